@@ -1,0 +1,34 @@
+"""graphopt: rewrites ONNX models into equal, faster ones, by rules that are proved.
+
+`optimize` and `simplify` are the front doors. Names are loaded when first used, so that `import graphopt` is quick
+and loads neither onnxruntime nor z3.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from graphopt.errors import GraphoptError as GraphoptError
+    from graphopt.optimize import Result as Result
+    from graphopt.optimize import optimize as optimize
+    from graphopt.optimize import simplify as simplify
+    from graphopt.rule import Rule as Rule
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "GraphoptError": "graphopt.errors",
+    "Result": "graphopt.optimize",
+    "Rule": "graphopt.rule",
+    "optimize": "graphopt.optimize",
+    "simplify": "graphopt.optimize",
+}
+__all__ = ["GraphoptError", "Result", "Rule", "__version__", "optimize", "simplify"]  # noqa: F822  # loaded lazily
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'graphopt' has no attribute '{name}'")

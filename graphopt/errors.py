@@ -1,0 +1,41 @@
+"""Everything graphopt raises on purpose, with the exit code that the command line gives it."""
+
+from __future__ import annotations
+
+
+class GraphoptError(Exception):
+    """Base class: one line that names the file, node or rule, what was expected and what was found."""
+
+    exit_code = 1
+
+
+class ModelError(GraphoptError):
+    """The model is not legal ONNX, or not readable, or contradicts itself."""
+
+
+class UsageError(GraphoptError):
+    """The caller asked for something that cannot be: unknown rule, wrong shape, missing package."""
+
+    exit_code = 2
+
+
+class RuleError(GraphoptError):
+    """A rule is ill-formed; raised where the rule is written, naming the rule and the hole."""
+
+    exit_code = 2
+
+
+class DifferenceError(GraphoptError):
+    """The optimized model computes something else, or a rule is refuted; nothing was written."""
+
+    exit_code = 3
+
+
+class NoSpeedupError(GraphoptError):
+    """`--require-speedup` was given and not met."""
+
+    exit_code = 4
+
+
+class OutputError(GraphoptError):
+    """The output could not be written; no partial file is left."""

@@ -1,0 +1,304 @@
+"""The graph: a `networkx.DiGraph` whose vertices are ints and whose payloads are frozen `Node`s.
+
+All change goes through one door, `Graph.apply(patch)`, which returns the patch that undoes it. Knows no protobuf, no
+rule and no operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
+
+import networkx as nx
+
+from graphopt.errors import ModelError
+from graphopt.tensor import Tensor
+from graphopt.types import Dim, TensorType, Type
+
+INTERNAL = "graphopt"
+"""Domain of the vertices that are no ONNX nodes: the three operators below."""
+INPUT = "Input"  # a graph input; `data` holds the default of an overridable initializer
+CONSTANT = "Constant"  # an initializer or the value of a Constant node, in `data`
+CAPTURE = "Capture"  # in the graph of a body: a value of the enclosing graph; `index` into the outer node's captures
+
+
+class Value(NamedTuple):
+    """One output of a vertex."""
+
+    vertex: int
+    output: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """An attribute that is carried, never looked into: a serialized `onnx.AttributeProto`."""
+
+    proto: bytes
+
+
+Scalar: TypeAlias = int | float | str | bytes
+Attribute: TypeAlias = "Scalar | tuple[Scalar, ...] | Tensor | Graph | tuple[Graph, ...] | Opaque"
+NO_ATTRIBUTES: Mapping[str, Attribute] = MappingProxyType({})
+NO_METADATA: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """What a vertex is. Frozen: a change is a new Node in the same vertex.
+
+    `inputs` and `names`/`types` are positional as in ONNX; an omitted optional input is None, an omitted optional
+    output has the name "". `version` is the `since_version` of the schema that gives the operator its meaning, after
+    `opsets.raised`; 0 where no schema is known. `captures` are the outer values that its bodies read.
+    """
+
+    op: str
+    inputs: tuple[Value | None, ...]
+    names: tuple[str, ...]
+    types: tuple[Type | None, ...]
+    attrs: Mapping[str, Attribute] = field(default_factory=lambda: NO_ATTRIBUTES)
+    domain: str = ""
+    version: int = 0
+    name: str = ""
+    captures: tuple[Value, ...] = ()
+    data: Tensor | None = None
+    contents: tuple[tuple[Dim, ...] | None, ...] = ()
+    """Per output: the elements of an integer tensor of rank <= 1, as far as `infer` knows them; () where unknown."""
+    doc: str = ""
+    metadata: Mapping[str, str] = field(default_factory=lambda: NO_METADATA)
+    extra: bytes = b""
+    """Fields of the NodeProto that graphopt does not interpret, serialized."""
+
+    @property
+    def is_internal(self) -> bool:
+        return self.domain == INTERNAL
+
+    @property
+    def is_constant(self) -> bool:
+        return self.op == CONSTANT and self.domain == INTERNAL
+
+    @property
+    def operands(self) -> Iterator[Value]:
+        """Every value that it reads: the inputs that are present, then the captures."""
+        yield from (value for value in self.inputs if value is not None)
+        yield from self.captures
+
+    @property
+    def bodies(self) -> Iterator[Graph]:
+        """The graphs among its attributes."""
+        for attribute in self.attrs.values():
+            for item in attribute if isinstance(attribute, tuple) else (attribute,):
+                if isinstance(item, Graph):
+                    yield item
+
+    def reading(self, mapping: Mapping[Value, Value]) -> Node:
+        """The same node with the values that it reads replaced."""
+        return replace(
+            self,
+            inputs=tuple(value if value is None else mapping.get(value, value) for value in self.inputs),
+            captures=tuple(mapping.get(value, value) for value in self.captures),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """A change of one graph: each vertex touched with its node before and after, and the outputs if they move."""
+
+    before: Mapping[int, Node]
+    after: Mapping[int, Node]
+    outputs: tuple[tuple[Value, ...], tuple[Value, ...]] | None = None
+    """The graph's output values before and after."""
+
+    @property
+    def inverse(self) -> Patch:
+        return Patch(self.after, self.before, self.outputs and (self.outputs[1], self.outputs[0]))
+
+    @property
+    def removed(self) -> list[Node]:
+        return [node for vertex, node in self.before.items() if vertex not in self.after]
+
+    @property
+    def added(self) -> list[Node]:
+        return [node for vertex, node in self.after.items() if vertex not in self.before]
+
+
+@dataclass(eq=False)
+class Graph:
+    """A graph of values. `inputs` are vertices; `outputs` are values, under the names in `output_names`.
+
+    A name belongs to what produces the value (`Node.names`); the names of the graph's own inputs and outputs are
+    frozen, so an output has a name of its own that may differ from its producer's until the model is saved.
+    """
+
+    name: str = ""
+    opsets: Mapping[str, int] = field(default_factory=dict)
+    inputs: list[int] = field(default_factory=list)
+    outputs: tuple[Value, ...] = ()
+    output_names: tuple[str, ...] = ()
+    output_types: tuple[Type | None, ...] = ()
+    doc: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+    """Every value and node name in use, in bodies and enclosing graphs too (one shared set): new names avoid them."""
+    extra: bytes = b""
+    """Fields of the GraphProto that graphopt does not interpret, serialized."""
+    nx: nx.DiGraph[int] = field(default_factory=nx.DiGraph)
+    _by_op: dict[str, set[int]] = field(default_factory=dict)
+    _next: int = 0
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """How many ONNX nodes it has, bodies not counted."""
+        return sum(len(vertices) for op, vertices in self._by_op.items()) - self._internal()
+
+    def __contains__(self, vertex: int) -> bool:
+        return vertex in self.nx
+
+    def __getitem__(self, vertex: int) -> Node:
+        node: Node = self.nx.nodes[vertex]["node"]
+        return node
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.nx)
+
+    def items(self) -> Iterator[tuple[int, Node]]:
+        """Vertices and nodes in no particular order."""
+        pairs: Iterator[tuple[int, Node]] = iter(self.nx.nodes(data="node"))
+        return pairs
+
+    def nodes(self) -> Iterator[tuple[int, Node]]:
+        """The ONNX nodes (no inputs, constants, captures), in no particular order."""
+        return ((vertex, node) for vertex, node in self.items() if node.domain != INTERNAL)
+
+    def type(self, value: Value) -> Type | None:
+        return self[value.vertex].types[value.output]
+
+    def tensor_type(self, value: Value | None) -> TensorType | None:
+        """Type of a dense tensor; None for an absent value, an unknown or another type."""
+        found = None if value is None else self.type(value)
+        return found if isinstance(found, TensorType) else None
+
+    def value_name(self, value: Value) -> str:
+        return self[value.vertex].names[value.output]
+
+    def constant(self, value: Value | None) -> Tensor | None:
+        """The tensor where the value is a known constant (not an overridable initializer)."""
+        node = None if value is None else self[value.vertex]
+        return node.data if node is not None and node.is_constant else None
+
+    def with_op(self, op: str) -> frozenset[int]:
+        """The vertices of an operator, whatever its domain."""
+        return frozenset(self._by_op.get(op, ()))
+
+    def ops(self) -> Mapping[str, int]:
+        """How often each ONNX operator occurs, by name (with its domain unless that is ONNX's own); no bodies."""
+        counts: dict[str, int] = {}
+        for _, node in self.nodes():
+            key = f"{node.domain}.{node.op}" if node.domain else node.op
+            counts[key] = counts.get(key, 0) + 1
+        return counts
+
+    def readers(self, vertex: int) -> Iterable[int]:
+        """The vertices that read any output of `vertex`, each once."""
+        found: Iterable[int] = self.nx.succ[vertex]
+        return found
+
+    def known_contents(self, value: Value | None) -> tuple[Dim, ...] | None:
+        """The elements of an integer tensor of rank <= 1, constant or symbolic; None where they are not known."""
+        if value is None:
+            return None
+        node = self[value.vertex]
+        if node.is_constant and node.data is not None:
+            return node.data.ints() if len(node.data.shape) <= 1 else None
+        return node.contents[value.output] if node.contents else None
+
+    def uses(self, value: Value) -> int:
+        """How many times a value is read: input slots, captures and graph outputs all count."""
+        inside = sum(sum(v == value for v in self[reader].operands) for reader in self.readers(value.vertex))
+        return inside + self.outputs.count(value)
+
+    def topological(self) -> list[int]:
+        """Vertices, producers first, otherwise in the order of creation. Raises ModelError for a cycle."""
+        try:
+            return list(nx.lexicographical_topological_sort(self.nx))
+        except nx.NetworkXUnfeasible:
+            cycle = " -> ".join(self._label(edge[0]) for edge in nx.find_cycle(self.nx))
+            raise ModelError(f"the graph '{self.name}' has a cycle: {cycle}") from None
+
+    def _label(self, vertex: int) -> str:
+        node = self[vertex]
+        return f"{node.op} '{node.name or (node.names[0] if node.names else '')}'"
+
+    def _internal(self) -> int:
+        return sum(self[v].is_internal for op in (INPUT, CONSTANT, CAPTURE) for v in self._by_op.get(op, ()))
+
+    # -- changing --------------------------------------------------------------------------------------------------
+
+    def new_vertex(self) -> int:
+        """A vertex number that was never used in this graph."""
+        self._next += 1
+        return self._next - 1
+
+    def new_name(self, base: str) -> str:
+        """A name that nothing in the model has, `base` itself if that is free; reserved from now on."""
+        name, suffix = base, 0
+        while name in self.names or not name:
+            suffix += 1
+            name = f"{base}_{suffix}"
+        self.names.add(name)
+        return name
+
+    def add(self, node: Node) -> int:
+        """Put a node in a vertex of its own while a graph is being built; later changes are patches."""
+        vertex = self.new_vertex()
+        self._put({vertex: node})
+        self.names.update(name for name in (*node.names, node.name) if name)
+        return vertex
+
+    def apply(self, patch: Patch) -> Patch:
+        """Make the change in place and return the patch that undoes it.
+
+        Raises:
+            AssertionError: the graph is not what the patch was made for.
+        """
+        for vertex, node in patch.before.items():
+            assert self[vertex] is node, f"patch is stale at {self._label(vertex)}"
+        assert patch.outputs is None or self.outputs == patch.outputs[0], "patch is stale at the outputs"
+        for vertex in patch.before.keys() - patch.after.keys():
+            self._drop(vertex)
+        self._put(patch.after)
+        if patch.outputs is not None:
+            self.outputs = patch.outputs[1]
+        return patch.inverse
+
+    def _put(self, nodes: Mapping[int, Node]) -> None:
+        for vertex, node in nodes.items():
+            if vertex in self.nx:
+                self._forget(vertex)
+                self.nx.remove_edges_from([(source, vertex) for source in self.nx.pred[vertex]])
+            self.nx.add_node(vertex, node=node)
+            self._by_op.setdefault(node.op, set()).add(vertex)
+        for vertex, node in nodes.items():  # producers may be among them: edges come last
+            self.nx.add_edges_from((value.vertex, vertex) for value in node.operands)
+
+    def _drop(self, vertex: int) -> None:
+        self._forget(vertex)
+        self.nx.remove_node(vertex)
+
+    def _forget(self, vertex: int) -> None:
+        self._by_op[self[vertex].op].discard(vertex)
+
+    def check(self) -> None:
+        """Assert the invariants: every operand exists, edges mirror operands, the operator index is exact."""
+        for vertex, node in self.items():
+            assert len(node.names) == len(node.types), self._label(vertex)
+            sources = {value.vertex for value in node.operands}
+            assert sources == set(self.nx.pred[vertex]), f"edges of {self._label(vertex)} do not mirror its inputs"
+            assert all(value.output < len(self[value.vertex].names) for value in node.operands), self._label(vertex)
+            assert vertex in self._by_op[node.op], f"{self._label(vertex)} is not in the operator index"
+        assert sum(map(len, self._by_op.values())) == len(self.nx), "the operator index holds a dropped vertex"
+        assert all(value.output < len(self[value.vertex].names) for value in self.outputs), "dangling output"
+        assert all(self[vertex].op == INPUT for vertex in self.inputs), "an input is no input"
+        self.topological()

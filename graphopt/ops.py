@@ -1,0 +1,157 @@
+"""Facts on operators, taken from the onnx package's schemas; the few that schemas do not state are tables here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+
+import onnx
+from onnx.defs import OpSchema
+
+from graphopt.graph import INPUT, Attribute, Graph, Node
+from graphopt.types import Shape
+
+OPSET = onnx.defs.onnx_opset_version()
+"""The newest opset of the installed onnx package: rules are written for the meanings that operators have in it."""
+
+COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Equal"})
+"""Binary operators whose operands may be swapped."""
+COMMUTATIVE_VARIADIC = frozenset({"Sum", "Max", "Min", "Mean"})
+
+ELEMENTWISE_BINARY = frozenset(
+    {"Add", "Sub", "Mul", "Div", "Pow", "Mod", "PRelu"}
+    | {"And", "Or", "Xor", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
+    | {"BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift"}
+)
+"""Binary operators that broadcast as numpy does: an operand may carry axes of size 1 or lack leading axes."""
+
+RANDOM = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
+)
+"""Operators whose two equal nodes give two results."""
+
+
+@cache
+def schema(op: str, domain: str = "", opset: int = OPSET) -> OpSchema | None:
+    """The schema in force at an opset, None for an operator that the onnx package does not know."""
+    try:
+        return onnx.defs.get_schema(op, opset, domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+@cache
+def newest(op: str, domain: str = "") -> int:
+    """The `since_version` of the newest schema: the meaning that rules are written for. 0 if there is none."""
+    found = schema(op, domain, OPSET if domain == "" else 1_000)
+    return found.since_version if found and not found.deprecated else 0
+
+
+def schema_of(node: Node) -> OpSchema | None:
+    """The schema that gives a node its meaning."""
+    return schema(node.op, node.domain, node.version) if node.version else None
+
+
+def is_deterministic(node: Node) -> bool:
+    """True where the outputs are a function of the inputs: a known operator, not random, bodies included.
+
+    Dropout and BatchNormalization in training mode are not: ORT draws the mask, and updates running statistics.
+    """
+    if node.is_internal:
+        return node.op != INPUT
+    if node.version == 0 or node.op in RANDOM:
+        return False
+    if node.op == "Dropout" and len(node.inputs) > 2 and node.inputs[2] is not None:
+        return False
+    return all(is_deterministic(inner) for body in node.bodies for _, inner in body.nodes())
+
+
+def _ones(rank: int) -> Callable[[Node, Graph], Attribute | None]:
+    def implied(node: Node, graph: Graph) -> Attribute | None:
+        shape = _shape(node, graph, 0)
+        return None if shape is None else (1,) * (len(shape) - rank)
+
+    return implied
+
+
+def _zeros_both_ends(node: Node, graph: Graph) -> Attribute | None:
+    shape = _shape(node, graph, 0)
+    return None if shape is None else (0,) * (2 * (len(shape) - 2))
+
+
+def _zeros(node: Node, graph: Graph) -> Attribute | None:
+    shape = _shape(node, graph, 0)
+    return None if shape is None else (0,) * (len(shape) - 2)
+
+
+def _reversed_axes(node: Node, graph: Graph) -> Attribute | None:
+    shape = _shape(node, graph, 0)
+    return None if shape is None else tuple(reversed(range(len(shape))))
+
+
+def _kernel(node: Node, graph: Graph) -> Attribute | None:
+    shape = _shape(node, graph, 1)
+    if shape is None or not all(isinstance(size, int) for size in shape[2:]):
+        return None
+    return tuple(int(size) for size in shape[2:] if isinstance(size, int))
+
+
+def _shape(node: Node, graph: Graph, index: int) -> Shape | None:
+    tensor = graph.tensor_type(node.inputs[index]) if index < len(node.inputs) else None
+    return None if tensor is None else tensor.shape
+
+
+_CONVS = ("Conv", "ConvTranspose")
+_POOLS = ("MaxPool", "AveragePool", "LpPool")
+IMPLIED: Mapping[tuple[str, str], Callable[[Node, Graph], Attribute | None]] = {
+    ("Transpose", "perm"): _reversed_axes,
+    **{(op, "kernel_shape"): _kernel for op in _CONVS},
+    **{(op, name): _ones(2) for op in (*_CONVS, *_POOLS) for name in ("strides", "dilations")},
+    **{(op, "pads"): _zeros_both_ends for op in (*_CONVS, *_POOLS)},
+    ("ConvTranspose", "output_padding"): _zeros,
+}
+"""Defaults that the ONNX text states in words, because they depend on a rank: absent attribute -> its value."""
+
+
+def default(node: Node, graph: Graph, name: str) -> Attribute | None:
+    """The value that an absent attribute has, None where it has none or it cannot be known."""
+    found = schema_of(node)
+    if found is None or name not in found.attributes:
+        return None
+    proto = found.attributes[name].default_value
+    if proto.type != onnx.AttributeProto.UNDEFINED:
+        return attribute_value(proto)
+    implied = IMPLIED.get((node.op, name))
+    return implied(node, graph) if implied else None
+
+
+def attribute(node: Node, graph: Graph, name: str) -> Attribute | None:
+    """The value of an attribute, its default where the node does not give it; None where neither is known."""
+    return node.attrs[name] if name in node.attrs else default(node, graph, name)
+
+
+def attribute_value(proto: onnx.AttributeProto) -> Attribute | None:
+    """A plain attribute as Python data; None for one that holds tensors, graphs or types, or nothing."""
+    kinds = onnx.AttributeProto
+    match proto.type:
+        case kinds.INT:
+            return int(proto.i)
+        case kinds.FLOAT:
+            return float(proto.f)
+        case kinds.STRING:
+            return text_or_bytes(proto.s)
+        case kinds.INTS:
+            return tuple(int(i) for i in proto.ints) or None
+        case kinds.FLOATS:
+            return tuple(float(f) for f in proto.floats) or None
+        case kinds.STRINGS:
+            return tuple(text_or_bytes(s) for s in proto.strings) or None
+    return None
+
+
+def text_or_bytes(raw: bytes) -> str | bytes:
+    """ONNX strings are bytes: text where they are UTF-8."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
