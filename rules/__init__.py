@@ -1,0 +1,1 @@
+"""The built-in rules, one file per family; each is data and knows neither the graph nor the solver."""
