@@ -1,0 +1,124 @@
+"""What is installed, and that the checks are the ones the documentation names."""
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+LINKS = ("rules", "verifier")
+
+
+def missing_backend() -> str | None:
+    """Why nothing can be built here without a network."""
+    if find_spec("build") is None:
+        return "the `build` package is missing; the [test] extra has it"
+    try:
+        found = int(version("setuptools").split(".")[0])
+    except PackageNotFoundError:
+        return "setuptools is missing; the [test] extra has it"
+    return (
+        None if found >= 77 else f"setuptools {found} is older than the build needs; the [test] extra has a newer one"
+    )
+
+
+needs_backend = pytest.mark.skipif(missing_backend() is not None, reason=str(missing_backend()))
+
+
+def checkout(target: Path, *, links: bool) -> Path:
+    """A copy of what the package is made from; without links, as git writes it where the file system has none."""
+    skipped = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for folder in ("graphopt", *LINKS):
+        shutil.copytree(ROOT / folder, target / folder, symlinks=True, ignore=skipped)
+    for file in ("pyproject.toml", "LICENSE", "README.md"):
+        shutil.copy(ROOT / file, target / file)
+    for name in () if links else LINKS:
+        (target / "graphopt" / name).unlink()
+        (target / "graphopt" / name).write_text(f"../{name}", encoding="utf-8")
+    return target
+
+
+def build(kind: str, tree: Path, target: Path) -> Path:
+    command = [sys.executable, "-m", "build", "--no-isolation", f"--{kind}", "--outdir", str(target), str(tree)]
+    done = subprocess.run(command, check=False, cwd=tree, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (built,) = target.iterdir()
+    return built
+
+
+def expected_files() -> set[str]:
+    """The package as it lies in the source tree, under the names it is installed by."""
+    folders = {"graphopt": ROOT / "graphopt", **{f"graphopt/{name}": ROOT / name for name in LINKS}}
+    kinds = (".py", ".typed", ".md", ".json", ".jsonl")
+    return {f"{name}/{f.name}" for name, folder in folders.items() for f in folder.iterdir() if f.suffix in kinds}
+
+
+def wheel_files(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if ".dist-info/" not in name}
+
+
+@needs_backend
+@pytest.mark.slow
+@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
+def test_a_wheel_installs_only_graphopt(tmp_path: Path, links: bool) -> None:
+    wheel = build("wheel", checkout(tmp_path / "tree", links=links), tmp_path / "dist")
+    files = wheel_files(wheel)
+    assert {name.split("/")[0] for name in files} == {"graphopt"}
+    assert files == expected_files()
+    assert {"graphopt/py.typed", "graphopt/rules/__init__.py", "graphopt/verifier/__init__.py"} <= files
+
+
+@needs_backend
+@pytest.mark.slow
+def test_the_sdist_builds_the_same_wheel(tmp_path: Path) -> None:
+    sdist = build("sdist", checkout(tmp_path / "tree", links=True), tmp_path / "dist")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    (tree,) = (tmp_path / "unpacked").iterdir()
+    assert wheel_files(build("wheel", tree, tmp_path / "again")) == expected_files()
+
+
+@needs_backend
+@pytest.mark.slow
+def test_an_installed_wheel_imports_without_the_source_tree(tmp_path: Path) -> None:
+    wheel = build("wheel", checkout(tmp_path / "tree", links=True), tmp_path / "dist")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n"
+        "import graphopt.rules, graphopt.verifier\n"
+        "print(graphopt.rules.__file__); print(graphopt.verifier.__file__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert [Path(line).parent.parent for line in done.stdout.splitlines()] == [tmp_path / "site" / "graphopt"] * 2
+
+
+def test_the_links_point_at_the_two_folders() -> None:
+    for name in LINKS:
+        link = ROOT / "graphopt" / name
+        assert link.resolve() == (ROOT / name).resolve() or link.read_text(encoding="utf-8") == f"../{name}"
+
+
+def test_every_folder_of_the_package_is_listed() -> None:
+    found = {f.parent for name in ("graphopt", *LINKS) for f in (ROOT / name).rglob("*.py")}
+    listed = {ROOT / folder for folder in PROJECT["tool"]["setuptools"]["package-dir"].values()}
+    assert {folder.resolve() for folder in found} == {folder.resolve() for folder in listed}
+
+
+def test_ci_runs_what_the_readme_says() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    stages = [line.split('" ', 1) for line in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()]
+    commands = {
+        s[0].removeprefix('stage "'): s[1].removesuffix(" || exit 1") for s in stages if s[0].startswith('stage "')
+    }
+    assert commands["install"] in readme
+    assert commands["tests"] in readme
