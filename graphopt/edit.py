@@ -1,0 +1,99 @@
+"""The two edits that every rewrite is made of: put a value in the place of another, and drop what nobody reads.
+
+They return a `Patch` and change nothing; their cost is proportional to the nodes that the patch touches.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from graphopt.graph import CONSTANT, INPUT, INTERNAL, Graph, Node, Patch, Value
+from graphopt.tensor import Tensor
+from graphopt.types import TensorType
+
+
+def constant_node(tensor: Tensor, name: str) -> Node:
+    """A vertex that holds a known tensor under a name, which the caller has taken from `Graph.new_name`."""
+    return Node(CONSTANT, (), (name,), (TensorType(tensor.dtype, tensor.shape),), domain=INTERNAL, data=tensor)
+
+
+def replace_values(graph: Graph, mapping: Mapping[Value, Value], new: Mapping[int, Node] | None = None) -> Patch:
+    """The patch after which everything that read a key of `mapping` reads its value instead, graph outputs included.
+
+    `new` holds nodes in new vertices, or in the place of present ones; they are taken literally, so that a new node
+    may read a value that it replaces. A chain in `mapping` (a -> b, b -> c) is followed to its end. Vertices whose last
+    reader goes away by this go too, with all that only they read; inputs of the graph stay.
+    """
+    new = new or {}
+    mapping = {old: _end_of_chain(mapping, old) for old in mapping}
+    after = {reader: graph[reader].reading(mapping) for reader in _readers(graph, mapping) if reader not in new}
+    after.update(new)
+    outputs = tuple(mapping.get(value, value) for value in graph.outputs)
+    replaced = [graph[vertex] for vertex in new if vertex in graph]
+    suspects = [value.vertex for value in mapping]
+    suspects += [value.vertex for node in replaced for value in node.operands]
+    dead = _dead(graph, after, outputs, suspects)
+    before = {vertex: graph[vertex] for vertex in (*after, *dead) if vertex in graph}
+    after = {vertex: node for vertex, node in after.items() if vertex not in dead}
+    return Patch(before, after, (graph.outputs, outputs) if outputs != graph.outputs else None)
+
+
+def replace_node(graph: Graph, vertex: int, node: Node) -> Patch:
+    """The patch that puts a node in the place of another; what only the old one read goes."""
+    return replace_values(graph, {}, {vertex: node})
+
+
+def unread(graph: Graph) -> Patch | None:
+    """The patch that drops every vertex no output depends on; None where there is none."""
+    alive = {value.vertex for value in graph.outputs}
+    stack = [*alive]
+    while stack:
+        fresh = {value.vertex for value in graph[stack.pop()].operands} - alive
+        alive |= fresh
+        stack += fresh
+    dead = {vertex: node for vertex, node in graph.items() if vertex not in alive and not _is_input(node)}
+    return Patch(dead, {}) if dead else None
+
+
+def _end_of_chain(mapping: Mapping[Value, Value], start: Value) -> Value:
+    value, steps = mapping[start], 0
+    while value in mapping and mapping[value] != value:
+        value, steps = mapping[value], steps + 1
+        assert steps <= len(mapping), f"values replace each other in a circle: {start}"
+    return value
+
+
+def _readers(graph: Graph, mapping: Mapping[Value, Value]) -> list[int]:
+    """The vertices that read a key of the mapping, each once, in a fixed order."""
+    near = dict.fromkeys(reader for value in mapping for reader in graph.readers(value.vertex))
+    return [reader for reader in near if any(value in mapping for value in graph[reader].operands)]
+
+
+def _dead(
+    graph: Graph, after: Mapping[int, Node], outputs: Iterable[Value], suspects: Iterable[int]
+) -> dict[int, Node]:
+    """The vertices among the suspects, and among what dead ones read, that nothing reads after the change."""
+    dead: dict[int, Node] = {}
+    kept = {value.vertex for value in outputs}
+    reads = Counter(value.vertex for node in after.values() for value in node.operands)
+    stack = [*suspects]
+    while stack:
+        vertex = stack.pop()
+        if vertex in dead or vertex in kept or reads[vertex]:
+            continue
+        own = [graph[vertex]] if vertex in graph else []
+        if any(_is_input(node) for node in own):
+            continue
+        if own and any(reader not in after and reader not in dead for reader in graph.readers(vertex)):
+            continue
+        if vertex in after:
+            reads.subtract(value.vertex for value in after[vertex].operands)
+            own.append(after[vertex])
+        dead[vertex] = own[0]
+        stack += [value.vertex for node in own for value in node.operands]
+    return dead
+
+
+def _is_input(node: Node) -> bool:
+    return node.op == INPUT and node.domain == INTERNAL
