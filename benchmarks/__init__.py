@@ -1,1 +1,1 @@
-"""What the claims in the README rest on: models, peers, runs and their committed results; never imported by graphopt."""
+"""What the claims in the README rest on: models, peers, runs and committed results; never imported by graphopt."""
