@@ -74,7 +74,7 @@ class DType(IntEnum):
     @classmethod
     def of(cls, dtype: np.dtype[np.generic]) -> DType:
         """The element type of a numpy array; object and text arrays are STRING."""
-        return _FROM_NUMPY[dtype] if dtype in _FROM_NUMPY else cls.STRING
+        return _FROM_NUMPY.get(dtype, cls.STRING)
 
 
 _NUMPY: Mapping[DType, Any] = {

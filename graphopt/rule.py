@@ -1,0 +1,295 @@
+"""A rule: two terms that compute the same, and when. Data that is matched, applied, proved, printed and shipped."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from typing import Any, cast
+
+from onnx.defs import OpSchema
+
+from graphopt import ops
+from graphopt.errors import RuleError
+from graphopt.scalar import FACTS, FUNCTIONS, PROPERTIES
+from graphopt.term import (
+    SCALAR,
+    App,
+    Lit,
+    Term,
+    Var,
+    attributes,
+    const,
+    fn,
+    holes,
+    integer,
+    integers,
+    microsoft,
+    op,
+    real,
+    render,
+    string,
+    tensor,
+    walk,
+)
+
+__all__ = [
+    "Rule",
+    "attributes",
+    "const",
+    "fn",
+    "integer",
+    "integers",
+    "microsoft",
+    "op",
+    "real",
+    "string",
+    "tensor",
+]
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`lhs` may be replaced by `rhs` wherever it matches and every condition in `when` holds.
+
+    Both sides are one term, or tuples of equal length: a rule with several outputs. An operator of the right side
+    whose inputs are all constant is evaluated when the rule is applied, not emitted.
+
+    Raises:
+        RuleError: a hole of the right side that the left does not bind, one name declared two ways, an unknown
+            operator, attribute or function, left equal to right, a name that is not snake_case.
+    """
+
+    name: str
+    lhs: Term | tuple[Term, ...]
+    rhs: Term | tuple[Term, ...]
+    when: Term | tuple[Term, ...] = ()
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        for problem in _problems(self):
+            raise RuleError(f"rule '{self.name}': {problem}")
+
+    @cached_property
+    def left(self) -> tuple[App, ...]:
+        """The left sides, always as a tuple."""
+        return cast(tuple[App, ...], _tuple(self.lhs))  # checked when built
+
+    @cached_property
+    def right(self) -> tuple[Term, ...]:
+        """The right sides, always as a tuple."""
+        return _tuple(self.rhs)
+
+    @cached_property
+    def conditions(self) -> tuple[Term, ...]:
+        return _tuple(self.when)
+
+    @cached_property
+    def holes(self) -> Mapping[str, Var]:
+        """Every hole by name."""
+        return {hole.name: hole for side in (*self.left, *self.right, *self.conditions) for hole in holes(side)}
+
+    @cached_property
+    def digest(self) -> str:
+        """Identifies what the rule says (not why): the key of its proof."""
+        said = {key: value for key, value in self.to_json().items() if key != "why"}
+        return sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+    def __str__(self) -> str:
+        return f"{_algebra(self.left)}  ->  {_algebra(self.right)}" + _where(self.conditions)
+
+    def to_json(self) -> dict[str, Any]:
+        """The rule as plain data; `Rule.from_json` is the inverse."""
+        return {
+            "name": self.name,
+            "holes": {name: _hole_to_json(hole) for name, hole in sorted(self.holes.items())},
+            "lhs": [_to_json(side) for side in self.left],
+            "rhs": [_to_json(side) for side in self.right],
+            "when": [_to_json(condition) for condition in self.conditions],
+            "why": self.why,
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Rule:
+        """The rule that `to_json` wrote. Runs no code of the file's; raises RuleError for what is no rule."""
+        try:
+            known = {name: _hole_from_json(name, hole) for name, hole in data["holes"].items()}
+            lhs, rhs, when = (tuple(_from_json(t, known) for t in data[key]) for key in ("lhs", "rhs", "when"))
+            return Rule(data["name"], _one(lhs), _one(rhs), _one(when), data.get("why", ""))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            name = data.get("name", "?") if isinstance(data, Mapping) else "?"
+            raise RuleError(f"rule '{name}' is not in graphopt's JSON form: {error!r}") from error
+
+
+def _tuple(value: Term | tuple[Term, ...]) -> tuple[Term, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _one(terms: tuple[Term, ...]) -> Term | tuple[Term, ...]:
+    return terms[0] if len(terms) == 1 else terms
+
+
+# -- printing ------------------------------------------------------------------------------------------------------
+
+
+def _algebra(sides: tuple[Term, ...]) -> str:
+    return ", ".join(map(render, sides))
+
+
+def _where(conditions: tuple[Term, ...]) -> str:
+    return "  where " + " and ".join(map(render, conditions)) if conditions else ""
+
+
+# -- checks --------------------------------------------------------------------------------------------------------
+
+
+def _problems(rule: Rule) -> Iterator[str]:
+    """What is wrong with a rule, in the order in which it should be mended."""
+    if not _NAME.fullmatch(rule.name):
+        yield f"the name must be snake_case, like 'fuse_bn_into_conv', not '{rule.name}'"
+    sides, right = _tuple(rule.lhs), rule.right
+    if len(sides) != len(right):
+        yield f"{len(sides)} left sides and {len(right)} right sides; there must be as many"
+    if not all(isinstance(side, App) and side.domain != SCALAR for side in sides):
+        yield "a left side must be an operator: a bare hole would match everything"
+    if sides == right:
+        yield "left and right are the same"
+    yield from _ambiguous([*sides, *right, *rule.conditions])
+    yield from _unbound(sides, right, rule.conditions)
+    for side in (*sides, *right, *rule.conditions):
+        yield from _misspelt(side)
+
+
+def _ambiguous(parts: Iterable[Term]) -> Iterator[str]:
+    seen: dict[str, Var] = {}
+    for part in parts:
+        for hole in holes(part):
+            if seen.setdefault(hole.name, hole) != hole:
+                yield f"hole '{hole.name}' is declared in two ways"
+
+
+def _unbound(sides: tuple[Term, ...], right: tuple[Term, ...], conditions: tuple[Term, ...]) -> Iterator[str]:
+    bound = {hole.name for side in sides for hole in holes(side)}
+    axes = {axis for side in sides for hole in holes(side) for axis in hole.axes or ()}
+    for part in (*right, *conditions):
+        for hole in holes(part):
+            if hole.name not in bound:
+                yield f"hole '{hole.name}' is not bound by the left side"
+        for name in _sizes_read(part):
+            if name not in axes and not name.isdigit():
+                yield f"axis '{name}' is not bound by the left side"
+
+
+def _sizes_read(part: Term) -> Iterator[str]:
+    for app in walk(part):
+        if isinstance(app, App) and app.domain == SCALAR and app.op in ("size", "sizes"):
+            for arg in app.args:
+                if isinstance(arg, Lit) and isinstance(arg.value, str):
+                    yield from arg.value.split()
+
+
+def _misspelt(part: Term) -> Iterator[str]:
+    for app in (sub for sub in walk(part) if isinstance(sub, App)):
+        if app.domain == SCALAR:
+            if app.op not in FUNCTIONS.keys() | FACTS | PROPERTIES:
+                yield f"unknown scalar function '{app.op}'; there are {', '.join(sorted(FUNCTIONS))}"
+        elif app.domain == "" or ops.newest(app.op, app.domain):
+            yield from _against_schema(app)
+
+
+def _against_schema(app: App) -> Iterator[str]:
+    schema = ops.schema(app.op)
+    if schema is None:
+        yield f"unknown operator '{app.op}'"
+        return
+    for name, _ in app.attrs:
+        if name not in schema.attributes:
+            yield f"{app.op} has no attribute '{name}'; it has {', '.join(sorted(schema.attributes)) or 'none'}"
+    if not schema.min_input <= len(app.inputs) <= schema.max_input:
+        yield f"{app.op} takes {schema.min_input} to {schema.max_input} inputs, not {len(app.inputs)}"
+    if not schema.min_output <= app.outputs <= schema.max_output:
+        yield f"{app.op} has {schema.min_output} to {schema.max_output} outputs, not {app.outputs}"
+    for position, arg in enumerate(app.inputs):
+        if arg is None and _option(schema, position) == OpSchema.FormalParameterOption.Single:
+            yield f"input {position} of {app.op} is not optional"
+
+
+def _option(schema: OpSchema, position: int) -> OpSchema.FormalParameterOption:
+    return schema.inputs[min(position, len(schema.inputs) - 1)].option
+
+
+# -- JSON ----------------------------------------------------------------------------------------------------------
+
+
+def _hole_to_json(hole: Var) -> dict[str, Any]:
+    data: dict[str, Any] = {"kind": hole.kind}
+    if hole.axes is not None:
+        data["axes"] = " ".join(hole.axes)
+    if hole.default is not None:
+        data["default"] = hole.default
+    return data
+
+
+_MAKERS = {"integer": integer, "integers": integers, "real": real, "string": string, "attributes": attributes}
+
+
+def _hole_from_json(name: str, data: Mapping[str, Any]) -> Var:
+    match data["kind"]:
+        case "tensor":
+            return tensor(name, data.get("axes"))
+        case "const":
+            return const(name, data.get("axes"), default=data.get("default"))
+    return _MAKERS[data["kind"]](name)
+
+
+def _to_json(term: Term | None) -> Any:
+    match term:
+        case None:
+            return None
+        case Var(name=name):
+            return {"hole": name}
+        case Lit(value=value):
+            return list(value) if isinstance(value, tuple) else value
+        case App():
+            data: dict[str, Any] = {"op": term.op, "args": [_to_json(arg) for arg in term.args]}
+            if term.attrs:
+                data["attrs"] = {name: _to_json(value) for name, value in term.attrs}
+            if term.domain:
+                data["domain"] = term.domain
+            if term.outputs > 1:
+                data["output"] = [term.output, term.outputs]
+            return data
+
+
+def _from_json(data: Any, known: Mapping[str, Var]) -> Any:
+    match data:
+        case None:
+            return None
+        case {"hole": name}:
+            return known[name]
+        case {"op": name, "args": args}:
+            attrs = tuple((key, _from_json(value, known)) for key, value in sorted(data.get("attrs", {}).items()))
+            output, outputs = data.get("output", (0, 1))
+            terms = tuple(_from_json(arg, known) for arg in args)
+            return App(name, terms, attrs, data.get("domain", ""), output, outputs)
+        case list():
+            return Lit(tuple(data))
+        case bool() | int() | float() | str():
+            return Lit(data)
+    raise ValueError(f"unexpected {data!r}")
+
+
+def depth(rule: Rule) -> int:
+    """How many operators lie between a root of the left side and its farthest leaf."""
+    return max(_depth(side) for side in rule.left)
+
+
+def _depth(term: Term) -> int:
+    if not isinstance(term, App) or term.domain == SCALAR:
+        return 0
+    return 1 + max((_depth(arg) for arg in term.operands), default=0)

@@ -1,0 +1,296 @@
+"""The language of rules: a term is a hole, a literal or an operator applied to terms.
+
+`op.Conv(x, w, strides=s)` spells operators and attributes exactly as ONNX does; `+ - * / @` are sugar. Attributes and
+conditions are terms too: scalar functions, applied in the domain `SCALAR`, whose one table is in `scalar.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+SCALAR = "scalar"
+"""The domain of the scalar functions: numbers, lists of numbers and truth values, no tensors."""
+
+Kind = Literal["tensor", "const", "integer", "integers", "real", "string", "attributes"]
+Number: TypeAlias = int | float
+Constant: TypeAlias = int | float | str | tuple[int | float, ...]
+Operand: TypeAlias = "Term | Constant"
+
+
+_AXIS = re.compile(r"_|\d+|[A-Z]\w*|\*[a-z]\w*|1\*[a-z]\w*")
+
+
+class _Arithmetic:
+    """Sugar: on tensors `x + y` is `op.Add(x, y)`, on scalars it is the scalar function."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Operand) -> App:
+        return _binary("Add", "add", self, other)
+
+    def __sub__(self, other: Operand) -> App:
+        return _binary("Sub", "sub", self, other)
+
+    def __mul__(self, other: Operand) -> App:
+        return _binary("Mul", "mul", self, other)
+
+    def __truediv__(self, other: Operand) -> App:
+        return _binary("Div", "divide", self, other)
+
+    def __matmul__(self, other: Operand) -> App:
+        return _binary("MatMul", "", self, other)
+
+    def __neg__(self) -> App:
+        inner = term(self)
+        return App("neg", (inner,), domain=SCALAR) if is_scalar(inner) else App("Neg", (inner,))
+
+    def __radd__(self, other: Operand) -> App:
+        return _binary("Add", "add", other, self)
+
+    def __rsub__(self, other: Operand) -> App:
+        return _binary("Sub", "sub", other, self)
+
+    def __rmul__(self, other: Operand) -> App:
+        return _binary("Mul", "mul", other, self)
+
+    def __rtruediv__(self, other: Operand) -> App:
+        return _binary("Div", "divide", other, self)
+
+
+@dataclass(frozen=True, slots=True)
+class Var(_Arithmetic):
+    """A hole: what it may stand for is said by its kind (see the functions that make them)."""
+
+    name: str
+    kind: Kind
+    axes: tuple[str, ...] | None = None
+    default: Number | None = None
+
+    def __str__(self) -> str:
+        return "…" if self.kind == "attributes" else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Lit(_Arithmetic):
+    """A number, a text or a list of numbers."""
+
+    value: Constant
+
+    def __str__(self) -> str:
+        return "[" + ", ".join(map(str, self.value)) + "]" if isinstance(self.value, tuple) else repr(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class App(_Arithmetic):
+    """An operator applied to terms; `output` selects one of its `outputs`. A None among `args` is an absent input."""
+
+    op: str
+    args: tuple[Term | None, ...]
+    attrs: tuple[tuple[str, Term], ...] = ()
+    domain: str = ""
+    output: int = 0
+    outputs: int = 1
+
+    @property
+    def node(self) -> App:
+        """The application itself, whichever output is meant: equal for all outputs of one node."""
+        return self if self.output == 0 else App(self.op, self.args, self.attrs, self.domain, 0, self.outputs)
+
+    @property
+    def operands(self) -> tuple[Term, ...]:
+        """Its arguments that are tensors or stand in input positions: no attribute holes, no absent inputs."""
+        return tuple(arg for arg in self.args if arg is not None and not _is_bundle(arg))
+
+    @property
+    def bundle(self) -> Var | None:
+        """The hole for "the other attributes", if it has one."""
+        return next((arg for arg in self.args if isinstance(arg, Var) and arg.kind == "attributes"), None)
+
+    @property
+    def inputs(self) -> tuple[Term | None, ...]:
+        """The arguments in the positions of the operator's inputs, absent ones included."""
+        return tuple(arg for arg in self.args if not _is_bundle(arg))
+
+    def __str__(self) -> str:
+        return render(self)
+
+
+Term: TypeAlias = Var | Lit | App
+
+
+def _is_bundle(arg: Term | None) -> bool:
+    return isinstance(arg, Var) and arg.kind == "attributes"
+
+
+def is_scalar(subject: Term) -> bool:
+    """True for terms that are numbers or lists of numbers, not tensors; a literal is either."""
+    match subject:
+        case Var(kind=kind):
+            return kind not in ("tensor", "const")
+        case App(domain=domain):
+            return domain == SCALAR
+    return True
+
+
+def term(operand: _Arithmetic | Constant) -> Term:
+    """A Python number, text or tuple as a literal; a term is itself."""
+    if isinstance(operand, _Arithmetic):
+        assert isinstance(operand, Var | Lit | App)
+        return operand
+    return Lit(operand)
+
+
+def _binary(op_name: str, function: str, left: _Arithmetic | Constant, right: _Arithmetic | Constant) -> App:
+    both = (term(left), term(right))
+    if function and all(map(is_scalar, both)) and not all(isinstance(side, Lit) for side in both):
+        return App(function, both, domain=SCALAR)
+    return App(op_name, both)
+
+
+# -- holes ---------------------------------------------------------------------------------------------------------
+
+
+def _axes(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    tokens = tuple(text.split())
+    for token in tokens:
+        if not _AXIS.fullmatch(token):
+            raise ValueError(f"'{token}' names no axis: use N, _, 1, *b (any number of axes) or 1*b (as many ones)")
+    if sum("*" in token for token in tokens) > 1:
+        raise ValueError(f"'{text}' has more than one pack of axes")
+    return tokens
+
+
+def tensor(name: str, axes: str | None = None) -> Var:
+    """Any value. `axes` names its axes: equal names are equal sizes in the whole rule.
+
+    `N` one axis, `_` one axis that nothing else refers to, `1` an axis of size 1, `*b` any number of axes,
+    `1*b` as many axes of size 1 as `*b` has. Without `axes` the rank is arbitrary, and two such holes may differ.
+    """
+    return Var(name, "tensor", _axes(axes))
+
+
+def const(name: str, axes: str | None = None, *, default: Number | None = None) -> Var:
+    """A known value: an initializer. With `default`, an absent optional input stands for a tensor of that number.
+
+    As an operand of an elementwise operator, a constant that broadcasts to the declared axes matches as well, and
+    is used in its declared shape: `[1,1,N]`, `[1]` and `[]` all match `N`.
+    """
+    return Var(name, "const", _axes(axes), default)
+
+
+def integer(name: str) -> Var:
+    """The value of an integer attribute, or of a constant integer input with one element."""
+    return Var(name, "integer")
+
+
+def integers(name: str) -> Var:
+    """The value of an integer-list attribute, or of a constant integer input of rank 1."""
+    return Var(name, "integers")
+
+
+def real(name: str) -> Var:
+    """The value of a float attribute, or of a constant floating-point input with one element."""
+    return Var(name, "real")
+
+
+def string(name: str) -> Var:
+    """The value of a string attribute."""
+    return Var(name, "string")
+
+
+def attributes(name: str) -> Var:
+    """All attributes that the pattern does not mention; passed to an operator like one more argument."""
+    return Var(name, "attributes")
+
+
+# -- operators -----------------------------------------------------------------------------------------------------
+
+
+class Operators:
+    """`op.Name(…)` applies the operator `Name` of one domain; `outputs=n` gives a tuple of its n outputs."""
+
+    def __init__(self, domain: str = "") -> None:
+        self._domain = domain
+
+    def __getattr__(self, name: str) -> Operator:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return Operator(name, self._domain)
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One ONNX operator, ready to be applied."""
+
+    name: str
+    domain: str = ""
+
+    def __call__(self, *args: Operand | None, **attrs: Operand) -> App:
+        terms = tuple(None if arg is None else term(arg) for arg in args)
+        named = tuple(sorted((name, term(value)) for name, value in attrs.items()))
+        return App(self.name, terms, named, self.domain)
+
+    def split(self, count: int, *args: Operand | None, **attrs: Operand) -> tuple[App, ...]:
+        """The application of an operator with several outputs: one term per output."""
+        first = self(*args, **attrs)
+        return tuple(App(first.op, first.args, first.attrs, first.domain, i, count) for i in range(count))
+
+
+op = Operators()
+"""The operators of the ONNX domain."""
+microsoft = Operators("com.microsoft")
+"""ONNX Runtime's contributed operators."""
+fn = Operators(SCALAR)
+"""The scalar functions of `scalar.py`: `fn.eq(fn.size("K"), 1)`, `fn.compose(p, q)`."""
+
+
+# -- walking and printing ------------------------------------------------------------------------------------------
+
+
+def walk(subject: Term) -> Iterator[Term]:
+    """The term and everything in it, attributes included, outermost first."""
+    yield subject
+    if isinstance(subject, App):
+        for arg in subject.args:
+            if arg is not None:
+                yield from walk(arg)
+        for _, value in subject.attrs:
+            yield from walk(value)
+
+
+def holes(subject: Term) -> Iterator[Var]:
+    """The holes in a term, as often as they occur."""
+    return (part for part in walk(subject) if isinstance(part, Var))
+
+
+def applications(subject: Term) -> Iterator[App]:
+    """The ONNX operators in a term (no scalar functions), outermost first."""
+    return (part for part in walk(subject) if isinstance(part, App) and part.domain != SCALAR)
+
+
+_INFIX = {"Add": ("+", 1), "Sub": ("-", 1), "Mul": ("*", 2), "Div": ("/", 2), "MatMul": ("@", 2)}
+_INFIX |= {"add": ("+", 1), "sub": ("-", 1), "mul": ("*", 2), "divide": ("/", 2)}
+_INFIX |= {"eq": ("==", 0), "ne": ("!=", 0), "lt": ("<", 0), "le": ("<=", 0)}
+
+
+def render(subject: Term, binding: int = 0) -> str:
+    """The term as algebra, parenthesised where it binds less than `binding`."""
+    if not isinstance(subject, App):
+        return str(subject)
+    if subject.op in _INFIX and len(subject.args) == 2 and not subject.attrs:
+        sign, strength = _INFIX[subject.op]
+        left, right = subject.args
+        assert left is not None and right is not None
+        text = f"{render(left, strength)} {sign} {render(right, strength + 1)}"
+        return f"({text})" if strength < binding else text
+    shown = ["–" if arg is None else render(arg) for arg in subject.inputs]
+    shown += [f"{name}={render(value)}" for name, value in subject.attrs]
+    shown += ["…"] if subject.bundle else []
+    name = f"{subject.domain}.{subject.op}" if subject.domain not in ("", SCALAR) else subject.op
+    text = f"{name}({', '.join(shown)})"
+    return f"{text}[{subject.output}]" if subject.outputs > 1 else text
