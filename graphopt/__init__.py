@@ -25,7 +25,7 @@ _HOMES = {
     "optimize": "graphopt.optimize",
     "simplify": "graphopt.optimize",
 }
-__all__ = ["GraphoptError", "Result", "Rule", "__version__", "optimize", "simplify"]  # noqa: F822  # loaded lazily
+__all__ = ["GraphoptError", "Result", "Rule", "__version__", "optimize", "simplify"]
 
 
 def __getattr__(name: str) -> object:

@@ -78,7 +78,7 @@ class Rule:
     @cached_property
     def left(self) -> tuple[App, ...]:
         """The left sides, always as a tuple."""
-        return cast(tuple[App, ...], _tuple(self.lhs))  # checked when built
+        return cast("tuple[App, ...]", _tuple(self.lhs))  # checked when built
 
     @cached_property
     def right(self) -> tuple[Term, ...]:
@@ -196,7 +196,7 @@ def _sizes_read(part: Term) -> Iterator[str]:
 def _misspelt(part: Term) -> Iterator[str]:
     for app in (sub for sub in walk(part) if isinstance(sub, App)):
         if app.domain == SCALAR:
-            if app.op not in FUNCTIONS.keys() | FACTS | PROPERTIES:
+            if app.op not in {*FUNCTIONS, *FACTS, *PROPERTIES}:
                 yield f"unknown scalar function '{app.op}'; there are {', '.join(sorted(FUNCTIONS))}"
         elif app.domain == "" or ops.newest(app.op, app.domain):
             yield from _against_schema(app)

@@ -11,6 +11,9 @@ from functools import reduce
 from math import sqrt
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from graphopt.types import Dim, DType, Sym
 
 Scalar = Any  # an int, Sym, float, str or bool; in the verifier a Z3 expression
@@ -187,8 +190,43 @@ the matcher reads them off the graph, the verifier off its symbolic tensors."""
 FACTS = frozenset({"size", "sizes", "shape", "rank", "dtype"})
 """Functions of what a hole is bound to: `size("N")`, `sizes("*b N")`, `shape(x)`, `rank(x)`, `dtype(x)`."""
 
-PROPERTIES = frozenset({"is_zero", "is_positive", "is_uniform", "is_finite", "is_increasing"})
-"""Functions of the values of a constant, each with one definition used by matcher and verifier (`properties.py`)."""
+PROPERTIES: Mapping[str, Callable[[Logic, Scalar], Any]] = {
+    "is_zero": lambda logic, x: logic.eq(x, 0),
+    "is_one": lambda logic, x: logic.eq(x, 1),
+    "is_positive": lambda logic, x: logic.negate(logic.le(x, 0)),
+    "is_negative": lambda logic, x: logic.negate(logic.le(0, x)),
+    "is_not_negative": lambda logic, x: logic.le(0, x),
+}
+"""Properties of a constant, as what holds for each of its elements: the matcher checks them all, the prover assumes
+them. A tensor with a NaN or an infinity has none of them."""
+
+
+class NumpyLogic:
+    """Truth about each element of an array."""
+
+    def eq(self, left: Scalar, right: Scalar) -> Any:
+        return np.equal(left, right)
+
+    def le(self, left: Scalar, right: Scalar) -> Any:
+        return np.less_equal(left, right)
+
+    def all(self, parts: Iterable[Any]) -> Any:
+        return reduce(np.logical_and, parts, np.True_)
+
+    def any(self, parts: Iterable[Any]) -> Any:
+        return reduce(np.logical_or, parts, np.False_)
+
+    def negate(self, part: Any) -> Any:
+        return np.logical_not(part)
+
+    def choose(self, condition: Any, then: Scalar, otherwise: Scalar) -> Scalar:
+        return np.where(condition, then, otherwise)
+
+
+def has_property(name: str, values: NDArray[Any]) -> bool:
+    """Whether every element has the property `name` of `PROPERTIES`."""
+    wide = values.astype(np.float64) if values.dtype.kind not in "iub" else values
+    return bool(np.all(np.isfinite(wide))) and bool(np.all(PROPERTIES[name](NumpyLogic(), wide)))
 
 
 _MANTISSA = {DType.FLOAT16: 11, DType.BFLOAT16: 8, DType.FLOAT: 24, DType.DOUBLE: 53}
