@@ -50,6 +50,8 @@ class DType(IntEnum):
     FLOAT8E8M0 = 24
     UINT2 = 25
     INT2 = 26
+    FLOAT6E2M3 = 27
+    FLOAT6E3M2 = 28
 
     @property
     def is_float(self) -> bool:
@@ -104,11 +106,15 @@ _NUMPY: Mapping[DType, Any] = {
     DType.FLOAT8E8M0: ml_dtypes.float8_e8m0fnu,
     DType.UINT2: ml_dtypes.uint2,
     DType.INT2: ml_dtypes.int2,
+    DType.FLOAT6E2M3: ml_dtypes.float6_e2m3fn,
+    DType.FLOAT6E3M2: ml_dtypes.float6_e3m2fn,
 }
 _FROM_NUMPY = {np.dtype(scalar): dtype for dtype, scalar in _NUMPY.items()}
 _BITS = {DType.UINT4: 4, DType.INT4: 4, DType.FLOAT4E2M1: 4, DType.UINT2: 2, DType.INT2: 2}
-_FLOATS = {DType.FLOAT, DType.DOUBLE, DType.FLOAT16, DType.BFLOAT16} | {d for d in DType if d.name.startswith("FLOAT8")}
-_FLOATS |= {DType.FLOAT4E2M1}
+_BITS |= {DType.FLOAT6E2M3: 6, DType.FLOAT6E3M2: 6}
+_FLOATS = {DType.FLOAT, DType.DOUBLE, DType.FLOAT16, DType.BFLOAT16} | {
+    d for d in DType if d.name.startswith(("FLOAT4", "FLOAT6", "FLOAT8"))
+}
 _INTEGERS = {d for d in DType if d.name.startswith(("INT", "UINT"))}
 
 

@@ -1,0 +1,393 @@
+"""Leaf conversions between protobuf messages and graphopt's data: types, tensors, attributes, single nodes.
+
+Knows nothing of whole graphs or models; `onnx_io` puts the pieces together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto, numpy_helper
+
+from graphopt.errors import ModelError
+from graphopt.graph import Attribute, Graph, Node, Opaque, Scalar
+from graphopt.ops import text_or_bytes
+from graphopt.tensor import Tensor
+from graphopt.types import Dim, DType, OpaqueType, Shape, Sym, TensorType, Type
+
+CHUNK = 1 << 24
+"""Bytes that are in memory at once when a tensor is copied from file to file."""
+
+Folders: TypeAlias = tuple[Path, ...]
+"""The folder of the model file, then that of the file which it is a link to, as in the caches of model hubs."""
+
+# -- types -------------------------------------------------------------------------------------------------------------
+
+
+def type_from_proto(proto: TypeProto, *, anonymous: bool = False) -> Type | None:
+    """The type that a proto states, None where it does not even name an element type.
+
+    With `anonymous`, sizes that `type_to_proto(..., anonymous=True)` wrote as text are the same sizes again.
+    """
+    match proto.WhichOneof("value"):
+        case None:
+            return None
+        case "tensor_type":
+            tensor = proto.tensor_type
+        case _:
+            return OpaqueType(proto.SerializeToString())
+    if not tensor.elem_type:
+        return None
+    if tensor.elem_type not in _KNOWN:
+        return OpaqueType(proto.SerializeToString())
+    if not tensor.HasField("shape"):
+        return TensorType(DType(tensor.elem_type))
+    return TensorType(DType(tensor.elem_type), tuple(_dim(dim, anonymous) for dim in tensor.shape.dim))
+
+
+_KNOWN = frozenset(int(dtype) for dtype in DType)
+
+
+def _dim(proto: onnx.TensorShapeProto.Dimension, anonymous: bool) -> Dim:
+    if proto.HasField("dim_value"):
+        return proto.dim_value if proto.dim_value >= 0 else Sym.fresh()  # -1 is how some exporters say "unknown"
+    name = proto.dim_param
+    if anonymous and name in _SYMS:
+        return _SYMS[name]
+    return Sym.fresh() if not name or name.startswith("?") else Sym.of(name)
+
+
+def type_to_proto(type_: Type | None, *, anonymous: bool = False) -> TypeProto:
+    """The proto of a type; sizes without a name stay unnamed, or get their text as a name with `anonymous`."""
+    proto = TypeProto()
+    if isinstance(type_, OpaqueType):
+        proto.ParseFromString(type_.proto)
+        return proto
+    if type_ is None:
+        return proto
+    proto.tensor_type.elem_type = type_.dtype
+    if type_.shape is not None:
+        shape_to_proto(type_.shape, proto.tensor_type.shape, anonymous=anonymous)
+    return proto
+
+
+def shape_to_proto(shape: Shape, proto: onnx.TensorShapeProto, *, anonymous: bool = False) -> None:
+    """Write sizes into a proto; what its dims say besides, such as denotations, stays if the rank is the same."""
+    proto.SetInParent()
+    if len(proto.dim) != len(shape):
+        del proto.dim[:]
+        for _ in shape:
+            proto.dim.add()
+    for dim, size in zip(proto.dim, shape, strict=True):
+        if isinstance(size, int):
+            dim.dim_value = size
+        elif anonymous:
+            dim.dim_param = _text(size)
+        elif not size.is_anonymous:
+            dim.dim_param = str(size)
+        elif dim.HasField("dim_value") and dim.dim_value >= 0:
+            dim.ClearField("dim_value")
+
+
+_SYMS: dict[str, Sym] = {}
+
+
+@cache
+def _text(sym: Sym) -> str:
+    """A text that stands for this size only: two sizes may print alike if a model names a size `a*b`."""
+    text = str(sym)
+    while _SYMS.setdefault(text, sym) != sym:
+        text += "'"
+    return text
+
+
+# -- tensors -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """The `source` of a tensor whose bytes lie in a file of their own."""
+
+    path: Path
+    offset: int
+    length: int
+    proto: TensorProto
+    """The tensor as the model declares it: name, doc string and location."""
+    stamp: tuple[int, ...]
+    """Identity of the file when the model was loaded: it must not change under the model."""
+
+
+def tensor_from_proto(proto: TensorProto, folders: Folders = ()) -> Tensor:
+    """A tensor whose values are read when asked for; `proto` is referenced, not copied.
+
+    External data lies in the first of `folders`; a symbolic link there may point into any of them.
+
+    Raises:
+        ModelError: the tensor cannot be what it says, or its data is missing, too short or outside the folder.
+    """
+    if proto.data_type not in _KNOWN or not proto.data_type:
+        raise ModelError(f"tensor '{proto.name}' has the unknown element type {proto.data_type}")
+    dtype, shape = DType(proto.data_type), tuple(proto.dims)
+    if any(size < 0 for size in shape):
+        raise ModelError(f"tensor '{proto.name}' has a negative size: {list(shape)}")
+    if proto.data_location == TensorProto.EXTERNAL:
+        source = _external(proto, Tensor(dtype, shape, _nothing).nbytes, folders)
+        return Tensor(dtype, shape, lambda: _read_external(source, dtype, shape), source)
+    return Tensor(dtype, shape, lambda: _read(proto, dtype, shape), proto)
+
+
+def _nothing() -> NDArray[Any]:
+    raise AssertionError("a tensor without values")
+
+
+def _read(proto: TensorProto, dtype: DType, shape: tuple[int, ...]) -> NDArray[Any]:
+    if dtype is DType.STRING:
+        return _strings(proto, shape)
+    try:
+        return numpy_helper.to_array(proto)
+    except (ValueError, TypeError) as error:
+        raise ModelError(f"tensor '{proto.name}' {dtype.name}{list(shape)} holds other data: {error}") from error
+
+
+def _strings(proto: TensorProto, shape: tuple[int, ...]) -> NDArray[Any]:
+    texts = np.empty(len(proto.string_data), object)
+    texts[:] = [text_or_bytes(raw) for raw in proto.string_data]
+    if texts.size != prod(shape):
+        raise ModelError(f"tensor '{proto.name}' STRING{list(shape)} holds {texts.size} strings")
+    return texts.reshape(shape)
+
+
+def _external(proto: TensorProto, nbytes: int, folders: Folders) -> External:
+    entries = {entry.key: entry.value for entry in proto.external_data}
+    location = entries.get("location", "")
+    if not folders:
+        raise ModelError(
+            f"the data of tensor '{proto.name}' is in the file '{location}', of a folder that the model does not state:"
+            " load the model by its path"
+        )
+    path = _inside(proto.name, location, folders)
+    try:
+        stamp = file_stamp(path)
+        offset = int(entries.get("offset") or 0)
+        length = int(entries.get("length") or nbytes)
+    except OSError as error:
+        reason = error.strerror or "unreadable"
+        raise ModelError(f"the data of tensor '{proto.name}' cannot be read from {path}: {reason}") from error
+    except ValueError as error:
+        raise ModelError(f"tensor '{proto.name}' states a wrong place in {path}: {error}") from error
+    if length != nbytes or proto.data_type == DType.STRING:
+        raise ModelError(f"tensor '{proto.name}' needs {nbytes} bytes, but states {length} bytes of {path}")
+    if offset < 0 or offset + length > stamp[0]:
+        raise ModelError(
+            f"tensor '{proto.name}' needs bytes {offset} to {offset + length} of {path}, which has only {stamp[0]}"
+        )
+    return External(path, offset, length, proto, stamp)
+
+
+def file_stamp(path: Path) -> tuple[int, ...]:
+    """Size first, and what else changes when another file takes the place of this one."""
+    stat = path.stat()
+    return (stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_dev)
+
+
+@cache
+def _resolved(path: Path) -> Path:
+    return path.resolve()
+
+
+def _inside(name: str, location: str, folders: Folders) -> Path:
+    """The path of a data file, refused where it leaves the model's folder, also by way of a symbolic link."""
+    parts = PurePosixPath(location.replace("\\", "/")).parts
+    path = folders[0].joinpath(*parts)
+    target = path.resolve()
+    if not parts or ".." in parts or not any(target.is_relative_to(_resolved(folder)) for folder in folders):
+        raise ModelError(f"the data of tensor '{name}' is said to be in '{location}', outside the model's folder")
+    return path
+
+
+def _read_external(source: External, dtype: DType, shape: tuple[int, ...]) -> NDArray[Any]:
+    _unchanged(source)
+    if source.length == 0:
+        return np.empty(shape, dtype.numpy)
+    raw = np.memmap(source.path, np.uint8, "r", source.offset, (source.length,))
+    if dtype.bits % 8:
+        packed = TensorProto(dims=shape, data_type=dtype, raw_data=raw.tobytes())
+        return numpy_helper.to_array(packed)
+    return raw.view(np.ndarray).view(dtype.numpy).reshape(shape)
+
+
+def _unchanged(source: External) -> None:
+    try:
+        same = file_stamp(source.path) == source.stamp
+    except OSError:
+        same = False
+    if not same:
+        raise ModelError(f"{source.path} has changed since the model was loaded: load the model again")
+
+
+def raw_chunks(tensor: Tensor) -> Iterator[bytes | memoryview]:
+    """The bytes of a tensor as ONNX stores them, little by little where they lie in a file."""
+    source = tensor.source
+    if isinstance(source, External):
+        _unchanged(source)
+        with source.path.open("rb") as file:
+            file.seek(source.offset)
+            for start in range(0, source.length, CHUNK):
+                yield file.read(min(CHUNK, source.length - start))
+    elif isinstance(source, TensorProto) and source.HasField("raw_data"):
+        yield source.raw_data
+    else:
+        yield numpy_helper.from_array(np.ascontiguousarray(tensor.numpy()).reshape(tensor.shape)).raw_data
+
+
+def tensor_to_proto(tensor: Tensor, name: str) -> TensorProto:
+    """The proto of a tensor under a name. One that lies in a file still does, in the same place."""
+    original = tensor.source.proto if isinstance(tensor.source, External) else tensor.source
+    if isinstance(original, TensorProto):
+        assert (original.data_type, tuple(original.dims)) == (tensor.dtype, tensor.shape), f"{name} has another source"
+        proto = TensorProto()
+        proto.CopyFrom(original)
+        proto.name = name
+        return proto
+    proto = numpy_helper.from_array(np.asarray(tensor.numpy()), name)
+    del proto.dims[:]
+    proto.dims.extend(tensor.shape)
+    return proto
+
+
+# -- attributes and nodes ----------------------------------------------------------------------------------------------
+
+
+def attribute_from_proto(proto: AttributeProto, folders: Folders = ()) -> Attribute:
+    """The attribute as data. What is not plain data or a tensor (a graph, too) is carried as it is."""
+    kinds = AttributeProto
+    if proto.ref_attr_name:
+        return Opaque(proto.SerializeToString())
+    value: Attribute | None = None
+    match attribute_kind(proto):
+        case kinds.INT:
+            value = int(proto.i)
+        case kinds.FLOAT:
+            value = float(proto.f)
+        case kinds.STRING:
+            value = text_or_bytes(proto.s)
+        case kinds.INTS:
+            value = tuple(proto.ints) or None
+        case kinds.FLOATS:
+            value = tuple(proto.floats) or None
+        case kinds.STRINGS:
+            value = tuple(text_or_bytes(raw) for raw in proto.strings) or None
+        case kinds.TENSOR:
+            value = tensor_from_proto(proto.t, folders)
+    return Opaque(proto.SerializeToString()) if value is None else value
+
+
+def attribute_kind(proto: AttributeProto) -> int:
+    """The kind of an attribute; where the oldest models do not state it, that of the field that is set."""
+    if proto.type != AttributeProto.UNDEFINED:
+        return proto.type
+    fields = {field.name for field, _ in proto.ListFields()}
+    return next((kind for field, kind in _KINDS.items() if field in fields), AttributeProto.UNDEFINED)
+
+
+_KINDS = {
+    "f": AttributeProto.FLOAT,
+    "i": AttributeProto.INT,
+    "s": AttributeProto.STRING,
+    "t": AttributeProto.TENSOR,
+    "g": AttributeProto.GRAPH,
+    "floats": AttributeProto.FLOATS,
+    "ints": AttributeProto.INTS,
+    "strings": AttributeProto.STRINGS,
+    "graphs": AttributeProto.GRAPHS,
+}
+
+
+def attribute_to_proto(
+    name: str, attribute: Attribute, body: Callable[[Graph], GraphProto] | None = None
+) -> AttributeProto:
+    """The proto of an attribute; `body` writes the graphs among them."""
+    proto = AttributeProto(name=name)
+    match attribute:
+        case Opaque():
+            proto.ParseFromString(attribute.proto)
+        case Tensor():
+            proto.type = AttributeProto.TENSOR
+            proto.t.CopyFrom(tensor_to_proto(attribute, _own_name(attribute)))
+        case Graph():
+            assert body is not None, f"attribute '{name}' is a graph"
+            proto.type = AttributeProto.GRAPH
+            proto.g.CopyFrom(body(attribute))
+        case tuple() if attribute and isinstance(attribute[0], Graph):
+            assert body is not None, f"attribute '{name}' holds graphs"
+            proto.type = AttributeProto.GRAPHS
+            proto.graphs.extend(map(body, attribute))
+        case tuple():
+            _put_list(proto, cast("tuple[Scalar, ...]", attribute))
+        case _:
+            _put_scalar(proto, attribute)
+    return proto
+
+
+def _own_name(tensor: Tensor) -> str:
+    source = tensor.source.proto if isinstance(tensor.source, External) else tensor.source
+    return source.name if isinstance(source, TensorProto) else ""
+
+
+def _put_scalar(proto: AttributeProto, value: Scalar) -> None:
+    match value:
+        case int():
+            proto.type, proto.i = AttributeProto.INT, value
+        case float():
+            proto.type, proto.f = AttributeProto.FLOAT, value
+        case _:
+            proto.type, proto.s = AttributeProto.STRING, _raw(value)
+
+
+def _put_list(proto: AttributeProto, values: tuple[Scalar, ...]) -> None:
+    """An empty list is one of integers: lists of other kinds that are empty are carried, not built."""
+    if any(isinstance(value, str | bytes) for value in values):
+        proto.type = AttributeProto.STRINGS
+        proto.strings.extend(_raw(value) for value in values)
+    elif any(isinstance(value, float) for value in values):
+        proto.type = AttributeProto.FLOATS
+        proto.floats.extend(float(value) for value in values)
+    else:
+        proto.type = AttributeProto.INTS
+        proto.ints.extend(int(value) for value in values)
+
+
+def _raw(value: Scalar) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def node_to_proto(
+    node: Node,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    body: Callable[[Graph], GraphProto] | None = None,
+) -> NodeProto:
+    """The proto of a node that reads and writes the values of these names."""
+    proto = NodeProto()
+    proto.ParseFromString(node.extra)
+    proto.input.extend(inputs)
+    proto.output.extend(outputs)
+    if node.name:
+        proto.name = node.name
+    proto.op_type = node.op
+    if node.domain and not proto.domain:
+        proto.domain = node.domain
+    if node.doc:
+        proto.doc_string = node.doc
+    proto.attribute.extend(attribute_to_proto(name, value, body) for name, value in node.attrs.items())
+    for key, value in node.metadata.items():
+        proto.metadata_props.add(key=key, value=value)
+    return proto
