@@ -115,7 +115,7 @@ class Rule:
         }
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Rule:
+    def from_json(data: Any) -> Rule:
         """The rule that `to_json` wrote. Runs no code of the file's; raises RuleError for what is no rule."""
         try:
             known = {name: _hole_from_json(name, hole) for name, hole in data["holes"].items()}
