@@ -123,7 +123,8 @@ class Sym:
     """A size that is not a plain number: a sum of `coefficient × product of names`, in canonical order.
 
     Names stand for non-negative integers. Built by `Sym.of(name)` and arithmetic, which returns an `int` as soon as
-    no name is left; a quotient or remainder that does not come out even is a name of its own.
+    no name is left; a quotient or remainder that does not come out even, or a minimum, is a name of its own (whoever
+    makes one sees to it that it is not negative).
     """
 
     terms: tuple[tuple[tuple[str, ...], int], ...]
@@ -164,12 +165,18 @@ class Sym:
     def __floordiv__(self, other: Dim) -> Dim:
         if (exact := divide(self, other)) is not None:
             return exact
-        return Sym.of(f"({_parenthesised(self)}//{_parenthesised(other)})")
+        return _made(self, "//", other)
+
+    def __rfloordiv__(self, other: int) -> Dim:
+        return _made(other, "//", self) if other else 0
 
     def __mod__(self, other: Dim) -> Dim:
         if divide(self, other) is not None:
             return 0
-        return Sym.of(f"({_parenthesised(self)}%{_parenthesised(other)})")
+        return _made(self, "%", other)
+
+    def __rmod__(self, other: int) -> Dim:
+        return _made(other, "%", self) if other else 0
 
     def __str__(self) -> str:
         text = "+".join("*".join([*([str(c)] if c != 1 or not names else []), *names]) for names, c in self.terms)
@@ -177,6 +184,14 @@ class Sym:
 
 
 _FRESH = count()
+_MADE: dict[str, tuple[Dim, str, Dim]] = {}
+"""What the names stand for that arithmetic has made: `(n//2)` -> n, "//", 2."""
+
+
+def _made(left: Dim, operation: str, right: Dim) -> Sym:
+    name = f"({_parenthesised(left)}{operation}{_parenthesised(right)})"
+    _MADE[name] = (left, operation, right)
+    return Sym.of(name)
 
 
 def _parenthesised(dim: Dim) -> str:
@@ -214,6 +229,47 @@ def divide(dividend: Dim, divisor: Dim) -> Dim | None:
             return None
         quotient.append((tuple(rest), number // coefficient))
     return _polynomial(quotient)
+
+
+def lower_bound(dim: Dim) -> int | None:
+    """A number that the size never falls below, whatever the names stand for; None where none can be told."""
+    if not isinstance(dim, Sym):
+        return dim
+    if any(coefficient < 0 for names, coefficient in dim.terms if names):
+        return None
+    return sum(coefficient for names, coefficient in dim.terms if not names)
+
+
+def least(a: Dim, b: Dim) -> Dim:
+    """The smaller of two sizes, a name of its own where that depends on what the names stand for."""
+    for one, other in ((a, b), (b, a)):
+        gap = lower_bound(other - one)
+        if gap is not None and gap >= 0:
+            return one
+    first, second = sorted((a, b), key=str)
+    return _made(first, " min ", second)
+
+
+def substitute(dim: Dim, sizes: Mapping[str, Dim]) -> Dim:
+    """The size with names replaced, also inside of quotients, remainders and minima."""
+    if not isinstance(dim, Sym):
+        return dim
+    total: Dim = 0
+    for names, coefficient in dim.terms:
+        total = product([_substituted(name, sizes) for name in names]) * coefficient + total
+    return total
+
+
+def _substituted(name: str, sizes: Mapping[str, Dim]) -> Dim:
+    if name in sizes:
+        return sizes[name]
+    if name not in _MADE:
+        return Sym.of(name)
+    left, operation, right = _MADE[name]
+    left, right = substitute(left, sizes), substitute(right, sizes)
+    if operation == "//":
+        return left // right
+    return left % right if operation == "%" else least(left, right)
 
 
 def product(dims: Iterable[Dim]) -> Dim:
