@@ -95,6 +95,12 @@ class Rule:
         return {hole.name: hole for side in (*self.left, *self.right, *self.conditions) for hole in holes(side)}
 
     @cached_property
+    def forgets(self) -> bool:
+        """True where a tensor of the left side does not occur on the right: what made it may die with the rewrite."""
+        left, right = ({h.name for side in sides for h in holes(side)} for sides in (self.left, self.right))
+        return any(self.holes[name].kind == "tensor" for name in left - right)
+
+    @cached_property
     def digest(self) -> str:
         """Identifies what the rule says (not why): the key of its proof."""
         said = {key: value for key, value in self.to_json().items() if key != "why"}

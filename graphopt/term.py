@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 SCALAR = "scalar"
@@ -93,6 +93,14 @@ class App(_Arithmetic):
     domain: str = ""
     output: int = 0
     outputs: int = 1
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:  # terms are keys while matching: hash the tree once
+        identity = (self.op, self.args, self.attrs, self.domain, self.output, self.outputs)
+        object.__setattr__(self, "_hash", hash(identity))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @property
     def node(self) -> App:

@@ -1,0 +1,110 @@
+"""Where rules come from: entry points (the built-in library is one of them), `.py` and `.jsonl` files."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+
+from graphopt.errors import RuleError, UsageError
+from graphopt.rule import Rule
+
+GROUP = "graphopt.rules"
+"""The entry-point group: each entry is a module with `RULES`, a tuple of rules."""
+
+
+def load_rules(extra: Sequence[str | os.PathLike[str]] = ()) -> tuple[Rule, ...]:
+    """The installed rules, then those of the files given.
+
+    Raises:
+        RuleError: a file holds no rules or an ill-formed one, or two different rules have one name.
+        UsageError: a file is missing, or neither `.py` nor `.jsonl`.
+    """
+    found = [(rule, source) for source, rules in _installed() for rule in rules]
+    for path in map(Path, extra):
+        found += [(rule, str(path)) for rule in _from_file(path)]
+    return _distinct(found)
+
+
+@cache
+def _installed() -> tuple[tuple[str, tuple[Rule, ...]], ...]:
+    return tuple((entry.value, _rules_of(entry.load(), entry.value)) for entry in sorted(entry_points(group=GROUP)))
+
+
+def _from_file(path: Path) -> tuple[Rule, ...]:
+    if not path.is_file():
+        raise UsageError(f"{path}: no such file of rules")
+    match path.suffix:
+        case ".py":
+            return _rules_of(_run(path), str(path))
+        case ".jsonl":
+            return _read_lines(path)
+    raise UsageError(f"{path}: rules are in a .py file with RULES, or a .jsonl file")
+
+
+def _run(path: Path) -> ModuleType:
+    """Import a file of rules by its path. This runs its code."""
+    spec = importlib.util.spec_from_file_location(f"graphopt_rules_{path.stem}", path)
+    assert spec is not None and spec.loader is not None, path
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except RuleError as error:
+        raise RuleError(f"{path}: {error}") from error
+    except Exception as error:
+        raise RuleError(f"{path}: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _rules_of(module: ModuleType, source: str) -> tuple[Rule, ...]:
+    rules = getattr(module, "RULES", None)
+    if not isinstance(rules, Iterable):
+        raise RuleError(f"{source}: no RULES = (…), a tuple of rules")
+    listed = tuple(rules)
+    for rule in listed:
+        if not isinstance(rule, Rule):
+            raise RuleError(f"{source}: RULES holds {rule!r}, which is no Rule")
+    return listed
+
+
+def _read_lines(path: Path) -> tuple[Rule, ...]:
+    rules = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if line.strip():
+            try:
+                rules.append(Rule.from_json(json.loads(line)))
+            except (json.JSONDecodeError, RuleError) as error:
+                raise RuleError(f"{path}:{number}: {error}") from error
+    return tuple(rules)
+
+
+def _distinct(found: Sequence[tuple[Rule, str]]) -> tuple[Rule, ...]:
+    """The rules in order; the same rule twice counts once, two rules of one name are an error."""
+    known: dict[str, tuple[Rule, str]] = {}
+    for rule, source in found:
+        other, other_source = known.setdefault(rule.name, (rule, source))
+        if other.digest != rule.digest:
+            raise RuleError(f"two rules are called '{rule.name}': one in {other_source}, one in {source}")
+    return tuple(rule for rule, _ in known.values())
+
+
+def select(names: Sequence[str], skip: Iterable[str], only: Iterable[str] | None) -> frozenset[str]:
+    """The names of rules and passes to use.
+
+    Raises:
+        UsageError: a name in `skip` or `only` is not among `names`; says what may have been meant.
+    """
+    for name in (*skip, *(only or ())):
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1)
+            hint = f"; did you mean '{close[0]}'?" if close else "; `graphopt rules` lists them"
+            raise UsageError(f"there is no rule or pass '{name}'{hint}")
+    return frozenset(names if only is None else only) - frozenset(skip)

@@ -1,0 +1,452 @@
+"""From a match to a patch: the right side of a rule is built, and what is constant in it is evaluated.
+
+An operator whose inputs are all constant is computed (floats in float64, stored in the weights' own type), not
+emitted. What the new nodes cannot keep exactly, such as a type, an overflow or an operator that the model's opset
+lacks, is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx.defs import OpSchema
+
+from graphopt import ops, opsets
+from graphopt.edit import constant_node, replace_values
+from graphopt.evaluate import evaluate as compute
+from graphopt.graph import Attribute, Graph, Node, Patch, Value
+from graphopt.infer import infer_node
+from graphopt.match import Absent, Known, Match, evaluate
+from graphopt.rule import Rule
+from graphopt.scalar import Unknown
+from graphopt.tensor import Tensor
+from graphopt.term import SCALAR, App, Lit, Term, Var, applications
+from graphopt.types import DType, Sym, TensorType, Type
+
+GROWTH = 16 * 2**20
+"""Bytes by which one rewrite may make the constants of a model larger."""
+
+
+class Refused(Exception):
+    """A match that cannot be rewritten here; says why, for the report."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Folded:
+    """A constant that was computed: in float64 or int64, to be stored as `dtype`; named after a weight it came from."""
+
+    array: NDArray[Any]
+    dtype: DType
+    base: str
+    absent: bool = False
+    """All of it comes from an absent optional input."""
+
+
+Built: TypeAlias = "Value | _Folded | None"
+
+
+class _Draft(Graph):
+    """The graph together with nodes that are not in it yet, for type inference."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(opsets=graph.opsets)
+        self.graph = graph
+        self.new: dict[int, Node] = {}
+
+    def __getitem__(self, vertex: int) -> Node:
+        return self.new.get(vertex) or self.graph[vertex]
+
+
+def lacking(rule: Rule, model_opsets: Mapping[str, int]) -> str | None:
+    """The operator of the right side that the model's opset cannot express, None where it has all."""
+    for side in rule.right:
+        for app in applications(side):
+            if not opsets.emittable(app.op, app.domain, model_opsets) and not _is_constant(app):
+                return f"{app.domain}.{app.op}" if app.domain else app.op
+    return None
+
+
+def _is_constant(term: Term | None) -> bool:
+    """True for what is computed whatever the rule matches: no part of it is a tensor hole."""
+    match term:
+        case Var(kind=kind):
+            return kind != "tensor"
+        case App(domain=domain) if domain != SCALAR:
+            return all(_is_constant(arg) for arg in term.operands)
+    return True
+
+
+def build(graph: Graph, match: Match) -> Patch:
+    """The patch that puts the right side of the match's rule in the place of the left.
+
+    Raises:
+        Refused: it cannot be done here without changing more than the rule says.
+    """
+    builder = _Builder(graph, match)
+    try:
+        return builder.patch()
+    except Unknown as unknown:
+        graph.names.difference_update(builder.names)
+        raise Refused(f"not known here: {unknown}") from None
+    except Refused:
+        graph.names.difference_update(builder.names)
+        raise
+
+
+def doomed(graph: Graph, match: Match) -> frozenset[int]:
+    """The matched vertices that nothing outside the match needs once its roots are replaced."""
+    replaced = set(match.roots)
+    outputs = {value.vertex for value in graph.outputs}
+    gone: set[int] = set()
+    for vertex in sorted(match.vertices, reverse=True, key=lambda v: _order(graph, match, v)):
+        kept = [Value(vertex, i) for i in range(len(graph[vertex].names)) if Value(vertex, i) not in replaced]
+        read = {value for reader in graph.readers(vertex) if reader not in gone for value in graph[reader].operands}
+        if any(value in read for value in kept):
+            continue
+        if vertex in outputs and any(value in graph.outputs for value in kept):
+            continue
+        gone.add(vertex)
+    return frozenset(gone)
+
+
+def _order(graph: Graph, match: Match, vertex: int) -> int:
+    """Readers come later: the longest way up from the leaves of the match."""
+    inner = [value.vertex for value in graph[vertex].operands if value.vertex in match.vertices]
+    return 1 + max((_order(graph, match, source) for source in inner), default=0)
+
+
+def gain_at_least(graph: Graph, match: Match) -> int:
+    """A lower bound of what a rewrite takes off the measure, before anything is computed."""
+    shared = match.terms.keys()
+    emitted: set[App] = set()
+    for side in match.rule.right:
+        emitted |= _emitted(side, shared)
+    removed = sum(ops.weight(graph[vertex]) for vertex in doomed(graph, match))
+    return removed - sum(ops.WEIGHT.get(app.op, 100) for app in emitted)
+
+
+def _emitted(term: Term, shared: Iterable[App]) -> set[App]:
+    if not isinstance(term, App) or term.domain == SCALAR or _is_constant(term) or term in shared:
+        return set()
+    return {term.node}.union(*(_emitted(arg, shared) for arg in term.operands))
+
+
+class _Builder:
+    """Builds the right side of one match."""
+
+    def __init__(self, graph: Graph, match: Match) -> None:
+        self.graph, self.match = graph, match
+        self.draft = _Draft(graph)
+        self.names: list[str] = []
+        self.memo: dict[App, int] = {}
+        self.doomed = doomed(graph, match)
+        self.spare = {graph[v].op: graph[v].name for v in sorted(self.doomed) if graph[v].name}
+
+    def patch(self) -> Patch:
+        mapping: dict[Value, Value] = {}
+        for side, root in zip(self.match.rule.right, self.match.roots, strict=True):
+            mapping[root] = self._root(side, root)
+            self._check_type(root, mapping[root])
+        self._name_nodes()
+        patch = replace_values(self.graph, mapping, self.draft.new)
+        grown = sum(_bytes(node) for node in patch.added) - sum(_bytes(node) for node in patch.removed)
+        if grown > GROWTH:
+            raise Refused(f"the constants would grow by {grown} bytes")
+        return patch
+
+    # -- terms -----------------------------------------------------------------------------------------------------
+
+    def _root(self, side: Term, root: Value) -> Value:
+        built = self._term(side)
+        value = self._value(built, self._dtype(root))
+        if value.vertex in self.draft.new:
+            self._rename(value, root)
+        return value
+
+    def _term(self, term: Term) -> Built:
+        match term:
+            case Var():
+                return self._hole(term)
+            case App(domain=domain) if domain != SCALAR:
+                if term in self.match.terms and term.node.op:
+                    return self.match.terms[term]
+                return self._app(term)
+        raise Refused(f"{term} stands where a tensor is needed")
+
+    def _hole(self, hole: Var) -> Built:
+        bound = self.match.holes[hole.name]
+        match bound:
+            case Value():
+                return bound
+            case Known():
+                if bound.shape == bound.tensor.shape:
+                    return bound.value
+                return _Folded(bound.array(), bound.tensor.dtype, self.graph.value_name(bound.value))
+            case Absent():
+                return _Folded(np.full(bound.shape, bound.default), DType.UNDEFINED, "", absent=True)
+        raise Refused(f"hole '{hole.name}' stands where a tensor is needed")
+
+    def _app(self, app: App) -> Built:
+        if app.node in self.memo:
+            return Value(self.memo[app.node], app.output)
+        operands = [self._operand(app, position) for position in range(len(app.inputs))]
+        if operands and all(operand is None or self._constant(operand) is not None for operand in operands):
+            return self._folded(app, operands)
+        vertex = self._emit(app, operands)
+        self.memo[app.node] = vertex
+        return Value(vertex, app.output)
+
+    def _operand(self, app: App, position: int) -> Built:
+        """An argument; numbers get the type that the operator's schema gives them."""
+        arg = app.inputs[position]
+        if arg is None:
+            return None
+        if isinstance(arg, Lit) or (isinstance(arg, App) and arg.domain == SCALAR) or _holds_numbers(arg):
+            return self._number(app, position, arg)
+        return self._term(arg)
+
+    def _number(self, app: App, position: int, term: Term) -> _Folded:
+        value = evaluate(term, self.match.holes, self.match.axes, self.graph)
+        if isinstance(value, tuple):
+            return _Folded(np.asarray(_concrete(value, app), np.int64), DType.INT64, app.op.lower())
+        if isinstance(value, Sym):
+            raise Refused(f"{term} is not a number here")
+        dtype = self._dtype_of_operand(app, position)
+        wide = np.float64 if dtype.is_float or dtype is DType.UNDEFINED else np.int64
+        return _Folded(np.asarray(value, wide), dtype, app.op.lower())
+
+    def _dtype_of_operand(self, app: App, position: int) -> DType:
+        """What the schema says: a fixed type, or that of another operand with the same type variable."""
+        declared = _formal(app, position).type_str
+        if declared.startswith("tensor("):
+            return _DTYPES[declared]
+        for other, arg in enumerate(app.inputs):
+            if other == position or arg is None or isinstance(arg, Lit) or _holds_numbers(arg):
+                continue
+            if _formal(app, other).type_str == declared:
+                dtype = self._built_dtype(self._term(arg))
+                if dtype is not DType.UNDEFINED:
+                    return dtype
+        return self._dtype(self.match.roots[0])
+
+    def _built_dtype(self, built: Built) -> DType:
+        if isinstance(built, _Folded):
+            return built.dtype
+        return DType.UNDEFINED if built is None else self._dtype(built)
+
+    # -- constants -------------------------------------------------------------------------------------------------
+
+    def _constant(self, built: Built) -> _Folded | None:
+        """What is known of a value that is constant, None for any other."""
+        if built is None or isinstance(built, _Folded):
+            return built
+        tensor = self.draft.constant(built)
+        return None if tensor is None else _Folded(tensor.numpy(), tensor.dtype, self.draft.value_name(built))
+
+    def _folded(self, app: App, operands: list[Built]) -> _Folded:
+        constants = [self._constant(operand) for operand in operands]
+        dtype = self._folded_dtype(app, constants)
+        arrays = [
+            None if constant is None else _wide(constant, self._dtype_of_folded(app, position, constant))
+            for position, constant in enumerate(constants)
+        ]
+        version = ops.newest(app.op, app.domain)
+        nothing = (None,) * app.outputs
+        node = Node(app.op, (None,) * len(arrays), ("",) * app.outputs, nothing, self._attrs(app), app.domain, version)
+        results = compute(node, arrays, float64=True)
+        if results is None:
+            raise Refused(f"{app} cannot be computed")
+        array = results[app.output]
+        base = next((c.base for c in constants if c is not None and c.base and c.dtype is not DType.INT64), "")
+        base = base or next((c.base for c in constants if c is not None and c.base), app.op.lower())
+        absent = any(c is not None and c.absent for c in constants) and not array.any()
+        return _Folded(array, DType.of(array.dtype) if dtype is DType.UNDEFINED else dtype, base, absent)
+
+    def _dtype_of_folded(self, app: App, position: int, constant: _Folded) -> DType:
+        return constant.dtype if constant.dtype is not DType.UNDEFINED else self._dtype_of_operand(app, position)
+
+    def _folded_dtype(self, app: App, constants: list[_Folded | None]) -> DType:
+        """The type in which a computed constant is stored: that of its operands where the schema says so."""
+        to = dict(app.attrs).get("to")
+        if app.op == "Cast" and to is not None:
+            return DType(evaluate(to, self.match.holes, self.match.axes, self.graph))
+        schema = ops.schema(app.op, app.domain)
+        assert schema is not None, app.op
+        declared = schema.outputs[min(app.output, len(schema.outputs) - 1)].type_str
+        for position, constant in enumerate(constants):
+            known = constant is not None and constant.dtype is not DType.UNDEFINED
+            if constant is not None and known and _formal(app, position).type_str == declared:
+                return constant.dtype
+        return _DTYPES.get(declared, DType.UNDEFINED)
+
+    def _value(self, built: Built, dtype: DType) -> Value:
+        """A value of the graph: what is computed becomes a constant of its own."""
+        if isinstance(built, Value):
+            return built
+        assert built is not None, "an absent value stands for nothing"
+        stored = _stored(built, dtype if built.dtype is DType.UNDEFINED else built.dtype)
+        vertex = self.graph.new_vertex()
+        self.draft.new[vertex] = constant_node(stored, self._new_name(f"{built.base or 'constant'}_folded"))
+        return Value(vertex)
+
+    # -- nodes -----------------------------------------------------------------------------------------------------
+
+    def _emit(self, app: App, operands: list[Built]) -> int:
+        inputs: list[Value | None] = []
+        for position, operand in enumerate(operands):
+            if operand is None or (isinstance(operand, _Folded) and operand.absent and _is_optional(app, position)):
+                inputs.append(None)
+            else:
+                inputs.append(self._value(operand, self._dtype_of_operand(app, position)))
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        vertex = self.graph.new_vertex()
+        self.draft.new[vertex] = infer_node(self.draft, self._node(app, tuple(inputs)))
+        return vertex
+
+    def _node(self, app: App, inputs: tuple[Value | None, ...]) -> Node:
+        root = self.graph[self.match.roots[0].vertex]
+        value_name = self.graph.value_name(self.match.roots[0])
+        return Node(
+            app.op,
+            inputs,
+            tuple(self._new_name(f"{value_name}/{app.op}") for _ in range(app.outputs)),
+            (None,) * app.outputs,
+            self._attrs(app),
+            app.domain,
+            ops.newest(app.op, app.domain),
+            self.spare.pop(app.op, ""),
+            doc=root.doc,
+            metadata=self._metadata(),
+        )
+
+    def _attrs(self, app: App) -> Mapping[str, Attribute]:
+        attrs: dict[str, Attribute] = {}
+        if app.bundle is not None:
+            others = self.match.holes[app.bundle.name]
+            assert isinstance(others, Mapping), "a bundle is bound to attributes"
+            attrs.update(others)
+        for name, term in app.attrs:
+            attrs[name] = _concrete(evaluate(term, self.match.holes, self.match.axes, self.graph), app)
+        return {name: value for name, value in attrs.items() if value != ()}
+
+    def _metadata(self) -> Mapping[str, str]:
+        merged: dict[str, str] = {}
+        for vertex in sorted(self.doomed):
+            merged = {**self.graph[vertex].metadata, **merged}
+        return merged
+
+    def _rename(self, value: Value, root: Value) -> None:
+        """What replaces a root takes over its value's name, and its node's where it has none from a like node."""
+        node, old = self.draft.new[value.vertex], self.graph[root.vertex]
+        names = (*node.names[: value.output], old.names[root.output], *node.names[value.output + 1 :])
+        inherits = not node.name and not node.is_internal and root.vertex in self.doomed
+        name = old.name if inherits and old.name not in self._names_given() else node.name
+        self.draft.new[value.vertex] = replace(node, names=names, name=name)
+
+    def _names_given(self) -> set[str]:
+        return {node.name for node in self.draft.new.values() if node.name}
+
+    def _name_nodes(self) -> None:
+        """Nodes that took over no name get one derived from the root's, unless the root has none."""
+        base = self.graph[self.match.roots[0].vertex].name
+        for vertex, node in self.draft.new.items():
+            if base and not node.name and not node.is_internal:
+                self.draft.new[vertex] = replace(node, name=self._new_name(f"{base}/{node.op}"))
+
+    def _new_name(self, base: str) -> str:
+        name = self.graph.new_name(base)
+        self.names.append(name)
+        return name
+
+    # -- types -----------------------------------------------------------------------------------------------------
+
+    def _dtype(self, value: Value) -> DType:
+        type_ = self.draft.tensor_type(value)
+        return DType.UNDEFINED if type_ is None else type_.dtype
+
+    def _check_type(self, old: Value, new: Value) -> None:
+        """The new value has the type of the old one; what was known of the old is kept."""
+        before, after = self.graph.type(old), self.draft.type(new)
+        if not compatible(before, after):
+            raise Refused(f"the result would be {after}, not {before}")
+        if new.vertex in self.draft.new and before is not None:
+            node = self.draft.new[new.vertex]
+            types = (*node.types[: new.output], before, *node.types[new.output + 1 :])
+            self.draft.new[new.vertex] = replace(node, types=types)
+
+
+def compatible(before: Type | None, after: Type | None) -> bool:
+    """Nothing that is known of the two types contradicts: a size without a name may turn out to be any."""
+    if not isinstance(before, TensorType) or not isinstance(after, TensorType):
+        return before is None or after is None or before == after
+    if before.dtype != after.dtype:
+        return False
+    if before.shape is None or after.shape is None:
+        return True
+    if len(before.shape) != len(after.shape):
+        return False
+    return all(
+        a == b or (isinstance(a, Sym) and a.is_anonymous) or (isinstance(b, Sym) and b.is_anonymous)
+        for a, b in zip(before.shape, after.shape, strict=True)
+    )
+
+
+_DTYPES = {f"tensor({dtype.name.lower()})": dtype for dtype in DType}
+
+
+def _formal(app: App, position: int) -> OpSchema.FormalParameter:
+    schema = ops.schema(app.op, app.domain)
+    assert schema is not None, app.op
+    return schema.inputs[min(position, len(schema.inputs) - 1)]
+
+
+def _is_optional(app: App, position: int) -> bool:
+    return bool(_formal(app, position).option == OpSchema.FormalParameterOption.Optional)
+
+
+def _holds_numbers(term: Term) -> bool:
+    return isinstance(term, Var) and term.kind in ("integer", "integers", "real")
+
+
+def _concrete(value: Any, app: App) -> Any:
+    """Numbers for an attribute or a constant input; one unknown size of a Reshape's target is -1."""
+    if isinstance(value, Sym):
+        raise Refused(f"{app.op} needs a number, not {value}")
+    if not isinstance(value, tuple):
+        return value
+    symbolic = [item for item in value if isinstance(item, Sym)]
+    if not symbolic:
+        return value
+    if app.op == "Reshape" and len(symbolic) == 1 and all(item != 0 for item in value):
+        return tuple(-1 if isinstance(item, Sym) else item for item in value)
+    raise Refused(f"{app.op} needs numbers, not {', '.join(map(str, symbolic))}")
+
+
+def _wide(constant: _Folded, dtype: DType) -> NDArray[Any]:
+    """The values as they are computed with: floats in float64, all else as it is."""
+    return constant.array.astype(np.float64) if dtype.is_float else constant.array.astype(dtype.numpy)
+
+
+def _stored(folded: _Folded, dtype: DType) -> Tensor:
+    """The values in the type in which the model keeps them.
+
+    Raises:
+        Refused: a finite number would become infinite, or a whole number would wrap around.
+    """
+    with np.errstate(all="ignore"):
+        array = np.ascontiguousarray(folded.array.astype(dtype.numpy))
+    wide = folded.array if folded.array.dtype.kind in "iub" else folded.array.astype(np.float64)
+    if dtype.is_float and not np.array_equal(np.isfinite(array.astype(np.float64)), np.isfinite(wide)):
+        raise Refused(f"{folded.base} would overflow {dtype.name}")
+    if dtype.is_integer and not np.array_equal(array.astype(wide.dtype), wide):
+        raise Refused(f"{folded.base} does not fit {dtype.name}")
+    return Tensor.of(array)
+
+
+def _bytes(node: Node) -> int:
+    return node.data.nbytes if node.is_constant and node.data is not None else 0

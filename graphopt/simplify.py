@@ -1,0 +1,168 @@
+"""The simplify phase: passes and rules to a fixpoint, without search.
+
+A rule is applied only where it makes the measure (`ops.weight`, summed over the nodes) smaller, so the phase ends
+whatever the rules are. Every change is a `Step` that can be undone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from graphopt import ops
+from graphopt.graph import Graph, Patch
+from graphopt.match import Match, find
+from graphopt.passes import Pass
+from graphopt.rewrite import Refused, build, gain_at_least, lacking
+from graphopt.rule import Rule, depth
+
+log = logging.getLogger(__name__)
+
+ROUNDS = 50
+"""Rounds of passes and rules after which something is wrong; real models take three or four."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One change that was made: by which rule or pass, in which graph, and the patch that was applied."""
+
+    name: str
+    graph: Graph
+    patch: Patch
+    is_rule: bool
+
+    def undo(self) -> None:
+        self.graph.apply(self.patch.inverse)
+
+    def redo(self) -> None:
+        self.graph.apply(self.patch)
+
+
+@dataclass(frozen=True)
+class Simplification:
+    """The steps in the order in which they were made, and why rules that matched were not applied."""
+
+    steps: tuple[Step, ...]
+    notes: tuple[str, ...]
+
+
+def simplify(
+    graph: Graph,
+    rules: Sequence[Rule],
+    passes: Sequence[Pass],
+    *,
+    progress: Callable[[str, float], None] | None = None,
+) -> Simplification:
+    """Simplify a graph and the bodies in it, in place.
+
+    `progress` is told a stage and how much of it is done, 0 to 1. Ctrl-C leaves the graph legal and equal.
+    """
+    engine = _Engine(rules, passes, progress or (lambda stage, done: None))
+    engine.run(graph)
+    return Simplification(tuple(engine.steps), tuple(sorted(engine.notes)))
+
+
+class _Engine:
+    def __init__(self, rules: Sequence[Rule], passes: Sequence[Pass], progress: Callable[[str, float], None]) -> None:
+        self.rules, self.passes, self.progress = rules, passes, progress
+        self.steps: list[Step] = []
+        self.notes: set[str] = set()
+        self.reach = max((depth(rule) for rule in rules), default=0)
+
+    def run(self, graph: Graph) -> None:
+        """Passes, then rules, then the bodies, until nothing changes."""
+        by_op = self._usable(graph)
+        for _ in range(ROUNDS):
+            before = len(self.steps)
+            for pass_ in self.passes:
+                for patch in pass_.run(graph):
+                    self._apply(pass_.name, graph, patch, is_rule=False)
+            self._rewrite(graph, by_op)
+            for _, node in list(graph.nodes()):
+                for body in node.bodies:
+                    self.run(body)
+            if len(self.steps) == before:
+                return
+        raise AssertionError(f"simplification did not settle in {ROUNDS} rounds: {self.steps[-1].name}")
+
+    def _usable(self, graph: Graph) -> Mapping[str, list[Rule]]:
+        """The rules that the graph's opset can express, by the operators that their left sides end in."""
+        by_op: dict[str, list[Rule]] = {}
+        for rule in self.rules:
+            missing = lacking(rule, graph.opsets)
+            if missing:
+                self.notes.add(f"rule {rule.name} needs {missing}, which the model's opset does not have")
+                continue
+            for name in dict.fromkeys(side.op for side in rule.left):
+                by_op.setdefault(name, []).append(rule)
+        return by_op
+
+    def _rewrite(self, graph: Graph, by_op: Mapping[str, list[Rule]]) -> None:
+        """Apply rules until none matches, looking again only where something changed."""
+        queue = deque(vertex for vertex in graph.topological() if graph[vertex].op in by_op)
+        queued, total = set(queue), len(queue)
+        while queue:
+            vertex = queue.popleft()
+            queued.discard(vertex)
+            if vertex not in graph:
+                continue
+            patch = self._rewrite_at(graph, vertex, by_op.get(graph[vertex].op, ()))
+            if patch is None:
+                continue
+            for near in self._near(graph, patch):
+                if near not in queued and graph[near].op in by_op:
+                    queued.add(near)
+                    queue.append(near)
+            self.progress("rules", max(0.0, 1 - len(queue) / max(total, 1)))
+
+    def _rewrite_at(self, graph: Graph, vertex: int, rules: Iterable[Rule]) -> Patch | None:
+        for rule in rules:
+            for match in find(rule, graph, vertex):
+                patch = self._improvement(graph, match)
+                if patch is not None:
+                    return self._apply(rule.name, graph, patch, is_rule=True)
+        return None
+
+    def _improvement(self, graph: Graph, match: Match) -> Patch | None:
+        """The patch of a match where it makes the measure smaller."""
+        if gain_at_least(graph, match) <= 0 and not match.rule.forgets:
+            return None
+        try:
+            patch = build(graph, match)
+        except Refused as refused:
+            where = graph.value_name(match.roots[0])
+            self.notes.add(f"rule {match.rule.name} was not applied at '{where}': {refused}")
+            return None
+        return patch if gain(patch) > 0 else None
+
+    def _apply(self, name: str, graph: Graph, patch: Patch, *, is_rule: bool) -> Patch:
+        graph.apply(patch)
+        log.debug("%s: -%s +%s", name, [node.op for node in patch.removed], [node.op for node in patch.added])
+        self.steps.append(Step(name, graph, patch, is_rule))
+        return patch
+
+    def _near(self, graph: Graph, patch: Patch) -> Iterator[int]:
+        """Where a match may have become possible: what changed, what lost a reader, and what they lead to."""
+        changed = [vertex for vertex in patch.after if vertex in graph]
+        operands = {value.vertex for node in (*patch.before.values(), *patch.after.values()) for value in node.operands}
+        level = dict.fromkeys([*changed, *(vertex for vertex in operands if vertex in graph)])
+        seen: dict[int, None] = {}
+        for _ in range(self.reach + 1):
+            seen |= level
+            level = dict.fromkeys(r for v in level for r in graph.readers(v) if r not in seen)
+            if len(level) > 64:  # a value that everything reads: its readers are not near
+                break
+        yield from seen
+
+
+def gain(patch: Patch) -> int:
+    """What a patch takes off the measure."""
+    return sum(map(ops.weight, patch.removed)) - sum(map(ops.weight, patch.added)) + _changed(patch)
+
+
+def _changed(patch: Patch) -> int:
+    """The same for vertices that stay but become another operator."""
+    stay = patch.before.keys() & patch.after.keys()
+    return sum(ops.weight(patch.before[vertex]) - ops.weight(patch.after[vertex]) for vertex in stay)
