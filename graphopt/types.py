@@ -165,7 +165,10 @@ class Sym:
     def __floordiv__(self, other: Dim) -> Dim:
         if (exact := divide(self, other)) is not None:
             return exact
-        return _made(self, "//", other)
+        if isinstance(other, Sym) or other <= 0:
+            return _made(self, "//", other)
+        whole, rest = _split(self, other)
+        return whole + (_made(rest, "//", other) if isinstance(rest, Sym) else 0)
 
     def __rfloordiv__(self, other: int) -> Dim:
         return _made(other, "//", self) if other else 0
@@ -173,7 +176,10 @@ class Sym:
     def __mod__(self, other: Dim) -> Dim:
         if divide(self, other) is not None:
             return 0
-        return _made(self, "%", other)
+        if isinstance(other, Sym) or other <= 0:
+            return _made(self, "%", other)
+        rest = _split(self, other)[1]
+        return _made(rest, "%", other) if isinstance(rest, Sym) else rest
 
     def __rmod__(self, other: int) -> Dim:
         return _made(other, "%", self) if other else 0
@@ -192,6 +198,13 @@ def _made(left: Dim, operation: str, right: Dim) -> Sym:
     name = f"({_parenthesised(left)}{operation}{_parenthesised(right)})"
     _MADE[name] = (left, operation, right)
     return Sym.of(name)
+
+
+def _split(dividend: Sym, divisor: int) -> tuple[Dim, Dim]:
+    """A multiple of the divisor taken out, so that what is left has coefficients from 0 to below the divisor."""
+    whole = _polynomial((names, coefficient // divisor) for names, coefficient in dividend.terms)
+    rest = _polynomial((names, coefficient % divisor) for names, coefficient in dividend.terms)
+    return whole, rest
 
 
 def _parenthesised(dim: Dim) -> str:
@@ -231,13 +244,36 @@ def divide(dividend: Dim, divisor: Dim) -> Dim | None:
     return _polynomial(quotient)
 
 
+@cache
 def lower_bound(dim: Dim) -> int | None:
     """A number that the size never falls below, whatever the names stand for; None where none can be told."""
     if not isinstance(dim, Sym):
         return dim
-    if any(coefficient < 0 for names, coefficient in dim.terms if names):
-        return None
-    return sum(coefficient for names, coefficient in dim.terms if not names)
+    rising = {name for names, coefficient in dim.terms if coefficient > 0 for name in names}
+    falling = {name for names, coefficient in dim.terms if coefficient < 0 for name in names}
+    if not falling:
+        return sum(coefficient for names, coefficient in dim.terms if not names)
+    name = min((name for name in falling - rising if name in _MADE), default=None)
+    bounds = [lower_bound(_replaced(dim, name, larger)) for larger in _upper_bounds(name)] if name else []
+    return max((bound for bound in bounds if bound is not None), default=None)
+
+
+def _upper_bounds(name: str) -> tuple[Dim, ...]:
+    """Sizes that what arithmetic made never exceeds."""
+    left, operation, right = _MADE[name]
+    if operation == " min ":
+        return left, right
+    if isinstance(right, Sym) or right <= 0:
+        return ()
+    return (left,) if operation == "//" else (left, right - 1)
+
+
+def _replaced(dim: Sym, name: str, by: Dim) -> Dim:
+    """The size with a name replaced where it is a factor of a term, not inside of other names."""
+    total: Dim = 0
+    for names, coefficient in dim.terms:
+        total = product([by if own == name else Sym.of(own) for own in names]) * coefficient + total
+    return total
 
 
 def least(a: Dim, b: Dim) -> Dim:

@@ -30,6 +30,16 @@ def test_the_least_of_two_is_known_where_their_difference_has_a_sign() -> None:
     assert least(a + 2, a) == a
     assert least(0, a) == 0
     assert least(a, b) == least(b, a) != a
+    assert least(a, least(a, 5)) == least(a, 5)
+    assert least(a, (a + 1) // 2 + 1) != a
+    assert least(a, a // 2) == a // 2
+
+
+def test_quotients_have_one_form() -> None:
+    assert (2 * a + 1) // 2 == a
+    assert (a - 3) // 2 + 1 == (a + 1) // 2 - 1
+    assert (6 * a + 5) % 3 == 2
+    assert (a - 1) % 4 == (a + 3) % 4
 
 
 SIZES = st.recursive(
@@ -38,6 +48,7 @@ SIZES = st.recursive(
         st.tuples(inner, inner).map(lambda p: p[0] + p[1]),
         st.tuples(inner, inner).map(lambda p: p[0] * p[1]),
         st.tuples(inner, inner).map(lambda p: least(*p)),
+        st.tuples(inner, inner).map(lambda p: p[0] - least(*p)),
         st.tuples(inner, st.integers(1, 5)).map(lambda p: p[0] // p[1]),
         st.tuples(inner, st.integers(1, 5)).map(lambda p: p[0] % p[1]),
     ),
@@ -54,14 +65,13 @@ def test_arithmetic_on_names_is_arithmetic_on_what_they_stand_for(x: Dim, y: Dim
     assert at(x + y) == at(x) + at(y)
     assert at(x * y) == at(x) * at(y)
     assert at(x - y) == at(x) - at(y)
-    assert at(x // 3) == at(x) // 3
-    assert at(x % 3) == at(x) % 3
+    assert at((x - y) // 3) == (at(x) - at(y)) // 3
+    assert at((x - y) % 3) == (at(x) - at(y)) % 3
     assert at(least(x, y)) == least(at(x), at(y))
-    bound = lower_bound(x)
-    assert bound is not None
-    value = at(x)
-    assert isinstance(value, int)
-    assert value >= bound
+    for size in (x, x - y):
+        bound, value = lower_bound(size), at(size)
+        assert isinstance(value, int)
+        assert bound is None or value >= bound
 
 
 @given(SIZES, BINDINGS)
