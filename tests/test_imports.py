@@ -24,7 +24,7 @@ LAYERS = (
     "passes",
     "term",
     "rule",
-    "proof",
+    "proof example",
     "onnx_io match",
     "rewrite",
     "compare measure",
@@ -37,7 +37,7 @@ LAYERS = (
 )
 # The two packages that the compiler composes, and all of it that they see.
 RULES = "errors types term rule"
-VERIFIER = "errors types scalar term ops rule proof"
+VERIFIER = "errors types scalar term ops rule proof example"
 # The only ones that may import those two packages, inside the functions that need them.
 COMPOSERS = "library optimize cli"
 # A third-party module that not everybody may know.

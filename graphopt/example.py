@@ -1,0 +1,850 @@
+"""One instance of a rule as two small ONNX models: what tests run, and how a counterexample is shown.
+
+`instances` draws sizes, attributes and values that satisfy a rule; `instance` completes what a caller has fixed;
+`models` writes the two sides. Knows neither what the operators compute nor how rules are matched.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx.defs import OpSchema
+
+from graphopt import ops
+from graphopt.graph import Node
+from graphopt.protos import node_to_proto, tensor_to_proto, type_from_proto, type_to_proto
+from graphopt.rule import Rule
+from graphopt.scalar import FUNCTIONS, PROPERTIES, PYTHON, Unknown, has_property
+from graphopt.tensor import Tensor
+from graphopt.term import SCALAR, App, Lit, Term, Var, applications, is_scalar, walk
+from graphopt.types import DType, TensorType
+
+OPSET = min(ops.OPSET, 26)
+"""The newest opset that ONNX Runtime loads. Models with an operator that is newer are written for `onnx.reference`."""
+
+Shape: TypeAlias = tuple[int, ...]
+Sizes: TypeAlias = Mapping[str, "int | Shape"]
+Array: TypeAlias = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Instance:
+    """Everything that a rule leaves open, fixed.
+
+    `dims`: the size of each named axis, the sizes of each pack (`"*b": (2, 3)`), the shape of each hole without axes.
+    `values`: by hole, an attribute's value (a dict for `attributes`), or an array: the weights, and what is fed.
+    None is an optional input that is absent.
+    """
+
+    dims: Sizes
+    values: Mapping[str, Any]
+    written: Mapping[str, Shape] = field(default_factory=dict)
+    """Constants that the left model holds in another, broadcast-equivalent shape."""
+
+    def feeds(self, rule: Rule) -> dict[str, Array]:
+        """What both models read, by input name."""
+        return {name: self.values[name] for name, hole in rule.holes.items() if hole.kind == "tensor"}
+
+    def __str__(self) -> str:
+        shown = [f"{name}={size}" for name, size in self.dims.items()]
+        for name, value in self.values.items():
+            text = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else value
+            shown.append(f"{name}={text}")
+        return ", ".join(shown)
+
+
+class _Misfit(Exception):
+    """What was drawn is no instance of the rule: draw again."""
+
+
+def instances(rule: Rule, seed: int = 0, count: int = 10, attempts: int = 5_000) -> Iterator[Instance]:
+    """Up to `count` instances, the same for the same seed; fewer where `attempts` draws did not give as many."""
+    rng = random.Random(f"{rule.name}/{seed}")
+    for _ in range(attempts):
+        if count == 0:
+            return
+        try:
+            yield _Draft(rule, rng).finished()
+            count -= 1
+        except (_Misfit, Unknown):
+            continue
+
+
+def instance(
+    rule: Rule, dims: Sizes, values: Mapping[str, Any], seed: int = 0, attempts: int = 2_000
+) -> Instance | None:
+    """The instance with these sizes and values, the rest drawn; None where the draws found none."""
+    rng = random.Random(seed)
+    for _ in range(attempts):
+        try:
+            return _Draft(rule, rng, dict(dims), dict(values)).finished()
+        except (_Misfit, Unknown):
+            continue
+    return None
+
+
+# -- scalar terms --------------------------------------------------------------------------------------------------
+
+
+def evaluate(term: Term, rule: Rule, instance: Instance) -> Any:
+    """The value of a scalar term: an attribute of the right side, or a condition."""
+    match term:
+        case Lit(value=value):
+            return value
+        case Var(name=name):
+            return instance.values[name]
+        case App(op="size" | "sizes" as fact, args=(Lit(value=axes),)):
+            sizes = _shape(str(axes).split(), instance.dims)
+            return sizes[0] if fact == "size" else sizes
+        case App(op="shape" | "rank" | "dtype" as fact, args=(Var(name=name),)):
+            array = _array(rule, instance, name)
+            return {"shape": array.shape, "rank": array.ndim, "dtype": DType.of(array.dtype)}[fact]
+        case App(op=name, args=(Var() as hole,)) if name in PROPERTIES:
+            return has_property(name, _array(rule, instance, hole.name))
+    assert term.domain == SCALAR, f"{term} is not scalar"
+    return FUNCTIONS[term.op](PYTHON, *(evaluate(arg, rule, instance) for arg in term.operands))
+
+
+def satisfies(rule: Rule, instance: Instance) -> bool:
+    """Whether every condition of the rule holds."""
+    return all(evaluate(condition, rule, instance) for condition in rule.conditions)
+
+
+def _array(rule: Rule, instance: Instance, name: str) -> Array:
+    """The array of a hole in its declared shape; what an absent optional input stands for."""
+    value = instance.values[name]
+    if isinstance(value, np.ndarray):
+        return value
+    hole = rule.holes[name]
+    assert hole.default is not None and hole.axes is not None, f"{name} has no value"
+    dtype = next(v.dtype for v in instance.values.values() if isinstance(v, np.ndarray) and v.dtype.kind not in "bi")
+    return np.full(_shape(hole.axes, instance.dims), hole.default, dtype)
+
+
+def _shape(axes: Iterable[str], dims: Sizes) -> Shape:
+    """The sizes of axes; raises KeyError for a name without a size."""
+    shape: list[int] = []
+    for axis in axes:
+        if axis.startswith("1*"):
+            pack = dims[axis[1:]]
+            assert isinstance(pack, tuple)
+            shape += [1] * len(pack)
+        else:
+            size = int(axis) if axis.isdigit() else dims[axis]
+            shape += size if isinstance(size, tuple) else (size,)
+    return tuple(shape)
+
+
+# -- element types -------------------------------------------------------------------------------------------------
+
+_COMMON = (DType.FLOAT,) * 6 + (DType.INT64,) * 3 + (DType.INT32, DType.DOUBLE, DType.BOOL, DType.UINT8)
+_TYPE_NAMES = {f"tensor({np.dtype(d.numpy).name})": d for d in DType if d not in (DType.UNDEFINED, DType.STRING)}
+_TYPE_NAMES |= {"tensor(float)": DType.FLOAT, "tensor(double)": DType.DOUBLE}
+_FLOATS = frozenset(dtype for dtype in DType if dtype.is_float)
+
+Place: TypeAlias = "tuple[App | str, str | int]"
+
+
+def _place(app: App, formals: list[OpSchema.FormalParameter], position: int) -> Place:
+    """The type variable of one operator that an input or output has; equal for those that share it."""
+    formal = formals[min(position, len(formals) - 1)]
+    variadic = formal.option == OpSchema.FormalParameterOption.Variadic and not formal.is_homogeneous
+    return app.node, f"{formal.type_str}{position if variadic else ''}"
+
+
+class _Types:
+    """The element types of a rule's sides: type variables that are unified, then chosen."""
+
+    def __init__(self, sides: Iterable[Term], known: Mapping[str, DType]) -> None:
+        self._parent: dict[Place, Place] = {}
+        self._allowed: dict[Place, frozenset[DType]] = {}
+        for name, dtype in known.items():
+            self.restrict(("hole", name), {dtype})
+        for side in sides:
+            for app in applications(side):
+                self._read(app)
+
+    def _read(self, app: App) -> None:
+        schema = ops.schema(app.op, app.domain, ops.OPSET if not app.domain else 1)
+        if schema is None:
+            raise _Misfit(f"no schema for {app.op}")
+        for position, arg in enumerate(app.inputs):
+            place = _place(app, list(schema.inputs), position)
+            self.restrict(place, _allowed(schema, schema.inputs[min(position, len(schema.inputs) - 1)].type_str))
+            if isinstance(arg, Var) and arg.kind in ("tensor", "const"):
+                self._unify(("hole", arg.name), place)
+            elif isinstance(arg, App) and arg.domain != SCALAR:
+                self._unify((arg.node, arg.output), place)
+            elif (isinstance(arg, Var) and arg.kind == "real") or (isinstance(arg, Lit) and arg.value != _whole(arg)):
+                self.restrict(place, _FLOATS)
+        for position in range(app.outputs):
+            place = _place(app, list(schema.outputs), position)
+            self.restrict(place, _allowed(schema, schema.outputs[min(position, len(schema.outputs) - 1)].type_str))
+            self._unify((app.node, position), place)
+
+    def _root(self, place: Place) -> Place:
+        while place in self._parent:
+            place = self._parent[place]
+        return place
+
+    def _unify(self, one: Place, other: Place) -> None:
+        one, other = self._root(one), self._root(other)
+        if one != other:
+            self._parent[one] = other
+            self.restrict(other, self._allowed.pop(one, None))
+
+    def restrict(self, place: Place, allowed: Iterable[DType] | None) -> None:
+        if allowed is not None:
+            place = self._root(place)
+            self._allowed[place] = self._allowed.get(place, frozenset(DType)) & frozenset(allowed)
+
+    def of(self, place: Place, rng: random.Random | None = None) -> DType:
+        """The element type of a place; chosen, and from then on fixed, where several are possible."""
+        allowed = self._allowed.get(self._root(place), frozenset((DType.FLOAT,)))
+        common = [dtype for dtype in _COMMON if dtype in allowed] or sorted(allowed)
+        if not common:
+            raise _Misfit("no element type fits")
+        chosen = rng.choice(common) if rng else common[0]
+        self.restrict(place, {chosen})
+        return chosen
+
+
+def _allowed(schema: OpSchema, type_str: str) -> frozenset[DType]:
+    names = next((c.allowed_type_strs for c in schema.type_constraints if c.type_param_str == type_str), [type_str])
+    return frozenset(_TYPE_NAMES[name] for name in names if name in _TYPE_NAMES)
+
+
+def _whole(literal: Lit) -> Any:
+    value = literal.value
+    return value if isinstance(value, str | tuple) else int(value) if abs(value) < 1e9 else value
+
+
+# -- drawing -------------------------------------------------------------------------------------------------------
+
+
+class _Draft:
+    """One draw. Left sides are visited operands first; whatever an operator leaves open is proposed to fit it."""
+
+    def __init__(
+        self, rule: Rule, rng: random.Random, dims: dict[str, Any] | None = None, values: dict[str, Any] | None = None
+    ) -> None:
+        self.rule, self.rng = rule, rng
+        self.dims: dict[str, Any] = dims or {}
+        self.values: dict[str, Any] = values or {}
+        known = {name: DType.of(v.dtype) for name, v in self.values.items() if isinstance(v, np.ndarray)}
+        self.types = _Types(rule.left, known)
+        self.rank = rng.choice((0, 1, 1, 2, 2, 2, 3, 4))
+        self.shapes: dict[Term, Shape | None] = {}
+        self.bounds: dict[str, int] = {}  # holes that hold indices, and into how many elements
+        self.positive: set[str] = set()  # holes whose elements must be greater than zero
+
+    def finished(self) -> Instance:
+        for side in self.rule.left:
+            self.visit(side)
+        for hole in self.rule.holes.values():
+            if hole.kind in ("tensor", "const") and hole.name not in self.values:
+                self.values[hole.name] = self._draw(hole)
+        written = dict(self._written())
+        drawn = Instance(self.dims, self.values, written)
+        if not satisfies(self.rule, drawn):
+            raise _Misfit("the conditions do not hold")
+        return drawn
+
+    # sizes
+
+    def size(self) -> int:
+        return self.rng.choice((1, 1, 2, 2, 3, 3, 4, 4, 5, 6))
+
+    def shape_of(self, hole: Var) -> Shape:
+        """The shape of a hole; sizes that are still open are drawn."""
+        if hole in self.shapes:
+            return self.shapes[hole] or ()
+        if isinstance(given := self.values.get(hole.name), np.ndarray):
+            shape: Shape = given.shape
+        elif hole.axes is None:
+            shape = tuple(self.dims.get(hole.name) or self._base())
+        else:
+            shape = self._sizes(hole.axes)
+        if hole.axes is None:
+            self.dims[hole.name] = shape
+        self.shapes[hole] = shape
+        return shape
+
+    def _sizes(self, axes: Iterable[str]) -> Shape:
+        shape: list[int] = []
+        for axis in axes:
+            if axis == "_":
+                shape.append(self.size())
+                continue
+            if not axis.isdigit() and axis.removeprefix("1") not in self.dims:
+                self.dims[axis.removeprefix("1")] = self._pack() if "*" in axis else self.size()
+            shape += _shape([axis], self.dims)
+        return tuple(shape)
+
+    def _pack(self) -> Shape:
+        packs = [len(sizes) for sizes in self.dims.values() if isinstance(sizes, tuple)]
+        rank = self.rng.choice(packs) if packs and self.rng.random() < 0.7 else self.rng.choice((0, 1, 1, 2, 2, 3))
+        return tuple(self.size() for _ in range(rank))
+
+    def _base(self) -> Shape:
+        """One shape for all holes without axes; now and then one that broadcasts to it."""
+        if "" not in self.dims:
+            self.dims[""] = tuple(self.size() for _ in range(self.rank))
+            return tuple(self.dims[""])
+        base: Shape = self.dims[""]
+        match self.rng.random():
+            case chance if chance < 0.2:
+                base = tuple(1 if self.rng.random() < 0.5 else size for size in base)[self.rng.randint(0, self.rank) :]
+            case chance if chance < 0.4 and base:
+                axis = self.rng.randrange(len(base))
+                base = (*base[:axis], self.size(), *base[axis + 1 :])
+        return base
+
+    # operators
+
+    def visit(self, term: Term) -> Shape | None:
+        """The shape of a term, None where it depends on values."""
+        if isinstance(term, Var):
+            return self.shape_of(term)
+        assert isinstance(term, App)
+        if term not in self.shapes:
+            self._apply(term)
+        return self.shapes[term]
+
+    def _apply(self, app: App) -> None:
+        tensors = {i: self.visit(arg) for i, arg in enumerate(app.inputs) if arg is not None and not is_scalar(arg)}
+        schema = ops.schema(app.op, app.domain, ops.OPSET if not app.domain else 1)
+        assert schema is not None
+        inputs = [tensors.get(i) for i in range(len(app.inputs))]
+        context = _Context(app, schema, inputs, {}, self)
+        for name, value in sorted(app.attrs, key=lambda attr: _ORDER.get(attr[0], 0)):
+            context.attrs[name] = self._attribute(context, name, value)
+        bundle = app.bundle
+        if bundle is not None:
+            given = self.values.setdefault(bundle.name, _bundle(context))
+            context.attrs.update(given)
+        for position, arg in enumerate(app.inputs):
+            if isinstance(arg, Var) and is_scalar(arg) and arg.name not in self.values:
+                formal = schema.inputs[min(position, len(schema.inputs) - 1)].name
+                self.values[arg.name] = _propose(context, formal, arg.kind)
+        self._hints(app, schema, inputs)
+        if (app.op in _CONVS and not _channels_fit(context)) or (app.op in _WINDOWS and not _windows_fit(context)):
+            raise _Misfit("channels and groups do not agree, or the kernel is larger than the input")
+        self._infer(context)
+
+    def _attribute(self, context: _Context, name: str, value: Term) -> Any:
+        if isinstance(value, Var) and value.name not in self.values:
+            self.values[value.name] = _propose(context, name, value.kind)
+        found = evaluate(value, self.rule, Instance(self.dims, self.values))
+        if context.app.op == "Cast" and name == "to":
+            self.types.restrict((context.app.node, 0), {DType(found)})
+        return found
+
+    def _hints(self, app: App, schema: OpSchema, inputs: list[Shape | None]) -> None:
+        """What values make the operator defined: indices in range, a variance that is not negative."""
+        for position, arg in enumerate(app.inputs):
+            if not isinstance(arg, Var):
+                continue
+            if "indices" in schema.inputs[min(position, len(schema.inputs) - 1)].name:
+                self.bounds[arg.name] = min(inputs[0] or (1,))
+            if app.op == "BatchNormalization" and position == 4:
+                self.positive.add(arg.name)
+
+    def _infer(self, context: _Context) -> None:
+        """The shapes of an operator's outputs, as the onnx package infers them."""
+        app = context.app
+        names, types, data = [], {}, {}
+        for position, arg in enumerate(app.inputs):
+            names.append("" if arg is None else f"i{position}")
+            if arg is None:
+                continue
+            place = _place(app, list(context.schema.inputs), position)
+            dtype = self.types.of(place, self.rng)
+            if is_scalar(arg):
+                value = evaluate(arg, self.rule, Instance(self.dims, self.values))
+                array = _scalar_array(context, position, value, dtype)
+                data[names[-1]] = tensor_to_proto(Tensor.of(array), names[-1])
+                types[names[-1]] = type_to_proto(TensorType(dtype, array.shape))
+            else:
+                types[names[-1]] = type_to_proto(TensorType(dtype, context.inputs[position]))
+        node = _node(app, context.attrs, names, [f"o{i}" for i in range(app.outputs)])
+        try:
+            found = onnx.shape_inference.infer_node_outputs(
+                context.schema, node, types, data, opset_imports=[onnx.OperatorSetIdProto(version=ops.OPSET)]
+            )
+        except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError) as error:
+            raise _Misfit(str(error)) from error
+        for position in range(app.outputs):
+            type_ = type_from_proto(found[f"o{position}"]) if f"o{position}" in found else None
+            known = isinstance(type_, TensorType) and type_.is_static and type_.shape is not None
+            output = App(app.op, app.args, app.attrs, app.domain, position, app.outputs)
+            self.shapes[output] = tuple(map(int, type_.shape)) if known else None  # type: ignore[arg-type, union-attr]
+            if known and min(self.shapes[output] or (1,)) < 0:
+                raise _Misfit("a size is negative")
+
+    # values
+
+    def _draw(self, hole: Var) -> Array | None:
+        if hole.default is not None and self.rng.random() < 0.4:
+            self._sizes(hole.axes or ())
+            return None
+        shape = self.shape_of(hole)
+        dtype = self.types.of(("hole", hole.name), self.rng)
+        rng = np.random.default_rng(self.rng.getrandbits(32))
+        if hole.name in self.bounds:
+            bound = max(self.bounds[hole.name], 1)
+            return rng.integers(-bound, bound, shape).astype(dtype.numpy)
+        array = _random_array(rng, shape, dtype)
+        for name in self._properties(hole):
+            array = _PROPERTY[name](array)
+        if hole.name in self.positive:
+            array = np.abs(array) + np.asarray(0.1, array.dtype)
+        if hole.kind == "const" and shape and self.rng.random() < 0.3:  # a constant that is written shorter
+            array = self._uniform(hole, array)
+        return np.asarray(array)
+
+    def _properties(self, hole: Var) -> Iterator[str]:
+        for condition in self.rule.conditions:
+            for part in walk(condition):
+                if isinstance(part, App) and part.op in _PROPERTY and hole in part.args:
+                    yield part.op
+
+    def _uniform(self, hole: Var, array: Array) -> Array:
+        """The same value along some axes, for constants that may be written in a shorter shape."""
+        if not _is_operand(self.rule, hole):
+            return array
+        short = tuple(slice(0, 1) if self.rng.random() < 0.5 else slice(None) for _ in array.shape)
+        return np.broadcast_to(array[short], array.shape).copy() if array.size else array
+
+    def _written(self) -> Iterator[tuple[str, Shape]]:
+        """Other shapes for the constants that stand beside an operand which they broadcast to."""
+        for app in (app for side in self.rule.left for app in applications(side) if app.op in ops.ELEMENTWISE_BINARY):
+            for this, other in zip(app.inputs, reversed(app.inputs), strict=True):
+                if isinstance(this, Var) and this.kind == "const" and _is_operand(self.rule, this):
+                    array, beside = self.values[this.name], self.shapes.get(other) if other is not None else None
+                    if isinstance(array, np.ndarray) and beside is not None:
+                        yield this.name, self._rewritten(array, len(beside))
+
+    def _rewritten(self, array: Array, rank: int) -> Shape:
+        """Sizes along which the values are equal become 1; leading ones come and go, up to a rank."""
+        shape = [
+            1 if size > 1 and np.array_equal(np.broadcast_to(array.take([0], axis), array.shape), array) else size
+            for axis, size in enumerate(array.shape)
+        ]
+        while shape and shape[0] == 1 and self.rng.random() < 0.5:
+            shape.pop(0)
+        while len(shape) < rank and self.rng.random() < 0.5:
+            shape.insert(0, 1)
+        return tuple(shape)
+
+
+def _is_operand(rule: Rule, hole: Var) -> bool:
+    """True for a constant with axes that the left side reads only as operand of elementwise binary operators."""
+    readers = [app for side in rule.left for app in applications(side) if hole in app.args]
+    return hole.axes is not None and all(app.op in ops.ELEMENTWISE_BINARY for app in readers)
+
+
+def _random_array(rng: np.random.Generator, shape: Shape, dtype: DType) -> Array:
+    """Floats around zero, zero among them; integers without zero, for they may divide."""
+    if dtype is DType.BOOL:
+        return rng.integers(0, 2, shape).astype(bool)
+    if dtype.is_float:
+        array: Array = np.where(rng.random(shape) < 0.05, 0.0, rng.normal(0, 1.5, shape))
+        return array.astype(dtype.numpy)
+    low = 1 if dtype.name.startswith("U") else -6
+    array = rng.integers(low, 7, shape)
+    return np.where(array == 0, 1, array).astype(dtype.numpy)
+
+
+_PROPERTY: Mapping[str, Callable[[Array], Array]] = {
+    "is_zero": np.zeros_like,
+    "is_one": np.ones_like,
+    "is_positive": lambda array: np.abs(array) + np.asarray(0.5, array.dtype),
+    "is_negative": lambda array: -np.abs(array) - np.asarray(0.5, array.dtype),
+    "is_not_negative": np.abs,
+}
+
+
+# -- proposals -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Context:
+    """An operator whose tensor operands are known, for proposing the rest."""
+
+    app: App
+    schema: OpSchema
+    inputs: list[Shape | None]
+    attrs: dict[str, Any]
+    draft: _Draft
+
+    @property
+    def rng(self) -> random.Random:
+        return self.draft.rng
+
+    @property
+    def shape(self) -> Shape:
+        """Of the first input."""
+        return (self.inputs[0] if self.inputs else None) or ()
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def spatial(self) -> int:
+        return max(self.rank - 2, 0)
+
+
+_CONVS = ("Conv", "ConvTranspose")
+_WINDOWS = ("Conv", "MaxPool", "AveragePool", "LpPool")
+_ORDER = {"axis": -2, "group": -1, "kernel_shape": -1, "num_outputs": 1, "pads": 2}
+
+
+def _propose(context: _Context, name: str, kind: str) -> Any:
+    """A value for an attribute, or for an input that holds a list of integers or a number."""
+    if (context.app.op, name) in _SPECIAL:
+        value = _SPECIAL[context.app.op, name](context)
+    elif name in _PROPOSALS:
+        value = _PROPOSALS[name](context)
+    else:
+        value = _by_kind(context, kind)
+    if kind == "integer" and isinstance(value, tuple):
+        return context.rng.choice(value) if value else 0
+    if kind == "integers" and not isinstance(value, tuple):
+        return (value,)
+    return value
+
+
+def _by_kind(context: _Context, kind: str) -> Any:
+    rng = context.rng
+    match kind:
+        case "integer":
+            return rng.randint(-1, 3)
+        case "integers":
+            return tuple(rng.randint(0, 3) for _ in range(rng.choice((1, context.rank))))
+        case "real":
+            return rng.choice((0.5, 1.0, 2.0, 0.25, -1.5, 3.0, 6.0, 0.0))
+    return "NOTSET"
+
+
+def _axes(context: _Context) -> Shape:
+    chosen = context.rng.sample(range(context.rank), context.rng.randint(min(1, context.rank), context.rank))
+    return tuple(axis - context.rank if context.rng.random() < 0.3 else axis for axis in chosen)
+
+
+def _axis(context: _Context) -> int:
+    if context.rank == 0:
+        return 0
+    return context.rng.randrange(-context.rank, context.rank)
+
+
+def _many(low: int, high: int, times: int = 1) -> Callable[[_Context], Shape]:
+    return lambda context: tuple(context.rng.randint(low, high) for _ in range(times * context.spatial))
+
+
+def _group(context: _Context) -> int:
+    weights = context.inputs[1] if len(context.inputs) > 1 else None
+    if not weights or len(weights) < 2 or context.rank < 2:
+        raise _Misfit("no channels")
+    channels = context.shape[1]
+    if context.app.op == "Conv":
+        return channels // weights[1] if weights[1] else 1
+    return context.rng.choice([group for group in range(1, channels + 1) if channels % group == 0] or [1])
+
+
+def _windows_fit(context: _Context) -> bool:
+    """Whether the kernel, dilated, lies inside the padded input at least once."""
+    kernel = context.attrs.get("kernel_shape") or (context.inputs[1] or ())[2:]
+    pads = context.attrs.get("pads", (0,) * 2 * context.spatial)
+    dilations = context.attrs.get("dilations", (1,) * context.spatial)
+    if not len(kernel) == len(dilations) == context.spatial or len(pads) != 2 * context.spatial:
+        return False
+    if context.attrs.get("auto_pad", "NOTSET").startswith("SAME"):
+        return all(dilation == 1 for dilation in dilations)  # ORT refuses others
+    spans = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
+    sizes = [s + pads[i] + pads[i + context.spatial] for i, s in enumerate(context.shape[2:])]
+    return all(span <= size for span, size in zip(spans, sizes, strict=True))
+
+
+def _channels_fit(context: _Context) -> bool:
+    weights, group = context.inputs[1], context.attrs.get("group", 1)
+    if weights is None or context.rank < 3 or len(weights) != context.rank or 0 in weights or group < 1:
+        return False
+    spread = weights[1] if context.app.op == "Conv" else 1
+    total = weights[0] if context.app.op == "ConvTranspose" else spread * group
+    return context.shape[1] == total and (weights[0] % group == 0)
+
+
+def _kernel(context: _Context) -> Shape:
+    if context.app.op in _CONVS:
+        return tuple((context.inputs[1] or ())[2:])
+    return _many(1, 3)(context)
+
+
+def _factors(context: _Context) -> Shape:
+    """Another shape with as many elements, with a -1 or a 0 now and then."""
+    rng, rest = context.rng, prod(context.shape)
+    sizes: list[int] = []
+    for _ in range(rng.randint(0, 3)):
+        sizes.append(rng.choice([n for n in range(1, rest + 1) if rest % n == 0] or [1]))
+        rest //= sizes[-1] or 1
+    if rest != 1 or rng.random() < 0.2:
+        sizes.insert(rng.randint(0, len(sizes)), rest)
+    if sizes and rng.random() < 0.4:
+        sizes[rng.randrange(len(sizes))] = -1
+    kept = [i < context.rank and size == context.shape[i] and rng.random() < 0.3 for i, size in enumerate(sizes)]
+    return tuple(0 if keep else size for keep, size in zip(kept, sizes, strict=True))
+
+
+def _expanded(context: _Context) -> Shape:
+    rng = context.rng
+    sizes = [size if size != 1 else rng.choice((1, 2, 3)) for size in context.shape]
+    sizes = [1 if rng.random() < 0.2 else size for size in sizes]
+    return tuple([rng.choice((1, 2))] * rng.choice((0, 0, 1)) + sizes)
+
+
+def _unsqueezed(context: _Context) -> Shape:
+    count = context.rng.choice((1, 1, 2))
+    return tuple(context.rng.sample(range(context.rank + count), count))
+
+
+def _squeezed(context: _Context) -> Shape:
+    ones = [axis for axis, size in enumerate(context.shape) if size == 1]
+    if not ones:
+        raise _Misfit("nothing to squeeze")
+    return tuple(context.rng.sample(ones, context.rng.randint(1, len(ones))))
+
+
+def _split(context: _Context) -> Shape:
+    axis = context.attrs.get("axis", 0)
+    if not -context.rank <= axis < context.rank:
+        raise _Misfit("no such axis")
+    parts, total = context.app.outputs, context.shape[axis]
+    cuts = sorted(context.rng.randint(0, total) for _ in range(parts - 1))
+    return tuple(b - a for a, b in zip([0, *cuts], [*cuts, total], strict=True))
+
+
+def _per_axis(*choices: int, times: int = 1) -> Callable[[_Context], Shape]:
+    """One number for each axis that a slice or pad names, or for all of them."""
+
+    def proposed(context: _Context) -> Shape:
+        axes = context.app.inputs[3] if len(context.app.inputs) > 3 else None
+        count = context.rank
+        if isinstance(axes, Var) and is_scalar(axes):
+            count = len(context.draft.values.setdefault(axes.name, _axes(context)))
+        elif isinstance(axes, Lit):
+            count = len(axes.value) if isinstance(axes.value, tuple) else 1
+        return tuple(context.rng.choice(choices) for _ in range(times * count))
+
+    return proposed
+
+
+def _flag(context: _Context) -> int:
+    return context.rng.randint(0, 1)
+
+
+def _choice(*options: Any) -> Callable[[_Context], Any]:
+    return lambda context: context.rng.choice(options)
+
+
+def _cast(context: _Context) -> int:
+    return int(context.draft.types.of((context.app.node, 0), context.rng))
+
+
+_PROPOSALS: Mapping[str, Callable[[_Context], Any]] = {
+    "axis": _axis,
+    "axes": _axes,
+    "perm": lambda context: tuple(context.rng.sample(range(context.rank), context.rank)),
+    "pads": _many(0, 2, times=2),
+    "strides": _many(1, 2),
+    "dilations": _many(1, 2),
+    "kernel_shape": _kernel,
+    "group": _group,
+    "auto_pad": _choice("NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"),
+    "epsilon": _choice(1e-5, 1e-3, 0.1),
+    "alpha": _choice(0.5, 1.0, 0.25, 2.0),
+    "beta": _choice(0.5, 1.0, 0.25, 2.0),
+    "shape": _factors,
+    "split": _split,
+    "starts": _per_axis(0, 0, 1, 2, -1, -2),
+    "ends": _per_axis(1, 2, 3, -1, 9, 2**31, 2**63 - 1),
+    "steps": _per_axis(1, 1, 2),
+    "repeats": lambda context: tuple(context.rng.randint(1, 3) for _ in context.shape),
+    "to": _cast,
+    "blocksize": _choice(1, 2),
+    "approximate": _choice("none", "tanh"),
+    **dict.fromkeys(("keepdims", "transA", "transB", "ceil_mode", "count_include_pad", "largest", "sorted"), _flag),
+    **dict.fromkeys(("exclusive", "reverse", "allowzero", "select_last_index", "noop_with_empty_axes"), _flag),
+}
+_SPECIAL: Mapping[tuple[str, str], Callable[[_Context], Any]] = {
+    ("Pad", "pads"): _per_axis(0, 0, 1, 2, -1, times=2),
+    ("Pad", "mode"): _choice("constant", "reflect", "edge"),
+    ("Expand", "shape"): _expanded,
+    ("Unsqueeze", "axes"): _unsqueezed,
+    ("Squeeze", "axes"): _squeezed,
+    ("Flatten", "axis"): lambda context: context.rng.randint(-context.rank, context.rank),
+    ("ConvTranspose", "output_padding"): _many(0, 0),
+    ("Clip", "min"): _choice(-1.0, 0.0, 0.5, 3.0),
+    ("Clip", "max"): _choice(6.0, 1.0, 0.5, -2.0),
+}
+_NOT_PROPOSED = frozenset({"output_shape", "spatial_scale", "training_mode", "momentum", "stash_type", "storage_order"})
+"""Attributes that a bundle leaves out: their defaults are what rules mean, or they stand for other attributes."""
+
+
+def _bundle(context: _Context) -> dict[str, Any]:
+    """Values for some of the attributes that a pattern does not mention."""
+    chosen: dict[str, Any] = {}
+    named = {name for name, _ in context.app.attrs}
+    for name in sorted(context.schema.attributes, key=lambda name: (_ORDER.get(name, 0), name)):
+        spec = context.schema.attributes[name]
+        if name in named or name in _NOT_PROPOSED:
+            continue
+        if not spec.required and name != "group" and context.rng.random() < 0.5:
+            continue
+        if name == "pads" and chosen.get("auto_pad", "NOTSET") != "NOTSET":
+            continue
+        if name in _PROPOSALS or (context.app.op, name) in _SPECIAL:
+            chosen[name] = _propose(context, name, "")
+    return chosen
+
+
+# -- models --------------------------------------------------------------------------------------------------------
+
+
+def models(rule: Rule, instance: Instance) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """The two sides as models with the same inputs and outputs; constants are initializers."""
+    left = _Writer(rule, instance, rule.left, as_written=True).model()
+    return left, _Writer(rule, instance, rule.right, as_written=False).model()
+
+
+class _Writer:
+    """One side of a rule as a graph; equal terms are one node."""
+
+    def __init__(self, rule: Rule, instance: Instance, sides: tuple[Term, ...], *, as_written: bool) -> None:
+        self.rule, self.instance, self.sides, self.as_written = rule, instance, sides, as_written
+        arrays = {name: v for name, v in instance.values.items() if isinstance(v, np.ndarray)}
+        self.types = _Types(sides, {name: DType.of(array.dtype) for name, array in arrays.items()})
+        self.graph = onnx.GraphProto(name=f"{rule.name}_{'left' if as_written else 'right'}")
+        self.names: dict[Term, str] = {}
+
+    def model(self) -> onnx.ModelProto:
+        for name, array in self.instance.feeds(self.rule).items():
+            type_ = type_to_proto(TensorType(DType.of(array.dtype), array.shape))
+            self.graph.input.append(onnx.ValueInfoProto(name=name, type=type_))
+        for position, side in enumerate(self.sides):
+            name, place = f"out{position}", self._place(side)
+            self._add(App("Identity", ()), {}, [self._value(side)], [name])
+            output = onnx.ValueInfoProto(name=name, type=type_to_proto(TensorType(self.types.of(place))))
+            self.graph.output.append(output)
+        return onnx.ModelProto(ir_version=10, graph=self.graph, opset_import=self._opsets(), producer_name="graphopt")
+
+    def _opsets(self) -> list[onnx.OperatorSetIdProto]:
+        domains = {app.domain for side in self.sides for app in applications(side)} - {""}
+        used = [app for side in self.sides for app in applications(side) if not app.domain]
+        opset = OPSET if all(ops.schema(app.op, "", OPSET) for app in used) else ops.OPSET
+        return [onnx.OperatorSetIdProto(domain=d, version=opset if not d else 1) for d in ("", *sorted(domains))]
+
+    @staticmethod
+    def _place(side: Term) -> Place:
+        if isinstance(side, App):
+            return side.node, side.output
+        return "hole", side.name if isinstance(side, Var) else ""
+
+    def _value(self, term: Term) -> str:
+        """The name of a value, written first if need be."""
+        match term:
+            case Var(name=name, kind="tensor"):
+                return name
+            case Var(name=name):
+                array = _array(self.rule, self.instance, name)
+                if self.as_written and name in self.instance.written:
+                    array = _reduced(array, self.instance.written[name])
+                return self._constant(name, array)
+            case App():
+                if term not in self.names:
+                    self._write(term)
+                return self.names[term]
+        raise AssertionError(f"{term} stands for no tensor")
+
+    def _write(self, app: App) -> None:
+        schema = ops.schema(app.op, app.domain, ops.OPSET if not app.domain else 1)
+        assert schema is not None
+        context = _Context(app, schema, [], {}, None)  # type: ignore[arg-type]  # nothing is proposed here
+        attrs: dict[str, Any] = dict(self.instance.values[app.bundle.name]) if app.bundle else {}
+        attrs |= {name: evaluate(value, self.rule, self.instance) for name, value in app.attrs}
+        if app.op == "Cast":
+            self.types.restrict((app.node, 0), {DType(attrs["to"])})
+        inputs = [self._input(context, position, arg) for position, arg in enumerate(app.inputs)]
+        while inputs and not inputs[-1]:
+            inputs.pop()
+        outputs = [App(app.op, app.args, app.attrs, app.domain, i, app.outputs) for i in range(app.outputs)]
+        for output in outputs:
+            self.names[output] = f"v{len(self.names)}"
+        self._add(app, attrs, inputs, [self.names[output] for output in outputs])
+
+    def _input(self, context: _Context, position: int, arg: Term | None) -> str:
+        if arg is None or (self.as_written and isinstance(arg, Var) and self.instance.values[arg.name] is None):
+            return ""
+        if not is_scalar(arg):
+            return self._value(arg)
+        dtype = self.types.of(_place(context.app, list(context.schema.inputs), position))
+        array = _scalar_array(context, position, evaluate(arg, self.rule, self.instance), dtype)
+        return self._constant(f"c{len(self.graph.initializer)}", array)
+
+    def _constant(self, name: str, array: Array) -> str:
+        if all(present.name != name for present in self.graph.initializer):
+            self.graph.initializer.append(tensor_to_proto(Tensor.of(array), name))
+        return name
+
+    def _add(self, app: App, attrs: Mapping[str, Any], inputs: list[str], outputs: list[str]) -> None:
+        self.graph.node.append(_node(app, attrs, inputs, outputs))
+
+
+def _reduced(array: Array, shape: Shape) -> Array:
+    """The array in a shape that broadcasts to its own."""
+    while len(shape) > array.ndim:
+        array = array[np.newaxis]
+    for _ in range(array.ndim - len(shape)):
+        array = array[0]
+    for axis, size in enumerate(shape):
+        array = array.take(range(size), axis)
+    return array
+
+
+_LISTS = frozenset({"axes", "shape", "starts", "ends", "steps", "pads", "repeats", "split", "K", "sizes", "scales"})
+"""Inputs that have rank 1 also where one number is meant."""
+
+
+def _scalar_array(context: _Context, position: int, value: Any, dtype: DType) -> Array:
+    """What a number or list in an input position is as a tensor."""
+    array = np.asarray(value, dtype.numpy)
+    formal = context.schema.inputs[min(position, len(context.schema.inputs) - 1)].name
+    return array.reshape(-1) if formal in _LISTS else array
+
+
+def _node(app: App, attrs: Mapping[str, Any], inputs: list[str], outputs: list[str]) -> onnx.NodeProto:
+    schema = ops.schema(app.op, app.domain, ops.OPSET if not app.domain else 1)
+    assert schema is not None
+    typed = {name: _typed(schema, name, value) for name, value in attrs.items()}
+    return node_to_proto(Node(app.op, (), (), (), typed, app.domain), inputs, outputs)
+
+
+def _typed(schema: OpSchema, name: str, value: Any) -> Any:
+    match schema.attributes[name].type:
+        case OpSchema.AttrType.FLOAT:
+            return float(value)
+        case OpSchema.AttrType.FLOATS:
+            return tuple(map(float, value))
+        case OpSchema.AttrType.INT:
+            return int(value)
+        case OpSchema.AttrType.INTS:
+            return tuple(map(int, value))
+    return value
