@@ -1,0 +1,97 @@
+"""A rule is data: it prints as algebra, survives JSON, and refuses nonsense where it is written."""
+
+import json
+
+import pytest
+
+from graphopt.errors import RuleError
+from graphopt.rule import Rule, attributes, const, fn, integer, integers, microsoft, op, real, tensor
+
+x, w, s = tensor("x", "*b M K"), const("w", "K N"), const("s", "N")
+p, q = integers("p"), integers("q")
+
+SCALE = Rule("fold_scale_into_matmul", (x @ w) * s, x @ (w * s), why="One multiplication less.")
+TRANSPOSES = Rule(
+    "fuse_consecutive_transposes",
+    op.Transpose(op.Transpose(tensor("x"), perm=p), perm=q),
+    op.Transpose(tensor("x"), perm=fn.compose(p, q)),
+    when=fn.ne(fn.compose(p, q), (0, 1)),
+)
+y = tensor("y", "*b M K")
+left, right = op.Split.split(2, y, None, axis=-1, num_outputs=2)
+CROSSED = Rule(
+    "swap_halves", (op.Relu(left), op.Relu(right)), op.Split.split(2, op.Relu(y), None, axis=-1, num_outputs=2)
+)
+CONV = Rule(
+    "fuse_mul_into_conv",
+    op.Conv(tensor("d"), const("w", "M C *k"), const("b", "M", default=0), attributes("rest")) * const("s", "M 1*k"),
+    op.Conv(
+        tensor("d"),
+        const("w", "M C *k") * op.Unsqueeze(const("s", "M 1*k"), (1,)),
+        const("b", "M", default=0) * op.Reshape(const("s", "M 1*k"), (-1,)),
+        attributes("rest"),
+    ),
+)
+
+
+def test_a_rule_prints_as_algebra() -> None:
+    assert str(SCALE) == "x @ w * s  ->  x @ (w * s)"
+    assert str(TRANSPOSES) == (
+        "Transpose(Transpose(x, perm=p), perm=q)  ->  Transpose(x, perm=compose(p, q))  where compose(p, q) != [0, 1]"
+    )
+    assert str(CONV) == "Conv(d, w, b, …) * s  ->  Conv(d, w * Unsqueeze(s, [1]), b * Reshape(s, [-1]), …)"
+
+
+@pytest.mark.parametrize("rule", [SCALE, TRANSPOSES, CROSSED, CONV], ids=lambda rule: rule.name)
+def test_json_brings_a_rule_back(rule: Rule) -> None:
+    assert Rule.from_json(json.loads(json.dumps(rule.to_json()))) == rule
+    assert Rule.from_json(rule.to_json()).digest == rule.digest
+
+
+def test_the_digest_is_of_what_a_rule_says_not_of_why() -> None:
+    assert Rule(SCALE.name, SCALE.lhs, SCALE.rhs, why="Another reason.").digest == SCALE.digest
+    assert Rule(SCALE.name, SCALE.lhs, x @ (s * w)).digest != SCALE.digest
+
+
+@pytest.mark.parametrize(
+    ("complaint", "name", "lhs", "rhs", "when"),
+    [
+        ("must be snake_case", "FoldScale", (x @ w) * s, x @ (w * s), ()),
+        ("hole 'y' is not bound", "unbound", op.Relu(x), y, ()),
+        ("axis 'N' is not bound", "unbound_axis", op.Relu(x), x, fn.eq(fn.size("N"), 1)),
+        ("declared in two ways", "two_ways", op.Relu(x), tensor("x", "M K"), ()),
+        ("left and right are the same", "same", op.Relu(x), op.Relu(x), ()),
+        ("must be an operator", "bare", x, op.Identity(x), ()),
+        ("unknown operator 'Rleu'", "typo", op.Rleu(x), x, ()),
+        ("Transpose has no attribute 'prem'", "attribute", op.Transpose(x, prem=p), x, ()),
+        ("unknown scalar function 'plus'", "function", op.Relu(x), x, fn.eq(fn.plus(1, 2), 3)),
+        ("Relu takes 1 to 1 inputs, not 2", "inputs", op.Relu(x, x), x, ()),
+        ("as many", "sides", (op.Relu(x), op.Neg(x)), x, ()),
+    ],
+)
+def test_nonsense_is_refused_where_it_is_written(
+    complaint: str, name: str, lhs: object, rhs: object, when: object
+) -> None:
+    with pytest.raises(RuleError, match=complaint):
+        Rule(name, lhs, rhs, when)  # type: ignore[arg-type]  # some of it is nonsense on purpose
+
+
+def test_axes_are_checked_where_they_are_written() -> None:
+    with pytest.raises(ValueError, match="names no axis"):
+        tensor("x", "n c")
+    with pytest.raises(ValueError, match="more than one pack"):
+        tensor("x", "*a *b")
+
+
+def test_a_file_that_holds_no_rule_is_an_error() -> None:
+    with pytest.raises(RuleError, match="not in graphopt's JSON form"):
+        Rule.from_json({"name": "x", "holes": {}, "lhs": [{"op": 3}]})
+
+
+def test_contributed_operators_and_numbers_are_terms() -> None:
+    alpha, n = real("alpha"), integer("n")
+    assert str(op.LeakyRelu(x, alpha=alpha)) == "LeakyRelu(x, alpha=alpha)"
+    assert str(microsoft.QuickGelu(x)) == "com.microsoft.QuickGelu(x)"
+    assert str(x / fn.sqrt(2)) == "x / sqrt(2)"
+    assert str(n * 2 + 1) == "n * 2 + 1"
+    assert str(1 - x) == "1 - x"
