@@ -220,9 +220,12 @@ class Graph:
         return inside + self.outputs.count(value)
 
     def topological(self) -> list[int]:
-        """Vertices, producers first, otherwise in the order of creation. Raises ModelError for a cycle."""
+        """Vertices, producers first, otherwise in the order of creation. Raises ModelError for a cycle.
+
+        Constants and the like come first, however late they were made, so that what reads them keeps its place.
+        """
         try:
-            return list(nx.lexicographical_topological_sort(self.nx))
+            return list(nx.lexicographical_topological_sort(self.nx, lambda v: (not self[v].is_internal, v)))
         except nx.NetworkXUnfeasible:
             cycle = " -> ".join(self._label(edge[0]) for edge in nx.find_cycle(self.nx))
             raise ModelError(f"the graph '{self.name}' has a cycle: {cycle}") from None

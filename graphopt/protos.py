@@ -14,6 +14,8 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 import onnx
+from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
 from numpy.typing import NDArray
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
@@ -238,28 +240,40 @@ def raw_chunks(tensor: Tensor) -> Iterator[bytes | memoryview]:
     source = tensor.source
     if isinstance(source, External):
         _unchanged(source)
-        with source.path.open("rb") as file:
-            file.seek(source.offset)
-            for start in range(0, source.length, CHUNK):
-                yield file.read(min(CHUNK, source.length - start))
+        try:
+            with source.path.open("rb") as file:
+                file.seek(source.offset)
+                for start in range(0, source.length, CHUNK):
+                    yield file.read(min(CHUNK, source.length - start))
+        except OSError as error:
+            raise ModelError(f"{source.path} cannot be read: {error.strerror}") from error
     elif isinstance(source, TensorProto) and source.HasField("raw_data"):
         yield source.raw_data
     else:
         yield numpy_helper.from_array(np.ascontiguousarray(tensor.numpy()).reshape(tensor.shape)).raw_data
 
 
-def tensor_to_proto(tensor: Tensor, name: str) -> TensorProto:
-    """The proto of a tensor under a name. One that lies in a file still does, in the same place."""
-    original = tensor.source.proto if isinstance(tensor.source, External) else tensor.source
-    if isinstance(original, TensorProto):
-        assert (original.data_type, tuple(original.dims)) == (tensor.dtype, tensor.shape), f"{name} has another source"
-        proto = TensorProto()
+def tensor_to_proto(tensor: Tensor, name: str, into: TensorProto | None = None) -> TensorProto:
+    """The proto of a tensor under a name, in an empty message if one is given. One that lies in a file still does."""
+    proto = TensorProto() if into is None else into
+    original = declared(tensor)
+    if original is not None:
         proto.CopyFrom(original)
+    else:
+        proto.CopyFrom(numpy_helper.from_array(np.asarray(tensor.numpy())))
+        del proto.dims[:]
+        proto.dims.extend(tensor.shape)
+    if name or proto.name:
         proto.name = name
-        return proto
-    proto = numpy_helper.from_array(np.asarray(tensor.numpy()), name)
-    del proto.dims[:]
-    proto.dims.extend(tensor.shape)
+    return proto
+
+
+def declared(tensor: Tensor) -> TensorProto | None:
+    """The message that a tensor was loaded from; None for one that was computed."""
+    proto = tensor.source.proto if isinstance(tensor.source, External) else tensor.source
+    if not isinstance(proto, TensorProto):
+        return None
+    assert (proto.data_type, tuple(proto.dims)) == (tensor.dtype, tensor.shape), f"{proto.name} is not its source"
     return proto
 
 
@@ -321,7 +335,8 @@ def attribute_to_proto(
             proto.ParseFromString(attribute.proto)
         case Tensor():
             proto.type = AttributeProto.TENSOR
-            proto.t.CopyFrom(tensor_to_proto(attribute, _own_name(attribute)))
+            original = declared(attribute)
+            tensor_to_proto(attribute, original.name if original else "", proto.t)
         case Graph():
             assert body is not None, f"attribute '{name}' is a graph"
             proto.type = AttributeProto.GRAPH
@@ -335,11 +350,6 @@ def attribute_to_proto(
         case _:
             _put_scalar(proto, attribute)
     return proto
-
-
-def _own_name(tensor: Tensor) -> str:
-    source = tensor.source.proto if isinstance(tensor.source, External) else tensor.source
-    return source.name if isinstance(source, TensorProto) else ""
 
 
 def _put_scalar(proto: AttributeProto, value: Scalar) -> None:
@@ -378,6 +388,7 @@ def node_to_proto(
     """The proto of a node that reads and writes the values of these names."""
     proto = NodeProto()
     proto.ParseFromString(node.extra)
+    del proto.input[:], proto.attribute[:]  # how the node was spelled before `opsets.raised`
     proto.input.extend(inputs)
     proto.output.extend(outputs)
     if node.name:
@@ -391,3 +402,43 @@ def node_to_proto(
     for key, value in node.metadata.items():
         proto.metadata_props.add(key=key, value=value)
     return proto
+
+
+# -- fields that nobody here knows -------------------------------------------------------------------------------------
+
+
+def unknown_fields(proto: Message) -> bytes:
+    """The fields of a message, not of those in it, that its schema does not have, serialized."""
+    return _encoded(UnknownFieldSet(proto))
+
+
+def _encoded(fields: Any) -> bytes:  # Any: protobuf's types do not tell what a wire type holds
+    wire = b""
+    for field in fields:
+        wire += varint(field.field_number << 3 | field.wire_type)
+        match field.wire_type:
+            case 0:
+                wire += varint(field.data)
+            case 1:
+                wire += field.data.to_bytes(8, "little")
+            case 2:
+                wire += delimited(field.data)
+            case 3:
+                wire += _encoded(field.data) + varint(field.field_number << 3 | 4)
+            case 5:
+                wire += field.data.to_bytes(4, "little")
+    return wire
+
+
+def delimited(payload: bytes) -> bytes:
+    """Bytes as protobuf writes them into a field: their length first."""
+    return varint(len(payload)) + payload
+
+
+def varint(number: int) -> bytes:
+    """A number as protobuf writes it."""
+    digits = []
+    while number > 0x7F:
+        digits.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*digits, number])
