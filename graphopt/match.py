@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -82,7 +81,7 @@ def find(rule: Rule, graph: Graph, vertex: int | None = None) -> Iterator[Match]
 def _anchored(rule: Rule, graph: Graph, vertex: int, position: int) -> Iterator[Match]:
     side = rule.left[position]
     others = [other for index, other in enumerate(rule.left) if index != position]
-    for state in _match_app(graph, side, Value(vertex, side.output), _State()):
+    for state in _match_app(graph, side, Value(vertex, side.output), _State({}, {}, {})):
         for complete in _match_others(graph, others, state):
             settled = _settled(complete)
             match = settled and _finish(rule, settled)
@@ -126,9 +125,9 @@ def _candidates(graph: Graph, side: App, state: _State) -> Iterator[Value]:
 class _State:
     """A partial match. Never changed: a step makes a new one."""
 
-    holes: Mapping[str, Bound] = MappingProxyType({})
-    axes: Axes = MappingProxyType({})
-    terms: Mapping[App, Value] = MappingProxyType({})
+    holes: Mapping[str, Bound]
+    axes: Axes
+    terms: Mapping[App, Value]
     pending: tuple[_Constant, ...] = ()
     """Constants in a declared shape, looked at when all axes are bound."""
 
@@ -184,7 +183,27 @@ def _match_app(graph: Graph, app: App, value: Value, state: _State) -> Iterator[
         return
     seen = _State(with_attributes.holes, state.axes, {**state.terms, app: value}, state.pending)
     for order in _orders(app, inputs[: len(app.inputs)]):
-        yield from _match_inputs(graph, node, tuple(zip(app.inputs, order, strict=True)), seen)
+        pairs = tuple(zip(app.inputs, order, strict=True))
+        bound = _bind_implied(graph, node, pairs, seen)
+        if bound is not None:
+            yield from _match_inputs(graph, node, [pair for pair in pairs if not _is_implied(*pair)], bound)
+
+
+def _is_implied(pattern: Term | None, value: Value | None) -> bool:
+    """An optional input of numbers that is absent."""
+    return value is None and isinstance(pattern, Var) and pattern.kind == "integers"
+
+
+def _bind_implied(
+    graph: Graph, node: Node, pairs: Sequence[tuple[Term | None, Value | None]], state: _State
+) -> _State | None:
+    """Bind the holes of absent inputs to the numbers that these stand for."""
+    bound: _State | None = state
+    for position, (pattern, value) in enumerate(pairs):
+        if bound is not None and isinstance(pattern, Var) and _is_implied(pattern, value):
+            numbers = ops.implied_input(node, graph, position)
+            bound = None if numbers is None else bound.bind(pattern.name, numbers)
+    return bound
 
 
 def _outputs_fit(app: App, node: Node) -> bool:
@@ -283,19 +302,18 @@ def _other_operand(graph: Graph, node: Node, value: Value) -> Shape | None:
 
 
 def _match_elements(graph: Graph, hole: Var, value: Value | None, state: _State) -> _State | None:
-    """A hole for numbers in the position of an input: a small constant."""
-    tensor = graph.constant(value)
-    if tensor is None or not tensor.is_small:
-        return None
+    """A hole for numbers in the position of an input: a small constant, or integers that are known as sizes are."""
+    tensor, type_ = graph.constant(value), graph.tensor_type(value)
     if hole.kind == "real":
-        fits = tensor.size == 1 and tensor.dtype.is_float
-        return state.bind(hole.name, float(tensor.numpy().ravel()[0])) if fits else None
-    numbers = tensor.ints()
-    if numbers is None or hole.kind not in ("integer", "integers"):
+        if tensor is None or tensor.size != 1 or not tensor.dtype.is_float:
+            return None
+        return state.bind(hole.name, float(tensor.numpy().ravel()[0]))
+    numbers = graph.known_contents(value) if tensor is None else tensor.ints()
+    if numbers is None or type_ is None or type_.shape is None:
         return None
     if hole.kind == "integer":
         return state.bind(hole.name, numbers[0]) if len(numbers) == 1 else None
-    return state.bind(hole.name, numbers) if len(tensor.shape) == 1 else None
+    return state.bind(hole.name, numbers) if hole.kind == "integers" and len(type_.shape) == 1 else None
 
 
 def _is_number(graph: Graph, node: Node, number: object, value: Value | None) -> bool:

@@ -22,6 +22,7 @@ ELEMENTWISE_BINARY = frozenset(
     {"Add", "Sub", "Mul", "Div", "Pow", "Mod", "PRelu"}
     | {"And", "Or", "Xor", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
     | {"BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift"}
+    | {"Max", "Min", "Mean", "Sum"}  # with two inputs
 )
 """Binary operators that broadcast as numpy does: an operand may carry axes of size 1 or lack leading axes."""
 
@@ -113,6 +114,50 @@ IMPLIED: Mapping[tuple[str, str], Callable[[Node, Graph], Attribute | None]] = {
 """Defaults that the ONNX text states in words, because they depend on a rank: absent attribute -> its value."""
 
 
+def _all_axes(node: Node, graph: Graph) -> tuple[int, ...] | None:
+    shape = _shape(node, graph, 0)
+    return None if shape is None else tuple(range(len(shape)))
+
+
+def _reduced_axes(node: Node, graph: Graph) -> tuple[int, ...] | None:
+    return None if attribute(node, graph, "noop_with_empty_axes") else _all_axes(node, graph)
+
+
+def _axes_of_one(node: Node, graph: Graph) -> tuple[int, ...] | None:
+    shape = _shape(node, graph, 0)
+    if shape is None or not all(isinstance(size, int) for size in shape):
+        return None
+    return tuple(axis for axis, size in enumerate(shape) if size == 1)
+
+
+def _first_axes(node: Node, graph: Graph) -> tuple[int, ...] | None:
+    starts = graph.known_contents(node.inputs[1])
+    return None if starts is None else tuple(range(len(starts)))
+
+
+def _unit_steps(node: Node, graph: Graph) -> tuple[int, ...] | None:
+    starts = graph.known_contents(node.inputs[1])
+    return None if starts is None else (1,) * len(starts)
+
+
+REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+"""The operators `Reduce…`."""
+IMPLIED_INPUTS: Mapping[tuple[str, int], Callable[[Node, Graph], tuple[int, ...] | None]] = {
+    ("Slice", 3): _first_axes,
+    ("Slice", 4): _unit_steps,
+    ("Pad", 3): _all_axes,
+    ("Squeeze", 1): _axes_of_one,
+    **{(f"Reduce{kind}", 1): _reduced_axes for kind in REDUCTIONS},
+}
+"""What an absent optional input of numbers stands for, where that depends on the other inputs."""
+
+
+def implied_input(node: Node, graph: Graph, position: int) -> tuple[int, ...] | None:
+    """The numbers that an absent optional input stands for, None where that cannot be said or known."""
+    implied = IMPLIED_INPUTS.get((node.op, position))
+    return implied(node, graph) if implied else None
+
+
 def default(node: Node, graph: Graph, name: str) -> Attribute | None:
     """The value that an absent attribute has, None where it has none or it cannot be known."""
     found = schema_of(node)
@@ -159,9 +204,9 @@ def text_or_bytes(raw: bytes) -> str | bytes:
 
 HEAVY = 1000
 WEIGHT: Mapping[str, int] = {
-    **{op: HEAVY for op in ("Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "Attention", "LSTM", "GRU", "RNN")},
-    **{op: 20 for op in ("Reshape", "Flatten", "Squeeze", "Unsqueeze")},
-    **{op: 150 for op in ("LayerNormalization", "RMSNormalization", "InstanceNormalization", "BatchNormalization")},
+    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "Attention", "LSTM", "GRU", "RNN"), HEAVY),
+    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), 20),
+    **dict.fromkeys(("LayerNormalization", "RMSNormalization", "InstanceNormalization", "BatchNormalization"), 150),
     "Identity": 10,
     "Cast": 60,
     "Transpose": 95,

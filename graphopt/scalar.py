@@ -14,18 +14,18 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.types import Dim, DType, Sym
+from graphopt.types import Dim, DType, Sym, lower_bound
 
 Scalar = Any  # an int, Sym, float, str or bool; in the verifier a Z3 expression
 Scalars = Any  # a scalar or a tuple of scalars
 
 
 class Unknown(Exception):
-    """A comparison that cannot be decided: when matching, that means no."""
+    """A number that hangs on a comparison which cannot be decided: when matching, that means no."""
 
 
 class Logic(Protocol):
-    """How truth is represented: Python's booleans here, Z3's formulas in the verifier."""
+    """How truth is represented: Python's booleans and None here, Z3's formulas in the verifier."""
 
     def eq(self, left: Scalar, right: Scalar) -> Any: ...
     def le(self, left: Scalar, right: Scalar) -> Any: ...
@@ -36,45 +36,50 @@ class Logic(Protocol):
 
 
 class PythonLogic:
-    """Decides where the answer is the same for every value of the named sizes; raises `Unknown` otherwise."""
+    """Decides where the answer is the same for every value of the named sizes; None is "that cannot be known"."""
 
-    def eq(self, left: Scalar, right: Scalar) -> bool:
+    def eq(self, left: Scalar, right: Scalar) -> bool | None:
         if left == right:
             return True
         if isinstance(left, Sym) or isinstance(right, Sym):
             difference = left - right
             if not isinstance(difference, Sym) or _sign(difference) or _sign(-difference):
                 return False
-            raise Unknown(f"whether {left} equals {right}")
+            return None
         return False
 
-    def le(self, left: Scalar, right: Scalar) -> bool:
+    def le(self, left: Scalar, right: Scalar) -> bool | None:
         if not isinstance(left, Sym) and not isinstance(right, Sym):
             return bool(left <= right)
-        if _not_negative(right - left):
+        if _not_negative(right - left) or (isinstance(right, int) and right >= LONGEST):
             return True
-        if _sign(left - right):
-            return False
-        raise Unknown(f"whether {left} <= {right}")
+        return False if _sign(left - right) else None
 
-    def all(self, parts: Iterable[Any]) -> bool:
-        return all(parts)
+    def all(self, parts: Iterable[bool | None]) -> bool | None:
+        answers = set(parts)
+        return False if False in answers else None if None in answers else True
 
-    def any(self, parts: Iterable[Any]) -> bool:
-        return any(parts)
+    def any(self, parts: Iterable[bool | None]) -> bool | None:
+        answers = set(parts)
+        return True if True in answers else None if None in answers else False
 
-    def negate(self, part: Any) -> bool:
-        return not part
+    def negate(self, part: bool | None) -> bool | None:
+        return None if part is None else not part
 
-    def choose(self, condition: Any, then: Scalar, otherwise: Scalar) -> Scalar:
+    def choose(self, condition: bool | None, then: Scalar, otherwise: Scalar) -> Scalar:
+        if condition is None and then != otherwise:
+            raise Unknown(f"whether it is {then} or {otherwise}")
         return then if condition else otherwise
 
 
+LONGEST = 2**63 - 1
+"""No axis is longer: sizes are 64-bit integers. As the end of a slice it means "to the end"."""
 PYTHON = PythonLogic()
 
 
 def _not_negative(dim: Dim) -> bool:
-    return all(coefficient >= 0 for _, coefficient in dim.terms) if isinstance(dim, Sym) else dim >= 0
+    least = lower_bound(dim)
+    return least is not None and least >= 0
 
 
 def _sign(dim: Dim) -> bool:
@@ -114,30 +119,62 @@ def _larger(logic: Logic, left: Scalar, right: Scalar) -> Scalar:
     return logic.choose(logic.le(left, right), right, left)
 
 
-def _item(sequence: Sequence[Scalar], index: int) -> Scalar:
+def _plain(numbers: Scalars) -> tuple[int, ...]:
+    """Numbers that count or name positions: they must be known."""
+    if any(isinstance(number, Sym) for number in _flat(numbers)):
+        raise Unknown(f"which positions {numbers} are")
+    return _flat(numbers)
+
+
+def _item(sequence: Sequence[Scalar], position: int) -> Scalar:
+    (index,) = _plain(position)
     if not -len(sequence) <= index < len(sequence):
         raise Unknown(f"element {index} of a list of {len(sequence)}")
     return sequence[index]
 
 
-def _is_permutation(value: Scalars) -> bool:
-    return sorted(value) == list(range(len(value)))
+def _normalized(logic: Logic, positions: Scalars, length: Scalars) -> Scalars:
+    """Positions counted from the start: negative ones are counted from the end of `length` elements."""
+    return _each(lambda p, n: logic.choose(logic.le(0, p), p, p + n))(positions, length)
 
 
-def _normalized(logic: Logic, axes: Scalars, rank: int) -> Scalars:
-    if isinstance(axes, tuple):
-        return tuple(_normalized(logic, axis, rank) for axis in axes)
-    return logic.choose(logic.le(0, axes), axes, axes + rank)
+def _broadcast(logic: Logic, left: Sequence[Scalar], right: Sequence[Scalar]) -> tuple[Scalar, ...]:
+    """The shape of an elementwise operator's result, for two shapes that fit."""
+    rank = max(len(left), len(right))
+    padded = ((1,) * (rank - len(shape)) + tuple(shape) for shape in (left, right))
+    return tuple(_broadcast_size(logic, a, b) for a, b in zip(*padded, strict=True))
+
+
+def _broadcast_size(logic: Logic, a: Scalar, b: Scalar) -> Scalar:
+    for one, other in ((a, b), (b, a)):
+        if isinstance(one, int):  # a number is known in both worlds
+            return other if one == 1 else one
+    return logic.choose(logic.eq(a, 1), b, a)
+
+
+def _asks_for(logic: Logic, request: Sequence[Scalar], shape: Sequence[Scalar]) -> Any:
+    """Whether a Reshape (with allowzero=0) of a tensor of this shape to `request` leaves the shape as it is."""
+    if len(request) != len(shape):
+        return logic.any(())
+    pairs = zip(request, shape, strict=True)
+    return logic.all(logic.any([logic.eq(r, 0), logic.eq(r, -1), logic.eq(r, size)]) for r, size in pairs)
+
+
+def _zeros_among(logic: Logic, items: Sequence[Scalar], others: Sequence[Scalar]) -> Any:
+    """Whether `others` has a zero wherever `items` has one."""
+    padded = (*others, *(1,) * (len(items) - len(others)))
+    pairs = zip(items, padded, strict=False)
+    return logic.all(logic.any([logic.negate(logic.eq(a, 0)), logic.eq(b, 0)]) for a, b in pairs)
 
 
 def _without(items: Sequence[Scalar], positions: Scalars) -> tuple[Scalar, ...]:
-    dropped = {position % len(items) for position in _flat(positions)} if items else set()
+    dropped = {position % len(items) for position in _plain(positions)} if items else set()
     return tuple(item for position, item in enumerate(items) if position not in dropped)
 
 
 def _inserted(items: Sequence[Scalar], positions: Scalars, value: Scalar) -> tuple[Scalar, ...]:
     """A list that has `value` at `positions` and the items elsewhere, in order."""
-    where = {position % (len(items) + len(_flat(positions))) for position in _flat(positions)}
+    where = {position % (len(items) + len(_flat(positions))) for position in _plain(positions)}
     rest = iter(items)
     return tuple(value if i in where else next(rest) for i in range(len(items) + len(where)))
 
@@ -165,11 +202,15 @@ FUNCTIONS: Mapping[str, Callable[..., Scalars]] = {
     "without": lambda logic, items, positions: _without(items, positions),
     "inserted": lambda logic, items, positions, value: _inserted(items, positions, value),
     "compose": lambda logic, first, second: tuple(_item(first, i) for i in second),
-    "inverse": lambda logic, perm: tuple(sorted(range(len(perm)), key=perm.__getitem__)),
+    "inverse": lambda logic, perm: tuple(sorted(range(len(perm)), key=_plain(perm).__getitem__)),
     "is_identity": lambda logic, perm: _equal(logic, perm, tuple(range(len(perm)))),
     "normalized": _normalized,
-    "sorted": lambda logic, items: tuple(sorted(items)),
+    "sorted": lambda logic, items: tuple(sorted(_plain(items))),
+    "range": lambda logic, count: tuple(range(count)),
+    "broadcast": _broadcast,
     "among": lambda logic, value, items: logic.any(logic.eq(value, item) for item in items),
+    "asks_for": _asks_for,
+    "zeros_among": _zeros_among,
     # truth; on lists: for every element
     "eq": _equal,
     "ne": lambda logic, a, b: logic.negate(_equal(logic, a, b)),
