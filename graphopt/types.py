@@ -286,6 +286,14 @@ def least(a: Dim, b: Dim) -> Dim:
     return _made(first, " min ", second)
 
 
+def minimum_of(dim: Dim | None) -> tuple[Dim, Dim] | None:
+    """The two sizes of which this one is the least, as `least` made it; else None."""
+    if not isinstance(dim, Sym) or len(dim.terms) != 1 or dim.terms[0][1] != 1 or len(dim.terms[0][0]) != 1:
+        return None
+    left, operation, right = _MADE.get(dim.terms[0][0][0], (0, "", 0))
+    return (left, right) if operation == " min " else None
+
+
 def substitute(dim: Dim, sizes: Mapping[str, Dim]) -> Dim:
     """The size with names replaced, also inside of quotients, remainders and minima."""
     if not isinstance(dim, Sym):
