@@ -47,7 +47,8 @@ class Absent:
     shape: tuple[int, ...]
 
 
-Bound: TypeAlias = "Value | Known | Absent | Attribute | Mapping[str, Attribute]"
+Numbers: TypeAlias = "Attribute | Dim | Shape"
+Bound: TypeAlias = "Value | Known | Absent | Numbers | Mapping[str, Attribute]"
 Axes: TypeAlias = "Mapping[str, Dim | Shape]"
 
 
@@ -156,7 +157,7 @@ def _same(left: Bound, right: Bound) -> bool:
     return not isinstance(left, Mapping) and not isinstance(right, Mapping) and _same_attribute(left, right)
 
 
-def _same_attribute(left: Attribute, right: Attribute) -> bool:
+def _same_attribute(left: Numbers, right: Numbers) -> bool:
     if isinstance(left, Tensor) and isinstance(right, Tensor):
         return same_values(left, right)
     return type(left) is type(right) and left == right
