@@ -72,10 +72,10 @@ def load(source: Source, *, inline_functions: bool = True, folder: str | os.Path
     path = None
     if isinstance(source, str | os.PathLike):
         path = Path(source)
-        proto = _parse(path)
+        proto = parse(path)
         folders = tuple(dict.fromkeys((path.parent, path.resolve().parent)))
     else:
-        proto, own_folder = _as_proto(source)
+        proto, own_folder = as_proto(source)
         chosen = folder or own_folder
         folders = (Path(chosen),) if chosen else ()
     if inline_functions and proto.functions:
@@ -86,7 +86,8 @@ def load(source: Source, *, inline_functions: bool = True, folder: str | os.Path
         raise ModelError(f"{path}: {error}" if path else str(error)) from error.__cause__
 
 
-def _parse(path: Path) -> ModelProto:
+def parse(path: Path) -> ModelProto:
+    """The message in a file; its external data is not looked at. Raises ModelError."""
     proto, start = ModelProto(), b""
     try:
         if path.is_dir():
@@ -117,7 +118,7 @@ def _looks_like(start: bytes) -> str:
     return "not an ONNX model, or it is cut short"
 
 
-def _as_proto(source: object) -> tuple[ModelProto, str | None]:
+def as_proto(source: object) -> tuple[ModelProto, str | None]:
     """A model in memory as a ModelProto, and the folder of its external data if it states one."""
     if isinstance(source, ModelProto):
         return source, None
