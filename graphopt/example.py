@@ -244,6 +244,7 @@ class _Draft:
         self.shapes: dict[Term, Shape | None] = {}
         self.bounds: dict[str, int] = {}  # holes that hold indices, and into how many elements
         self.positive: set[str] = set()  # holes whose elements must be greater than zero
+        self.wanted = _wanted(rule)
 
     def finished(self) -> Instance:
         for side in self.rule.left:
@@ -331,21 +332,30 @@ class _Draft:
             given = self.values.setdefault(bundle.name, _bundle(context))
             context.attrs.update(given)
         for position, arg in enumerate(app.inputs):
-            if isinstance(arg, Var) and is_scalar(arg) and arg.name not in self.values:
-                formal = schema.inputs[min(position, len(schema.inputs) - 1)].name
-                self.values[arg.name] = _propose(context, formal, arg.kind)
+            if isinstance(arg, Var) and is_scalar(arg):
+                self._fill(context, schema.inputs[min(position, len(schema.inputs) - 1)].name, arg)
         self._hints(app, schema, inputs)
         if (app.op in _CONVS and not _channels_fit(context)) or (app.op in _WINDOWS and not _windows_fit(context)):
-            raise _Misfit("channels and groups do not agree, or the kernel is larger than the input")
+            raise _Misfit("channels and groups do not agree, or the kernel does not fit")
         self._infer(context)
 
     def _attribute(self, context: _Context, name: str, value: Term) -> Any:
-        if isinstance(value, Var) and value.name not in self.values:
-            self.values[value.name] = _propose(context, name, value.kind)
+        if isinstance(value, Var):
+            self._fill(context, name, value)
         found = evaluate(value, self.rule, Instance(self.dims, self.values))
         if context.app.op == "Cast" and name == "to":
             self.types.restrict((context.app.node, 0), {DType(found)})
         return found
+
+    def _fill(self, context: _Context, name: str, hole: Var) -> None:
+        """Propose a value for a hole, more often than not one that the conditions compare it with."""
+        if hole.name in self.values:
+            return
+        value = _propose(context, name, hole.kind)
+        if hole.name in self.wanted and self.rng.random() < 0.8:
+            wanted = self.rng.choice(self.wanted[hole.name])
+            value = (wanted,) * len(value) if isinstance(value, tuple) and not isinstance(wanted, tuple) else wanted
+        self.values[hole.name] = value
 
     def _hints(self, app: App, schema: OpSchema, inputs: list[Shape | None]) -> None:
         """What values make the operator defined: indices in range, a variance that is not negative."""
@@ -445,6 +455,16 @@ class _Draft:
         return tuple(shape)
 
 
+def _wanted(rule: Rule) -> dict[str, list[Any]]:
+    """The numbers and texts that conditions compare attributes with."""
+    wanted: dict[str, list[Any]] = {}
+    for part in (part for condition in rule.conditions for part in walk(condition)):
+        match part:
+            case App(op="eq" | "le", args=(Var(name=name), Lit(value=value)) | (Lit(value=value), Var(name=name))):
+                wanted.setdefault(name, []).append(value)
+    return wanted
+
+
 def _is_operand(rule: Rule, hole: Var) -> bool:
     """True for a constant with axes that the left side reads only as operand of elementwise binary operators."""
     readers = [app for side in rule.left for app in applications(side) if hole in app.args]
@@ -504,7 +524,7 @@ class _Context:
 
 
 _CONVS = ("Conv", "ConvTranspose")
-_WINDOWS = ("Conv", "MaxPool", "AveragePool", "LpPool")
+_WINDOWS = ("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool")
 _ORDER = {"axis": -2, "group": -1, "kernel_shape": -1, "num_outputs": 1, "pads": 2}
 
 
@@ -561,7 +581,7 @@ def _group(context: _Context) -> int:
 
 
 def _windows_fit(context: _Context) -> bool:
-    """Whether the kernel, dilated, lies inside the padded input at least once."""
+    """Whether there is an output at all: the kernel, dilated, lies inside the padded input at least once."""
     kernel = context.attrs.get("kernel_shape") or (context.inputs[1] or ())[2:]
     pads = context.attrs.get("pads", (0,) * 2 * context.spatial)
     dilations = context.attrs.get("dilations", (1,) * context.spatial)
@@ -570,17 +590,21 @@ def _windows_fit(context: _Context) -> bool:
     if context.attrs.get("auto_pad", "NOTSET").startswith("SAME"):
         return all(dilation == 1 for dilation in dilations)  # ORT refuses others
     spans = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
-    sizes = [s + pads[i] + pads[i + context.spatial] for i, s in enumerate(context.shape[2:])]
-    return all(span <= size for span, size in zip(spans, sizes, strict=True))
+    padded = [pads[i] + pads[i + context.spatial] for i in range(context.spatial)]
+    if context.app.op == "ConvTranspose":
+        return all(pad < span for pad, span in zip(padded, spans, strict=True))
+    return all(span <= size + pad for span, size, pad in zip(spans, context.shape[2:], padded, strict=True))
 
 
 def _channels_fit(context: _Context) -> bool:
     weights, group = context.inputs[1], context.attrs.get("group", 1)
     if weights is None or context.rank < 3 or len(weights) != context.rank or 0 in weights or group < 1:
         return False
-    spread = weights[1] if context.app.op == "Conv" else 1
-    total = weights[0] if context.app.op == "ConvTranspose" else spread * group
-    return context.shape[1] == total and (weights[0] % group == 0)
+    channels, outputs = weights[1] * group, weights[0]
+    if context.app.op == "ConvTranspose":
+        channels, outputs = outputs, channels
+    bias = context.inputs[2] if len(context.inputs) > 2 else None
+    return context.shape[1] == channels and weights[0] % group == 0 and bias in (None, (outputs,))
 
 
 def _kernel(context: _Context) -> Shape:
@@ -692,6 +716,7 @@ _SPECIAL: Mapping[tuple[str, str], Callable[[_Context], Any]] = {
     ("Squeeze", "axes"): _squeezed,
     ("Flatten", "axis"): lambda context: context.rng.randint(-context.rank, context.rank),
     ("ConvTranspose", "output_padding"): _many(0, 0),
+    ("ConvTranspose", "auto_pad"): _choice("NOTSET", "VALID"),  # what SAME means differs between runtimes
     ("Clip", "min"): _choice(-1.0, 0.0, 0.5, 3.0),
     ("Clip", "max"): _choice(6.0, 1.0, 0.5, -2.0),
 }
@@ -780,6 +805,8 @@ class _Writer:
         context = _Context(app, schema, [], {}, None)  # type: ignore[arg-type]  # nothing is proposed here
         attrs: dict[str, Any] = dict(self.instance.values[app.bundle.name]) if app.bundle else {}
         attrs |= {name: evaluate(value, self.rule, self.instance) for name, value in app.attrs}
+        if attrs.get("auto_pad", "NOTSET") != "NOTSET":
+            attrs.pop("pads", None)  # the two exclude each other
         if app.op == "Cast":
             self.types.restrict((app.node, 0), {DType(attrs["to"])})
         inputs = [self._input(context, position, arg) for position, arg in enumerate(app.inputs)]

@@ -187,7 +187,7 @@ def _unbound(sides: tuple[Term, ...], right: tuple[Term, ...], conditions: tuple
             if hole.name not in bound:
                 yield f"hole '{hole.name}' is not bound by the left side"
         for name in _sizes_read(part):
-            if name not in axes and not name.isdigit():
+            if name.removeprefix("1") not in axes and not name.isdigit():
                 yield f"axis '{name}' is not bound by the left side"
 
 

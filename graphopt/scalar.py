@@ -179,6 +179,12 @@ def _inserted(items: Sequence[Scalar], positions: Scalars, value: Scalar) -> tup
     return tuple(value if i in where else next(rest) for i in range(len(items) + len(where)))
 
 
+def _spread(items: Sequence[Scalar], positions: Scalars, length: int) -> tuple[Scalar, ...]:
+    """A list of `length` numbers that has the items at `positions` and 0 elsewhere."""
+    where = dict(zip((position % length for position in _plain(positions)), items, strict=True))
+    return tuple(where.get(i, 0) for i in range(length))
+
+
 FUNCTIONS: Mapping[str, Callable[..., Scalars]] = {
     # numbers, elementwise on lists
     "add": lambda logic, a, b: _each(lambda x, y: x + y)(a, b),
@@ -201,6 +207,7 @@ FUNCTIONS: Mapping[str, Callable[..., Scalars]] = {
     "product": lambda logic, items: reduce(lambda x, y: x * y, items, 1),
     "without": lambda logic, items, positions: _without(items, positions),
     "inserted": lambda logic, items, positions, value: _inserted(items, positions, value),
+    "spread": lambda logic, items, positions, length: _spread(items, positions, length),
     "compose": lambda logic, first, second: tuple(_item(first, i) for i in second),
     "inverse": lambda logic, perm: tuple(sorted(range(len(perm)), key=_plain(perm).__getitem__)),
     "is_identity": lambda logic, perm: _equal(logic, perm, tuple(range(len(perm)))),
@@ -233,6 +240,7 @@ FACTS = frozenset({"size", "sizes", "shape", "rank", "dtype"})
 
 PROPERTIES: Mapping[str, Callable[[Logic, Scalar], Any]] = {
     "is_zero": lambda logic, x: logic.eq(x, 0),
+    "is_not_zero": lambda logic, x: logic.negate(logic.eq(x, 0)),
     "is_one": lambda logic, x: logic.eq(x, 1),
     "is_positive": lambda logic, x: logic.negate(logic.le(x, 0)),
     "is_negative": lambda logic, x: logic.negate(logic.le(0, x)),
