@@ -1,0 +1,743 @@
+"""Do two models agree? Both are run by an oracle that rewrites nothing, on the same inputs, and compared.
+
+The oracle is ONNX Runtime with all its optimizations off, or `onnx.reference` where ONNX Runtime has no kernel: its
+default level has rewrites, and bugs, of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from enum import StrEnum
+from math import inf, prod, sqrt
+from typing import Any, TypeAlias
+
+import numpy as np
+from onnx import ModelProto
+
+from graphopt import onnx_io, samples
+from graphopt.errors import ModelError, UsageError
+from graphopt.graph import CONSTANT, INPUT, INTERNAL, Graph, Node, Patch, Value
+from graphopt.ops import RANDOM
+from graphopt.oracle import PACKED, FailedError, Oracle, Runnable, Session, onnxruntime_unoptimized, reference
+from graphopt.protos import External, type_to_proto
+from graphopt.samples import Array, Binding, Feeds, Input, Sketch, Step
+from graphopt.tensor import Tensor
+from graphopt.types import DType, TensorType, Type
+
+Source: TypeAlias = "onnx_io.Source | onnx_io.Model"
+"""A model as `onnx_io.load` takes it, or as it returns it."""
+
+WHOLE_LIMIT = 1_500_000_000
+"""Bytes of weights above which `optimize` checks each changed region instead of the whole model."""
+REFERENCE_LIMIT = 100_000_000
+"""Bytes of weights above which `onnx.reference` is not tried: it is orders of magnitude slower."""
+SEEDS = (0, 1, 2)
+
+# -- the verdict -------------------------------------------------------------------------------------------------------
+
+
+class Verdict(StrEnum):
+    """What a comparison found."""
+
+    EQUAL = "equal"
+    DIFFERENT = "different"
+    CANNOT_RUN = "cannot run"
+    """Neither model runs, and both for the same kind of reason."""
+    SKIPPED = "skipped"
+    """Nothing was compared: nothing is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One set of inputs that both models were run on."""
+
+    seed: int
+    binding: Binding
+    values: str
+    """normal, wide or small; see `samples`."""
+    overridden: tuple[str, ...] = ()
+    """The initializers that were fed."""
+
+    def __str__(self) -> str:
+        sizes = "".join(f", {name}={size}" for name, size in self.binding.items())
+        return f"seed {self.seed}, {self.values} values{sizes}{', overriding initializers' if self.overridden else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What was found at one output over all cases: the largest difference, and how much was allowed."""
+
+    output: str
+    dtype: str
+    absolute: float
+    """Largest difference of two elements; infinite where shapes, types or the positions of NaN and Inf differ."""
+    relative: float
+    """The same as a fraction of the largest magnitude in the output."""
+    tolerance: float
+    """What `relative` may be."""
+    why: str
+    """Where the tolerance comes from, or why there is none."""
+    ok: bool
+    detail: str = ""
+    """What is wrong, in words, with the case in which it was seen."""
+
+    def __str__(self) -> str:
+        if self.detail:
+            return f"output '{self.output}': {self.detail}"
+        return f"output '{self.output}': {self.absolute:.2g} (relative {self.relative:.2g} of {self.tolerance:.2g})"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The verdict on two models, and all that it rests on."""
+
+    verdict: Verdict
+    outputs: tuple[Difference, ...] = ()
+    cases: tuple[Case, ...] = ()
+    oracle: str = ""
+    reason: str = ""
+    """Why the models cannot run, were not compared, or differ without regard to any output."""
+    skipped: tuple[str, ...] = ()
+    """What could not be compared, and why; not empty does not mean that nothing was."""
+
+    @property
+    def ok(self) -> bool:
+        """True where the models were found to agree, also in failing; False where that is unknown."""
+        return self.verdict in (Verdict.EQUAL, Verdict.CANNOT_RUN)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(case.seed for case in self.cases))
+
+    @property
+    def bindings(self) -> tuple[Binding, ...]:
+        found: list[Binding] = []
+        for case in self.cases:
+            if case.binding and case.binding not in found:
+                found.append(case.binding)
+        return tuple(found)
+
+    @property
+    def worst(self) -> Difference | None:
+        """The output that comes nearest to its tolerance, or exceeds it furthest."""
+        return max(self.outputs, key=lambda d: (not d.ok, _ratio(d)), default=None)
+
+    def __str__(self) -> str:
+        lines = [f"{self.verdict}: {self.reason}" if self.reason else str(self.verdict)]
+        if self.worst is not None:
+            lines[0] = f"{self.verdict}: {self.worst}" if not self.reason else lines[0]
+            lines.append(f"tolerance: {self.worst.why}")
+        lines += [f"run: {case}" for case in self.cases]
+        lines += [f"not compared: {what}" for what in self.skipped]
+        return "\n".join([*lines, *([f"oracle: {self.oracle}"] if self.oracle else [])])
+
+
+def _ratio(found: Difference) -> float:
+    return found.relative / found.tolerance if found.tolerance else found.relative
+
+
+# -- comparing ---------------------------------------------------------------------------------------------------------
+
+
+def compare(
+    original: Source,
+    optimized: Source,
+    *,
+    seeds: Sequence[int] = SEEDS,
+    bindings: Sequence[Binding] | None = None,
+    inputs: Feeds | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> Comparison:
+    """Run both models on the same inputs, one set of them per seed, and say whether all outputs agree.
+
+    `bindings` are sizes for open dims, used in turn; what they leave out is chosen. `inputs` are used in every case in
+    the place of made-up ones. Neither model is changed.
+
+    Raises:
+        UsageError: `inputs` or `bindings` do not fit the model, or onnxruntime is not installed.
+        ModelError: a model cannot be read.
+    """
+    advance = progress or (lambda _: None)
+    first, second = Runnable(original), Runnable(optimized)
+    before, reason = _agreed(samples.sketch(first.proto), samples.sketch(second.proto))
+    if reason:
+        return Comparison(Verdict.DIFFERENT, reason=reason)
+    plan = _plan(before, seeds, bindings or ({},), inputs or {})
+    if reason := _beyond(plan):
+        return Comparison(Verdict.SKIPPED, reason=reason)
+    oracle: Oracle = onnxruntime_unoptimized
+    try:
+        with _opened(first, before) as (oracle, session):
+            name, runs = session.name, _runs(session, plan, lambda part: advance(part / 2))
+    except FailedError as failed:
+        return _unloadable(failed, second)
+    except _RefusedError as refused:
+        return _unrunnable(refused, oracle, second)
+    cases = tuple(run.case for run in runs)
+    results = []
+    try:
+        with oracle(second) as session:
+            for number, run in enumerate(runs, 1):
+                results.append(session.run(run.feeds))
+                advance((1 + number / len(runs)) / 2)
+    except FailedError as failed:
+        return Comparison(Verdict.DIFFERENT, (), cases, name, f"the original runs, but the optimized model {failed}")
+    return _Judge(first, oracle, before).verdict(runs, results, name)
+
+
+def _agreed(before: Sketch, after: Sketch) -> tuple[Sketch, str]:
+    """The first model with the sizes that the second one fixes; or why the two cannot be called alike."""
+    if before.outputs != after.outputs:
+        return before, f"the outputs are called {_listed(before.outputs)} and {_listed(after.outputs)}"
+    own, other = ({given.name: given for given in model.inputs} for model in (before, after))
+    if missing := [given.name for given in before.required if given.name not in other]:
+        return before, f"the optimized model has no input {_listed(missing)}"
+    if missing := [given.name for given in after.required if given.name not in own]:
+        return before, f"the original has no input {_listed(missing)}"
+    fixed: dict[str, int] = {}
+    for name in own.keys() & other.keys():
+        if reason := _narrow(own[name], other[name], fixed):
+            return before, reason
+    return replace(before, inputs=tuple(_fixed(item, other.get(item.name), fixed) for item in before.inputs)), ""
+
+
+def _narrow(own: Input, other: Input, fixed: dict[str, int]) -> str:
+    """Note the sizes that the second model fixes; or say why its input cannot be fed the same."""
+    if (own.kind, own.dtype) != (other.kind, other.dtype):
+        return f"input '{own.name}' has the types {own} and {other}"
+    if own.shape is None or other.shape is None:
+        return ""
+    if len(own.shape) != len(other.shape):
+        return f"input '{own.name}' has the types {own} and {other}"
+    for mine, theirs in zip(own.shape, other.shape, strict=True):
+        if isinstance(mine, int) and isinstance(theirs, int) and mine != theirs:
+            return f"input '{own.name}' has the types {own} and {other}"
+        if isinstance(mine, str) and isinstance(theirs, int):
+            fixed[mine] = theirs
+    return ""
+
+
+def _fixed(own: Input, other: Input | None, sizes: Mapping[str, int]) -> Input:
+    """An input with the sizes that are fixed; with the other's shape where it has none."""
+    shape = own.shape if own.shape is not None or other is None else other.shape
+    if shape is not None:
+        shape = tuple(sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in shape)
+    return replace(own, shape=shape)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names) or "nothing"
+
+
+# -- running -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What the models are to be run on."""
+
+    model: Sketch
+    seeds: Sequence[int]
+    bindings: Sequence[Binding]
+    given: Feeds
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A case that the original accepted, and what it made of it."""
+
+    case: Case
+    feeds: Feeds
+    outputs: list[Any]
+
+    @property
+    def is_finite(self) -> bool:
+        leaves = (leaf for output in self.outputs for _, leaf in _leaves(output))
+        return all(np.isfinite(_numbers(leaf)).all() for leaf in leaves if leaf.dtype != object)
+
+
+def _plan(model: Sketch, seeds: Sequence[int], bindings: Sequence[Binding], given: Feeds) -> _Plan:
+    """Raises UsageError where the caller's sizes or inputs do not fit the model."""
+    known = {name for binding in samples.bindings(model.inputs, 0, {}) for name in binding}
+    for name in {name for binding in bindings for name in binding}:
+        if name not in known:
+            raise UsageError(f"the model has no open dim '{name}'; it has {_listed(sorted(known))}")
+    declared = {item.name: item for item in model.inputs}
+    own: dict[str, int] = {}
+    feeds: Feeds = {}
+    for name, value in given.items():
+        if name not in declared:
+            near = get_close_matches(name, declared, 1)
+            hint = f"; did you mean '{near[0]}'?" if near else f"; it has {_listed(declared)}"
+            raise UsageError(f"the model has no input '{name}'{hint}")
+        feeds[name] = _fitting(declared[name], value, own) if isinstance(value, np.ndarray) else value
+    return _Plan(model, seeds, tuple({**binding, **own} for binding in bindings), feeds)
+
+
+def _fitting(declared: Input, value: Array, sizes: dict[str, int]) -> Array:
+    """A given array as the model wants it; notes the sizes that it gives to open dims."""
+    here = f"input '{declared.name}' is {declared}, the given values are {value.dtype.name}{list(value.shape)}"
+    wanted = declared.dtype
+    if DType.of(value.dtype) is not wanted:
+        if not (wanted.is_float and value.dtype.kind == "f") and not (wanted.is_integer and value.dtype.kind in "iu"):
+            raise UsageError(here)
+        value = value.astype(wanted.numpy)
+    if declared.shape is None:
+        return value
+    if len(declared.shape) != value.ndim:
+        raise UsageError(here)
+    for dim, size in zip(declared.shape, value.shape, strict=True):
+        if size != (sizes.setdefault(dim, size) if isinstance(dim, str) else dim):
+            raise UsageError(here if isinstance(dim, int) else f"{here}: '{dim}' is {sizes[dim]} elsewhere")
+    return value
+
+
+def _beyond(plan: _Plan) -> str:
+    """Why no inputs can be made up."""
+    strange = [item.name for item in plan.model.required if item.kind == "unknown" and item.name not in plan.given]
+    return f"no values can be made up for {_listed(strange)}: the type is not a tensor's" if strange else ""
+
+
+@contextmanager
+def _opened(source: Runnable, model: Sketch) -> Iterator[tuple[Oracle, Session]]:
+    """The model in the first oracle that can load it; fails with what the first one says."""
+    oracles: list[Oracle] = [] if any(i.dtype in PACKED for i in model.inputs) else [onnxruntime_unoptimized]
+    oracles += [reference] if model.weight_bytes <= REFERENCE_LIMIT else []
+    failure = None
+    with ExitStack() as stack:
+        for oracle in oracles or [onnxruntime_unoptimized]:
+            try:
+                session = stack.enter_context(oracle(source))
+            except FailedError as failed:
+                failure = failure or failed
+                continue
+            yield oracle, session
+            return
+    assert failure is not None
+    raise failure
+
+
+def _runs(session: Session, plan: _Plan, advance: Callable[[float], None]) -> list[_Run]:
+    """One case per seed that the original accepts; the last feeds its overridable initializers, too."""
+    found: list[_Run] = []
+    for number, seed in enumerate(plan.seeds):
+        last = number == len(plan.seeds) - 1
+        overridden = sorted(session.overridable - plan.given.keys()) if last else []
+        found.append(_first_accepted(session, plan, number, seed, overridden))
+        advance((number + 1) / len(plan.seeds))
+    return found
+
+
+class _RefusedError(Exception):
+    """The original runs on none of the inputs; holds the first, and what it had against them."""
+
+    def __init__(self, feeds: Feeds, failure: FailedError) -> None:
+        super().__init__(str(failure))
+        self.feeds, self.failure = feeds, failure
+
+
+def _first_accepted(session: Session, plan: _Plan, number: int, seed: int, overridden: Sequence[str]) -> _Run:
+    """The first set of inputs that the original accepts; one with finite results if there is one."""
+    styles = (samples.WIDE, samples.NORMAL, samples.SMALL) if number % 2 else (samples.NORMAL, samples.SMALL)
+    refused: _RefusedError | None = None
+    for binding in samples.bindings(plan.model.inputs, number, plan.bindings[number % len(plan.bindings)]):
+        spare = None
+        for style in styles:
+            feeds = samples.feeds(plan.model, binding, seed=seed, style=style, given=plan.given)
+            feeds |= samples.overrides(plan.model, overridden, seed=seed, style=style)
+            try:
+                run = _Run(Case(seed, binding, style, tuple(overridden)), feeds, session.run(feeds))
+            except FailedError as failure:
+                refused = refused or _RefusedError(feeds, failure)
+                continue
+            if run.is_finite:
+                return run
+            spare = spare or run
+        if spare is not None:
+            return spare
+    assert refused is not None
+    raise refused
+
+
+def _unloadable(failed: FailedError, optimized: Runnable) -> Comparison:
+    """The verdict where no oracle can load the original."""
+    reason = f"the original {failed}"
+    if any(text in str(failed) for text in _NO_KERNEL):
+        return Comparison(Verdict.SKIPPED, reason=reason)
+    try:
+        with onnxruntime_unoptimized(optimized):
+            return Comparison(Verdict.SKIPPED, reason=f"{reason}; the optimized model can")
+    except FailedError as other:
+        return _both_failed(failed, other)
+
+
+_NO_KERNEL = ("is not a registered function/op", "Could not find an implementation", "No opset import for domain")
+"""How ONNX Runtime says that it does not know an operator: no defect of the model."""
+
+
+def _unrunnable(refused: _RefusedError, oracle: Oracle, optimized: Runnable) -> Comparison:
+    """The verdict where the original accepts no inputs."""
+    try:
+        with oracle(optimized) as session:
+            session.run(refused.feeds)
+    except FailedError as other:
+        return _both_failed(refused.failure, other)
+    return Comparison(Verdict.SKIPPED, reason=f"no inputs were found on which the original runs: it {refused.failure}")
+
+
+def _both_failed(failed: FailedError, other: FailedError) -> Comparison:
+    if failed.kind == other.kind:
+        return Comparison(Verdict.CANNOT_RUN, reason=f"neither model runs: the original {failed}")
+    return Comparison(Verdict.SKIPPED, reason=f"neither model runs: the original {failed}; the optimized one {other}")
+
+
+# -- judging -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """How far two results of one output are apart."""
+
+    absolute: float = 0.0
+    mean: float = 0.0
+    """The root of the mean square."""
+    scale: float = 0.0
+    """The largest finite magnitude in the first of them."""
+    problem: str = ""
+    """What is wrong where no number says it."""
+    dtype: str = ""
+    is_exact: bool = True
+    """Integers, bools, strings: no difference at all is allowed."""
+
+    def within(self, other: _Gap) -> bool:
+        """At most as far apart as two others are; a wrong type is never that."""
+        if self.problem and not other.problem:
+            return False
+        return "type" not in self.problem and self.absolute <= other.absolute and self.mean <= other.mean
+
+
+def _gap(before: Any, after: Any) -> _Gap:
+    """How far two values of an output are apart, over all tensors that they hold."""
+    left, right = list(_leaves(before)), list(_leaves(after))
+    if [place for place, _ in left] != [place for place, _ in right]:
+        return _Gap(inf, inf, problem=f"holds {len(right)} tensors, not {len(left)}")
+    gaps = [_array_gap(a, b) for (_, a), (_, b) in zip(left, right, strict=True)]
+    return max(gaps, key=lambda gap: (bool(gap.problem), gap.absolute), default=_Gap())
+
+
+def _leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Array]]:
+    """The tensors in a value, which may be a sequence, a map, or absent."""
+    match value:
+        case None:
+            return
+        case list():
+            for index, item in enumerate(value):
+                yield from _leaves(item, (*place, index))
+        case dict():
+            for key in sorted(value):
+                yield from _leaves(value[key], (*place, key))
+        case _:
+            yield place, np.asarray(value)
+
+
+def _array_gap(before: Array, after: Array) -> _Gap:
+    dtype = DType.of(before.dtype)
+    exact = not (dtype.is_float or before.dtype.kind == "c")
+    if DType.of(after.dtype) is not dtype:
+        return _Gap(inf, inf, problem=f"has the type {DType.of(after.dtype).name}, not {dtype.name}", dtype=dtype.name)
+    if before.shape != after.shape:
+        problem = f"has the shape {list(after.shape)}, not {list(before.shape)}"
+        return _Gap(inf, inf, problem=problem, dtype=dtype.name, is_exact=exact)
+    if dtype is DType.STRING:
+        wrong = int(np.sum(before != after))
+        problem = f"{wrong} of {before.size} strings differ" if wrong else ""
+        return _Gap(inf if wrong else 0.0, inf if wrong else 0.0, problem=problem, dtype=dtype.name)
+    a, b = _numbers(before), _numbers(after)
+    finite = np.isfinite(a)
+    strange = ~np.where(finite, np.isfinite(b), (a == b) | (np.isnan(a) & np.isnan(b)))
+    if strange.any():
+        problem = f"{int(strange.sum())} of {a.size} elements are NaN or infinite in one model only"
+        return _Gap(inf, inf, problem=problem, dtype=dtype.name, is_exact=exact)
+    distance, size = np.abs(a[finite] - b[finite]), np.abs(a[finite])
+    largest = float(distance.max(initial=0.0))
+    if exact and not largest and not np.array_equal(before, after):
+        largest = 1.0  # integers beyond 2^53
+    mean = float(np.sqrt(np.mean(distance**2))) if distance.size else 0.0
+    return _Gap(largest, mean, float(size.max(initial=0.0)), dtype=dtype.name, is_exact=exact)
+
+
+def _numbers(array: Array) -> Array:
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
+class _Judge:
+    """Weighs how far two models are apart against what rounding explains."""
+
+    def __init__(self, original: Runnable, oracle: Oracle, model: Sketch) -> None:
+        self.original, self.oracle, self.model = original, oracle, model
+        self.tolerance, self.why = tolerance(model)
+        self.moves: dict[int, list[_Gap]] = {}
+
+    def verdict(self, runs: Sequence[_Run], results: Sequence[list[Any]], oracle: str) -> Comparison:
+        random = _random_outputs(self.model)
+        found = []
+        for index, name in enumerate(self.model.outputs):
+            seen = []
+            for run, result in zip(runs, results, strict=True):
+                gap = _gap(run.outputs[index], result[index])
+                if name in random and not gap.problem:
+                    gap = replace(gap, absolute=0.0)
+                seen.append(self._difference(index, run, gap))
+            found.append(max(seen, key=lambda difference: (not difference.ok, _ratio(difference))))
+        verdict = Verdict.EQUAL if all(difference.ok for difference in found) else Verdict.DIFFERENT
+        skipped = tuple(f"the values of output '{name}', which depend on {op}" for name, op in random.items())
+        return Comparison(verdict, tuple(found), tuple(run.case for run in runs), oracle, skipped=skipped)
+
+    def _difference(self, index: int, run: _Run, gap: _Gap) -> Difference:
+        allowed, why = (0.0, "exact: no rounding is allowed") if gap.is_exact else (self.tolerance, self.why)
+        scale = max(gap.scale, 1.0 if gap.is_exact else FLOOR)
+        relative, detail = gap.absolute / scale, ""
+        ok = not gap.problem and relative <= allowed
+        if not ok and (moved := self._moved(run, index)) is not None and gap.within(moved):
+            ok, allowed = True, moved.absolute / scale
+            why = f"the original moves as far if its inputs change by {self.tolerance:.1g} of their size"
+        elif not ok:
+            numbers = f"differs by {gap.absolute:.3g} (relative {relative:.2g}, tolerance {allowed:.2g})"
+            detail = f"{gap.problem or numbers}, {run.case}"
+        return Difference(self.model.outputs[index], gap.dtype, gap.absolute, relative, allowed, why, ok, detail)
+
+    def _moved(self, run: _Run, index: int) -> _Gap | None:
+        """How far an output of the original moves if its inputs change by as little as the tolerance.
+
+        What an ill-conditioned model, or one that jumps, as rounding and TopK do, makes of such a change, it may also
+        make of another order of additions. None where there is nothing to change.
+        """
+        if run.case.seed not in self.moves:
+            changed = [samples.perturbed(run.feeds, self.tolerance, seed) for seed in (1, 2)]
+            self.moves[run.case.seed] = self._gaps(run, [feeds for feeds in changed if feeds is not None])
+        moves = self.moves[run.case.seed]
+        return moves[index] if moves else None
+
+    def _gaps(self, run: _Run, changed: Sequence[Feeds]) -> list[_Gap]:
+        """The largest gap at each output between the original on a case and on changed inputs; [] where it refuses."""
+        if not changed:
+            return []
+        try:
+            with self.oracle(self.original) as session:
+                trials = [
+                    [_gap(*pair) for pair in zip(run.outputs, session.run(feeds), strict=True)] for feeds in changed
+                ]
+        except FailedError:
+            return []
+        return [max(gaps, key=lambda gap: gap.mean) for gaps in zip(*trials, strict=True)]
+
+
+# -- tolerance ---------------------------------------------------------------------------------------------------------
+
+FLOOR = 1e-3
+"""An output that is smaller than this altogether is compared as if it were this large: it may well be noise."""
+ACCUMULATOR = 2.0**-23
+"""Sums of half-precision numbers are kept in single precision."""
+UNKNOWN_TERMS = 256
+"""Length that is assumed of a sum whose length no weight tells."""
+
+
+def tolerance(model: Sketch) -> tuple[float, str]:
+    """How far two equal models may be apart, relative to the largest magnitude of an output; and why.
+
+    Rewrites round elsewhere and add in another order. Each rounding to the coarsest float type in use errs by up to ε,
+    independently: √L of it over the L operators on the longest path. The sum of K terms errs by about √K of the
+    precision that it is kept in. L gets a few operators more for the approximations of exp, tanh and erf, and all of it
+    a factor of four: 4·(ε·√(16+L) + ε₃₂·√K). ONNX Runtime's own optimizations stay 3 to 50 times below it on the models
+    in `tests/fixtures`.
+    """
+    dtype = max(model.dtypes & _EPSILON.keys(), key=lambda d: _EPSILON[d], default=DType.FLOAT)
+    epsilon, length, terms = _EPSILON[dtype], _longest_path(model), _most_terms(model)
+    found = 4 * (epsilon * sqrt(16 + length) + min(epsilon, ACCUMULATOR) * sqrt(terms))
+    return found, (
+        f"4·(ε·√(16+L) + ε₃₂·√K) of the largest element: ε = {epsilon:.1e} ({dtype.name}),"
+        f" L = {length} operators in a row, K = {terms} terms in a sum"
+    )
+
+
+_EPSILON: Mapping[DType, float] = {
+    DType.BFLOAT16: 2.0**-7,
+    DType.FLOAT16: 2.0**-10,
+    DType.FLOAT: 2.0**-23,
+    DType.DOUBLE: 2.0**-52,
+}
+
+
+def _longest_path(model: Sketch) -> int:
+    depth: dict[str, int] = {}
+    for step in model.steps:
+        longest = 1 + max((depth.get(name, 0) for name in step.inputs), default=0)
+        depth.update(dict.fromkeys(step.outputs, longest))
+    return max(depth.values(), default=0)
+
+
+def _most_terms(model: Sketch) -> int:
+    """The number of terms in the longest sum, as the weights tell."""
+    terms = [_terms(step, [model.shapes.get(name) for name in step.inputs]) for step in model.steps]
+    return max(terms, default=1)
+
+
+def _terms(step: Step, shapes: Sequence[tuple[int, ...] | None]) -> int:
+    weight = shapes[1] if len(shapes) > 1 else None
+    match step.op:
+        case "MatMul" | "Gemm" if weight is not None and len(weight) >= 2:
+            transposed = any(a.name == "transB" and a.i for a in step.node.attribute)
+            return weight[-1 if transposed else -2]
+        case "Conv" if weight is not None:
+            return prod(weight[1:])
+        case "ConvTranspose" if weight is not None:
+            return prod(weight) // max(weight[1], 1)
+        case "LSTM" | "GRU" | "RNN" if weight is not None:
+            return weight[-1]
+        case "MatMul" | "Gemm" | "Conv" | "ConvTranspose" | "Einsum" | "Softmax" | "LayerNormalization":
+            return UNKNOWN_TERMS
+    return UNKNOWN_TERMS if step.op.startswith(("Reduce", "GlobalAverage", "CumSum", "LSTM", "GRU", "RNN")) else 1
+
+
+def _random_outputs(model: Sketch) -> dict[str, str]:
+    """The outputs that a random operator without a seed reaches, and the operator."""
+    reached: dict[str, str] = {}
+    for step in model.steps:
+        source = next((reached[name] for name in step.inputs if name in reached), None)
+        source = step.op if source is None and _is_random(step) else source
+        if source is not None:
+            reached.update(dict.fromkeys(step.outputs, source))
+    return {name: reached[name] for name in model.outputs if name in reached}
+
+
+def _is_random(step: Step) -> bool:
+    if any(attribute.name == "seed" for attribute in step.node.attribute):
+        return False
+    return step.op in RANDOM or (step.op == "Dropout" and len(step.inputs) > 2 and bool(step.inputs[2]))
+
+
+# -- naming the culprit ------------------------------------------------------------------------------------------------
+
+
+def bisect(count: int, agrees: Callable[[int], bool]) -> int:
+    """The index of the first of `count` steps after which the models differ, by binary search.
+
+    `agrees(n)` says whether the model after the first n steps agrees with the original; it is taken for granted that
+    it does after none and does not after all.
+    """
+    good, bad = 0, count
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if agrees(middle) else (good, middle)
+    return good
+
+
+def region_models(graph: Graph, patch: Patch) -> tuple[ModelProto, ModelProto]:
+    """What a patch takes out and what it puts in, as two models of the same inputs and outputs.
+
+    For models that cannot be run as a whole. `graph` may be as it was before the patch or as it is after it. The
+    outputs are the values that the readers which stay read before and after; constants are read only here.
+
+    Raises:
+        ModelError: the type of a value at the border is not known.
+    """
+    pairs = _replaced(patch)
+    wanted = [old for old, _ in pairs], [new for _, new in pairs]
+    sides = [_needed(nodes, values) for nodes, values in zip((patch.before, patch.after), wanted, strict=True)]
+    border = list(dict.fromkeys(value for _, values in sides for value in values))
+    types = tuple(patch.before.get(old.vertex, graph[old.vertex]).types[old.output] for old, _ in pairs)
+    first, second = (
+        _region(graph, [(vertex, nodes[vertex]) for vertex in vertices], border, values, types)
+        for nodes, (vertices, _), values in zip((patch.before, patch.after), sides, wanted, strict=True)
+    )
+    return first, second
+
+
+def _replaced(patch: Patch) -> list[tuple[Value, Value]]:
+    """The values that what stays read before, with those that it reads after the patch."""
+    pairs = [] if patch.outputs is None else list(zip(*patch.outputs, strict=True))
+    for vertex in patch.before.keys() & patch.after.keys():
+        old, new = patch.before[vertex], patch.after[vertex]
+        if _same_operation(old, new):
+            pairs += [(a, b) for a, b in zip(old.operands, new.operands, strict=True)]
+        else:
+            pairs += [(value, value) for i, name in enumerate(old.names) if name for value in [Value(vertex, i)]]
+    changed = patch.before.keys() | patch.after.keys()
+    return [pair for pair in dict.fromkeys(pairs) if pair[0] != pair[1] or pair[0].vertex in changed]
+
+
+def _same_operation(old: Node, new: Node) -> bool:
+    present = [[value is None for value in node.inputs] for node in (old, new)]
+    same = (old.op, old.domain, old.version) == (new.op, new.domain, new.version) and old.attrs == new.attrs
+    return same and present[0] == present[1] and len(old.captures) == len(new.captures) and not old.is_internal
+
+
+def _needed(nodes: Mapping[int, Node], wanted: Sequence[Value]) -> tuple[list[int], list[Value]]:
+    """The vertices among `nodes` that some values depend on, producers first, and the values from elsewhere."""
+    order: dict[int, None] = {}
+    border: dict[Value, None] = {}
+    stack = [(value, False) for value in reversed(wanted)]
+    while stack:
+        value, done = stack.pop()
+        if done:
+            order[value.vertex] = None
+        elif value.vertex not in nodes:
+            border[value] = None
+        elif value.vertex not in order:
+            stack.append((value, True))
+            stack += [(operand, False) for operand in nodes[value.vertex].operands]
+    return list(order), list(border)
+
+
+def _region(
+    graph: Graph,
+    nodes: Sequence[tuple[int, Node]],
+    border: Sequence[Value],
+    outputs: Sequence[Value],
+    types: tuple[Type | None, ...],
+) -> ModelProto:
+    """A model of its own that computes `outputs` from the values in `border` by `nodes`."""
+    region = Graph("region", graph.opsets)
+    known: dict[Value, Value] = {}
+    inputs: list[Type] = []
+    for value in border:
+        node, type_ = graph[value.vertex], graph.type(value)
+        constant = graph.constant(value) or _constant_shape(graph, value)
+        name = region.new_name(node.names[value.output])
+        if constant is not None:
+            made = Tensor.of(constant.numpy()) if isinstance(constant.source, External) else constant
+            known[value] = Value(region.add(Node(CONSTANT, (), (name,), (type_,), domain=INTERNAL, data=made)))
+            continue
+        if type_ is None or (isinstance(type_, TensorType) and type_.dtype is DType.UNDEFINED):
+            raise ModelError(f"the type of '{name}' is not known")
+        known[value] = Value(region.add(Node(INPUT, (), (name,), (type_,), domain=INTERNAL)))
+        region.inputs.append(known[value].vertex)
+        inputs.append(type_)
+    for vertex, node in nodes:
+        place = region.add(node.reading(known))
+        known |= {Value(vertex, index): Value(place, index) for index in range(len(node.names))}
+    region.outputs = tuple(known[value] for value in outputs)
+    region.output_names = tuple(region.new_name(f"output_{index}") for index in range(len(outputs)))
+    region.output_types = types
+    shell = ModelProto(ir_version=10)
+    for domain, version in graph.opsets.items():
+        shell.opset_import.add(domain=domain, version=version)
+    proto = onnx_io.to_proto(onnx_io.Model(region, shell))
+    for declared, type_ in zip(proto.graph.input, inputs, strict=True):
+        declared.type.CopyFrom(type_to_proto(type_, anonymous=True))
+        for dim in declared.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.dim_param = dim.dim_param.replace("?", "unknown_")  # so that formulas of it can be read
+    return proto
+
+
+def _constant_shape(graph: Graph, value: Value) -> Tensor | None:
+    """A vector of sizes as a constant, where all of them are known: made-up ones would fit nothing."""
+    contents, type_ = graph.known_contents(value), graph.tensor_type(value)
+    if contents is None or type_ is None or not all(isinstance(size, int) for size in contents):
+        return None
+    array = np.array(contents, type_.dtype.numpy)
+    return Tensor.of(array.reshape(()) if type_.shape == () else array)
