@@ -338,6 +338,8 @@ class _Draft:
         if (app.op in _CONVS and not _channels_fit(context)) or (app.op in _WINDOWS and not _windows_fit(context)):
             raise _Misfit("channels and groups do not agree, or the kernel does not fit")
         self._infer(context)
+        if app.op == "Gemm" and len(inputs) > 2 and not _broadcasts(inputs[2], self.shapes[app]):
+            raise _Misfit("the third operand of Gemm does not broadcast to the result")
 
     def _attribute(self, context: _Context, name: str, value: Term) -> Any:
         if isinstance(value, Var):
@@ -605,6 +607,12 @@ def _channels_fit(context: _Context) -> bool:
         channels, outputs = outputs, channels
     bias = context.inputs[2] if len(context.inputs) > 2 else None
     return context.shape[1] == channels and weights[0] % group == 0 and bias in (None, (outputs,))
+
+
+def _broadcasts(shape: Shape | None, target: Shape | None) -> bool:
+    if shape is None or target is None or len(shape) > len(target):
+        return False
+    return all(a in (1, b) for a, b in zip(reversed(shape), reversed(target), strict=False))
 
 
 def _kernel(context: _Context) -> Shape:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphopt.rule import Rule
-from graphopt.rules import convolution
+from graphopt.rules import convolution, linear
 
-RULES: tuple[Rule, ...] = (*convolution.RULES,)
+RULES: tuple[Rule, ...] = (*convolution.RULES, *linear.RULES)
 """Rules that make a model simpler wherever they match."""

@@ -43,7 +43,7 @@ class Normalization(NamedTuple):
     """A batch normalization by constants: x -> x * factor + shift, with one number for each channel."""
 
     scale: Var
-    beta: Var
+    offset: Var
     mean: Var
     variance: Var
 
@@ -60,9 +60,9 @@ class Normalization(NamedTuple):
 
     @property
     def shift(self) -> App:
-        return self.beta - self.mean * self.factor
+        return self.offset - self.mean * self.factor
 
 
 def normalization(channels: str) -> Normalization:
     """A batch normalization whose channels are the axis of this name."""
-    return Normalization(*(const(name, channels) for name in ("scale", "beta", "mean", "variance")))
+    return Normalization(*(const(name, channels) for name in ("scale", "offset", "mean", "variance")))

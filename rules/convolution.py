@@ -54,7 +54,7 @@ AFTER_CONV = (
     Rule(
         "fuse_bn_into_conv",
         bn.apply(op.Conv(x, w, b, rest)),
-        op.Conv(x, w * along(bn.factor, "M 1 1*k"), (b - bn.mean) * bn.factor + bn.beta, rest),
+        op.Conv(x, w * along(bn.factor, "M 1 1*k"), (b - bn.mean) * bn.factor + bn.offset, rest),
         when=bn.uniform(x),
         why="A batch normalization after a convolution is folded into its weights and bias.",
     ),
@@ -67,7 +67,8 @@ per_channel = const("c", "C 1*k")
 bn_in = normalization("C")
 pads, auto_pad = integers("pads"), string("auto_pad")
 unpadded = (fn.eq(pads, 0), fn.either(fn.eq(auto_pad, "NOTSET"), fn.eq(auto_pad, "VALID")))
-padding, no_padding = {"pads": pads, "auto_pad": auto_pad}, {"pads": pads, "auto_pad": "NOTSET"}
+padding: dict[str, Operand] = {"pads": pads, "auto_pad": auto_pad}
+no_padding: dict[str, Operand] = {"pads": pads, "auto_pad": "NOTSET"}
 
 
 def seen(weights: Var, shift: Term) -> App:
@@ -178,7 +179,7 @@ CONV_TRANSPOSE = (
         "fuse_bn_into_conv_transpose",
         bn_out.apply(op.ConvTranspose(x, wt, bt, rest, group=1)),
         op.ConvTranspose(
-            x, wt * along(bn_out.factor, "O 1*k"), (bt - bn_out.mean) * bn_out.factor + bn_out.beta, rest, group=1
+            x, wt * along(bn_out.factor, "O 1*k"), (bt - bn_out.mean) * bn_out.factor + bn_out.offset, rest, group=1
         ),
         when=bn_out.uniform(x),
         why="A batch normalization after a transposed convolution is folded into its weights and bias.",
@@ -186,7 +187,7 @@ CONV_TRANSPOSE = (
     Rule(
         "fuse_bn_into_grouped_conv_transpose",
         bn.apply(op.ConvTranspose(x, wt, b, rest, group=g)),
-        op.ConvTranspose(x, wt * by_group(bn.factor, "C", "O"), (b - bn.mean) * bn.factor + bn.beta, rest, group=g),
+        op.ConvTranspose(x, wt * by_group(bn.factor, "C", "O"), (b - bn.mean) * bn.factor + bn.offset, rest, group=g),
         when=(*grouped, *bn.uniform(x)),
         why="A batch normalization after a grouped transposed convolution is folded into its weights and bias.",
     ),

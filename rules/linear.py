@@ -1,0 +1,414 @@
+"""MatMul, Gemm and Einsum: constants beside them go into their weights and bias, and simpler operators replace them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, real, tensor
+from graphopt.rules.affine import AFFINE, SCALINGS, SHIFTS, normalization
+from graphopt.term import App, Term, Var
+from graphopt.types import DType
+
+# Axes: *b batch, M rows, K contracted, N columns.
+x, w = tensor("x", "*b M K"), const("w", "K N")
+c, d = const("c", "N"), const("d", "N")
+before = const("c", "K")
+bn, bn_in = normalization("N"), normalization("K")
+rest = attributes("rest")
+
+
+def column(value: Term, size: str) -> App:
+    """A constant as a column: one number for each row."""
+    return op.Reshape(value, fn.sizes(f"{size} 1"))
+
+
+def is_float(hole: Var) -> Term:
+    return fn.is_float(fn.dtype(hole))
+
+
+def runs_as_gemm(hole: Var) -> Term:
+    """Gemm is fast for these; in half precision runtimes lack it where they have MatMul, or convert all operands."""
+    return fn.among(fn.dtype(hole), (int(DType.FLOAT), int(DType.DOUBLE)))
+
+
+# -- MatMul --------------------------------------------------------------------------------------------------------
+
+left_weights, right, per_row = const("w", "M K"), tensor("x", "*b K N"), const("c", "M 1")
+
+MATMUL = (
+    *(
+        Rule(
+            f"fuse_{this.name}_into_matmul",
+            this.apply(x @ w, c),
+            x @ this.weights(w, c),
+            when=(is_float(x), *this.when(c)),
+            why=f"After a product with weights, {this.what} per column goes into the weights.",
+        )
+        for this in SCALINGS
+    ),
+    *(
+        Rule(
+            f"fuse_{this.name}_into_left_matmul",
+            this.apply(left_weights @ right, per_row),
+            this.weights(left_weights, per_row) @ right,
+            when=(is_float(right), *this.when(per_row)),
+            why=f"After a product of weights with a value, {this.what} per row goes into the weights.",
+        )
+        for this in SCALINGS
+    ),
+    *(
+        Rule(
+            f"fuse_{this.name}_before_matmul",
+            this.apply(x, before) @ w,
+            x @ this.weights(w, column(before, "K")),
+            when=(is_float(x), *this.when(before)),
+            why=f"Before a product with weights, {this.what} per row of the weights goes into them.",
+        )
+        for this in SCALINGS
+    ),
+    *(
+        Rule(
+            f"fuse_{this.name}_before_matmul_add",
+            (this.apply(x, before) @ w) + d,
+            (x @ this.weights(w, before)) + (op.Sub if this.name == "sub" else op.Add)(d, before @ w),
+            when=is_float(x),
+            why=f"Before a product with weights, {this.what} goes through it into the shift that follows.",
+        )
+        for this in SHIFTS
+    ),
+)
+
+rows, columns = tensor("x", "M K"), tensor("w", "K N")
+
+TO_GEMM = (
+    Rule(
+        "fuse_matmul_add_bias_into_gemm",
+        (rows @ columns) + c,
+        op.Gemm(rows, columns, c),
+        when=runs_as_gemm(rows),
+        why="A product of matrices and a bias are one operator.",
+    ),
+    Rule(
+        "fuse_matmul_add_into_gemm",
+        (rows @ columns) + tensor("t", "M N"),
+        op.Gemm(rows, columns, tensor("t", "M N")),
+        when=runs_as_gemm(rows),
+        why="A product of matrices and a sum with a third are one operator.",
+    ),
+    Rule(
+        "fuse_bn_into_matmul",
+        bn.apply(rows @ w),
+        op.Gemm(rows, w * bn.factor, bn.shift),
+        when=(runs_as_gemm(rows), *bn.uniform(rows)),
+        why="A batch normalization after a product with weights is folded into them and a bias.",
+    ),
+    Rule(
+        "fuse_bn_before_matmul",
+        bn_in.apply(rows) @ w,
+        op.Gemm(rows, w * column(bn_in.factor, "K"), bn_in.shift @ w),
+        when=(runs_as_gemm(rows), *bn_in.uniform(rows)),
+        why="A batch normalization before a product with weights is folded into them and a bias.",
+    ),
+    Rule(
+        "fuse_transpose_into_left_of_matmul",
+        op.Transpose(tensor("x", "K M"), perm=(1, 0)) @ columns,
+        op.Gemm(tensor("x", "K M"), columns, transA=1),
+        when=runs_as_gemm(columns),
+        why="Gemm reads its left operand transposed at no cost.",
+    ),
+    Rule(
+        "fuse_transpose_into_right_of_matmul",
+        rows @ op.Transpose(tensor("w", "N K"), perm=(1, 0)),
+        op.Gemm(rows, tensor("w", "N K"), transB=1),
+        when=runs_as_gemm(rows),
+        why="Gemm reads its right operand transposed at no cost.",
+    ),
+)
+
+# -- Gemm ----------------------------------------------------------------------------------------------------------
+
+b = const("b", "N", default=0)
+alpha, beta = real("alpha"), real("beta")
+any_rows = tensor("x", "_ _")
+
+
+class _Weights(NamedTuple):
+    """The two ways in which Gemm holds its weights: the attribute, the hole, and constants beside its two axes."""
+
+    suffix: str
+    transposed: int
+    hole: Var
+    by_column: Callable[[Term], Term]
+    by_row: Callable[[Term], Term]
+    product: Callable[[Term], App]
+    """A row vector times the weights."""
+
+
+_plain, _flipped = const("w", "K N"), const("w", "N K")
+WEIGHTS = (
+    _Weights("", 0, _plain, lambda v: v, lambda v: column(v, "K"), lambda v: v @ _plain),
+    _Weights("_transposed", 1, _flipped, lambda v: column(v, "N"), lambda v: v, lambda v: _flipped @ v),
+)
+
+GEMM = (
+    *(
+        Rule(
+            f"fuse_{this.name}_into_gemm{held.suffix}",
+            this.apply(op.Gemm(any_rows, held.hole, b, rest, transB=held.transposed), c),
+            op.Gemm(
+                any_rows,
+                this.weights(held.hole, held.by_column(c)),
+                this.bias(b, c),
+                rest,
+                transB=held.transposed,
+            ),
+            when=(is_float(any_rows), *this.when(c)),
+            why=f"After a Gemm, {this.what} per column goes into its weights and bias.",
+        )
+        for this in SCALINGS
+        for held in WEIGHTS
+    ),
+    *(
+        Rule(
+            f"fuse_{this.name}_into_gemm{held.suffix}",
+            this.apply(op.Gemm(any_rows, held.hole, b, rest, beta=beta, transB=held.transposed), c),
+            op.Gemm(
+                any_rows,
+                this.weights(held.hole, held.by_column(c)),
+                this.bias(b * beta, c),
+                rest,
+                beta=1.0,
+                transB=held.transposed,
+            ),
+            when=is_float(any_rows),
+            why=f"After a Gemm, {this.what} per column goes into its bias.",
+        )
+        for this in SHIFTS
+        for held in WEIGHTS
+    ),
+    *(
+        Rule(
+            f"fuse_{this.name}_before_gemm{held.suffix}",
+            op.Gemm(this.apply(rows, before), held.hole, b, rest, transA=0, transB=held.transposed),
+            op.Gemm(rows, this.weights(held.hole, held.by_row(before)), b, rest, transA=0, transB=held.transposed),
+            when=(is_float(rows), *this.when(before)),
+            why=f"Before a Gemm, {this.what} goes into its weights.",
+        )
+        for this in SCALINGS
+        for held in WEIGHTS
+    ),
+    *(
+        Rule(
+            f"fuse_{this.name}_before_gemm{held.suffix}",
+            op.Gemm(this.apply(rows, before), held.hole, b, alpha=alpha, beta=beta, transB=held.transposed),
+            op.Gemm(
+                rows,
+                this.weights(held.hole, before),
+                (op.Sub if this.name == "sub" else op.Add)(b * beta, held.product(before) * alpha),
+                alpha=alpha,
+                beta=1.0,
+                transB=held.transposed,
+            ),
+            when=is_float(rows),
+            why=f"Before a Gemm, {this.what} goes through its weights into its bias.",
+        )
+        for this in SHIFTS
+        for held in WEIGHTS
+    ),
+    *(
+        Rule(
+            f"fuse_bn_into_gemm{held.suffix}",
+            bn.apply(op.Gemm(any_rows, held.hole, b, rest, beta=beta, transB=held.transposed)),
+            op.Gemm(
+                any_rows,
+                held.hole * held.by_column(bn.factor),
+                (b * beta - bn.mean) * bn.factor + bn.offset,
+                rest,
+                beta=1.0,
+                transB=held.transposed,
+            ),
+            when=bn.uniform(any_rows),
+            why="A batch normalization after a Gemm is folded into its weights and bias.",
+        )
+        for held in WEIGHTS
+    ),
+    *(
+        Rule(
+            f"fuse_bn_before_gemm{held.suffix}",
+            op.Gemm(bn_in.apply(rows), held.hole, b, alpha=alpha, beta=beta, transB=held.transposed),
+            op.Gemm(
+                rows,
+                held.hole * held.by_row(bn_in.factor),
+                b * beta + held.product(bn_in.shift) * alpha,
+                alpha=alpha,
+                beta=1.0,
+                transB=held.transposed,
+            ),
+            when=bn_in.uniform(rows),
+            why="A batch normalization before a Gemm is folded into its weights and bias.",
+        )
+        for held in WEIGHTS
+    ),
+    *(
+        Rule(
+            f"fuse_add_of_matrix_into_gemm{suffix}",
+            op.Gemm(rows, weights, rest, transA=0, transB=transposed, beta=beta) + tensor("t", "M N"),
+            op.Gemm(rows, weights, tensor("t", "M N"), rest, transA=0, transB=transposed, beta=1.0),
+            when=is_float(rows),
+            why="A Gemm without a third operand adds one at little cost.",
+        )
+        for suffix, transposed, weights in (("", 0, columns), ("_transposed", 1, tensor("w", "N K")))
+    ),
+)
+
+trans = integer("trans")
+flag = fn.either(fn.eq(trans, 0), fn.eq(trans, 1))
+left, third = tensor("x", "_ _"), tensor("c")
+
+TRANSPOSES = tuple(
+    rule
+    for suffix, bias in (("", ()), ("_with_bias", (third,)))
+    for rule in (
+        Rule(
+            f"fuse_transpose_into_gemm_left{suffix}",
+            op.Gemm(op.Transpose(left, perm=(1, 0)), tensor("w"), *bias, rest, transA=trans),
+            op.Gemm(left, tensor("w"), *bias, rest, transA=fn.sub(1, trans)),
+            when=flag,
+            why="Gemm reads its left operand transposed at no cost.",
+        ),
+        Rule(
+            f"fuse_transpose_into_gemm_right{suffix}",
+            op.Gemm(left, op.Transpose(tensor("w", "_ _"), perm=(1, 0)), *bias, rest, transB=trans),
+            op.Gemm(left, tensor("w", "_ _"), *bias, rest, transB=fn.sub(1, trans)),
+            when=flag,
+            why="Gemm reads its right operand transposed at no cost.",
+        ),
+    )
+)
+
+# -- through a Reshape that keeps the columns ----------------------------------------------------------------------
+
+shape = integers("shape")
+keeps_columns = fn.eq(fn.item(shape, -1), fn.size("N"))
+
+RESHAPED = tuple(
+    Rule(
+        f"fuse_{this.name}_into_reshaped_gemm{held.suffix}",
+        this.apply(op.Reshape(op.Gemm(any_rows, held.hole, b, rest, beta=beta, transB=held.transposed), shape), c),
+        op.Reshape(
+            op.Gemm(
+                any_rows,
+                this.weights(held.hole, held.by_column(c)),
+                this.bias(b * beta, c),
+                rest,
+                beta=1.0,
+                transB=held.transposed,
+            ),
+            shape,
+        ),
+        when=(is_float(any_rows), keeps_columns, *this.when(c)),
+        why=f"After a Gemm whose result is reshaped but for its columns, {this.what} goes into its weights and bias.",
+    )
+    for this in AFFINE
+    for held in WEIGHTS
+)
+
+# -- Einsum: letters are named in the order in which they appear ---------------------------------------------------
+
+
+def transposed(operand: Term, *perm: int) -> App:
+    return op.Transpose(operand, perm=perm)
+
+
+def operands(equation: str) -> list[Var]:
+    """The operands of an equation, with an axis for each letter: Einsum itself would let sizes of 1 broadcast."""
+    terms = equation.partition("->")[0].split(",")
+    return [tensor(name, " ".join(letters.upper())) for name, letters in zip("xy", terms, strict=False)]
+
+
+PRODUCTS: Mapping[str, Callable[[Term, Term], App]] = {
+    # matrices and stacks of them
+    "ab,bc->ac": lambda x, y: x @ y,
+    "ab,cb->ac": lambda x, y: x @ transposed(y, 1, 0),
+    "ab,ac->bc": lambda x, y: transposed(x, 1, 0) @ y,
+    "abc,cd->abd": lambda x, y: x @ y,
+    "abc,dc->abd": lambda x, y: x @ transposed(y, 1, 0),
+    "abcd,de->abce": lambda x, y: x @ y,
+    "abcd,ed->abce": lambda x, y: x @ transposed(y, 1, 0),
+    "abc,acd->abd": lambda x, y: x @ y,
+    "abc,adc->abd": lambda x, y: x @ transposed(y, 0, 2, 1),
+    "abc,abd->acd": lambda x, y: transposed(x, 0, 2, 1) @ y,
+    "abcd,abde->abce": lambda x, y: x @ y,
+    "abcd,abed->abce": lambda x, y: x @ transposed(y, 0, 1, 3, 2),
+    "abcd,abce->abde": lambda x, y: transposed(x, 0, 1, 3, 2) @ y,
+    # attention with the heads behind the sequence: scores, then the weighted sum
+    "abcd,aecd->acbe": lambda x, y: transposed(x, 0, 2, 1, 3) @ transposed(y, 0, 2, 3, 1),
+    "abcd,adbe->acbe": lambda x, y: transposed(x @ transposed(y, 0, 2, 1, 3), 0, 2, 1, 3),
+}
+TRANSPOSITIONS: Mapping[str, tuple[int, ...]] = {
+    "ab->ba": (1, 0),
+    "abc->acb": (0, 2, 1),
+    "abc->bac": (1, 0, 2),
+    "abcd->abdc": (0, 1, 3, 2),
+    "abcd->acbd": (0, 2, 1, 3),
+    "abcd->acdb": (0, 2, 3, 1),
+    "abcd->adbc": (0, 3, 1, 2),
+}
+
+
+def _spelt(equation: str) -> str:
+    return equation.replace(",", "_").replace("->", "_to_")
+
+
+heads_in, heads_out = const("y", "C H D"), const("y", "H D E")
+tokens, per_head = tensor("x", "A B C"), tensor("x", "A B H D")
+
+EINSUM = (
+    *(
+        Rule(
+            f"replace_einsum_{_spelt(equation)}",
+            op.Einsum(*operands(equation), equation=equation),
+            product(*operands(equation)),
+            when=is_float(operands(equation)[0]),
+            why="MatMul and Transpose have faster kernels than Einsum, and are fused further.",
+        )
+        for equation, product in PRODUCTS.items()
+    ),
+    *(
+        Rule(
+            f"replace_einsum_{_spelt(equation)}",
+            op.Einsum(*operands(equation), equation=equation),
+            transposed(operands(equation)[0], *perm),
+            why="An Einsum that only moves axes is a Transpose.",
+        )
+        for equation, perm in TRANSPOSITIONS.items()
+    ),
+    Rule(
+        "replace_einsum_a_b_to_ab",
+        op.Einsum(tensor("x", "A"), tensor("y", "B"), equation="a,b->ab"),
+        op.Unsqueeze(tensor("x", "A"), (1,)) * tensor("y", "B"),
+        when=is_float(tensor("x", "A")),
+        why="An outer product is a broadcast multiplication.",
+    ),
+    Rule(
+        "replace_einsum_abc_cde_to_abde",
+        op.Einsum(tokens, heads_in, equation="abc,cde->abde"),
+        op.Reshape(
+            tokens @ op.Reshape(heads_in, fn.join(fn.size("C"), fn.mul(fn.size("H"), fn.size("D")))),
+            fn.join((0, 0), fn.sizes("H D")),
+        ),
+        when=is_float(tokens),
+        why="A projection onto several heads is one product with flattened weights.",
+    ),
+    Rule(
+        "replace_einsum_abcd_cde_to_abe",
+        op.Einsum(per_head, heads_out, equation="abcd,cde->abe"),
+        op.Reshape(per_head, fn.join((0, 0), fn.mul(fn.size("H"), fn.size("D"))))
+        @ op.Reshape(heads_out, fn.join(fn.mul(fn.size("H"), fn.size("D")), fn.size("E"))),
+        when=is_float(per_head),
+        why="A projection from several heads is one product with flattened weights.",
+    ),
+)
+
+RULES = (*MATMUL, *TO_GEMM, *GEMM, *TRANSPOSES, *RESHAPED, *EINSUM)
