@@ -34,6 +34,8 @@ WHOLE_LIMIT = 1_500_000_000
 """Bytes of weights above which `optimize` checks each changed region instead of the whole model."""
 REFERENCE_LIMIT = 100_000_000
 """Bytes of weights above which `onnx.reference` is not tried: it is orders of magnitude slower."""
+PERTURB_LIMIT = 500_000_000
+"""Bytes of weights above which only the inputs are changed when a model's steadiness is measured."""
 SEEDS = (0, 1, 2)
 
 # -- the verdict -------------------------------------------------------------------------------------------------------
@@ -413,10 +415,10 @@ class _Gap:
     """Integers, bools, strings: no difference at all is allowed."""
 
     def within(self, other: _Gap) -> bool:
-        """At most as far apart as two others are; a wrong type is never that."""
-        if self.problem and not other.problem:
+        """At most as far apart as two others are, and in the same way; a wrong type is never that."""
+        if bool(self.problem) != bool(other.problem) or "type" in self.problem:
             return False
-        return "type" not in self.problem and self.absolute <= other.absolute and self.mean <= other.mean
+        return self.absolute <= other.absolute and self.mean <= other.mean
 
 
 def _gap(before: Any, after: Any) -> _Gap:
@@ -479,7 +481,7 @@ class _Judge:
     def __init__(self, original: Runnable, oracle: Oracle, model: Sketch) -> None:
         self.original, self.oracle, self.model = original, oracle, model
         self.tolerance, self.why = tolerance(model)
-        self.moves: dict[int, list[_Gap]] = {}
+        self.moves: dict[int, list[list[_Gap]]] = {}
 
     def verdict(self, runs: Sequence[_Run], results: Sequence[list[Any]], oracle: str) -> Comparison:
         random = _random_outputs(self.model)
@@ -503,36 +505,37 @@ class _Judge:
         ok = not gap.problem and relative <= allowed
         if not ok and (moved := self._moved(run, index)) is not None and gap.within(moved):
             ok, allowed = True, moved.absolute / scale
-            why = f"the original moves as far if its inputs change by {self.tolerance:.1g} of their size"
+            why = f"the original moves as far if inputs and weights change by {self.tolerance:.1g} of their size"
         elif not ok:
             numbers = f"differs by {gap.absolute:.3g} (relative {relative:.2g}, tolerance {allowed:.2g})"
             detail = f"{gap.problem or numbers}, {run.case}"
         return Difference(self.model.outputs[index], gap.dtype, gap.absolute, relative, allowed, why, ok, detail)
 
     def _moved(self, run: _Run, index: int) -> _Gap | None:
-        """How far an output of the original moves if its inputs change by as little as the tolerance.
+        """How far an output of the original moves if its inputs and weights change by as little as the tolerance.
 
         What an ill-conditioned model, or one that jumps, as rounding and TopK do, makes of such a change, it may also
-        make of another order of additions. None where there is nothing to change.
+        make of another order of additions. None where it refuses the changed inputs.
         """
         if run.case.seed not in self.moves:
-            changed = [samples.perturbed(run.feeds, self.tolerance, seed) for seed in (1, 2)]
-            self.moves[run.case.seed] = self._gaps(run, [feeds for feeds in changed if feeds is not None])
-        moves = self.moves[run.case.seed]
-        return moves[index] if moves else None
+            self.moves[run.case.seed] = self._trials(run)
+        trials = self.moves[run.case.seed]
+        return max((trial[index] for trial in trials), key=lambda gap: (not gap.problem, gap.mean), default=None)
 
-    def _gaps(self, run: _Run, changed: Sequence[Feeds]) -> list[_Gap]:
-        """The largest gap at each output between the original on a case and on changed inputs; [] where it refuses."""
-        if not changed:
-            return []
-        try:
-            with self.oracle(self.original) as session:
-                trials = [
-                    [_gap(*pair) for pair in zip(run.outputs, session.run(feeds), strict=True)] for feeds in changed
-                ]
-        except FailedError:
-            return []
-        return [max(gaps, key=lambda gap: gap.mean) for gaps in zip(*trials, strict=True)]
+    def _trials(self, run: _Run) -> list[list[_Gap]]:
+        trials = []
+        for seed in (1, 2):
+            feeds = samples.perturbed(run.feeds, self.tolerance, seed)
+            model = self.original
+            if self.model.weight_bytes <= PERTURB_LIMIT:
+                model = model.perturbed(self.tolerance, seed)
+            try:
+                with self.oracle(model) as session:
+                    outputs = session.run(feeds)
+            except FailedError:
+                continue
+            trials.append([_gap(*pair) for pair in zip(run.outputs, outputs, strict=True)])
+        return trials
 
 
 # -- tolerance ---------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from math import prod
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -45,6 +46,22 @@ class Runnable:
         else:
             self.proto, folder = onnx_io.as_proto(source)
             self.folder = Path(folder) if folder else None
+
+    def perturbed(self, amount: float, seed: int) -> Runnable:
+        """The model with every float weight changed by up to `amount` of its size; numbers, such as exponents, stay."""
+        proto = ModelProto()
+        proto.CopyFrom(self.proto)
+        copy = Runnable(proto)
+        copy.folder = self.folder if self.path is None else self.path.parent
+        for tensor in proto.graph.initializer:
+            if tensor.data_type in _PERTURBED and prod(tensor.dims) > 1:
+                array = numpy_helper.to_array(tensor, str(copy.folder or ""))
+                changed = samples.jittered(array, amount, seed, tensor.name)
+                tensor.CopyFrom(numpy_helper.from_array(changed, tensor.name))
+        return copy
+
+
+_PERTURBED = {DType.FLOAT, DType.DOUBLE, DType.FLOAT16, DType.BFLOAT16}
 
 
 class FailedError(Exception):

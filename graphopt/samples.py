@@ -228,7 +228,6 @@ ROLES: Mapping[tuple[str, int], str] = {
     ("Upsample", 1): "sizes",
     ("OneHot", 1): "sizes",
     **{(op, 1): "positive" for op in ("QuantizeLinear", "DequantizeLinear")},
-    **{(op, 0): "positive" for op in ("Log", "Sqrt")},
     ("BatchNormalization", 4): "positive",
 }
 """What an operator takes an operand for, where not every value will do."""
@@ -438,14 +437,18 @@ def overrides(model: Sketch, names: Iterable[str], *, seed: int, style: str) -> 
     return found
 
 
-def perturbed(feeds: Feeds, amount: float, seed: int) -> Feeds | None:
-    """The same inputs with every float changed by up to `amount` of its size; None where there are no floats."""
-    found: Feeds = {}
-    for name, value in feeds.items():
-        if isinstance(value, np.ndarray) and DType.of(value.dtype).is_float:
-            factor = 1 + amount * _random(seed, name).uniform(-1, 1, value.shape)
-            found[name] = (value.astype(np.float64) * factor).astype(value.dtype)
-    return feeds | found if found else None
+def perturbed(feeds: Feeds, amount: float, seed: int) -> Feeds:
+    """The same inputs with every float changed by up to `amount` of its size."""
+    arrays = {name: value for name, value in feeds.items() if isinstance(value, np.ndarray)}
+    floats = {name: array for name, array in arrays.items() if DType.of(array.dtype).is_float}
+    return feeds | {name: jittered(array, amount, seed, name) for name, array in floats.items()}
+
+
+def jittered(array: Array, amount: float, seed: int, name: str) -> Array:
+    """Numbers that are each changed by up to `amount` of their size, in the same way for the same seed and name."""
+    factor = 1 + amount * _random(seed, name).uniform(-1, 1, array.shape)
+    changed: Array = (array.astype(np.float64) * factor).astype(array.dtype)
+    return changed
 
 
 def _random(seed: int, name: str) -> np.random.Generator:

@@ -1,0 +1,542 @@
+"""Two models agree or differ: what the comparison sees, what it forgives, and what it says it cannot know."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import ModelProto, numpy_helper, parser
+
+from graphopt import onnx_io, oracle, samples
+from graphopt.compare import Verdict, bisect, compare, region_models, tolerance
+from graphopt.edit import constant_node, replace_node, replace_values
+from graphopt.errors import ModelError, UsageError
+from graphopt.graph import Node, Value
+from graphopt.samples import Array
+from graphopt.tensor import Tensor
+
+
+def model(text: str, **weights: Array) -> ModelProto:
+    """A model from its graph in ONNX's text form; `weights` become initializers."""
+    made = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20, "acme" : 1]> {text}')
+    for name, array in weights.items():
+        made.graph.initializer.append(numpy_helper.from_array(array, name))
+    return made
+
+
+# -- what is equal, what is not ----------------------------------------------------------------------------------------
+
+SAME = [
+    (
+        "another order of additions",
+        "g (float[3,4] x, float[4] y) => (float[3,4] z) { a = Add(x, y) z = Add(a, y) }",
+        "g (float[3,4] x, float[4] y) => (float[3,4] z) { a = Add(y, y) z = Add(x, a) }",
+    ),
+    (
+        "NaN where the other has NaN",
+        "g (float[99] x) => (float[99] z) { z = Log(x) }",
+        "g (float[99] x) => (float[99] z) { a = Identity(x) z = Log(a) }",
+    ),
+    (
+        "another name of an open dim",
+        "g (float[N] x) => (float[N] z) { z = Neg(x) }",
+        "g (float[M] x) => (float[M] z) { z = Neg(x) }",
+    ),
+    (
+        "a dim that was fixed",
+        "g (float[N,3] x, float[N,1] y) => (float[N,3] z) { z = Add(x, y) }",
+        "g (float[2,3] x, float[2,1] y) => (float[2,3] z) { z = Add(y, x) }",
+    ),
+    (
+        "a sequence",
+        "g (float[4] x) => (seq(float) z) { n = Neg(x) z = SequenceConstruct(x, n) }",
+        "g (float[4] x) => (seq(float) z) { n = Neg(x) a = SequenceConstruct(x) z = SequenceInsert(a, n) }",
+    ),
+    (
+        "bfloat16, which numpy does not have",
+        "g (bfloat16[3] x) => (bfloat16[3] z) { z = Identity(x) }",
+        "g (bfloat16[3] x) => (bfloat16[3] z) { a = Identity(x) z = Identity(a) }",
+    ),
+    (
+        "complex numbers, for which ONNX Runtime has no kernel",
+        "g (complex64[3] x) => (complex64[3] z) { z = Identity(x) }",
+        "g (complex64[3] x) => (complex64[3] z) { a = Identity(x) z = Identity(a) }",
+    ),
+    (
+        "4-bit integers",
+        "g (int4[3] x) => (float[3] z) { z = Cast<to = 1>(x) }",
+        "g (int4[3] x) => (float[3] z) { z = Cast<to = 1>(x) }",
+    ),
+]
+
+DIFFERENT = [
+    (
+        "a number that is off by one in a thousand",
+        "g (float[9] x) => (float[9] z) { z = Identity(x) }",
+        "g (float[9] x) => (float[9] z) { s = Constant<value = float {1.001}>() z = Mul(x, s) }",
+        "differs by",
+    ),
+    (
+        "zero padding before MaxPool, which matters where all are negative",
+        (
+            "g (float[1,1,8,8] x) => (float[1,1,9,9] z) { p = Constant<value = int64[8] {0,0,1,1,0,0,1,1}>()"
+            " a = Pad(x, p) z = MaxPool<kernel_shape = [2,2]>(a) }"
+        ),
+        "g (float[1,1,8,8] x) => (float[1,1,9,9] z) { z = MaxPool<kernel_shape = [2,2], pads = [1,1,1,1]>(x) }",
+        "differs by",
+    ),
+    (
+        "integers, exactly",
+        "g (int64[9] x) => (int64[9] z) { z = Identity(x) }",
+        "g (int64[9] x) => (int64[9] z) { a = Constant<value = int64 {2}>() b = Mul(x, a) c = Abs(b) z = Div(c, a) }",
+        "differs by",
+    ),
+    (
+        "one branch only",
+        (
+            "g (bool c, float[2] x) => (float[2] z) { z = If(c) <then_branch = t () => (float[2] p) { p = Neg(x) },"
+            " else_branch = e () => (float[2] q) { q = Identity(x) }> }"
+        ),
+        "g (bool c, float[2] x) => (float[2] z) { z = Neg(x) }",
+        "differs by",
+    ),
+    (
+        "NaN in one only",
+        "g (float[99] x) => (float[99] z) { z = Sqrt(x) }",
+        "g (float[99] x) => (float[99] z) { a = Abs(x) z = Sqrt(a) }",
+        "NaN or infinite in one model only",
+    ),
+    (
+        "a shape",
+        "g (float[2,3] x) => (float z) { z = ReduceSum<keepdims = 1>(x) }",
+        "g (float[2,3] x) => (float z) { z = ReduceSum<keepdims = 0>(x) }",
+        "has the shape [], not [1, 1]",
+    ),
+    (
+        "a type",
+        "g (float[2] x) => (float[2] z) { z = Neg(x) }",
+        "g (float[2] x) => (double[2] z) { a = Neg(x) z = Cast<to = 11>(a) }",
+        "has the type DOUBLE, not FLOAT",
+    ),
+    (
+        "strings",
+        "g (string[9] x) => (string[9] z) { z = Identity(x) }",
+        "g (string[9] x) => (string[9] z) { z = StringConcat(x, x) }",
+        "strings differ",
+    ),
+    (
+        "an output of another name",
+        "g (float[2] x) => (float[2] z) { z = Neg(x) }",
+        "g (float[2] x) => (float[2] w) { w = Neg(x) }",
+        "the outputs are called 'z' and 'w'",
+    ),
+    (
+        "outputs in another order",
+        "g (float[2] x) => (float[2] z, float[2] w) { z = Neg(x) w = Abs(x) }",
+        "g (float[2] x) => (float[2] w, float[2] z) { z = Neg(x) w = Abs(x) }",
+        "the outputs are called 'z', 'w' and 'w', 'z'",
+    ),
+    (
+        "an input that is gone",
+        "g (float[2] x, float[2] y) => (float[2] z) { z = Neg(x) }",
+        "g (float[2] x) => (float[2] z) { z = Neg(x) }",
+        "the optimized model has no input 'y'",
+    ),
+    (
+        "an input of another size",
+        "g (float[1,3] x) => (float[1,3] z) { z = Neg(x) }",
+        "g (float[2,3] x) => (float[2,3] z) { z = Neg(x) }",
+        "input 'x' has the types FLOAT[1,3] and FLOAT[2,3]",
+    ),
+    (
+        "a batch that was built in",
+        "g (float[N,4] x) => (float[P,Q] z) { s = Constant<value = int64[2] {0,4}>() z = Reshape(x, s) }",
+        "g (float[N,4] x) => (float[P,Q] z) { s = Constant<value = int64[2] {1,4}>() z = Reshape(x, s) }",
+        "the original runs, but the optimized model cannot be run",
+    ),
+    (
+        "a model that no longer loads",
+        "g (float[2] x) => (float[2] z) { z = Neg(x) }",
+        "g (float[2] x) => (float[2] z) { a = Neg(x) z = Conv(a, a) }",
+        "the original runs, but the optimized model cannot be loaded",
+    ),
+]
+
+
+@pytest.mark.parametrize(("original", "optimized"), [pair[1:] for pair in SAME], ids=[pair[0] for pair in SAME])
+def test_equal(original: str, optimized: str) -> None:
+    found = compare(model(original), model(optimized))
+    assert found.verdict is Verdict.EQUAL, found
+    assert found.ok
+    assert found.seeds == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("original", "optimized", "why"), [pair[1:] for pair in DIFFERENT], ids=[pair[0] for pair in DIFFERENT]
+)
+def test_different(original: str, optimized: str, why: str) -> None:
+    found = compare(model(original), model(optimized))
+    assert found.verdict is Verdict.DIFFERENT, found
+    assert not found.ok
+    assert why in str(found)
+
+
+def test_a_difference_names_output_and_inputs() -> None:
+    original = model("g (float[N] x) => (float[N] y, float[N] z) { y = Neg(x) z = Abs(x) }")
+    wrong = model("g (float[N] x) => (float[N] y, float[N] z) { y = Neg(x) z = Identity(x) }")
+    found = compare(original, wrong)
+    assert [(difference.output, difference.ok) for difference in found.outputs] == [("y", True), ("z", False)]
+    assert found.worst is not None
+    assert "seed 0, normal values, N=1" in found.worst.detail or "seed 1, wide values, N=3" in found.worst.detail
+
+
+def test_the_same_seeds_give_the_same_verdict() -> None:
+    pair = [model(text) for text in SAME[0][1:]]
+    assert compare(*pair, seeds=(5,)) == compare(*pair, seeds=(5,))
+
+
+def test_the_verdict_does_not_change_the_models() -> None:
+    first, second = (model(text) for text in SAME[0][1:])
+    before = first.SerializeToString(), second.SerializeToString()
+    compare(first, second)
+    assert (first.SerializeToString(), second.SerializeToString()) == before
+
+
+# -- what rounding may do ----------------------------------------------------------------------------------------------
+
+
+def test_the_tolerance_grows_with_the_sum_and_shrinks_with_precision() -> None:
+    def of(dtype: str, terms: int) -> float:
+        text = f"g ({dtype}[1,{terms}] x) => ({dtype}[1,2] z) {{ z = MatMul(x, w) }}"
+        weight = np.zeros((terms, 2), {"float": np.float32, "float16": np.float16, "double": np.float64}[dtype])
+        return tolerance(samples.sketch(model(text, w=weight)))[0]
+
+    assert of("double", 64) < of("float", 64) < of("float", 4096) < 1e-4 < of("float16", 64) < 0.05
+
+
+def test_the_tolerance_says_where_it_comes_from() -> None:
+    found = compare(*(model(text) for text in SAME[0][1:]))
+    assert found.worst is not None
+    assert "L = 2 operators in a row" in found.worst.why
+
+
+def test_integers_have_no_tolerance() -> None:
+    found = compare(*[model("g (int32[2] x) => (int32[2] z) { z = Neg(x) }")] * 2)
+    assert [(d.tolerance, d.why) for d in found.outputs] == [(0.0, "exact: no rounding is allowed")]
+
+
+ILL_CONDITIONED = [
+    (
+        "a difference of large numbers",
+        "g (float[4] x) => (float[4] z) { a = Add(x, b) z = Sub(a, c) }",
+        "g (float[4] x) => (float[4] z) { d = Sub(b, c) z = Add(x, d) }",
+    ),
+    (
+        "rounding to integers",
+        (
+            "g (float[999] x) => (int32[999] z) { k = Constant<value = float {10000.0}>() a = Mul(x, k) b = Mul(a, k)"
+            " c = Div(b, k) z = Cast<to = 6>(c) }"
+        ),
+        "g (float[999] x) => (int32[999] z) { k = Constant<value = float {1e4}>() a = Mul(x, k) z = Cast<to = 6>(a) }",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("original", "optimized"), [pair[1:] for pair in ILL_CONDITIONED], ids=[pair[0] for pair in ILL_CONDITIONED]
+)
+def test_what_the_original_itself_cannot_hold_still_is_forgiven(original: str, optimized: str) -> None:
+    large = {"b": np.full(4, 3e6, np.float32), "c": np.full(4, 3e6, np.float32)}
+    found = compare(model(original, **large), model(optimized, **large))
+    assert found.verdict is Verdict.EQUAL, found
+    assert found.worst is not None
+    assert "the original moves as far if inputs and weights change by" in found.worst.why
+
+
+def test_an_unsteady_model_does_not_excuse_everything() -> None:
+    original = model(ILL_CONDITIONED[1][1])
+    wrong = model(
+        "g (float[999] x) => (int32[999] z) { k = Constant<value = float {1e4}>() h = Constant<value = float {0.5}>()"
+        " a = Mul(x, k) b = Add(a, h) z = Cast<to = 6>(b) }"
+    )
+    assert compare(original, wrong).verdict is Verdict.DIFFERENT
+
+
+def test_random_numbers_are_not_compared_and_that_is_said() -> None:
+    text = "g (float[3] x) => (float[3] y, float[3] z) { r = RandomNormalLike(x) y = Add(x, r) z = Neg(x) }"
+    found = compare(model(text), model(text))
+    assert found.verdict is Verdict.EQUAL
+    assert found.skipped == ("the values of output 'y', which depend on RandomNormalLike",)
+
+
+# -- what cannot be run ------------------------------------------------------------------------------------------------
+
+CUSTOM = "g (float[2] x) => (float[2] z) { z = acme.Magic(x) }"
+
+
+def test_an_operator_that_nobody_knows_is_skipped_not_passed() -> None:
+    found = compare(*[model(CUSTOM)] * 2)
+    assert found.verdict is Verdict.SKIPPED
+    assert not found.ok
+    assert "Magic" in found.reason
+
+
+def test_failing_alike_is_agreement() -> None:
+    text = "g (float[N,3] x) => (float[M] z) { s = Constant<value = int64[1] {7}>() z = Reshape(x, s) }"
+    found = compare(model(text), model(text))
+    assert found.verdict is Verdict.CANNOT_RUN
+    assert found.ok
+    assert "cannot be reshaped" in found.reason
+
+
+def test_an_original_that_refuses_all_inputs_proves_nothing() -> None:
+    original = "g (float[N,3] x) => (float[M] z) { s = Constant<value = int64[1] {7}>() z = Reshape(x, s) }"
+    optimized = "g (float[N,3] x) => (float[M] z) { s = Constant<value = int64[1] {-1}>() z = Reshape(x, s) }"
+    found = compare(model(original), model(optimized))
+    assert found.verdict is Verdict.SKIPPED
+    assert "no inputs were found on which the original runs" in found.reason
+
+
+def test_without_onnxruntime_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(UsageError, match=r'pip install "graphopt\[cpu\]"'):
+        compare(model(SAME[0][1]), model(SAME[0][2]))
+
+
+# -- inputs ------------------------------------------------------------------------------------------------------------
+
+
+def feeds(made: ModelProto, style: str = samples.NORMAL) -> samples.Feeds:
+    sketch = samples.sketch(made)
+    return samples.feeds(sketch, samples.bindings(sketch.inputs, 0, {})[0], seed=0, style=style)
+
+
+def test_token_ids_stay_within_the_table() -> None:
+    table = np.zeros((5, 8), np.float32)
+    made = model(
+        "g (int64[batch,seq] ids) => (float[batch,seq,8] z) { a = Cast<to = 6>(ids) z = Gather(w, a) }", w=table
+    )
+    ids = feeds(made)["ids"]
+    assert ids.min() >= 0
+    assert ids.max() < 5
+
+
+def test_a_mask_has_a_one_in_each_row() -> None:
+    made = model("g (int64[64,4] attention_mask) => (float[64,4] z) { z = Cast<to = 1>(attention_mask) }")
+    mask = feeds(made)["attention_mask"]
+    assert set(np.unique(mask)) == {0, 1}
+    assert mask.sum(axis=1).min() >= 1
+
+
+ROLES: list[tuple[str, str, Callable[[Array], bool]]] = [
+    ("g (float[2,3] x, int64[2] s) => (float[P,Q] z) { z = Reshape(x, s) }", "s", lambda s: s.tolist() == [-1, 1]),
+    ("g (float[2,3] x, int64[2] s) => (float[P,Q] z) { z = Expand(x, s) }", "s", lambda s: s.tolist() == [1, 1]),
+    ("g (float[6] x, int64[2] s) => (float[P] y, float[Q] z) { y, z = Split(x, s) }", "s", lambda s: s.sum() == 6),
+    ("g (float[2,3] x, int64[1] k) => (float[P,Q] y, int64[P,Q] z) { y, z = TopK(x, k) }", "k", lambda k: k[0] == 1),
+    ("g (float[2,3] x, int64[1] a) => (float[P,Q,R] z) { z = Unsqueeze(x, a) }", "a", lambda a: a.tolist() == [0]),
+    ("g (int64[2] s) => (float[P,Q] z) { z = ConstantOfShape(s) }", "s", lambda s: s.min() >= 1 and s.max() < 9),
+    (
+        "g (float[6] x, float[1] s) => (int8[6] z) { d = Constant<value = int8[1] {0}>() z = QuantizeLinear(x, s, d) }",
+        "s",
+        lambda s: s.min() > 0,
+    ),
+    ("g (int8[999] x) => (int8[999] z) { z = Identity(x) }", "x", lambda x: x.min() < -100 and x.max() > 100),
+]
+
+
+@pytest.mark.parametrize(("text", "name", "holds"), ROLES)
+def test_an_input_is_what_its_readers_take_it_for(text: str, name: str, holds: Callable[[Array], bool]) -> None:
+    made = model(text)
+    assert holds(feeds(made)[name])
+    assert compare(made, made).verdict is Verdict.EQUAL
+
+
+def test_wide_values_hold_zeros_negatives_and_large_ones() -> None:
+    values = feeds(model("g (float[999] x) => (float[999] z) { z = Neg(x) }"), style=samples.WIDE)["x"]
+    assert (values == 0).any()
+    assert values.min() < -50
+    assert values.max() > 50
+
+
+def test_values_that_overflow_are_made_smaller() -> None:
+    text = "g (float[99] x) => (float[99] z) { z = Exp(x) }"
+    assert [case.values for case in compare(model(text), model(text)).cases] == ["normal", "normal", "normal"]
+
+
+def test_open_dims_get_several_sizes() -> None:
+    text = "g (float[batch,seq] x) => (float[batch,seq] z) { z = Neg(x) }"
+    found = compare(model(text), model(text))
+    assert found.bindings == ({"batch": 1, "seq": 8}, {"batch": 3, "seq": 6}, {"batch": 2, "seq": 7})
+
+
+def test_sizes_that_the_model_refuses_are_tried_no_further() -> None:
+    text = "g (float[N,4] x) => (float[P,Q] z) { s = Constant<value = int64[2] {1,4}>() z = Reshape(x, s) }"
+    found = compare(model(text), model(text))
+    assert found.verdict is Verdict.EQUAL
+    assert {binding["N"] for binding in found.bindings} == {1}
+
+
+def test_dims_may_be_formulas_of_others() -> None:
+    text = (
+        "g (float[batch,past] x, float[batch,seq] y, float[batch,total] m) => (float[batch,t] z)"
+        " { a = Concat<axis = 1>(x, y) z = Mul(a, m) }"
+    )
+    made = model(text)
+    made.graph.input[2].type.tensor_type.shape.dim[1].dim_param = "past + seq"
+    found = compare(made, made)
+    assert found.verdict is Verdict.EQUAL
+    assert "past + seq" not in found.bindings[0]
+
+
+def test_sizes_may_be_given() -> None:
+    text = "g (float[batch,seq] x) => (float[batch,seq] z) { z = Neg(x) }"
+    found = compare(model(text), model(text), bindings=[{"batch": 7}, {"seq": 11}], seeds=(0, 1))
+    assert [(b["batch"], b["seq"]) for b in found.bindings] == [(7, 8), (3, 11)]
+    with pytest.raises(UsageError, match="the model has no open dim 'bach'; it has 'batch', 'seq'"):
+        compare(model(text), model(text), bindings=[{"bach": 1}])
+
+
+def test_inputs_may_be_given_and_fix_the_sizes() -> None:
+    text = "g (float[N,2] x, float[N] y) => (float[N] z) { a = ReduceSum<keepdims = 0>(x) z = Add(a, y) }"
+    found = compare(model(text), model(text), inputs={"x": np.ones((4, 2))}, seeds=(0,))
+    assert found.cases[0].binding == {"N": 4}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "complaint"),
+    [
+        ("xx", np.ones((4, 2)), "the model has no input 'xx'; did you mean 'x'?"),
+        ("x", np.ones((4, 3)), r"input 'x' is FLOAT\[N,2\], the given values are float64\[4, 3\]"),
+        ("x", np.ones(4), r"input 'x' is FLOAT\[N,2\], the given values are float64\[4\]"),
+        ("x", np.ones((4, 2), np.int64), r"input 'x' is FLOAT\[N,2\], the given values are int64\[4, 2\]"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused(name: str, value: Array, complaint: str) -> None:
+    text = "g (float[N,2] x) => (float[N,2] z) { z = Neg(x) }"
+    with pytest.raises(UsageError, match=complaint):
+        compare(model(text), model(text), inputs={name: value})
+
+
+def test_a_default_that_was_taken_for_a_constant_is_found() -> None:
+    text = "g (float[3] x, float[3] w) => (float[3] z) { z = Mul(x, w) }"
+    original = model(text, w=np.array([1, 2, 3], np.float32))
+    frozen = "g (float[3] x, float[3] w) => (float[3] z) { z = Mul(x, c) }"
+    wrong = model(frozen, w=np.array([1, 2, 3], np.float32), c=np.array([1, 2, 3], np.float32))
+    assert compare(original, original).cases[-1].overridden == ("w",)
+    found = compare(original, wrong)
+    assert found.verdict is Verdict.DIFFERENT
+    assert "overriding initializers" in str(found)
+
+
+# -- where models lie --------------------------------------------------------------------------------------------------
+
+
+def test_external_data_is_found_beside_the_file(tmp_path: Path) -> None:
+    text = "g (float[1,64] x) => (float[1,64] z) { z = MatMul(x, w) }"
+    made = model(text, w=np.eye(64, dtype=np.float32))
+    path = tmp_path / "big.onnx"
+    onnx_io.save(onnx_io.load(made), path, external=True)
+    assert path.with_name("big.onnx.data").exists()
+    assert compare(path, made).verdict is Verdict.EQUAL
+    assert compare(onnx_io.load(path), str(path)).verdict is Verdict.EQUAL
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.onnx").write_text("not a model")
+    with pytest.raises(ModelError, match=r"notes\.onnx is a text file"):
+        compare(tmp_path / "notes.onnx", model(SAME[0][1]))
+
+
+def test_a_large_model_in_memory_is_run_from_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oracle, "LARGE", 100)
+    made = model("g (float[1,64] x) => (float[1,64] z) { z = MatMul(x, w) }", w=np.eye(64, dtype=np.float32))
+    assert compare(made, made).verdict is Verdict.EQUAL
+
+
+# -- naming the culprit ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("guilty", [0, 1, 41, 99])
+def test_bisect_finds_the_first_bad_step(guilty: int) -> None:
+    asked: list[int] = []
+
+    def agrees(count: int) -> bool:
+        asked.append(count)
+        return count <= guilty
+
+    assert bisect(100, agrees) == guilty
+    assert len(asked) <= 7
+
+
+CHAIN = """
+g (float[batch,4] x) => (float[batch,4] z) {
+    a = acme.Before(x)
+    b = Add(a, c)
+    d = Mul(b, s)
+    z = acme.After(d)
+}
+"""
+
+
+def chain() -> onnx_io.Model:
+    weights = {"c": np.arange(4, dtype=np.float32), "s": np.full(4, 2, np.float32)}
+    made = model(CHAIN, **weights)
+    for name in ("a", "b", "d"):
+        info = made.graph.value_info.add(name=name)
+        info.type.CopyFrom(made.graph.input[0].type)
+    return onnx_io.load(made)
+
+
+@pytest.mark.parametrize(("shift", "verdict"), [(2, Verdict.EQUAL), (3, Verdict.DIFFERENT)])
+def test_a_rewrite_among_custom_operators_is_checked_on_its_own(shift: int, verdict: Verdict) -> None:
+    """(a + c)·s = a·s + 2c, with c = 0, 1, 2, 3 and s = 2."""
+    graph = chain().graph
+    (old,) = graph.with_op("Mul")
+    (add,) = graph.with_op("Add")
+    source, scale = graph[add].inputs[0], graph[old].inputs[1]
+    product, constant = graph.new_vertex(), graph.new_vertex()
+    folded = Tensor.of(np.arange(4, dtype=np.float32) * shift)
+    new = {
+        constant: constant_node(folded, graph.new_name("c2")),
+        product: Node("Mul", (source, scale), (graph.new_name("p"),), graph[old].types, version=14),
+    }
+    total = graph.new_vertex()
+    new[total] = Node("Add", (Value(product), Value(constant)), (graph.new_name("t"),), graph[old].types, version=14)
+    patch = replace_values(graph, {Value(old): Value(total)}, new)
+    before = compare(*region_models(graph, patch))
+    graph.apply(patch)
+    after = compare(*region_models(graph, patch))
+    assert before.verdict is verdict, before
+    assert after == before
+
+
+def test_a_region_that_leaves_a_value_alone_gives_it_through() -> None:
+    """Identity(x) -> x."""
+    made = model("g (float[2] x) => (float[2] z) { a = Identity(x) z = Neg(a) }")
+    graph = onnx_io.load(made).graph
+    (old,) = graph.with_op("Identity")
+    patch = replace_values(graph, {Value(old): graph[old].inputs[0] or Value(0)})
+    graph_types = graph[old].types
+    assert graph_types is not None
+    original, optimized = region_models(graph, patch)
+    assert compare(original, optimized).verdict is Verdict.EQUAL
+
+
+def test_an_operator_replaced_in_place_is_compared_by_its_outputs() -> None:
+    graph = onnx_io.load(model("g (float[2] x) => (float[2] z) { a = Neg(x) z = Relu(a) }")).graph
+    (old,) = graph.with_op("Relu")
+    wrong = replace_node(graph, old, Node("Abs", graph[old].inputs, graph[old].names, graph[old].types, version=13))
+    for node in wrong.after.values():
+        assert node.op == "Abs"
+    with pytest.raises(ModelError, match="the type of 'a' is not known"):
+        region_models(graph, wrong)
+
+
+# -- printing ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_comparison_prints_what_it_rests_on() -> None:
+    found = compare(*(model(text) for text in SAME[0][1:]), seeds=(3,))
+    assert str(found).splitlines()[2:] == ["run: seed 3, normal values", f"oracle: {found.oracle}"]
+    assert found.oracle.endswith("all its optimizations off")
