@@ -651,7 +651,7 @@ def region_models(graph: Graph, patch: Patch) -> tuple[ModelProto, ModelProto]:
     wanted = [old for old, _ in pairs], [new for _, new in pairs]
     sides = [_needed(nodes, values) for nodes, values in zip((patch.before, patch.after), wanted, strict=True)]
     border = list(dict.fromkeys(value for _, values in sides for value in values))
-    types = tuple(patch.before.get(old.vertex, graph[old.vertex]).types[old.output] for old, _ in pairs)
+    types = tuple((patch.before.get(old.vertex) or graph[old.vertex]).types[old.output] for old, _ in pairs)
     first, second = (
         _region(graph, [(vertex, nodes[vertex]) for vertex in vertices], border, values, types)
         for nodes, (vertices, _), values in zip((patch.before, patch.after), sides, wanted, strict=True)

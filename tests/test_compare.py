@@ -229,8 +229,8 @@ def test_integers_have_no_tolerance() -> None:
 ILL_CONDITIONED = [
     (
         "a difference of large numbers",
-        "g (float[4] x) => (float[4] z) { a = Add(x, b) z = Sub(a, c) }",
-        "g (float[4] x) => (float[4] z) { d = Sub(b, c) z = Add(x, d) }",
+        "g (float[4] x) => (float[4] z) { a = Add(x, large) z = Sub(a, minus) }",
+        "g (float[4] x) => (float[4] z) { d = Sub(large, minus) z = Add(x, d) }",
     ),
     (
         "rounding to integers",
@@ -247,7 +247,7 @@ ILL_CONDITIONED = [
     ("original", "optimized"), [pair[1:] for pair in ILL_CONDITIONED], ids=[pair[0] for pair in ILL_CONDITIONED]
 )
 def test_what_the_original_itself_cannot_hold_still_is_forgiven(original: str, optimized: str) -> None:
-    large = {"b": np.full(4, 3e6, np.float32), "c": np.full(4, 3e6, np.float32)}
+    large = {name: np.full(4, 3e6, np.float32) for name in ("large", "minus")}
     found = compare(model(original, **large), model(optimized, **large))
     assert found.verdict is Verdict.EQUAL, found
     assert found.worst is not None
