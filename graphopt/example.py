@@ -240,7 +240,8 @@ class _Draft:
         self.values: dict[str, Any] = values or {}
         known = {name: DType.of(v.dtype) for name, v in self.values.items() if isinstance(v, np.ndarray)}
         self.types = _Types(rule.left, known)
-        self.rank = rng.choice((0, 1, 1, 2, 2, 2, 3, 4))
+        self.rank = rng.choice((0, 1, 1, 2, 2, 2, 3, 4))  # of holes without axes
+        self.base: Shape | None = None
         self.shapes: dict[Term, Shape | None] = {}
         self.bounds: dict[str, int] = {}  # holes that hold indices, and into how many elements
         self.positive: set[str] = set()  # holes whose elements must be greater than zero
@@ -296,10 +297,10 @@ class _Draft:
 
     def _base(self) -> Shape:
         """One shape for all holes without axes; now and then one that broadcasts to it."""
-        if "" not in self.dims:
-            self.dims[""] = tuple(self.size() for _ in range(self.rank))
-            return tuple(self.dims[""])
-        base: Shape = self.dims[""]
+        if self.base is None:
+            self.base = tuple(self.size() for _ in range(self.rank))
+            return self.base
+        base = self.base
         match self.rng.random():
             case chance if chance < 0.2:
                 base = tuple(1 if self.rng.random() < 0.5 else size for size in base)[self.rng.randint(0, self.rank) :]
@@ -584,7 +585,7 @@ def _group(context: _Context) -> int:
 
 def _windows_fit(context: _Context) -> bool:
     """Whether there is an output at all: the kernel, dilated, lies inside the padded input at least once."""
-    kernel = context.attrs.get("kernel_shape") or (context.inputs[1] or ())[2:]
+    kernel = context.attrs["kernel_shape"] if "kernel_shape" in context.attrs else (context.inputs[1] or ())[2:]
     pads = context.attrs.get("pads", (0,) * 2 * context.spatial)
     dilations = context.attrs.get("dilations", (1,) * context.spatial)
     if not len(kernel) == len(dilations) == context.spatial or len(pads) != 2 * context.spatial:
@@ -595,6 +596,8 @@ def _windows_fit(context: _Context) -> bool:
     padded = [pads[i] + pads[i + context.spatial] for i in range(context.spatial)]
     if context.app.op == "ConvTranspose":
         return all(pad < span for pad, span in zip(padded, spans, strict=True))
+    if context.app.op not in _CONVS and any(pad >= kernel[i % context.spatial] for i, pad in enumerate(pads)):
+        return False  # ORT refuses it
     return all(span <= size + pad for span, size, pad in zip(spans, context.shape[2:], padded, strict=True))
 
 

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from graphopt.rule import Rule
-from graphopt.rules import convolution, linear
+from graphopt.rules import activation, convolution, linear, normalization, padding
 
-RULES: tuple[Rule, ...] = (*convolution.RULES, *linear.RULES)
+RULES: tuple[Rule, ...] = (
+    *convolution.RULES,
+    *linear.RULES,
+    *normalization.RULES,
+    *activation.RULES,
+    *padding.RULES,
+)
 """Rules that make a model simpler wherever they match."""

@@ -1,0 +1,263 @@
+"""Activations: written out in primitive operators they become one operator, in the form that runtimes fuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from math import pi, sqrt
+from typing import NamedTuple
+
+from graphopt.rule import Rule, fn, op, real, tensor
+from graphopt.term import App, Operand, Term
+from graphopt.types import DType
+
+x, y = tensor("x"), tensor("y")
+a, b, low, high = real("a"), real("b"), real("low"), real("high")
+floats = fn.is_float(fn.dtype(x))
+# A number that becomes an attribute is kept in single precision: too little for a constant in DOUBLE.
+single = fn.among(fn.dtype(x), (int(DType.FLOAT), int(DType.FLOAT16), int(DType.BFLOAT16)))
+
+# -- clamps: Relu, Clip, Min and Max with numbers ------------------------------------------------------------------
+
+
+class Clamp(NamedTuple):
+    """min(max(x, low), high), where a bound that is None is not there."""
+
+    name: str
+    low: Operand | None
+    high: Operand | None
+
+    def of(self, value: Term) -> App:
+        if self.low == 0 and self.high is None:
+            return op.Relu(value)
+        return op.Clip(value, *((self.low,) if self.high is None else (self.low, self.high)))
+
+
+def clamps(low: Term, high: Term) -> tuple[Clamp, ...]:
+    return Clamp("relu", 0, None), Clamp("floor", low, None), Clamp("ceiling", None, high), Clamp("clip", low, high)
+
+
+def _then(inner: Clamp, outer: Clamp) -> Clamp:
+    """min(max(min(max(x, a), b), c), d) = min(max(x, max(a, c)), min(max(b, c), d))."""
+    lows = [bound for bound in (inner.low, outer.low) if bound is not None]
+    ceiling = inner.high
+    if ceiling is not None and outer.low is not None:
+        ceiling = fn.larger(ceiling, outer.low)
+    highs = [bound for bound in (ceiling, outer.high) if bound is not None]
+    lowest = None if not lows else lows[0] if len(set(lows)) == 1 else fn.larger(*lows)
+    return Clamp("", lowest, None if not highs else highs[0] if len(highs) == 1 else fn.smaller(*highs))
+
+
+CLAMPS = (
+    Rule(
+        "replace_max_with_relu",
+        op.Max(x, 0.0),
+        op.Relu(x),
+        when=floats,
+        why="Relu is fused into the convolution or product before it.",
+    ),
+    Rule(
+        "replace_clip_with_relu",
+        op.Clip(x, 0.0),
+        op.Relu(x),
+        when=floats,
+        why="Relu is fused into the convolution or product before it.",
+    ),
+    Rule(
+        "replace_max_with_clip",
+        op.Max(x, low),
+        op.Clip(x, low),
+        when=floats,
+        why="Clip is fused into the convolution before it, and merges with other clamps.",
+    ),
+    Rule(
+        "replace_min_with_clip",
+        op.Min(x, high),
+        op.Clip(x, None, high),
+        when=floats,
+        why="Clip is fused into the convolution before it, and merges with other clamps.",
+    ),
+    *(
+        Rule(
+            f"fuse_{inner.name}_then_{outer.name}",
+            outer.of(inner.of(x)),
+            _then(inner, outer).of(x),
+            when=floats,
+            why="Two clamps are one.",
+        )
+        for inner, outer in product(clamps(a, b), clamps(low, high))
+    ),
+)
+
+# -- HardSigmoid and HardSwish -------------------------------------------------------------------------------------
+
+relu6 = op.Clip(x + 3.0, 0.0, 6.0)
+sixth: Term = fn.divide(1.0, 6.0)
+SIXTHS: tuple[tuple[str, Callable[[Term], App]], ...] = (
+    ("div", lambda value: value / 6.0),
+    ("mul", lambda value: value * sixth),
+)
+hard_sigmoid = op.HardSigmoid(x, alpha=sixth, beta=0.5)
+
+HARD = (
+    *(
+        Rule(
+            f"fuse_hard_sigmoid_{name}",
+            by_six(relu6),
+            hard_sigmoid,
+            when=floats,
+            why="HardSigmoid is one pass, and is fused into the convolution before it.",
+        )
+        for name, by_six in SIXTHS
+    ),
+    Rule(
+        "fuse_hard_sigmoid_affine",
+        op.Clip(x * a + b, 0.0, 1.0),
+        op.HardSigmoid(x, alpha=a, beta=b),
+        when=single,
+        why="HardSigmoid is one pass, and is fused into the convolution before it.",
+    ),
+    Rule(
+        "fuse_hard_swish",
+        x * hard_sigmoid,
+        op.HardSwish(x),
+        when=floats,
+        why="HardSwish is fused into the convolution before it, and does not leave its blocked layout.",
+    ),
+    *(
+        rule
+        for name, by_six in SIXTHS
+        for rule in (
+            Rule(
+                f"fuse_hard_swish_{name}",
+                by_six(x * relu6),
+                op.HardSwish(x),
+                when=floats,
+                why="HardSwish is fused into the convolution before it, and does not leave its blocked layout.",
+            ),
+            Rule(
+                f"fuse_hard_swish_{name}_first",
+                by_six(x) * relu6,
+                op.HardSwish(x),
+                when=floats,
+                why="HardSwish is fused into the convolution before it, and does not leave its blocked layout.",
+            ),
+        )
+    ),
+)
+
+# -- Gelu ----------------------------------------------------------------------------------------------------------
+
+ERFS: tuple[tuple[str, App], ...] = (
+    ("div", op.Erf(x / fn.sqrt(2.0))),
+    ("mul", op.Erf(x * fn.divide(1.0, fn.sqrt(2.0)))),
+)
+HALVES: tuple[tuple[str, Callable[[Term, App], App]], ...] = (
+    # x · ½ · (1 + t), in every order
+    ("half_last", lambda v, t: (v * (t + 1.0)) * 0.5),
+    ("half_first", lambda v, t: (v * 0.5) * (t + 1.0)),
+    ("half_inner", lambda v, t: v * ((t + 1.0) * 0.5)),
+    ("half_spread", lambda v, t: v * (t * 0.5 + 0.5)),
+)
+COEFFICIENT = 0.044715
+root = sqrt(2 / pi)
+CUBICS: tuple[tuple[str, App], ...] = (
+    # √(2/π) · (x + 0.044715 x³)
+    ("pow", (x + op.Pow(x, 3.0) * COEFFICIENT) * root),
+    ("mul", (x + (x * x * x) * COEFFICIENT) * root),
+    ("mul_inner", (x + (x * (x * x)) * COEFFICIENT) * root),
+    ("left_mul", (x + (x * COEFFICIENT * x) * x) * root),
+    ("factored", (x * root) * ((x * x) * COEFFICIENT + 1.0)),
+    ("factored_left", (x * root) * ((x * COEFFICIENT) * x + 1.0)),
+    ("factored_pow", (x * root) * (op.Pow(x, 2.0) * COEFFICIENT + 1.0)),
+    ("root_last", (x * ((x * x) * COEFFICIENT + 1.0)) * root),
+)
+
+GELU = (
+    *(
+        Rule(
+            f"fuse_gelu_{spelling}_{order}",
+            halved(x, erf),
+            op.Gelu(x),
+            when=floats,
+            why="Runtimes have one fast kernel for Gelu, and know few of the ways to write it out.",
+        )
+        for (spelling, erf), (order, halved) in product(ERFS, HALVES)
+    ),
+    *(
+        Rule(
+            f"fuse_gelu_tanh_{spelling}_{order}",
+            halved(x, op.Tanh(cubic)),
+            op.Gelu(x, approximate="tanh"),
+            when=floats,
+            why="Runtimes have one fast kernel for Gelu, and know few of the ways to write it out.",
+        )
+        for (spelling, cubic), (order, halved) in product(CUBICS, HALVES)
+    ),
+)
+
+# -- others --------------------------------------------------------------------------------------------------------
+
+at_most_one = fn.le(a, 1.0)
+exponential = op.Exp(op.Neg(x))
+
+OTHERS = (
+    Rule(
+        "replace_prelu_with_leaky_relu",
+        op.PRelu(x, a),
+        op.LeakyRelu(x, alpha=a),
+        when=single,
+        why="With one slope for all it is LeakyRelu, which is fused into the convolution before it.",
+    ),
+    Rule(
+        "fuse_leaky_relu_from_max",
+        op.Max(x, x * a),
+        op.LeakyRelu(x, alpha=a),
+        when=(single, at_most_one),
+        why="LeakyRelu is one pass, and is fused into the convolution before it.",
+    ),
+    Rule(
+        "fuse_leaky_relu_from_where",
+        op.Where(op.Greater(x, 0.0), x, x * a),
+        op.LeakyRelu(x, alpha=a),
+        when=single,
+        why="LeakyRelu is one pass, and is fused into the convolution before it.",
+    ),
+    Rule(
+        "replace_swish_with_sigmoid",
+        op.Swish(x, alpha=1.0),
+        x * op.Sigmoid(x),
+        when=floats,
+        why="Runtimes fuse the two operators, and have no kernel for Swish.",
+    ),
+    Rule(
+        "replace_scaled_swish_with_sigmoid",
+        op.Swish(x, alpha=a),
+        x * op.Sigmoid(x * a),
+        when=single,
+        why="Runtimes fuse these operators, and have no kernel for Swish.",
+    ),
+    Rule(
+        "fuse_sigmoid_from_reciprocal",
+        op.Reciprocal(exponential + 1.0),
+        op.Sigmoid(x),
+        when=floats,
+        why="Sigmoid is one pass, and is fused into what is before it.",
+    ),
+    Rule(
+        "fuse_sigmoid_from_div",
+        1.0 / (exponential + 1.0),
+        op.Sigmoid(x),
+        when=floats,
+        why="Sigmoid is one pass, and is fused into what is before it.",
+    ),
+    Rule(
+        "fuse_softsign",
+        x / (op.Abs(x) + 1.0),
+        op.Softsign(x),
+        when=floats,
+        why="Softsign is one pass.",
+    ),
+)
+
+RULES = (*CLAMPS, *HARD, *GELU, *OTHERS)
