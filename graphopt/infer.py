@@ -189,22 +189,56 @@ def _contents(graph: Graph, node: Node, types: Sequence[Type | None]) -> tuple[t
 # -- whole graphs ------------------------------------------------------------------------------------------------------
 
 
-def infer_graph(graph: Graph, *, strict: bool = False) -> Patch:
-    """Infer every node, producers first, bodies included, in place; returns the patch that undoes it.
+class _Draft(Graph):
+    """A graph with some nodes replaced that it does not have yet, for reading."""
 
-    Bodies are changed too, which the patch does not undo: their types are facts, whatever becomes of the outer graph.
-    """
-    before: dict[int, Node] = {}
-    after: dict[int, Node] = {}
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(opsets=graph.opsets, nx=graph.nx)
+        self.graph = graph
+        self.new: dict[int, Node] = {}
+
+    def __getitem__(self, vertex: int) -> Node:
+        return self.new.get(vertex) or self.graph[vertex]
+
+
+def infer_graph(graph: Graph, *, strict: bool = False) -> None:
+    """Infer every node, producers first, in place; bodies too, with what flows into them."""
+    draft = _Draft(graph)
     for vertex in graph.topological():
-        node = graph[vertex]
-        if node.is_internal:
+        node = infer_node(draft, draft[vertex], strict=strict)
+        if node is not graph[vertex]:
+            draft.new[vertex] = node
+    graph.apply(Patch({vertex: graph[vertex] for vertex in draft.new}, draft.new))
+
+
+def inferred(graph: Graph) -> Patch | None:
+    """The patch that tells again what was not known in full, of nodes without bodies; None where nothing is new."""
+    draft = _Draft(graph)
+    for vertex in graph.topological():
+        node = draft[vertex]
+        if node.is_internal or not _is_vague(node) or any(True for _ in node.bodies):
             continue
-        inferred = infer_node(graph, node, strict=strict)
-        if inferred is not node:
-            graph.apply(Patch({vertex: node}, {vertex: inferred}))
-            before[vertex], after[vertex] = node, inferred
-    return Patch(after, before)
+        known = infer_node(draft, node)
+        if known is not node:
+            draft.new[vertex] = known
+    return Patch({vertex: graph[vertex] for vertex in draft.new}, draft.new) if draft.new else None
+
+
+def _is_vague(node: Node) -> bool:
+    """Whether a size is unknown, or the elements of what may be a shape are."""
+    return any(
+        type_ is None or (isinstance(type_, TensorType) and (_is_unknown(type_) or _lacks_contents(node, index, type_)))
+        for index, type_ in enumerate(node.types)
+    )
+
+
+def _is_unknown(type_: TensorType) -> bool:
+    return type_.shape is None or any(isinstance(size, Sym) and "?" in str(size) for size in type_.shape)
+
+
+def _lacks_contents(node: Node, index: int, type_: TensorType) -> bool:
+    small = type_.shape is not None and len(type_.shape) <= 1 and (type_.dtype.is_integer or type_.dtype is DType.BOOL)
+    return small and (not node.contents or node.contents[index] is None)
 
 
 def _infer_body(graph: Graph, node: Node, body: Graph, inputs: Iterable[Type | None]) -> list[Type | None]:

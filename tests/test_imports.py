@@ -22,6 +22,7 @@ LAYERS = (
     "edit protos shapes",
     "contents evaluate opsets",
     "infer",
+    "fold",
     "passes",
     "term",
     "rule",
