@@ -235,10 +235,10 @@ ILL_CONDITIONED = [
     (
         "rounding to integers",
         (
-            "g (float[999] x) => (int32[999] z) { k = Constant<value = float {10000.0}>() a = Mul(x, k) b = Mul(a, k)"
+            "g (float[999] x) => (int32[999] z) { k = Constant<value = float {1e6}>() a = Mul(x, k) b = Mul(a, k)"
             " c = Div(b, k) z = Cast<to = 6>(c) }"
         ),
-        "g (float[999] x) => (int32[999] z) { k = Constant<value = float {1e4}>() a = Mul(x, k) z = Cast<to = 6>(a) }",
+        "g (float[999] x) => (int32[999] z) { k = Constant<value = float {1e6}>() a = Mul(x, k) z = Cast<to = 6>(a) }",
     ),
 ]
 
@@ -257,7 +257,7 @@ def test_what_the_original_itself_cannot_hold_still_is_forgiven(original: str, o
 def test_an_unsteady_model_does_not_excuse_everything() -> None:
     original = model(ILL_CONDITIONED[1][1])
     wrong = model(
-        "g (float[999] x) => (int32[999] z) { k = Constant<value = float {1e4}>() h = Constant<value = float {0.5}>()"
+        "g (float[999] x) => (int32[999] z) { k = Constant<value = float {1e6}>() h = Constant<value = float {100.0}>()"
         " a = Mul(x, k) b = Add(a, h) z = Cast<to = 6>(b) }"
     )
     assert compare(original, wrong).verdict is Verdict.DIFFERENT
