@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -20,9 +20,10 @@ import numpy as np
 import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError, Message
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto
+from onnx.helper import find_min_ir_version_for
 
-from graphopt import opsets, protos
+from graphopt import ops, opsets, protos
 from graphopt.errors import ModelError, OutputError
 from graphopt.graph import CAPTURE, CONSTANT, INPUT, INTERNAL, Attribute, Graph, Node, Opaque, Patch, Value
 from graphopt.protos import Folders
@@ -313,7 +314,7 @@ class _Reader:
                     CONSTANT, (), names, types, domain=INTERNAL, name=proto.name, data=tensor,
                     doc=proto.doc_string, metadata=_metadata(proto),
                 )  # fmt: skip
-        known = (domain, proto.op_type) not in self.functions
+        known = (domain, proto.op_type) not in self.functions and not (domain == "" and proto.op_type == "Constant")
         return Node(
             proto.op_type,
             tuple(inputs),
@@ -321,7 +322,7 @@ class _Reader:
             tuple(scope.types.get(name) for name in names),
             attrs,
             domain,
-            opsets.version(proto.op_type, domain, self.opsets, attrs) if known else 0,
+            opsets.version(proto.op_type, domain, self.opsets) if known else 0,
             proto.name,
             tuple(captures),
             doc=proto.doc_string,
@@ -373,17 +374,21 @@ def _extra(proto: NodeProto, attrs: Mapping[str, Attribute]) -> bytes:
     if proto.device_configurations:
         extra.device_configurations.extend(proto.device_configurations)
     extra.MergeFromString(protos.unknown_fields(proto))
-    if not all(_plainly_spelled(attribute, attrs[attribute.name]) for attribute in proto.attribute):
+    if not any(map(_holds_graphs, attrs.values())) and not all(
+        _plainly_spelled(attribute, attrs[attribute.name]) for attribute in proto.attribute
+    ):
         extra.input.extend([""] * len(proto.input))
         extra.attribute.extend(proto.attribute)
     return bytes(extra.SerializeToString())
 
 
+def _holds_graphs(attribute: Attribute) -> bool:
+    return isinstance(attribute, Graph) or (isinstance(attribute, tuple) and isinstance(attribute[0], Graph))
+
+
 def _plainly_spelled(proto: AttributeProto, attribute: Attribute) -> bool:
     match attribute:
-        case Opaque() | Graph():
-            return True
-        case tuple() if isinstance(attribute[0], Graph):
+        case Opaque():
             return True
         case Tensor():
             return not proto.doc_string and proto.type == AttributeProto.TENSOR
@@ -557,7 +562,9 @@ class _Writer:
         present = {graph.value_name(Value(v)): (names(Value(v)), graph[v].types[0]) for v in graph.inputs}
         constants = {name: (name, node.types[0]) for name, node in initializers if node.op == CONSTANT}
         old = {info.name: info for info in declared.input}
-        added = [name for name in constants if name not in old] if self.ir_version < 4 and not is_body else []
+        if self.ir_version >= 4 and not is_body:
+            constants = {}  # an input with a value could be overridden
+        added = constants if self.ir_version < 4 and not is_body else {}
         for key in dict.fromkeys((*old, *present, *added)):
             if key in present or key in constants:
                 name, type_ = present[key] if key in present else constants[key]
@@ -614,6 +621,54 @@ def _declare(into: ValueInfoProto, declared: ValueInfoProto | None, name: str, t
             into.type.CopyFrom(protos.type_to_proto(type_))
         case OpaqueType():
             into.type.ParseFromString(type_.proto)
+
+
+# -- another opset -----------------------------------------------------------------------------------------------------
+
+
+def converted(model: Model, target_opset: int) -> Model:
+    """The model in another opset of the ONNX operators: every node keeps its meaning. Changes `model`'s graph.
+
+    Raises:
+        ModelError: the opset is not known, or cannot express a node; the graph is as before.
+    """
+    if not 1 <= target_opset <= ops.OPSET:
+        raise ModelError(f"opset {target_opset} is not known here: the newest is {ops.OPSET}")
+    graphs = list(_all_graphs(model.graph))
+    before = [graph.opsets for graph in graphs]
+    target = {**model.graph.opsets, "": target_opset}
+    for graph in graphs:
+        graph.opsets = target
+    try:
+        _check_expressible(graphs)
+    except ModelError:
+        for graph, old in zip(graphs, before, strict=True):
+            graph.opsets = old
+        raise
+    shell = ModelProto()
+    shell.CopyFrom(model.shell)
+    for entry in [*shell.opset_import]:
+        if _domain(entry.domain) == "":
+            shell.opset_import.remove(entry)
+    shell.opset_import.insert(0, OperatorSetIdProto(version=target_opset))
+    shell.ir_version = max(shell.ir_version, find_min_ir_version_for(shell.opset_import, True))
+    return replace(model, shell=shell)
+
+
+def _all_graphs(graph: Graph) -> Iterator[Graph]:
+    yield graph
+    for _, node in graph.nodes():
+        for body in node.bodies:
+            yield from _all_graphs(body)
+
+
+def _check_expressible(graphs: Iterable[Graph]) -> None:
+    """Raise ModelError for the first node that its graph's opset cannot express."""
+    for graph in graphs:
+        for _, node in graph.nodes():
+            if node.domain == "" and not node.version and ops.newest(node.op):
+                raise ModelError(f"{node.op} '{node.name}' is of a version whose meaning is not known")
+            opsets.lowered(node, graph)
 
 
 # -- save --------------------------------------------------------------------------------------------------------------
