@@ -58,8 +58,17 @@ def fold_constants(graph: Graph) -> Iterator[Patch]:
 def _may_fold(graph: Graph, node: Node) -> bool:
     if node.is_internal or node.op in QUANTIZING or not node.inputs or node.captures or any(True for _ in node.bodies):
         return False
-    constant = all(value is None or graph.constant(value) is not None for value in node.inputs)
-    return constant and ops.is_deterministic(node)
+    values = node.inputs[:1] if _as_cast(graph, node) else node.inputs
+    return all(v is None or graph.constant(v) is not None for v in values) and ops.is_deterministic(node)
+
+
+def _as_cast(graph: Graph, node: Node) -> Node | None:
+    """CastLike reads only the type of its second input: the Cast that does the same."""
+    like = graph.tensor_type(node.inputs[1]) if node.op == "CastLike" and len(node.inputs) == 2 else None
+    if like is None or node.domain != "":
+        return None
+    attrs = {**node.attrs, "to": int(like.dtype)}
+    return replace(node, op="Cast", version=ops.newest("Cast"), attrs=attrs, inputs=node.inputs[:1])
 
 
 def _growth(graph: Graph, vertex: int) -> int | None:
@@ -89,6 +98,7 @@ def _reads_alone(graph: Graph, vertex: int, value: Value) -> bool:
 
 def _computed(graph: Graph, node: Node) -> list[Tensor] | None:
     """The outputs of a node on its constants, None where they cannot be told or are not what its types say."""
+    node = _as_cast(graph, node) or node
     constants = [graph.constant(value) for value in node.inputs]
     results = evaluate(node, [None if tensor is None else tensor.numpy() for tensor in constants])
     if results is None or len(results) < sum(map(bool, node.names)):

@@ -233,12 +233,18 @@ def _is_vague(node: Node) -> bool:
 
 
 def _is_unknown(type_: TensorType) -> bool:
-    return type_.shape is None or any(isinstance(size, Sym) and "?" in str(size) for size in type_.shape)
+    return type_.shape is None or any(map(_has_unknown, type_.shape))
+
+
+def _has_unknown(size: Dim) -> bool:
+    return isinstance(size, Sym) and "?" in str(size)
 
 
 def _lacks_contents(node: Node, index: int, type_: TensorType) -> bool:
-    small = type_.shape is not None and len(type_.shape) <= 1 and (type_.dtype.is_integer or type_.dtype is DType.BOOL)
-    return small and (not node.contents or node.contents[index] is None)
+    if type_.shape is None or len(type_.shape) > 1 or not (type_.dtype.is_integer or type_.dtype is DType.BOOL):
+        return False
+    elements = node.contents[index] if node.contents else None
+    return elements is None or any(map(_has_unknown, elements))
 
 
 def _infer_body(graph: Graph, node: Node, body: Graph, inputs: Iterable[Type | None]) -> list[Type | None]:
