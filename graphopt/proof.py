@@ -1,0 +1,110 @@
+"""What is known of a rule's truth: a proof's verdict, and the ledger that ships with the rules. Knows no solver."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from graphopt.types import DType
+
+
+class Verdict(StrEnum):
+    """Only PROVED lets a rule touch a model."""
+
+    PROVED = "PROVED"
+    REFUTED = "REFUTED"
+    UNKNOWN = "UNKNOWN"
+    VACUOUS = "VACUOUS"
+
+
+class Model(StrEnum):
+    """EXACT: equal bit for bit. REAL: equal over exact real arithmetic, so floats may round differently."""
+
+    EXACT = "EXACT"
+    REAL = "REAL"
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The outcome of proving one rule: for all sizes, for these ranks and this many cases of attributes."""
+
+    rule: str
+    digest: str
+    verdict: Verdict
+    model: Model | None = None
+    ranks: str = ""
+    cases: int = 0
+    seconds: float = 0.0
+    solver: str = ""
+    counterexample: str = ""
+    detail: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the rule may be applied."""
+        return self.verdict is Verdict.PROVED
+
+    @property
+    def reassociates(self) -> bool:
+        """Whether floats may be rounded in another order than before."""
+        return self.model is Model.REAL
+
+    def licenses(self, dtype: DType) -> bool:
+        """Whether the rule may be applied to a result of this element type: REAL speaks of rounded numbers only."""
+        return self.holds and (self.model is Model.EXACT or dtype.is_float)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data, without what is empty."""
+        return {key: value for key, value in asdict(self).items() if value not in ("", None)}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Proof:
+        known = dict(data)
+        known["verdict"] = Verdict(known["verdict"])
+        known["model"] = Model(known["model"]) if known.get("model") else None
+        return Proof(**known)
+
+    def __str__(self) -> str:
+        parts = [self.rule, self.verdict.value]
+        if self.holds:
+            parts.append(f"{self.model and self.model.value}, ranks {self.ranks}, {self.cases} cases, all sizes")
+        parts += [text for text in (self.detail, self.counterexample) if text]
+        return ": ".join((parts[0], "; ".join(parts[1:]))) + f" ({self.seconds:.2f} s)"
+
+
+class Ledger:
+    """Proofs by digest of the rule; valid for one state of the verifier's source, whose digest it carries."""
+
+    def __init__(self, proofs: Iterable[Proof] = (), verifier: str = "") -> None:
+        self.verifier = verifier
+        self._proofs = {proof.digest: proof for proof in proofs}
+
+    def get(self, digest: str) -> Proof | None:
+        """The proof of a rule with this digest, if there is one."""
+        return self._proofs.get(digest)
+
+    def add(self, proof: Proof) -> None:
+        self._proofs[proof.digest] = proof
+
+    def __iter__(self) -> Iterator[Proof]:
+        return iter(sorted(self._proofs.values(), key=lambda proof: proof.rule))
+
+    def __len__(self) -> int:
+        return len(self._proofs)
+
+    @staticmethod
+    def load(path: Path) -> Ledger:
+        """Read a ledger; one that is missing is empty."""
+        if not path.exists():
+            return Ledger()
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return Ledger(map(Proof.from_json, data["proofs"]), data["verifier"])
+
+    def save(self, path: Path) -> None:
+        """Write it: one proof a line, so that changes read well."""
+        lines = ",\n".join("  " + json.dumps(proof.to_json()) for proof in self)
+        path.write_text(f'{{"verifier": "{self.verifier}", "proofs": [\n{lines}\n]}}\n', encoding="utf-8")

@@ -1,0 +1,247 @@
+"""Element types: which ones the left side of a rule may have, and that the right side then has the same.
+
+Read off the onnx package's schemas. Values are proved equal with one choice of types, types with all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import product
+from typing import Any, TypeAlias
+
+import numpy as np
+from onnx.defs import OpSchema
+
+from graphopt import ops
+from graphopt.rule import Rule
+from graphopt.scalar import FUNCTIONS, PYTHON
+from graphopt.term import SCALAR, App, Lit, Term, Var, applications, is_scalar, walk
+from graphopt.types import DType
+
+SUPPORTED = tuple(
+    d
+    for d in DType
+    if d in (DType.FLOAT, DType.DOUBLE, DType.FLOAT16, DType.BFLOAT16, DType.BOOL) or (d.is_integer and d.bits >= 8)
+)
+"""The element types of which proofs speak; those that come first are preferred where one will do."""
+MANY = 5_000
+
+Types: TypeAlias = Mapping[str, DType]
+_NAMES = {f"tensor({np.dtype(d.numpy).name})": d for d in SUPPORTED}
+_NAMES |= {"tensor(float)": DType.FLOAT, "tensor(double)": DType.DOUBLE}
+
+
+class Mistyped(Exception):
+    """An operator does not take inputs of these element types."""
+
+
+@cache
+def _schema(app: App) -> OpSchema:
+    schema = ops.schema(app.op, app.domain, ops.OPSET if not app.domain else 1)
+    if schema is None:
+        raise Mistyped(f"no schema of {app.op}")
+    return schema
+
+
+@cache
+def _allowed(operator: str, domain: str, type_str: str) -> frozenset[DType]:
+    schema = ops.schema(operator, domain, ops.OPSET if not domain else 1)
+    assert schema is not None
+    names = next((c.allowed_type_strs for c in schema.type_constraints if c.type_param_str == type_str), [type_str])
+    return frozenset(_NAMES[name] for name in names if name in _NAMES)
+
+
+def _formal(app: App, position: int) -> str:
+    """The type variable of an input; of a variadic one whose types may differ, one for each position."""
+    formal = _schema(app).inputs[min(position, len(_schema(app).inputs) - 1)]
+    free = formal.option == OpSchema.FormalParameterOption.Variadic and not formal.is_homogeneous
+    return f"{formal.type_str}#{position}" if free else str(formal.type_str)
+
+
+def outputs(app: App, inputs: Iterable[DType | None], to: Any = None) -> tuple[DType, ...]:
+    """The element types of the outputs; raises Mistyped. None among the inputs fits everywhere: numbers do."""
+    bound: dict[str, DType] = {}
+    for position, dtype in enumerate(inputs):
+        if dtype is None or dtype is DType.UNDEFINED:
+            continue
+        name = _formal(app, position)
+        if bound.setdefault(name, dtype) != dtype:
+            raise Mistyped(f"{app.op} of {bound[name].name} and {dtype.name}")
+        if dtype not in _allowed(app.op, app.domain, name.partition("#")[0]):
+            raise Mistyped(f"{app.op} of {dtype.name}")
+    return tuple(_output(app, position, bound, to) for position in range(app.outputs))
+
+
+def _output(app: App, position: int, bound: Mapping[str, DType], to: Any) -> DType:
+    if app.op == "Cast":
+        return DType(to)
+    formal = _schema(app).outputs[min(position, len(_schema(app).outputs) - 1)]
+    if formal.type_str in bound:
+        return bound[formal.type_str]
+    allowed = _allowed(app.op, app.domain, formal.type_str)
+    return next(iter(allowed)) if len(allowed) == 1 else DType.UNDEFINED
+
+
+@dataclass
+class Typing:
+    """The element types of one choice: by hole, with the targets of casts by hole."""
+
+    types: dict[str, DType]
+    targets: dict[str, DType] = field(default_factory=dict)
+
+    def of(self, part: Term) -> DType | None:
+        match part:
+            case Var(kind="tensor" | "const", name=name):
+                return self.types.get(name)
+            case App(domain=domain) if domain != SCALAR:
+                to = self.target(part) if part.op == "Cast" else None
+                inputs = [None if a is None or is_scalar(a) else self.of(a) for a in part.inputs]
+                return outputs(part.node, inputs, to)[part.output]
+        return None
+
+    def target(self, cast: App) -> DType:
+        to = dict(cast.attrs).get("to")
+        match to:
+            case Var(name=name) if name in self.targets:
+                return self.targets[name]
+            case Lit(value=int(value)):
+                return DType(value)
+            case App(op="dtype"):
+                found = self.of(to.operands[0])
+                assert found is not None
+                return found
+        raise Mistyped("a cast to a type that is computed")
+
+    def holds(self, condition: Term) -> bool:
+        """False where a condition on element types says no; one on something else says nothing."""
+        try:
+            return bool(self._scalar(condition))
+        except _NotOnTypes:
+            return True
+
+    def _scalar(self, part: Term) -> Any:
+        match part:
+            case Lit(value=value):
+                return value
+            case Var(name=name) if name in self.targets:
+                return self.targets[name]
+            case App(op="dtype"):
+                return self.of(part.operands[0])
+            case App(domain=domain, op=op) if domain == SCALAR and op in FUNCTIONS:
+                return FUNCTIONS[op](PYTHON, *(self._scalar(arg) for arg in part.operands))
+        raise _NotOnTypes
+
+
+class _NotOnTypes(Exception):
+    """A condition on sizes or attributes."""
+
+
+def typings(rule: Rule) -> list[Typing]:
+    """All choices of element types for which the left side is well-typed and the conditions on types hold."""
+    groups = list(_groups(rule).values())
+    casts = sorted({a.name for side in rule.left for a in _cast_holes(side)})
+    options = [[d for d in SUPPORTED if d in allowed] for _, allowed in groups]
+    found = []
+    for chosen in _some(product(*options, *(SUPPORTED for _ in casts))):
+        types = {name: d for (names, _), d in zip(groups, chosen, strict=False) for name in names}
+        typing = Typing(types, dict(zip(casts, chosen[len(groups) :], strict=True)))
+        if _well_typed(typing, rule.left) and all(map(typing.holds, rule.conditions)):
+            found.append(typing)
+    return found
+
+
+def _some(choices: Iterable[tuple[DType, ...]]) -> Iterator[tuple[DType, ...]]:
+    for count, chosen in enumerate(choices):
+        if count == MANY:
+            raise Mistyped("too many choices of element types")
+        yield chosen
+
+
+def _well_typed(typing: Typing, sides: Iterable[Term]) -> bool:
+    try:
+        return all(typing.of(side) is not None for side in sides)
+    except Mistyped:
+        return False
+
+
+def _cast_holes(side: Term) -> Iterator[Var]:
+    for app in applications(side):
+        to = dict(app.attrs).get("to")
+        if app.op == "Cast" and isinstance(to, Var):
+            yield to
+
+
+class _Unified:
+    """Type variables, some of them the same, each with the element types that it may have."""
+
+    def __init__(self) -> None:
+        self._parent: dict[Any, Any] = {}
+        self._allowed: dict[Any, frozenset[DType]] = {}
+
+    def root(self, place: Any) -> Any:
+        while place in self._parent:
+            place = self._parent[place]
+        return place
+
+    def allowed(self, place: Any) -> frozenset[DType]:
+        return self._allowed.get(self.root(place), frozenset(SUPPORTED))
+
+    def restrict(self, place: Any, to: frozenset[DType]) -> None:
+        self._allowed[self.root(place)] = self.allowed(place) & to
+
+    def unify(self, one: Any, other: Any) -> None:
+        one, other = self.root(one), self.root(other)
+        if one != other:
+            both = self.allowed(one) & self.allowed(other)
+            self._parent[one] = other
+            self.restrict(other, both)
+
+    def read(self, app: App) -> None:
+        """What the schema of an operator says."""
+        for position, arg in enumerate(app.inputs):
+            if isinstance(arg, Var | App) and not is_scalar(arg):
+                name = _formal(app, position)
+                self.restrict((app.node, name), _allowed(app.op, app.domain, name.partition("#")[0]))
+                self.unify(("hole", arg.name) if isinstance(arg, Var) else (arg.node, arg.output), (app.node, name))
+        for position in range(app.outputs if app.op != "Cast" else 0):
+            formal = _schema(app).outputs[min(position, len(_schema(app).outputs) - 1)]
+            self.unify((app.node, position), (app.node, str(formal.type_str)))
+
+
+def _groups(rule: Rule) -> dict[Any, tuple[list[str], frozenset[DType]]]:
+    """The holes of the left side by type variable: those of a group have one element type, from a set."""
+    unified = _Unified()
+    for side in rule.left:
+        for app in applications(side):
+            unified.read(app)
+    result: dict[Any, tuple[list[str], frozenset[DType]]] = {}
+    for hole in rule.holes.values():
+        if hole.kind in ("tensor", "const"):
+            place = ("hole", hole.name)
+            result.setdefault(unified.root(place), ([], unified.allowed(place)))[0].append(hole.name)
+    return result
+
+
+def disagreement(rule: Rule, choices: Iterable[Typing]) -> str | None:
+    """A choice of types for which the right side is ill-typed or has another type than the left."""
+    for typing in choices:
+        try:
+            for left, right in zip(rule.left, rule.right, strict=True):
+                one, other = typing.of(left), typing.of(right)
+                if other is not None and other is not DType.UNDEFINED and one != other:
+                    return f"{_shown(typing)}: {one and one.name} becomes {other.name}"
+        except Mistyped as error:
+            return f"{_shown(typing)}: on the right {error}"
+    return None
+
+
+def _shown(typing: Typing) -> str:
+    return ", ".join(f"{name}: {d.name}" for name, d in {**typing.types, **typing.targets}.items())
+
+
+def is_sensitive(rule: Rule) -> bool:
+    """Whether what a rule computes may depend on element types: it casts, or asks for them."""
+    parts = (p for side in (*rule.left, *rule.right, *rule.conditions) for p in walk(side))
+    return any(isinstance(p, App) and p.op in ("Cast", "CastLike", "dtype") for p in parts)

@@ -1,0 +1,571 @@
+"""When two values are equal for all integers: terms cancel, sums by a bijection of what they run over.
+
+The bijection is derived by solving the equations between the arguments of equal factors; that it is one, and that
+domains and bodies agree under it, is then proved. What is not proved equal is not claimed to differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import chain, islice, permutations, product
+from typing import TypeAlias
+
+from graphopt.verifier.integers import (
+    FALSE,
+    TRUE,
+    Atom,
+    Comparison,
+    Context,
+    Formula,
+    Int,
+    Size,
+    conj,
+    conjuncts,
+    divide,
+    eq,
+    inside,
+    literals,
+    negate,
+    polynomial,
+    quotient,
+    rebuild,
+    rebuild_formula,
+    solve,
+    substitution,
+    symbols,
+)
+from graphopt.verifier.signs import Signs
+from graphopt.verifier.symbolic import (
+    Binders,
+    Call,
+    Element,
+    Factor,
+    Fold,
+    Number,
+    Piece,
+    Read,
+    Term,
+    Value,
+    Whole,
+    bind,
+    lift,
+    number,
+)
+
+COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"})
+"""Functions that are not looked into (as in the exact model) and still give the same for swapped arguments."""
+
+Map: TypeAlias = "Mapping[Atom, Size]"
+_PAIRINGS = 24
+_SPLITS = 6
+
+
+@dataclass(frozen=True)
+class Equality:
+    """Proves values equal; `signs` is what is known of the elements of constants."""
+
+    signs: Signs
+
+    def equal(self, left: Value, right: Value, known: Context) -> bool:
+        """Whether the values are equal wherever what is known holds."""
+        if left == right:
+            return True
+        return self._cancel([*self.settle(left, known), *self.settle(-right, known)], known)
+
+    def _cancel(self, terms: list[Term], known: Context) -> bool:
+        """Whether the terms add up to zero."""
+        splits = 0
+        while terms:
+            first, terms = terms[0], terms[1:]
+            first, terms = self._gather(first, terms, known)
+            if first.coefficient == 0 or not domain(first, known).possible:
+                continue
+            if splits == _SPLITS or (rest := self._overlap(first, terms, known)) is None:
+                return False
+            terms, splits = rest, splits + 1
+        return True
+
+    def _gather(self, first: Term, others: Sequence[Term], known: Context) -> tuple[Term, list[Term]]:
+        """The term with all equal ones added to it, and those that are left."""
+        left = []
+        for other in others:
+            if any(self._same_domain(first, other, pair, known) for pair in self._alignments(first, other, known)):
+                first = replace(first, coefficient=first.coefficient + other.coefficient)
+            else:
+                left.append(other)
+        return first, left
+
+    def _overlap(self, first: Term, others: list[Term], known: Context) -> list[Term] | None:
+        """Where a term equals another on a part of its domain: both split into that part and the rest."""
+        for position, other in enumerate(others):
+            if (first.coefficient > 0) == (other.coefficient > 0):
+                continue
+            for there, back in self._alignments(first, other, known):
+                if not self._inverse(first, other, there, back, known):
+                    continue
+                both = replace(
+                    first,
+                    coefficient=first.coefficient + other.coefficient,
+                    guard=conj(first.guard, at(range_of(other), there)),
+                )
+                parts = [
+                    replace(first, guard=conj(first.guard, negate(at(range_of(other), there)))),
+                    replace(other, guard=conj(other.guard, negate(at(range_of(first), back)))),
+                    *([both] if both.coefficient else []),
+                ]
+                fewer = [p for p in parts if p.guard != FALSE and domain(p, known).possible]
+                if len(fewer) < 2 or both.coefficient == 0:
+                    return [*fewer, *others[:position], *others[position + 1 :]]
+        return None
+
+    # -- aligning two sums
+
+    def _alignments(self, left: Term, right: Term, known: Context) -> Iterator[tuple[Map, Map]]:
+        """Maps of the binders, there and back, under which the factors of two terms are equal."""
+        if len(left.factors) != len(right.factors):
+            return
+        for order in _pairings(left.factors, right.factors):
+            pairs = [(f, right.factors[i]) for f, i in zip(left.factors, order, strict=True)]
+            there, back = self._maps(left, right, pairs, known)
+            if there is None or back is None:
+                continue
+            inner = domain(left, known).knowing(at(range_of(right), there))
+            if all(self._factors_equal(f, g, there, inner) for f, g in pairs):
+                yield there, back
+
+    def _maps(
+        self, left: Term, right: Term, pairs: list[tuple[Factor, Factor]], known: Context
+    ) -> tuple[Map | None, Map | None]:
+        if not left.binders and not right.binders:
+            return {}, {}
+        equations = [e for f, g in pairs for e in _equations(f, g)]
+        there = _solution(equations, right.binders, left.binders, domain(left, known))
+        back = _solution([(b, a) for a, b in equations], left.binders, right.binders, domain(right, known))
+        return there, back
+
+    def _same_domain(self, left: Term, right: Term, maps: tuple[Map, Map], known: Context) -> bool:
+        """Whether the maps go from the whole of one domain to the whole of the other, one to one."""
+        there, back = maps
+        return (
+            domain(left, known).proves(at(range_of(right), there))
+            and domain(right, known).proves(at(range_of(left), back))
+            and self._inverse(left, right, there, back, known)
+        )
+
+    def _inverse(self, left: Term, right: Term, there: Map, back: Map, known: Context) -> bool:
+        """Whether each map undoes the other, where both are defined."""
+        inside_left = domain(left, known).knowing(at(range_of(right), there))
+        inside_right = domain(right, known).knowing(at(range_of(left), back))
+        return all(inside_left.proves(eq(own(b), _then(back[b], there))) for b, _ in left.binders) and all(
+            inside_right.proves(eq(own(b), _then(there[b], back))) for b, _ in right.binders
+        )
+
+    # -- factors
+
+    def _factors_equal(self, left: Factor, right: Factor, there: Map, known: Context) -> bool:
+        moved = right.rebuild(substitution(there)) if there else right
+        if isinstance(moved, Value):
+            alone = _alone(moved)
+            return self.equal(lift(left), moved, known) if alone is None else self._alike(left, alone, known)
+        return self._alike(left, moved, known)
+
+    def _alike(self, left: Factor, right: Factor, known: Context) -> bool:
+        if left == right:
+            return True
+        match left, right:
+            case Read(), Read():
+                return left.tensor == right.tensor and _sizes_equal(left.index, right.index, known)
+            case Number(), Number():
+                return known.proves(eq(left.of, right.of))
+            case Call(), Call():
+                return self._calls_equal(left, right, known)
+            case Fold(), Fold():
+                return left.monoid == right.monoid and self._folds_equal(left, right, known)
+            case Element(), Element():
+                return self._elements_equal(left, right, known)
+        return False
+
+    def _calls_equal(self, left: Call, right: Call, known: Context) -> bool:
+        if left.function != right.function or not _params_equal(left.params, right.params, known):
+            return False
+        orders = [right.args]
+        if left.function in COMMUTATIVE and len(right.args) == 2:
+            orders.append(right.args[::-1])
+        return any(all(self.equal(a, b, known) for a, b in zip(left.args, args, strict=True)) for args in orders)
+
+    def _elements_equal(self, left: Element, right: Element, known: Context) -> bool:
+        if left.operator != right.operator or len(left.operands) != len(right.operands):
+            return False
+        if not _params_equal(left.params, right.params, known) or not _sizes_equal(left.index, right.index, known):
+            return False
+        return all(self._wholes_equal(a, b, known) for a, b in zip(left.operands, right.operands, strict=True))
+
+    def _wholes_equal(self, left: Whole | None, right: Whole | None, known: Context) -> bool:
+        if left is None or right is None:
+            return left is right
+        if len(left.shape) != len(right.shape) or not _sizes_equal(left.shape, right.shape, known):
+            return False
+        index, binders = bind(left.shape, "i")
+        bodies = (w.body.rebuild(substitution(dict(zip(w.index, index, strict=True)))) for w in (left, right))
+        one, other = bodies
+        return self.equal(one, other, known.knowing(ranges(binders)))
+
+    def _folds_equal(self, left: Fold, right: Fold, known: Context) -> bool:
+        if left.monoid == "prod":
+            denied = (replace(_as_term(piece), coefficient=Fraction(-1)) for piece in right.pieces)
+            return self._cancel([*map(_as_term, left.pieces), *denied], known)
+        return self._covered(left.pieces, right.pieces, known) and self._covered(right.pieces, left.pieces, known)
+
+    def _covered(self, pieces: Iterable[Piece], others: Sequence[Piece], known: Context) -> bool:
+        """Whether each element of one side is one of the other: greatest and least do not count repetitions."""
+        return all(self._is_covered(_as_term(piece), [_as_term(o) for o in others], known) for piece in pieces)
+
+    def _is_covered(self, term: Term, others: Sequence[Term], known: Context) -> bool:
+        for other in others:
+            if not domain(term, known).possible:
+                return True
+            for there, _ in self._alignments(term, other, known):
+                reached = at(range_of(other), there)
+                if domain(term, known).proves(reached):
+                    return True
+                term = replace(term, guard=conj(term.guard, negate(reached)))
+                break
+        return not domain(term, known).possible
+
+    # -- normal form under what is known
+
+    def settle(self, value: Value, known: Context) -> list[Term]:
+        """The terms of a value, simplified by what is known; those that are nowhere defined are left out."""
+        return [done for term in value.terms for done in self._settled(term, known, 8)]
+
+    def _settled(self, term: Term, known: Context, fuel: int) -> Iterator[Term]:
+        inner = domain(term, known)
+        if FALSE in inner.facts:
+            return
+        mapping, binders, guard = _eliminated(term, inner)
+        simple = self._rebuilt(term, mapping, inner)
+        for new in simple.terms:
+            merged = Term(
+                term.coefficient * new.coefficient, new.factors, binders + new.binders, conj(guard, new.guard)
+            )
+            merged = self.signs.cancelled(merged, domain(merged, known), self)
+            split = _radix(merged)
+            if split is not None:
+                merged = split
+            if fuel and merged != term:
+                yield from self._settled(merged, known, fuel - 1)
+            else:
+                yield merged
+
+    def _rebuilt(self, term: Term, mapping: Map, inner: Context) -> Value:
+        """The product of the factors, with everything that is known used in them."""
+        change = substitution(mapping)
+        result = number(1)
+        for factor in term.factors:
+            moved = factor.rebuild(change)
+            result = result * self.signs.replaced(lift(moved).rebuild(inner.change))
+        return result
+
+
+# -- domains -------------------------------------------------------------------------------------------------------
+
+
+def own(atom: Atom) -> Int:
+    return Int({(atom,): 1})
+
+
+def ranges(binders: Binders) -> Formula:
+    return conj(*(inside(own(b), extent) for b, extent in binders))
+
+
+def range_of(term: Term) -> Formula:
+    """For which values of its binders a term counts."""
+    return conj(ranges(term.binders), term.guard)
+
+
+def domain(term: Term, known: Context) -> Context:
+    """What is known inside of a term."""
+    return known.knowing(range_of(term))
+
+
+def at(part: Formula, there: Map) -> Formula:
+    return rebuild_formula(part, substitution(there)) if there else part
+
+
+def _then(size: Size, mapping: Map) -> Size:
+    return rebuild(size, substitution(mapping))
+
+
+def _alone(value: Value) -> Factor | None:
+    if len(value.terms) != 1:
+        return None
+    (term,) = value.terms
+    plain = term.coefficient == 1 and not term.binders and term.guard == TRUE and len(term.factors) == 1
+    return term.factors[0] if plain else None
+
+
+def _as_term(piece: Piece) -> Term:
+    return Term(Fraction(1), (Call("Body", (piece.body,)),), piece.binders, piece.guard)
+
+
+def _sizes_equal(left: Sequence[Size], right: Sequence[Size], known: Context) -> bool:
+    return len(left) == len(right) and all(known.proves(eq(a, b)) for a, b in zip(left, right, strict=True))
+
+
+def _params_equal(left: Sequence[object], right: Sequence[object], known: Context) -> bool:
+    def same(a: object, b: object) -> bool:
+        if isinstance(a, Int) or isinstance(b, Int):
+            return isinstance(a, Int | int) and isinstance(b, Int | int) and known.proves(eq(a, b))
+        if isinstance(a, tuple) and isinstance(b, tuple):
+            return _params_equal(a, b, known)
+        return type(a) is type(b) and a == b
+
+    return len(left) == len(right) and all(map(same, left, right))
+
+
+# -- deriving the maps ---------------------------------------------------------------------------------------------
+
+
+def _head(factor: Factor) -> tuple[object, ...]:
+    match factor:
+        case Read():
+            return "read", factor.tensor
+        case Number():
+            return ("number",)
+        case Call():
+            return "call", factor.function, len(factor.args)
+        case Fold():
+            return "fold", factor.monoid
+    return "element", factor.operator
+
+
+def _pairings(left: Sequence[Factor], right: Sequence[Factor]) -> Iterator[tuple[int, ...]]:
+    """Orders of the right factors in which they meet left factors of their kind."""
+    heads: dict[object, tuple[list[int], list[int]]] = {}
+    for side, factors in enumerate((left, right)):
+        for position, factor in enumerate(factors):
+            heads.setdefault(_head(factor), ([], []))[side].append(position)
+    if any(len(mine) != len(theirs) for mine, theirs in heads.values()):
+        return
+    groups = list(heads.values())
+    choices = product(*(permutations(theirs) for _, theirs in groups))
+    for chosen in islice(choices, _PAIRINGS):
+        order = dict(zip(chain(*(mine for mine, _ in groups)), chain(*chosen), strict=True))
+        yield tuple(order[i] for i in range(len(left)))
+
+
+def _equations(left: Factor, right: Factor) -> Iterator[tuple[Size, Size]]:
+    """What has to be equal for the factors to be: without what is bound inside of them."""
+    match left, right:
+        case Read(), Read():
+            yield from zip(left.index, right.index, strict=False)
+        case Element(), Element():
+            yield from zip(left.index, right.index, strict=False)
+        case Number(), Number():
+            yield left.of, right.of
+        case Call(), Call():
+            yield from ((a, b) for a, b in zip(left.params, right.params, strict=False) if isinstance(a and b, Int))
+    for hidden, x, y in _inner_values(left, right):
+        yield from _visible(_of_values(x, y), hidden)
+
+
+def _inner_values(left: Factor, right: Factor) -> Iterator[tuple[set[Atom], Value, Value]]:
+    """The values inside of two factors that have to be equal, and what is bound around them."""
+    match left, right:
+        case Call(), Call():
+            yield from ((set(), x, y) for x, y in zip(left.args, right.args, strict=False))
+        case Fold(), Fold():
+            for p, q in zip(left.pieces, right.pieces, strict=False):
+                yield {b for b, _ in (*p.binders, *q.binders)}, p.body, q.body
+        case Element(), Element():
+            for v, w in zip(left.operands, right.operands, strict=False):
+                if v and w:
+                    yield {*v.index, *w.index}, v.body, w.body
+
+
+def _of_values(left: Value, right: Value) -> Iterator[tuple[Size, Size]]:
+    for t, u in _similar(left.terms, right.terms):
+        hidden = {b for b, _ in (*t.binders, *u.binders)}
+        for order in islice(_pairings(t.factors, u.factors), 1):
+            inner = (e for f, i in zip(t.factors, order, strict=True) for e in _equations(f, u.factors[i]))
+            yield from _visible(inner, hidden)
+
+
+def _similar(left: Sequence[Term], right: Sequence[Term]) -> Iterator[tuple[Term, Term]]:
+    """Terms of two values that may be meant for each other: those with the same kinds of factors, in order."""
+    rest = list(right)
+    for term in left:
+        kinds = sorted(str(_head(f)) for f in term.factors)
+        for other in rest:
+            if other.coefficient == term.coefficient and sorted(str(_head(f)) for f in other.factors) == kinds:
+                rest.remove(other)
+                yield term, other
+                break
+
+
+def _visible(equations: Iterable[tuple[Size, Size]], hidden: set[Atom]) -> Iterator[tuple[Size, Size]]:
+    return (e for e in equations if not (symbols(e[0]) | symbols(e[1])) & hidden)
+
+
+def _solution(equations: Iterable[tuple[Size, Size]], unknowns: Binders, given: Binders, known: Context) -> Map | None:
+    """The unknowns in terms of the given binders: left sides speak of the given ones, right sides of the unknown.
+
+    Derived, not proved: by linear equations, then by mixed radix. Binders of which no equation speaks are taken to
+    be those of the other side of the same extent, in order.
+    """
+    open_: dict[Atom, Size] = dict(unknowns)
+    found: dict[Atom, Size] = {}
+    todo = [difference for a, b in equations if isinstance(difference := b - a, Int)]
+    while open_ and (step := _step(todo, open_, known)) is not None:
+        atom, size = step
+        change = substitution({atom: size})
+        found = {a: rebuild(s, change) for a, s in found.items()} | {atom: size}
+        del open_[atom]
+        todo = [new for old in todo if isinstance(new := known.simplify(rebuild(old, change)), Int)]
+    used = frozenset(s for size in found.values() for s in symbols(size))
+    spare = [(b, extent) for b, extent in given if b not in used]
+    for atom, extent in open_.items():
+        match_ = next((pair for pair in spare if known.proves(eq(pair[1], extent))), None)
+        if match_ is None:
+            return None
+        spare.remove(match_)
+        found[atom] = own(match_[0])
+    return found
+
+
+def _step(todo: Sequence[Int], unknowns: Mapping[Atom, Size], known: Context) -> tuple[Atom, Size] | None:
+    """One unknown, from an equation that gives it."""
+    for poly in todo:
+        here = [a for a in poly.atoms if a in unknowns]
+        if len(here) == 1 and len(symbols(poly) & unknowns.keys()) == 1:
+            solution = solve(poly, here[0])
+            if solution is not None:
+                return here[0], solution
+    for poly in todo:
+        step = _radix_step(poly, unknowns, known)
+        if step is not None:
+            return step
+    return None
+
+
+def _radix_step(poly: Int, unknowns: Mapping[Atom, Size], known: Context) -> tuple[Atom, Size] | None:
+    """From `a·B + b = l` with 0 <= b < B: a is l // B."""
+    parts = {atom: _coefficient(poly, atom) for atom in poly.atoms if atom in unknowns}
+    rest = poly - _sum(own(a) * c for a, c in parts.items())
+    if not parts or symbols(rest) & unknowns.keys() or any(symbols(c) & unknowns.keys() for c in parts.values()):
+        return None
+    sign = -1 if all(isinstance(c, int) and c < 0 for c in parts.values()) else 1
+    for atom, unit in parts.items():
+        others = _sum(own(a) * c * sign for a, c in parts.items() if a != atom)
+        bounds = conj(*(inside(own(a), unknowns[a]) for a in parts))
+        if known.knowing(bounds).proves(inside(others, unit * sign)):
+            return atom, known.simplify(quotient(-rest * sign, unit * sign))
+    return None
+
+
+def _coefficient(poly: Int, atom: Atom) -> Size:
+    """What a symbol is multiplied with, where it occurs once in a product."""
+    taken = {}
+    for monomial, c in poly.terms.items():
+        if monomial.count(atom) == 1:
+            position = monomial.index(atom)
+            taken[monomial[:position] + monomial[position + 1 :]] = c
+    return polynomial(taken)
+
+
+def _sum(sizes: Iterable[Size]) -> Size:
+    total: Size = 0
+    for size in sizes:
+        total = size + total
+    return total
+
+
+# -- simplifying one sum -------------------------------------------------------------------------------------------
+
+
+def _eliminated(term: Term, inner: Context) -> tuple[Map, Binders, Formula]:
+    """What its domain says of a term's binders: one that can have a single value is replaced by it."""
+    mapping: dict[Atom, Size] = {}
+    guard = list(conjuncts(term.guard))
+    for binder, extent in term.binders:
+        if extent == 1 or inner.simplify(extent) == 1:
+            mapping[binder] = 0
+        elif binder in inner.equal and not symbols(inner.equal[binder]) & {binder}:
+            mapping[binder] = inner.equal[binder]
+            guard.append(inside(own(binder), extent))
+    mapping = _closed(mapping)
+    kept = tuple((b, _then(inner_extent, mapping)) for b, inner_extent in term.binders if b not in mapping)
+    return mapping, kept, at(conj(*guard), mapping)
+
+
+def _closed(mapping: dict[Atom, Size]) -> dict[Atom, Size]:
+    """The map with what it maps replaced in its own values."""
+    for atom, size in list(mapping.items()):
+        change = substitution({atom: size})
+        mapping = {a: (s if a == atom else rebuild(s, change)) for a, s in mapping.items()}
+    return mapping
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A binder k below A·B taken apart: k = a·B + b with a below A and b below B."""
+
+    binder: Atom
+    size: Size
+    parts: Binders
+
+
+def cuts(used: Iterable[Atom], binders: Binders) -> Iterator[Cut]:
+    """The ways to take binders apart for the quotients and remainders that are used."""
+    for atom in sorted(set(used)):
+        over, by = atom.args
+        for binder, extent in binders:
+            fewer = divide(extent, by)
+            if fewer is None or fewer == 1 or (binder,) not in getattr(over, "terms", {}):
+                continue
+            if not symbols(by) & {b for b, _ in binders}:
+                (high, low), parts = bind((fewer, by), "r")
+                yield Cut(binder, high * by + low, parts)
+
+
+def _radix(term: Term) -> Term | None:
+    """The term with one binder taken apart, where a quotient or remainder of it is used."""
+    for cut in cuts(composites(Value((term,))), term.binders):
+        value = Value((replace(term, binders=()),)).rebuild(substitution({cut.binder: cut.size}))
+        if len(value.terms) == 1:
+            return replace(value.terms[0], binders=(*(p for p in term.binders if p[0] != cut.binder), *cut.parts))
+    return None
+
+
+def _composites(factor: Factor) -> Iterator[Atom]:
+    """The quotients and remainders in the indices of a factor, and of those inside of it."""
+    match factor:
+        case Read(index=sizes) | Element(index=sizes):
+            yield from (a for size in sizes for a in composite_atoms(size))
+        case Number(of=size):
+            yield from composite_atoms(size)
+        case Call(args=values):
+            yield from (a for value in values for a in composites(value))
+        case Fold(pieces=pieces):
+            yield from (a for piece in pieces for a in composites(piece.body))
+
+
+def composites(value: Value) -> Iterator[Atom]:
+    """The quotients and remainders in the indices of a value."""
+    for term in value.terms:
+        for part in literals(term.guard):
+            if isinstance(part, Comparison):
+                yield from composite_atoms(part.poly)
+        for factor in term.factors:
+            yield from _composites(factor)
+
+
+def composite_atoms(size: Size) -> Iterator[Atom]:
+    """The quotients and remainders in a size, however deep."""
+    if isinstance(size, Int):
+        for atom in size.atoms:
+            if atom.kind in ("quotient", "remainder"):
+                yield atom
+            yield from (inner for part in atom.args if isinstance(part, Int) for inner in composite_atoms(part))

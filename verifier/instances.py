@@ -1,0 +1,578 @@
+"""The instances of a rule: every rank and every choice of an attribute up to a bound, all sizes symbolic.
+
+Evaluating the left side asks for what a rule leaves open (a rank, an axis, a mode); each answer is one path, and all
+paths are walked. What can be a symbol stays one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import isqrt
+from typing import Any, TypeVar
+
+from graphopt import ops
+from graphopt.rule import Rule
+from graphopt.scalar import FUNCTIONS, PROPERTIES
+from graphopt.term import SCALAR, App, Lit, Term, Var, applications, is_scalar, walk
+from graphopt.types import DType
+from graphopt.verifier import dtypes
+from graphopt.verifier.dtypes import Mistyped, Typing
+from graphopt.verifier.integers import (
+    FALSE,
+    TRUE,
+    Context,
+    Effort,
+    Fact,
+    Formula,
+    Int,
+    Size,
+    choice,
+    conj,
+    context,
+    disj,
+    eq,
+    formula,
+    fresh,
+    ge,
+    le,
+    negate,
+    symbol,
+)
+from graphopt.verifier.symbolic import (
+    Index,
+    Read,
+    Tensor,
+    Value,
+    boolean,
+    call,
+    guarded,
+    integer,
+    lift,
+    number,
+    truth,
+)
+
+MAX_RANK = 4
+"""Ranks are enumerated up to this one; a pack of axes beside named ones up to at least two axes."""
+MAX_INPUTS = 3
+
+T = TypeVar("T")
+
+
+class Undefined(Exception):
+    """The operator has no meaning for these inputs: the left side does not occur, the right side is wrong."""
+
+
+class Unsupported(Exception):
+    """The verifier has no denotation for this: nothing is claimed."""
+
+
+class Choices:
+    """A path through the choices of an evaluation. `paths` runs a function once for each."""
+
+    def __init__(self) -> None:
+        self._taken: list[tuple[int, int]] = []
+        self._position = 0
+
+    def choose(self, options: Sequence[T]) -> T:
+        if not options:
+            raise Undefined("nothing to choose from")
+        if self._position == len(self._taken):
+            self._taken.append((0, len(options)))
+        chosen, count = self._taken[self._position]
+        assert count == len(options), "the choices of a path depend on nothing but the path"
+        self._position += 1
+        return options[chosen]
+
+    def paths(self) -> Iterator[None]:
+        while True:
+            self._position = 0
+            yield
+            while self._taken and self._taken[-1][0] + 1 == self._taken[-1][1]:
+                self._taken.pop()
+            if not self._taken:
+                return
+            chosen, count = self._taken.pop()
+            self._taken.append((chosen + 1, count))
+
+
+class Z3Logic:
+    """The `Logic` of the scalar functions: truth is a formula, also about real numbers."""
+
+    def eq(self, left: Any, right: Any) -> Formula:
+        if isinstance(left, Value | float | Fraction) or isinstance(right, Value | float | Fraction):
+            return negate(truth(call("NotZero", real(left) - real(right))))
+        if isinstance(left, str) or isinstance(right, str):
+            return TRUE if left == right else FALSE
+        return eq(left, right)
+
+    def le(self, left: Any, right: Any) -> Formula:
+        if isinstance(left, Value | float | Fraction) or isinstance(right, Value | float | Fraction):
+            return negate(truth(call("Positive", real(left) - real(right))))
+        return le(left, right)
+
+    def all(self, parts: Iterable[Any]) -> Formula:
+        return conj(*map(formula, parts))
+
+    def any(self, parts: Iterable[Any]) -> Formula:
+        return disj(*map(formula, parts))
+
+    def negate(self, part: Any) -> Formula:
+        return negate(formula(part))
+
+    def choose(self, condition: Any, then: Any, otherwise: Any) -> Any:
+        condition = formula(condition)
+        if condition in (TRUE, FALSE) or isinstance(then, tuple):
+            if condition not in (TRUE, FALSE):
+                raise Unsupported("a choice between lists")
+            return then if condition == TRUE else otherwise
+        return choice(condition, then, otherwise)
+
+
+LOGIC = Z3Logic()
+
+
+def real(number_: Any) -> Value:
+    """A scalar of a rule as a real number. A decimal is what it says, and a long one that is a root is the root."""
+    if isinstance(number_, Value):
+        return number_
+    if isinstance(number_, Int | int):
+        return integer(number_)
+    if isinstance(number_, float) and number_ == number_ and abs(number_) != float("inf"):
+        return _root(number_) if len(repr(number_)) > 15 else number(Fraction(repr(number_)))
+    return number(number_)
+
+
+def _root(decimal: float) -> Value:
+    """A root of a small fraction where the float is the nearest one to it, else the decimal."""
+    for bottom in range(1, 33):
+        top = round(decimal * decimal * bottom)
+        if 0 < top < 1000 and isqrt(top * bottom) ** 2 != top * bottom and (top / bottom) ** 0.5 == abs(decimal):
+            return call("Sqrt", number(Fraction(top, bottom))) * (1 if decimal > 0 else -1)
+    for bottom in range(1, 1000):
+        top = round(decimal * bottom)
+        if top and top / bottom == decimal:
+            return number(Fraction(top, bottom))
+    return number(Fraction(repr(decimal)))
+
+
+@dataclass
+class Instance:
+    """One rule at one path: what is bound, what is assumed, and what has to be shown."""
+
+    rule: Rule
+    exact: bool
+    choices: Choices
+    effort: Effort
+    typing: Typing
+    max_rank: int = MAX_RANK
+    sizes: dict[str, Size] = field(default_factory=dict)
+    packs: dict[str, tuple[Size, ...]] = field(default_factory=dict)
+    holes: dict[str, Any] = field(default_factory=dict)
+    facts: list[Formula] = field(default_factory=list)
+    demands: list[tuple[Formula, str]] = field(default_factory=list)
+    properties: dict[str, frozenset[str]] = field(default_factory=dict)
+    assuming: bool = True
+    tensors: dict[Term, tuple[Tensor, ...]] = field(default_factory=dict)
+
+    @property
+    def known(self) -> Context:
+        return context(self.facts, self.effort)
+
+    def require(self, condition: Formula, reason: str) -> None:
+        """What has to hold for an operator to be defined: assumed on the left side, to be shown on the right."""
+        if condition == FALSE:
+            raise Undefined(reason)
+        if self.assuming:
+            self.facts.append(condition)
+        elif condition != TRUE:
+            self.demands.append((condition, reason))
+
+    # -- holes
+
+    def size(self, axis: str) -> Size:
+        """The size of a named axis."""
+        if axis.isdigit():
+            return int(axis)
+        if axis == "_":
+            return self._new_size("_")
+        if axis not in self.sizes:
+            self.sizes[axis] = symbol(axis)
+            self.facts.append(ge(self.sizes[axis]))
+        return self.sizes[axis]
+
+    def _new_size(self, name: str) -> Size:
+        size = fresh(name)
+        self.facts.append(ge(size))
+        return size
+
+    def shape(self, axes: Iterable[str]) -> tuple[Size, ...]:
+        """The sizes of axes, packs included."""
+        axes = tuple(axes)
+        shape: list[Size] = []
+        for axis in axes:
+            if "*" in axis:
+                pack = self.pack(axis.partition("*")[2], len(axes) - 1)
+                shape += [1] * len(pack) if axis.startswith("1*") else pack
+            else:
+                shape.append(self.size(axis))
+        return tuple(shape)
+
+    def pack(self, name: str, others: int) -> tuple[Size, ...]:
+        if name not in self.packs:
+            length = self.choices.choose(range(max(min(2, self.max_rank), self.max_rank - others) + 1))
+            self.packs[name] = tuple(self._new_size(f"{name}{i}") for i in range(length))
+        return self.packs[name]
+
+    def hole(self, var: Var) -> Tensor:
+        """The tensor that a hole stands for: a function of indices of which nothing is known."""
+        if var.name not in self.holes:
+            if var.axes is not None:
+                shape = self.shape(var.axes)
+            else:
+                rank = self.choices.choose(range(self.max_rank + 1))
+                shape = tuple(self._new_size(f"{var.name}{i}") for i in range(rank))
+            dtype = self.typing.types.get(var.name, DType.FLOAT)
+            self.holes[var.name] = Tensor(shape, _reader(var.name, dtype), dtype)
+        found: Tensor = self.holes[var.name]
+        return found
+
+    def open_hole(self, part: Term | None) -> Var | None:
+        """The hole for a number that a term is, where nothing is bound to it yet."""
+        if isinstance(part, Var) and part.kind not in ("tensor", "const") and part.name not in self.holes:
+            return part
+        return None
+
+    # -- scalar terms
+
+    def scalar(self, part: Term) -> Any:
+        """The value of an attribute or condition: an int, an Int, a Value, a text, a formula or a tuple of them."""
+        match part:
+            case Lit(value=value):
+                return value
+            case Var(name=name):
+                if name not in self.holes:
+                    raise Unsupported(f"{name} is used before it is bound")
+                return self.holes[name]
+            case App(domain=domain) if domain == SCALAR:
+                return self._apply(part)
+        raise Unsupported(f"{part} is no number")
+
+    def _apply(self, app: App) -> Any:
+        if app.op in PROPERTIES:
+            return self._property(app)
+        if app.op in ("size", "sizes"):
+            (axes,) = app.args
+            assert isinstance(axes, Lit)
+            shape = self.shape(str(axes.value).split())
+            return shape[0] if app.op == "size" else shape
+        if app.op in ("shape", "rank", "dtype"):
+            (of,) = app.operands
+            tensor = self.tensor(of)
+            return {"shape": tensor.shape, "rank": tensor.rank, "dtype": tensor.dtype}[app.op]
+        args = [self.scalar(arg) for arg in app.operands]
+        if app.op in ("divide", "sqrt"):
+            return _real_function(app.op, args)
+        if app.op in ("div", "mod"):
+            self._divisor(args[1])
+        if app.op == "choose" and isinstance(args[1], tuple):
+            return self._chosen(*args)
+        try:
+            return FUNCTIONS[app.op](LOGIC, *args)
+        except (TypeError, IndexError, KeyError, AttributeError, ZeroDivisionError, ValueError) as error:
+            raise Unsupported(f"{app.op} of symbols: {error}") from error
+
+    def _divisor(self, divisors: Any) -> None:
+        for divisor in divisors if isinstance(divisors, tuple) else (divisors,):
+            self.require(negate(eq(divisor)), "division by zero")
+
+    def _chosen(self, condition: Any, then: Any, otherwise: Any) -> Any:
+        if len(then) != len(otherwise):
+            return LOGIC.choose(condition, then, otherwise)
+        return tuple(LOGIC.choose(condition, a, b) for a, b in zip(then, otherwise, strict=True))
+
+    def _property(self, app: App) -> Formula:
+        """A property of a constant: assumed of each of its elements, not a formula about sizes."""
+        (of,) = app.args
+        if not (isinstance(of, Var) and of.kind == "const"):
+            raise Unsupported(f"{app.op} of {of}, which is no constant of the rule")
+        self.properties[of.name] = self.properties.get(of.name, frozenset()) | {app.op}
+        return TRUE
+
+    def assume_conditions(self) -> None:
+        """The conditions of the rule become facts."""
+        for condition in self.rule.conditions:
+            self._check_properties(condition)
+            value = formula(self.scalar(condition))
+            self.require(value, "the condition does not hold")
+
+    def _check_properties(self, condition: Term) -> None:
+        """A property counts only where it is asserted: under a negation or an alternative nothing is assumed."""
+        if isinstance(condition, App) and condition.op in PROPERTIES:
+            return
+        if isinstance(condition, App) and condition.op == "both":
+            for part in condition.operands:
+                self._check_properties(part)
+        elif any(isinstance(part, App) and part.op in PROPERTIES for part in walk(condition)):
+            raise Unsupported("a property of a constant inside of a negation or an alternative")
+
+    # -- terms
+
+    def tensor(self, part: Term) -> Tensor:
+        """The tensor that a term denotes."""
+        if isinstance(part, App) and part.domain != SCALAR:
+            return self.outputs(part)[part.output]
+        if isinstance(part, Var) and part.kind in ("tensor", "const"):
+            return self.hole(part)
+        if self.open_hole(part):
+            assert isinstance(part, Var)
+            self.holes[part.name] = self._open_number(part)
+        return _as_tensor(self.scalar(part))
+
+    def _open_number(self, var: Var) -> Any:
+        if var.kind == "integer":
+            return fresh(var.name)
+        if var.kind == "real":
+            return lift(Read(var.name, ()))
+        raise Unsupported(f"how long {var.name} is")
+
+    def outputs(self, app: App) -> tuple[Tensor, ...]:
+        """The outputs of an operator."""
+        node = app.node
+        if node not in self.tensors:
+            from graphopt.verifier.semantics import denote
+
+            self.tensors[node] = self._typed(node, denote(Node(self, node)))
+        return self.tensors[node]
+
+    def _typed(self, app: App, found: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The outputs with their element types."""
+        if len(found) < app.outputs:
+            raise Unsupported(f"{app.op} with {app.outputs} outputs")
+        inputs = [None if a is None or is_scalar(a) else self.tensor(a).dtype for a in app.inputs]
+        try:
+            types = dtypes.outputs(app, inputs, self.typing.target(app) if app.op == "Cast" else None)
+        except Mistyped as error:
+            raise Undefined(str(error)) from error
+        return tuple(replace(tensor, dtype=d) for tensor, d in zip(found, types, strict=False))
+
+    def hole_tensors(self) -> list[Tensor]:
+        return [value for value in self.holes.values() if isinstance(value, Tensor)]
+
+
+def _reader(name: str, dtype: DType) -> Callable[[Index], Value]:
+    if dtype is DType.BOOL:
+        return lambda index: boolean(Fact(lift(Read(name, index))))
+    return lambda index: lift(Read(name, index))
+
+
+def _real_function(name: str, args: list[Any]) -> Any:
+    if any(isinstance(arg, tuple) for arg in args):
+        raise Unsupported(f"{name} of lists")
+    return real(args[0]) / real(args[1]) if name == "divide" else call("Sqrt", real(args[0]))
+
+
+def _as_tensor(value: Any) -> Tensor:
+    """A number as a tensor without axes, a list as one with one axis."""
+    if not isinstance(value, tuple):
+        return Tensor((), lambda index: real(value))
+
+    def element(index: Index) -> Value:
+        result = number(0)
+        for position, item in enumerate(value):
+            result = result + guarded(eq(index[0], position), real(item))
+        return result
+
+    return Tensor((len(value),), element, DType.INT64)
+
+
+@dataclass(frozen=True)
+class Node:
+    """What a denotation sees of an operator: inputs, attributes, and where to say what it requires."""
+
+    instance: Instance
+    app: App
+    used: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def op(self) -> str:
+        return self.app.op
+
+    def require(self, condition: Formula, reason: str) -> None:
+        self.instance.require(condition, f"{self.op}: {reason}")
+
+    @property
+    def folded(self) -> bool:
+        """On the right side an operator on constants is computed when the rule is applied, in double precision."""
+        return not self.instance.assuming and not any(
+            isinstance(part, Var) and part.kind == "tensor" for part in walk(self.app)
+        )
+
+    @property
+    def dtype(self) -> DType:
+        """The element type that the operator computes in."""
+        found = [self.input(i).dtype for i in range(self.count) if self.has(i) and not self.is_number(i)]
+        return next((d for d in found if d is not DType.UNDEFINED), DType.UNDEFINED)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether arithmetic is only what it is called: in the exact model, and on what is no float."""
+        dtype = self.dtype
+        return self.instance.exact or not (dtype.is_float or dtype is DType.UNDEFINED)
+
+    # inputs
+
+    @property
+    def count(self) -> int:
+        return len(self.app.inputs)
+
+    def has(self, position: int) -> bool:
+        return position < self.count and self.app.inputs[position] is not None
+
+    def input(self, position: int) -> Tensor:
+        part = self.app.inputs[position] if self.has(position) else None
+        if part is None:
+            raise Undefined(f"{self.op} needs input {position}")
+        return self.instance.tensor(part)
+
+    def optional(self, position: int) -> Tensor | None:
+        return self.input(position) if self.has(position) else None
+
+    def is_number(self, position: int) -> bool:
+        """The input is a number or a list of the rule, not a tensor."""
+        part = self.app.inputs[position] if self.has(position) else None
+        return part is not None and is_scalar(part)
+
+    # attributes
+
+    def _term(self, name: str) -> Term | None:
+        return dict(self.app.attrs).get(name)
+
+    def attribute(self, name: str, default: Any, propose: Callable[[], Any]) -> Any:
+        """The value of an attribute; what an open hole may stand for is proposed, once."""
+        part = self._term(name)
+        if part is None and self.app.bundle is not None and not self._is_named_elsewhere(name):
+            part = Var(f"{self.app.bundle.name}.{name}", "string")
+        if part is None:
+            schema_default = _schema_default(self.op, name)
+            value = default if schema_default is None else schema_default
+        else:
+            value = self._value(part, propose)
+        self.used[name] = value
+        return value
+
+    def _is_named_elsewhere(self, name: str) -> bool:
+        """The left side names the attribute beside this hole for the others, which then does not hold it."""
+        sides = (app for side in self.instance.rule.left for app in applications(side))
+        return any(app.bundle == self.app.bundle and name in dict(app.attrs) for app in sides)
+
+    def numbers(self, position: int, propose: Callable[[], Any]) -> Any:
+        """The value of an input that is a list of numbers in the rule."""
+        part = self.app.inputs[position]
+        assert part is not None
+        if not is_scalar(part):
+            raise Unsupported(f"{self.op} whose input {position} is not known")
+        value = self._value(part, propose)
+        self.used[f"input{position}"] = value
+        return value
+
+    def _value(self, part: Term, propose: Callable[[], Any]) -> Any:
+        hole = self.instance.open_hole(part)
+        if hole is not None:
+            if not self.instance.assuming:
+                raise Unsupported(f"{hole.name} is open on the right side")
+            self.instance.holes[hole.name] = propose()
+        return self.instance.scalar(part)
+
+    def choose(self, options: Sequence[T]) -> T:
+        return self.instance.choices.choose(options)
+
+    def integer(self, name: str, default: int | None = None, least: int | None = None) -> Size:
+        """An integer that stays a symbol."""
+
+        def propose() -> Size:
+            new = fresh(name)
+            if least is not None:
+                self.instance.facts.append(ge(new, least))
+            return new
+
+        value: Size = self.attribute(name, default, propose)
+        return value
+
+    def flag(self, name: str, default: int = 0) -> bool:
+        value = self.attribute(name, default, lambda: self.choose((0, 1)))
+        if not isinstance(value, int):
+            raise Unsupported(f"{name} is a symbol")
+        return bool(value)
+
+    def text(self, name: str, default: str, options: Sequence[str]) -> str:
+        value = self.attribute(name, default, lambda: self.choose(options))
+        if value not in options:
+            raise Unsupported(f"{self.op} with {name}={value}")
+        return str(value)
+
+    def target(self) -> DType:
+        """The element type that a Cast is to."""
+        found = self.instance.typing.target(self.app)
+        self.attribute("to", None, lambda: int(found))
+        return found
+
+    def real(self, name: str, default: float | None = None) -> Value:
+        value = self.attribute(name, default, lambda: lift(Read(f"{self.op}.{name}'{fresh(name)}", ())))
+        return real(value)
+
+    def axis(self, name: str, rank: int, default: int | None = None) -> int:
+        """An axis, counted from the start."""
+        value = self.attribute(name, default, lambda: self.choose(range(-rank, rank)))
+        return self._axis(value, rank)
+
+    def _axis(self, value: Any, rank: int) -> int:
+        if isinstance(value, Int):
+            value = self.instance.known.simplify(value)
+        if not isinstance(value, int):
+            raise Unsupported(f"{self.op} along an axis that is a symbol")
+        if not -rank <= value < rank:
+            raise Undefined(f"{self.op}: axis {value} of rank {rank}")
+        return value % rank
+
+    def axes(self, position: int, rank: int) -> tuple[int, ...]:
+        """Axes that are an input: distinct, counted from the start."""
+        value = self.numbers(position, lambda: self.choose(subsets(rank)))
+        axes = tuple(self._axis(v, rank) for v in (value if isinstance(value, tuple) else (value,)))
+        if len(set(axes)) < len(axes):
+            raise Undefined(f"{self.op}: an axis twice")
+        return axes
+
+    def sizes(self, name: str, count: int, default: int, least: int) -> tuple[Size, ...]:
+        """One integer for each axis of space, or two; they stay symbols."""
+
+        def propose() -> tuple[Size, ...]:
+            new = tuple(fresh(name) for _ in range(count))
+            self.instance.facts.extend(ge(n, least) for n in new)
+            return new
+
+        value = self.attribute(name, (default,) * count, propose)
+        if not isinstance(value, tuple):
+            raise Unsupported(f"{name} is no list")
+        if len(value) != count:
+            raise Undefined(f"{self.op}: {name} of {len(value)} numbers, not {count}")
+        for item in value:
+            self.require(ge(item, least), f"{name} is at least {least}")
+        return value
+
+
+def subsets(rank: int) -> list[tuple[int, ...]]:
+    """Lists of axes: each set in one order, counted from the start, from the end, and both."""
+    sets = [tuple(i for i in range(rank) if mask >> i & 1) for mask in range(1 << rank)]
+    from_end = [tuple(i - rank for i in axes) for axes in sets if axes]
+    mixed = [(*axes[:1], *(i - rank for i in axes[1:]))[::-1] for axes in sets if len(axes) > 1]
+    return sets + from_end + mixed
+
+
+def _schema_default(operator: str, name: str) -> Any:
+    schema = ops.schema(operator)
+    if schema is None or name not in schema.attributes:
+        return None
+    return ops.attribute_value(schema.attributes[name].default_value)

@@ -1,0 +1,178 @@
+"""The named lemmas: what the prover knows of real functions beyond their names. Each is true of all real arguments.
+
+A lemma rewrites a call to a normal form and answers None where it has nothing to say. Tests try each on numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from math import isqrt
+
+from graphopt.verifier.symbolic import (
+    ZERO,
+    Call,
+    Factor,
+    Value,
+    call,
+    inverse,
+    lift,
+    number,
+)
+
+Lemma = Callable[..., "Value | None"]
+
+
+def _one(value: Value) -> Factor | None:
+    """The single factor that a value is."""
+    if len(value.terms) != 1:
+        return None
+    (term,) = value.terms
+    plain = term.coefficient == 1 and not term.binders and len(term.factors) == 1
+    return term.factors[0] if plain else None
+
+
+def _is(factor: Factor | None, function: str) -> bool:
+    return isinstance(factor, Call) and factor.function == function
+
+
+def _negative(value: Value) -> bool:
+    return bool(value.terms) and all(term.coefficient < 0 for term in value.terms)
+
+
+def exp(x: Value) -> Value | None:
+    """exp(0) = 1, exp(a + b) = exp(a)·exp(b), exp(-a) = 1/exp(a), exp(log-free n·a) = exp(a)^n, exp(-inf) = 0."""
+    if not x.terms:
+        return number(1)
+    if len(x.terms) > 1:
+        result = number(1)
+        for term in x.terms:
+            result = result * call("Exp", Value((term,)))
+        return result
+    (term,) = x.terms
+    if term.coefficient < 0:
+        return ZERO if any(_is(f, "Infinity") for f in term.factors) else inverse(call("Exp", -x))
+    return None
+
+
+def log(x: Value) -> Value | None:
+    """log(1) = 0; log of a product of exp(a) and 1/exp(a) is the sum of the a."""
+    if len(x.terms) != 1:
+        return None
+    (term,) = x.terms
+    if term.coefficient != 1 or term.binders:
+        return None
+    total = ZERO
+    for factor in term.factors:
+        sign, inner = (-1, _one(factor.args[0])) if isinstance(factor, Call) and _is(factor, "Inverse") else (1, factor)
+        if not isinstance(inner, Call) or inner.function != "Exp":
+            return None
+        total = total + sign * inner.args[0]
+    return total
+
+
+def sqrt(x: Value) -> Value | None:
+    """The root of a number that is a square, or of a fraction over one: √(p/q) = √(p·q) / q."""
+    c = x.constant
+    if c is None or c < 0:
+        return None
+    top, bottom = c.numerator * c.denominator, c.denominator
+    if isqrt(top) ** 2 == top:
+        return number(Fraction(isqrt(top), bottom))
+    return None if bottom == 1 else call("Sqrt", number(top)) * Fraction(1, bottom)
+
+
+def power(x: Value, n: Value) -> Value | None:
+    """Small whole exponents are products, 1/2 is a root."""
+    c = n.constant
+    if c is None or abs(c) > 4:
+        return None
+    if c < 0:
+        return inverse(call("Pow", x, -c))
+    if c == Fraction(1, 2):
+        return call("Sqrt", x)
+    if c.denominator != 1:
+        return None
+    result = number(1)
+    for _ in range(int(c)):
+        result = result * x
+    return result
+
+
+def absolute(x: Value) -> Value | None:
+    """|-a| = |a|, |c·a| = |c|·|a|, |a·b| = |a|·|b|, ||a|| = |a|, and |exp(a)|, |√a| are themselves."""
+    if x.constant is not None:
+        return number(abs(x.constant))
+    if _negative(x):
+        return call("Abs", -x)
+    if len(x.terms) != 1 or x.terms[0].binders:
+        return None
+    (term,) = x.terms
+    if term.coefficient == 1 and len(term.factors) == 1:
+        return x if any(_is(term.factors[0], f) for f in ("Abs", "Exp", "Sqrt")) else None
+    result = number(term.coefficient)
+    for factor in term.factors:
+        result = result * call("Abs", lift(factor))
+    return result
+
+
+def odd(function: str) -> Lemma:
+    """f(0) = 0, f(-a) = -f(a)."""
+
+    def lemma(x: Value) -> Value | None:
+        if not x.terms:
+            return ZERO
+        return -call(function, -x) if _negative(x) else None
+
+    return lemma
+
+
+def even(function: str, at_zero: int) -> Lemma:
+    """f(-a) = f(a), and a known number at 0."""
+
+    def lemma(x: Value) -> Value | None:
+        if not x.terms:
+            return number(at_zero)
+        return call(function, -x) if _negative(x) else None
+
+    return lemma
+
+
+def whole(x: Value) -> Value | None:
+    """Rounding what is already whole changes nothing."""
+    if x.constant is not None and x.constant.denominator == 1:
+        return x
+    return x if any(_is(_one(x), f) for f in ("Floor", "Ceil", "Round")) else None
+
+
+def not_zero(x: Value) -> Value | None:
+    """Of a number it is known; a factor that is a number does not matter."""
+    if x.constant is not None:
+        return number(int(x.constant != 0))
+    return _scaled("NotZero", x, abs(x.terms[0].coefficient) if not _negative(x) else x.terms[0].coefficient)
+
+
+def positive(x: Value) -> Value | None:
+    """Of a number it is known; a positive factor does not matter; exp(a) is positive."""
+    if x.constant is not None:
+        return number(int(x.constant > 0))
+    return number(1) if _is(_one(x), "Exp") else _scaled("Positive", x, abs(x.terms[0].coefficient))
+
+
+def _scaled(function: str, x: Value, factor: Fraction) -> Value | None:
+    return call(function, x * (1 / factor)) if len(x.terms) == 1 and factor != 1 else None
+
+
+LEMMAS: Mapping[str, Lemma] = {
+    "Exp": exp,
+    "Log": log,
+    "Sqrt": sqrt,
+    "Pow": power,
+    "Abs": absolute,
+    "NotZero": not_zero,
+    "Positive": positive,
+    **dict.fromkeys(("Floor", "Ceil", "Round"), whole),
+    **{f: odd(f) for f in ("Erf", "Tanh", "Sin", "Tan", "Asin", "Atan", "Sinh", "Asinh", "Atanh", "Sign")},
+    "Cos": even("Cos", 1),
+    "Cosh": even("Cosh", 1),
+}

@@ -1,0 +1,210 @@
+"""Proves a rule, or says why not: the obligations at every instance, in the exact and then in the real model.
+
+Assuming that the left side is defined and the conditions hold: the right side is defined, ranks, sizes and element
+types agree, every element agrees, and some instance is reachable. Whatever is not shown is not proved.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import z3
+
+from graphopt.proof import Model, Proof, Verdict
+from graphopt.rule import Rule
+from graphopt.verifier import dtypes
+from graphopt.verifier.dtypes import Mistyped, Typing
+from graphopt.verifier.equality import Equality, composites, cuts, ranges
+from graphopt.verifier.instances import MAX_RANK, Choices, Instance, Undefined, Unsupported
+from graphopt.verifier.integers import (
+    Context,
+    Effort,
+    OutOfTime,
+    eq,
+    forget,
+    ge,
+    models,
+    rebuild,
+    substitution,
+)
+from graphopt.verifier.signs import Signs
+from graphopt.verifier.symbolic import Tensor, Value, bind
+
+SOLVER = f"z3 {z3.get_version_string()}"
+
+
+@dataclass
+class Outcome:
+    """What came of one model: how many instances were shown, or what failed."""
+
+    cases: int = 0
+    ranks: frozenset[int] = frozenset()
+    reached: bool = False
+    """Some instance occurs, with no size 0."""
+    failure: str = ""
+    wrong: bool = False
+    """The failure is definite: ranks or types differ, whatever the sizes."""
+
+
+def prove(rule: Rule, *, timeout: float = 5.0) -> Proof:
+    """The proof of a rule, or the verdict that there is none. Deterministic but for the time that a machine takes."""
+    forget()
+    start = time.perf_counter()
+    verdict, model, outcome = _verdict(rule, start, timeout)
+    ranks = f"{min(outcome.ranks)}–{max(outcome.ranks)}" if outcome.ranks else ""
+    seconds = round(time.perf_counter() - start, 3)
+    return Proof(rule.name, rule.digest, verdict, model, ranks, outcome.cases, seconds, SOLVER, "", outcome.failure)
+
+
+def _verdict(rule: Rule, start: float, timeout: float) -> tuple[Verdict, Model | None, Outcome]:
+    try:
+        choices = dtypes.typings(rule)
+    except Mistyped as error:
+        return Verdict.UNKNOWN, None, Outcome(failure=str(error))
+    if not choices:
+        return Verdict.VACUOUS, None, Outcome(failure="no element types fit the left side and the conditions")
+    wrong = dtypes.disagreement(rule, choices)
+    if wrong is not None:
+        return Verdict.UNKNOWN, None, Outcome(failure=wrong, wrong=True)
+    outcome = Outcome()
+    for model in (Model.EXACT, Model.REAL):
+        effort = Effort(deadline=lambda: time.perf_counter() - start > timeout)
+        outcome = _try(rule, model is Model.EXACT, choices, effort)
+        if not outcome.failure:
+            return (Verdict.PROVED if outcome.reached else Verdict.VACUOUS), model, outcome
+    return Verdict.UNKNOWN, None, outcome
+
+
+def _try(rule: Rule, exact: bool, choices: Sequence[Typing], effort: Effort) -> Outcome:
+    """All instances in one model."""
+    outcome = Outcome()
+    try:
+        for instance in instances(rule, exact, choices, effort):
+            ranks = _obligations(instance)
+            if ranks is not None:
+                outcome.cases += 1
+                outcome.ranks |= ranks
+                outcome.reached = outcome.reached or _reachable(instance)
+    except OutOfTime:
+        outcome.failure = "out of time"
+    except Unsupported as error:
+        outcome.failure = f"unsupported: {error}"
+    except Failed as error:
+        outcome.failure = str(error)
+    return outcome
+
+
+class Failed(Exception):
+    """An obligation that could not be shown."""
+
+
+def instances(rule: Rule, exact: bool, typings: Sequence[Typing], effort: Effort) -> Iterator[Instance]:
+    """All ranks and attributes for one choice of element types; where types matter, small ranks for all of them."""
+    floats = [t for t in typings if all(d.is_float or d.name in ("BOOL", "INT64") for d in t.types.values())]
+    first = (floats or list(typings))[:1]
+    others = [t for t in typings if t is not first[0]] if dtypes.is_sensitive(rule) else []
+    if not exact:
+        others = [t for t in others if all(d.is_float for d in t.types.values())]
+    for bound, chosen in ((MAX_RANK, first), (1, others)):
+        for typing in chosen:
+            choices = Choices()
+            for _ in choices.paths():
+                instance = Instance(rule, exact, choices, effort, typing, bound)
+                if effort.deadline():
+                    raise OutOfTime
+                yield instance
+
+
+def _obligations(instance: Instance) -> frozenset[int] | None:
+    """Shows all obligations of one instance: the ranks that it speaks of, None where the left side does not occur."""
+    rule = instance.rule
+    try:
+        left = [instance.tensor(side) for side in rule.left]
+        instance.assume_conditions()
+    except Undefined:
+        return None
+    known = instance.known
+    if not known.possible or not consistent(instance.properties):
+        return None
+    instance.assuming = False
+    try:
+        right = [instance.tensor(side) for side in rule.right]
+    except Undefined as error:
+        raise Failed(f"{_place(instance)}: on the right, {error}") from error
+    for demand, reason in instance.demands:
+        if not known.proves(demand):
+            raise Failed(f"{_place(instance)}: not shown on the right: {reason}")
+    known = known.knowing(*(demand for demand, _ in instance.demands))
+    for one, other in zip(left, right, strict=True):
+        _agree(instance, one, other, known)
+    return frozenset(t.rank for t in (*left, *instance.hole_tensors()))
+
+
+def _place(instance: Instance) -> str:
+    shown = [f"{name} of {len(sizes)} axes" for name, sizes in instance.packs.items()]
+    for name, value in instance.holes.items():
+        if isinstance(value, Tensor):
+            if instance.rule.holes[name].axes is None:
+                shown.append(f"{name} of rank {value.rank}")
+        else:
+            shown.append(f"{name}={value if not isinstance(value, tuple) else list(value)}")
+    return ", ".join(shown) or "in general"
+
+
+def _reachable(instance: Instance) -> bool:
+    """Whether some sizes, all at least 1, satisfy what is assumed; what the solver cannot tell counts as no."""
+    sizes = (s for t in instance.hole_tensors() for s in t.shape)
+    facts = [*instance.facts, *(ge(size, 1) for size in sizes)]
+    return next(models(facts, instance.effort, ()), None) is not None
+
+
+def consistent(properties: dict[str, frozenset[str]]) -> bool:
+    """Whether each constant can have all of its properties."""
+    from graphopt.scalar import PROPERTIES, PYTHON
+
+    return all(
+        any(all(PROPERTIES[p](PYTHON, x) for p in names) for x in (0, 1, 2, -1, 0.5)) for names in properties.values()
+    )
+
+
+def _agree(instance: Instance, left: Tensor, right: Tensor, known: Context) -> None:
+    """Rank, sizes and elements."""
+    place = _place(instance)
+    if left.rank != right.rank:
+        raise Failed(f"{place}: rank {left.rank} becomes {right.rank}")
+    for axis, (a, b) in enumerate(zip(left.shape, right.shape, strict=True)):
+        if not known.proves(eq(a, b)):
+            raise Failed(f"{place}: size of axis {axis}: {a} is not shown to be {b}")
+    equality = Equality(Signs(instance.properties))
+    if not elements_agree(left, right, known, equality):
+        raise Failed(f"{place}: elements are not shown to be equal")
+
+
+def elements_agree(left: Tensor, right: Tensor, known: Context, equality: Equality) -> bool:
+    """Every element agrees. An output index that is cut by // or % is taken apart: i = a·B + b."""
+    index, binders = bind([known.simplify(s) for s in left.shape], "i")
+    for _ in range(12):
+        here = known.knowing(ranges(binders))
+        if not here.possible:
+            return True
+        one, other = left.at(index), right.at(index)
+        settled = Value((*equality.settle(one, here), *equality.settle(other, here)))
+        cut = next(cuts(composites(settled), binders), None)
+        if cut is None:
+            return equality.equal(one, other, here)
+        change = substitution({cut.binder: cut.size})
+        index = tuple(rebuild(i, change) for i in index)
+        binders = (*(pair for pair in binders if pair[0] != cut.binder), *cut.parts)
+    return False
+
+
+def source_digest() -> str:
+    """Identifies the verifier's source: proofs of another source are not believed."""
+    digest = sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,1179 @@
+"""What each ONNX operator computes, over exact real numbers: the trusted base of every proof.
+
+One function per operator, in the words of https://onnx.ai/onnx/operators/ (the page `onnx__<Operator>.html`). It says
+what shape the outputs have, when the operator is defined (`node.require`), and what each element is. Tested operator
+by operator against `onnx.reference`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from itertools import permutations
+from typing import Any, TypeAlias
+
+from graphopt.verifier.elementwise import ELEMENTWISE, EXACT, LOGICAL
+from graphopt.verifier.instances import MAX_RANK, Node, Undefined, Unsupported, subsets
+from graphopt.verifier.integers import (
+    TRUE,
+    Formula,
+    Int,
+    Size,
+    choice,
+    conj,
+    disj,
+    divide,
+    eq,
+    fresh,
+    ge,
+    inside,
+    le,
+    lt,
+    negate,
+    product,
+    quotient,
+    remainder,
+)
+from graphopt.verifier.symbolic import (
+    Element,
+    Index,
+    Tensor,
+    Value,
+    Whole,
+    boolean,
+    call,
+    folded,
+    guarded,
+    integer,
+    lift,
+    number,
+    select,
+    total,
+    within,
+)
+
+Shape: TypeAlias = "tuple[Size, ...]"
+Denotation: TypeAlias = Callable[[Node], "Tensor | tuple[Tensor, ...]"]
+
+
+def denote(node: Node) -> tuple[Tensor, ...]:
+    """The outputs of an operator."""
+    if node.app.domain or node.op not in OPERATORS:
+        raise Unsupported(f"no denotation of {node.app.domain or ''}{'.' if node.app.domain else ''}{node.op}")
+    found = OPERATORS[node.op](node)
+    outputs = found if isinstance(found, tuple) else (found,)
+    if node.op not in MOVES and node.is_exact:
+        outputs = tuple(_opaque(node, position, output) for position, output in enumerate(outputs))
+    return outputs
+
+
+def _opaque(node: Node, position: int, output: Tensor) -> Tensor:
+    """In the exact model an operator that computes is a function of whole tensors: kernels block by shape."""
+    params = (position, node.folded, node.dtype, *((name, value) for name, value in sorted(node.used.items())))
+    operands = []
+    for i in range(node.count):
+        tensor = None if node.is_number(i) else node.optional(i)
+        operands.append(None if tensor is None else tensor.whole())
+    whole = tuple(operands)
+    return Tensor(output.shape, lambda index: lift(Element(node.op, params, whole, index)), output.dtype)
+
+
+# -- broadcasting --------------------------------------------------------------------------------------------------
+
+
+def broadcast(node: Node, shapes: Sequence[Shape]) -> Shape:
+    """https://github.com/onnx/onnx/blob/main/docs/Broadcasting.md: axes from the right, equal or one of them 1."""
+    rank = max(map(len, shapes))
+    padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
+    return tuple(reduce(lambda a, b: _common(node, a, b), sizes) for sizes in zip(*padded, strict=True))
+
+
+def _common(node: Node, a: Size, b: Size) -> Size:
+    node.require(disj(eq(a, b), eq(a, 1), eq(b, 1)), "the sizes of an axis differ and none is 1")
+    if a == b or b == 1:
+        return a
+    if isinstance(b, int) or a == 1:
+        return b
+    return a if isinstance(a, int) else choice(eq(a, 1), b, a)
+
+
+def stretched(tensor: Tensor, shape: Shape, index: Index) -> Value:
+    """The element of a tensor that is broadcast to a shape."""
+    own = index[len(index) - tensor.rank :]
+    sizes = zip(own, tensor.shape, shape[len(shape) - tensor.rank :], strict=True)
+    return tensor.at(tuple(i if size == full else choice(eq(size, 1), 0, i) for i, size, full in sizes))
+
+
+def elementwise(node: Node) -> Tensor:
+    """An operator that computes each element from those of its inputs at that index."""
+    inputs = [node.optional(i) for i in range(node.count)]
+    present = [tensor for tensor in inputs if tensor is not None]
+    shape = broadcast(node, [tensor.shape for tensor in present])
+    function = ELEMENTWISE[node.op](node)
+    if node.op not in LOGICAL and node.is_exact:
+        function = EXACT(node)
+
+    def at(index: Index) -> Value:
+        return function(*(tensor and stretched(tensor, shape, index) for tensor in inputs))
+
+    return Tensor(shape, at)
+
+
+# -- products ------------------------------------------------------------------------------------------------------
+
+
+def MatMul(node: Node) -> Tensor:
+    """As numpy.matmul: a vector is a row or a column, leading axes broadcast."""
+    a, b = node.input(0), node.input(1)
+    if not a.rank or not b.rank:
+        raise Undefined("MatMul of a scalar")
+    row, column = a.rank == 1, b.rank == 1
+    inner, other = a.shape[-1], b.shape[-1 if column else -2]
+    node.require(eq(inner, other), "the contracted axes have different sizes")
+    batch = broadcast(node, [a.shape[:-2], b.shape[:-2]])
+    shape = (*batch, *(() if row else a.shape[-2:-1]), *(() if column else b.shape[-1:]))
+
+    def at(index: Index) -> Value:
+        outer, rest = index[: len(batch)], list(index[len(batch) :])
+        i = () if row else (rest.pop(0),)
+        j = () if column else (rest.pop(0),)
+
+        def term(k: Index) -> Value:
+            return matrix(a, batch, outer, (*i, *k)) * matrix(b, batch, outer, (*k, *j))
+
+        return total((inner,), term)
+
+    return Tensor(shape, at)
+
+
+def matrix(tensor: Tensor, batch: Shape, outer: Index, inner: Index) -> Value:
+    """An element of a stack of matrices whose leading axes are broadcast."""
+    if tensor.rank <= 1:
+        return tensor.at(inner)
+    leading = tensor.rank - 2
+    own = outer[len(outer) - leading :]
+    full = batch[len(batch) - leading :]
+    sizes = zip(own, tensor.shape, full, strict=False)
+    return tensor.at((*(i if s == f else choice(eq(s, 1), 0, i) for i, s, f in sizes), *inner))
+
+
+def Gemm(node: Node) -> Tensor:
+    """alpha · A' · B' + beta · C, where A' and B' may be transposed and C is broadcast."""
+    a, b, c = node.input(0), node.input(1), node.optional(2)
+    if a.rank != 2 or b.rank != 2 or (c is not None and c.rank > 2):
+        raise Undefined("Gemm of something else than matrices")
+    alpha, beta = node.real("alpha", 1.0), node.real("beta", 1.0)
+    flipped_a, flipped_b = node.flag("transA"), node.flag("transB")
+    (M, K) = a.shape[::-1] if flipped_a else a.shape
+    (L, N) = b.shape[::-1] if flipped_b else b.shape
+    node.require(eq(K, L), "the contracted axes have different sizes")
+    if c is not None:
+        for size, full in zip(c.shape[::-1], (N, M), strict=False):
+            node.require(disj(eq(size, full), eq(size, 1)), "C does not broadcast to the result")
+
+    def at(index: Index) -> Value:
+        i, j = index
+        dot = total((K,), lambda k: a.at((*k, i) if flipped_a else (i, *k)) * b.at((j, *k) if flipped_b else (*k, j)))
+        return alpha * dot + (beta * stretched(c, (M, N), index) if c is not None else 0)
+
+    return Tensor((M, N), at)
+
+
+# -- windows -------------------------------------------------------------------------------------------------------
+
+
+class Window:
+    """How Conv and the pools walk over space: strides, dilations, and pads that may be computed."""
+
+    def __init__(self, node: Node, space: Shape, kernel: Shape, *, ceil: bool = False, dilated: bool = True) -> None:
+        rank = len(space)
+        if not rank:
+            raise Undefined("no axis of space")
+        self.space, self.kernel = space, kernel
+        self.strides = node.sizes("strides", rank, 1, 1)
+        self.dilations = node.sizes("dilations", rank, 1, 1) if dilated else (1,) * rank
+        mode = node.text("auto_pad", "NOTSET", ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"))
+        pads = node.sizes("pads", 2 * rank, 0, 0)
+        for size in kernel:
+            node.require(ge(size, 1), "a kernel has at least one element")
+        self.reach = tuple((k - 1) * d + 1 for k, d in zip(kernel, self.dilations, strict=True))
+        if mode == "NOTSET":
+            self.begin, self.end = pads[:rank], pads[rank:]
+        elif mode == "VALID":
+            self.begin = self.end = (0,) * rank
+        else:
+            self._same(upper=mode == "SAME_UPPER")
+        self.out = tuple(self._out(node, axis, ceil) for axis in range(rank))
+
+    def _same(self, *, upper: bool) -> None:
+        """SAME: as many outputs as there are strides in the input, rounded up; the odd element at the end or begin."""
+        begin: list[Size] = []
+        end: list[Size] = []
+        for size, stride, reach in zip(self.space, self.strides, self.reach, strict=True):
+            count = quotient(size + stride - 1, stride)
+            needed = (count - 1) * stride + reach - size
+            pad = choice(ge(needed), needed, 0)
+            small, large = quotient(pad, 2), pad - quotient(pad, 2)
+            begin.append(small if upper else large)
+            end.append(large if upper else small)
+        self.begin, self.end = tuple(begin), tuple(end)
+
+    def _out(self, node: Node, axis: int, ceil: bool) -> Size:
+        free = self.space[axis] + self.begin[axis] + self.end[axis] - self.reach[axis]
+        node.require(ge(free), "the window does not fit into the padded input")
+        stride = self.strides[axis]
+        if not ceil:
+            return quotient(free, stride) + 1
+        count = quotient(free + stride - 1, stride) + 1  # a window that starts in the padding at the end is dropped
+        return count - choice(ge((count - 1) * stride, self.space[axis] + self.begin[axis]), 1, 0)
+
+    def position(self, out: Index, k: Index) -> Index:
+        """Where in the input the k-th element of a window lies; outside of it where padding is read."""
+        parts = zip(out, self.strides, k, self.dilations, self.begin, strict=True)
+        return tuple(o * s + j * d - p for o, s, j, d, p in parts)
+
+
+def _space(node: Node, x: Tensor) -> Shape:
+    if x.rank < 3:
+        raise Undefined(f"{node.op} of rank {x.rank}")
+    return x.shape[2:]
+
+
+def Conv(node: Node) -> Tensor:
+    """Y[n, m, o] = B[m] + Σ over c, k of X[n, g·Cg + c, o·strides + k·dilations - pads] · W[m, c, k].
+
+    Cg = C / group; g = m // (M / group) is the group of filter m; what lies outside of X counts as 0.
+    """
+    x, w, b = node.input(0), node.input(1), node.optional(2)
+    space = _space(node, x)
+    if w.rank != x.rank or (b is not None and b.rank != 1):
+        raise Undefined("Conv: ranks")
+    (N, C), (M, Cg), kernel = x.shape[:2], w.shape[:2], w.shape[2:]
+    group = node.integer("group", 1, least=1)
+    node.require(ge(group, 1), "group is at least 1")
+    _kernel_shape(node, kernel)
+    node.require(eq(C, Cg * group), "the channels are not those of the weights")
+    Mg = _exactly(node, M, group, "the filters do not divide into groups")
+    if b is not None:
+        node.require(eq(b.shape[0], M), "the bias is not one number per filter")
+    window = Window(node, space, kernel)
+
+    def at(index: Index) -> Value:
+        n, m, out = index[0], index[1], index[2:]
+        first = 0 if group == 1 else quotient(m, Mg) * Cg
+
+        def term(ck: Index) -> Value:
+            c, k = ck[0], ck[1:]
+            position = window.position(out, k)
+            return guarded(within(position, space), x.at((n, first + c, *position)) * w.at((m, c, *k)))
+
+        return total((Cg, *kernel), term) + (b.at((m,)) if b is not None else 0)
+
+    return Tensor((N, M, *window.out), at)
+
+
+def _kernel_shape(node: Node, kernel: Shape) -> None:
+    """`kernel_shape` may be left out; given, it is what the weights say."""
+    given = node.attribute("kernel_shape", None, lambda: kernel)
+    if given is None:
+        return
+    if len(given) != len(kernel):
+        raise Undefined("kernel_shape of another rank")
+    for size, own in zip(given, kernel, strict=True):
+        node.require(eq(size, own), "kernel_shape is not that of the weights")
+
+
+def _exactly(node: Node, dividend: Size, divisor: Size, reason: str) -> Size:
+    """The quotient of a division that has to come out even."""
+    even = divide(dividend, divisor)
+    if even is not None:
+        return even
+    node.require(eq(remainder(dividend, divisor)), reason)
+    return quotient(dividend, divisor)
+
+
+def ConvTranspose(node: Node) -> Tensor:
+    """Y[n, m, y] = B[m] + Σ over c, k, i with i·strides + k·dilations - pads = y of X[n, c, i] · W[c, m', k]."""
+    x, w, b = node.input(0), node.input(1), node.optional(2)
+    space = _space(node, x)
+    if w.rank != x.rank or (b is not None and b.rank != 1):
+        raise Undefined("ConvTranspose: ranks")
+    (N, C), (D, Mg), kernel = x.shape[:2], w.shape[:2], w.shape[2:]
+    group = node.integer("group", 1, least=1)
+    node.require(ge(group, 1), "group is at least 1")
+    _kernel_shape(node, kernel)
+    node.require(eq(C, D), "the channels are not those of the weights")
+    Cg = _exactly(node, C, group, "the channels do not divide into groups")
+    rank = len(space)
+    strides, dilations = node.sizes("strides", rank, 1, 1), node.sizes("dilations", rank, 1, 1)
+    pads, extra = node.sizes("pads", 2 * rank, 0, 0), node.sizes("output_padding", rank, 0, 0)
+    if node.text("auto_pad", "NOTSET", ("NOTSET",)) != "NOTSET" or node.attribute("output_shape", None, lambda: None):
+        raise Unsupported("ConvTranspose with auto_pad or output_shape")
+    out = []
+    for a in range(rank):
+        size = strides[a] * (space[a] - 1) + extra[a] + (kernel[a] - 1) * dilations[a] + 1 - pads[a] - pads[rank + a]
+        node.require(conj(ge(size), ge(kernel[a], 1), ge(space[a], 1)), "the output has no negative size")
+        out.append(size)
+
+    def at(index: Index) -> Value:
+        n, m, y = index[0], index[1], index[2:]
+        g, own = (0, m) if group == 1 else (quotient(m, Mg), remainder(m, Mg))
+
+        def term(cki: Index) -> Value:
+            c, k, i = cki[0], cki[1 : 1 + rank], cki[1 + rank :]
+            hits = conj(*(eq(i[a] * strides[a] + k[a] * dilations[a] - pads[a], y[a]) for a in range(rank)))
+            return guarded(hits, x.at((n, g * Cg + c, *i)) * w.at((g * Cg + c, own, *k)))
+
+        return total((Cg, *kernel, *space), term) + (b.at((m,)) if b is not None else 0)
+
+    return Tensor((N, Mg * group, *out), at)
+
+
+def MaxPool(node: Node) -> Tensor:
+    """The greatest element of each window; padding does not count."""
+    x = node.input(0)
+    space = _space(node, x)
+    if node.app.outputs > 1:
+        raise Unsupported("the indices of MaxPool")
+    kernel = node.sizes("kernel_shape", len(space), 1, 1)
+    node.flag("storage_order")
+    window = Window(node, space, kernel, ceil=node.flag("ceil_mode"))
+
+    def at(index: Index) -> Value:
+        def element(k: Index) -> Value:
+            return x.at((*index[:2], *window.position(index[2:], k)))
+
+        return folded("max", kernel, element, lambda k: within(window.position(index[2:], k), space))
+
+    return Tensor((*x.shape[:2], *window.out), at)
+
+
+def AveragePool(node: Node) -> Tensor:
+    """The mean of each window: of what lies inside of the input, or with `count_include_pad` of the padded input."""
+    x = node.input(0)
+    space = _space(node, x)
+    kernel = node.sizes("kernel_shape", len(space), 1, 1)
+    window = Window(node, space, kernel, ceil=node.flag("ceil_mode"))
+    padded = node.flag("count_include_pad")
+
+    def at(index: Index) -> Value:
+        out = index[2:]
+
+        def seen(k: Index) -> Formula:
+            return within(window.position(out, k), space)
+
+        def counted(k: Index) -> Formula:
+            ends = zip(window.position(out, k), space, window.end, window.begin, strict=True)
+            return conj(*(conj(ge(p, -b), lt(p, s + e)) for p, s, e, b in ends)) if padded else seen(k)
+
+        everything = total(kernel, lambda k: x.at((*index[:2], *window.position(out, k))), seen)
+        whole = padded and not node.used["ceil_mode"]
+        count = integer(product(kernel)) if whole else total(kernel, lambda _: number(1), counted)
+        return everything / count
+
+    return Tensor((*x.shape[:2], *window.out), at)
+
+
+def LpPool(node: Node) -> Tensor:
+    """The p-norm of each window."""
+    x = node.input(0)
+    space = _space(node, x)
+    kernel = node.sizes("kernel_shape", len(space), 1, 1)
+    window = Window(node, space, kernel, ceil=node.flag("ceil_mode"))
+    p = node.attribute("p", 2, lambda: node.choose((1, 2, 3)))
+
+    def at(index: Index) -> Value:
+        powers = total(
+            kernel,
+            lambda k: call("Pow", call("Abs", x.at((*index[:2], *window.position(index[2:], k)))), number(p)),
+            lambda k: within(window.position(index[2:], k), space),
+        )
+        return call("Pow", powers, number(1) / number(p))
+
+    return Tensor((*x.shape[:2], *window.out), at)
+
+
+def global_pool(reduce_: Callable[[Shape, Callable[[Index], Value]], Value]) -> Denotation:
+    """A pool whose window is all of space."""
+
+    def denotation(node: Node) -> Tensor:
+        x = node.input(0)
+        space = _space(node, x)
+
+        def at(index: Index) -> Value:
+            return reduce_(space, lambda k: x.at((*index[:2], *k)))
+
+        return Tensor((*x.shape[:2], *(1,) * len(space)), at)
+
+    return denotation
+
+
+def mean(extents: Shape, body: Callable[[Index], Value]) -> Value:
+    return total(extents, body) / integer(product(extents))
+
+
+# -- reductions ----------------------------------------------------------------------------------------------------
+
+
+def reduction(combine: Callable[[Shape, Callable[[Index], Value]], Value]) -> Denotation:
+    """A Reduce operator: `axes` is an input; none means all, or with `noop_with_empty_axes` none."""
+
+    def denotation(node: Node) -> Tensor:
+        x = node.input(0)
+        keep = node.flag("keepdims", 1)
+        noop = node.flag("noop_with_empty_axes")
+        axes = node.axes(1, x.rank) if node.has(1) else ()
+        if not axes and noop and node.op not in _PLAIN_REDUCTIONS:
+            raise Unsupported(f"{node.op} that is to do nothing")
+        axes = axes if axes or noop else tuple(range(x.rank))
+        kept = [i for i in range(x.rank) if i not in axes]
+        shape = tuple(1 if i in axes else s for i, s in enumerate(x.shape) if keep or i not in axes)
+        extents = tuple(x.shape[i] for i in axes)
+
+        def at(index: Index) -> Value:
+            outer = dict(zip(kept, (index[i] for i in kept) if keep else index, strict=True))
+
+            def element(k: Index) -> Value:
+                inner = dict(zip(axes, k, strict=True))
+                return x.at(tuple(inner[i] if i in inner else outer[i] for i in range(x.rank)))
+
+            return combine(extents, element)
+
+        return Tensor(shape, at)
+
+    return denotation
+
+
+_PLAIN_REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")
+
+REDUCTIONS: Mapping[str, Callable[[Shape, Callable[[Index], Value]], Value]] = {
+    "ReduceSum": total,
+    "ReduceMean": mean,
+    "ReduceMax": lambda n, x: folded("max", n, x),
+    "ReduceMin": lambda n, x: folded("min", n, x),
+    "ReduceProd": lambda n, x: folded("prod", n, x),
+    "ReduceSumSquare": lambda n, x: total(n, lambda k: x(k) * x(k)),
+    "ReduceL1": lambda n, x: total(n, lambda k: call("Abs", x(k))),
+    "ReduceL2": lambda n, x: call("Sqrt", total(n, lambda k: x(k) * x(k))),
+    "ReduceLogSum": lambda n, x: call("Log", total(n, x)),
+    "ReduceLogSumExp": lambda n, x: call("Log", total(n, lambda k: call("Exp", x(k)))),
+}
+
+
+def CumSum(node: Node) -> Tensor:
+    """The sum of what precedes along an axis, itself included unless `exclusive`; backwards if `reverse`."""
+    x = node.input(0)
+    axis = node._axis(node.numbers(1, lambda: node.choose(range(-x.rank, x.rank))), x.rank)
+    exclusive, backwards = node.flag("exclusive"), node.flag("reverse")
+
+    def at(index: Index) -> Value:
+        def counts(k: Index) -> Formula:
+            before, after = (index[axis], k[0]) if backwards else (k[0], index[axis])
+            return lt(before, after) if exclusive else le(before, after)
+
+        return total((x.shape[axis],), lambda k: x.at((*index[:axis], *k, *index[axis + 1 :])), counts)
+
+    return Tensor(x.shape, at)
+
+
+def Softmax(node: Node) -> Tensor:
+    """exp(x) / Σ exp(x) along `axis`."""
+    x = node.input(0)
+    axis = node.axis("axis", x.rank, -1)
+
+    def at(index: Index) -> Value:
+        return call("Exp", x.at(index)) / _exp_sum(x, axis, index)
+
+    return Tensor(x.shape, at)
+
+
+def LogSoftmax(node: Node) -> Tensor:
+    """x - log Σ exp(x) along `axis`."""
+    x = node.input(0)
+    axis = node.axis("axis", x.rank, -1)
+    return Tensor(x.shape, lambda index: x.at(index) - call("Log", _exp_sum(x, axis, index)))
+
+
+def _exp_sum(x: Tensor, axis: int, index: Index) -> Value:
+    return total((x.shape[axis],), lambda k: call("Exp", x.at((*index[:axis], *k, *index[axis + 1 :]))))
+
+
+# -- normalizations ------------------------------------------------------------------------------------------------
+
+
+def BatchNormalization(node: Node) -> Tensor:
+    """(x - mean) / √(var + epsilon) · scale + B, per channel; inference only."""
+    x, *parameters = (node.input(i) for i in range(5))
+    epsilon = node.real("epsilon", 1e-5)
+    node.real("momentum", 0.9)
+    if node.flag("training_mode") or node.app.outputs > 1:
+        raise Unsupported("BatchNormalization that trains")
+    if x.rank < 1 or any(p.rank != 1 for p in parameters):
+        raise Undefined("BatchNormalization: ranks")
+    channels = x.shape[1] if x.rank > 1 else 1
+    for p in parameters:
+        node.require(eq(p.shape[0], channels), "not one number per channel")
+
+    def at(index: Index) -> Value:
+        c = index[1] if x.rank > 1 else 0
+        scale, shift, average, variance = (p.at((c,)) for p in parameters)
+        return (x.at(index) - average) / call("Sqrt", variance + epsilon) * scale + shift
+
+    return Tensor(x.shape, at)
+
+
+def standardized(x: Tensor, axes: Sequence[int], index: Index, epsilon: Value) -> Value:
+    """(x - mean) / √(variance + epsilon), both over the axes."""
+    extents = tuple(x.shape[a] for a in axes)
+
+    def at(k: Index) -> Value:
+        inner = dict(zip(axes, k, strict=True))
+        return x.at(tuple(inner.get(i, j) for i, j in enumerate(index)))
+
+    average = mean(extents, at)
+    variance = mean(extents, lambda k: (at(k) - average) * (at(k) - average))
+    return (x.at(index) - average) / call("Sqrt", variance + epsilon)
+
+
+def LayerNormalization(node: Node) -> Tensor:
+    """Standardized over the axes from `axis` on, times Scale plus B."""
+    x, scale, b = node.input(0), node.input(1), node.optional(2)
+    axis = node.axis("axis", x.rank, -1)
+    epsilon = node.real("epsilon", 1e-5)
+    node.attribute("stash_type", 1, lambda: node.choose((1,)))
+    if node.app.outputs > 1:
+        raise Unsupported("the mean of LayerNormalization as an output")
+    _fits(node, [scale, b], x.shape)
+    axes = tuple(range(axis, x.rank))
+
+    def at(index: Index) -> Value:
+        scaled = standardized(x, axes, index, epsilon) * stretched(scale, x.shape, index)
+        return scaled + (stretched(b, x.shape, index) if b is not None else 0)
+
+    return Tensor(x.shape, at)
+
+
+def _fits(node: Node, tensors: Sequence[Tensor | None], shape: Shape) -> None:
+    """The tensors broadcast to the shape and do not change it."""
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        if tensor.rank > len(shape):
+            raise Undefined(f"{node.op}: a parameter of higher rank than the input")
+        for size, full in zip(tensor.shape[::-1], shape[::-1], strict=False):
+            node.require(disj(eq(size, full), eq(size, 1)), "a parameter does not broadcast to the input")
+
+
+def RMSNormalization(node: Node) -> Tensor:
+    """x / √(mean of squares from `axis` on + epsilon) · scale."""
+    x, scale = node.input(0), node.input(1)
+    axis = node.axis("axis", x.rank, -1)
+    epsilon = node.real("epsilon", 1e-5)
+    node.attribute("stash_type", 1, lambda: node.choose((1,)))
+    _fits(node, [scale], x.shape)
+    extents = x.shape[axis:]
+
+    def at(index: Index) -> Value:
+        squares = mean(extents, lambda k: x.at((*index[:axis], *k)) * x.at((*index[:axis], *k)))
+        return x.at(index) / call("Sqrt", squares + epsilon) * stretched(scale, x.shape, index)
+
+    return Tensor(x.shape, at)
+
+
+def InstanceNormalization(node: Node) -> Tensor:
+    """Standardized over space for each instance and channel, times scale plus B per channel."""
+    x, scale, b = node.input(0), node.input(1), node.input(2)
+    _space(node, x)
+    epsilon = node.real("epsilon", 1e-5)
+    for p in (scale, b):
+        if p.rank != 1:
+            raise Undefined("InstanceNormalization: ranks")
+        node.require(eq(p.shape[0], x.shape[1]), "not one number per channel")
+    axes = tuple(range(2, x.rank))
+
+    def at(index: Index) -> Value:
+        return standardized(x, axes, index, epsilon) * scale.at((index[1],)) + b.at((index[1],))
+
+    return Tensor(x.shape, at)
+
+
+def LpNormalization(node: Node) -> Tensor:
+    """x divided by its p-norm along an axis."""
+    x = node.input(0)
+    axis = node.axis("axis", x.rank, -1)
+    p = node.attribute("p", 2, lambda: node.choose((1, 2)))
+
+    def at(index: Index) -> Value:
+        def power(k: Index) -> Value:
+            element = x.at((*index[:axis], *k, *index[axis + 1 :]))
+            return call("Abs", element) if p == 1 else element * element
+
+        norm = total((x.shape[axis],), power)
+        return x.at(index) / (norm if p == 1 else call("Sqrt", norm))
+
+    return Tensor(x.shape, at)
+
+
+# -- moving data ---------------------------------------------------------------------------------------------------
+
+
+def Identity(node: Node) -> Tensor:
+    return node.input(0)
+
+
+def Transpose(node: Node) -> Tensor:
+    """Output axis i is input axis perm[i]; without `perm` all axes are reversed."""
+    x = node.input(0)
+    backwards = tuple(reversed(range(x.rank)))
+    perm = node.attribute("perm", backwards, lambda: node.choose(_permutations(x.rank)))
+    if not all(isinstance(p, int) for p in perm):
+        raise Unsupported("Transpose by symbols")
+    if sorted(perm) != list(range(x.rank)):
+        raise Undefined(f"Transpose by {perm} of rank {x.rank}")
+
+    def at(index: Index) -> Value:
+        return x.at(tuple(index[perm.index(axis)] for axis in range(x.rank)))
+
+    return Tensor(tuple(x.shape[p] for p in perm), at)
+
+
+def _permutations(rank: int) -> list[tuple[int, ...]]:
+    return list(permutations(range(rank)))
+
+
+def reshaped(x: Tensor, shape: Shape) -> Tensor:
+    """The elements of x in order, in another shape with as many elements."""
+    return Tensor(shape, lambda index: x.at(_unflattened(index, shape, x.shape)))
+
+
+def _unflattened(index: Index, shape: Shape, into: Shape) -> Index:
+    """The index in one shape of what has this index in another: equal leading and trailing axes stay."""
+    front = 0
+    while front < min(len(shape), len(into)) and shape[front] == into[front]:
+        front += 1
+    back = 0
+    while back < min(len(shape), len(into)) - front and shape[-1 - back] == into[-1 - back]:
+        back += 1
+    inner = slice(front, len(shape) - back), slice(front, len(into) - back)
+    flat: Size = 0
+    for i, size in zip(index[inner[0]], shape[inner[0]], strict=True):
+        flat = flat * size + i
+    middle: list[Size] = []
+    for size in reversed(into[inner[1]][1:]):
+        middle.insert(0, 0 if size == 1 else remainder(flat, size) if size != 0 else 0)
+        flat = flat if size == 1 else quotient(flat, size) if size != 0 else 0
+    head = [flat] if into[inner[1]] else []
+    return (*index[:front], *head, *middle, *index[len(index) - back :])
+
+
+def Reshape(node: Node) -> Tensor:
+    """To the shape that the second input says: -1 is inferred, 0 is copied unless `allowzero`."""
+    x = node.input(0)
+    zero = node.flag("allowzero")
+    asked = node.numbers(1, lambda: _propose_shape(node))
+    asked = asked if isinstance(asked, tuple) else (asked,)
+    shape: list[Size | None] = []
+    for position, size in enumerate(asked):
+        shape.append(None if size == -1 else _copied(node, x, position, size, zero))
+        if size != -1:
+            node.require(ge(size), "a size is not negative")
+    if shape.count(None) > 1:
+        raise Undefined("Reshape with -1 twice")
+    sizes = tuple(_inferred(node, x, shape) if s is None else s for s in shape)
+    if None not in shape:
+        node.require(eq(product(sizes), product(x.shape)), "the number of elements changes")
+    return reshaped(x, sizes)
+
+
+def _propose_shape(node: Node) -> tuple[Size, ...]:
+    """Any shape up to the bound on ranks: -1 nowhere or at one axis, symbols elsewhere."""
+
+    length = node.choose(range(MAX_RANK + 1))
+    inferred = node.choose((None, *range(length)))
+    sizes = tuple(fresh("size") for _ in range(length))
+    node.instance.facts.extend(ge(size) for size in sizes)
+    return tuple(-1 if i == inferred else size for i, size in enumerate(sizes))
+
+
+def _copied(node: Node, x: Tensor, position: int, size: Size, allow_zero: bool) -> Size:
+    if allow_zero or (isinstance(size, int) and size > 0):
+        return size
+    if position < x.rank:
+        if isinstance(size, Int) and node.instance.known.proves(ge(size, 1)):
+            return size
+        return choice(eq(size), x.shape[position], size)
+    node.require(ge(size, 1), "0 copies an axis that there is not")
+    return size
+
+
+def _inferred(node: Node, x: Tensor, shape: Sequence[Size | None]) -> Size:
+    known = product(s for s in shape if s is not None)
+    if known == 0:
+        raise Undefined("Reshape with -1 beside 0")
+    node.require(negate(eq(known)), "-1 beside a size of 0")
+    return _exactly(node, product(x.shape), known, "the elements do not fill the shape")
+
+
+def Flatten(node: Node) -> Tensor:
+    """Two axes: all before `axis`, and all from it on."""
+    x = node.input(0)
+    axis = node.attribute("axis", 1, lambda: node.choose(range(-x.rank, x.rank + 1)))
+    if not isinstance(axis, int):
+        raise Unsupported("Flatten along a symbol")
+    if not -x.rank <= axis <= x.rank:
+        raise Undefined("Flatten: axis")
+    axis = axis + x.rank if axis < 0 else axis
+    return reshaped(x, (product(x.shape[:axis]), product(x.shape[axis:])))
+
+
+def Squeeze(node: Node) -> Tensor:
+    """Without the axes, which have size 1."""
+    x = node.input(0)
+    if not node.has(1):
+        raise Unsupported("Squeeze of all axes of size 1: the rank depends on sizes")
+    axes = node.axes(1, x.rank)
+    for axis in axes:
+        node.require(eq(x.shape[axis], 1), "an axis to be dropped has not size 1")
+    kept = [i for i in range(x.rank) if i not in axes]
+
+    def at(index: Index) -> Value:
+        outer = dict(zip(kept, index, strict=True))
+        return x.at(tuple(outer.get(i, 0) for i in range(x.rank)))
+
+    return Tensor(tuple(x.shape[i] for i in kept), at)
+
+
+def Unsqueeze(node: Node) -> Tensor:
+    """With new axes of size 1 at the positions `axes` of the output."""
+    x = node.input(0)
+
+    def propose() -> tuple[int, ...]:
+
+        return node.choose([axes for axes in subsets(x.rank + 2) if len(axes) <= 2])
+
+    asked = node.numbers(1, propose)
+    asked = asked if isinstance(asked, tuple) else (asked,)
+    rank = x.rank + len(asked)
+    axes = [node._axis(axis, rank) for axis in asked]
+    if len(set(axes)) < len(axes):
+        raise Undefined("Unsqueeze: an axis twice")
+    kept = [i for i in range(rank) if i not in axes]
+    sizes = dict(zip(kept, x.shape, strict=True))
+    return Tensor(tuple(sizes.get(i, 1) for i in range(rank)), lambda index: x.at(tuple(index[i] for i in kept)))
+
+
+def Concat(node: Node) -> Tensor:
+    """One after the other along `axis`."""
+    parts = [node.input(i) for i in range(node.count)]
+    rank = parts[0].rank
+    if any(p.rank != rank for p in parts):
+        raise Undefined("Concat of different ranks")
+    axis = node.axis("axis", rank)
+    for part in parts[1:]:
+        for i in range(rank):
+            if i != axis:
+                node.require(eq(part.shape[i], parts[0].shape[i]), "the other axes differ")
+    starts = [sum_of(p.shape[axis] for p in parts[:i]) for i in range(len(parts) + 1)]
+    shape = (*parts[0].shape[:axis], starts[-1], *parts[0].shape[axis + 1 :])
+
+    def at(index: Index) -> Value:
+        i = index[axis]
+        result = number(0)
+        for part, start, end in zip(parts, starts, starts[1:], strict=False):
+            here = conj(ge(i, start) if start != 0 else TRUE, lt(i, end) if part is not parts[-1] else TRUE)
+            result = result + guarded(here, part.at((*index[:axis], i - start, *index[axis + 1 :])))
+        return result
+
+    return Tensor(shape, at)
+
+
+def sum_of(sizes: Any) -> Size:
+    result: Size = 0
+    for size in sizes:
+        result = size + result
+    return result
+
+
+def Split(node: Node) -> tuple[Tensor, ...]:
+    """Parts along `axis`, of the sizes that the second input says, or equal ones (the last may be smaller)."""
+    x = node.input(0)
+    axis = node.axis("axis", x.rank, 0)
+    count = node.app.outputs
+    size = x.shape[axis]
+    if node.has(1):
+        lengths = node.numbers(1, lambda: _propose_lengths(count))
+        if len(lengths) != count:
+            raise Undefined("Split into another number of parts")
+        for length in lengths:
+            node.require(ge(length), "a part has no negative size")
+        node.require(eq(sum_of(lengths), size), "the parts do not add up")
+    else:
+        each = quotient(size + count - 1, count)
+        lengths = (*(each,) * (count - 1), size - each * (count - 1))
+        node.attribute("num_outputs", count, lambda: count)
+        node.require(ge(lengths[-1]), "the last part has no negative size")
+    starts = [sum_of(lengths[:i]) for i in range(count)]
+
+    def part(start: Size, length: Size) -> Tensor:
+        shape = (*x.shape[:axis], length, *x.shape[axis + 1 :])
+        return Tensor(shape, lambda index: x.at((*index[:axis], index[axis] + start, *index[axis + 1 :])))
+
+    return tuple(part(start, length) for start, length in zip(starts, lengths, strict=True))
+
+
+def _propose_lengths(count: int) -> tuple[Size, ...]:
+
+    return tuple(fresh("part") for _ in range(count))
+
+
+def Slice(node: Node) -> Tensor:
+    """Elements start, start + step, … before end of each axis; negative numbers count from the end, all are clamped."""
+    x = node.input(0)
+    starts, ends = (_slice_numbers(node, i, x.rank) for i in (1, 2))
+    count = len(starts)
+    axes = node.axes(3, x.rank) if node.has(3) else tuple(range(count))
+    steps = _slice_numbers(node, 4, x.rank) if node.has(4) else (1,) * count
+    if not len(ends) == len(axes) == len(steps) == count or count > x.rank:
+        raise Undefined("Slice: lists of different lengths")
+    cuts = dict(zip(axes, zip(starts, ends, steps, strict=True), strict=True))
+    runs = {axis: _run(node, x.shape[axis], *cut) for axis, cut in cuts.items()}
+    shape = tuple(runs[i][1] if i in runs else size for i, size in enumerate(x.shape))
+
+    def at(index: Index) -> Value:
+        return x.at(tuple(runs[a][0] + i * runs[a][2] if a in runs else i for a, i in enumerate(index)))
+
+    return Tensor(shape, at)
+
+
+def _slice_numbers(node: Node, position: int, rank: int) -> tuple[Size, ...]:
+
+    def propose() -> tuple[Size, ...]:
+        earlier = node.used.get("input1")
+        length = len(earlier) if isinstance(earlier, tuple) else node.choose(range(1, max(rank, 1) + 1))
+        return tuple(fresh(("", "start", "end", "", "step")[position]) for _ in range(length))
+
+    value = node.numbers(position, propose)
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _run(node: Node, size: Size, start: Size, end: Size, step: Size) -> tuple[Size, Size, Size]:
+    """First index, number of elements and step of a slice of one axis."""
+    node.require(negate(eq(step)), "the step is not 0")
+    forward = ge(step, 1)
+    least = choice(forward, 0, -1)
+    most = size + least
+    first = _clamped(_from_start(start, size), 0, size + choice(forward, 0, -1))
+    stop = _clamped(_from_start(end, size), least, most if step != 1 else size)
+    stop = choice(forward, _clamped(_from_start(end, size), 0, size), _clamped(_from_start(end, size), -1, size - 1))
+    span = choice(forward, stop - first + step - 1, first - stop - step - 1)
+    by = choice(forward, step, -step)
+    count = span if step == 1 else quotient(span, by)
+    return first, _clamped_below(count), step
+
+
+def _from_start(position: Size, size: Size) -> Size:
+    return choice(ge(position), position, position + size)
+
+
+def _clamped(value: Size, least: Size, most: Size) -> Size:
+    capped = choice(le(value, most), value, most)
+    return choice(le(least, capped), capped, least)
+
+
+def _clamped_below(value: Size) -> Size:
+    return choice(ge(value), value, 0)
+
+
+def Gather(node: Node) -> Tensor:
+    """out[…, i…, …] = data[…, indices[i…], …] along `axis`; negative indices count from the end."""
+    x = node.input(0)
+    axis = node.axis("axis", x.rank, 0)
+    size = x.shape[axis]
+    if not node.is_number(1):
+        return _gather_tensor(x, node.input(1), axis)
+    indices = node.numbers(1, lambda: _propose_indices(node))
+    numbers = indices if isinstance(indices, tuple) else (indices,)
+    for i in numbers:
+        node.require(conj(ge(i, -1 * size), lt(i, size)), "an index is out of range")
+    inner = (len(numbers),) if isinstance(indices, tuple) else ()
+
+    def at(index: Index) -> Value:
+        outer, rest = index[:axis], index[axis + len(inner) :]
+        if not inner:
+            return x.at((*outer, _from_start(numbers[0], size), *rest))
+        result = number(0)
+        for position, i in enumerate(numbers):
+            here = eq(index[axis], position)
+            result = result + guarded(here, x.at((*outer, _from_start(i, size), *rest)))
+        return result
+
+    return Tensor((*x.shape[:axis], *inner, *x.shape[axis + 1 :]), at)
+
+
+def _propose_indices(node: Node) -> Any:
+
+    part = node.app.inputs[1]
+    if getattr(part, "kind", "") == "integer":
+        return fresh("index")
+    return tuple(fresh("index") for _ in range(node.choose((1, 2))))
+
+
+def _gather_tensor(x: Tensor, indices: Tensor, axis: int) -> Tensor:
+    """With indices that are not known, an element is an opaque function of the index that is looked up."""
+    shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+
+    def at(index: Index) -> Value:
+        outer, rest = index[:axis], index[axis + indices.rank :]
+        looked_up = indices.at(index[axis : axis + indices.rank])
+        whole = Tensor((x.shape[axis],), lambda k: x.at((*outer, *k, *rest))).whole()
+        return lift(Element("Gather", (), (whole, Whole((), (), looked_up)), ()))
+
+    return Tensor(shape, at)
+
+
+def Expand(node: Node) -> Tensor:
+    """Broadcast to the common shape of the input and the second input."""
+    x = node.input(0)
+    asked = node.numbers(1, lambda: _propose_sizes(node))
+    asked = asked if isinstance(asked, tuple) else (asked,)
+    for size in asked:
+        node.require(ge(size), "a size is not negative")
+    shape = broadcast(node, [x.shape, asked])
+    return Tensor(shape, lambda index: stretched(x, shape, index))
+
+
+def _propose_sizes(node: Node) -> tuple[Size, ...]:
+
+    return tuple(fresh("size") for _ in range(node.choose(range(MAX_RANK + 1))))
+
+
+def Tile(node: Node) -> Tensor:
+    """Each axis repeated."""
+    x = node.input(0)
+
+    def propose() -> tuple[Size, ...]:
+
+        return tuple(fresh("repeat") for _ in range(x.rank))
+
+    repeats = node.numbers(1, propose)
+    if len(repeats) != x.rank:
+        raise Undefined("Tile: not one number per axis")
+    for repeat in repeats:
+        node.require(ge(repeat), "repeats are not negative")
+    shape = tuple(s * r for s, r in zip(x.shape, repeats, strict=True))
+
+    def at(index: Index) -> Value:
+        parts = zip(index, x.shape, repeats, strict=True)
+        return x.at(tuple(i if r == 1 else 0 if s == 1 else remainder(i, s) if s != 0 else 0 for i, s, r in parts))
+
+    return Tensor(shape, at)
+
+
+def Pad(node: Node) -> Tensor:
+    """`pads` elements before and after each axis, constant, repeated (edge), mirrored (reflect) or in turn (wrap)."""
+    x = node.input(0)
+    mode = node.text("mode", "constant", ("constant", "edge", "reflect", "wrap"))
+    axes = node.axes(3, x.rank) if node.has(3) else tuple(range(x.rank))
+
+    def propose() -> tuple[Size, ...]:
+
+        return tuple(fresh("pad") for _ in range(2 * len(axes)))
+
+    pads = node.numbers(1, propose)
+    if len(pads) != 2 * len(axes):
+        raise Undefined("Pad: not two numbers per axis")
+    value = node.input(2).at(()) if node.has(2) and node.input(2).rank == 0 else _one_element(node)
+    begin = {axis: pads[i] for i, axis in enumerate(axes)}
+    end = {axis: pads[len(axes) + i] for i, axis in enumerate(axes)}
+    shape = tuple(s + begin.get(a, 0) + end.get(a, 0) for a, s in enumerate(x.shape))
+    for axis in axes:
+        node.require(ge(shape[axis]), "the result has no negative size")
+        if mode != "constant":
+            node.require(conj(ge(begin[axis]), ge(end[axis])), "negative pads in another mode than constant")
+            least = conj(*(le(p, x.shape[axis] - 1) for p in (begin[axis], end[axis])))
+            node.require(least if mode == "reflect" else ge(x.shape[axis], 1), "the input is too small to be repeated")
+
+    def at(index: Index) -> Value:
+        moved = tuple(i - begin.get(a, 0) for a, i in enumerate(index))
+        if mode == "constant":
+            inner = conj(*(inside(i, x.shape[a]) for a, i in enumerate(moved) if a in begin))
+            return select(inner, x.at(moved), value)
+        return x.at(tuple(_mirrored(mode, i, x.shape[a]) if a in begin else i for a, i in enumerate(moved)))
+
+    return Tensor(shape, at)
+
+
+def _one_element(node: Node) -> Value:
+    if not node.has(2):
+        return number(0)
+    value = node.input(2)
+    if value.rank != 1:
+        raise Undefined("Pad: the value is no scalar")
+    node.require(eq(value.shape[0], 1), "the value has one element")
+    return value.at((0,))
+
+
+def _mirrored(mode: str, i: Size, size: Size) -> Size:
+    if mode == "edge":
+        return _clamped(i, 0, size - 1)
+    if mode == "wrap":
+        return remainder(i, size)
+    return choice(ge(i), choice(lt(i, size), i, 2 * (size - 1) - i), -1 * i)
+
+
+def DepthToSpace(node: Node) -> Tensor:
+    """Blocks of channels become blocks of space: b, b, C' (DCR) or C', b, b (CRD)."""
+    x = node.input(0)
+    if x.rank != 4:
+        raise Undefined("DepthToSpace of another rank than 4")
+    b = node.integer("blocksize", least=1)
+    node.require(ge(b, 1), "blocksize is at least 1")
+    mode = node.text("mode", "DCR", ("DCR", "CRD"))
+    N, C, H, W = x.shape
+    depth = _exactly(node, C, b * b, "the channels do not divide into blocks")
+
+    def at(index: Index) -> Value:
+        n, c, y, z = index
+        row, column = remainder(y, b), remainder(z, b)
+        channel = (row * b + column) * depth + c if mode == "DCR" else c * b * b + row * b + column
+        return x.at((n, channel, quotient(y, b), quotient(z, b)))
+
+    return Tensor((N, depth, H * b, W * b), at)
+
+
+def SpaceToDepth(node: Node) -> Tensor:
+    """Blocks of space become channels: b, b, C."""
+    x = node.input(0)
+    if x.rank != 4:
+        raise Undefined("SpaceToDepth of another rank than 4")
+    b = node.integer("blocksize", least=1)
+    node.require(ge(b, 1), "blocksize is at least 1")
+    N, C, H, W = x.shape
+    height, width = (_exactly(node, s, b, "space does not divide into blocks") for s in (H, W))
+
+    def at(index: Index) -> Value:
+        n, channel, y, z = index
+        block, c = quotient(channel, C), remainder(channel, C)
+        return x.at((n, c, y * b + quotient(block, b), z * b + remainder(block, b)))
+
+    return Tensor((N, C * b * b, height, width), at)
+
+
+def Trilu(node: Node) -> Tensor:
+    """The upper (or lower) triangle of the last two axes, from the k-th diagonal on; 0 elsewhere."""
+    x = node.input(0)
+    if x.rank < 2:
+        raise Undefined("Trilu of a vector")
+
+    k = node.numbers(1, lambda: fresh("k")) if node.has(1) else 0
+    upper = node.flag("upper", 1)
+
+    def at(index: Index) -> Value:
+        row, column = index[-2:]
+        return guarded(ge(column, row + k) if upper else le(column, row + k), x.at(index))
+
+    return Tensor(x.shape, at)
+
+
+def EyeLike(node: Node) -> Tensor:
+    """1 on the k-th diagonal, 0 elsewhere."""
+    x = node.input(0)
+    if x.rank != 2:
+        raise Undefined("EyeLike of another rank than 2")
+    k = node.integer("k", 0)
+    node.attribute("dtype", None, lambda: None)
+    return Tensor(x.shape, lambda index: boolean(eq(index[1], index[0] + k)))
+
+
+def ConstantOfShape(node: Node) -> Tensor:
+    """Zeros of the shape that the input says."""
+    sizes = node.numbers(0, lambda: _propose_sizes(node))
+    if node.attribute("value", None, lambda: None) is not None:
+        raise Unsupported("ConstantOfShape with a value")
+    for size in sizes:
+        node.require(ge(size), "a size is not negative")
+    return Tensor(tuple(sizes), lambda _: number(0))
+
+
+def Shape_(node: Node) -> Tensor:
+    """The sizes as a vector, from axis `start` to before `end`."""
+    x = node.input(0)
+    start = node.attribute("start", 0, lambda: node.choose((0,)))
+    end = node.attribute("end", None, lambda: None)
+    if not isinstance(start, int) or not isinstance(end, int | None):
+        raise Unsupported("Shape from a symbol")
+    sizes = x.shape[slice(max(start + x.rank, 0) if start < 0 else start, end)]
+
+    def at(index: Index) -> Value:
+        result = number(0)
+        for position, size in enumerate(sizes):
+            result = result + guarded(eq(index[0], position), integer(size))
+        return result
+
+    return Tensor((len(sizes),), at)
+
+
+def Size_(node: Node) -> Tensor:
+    x = node.input(0)
+    return Tensor((), lambda _: integer(product(x.shape)))
+
+
+def Dropout(node: Node) -> tuple[Tensor, ...]:
+    """At inference nothing is dropped."""
+    x = node.input(0)
+    if node.has(2):
+        raise Unsupported("Dropout in training")
+    node.attribute("seed", None, lambda: None)
+    mask = Tensor(x.shape, lambda _: boolean(TRUE))
+    return (x, mask)[: node.app.outputs]
+
+
+# -- the table -----------------------------------------------------------------------------------------------------
+
+MOVES: Mapping[str, Denotation] = {
+    **dict.fromkeys(ELEMENTWISE, elementwise),
+    "Identity": Identity,
+    "Transpose": Transpose,
+    "Reshape": Reshape,
+    "Flatten": Flatten,
+    "Squeeze": Squeeze,
+    "Unsqueeze": Unsqueeze,
+    "Concat": Concat,
+    "Split": Split,
+    "Slice": Slice,
+    "Gather": Gather,
+    "Expand": Expand,
+    "Tile": Tile,
+    "Pad": Pad,
+    "DepthToSpace": DepthToSpace,
+    "SpaceToDepth": SpaceToDepth,
+    "Trilu": Trilu,
+    "EyeLike": EyeLike,
+    "ConstantOfShape": ConstantOfShape,
+    "Shape": Shape_,
+    "Size": Size_,
+    "Dropout": Dropout,
+}
+"""Operators whose denotation is exact: they move data, or compute each element by one function that is named."""
+
+OPERATORS: Mapping[str, Denotation] = {
+    **MOVES,
+    "MatMul": MatMul,
+    "Gemm": Gemm,
+    "Conv": Conv,
+    "ConvTranspose": ConvTranspose,
+    "MaxPool": MaxPool,
+    "AveragePool": AveragePool,
+    "LpPool": LpPool,
+    "GlobalMaxPool": global_pool(lambda n, x: folded("max", n, x)),
+    "GlobalAveragePool": global_pool(mean),
+    **{name: reduction(combine) for name, combine in REDUCTIONS.items()},
+    "CumSum": CumSum,
+    "Softmax": Softmax,
+    "LogSoftmax": LogSoftmax,
+    "BatchNormalization": BatchNormalization,
+    "LayerNormalization": LayerNormalization,
+    "RMSNormalization": RMSNormalization,
+    "InstanceNormalization": InstanceNormalization,
+    "LpNormalization": LpNormalization,
+}

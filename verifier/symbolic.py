@@ -1,0 +1,553 @@
+"""Tensors as functions of indices: a value is a sum of guarded sums of products, an element of a tensor is a value.
+
+The normal form does most of a proof. Addition joins lists of terms, multiplication pairs them, padding and joining
+tensors add guards, moving data shifts indices; what is not linear is an opaque call of a named function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import isinf
+from typing import Any, Literal, TypeAlias
+
+from graphopt.types import DType
+from graphopt.verifier.integers import (
+    FALSE,
+    TRUE,
+    Atom,
+    Fact,
+    Formula,
+    Int,
+    Rebuild,
+    Size,
+    conj,
+    conjuncts,
+    disj,
+    fresh,
+    ge,
+    inside,
+    negate,
+    only_symbol,
+    rebuild,
+    rebuild_formula,
+    substitution,
+    symbols,
+)
+
+Index: TypeAlias = "tuple[Size, ...]"
+Binders: TypeAlias = "tuple[tuple[Atom, Size], ...]"
+Factor: TypeAlias = "Read | Number | Call | Fold | Element"
+
+
+@dataclass(frozen=True)
+class Read:
+    """An element of a tensor that is given."""
+
+    tensor: str
+    index: Index
+
+    def rebuild(self, change: Rebuild) -> Read:
+        return Read(self.tensor, tuple(rebuild(i, change) for i in self.index))
+
+    def symbols(self) -> frozenset[Atom]:
+        return frozenset(s for i in self.index for s in symbols(i))
+
+    def __str__(self) -> str:
+        return f"{self.tensor}[{', '.join(map(str, self.index))}]"
+
+
+@dataclass(frozen=True)
+class Number:
+    """A size or an index, as a real number."""
+
+    of: Int
+
+    def rebuild(self, change: Rebuild) -> Value:
+        return integer(rebuild(self.of, change))
+
+    def symbols(self) -> frozenset[Atom]:
+        return symbols(self.of)
+
+    def __str__(self) -> str:
+        return f"real({self.of})"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function of values of which only its name is known: equal for equal arguments."""
+
+    function: str
+    args: tuple[Value, ...]
+    params: tuple[Any, ...] = ()
+
+    def rebuild(self, change: Rebuild) -> Value:
+        return call(self.function, *(arg.rebuild(change) for arg in self.args), params=_params(self.params, change))
+
+    def symbols(self) -> frozenset[Atom]:
+        inner = frozenset(s for p in self.params if isinstance(p, Int) for s in symbols(p))
+        return inner.union(*(arg.symbols() for arg in self.args))
+
+    def __str__(self) -> str:
+        return f"{self.function}({', '.join(map(str, (*self.args, *self.params)))})"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What a fold runs over: `body` for all values of the binders for which the guard holds."""
+
+    binders: Binders
+    guard: Formula
+    body: Value
+
+    def __str__(self) -> str:
+        return f"{self.body} for {_shown(self.binders)} if {self.guard}"
+
+
+@dataclass(frozen=True)
+class Fold:
+    """The greatest, the least or the product of what its pieces run over."""
+
+    monoid: Monoid
+    pieces: tuple[Piece, ...]
+
+    def rebuild(self, change: Rebuild) -> Value:
+        pieces = (
+            Piece(
+                tuple((b, rebuild(e, change)) for b, e in piece.binders),
+                rebuild_formula(piece.guard, change),
+                piece.body.rebuild(change),
+            )
+            for piece in self.pieces
+        )
+        return fold(self.monoid, pieces)
+
+    def symbols(self) -> frozenset[Atom]:
+        return frozenset[Atom]().union(
+            *(_free(p.binders, p.guard, p.body.symbols()) for p in self.pieces),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.monoid}({'; '.join(map(str, self.pieces))})"
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A tensor as an argument: its shape, and its element at the index that the symbols stand for."""
+
+    shape: tuple[Size, ...]
+    index: tuple[Atom, ...]
+    body: Value
+
+
+@dataclass(frozen=True)
+class Element:
+    """An element of what an operator that is not looked into makes of whole tensors."""
+
+    operator: str
+    params: tuple[Any, ...]
+    operands: tuple[Whole | None, ...]
+    index: Index
+
+    def rebuild(self, change: Rebuild) -> Element:
+        operands = tuple(
+            w and Whole(tuple(rebuild(s, change) for s in w.shape), w.index, w.body.rebuild(change))
+            for w in self.operands
+        )
+        index = tuple(rebuild(i, change) for i in self.index)
+        return Element(self.operator, _params(self.params, change), operands, index)
+
+    def symbols(self) -> frozenset[Atom]:
+        index = frozenset(s for i in (*self.index, *_ints(self.params)) for s in symbols(i))
+        bodies = (w.body.symbols() - frozenset(w.index) for w in self.operands if w)
+        shapes = (symbols(s) for w in self.operands if w for s in w.shape)
+        return index.union(*bodies, *shapes)
+
+    def __str__(self) -> str:
+        return f"{self.operator}(…)[{', '.join(map(str, self.index))}]"
+
+
+Monoid: TypeAlias = Literal["max", "min", "prod"]
+
+
+@dataclass(frozen=True)
+class Term:
+    """coefficient · Σ over the binders, where the guard holds, of the product of the factors."""
+
+    coefficient: Fraction
+    factors: tuple[Factor, ...] = ()
+    binders: Binders = ()
+    guard: Formula = TRUE
+
+    def __str__(self) -> str:
+        text = "·".join([*([str(self.coefficient)] if self.coefficient != 1 else []), *map(str, self.factors)]) or "1"
+        text = text if self.guard == TRUE else f"[{self.guard}]{text}"
+        return f"Σ({_shown(self.binders)}) {text}" if self.binders else text
+
+
+@dataclass(frozen=True)
+class Value:
+    """A sum of terms: an element of a tensor, or a number."""
+
+    terms: tuple[Term, ...]
+
+    def __add__(self, other: Operand) -> Value:
+        return _collected((*self.terms, *number(other).terms))
+
+    def __mul__(self, other: Operand) -> Value:
+        return _collected(_times(t, u) for t in self.terms for u in number(other).terms)
+
+    def __neg__(self) -> Value:
+        return self * -1
+
+    def __sub__(self, other: Operand) -> Value:
+        return self + -number(other)
+
+    def __rsub__(self, other: Operand) -> Value:
+        return number(other) - self
+
+    def __truediv__(self, other: Operand) -> Value:
+        return self * inverse(number(other))
+
+    def __rtruediv__(self, other: Operand) -> Value:
+        return number(other) * inverse(self)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def rebuild(self, change: Rebuild) -> Value:
+        total: list[Term] = []
+        for term in self.terms:
+            binders = tuple((b, rebuild(extent, change)) for b, extent in term.binders)
+            new = Value((Term(term.coefficient, (), binders, rebuild_formula(term.guard, change)),))
+            for factor in term.factors:
+                new = new * lift(factor.rebuild(change))
+            total += new.terms
+        return _collected(total)
+
+    def symbols(self) -> frozenset[Atom]:
+        return frozenset[Atom]().union(
+            *(_free(t.binders, t.guard, *(f.symbols() for f in t.factors)) for t in self.terms)
+        )
+
+    @property
+    def constant(self) -> Fraction | None:
+        """The number that it is, where it plainly is one."""
+        if not self.terms:
+            return Fraction(0)
+        first = self.terms[0]
+        plain = len(self.terms) == 1 and not first.factors and not first.binders and first.guard == TRUE
+        return first.coefficient if plain else None
+
+    def __str__(self) -> str:
+        return " + ".join(map(str, self.terms)) or "0"
+
+
+Where: TypeAlias = "Callable[[Index], Formula]"
+Operand: TypeAlias = "Value | int | float | Fraction"
+ZERO = Value(())
+
+
+def _shown(binders: Binders) -> str:
+    return ", ".join(f"{b}<{e}" for b, e in binders)
+
+
+def _ints(params: Iterable[Any]) -> Iterable[Int]:
+    return (p for p in params if isinstance(p, Int))
+
+
+def _params(params: tuple[Any, ...], change: Rebuild) -> tuple[Any, ...]:
+    return tuple(rebuild(p, change) if isinstance(p, Int) else p for p in params)
+
+
+def _free(binders: Binders, guard: Formula, *inner: frozenset[Atom]) -> frozenset[Atom]:
+    everything = symbols(guard).union(*inner, *(symbols(extent) for _, extent in binders))
+    return everything - {b for b, _ in binders}
+
+
+# -- building ------------------------------------------------------------------------------------------------------
+
+
+def number(subject: Operand) -> Value:
+    """A number as a value."""
+    if isinstance(subject, Value):
+        return subject
+    if isinstance(subject, float) and isinf(subject):
+        return Value((Term(Fraction(1 if subject > 0 else -1), (Call("Infinity", ()),)),))
+    return Value((Term(Fraction(subject)),)) if subject else ZERO
+
+
+def integer(size: Size) -> Value:
+    """A size or an index as a real number."""
+    if isinstance(size, int):
+        return number(size)
+    terms = (
+        Term(Fraction(c), tuple(Number(Int({(atom,): 1})) for atom in monomial)) for monomial, c in size.terms.items()
+    )
+    return Value(tuple(terms))
+
+
+def lift(factor: Factor | Value) -> Value:
+    return factor if isinstance(factor, Value) else Value((Term(Fraction(1), (factor,)),))
+
+
+def _collected(terms: Iterable[Term]) -> Value:
+    total: dict[tuple[Any, ...], Fraction] = {}
+    for term in terms:
+        if term.guard != FALSE:
+            key = (term.factors, term.binders, term.guard)
+            total[key] = total.get(key, Fraction(0)) + term.coefficient
+    return Value(tuple(Term(c, *key) for key, c in total.items() if c))
+
+
+def _times(left: Term, right: Term) -> Term:
+    if {b for b, _ in left.binders} & {b for b, _ in right.binders}:
+        right = renamed(right)
+    return Term(
+        left.coefficient * right.coefficient,
+        left.factors + right.factors,
+        left.binders + right.binders,
+        conj(left.guard, right.guard),
+    )
+
+
+def renamed(term: Term) -> Term:
+    """The same sum over new binders."""
+    change, binders = _new_binders(term.binders)
+    factors = tuple(_same_kind(factor.rebuild(change)) for factor in term.factors)
+    return Term(term.coefficient, factors, binders, rebuild_formula(term.guard, change))
+
+
+def _same_kind(rebuilt: Factor | Value) -> Factor:
+    """A factor stays one factor when symbols are renamed."""
+    if not isinstance(rebuilt, Value):
+        return rebuilt
+    ((factor,),) = (term.factors for term in rebuilt.terms)
+    return factor
+
+
+def _new_binders(binders: Binders) -> tuple[Rebuild, Binders]:
+    new = {b: fresh(str(b.args[0]).partition("'")[0]) for b, _ in binders}
+    change = substitution(new)
+    return change, tuple((only_symbol(new[b]), rebuild(extent, change)) for b, extent in binders)
+
+
+def _own_names(value: Value) -> Value:
+    """The value with binders of its own, so that no name is bound inside and outside of a function."""
+    return Value(tuple(renamed(term) if term.binders else term for term in value.terms))
+
+
+def guarded(condition: Formula, value: Value) -> Value:
+    """`value` where the condition holds, else 0."""
+    if condition == TRUE:
+        return value
+    return _collected(Term(t.coefficient, t.factors, t.binders, conj(condition, t.guard)) for t in value.terms)
+
+
+def select(condition: Formula, then: Value, otherwise: Value) -> Value:
+    """`then` where the condition holds, else `otherwise`."""
+    return guarded(condition, then) + guarded(negate(condition), otherwise)
+
+
+def bind(extents: Sequence[Size], name: str = "k") -> tuple[Index, Binders]:
+    """New binders that run below the extents: as indices, and as binders."""
+    index = tuple(fresh(name) for _ in extents)
+    return index, tuple((only_symbol(i), extent) for i, extent in zip(index, extents, strict=True))
+
+
+def total(
+    extents: Sequence[Size], body: Callable[[Index], Value], where: Callable[[Index], Formula] | None = None
+) -> Value:
+    """Σ of `body` over all indices below the extents (for which `where` holds)."""
+    index, binders = bind(extents)
+    inner = guarded(where(index) if where else TRUE, body(index))
+    return _collected(Term(t.coefficient, t.factors, binders + t.binders, t.guard) for t in inner.terms)
+
+
+def folded(
+    monoid: Monoid, extents: Sequence[Size], body: Callable[[Index], Value], where: Where | None = None
+) -> Value:
+    """The greatest (least, product) of `body` over all indices below the extents (for which `where` holds)."""
+    index, binders = bind(extents)
+    return fold(monoid, [Piece(binders, where(index) if where else TRUE, body(index))])
+
+
+def fold(monoid: Monoid, pieces: Iterable[Piece]) -> Value:
+    """A fold in normal form: each piece of one form, no fold of the same kind inside, a least of greatest ones."""
+    flat = [part for piece in pieces for part in _parts(monoid, piece)]
+    flat = list(dict.fromkeys(flat)) if monoid != "prod" else flat
+    flat = _one_number(monoid, flat)
+    if len(flat) == 1 and not flat[0].binders and flat[0].guard == TRUE:
+        return flat[0].body
+    below = next((p for p in flat if monoid == "max" and _is_plain(p) and _plain_minimum(p.body)), None)
+    if below is not None:
+        rest = [p for p in flat if p is not below]
+        inner = _plain_minimum(below.body)
+        return fold("min", [Piece((), TRUE, fold("max", [*map(_fresh, rest), p])) for p in inner])
+    return lift(Fold(monoid, tuple(flat)))
+
+
+def _parts(monoid: Monoid, piece: Piece) -> Iterator[Piece]:
+    """A piece, by the cases of its body, folds of the same kind laid open."""
+    for condition, (body,) in cases(piece.body):
+        guard = conj(piece.guard, condition)
+        inner = _only_factor(body)
+        if guard == FALSE:
+            continue
+        if isinstance(inner, Fold) and inner.monoid == monoid:
+            for part in map(_fresh, inner.pieces):
+                yield _fresh(Piece(piece.binders + part.binders, conj(guard, part.guard), part.body))
+        else:
+            yield _fresh(Piece(piece.binders, guard, _own_names(body)))
+
+
+def _is_plain(piece: Piece) -> bool:
+    return not piece.binders and piece.guard == TRUE
+
+
+def _plain_minimum(body: Value) -> tuple[Piece, ...]:
+    inner = _only_factor(body)
+    if isinstance(inner, Fold) and inner.monoid == "min" and all(map(_is_plain, inner.pieces)):
+        return inner.pieces
+    return ()
+
+
+def _one_number(monoid: Monoid, pieces: list[Piece]) -> list[Piece]:
+    """Of several plain numbers, the one that counts."""
+    numbers = [p.body.constant for p in pieces if _is_plain(p) and p.body.constant is not None]
+    if monoid == "prod" or len(numbers) < 2:
+        return pieces
+    best = (max if monoid == "max" else min)(n or Fraction(0) for n in numbers)
+    others = [p for p in pieces if not (_is_plain(p) and p.body.constant is not None)]
+    return [*others, Piece((), TRUE, number(best))]
+
+
+def _fresh(piece: Piece) -> Piece:
+    change, binders = _new_binders(piece.binders)
+    return Piece(binders, rebuild_formula(piece.guard, change), piece.body.rebuild(change)) if binders else piece
+
+
+def _only_factor(value: Value) -> Factor | None:
+    if len(value.terms) != 1:
+        return None
+    (term,) = value.terms
+    plain = term.coefficient == 1 and not term.binders and term.guard == TRUE and len(term.factors) == 1
+    return term.factors[0] if plain else None
+
+
+def inverse(value: Value) -> Value:
+    """1 / value. 1 / 0 is a number of which nothing is known but 1 / (a·b) = (1 / a)·(1 / b) and 1 / (1 / a) = a."""
+    return _by_cases(_inverse, value)
+
+
+def _inverse(value: Value) -> Value:
+    if value.constant:
+        return number(1 / value.constant)
+    if len(value.terms) != 1:
+        return lift(Call("Inverse", (_own_names(value),)))
+    (term,) = value.terms
+    bound = {b for b, _ in term.binders}
+    result = number(1 / term.coefficient)
+    for factor in term.factors:
+        if not factor.symbols() & bound:
+            result = result * _inverse_of_factor(factor)
+    if term.binders:
+        inner = tuple(f for f in term.factors if f.symbols() & bound)
+        rest = Value((Term(Fraction(1), inner, term.binders, term.guard),))
+        result = result * lift(Call("Inverse", (_own_names(rest),)))
+    return result
+
+
+def _inverse_of_factor(factor: Factor) -> Value:
+    if isinstance(factor, Call) and factor.function == "Inverse":
+        return factor.args[0]
+    return lift(Call("Inverse", (lift(factor),)))
+
+
+def call(function: str, *args: Operand, params: tuple[Any, ...] = ()) -> Value:
+    """A named function of values, case by case, simplified by the lemmas on it (`lemmas.py`)."""
+    if function == "Inverse":
+        return inverse(number(args[0]))
+    return _by_cases(lambda *values: _call(function, values, params), *map(number, args))
+
+
+def _call(function: str, values: tuple[Value, ...], params: tuple[Any, ...]) -> Value:
+    from graphopt.verifier.lemmas import LEMMAS
+
+    known = LEMMAS[function](*values) if function in LEMMAS else None
+    return lift(Call(function, tuple(map(_own_names, values)), params)) if known is None else known
+
+
+def _by_cases(function: Callable[..., Value], *values: Value) -> Value:
+    """f([g]·a + [not g]·b) is [g]·f(a) + [not g]·f(b), for guards that do not depend on what the terms sum over."""
+    result = ZERO
+    for condition, parts in cases(*values):
+        result = result + guarded(condition, function(*parts))
+    return result
+
+
+def cases(*values: Value) -> Iterator[tuple[Formula, tuple[Value, ...]]]:
+    """The conditions under which values differ in form, and the values under each."""
+    guard = next((g for v in values for t in v.terms if (g := _outer(t)) != TRUE), None)
+    if guard is None:
+        yield TRUE, values
+        return
+    for side in (guard, negate(guard)):
+        for condition, parts in cases(*(_under(v, side) for v in values)):
+            if (both := conj(side, condition)) != FALSE:
+                yield both, parts
+
+
+def _outer(term: Term) -> Formula:
+    """The part of a term's guard that does not depend on its binders."""
+    bound = {b for b, _ in term.binders}
+    return conj(*(part for part in conjuncts(term.guard) if not symbols(part) & bound))
+
+
+def _under(value: Value, known: Formula) -> Value:
+    return _collected(
+        Term(t.coefficient, t.factors, t.binders, conj(*(conjuncts(t.guard) - conjuncts(known))))
+        for t in value.terms
+        if conj(t.guard, known) != FALSE
+    )
+
+
+def boolean(condition: Formula) -> Value:
+    """A truth value: 1 where the condition holds, else 0."""
+    return guarded(condition, number(1))
+
+
+def truth(value: Value) -> Formula:
+    """The condition of which a value is the truth value."""
+    plain = all(t.coefficient == 1 and not t.factors and not t.binders for t in value.terms)
+    if plain:
+        return disj(*(term.guard for term in value.terms))
+    return Fact(call("NotZero", value))
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A shape, and the element at each index. Outside of its shape a tensor has no elements: who reads guards."""
+
+    shape: tuple[Size, ...]
+    at: Callable[[Index], Value]
+    dtype: DType = DType.UNDEFINED
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def whole(self) -> Whole:
+        """As an argument of an operator that is not looked into."""
+        index, _ = bind(self.shape, "i")
+        return Whole(self.shape, tuple(map(only_symbol, index)), self.at(index))
+
+
+def within(index: Index, shape: Sequence[Size]) -> Formula:
+    """The index is one of the shape."""
+    return conj(*(inside(i, extent) for i, extent in zip(index, shape, strict=True)))
+
+
+def sizes_are_sizes(shape: Sequence[Size]) -> Formula:
+    return conj(*(ge(extent) for extent in shape))
