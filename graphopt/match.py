@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import permutations
 from typing import Any, TypeAlias
 
@@ -168,9 +169,11 @@ def _same_attribute(left: Numbers, right: Numbers) -> bool:
 
 def _match_app(graph: Graph, app: App, value: Value, state: _State) -> Iterator[_State]:
     node = graph[value.vertex]
-    if node.op != app.op or node.domain != app.domain or value.output != app.output or node.is_internal:
+    if node.op != app.op or node.domain != app.domain or value.output != app.output:
         return
-    if node.version != ops.newest(app.op, app.domain) or not _outputs_fit(app, node):
+    if node.version != ops.newest(app.op, app.domain) or not _producers_fit(graph, app, node):
+        return
+    if not _outputs_fit(app, node):
         return
     if app in state.terms:
         if state.terms[app] == value:
@@ -188,6 +191,24 @@ def _match_app(graph: Graph, app: App, value: Value, state: _State) -> Iterator[
         bound = _bind_implied(graph, node, pairs, seen)
         if bound is not None:
             yield from _match_inputs(graph, node, [pair for pair in pairs if not _is_implied(*pair)], bound)
+
+
+def _producers_fit(graph: Graph, app: App, node: Node) -> bool:
+    """A quick look at what makes the inputs, which tells most patterns that do not match."""
+    if app.op in ops.COMMUTATIVE or app.op in ops.COMMUTATIVE_VARIADIC:
+        made = {graph[value.vertex].op for value in node.inputs if value is not None}
+        return made.issuperset(_operators_of(app))
+    return all(
+        value is not None and graph[value.vertex].op == arg.op
+        for arg, value in zip(app.inputs, node.inputs, strict=False)
+        if isinstance(arg, App) and arg.domain != SCALAR
+    )
+
+
+@cache
+def _operators_of(app: App) -> frozenset[str]:
+    """The operators that make the inputs."""
+    return frozenset(arg.op for arg in app.inputs if isinstance(arg, App) and arg.domain != SCALAR)
 
 
 def _is_implied(pattern: Term | None, value: Value | None) -> bool:
@@ -209,9 +230,14 @@ def _bind_implied(
 
 def _outputs_fit(app: App, node: Node) -> bool:
     """A node with a variable number of outputs has as many as the pattern; others may have unread ones."""
-    schema = ops.schema(app.op, app.domain)
-    variadic = schema is not None and bool(schema.outputs) and schema.outputs[-1].option == _VARIADIC
-    return len(node.names) == app.outputs if variadic else len(node.names) >= app.outputs
+    count = len(node.names)
+    return count == app.outputs or (count > app.outputs and not _is_variadic(app.op, app.domain))
+
+
+@cache
+def _is_variadic(op: str, domain: str) -> bool:
+    schema = ops.schema(op, domain)
+    return schema is not None and bool(schema.outputs) and bool(schema.outputs[-1].option == _VARIADIC)
 
 
 _VARIADIC = OpSchema.FormalParameterOption.Variadic

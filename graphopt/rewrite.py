@@ -143,6 +143,7 @@ class _Builder:
         self.draft = _Draft(graph)
         self.names: list[str] = []
         self.memo: dict[App, int] = {}
+        self.computed: dict[App, _Folded] = {}
         self.doomed = doomed(graph, match)
         self.spare = {graph[v].op: graph[v].name for v in sorted(self.doomed) if graph[v].name}
 
@@ -191,11 +192,13 @@ class _Builder:
         raise Refused(f"hole '{hole.name}' stands where a tensor is needed")
 
     def _app(self, app: App) -> Built:
+        if app in self.computed:
+            return self.computed[app]
         if app.node in self.memo:
             return Value(self.memo[app.node], app.output)
         operands = [self._operand(app, position) for position in range(len(app.inputs))]
         if operands and all(operand is None or self._constant(operand) is not None for operand in operands):
-            return self._folded(app, operands)
+            return self.computed.setdefault(app, self._folded(app, operands))
         vertex = self._emit(app, operands)
         self.memo[app.node] = vertex
         return Value(vertex, app.output)
@@ -304,8 +307,11 @@ class _Builder:
                 inputs.append(self._value(operand, self._dtype_of_operand(app, position)))
         while inputs and inputs[-1] is None:
             inputs.pop()
+        node = self._node(app, tuple(inputs))
+        if reason := opsets.why_not(node, self.draft):
+            raise Refused(reason)
         vertex = self.graph.new_vertex()
-        self.draft.new[vertex] = infer_node(self.draft, self._node(app, tuple(inputs)))
+        self.draft.new[vertex] = infer_node(self.draft, node)
         return vertex
 
     def _node(self, app: App, inputs: tuple[Value | None, ...]) -> Node:
@@ -439,7 +445,7 @@ def _stored(folded: _Folded, dtype: DType) -> Tensor:
         Refused: a finite number would become infinite, or a whole number would wrap around.
     """
     with np.errstate(all="ignore"):
-        array = np.ascontiguousarray(folded.array.astype(dtype.numpy))
+        array = np.array(folded.array, dtype.numpy, order="C")
     wide = folded.array if folded.array.dtype.kind in "iub" else folded.array.astype(np.float64)
     if dtype.is_float and not np.array_equal(np.isfinite(array.astype(np.float64)), np.isfinite(wide)):
         raise Refused(f"{folded.base} would overflow {dtype.name}")

@@ -48,7 +48,7 @@ class Simplification:
     notes: tuple[str, ...]
 
 
-def simplify(
+def simplify_graph(
     graph: Graph,
     rules: Sequence[Rule],
     passes: Sequence[Pass],

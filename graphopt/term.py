@@ -93,10 +93,17 @@ class App(_Arithmetic):
     domain: str = ""
     output: int = 0
     outputs: int = 1
+    inputs: tuple[Term | None, ...] = field(init=False, repr=False, compare=False)
+    """The arguments in the positions of the operator's inputs, absent ones included."""
+    bundle: Var | None = field(init=False, repr=False, compare=False)
+    """The hole for "the other attributes", if it has one."""
     _hash: int = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:  # terms are keys while matching: hash the tree once
+    def __post_init__(self) -> None:  # matching asks for these all the time: made once
         identity = (self.op, self.args, self.attrs, self.domain, self.output, self.outputs)
+        bundles = [arg for arg in self.args if isinstance(arg, Var) and arg.kind == "attributes"]
+        object.__setattr__(self, "inputs", tuple(arg for arg in self.args if arg not in bundles))
+        object.__setattr__(self, "bundle", bundles[0] if bundles else None)
         object.__setattr__(self, "_hash", hash(identity))
 
     def __hash__(self) -> int:
@@ -110,27 +117,13 @@ class App(_Arithmetic):
     @property
     def operands(self) -> tuple[Term, ...]:
         """Its arguments that are tensors or stand in input positions: no attribute holes, no absent inputs."""
-        return tuple(arg for arg in self.args if arg is not None and not _is_bundle(arg))
-
-    @property
-    def bundle(self) -> Var | None:
-        """The hole for "the other attributes", if it has one."""
-        return next((arg for arg in self.args if isinstance(arg, Var) and arg.kind == "attributes"), None)
-
-    @property
-    def inputs(self) -> tuple[Term | None, ...]:
-        """The arguments in the positions of the operator's inputs, absent ones included."""
-        return tuple(arg for arg in self.args if not _is_bundle(arg))
+        return tuple(arg for arg in self.inputs if arg is not None)
 
     def __str__(self) -> str:
         return render(self)
 
 
 Term: TypeAlias = Var | Lit | App
-
-
-def _is_bundle(arg: Term | None) -> bool:
-    return isinstance(arg, Var) and arg.kind == "attributes"
 
 
 def is_scalar(subject: Term) -> bool:

@@ -1,0 +1,150 @@
+"""What a rewrite does to a graph: what is built, computed, named, and refused."""
+
+import numpy as np
+import onnx.parser
+import pytest
+from onnx import ModelProto, numpy_helper
+
+from graphopt import infer, onnx_io
+from graphopt.graph import Graph
+from graphopt.match import find
+from graphopt.rewrite import Refused, build
+from graphopt.rule import Rule, attributes, const, fn, op, tensor
+from graphopt.simplify import Simplification, simplify_graph
+
+x = tensor("x")
+w, b, s = const("w", "M C *k"), const("b", "M", default=0), const("s", "M 1*k")
+rest = attributes("rest")
+FOLD_SCALE = Rule(
+    "fuse_mul_into_conv",
+    op.Conv(x, w, b, rest) * s,
+    op.Conv(x, w * op.Unsqueeze(s, (1,)), b * op.Reshape(s, (-1,)), rest),
+)
+CONV = """<ir_version: 10, opset_import: ["" : 20]>
+g (float[1, 1, 2, 2] x) => (float[1, 2, 2, 2] z)
+<float[2, 1, 1, 1] w = {1.0, 2.0}, float[2] b = {10.0, 20.0}, float[2, 1, 1] s = {3.0, 5.0}>
+{ [conv] y = Conv (x, w, b)  [scale] z = Mul (y, s) }"""
+
+
+def load(text: str) -> onnx_io.Model:
+    model = onnx_io.load(onnx.parser.parse_model(text))
+    infer.infer_graph(model.graph)
+    return model
+
+
+def simplified(text: str, *rules: Rule) -> tuple[ModelProto, Simplification]:
+    model = load(text)
+    done = simplify_graph(model.graph, rules, ())
+    model.graph.check()
+    return onnx_io.to_proto(model), done
+
+
+def weights(model: ModelProto) -> dict[str, list[float]]:
+    return {i.name: numpy_helper.to_array(i).ravel().tolist() for i in model.graph.initializer}
+
+
+def test_constants_are_computed_and_nodes_keep_their_names() -> None:
+    model, _ = simplified(CONV, FOLD_SCALE)
+    (conv,) = model.graph.node
+    assert (conv.name, conv.op_type, list(conv.output)) == ("conv", "Conv", ["z"])
+    assert weights(model) == {conv.input[1]: [3.0, 10.0], conv.input[2]: [30.0, 100.0]}
+
+
+def test_an_absent_input_stays_absent_where_it_stays_zero() -> None:
+    model, _ = simplified(CONV.replace("(x, w, b)", "(x, w)"), FOLD_SCALE)
+    (conv,) = model.graph.node
+    assert len(conv.input) == 2
+
+
+def test_a_value_that_is_read_elsewhere_stays_and_the_measure_decides() -> None:
+    twice = CONV.replace("float[1, 2, 2, 2] z)", "float[1, 2, 2, 2] z, float[1, 2, 2, 2] y)")
+    model, done = simplified(twice, FOLD_SCALE)
+    assert [node.op_type for node in model.graph.node] == ["Conv", "Mul"]
+    assert not done.steps
+
+
+def test_what_would_overflow_is_refused_and_noted() -> None:
+    proto = onnx.parser.parse_model(CONV.replace("float[1, 1, 2, 2]", "float16[1, 1, 2, 2]").replace("3.0", "60000.0"))
+    for weight in proto.graph.initializer:
+        weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight).astype(np.float16), weight.name))
+    proto.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    graph = onnx_io.load(proto).graph
+    done = simplify_graph(graph, [FOLD_SCALE], ())
+    assert graph.ops() == {"Conv": 1, "Mul": 1}
+    assert any("overflow FLOAT16" in note for note in done.notes)
+
+
+def test_a_rule_whose_operator_the_opset_lacks_is_noted() -> None:
+    gelu = Rule("fuse_gelu", op.Relu(op.Relu(x)), op.Gelu(x))  # not true, and never applied here
+    text = CONV.replace('"" : 20', '"" : 17')
+    _, done = simplified(text, gelu)
+    assert done.notes == ("rule fuse_gelu needs Gelu, which the model's opset does not have",)
+
+
+def test_a_result_of_another_type_is_refused() -> None:
+    wrong = Rule("drop_scale", op.Conv(x, w, b, rest) * s, op.Flatten(op.Conv(x, w, b, rest)))
+    graph = load(CONV).graph
+    (match,) = find(wrong, graph)
+    names = set(graph.names)
+    with pytest.raises(Refused, match="the result would be"):
+        build(graph, match)
+    assert graph.names == names
+
+
+def test_numbers_take_the_type_of_what_they_meet() -> None:
+    rule = Rule("neg_to_mul", op.Abs(op.Neg(x)), op.Mul(x, -1.0))  # types, not truth
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+    g (double[2] x) => (double[2] z) { y = Neg(x)  z = Abs(y) }"""
+    model, _ = simplified(text, rule)
+    (constant,) = model.graph.initializer
+    assert constant.data_type == onnx.TensorProto.DOUBLE
+
+
+def test_an_elimination_at_an_output_keeps_the_outputs_name() -> None:
+    rule = Rule("eliminate_identity", op.Identity(x), x)
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+    g (float[2] x) => (float[2] z) { y = Relu(x)  z = Identity(y) }"""
+    model, _ = simplified(text, rule)
+    assert [(node.op_type, list(node.output)) for node in model.graph.node] == [("Relu", ["z"])]
+
+
+def test_siblings_are_merged_by_a_rule_with_two_outputs() -> None:
+    a, v, u = tensor("a", "B K"), const("v", "K N"), const("u", "K M")
+    left, right = op.Split.split(2, a @ op.Concat(v, u, axis=1), fn.join(fn.size("N"), fn.size("M")), axis=1)
+    merge = Rule("merge_matmuls", (a @ v, a @ u), (left, right))
+    graph = load(
+        """<ir_version: 10, opset_import: ["" : 20]>
+        g (float[1, 2] x) => (float[1, 2] p, float[1, 1] q) <float[2, 2] v = {1, 2, 3, 4}, float[2, 1] u = {5, 6}>
+        { p = MatMul(x, v)  q = MatMul(x, u) }"""
+    ).graph
+    patch = build(graph, next(find(merge, graph)))
+    graph.apply(patch)
+    graph.check()
+    assert graph.ops() == {"MatMul": 1, "Split": 1}
+    graph.apply(patch.inverse)
+    graph.check()
+    assert graph.ops() == {"MatMul": 2}
+
+
+def structure(graph: Graph) -> set[tuple[int, str, tuple[object, ...]]]:
+    return {(vertex, node.op, node.inputs) for vertex, node in graph.items()}
+
+
+def test_steps_can_be_undone_and_redone() -> None:
+    model = load(CONV)
+    before = structure(model.graph)
+    done = simplify_graph(model.graph, [FOLD_SCALE], ())
+    after = structure(model.graph)
+    for step in reversed(done.steps):
+        step.undo()
+    assert structure(model.graph) == before != after
+    for step in done.steps:
+        step.redo()
+    assert structure(model.graph) == after
+
+
+def test_weights_are_computed_in_double_precision() -> None:
+    third = np.float32(1 / 3)
+    text = CONV.replace("3.0, 5.0", f"{third!r}".removeprefix("np.float32(").removesuffix(")") + ", 5.0")
+    model, _ = simplified(text, FOLD_SCALE)
+    assert np.float32(weights(model)[model.graph.node[0].input[1]][0]) == third
