@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
@@ -131,11 +132,7 @@ class Report:
 
     def print(self, console: Console | None = None) -> None:
         """Print the table: operators before and after, sizes, rewrites by rule, the check, seconds."""
-        from rich.console import Console
-
-        console = console or Console()
-        for part in _parts(self):
-            console.print(part)
+        _show(_parts(self), console)
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
@@ -203,6 +200,21 @@ def bytes_text(size: int | None) -> str:
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
+def _show(parts: Iterable[RenderableType], console: Console | None = None) -> None:
+    """Print to a console; to a file without the blanks that fill its lines."""
+    from rich.console import Console
+
+    console = console or Console(highlight=False, markup=False)
+    with console.capture() as captured:
+        for part in parts:
+            console.print(part)
+    text = captured.get()
+    if not console.is_terminal:
+        text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+    console.file.write(text)
+    console.file.flush()
+
+
 def _parts(report: Report) -> Iterable[RenderableType]:
     from rich.text import Text
 
@@ -266,7 +278,7 @@ def _interface(model: Summary) -> RenderableType:
 
 def _rewrites(report: Report) -> RenderableType:
     if not report.rewrites:
-        return "Nothing to rewrite: the model is as small as graphopt can make it."
+        return "no rewrite applies"
     proofs = {rewrite.name: rewrite.proof for rewrite in report.rewrites if rewrite.proof is not None}
     table = _table("rewrites", str(len(report.rewrites)), *([""] if proofs else []))
     for name, count in report.counts.items():
@@ -281,9 +293,19 @@ def _facts(report: Report) -> RenderableType:
     for what in report.comparison.skipped if report.comparison else ():
         table.add_row("", f"not compared: {what}", style="yellow")
     table.add_row("seconds", ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in report.seconds.items()))
-    for note in report.notes:
+    for note in _grouped(report.notes):
         table.add_row("note", note)
     return table
+
+
+def _grouped(notes: Iterable[str]) -> Iterable[str]:
+    """The notes, one line for all rules of which the same is to be said."""
+    rules: dict[str, list[str]] = {}
+    for note in notes:
+        found = re.fullmatch(r"rule (\w+) (.*)", note)
+        rules.setdefault(found[2] if found else note, []).extend([found[1]] if found else [])
+    for text, names in rules.items():
+        yield text if not names else f"{', '.join(names)}: {text}" if len(names) < 4 else f"{len(names)} rules: {text}"
 
 
 def _colour(found: Comparison | None) -> str:
@@ -315,7 +337,117 @@ def _seeds(found: Comparison) -> str:
     return f"seed{'s' * (len(found.seeds) > 1)} {', '.join(map(str, found.seeds))}"
 
 
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What is in a model, as it lies in its file."""
+
+    source: str
+    ir_version: int
+    producer: str
+    model: Summary
+    functions: tuple[str, ...]
+    """Local functions; what is in them is counted once, not per call."""
+    bodies: int
+    """Graphs in attributes: branches of If, bodies of Loop and Scan."""
+    unknown: tuple[str, ...]
+    """Operators without a schema in the onnx package: carried as they are."""
+    external: tuple[str, ...]
+    """Files with weights."""
+
+    @staticmethod
+    def of(model: Model) -> Inspection:
+        inner = list(graphs(model.graph))
+        functions = [f"{function.domain}.{function.name}" for function in model.shell.functions]
+        nodes = [node for graph in inner for _, node in graph.items()]
+        strange = {f"{n.domain}.{n.op}" if n.domain else n.op for n in nodes if not n.is_internal and n.version == 0}
+        sources = [node.data.source for node in nodes if node.data is not None]
+        return Inspection(
+            str(model.path or ""),
+            model.ir_version,
+            f"{model.shell.producer_name} {model.shell.producer_version}".strip(),
+            summary(model),
+            tuple(functions),
+            len(inner) - 1,
+            tuple(sorted(strange - set(functions))),
+            tuple(sorted({str(source.path) for source in sources if isinstance(source, External)})),
+        )
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False)
+
+    def print(self, console: Console | None = None) -> None:
+        _show(self._parts(), console)
+
+    def _parts(self) -> Iterable[RenderableType]:
+        from rich.text import Text
+
+        yield Text(self.source, "bold", overflow="fold")
+        yield ""
+        yield _interface(self.model)
+        yield ""
+        operators = _table("operator", "nodes")
+        for op, count in sorted(self.model.ops.items(), key=lambda item: (-item[1], item[0])):
+            operators.add_row(op, str(count), style="yellow" if op in self.unknown else "")
+        operators.add_row()
+        operators.add_row("all", str(self.model.nodes))
+        yield operators
+        yield ""
+        facts = _table("", "")
+        facts.columns[1].justify = "left"
+        for name, text in self._facts().items():
+            if text:
+                facts.add_row(name, text)
+        yield facts
+
+    def _facts(self) -> Mapping[str, str]:
+        model = self.model
+        weights = f"{model.parameters:,} parameters in {model.initializers} initializers"
+        return {
+            "weights": f"{weights}, {bytes_text(model.weight_bytes)}",
+            "file": bytes_text(model.file_bytes),
+            "external data": ", ".join(self.external),
+            "opset": ", ".join(f"{name} {number}" for name, number in model.opsets.items()),
+            "IR version": str(self.ir_version),
+            "producer": self.producer,
+            "functions": ", ".join(self.functions),
+            "bodies": str(self.bodies or ""),
+            "unknown": ", ".join(self.unknown),
+        }
+
+
+def print_comparison(found: Comparison, console: Console | None = None) -> None:
+    """A table with a row for each output, and what the verdict rests on."""
+    _show(_comparison_parts(found), console)
+
+
+def _comparison_parts(found: Comparison) -> Iterable[RenderableType]:
+    if found.outputs:
+        table = _table("output", "type", "difference", "relative", "tolerance", "")
+        for item in found.outputs:
+            numbers = (f"{item.absolute:.2g}", f"{item.relative:.2g}", f"{item.tolerance:.2g}")
+            mark, colour = ("ok", "") if item.ok else ("DIFFERENT", "red")
+            table.add_row(item.output, item.dtype, *numbers, mark, style=colour)
+        yield table
+        yield ""
+    facts = _table("", "")
+    facts.columns[1].justify = "left"
+    facts.add_row("verdict", f"{found.verdict}{': ' * bool(found.reason)}{found.reason}", style=_colour(found))
+    rows = [("", f"{item.output} {item.detail}") for item in found.outputs if item.detail]
+    rows += [("tolerance", why) for why in dict.fromkeys(item.why for item in found.outputs)]
+    rows += [("run", str(case)) for case in found.cases]
+    rows += [("not compared", what) for what in found.skipped]
+    rows += [("oracle", found.oracle)] if found.oracle else []
+    for row in rows:
+        facts.add_row(*row)
+    yield facts
+
+
 # -- JSON --------------------------------------------------------------------------------------------------------------
+
+
+def comparison_json(found: Comparison) -> str:
+    """JSON that any reader takes: an infinite difference is null."""
+    return json.dumps(_finite(asdict(found)), indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def _finite(data: Any) -> Any:

@@ -1,0 +1,5 @@
+"""`python -m graphopt` is `graphopt`."""
+
+from graphopt.cli import main
+
+main()

@@ -1,0 +1,578 @@
+"""The command line. Tables go to stdout, everything else to stderr; an error is one line and an exit code.
+
+Imports little, so that `--help` is quick: each command loads what it needs.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+import tempfile
+import threading
+import traceback
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from difflib import get_close_matches
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from graphopt.errors import DifferenceError, GraphoptError, ModelError, OutputError, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    from graphopt.rule import Rule
+
+# -- arguments and errors ----------------------------------------------------------------------------------------------
+
+COMMANDS = ("optimize", "compare", "inspect", "rules", "demo")
+_WORD = re.compile(r"[a-z][a-z0-9_]*(,[a-z][a-z0-9_]*)*,?")
+_SHAPE = re.compile(r"(.+:)?[\w?-]*\d+[\w?-]*(,[\w?-]+)*")
+LISTS = {
+    "--skip": _WORD,
+    "--only": _WORD,
+    "--input-shape": _SHAPE,
+    "--overwrite-input-shape": _SHAPE,
+    "--dim": re.compile(r"[^=]+=\d+"),
+    "--input": re.compile(r".+:.+\.npy"),
+}
+"""Options that take several values after one flag, as users of other tools expect, and what a value looks like."""
+
+
+class Commands(TyperGroup):
+    """The commands; turns every failure into one line and an exit code."""
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> NoReturn:
+        given = list(sys.argv[1:] if args is None else args)
+        debug = "--debug" in given
+        try:
+            given = _expanded(given)
+            with warnings.catch_warnings():
+                if not debug:
+                    warnings.simplefilter("ignore")  # what libraries tell developers
+                code = super().main(given, *rest, **{**options, "prog_name": "graphopt", "standalone_mode": False})
+            sys.stdout.flush()
+        except (Exception, KeyboardInterrupt) as error:
+            if debug:
+                traceback.print_exc()
+            code = _failed(error)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _expanded(args: list[str]) -> list[str]:
+    """The arguments in the form that the parser knows: a command first, and each value after a flag of its own."""
+    first = args[0] if args else "--help"
+    if first not in (*COMMANDS, "--help", "--version"):
+        if not first.startswith("-") and not _is_path(first):
+            raise UsageError(f"there is no command '{first}'{did_you_mean(first, COMMANDS)}")
+        args = ["optimize", *args]
+    found: list[str] = []
+    flag, value = "", None
+    for arg in args:
+        if arg.startswith("-"):
+            flag, value = arg, LISTS.get(arg)
+        elif value is not None and found[-1] != flag:
+            if value.fullmatch(arg) and not _is_path(arg):
+                found.append(flag)
+            else:
+                value = None
+        found.append(arg)
+    return found
+
+
+def _is_path(text: str) -> bool:
+    return text.endswith(".onnx") or Path(text).exists()
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of an error: the known name that is nearest, or all of them."""
+    names = list(known)
+    near = get_close_matches(name, names, n=1)
+    return f"; did you mean '{near[0]}'?" if near else f"; there is {', '.join(names)}"
+
+
+def _failed(error: BaseException) -> int:
+    """Print the line for a failure and return its exit code."""
+    text, code = _described(error)
+    with suppress(OSError, ValueError):
+        sys.stderr.write(f"graphopt: {text}\n")
+        sys.stderr.flush()
+    if isinstance(error, OSError):
+        _abandon_stdout()
+    return code
+
+
+def _described(error: BaseException) -> tuple[str, int]:
+    match error:
+        case GraphoptError():
+            return f"error: {_one_line(error)}", error.exit_code
+        case KeyboardInterrupt() | typer.Abort():
+            return "interrupted; nothing was written", 130
+        case OSError():
+            return f"error: the output cannot be written: {error.strerror or error}", 1
+        case MemoryError():
+            return "error: not enough memory", 1
+    if hasattr(error, "format_message"):  # a usage error of typer, whose class has moved between its versions
+        return f"error: {_one_line(error.format_message())} (see graphopt --help)", 2
+    where = f"{type(error).__name__}: {_one_line(error)}"
+    return f"internal error: {where}; --debug shows where, and a report of it is welcome", 1
+
+
+def _one_line(text: object) -> str:
+    return "; ".join(line.strip().rstrip(".;") for line in str(text).splitlines() if line.strip())
+
+
+def _abandon_stdout() -> None:
+    """Make the interpreter's own last flush succeed where stdout is full or gone."""
+    with suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that has no √ gets a question mark
+    return Console(highlight=False, markup=False, soft_wrap=False)
+
+
+def _logging(verbose: bool, debug: bool) -> None:
+    level = logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING
+    logging.basicConfig(format="graphopt: %(message)s", level=level, stream=sys.stderr, force=True)
+
+
+def _names(values: Sequence[str] | None) -> list[str]:
+    return [name for value in values or () for name in re.split(r"[,\s]+", value) if name]
+
+
+def _pairs(values: Sequence[str] | None, separator: str, form: str) -> list[tuple[str, str]]:
+    """`name:value` or `name=value`, split at the last separator; the name is empty where it is left out."""
+    pairs = []
+    for value in values or ():
+        name, found, text = value.rpartition(separator)
+        if not text or (not found and separator == "="):
+            raise UsageError(f"'{value}' is not of the form {form}")
+        pairs.append((name, text))
+    return pairs
+
+
+def _shapes(values: Sequence[str] | None, model: str) -> dict[str, tuple[int | str | None, ...]]:
+    """`name:1,3,224,224`; a size may be a name, and `?` or -1 leaves it as it is."""
+    form = "name:1,3,224,224"
+    shapes: dict[str, tuple[int | str | None, ...]] = {}
+    for name, text in _pairs(values, ":", form):
+        sizes = [size.strip() for size in text.strip("[]").split(",")]
+        if not all(re.fullmatch(r"-1|\?|\d+|[A-Za-z_]\w*", size) for size in sizes):
+            raise UsageError(f"'{text}' is not of the form {form}: sizes are numbers, names, or ? for as it is")
+        known = (None if size in ("?", "-1") else int(size) if size.isdecimal() else size for size in sizes)
+        shapes[name or _only_input(model)] = tuple(known)
+    return shapes
+
+
+def _only_input(model: str) -> str:
+    from graphopt import onnx_io
+
+    graph = onnx_io.parse(Path(model)).graph
+    weights = {tensor.name for tensor in graph.initializer}
+    names: list[str] = [value.name for value in graph.input if value.name not in weights]
+    if len(names) != 1:
+        raise UsageError(
+            f"{model} has {len(names)} inputs: say which, as in {names[0] if names else 'name'}:1,3,224,224"
+        )
+    return names[0]
+
+
+def _dims(values: Sequence[str] | None) -> dict[str, int]:
+    dims = {}
+    for name, text in _pairs(values, "=", "batch=1"):
+        if not text.isdecimal():
+            raise UsageError(f"'{name}={text}' is not of the form batch=1: a size is a number")
+        dims[name] = int(text)
+    return dims
+
+
+def _arrays(values: Sequence[str] | None) -> dict[str, Any]:
+    import numpy as np
+
+    arrays = {}
+    for name, text in _pairs(values, ":", "name:file.npy"):
+        if not name:
+            raise UsageError(f"'{text}' is not of the form name:file.npy")
+        try:
+            arrays[name] = np.load(text, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{text} holds no array for input '{name}': {error}") from error
+    return arrays
+
+
+def _opset(text: str | None) -> int | None:
+    if text is None or text.isdecimal():
+        return None if text is None else int(text)
+    if text != "latest":
+        raise UsageError(f"'{text}' is no opset: give a number, or latest")
+    from graphopt.example import OPSET
+
+    return OPSET
+
+
+def _check_writable(path: Path) -> None:
+    """Fail before the work, not after it."""
+    folder = path.parent
+    if not folder.is_dir():
+        raise OutputError(f"{path} cannot be written: {folder} is {'no folder' if folder.exists() else 'missing'}")
+    if path.is_dir():
+        raise OutputError(f"{path} cannot be written: it is a folder")
+    if not os.access(folder, os.W_OK):
+        raise OutputError(f"{path} cannot be written: {folder} is read-only")
+
+
+def _write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {error.strerror or error}") from error
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+# -- progress ----------------------------------------------------------------------------------------------------------
+
+
+class Progress(AbstractContextManager["Progress"]):
+    """A bar for each stage that takes over two seconds, if somebody is watching."""
+
+    PATIENCE = 2.0
+
+    def __init__(self, enabled: bool) -> None:
+        self.enabled = enabled and sys.stderr.isatty()
+        self.stage, self.done = "", 0.0
+        self.bar: Bar | None = None
+        self.timer: threading.Timer | None = None
+        self.lock = threading.Lock()
+
+    def __call__(self, stage: str, done: float) -> None:
+        if not self.enabled:
+            return
+        with self.lock:
+            if stage != self.stage:
+                self._close()
+                self.stage = stage
+                self.timer = threading.Timer(self.PATIENCE, self._open)
+                self.timer.daemon = True
+                self.timer.start()
+            self.done = done
+            if self.bar is not None:
+                self.bar.update(self.bar.task_ids[0], completed=done)
+
+    def _open(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        with self.lock:
+            columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+            self.bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self.bar.update(self.bar.add_task(self.stage, total=1.0), completed=self.done)
+            self.bar.start()
+
+    def _close(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.bar is not None:
+            self.bar.stop()
+        self.bar = self.timer = None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self.lock:
+            self.enabled = False
+            self._close()
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,  # boxes cut off what is long
+    pretty_exceptions_enable=False,
+    help="Rewrite an ONNX model into an equal, faster one.",
+    epilog="graphopt in.onnx out.onnx is short for graphopt optimize in.onnx out.onnx.",
+)
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="The model, an .onnx file.", show_default=False)]
+Quiet = Annotated[bool, typer.Option("--quiet", metavar="", help="Print no table.")]
+Verbose = Annotated[bool, typer.Option("--verbose", metavar="", help="Say on stderr what is being done.")]
+Debug = Annotated[bool, typer.Option("--debug", metavar="", help="Say more, and show where an error comes from.")]
+AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON instead of a table.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Of the inputs that are made up for the check.")]
+Rules = Annotated[
+    list[Path] | None, typer.Option("--rules", metavar="FILE", help="A .py or .jsonl file with further rules.")
+]
+Dims = Annotated[list[str] | None, typer.Option("--dim", metavar="batch=1", help="Give a dim of this name a size.")]
+Inputs = Annotated[
+    list[str] | None, typer.Option("--input", metavar="name:FILE.npy", help="Check with this input, not a made-up one.")
+]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        sys.stdout.write(f"graphopt {version('graphopt')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[
+        bool, typer.Option("--version", metavar="", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Rewrite an ONNX model into an equal, faster one."""
+
+
+@app.command(short_help="Rewrite a model into an equal one with fewer operators.")
+def optimize(
+    model: Model,
+    output: Annotated[str, typer.Argument(metavar="OUTPUT", help="Where the result goes.", show_default=False)],
+    skip: Annotated[list[str] | None, typer.Option(metavar="RULE...", help="Leave out these rules or passes.")] = None,
+    only: Annotated[list[str] | None, typer.Option(metavar="RULE...", help="Use nothing but these.")] = None,
+    rules: Rules = None,
+    input_shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="name:1,3,224,224",
+            help="Fix the shape of an input; the name may be left out if there is one. Also --overwrite-input-shape.",
+        ),
+    ] = None,
+    overwrite_input_shape: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
+    dim: Dims = None,
+    target_opset: Annotated[
+        str | None, typer.Option(metavar="N|latest", help="Opset of the result; by default the model's.")
+    ] = None,
+    keep_functions: Annotated[
+        bool, typer.Option("--keep-functions", metavar="", help="Do not inline local functions.")
+    ] = False,
+    external_data: Annotated[
+        bool | None,
+        typer.Option(metavar="", help="Weights go to OUTPUT.data; by default only above 1.9 GB.", show_default=False),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check/--no-check", metavar="", help="Compare the result with the original.")
+    ] = True,
+    inputs: Inputs = None,
+    seed: Seed = 0,
+    report: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write all that was done as JSON.")] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    debug: Debug = False,
+) -> None:
+    """Rewrite a model into an equal one with fewer and better operators, check it, and say what was done."""
+    _logging(verbose, debug)
+    target = Path(output)
+    for path in (target, *([report] if report else [])):
+        _check_writable(path)
+    arguments = {
+        "skip": _names(skip),
+        "only": _names(only) if only else None,
+        "rules": rules or (),
+        "check": check,
+        "input_shapes": _shapes([*(input_shape or ()), *(overwrite_input_shape or ())], model) or None,
+        "dims": _dims(dim) or None,
+        "target_opset": _opset(target_opset),
+        "inline_functions": not keep_functions,
+        "seed": seed,
+        "inputs": _arrays(inputs) or None,
+    }
+    _optimize(model, target, arguments, external_data, report, as_json=as_json, quiet=quiet)
+
+
+def _optimize(
+    model: str,
+    target: Path,
+    arguments: Mapping[str, Any],
+    external: bool | None,
+    report_path: Path | None,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    if arguments.get("check", True):
+        from graphopt.oracle import require_onnxruntime
+
+        require_onnxruntime()  # now, not when the work is done
+    from graphopt.optimize import optimize
+
+    with Progress(enabled=not quiet) as progress:
+        result = optimize(model, **arguments, progress=progress)
+        progress("save", 0.0)
+        result.save(target, external=external)
+    report = result.report.saved(target)
+    if report_path is not None:
+        _write_text(report_path, report.to_json() + "\n")
+    if as_json:
+        sys.stdout.write(report.to_json() + "\n")
+    elif not quiet:
+        report.print(_console())
+    if arguments.get("check", True) and not result.ok:
+        _warn(f"the result was not checked: {report.comparison.reason if report.comparison else ''}")
+
+
+def _warn(text: str) -> None:
+    sys.stderr.write(f"graphopt: warning: {_one_line(text)}\n")
+
+
+@app.command(short_help="Say whether two models agree; exit code 3 if they do not.")
+def compare(
+    original: Annotated[str, typer.Argument(metavar="ORIGINAL", show_default=False)],
+    optimized: Annotated[str, typer.Argument(metavar="OPTIMIZED", show_default=False)],
+    dim: Dims = None,
+    inputs: Inputs = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    debug: Debug = False,
+) -> None:
+    """Run two models on the same inputs and say whether they agree; exit code 3 if they do not."""
+    _logging(verbose, debug)
+    from graphopt import compare as comparing
+    from graphopt.report import comparison_json, print_comparison
+
+    dims = _dims(dim)
+    with Progress(enabled=not quiet) as progress:
+        found = comparing.compare(
+            original,
+            optimized,
+            seeds=tuple(seed + number for number in comparing.SEEDS),
+            bindings=[dims] if dims else None,
+            inputs=_arrays(inputs) or None,
+            progress=lambda done: progress("compare", done),
+        )
+    if as_json:
+        sys.stdout.write(comparison_json(found) + "\n")
+    elif not quiet:
+        print_comparison(found, _console())
+    if found.verdict is comparing.Verdict.DIFFERENT:
+        raise DifferenceError(f"{original} and {optimized} differ: {found.reason or found.worst}")
+    if found.verdict is not comparing.Verdict.EQUAL:
+        raise ModelError(f"{original} and {optimized} cannot be compared: {found.reason}")
+
+
+@app.command(short_help="Print what is in a model.")
+def inspect(model: Model, as_json: AsJson = False, debug: Debug = False) -> None:
+    """Print what is in a model: inputs, outputs, operators, weights, and what graphopt does not know."""
+    _logging(verbose=False, debug=debug)
+    from graphopt import onnx_io
+    from graphopt.report import Inspection
+
+    found = Inspection.of(onnx_io.load(model, inline_functions=False))
+    if as_json:
+        sys.stdout.write(found.to_json() + "\n")
+    else:
+        found.print(_console())
+
+
+@app.command(short_help="List the rules and passes, or print one in full.")
+def rules(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One rule in full.", show_default=False)] = None,
+    rules: Rules = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """List the rules and passes: name, algebra, and why it pays."""
+    _logging(verbose=False, debug=debug)
+    from graphopt.library import load_rules
+    from graphopt.passes import PASSES
+
+    found = load_rules(rules or ())
+    known = {rule.name: rule.why for rule in found} | {pass_.name: pass_.why for pass_ in PASSES}
+    if name is not None and name not in known:
+        raise UsageError(f"there is no rule or pass '{name}'{did_you_mean(name, known)}")
+    algebra = {rule.name: str(rule) for rule in found}
+    rule = next((rule for rule in found if rule.name == name), None)
+    if as_json and rule is not None:
+        _print(json.dumps(rule.to_json(), ensure_ascii=False))
+    elif as_json:
+        listed = [{"name": n, "algebra": algebra.get(n), "why": why} for n, why in known.items() if name in (None, n)]
+        _print(json.dumps(listed, indent=2, ensure_ascii=False))
+    elif rule is not None:
+        _print(_in_full(rule))
+    elif name is not None:
+        _print(f"{name} (a pass)\n    {known[name]}")
+    else:
+        _print("\n\n".join(f"{n}\n    {algebra.get(n, '(a pass)')}\n    {why}" for n, why in known.items()))
+
+
+def _print(text: str) -> None:
+    _console().print(text, soft_wrap=True)
+
+
+def _in_full(rule: Rule) -> str:
+    """All that a rule says."""
+    kinds = {"tensor": "any value", "const": "a constant", "attributes": "all other attributes"}
+    lines = [rule.name, f"    {rule.why}", ""]
+    lines += [f"    {part}" for part in re.split(r"  (?=->  |where )", str(rule))]
+    lines.append("")
+    for hole in rule.holes.values():
+        axes = "" if hole.axes is None else f" [{' '.join(hole.axes)}]"
+        default = "" if hole.default is None else f", {hole.default} where it is absent"
+        lines.append(f"    {hole}  {kinds.get(hole.kind, hole.kind)}{axes}{default}")
+    return "\n".join([*lines, "", f"    digest {rule.digest}"])
+
+
+@app.command(short_help="Optimize a real model that comes with the onnx package.")
+def demo(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Which model; --list names them.")] = "resnet50",
+    output: Annotated[
+        str | None, typer.Argument(metavar="[OUTPUT]", help="Where the result goes; by default a temporary folder.")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", metavar="", help="Name the models.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Optimize a real model that comes with the onnx package."""
+    _logging(verbose=False, debug=debug)
+    models = _demo_models()
+    if list_:
+        _print("\n".join(models))
+        return
+    if name not in models:
+        raise UsageError(f"there is no model '{name}'{did_you_mean(name, models)}")
+    target = Path(output or Path(tempfile.mkdtemp(prefix="graphopt-")) / f"{name}.onnx")
+    _check_writable(target)
+    sys.stderr.write(f"graphopt optimize {models[name]} {target}\n\n")
+    _optimize(str(models[name]), target, {}, None, None, as_json=False, quiet=False)
+
+
+def _demo_models() -> dict[str, Path]:
+    """The models among the onnx package's test data: real architectures, weights that are computed, 640 KB in all."""
+    from importlib.util import find_spec
+
+    spec = find_spec("onnx")
+    assert spec is not None and spec.origin is not None
+    folder = Path(spec.origin).parent / "backend" / "test" / "data" / "light"
+    models = {path.stem.removeprefix("light_"): path for path in sorted(folder.glob("light_*.onnx"))}
+    if not models:
+        raise UsageError("the installed onnx package comes without models")
+    return models
+
+
+def main() -> None:
+    """The console script."""
+    app()
