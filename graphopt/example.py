@@ -863,7 +863,10 @@ _LISTS = frozenset({"axes", "shape", "starts", "ends", "steps", "pads", "repeats
 
 def _scalar_array(context: _Context, position: int, value: Any, dtype: DType) -> Array:
     """What a number or list in an input position is as a tensor."""
-    array = np.asarray(value, dtype.numpy)
+    try:
+        array = np.asarray(value, dtype.numpy)
+    except OverflowError as error:
+        raise _Misfit(str(error)) from error
     formal = context.schema.inputs[min(position, len(context.schema.inputs) - 1)].name
     return array.reshape(-1) if formal in _LISTS else array
 

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from graphopt.rule import Rule
-from graphopt.rules import activation, convolution, linear, normalization, padding
+from graphopt.rules import (
+    activation,
+    casting,
+    convolution,
+    elementwise,
+    layout,
+    linear,
+    normalization,
+    padding,
+    reduction,
+    slicing,
+)
 
 RULES: tuple[Rule, ...] = (
     *convolution.RULES,
@@ -11,5 +22,10 @@ RULES: tuple[Rule, ...] = (
     *normalization.RULES,
     *activation.RULES,
     *padding.RULES,
+    *casting.RULES,
+    *layout.RULES,
+    *slicing.RULES,
+    *reduction.RULES,
+    *elementwise.RULES,
 )
 """Rules that make a model simpler wherever they match."""

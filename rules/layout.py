@@ -1,0 +1,330 @@
+"""Operators that move or rename axes and compute nothing: Transpose, Reshape, Flatten, Squeeze, Unsqueeze."""
+
+from collections.abc import Callable, Mapping
+
+from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, tensor
+from graphopt.rules.names import snake
+from graphopt.term import App, Term
+
+x, y, z = tensor("x"), tensor("y"), tensor("z")
+perm, first, second = integers("perm"), integers("first"), integers("second")
+axes, more = integers("axes"), integers("more")
+shape, target = integers("shape"), integers("target")
+axis, other_axis, block = integer("axis"), integer("other_axis"), integer("block")
+rest, inner = attributes("rest"), attributes("inner")
+scalar, low, high = const("c", ""), const("low", ""), const("high", "")
+both = fn.compose(first, second)
+rank = fn.rank(x)
+
+
+def in_order(positions: App) -> App:
+    """Axes that a transposition leaves in their order."""
+    return fn.eq(positions, fn.sorted(positions))
+
+
+def some(positions: Term) -> App:
+    """A list of axes that is not empty: ONNX Runtime takes an empty one for "all"."""
+    return fn.lt(0, fn.length(positions))
+
+
+# -- Transpose -----------------------------------------------------------------------------------------------------
+
+TRANSPOSES = (
+    Rule(
+        "eliminate_nop_transpose",
+        op.Transpose(x, perm=perm),
+        x,
+        when=fn.is_identity(perm),
+        why="A transposition that keeps every axis in its place copies its input.",
+    ),
+    Rule(
+        "fuse_consecutive_transposes",
+        op.Transpose(op.Transpose(x, perm=first), perm=second),
+        op.Transpose(x, perm=both),
+        why="Two transpositions are one.",
+    ),
+)
+
+# A transposition in which only an axis of size 1 changes places moves no element. `from_end` is where that axis is.
+SOURCES = {1: "*b 1", 2: "*b 1 N", 3: "*b 1 M N", 4: "*b 1 L M N"}
+
+
+def without_moving(from_end: int, declared: str) -> Rule:
+    thin = tensor("x", declared)
+    source = fn.rank(thin) - from_end
+    goal = fn.item(fn.inverse(perm), source)
+    return Rule(
+        f"replace_transpose_that_moves_one_{from_end}",
+        op.Transpose(thin, perm=perm),
+        op.Unsqueeze(op.Squeeze(thin, fn.join(source)), fn.join(goal)),
+        when=in_order(fn.without(perm, goal)),
+        why="Moving an axis of size 1 moves no element; Squeeze and Unsqueeze do not even copy.",
+    )
+
+
+MOVES = tuple(without_moving(from_end, declared) for from_end, declared in SOURCES.items())
+
+# -- Transpose and another operator --------------------------------------------------------------------------------
+
+inserted = fn.normalized(axes, fn.rank(x) + fn.length(axes))
+squeezed_first = fn.without(first, axes)
+NEW_PLACES = fn.compose(fn.inverse(perm), inserted)
+
+VIEWS_OF_TRANSPOSES = (
+    Rule(
+        "fuse_transpose_into_squeeze",
+        op.Squeeze(op.Transpose(x, perm=perm), axes),
+        op.Squeeze(x, fn.compose(perm, axes)),
+        when=(some(axes), in_order(fn.without(perm, axes))),
+        why="Where only axes of size 1 were moved, and are dropped, no element moves.",
+    ),
+    Rule(
+        "fuse_unsqueeze_into_transpose",
+        op.Transpose(op.Unsqueeze(x, axes), perm=perm),
+        op.Unsqueeze(x, NEW_PLACES),
+        when=in_order(fn.without(perm, NEW_PLACES)),
+        why="Where only new axes are moved, they can be made where they belong.",
+    ),
+    Rule(
+        "fuse_transposes_around_squeeze",
+        op.Transpose(op.Squeeze(op.Transpose(x, perm=first), axes), perm=second),
+        op.Transpose(
+            op.Squeeze(x, fn.compose(first, axes)), perm=fn.compose(fn.inverse(fn.inverse(squeezed_first)), second)
+        ),
+        when=some(axes),
+        why="Two transpositions are one, also where axes of size 1 are dropped in between.",
+    ),
+    Rule(
+        "fuse_transposes_around_unsqueeze",
+        op.Transpose(op.Unsqueeze(op.Transpose(x, perm=first), axes), perm=second),
+        op.Transpose(op.Unsqueeze(x, (0,)), perm=fn.compose(fn.inserted(first + 1, axes, 0), second)),
+        when=fn.eq(fn.length(axes), 1),
+        why="Two transpositions are one, also where an axis of size 1 is made in between.",
+    ),
+)
+
+
+def unary(name: str) -> Callable[[Term], App]:
+    return lambda value: getattr(op, name)(value, rest)
+
+
+POINTWISE: Mapping[str, Callable[[Term], App]] = {
+    **{name: unary(name) for name in ("Cast", "Erf", "Exp", "Gelu", "HardSwish", "LeakyRelu", "Neg")},
+    **{name: unary(name) for name in ("Relu", "Sigmoid", "Sqrt", "Tanh")},
+    "Clip": lambda value: op.Clip(value, low, high),
+    "Add": lambda value: value + scalar,
+    "Sub": lambda value: value - scalar,
+    "Mul": lambda value: value * scalar,
+    "Div": lambda value: value / scalar,
+}
+"""Operators that treat each element alike, whichever its place: those that are found between two views."""
+
+starts, ends, steps = integers("starts"), integers("ends"), integers("steps")
+TRANSPOSES_AROUND = (
+    *(
+        Rule(
+            f"fuse_transposes_around_{snake(name)}",
+            op.Transpose(apply(op.Transpose(x, perm=first)), perm=second),
+            apply(op.Transpose(x, perm=both)),
+            why=f"{name} treats each element alike, so the transpositions before and after it meet.",
+        )
+        for name, apply in POINTWISE.items()
+    ),
+    *(
+        Rule(
+            f"fuse_transposes_around_{snake(name)}",
+            op.Transpose(getattr(op, name)(op.Transpose(x, perm=first), axis=axis), perm=second),
+            op.Transpose(getattr(op, name)(x, axis=fn.item(first, axis)), perm=both),
+            why=f"{name} runs along an axis, whichever its place.",
+        )
+        for name in ("Softmax", "LogSoftmax")
+    ),
+    Rule(
+        "fuse_transposes_around_slice",
+        op.Transpose(op.Slice(op.Transpose(x, perm=first), starts, ends, axes, steps), perm=second),
+        op.Transpose(op.Slice(x, starts, ends, fn.compose(first, axes), steps), perm=both),
+        why="A slice is taken along an axis, whichever its place.",
+    ),
+    *(
+        Rule(
+            f"hoist_transposes_over_{snake(name)}",
+            getattr(op, name)(op.Transpose(x, perm=perm), op.Transpose(y, perm=perm)),
+            op.Transpose(getattr(op, name)(x, y), perm=perm),
+            when=fn.eq(fn.rank(x), fn.rank(y)),
+            why=f"One transposition of the result replaces one of each operand of {name}.",
+        )
+        for name in ("Add", "Sub", "Mul", "Div", "Max", "Min", "And", "Or", "Equal", "Less", "Greater")
+    ),
+    *(
+        Rule(
+            f"hoist_transposes_over_concat_{len(parts)}",
+            op.Concat(*(op.Transpose(part, perm=perm) for part in parts), axis=axis),
+            op.Transpose(op.Concat(*parts, axis=fn.item(perm, axis)), perm=perm),
+            why="One transposition of the result replaces one of each part.",
+        )
+        for parts in ((x, y), (x, y, z))
+    ),
+)
+
+# -- Reshape -------------------------------------------------------------------------------------------------------
+
+# A 0 in a Reshape's target means "as it is", which after another view may be another axis. `kept` has a 0 for each
+# axis of the first view's result that is the axis of x in that place; the target may have zeros only there.
+squeeze, unsqueeze = op.Squeeze(x, axes), op.Unsqueeze(x, axes)
+VIEWS: Mapping[str, tuple[App, App | tuple[int, ...] | Term]] = {
+    "reshapes": (op.Reshape(x, shape), shape),
+    "literal_reshapes": (op.Reshape(x, shape, allowzero=1), ()),
+    "flatten_and_reshape": (op.Flatten(x), (0,)),
+    "other_flatten_and_reshape": (op.Flatten(x, axis=axis), ()),
+    "squeeze_and_reshape": (squeeze, fn.repeat(0, fn.item(fn.sorted(fn.normalized(axes, rank)), 0))),
+    "unsqueeze_and_reshape": (unsqueeze, fn.repeat(0, fn.item(fn.sorted(inserted), 0))),
+}
+LITERALLY = {
+    "reshapes": op.Reshape(x, shape, inner),
+    "flatten_and_reshape": op.Flatten(x, inner),
+    "squeeze_and_reshape": squeeze,
+    "unsqueeze_and_reshape": unsqueeze,
+}
+fewer, longer = fn.without(shape, axes), fn.inserted(shape, axes, 1)
+trailing = fn.part(shape, 1, fn.length(shape))
+
+RESHAPES = (
+    Rule(
+        "eliminate_nop_reshape",
+        op.Reshape(x, shape),
+        x,
+        when=fn.asks_for(shape, fn.shape(x)),
+        why="A Reshape to the shape that the value has already is the identity.",
+    ),
+    Rule(
+        "eliminate_nop_reshape_literal",
+        op.Reshape(x, shape, allowzero=1),
+        x,
+        when=fn.either(fn.eq(shape, fn.shape(x)), fn.both(fn.asks_for(shape, fn.shape(x)), fn.no(fn.among(0, shape)))),
+        why="A Reshape to the shape that the value has already is the identity.",
+    ),
+    *(
+        Rule(
+            f"fuse_consecutive_{name}",
+            op.Reshape(view, target),
+            op.Reshape(x, target),
+            when=fn.zeros_among(target, kept),
+            why="Only the last of two views counts.",
+        )
+        for name, (view, kept) in VIEWS.items()
+    ),
+    *(
+        Rule(
+            f"fuse_consecutive_{name}_literally",
+            op.Reshape(view, target, allowzero=1),
+            op.Reshape(x, target, allowzero=1),
+            why="Only the last of two views counts.",
+        )
+        for name, view in LITERALLY.items()
+    ),
+    Rule(
+        "fuse_squeeze_into_reshape",
+        op.Squeeze(op.Reshape(x, shape, rest), axes),
+        op.Reshape(x, fewer, rest),
+        when=(some(axes), fn.eq(fn.compose(shape, axes), 1), fn.zeros_among(fewer, shape)),
+        why="Axes of size 1 that are dropped again need not be made.",
+    ),
+    Rule(
+        "fuse_unsqueeze_into_reshape",
+        op.Unsqueeze(op.Reshape(x, shape, rest), axes),
+        op.Reshape(x, longer, rest),
+        when=fn.zeros_among(longer, shape),
+        why="A Reshape can make the new axes itself.",
+    ),
+    Rule(
+        "fuse_flatten_into_reshape",
+        op.Flatten(op.Reshape(x, shape, rest)),
+        op.Reshape(x, fn.join(fn.item(shape, 0), fn.product(trailing)), rest),
+        when=fn.le(1, trailing),
+        why="Only the last of two views counts.",
+    ),
+    *(
+        Rule(
+            f"fuse_reshapes_around_{snake(name)}",
+            op.Reshape(apply(op.Reshape(x, shape)), target),
+            apply(op.Reshape(x, target)),
+            when=fn.zeros_among(target, shape),
+            why=f"{name} treats each element alike, so the Reshapes before and after it meet.",
+        )
+        for name, apply in POINTWISE.items()
+    ),
+)
+
+# -- Flatten, Squeeze, Unsqueeze -----------------------------------------------------------------------------------
+
+matrix = tensor("x", "M N")
+full = rank + fn.length(axes)  # the rank after Unsqueeze
+final = full + fn.length(more)
+late = fn.normalized(more, final)
+
+AXES = (
+    Rule(
+        "eliminate_nop_flatten",
+        op.Flatten(matrix, axis=axis),
+        matrix,
+        when=fn.eq(fn.normalized(axis, 2), 1),
+        why="A matrix is flat already.",
+    ),
+    Rule(
+        "eliminate_squeeze_of_unsqueeze",
+        op.Squeeze(op.Unsqueeze(x, axes), more),
+        x,
+        when=fn.eq(fn.sorted(fn.normalized(axes, full)), fn.sorted(fn.normalized(more, full))),
+        why="The axes that are dropped are those that were just made.",
+    ),
+    Rule(
+        "eliminate_unsqueeze_of_squeeze",
+        op.Unsqueeze(op.Squeeze(x, axes), more),
+        x,
+        when=(some(axes), fn.eq(fn.sorted(fn.normalized(axes, rank)), fn.sorted(fn.normalized(more, rank)))),
+        why="The axes that are made are those that were just dropped.",
+    ),
+    Rule(
+        "fuse_consecutive_squeezes",
+        op.Squeeze(op.Squeeze(x, axes), more),
+        op.Squeeze(
+            x, fn.sorted(fn.join(fn.normalized(axes, rank), fn.compose(fn.without(fn.range(rank), axes), more)))
+        ),
+        when=(some(axes), some(more)),
+        why="One Squeeze drops all axes; those of the second are counted without those of the first.",
+    ),
+    Rule(
+        "fuse_consecutive_unsqueezes",
+        op.Unsqueeze(op.Unsqueeze(x, axes), more),
+        op.Unsqueeze(x, fn.sorted(fn.join(late, fn.compose(fn.without(fn.range(final), late), axes)))),
+        why="One Unsqueeze makes all axes; those of the first move to make room for those of the second.",
+    ),
+)
+
+# -- blocks --------------------------------------------------------------------------------------------------------
+
+BLOCKS = (
+    Rule(
+        "eliminate_space_to_depth_of_depth_to_space",
+        op.SpaceToDepth(op.DepthToSpace(x, blocksize=block), blocksize=block),
+        x,
+        why="Blocks that are taken apart and put together again are where they were.",
+    ),
+    Rule(
+        "eliminate_depth_to_space_of_space_to_depth",
+        op.DepthToSpace(op.SpaceToDepth(x, blocksize=block), blocksize=block),
+        x,
+        why="Blocks that are put together and taken apart again are where they were.",
+    ),
+    *(
+        Rule(
+            f"eliminate_nop_{snake(name)}",
+            getattr(op, name)(x, rest, blocksize=1),
+            x,
+            why="Blocks of one element stay where they are.",
+        )
+        for name in ("DepthToSpace", "SpaceToDepth")
+    ),
+)
+
+RULES = (*TRANSPOSES, *MOVES, *VIEWS_OF_TRANSPOSES, *TRANSPOSES_AROUND, *RESHAPES, *AXES, *BLOCKS)

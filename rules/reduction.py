@@ -1,0 +1,275 @@
+"""Operators that run along axes: Reduce…, pools without a window, ArgMax, Softmax, CumSum."""
+
+from collections.abc import Mapping
+
+from graphopt.rule import Rule, attributes, fn, integer, integers, op, tensor
+from graphopt.rules.names import snake
+from graphopt.term import App, Term
+
+x, image = tensor("x"), tensor("x", "N C H W")
+axis, other_axis, keep = integer("axis"), integer("other_axis"), integer("keep")
+axes, more, perm, target = integers("axes"), integers("more"), integers("perm"), integers("target")
+kernel, pads, strides, dilations = integers("kernel"), integers("pads"), integers("strides"), integers("dilations")
+rest = attributes("rest")
+rank, shape = fn.rank(x), fn.shape(x)
+is_float = fn.is_float(fn.dtype(x))
+
+# A reduction along no axes means one along all of them, or none, depending on an attribute: rules ask for an axis.
+some, some_more = fn.lt(0, fn.length(axes)), fn.lt(0, fn.length(more))
+thin = fn.eq(fn.compose(shape, axes), 1)
+places, more_places = fn.normalized(axes, rank), fn.normalized(more, rank)
+remaining = fn.without(fn.range(rank), axes)
+disjoint = fn.eq(
+    fn.length(fn.without(fn.range(rank), fn.join(places, more_places))), rank - fn.length(axes) - fn.length(more)
+)
+same_axes = fn.eq(fn.sorted(places), fn.sorted(more_places))
+
+KEEPING = ("Max", "Mean", "Min", "Prod", "Sum")
+"""Reductions of a single element to itself."""
+ALL = (*KEEPING, "L1", "L2", "LogSum", "LogSumExp", "SumSquare")
+IN_ORDER = {"Max": (), "Min": (), "Sum": (), "Prod": (), "Mean": (is_float,)}
+"""Reductions whose reduction is one, and where that holds."""
+
+
+def reduced(kind: str, value: Term, along: Term, **attrs: Term | int) -> App:
+    """`ReduceSum` and the like."""
+    made: App = getattr(op, f"Reduce{kind}")(value, along, **attrs)
+    return made
+
+
+# -- one reduction -------------------------------------------------------------------------------------------------
+
+ALONE: Mapping[str, Term] = {"L1": op.Abs(x), "SumSquare": x * x, **dict.fromkeys(KEEPING, x)}
+"""What the reduction of a single element is."""
+
+SINGLE = (
+    *(
+        Rule(
+            f"eliminate_nop_reduce_{snake(kind)}",
+            reduced(kind, x, axes),
+            alone,
+            when=(some, thin),
+            why="Along axes of size 1 there is nothing to combine.",
+        )
+        for kind, alone in ALONE.items()
+    ),
+    *(
+        Rule(
+            f"replace_nop_reduce_{snake(kind)}_by_squeeze",
+            reduced(kind, x, axes, keepdims=0),
+            op.Squeeze(alone, axes),
+            when=(some, thin),
+            why="Along axes of size 1 there is nothing to combine; the axes are dropped.",
+        )
+        for kind, alone in ALONE.items()
+    ),
+    *(
+        Rule(
+            f"eliminate_reduce_{snake(kind)}_along_nothing",
+            getattr(op, f"Reduce{kind}")(x, noop_with_empty_axes=1, keepdims=keep),
+            x,
+            why="No axis was given, and that was declared to mean none.",
+        )
+        for kind in KEEPING
+    ),
+)
+
+# -- a reduction and the axes that it leaves -----------------------------------------------------------------------
+
+ARGUMENTS = ("ArgMax", "ArgMin")
+
+AXES = (
+    *(
+        Rule(
+            f"fuse_squeeze_into_reduce_{snake(kind)}",
+            op.Squeeze(reduced(kind, x, axes), more),
+            reduced(kind, x, axes, keepdims=0),
+            when=(some, same_axes),
+            why="A reduction can drop its axes itself.",
+        )
+        for kind in ALL
+    ),
+    *(
+        Rule(
+            f"fuse_consecutive_reduce_{snake(kind)}_unsqueeze",
+            op.Unsqueeze(reduced(kind, x, axes, keepdims=0), more),
+            reduced(kind, x, axes),
+            when=(some, same_axes),
+            why="A reduction can keep its axes itself.",
+        )
+        for kind in ALL
+    ),
+    *(
+        Rule(
+            f"fuse_squeeze_into_{snake(name)}",
+            op.Squeeze(getattr(op, name)(x, rest, axis=axis, keepdims=1), more),
+            getattr(op, name)(x, rest, axis=axis, keepdims=0),
+            when=fn.eq(fn.normalized(fn.join(axis), rank), more_places),
+            why=f"{name} can drop its axis itself.",
+        )
+        for name in ARGUMENTS
+    ),
+    *(
+        Rule(
+            f"fuse_consecutive_{snake(name)}_unsqueeze",
+            op.Unsqueeze(getattr(op, name)(x, rest, axis=axis, keepdims=0), more),
+            getattr(op, name)(x, rest, axis=axis, keepdims=1),
+            when=fn.eq(fn.normalized(fn.join(axis), rank), more_places),
+            why=f"{name} can keep its axis itself.",
+        )
+        for name in ARGUMENTS
+    ),
+    *(
+        Rule(
+            f"fuse_flatten_into_reduce_{snake(kind)}",
+            op.Flatten(reduced(kind, image, axes)),
+            reduced(kind, image, axes, keepdims=0),
+            when=fn.eq(fn.sorted(fn.normalized(axes, 4)), (2, 3)),
+            why="A reduction over an image can drop its axes itself.",
+        )
+        for kind in ("Max", "Mean", "Sum")
+    ),
+    *(
+        Rule(
+            f"fuse_reshape_into_reduce_{snake(kind)}",
+            op.Reshape(reduced(kind, x, axes), target),
+            reduced(kind, x, axes, keepdims=0),
+            when=(
+                some,
+                fn.asks_for(target, fn.without(shape, axes)),
+                fn.zeros_among(target, fn.repeat(0, fn.item(fn.sorted(places), 0))),
+            ),
+            why="A reduction can drop its axes itself.",
+        )
+        for kind in ("Max", "Mean", "Sum")
+    ),
+    *(
+        Rule(
+            f"fuse_transpose_into_reduce_{snake(kind)}",
+            reduced(kind, op.Transpose(x, perm=perm), axes, keepdims=0),
+            reduced(kind, x, fn.compose(perm, axes), keepdims=0),
+            when=(some, fn.eq(fn.without(perm, axes), fn.sorted(fn.without(perm, axes)))),
+            why="Where the axes that are left keep their order, the reduction itself finds the others.",
+        )
+        for kind in ALL
+    ),
+)
+
+# -- a reduction of a reduction ------------------------------------------------------------------------------------
+
+NESTED = (
+    *(
+        Rule(
+            f"fuse_consecutive_reduce_{snake(kind)}",
+            reduced(kind, reduced(kind, x, axes), more),
+            reduced(kind, x, fn.sorted(fn.join(places, more_places))),
+            when=(*when, some, some_more, disjoint),
+            why="Reductions along different axes are one.",
+        )
+        for kind, when in IN_ORDER.items()
+    ),
+    *(
+        Rule(
+            f"fuse_consecutive_reduce_{snake(kind)}_without_axes",
+            reduced(kind, reduced(kind, x, axes, keepdims=0), more, keepdims=0),
+            reduced(kind, x, fn.sorted(fn.join(places, fn.compose(remaining, more))), keepdims=0),
+            when=(*when, some, some_more),
+            why="Reductions along different axes are one; those of the second are counted without those of the first.",
+        )
+        for kind, when in IN_ORDER.items()
+    ),
+)
+
+# -- pools ---------------------------------------------------------------------------------------------------------
+
+pixels = (tensor("x", "N C 1"), tensor("x", "N C 1 1"), tensor("x", "N C 1 1 1"))
+POOLS = (
+    *(
+        Rule(
+            f"eliminate_nop_{snake(name)}_{dimension}d",
+            getattr(op, name)(pixel),
+            pixel,
+            why="A single element is its own average.",
+        )
+        for name in ("GlobalAveragePool",)
+        for dimension, pixel in enumerate(pixels, 1)
+    ),
+    *(
+        Rule(
+            f"eliminate_nop_{snake(name)}",
+            getattr(op, name)(x, kernel_shape=kernel, pads=pads, strides=strides, dilations=dilations),
+            x,
+            when=(fn.eq(kernel, 1), fn.eq(pads, 0), fn.eq(strides, 1)),
+            why="A window of one element, moved by one, copies its input.",
+        )
+        for name in ("AveragePool", "MaxPool")
+    ),
+)
+
+# -- Softmax -------------------------------------------------------------------------------------------------------
+
+peak = op.ReduceMax(x, axes)
+shifted = x - peak
+weights = op.Exp(shifted)
+one_axis = fn.eq(fn.length(axes), 1)
+along = fn.item(axes, 0)
+
+SOFTMAX = (
+    Rule(
+        "fuse_consecutive_log_softmax",
+        op.Log(op.Softmax(x, axis=axis)),
+        op.LogSoftmax(x, axis=axis),
+        why="LogSoftmax is faster, and finite where Softmax is too small for a logarithm.",
+    ),
+    Rule(
+        "fuse_exp_of_log_softmax",
+        op.Exp(op.LogSoftmax(x, axis=axis)),
+        op.Softmax(x, axis=axis),
+        why="The exponential undoes the logarithm.",
+    ),
+    Rule(
+        "fuse_softmax_of_log_softmax",
+        op.Softmax(op.LogSoftmax(x, axis=axis), axis=axis),
+        op.Softmax(x, axis=axis),
+        why="LogSoftmax subtracts one number along the axis, which Softmax does not see.",
+    ),
+    Rule(
+        "fuse_softmax",
+        weights / op.ReduceSum(weights, axes),
+        op.Softmax(x, axis=along),
+        when=one_axis,
+        why="Softmax as exporters write it out, with the largest element subtracted.",
+    ),
+    Rule(
+        "fuse_log_softmax",
+        shifted - op.Log(op.ReduceSum(weights, axes)),
+        op.LogSoftmax(x, axis=along),
+        when=one_axis,
+        why="LogSoftmax as exporters write it out, with the largest element subtracted.",
+    ),
+    *(
+        Rule(
+            f"eliminate_nop_monotone_argmax_{snake(name)}",
+            op.ArgMax(getattr(op, name)(x, axis=axis), rest, axis=other_axis),
+            op.ArgMax(x, rest, axis=other_axis),
+            when=fn.eq(fn.normalized(axis, rank), fn.normalized(other_axis, rank)),
+            why=f"{name} keeps the order along its axis.",
+        )
+        for name in ("Softmax", "LogSoftmax")
+    ),
+)
+
+# -- CumSum --------------------------------------------------------------------------------------------------------
+
+reverse = integer("reverse")
+SUMS = (
+    Rule(
+        "eliminate_nop_cumsum",
+        op.CumSum(x, axis, reverse=reverse),
+        x,
+        when=fn.eq(fn.item(shape, axis), 1),
+        why="The running sum of a single element is that element.",
+    ),
+)
+
+RULES = (*SINGLE, *AXES, *NESTED, *POOLS, *SOFTMAX, *SUMS)

@@ -1,0 +1,358 @@
+"""Operators that take, join, repeat or pad parts: Slice, Concat, Split, Gather, Expand, Tile, Pad, Resize."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, string, tensor
+from graphopt.rules.names import snake
+from graphopt.term import App, Term
+
+x, y, z = tensor("x"), tensor("y"), tensor("z")
+axis, other_axis = integer("axis"), integer("other_axis")
+axes, other_axes = integers("axes"), integers("other_axes")
+starts, ends, steps = integers("starts"), integers("ends"), integers("steps")
+starts2, ends2, steps2 = integers("starts2"), integers("ends2"), integers("steps2")
+sizes, repeats, more = integers("sizes"), integers("repeats"), integers("more")
+rest = attributes("rest")
+rank, shape = fn.rank(x), fn.shape(x)
+
+
+def place(position: Term) -> App:
+    """An axis of x, counted from the front."""
+    return fn.normalized(position, rank)
+
+
+def size(value: Term, position: Term) -> App:
+    return fn.item(fn.shape(value), position)
+
+
+def tensors(count: int) -> tuple[Term, ...]:
+    return tuple(tensor(f"x{i}") for i in range(count))
+
+
+# -- Slice ---------------------------------------------------------------------------------------------------------
+
+lengths = fn.compose(shape, axes)
+from_front, to_end = fn.larger(fn.normalized(starts, lengths), 0), fn.larger(fn.normalized(ends, lengths), 0)
+LARGE = 2**31 - 1
+
+inner_slice = op.Slice(x, starts, ends, axes, steps)
+SLICES = (
+    Rule(
+        "eliminate_nop_slice",
+        inner_slice,
+        x,
+        when=(fn.eq(steps, 1), fn.le(fn.normalized(starts, lengths), 0), fn.le(lengths, ends)),
+        why="A slice from the first element to the last is all of it.",
+    ),
+    Rule(
+        "fuse_consecutive_slices",
+        op.Slice(inner_slice, starts2, ends2, other_axes, steps2),
+        op.Slice(
+            x,
+            fn.join(starts, starts2),
+            fn.join(ends, ends2),
+            fn.join(place(axes), place(other_axes)),
+            fn.join(steps, steps2),
+        ),
+        when=fn.eq(
+            fn.length(fn.without(fn.range(rank), fn.join(place(axes), place(other_axes)))),
+            rank - fn.length(axes) - fn.length(other_axes),
+        ),
+        why="Slices along different axes are one.",
+    ),
+    Rule(
+        "fuse_consecutive_slices_along_the_same_axes",
+        op.Slice(inner_slice, starts2, ends2, other_axes, steps2),
+        op.Slice(
+            x,
+            from_front + steps * starts2,
+            fn.smaller(to_end, from_front + steps * ends2),
+            axes,
+            steps * steps2,
+        ),
+        when=(
+            fn.eq(place(axes), place(other_axes)),
+            fn.lt(0, steps),
+            fn.lt(0, steps2),
+            fn.le(0, starts2),
+            fn.le(0, ends2),
+            fn.le(from_front + steps * starts2, LARGE),
+            fn.le(steps * steps2, LARGE),
+        ),
+        why="A slice of a slice is a slice: its positions are counted in steps of the first.",
+    ),
+)
+
+# -- Concat --------------------------------------------------------------------------------------------------------
+
+
+def nested(outer: int, inner: int, position: int) -> Rule:
+    """A Concat of `outer` parts whose part at `position` is a Concat of `inner` parts."""
+    parts = tensors(outer + inner - 1)
+    before, within, after = parts[:position], parts[position : position + inner], parts[position + inner :]
+    return Rule(
+        f"fuse_consecutive_concats_{outer}_{inner}_{position}",
+        op.Concat(*before, op.Concat(*within, axis=other_axis), *after, axis=axis),
+        op.Concat(*parts, axis=axis),
+        when=fn.eq(fn.normalized(axis, fn.rank(parts[0])), fn.normalized(other_axis, fn.rank(parts[0]))),
+        why="Parts that are joined along one axis can be joined at once.",
+    )
+
+
+def pieces(count: int) -> tuple[list[App], tuple[App, ...]]:
+    """Adjoining slices of x along one axis, and the condition that they adjoin. The first starts at `cut0`."""
+    cuts = [integers(f"cut{i}") for i in range(count + 1)]
+    slices = [op.Slice(x, cuts[i], cuts[i + 1], axes, steps) for i in range(count)]
+    ordered = [fn.le(a, b) for a, b in pairwise(cuts[:-1])]
+    inside = fn.both(fn.le(cuts[-2], lengths), fn.le(cuts[-2], cuts[-1]))
+    return slices, (fn.eq(fn.length(axes), 1), fn.eq(steps, 1), fn.le(0, cuts[0]), *ordered, inside)
+
+
+def reassembled(count: int) -> Rule:
+    slices, adjoin = pieces(count)
+    return Rule(
+        f"fuse_concat_of_{count}_adjoining_slices",
+        op.Concat(*slices, axis=axis),
+        op.Slice(x, integers("cut0"), integers(f"cut{count}"), axes, steps),
+        when=(*adjoin, fn.eq(place(axes), place(fn.join(axis)))),
+        why="Slices that adjoin are one when they are joined.",
+    )
+
+
+def split_by_slices(count: int) -> Rule:
+    slices, adjoin = pieces(count)
+    cuts = [fn.item(integers(f"cut{i}"), 0) for i in range(count)]
+    along = fn.item(axes, 0)
+    parts = [b - a for a, b in zip(cuts, (*cuts[1:], size(x, along)), strict=True)]
+    return Rule(
+        f"fuse_{count}_slices_into_split",
+        tuple(slices),
+        op.Split.split(count, x, fn.join(*parts), axis=along),
+        when=(*adjoin, fn.eq(integers("cut0"), 0), fn.le(lengths, integers(f"cut{count}"))),
+        why="Slices that together are all of a value are its parts: one Split reads it once.",
+    )
+
+
+def picked(parts: Sequence[Term], position: int) -> Rule:
+    """A slice of a Concat that is exactly one of its parts."""
+    part = parts[position]
+    begin: Term = fn.total(fn.join(*(size(before, axis) for before in parts[:position])))
+    end = begin + size(part, axis)
+    return Rule(
+        f"eliminate_slice_of_concat_{len(parts)}_{position}",
+        op.Slice(op.Concat(*parts, axis=axis), starts, ends, axes, steps),
+        part,
+        when=(
+            fn.eq(steps, 1),
+            fn.eq(fn.normalized(axes, fn.rank(part)), fn.normalized(fn.join(axis), fn.rank(part))),
+            fn.eq(starts, begin),
+            fn.le(end, ends) if position == len(parts) - 1 else fn.eq(end, ends),
+        ),
+        why="The slice is one of the parts that were joined.",
+    )
+
+
+CONCATS = (
+    Rule("eliminate_nop_concat", op.Concat(x, axis=axis), x, why="A single part, joined to nothing, is the whole."),
+    *(nested(outer, inner, position) for outer in (2, 3, 4) for inner in (2, 3, 4) for position in range(outer)),
+    *(reassembled(count) for count in (2, 3, 4)),
+    *(picked(tensors(count), position) for count in (2, 3) for position in range(count)),
+)
+
+# -- Split ---------------------------------------------------------------------------------------------------------
+
+
+def parted(count: int) -> Rule:
+    """A Split of a Concat into what was joined."""
+    parts = tensors(count)
+    return Rule(
+        f"eliminate_split_of_concat_{count}",
+        op.Split.split(count, op.Concat(*parts, axis=axis), sizes, axis=other_axis),
+        parts,
+        when=(
+            fn.eq(fn.normalized(axis, fn.rank(parts[0])), fn.normalized(other_axis, fn.rank(parts[0]))),
+            *(fn.eq(fn.item(sizes, i), size(part, axis)) for i, part in enumerate(parts)),
+        ),
+        why="The pieces are the parts that were joined.",
+    )
+
+
+same_axis = fn.eq(place(axis), place(other_axis))
+SPLITS = (
+    Rule("eliminate_nop_split", op.Split(x, sizes, axis=axis), x, why="A split into one part is the whole."),
+    Rule(
+        "eliminate_nop_split_evenly",
+        op.Split(x, axis=axis, num_outputs=1),
+        x,
+        why="A split into one part is the whole.",
+    ),
+    *(
+        Rule(
+            f"eliminate_concat_of_split_{count}",
+            op.Concat(*op.Split.split(count, x, sizes, axis=axis), axis=other_axis),
+            x,
+            when=same_axis,
+            why="Parts that are joined again in their order are the whole.",
+        )
+        for count in (2, 3, 4)
+    ),
+    *(
+        Rule(
+            f"eliminate_concat_of_even_split_{count}",
+            op.Concat(*op.Split.split(count, x, axis=axis, num_outputs=count), axis=other_axis),
+            x,
+            when=same_axis,
+            why="Parts that are joined again in their order are the whole.",
+        )
+        for count in (2, 3, 4)
+    ),
+    *(parted(count) for count in (2, 3)),
+    *(split_by_slices(count) for count in (2, 3)),
+)
+
+# -- Gather --------------------------------------------------------------------------------------------------------
+
+indices = integers("indices")
+chosen, again, single = const("i", "K"), const("j"), const("i", "")
+
+GATHERS = (
+    Rule(
+        "eliminate_nop_gather",
+        op.Gather(x, indices, axis=axis),
+        x,
+        when=(fn.is_identity(indices), fn.eq(fn.length(indices), size(x, axis))),
+        why="All elements, taken in their order, are the whole.",
+    ),
+    Rule(
+        "fuse_consecutive_gathers",
+        op.Gather(op.Gather(x, chosen, axis=axis), again, axis=other_axis),
+        op.Gather(x, op.Gather(chosen, again, axis=0), axis=axis),
+        when=same_axis,
+        why="What is chosen among the chosen is known when the model is compiled.",
+    ),
+    Rule(
+        "eliminate_gather_of_unsqueeze",
+        op.Gather(op.Unsqueeze(x, axes), single, axis=axis),
+        x,
+        when=fn.eq(fn.normalized(axes, rank + 1), fn.normalized(fn.join(axis), rank + 1)),
+        why="The only element along an axis that was just made is the whole.",
+    ),
+)
+
+# -- Expand and Tile -----------------------------------------------------------------------------------------------
+
+COMMUTING = ("Add", "Mul", "And", "Or", "Equal", "Max", "Min")
+ORDERED = ("Sub", "Div", "Pow", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
+expanded, tiled = op.Expand(x, sizes), op.Tile(x, repeats)
+together = fn.broadcast(shape, fn.shape(y))
+NEEDLESS = {
+    "expand": (expanded, (fn.eq(together, fn.broadcast(fn.broadcast(shape, sizes), fn.shape(y))),)),
+    "tile": (
+        tiled,
+        (fn.eq((shape - 1) * (repeats - 1), 0), fn.eq(together, fn.broadcast(shape * repeats, fn.shape(y)))),
+    ),
+}
+"""What repeats x along axes of size 1 only, beside a y that is as long: broadcasting does the same."""
+
+EXPANSIONS = (
+    Rule(
+        "eliminate_nop_expand",
+        expanded,
+        x,
+        when=fn.eq(fn.broadcast(shape, sizes), shape),
+        why="An Expand to the shape that the value has already is the identity.",
+    ),
+    Rule(
+        "fuse_consecutive_expands",
+        op.Expand(expanded, more),
+        op.Expand(x, fn.broadcast(sizes, more)),
+        why="Two expansions are one.",
+    ),
+    Rule(
+        "eliminate_nop_tile",
+        tiled,
+        x,
+        when=fn.eq(repeats, 1),
+        why="One repetition is the value itself.",
+    ),
+    Rule(
+        "fuse_consecutive_tiles",
+        op.Tile(tiled, more),
+        op.Tile(x, repeats * more),
+        why="Repetitions of repetitions are repetitions.",
+    ),
+    *(
+        Rule(
+            f"eliminate_{what}_before_{snake(name)}",
+            getattr(op, name)(repeated, y),
+            getattr(op, name)(x, y),
+            when=when,
+            why=f"{name} broadcasts its operands itself.",
+        )
+        for what, (repeated, when) in NEEDLESS.items()
+        for name in (*COMMUTING, *ORDERED)
+    ),
+    *(
+        Rule(
+            f"eliminate_{what}_after_{snake(name)}",
+            getattr(op, name)(y, repeated),
+            getattr(op, name)(y, x),
+            when=when,
+            why=f"{name} broadcasts its operands itself.",
+        )
+        for what, (repeated, when) in NEEDLESS.items()
+        for name in ORDERED
+    ),
+)
+
+# -- Pad and Resize ------------------------------------------------------------------------------------------------
+
+pads, more_pads = integers("pads"), integers("more_pads")
+VALUES = {"": None, "_with_value": const("value", "")}
+
+PADS = (
+    *(
+        Rule(
+            f"eliminate_nop_pad{name}",
+            op.Pad(x, pads, value, axes, rest),
+            x,
+            when=fn.eq(pads, 0),
+            why="Padding by nothing on every side is the identity.",
+        )
+        for name, value in VALUES.items()
+    ),
+    *(
+        Rule(
+            f"fuse_consecutive_pads{name}",
+            op.Pad(op.Pad(x, pads, value, axes), more_pads, value, axes),
+            op.Pad(x, pads + more_pads, value, axes),
+            when=(fn.le(0, pads), fn.le(0, more_pads)),
+            why="Two borders of one value are one.",
+        )
+        for name, value in VALUES.items()
+    ),
+)
+
+scales, roi = const("scales", "R"), tensor("roi")
+where, nearest = string("where"), string("nearest")
+FAITHFUL = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
+at_places = fn.either(*(fn.eq(where, mode) for mode in FAITHFUL))
+
+RESIZES = tuple(
+    Rule(
+        f"eliminate_nop_resize_{mode}{name}",
+        op.Resize(x, *inputs, mode=mode, coordinate_transformation_mode=where, nearest_mode=nearest),
+        x,
+        when=(at_places, *conditions),
+        why="At scale 1 every sample falls on an element.",
+    )
+    for mode in ("nearest", "linear", "cubic")
+    for name, inputs, conditions in (
+        ("", (None, scales), (fn.is_one(scales), fn.eq(fn.size("R"), rank))),
+        ("_with_roi", (roi, scales), (fn.is_one(scales), fn.eq(fn.size("R"), rank))),
+        ("_to_size", (None, None, sizes), (fn.eq(sizes, shape),)),
+    )
+)
+
+RULES = (*SLICES, *CONCATS, *SPLITS, *GATHERS, *EXPANSIONS, *PADS, *RESIZES)
