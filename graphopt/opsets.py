@@ -21,7 +21,7 @@ from graphopt.edit import constant_node
 from graphopt.errors import ModelError
 from graphopt.graph import Attribute, Graph, Node, Opaque, Patch, Scalar, Value
 from graphopt.tensor import Tensor, same_values
-from graphopt.types import DType, Shape, TensorType, divide
+from graphopt.types import DType, Shape, TensorType, Type, divide
 
 
 class Facts(Protocol):
@@ -31,6 +31,7 @@ class Facts(Protocol):
     def opsets(self) -> Mapping[str, int]: ...
     def constant(self, value: Value | None) -> Tensor | None: ...
     def tensor_type(self, value: Value | None) -> TensorType | None: ...
+    def type(self, value: Value) -> Type | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +365,7 @@ class Step:
 
     def up(self, spelling: Spelling, facts: Facts) -> Spelling:
         """The newer spelling of the same. Raises Mismatch."""
+        _check_spelling(self.old, spelling)
         if self.renames:
             return RENAMED[self.old.name, self.old.since_version][1](spelling, facts)
         attrs = dict(spelling.attrs)
@@ -404,7 +406,7 @@ class Step:
         while len(inputs) > len(self.old.inputs) and inputs[-1] is None:
             inputs.pop()
         spelling = Spelling(spelling.op, tuple(inputs), self._older(attrs), spelling.outputs)
-        self._check_old(spelling)
+        _check_spelling(self.old, spelling)
         _check_types(self.old, spelling, facts)
         return spelling
 
@@ -429,18 +431,25 @@ class Step:
                 attrs[name] = allowed[0]
         return attrs
 
-    def _check_old(self, spelling: Spelling) -> None:
-        formals = self.old.inputs
-        variadic = bool(formals) and formals[-1].option == OpSchema.FormalParameterOption.Variadic
-        if len(spelling.inputs) > len(formals) and not variadic:
-            raise Mismatch(f"input {len(formals)} is new in opset {self.key[1]}")
-        for index, formal in enumerate(formals):
-            absent = index >= len(spelling.inputs) or spelling.inputs[index] is None
-            if absent and formal.option == OpSchema.FormalParameterOption.Single:
-                raise Mismatch(f"input {index} may be absent only from opset {self.key[1]} on")
-        for name, attribute in self.old.attributes.items():
-            if attribute.required and name not in spelling.attrs:
-                raise Mismatch(f"`{name}` may be absent only from opset {self.key[1]} on")
+
+def _check_spelling(schema: OpSchema, spelling: Spelling) -> None:
+    """Inputs, outputs and attributes must be those of the schema."""
+    version, formals = schema.since_version, schema.inputs
+    variadic = OpSchema.FormalParameterOption.Variadic
+    if len(spelling.inputs) > len(formals) and not (formals and formals[-1].option == variadic):
+        raise Mismatch(f"opset {version} has no input {len(formals)}")
+    if len(spelling.outputs) > len(schema.outputs) and schema.outputs[-1].option != variadic:
+        raise Mismatch(f"opset {version} has no output {len(schema.outputs)}")
+    for index, formal in enumerate(formals):
+        absent = index >= len(spelling.inputs) or spelling.inputs[index] is None
+        if absent and formal.option == OpSchema.FormalParameterOption.Single:
+            raise Mismatch(f"opset {version} needs input {index}")
+    names, known = spelling.attrs.keys(), _defaults(schema.name, schema.domain, version).keys()
+    if names - known:
+        raise Mismatch(f"opset {version} has no `{min(names - known)}`")
+    for name in known - names:
+        if schema.attributes[name].required:
+            raise Mismatch(f"opset {version} needs `{name}`")
 
 
 @cache
@@ -507,9 +516,25 @@ def _check_types(schema: OpSchema, spelling: Spelling, facts: Facts) -> None:
     for index, value in enumerate(spelling.inputs):
         if value is None:
             continue
-        found = value if isinstance(value, Tensor) else facts.tensor_type(value)
-        if found is not None and f"tensor({found.dtype.name.lower()})" not in allowed[min(index, len(allowed) - 1)]:
-            raise Mismatch(f"opset {schema.since_version} has no {schema.name} of {found.dtype.name}")
+        text = type_text(TensorType(value.dtype) if isinstance(value, Tensor) else facts.type(value))
+        if text is not None and text not in allowed[min(index, len(allowed) - 1)]:
+            raise Mismatch(f"opset {schema.since_version} has no {schema.name} of {text}")
+
+
+def type_text(type_: Type | None) -> str | None:
+    """A type as schemas write it; None for one that is not known, or that they do not have."""
+    if isinstance(type_, TensorType):
+        return f"tensor({type_.dtype.name.lower()})"
+    return None if type_ is None else _proto_text(protos.type_to_proto(type_))
+
+
+def _proto_text(proto: onnx.TypeProto) -> str | None:
+    match proto.WhichOneof("value"):
+        case "sequence_type":
+            return f"seq({_proto_text(proto.sequence_type.elem_type)})"
+        case "optional_type":
+            return f"optional({_proto_text(proto.optional_type.elem_type)})"
+    return type_text(protos.type_from_proto(proto)) if proto.HasField("tensor_type") else None
 
 
 # -- ways from version to version --------------------------------------------------------------------------------------
