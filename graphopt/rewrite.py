@@ -24,7 +24,7 @@ from graphopt.match import Absent, Known, Match, evaluate
 from graphopt.rule import Rule
 from graphopt.scalar import Unknown
 from graphopt.tensor import Tensor
-from graphopt.term import SCALAR, App, Lit, Term, Var, applications
+from graphopt.term import SCALAR, App, Term, Var, applications, is_scalar
 from graphopt.types import DType, Sym, TensorType, Type
 
 GROWTH = 16 * 2**20
@@ -208,7 +208,7 @@ class _Builder:
         arg = app.inputs[position]
         if arg is None:
             return None
-        if isinstance(arg, Lit) or (isinstance(arg, App) and arg.domain == SCALAR) or _holds_numbers(arg):
+        if is_scalar(arg):
             return self._number(app, position, arg)
         return self._term(arg)
 
@@ -228,7 +228,7 @@ class _Builder:
         if declared.startswith("tensor("):
             return _DTYPES[declared]
         for other, arg in enumerate(app.inputs):
-            if other == position or arg is None or isinstance(arg, Lit) or _holds_numbers(arg):
+            if other == position or arg is None or is_scalar(arg):
                 continue
             if _formal(app, other).type_str == declared:
                 dtype = self._built_dtype(self._term(arg))
@@ -413,10 +413,6 @@ def _formal(app: App, position: int) -> OpSchema.FormalParameter:
 
 def _is_optional(app: App, position: int) -> bool:
     return bool(_formal(app, position).option == OpSchema.FormalParameterOption.Optional)
-
-
-def _holds_numbers(term: Term) -> bool:
-    return isinstance(term, Var) and term.kind in ("integer", "integers", "real")
 
 
 def _concrete(value: Any, app: App) -> Any:

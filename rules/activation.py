@@ -14,7 +14,7 @@ from graphopt.types import DType
 x, y = tensor("x"), tensor("y")
 a, b, low, high = real("a"), real("b"), real("low"), real("high")
 floats = fn.is_float(fn.dtype(x))
-# A number that becomes an attribute is kept in single precision: too little for a constant in DOUBLE.
+# A number that is an attribute is kept in single precision: too little in DOUBLE.
 single = fn.among(fn.dtype(x), (int(DType.FLOAT), int(DType.FLOAT16), int(DType.BFLOAT16)))
 
 # -- clamps: Relu, Clip, Min and Max with numbers ------------------------------------------------------------------
@@ -105,7 +105,7 @@ HARD = (
             f"fuse_hard_sigmoid_{name}",
             by_six(relu6),
             hard_sigmoid,
-            when=floats,
+            when=single,
             why="HardSigmoid is one pass, and is fused into the convolution before it.",
         )
         for name, by_six in SIXTHS
@@ -121,7 +121,7 @@ HARD = (
         "fuse_hard_swish",
         x * hard_sigmoid,
         op.HardSwish(x),
-        when=floats,
+        when=single,
         why="HardSwish is fused into the convolution before it, and does not leave its blocked layout.",
     ),
     *(
@@ -132,14 +132,14 @@ HARD = (
                 f"fuse_hard_swish_{name}",
                 by_six(x * relu6),
                 op.HardSwish(x),
-                when=floats,
+                when=single,
                 why="HardSwish is fused into the convolution before it, and does not leave its blocked layout.",
             ),
             Rule(
                 f"fuse_hard_swish_{name}_first",
                 by_six(x) * relu6,
                 op.HardSwish(x),
-                when=floats,
+                when=single,
                 why="HardSwish is fused into the convolution before it, and does not leave its blocked layout.",
             ),
         )
@@ -189,7 +189,7 @@ GELU = (
             f"fuse_gelu_tanh_{spelling}_{order}",
             halved(x, op.Tanh(cubic)),
             op.Gelu(x, approximate="tanh"),
-            when=floats,
+            when=single,
             why="Runtimes have one fast kernel for Gelu, and know few of the ways to write it out.",
         )
         for (spelling, cubic), (order, halved) in product(CUBICS, HALVES)

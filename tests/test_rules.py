@@ -1,0 +1,122 @@
+"""Every rule of the library, run: both sides agree on random instances, and applying the rule gives the right side.
+
+A rule needs no test of its own. What holds for all sizes is the verifier's to prove; this catches what a proof cannot
+see: a matcher that does not find the pattern, a runtime that means something else, rounding.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from onnx import ModelProto
+
+from graphopt import infer, onnx_io
+from graphopt.example import instances, models
+from graphopt.match import find
+from graphopt.oracle import FailedError, Runnable, Session, onnxruntime_unoptimized, reference
+from graphopt.rewrite import build
+from graphopt.rule import Rule
+from graphopt.rules import RULES
+from graphopt.term import App, Term, Var, applications, is_scalar
+
+INSTANCES = 10
+APPLIED = 3  # of them, the rule is applied to
+TOLERANCE = {"f2": 2e-2, "f4": 3e-4, "f8": 1e-9}
+"""By float type, relative to the largest output: operands are below 10 and sums short, and weights are folded once."""
+
+Arrays = list[NDArray[Any]]
+by_name = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+
+
+def run(open_session: Callable[[Runnable], AbstractContextManager[Session]], model: ModelProto, feeds: Any) -> Arrays:
+    with np.errstate(all="ignore"), open_session(Runnable(model)) as session:
+        return session.run(feeds)
+
+
+def outcomes(feeds: Any, *sides: ModelProto) -> list[Arrays] | None:
+    """The outputs of each model, all by one judge; None where both judges find the first model undefined."""
+    try:
+        return [run(onnxruntime_unoptimized, side, feeds) for side in sides]
+    except FailedError:  # it has no kernel for an operator of this type, perhaps
+        pass
+    try:
+        first = run(reference, sides[0], feeds)
+    except FailedError:
+        return None
+    return [first, *(run(reference, side, feeds) for side in sides[1:])]
+
+
+def assert_agree(left: Arrays, right: Arrays) -> None:
+    for one, other in zip(left, right, strict=True):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        tolerance = TOLERANCE.get(one.dtype.str[1:], 0.0)
+        finite = one[np.isfinite(one)] if tolerance else one[:0]
+        scale = max(1.0, float(np.abs(finite).max(initial=0.0)))
+        np.testing.assert_allclose(other, one, rtol=0, atol=tolerance * scale)
+
+
+@by_name
+def test_both_sides_agree(rule: Rule) -> None:
+    compared = 0
+    for instance in instances(rule, count=INSTANCES):
+        results = outcomes(instance.feeds(rule), *models(rule, instance))
+        if results is not None:
+            assert_agree(*results)
+            compared += 1
+    assert compared >= INSTANCES // 2, f"only {compared} instances could be run"
+
+
+@by_name
+def test_it_is_found_and_applied(rule: Rule) -> None:
+    applied = 0
+    for instance in instances(rule, count=INSTANCES):
+        left, _ = models(rule, instance)
+        loaded = onnx_io.load(left)
+        infer.infer_graph(loaded.graph)
+        match = next(find(rule, loaded.graph), None)
+        if match is None:  # a condition on a bundle, or a constant that is not written where the pattern has it
+            continue
+        loaded.graph.apply(build(loaded.graph, match))
+        loaded.graph.check()
+        assert not emitted(rule) - Counter(loaded.graph.ops())
+        results = outcomes(instance.feeds(rule), left, onnx_io.to_proto(loaded))
+        if results is not None:
+            assert_agree(*results)
+            applied += 1
+        if applied == APPLIED:
+            return
+    assert applied, "no instance was matched"
+
+
+def emitted(rule: Rule) -> Counter[str]:
+    """The operators of the right side that are not computed when the rule is applied."""
+    nodes = {app.node for side in rule.right for app in applications(side) if depends_on_a_tensor(app)}
+    return Counter(f"{node.domain}.{node.op}" if node.domain else node.op for node in nodes)
+
+
+def depends_on_a_tensor(term: Term) -> bool:
+    if isinstance(term, Var):
+        return term.kind == "tensor"
+    return isinstance(term, App) and not is_scalar(term) and any(map(depends_on_a_tensor, term.operands))
+
+
+@by_name
+def test_it_explains_itself_and_survives_json(rule: Rule) -> None:
+    assert rule.why.endswith(".") and " -> " in str(rule)
+    again = Rule.from_json(json.loads(json.dumps(rule.to_json(), allow_nan=False)))
+    assert (again.to_json(), again.digest) == (rule.to_json(), rule.digest)
+
+
+def duplicates(keys: Iterator[str]) -> list[str]:
+    return [key for key, count in Counter(keys).items() if count > 1]
+
+
+def test_names_and_meanings_are_distinct() -> None:
+    assert not duplicates(rule.name for rule in RULES)
+    said = {rule.name: {k: v for k, v in rule.to_json().items() if k not in ("name", "why")} for rule in RULES}
+    assert not duplicates(json.dumps(meaning, sort_keys=True) for meaning in said.values())
