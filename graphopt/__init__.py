@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from graphopt.errors import GraphoptError as GraphoptError
-    from graphopt.optimize import Result as Result
-    from graphopt.optimize import optimize as optimize
-    from graphopt.optimize import simplify as simplify
+    from graphopt.pipeline import Result as Result
+    from graphopt.pipeline import optimize as optimize
+    from graphopt.pipeline import simplify as simplify
     from graphopt.rule import Rule as Rule
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "GraphoptError": "graphopt.errors",
-    "Result": "graphopt.optimize",
+    "Result": "graphopt.pipeline",
     "Rule": "graphopt.rule",
-    "optimize": "graphopt.optimize",
-    "simplify": "graphopt.optimize",
+    "optimize": "graphopt.pipeline",
+    "simplify": "graphopt.pipeline",
 }
 __all__ = ["GraphoptError", "Result", "Rule", "__version__", "optimize", "simplify"]
 

@@ -29,12 +29,13 @@ LAYERS = (
     "proof example",
     "onnx_io match",
     "rewrite samples",
+    "fixpoint",
     "oracle",
     "compare measure",
     "cost",
     "search discover",
     "report library",
-    "optimize",
+    "pipeline",
     "cli __init__",
     "__main__",
 )
@@ -42,7 +43,7 @@ LAYERS = (
 RULES = "errors types term rule"
 VERIFIER = "errors types scalar term ops rule proof example"
 # The only ones that may import those two packages, inside the functions that need them.
-COMPOSERS = "library optimize cli"
+COMPOSERS = "library pipeline cli"
 # A third-party module that not everybody may know.
 Z3 = "verifier"
 

@@ -10,7 +10,7 @@ from graphopt.graph import Graph
 from graphopt.match import find
 from graphopt.rewrite import Refused, build
 from graphopt.rule import Rule, attributes, const, fn, op, tensor
-from graphopt.simplify import Simplification, simplify_graph
+from graphopt.fixpoint import Simplification, simplify_graph
 
 x = tensor("x")
 w, b, s = const("w", "M C *k"), const("b", "M", default=0), const("s", "M 1*k")

@@ -1,0 +1,292 @@
+"""The pipeline on one page: load, simplify, check, report."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from graphopt import infer, library, onnx_io
+from graphopt.compare import Comparison, Verdict, bisect, compare, region_models
+from graphopt.errors import DifferenceError, ModelError, UsageError
+from graphopt.passes import PASSES
+from graphopt.report import Report, Rewrite, Summary, check_text
+from graphopt.rule import Rule
+from graphopt.fixpoint import Simplification, Step, simplify_graph
+
+if TYPE_CHECKING:
+    import onnx
+
+LARGE = 1_500_000_000
+"""Bytes of weights above which the check compares rewrite by rewrite: two sessions of the whole would not fit."""
+
+Progress = Callable[[str, float], None]
+"""Told the stage and how much of it is done, 0 to 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """An optimized model and what was done to it. Unpacks as `model, ok = result`."""
+
+    loaded: onnx_io.Model
+    report: Report
+
+    @cached_property
+    def model(self) -> onnx.ModelProto:
+        """The optimized model as a protobuf of its own. Models over 2 GB cannot be one: use `save`."""
+        return onnx_io.to_proto(self.loaded)
+
+    @property
+    def ok(self) -> bool:
+        """True where the check found the models equal; False where it was left out or could not be made."""
+        return self.report.comparison is not None and self.report.comparison.ok
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.report.rewrites)
+
+    def save(self, path: str | PathLike[str], *, external: bool | None = None) -> None:
+        """Write the model. `external` puts weights into `<path>.data`; by default only above 1.9 GB."""
+        onnx_io.save(self.loaded, path, external=external)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield self.model
+        yield self.ok
+
+
+@dataclass
+class _Clock:
+    """Seconds by stage."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+
+
+def optimize(
+    model: onnx_io.Source,
+    *,
+    skip: Sequence[str] = (),
+    only: Sequence[str] | None = None,
+    rules: Sequence[str | PathLike[str]] = (),
+    check: bool = True,
+    input_shapes: Mapping[str, Sequence[int | str | None]] | None = None,
+    dims: Mapping[str, int] | None = None,
+    target_opset: int | None = None,
+    inline_functions: bool = True,
+    seed: int = 0,
+    inputs: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Optimize a model: the same function, fewer and better operators. The caller's object is not changed.
+
+    Args:
+        model: a path, `onnx.ModelProto`, `onnx_ir.Model` or what `torch.onnx.export` returns.
+        skip, only: names of rules and passes (`graphopt rules` lists them).
+        rules: files with further rules, `.py` or `.jsonl`.
+        check: run the original and the result on random inputs and compare.
+        input_shapes, dims: sizes to fix for good, by input and by name of a dim.
+        target_opset: the opset of the result; by default that of the model.
+        inline_functions: put the bodies of model-local functions in the place of their calls.
+        seed, inputs: of the check.
+
+    Raises:
+        ModelError: the model is not legal, or contradicts what was asked for.
+        UsageError: an unknown rule, input or dim.
+        DifferenceError: the check found a difference; names the first rewrite that made it.
+    """
+    tell = progress or (lambda stage, done: None)
+    clock = _Clock()
+    with clock("load"):
+        loaded = onnx_io.load(model, inline_functions=inline_functions)
+        infer.infer_graph(loaded.graph)
+        if input_shapes or dims:
+            infer.fix_inputs(loaded.graph, input_shapes or {}, dims or {})
+        before = Report.summary(loaded)
+    with clock("simplify"):
+        done = _simplified(loaded, library.load_rules(rules), skip, only, tell)
+    if target_opset is not None:
+        with clock("convert"):
+            loaded = onnx_io.converted(loaded, target_opset)
+    comparison = None
+    if check:
+        with clock("check"):
+            comparison = _checked(model, loaded, before, done.steps, seed, inputs, tell)
+    return Result(loaded, Report.of(before, loaded, _rewrites(done.steps), comparison, clock.seconds, done.notes))
+
+
+def _simplified(
+    loaded: onnx_io.Model, rules: Sequence[Rule], skip: Sequence[str], only: Sequence[str] | None, tell: Progress
+) -> Simplification:
+    names = [*(rule.name for rule in rules), *(pass_.name for pass_ in PASSES)]
+    chosen = library.select(names, skip, only)
+    return simplify_graph(
+        loaded.graph,
+        [rule for rule in rules if rule.name in chosen],
+        [pass_ for pass_ in PASSES if pass_.name in chosen],
+        progress=tell,
+    )
+
+
+def _checked(
+    original: onnx_io.Source,
+    loaded: onnx_io.Model,
+    before: Summary,
+    steps: Sequence[Step],
+    seed: int,
+    inputs: Mapping[str, Any] | None,
+    tell: Progress,
+) -> Comparison:
+    """Compare the result with the original, whole where that can be, else rewrite by rewrite.
+
+    Raises:
+        DifferenceError: they differ; names the first rewrite that made the difference.
+    """
+    if before.weight_bytes > LARGE:
+        return _checked_by_region(steps, seed, "the model is too large to be run twice", tell)
+
+    def compared() -> Comparison:
+        return compare(
+            original,
+            onnx_io.to_proto(loaded),
+            seeds=(seed, seed + 1),
+            inputs=dict(inputs) if inputs else None,
+            progress=lambda done: tell("check", done),
+        )
+
+    found = compared()
+    if found.verdict is Verdict.SKIPPED:
+        return _checked_by_region(steps, seed, found.reason, tell)
+    if found.verdict is Verdict.DIFFERENT:
+        guilty = _guilty(steps, lambda: compared().verdict is not Verdict.DIFFERENT)
+        raise DifferenceError(f"the optimized model computes something else. {check_text(found)}. {guilty}")
+    return found
+
+
+def _checked_by_region(steps: Sequence[Step], seed: int, why: str, tell: Progress) -> Comparison:
+    """Compare what each rewrite took out with what it put in, as small models of their own."""
+    compared, skipped, worst = 0, [], []
+    for done, step in enumerate(reversed(steps)):
+        found = _compared_region(step, seed)
+        if isinstance(found, str) or found.verdict is not Verdict.EQUAL:
+            skipped.append(f"{step.name} at {_place(step)}: {found if isinstance(found, str) else found.reason}")
+        else:
+            compared += 1
+            worst += [found.worst] if found.worst else []
+        step.undo()
+        tell("check", (done + 1) / len(steps))
+    for step in steps:
+        step.redo()
+    outputs = sorted(worst, key=lambda difference: difference.relative / (difference.tolerance or 1))[-1:]
+    note = f"{why}, so {compared} of {len(steps)} rewrites were compared on their own"
+    verdict = Verdict.EQUAL if compared == len(steps) else Verdict.SKIPPED
+    return Comparison(verdict, tuple(outputs), reason=note, skipped=tuple(skipped))
+
+
+def _compared_region(step: Step, seed: int) -> Comparison | str:
+    """The verdict on one rewrite, or why there is none."""
+    try:
+        found = compare(*region_models(step.graph, step.patch), seeds=(seed, seed + 1))
+    except ModelError as error:
+        return str(error)
+    if found.verdict is Verdict.DIFFERENT:
+        raise DifferenceError(f"{_accusation(step)}: {check_text(found)}")
+    return found
+
+
+def _guilty(steps: Sequence[Step], agrees: Callable[[], bool]) -> str:
+    """The first step after which the models differ, found by undoing and redoing."""
+    position = len(steps)
+
+    def agrees_after(count: int) -> bool:
+        nonlocal position
+        while position > count:
+            position -= 1
+            steps[position].undo()
+        while position < count:
+            steps[position].redo()
+            position += 1
+        return agrees()
+
+    if not agrees_after(0):
+        return "No rewrite made the difference: it is there after loading and saving alone"
+    return _accusation(steps[bisect(len(steps), agrees_after)])
+
+
+def _accusation(step: Step) -> str:
+    what = "rule" if step.is_rule else "pass"
+    return (
+        f"The first difference is made by the {what} '{step.name}' at {_place(step)}; --skip {step.name} leaves it out"
+    )
+
+
+def _place(step: Step) -> str:
+    """The values that a step replaced, by name."""
+    names = [name for node in step.patch.removed if not node.is_constant for name in node.names if name]
+    return ", ".join(f"'{name}'" for name in names[:3]) + (" …" if len(names) > 3 else "")
+
+
+def _rewrites(steps: Sequence[Step]) -> tuple[Rewrite, ...]:
+    return tuple(
+        Rewrite(
+            name=step.name,
+            is_rule=step.is_rule,
+            graph=step.graph.name,
+            removed=tuple(f"{n.op} {n.name}".strip() for n in step.patch.removed if not n.is_internal),
+            added=tuple(f"{n.op} {n.name}".strip() for n in step.patch.added if not n.is_internal),
+        )
+        for step in steps
+    )
+
+
+def simplify(
+    model: onnx_io.Source,
+    check_n: int = 0,
+    perform_optimization: bool = True,
+    skip_fuse_bn: bool = False,
+    overwrite_input_shapes: Mapping[str, Sequence[int]] | None = None,
+    test_input_shapes: Mapping[str, Sequence[int]] | None = None,
+    skipped_optimizers: Sequence[str] | None = None,
+    skip_constant_folding: bool = False,
+    input_data: Mapping[str, Any] | None = None,
+    dynamic_input_shape: bool = False,  # noqa: ARG001  # dynamic shapes need no option here
+    *,
+    target_opset_version: int | None = None,
+) -> tuple[onnx.ModelProto, bool]:
+    """`onnxsim.simplify` with its keyword names, for code that is ported by changing an import.
+
+    Returns the model and whether the check passed; with `check_n=0`, as there, no check is made and the answer is
+    True. Dynamic shapes need no option. Names in `skipped_optimizers` that graphopt does not have are warned about.
+
+    Raises:
+        UsageError: `test_input_shapes`, which has no counterpart: give `input_data`.
+    """
+    if test_input_shapes:
+        raise UsageError("test_input_shapes has no counterpart in graphopt: give input_data")
+    names = {rule.name for rule in library.load_rules()} | {pass_.name for pass_ in PASSES}
+    wanted = [*(skipped_optimizers or ())]
+    for name in set(wanted) - names:
+        warnings.warn(f"graphopt has no rule or pass '{name}' to skip", stacklevel=2)
+    skip = [name for name in wanted if name in names]
+    skip += [name for name in names if skip_fuse_bn and name.startswith("fuse_bn_into_")]
+    skip += ["fold_constants"] * skip_constant_folding
+    result = optimize(
+        model,
+        skip=sorted(names) if not perform_optimization else skip,
+        check=check_n > 0,
+        input_shapes=overwrite_input_shapes,
+        inputs=input_data,
+        target_opset=target_opset_version,
+    )
+    return result.model, result.ok or check_n == 0
