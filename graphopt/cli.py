@@ -70,7 +70,8 @@ class Commands(TyperGroup):
 
 def _expanded(args: list[str]) -> list[str]:
     """The arguments in the form that the parser knows: a command first, and each value after a flag of its own."""
-    first = args[0] if args else "--help"
+    args = args or ["--help"]
+    first = args[0]
     if first not in (*COMMANDS, "--help", "--version"):
         if not first.startswith("-") and not _is_path(first):
             raise UsageError(f"there is no command '{first}'{did_you_mean(first, COMMANDS)}")
@@ -94,10 +95,12 @@ def _is_path(text: str) -> bool:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of an error: the known name that is nearest, or all of them."""
+    """The end of an error: the known name that is nearest, or all of them if they are few."""
     names = list(known)
     near = get_close_matches(name, names, n=1)
-    return f"; did you mean '{near[0]}'?" if near else f"; there is {', '.join(names)}"
+    if near:
+        return f"; did you mean '{near[0]}'?"
+    return f"; there is {', '.join(names)}" if len(names) < 12 else ""
 
 
 def _failed(error: BaseException) -> int:
@@ -236,9 +239,12 @@ def _check_writable(path: Path) -> None:
 
 
 def _write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
+    """Write a file whole or not at all; a device or pipe takes the text as it comes."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+            return
         part.write_text(text, encoding="utf-8")
         part.replace(path)
     except OSError as error:
@@ -417,7 +423,7 @@ def _optimize(
         from graphopt.oracle import require_onnxruntime
 
         require_onnxruntime()  # now, not when the work is done
-    from graphopt.optimize import optimize
+    from graphopt.pipeline import optimize
 
     with Progress(enabled=not quiet) as progress:
         result = optimize(model, **arguments, progress=progress)
@@ -504,7 +510,8 @@ def rules(
     found = load_rules(rules or ())
     known = {rule.name: rule.why for rule in found} | {pass_.name: pass_.why for pass_ in PASSES}
     if name is not None and name not in known:
-        raise UsageError(f"there is no rule or pass '{name}'{did_you_mean(name, known)}")
+        hint = did_you_mean(name, known) or "; `graphopt rules` lists them"
+        raise UsageError(f"there is no rule or pass '{name}'{hint}")
     algebra = {rule.name: str(rule) for rule in found}
     rule = next((rule for rule in found if rule.name == name), None)
     if as_json and rule is not None:

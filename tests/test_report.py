@@ -1,0 +1,240 @@
+"""What was done, as data, as JSON and as a table."""
+
+import io
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import ModelProto, numpy_helper, parser
+from rich.console import Console
+
+from graphopt import onnx_io
+from graphopt.compare import Case, Comparison, Difference, Verdict
+from graphopt.report import Inspection, Report, Rewrite, bytes_text, check_text, print_comparison, summary
+
+GRAPH = """
+<ir_version: 10, opset_import: ["" : 20, "acme" : 1]>
+g (float[batch,4] x, bool c) => (float[batch,4] z) {
+    a = Mul(x, w)
+    b = acme.Magic(a)
+    z = If(c) <
+        then_branch = t () => (float[batch,4] p) { p = Neg(b) },
+        else_branch = e () => (float[batch,4] q) { q = Relu(b) }
+    >
+}
+"""
+
+
+def model() -> ModelProto:
+    made = parser.parse_model(GRAPH)
+    made.graph.initializer.append(numpy_helper.from_array(np.ones(4, np.float32), "w"))
+    return made
+
+
+EQUAL = Comparison(
+    Verdict.EQUAL,
+    (Difference("z", "FLOAT", 2.4e-7, 6.1e-8, 2.1e-6, "4·(ε·√(16+L) + ε₃₂·√K)", ok=True),),
+    (Case(0, {"batch": 1}, "normal"), Case(1, {"batch": 3}, "wide", ("w",))),
+    "onnxruntime 1.24.0, all its optimizations off",
+)
+DIFFERENT = Comparison(
+    Verdict.DIFFERENT,
+    (Difference("z", "FLOAT", math.inf, math.inf, 2.1e-6, "…", ok=False, detail="has the shape [2], not [3], seed 0"),),
+    (Case(0, {}, "normal"),),
+)
+
+
+def report() -> Report:
+    """A report as `optimize` makes it, of a model that has lost a Mul and a weight."""
+    before = summary(onnx_io.load(model()))
+    ops = {op: count for op, count in before.ops.items() if op != "Mul"}
+    return Report(
+        source="model.onnx",
+        before=replace(before, file_bytes=1_234_567),
+        after=replace(before, ops=ops, initializers=0, weight_bytes=0, file_bytes=1_100_000),
+        rewrites=(Rewrite("fold_constants", is_rule=False), *[Rewrite("eliminate_nop_mul", removed=("Mul m",))] * 2),
+        comparison=EQUAL,
+        seconds={"load": 0.04, "simplify": 1.26},
+        notes=("rule fuse_gelu needs Gelu, which the model's opset does not have",),
+        versions={"graphopt": "0.1.0"},
+    )
+
+
+def printed(what: Report | Inspection | Comparison, width: int = 80, *, terminal: bool = False) -> str:
+    console = Console(file=io.StringIO(), width=width, force_terminal=terminal, highlight=False, markup=False)
+    if isinstance(what, Comparison):
+        print_comparison(what, console)
+    else:
+        what.print(console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+TABLE = """\
+model.onnx, opset 20, acme 1
+
+              before   after
+If                 1       1
+Mul                1       0
+Neg                1       1
+Relu               1       1
+acme.Magic         1       1
+
+nodes              5       4
+initializers       1       0
+weights         16 B     0 B
+file          1.2 MB  1.1 MB
+
+input   x  FLOAT[batch,4]
+input   c  BOOL[]
+output  z  FLOAT[batch,4]
+
+rewrites           3
+eliminate_nop_mul  2
+fold_constants     1
+
+check    equal: differs by at most 2.4e-07 in 'z', 6.1e-08 of its largest
+         element, with a tolerance of 2.1e-06 (seeds 0, 1, batch=1, batch=3)
+seconds  load 0.0, simplify 1.3
+note     fuse_gelu: needs Gelu, which the model's opset does not have
+"""
+
+
+def test_the_table() -> None:
+    assert printed(report()) == TABLE
+
+
+@pytest.mark.parametrize("width", [40, 30, 20])
+def test_a_narrow_terminal_loses_nothing(width: int) -> None:
+    narrow = printed(report(), width)
+    assert max(map(len, narrow.splitlines())) <= width
+    assert sorted("".join(narrow.split())) == sorted("".join(TABLE.split()))
+
+
+def test_fewer_is_green_and_the_same_is_plain_on_a_terminal() -> None:
+    lines = printed(report(), terminal=True).splitlines()
+    assert "\x1b[32m" in next(line for line in lines if "Mul" in line)
+    assert "\x1b[" not in next(line for line in lines if "Relu" in line)
+    assert "\x1b" not in printed(report())
+
+
+def test_more_is_yellow() -> None:
+    grown = replace(report(), after=replace(report().after, weight_bytes=10_000))
+    assert "\x1b[33m" in next(line for line in printed(grown, terminal=True).splitlines() if "weights" in line)
+
+
+def test_a_proof_is_shown_where_one_is_known() -> None:
+    proved = replace(report(), rewrites=(Rewrite("eliminate_nop_mul", proof="proved (exact)"), Rewrite("other")))
+    assert "eliminate_nop_mul  1  proved (exact)" in printed(proved)
+
+
+def test_rules_with_the_same_to_say_share_a_note() -> None:
+    rest = "needs Gelu, which the model's opset does not have"
+    notes = tuple(f"rule fuse_gelu_{i} {rest}" for i in range(40))
+    assert f"note     40 rules: {rest}" in printed(replace(report(), notes=notes))
+
+
+def test_nothing_done_is_said() -> None:
+    text = printed(replace(report(), rewrites=(), comparison=None))
+    assert "no rewrite applies" in text
+    assert "check    not made" in text
+
+
+@pytest.mark.parametrize("comparison", [None, EQUAL, DIFFERENT, Comparison(Verdict.SKIPPED, reason="no kernel")])
+def test_json_there_and_back(comparison: Comparison | None) -> None:
+    made = replace(report(), comparison=comparison)
+    assert Report.from_json(made.to_json()) == made
+
+
+def test_json_is_readable_by_anything() -> None:
+    data = json.loads(replace(report(), comparison=DIFFERENT).to_json(), parse_constant=pytest.fail)
+    assert data["comparison"]["outputs"][0]["absolute"] is None
+    assert data["before"]["ops"]["Mul"] == 1
+
+
+def test_a_later_version_may_know_more() -> None:
+    data = json.loads(report().to_json()) | {"gain": 1.3}
+    assert Report.from_json(json.dumps(data)) == report()
+
+
+def test_a_report_of_a_model() -> None:
+    loaded = onnx_io.load(model())
+    made = Report.of(summary(loaded), loaded, [Rewrite("a"), Rewrite("b"), Rewrite("b")], None, {"load": 0.1})
+    assert made.before.nodes == 5
+    assert made.before.parameters == 4
+    assert list(made.counts.items()) == [("b", 2), ("a", 1)]
+    assert made.versions["onnx"]
+
+
+def test_a_report_knows_the_size_of_what_was_saved(tmp_path: Path) -> None:
+    made = model()
+    made.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.ones((4096, 4), np.float32), "w"))
+    loaded = onnx_io.load(made)
+    plain = Report.of(summary(loaded), loaded, [], None, {})
+    for name, external in (("one.onnx", False), ("two.onnx", True)):
+        onnx_io.save(loaded, tmp_path / name, external=external)
+        size = plain.saved(tmp_path / name).after.file_bytes
+        assert size == sum(path.stat().st_size for path in tmp_path.glob(f"{name}*"))
+        again = summary(onnx_io.load(tmp_path / name))
+        assert again.file_bytes == size
+        assert again.weight_bytes == 4 * 4 * 4096
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(None, ""), (0, "0 B"), (999, "999 B"), (1_000, "1.0 KB"), (999_990, "1.0 MB"), (97_800_000, "97.8 MB")],
+)
+def test_sizes(size: int | None, text: str) -> None:
+    assert bytes_text(size) == text
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (None, "not made"),
+        (Comparison(Verdict.SKIPPED, reason="no kernel for acme.Magic"), "skipped: no kernel for acme.Magic"),
+        (Comparison(Verdict.EQUAL, (Difference("z", "INT8", 0, 0, 0, "", ok=True),), EQUAL.cases[:1]),
+         "equal: the same in every bit (seed 0, batch=1)"),
+        (DIFFERENT, "different: output 'z' has the shape [2], not [3], seed 0"),
+    ],
+)  # fmt: skip
+def test_a_comparison_in_a_sentence(found: Comparison | None, text: str) -> None:
+    assert check_text(found) == text
+
+
+def test_a_comparison_as_a_table() -> None:
+    assert printed(DIFFERENT) == (
+        "output   type  difference  relative  tolerance\n"
+        "z       FLOAT         inf       inf    2.1e-06  DIFFERENT\n"
+        "\n"
+        "verdict    different\n"
+        "           z has the shape [2], not [3], seed 0\n"
+        "tolerance  …\n"
+        "run        seed 0, normal values\n"
+    )
+
+
+FUNCTION = """
+<ir_version: 10, opset_import: ["" : 20, "local" : 1], producer_name: "somebody">
+g (float[2] x) => (float[2] z) { z = local.twice(x) }
+<domain: "local", opset_import: ["" : 20]>
+twice (a) => (b) { b = Add(a, a) }
+"""
+
+
+def test_an_inspection_counts_bodies_and_names_what_is_unknown() -> None:
+    found = Inspection.of(onnx_io.load(model()))
+    assert (found.bodies, found.unknown, found.functions) == (2, ("acme.Magic",), ())
+    assert "unknown     acme.Magic" in printed(found)
+
+
+def test_an_inspection_names_functions_and_files(tmp_path: Path) -> None:
+    found = Inspection.of(onnx_io.load(parser.parse_model(FUNCTION), inline_functions=False))
+    assert (found.functions, found.unknown, found.producer) == (("local.twice",), (), "somebody")
+    made = model()
+    made.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.ones((4096, 4), np.float32), "w"))
+    onnx_io.save(onnx_io.load(made), tmp_path / "m.onnx", external=True)
+    assert Inspection.of(onnx_io.load(tmp_path / "m.onnx")).external == (str(tmp_path / "m.onnx.data"),)
