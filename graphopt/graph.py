@@ -223,12 +223,16 @@ class Graph:
     def topological(self) -> list[int]:
         """Vertices, producers first, otherwise in the order of creation. Raises ModelError for a cycle.
 
+        Constants and the like come first, however late they were made, so that what reads them keeps its place.
         Kahn's algorithm; networkx's lexicographical sort gives the same order in four times the time.
         """
         waiting = {vertex: len(sources) for vertex, sources in self.nx.pred.items()}
-        ready = [vertex for vertex, count in waiting.items() if count == 0]
+        order = sorted(vertex for vertex, node in self.items() if node.is_internal)
+        for vertex in order:
+            for reader in self.nx.succ[vertex]:
+                waiting[reader] -= 1
+        ready = [vertex for vertex, count in waiting.items() if count == 0 and not self[vertex].is_internal]
         heapify(ready)
-        order = []
         while ready:
             vertex = heappop(ready)
             order.append(vertex)

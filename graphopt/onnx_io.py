@@ -25,7 +25,7 @@ from onnx.helper import find_min_ir_version_for
 
 from graphopt import ops, opsets, protos
 from graphopt.errors import ModelError, OutputError
-from graphopt.graph import CAPTURE, CONSTANT, INPUT, INTERNAL, Attribute, Graph, Node, Opaque, Patch, Value
+from graphopt.graph import CAPTURE, CONSTANT, INPUT, INTERNAL, Attribute, Graph, Node, Patch, Value
 from graphopt.protos import Folders
 from graphopt.tensor import Tensor
 from graphopt.types import OpaqueType, TensorType, Type
@@ -375,7 +375,7 @@ def _extra(proto: NodeProto, attrs: Mapping[str, Attribute]) -> bytes:
         extra.device_configurations.extend(proto.device_configurations)
     extra.MergeFromString(protos.unknown_fields(proto))
     if not any(map(_holds_graphs, attrs.values())) and not all(
-        _plainly_spelled(attribute, attrs[attribute.name]) for attribute in proto.attribute
+        _plainly_spelled(attribute) for attribute in proto.attribute
     ):
         extra.input.extend([""] * len(proto.input))
         extra.attribute.extend(proto.attribute)
@@ -386,13 +386,9 @@ def _holds_graphs(attribute: Attribute) -> bool:
     return isinstance(attribute, Graph) or (isinstance(attribute, tuple) and isinstance(attribute[0], Graph))
 
 
-def _plainly_spelled(proto: AttributeProto, attribute: Attribute) -> bool:
-    match attribute:
-        case Opaque():
-            return True
-        case Tensor():
-            return not proto.doc_string and proto.type == AttributeProto.TENSOR
-    return protos.attribute_to_proto(proto.name, attribute) == proto
+def _plainly_spelled(proto: AttributeProto) -> bool:
+    """Whether it says its name, type and value, and nothing else."""
+    return bool(proto.type) and len(proto.ListFields()) == 3 and not protos.unknown_fields(proto)
 
 
 def _constant_value(attrs: Mapping[str, Attribute]) -> Tensor | None:
