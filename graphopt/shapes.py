@@ -1,9 +1,9 @@
 """Shapes of outputs where sizes are symbols: what `onnx.shape_inference`, which knows only numbers, leaves open.
 
 One function per operator, in the table `SHAPES`; each returns what it can tell of the shape of each output. Names
-stand for any size, 0 included, and a claim holds wherever the node is defined. One exception, as in ONNX's own
-inference: a symbolic element of Reshape's target is taken for the size it names, though Reshape reads 0 as "copy";
-that is claimed only where the element counts agree, so that it can concern only an empty tensor.
+stand for any size, 0 included, and a claim holds wherever the node is defined. Two things are taken for undefined,
+as in ONNX's own inference: a window longer than its padded axis; and a symbolic element of Reshape's target that is 0
+(which Reshape reads as "copy"), where the element counts agree, so that it can concern only an empty tensor.
 """
 
 from __future__ import annotations
