@@ -191,7 +191,7 @@ class Equality:
         if left.function != right.function or not _params_equal(left.params, right.params, known):
             return False
         orders = [right.args]
-        if left.function in COMMUTATIVE and len(right.args) == 2:
+        if left.function.rstrip("!~") in COMMUTATIVE and len(right.args) == 2:
             orders.append(right.args[::-1])
         return any(all(self.equal(a, b, known) for a, b in zip(left.args, args, strict=True)) for args in orders)
 
@@ -311,7 +311,7 @@ def _as_term(piece: Piece) -> Term:
 
 
 def _sizes_equal(left: Sequence[Size], right: Sequence[Size], known: Context) -> bool:
-    return len(left) == len(right) and all(known.proves(eq(a, b)) for a, b in zip(left, right, strict=True))
+    return len(left) == len(right) and known.proves(conj(*(eq(a, b) for a, b in zip(left, right, strict=True))))
 
 
 def _params_equal(left: Sequence[object], right: Sequence[object], known: Context) -> bool:

@@ -189,13 +189,11 @@ def elements_agree(left: Tensor, right: Tensor, known: Context, equality: Equali
     index, binders = bind([known.simplify(s) for s in left.shape], "i")
     for _ in range(12):
         here = known.knowing(ranges(binders))
-        if not here.possible:
-            return True
         one, other = left.at(index), right.at(index)
         settled = Value((*equality.settle(one, here), *equality.settle(other, here)))
         cut = next(cuts(composites(settled), binders), None)
         if cut is None:
-            return equality.equal(one, other, here)
+            return equality.equal(one, other, here) or not here.possible
         change = substitution({cut.binder: cut.size})
         index = tuple(rebuild(i, change) for i in index)
         binders = (*(pair for pair in binders if pair[0] != cut.binder), *cut.parts)
