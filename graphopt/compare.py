@@ -30,8 +30,6 @@ from graphopt.types import DType, TensorType, Type
 Source: TypeAlias = "onnx_io.Source | onnx_io.Model"
 """A model as `onnx_io.load` takes it, or as it returns it."""
 
-WHOLE_LIMIT = 1_500_000_000
-"""Bytes of weights above which `optimize` checks each changed region instead of the whole model."""
 REFERENCE_LIMIT = 100_000_000
 """Bytes of weights above which `onnx.reference` is not tried: it is orders of magnitude slower."""
 PERTURB_LIMIT = 500_000_000

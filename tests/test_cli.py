@@ -1,0 +1,346 @@
+"""The command line, as a user types it. Most run in process; what concerns the process itself runs in one."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+from typer.testing import CliRunner, Result
+
+from graphopt.cli import COMMANDS, Progress, app
+from graphopt.report import Report
+
+
+def run(*args: object) -> Result:
+    return CliRunner().invoke(app, [str(arg) for arg in args])
+
+
+def process(*args: object, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "graphopt", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Conv + BatchNormalization + Dropout + Identity, with an open batch."""
+    made = parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        net (float[batch,3,8,8] image) => (float[batch,4,6,6] scores) {
+            a = Conv(image, w)
+            b = BatchNormalization(a, scale, shift, mean, var)
+            c = Dropout(b)
+            scores = Identity(c)
+        }
+    """)
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.normal(size=(4, 3, 3, 3)), "scale": np.arange(1, 5), "shift": np.ones(4), "mean": np.ones(4)}
+    for name, array in (weights | {"var": np.full(4, 2)}).items():
+        made.graph.initializer.append(numpy_helper.from_array(np.asarray(array, np.float32), name))
+    path = tmp_path / "net.onnx"
+    onnx.save(made, path)
+    return path
+
+
+def operators(path: Path) -> list[str]:
+    return [node.op_type for node in onnx.load(path).graph.node]
+
+
+# -- optimize ----------------------------------------------------------------------------------------------------------
+
+
+def test_optimize(model: Path, tmp_path: Path) -> None:
+    done = run("optimize", model, tmp_path / "fast.onnx")
+    assert done.exit_code == 0, done.output
+    assert done.stderr == ""
+    assert operators(tmp_path / "fast.onnx") == ["Conv"]
+    assert re.search(r"BatchNormalization +1 +0\n", done.stdout)
+    assert re.search(r"fuse_bn_into_conv +1\n", done.stdout)
+    assert "equal: " in done.stdout
+
+
+def test_optimize_may_be_left_out(model: Path, tmp_path: Path) -> None:
+    assert run(model, tmp_path / "fast.onnx").exit_code == 0
+    assert run("--quiet", model, tmp_path / "fast2.onnx").exit_code == 0
+    assert operators(tmp_path / "fast.onnx") == operators(tmp_path / "fast2.onnx") == ["Conv"]
+
+
+def test_a_model_may_be_optimized_in_place(model: Path) -> None:
+    assert run(model, model).exit_code == 0
+    assert operators(model) == ["Conv"]
+
+
+def test_quiet_says_nothing(model: Path, tmp_path: Path) -> None:
+    done = run(model, tmp_path / "fast.onnx", "--quiet")
+    assert (done.exit_code, done.output) == (0, "")
+
+
+def test_json_instead_of_a_table_and_in_a_file(model: Path, tmp_path: Path) -> None:
+    done = run(model, tmp_path / "fast.onnx", "--json", "--report", tmp_path / "report.json")
+    printed, written = Report.from_json(done.stdout), Report.from_json((tmp_path / "report.json").read_text())
+    assert printed == written
+    assert printed.before.ops["BatchNormalization"] == 1
+    assert printed.after.file_bytes == (tmp_path / "fast.onnx").stat().st_size
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        ["--skip", "fuse_bn_into_conv", "--skip", "eliminate_nop_dropout"],
+        ["--skip", "fuse_bn_into_conv,eliminate_nop_dropout"],
+        ["--skip", "fuse_bn_into_conv eliminate_nop_dropout"],
+        ["--skip", "fuse_bn_into_conv", "eliminate_nop_dropout"],
+        ["--skip=fuse_bn_into_conv", "--skip=eliminate_nop_dropout"],
+    ],
+)
+@pytest.mark.parametrize("options_first", [True, False])
+def test_rules_may_be_listed_in_any_form(model: Path, tmp_path: Path, form: list[str], options_first: bool) -> None:
+    files = [model, tmp_path / "fast.onnx"]
+    done = run(*(["optimize", *form, *files] if options_first else [*files, *form]))
+    assert done.exit_code == 0, done.output
+    assert operators(tmp_path / "fast.onnx")[:3] == ["Conv", "BatchNormalization", "Dropout"]
+
+
+def test_only_one_rule(model: Path, tmp_path: Path) -> None:
+    run(model, tmp_path / "fast.onnx", "--only", "fuse_bn_into_conv")
+    assert operators(tmp_path / "fast.onnx") == ["Conv", "Dropout", "Identity"]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        ["--input-shape", "image:2,3,8,8"],
+        ["--input-shape", "2,3,8,8"],
+        ["--input-shape", "image:[2,?,8,-1]"],
+        ["--overwrite-input-shape", "image:2,3,8,8"],
+        ["--dim", "batch=2"],
+    ],
+)
+def test_sizes_may_be_fixed(model: Path, tmp_path: Path, form: list[str]) -> None:
+    done = run(model, tmp_path / "fast.onnx", *form)
+    assert done.exit_code == 0, done.output
+    shape = onnx.load(tmp_path / "fast.onnx").graph.input[0].type.tensor_type.shape
+    assert [dim.dim_value for dim in shape.dim] == [2, 3, 8, 8]
+
+
+def test_shapes_of_several_inputs_may_follow_one_flag(tmp_path: Path) -> None:
+    path, out = tmp_path / "add.onnx", tmp_path / "out.onnx"
+    text = "g (float[A,2] x, float[B,2] y) => (float[C,2] z) { z = Add(x, y) }"
+    onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'), path)
+    assert run(path, out, "--input-shape", "x:3,2", "y:1,2").exit_code == 0
+    shapes = [value.type.tensor_type.shape for value in onnx.load(out).graph.input]
+    assert [[dim.dim_value for dim in shape.dim] for shape in shapes] == [[3, 2], [1, 2]]
+
+
+def test_the_check_may_use_given_inputs(model: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "image.npy", np.zeros((5, 3, 8, 8), np.float32))
+    done = run(model, tmp_path / "fast.onnx", "--input", f"image:{tmp_path / 'image.npy'}", "--json")
+    found = Report.from_json(done.stdout).comparison
+    assert found is not None
+    assert found.bindings == ({"batch": 5},)
+
+
+def test_the_check_may_be_left_out(model: Path, tmp_path: Path) -> None:
+    done = run(model, tmp_path / "fast.onnx", "--no-check")
+    assert done.exit_code == 0
+    assert "check    not made" in done.stdout
+
+
+def test_the_seed_is_the_checks(model: Path, tmp_path: Path) -> None:
+    found = Report.from_json(run(model, tmp_path / "fast.onnx", "--seed", 7, "--json").stdout).comparison
+    assert found is not None
+    assert found.seeds[0] == 7
+
+
+def test_weights_may_lie_beside_the_model(model: Path, tmp_path: Path) -> None:
+    assert run(model, tmp_path / "fast.onnx", "--external-data").exit_code == 0
+    assert (tmp_path / "fast.onnx.data").exists()
+    assert run("compare", model, tmp_path / "fast.onnx").exit_code == 0
+
+
+RULES = """
+from graphopt.rule import Rule, op, tensor
+x = tensor("x", "*a")
+RULES = (Rule("turn_neg_into_abs", op.Neg(op.Neg(x)), op.Abs(x), why="This is wrong."),)
+"""
+
+
+@pytest.fixture
+def wrong(tmp_path: Path) -> tuple[Path, Path]:
+    """A model, and a file with a rule that changes what it computes."""
+    path, rules = tmp_path / "neg.onnx", tmp_path / "wrong.py"
+    text = "g (float[9] x) => (float[9] z) { a = Neg(x) z = Neg(a) }"
+    onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'), path)
+    rules.write_text(RULES)
+    return path, rules
+
+
+def test_a_rule_of_ones_own(wrong: tuple[Path, Path]) -> None:
+    _, rules = wrong
+    assert "turn_neg_into_abs\n    This is wrong.\n" in run("rules", "turn_neg_into_abs", "--rules", rules).stdout
+
+
+def test_a_wrong_rule_is_found_named_and_nothing_written(wrong: tuple[Path, Path], tmp_path: Path) -> None:
+    path, rules = wrong
+    out = tmp_path / "out.onnx"
+    done = run(path, out, "--rules", rules, "--only", "turn_neg_into_abs")
+    assert done.exit_code == 3
+    assert done.stdout == ""
+    assert "turn_neg_into_abs" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not out.exists()
+
+
+# -- the other commands ------------------------------------------------------------------------------------------------
+
+
+def test_compare_agrees(model: Path) -> None:
+    done = run("compare", model, model)
+    assert done.exit_code == 0
+    assert re.search(r"scores +FLOAT +0 +0 .* ok\n", done.stdout)
+    assert "run        seed 1, wide values, batch=3\n" in done.stdout
+
+
+def test_compare_differs(model: Path, tmp_path: Path) -> None:
+    other = onnx.load(model)
+    other.graph.initializer[2].CopyFrom(numpy_helper.from_array(np.zeros(4, np.float32), "shift"))
+    onnx.save(other, tmp_path / "other.onnx")
+    done = run("compare", model, tmp_path / "other.onnx")
+    assert done.exit_code == 3
+    assert "DIFFERENT" in done.stdout
+    assert re.fullmatch(r"graphopt: error: .*net.onnx and .*other.onnx differ: output 'scores': .*\n", done.stderr)
+
+
+def test_compare_cannot_tell(tmp_path: Path) -> None:
+    text = '<ir_version: 8, opset_import: ["" : 17, "acme" : 1]> g (float[2] x) => (float[2] z) { z = acme.Magic(x) }'
+    onnx.save(parser.parse_model(text), tmp_path / "custom.onnx")
+    done = run("compare", tmp_path / "custom.onnx", tmp_path / "custom.onnx")
+    assert done.exit_code == 1
+    assert "cannot be compared: the original cannot be loaded" in done.stderr
+
+
+def test_compare_as_json(model: Path) -> None:
+    data = json.loads(run("compare", model, model, "--json", "--dim", "batch=4").stdout)
+    assert data["verdict"] == "equal"
+    assert data["cases"][0] == {"seed": 0, "binding": {"batch": 4}, "values": "normal", "overridden": []}
+
+
+def test_inspect(model: Path) -> None:
+    done = run("inspect", model)
+    assert done.exit_code == 0
+    assert "input   image  FLOAT[batch,3,8,8]\n" in done.stdout
+    assert re.search(r"BatchNormalization +1\n", done.stdout)
+    assert "weights     124 parameters in 5 initializers, 496 B\n" in done.stdout
+    data = json.loads(run("inspect", model, "--json").stdout)
+    assert data["model"]["ops"]["Conv"] == 1
+    assert data["unknown"] == []
+
+
+def test_rules_are_listed_with_algebra_and_reason() -> None:
+    text = run("rules").stdout
+    assert "fuse_bn_into_conv\n    BatchNormalization(Conv(x, w, b, …)" in text
+    assert "fold_constants\n    (a pass)\n    What depends on constants alone" in text
+
+
+def test_a_rule_in_full() -> None:
+    text = run("rules", "fuse_bn_into_conv").stdout
+    assert "    ->  Conv(" in text
+    assert "    w  a constant [M I *k]\n" in text
+    data = json.loads(run("rules", "fuse_bn_into_conv", "--json").stdout)
+    assert data["name"] == "fuse_bn_into_conv"
+
+
+def test_rules_as_json() -> None:
+    listed = json.loads(run("rules", "--json").stdout)
+    assert {"name": "fold_constants", "algebra": None} in [{k: item[k] for k in ("name", "algebra")} for item in listed]
+    assert all(item["why"] for item in listed)
+
+
+def test_the_demo_names_its_models() -> None:
+    names = run("demo", "--list").stdout.split()
+    assert "resnet50" in names
+    assert "squeezenet" in names
+
+
+@pytest.mark.slow
+def test_the_demo_optimizes_a_real_model(tmp_path: Path) -> None:
+    done = run("demo", "squeezenet", tmp_path / "out.onnx")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "out.onnx").exists()
+    assert "equal: " in done.stdout
+    assert "squeezenet" in done.stderr
+
+
+# -- the process -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("args", [["--help"], [], *[[command, "--help"] for command in COMMANDS]])
+def test_help(args: list[str]) -> None:
+    done = run(*args)
+    assert done.exit_code == 0
+    assert "Usage: graphopt" in done.stdout
+    assert "…" not in done.stdout
+
+
+def test_version() -> None:
+    done = process("--version")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r"graphopt \d+\.\d+\.\d+\n", done.stdout)
+
+
+@pytest.mark.slow
+def test_help_is_quick() -> None:
+    code = """if True:
+        import sys
+        from graphopt.cli import main
+        sys.argv[1:] = ["--help"]
+        try:
+            main()
+        finally:
+            print(*sys.modules, file=sys.stderr)
+    """
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr.split()
+    assert "graphopt.cli" in loaded
+    assert not {"onnx", "numpy", "networkx", "onnxruntime", "rich", "z3", "graphopt.graph"} & set(loaded)
+
+
+@pytest.mark.slow
+def test_a_pipe_that_closes_early_is_no_error() -> None:
+    command = f"{sys.executable} -m graphopt rules | head -1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stdout.count("\n") == 1
+    assert done.stderr == ""
+
+
+@pytest.mark.slow
+def test_a_terminal_without_greek_gets_question_marks(model: Path) -> None:
+    done = process("compare", model, model, env={"PYTHONIOENCODING": "ascii", "PATH": ""})
+    assert done.returncode == 0, done.stderr
+    assert "4?(???(16+L)" in done.stdout
+
+
+def test_a_stage_that_takes_long_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Progress, "PATIENCE", 0.05)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+
+    def shown(stage: str) -> bool:
+        with Progress(enabled=True) as progress:
+            progress(stage, 0.0)
+            time.sleep(0.15 if stage == "slow" else 0.0)
+            progress(stage, 0.5)
+            return progress.bar is not None
+
+    assert shown("slow")
+    assert not shown("quick")
+
+
+def test_no_bar_where_nobody_watches() -> None:
+    with Progress(enabled=True) as progress:
+        progress("check", 0.5)
+        assert progress.timer is None
