@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
@@ -18,28 +16,7 @@ from graphopt.graph import Graph, Value
 from graphopt.infer import fix_inputs, infer_graph, inferred
 from graphopt.types import Dim, DType, Sym, TensorType, substitute
 from tests import zoo
-
-Arrays = Mapping[str, NDArray[np.generic]]
-
-
-def parse(inputs: str, body: str, opset: int = 18) -> onnx.ModelProto:
-    """A model in ONNX text whose output is `y`; an argument may be a number or a list, which is a constant."""
-    constants: list[str] = []
-
-    def constant(match: re.Match[str]) -> str:
-        text, name = match.group(), f"c{len(constants)}"
-        kind = "float" if "." in text else "int"
-        constants.append(f"{name} = Constant<value_{kind}{'s' if '[' in text else ''}={text}>()")
-        return name
-
-    parts = re.split(r"(<[^>]*>)", body)  # attributes are left as they are
-    parts = [
-        re.sub(r"(?<=[(,])(\[[^\]]*\]|-?\d+)(?=[,)])", constant, part) if part[:1] != "<" else part for part in parts
-    ]
-    return onnx.parser.parse_model(
-        f'<ir_version: 8, opset_import: ["" : {opset}]> test ({inputs}) => (y)'
-        f" {{ {' '.join([*constants, ''.join(parts).replace(';', '')])} }}"
-    )
+from tests.text import UNDEFINED, Arrays, parse, run
 
 
 def inferred_graph(model: onnx.ModelProto) -> Graph:
@@ -197,10 +174,6 @@ def test_a_target_that_might_say_copy_is_not_believed() -> None:
 # -- what is told, against what runs -----------------------------------------------------------------------------------
 
 
-_STATE = onnxruntime.capi.onnxruntime_pybind11_state
-UNDEFINED = (_STATE.Fail, _STATE.InvalidArgument, _STATE.RuntimeException)
-
-
 def runs_agree(model: onnx.ModelProto, graph: Graph, smallest: int = 0) -> int:
     """Run the model on inputs of random sizes and compare every value; returns how many runs there were.
 
@@ -214,7 +187,7 @@ def runs_agree(model: onnx.ModelProto, graph: Graph, smallest: int = 0) -> int:
         sizes = {name: int(rng.integers(smallest, smallest + 9)) for name in sorted(names)}
         feeds = {graph.value_name(Value(v)): fed(graph, Value(v), sizes, rng) for v in graph.inputs}
         try:
-            results = run_all(model, feeds)
+            results = run(model, feeds, everything=True)
         except UNDEFINED:
             continue
         done += 1
@@ -234,20 +207,6 @@ def fed(graph: Graph, value: Value, sizes: Mapping[str, int], rng: np.random.Gen
     assert type_ is not None
     shape = [substitute(dim, dict(sizes)) for dim in shape_of(graph, value)]
     return np.asarray(rng.standard_normal([int(str(size)) for size in shape])).astype(type_.dtype.numpy)
-
-
-def run_all(model: onnx.ModelProto, feeds: Arrays) -> Arrays:
-    """Every value of the main graph, as ONNX Runtime computes it without optimizing."""
-    everything = onnx.ModelProto()
-    everything.CopyFrom(model)
-    del everything.graph.output[:]
-    names = [name for node in model.graph.node for name in node.output if name]
-    everything.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(everything.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return dict(zip(names, session.run(names, dict(feeds)), strict=True))
 
 
 def agree(graph: Graph, results: Arrays, sizes: Mapping[str, int]) -> None:
@@ -294,7 +253,7 @@ def test_what_is_told_of_real_exports_holds_when_they_run(name: str) -> None:
     open_sizes = {str(d) for v in graph.inputs for d in shape_of(graph, Value(v)) if isinstance(d, Sym)}
     for bindings in BINDINGS if open_sizes else BINDINGS[:1]:
         feeds = zoo.inputs(model, 0, bindings)
-        agree(graph, run_all(model, feeds), named(graph, feeds))
+        agree(graph, run(model, feeds, everything=True), named(graph, feeds))
     assert inferred(graph) is None, "what is told once stays"
 
 
