@@ -159,7 +159,7 @@ def _checked(
     def compared() -> Comparison:
         return compare(
             original,
-            onnx_io.to_proto(loaded),
+            loaded,
             seeds=(seed, seed + 1),
             inputs=dict(inputs) if inputs else None,
             progress=lambda done: tell("check", done),
