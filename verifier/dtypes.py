@@ -77,6 +77,8 @@ def outputs(app: App, inputs: Iterable[DType | None], to: Any = None) -> tuple[D
 def _output(app: App, position: int, bound: Mapping[str, DType], to: Any) -> DType:
     if app.op == "Cast":
         return DType(to)
+    if app.op == "CastLike":
+        return bound["T2"]
     formal = _schema(app).outputs[min(position, len(_schema(app).outputs) - 1)]
     if formal.type_str in bound:
         return bound[formal.type_str]
@@ -104,6 +106,8 @@ class Typing:
     def target(self, cast: App) -> DType:
         to = dict(cast.attrs).get("to")
         match to:
+            case None if cast.bundle is not None and f"{cast.bundle.name}.to" in self.targets:
+                return self.targets[f"{cast.bundle.name}.to"]
             case Var(name=name) if name in self.targets:
                 return self.targets[name]
             case Lit(value=int(value)):
@@ -141,7 +145,7 @@ class _NotOnTypes(Exception):
 def typings(rule: Rule) -> list[Typing]:
     """All choices of element types for which the left side is well-typed and the conditions on types hold."""
     groups = list(_groups(rule).values())
-    casts = sorted({a.name for side in rule.left for a in _cast_holes(side)})
+    casts = sorted({name for side in rule.left for name in _cast_holes(side)})
     options = [[d for d in SUPPORTED if d in allowed] for _, allowed in groups]
     found = []
     for chosen in _some(product(*options, *(SUPPORTED for _ in casts))):
@@ -166,11 +170,14 @@ def _well_typed(typing: Typing, sides: Iterable[Term]) -> bool:
         return False
 
 
-def _cast_holes(side: Term) -> Iterator[Var]:
+def _cast_holes(side: Term) -> Iterator[str]:
+    """The holes that hold the target of a cast."""
     for app in applications(side):
         to = dict(app.attrs).get("to")
         if app.op == "Cast" and isinstance(to, Var):
-            yield to
+            yield to.name
+        if app.op == "Cast" and to is None and app.bundle is not None:
+            yield f"{app.bundle.name}.to"
 
 
 class _Unified:
@@ -205,7 +212,7 @@ class _Unified:
                 name = _formal(app, position)
                 self.restrict((app.node, name), _allowed(app.op, app.domain, name.partition("#")[0]))
                 self.unify(("hole", arg.name) if isinstance(arg, Var) else (arg.node, arg.output), (app.node, name))
-        for position in range(app.outputs if app.op != "Cast" else 0):
+        for position in range(app.outputs if app.op not in ("Cast", "CastLike") else 0):
             formal = _schema(app).outputs[min(position, len(_schema(app).outputs) - 1)]
             self.unify((app.node, position), (app.node, str(formal.type_str)))
 

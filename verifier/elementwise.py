@@ -12,7 +12,7 @@ from graphopt.scalar import holds
 from graphopt.types import DType
 from graphopt.verifier.instances import Node, Undefined, real
 from graphopt.verifier.integers import TRUE, Formula, conj, disj, negate
-from graphopt.verifier.symbolic import Piece, Value, boolean, call, fold, number, select, truth
+from graphopt.verifier.symbolic import Piece, Tensor, Value, boolean, call, fold, number, select, truth
 
 Function: TypeAlias = Callable[..., Value]
 """Of the elements at one index, None for absent inputs."""
@@ -137,22 +137,25 @@ def Cast(node: Node) -> Function:
     to = node.target()
     node.attribute("saturate", 1, lambda: 1)
     node.attribute("round_mode", "up", lambda: "up")
-    return cast(node.input(0).dtype, to)
+    return cast(node.input(0), to)
 
 
-def cast(source: DType, to: DType) -> Function:
+def CastLike(node: Node) -> Function:
+    function = cast(node.input(0), node.input(1).dtype)
+    return lambda x, like: function(x)
+
+
+def cast(x: Tensor, to: DType) -> Function:
     """A cast that loses nothing leaves the number as it is; others are functions of the number.
 
     Out of range, a cast to integers wraps where it comes from integers, and is undefined where it comes from floats.
     """
-    if source == to or (holds(to, source) and DType.BOOL not in (source, to)):
-        return lambda x: x
+    if holds(to, x.values):
+        return lambda value: value
     if to is DType.BOOL:
-        return lambda x: boolean(nonzero(x))
-    if source is DType.BOOL:
-        return lambda x: boolean(truth(x))
-    kind = "float" if source.is_float and to.is_integer else "any"
-    return lambda x: call("Cast", x, params=(kind, to.name))
+        return lambda value: boolean(nonzero(value))
+    kind = "rounded" if to.is_float else "truncated" if x.dtype.is_float else "wrapped"
+    return lambda value: call("Cast", value, params=(kind, to.name))
 
 
 ELEMENTWISE: Mapping[str, Callable[[Node], Function]] = {
@@ -184,6 +187,7 @@ ELEMENTWISE: Mapping[str, Callable[[Node], Function]] = {
     "Swish": Swish,
     "Clip": Clip,
     "Cast": Cast,
+    "CastLike": CastLike,
     "Where": plain(lambda c, x, y: select(truth(c), x, y)),
     "Mod": Mod,
     "BitShift": BitShift,
@@ -209,7 +213,7 @@ ELEMENTWISE: Mapping[str, Callable[[Node], Function]] = {
     "Not": logical(negate),
 }
 
-LOGICAL = frozenset({"And", "Or", "Xor", "Not", "Where", "Cast"})
+LOGICAL = frozenset({"And", "Or", "Xor", "Not", "Where", "Cast", "CastLike"})
 """Their denotation is exact as it stands: truth values, selection, and casts."""
 
 COMPARISONS = {"Greater": ("Less", True), "GreaterOrEqual": ("LessOrEqual", True)}

@@ -25,6 +25,7 @@ from graphopt.verifier.integers import (
     conjuncts,
     divide,
     eq,
+    ge,
     inside,
     literals,
     negate,
@@ -50,6 +51,9 @@ from graphopt.verifier.symbolic import (
     Value,
     Whole,
     bind,
+    call,
+    fold,
+    integer,
     lift,
     number,
 )
@@ -251,6 +255,7 @@ class Equality:
                 term.coefficient * new.coefficient, new.factors, binders + new.binders, conj(guard, new.guard)
             )
             merged = self.signs.cancelled(merged, domain(merged, known), self)
+            merged = _counted(merged, known)
             split = _radix(merged)
             if split is not None:
                 merged = split
@@ -264,9 +269,32 @@ class Equality:
         change = substitution(mapping)
         result = number(1)
         for factor in term.factors:
-            moved = factor.rebuild(change)
-            result = result * self.signs.replaced(lift(moved).rebuild(inner.change))
+            moved = lift(factor.rebuild(change)).rebuild(inner.change)
+            result = result * self._deep(moved, inner)
         return result
+
+    def _deep(self, value: Value, known: Context) -> Value:
+        """A rebuilt factor with what is inside of it settled too."""
+        factor = _alone(value)
+        if isinstance(factor, Call) and any(t.binders or t.guard != TRUE for arg in factor.args for t in arg.terms):
+            args = [Value(tuple(self.settle(arg, known))) for arg in factor.args]
+            value = call(factor.function, *args, params=factor.params)
+            factor = _alone(value)
+        if isinstance(factor, Fold):
+            return fold(factor.monoid, [p for piece in factor.pieces for p in self._piece(piece, known)])
+        if isinstance(factor, Call) and factor.function == "Exp":
+            return self.signs.exp_of_log(factor, known)
+        return value
+
+    def _piece(self, piece: Piece, known: Context) -> Iterator[Piece]:
+        """A piece without binders that can have one value only, and without what is nowhere."""
+        inner = domain(_as_term(piece), known)
+        if FALSE in inner.facts:
+            return
+        mapping, binders, guard = _eliminated(_as_term(piece), inner)
+        body = Value(tuple(self.settle(piece.body.rebuild(substitution(mapping)), inner)))
+        kept = conj(*(part for part in conjuncts(guard) if not known.knowing(ranges(binders)).proves(part)))
+        yield Piece(binders, kept, body)
 
 
 # -- domains -------------------------------------------------------------------------------------------------------
@@ -498,6 +526,24 @@ def _eliminated(term: Term, inner: Context) -> tuple[Map, Binders, Formula]:
     mapping = _closed(mapping)
     kept = tuple((b, _then(inner_extent, mapping)) for b, inner_extent in term.binders if b not in mapping)
     return mapping, kept, at(conj(*guard), mapping)
+
+
+def _counted(term: Term, known: Context) -> Term:
+    """A binder on which nothing depends counts: Σ over k < K of a is K·a."""
+    used = frozenset(s for f in term.factors for s in f.symbols())
+    spare = [b for b, _ in term.binders if b not in used]
+    if not spare:
+        return term
+    inner = known.knowing(ranges(term.binders))
+    guard = conj(*(part for part in conjuncts(term.guard) if part == FALSE or not inner.proves(part)))
+    bound = symbols(guard).union(*(symbols(extent) for _, extent in term.binders))
+    counts = [(b, extent) for b, extent in term.binders if b in spare and b not in bound]
+    counts = [pair for pair in counts if len(integer(pair[1]).terms) == 1 and known.proves(ge(pair[1]))]
+    numbers = Value((Term(term.coefficient, term.factors),))
+    for _, extent in counts:
+        numbers = numbers * integer(extent)
+    (product_,) = numbers.terms
+    return replace(product_, binders=tuple(pair for pair in term.binders if pair not in counts), guard=guard)
 
 
 def _closed(mapping: dict[Atom, Size]) -> dict[Atom, Size]:

@@ -6,7 +6,7 @@ paths are walked. What can be a symbol stays one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import isqrt
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from graphopt import ops
 from graphopt.rule import Rule
-from graphopt.scalar import FUNCTIONS, PROPERTIES
+from graphopt.scalar import FUNCTIONS, PROPERTIES, Unknown
 from graphopt.term import SCALAR, App, Lit, Term, Var, applications, is_scalar, walk
 from graphopt.types import DType
 from graphopt.verifier import dtypes
@@ -42,15 +42,18 @@ from graphopt.verifier.integers import (
 )
 from graphopt.verifier.symbolic import (
     Index,
+    Piece,
     Read,
     Tensor,
     Value,
     boolean,
     call,
+    fold,
     guarded,
     integer,
     lift,
     number,
+    select,
     truth,
 )
 
@@ -128,6 +131,8 @@ class Z3Logic:
             if condition not in (TRUE, FALSE):
                 raise Unsupported("a choice between lists")
             return then if condition == TRUE else otherwise
+        if _is_real(then) or _is_real(otherwise):
+            return select(condition, real(then), real(otherwise))
         return choice(condition, then, otherwise)
 
 
@@ -235,9 +240,21 @@ class Instance:
                 rank = self.choices.choose(range(self.max_rank + 1))
                 shape = tuple(self._new_size(f"{var.name}{i}") for i in range(rank))
             dtype = self.typing.types.get(var.name, DType.FLOAT)
-            self.holes[var.name] = Tensor(shape, _reader(var.name, dtype), dtype)
+            self.holes[var.name] = Tensor(shape, self._reader(var.name, dtype), dtype, dtype)
         found: Tensor = self.holes[var.name]
         return found
+
+    def _reader(self, name: str, dtype: DType) -> Callable[[Index], Value]:
+        """The element at an index: a number where the conditions say that all elements are that number."""
+
+        def at(index: Index) -> Value:
+            properties = self.properties.get(name, ())
+            if "is_zero" in properties or "is_one" in properties:
+                return number(0 if "is_zero" in properties else 1)
+            read = lift(Read(name, index))
+            return boolean(Fact(read)) if dtype is DType.BOOL else read
+
+        return at
 
     def open_hole(self, part: Term | None) -> Var | None:
         """The hole for a number that a term is, where nothing is bound to it yet."""
@@ -273,14 +290,16 @@ class Instance:
             tensor = self.tensor(of)
             return {"shape": tensor.shape, "rank": tensor.rank, "dtype": tensor.dtype}[app.op]
         args = [self.scalar(arg) for arg in app.operands]
-        if app.op in ("divide", "sqrt"):
-            return _real_function(app.op, args)
+        if app.op in _REAL_FUNCTIONS and (app.op in ("divide", "sqrt") or any(map(_is_real, args))):
+            return _REAL_FUNCTIONS[app.op](*map(real, args))
         if app.op in ("div", "mod"):
             self._divisor(args[1])
         if app.op == "choose" and isinstance(args[1], tuple):
             return self._chosen(*args)
         try:
             return FUNCTIONS[app.op](LOGIC, *args)
+        except Unknown as error:
+            raise Undefined(f"{app.op}: {error}") from error
         except (TypeError, IndexError, KeyError, AttributeError, ZeroDivisionError, ValueError) as error:
             raise Unsupported(f"{app.op} of symbols: {error}") from error
 
@@ -356,22 +375,26 @@ class Instance:
             types = dtypes.outputs(app, inputs, self.typing.target(app) if app.op == "Cast" else None)
         except Mistyped as error:
             raise Undefined(str(error)) from error
-        return tuple(replace(tensor, dtype=d) for tensor, d in zip(found, types, strict=False))
+        return tuple(
+            replace(t, dtype=d, values=d if t.values is DType.UNDEFINED else t.values)
+            for t, d in zip(found, types, strict=False)
+        )
 
     def hole_tensors(self) -> list[Tensor]:
         return [value for value in self.holes.values() if isinstance(value, Tensor)]
 
 
-def _reader(name: str, dtype: DType) -> Callable[[Index], Value]:
-    if dtype is DType.BOOL:
-        return lambda index: boolean(Fact(lift(Read(name, index))))
-    return lambda index: lift(Read(name, index))
+def _is_real(value: Any) -> bool:
+    return isinstance(value, Value | float | Fraction)
 
 
-def _real_function(name: str, args: list[Any]) -> Any:
-    if any(isinstance(arg, tuple) for arg in args):
-        raise Unsupported(f"{name} of lists")
-    return real(args[0]) / real(args[1]) if name == "divide" else call("Sqrt", real(args[0]))
+_REAL_FUNCTIONS: Mapping[str, Callable[..., Value]] = {
+    "divide": lambda a, b: a / b,
+    "sqrt": lambda a: call("Sqrt", a),
+    "larger": lambda a, b: fold("max", [Piece((), TRUE, a), Piece((), TRUE, b)]),
+    "smaller": lambda a, b: fold("min", [Piece((), TRUE, a), Piece((), TRUE, b)]),
+}
+"""The scalar functions on real numbers; the others compute with operators that values have too."""
 
 
 def _as_tensor(value: Any) -> Tensor:
@@ -564,10 +587,10 @@ class Node:
 
 
 def subsets(rank: int) -> list[tuple[int, ...]]:
-    """Lists of axes: each set in one order, counted from the start, from the end, and both."""
+    """Lists of axes: each set in one order, counted from the start and from the end, a few out of order."""
     sets = [tuple(i for i in range(rank) if mask >> i & 1) for mask in range(1 << rank)]
     from_end = [tuple(i - rank for i in axes) for axes in sets if axes]
-    mixed = [(*axes[:1], *(i - rank for i in axes[1:]))[::-1] for axes in sets if len(axes) > 1]
+    mixed = [(axes[1] - rank, axes[0]) for axes in sets if len(axes) == 2][:2]
     return sets + from_end + mixed
 
 

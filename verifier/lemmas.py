@@ -56,19 +56,25 @@ def exp(x: Value) -> Value | None:
 
 
 def log(x: Value) -> Value | None:
-    """log(1) = 0; log of a product of exp(a) and 1/exp(a) is the sum of the a."""
+    """log(1) = 0, log(exp(a)·b) = a + log(b), log(1/a) = -log(a): both sides are real for the same arguments."""
     if len(x.terms) != 1:
         return None
     (term,) = x.terms
-    if term.coefficient != 1 or term.binders:
+    if term.binders:
         return None
-    total = ZERO
+    total, rest = ZERO, number(term.coefficient)
     for factor in term.factors:
-        sign, inner = (-1, _one(factor.args[0])) if isinstance(factor, Call) and _is(factor, "Inverse") else (1, factor)
-        if not isinstance(inner, Call) or inner.function != "Exp":
-            return None
-        total = total + sign * inner.args[0]
-    return total
+        inner = _one(factor.args[0]) if isinstance(factor, Call) and factor.function == "Inverse" else factor
+        if isinstance(inner, Call) and inner.function == "Exp":
+            total = total + (inner.args[0] if inner is factor else -inner.args[0])
+        else:
+            rest = rest * lift(factor)
+    alone = _one(rest)
+    if isinstance(alone, Call) and alone.function == "Inverse":
+        return total - call("Log", alone.args[0])
+    if not total.terms:
+        return ZERO if rest.constant == 1 else None
+    return total + call("Log", rest)
 
 
 def sqrt(x: Value) -> Value | None:
@@ -149,6 +155,7 @@ def not_zero(x: Value) -> Value | None:
     """Of a number it is known; a factor that is a number does not matter."""
     if x.constant is not None:
         return number(int(x.constant != 0))
+    x = _ordered(x)
     return _scaled("NotZero", x, abs(x.terms[0].coefficient) if not _negative(x) else x.terms[0].coefficient)
 
 
@@ -157,6 +164,16 @@ def positive(x: Value) -> Value | None:
     if x.constant is not None:
         return number(int(x.constant > 0))
     return number(1) if _is(_one(x), "Exp") else _scaled("Positive", x, abs(x.terms[0].coefficient))
+
+
+def sign(x: Value) -> Value | None:
+    """sign(0) = 0, sign(-a) = -sign(a), sign(sign(a)) = sign(a)."""
+    return x if _is(_one(x), "Sign") else odd("Sign")(x)
+
+
+def _ordered(x: Value) -> Value:
+    """The terms in one order, so that equal conditions are equal objects."""
+    return Value(tuple(sorted(x.terms, key=str)))
 
 
 def _scaled(function: str, x: Value, factor: Fraction) -> Value | None:
@@ -172,7 +189,43 @@ LEMMAS: Mapping[str, Lemma] = {
     "NotZero": not_zero,
     "Positive": positive,
     **dict.fromkeys(("Floor", "Ceil", "Round"), whole),
-    **{f: odd(f) for f in ("Erf", "Tanh", "Sin", "Tan", "Asin", "Atan", "Sinh", "Asinh", "Atanh", "Sign")},
+    "Sign": sign,
+    **{f: odd(f) for f in ("Erf", "Tanh", "Sin", "Tan", "Asin", "Atan", "Sinh", "Asinh", "Atanh")},
     "Cos": even("Cos", 1),
     "Cosh": even("Cosh", 1),
 }
+
+
+# -- the exact model -----------------------------------------------------------------------------------------------
+
+
+def neutral(second: int) -> Lemma:
+    """f(a, second) is a, bit for bit."""
+    return lambda a, b: a if b.constant == second else None
+
+
+def idempotent(function: str) -> Lemma:
+    """f(f(a)) is f(a)."""
+    return lambda a: a if _is(_one(a), f"{function}!") else None
+
+
+def involution(function: str) -> Lemma:
+    """f(f(a)) is a."""
+
+    def lemma(a: Value) -> Value | None:
+        inner = _one(a)
+        return inner.args[0] if isinstance(inner, Call) and inner.function == f"{function}!" else None
+
+    return lemma
+
+
+EXACT_LEMMAS: Mapping[str, Lemma] = {
+    "Mul!": lambda a, b: a if b.constant == 1 else b if a.constant == 1 else None,
+    "Div!": neutral(1),
+    "Sub!": neutral(0),
+    "Pow!": neutral(1),
+    **{f"{f}!": idempotent(f) for f in ("Relu", "Abs", "Floor", "Ceil", "Round", "Sign")},
+    **{f"{f}!": involution(f) for f in ("Neg", "BitwiseNot")},
+    **{f"{f}!": (lambda *args: args[0] if len(set(args)) == 1 else None) for f in ("Max", "Min")},
+}
+"""What holds bit for bit, for every element type: x + 0 is not x where x is -0."""

@@ -34,6 +34,8 @@ from graphopt.verifier.integers import (
 from graphopt.verifier.signs import Signs
 from graphopt.verifier.symbolic import Tensor, Value, bind
 
+MANY = 300
+"""With more choices of element types than this, all but one are tried on scalars only."""
 SOLVER = f"z3 {z3.get_version_string()}"
 
 
@@ -51,12 +53,12 @@ class Outcome:
 
 
 def prove(rule: Rule, *, timeout: float = 5.0) -> Proof:
-    """The proof of a rule, or the verdict that there is none. Deterministic but for the time that a machine takes."""
+    """The proof of a rule, or the verdict that there is none; `timeout` in seconds of processor time."""
     forget()
-    start = time.perf_counter()
+    start = time.process_time()
     verdict, model, outcome = _verdict(rule, start, timeout)
     ranks = f"{min(outcome.ranks)}–{max(outcome.ranks)}" if outcome.ranks else ""
-    seconds = round(time.perf_counter() - start, 3)
+    seconds = round(time.process_time() - start, 3)
     return Proof(rule.name, rule.digest, verdict, model, ranks, outcome.cases, seconds, SOLVER, "", outcome.failure)
 
 
@@ -72,7 +74,7 @@ def _verdict(rule: Rule, start: float, timeout: float) -> tuple[Verdict, Model |
         return Verdict.UNKNOWN, None, Outcome(failure=wrong, wrong=True)
     outcome = Outcome()
     for model in (Model.EXACT, Model.REAL):
-        effort = Effort(deadline=lambda: time.perf_counter() - start > timeout)
+        effort = Effort(deadline=lambda: time.process_time() - start > timeout)
         outcome = _try(rule, model is Model.EXACT, choices, effort)
         if not outcome.failure:
             return (Verdict.PROVED if outcome.reached else Verdict.VACUOUS), model, outcome
@@ -109,7 +111,7 @@ def instances(rule: Rule, exact: bool, typings: Sequence[Typing], effort: Effort
     others = [t for t in typings if t is not first[0]] if dtypes.is_sensitive(rule) else []
     if not exact:
         others = [t for t in others if all(d.is_float for d in t.types.values())]
-    for bound, chosen in ((MAX_RANK, first), (1, others)):
+    for bound, chosen in ((MAX_RANK, first), (1 if len(others) < MANY else 0, others)):
         for typing in chosen:
             choices = Choices()
             for _ in choices.paths():

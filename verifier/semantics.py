@@ -8,10 +8,12 @@ by operator against `onnx.reference`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from itertools import permutations
 from typing import Any, TypeAlias
 
+from graphopt.scalar import holds
 from graphopt.verifier.elementwise import ELEMENTWISE, EXACT, LOGICAL
 from graphopt.verifier.instances import MAX_RANK, Node, Undefined, Unsupported, subsets
 from graphopt.verifier.integers import (
@@ -62,6 +64,12 @@ def denote(node: Node) -> tuple[Tensor, ...]:
         raise Unsupported(f"no denotation of {node.app.domain or ''}{'.' if node.app.domain else ''}{node.op}")
     found = OPERATORS[node.op](node)
     outputs = found if isinstance(found, tuple) else (found,)
+    if node.op in KEEPS:
+        outputs = tuple(replace(output, values=node.input(0).values) for output in outputs)
+    if node.op in ("Cast", "CastLike") and holds(
+        node.target() if node.op == "Cast" else node.input(1).dtype, node.input(0).values
+    ):
+        outputs = tuple(replace(output, values=node.input(0).values) for output in outputs)
     if node.op not in MOVES and node.is_exact:
         outputs = tuple(_opaque(node, position, output) for position, output in enumerate(outputs))
     return outputs
@@ -246,6 +254,8 @@ def Conv(node: Node) -> Tensor:
     """
     x, w, b = node.input(0), node.input(1), node.optional(2)
     space = _space(node, x)
+    for size in w.shape[:2]:
+        node.require(ge(size, 1), "there are filters, and channels to filter")
     if w.rank != x.rank or (b is not None and b.rank != 1):
         raise Undefined("Conv: ranks")
     (N, C), (M, Cg), kernel = x.shape[:2], w.shape[:2], w.shape[2:]
@@ -296,6 +306,8 @@ def ConvTranspose(node: Node) -> Tensor:
     """Y[n, m, y] = B[m] + Σ over c, k, i with i·strides + k·dilations - pads = y of X[n, c, i] · W[c, m', k]."""
     x, w, b = node.input(0), node.input(1), node.optional(2)
     space = _space(node, x)
+    for size in w.shape[:2]:
+        node.require(ge(size, 1), "there are filters, and channels to filter")
     if w.rank != x.rank or (b is not None and b.rank != 1):
         raise Undefined("ConvTranspose: ranks")
     (N, C), (D, Mg), kernel = x.shape[:2], w.shape[:2], w.shape[2:]
@@ -502,20 +514,25 @@ def _exp_sum(x: Tensor, axis: int, index: Index) -> Value:
 
 
 def BatchNormalization(node: Node) -> Tensor:
-    """(x - mean) / √(var + epsilon) · scale + B, per channel; inference only."""
+    """(x - mean) / √(var + epsilon) · scale + B, per channel; in training, mean and variance are those of the batch."""
     x, *parameters = (node.input(i) for i in range(5))
     epsilon = node.real("epsilon", 1e-5)
     node.real("momentum", 0.9)
-    if node.flag("training_mode") or node.app.outputs > 1:
-        raise Unsupported("BatchNormalization that trains")
+    training = node.flag("training_mode")
+    if node.app.outputs > 1:
+        raise Unsupported("the running statistics of BatchNormalization")
     if x.rank < 1 or any(p.rank != 1 for p in parameters):
         raise Undefined("BatchNormalization: ranks")
     channels = x.shape[1] if x.rank > 1 else 1
     for p in parameters:
         node.require(eq(p.shape[0], channels), "not one number per channel")
 
+    batch = tuple(axis for axis in range(x.rank) if axis != 1)
+
     def at(index: Index) -> Value:
         c = index[1] if x.rank > 1 else 0
+        if training:
+            return standardized(x, batch, index, epsilon) * parameters[0].at((c,)) + parameters[1].at((c,))
         scale, shift, average, variance = (p.at((c,)) for p in parameters)
         return (x.at(index) - average) / call("Sqrt", variance + epsilon) * scale + shift
 
@@ -1121,11 +1138,56 @@ def Size_(node: Node) -> Tensor:
 def Dropout(node: Node) -> tuple[Tensor, ...]:
     """At inference nothing is dropped."""
     x = node.input(0)
-    if node.has(2):
-        raise Unsupported("Dropout in training")
+    if node.has(2) and node.input(2).at((0,) * node.input(2).rank).terms:
+        raise Unsupported("Dropout that may be in training")
     node.attribute("seed", None, lambda: None)
     mask = Tensor(x.shape, lambda _: boolean(TRUE))
     return (x, mask)[: node.app.outputs]
+
+
+def ArgMax(node: Node) -> Tensor:
+    """Where along an axis the greatest (least) element is: a function of what lies along the axis."""
+    x = node.input(0)
+    axis = node.axis("axis", x.rank, 0)
+    keep, last = node.flag("keepdims", 1), node.flag("select_last_index")
+    shape = tuple(1 if i == axis else s for i, s in enumerate(x.shape) if keep or i != axis)
+    node.require(ge(x.shape[axis], 1), "the axis is not empty")
+
+    def at(index: Index) -> Value:
+        rest = index[axis + 1 :] if keep else index[axis:]
+        along = Tensor((x.shape[axis],), lambda k: x.at((*index[:axis], *k, *rest))).whole()
+        return lift(Element(node.op, (last,), (along,), ()))
+
+    return Tensor(shape, at)
+
+
+def Einsum(node: Node) -> Tensor:
+    """Σ over the letters that are not in the result, of the product of the operands; no ellipsis."""
+    equation = node.text("equation", "", (str(node.attribute("equation", "", lambda: "")),)).replace(" ", "")
+    left, arrow, result = equation.partition("->")
+    if not arrow or "." in equation or not left.replace(",", "").isalpha():
+        raise Unsupported(f"Einsum of {equation}")
+    terms = left.split(",")
+    operands = [node.input(i) for i in range(node.count)]
+    sizes: dict[str, Size] = {}
+    if len(terms) != len(operands) or any(len(t) != o.rank for t, o in zip(terms, operands, strict=False)):
+        raise Undefined("Einsum: an operand of another rank")
+    for letters, operand in zip(terms, operands, strict=True):
+        for letter, size in zip(letters, operand.shape, strict=True):
+            if letter in sizes and not node.instance.known.proves(eq(size, sizes[letter])):
+                raise Unsupported("Einsum that broadcasts")
+            sizes[letter] = size
+    summed = [letter for letter in sizes if letter not in result]
+
+    def at(index: Index) -> Value:
+        def term(k: Index) -> Value:
+            where = dict(zip((*result, *summed), (*index, *k), strict=True))
+            factors = (o.at(tuple(where[letter] for letter in t)) for t, o in zip(terms, operands, strict=True))
+            return reduce(lambda a, b: a * b, factors)
+
+        return total(tuple(sizes[letter] for letter in summed), term)
+
+    return Tensor(tuple(sizes[letter] for letter in result), at)
 
 
 # -- the table -----------------------------------------------------------------------------------------------------
@@ -1156,6 +1218,10 @@ MOVES: Mapping[str, Denotation] = {
 }
 """Operators whose denotation is exact: they move data, or compute each element by one function that is named."""
 
+KEEPS = frozenset({"Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Split", "Slice", "Gather"})
+KEEPS |= {"Expand", "Tile", "DepthToSpace", "SpaceToDepth"}
+"""Operators whose elements are elements of their first input."""
+
 OPERATORS: Mapping[str, Denotation] = {
     **MOVES,
     "MatMul": MatMul,
@@ -1169,6 +1235,9 @@ OPERATORS: Mapping[str, Denotation] = {
     "GlobalAveragePool": global_pool(mean),
     **{name: reduction(combine) for name, combine in REDUCTIONS.items()},
     "CumSum": CumSum,
+    "ArgMax": ArgMax,
+    "ArgMin": ArgMax,
+    "Einsum": Einsum,
     "Softmax": Softmax,
     "LogSoftmax": LogSoftmax,
     "BatchNormalization": BatchNormalization,

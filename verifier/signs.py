@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from graphopt.verifier.integers import Context, eq, ge, negate
-from graphopt.verifier.symbolic import ZERO, Call, Factor, Number, Read, Term, Value, lift, number
+from graphopt.verifier.integers import Context, Formula, conj, eq, ge, negate, rebuild_formula, substitution
+from graphopt.verifier.symbolic import Call, Factor, Number, Read, Term, Value, lift
 
 
 class Equal(Protocol):
@@ -20,21 +20,13 @@ class Signs:
 
     properties: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
-    def replaced(self, value: Value) -> Value:
-        """A value in which elements of constants that are all 0 or all 1 are that."""
-        if not self.properties:
-            return value
-        total = ZERO
-        for term in value.terms:
-            result = Value((replace(term, factors=()),))
-            for factor in term.factors:
-                result = result * self._element(factor)
-            total = total + result
-        return total
-
-    def _element(self, factor: Factor) -> Value:
-        known = self.properties.get(factor.tensor, ()) if isinstance(factor, Read) else ()
-        return number(0) if "is_zero" in known else number(1) if "is_one" in known else lift(factor)
+    def exp_of_log(self, factor: Call, known: Context) -> Value:
+        """exp(log(a)) is a where a is positive."""
+        inner = _single(factor.args[0])
+        plain = len(factor.args[0].terms) == 1 and factor.args[0].terms[0].coefficient == 1
+        if plain and isinstance(inner, Call) and inner.function == "Log" and self.all_positive(inner.args[0], known):
+            return inner.args[0]
+        return lift(factor)
 
     def positive(self, factor: Factor, known: Context) -> bool:
         match factor:
@@ -70,10 +62,7 @@ class Signs:
         """No term is negative and one without conditions is positive."""
         if not all(t.coefficient > 0 and all(self.not_negative(f, known) for f in t.factors) for t in value.terms):
             return False
-        return any(
-            not t.binders and known.proves(t.guard) and all(self.positive(f, known) for f in t.factors)
-            for t in value.terms
-        )
+        return any(known.proves(_somewhere(t)) and all(self.positive(f, known) for f in t.factors) for t in value.terms)
 
     def cancelled(self, term: Term, known: Context, equality: Equal) -> Term:
         """a·(1/a) is 1 where a is not zero, √a·√a is a where a is not negative."""
@@ -95,3 +84,9 @@ class Signs:
 
 def _single(value: Value) -> Factor | None:
     return value.terms[0].factors[0] if len(value.terms) == 1 and len(value.terms[0].factors) == 1 else None
+
+
+def _somewhere(term: Term) -> Formula:
+    """Says that a term has something to add up: at 0."""
+    change = substitution({binder: 0 for binder, _ in term.binders})
+    return conj(rebuild_formula(term.guard, change), *(ge(extent, 1) for _, extent in term.binders))

@@ -473,9 +473,11 @@ def call(function: str, *args: Operand, params: tuple[Any, ...] = ()) -> Value:
 
 
 def _call(function: str, values: tuple[Value, ...], params: tuple[Any, ...]) -> Value:
-    from graphopt.verifier.lemmas import LEMMAS
+    from graphopt.verifier.lemmas import EXACT_LEMMAS, LEMMAS
 
     known = LEMMAS[function](*values) if function in LEMMAS else None
+    if function.endswith("!"):
+        known = EXACT_LEMMAS[function](*values) if function in EXACT_LEMMAS else None
     return lift(Call(function, tuple(map(_own_names, values)), params)) if known is None else known
 
 
@@ -533,6 +535,8 @@ class Tensor:
     shape: tuple[Size, ...]
     at: Callable[[Index], Value]
     dtype: DType = DType.UNDEFINED
+    values: DType = DType.UNDEFINED
+    """A type that holds all its elements, narrower than its own after a cast that loses nothing."""
 
     @property
     def rank(self) -> int:
