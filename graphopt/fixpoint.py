@@ -76,16 +76,21 @@ class _Engine:
         by_op = self._usable(graph)
         for _ in range(ROUNDS):
             before = len(self.steps)
-            for pass_ in self.passes:
-                for patch in pass_.run(graph):
-                    self._apply(pass_.name, graph, patch, is_rule=False)
+            self._pass(graph, late=False)
             self._rewrite(graph, by_op)
+            self._pass(graph, late=True)
             for _, node in list(graph.nodes()):
                 for body in node.bodies:
                     self.run(body)
             if len(self.steps) == before:
                 return
         raise AssertionError(f"simplification did not settle in {ROUNDS} rounds: {self.steps[-1].name}")
+
+    def _pass(self, graph: Graph, *, late: bool) -> None:
+        for pass_ in self.passes:
+            if pass_.late == late:
+                for patch in pass_.run(graph):
+                    self._apply(pass_.name, graph, patch, is_rule=False)
 
     def _usable(self, graph: Graph) -> Mapping[str, list[Rule]]:
         """The rules that the graph's opset can express, by the operators that their left sides end in."""

@@ -22,7 +22,7 @@ from graphopt.rule import Rule
 from graphopt.scalar import FACTS, FUNCTIONS, PROPERTIES, PYTHON, Unknown, has_property
 from graphopt.tensor import Tensor, same_values
 from graphopt.term import SCALAR, App, Lit, Term, Var
-from graphopt.types import Dim, Shape, TensorType
+from graphopt.types import Dim, DType, Shape, TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,13 +310,27 @@ def _match_tensor(graph: Graph, hole: Var, value: Value, state: _State) -> _Stat
 
 
 def _match_const(graph: Graph, node: Node, hole: Var, value: Value | None, state: _State) -> _State | None:
-    tensor = graph.constant(value)
+    tensor = known_tensor(graph, value)
     if tensor is None and not (value is None and hole.default is not None):
         return None
     other = _other_operand(graph, node, value) if value is not None else None
     broadcasts = node.op in ops.ELEMENTWISE_BINARY and node.domain == ""
     pending = _Constant(hole, value, tensor, other, broadcasts)
     return _State(state.holes, state.axes, state.terms, (*state.pending, pending))
+
+
+def known_tensor(graph: Graph, value: Value | None) -> Tensor | None:
+    """A constant, or what a ConstantOfShape of constants makes: as good as one, and made only when it is needed."""
+    tensor = graph.constant(value)
+    node = None if value is None else graph[value.vertex]
+    if tensor is not None or node is None or node.op != "ConstantOfShape" or node.version == 0:
+        return tensor
+    filling, shape = node.attrs.get("value"), graph.constant(node.inputs[0])
+    sizes = None if shape is None else shape.ints()
+    if sizes is None:
+        return None
+    one = filling.numpy().reshape(()) if isinstance(filling, Tensor) else np.zeros((), np.float32)
+    return Tensor(DType.of(one.dtype), sizes, lambda: np.broadcast_to(one, sizes))
 
 
 def _other_operand(graph: Graph, node: Node, value: Value) -> Shape | None:

@@ -36,6 +36,8 @@ class Pass:
     why: str
     exact: bool = True
     """Whether the model computes bit for bit what it did."""
+    late: bool = False
+    """Runs after the rules: it makes values read more than once, which keeps rules from folding into them."""
 
 
 # -- dead code ---------------------------------------------------------------------------------------------------------
@@ -306,8 +308,13 @@ PASSES = (
     Pass("fold_constants", fold_constants, "What depends on constants alone is computed once, not at every run."),
     Pass("infer_types", infer_types, "A shape that became known is needed by other rewrites."),
     Pass("fold_shapes", fold_shapes, "Arithmetic on sizes costs a kernel launch for a few bytes; most of it is known."),
-    Pass("merge_duplicate_initializers", merge_duplicate_initializers, "Equal weights are stored once."),
-    Pass("merge_common_subexpressions", merge_common_subexpressions, "What is computed twice is computed once."),
+    Pass("merge_duplicate_initializers", merge_duplicate_initializers, "Equal weights are stored once.", late=True),
+    Pass(
+        "merge_common_subexpressions",
+        merge_common_subexpressions,
+        "What is computed twice is computed once.",
+        late=True,
+    ),
 )
 """The passes that every run uses, in their order."""
 

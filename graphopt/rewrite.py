@@ -20,7 +20,7 @@ from graphopt.edit import constant_node, replace_values
 from graphopt.evaluate import evaluate as compute
 from graphopt.graph import Attribute, Graph, Node, Patch, Value
 from graphopt.infer import infer_node
-from graphopt.match import Absent, Known, Match, evaluate
+from graphopt.match import Absent, Known, Match, evaluate, known_tensor
 from graphopt.rule import Rule
 from graphopt.scalar import Unknown
 from graphopt.tensor import Tensor
@@ -247,7 +247,7 @@ class _Builder:
         """What is known of a value that is constant, None for any other."""
         if built is None or isinstance(built, _Folded):
             return built
-        tensor = self.draft.constant(built)
+        tensor = known_tensor(self.draft, built)
         return None if tensor is None else _Folded(tensor.numpy(), tensor.dtype, self.draft.value_name(built))
 
     def _folded(self, app: App, operands: list[Built]) -> _Folded:
