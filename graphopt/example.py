@@ -205,6 +205,11 @@ class _Types:
             place = self._root(place)
             self._allowed[place] = self._allowed.get(place, frozenset(DType)) & frozenset(allowed)
 
+    def prefer(self, place: Place, dtype: DType) -> None:
+        """Choose this one, if it is possible."""
+        if dtype in self._allowed.get(self._root(place), ()):
+            self.restrict(place, {dtype})
+
     def of(self, place: Place, rng: random.Random | None = None) -> DType:
         """The element type of a place; chosen, and from then on fixed, where several are possible."""
         allowed = self._allowed.get(self._root(place), frozenset((DType.FLOAT,)))
@@ -336,11 +341,11 @@ class _Draft:
             if isinstance(arg, Var) and is_scalar(arg):
                 self._fill(context, schema.inputs[min(position, len(schema.inputs) - 1)].name, arg)
         self._hints(app, schema, inputs)
-        if (app.op in _CONVS and not _channels_fit(context)) or (app.op in _WINDOWS and not _windows_fit(context)):
-            raise _Misfit("channels and groups do not agree, or the kernel does not fit")
+        if app.op in _WINDOWS:
+            self.types.prefer((app.node, 0), DType.FLOAT)
         self._infer(context)
-        if app.op == "Gemm" and len(inputs) > 2 and not _broadcasts(inputs[2], self.shapes[app]):
-            raise _Misfit("the third operand of Gemm does not broadcast to the result")
+        if app.op in _DEFINED and not _DEFINED[app.op](context):
+            raise _Misfit(f"{app.op} is not defined for these sizes, though its shape can be inferred")
 
     def _attribute(self, context: _Context, name: str, value: Term) -> Any:
         if isinstance(value, Var):
@@ -527,7 +532,8 @@ class _Context:
 
 
 _CONVS = ("Conv", "ConvTranspose")
-_WINDOWS = ("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool")
+_WINDOWS = (*_CONVS, "MaxPool", "AveragePool", "LpPool")
+"""Run in FLOAT: ORT has kernels for little else, and `onnx.reference` is slow, and errs on grouped ConvTranspose."""
 _ORDER = {"axis": -2, "group": -1, "kernel_shape": -1, "num_outputs": 1, "pads": 2}
 
 
@@ -612,10 +618,28 @@ def _channels_fit(context: _Context) -> bool:
     return context.shape[1] == channels and weights[0] % group == 0 and bias in (None, (outputs,))
 
 
-def _broadcasts(shape: Shape | None, target: Shape | None) -> bool:
+def _third_broadcasts(context: _Context) -> bool:
+    """Whether Gemm's third operand broadcasts to the result."""
+    shape, target = context.inputs[2] if len(context.inputs) > 2 else (), context.draft.shapes[context.app]
     if shape is None or target is None or len(shape) > len(target):
         return False
     return all(a in (1, b) for a, b in zip(reversed(shape), reversed(target), strict=False))
+
+
+def _blocks_divide(context: _Context) -> bool:
+    block = context.attrs["blocksize"]
+    if context.app.op == "DepthToSpace":
+        return bool(context.shape[1] % block**2 == 0)
+    return all(size % block == 0 for size in context.shape[2:])
+
+
+_DEFINED: Mapping[str, Callable[[_Context], bool]] = {
+    **dict.fromkeys(_WINDOWS, _windows_fit),
+    **dict.fromkeys(_CONVS, lambda context: _channels_fit(context) and _windows_fit(context)),
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _blocks_divide),
+    "Gemm": _third_broadcasts,
+}
+"""What the inference of shapes lets pass, though the operator is not defined for it."""
 
 
 def _kernel(context: _Context) -> Shape:

@@ -204,16 +204,23 @@ def text_or_bytes(raw: bytes) -> str | bytes:
 
 HEAVY = 1000
 WEIGHT: Mapping[str, int] = {
-    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "Attention", "LSTM", "GRU", "RNN"), HEAVY),
+    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul", "Attention", "LSTM", "GRU", "RNN"), HEAVY),
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), 20),
     **dict.fromkeys(("LayerNormalization", "RMSNormalization", "InstanceNormalization", "BatchNormalization"), 150),
+    **{f"Reduce{kind}": 130 for kind in REDUCTIONS},
     "Identity": 10,
     "Cast": 60,
+    "Not": 90,
+    "Relu": 90,
+    "Clip": 95,
+    "LeakyRelu": 95,
     "Transpose": 95,
     "Sub": 102,
     "Div": 104,
-    "Pow": 110,
     "Sum": 105,
+    "Pow": 210,  # more than the two simple operators that it may stand for
+    "Swish": 350,  # runtimes have no kernel for it, and fuse the three operators that it stands for
+    "Einsum": 2 * HEAVY,
 }
 """The strict measure that makes simplification end (not a cost: that is measured). A simplifying rewrite must make
 the sum over the nodes smaller; an operator not listed weighs 100. Of two forms of one thing, the one that rules are
