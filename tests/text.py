@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
-import numpy as np
 import onnx
 import onnxruntime
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from graphopt.graph import Graph, Value
 from graphopt.tensor import Tensor
 
-Arrays = Mapping[str, NDArray[np.generic]]
+Arrays = Mapping[str, NDArray[Any]]
 
 _STATE = onnxruntime.capi.onnxruntime_pybind11_state
 UNDEFINED = (_STATE.Fail, _STATE.InvalidArgument, _STATE.RuntimeException)

@@ -1,0 +1,570 @@
+"""Passes: what goes, what stays, and that the model computes what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from graphopt import onnx_io
+from graphopt.fold import reshape_target
+from graphopt.graph import Graph, Patch
+from graphopt.infer import infer_graph
+from graphopt.passes import EXTRA_PASSES, PASSES, Pass
+from graphopt.types import Dim, Sym
+from tests import zoo
+from tests.text import UNDEFINED, Arrays, parse, printed, run
+
+ALL = {pass_.name: pass_ for pass_ in (*PASSES, *EXTRA_PASSES)}
+N, S = Sym.of("N"), Sym.of("S")
+LARGE = 50
+"""Nodes above which a graph is looked at after every pass only."""
+
+
+def applied(graph: Graph, passes: Sequence[Pass], done: list[tuple[Graph, Patch]]) -> None:
+    """Apply passes until nothing changes, in bodies too, looking at a graph that is not large after every patch."""
+    for _ in range(10):
+        before = len(done)
+        for pass_ in passes:
+            for patch in pass_.run(graph):
+                graph.apply(patch)
+                done.append((graph, patch))
+                if len(graph) <= LARGE:
+                    graph.check()
+        graph.check()
+        for _, node in list(graph.nodes()):
+            for body in node.bodies:
+                applied(body, passes, done)
+        if len(done) == before:
+            return
+    raise AssertionError("the passes do not come to rest")
+
+
+def optimized(model: onnx.ModelProto, *names: str) -> onnx_io.Model:
+    """The model after the passes of these names (all by default), having seen that they can be undone."""
+    loaded = onnx_io.load(model)
+    infer_graph(loaded.graph)
+    before, nodes = printed(loaded.graph), dict(loaded.graph.items())
+    done: list[tuple[Graph, Patch]] = []
+    applied(loaded.graph, [ALL[name] for name in names] or PASSES, done)
+    for graph, patch in reversed(done):
+        graph.apply(patch.inverse)
+        if len(graph) <= LARGE:
+            graph.check()
+    loaded.graph.check()
+    assert (printed(loaded.graph), dict(loaded.graph.items())) == (before, nodes), "undone is as it was"
+    for graph, patch in done:
+        graph.apply(patch)
+    return loaded
+
+
+def after(model: onnx.ModelProto, *names: str) -> list[str]:
+    return printed(optimized(model, *names).graph)
+
+
+# -- fold_constants ----------------------------------------------------------------------------------------------------
+
+
+def test_what_depends_on_constants_alone_is_computed() -> None:
+    model = parse("float[2] x", "a = Add([1.0,2.0],[3.0,4.0]); b = Neg(a); y = Mul(x,b)")
+    assert after(model, "fold_constants") == ["y = Mul(x, [-4.0, -6.0])", "return y"]
+
+
+def test_a_folded_value_keeps_its_name() -> None:
+    model = parse("float[2] x", "a = Add([1.0,2.0],[3.0,4.0]); y = Mul(x,a)")
+    graph = optimized(model, "fold_constants").graph
+    assert sorted(name for _, node in graph.items() for name in node.names) == ["a", "x", "y"]
+
+
+def test_every_output_of_a_node_is_folded() -> None:
+    model = parse("float[1] x", "a, b = Split<axis=0, num_outputs=2>([1.0,2.0]); c = Add(x,a); y = Mul(c,b)")
+    assert after(model, "fold_constants") == ["c = Add(x, [1.0])", "y = Mul(c, [2.0])", "return y"]
+
+
+def test_an_output_of_the_graph_may_become_constant() -> None:
+    model = parse("float[1] x", "y = Add([1.0],[2.0])", outputs="y")
+    assert after(model, "fold_constants") == ["return [3.0]"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "r = RandomUniformLike([1.0,2.0]); y = Mul(x,r)",
+        "r = Bernoulli([0.5,0.5]); y = Mul(x,r)",
+        "s = Cast<to=3>([1,2]); d = DequantizeLinear(s,0.5); y = Mul(x,d)",
+        "q = QuantizeLinear([1.0,2.0],0.5); d = DequantizeLinear(q,0.5); y = Mul(x,d)",
+        "t = Cast<to=9>(1); r, m = Dropout([1.0,2.0],0.5,t); y = Mul(x,r)",
+    ],
+)
+def test_random_numbers_and_quantization_stay(body: str) -> None:
+    ops = onnx_io.load(parse("float[2] x", body)).graph.ops()
+    assert {op: n for op, n in ops.items() if op != "Cast"} == {
+        op: n for op, n in optimized(parse("float[2] x", body)).graph.ops().items() if op != "Cast"
+    }
+
+
+def test_a_model_does_not_grow_by_much() -> None:
+    small = parse("float[1] x", "a = ConstantOfShape([100,100]); y = Add(x,a)")
+    large = parse("float[1] x", "a = ConstantOfShape([1000,1000]); y = Add(x,a)")
+    assert after(small, "fold_constants") == ["y = Add(x, a)", "return y"]
+    assert after(large, "fold_constants") == ["a = ConstantOfShape([1000, 1000])", "y = Add(x, a)", "return y"]
+
+
+def test_a_large_weight_may_be_replaced_by_one_as_large() -> None:
+    weight = np.arange(600_000, dtype=np.float32).reshape(600, 1000)
+    model = parse("float[N,1000] x", "t = Transpose(w); y = MatMul(x,t)", {"w": weight})
+    assert after(model, "fold_constants") == ["y = MatMul(x, t)", "return y"]
+    shared = parse("float[N,1000] x", "t = Transpose(w); a = MatMul(x,t); y = MatMul(a,w)", {"w": weight})
+    assert after(shared, "fold_constants")[0] == "t = Transpose(w)"
+
+
+def test_half_precision_is_folded_in_its_own_type() -> None:
+    half = np.array([1, 2048], ml_dtypes.bfloat16)
+    model = parse("bfloat16[2] x", "a = Add(w,w); y = Mul(x,a)", {"w": half})
+    assert after(model, "fold_constants") == ["y = Mul(x, [2.0, 4096.0])", "return y"]
+
+
+def test_strings_are_folded() -> None:
+    texts = {name: np.array([name], object) for name in "vw"}
+    assert after(parse("string[1] x", "a = Concat<axis=0>(v,w); y = Concat<axis=0>(x,a)", texts), "fold_constants") == [
+        "y = Concat(x, ['v', 'w'])",
+        "return y",
+    ]
+
+
+def test_cast_like_reads_only_a_type() -> None:
+    assert after(parse("float16[N] x", "a = CastLike(2.5,x); y = Mul(x,a)"), "fold_constants") == [
+        "y = Mul(x, 2.5)",
+        "return y",
+    ]
+
+
+def test_an_initializer_that_may_be_overridden_is_no_constant() -> None:
+    model = parse("float[1] x, float[1] w", "a = Neg(w); y = Add(x,a)", {"w": np.ones(1, np.float32)})
+    assert after(model) == ["a = Neg(w)", "y = Add(x, a)", "return y"]
+
+
+# -- fold_shapes -------------------------------------------------------------------------------------------------------
+
+FOLDED = {
+    "a view of a tensor with a dynamic batch": (
+        "float[N,S,768] x",
+        """s = Shape(x); n = Gather(s,0); m = Gather(s,1); a = Unsqueeze(n,[0]); b = Unsqueeze(m,[0]);
+        t = Concat<axis=0>(a,b,[12,64]); y = Reshape(x,t)""",
+        ["y = Reshape(x, [0, 0, 12, 64])", "return y"],
+    ),
+    "the same with static sizes": (
+        "float[2,7,768] x",
+        "s = Shape(x); n = Slice(s,[0],[2]); t = Concat<axis=0>(n,[12,64]); y = Reshape(x,t)",
+        ["y = Reshape(x, [2, 7, 12, 64])", "return y"],
+    ),
+    "two axes become one": (
+        "float[N,S,768] x",
+        """s = Shape(x); n = Gather(s,0); m = Gather(s,1); p = Mul(n,m); a = Unsqueeze(p,[0]);
+        t = Concat<axis=0>(a,[768]); y = Reshape(x,t)""",
+        ["y = Reshape(x, [-1, 768])", "return y"],
+    ),
+    "one becomes two: either may be 0, and -1 could not be told": (
+        "float[N,S] z, float[M,768] x",
+        "s = Shape(z); t = Concat<axis=0>(s,[768]); y = Reshape(x,t)",
+        ["s = Shape(z)", "t = Concat(s, [768])", "y = Reshape(x, t)", "return y"],
+    ),
+    "-1 that is known": (
+        "float[N,8,4] x",
+        "s = Shape<start=0, end=1>(x); t = Concat<axis=0>(s,[-1]); y = Reshape(x,t)",
+        ["y = Reshape(x, [0, 32])", "return y"],
+    ),
+    "allowzero, where no element is 0 but by its size": (
+        "float[N,S,6] x",
+        "s = Shape<start=0, end=2>(x); t = Concat<axis=0>(s,[2,3]); y = Reshape<allowzero=1>(x,t)",
+        ["y = Reshape(x, [0, 0, 2, 3])", "return y"],
+    ),
+    "allowzero, where one is": (
+        "float[N,0] x",
+        "s = Shape<start=0, end=1>(x); t = Concat<axis=0>([0],s); y = Reshape<allowzero=1>(x,t)",
+        ["s = Shape(x)", "t = Concat([0], s)", "y = Reshape(x, t)", "return y"],
+    ),
+    "an Expand to its own shape": (
+        "float[N,S] x",
+        """s = Shape(x); e = Equal(s,-1); o = ConstantOfShape<value=int64[1] {1}>([2]); t = Where(e,o,s);
+        y = Expand(x,t)""",
+        ["return x"],
+    ),
+    "an Expand along a constant axis": (
+        "float[N,1,S] x",
+        "s = Shape(x); n = Gather(s,[0]); m = Gather(s,[2]); t = Concat<axis=0>(n,[4],m); y = Expand(x,t)",
+        ["y = Expand(x, [1, 4, 1])", "return y"],
+    ),
+    "a Slice of all there is": (
+        "float[N,S] x",
+        "s = Shape(x); n = Gather(s,[1]); y = Slice(x,[0],n,[1])",
+        ["return x"],
+    ),
+    "a Slice beyond the end": ("float[N,4] x", "y = Slice(x,[0],[9],[1])", ["return x"]),
+    "a Slice whose end is the end": (
+        "float[N,S] x",
+        "s = Shape(x); n = Gather(s,[1]); y = Slice(x,[1],n,[1])",
+        [f"y = Slice(x, [1], [{2**63 - 1}], [1])", "return y"],
+    ),
+    "positions": (
+        "float[N,8] x",
+        "s = Shape(x); n = Gather(s,1); y = Range(0,n,1)",
+        ["return [0, 1, 2, 3, 4, 5, 6, 7]"],
+    ),
+    "sizes computed twice": (
+        "float[N,S] x",
+        """a = Shape(x); b = Relu(x); c = Shape(b); d = Gather(a,[0]); e = Gather(c,[0]); f = Shape<start=1>(b);
+        t = Concat<axis=0>(d,f,e); y = Expand(1.0,t)""",
+        [
+            "a = Shape(x)",
+            "b = Relu(x)",
+            "d = Gather(a, [0])",
+            "f = Shape(b)",
+            "t = Concat(d, f, d)",
+            "y = Expand(1.0, t)",
+            "return y",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("inputs", "body", "expected"), FOLDED.values(), ids=FOLDED)
+def test_arithmetic_on_sizes_goes(inputs: str, body: str, expected: list[str]) -> None:
+    model = parse(inputs, body)
+    names = ("fold_constants", "infer_types", "fold_shapes")
+    assert after(model, *names) == expected
+    assert_same(model, *names)
+
+
+def assert_same(model: onnx.ModelProto, *names: str) -> None:
+    """Before and after, the same results for sizes of 0, 1 and more, wherever the model is defined."""
+    other = onnx_io.to_proto(optimized(model, *names))
+    rng = np.random.default_rng(0)
+    open_sizes = sorted({d.dim_param for i in model.graph.input for d in i.type.tensor_type.shape.dim if d.dim_param})
+    runs = 0
+    for sizes in [{}, *({name: int(rng.integers(0, 4)) for name in open_sizes} for _ in range(12))]:
+        feeds = {i.name: fed(i, sizes) for i in model.graph.input}
+        try:
+            expected = run(model, feeds)
+        except UNDEFINED:
+            continue
+        results = run(other, feeds)
+        runs += 1
+        for name, array in expected.items():
+            assert results[name].shape == array.shape, sizes
+            np.testing.assert_array_equal(results[name], array, str(sizes))
+    assert runs
+
+
+def fed(value: onnx.ValueInfoProto, sizes: Mapping[str, int]) -> NDArray[Any]:
+    declared = value.type.tensor_type
+    shape = [sizes.get(dim.dim_param, 2) if dim.dim_param else dim.dim_value for dim in declared.shape.dim]
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(declared.elem_type)
+    return np.asarray(np.arange(1, 1 + np.prod(shape, dtype=int)).reshape(shape)).astype(dtype)
+
+
+@pytest.mark.parametrize(
+    ("target", "shape", "result", "expected"),
+    [
+        ([N, S, 4], (N, S, 2, 2), None, [0, 0, 4]),
+        ([N * S, 4], (N, S, 4), None, [-1, 4]),
+        ([N * S, S], (N, S, S), None, None),
+        ([N + 1, S + 1], (S + 1, N + 1), None, None),
+        ([S + 1, N], (N, S + 1), None, None),
+        ([N, S + 1], (S + 1, N), None, None),
+        ([N, 4, -1], (N, S, 4), (N, 4, S), [0, 4, -1]),
+        ([N, -1], (N, 3, 4), (N, 12), [0, 12]),
+        ([-1, S], None, None, None),
+        ([-1, 4], None, None, [-1, 4]),
+    ],
+)
+def test_targets_of_reshape(
+    target: list[Dim], shape: tuple[Dim, ...] | None, result: tuple[Dim, ...] | None, expected: list[int] | None
+) -> None:
+    assert reshape_target(target, shape, result) == expected
+
+
+# -- common subexpressions ---------------------------------------------------------------------------------------------
+
+MERGED = {
+    "the same twice": ("a = Exp(x); b = Exp(x); y = Add(a,b)", ["a = Exp(x)", "y = Add(a, a)", "return y"]),
+    "a chain": (
+        "a = Exp(x); b = Exp(x); c = Neg(a); d = Neg(b); y = Mul(c,d)",
+        ["a = Exp(x)", "c = Neg(a)", "y = Mul(c, c)", "return y"],
+    ),
+    "operands in another order": (
+        "a = Add(x,z); b = Add(z,x); y = Mul(a,b)",
+        ["a = Add(x, z)", "y = Mul(a, a)", "return y"],
+    ),
+    "operands whose order counts": (
+        "a = Sub(x,z); b = Sub(z,x); y = Mul(a,b)",
+        ["a = Sub(x, z)", "b = Sub(z, x)", "y = Mul(a, b)", "return y"],
+    ),
+    "another attribute": (
+        "a = LeakyRelu<alpha=0.1>(x); b = LeakyRelu<alpha=0.2>(x); y = Mul(a,b)",
+        ["a = LeakyRelu(x)", "b = LeakyRelu(x)", "y = Mul(a, b)", "return y"],
+    ),
+    "an attribute of another sign of zero": (
+        "a = Elu<alpha=0.0>(x); b = Elu<alpha=-0.0>(x); y = Mul(a,b)",
+        ["a = Elu(x)", "b = Elu(x)", "y = Mul(a, b)", "return y"],
+    ),
+    "random": (
+        "a = RandomNormalLike(x); b = RandomNormalLike(x); y = Mul(a,b)",
+        ["a = RandomNormalLike(x)", "b = RandomNormalLike(x)", "y = Mul(a, b)", "return y"],
+    ),
+    "equal bodies": (
+        """c = Cast<to=9>(1);
+        a = If(c) <then_branch = g () => (float[2] p) { p = Exp(x) }, else_branch = h () => (float[2] q) { q = Neg(x) }>
+        b = If(c) <then_branch = k () => (float[2] r) { r = Exp(x) }, else_branch = l () => (float[2] s) { s = Neg(x) }>
+        y = Add(a,b)""",
+        ["c = Cast(1)", "a = If(c)", "y = Add(a, a)", "return y"],
+    ),
+    "other bodies": (
+        """c = Cast<to=9>(1);
+        a = If(c) <then_branch = g () => (float[2] p) { p = Exp(x) }, else_branch = h () => (float[2] q) { q = Neg(x) }>
+        b = If(c) <then_branch = k () => (float[2] r) { r = Exp(x) }, else_branch = l () => (float[2] s) { s = Abs(x) }>
+        y = Add(a,b)""",
+        ["c = Cast(1)", "a = If(c)", "b = If(c)", "y = Add(a, b)", "return y"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "expected"), MERGED.values(), ids=MERGED)
+def test_what_is_computed_twice_is_computed_once(body: str, expected: list[str]) -> None:
+    assert after(parse("float[2] x, float[2] z", body), "merge_common_subexpressions") == expected
+
+
+def test_two_outputs_of_the_graph_may_be_one_value() -> None:
+    model = parse("float[2] x", "a = Exp(x); y = Exp(x)", outputs="a, y")
+    loaded = optimized(model, "merge_common_subexpressions")
+    assert printed(loaded.graph) == ["a = Exp(x)", "return a, a"]
+    assert [output.name for output in onnx_io.to_proto(loaded).graph.output] == ["a", "y"]
+    assert_same(model)
+
+
+def test_equal_weights_are_stored_once() -> None:
+    one, zero = np.ones(4, np.float32), np.zeros(4, np.float32)
+    weights: Arrays = {
+        "a": one,
+        "b": one.copy(),
+        "c": zero,
+        "d": -zero,
+        "e": one.astype(np.float64),
+        "f": one.reshape(2, 2),
+    }
+    model = parse(
+        "float[4] x",
+        """y0 = Sum(x,a,b,c,d); e1 = Cast<to=1>(e); f1 = Reshape(f,[-1]); y = Sum(y0,e1,f1)""",
+        weights,
+    )
+    graph = optimized(model, "merge_duplicate_initializers").graph
+    kept = {name for _, node in graph.items() if node.is_constant for name in node.names}
+    assert kept == {"a", "c", "d", "e", "f", "c0"}, "-0.0, another type and another shape are not equal"
+
+
+def test_nan_equals_a_nan_of_the_same_bits() -> None:
+    nan = {"a": np.array([np.nan], np.float32), "b": np.array([np.nan], np.float32)}
+    graph = optimized(parse("float[1] x", "y = Sum(x,a,b)", nan), "merge_duplicate_initializers").graph
+    assert len(graph.with_op("Constant")) == 1
+
+
+# -- dead code and branches --------------------------------------------------------------------------------------------
+
+
+def test_what_nobody_reads_goes() -> None:
+    model = parse("float[2] x, float[2] z", "a = Exp(x); b = Add(a,[1.0,2.0]); t, i = TopK(x,[1]); y = Neg(t)")
+    assert after(model, "eliminate_dead_code") == ["t, i = TopK(x, [1])", "y = Neg(t)", "return y"]
+
+
+def test_what_only_an_idle_part_of_a_body_reads_goes() -> None:
+    model = parse(
+        "bool c, float[2] x",
+        """a = Exp(x); b = Neg(x);
+        y = If(c) <then_branch = g () => (float[2] p) { q = Abs(a) p = Sqrt(b) },
+                   else_branch = h () => (float[2] r) { r = Relu(b) }>""",
+    )
+    assert after(model, "eliminate_dead_code") == ["b = Neg(x)", "y = If(c)", "return y"]
+    assert_same(model)
+
+
+BRANCHES = """a = Exp(x);
+    y = If(c) <then_branch = g () => (float[2] p) { q = Abs(a) p = Sqrt(q) },
+               else_branch = h () => (float[2] r) { q = Neg(a) r = Relu(q) }>"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        (1, ["a = Exp(x)", "q_1 = Abs(a)", "y = Sqrt(q_1)", "return y"]),
+        (0, ["a = Exp(x)", "q_1 = Neg(a)", "y = Relu(q_1)", "return y"]),
+    ],
+)
+def test_a_branch_that_is_always_taken_takes_the_place_of_the_if(condition: int, expected: list[str]) -> None:
+    model = parse("float[2] x", f"c = Cast<to=9>({condition}); {BRANCHES}")
+    assert after(model, "fold_constants", "inline_constant_if") == expected
+    assert_same(model)
+
+
+def test_a_branch_that_returns_an_outer_value_is_that_value() -> None:
+    model = parse(
+        "float[2] x",
+        """c = Cast<to=9>(1); a = Exp(x);
+        b = If(c) <then_branch = g () => (float[2] p) { p = Identity(a) },
+                   else_branch = h () => (float[2] r) { r = Relu(a) }>
+        y = Neg(b)""",
+    )
+    assert after(model, "fold_constants", "inline_constant_if") == [
+        "a = Exp(x)",
+        "b = Identity(a)",
+        "y = Neg(b)",
+        "return y",
+    ]
+    assert_same(model)
+
+
+def test_branches_in_branches() -> None:
+    model = parse(
+        "float[2] x, bool d",
+        """c = Cast<to=9>(1);
+        y = If(c) <then_branch = g () => (float[2] p) {
+            p = If(d) <then_branch = k () => (float[2] s) { s = Exp(x) },
+                       else_branch = l () => (float[2] t) { t = Identity(x) }> },
+            else_branch = h () => (float[2] r) { r = Relu(x) }>""",
+    )
+    assert after(model) == ["y = If(d)", "return y"]
+    assert_same(model)
+
+
+def test_what_is_known_of_a_shape_is_known_in_a_body() -> None:
+    model = parse(
+        "bool c, float[N,8] x",
+        """s = Shape(x);
+        y = If(c) <then_branch = g () => (float[A,B] p) { i = Constant<value_ints=[1]>() j = Gather(s, i)
+                k = Constant<value_ints=[-1]>() t = Concat<axis=0>(k, j) p = Reshape(x, t) },
+            else_branch = h () => (float[C,D] r) { r = Relu(x) }>""",
+    )
+    graph = optimized(model).graph
+    (vertex,) = graph.with_op("If")
+    assert printed(next(graph[vertex].bodies)) == ["p = Reshape(x, [-1, 8])", "return p"]
+    assert_same(model)
+
+
+# -- subnormal weights -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
+def test_subnormal_weights_become_zero(dtype: type) -> None:
+    least = float(ml_dtypes.finfo(dtype).smallest_normal)  # type: ignore[no-untyped-call]
+    weights: NDArray[Any] = np.array([1, least, -least / 2, least / 2, 0, np.inf, np.nan], dtype)
+    name = str(np.dtype(dtype)).replace("float32", "float").replace("float64", "double")
+    graph = optimized(parse(f"{name}[7] x", "y = Mul(x,w)", {"w": weights}), "flush_denormals").graph
+    (vertex,) = graph.with_op("Constant")
+    data = graph[vertex].data
+    assert data is not None
+    flushed = data.numpy().astype(np.float64)
+    np.testing.assert_array_equal(flushed, np.array([1, least, -0.0, 0, 0, np.inf, np.nan]))
+    assert np.signbit(flushed[2])
+
+
+def test_flushing_is_not_exact_and_not_on() -> None:
+    assert [pass_.name for pass_ in EXTRA_PASSES if not pass_.exact] == ["flush_denormals"]
+    assert all(pass_.exact for pass_ in PASSES)
+
+
+# -- laws --------------------------------------------------------------------------------------------------------------
+
+UNARY = ["Neg", "Relu", "Abs", "Identity"]
+BINARY = ["Add", "Mul", "Sub", "Max"]
+RESHAPES = ["[-1]", "[0,-1]", "[1,0,-1]", "[-1,2,2]"]
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> str:
+    """Nodes on x (float[N,4]), many of them equal, dead or about sizes."""
+    numbers, lines, tensors = count(), [], ["x", "x", "[1.0,2.0,3.0,4.0]", "1.0"]
+    for _ in range(draw(st.integers(1, 10))):
+        name, a, b = f"v{next(numbers)}", draw(st.sampled_from(tensors)), draw(st.sampled_from(tensors))
+        match draw(st.sampled_from(["unary", "binary", "expand", "view", "concat"])):
+            case "unary":
+                lines.append(f"{name} = {draw(st.sampled_from(UNARY))}({a})")
+            case "binary":
+                lines.append(f"{name} = {draw(st.sampled_from(BINARY))}({a},{b})")
+            case "expand":
+                lines.append(f"s{name} = Shape({a}); {name} = Expand({b},s{name})")
+            case "view":
+                lines.append(f"r{name} = Reshape({a},{draw(st.sampled_from(RESHAPES))}); s{name} = Shape({b})")
+                lines.append(f"{name} = Reshape(r{name},s{name})")
+            case "concat":
+                lines.append(
+                    f"z{name} = Shape({a}); g{name} = Gather(z{name},[0]); w{name} = Concat<axis=0>(g{name},[4])"
+                )
+                lines.append(f"{name} = Reshape({b},w{name})")
+        tensors.append(name)
+    return "; ".join([*lines, f"y = Add({draw(st.sampled_from(tensors))},{tensors[-1]})"])
+
+
+@settings(deadline=None, max_examples=60)
+@given(bodies())
+def test_any_model_computes_what_it_did_and_every_patch_can_be_undone(body: str) -> None:
+    model = parse("float[N,4] x", body)
+    other = onnx_io.to_proto(optimized(model))
+    for size in (0, 1, 3):
+        feeds = {"x": np.arange(4 * size, dtype=np.float32).reshape(size, 4)}
+        try:
+            expected = run(model, feeds)["y"]
+        except UNDEFINED:
+            continue
+        np.testing.assert_array_equal(run(other, feeds)["y"], expected, f"N = {size}")
+
+
+# -- real exports ------------------------------------------------------------------------------------------------------
+
+LEFT = {
+    "bert-torchscript-dynamic": 106,
+    "gpt2-torchscript-dynamic": 124,
+    "llama-torchscript-dynamic": 189,
+    "swin-torchscript-dynamic": 194,
+    "vit-torchscript-dynamic": 68,
+    "efficientnet-dynamo-raw": 288,
+}
+"""ONNX nodes that passes alone leave, at most: rules take out more."""
+
+BINDINGS: Sequence[Mapping[str, int]] = ({}, {"batch": 3, "sequence": 5, "height": 49, "width": 65}, {"batch": 1})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", zoo.names())
+def test_real_exports_compute_what_they_did(name: str) -> None:
+    model = zoo.load(name)
+    loaded = optimized(model)
+    assert len(loaded.graph) <= LEFT.get(name, len(model.graph.node))
+    other = onnx_io.to_proto(loaded)
+    is_open = any(d.dim_param for i in model.graph.input for d in i.type.tensor_type.shape.dim)
+    for bindings in BINDINGS if is_open else BINDINGS[:1]:
+        feeds = zoo.inputs(model, 0, bindings)
+        close(run(other, feeds), run(model, feeds))
+
+
+def close(results: Arrays, expected: Arrays) -> None:
+    """Equal but for the order of sums: a weight that is transposed now is multiplied by another kernel."""
+    for name, array in expected.items():
+        assert (results[name].shape, results[name].dtype) == (array.shape, array.dtype)
+        np.testing.assert_allclose(results[name], array, rtol=1e-5, atol=1e-5)
+
+
+def names_of(passes: Sequence[Pass]) -> Iterator[str]:
+    yield from (pass_.name for pass_ in passes)
+
+
+def test_names_are_unique_and_reasons_are_sentences() -> None:
+    names = [*names_of(PASSES), *names_of(EXTRA_PASSES)]
+    assert len(names) == len(set(names))
+    assert all(pass_.why.endswith(".") for pass_ in (*PASSES, *EXTRA_PASSES))
