@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from graphopt import ops
 from graphopt.graph import Graph, Patch
-from graphopt.match import Match, find
+from graphopt.match import Match, find, producers
 from graphopt.passes import Pass
 from graphopt.rewrite import Refused, build, gain_at_least, lacking
 from graphopt.rule import Rule, depth
@@ -64,6 +64,10 @@ def simplify_graph(
     return Simplification(tuple(engine.steps), tuple(sorted(engine.notes)))
 
 
+Candidates = Mapping[str, tuple[tuple[Rule, frozenset[str]], ...]]
+"""By root operator: the rules, with the operators that must be among those that make the root's inputs."""
+
+
 class _Engine:
     def __init__(self, rules: Sequence[Rule], passes: Sequence[Pass], progress: Callable[[str, float], None]) -> None:
         self.rules, self.passes, self.progress = rules, passes, progress
@@ -92,19 +96,19 @@ class _Engine:
                 for patch in pass_.run(graph):
                     self._apply(pass_.name, graph, patch, is_rule=False)
 
-    def _usable(self, graph: Graph) -> Mapping[str, list[Rule]]:
+    def _usable(self, graph: Graph) -> Candidates:
         """The rules that the graph's opset can express, by the operators that their left sides end in."""
-        by_op: dict[str, list[Rule]] = {}
+        by_op: dict[str, dict[tuple[Rule, frozenset[str]], None]] = {}
         for rule in self.rules:
             missing = lacking(rule, graph.opsets)
             if missing:
                 self.notes.add(f"rule {rule.name} needs {missing}, which the model's opset does not have")
                 continue
-            for name in dict.fromkeys(side.op for side in rule.left):
-                by_op.setdefault(name, []).append(rule)
-        return by_op
+            for side in rule.left:
+                by_op.setdefault(side.op, {})[rule, producers(side)] = None
+        return {op: tuple(found) for op, found in by_op.items()}
 
-    def _rewrite(self, graph: Graph, by_op: Mapping[str, list[Rule]]) -> None:
+    def _rewrite(self, graph: Graph, by_op: Candidates) -> None:
         """Apply rules until none matches, looking again only where something changed."""
         queue = deque(vertex for vertex in graph.topological() if graph[vertex].op in by_op)
         queued, total = set(queue), len(queue)
@@ -122,9 +126,10 @@ class _Engine:
                     queue.append(near)
             self.progress("rules", max(0.0, 1 - len(queue) / max(total, 1)))
 
-    def _rewrite_at(self, graph: Graph, vertex: int, rules: Iterable[Rule]) -> Patch | None:
-        for rule in rules:
-            for match in find(rule, graph, vertex):
+    def _rewrite_at(self, graph: Graph, vertex: int, rules: Iterable[tuple[Rule, frozenset[str]]]) -> Patch | None:
+        made_by = {graph[source].op for source in graph.sources(vertex)}
+        for rule, needed in rules:
+            for match in find(rule, graph, vertex) if needed <= made_by else ():
                 patch = self._improvement(graph, match)
                 if patch is not None:
                     return self._apply(rule.name, graph, patch, is_rule=True)

@@ -215,6 +215,11 @@ class Graph:
             return node.data.ints() if len(node.data.shape) <= 1 else None
         return node.contents[value.output] if node.contents else None
 
+    def sources(self, vertex: int) -> Iterable[int]:
+        """The vertices whose outputs `vertex` reads, each once."""
+        found: Iterable[int] = self.nx.pred[vertex]
+        return found
+
     def uses(self, value: Value) -> int:
         """How many times a value is read: input slots, captures and graph outputs all count."""
         inside = sum(sum(v == value for v in self[reader].operands) for reader in self.readers(value.vertex))

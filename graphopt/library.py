@@ -91,7 +91,7 @@ def _distinct(found: Sequence[tuple[Rule, str]]) -> tuple[Rule, ...]:
     known: dict[str, tuple[Rule, str]] = {}
     for rule, source in found:
         other, other_source = known.setdefault(rule.name, (rule, source))
-        if other.digest != rule.digest:
+        if other is not rule and other.digest != rule.digest:
             raise RuleError(f"two rules are called '{rule.name}': one in {other_source}, one in {source}")
     return tuple(rule for rule, _ in known.values())
 

@@ -197,7 +197,7 @@ def _producers_fit(graph: Graph, app: App, node: Node) -> bool:
     """A quick look at what makes the inputs, which tells most patterns that do not match."""
     if app.op in ops.COMMUTATIVE or app.op in ops.COMMUTATIVE_VARIADIC:
         made = {graph[value.vertex].op for value in node.inputs if value is not None}
-        return made.issuperset(_operators_of(app))
+        return made.issuperset(producers(app))
     return all(
         value is not None and graph[value.vertex].op == arg.op
         for arg, value in zip(app.inputs, node.inputs, strict=False)
@@ -206,8 +206,8 @@ def _producers_fit(graph: Graph, app: App, node: Node) -> bool:
 
 
 @cache
-def _operators_of(app: App) -> frozenset[str]:
-    """The operators that make the inputs."""
+def producers(app: App) -> frozenset[str]:
+    """The operators that make the inputs of what a pattern matches, as far as it says."""
     return frozenset(arg.op for arg in app.inputs if isinstance(arg, App) and arg.domain != SCALAR)
 
 
