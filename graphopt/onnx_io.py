@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
@@ -94,8 +94,11 @@ def parse(path: Path) -> ModelProto:
         if path.is_dir():
             raise ModelError(f"{path} is a folder, not a model")
         with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
+            size = os.fstat(file.fileno()).st_size
+            if size == 0:
                 raise ModelError(f"{path} is empty")
+            if size >= 1 << 31:
+                raise ModelError(f"{path} is larger than 2 GiB: no ONNX file can be, without its weights in another")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
                 start = raw[:512]
                 with memoryview(raw) as view:
@@ -686,7 +689,7 @@ def save(model: Model, path: str | os.PathLike[str], *, external: bool | None = 
         external = _weights(model.graph) > INLINE_LIMIT
     if path.exists() and not path.is_file():
         raise OutputError(f"{path} cannot be written: it is no ordinary file")
-    data = path.with_name(f"{path.name}.data")
+    data = _free_data_path(model, path)
     temporary = {final: final.with_name(f".{final.name}.{os.getpid()}.part") for final in (data, path)}
     try:
         if external:
@@ -702,9 +705,20 @@ def save(model: Model, path: str | os.PathLike[str], *, external: bool | None = 
                 part.unlink(missing_ok=True)
 
 
+def _free_data_path(model: Model, path: Path) -> Path:
+    """Where the weights go: never over those of a model that is still there."""
+    in_use = set()
+    if model.path is not None and path.resolve() != model.path.resolve():
+        tensors = [
+            node.data for graph in _all_graphs(model.graph) for _, node in graph.items() if node.data is not None
+        ]
+        in_use = {t.source.path.resolve() for t in tensors if isinstance(t.source, protos.External)}
+    names = (f"{path.name}{number}.data" for number in chain([""], (f".{n}" for n in count(1))))
+    return next(path.with_name(name) for name in names if path.with_name(name).resolve() not in in_use)
+
+
 def _weights(graph: Graph) -> int:
-    own = sum(node.data.nbytes for _, node in graph.items() if node.data is not None)
-    return own + sum(_weights(body) for _, node in graph.nodes() for body in node.bodies)
+    return sum(node.data.nbytes for g in _all_graphs(graph) for _, node in g.items() if node.data is not None)
 
 
 def _rename(pairs: list[tuple[Path, Path]]) -> None:

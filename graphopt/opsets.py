@@ -709,8 +709,10 @@ def raised(node: Node, graph: Graph) -> Node:
 
     Attributes that became inputs are added to the graph as constants. `extra` keeps how the node was spelled.
     """
+    if not node.version:
+        return node
     way = way_up(node.op, node.domain, node.version)
-    if not node.version or (way.version == node.version and not way.reason):
+    if way.version == node.version and not way.reason:
         return node
     spelling = _spelling(node)
     try:

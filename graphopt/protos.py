@@ -207,7 +207,7 @@ def _resolved(path: Path) -> Path:
 
 def _inside(name: str, location: str, folders: Folders) -> Path:
     """The path of a data file, refused where it leaves the model's folder, also by way of a symbolic link."""
-    parts = PurePosixPath(location.replace("\\", "/")).parts
+    parts = PurePosixPath(location.replace("\\", "/").replace("\0", "/../")).parts
     path = folders[0].joinpath(*parts)
     target = path.resolve()
     if not parts or ".." in parts or not any(target.is_relative_to(_resolved(folder)) for folder in folders):

@@ -1,0 +1,926 @@
+"""Models come back as they were, whatever they hold; what cannot be a model is refused in one line."""
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx.parser import parse_model
+from onnx.printer import to_text
+
+from graphopt import onnx_io, protos
+from graphopt.edit import replace_values
+from graphopt.errors import ModelError, OutputError
+from graphopt.graph import CAPTURE, CONSTANT, INPUT, Graph, Value
+from graphopt.tensor import Tensor
+from graphopt.types import DType, OpaqueType, Sym, TensorType
+from tests import conformance
+
+HEAD = '<ir_version: 10, opset_import: ["": 21, "other": 3]>'
+
+
+def model(text: str, head: str = HEAD) -> ModelProto:
+    return parse_model(f"{head}\n{text}")
+
+
+def there_and_back(proto: ModelProto) -> ModelProto:
+    loaded = onnx_io.load(proto)
+    loaded.graph.check()
+    return onnx_io.to_proto(loaded)
+
+
+def vertex(graph: Graph, name: str) -> int:
+    """The vertex that defines a value."""
+    return next(v for v, node in graph.items() if name in node.names)
+
+
+# -- models that come back equal, message for message ------------------------------------------------------------------
+
+CARRIED = {
+    "an unknown operator of the default domain": """
+        g (float[N] x) => (float[N] y) { y = Frobnicate <depth = 3, mode = "fast"> (x) }""",
+    "another domain, with every kind of attribute": """
+        g (float[N] x) => (float[N] y) {
+            y = other.Op <i = 1, f = 0.1, s = "text", is = [1, 2], fs = [1.5], ss = ["a", "b"], t = float[2] {1, 2}> (x)
+        }""",
+    "empty lists, whose kind matters": """
+        g (float[N] x) => (float[N] y) { y = other.Op <is: ints = [], fs: floats = []> (x) }""",
+    "optional inputs and outputs": """
+        g (float[N] x, float[1] top) => (float[N] y, float[N] z) {
+            y = Clip (x, , top)
+            z, , c = other.Op (x, , )
+        }""",
+    "nodes of one name, and of none": """
+        g (float[N] x) => (float[N] y) {
+            [same] a = Relu (x)
+            [same] b = Abs (a)
+            y = Neg (b)
+        }""",
+    "initializers, also unused ones and inputs that can be overridden": """
+        g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}, float[2] c = {3, 4}, int64 unused = {7}> {
+            a = Add (x, w)
+            y = Mul (a, c)
+        }""",
+    "an output that is an input, and one that is an initializer": """
+        g (float[2] x) => (float[2] x, float[2] c, float[2] y) <float[2] c = {3, 4}> { y = Relu (x) }""",
+    "a value that is an output twice": """
+        g (float[2] x) => (float[2] y, float[2] y) { y = Relu (x) }""",
+    "types of inner values": """
+        g (float[N, 2] x) => (float[N, M] y) <float[N, 2] a> {
+            a = Relu (x)
+            y = other.Op (a)
+        }""",
+    "outputs of no type, sizes of no name": """
+        g (float[?, 2] x) => (y, float[] z) {
+            y = Relu (x)
+            z = ReduceSum <keepdims = 0> (x)
+        }""",
+    "sequences, optionals, maps and sparse tensors": """
+        g (seq(float[N]) s, optional(float[2]) o, map(int64, float) m, sparse_tensor(float[3]) p) => (seq(float[N]) t) {
+            t = Identity (s)
+        }""",
+    "If, with values of the enclosing graph": """
+        g (bool c, float[N] x) => (float[N] y) <float[1] w = {2}> {
+            d = Abs (x)
+            y = If (c) <
+                then_branch = yes () => (float[N] a) { a = Mul (d, w) },
+                else_branch = no () => (float[N] b) { t = Neg (d)  b = Add (t, x) }
+            >
+        }""",
+    "Loop, whose body reads the enclosing graph": """
+        g (int64 n, bool c, float[2] x, float[2] k) => (float[2] y) {
+            y = Loop (n, c, x) <
+                body = step (int64 i, bool go, float[2] s) => (bool more, float[2] t) <float[2] one = {1, 1}> {
+                    more = Identity (go)
+                    u = Add (s, k)
+                    t = Add (u, one)
+                }
+            >
+        }""",
+    "bodies in bodies, with values from all levels": """
+        g (bool c, bool d, float[N] x) => (float[N] y) {
+            a = Abs (x)
+            y = If (c) <
+                then_branch = outer () => (float[N] t) {
+                    b = Neg (a)
+                    t = If (d) <
+                        then_branch = inner1 () => (float[N] p) { p = Add (a, b) },
+                        else_branch = inner2 () => (float[N] q) { q = Sub (x, b) }
+                    >
+                },
+                else_branch = other () => (float[N] u) { u = Identity (x) }
+            >
+        }""",
+    "two bodies that use the same inner names": """
+        g (bool c, float[N] x) => (float[N] y) {
+            y = If (c) <
+                then_branch = yes () => (float[N] r) { t = Abs (x)  r = Neg (t) },
+                else_branch = no () => (float[N] r) { t = Neg (x)  r = Abs (t) }
+            >
+        }""",
+    "an operator of another domain that has a body": """
+        g (float[N] x) => (float[N] y) {
+            y = other.Apply (x) <body = f (float[N] p) => (float[N] q) { q = Add (p, x) }, times = 2>
+        }""",
+}
+
+
+@pytest.mark.parametrize("text", CARRIED.values(), ids=CARRIED.keys())
+def test_a_model_comes_back_equal(text: str) -> None:
+    proto = model(text)
+    before = proto.SerializeToString()
+    assert to_text(there_and_back(proto)) == to_text(proto)
+    assert there_and_back(proto) == proto
+    assert proto.SerializeToString() == before
+
+
+def decorated() -> ModelProto:
+    """A model with something in every corner of the format that the text form cannot write."""
+    proto = model("g (float[N, 3] x) => (float[N, 3] y) <float[3] w = {1, 2, 3}> { a = Add (x, w)  y = Relu (a) }")
+    proto.producer_name, proto.producer_version, proto.domain = "exporter", "1.2", "org.example"
+    proto.model_version, proto.doc_string = 7, "what it does"
+    proto.metadata_props.add(key="author", value="somebody")
+    proto.graph.doc_string = "the graph"
+    proto.graph.metadata_props.add(key="scope", value="main")
+    add = proto.graph.node[0]
+    add.name, add.doc_string = "layer/add", "adds"
+    add.metadata_props.add(key="source", value="line 3")
+    add.device_configurations.add(configuration_id="pair")
+    proto.configuration.add(name="pair", num_devices=2)
+    proto.training_info.add().algorithm.name = "sgd"
+    proto.graph.input[0].doc_string = "the data"
+    proto.graph.input[0].metadata_props.add(key="unit", value="mm")
+    proto.graph.input[0].type.denotation = "IMAGE"
+    proto.graph.input[0].type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"
+    proto.graph.output[0].doc_string = "the result"
+    proto.graph.initializer[0].doc_string = "weights"
+    proto.graph.value_info.add(name="a", doc_string="the sum").type.CopyFrom(proto.graph.input[0].type)
+    note = proto.graph.quantization_annotation.add(tensor_name="a")
+    note.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="w")
+    return proto
+
+
+def test_everything_around_the_nodes_comes_back() -> None:
+    proto = decorated()
+    assert there_and_back(proto) == proto
+
+
+def test_fields_of_a_later_onnx_come_back() -> None:
+    later = bytes([0xF2, 0x3F, 0x05]) + b"later"  # field 1022, five bytes
+    proto = decorated()
+    for message in (proto, proto.graph, proto.graph.node[0]):
+        message.MergeFromString(later)
+    assert there_and_back(proto).SerializeToString() == proto.SerializeToString()
+
+
+def test_types_of_values_that_are_not_there_are_dropped() -> None:
+    proto = model("g (float[N] x) => (float[M] y) <float[N] a, float[P] gone> { a = Relu (x)  y = other.Op (a) }")
+    assert [info.name for info in there_and_back(proto).graph.value_info] == ["a"]
+
+
+def test_a_sparse_initializer_comes_back() -> None:
+    proto = model("g (float[3] x) => (float[3] y) { y = Add (x, w) }")
+    values = helper.make_tensor("w", TensorProto.FLOAT, [1], [5.0])
+    places = helper.make_tensor("places", TensorProto.INT64, [1], [2])
+    proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, places, [3]))
+    assert there_and_back(proto) == proto
+
+
+def test_the_default_domain_may_be_written_out() -> None:
+    proto = model("g (float[N] x) => (float[N] y) { y = Relu (x) }", '<ir_version: 10, opset_import: ["ai.onnx": 21]>')
+    proto.graph.node[0].domain = "ai.onnx"
+    loaded = onnx_io.load(proto)
+    assert loaded.graph.ops() == {"Relu": 1}
+    assert onnx_io.to_proto(loaded) == proto
+
+
+def test_constant_nodes_become_initializers() -> None:
+    proto = model("""
+        g (float[2] x) => (float[2] y, float f, int64[2] i, string s) {
+            c = Constant <value = float[2] {1, 2}> ()
+            f = Constant <value_float = 0.5> ()
+            i = Constant <value_ints = [3, 4]> ()
+            s = Constant <value_string = "text"> ()
+            y = Add (x, c)
+        }""")
+    graph = onnx_io.load(proto).graph
+    assert graph.ops() == {"Add": 1}
+    values = {name: graph[vertex(graph, name)].data for name in "cfis"}
+    assert {name: tensor.numpy().tolist() for name, tensor in values.items() if tensor} == {
+        "c": [1.0, 2.0],
+        "f": 0.5,
+        "i": [3, 4],
+        "s": "text",
+    }
+    again = there_and_back(proto)
+    assert [tensor.name for tensor in again.graph.initializer] == ["c", "f", "i", "s"]
+    assert there_and_back(again) == again
+
+
+def test_unsorted_nodes_are_sorted() -> None:
+    proto = model("g (float[N] x) => (float[N] y) { y = Relu (b)  b = Abs (a)  a = Neg (x)  c = Abs (a) }")
+    assert [node.op_type for node in there_and_back(proto).graph.node] == ["Neg", "Abs", "Relu", "Abs"]
+
+
+def test_the_last_of_two_initializers_of_one_name_counts_as_in_onnxruntime() -> None:
+    proto = model("g (float[1] x) => (float[1] y) <float[1] w = {1}> { y = Add (x, w) }")
+    proto.graph.initializer.append(helper.make_tensor("w", TensorProto.FLOAT, [1], [2.0]))
+    assert numpy_helper.to_array(there_and_back(proto).graph.initializer[0]) == [2.0]
+
+
+# -- IR version 3: every initializer is an input -----------------------------------------------------------------------
+
+OLD = '<ir_version: 3, opset_import: ["": 9]>'
+OLD_TEXT = """g (float[2] w, float[2] x, float[2] v) => (float[2] y) <float[2] v = {3, 4}, float[2] w = {1, 2}> {
+    c = Constant <value = float[2] {5, 6}> ()
+    a = Add (x, w)
+    b = Add (a, c)
+    y = Mul (b, v)
+}"""
+
+
+def test_before_ir_version_4_initializers_are_constants_and_inputs() -> None:
+    loaded = onnx_io.load(model(OLD_TEXT, OLD))
+    assert [loaded.graph[v].names[0] for v in loaded.graph.inputs] == ["x"]
+    proto = onnx_io.to_proto(loaded)
+    assert [info.name for info in proto.graph.input] == ["w", "x", "v", "c"]
+    assert sorted(tensor.name for tensor in proto.graph.initializer) == ["c", "v", "w"]
+    onnx.checker.check_model(proto)
+
+
+def test_before_ir_version_4_a_body_keeps_its_constants_as_nodes() -> None:
+    text = """g (bool c, float[2] x) => (float[2] y) {
+        y = If (c) <
+            then_branch = yes () => (float[2] a) { k = Constant <value = float[2] {1, 2}> ()  a = Add (x, k) },
+            else_branch = no () => (float[2] b) { b = Identity (x) }
+        >
+    }"""
+    proto = there_and_back(model(text, OLD))
+    body = next(a.g for a in proto.graph.node[0].attribute if a.name == "then_branch")
+    assert [node.op_type for node in body.node] == ["Constant", "Add"]
+    assert not body.initializer
+    onnx.checker.check_model(proto)
+
+
+def test_overridable_initializers_are_inputs_with_a_default() -> None:
+    graph = onnx_io.load(model(CARRIED["initializers, also unused ones and inputs that can be overridden"])).graph
+    default, constant = graph[vertex(graph, "w")], graph[vertex(graph, "c")]
+    assert default.op == INPUT
+    assert default.data is not None
+    assert graph.constant(Value(vertex(graph, "w"))) is None
+    assert constant.op == CONSTANT
+
+
+# -- what the graph says -----------------------------------------------------------------------------------------------
+
+
+def test_types() -> None:
+    graph = onnx_io.load(
+        model("g (float[batch, 3] x, double[batch, ?] y, seq(float) s) => (z) { z = other.Op (x) }")
+    ).graph
+    x, y, s = (graph[v].types[0] for v in graph.inputs)
+    assert x == TensorType(DType.FLOAT, (Sym.of("batch"), 3))
+    assert isinstance(y, TensorType)
+    assert y.shape is not None
+    assert y.shape[0] == Sym.of("batch")
+    assert isinstance(y.shape[1], Sym)
+    assert y.shape[1].is_anonymous
+    assert isinstance(s, OpaqueType)
+    assert graph.output_types == (None,)
+
+
+def test_captures_go_through_every_level() -> None:
+    graph = onnx_io.load(model(CARRIED["bodies in bodies, with values from all levels"])).graph
+    outer = graph[vertex(graph, "y")]
+    assert {graph.value_name(value) for value in outer.captures} == {"a", "d", "x"}
+    then = next(body for body in outer.bodies if body.name == "outer")
+    inner = then[vertex(then, "t")]
+    assert {then.value_name(value) for value in inner.captures} == {"a", "b", "x"}
+    assert {node.names[0] for _, node in then.items() if node.op == CAPTURE} == {"a", "d", "x"}
+    assert graph.names is then.names
+
+
+def test_meanings() -> None:
+    text = """g (float[N, 4] x) => (float[N, 4] y) {
+        a = Relu (x)
+        b = other.Relu (a)
+        c = Frobnicate (b)
+        y = ReduceSum <keepdims = 1> (c)
+    }"""
+    graph = onnx_io.load(model(text)).graph
+    assert {node.names[0]: node.version for _, node in graph.nodes()} == {"a": 14, "b": 0, "c": 0, "y": 13}
+
+
+def test_no_meaning_in_an_opset_that_nobody_knows_yet() -> None:
+    proto = model("g (float[N] x) => (float[N] y) { y = Relu (x) }", '<ir_version: 10, opset_import: ["": 999]>')
+    assert [node.version for _, node in onnx_io.load(proto).graph.nodes()] == [0]
+    assert there_and_back(proto) == proto
+
+
+FUNCTIONS = """<ir_version: 10, opset_import: ["": 21, "mine": 1]>
+    g (float[N] x) => (float[N] y) <float[1] w = {2}> { h = mine.double (x)  y = mine.scaled <by = 3.0> (h, w) }
+    <domain: "mine", opset_import: ["": 21]>
+    double (a) => (b) { b = Add (a, a) }
+    <domain: "mine", opset_import: ["": 21]>
+    scaled <by> (a, k) => (b) { f = Constant <value_float: float = @by> ()  m = Mul (a, f)  b = Mul (m, k) }
+"""
+
+
+def test_local_functions_are_inlined() -> None:
+    loaded = onnx_io.load(parse_model(FUNCTIONS))
+    assert loaded.graph.ops() == {"Add": 1, "Mul": 2}
+    assert not loaded.shell.functions
+    assert loaded.graph.constant(Value(vertex(loaded.graph, "w"))) is not None
+
+
+def test_local_functions_are_kept_on_request() -> None:
+    proto = parse_model(FUNCTIONS)
+    loaded = onnx_io.load(proto, inline_functions=False)
+    assert {node.op: node.version for _, node in loaded.graph.nodes()} == {"double": 0, "scaled": 0}
+    assert onnx_io.to_proto(loaded) == proto
+
+
+# -- names, when the graph has changed ---------------------------------------------------------------------------------
+
+
+def without(proto: ModelProto, op: str) -> str:
+    """The model after every node of one input and one output of an operator has been taken out."""
+    loaded = onnx_io.load(proto)
+    for graph in onnx_io._all_graphs(loaded.graph):
+        for v in sorted(graph.with_op(op)):
+            source = graph[v].inputs[0]
+            assert source is not None
+            graph.apply(replace_values(graph, {Value(v): source}))
+            graph.check()
+    after = onnx_io.to_proto(loaded)
+    onnx.checker.check_model(after, full_check=True)
+    return to_text(after.graph)
+
+
+RENAMED = {
+    "the producer takes the name of the output": (
+        "g (float[N] x) => (float[N] y) { a = Relu (x)  y = Drop (a) }",
+        "g (float[N] x) => (float[N] y) { y = Relu (x) }",
+    ),
+    "two outputs that are one value: an Identity": (
+        "g (float[N] x) => (float[N] y, float[N] z) { y = Relu (x)  z = Drop (y) }",
+        "g (float[N] x) => (float[N] y, float[N] z) { y = Relu (x)  [z_copy_1] z = Identity (y) }",
+    ),
+    "an output that is an input: an Identity": (
+        "g (float[N] x) => (float[N] y) { y = Drop (x) }",
+        "g (float[N] x) => (float[N] y) { [y_copy_1] y = Identity (x) }",
+    ),
+    "an output that is a constant: the constant takes the name": (
+        "g (float[1] x) => (float[1] y) <float[1] c = {3}> { y = Drop (c) }",
+        "g (float[1] x) => (float[1] y) <float[1] y = {3}> { }",
+    ),
+    "in a body too": (
+        """g (bool c, float[N] x) => (float[N] y) {
+            a = Drop (x)
+            y = If (c) <
+                then_branch = yes () => (float[N] p) { p = Drop (a) },
+                else_branch = no () => (float[N] q) { q = Neg (a) }
+            >
+        }""",
+        """g (bool c, float[N] x) => (float[N] y) {
+            y = If (c) <
+                then_branch = yes () => (float[N] p) { [p_copy_1] p = Identity (x) },
+                else_branch = no () => (float[N] q) { q = Neg (x) }
+            >
+        }""",
+    ),
+    "an inner name gives way to that of a value it would hide": (
+        """g (bool c, float[N] x) => (float[N] y) {
+            a = Abs (x)
+            b = Drop (a)
+            y = If (c) <
+                then_branch = yes () => (float[N] p) { a = Relu (x)  p = Add (a, b) },
+                else_branch = no () => (float[N] q) { q = Neg (b) }
+            >
+        }""",
+        """g (bool c, float[N] x) => (float[N] y) {
+            a = Abs (x)
+            y = If (c) <
+                then_branch = yes () => (float[N] p) { a_1 = Relu (x)  p = Add (a_1, a) },
+                else_branch = no () => (float[N] q) { q = Neg (a) }
+            >
+        }""",
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), RENAMED.values(), ids=RENAMED.keys())
+def test_outputs_keep_their_names(before: str, after: str) -> None:
+    assert without(model(before), "Drop") == to_text(model(after).graph)
+
+
+def test_an_inner_name_gives_way_to_the_name_of_an_output() -> None:
+    """`y` now names what `a` did, so what was called `y` and is still read needs another name."""
+    loaded = onnx_io.load(model("g (float[N] x) => (float[N] y) { a = Abs (x)  y = Neg (a)  b = Relu (y) }"))
+    graph = loaded.graph
+    graph.outputs = (Value(vertex(graph, "a")),)
+    graph.names.add("b")
+    assert to_text(onnx_io.to_proto(loaded).graph) == to_text(
+        model("g (float[N] x) => (float[N] y) { y = Abs (x)  y_1 = Neg (y)  b = Relu (y_1) }").graph
+    )
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+WRONG = {
+    "g (float[N] x) => (float[N] y) { [n] y = Relu (z) }": "node Relu 'n' reads 'z', which nothing defines",
+    "g (float[N] x) => (float[N] y) { z = Relu (x) }": "the output 'y' is defined by no node of the graph 'g'",
+    "g (float[N] x) => (float[N] y) { y = Relu (x)  [m] y = Abs (x) }": "node Abs 'm' defines 'y' a second time",
+    "g (float[N] x) => (float[N] y) { x = Relu (x)  y = Relu (x) }": "node Relu 'x' defines 'x' a second time",
+    "g (float[N] x, float[N] x) => (float[N] y) { y = Relu (x) }": "input 'x' defines 'x' a second time",
+    "g (float[N] x) => (float[N] y) { [p] a = Add (x, b)  [q] b = Relu (a)  y = Abs (b) }": "has a cycle: Add 'p'",
+    "g (bool c) => (float[N] y) { y = If (c) <then_branch = t () => (float[N] a) { a = Relu (z) }> }": "reads 'z'",
+}
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG.items())
+def test_a_model_that_contradicts_itself(text: str, message: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        onnx_io.load(model(text))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_without_opset() -> None:
+    proto = model("g (float[N] x) => (float[N] y) { y = Relu (x) }")
+    del proto.opset_import[:]
+    with pytest.raises(ModelError, match="states no opset"):
+        onnx_io.load(proto)
+
+
+RELU = model("g (float[N] x) => (float[N] y) { y = Relu (x) }").SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"ir_version: 8\ngraph { node { } }\n", "is a text file"),
+        (RELU[:-5], "is not an ONNX model, or it is cut short"),
+        (RELU[:10], "is not an ONNX model, or it is cut short"),
+        (bytes(range(256)), "is not an ONNX model, or it is cut short"),
+        (bytes(100), "is not an ONNX model, or it is cut short"),
+        (b"\x18\x00\x00\x00ORTM" + bytes(100), "is a model in ONNX Runtime's own format"),
+        (None, "does not exist"),
+    ],
+)
+def test_a_file_that_is_no_model(tmp_path: Path, content: bytes | None, message: str) -> None:
+    path = tmp_path / "model.onnx"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ModelError) as caught:
+        onnx_io.load(path)
+    assert str(caught.value).startswith(f"{path} {message}")
+
+
+def test_a_folder_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="is a folder"):
+        onnx_io.load(tmp_path)
+
+
+def test_a_file_over_two_gibibytes_is_no_model(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    with path.open("wb") as file:
+        file.truncate(1 << 31)
+    with pytest.raises(ModelError, match="larger than 2 GiB"):
+        onnx_io.load(path)
+
+
+def test_something_else_is_no_model() -> None:
+    with pytest.raises(ModelError, match="a model is a path"):
+        onnx_io.load(3)
+
+
+# -- other kinds of source ---------------------------------------------------------------------------------------------
+
+
+class Program:
+    """Like torch's ONNXProgram: has its model as a message."""
+
+    def __init__(self, proto: ModelProto) -> None:
+        self.model_proto = proto
+
+
+def test_an_exported_program() -> None:
+    proto = model("g (float[N] x) => (float[N] y) { y = Relu (x) }")
+    assert onnx_io.to_proto(onnx_io.load(Program(proto))) == proto
+
+
+def test_an_onnx_ir_model() -> None:
+    onnx_ir = pytest.importorskip("onnx_ir")
+    proto = model("g (float[N] x) => (float[N] y) <float[1] w = {2}> { y = Add (x, w) }")
+    loaded = onnx_io.load(onnx_ir.from_proto(proto))
+    assert loaded.graph.ops() == {"Add": 1}
+
+
+# -- tensors -----------------------------------------------------------------------------------------------------------
+
+ARRAYS: list[np.ndarray[Any, np.dtype[Any]]] = [
+    np.arange(6, dtype=np.float32).reshape(2, 3),
+    np.array([1.5, -0.0, np.nan, np.inf], np.float16),
+    np.array(7, np.int64),
+    np.zeros((2, 0, 3), np.float64),
+    np.array([True, False]),
+    np.array([1 + 2j], np.complex64),
+    np.array([["a", "ü"]], object),
+]
+
+
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda array: str(array.dtype))
+def test_tensors_come_back(array: np.ndarray[Any, np.dtype[Any]]) -> None:
+    again = protos.tensor_from_proto(protos.tensor_to_proto(Tensor.of(array), "t"))
+    assert again.shape == array.shape
+    assert again.numpy().dtype == array.dtype
+    assert again.numpy().tobytes() == array.tobytes() or array.dtype == object
+    assert array.dtype != object or again.numpy().tolist() == array.tolist()
+
+
+@pytest.mark.parametrize("kind", ["BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E5M2", "INT4", "UINT4", "INT2", "FLOAT4E2M1"])
+@pytest.mark.parametrize("raw", [True, False])
+def test_small_types_come_back(kind: str, raw: bool, tmp_path: Path) -> None:
+    dtype = TensorProto.DataType.Value(kind)
+    proto = helper.make_tensor("t", dtype, [3], [1, 0, 1])
+    if raw:
+        proto = numpy_helper.from_array(numpy_helper.to_array(proto), "t")
+    tensor = protos.tensor_from_proto(proto)
+    assert tensor.numpy().astype(np.float32).tolist() == [1, 0, 1]
+    assert protos.tensor_to_proto(tensor, "t") == proto
+    payload = b"".join(protos.raw_chunks(tensor))
+    assert len(payload) == tensor.nbytes
+    (tmp_path / "w").write_bytes(payload)
+    outside = TensorProto(name="t", data_type=dtype, dims=[3], data_location=TensorProto.EXTERNAL)
+    outside.external_data.add(key="location", value="w")
+    assert protos.tensor_from_proto(outside, (tmp_path,)).numpy().astype(np.float32).tolist() == [1, 0, 1]
+
+
+def test_a_tensor_that_holds_other_data() -> None:
+    proto = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[3], raw_data=bytes(8))
+    with pytest.raises(ModelError, match=r"tensor 'w' FLOAT\[3\] holds other data"):
+        protos.tensor_from_proto(proto).numpy()
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def linear(size: int = 600) -> ModelProto:
+    """y = x · w + b, with weights large enough to go to a file of their own."""
+    proto = model(f"g (float[N, {size}] x) => (float[N, 2] y) {{ [mm] a = MatMul (x, w)  y = Add (a, b) }}")
+    weights = np.arange(size * 2, dtype=np.float32).reshape(size, 2)
+    proto.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    proto.graph.initializer.append(helper.make_tensor("b", TensorProto.FLOAT, [2], [1.0, 2.0]))
+    return proto
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+@pytest.mark.parametrize("external", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+def test_save_and_load(tmp_path: Path, external: bool, again: bool) -> None:
+    """In one file and in two, from each to each, also over itself."""
+    path = tmp_path / "model.onnx"
+    onnx_io.save(onnx_io.load(linear()), path, external=external)
+    assert [*contents(tmp_path)] == (["model.onnx", "model.onnx.data"] if external else ["model.onnx"])
+    onnx.checker.check_model(path)
+    onnx_io.save(onnx_io.load(path), path, external=again)
+    loaded = onnx.load(path)
+    assert loaded.graph.node == linear().graph.node
+    for tensor, original in zip(loaded.graph.initializer, linear().graph.initializer, strict=True):
+        assert np.array_equal(numpy_helper.to_array(tensor), numpy_helper.to_array(original))
+
+
+def test_the_largest_models_are_saved_in_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_io, "INLINE_LIMIT", 4_000)
+    onnx_io.save(onnx_io.load(linear(400)), tmp_path / "small.onnx")
+    onnx_io.save(onnx_io.load(linear(600)), tmp_path / "large.onnx")
+    assert [*contents(tmp_path)] == ["large.onnx", "large.onnx.data", "small.onnx"]
+
+
+def test_one_file_holds_the_same_message_as_to_proto(tmp_path: Path) -> None:
+    for number, text in enumerate(CARRIED.values()):
+        path = tmp_path / f"{number}.onnx"
+        loaded = onnx_io.load(model(text))
+        onnx_io.save(loaded, path)
+        assert onnx.load(path) == onnx_io.to_proto(loaded)
+
+
+def test_shared_external_data_is_written_once(tmp_path: Path) -> None:
+    onnx_io.save(onnx_io.load(linear()), tmp_path / "model.onnx", external=True)
+    proto = onnx.load(tmp_path / "model.onnx", load_external_data=False)
+    proto.graph.initializer.add().CopyFrom(proto.graph.initializer[0])
+    proto.graph.initializer[-1].name = "tied"
+    proto.graph.output.add(name="tied")
+    (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
+    onnx_io.save(onnx_io.load(tmp_path / "model.onnx"), tmp_path / "again.onnx", external=True)
+    assert (tmp_path / "again.onnx.data").stat().st_size == (tmp_path / "model.onnx.data").stat().st_size
+
+
+def test_another_model_keeps_its_weights(tmp_path: Path) -> None:
+    """`b.onnx` was renamed `a.onnx`, its weights were not; a new `b.onnx` must not overwrite them."""
+    onnx_io.save(onnx_io.load(linear()), tmp_path / "b.onnx", external=True)
+    (tmp_path / "b.onnx").rename(tmp_path / "a.onnx")
+    weights = (tmp_path / "b.onnx.data").read_bytes()
+    onnx_io.save(onnx_io.load(tmp_path / "a.onnx"), tmp_path / "b.onnx", external=True)
+    assert [*contents(tmp_path)] == ["a.onnx", "b.onnx", "b.onnx.1.data", "b.onnx.data"]
+    assert (tmp_path / "b.onnx.data").read_bytes() == weights
+    onnx.checker.check_model(tmp_path / "b.onnx")
+
+
+OUTSIDE = {
+    "nothing.data": "No such file or directory",
+    "../w.data": "outside the model's folder",
+    "/etc/hostname": "outside the model's folder",
+    "folder/../../w.data": "outside the model's folder",
+    "link.data": "outside the model's folder",
+    "": "outside the model's folder",
+    "a\0b": "outside the model's folder",
+}
+
+
+@pytest.mark.parametrize(("location", "message"), OUTSIDE.items())
+def test_external_data_outside_the_folder(tmp_path: Path, location: str, message: str) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (tmp_path / "w.data").write_bytes(bytes(4800))
+    (folder / "link.data").symlink_to(tmp_path / "w.data")
+    with pytest.raises(ModelError) as caught:
+        onnx_io.load(elsewhere(folder, location))
+    assert "tensor 'w'" in str(caught.value)
+    assert message in str(caught.value)
+
+
+def elsewhere(folder: Path, location: str, **place: int) -> Path:
+    """A model file whose weights are said to lie at a location."""
+    proto = linear()
+    tensor = proto.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in {"location": location, **place}.items():
+        tensor.external_data.add(key=key, value=str(value))
+    path = folder / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def test_a_link_into_the_store_of_a_hub(tmp_path: Path) -> None:
+    """Model hubs keep files under their hashes and link to them: model and weights then lie in one other folder."""
+    store, snapshot = tmp_path / "blobs", tmp_path / "snapshot"
+    store.mkdir()
+    snapshot.mkdir()
+    (store / "1").write_bytes(bytes(4800))
+    elsewhere(store, "w.data").rename(store / "2")
+    (snapshot / "w.data").symlink_to(store / "1")
+    (snapshot / "model.onnx").symlink_to(store / "2")
+    assert onnx_io.load(snapshot / "model.onnx").graph.ops() == {"MatMul": 1, "Add": 1}
+
+
+@pytest.mark.parametrize(
+    ("size", "place", "message"),
+    [
+        (4799, {}, "needs bytes 0 to 4800 of"),
+        (4800, {"offset": 1}, "needs bytes 1 to 4801 of"),
+        (4800, {"offset": -1}, "needs bytes -1 to 4799 of"),
+        (4800, {"length": 4000}, "needs 4800 bytes, but states 4000 bytes of"),
+    ],
+)
+def test_external_data_of_the_wrong_size(tmp_path: Path, size: int, place: dict[str, int], message: str) -> None:
+    (tmp_path / "w.data").write_bytes(bytes(size))
+    with pytest.raises(ModelError) as caught:
+        onnx_io.load(elsewhere(tmp_path, "w.data", **place))
+    assert "tensor 'w'" in str(caught.value)
+    assert message in str(caught.value)
+    assert str(tmp_path / "w.data") in str(caught.value)
+
+
+def test_external_data_that_changes_under_the_model(tmp_path: Path) -> None:
+    (tmp_path / "w.data").write_bytes(bytes(4800))
+    loaded = onnx_io.load(elsewhere(tmp_path, "w.data"))
+    (tmp_path / "w.data").write_bytes(bytes(4900))
+    with pytest.raises(ModelError, match="has changed since the model was loaded"):
+        onnx_io.save(loaded, tmp_path / "new.onnx")
+    assert [*contents(tmp_path)] == ["model.onnx", "w.data"]
+
+
+def test_a_message_with_external_data_needs_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "w.data").write_bytes(bytes(4800))
+    proto = onnx.load(elsewhere(tmp_path, "w.data"), load_external_data=False)
+    with pytest.raises(ModelError, match="load the model by its path"):
+        onnx_io.load(proto)
+    assert onnx_io.to_proto(onnx_io.load(proto, folder=tmp_path)) == proto
+
+
+# -- a save that fails leaves all as it was ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("external", [False, True])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device")])
+def test_an_interrupted_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, external: bool
+) -> None:
+    path = tmp_path / "model.onnx"
+    onnx_io.save(onnx_io.load(linear()), path, external=external)
+    before, loaded, chunks = contents(tmp_path), onnx_io.load(path), protos.raw_chunks
+
+    def failing(tensor: Tensor) -> Iterator[bytes | memoryview]:
+        yield b"half of it" if tensor.nbytes > 10 else b""
+        raise error
+
+    monkeypatch.setattr(protos, "raw_chunks", failing)
+    with pytest.raises(KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else OutputError):
+        onnx_io.save(loaded, path, external=external)
+    assert contents(tmp_path) == before
+    monkeypatch.setattr(protos, "raw_chunks", chunks)
+    onnx_io.save(loaded, path, external=external)
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_an_interrupt_between_the_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool) -> None:
+    """The first of two files is in place, or just about to be: both are old, or both are new."""
+    path = tmp_path / "model.onnx"
+    onnx_io.save(onnx_io.load(linear()), path, external=True)
+    before, loaded, replace, calls = contents(tmp_path), onnx_io.load(linear(700)), Path.replace, []
+
+    def interrupted(self: Path, target: Path) -> Path:
+        calls.append(target)
+        if len(calls) > 1:
+            return replace(self, target)
+        if done:
+            replace(self, target)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        onnx_io.save(loaded, path, external=True)
+    assert (contents(tmp_path) != before) == done
+    onnx.checker.check_model(path)
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    """The limit on the size of files stands for the end of the disk."""
+    script = f"""
+import resource, signal
+from pathlib import Path
+from graphopt import onnx_io
+from graphopt.errors import OutputError
+from tests.test_onnx_io import linear
+folder = Path({str(tmp_path)!r})
+onnx_io.save(onnx_io.load(linear(100)), folder / "model.onnx")
+before = (folder / "model.onnx").read_bytes()
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
+for external in (False, True):
+    try:
+        onnx_io.save(onnx_io.load(linear()), folder / "model.onnx", external=external)
+    except OutputError as error:
+        print(error)
+assert [path.name for path in folder.iterdir()] == ["model.onnx"]
+assert (folder / "model.onnx").read_bytes() == before
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{tmp_path / 'model.onnx'} cannot be written: File too large\n" * 2
+
+
+def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
+    loaded = onnx_io.load(linear())
+    for path, message in [(tmp_path / "nowhere" / "y.onnx", "No such file"), (tmp_path, "it is no ordinary file")]:
+        with pytest.raises(OutputError, match=message):
+            onnx_io.save(loaded, path)
+    with pytest.raises(OutputError, match="no ordinary file"):
+        onnx_io.save(loaded, os.devnull)
+    assert not Path(os.devnull).is_file()
+
+
+# -- all the models of the onnx package --------------------------------------------------------------------------------
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal bit for bit, NaN included."""
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return (a.dtype, a.shape) == (b.dtype, b.shape) and (
+            np.array_equal(a, b) if a.dtype == object else a.tobytes() == b.tobytes()
+        )
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and bool(a == b)
+
+
+def nodes_but_constants(nodes: Iterable[NodeProto]) -> Iterator[bytes]:
+    """Nodes as bytes, those in bodies on their own; no Constant nodes, which become initializers."""
+    for original in nodes:
+        if original.op_type == "Constant" and original.attribute[0].name != "sparse_value":
+            continue
+        node = NodeProto()
+        node.CopyFrom(original)
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from nodes_but_constants(attribute.g.node)
+                attribute.g.Clear()
+        yield node.SerializeToString()
+
+
+CHUNKS = 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_models_of_the_onnx_package(chunk: int, record_property: Callable[[str, object], None]) -> None:
+    """Each comes back with its nodes byte for byte, and computes the same, or fails in ORT with the same words."""
+    counts: Counter[str] = Counter()
+    for case in conformance.cases()[chunk::CHUNKS]:
+        before, after = case.model.SerializeToString(), comes_back(case.model, case.name)
+        assert case.model.SerializeToString() == before, case.name
+        if after == case.model:
+            counts["equal, message for message"] += 1
+            continue
+        for inputs, _ in case.data:
+            expected = conformance.run(case.model, inputs)
+            assert same(expected, conformance.run(after, inputs)), case.name
+            counts["ORT fails with the same words" if isinstance(expected, str) else "ORT computes the same"] += 1
+    record_property("round trip", dict(counts))
+    assert counts.total() > 2000 // CHUNKS
+
+
+@pytest.mark.parametrize("path", sorted((conformance.DATA / "light").glob("*.onnx")), ids=lambda path: str(path.stem))
+def test_the_real_models_of_the_onnx_package(path: Path) -> None:
+    proto = onnx.load(path)
+    assert comes_back(proto, path.name) == proto
+
+
+def comes_back(proto: ModelProto, name: str) -> ModelProto:
+    """The model after a load, after some checks that it is the same."""
+    after = there_and_back(proto)
+    assert [*nodes_but_constants(after.graph.node)] == [*nodes_but_constants(proto.graph.node)], name
+    assert same_around(proto, after), name
+    return after
+
+
+def same_around(proto: ModelProto, after: ModelProto) -> bool:
+    """Whether inputs, outputs and the types of values are declared as they were, and the model says the same else."""
+    old, new = ModelProto(), ModelProto()
+    old.CopyFrom(proto)
+    new.CopyFrom(after)
+    for copy in (old, new):
+        del copy.graph.node[:], copy.graph.initializer[:]
+    if proto.ir_version < 4:  # constants are listed among the inputs
+        del new.graph.input[len(old.graph.input) :]
+    return old == new
+
+
+# -- laws --------------------------------------------------------------------------------------------------------------
+
+NAMES = ["x", "w", "c", "v0", "v1", "v2", "v3", "v4"]
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> ModelProto:
+    """Small graphs over unary and binary operators, in any order, with any outputs."""
+    defined, lines = ["x", "w", "c"], []
+    for name in NAMES[3 : 3 + draw(st.integers(1, 5))]:
+        op, arity = draw(st.sampled_from([("Relu", 1), ("Add", 2), ("Sub", 2), ("Nobody", 3)]))
+        operands = [draw(st.sampled_from(defined)) for _ in range(arity)]
+        lines.append(f"{name} = {op} ({', '.join(operands)})")
+        defined.append(name)
+    order = draw(st.permutations(lines))
+    outputs = draw(st.lists(st.sampled_from(defined), min_size=1, max_size=3))
+    declared = ", ".join(f"float[N] {name}" for name in outputs)
+    head = f"g (float[N] x, float[2] w) => ({declared}) <float[2] w, float[2] c = {{1, 2}}>"
+    return model(f"{head} {{ {' '.join(order)} }}")
+
+
+@given(graphs())
+@settings(max_examples=200, deadline=None)
+def test_loading_twice_is_loading_once(proto: ModelProto) -> None:
+    once = there_and_back(proto)
+    assert there_and_back(once) == once
+    assert sorted(node.SerializeToString() for node in once.graph.node) == sorted(
+        node.SerializeToString() for node in proto.graph.node
+    )
+    assert once.graph.output == proto.graph.output
+
+
+def test_three_thousand_nodes_load_in_under_a_second() -> None:
+    lines = [f"a{i} = Conv <kernel_shape = [1, 1]> (a{i - 1}, w)  b{i} = Relu (a{i})" for i in range(1, 1500)]
+    text = f"g (float[N, 4, 8, 8] a0) => (float[N, 4, 8, 8] b1499) {{ {' '.join(lines)} }}"
+    proto = model(text)
+    proto.graph.initializer.append(numpy_helper.from_array(np.zeros((4, 4, 1, 1), np.float32), "w"))
+    start = time.process_time()
+    loaded = onnx_io.load(proto)
+    assert time.process_time() - start < 1
+    assert len(loaded.graph) == 2998
