@@ -172,6 +172,7 @@ CONSTANTS = (
         "replace_sub_by_add",
         x - c,
         x + (-c),
+        when=is_float,
         why="An addition commutes, and is what ONNX Runtime folds into a convolution.",
     ),
     Rule("fuse_neg_into_mul", (-x) * a, x * (-a), why="The sign moves into the constant."),

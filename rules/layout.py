@@ -303,17 +303,20 @@ AXES = (
 
 # -- blocks --------------------------------------------------------------------------------------------------------
 
+image = tensor("x", "N C H W")
 BLOCKS = (
     Rule(
         "eliminate_space_to_depth_of_depth_to_space",
-        op.SpaceToDepth(op.DepthToSpace(x, blocksize=block), blocksize=block),
-        x,
+        op.SpaceToDepth(op.DepthToSpace(image, blocksize=block), blocksize=block),
+        image,
+        when=fn.eq(fn.mod(fn.size("C"), block * block), 0),
         why="Blocks that are taken apart and put together again are where they were.",
     ),
     Rule(
         "eliminate_depth_to_space_of_space_to_depth",
-        op.DepthToSpace(op.SpaceToDepth(x, blocksize=block), blocksize=block),
-        x,
+        op.DepthToSpace(op.SpaceToDepth(image, blocksize=block), blocksize=block),
+        image,
+        when=(fn.eq(fn.mod(fn.size("H"), block), 0), fn.eq(fn.mod(fn.size("W"), block), 0)),
         why="Blocks that are put together and taken apart again are where they were.",
     ),
     *(

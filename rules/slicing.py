@@ -334,7 +334,7 @@ PADS = (
     ),
 )
 
-scales, roi = const("scales", "R"), tensor("roi")
+scales, roi = const("scales", "R"), const("roi", "0")
 where, nearest = string("where"), string("nearest")
 FAITHFUL = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
 at_places = fn.either(*(fn.eq(where, mode) for mode in FAITHFUL))
@@ -350,7 +350,7 @@ RESIZES = tuple(
     for mode in ("nearest", "linear", "cubic")
     for name, inputs, conditions in (
         ("", (None, scales), (fn.is_one(scales), fn.eq(fn.size("R"), rank))),
-        ("_with_roi", (roi, scales), (fn.is_one(scales), fn.eq(fn.size("R"), rank))),
+        ("_with_empty_roi", (roi, scales), (fn.is_one(scales), fn.eq(fn.size("R"), rank))),
         ("_to_size", (None, None, sizes), (fn.eq(sizes, shape),)),
     )
 )
