@@ -87,9 +87,10 @@ def _is_size(dim: Dim | None) -> bool:
 def _base(graph: Graph, node: Node, strict: bool) -> list[Type | None]:
     """What the onnx package's inference says of the outputs."""
     schema = ops.schema_of(node)
-    unknown: list[Type | None] = [_declared_by(schema, graph, node, i) for i in range(len(node.names))]
-    if schema is None or not schema.has_type_and_shape_inference_function or any(True for _ in node.bodies):
-        return unknown
+    if schema is None or any(True for _ in node.bodies):
+        return [None] * len(node.names)
+    if not schema.has_type_and_shape_inference_function:
+        return [_declared_by(schema, graph, node, i) for i in range(len(node.names))]
     inputs = ["" if value is None else str(i) for i, value in enumerate(node.inputs)]
     outputs = [f"o{i}" if name else "" for i, name in enumerate(node.names)]
     present = [(name, value) for name, value in zip(inputs, node.inputs, strict=True) if value is not None]
@@ -101,14 +102,14 @@ def _base(graph: Graph, node: Node, strict: bool) -> list[Type | None]:
     except (shape_inference.InferenceError, ValueError, RuntimeError) as error:
         if strict:
             raise ModelError(f"{_label(node)} cannot be: {str(error).strip().splitlines()[0]}") from error
-        return unknown
-    types_found = [type_from_proto(found[name], anonymous=True) if name in found else None for name in outputs]
-    return [a or b for a, b in zip(types_found, unknown, strict=True)]
+        found = {}
+    known = [type_from_proto(found[name], anonymous=True) if name in found else None for name in outputs]
+    return [_declared_by(schema, graph, node, i) if type_ is None else type_ for i, type_ in enumerate(known)]
 
 
-def _declared_by(schema: OpSchema | None, graph: Graph, node: Node, output: int) -> Type | None:
+def _declared_by(schema: OpSchema, graph: Graph, node: Node, output: int) -> Type | None:
     """The element type that a schema gives an output: the only one, or that of an input with the same variable."""
-    if schema is None or output >= len(schema.outputs):
+    if output >= len(schema.outputs):
         return None
     allowed, text = schema.outputs[output].types, schema.outputs[output].type_str
     if len(allowed) == 1 and next(iter(allowed)) in _FIXED:
