@@ -34,7 +34,7 @@ def tensors(count: int) -> tuple[Term, ...]:
 
 lengths = fn.compose(shape, axes)
 from_front, to_end = fn.larger(fn.normalized(starts, lengths), 0), fn.larger(fn.normalized(ends, lengths), 0)
-LARGE = 2**31 - 1
+LARGE, LONGEST = 2**31 - 1, 2**63 - 1
 
 inner_slice = op.Slice(x, starts, ends, axes, steps)
 SLICES = (
@@ -82,6 +82,35 @@ SLICES = (
         ),
         why="A slice of a slice is a slice: its positions are counted in steps of the first.",
     ),
+)
+
+# The same for slices that share some of their axes: each is told for all axes of x, and is all of it along the others.
+every = fn.range(rank)
+
+
+def told(numbers: Term, along: Term, otherwise: int) -> App:
+    """One number for each axis of x."""
+    return fn.add(fn.spread(fn.sub(numbers, otherwise), along, rank), otherwise)
+
+
+def all_axes(begin: Term, end: Term, step: Term, along: Term) -> tuple[App, App, App]:
+    return told(begin, along, 0), told(end, along, LONGEST), told(step, along, 1)
+
+
+first, last, stride = all_axes(starts, ends, steps, axes)
+first2, last2, stride2 = all_axes(starts2, ends2, steps2, other_axes)
+OVERLAPPING_SLICES = Rule(
+    "fuse_consecutive_slices_along_some_of_the_same_axes",
+    op.Slice(inner_slice, starts2, ends2, other_axes, steps2),
+    op.Slice(x, first + stride * first2, fn.smaller(last, first + stride * last2), every, stride * stride2),
+    when=(
+        *(fn.le(0, numbers) for numbers in (starts, ends, starts2, ends2)),
+        fn.lt(0, steps),
+        fn.lt(0, steps2),
+        fn.le(first + stride * first2, LARGE),
+        fn.le(stride * stride2, LARGE),
+    ),
+    why="A slice of a slice is a slice, axis by axis.",
 )
 
 # -- Concat --------------------------------------------------------------------------------------------------------
@@ -355,4 +384,4 @@ RESIZES = tuple(
     )
 )
 
-RULES = (*SLICES, *CONCATS, *SPLITS, *GATHERS, *EXPANSIONS, *PADS, *RESIZES)
+RULES = (*SLICES, OVERLAPPING_SLICES, *CONCATS, *SPLITS, *GATHERS, *EXPANSIONS, *PADS, *RESIZES)
