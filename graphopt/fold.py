@@ -242,10 +242,13 @@ def _reshape(graph: Graph, vertex: int) -> Patch | None:
     node = graph[vertex]
     k = Operands(graph, node)
     target, shape, type_ = k.contents(1), k.shape(0), node.types[0]
-    if target is None or graph.constant(node.inputs[1]) is not None or len(node.inputs) != 2:
+    if target is None or len(node.inputs) != 2:
         return None
     result = type_.shape if isinstance(type_, TensorType) else None
     allowzero = bool(k.integer("allowzero"))
+    if graph.constant(node.inputs[1]) is not None:
+        spelt = None if allowzero else _without_copies(target, shape)
+        return _with_constant_input(graph, vertex, 1, spelt, "shape") if spelt else None
     if allowzero and 0 in target:
         return None
     elements = reshape_target(target, shape, result)
@@ -256,6 +259,16 @@ def _reshape(graph: Graph, vertex: int) -> Patch | None:
         return patch
     attrs = {name: value for name, value in node.attrs.items() if name != "allowzero"}
     return replace(patch, after={**patch.after, vertex: replace(patch.after[vertex], attrs=attrs)})
+
+
+def _without_copies(target: Sequence[Dim], shape: Shape | None) -> list[int] | None:
+    """The target with each 0 ("copy") as the number that it stands for, None where there is none that is known."""
+    sizes = shape or ()
+    copied = [i for i, size in enumerate(target) if size == 0 and i < len(sizes) and sizes[i] != 0]
+    if not any(isinstance(sizes[i], int) for i in copied):
+        return None
+    spelt = [sizes[i] if i in copied and isinstance(sizes[i], int) else size for i, size in enumerate(target)]
+    return [size for size in spelt if isinstance(size, int)]
 
 
 def reshape_target(target: Sequence[Dim], shape: Shape | None, result: Shape | None) -> list[int] | None:

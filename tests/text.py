@@ -28,12 +28,12 @@ def parse(
     constants: list[str] = []
 
     def constant(match: re.Match[str]) -> str:
-        text, name = match.group(), f"c{len(constants)}"
+        text, name = match.group(1), f"c{len(constants)}"
         kind = "float" if "." in text else "int"
         constants.append(f"{name} = Constant<value_{kind}{'s' if '[' in text else ''}={text}>()")
         return name
 
-    number = r"(?<=[(,])(\[[^\]]*\]|-?\d+(?:\.\d+)?)(?=[,)])"
+    number = r"(?<=[(,])\s*(\[[^\]]*\]|-?\d+(?:\.\d+)?)(?=[,)])"
     parts = re.split(r"(<[^>]*>)", body)  # attributes are left as they are
     parts = [part if part.startswith("<") else re.sub(number, constant, part) for part in parts]
     nodes = " ".join([*constants, "".join(parts).replace(";", " ")])
