@@ -315,7 +315,10 @@ def range_of(term: Term) -> Formula:
 
 def domain(term: Term, known: Context) -> Context:
     """What is known inside of a term."""
-    return known.knowing(range_of(term))
+    key = (term.binders, term.guard)
+    if key not in known.domains:
+        known.domains[key] = known.knowing(range_of(term))
+    return known.domains[key]
 
 
 def at(part: Formula, there: Map) -> Formula:

@@ -56,6 +56,7 @@ def forget() -> None:
     _atom.cache_clear()
     _symbols_of.cache_clear()
     _definition.cache_clear()
+    negate.cache_clear()
 
 
 def symbol(name: str) -> Int:
@@ -90,15 +91,17 @@ class Int:
         return polynomial(total)
 
     def __mul__(self, other: Size) -> Size:
+        if isinstance(other, int):
+            return Int({monomial: c * other for monomial, c in self.terms.items()}) if other else 0
         total: dict[Monomial, int] = {}
         for a, x in self.terms.items():
-            for b, y in terms_of(other):
-                monomial = tuple(sorted(a + b))
+            for b, y in other.terms.items():
+                monomial = tuple(sorted(a + b)) if a and b else a or b
                 total[monomial] = total.get(monomial, 0) + x * y
         return polynomial(total)
 
     def __neg__(self) -> Size:
-        return self * -1
+        return Int({monomial: -c for monomial, c in self.terms.items()})
 
     def __sub__(self, other: Size) -> Size:
         return self + -other
@@ -134,7 +137,7 @@ class Int:
 
 
 def polynomial(terms: Mapping[Monomial, int]) -> Size:
-    kept = {m: c for m, c in sorted(terms.items()) if c}
+    kept = {m: c for m, c in terms.items() if c}
     if not kept:
         return 0
     return kept[()] if len(kept) == 1 and () in kept else Int(kept)
@@ -208,12 +211,18 @@ def remainder(dividend: Size, divisor: Size) -> Size:
 # -- formulas ------------------------------------------------------------------------------------------------------
 
 
+_KINDS = {"ge": 0, "eq": 0x5555, "ne": 0x3333}
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """`poly >= 0`, `poly == 0` or `poly != 0`."""
 
     kind: Literal["ge", "eq", "ne"]
     poly: Int
+
+    def __hash__(self) -> int:
+        return hash(self.poly) ^ _KINDS[self.kind]
 
     def __str__(self) -> str:
         return f"{self.poly} {'>=' if self.kind == 'ge' else '==' if self.kind == 'eq' else '!='} 0"
@@ -291,9 +300,15 @@ def eq(left: Size, right: Size = 0) -> Formula:
 def conj(*parts: Formula) -> Formula:
     flat = frozenset(p for part in parts for p in (part.parts if isinstance(part, And) else (part,)))
     flat = _propagated(flat) if any(isinstance(p, Or) for p in flat) else flat
-    if FALSE in flat or any(negate(p) in flat for p in flat if isinstance(p, Comparison | Fact)):
+    if FALSE in flat or _contradict(flat):
         return FALSE
     return next(iter(flat)) if len(flat) == 1 else And(flat)
+
+
+def _contradict(parts: frozenset[Formula]) -> bool:
+    """Whether one of the parts is the negation of another: `p >= 0` and `-p - 1 >= 0`, a fact and its denial."""
+    basic = [p for p in parts if isinstance(p, Comparison | Fact)]
+    return len(basic) > 1 and any(negate(p) in parts for p in basic)
 
 
 def _propagated(parts: frozenset[Formula]) -> frozenset[Formula]:
@@ -305,11 +320,12 @@ def _propagated(parts: frozenset[Formula]) -> frozenset[Formula]:
 
 def disj(*parts: Formula) -> Formula:
     flat = frozenset(p for part in parts for p in (part.parts if isinstance(part, Or) else (part,)))
-    if TRUE in flat or any(negate(p) in flat for p in flat if isinstance(p, Comparison | Fact)):
+    if TRUE in flat or _contradict(flat):
         return TRUE
     return next(iter(flat)) if len(flat) == 1 else Or(flat)
 
 
+@cache
 def negate(part: Formula) -> Formula:
     match part:
         case And(parts):
@@ -664,6 +680,8 @@ class Context:
     equal: Mapping[Atom, Size] = field(default_factory=dict)
     _proved: dict[Formula, bool] = field(default_factory=dict)
     _inner: dict[Formula, Context] = field(default_factory=dict)
+    domains: dict[Any, Context] = field(default_factory=dict)
+    """Contexts of the terms that were met here, by what they sum over."""
     _simplified: dict[Size | Formula, Any] = field(default_factory=dict)
     _possible: bool | None = None
     witness: Mapping[Atom, int] | None = None

@@ -16,7 +16,7 @@ import z3
 
 from graphopt.proof import Model, Proof, Verdict
 from graphopt.rule import Rule
-from graphopt.verifier import dtypes
+from graphopt.verifier import counterexample, dtypes
 from graphopt.verifier.dtypes import Mistyped, Typing
 from graphopt.verifier.equality import Equality, composites, cuts, ranges
 from graphopt.verifier.instances import MAX_RANK, Choices, Instance, Undefined, Unsupported
@@ -52,14 +52,21 @@ class Outcome:
     """The failure is definite: ranks or types differ, whatever the sizes."""
 
 
-def prove(rule: Rule, *, timeout: float = 5.0) -> Proof:
-    """The proof of a rule, or the verdict that there is none; `timeout` in seconds of processor time."""
+def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
+    """The proof of a rule, or the verdict that there is none. `timeout` is in seconds of processor time.
+
+    What is not proved is tried on small models if it is to be refuted: a difference there makes it REFUTED.
+    """
     forget()
     start = time.process_time()
     verdict, model, outcome = _verdict(rule, start, timeout)
+    example = counterexample.find(rule) if verdict is Verdict.UNKNOWN and refute else ""
+    verdict = Verdict.REFUTED if example else verdict
     ranks = f"{min(outcome.ranks)}–{max(outcome.ranks)}" if outcome.ranks else ""
     seconds = round(time.process_time() - start, 3)
-    return Proof(rule.name, rule.digest, verdict, model, ranks, outcome.cases, seconds, SOLVER, "", outcome.failure)
+    return Proof(
+        rule.name, rule.digest, verdict, model, ranks, outcome.cases, seconds, SOLVER, example, outcome.failure
+    )
 
 
 def _verdict(rule: Rule, start: float, timeout: float) -> tuple[Verdict, Model | None, Outcome]:
