@@ -9,8 +9,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import onnx
@@ -21,9 +22,9 @@ from graphopt import ops
 from graphopt.graph import Node
 from graphopt.protos import node_to_proto, tensor_to_proto, type_from_proto, type_to_proto
 from graphopt.rule import Rule
-from graphopt.scalar import FUNCTIONS, PROPERTIES, PYTHON, Unknown, has_property
+from graphopt.scalar import FACTS, FUNCTIONS, PROPERTIES, PYTHON, Unknown, has_property
 from graphopt.tensor import Tensor
-from graphopt.term import SCALAR, App, Lit, Term, Var, applications, is_scalar, walk
+from graphopt.term import SCALAR, App, Lit, Term, Var, applications, holes, is_scalar, walk
 from graphopt.types import DType, TensorType
 
 OPSET = min(ops.OPSET, 26)
@@ -67,11 +68,15 @@ class _Misfit(Exception):
 def instances(rule: Rule, seed: int = 0, count: int = 10, attempts: int = 5_000) -> Iterator[Instance]:
     """Up to `count` instances, the same for the same seed; fewer where `attempts` draws did not give as many."""
     rng = random.Random(f"{rule.name}/{seed}")
+    try:
+        types = _Types(rule.left, {}).obey(rule.conditions)
+    except _Misfit:
+        return
     for _ in range(attempts):
         if count == 0:
             return
         try:
-            yield _Draft(rule, rng).finished()
+            yield _Draft(rule, rng, types.copy(), {}, {}).finished()
             count -= 1
         except (_Misfit, Unknown):
             continue
@@ -84,7 +89,8 @@ def instance(
     rng = random.Random(seed)
     for _ in range(attempts):
         try:
-            return _Draft(rule, rng, dict(dims), dict(values)).finished()
+            known = {name: DType.of(value.dtype) for name, value in values.items() if isinstance(value, np.ndarray)}
+            return _Draft(rule, rng, _Types(rule.left, known), dict(dims), dict(values)).finished()
         except (_Misfit, Unknown):
             continue
     return None
@@ -147,16 +153,64 @@ def _shape(axes: Iterable[str], dims: Sizes) -> Shape:
 _COMMON = (DType.FLOAT,) * 6 + (DType.INT64,) * 3 + (DType.INT32, DType.DOUBLE, DType.BOOL, DType.UINT8)
 _TYPE_NAMES = {f"tensor({np.dtype(d.numpy).name})": d for d in DType if d not in (DType.UNDEFINED, DType.STRING)}
 _TYPE_NAMES |= {"tensor(float)": DType.FLOAT, "tensor(double)": DType.DOUBLE}
+_ANY = frozenset(DType)
 _FLOATS = frozenset(dtype for dtype in DType if dtype.is_float)
 
 Place: TypeAlias = "tuple[App | str, str | int]"
 
 
-def _place(app: App, formals: list[OpSchema.FormalParameter], position: int) -> Place:
-    """The type variable of one operator that an input or output has; equal for those that share it."""
+class _Formal(NamedTuple):
+    """An input or output as its schema declares it."""
+
+    name: str
+    variable: str
+    """The type variable, equal for those that share it; one with a number for each of several that differ."""
+    allowed: frozenset[DType]
+
+
+class _Operator(NamedTuple):
+    """What is read off a schema, once: the package's own objects are slow to look at."""
+
+    schema: OpSchema
+    inputs: tuple[_Formal, ...]
+    outputs: tuple[_Formal, ...]
+    attributes: Mapping[str, tuple[OpSchema.AttrType, bool]]
+    """Their types, and whether they are required."""
+
+    def input(self, position: int) -> _Formal:
+        return _numbered(self.inputs, position)
+
+    def output(self, position: int) -> _Formal:
+        return _numbered(self.outputs, position)
+
+
+def _numbered(formals: tuple[_Formal, ...], position: int) -> _Formal:
     formal = formals[min(position, len(formals) - 1)]
-    variadic = formal.option == OpSchema.FormalParameterOption.Variadic and not formal.is_homogeneous
-    return app.node, f"{formal.type_str}{position if variadic else ''}"
+    return formal._replace(variable=f"{formal.variable}{position}") if formal.variable.endswith("#") else formal
+
+
+def _operator(app: App) -> _Operator:
+    return _read_schema(app.op, app.domain)
+
+
+@cache
+def _read_schema(op: str, domain: str) -> _Operator:
+    schema = ops.schema(op, domain, 1 if domain else ops.OPSET)
+    if schema is None:
+        raise _Misfit(f"no schema for {op}")
+    allowed = {
+        constraint.type_param_str: frozenset(_TYPE_NAMES[n] for n in constraint.allowed_type_strs if n in _TYPE_NAMES)
+        for constraint in schema.type_constraints
+    }
+
+    def read(formal: OpSchema.FormalParameter) -> _Formal:
+        several = formal.option == OpSchema.FormalParameterOption.Variadic and not formal.is_homogeneous
+        fixed = frozenset((_TYPE_NAMES[formal.type_str],)) if formal.type_str in _TYPE_NAMES else frozenset[DType]()
+        types = allowed.get(formal.type_str, fixed)
+        return _Formal(formal.name, f"{formal.type_str}{'#' if several else ''}", types)
+
+    attributes = {name: (spec.type, spec.required) for name, spec in schema.attributes.items()}
+    return _Operator(schema, tuple(map(read, schema.inputs)), tuple(map(read, schema.outputs)), attributes)
 
 
 class _Types:
@@ -171,13 +225,28 @@ class _Types:
             for app in applications(side):
                 self._read(app)
 
+    def copy(self) -> _Types:
+        """The same, to choose from anew."""
+        other = _Types((), {})
+        other._parent, other._allowed = dict(self._parent), dict(self._allowed)
+        return other
+
+    def obey(self, conditions: Iterable[Term]) -> _Types:
+        """Restrict what conditions on single holes restrict, so that fewer draws are in vain."""
+        for condition in conditions:
+            match condition:
+                case App(op="is_float", args=(App(op="dtype", args=(Var(name=name),)),)):
+                    self.restrict(("hole", name), _FLOATS)
+                case App(op="among", args=(App(op="dtype", args=(Var(name=name),)), Lit(value=tuple() as dtypes))):
+                    self.restrict(("hole", name), map(DType, dtypes))
+        return self
+
     def _read(self, app: App) -> None:
-        schema = ops.schema(app.op, app.domain, ops.OPSET if not app.domain else 1)
-        if schema is None:
-            raise _Misfit(f"no schema for {app.op}")
+        operator = _operator(app)
         for position, arg in enumerate(app.inputs):
-            place = _place(app, list(schema.inputs), position)
-            self.restrict(place, _allowed(schema, schema.inputs[min(position, len(schema.inputs) - 1)].type_str))
+            formal = operator.input(position)
+            place = (app.node, formal.variable)
+            self.restrict(place, formal.allowed)
             if isinstance(arg, Var) and arg.kind in ("tensor", "const"):
                 self._unify(("hole", arg.name), place)
             elif isinstance(arg, App) and arg.domain != SCALAR:
@@ -185,9 +254,9 @@ class _Types:
             elif (isinstance(arg, Var) and arg.kind == "real") or (isinstance(arg, Lit) and arg.value != _whole(arg)):
                 self.restrict(place, _FLOATS)
         for position in range(app.outputs):
-            place = _place(app, list(schema.outputs), position)
-            self.restrict(place, _allowed(schema, schema.outputs[min(position, len(schema.outputs) - 1)].type_str))
-            self._unify((app.node, position), place)
+            formal = operator.output(position)
+            self.restrict((app.node, formal.variable), formal.allowed)
+            self._unify((app.node, position), (app.node, formal.variable))
 
     def _root(self, place: Place) -> Place:
         while place in self._parent:
@@ -203,7 +272,7 @@ class _Types:
     def restrict(self, place: Place, allowed: Iterable[DType] | None) -> None:
         if allowed is not None:
             place = self._root(place)
-            self._allowed[place] = self._allowed.get(place, frozenset(DType)) & frozenset(allowed)
+            self._allowed[place] = self._allowed.get(place, _ANY) & frozenset(allowed)
 
     def prefer(self, place: Place, dtype: DType) -> None:
         """Choose this one, if it is possible."""
@@ -221,11 +290,6 @@ class _Types:
         return chosen
 
 
-def _allowed(schema: OpSchema, type_str: str) -> frozenset[DType]:
-    names = next((c.allowed_type_strs for c in schema.type_constraints if c.type_param_str == type_str), [type_str])
-    return frozenset(_TYPE_NAMES[name] for name in names if name in _TYPE_NAMES)
-
-
 def _whole(literal: Lit) -> Any:
     value = literal.value
     return value if isinstance(value, str | tuple) else int(value) if abs(value) < 1e9 else value
@@ -238,19 +302,16 @@ class _Draft:
     """One draw. Left sides are visited operands first; whatever an operator leaves open is proposed to fit it."""
 
     def __init__(
-        self, rule: Rule, rng: random.Random, dims: dict[str, Any] | None = None, values: dict[str, Any] | None = None
+        self, rule: Rule, rng: random.Random, types: _Types, dims: dict[str, Any], values: dict[str, Any]
     ) -> None:
-        self.rule, self.rng = rule, rng
-        self.dims: dict[str, Any] = dims or {}
-        self.values: dict[str, Any] = values or {}
-        known = {name: DType.of(v.dtype) for name, v in self.values.items() if isinstance(v, np.ndarray)}
-        self.types = _Types(rule.left, known)
+        self.rule, self.rng, self.types, self.dims, self.values = rule, rng, types, dims, values
         self.rank = rng.choice((0, 1, 1, 2, 2, 2, 3, 4))  # of holes without axes
         self.base: Shape | None = None
         self.shapes: dict[Term, Shape | None] = {}
         self.bounds: dict[str, int] = {}  # holes that hold indices, and into how many elements
         self.positive: set[str] = set()  # holes whose elements must be greater than zero
         self.wanted = _wanted(rule)
+        self.conditions = _on_attributes(rule)
 
     def finished(self) -> Instance:
         for side in self.rule.left:
@@ -327,10 +388,9 @@ class _Draft:
 
     def _apply(self, app: App) -> None:
         tensors = {i: self.visit(arg) for i, arg in enumerate(app.inputs) if arg is not None and not is_scalar(arg)}
-        schema = ops.schema(app.op, app.domain, ops.OPSET if not app.domain else 1)
-        assert schema is not None
+        operator = _operator(app)
         inputs = [tensors.get(i) for i in range(len(app.inputs))]
-        context = _Context(app, schema, inputs, {}, self)
+        context = _Context(app, operator, inputs, {}, self)
         for name, value in sorted(app.attrs, key=lambda attr: _ORDER.get(attr[0], 0)):
             context.attrs[name] = self._attribute(context, name, value)
         bundle = app.bundle
@@ -339,8 +399,8 @@ class _Draft:
             context.attrs.update(given)
         for position, arg in enumerate(app.inputs):
             if isinstance(arg, Var) and is_scalar(arg):
-                self._fill(context, schema.inputs[min(position, len(schema.inputs) - 1)].name, arg)
-        self._hints(app, schema, inputs)
+                self._fill(context, operator.input(position).name, arg)
+        self._hints(app, operator, inputs)
         if app.op in _WINDOWS:
             self.types.prefer((app.node, 0), DType.FLOAT)
         self._infer(context)
@@ -356,21 +416,35 @@ class _Draft:
         return found
 
     def _fill(self, context: _Context, name: str, hole: Var) -> None:
-        """Propose a value for a hole, more often than not one that the conditions compare it with."""
+        """Propose values for a hole until the conditions on what is known hold."""
         if hole.name in self.values:
             return
-        value = _propose(context, name, hole.kind)
-        if hole.name in self.wanted and self.rng.random() < 0.8:
-            wanted = self.rng.choice(self.wanted[hole.name])
-            value = (wanted,) * len(value) if isinstance(value, tuple) and not isinstance(wanted, tuple) else wanted
-        self.values[hole.name] = value
+        for _ in range(8):
+            self.values[hole.name] = self._proposed(context, name, hole)
+            if self._fits(hole.name):
+                return
+        raise _Misfit(f"no value for {hole.name} was found")
 
-    def _hints(self, app: App, schema: OpSchema, inputs: list[Shape | None]) -> None:
+    def _proposed(self, context: _Context, name: str, hole: Var) -> Any:
+        """A value that suits the operator; more often than not one that the conditions compare the hole with."""
+        value = _propose(context, name, hole.kind)
+        if hole.name not in self.wanted or self.rng.random() > 0.8:
+            return value
+        wanted = self.rng.choice(self.wanted[hole.name])
+        return (wanted,) * len(value) if isinstance(value, tuple) and not isinstance(wanted, tuple) else wanted
+
+    def _fits(self, name: str) -> bool:
+        """Whether no condition that this hole makes decidable is violated."""
+        known = Instance(self.dims, self.values)
+        decidable = (c for c, names in self.conditions if name in names and names <= self.values.keys())
+        return all(evaluate(condition, self.rule, known) for condition in decidable)
+
+    def _hints(self, app: App, operator: _Operator, inputs: list[Shape | None]) -> None:
         """What values make the operator defined: indices in range, a variance that is not negative."""
         for position, arg in enumerate(app.inputs):
             if not isinstance(arg, Var):
                 continue
-            if "indices" in schema.inputs[min(position, len(schema.inputs) - 1)].name:
+            if "indices" in operator.input(position).name:
                 self.bounds[arg.name] = min(inputs[0] or (1,))
             if app.op == "BatchNormalization" and position == 4:
                 self.positive.add(arg.name)
@@ -383,8 +457,7 @@ class _Draft:
             names.append("" if arg is None else f"i{position}")
             if arg is None:
                 continue
-            place = _place(app, list(context.schema.inputs), position)
-            dtype = self.types.of(place, self.rng)
+            dtype = self.types.of((app.node, context.operator.input(position).variable), self.rng)
             if is_scalar(arg):
                 value = evaluate(arg, self.rule, Instance(self.dims, self.values))
                 array = _scalar_array(context, position, value, dtype)
@@ -395,7 +468,7 @@ class _Draft:
         node = _node(app, context.attrs, names, [f"o{i}" for i in range(app.outputs)])
         try:
             found = onnx.shape_inference.infer_node_outputs(
-                context.schema, node, types, data, opset_imports=[onnx.OperatorSetIdProto(version=ops.OPSET)]
+                context.operator.schema, node, types, data, opset_imports=[onnx.OperatorSetIdProto(version=ops.OPSET)]
             )
         except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError) as error:
             raise _Misfit(str(error)) from error
@@ -473,6 +546,15 @@ def _wanted(rule: Rule) -> dict[str, list[Any]]:
     return wanted
 
 
+def _on_attributes(rule: Rule) -> list[tuple[Term, frozenset[str]]]:
+    """The conditions on nothing but attributes and numbers, with the holes that each mentions."""
+    return [
+        (condition, frozenset(hole.name for hole in holes(condition)))
+        for condition in rule.conditions
+        if not any(isinstance(part, App) and part.op in {*FACTS, *PROPERTIES} for part in walk(condition))
+    ]
+
+
 def _is_operand(rule: Rule, hole: Var) -> bool:
     """True for a constant with axes that the left side reads only as operand of elementwise binary operators."""
     readers = [app for side in rule.left for app in applications(side) if hole in app.args]
@@ -508,7 +590,7 @@ class _Context:
     """An operator whose tensor operands are known, for proposing the rest."""
 
     app: App
-    schema: OpSchema
+    operator: _Operator
     inputs: list[Shape | None]
     attrs: dict[str, Any]
     draft: _Draft
@@ -763,11 +845,11 @@ def _bundle(context: _Context) -> dict[str, Any]:
     """Values for some of the attributes that a pattern does not mention."""
     chosen: dict[str, Any] = {}
     named = {name for name, _ in context.app.attrs}
-    for name in sorted(context.schema.attributes, key=lambda name: (_ORDER.get(name, 0), name)):
-        spec = context.schema.attributes[name]
+    for name in sorted(context.operator.attributes, key=lambda name: (_ORDER.get(name, 0), name)):
+        _, required = context.operator.attributes[name]
         if name in named or name in _NOT_PROPOSED:
             continue
-        if not spec.required and name != "group" and context.rng.random() < 0.5:
+        if not required and name != "group" and context.rng.random() < 0.5:
             continue
         if name == "pads" and chosen.get("auto_pad", "NOTSET") != "NOTSET":
             continue
@@ -835,9 +917,7 @@ class _Writer:
         raise AssertionError(f"{term} stands for no tensor")
 
     def _write(self, app: App) -> None:
-        schema = ops.schema(app.op, app.domain, ops.OPSET if not app.domain else 1)
-        assert schema is not None
-        context = _Context(app, schema, [], {}, None)  # type: ignore[arg-type]  # nothing is proposed here
+        context = _Context(app, _operator(app), [], {}, None)  # type: ignore[arg-type]  # nothing is proposed here
         attrs: dict[str, Any] = dict(self.instance.values[app.bundle.name]) if app.bundle else {}
         attrs |= {name: evaluate(value, self.rule, self.instance) for name, value in app.attrs}
         if attrs.get("auto_pad", "NOTSET") != "NOTSET":
@@ -857,7 +937,7 @@ class _Writer:
             return ""
         if not is_scalar(arg):
             return self._value(arg)
-        dtype = self.types.of(_place(context.app, list(context.schema.inputs), position))
+        dtype = self.types.of((context.app.node, context.operator.input(position).variable))
         array = _scalar_array(context, position, evaluate(arg, self.rule, self.instance), dtype)
         return self._constant(f"c{len(self.graph.initializer)}", array)
 
@@ -891,19 +971,17 @@ def _scalar_array(context: _Context, position: int, value: Any, dtype: DType) ->
         array = np.asarray(value, dtype.numpy)
     except OverflowError as error:
         raise _Misfit(str(error)) from error
-    formal = context.schema.inputs[min(position, len(context.schema.inputs) - 1)].name
+    formal = context.operator.input(position).name
     return array.reshape(-1) if formal in _LISTS else array
 
 
 def _node(app: App, attrs: Mapping[str, Any], inputs: list[str], outputs: list[str]) -> onnx.NodeProto:
-    schema = ops.schema(app.op, app.domain, ops.OPSET if not app.domain else 1)
-    assert schema is not None
-    typed = {name: _typed(schema, name, value) for name, value in attrs.items()}
+    typed = {name: _typed(_operator(app).attributes[name][0], value) for name, value in attrs.items()}
     return node_to_proto(Node(app.op, (), (), (), typed, app.domain), inputs, outputs)
 
 
-def _typed(schema: OpSchema, name: str, value: Any) -> Any:
-    match schema.attributes[name].type:
+def _typed(kind: OpSchema.AttrType, value: Any) -> Any:
+    match kind:
         case OpSchema.AttrType.FLOAT:
             return float(value)
         case OpSchema.AttrType.FLOATS:
