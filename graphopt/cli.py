@@ -60,6 +60,8 @@ class Commands(TyperGroup):
                 if not debug:
                     warnings.simplefilter("ignore")  # what libraries tell developers
                 code = super().main(given, *rest, **{**options, "prog_name": "graphopt", "standalone_mode": False})
+            if code == 130:  # typer's own answer to Ctrl-C, which says nothing
+                raise KeyboardInterrupt
             sys.stdout.flush()
         except (Exception, KeyboardInterrupt) as error:
             if debug:
@@ -119,7 +121,7 @@ def _described(error: BaseException) -> tuple[str, int]:
         case GraphoptError():
             return f"error: {_one_line(error)}", error.exit_code
         case KeyboardInterrupt() | typer.Abort():
-            return "interrupted; nothing was written", 130
+            return "interrupted", 130
         case OSError():
             return f"error: the output cannot be written: {error.strerror or error}", 1
         case MemoryError():
@@ -270,24 +272,29 @@ class Progress(AbstractContextManager["Progress"]):
         self.lock = threading.Lock()
 
     def __call__(self, stage: str, done: float) -> None:
-        if not self.enabled:
-            return
         with self.lock:
             if stage != self.stage:
+                logging.getLogger(__name__).info(stage)
                 self._close()
                 self.stage = stage
-                self.timer = threading.Timer(self.PATIENCE, self._open)
-                self.timer.daemon = True
-                self.timer.start()
+                self._wait()
             self.done = done
             if self.bar is not None:
                 self.bar.update(self.bar.task_ids[0], completed=done)
+
+    def _wait(self) -> None:
+        if self.enabled:
+            self.timer = threading.Timer(self.PATIENCE, self._open)
+            self.timer.daemon = True
+            self.timer.start()
 
     def _open(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         with self.lock:
+            if self.timer is not threading.current_thread():
+                return  # the stage has ended meanwhile
             columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
             self.bar = Progress(*columns, console=Console(stderr=True), transient=True)
             self.bar.update(self.bar.add_task(self.stage, total=1.0), completed=self.done)
@@ -427,6 +434,9 @@ def _optimize(
 
     with Progress(enabled=not quiet) as progress:
         result = optimize(model, **arguments, progress=progress)
+        found = result.report.comparison
+        if found is not None and not found.legal:
+            raise ModelError(f"{model} is not legal: {found.reason} (--no-check does without running it)")
         progress("save", 0.0)
         result.save(target, external=external)
     report = result.report.saved(target)
@@ -436,12 +446,8 @@ def _optimize(
         sys.stdout.write(report.to_json() + "\n")
     elif not quiet:
         report.print(_console())
-    if arguments.get("check", True) and not result.ok:
-        _warn(f"the result was not checked: {report.comparison.reason if report.comparison else ''}")
-
-
-def _warn(text: str) -> None:
-    sys.stderr.write(f"graphopt: warning: {_one_line(text)}\n")
+    if found is not None and found.verdict != "equal":
+        sys.stderr.write(f"graphopt: warning: the result is not checked: {_one_line(found.reason)}\n")
 
 
 @app.command(short_help="Say whether two models agree; exit code 3 if they do not.")
@@ -555,29 +561,21 @@ def demo(
 ) -> None:
     """Optimize a real model that comes with the onnx package."""
     _logging(verbose=False, debug=debug)
-    models = _demo_models()
+    from graphopt import demo as demos
+
+    models = demos.models()
     if list_:
         _print("\n".join(models))
         return
     if name not in models:
         raise UsageError(f"there is no model '{name}'{did_you_mean(name, models)}")
-    target = Path(output or Path(tempfile.mkdtemp(prefix="graphopt-")) / f"{name}.onnx")
+    folder = Path(tempfile.mkdtemp(prefix="graphopt-"))
+    target = Path(output or folder / f"{name}-optimized.onnx")
     _check_writable(target)
-    sys.stderr.write(f"graphopt optimize {models[name]} {target}\n\n")
-    _optimize(str(models[name]), target, {}, None, None, as_json=False, quiet=False)
-
-
-def _demo_models() -> dict[str, Path]:
-    """The models among the onnx package's test data: real architectures, weights that are computed, 640 KB in all."""
-    from importlib.util import find_spec
-
-    spec = find_spec("onnx")
-    assert spec is not None and spec.origin is not None
-    folder = Path(spec.origin).parent / "backend" / "test" / "data" / "light"
-    models = {path.stem.removeprefix("light_"): path for path in sorted(folder.glob("light_*.onnx"))}
-    if not models:
-        raise UsageError("the installed onnx package comes without models")
-    return models
+    source = folder / f"{name}.onnx"
+    source.write_bytes(demos.with_weights(models[name]).SerializeToString())
+    sys.stderr.write(f"graphopt optimize {source} {target}\n\n")
+    _optimize(str(source), target, {}, None, None, as_json=False, quiet=False)
 
 
 def main() -> None:

@@ -73,11 +73,12 @@ class _Engine:
         self.rules, self.passes, self.progress = rules, passes, progress
         self.steps: list[Step] = []
         self.notes: set[str] = set()
+        self.missing: dict[str, str] = {}
         self.reach = max((depth(rule) for rule in rules), default=0)
 
     def run(self, graph: Graph) -> None:
         """Passes, then rules, then the bodies, until nothing changes."""
-        by_op = self._usable(graph)
+        by_op = self._candidates(graph)
         for _ in range(ROUNDS):
             before = len(self.steps)
             self._pass(graph, late=False)
@@ -96,14 +97,13 @@ class _Engine:
                 for patch in pass_.run(graph):
                     self._apply(pass_.name, graph, patch, is_rule=False)
 
-    def _usable(self, graph: Graph) -> Candidates:
-        """The rules that the graph's opset can express, by the operators that their left sides end in."""
+    def _candidates(self, graph: Graph) -> Candidates:
+        """The rules by the operators that their left sides end in; notes which of them the opset cannot express."""
         by_op: dict[str, dict[tuple[Rule, frozenset[str]], None]] = {}
         for rule in self.rules:
             missing = lacking(rule, graph.opsets)
             if missing:
-                self.notes.add(f"rule {rule.name} needs {missing}, which the model's opset does not have")
-                continue
+                self.missing[rule.name] = missing
             for side in rule.left:
                 by_op.setdefault(side.op, {})[rule, producers(side)] = None
         return {op: tuple(found) for op, found in by_op.items()}
@@ -138,6 +138,9 @@ class _Engine:
     def _improvement(self, graph: Graph, match: Match) -> Patch | None:
         """The patch of a match where it makes the measure smaller."""
         if gain_at_least(graph, match) <= 0 and not match.rule.forgets:
+            return None
+        if missing := self.missing.get(match.rule.name):
+            self.notes.add(f"rule {match.rule.name} needs {missing}, which the model's opset does not have")
             return None
         try:
             patch = build(graph, match)

@@ -11,13 +11,13 @@ from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from graphopt import infer, library, onnx_io
+from graphopt import infer, library, onnx_io, opsets
 from graphopt.compare import Comparison, Verdict, bisect, compare, region_models
 from graphopt.errors import DifferenceError, ModelError, UsageError
-from graphopt.passes import PASSES
+from graphopt.fixpoint import Step, simplify_graph
+from graphopt.passes import PASSES, Pass
 from graphopt.report import Report, Rewrite, Summary, check_text
 from graphopt.rule import Rule
-from graphopt.fixpoint import Simplification, Step, simplify_graph
 
 if TYPE_CHECKING:
     import onnx
@@ -109,16 +109,18 @@ def optimize(
     tell = progress or (lambda stage, done: None)
     clock = _Clock()
     with clock("load"):
+        chosen = _chosen(library.load_rules(rules), skip, only)
         loaded = onnx_io.load(model, inline_functions=inline_functions)
         infer.infer_graph(loaded.graph)
+        opsets.raise_nodes(loaded.graph)  # some could not be while their types were unknown
         if input_shapes or dims:
             infer.fix_inputs(loaded.graph, input_shapes or {}, dims or {})
         before = Report.summary(loaded)
-    with clock("simplify"):
-        done = _simplified(loaded, library.load_rules(rules), skip, only, tell)
     if target_opset is not None:
         with clock("convert"):
             loaded = onnx_io.converted(loaded, target_opset)
+    with clock("simplify"):
+        done = simplify_graph(loaded.graph, *chosen, progress=tell)
     comparison = None
     if check:
         with clock("check"):
@@ -126,17 +128,12 @@ def optimize(
     return Result(loaded, Report.of(before, loaded, _rewrites(done.steps), comparison, clock.seconds, done.notes))
 
 
-def _simplified(
-    loaded: onnx_io.Model, rules: Sequence[Rule], skip: Sequence[str], only: Sequence[str] | None, tell: Progress
-) -> Simplification:
+def _chosen(
+    rules: Sequence[Rule], skip: Sequence[str], only: Sequence[str] | None
+) -> tuple[Sequence[Rule], Sequence[Pass]]:
     names = [*(rule.name for rule in rules), *(pass_.name for pass_ in PASSES)]
     chosen = library.select(names, skip, only)
-    return simplify_graph(
-        loaded.graph,
-        [rule for rule in rules if rule.name in chosen],
-        [pass_ for pass_ in PASSES if pass_.name in chosen],
-        progress=tell,
-    )
+    return [rule for rule in rules if rule.name in chosen], [pass_ for pass_ in PASSES if pass_.name in chosen]
 
 
 def _checked(

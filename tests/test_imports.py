@@ -34,7 +34,7 @@ LAYERS = (
     "compare measure",
     "cost",
     "search discover",
-    "report library",
+    "report library demo",
     "pipeline",
     "cli __init__",
     "__main__",

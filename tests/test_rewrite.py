@@ -75,10 +75,13 @@ def test_what_would_overflow_is_refused_and_noted() -> None:
 
 
 def test_a_rule_whose_operator_the_opset_lacks_is_noted() -> None:
-    gelu = Rule("fuse_gelu", op.Relu(op.Relu(x)), op.Gelu(x))  # not true, and never applied here
-    text = CONV.replace('"" : 20', '"" : 17')
-    _, done = simplified(text, gelu)
+    gelu = Rule("fuse_gelu", op.Neg(op.Relu(x)), op.Gelu(x))  # not true, and never applied here
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[2] x) => (float[2] z) { y = ACT(x)  z = Neg(y) }"""
+    _, done = simplified(text.replace("ACT", "Relu"), gelu)
     assert done.notes == ("rule fuse_gelu needs Gelu, which the model's opset does not have",)
+    _, done = simplified(text.replace("ACT", "Tanh"), gelu)
+    assert done.notes == ()  # only where it would have been applied
 
 
 def test_a_result_of_another_type_is_refused() -> None:
