@@ -430,7 +430,10 @@ class _Draft:
         value = _propose(context, name, hole.kind)
         if hole.name not in self.wanted or self.rng.random() > 0.8:
             return value
-        wanted = self.rng.choice(self.wanted[hole.name])
+        try:
+            wanted = evaluate(self.rng.choice(self.wanted[hole.name]), self.rule, Instance(self.dims, self.values))
+        except KeyError:  # it mentions what is not drawn yet
+            return value
         return (wanted,) * len(value) if isinstance(value, tuple) and not isinstance(wanted, tuple) else wanted
 
     def _fits(self, name: str) -> bool:
@@ -536,12 +539,14 @@ class _Draft:
         return tuple(shape)
 
 
-def _wanted(rule: Rule) -> dict[str, list[Any]]:
-    """The numbers and texts that conditions compare attributes with."""
-    wanted: dict[str, list[Any]] = {}
+def _wanted(rule: Rule) -> dict[str, list[Term]]:
+    """The numbers, texts and shapes that conditions compare attributes with."""
+    wanted: dict[str, list[Term]] = {}
     for part in (part for condition in rule.conditions for part in walk(condition)):
         match part:
-            case App(op="eq" | "le", args=(Var(name=name), Lit(value=value)) | (Lit(value=value), Var(name=name))):
+            case App(op="eq" | "le", args=(Var(name=name), Lit() as value) | (Lit() as value, Var(name=name))):
+                wanted.setdefault(name, []).append(value)
+            case App(op="eq", args=(Var(name=name), App() as value)):
                 wanted.setdefault(name, []).append(value)
     return wanted
 

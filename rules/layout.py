@@ -255,6 +255,39 @@ RESHAPES = (
     ),
 )
 
+# -- a stack of matrices -------------------------------------------------------------------------------------------
+
+stack = tensor("x", "A B M N")
+STACKS = (
+    Rule(
+        "fuse_reshapes_around_transpose_of_matrices",
+        op.Reshape(op.Transpose(op.Reshape(stack, shape, inner), perm=(0, 2, 1)), target, rest),
+        op.Transpose(stack, perm=(0, 1, 3, 2)),
+        when=(
+            fn.either(
+                fn.eq(shape, fn.join(-1, fn.sizes("M N"))),
+                fn.eq(shape, fn.join(fn.product(fn.sizes("A B")), fn.sizes("M N"))),
+            ),
+            fn.eq(target, fn.sizes("A B N M")),
+            fn.le(1, fn.part(target, 1, 3)),
+        ),
+        why="Matrices are transposed alike, in a stack of stacks too; this is how the keys of attention are exported.",
+    ),
+    Rule(
+        "fuse_reshapes_around_transpose_into_one",
+        op.Reshape(op.Transpose(op.Reshape(x, shape, inner), perm=(0, 2, 1)), target, rest),
+        op.Transpose(op.Reshape(x, fn.join(fn.part(target, 0, 2), fn.part(shape, 1, 3))), perm=(0, 1, 3, 2)),
+        when=(
+            fn.eq(fn.length(shape), 3),
+            fn.eq(fn.length(target), 4),
+            fn.le(1, fn.part(shape, 1, 3)),
+            fn.le(1, target),
+            fn.eq(fn.part(target, 2, 4), fn.compose(shape, (2, 1))),
+        ),
+        why="Matrices are transposed alike, however many stacks there are.",
+    ),
+)
+
 # -- Flatten, Squeeze, Unsqueeze -----------------------------------------------------------------------------------
 
 matrix = tensor("x", "M N")
@@ -330,4 +363,4 @@ BLOCKS = (
     ),
 )
 
-RULES = (*TRANSPOSES, *MOVES, *VIEWS_OF_TRANSPOSES, *TRANSPOSES_AROUND, *RESHAPES, *AXES, *BLOCKS)
+RULES = (*TRANSPOSES, *MOVES, *VIEWS_OF_TRANSPOSES, *TRANSPOSES_AROUND, *RESHAPES, *STACKS, *AXES, *BLOCKS)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, real, tensor
-from graphopt.rules.affine import AFFINE, SCALINGS, SHIFTS, normalization
+from graphopt.rules.affine import AFFINE, SCALINGS, SHIFTS, Affine, normalization
 from graphopt.term import App, Term, Var
 from graphopt.types import DType
 
@@ -314,6 +314,61 @@ RESHAPED = tuple(
     for held in WEIGHTS
 )
 
+# -- a factor behind views of the product --------------------------------------------------------------------------
+
+# Attention scales its queries and keys after they were split into heads; the factor can be in the weights.
+perm, target, view = integers("perm"), integers("target"), attributes("view")
+factor, batch = const("c", ""), tensor("x", "B M K")
+HEADS: Mapping[str, Callable[[Term], App]] = {
+    "transpose": lambda value: op.Transpose(value, perm=perm),
+    "reshape": lambda value: op.Reshape(value, target, view),
+    "transposed_reshape": lambda value: op.Transpose(op.Reshape(value, target, view), perm=perm),
+}
+any_weights = const("w", "_ _")
+SCALED: Mapping[str, Callable[[Callable[[Term], Term], Callable[[Term], Term]], tuple[Term, Var]]] = {
+    "matmul": lambda weights, bias: (batch @ weights(w), batch),
+    "matmul_add": lambda weights, bias: ((batch @ weights(w)) + bias(d), batch),
+    "gemm": lambda weights, bias: (op.Gemm(any_rows, weights(any_weights), bias(b), rest), any_rows),
+}
+"""Products whose weights and bias are given as functions of those that they have."""
+
+
+def as_it_is(value: Term) -> Term:
+    return value
+
+
+def behind_views(this: Affine, name: str, heads: str) -> Rule:
+    plain, operand = SCALED[name](as_it_is, as_it_is)
+    scaled, _ = SCALED[name](lambda weights: this.weights(weights, factor), lambda bias: this.bias(bias, factor))
+    return Rule(
+        f"fuse_{this.name}_after_{heads}_into_{name}",
+        this.apply(HEADS[heads](plain), factor),
+        HEADS[heads](scaled),
+        when=(is_float(operand), *this.when(factor)),
+        why=f"Moving elements does not change them: {this.what} for all of them goes into the weights.",
+    )
+
+
+VIEWED = tuple(behind_views(this, name, heads) for this in SCALINGS for name in SCALED for heads in HEADS)
+
+one_factor, other_factor, other = const("c", ""), const("d", ""), tensor("y")
+FACTORS = (
+    Rule(
+        "fuse_factors_of_matmul",
+        (tensor("x") * one_factor) @ (other * other_factor),
+        (tensor("x") * (one_factor * other_factor)) @ other,
+        when=is_float(tensor("x")),
+        why="One factor for all elements of either operand is as good as one for each.",
+    ),
+    Rule(
+        "fuse_factors_of_matmul_transposed",
+        (tensor("x") * one_factor) @ op.Transpose(other * other_factor, perm=perm),
+        (tensor("x") * (one_factor * other_factor)) @ op.Transpose(other, perm=perm),
+        when=is_float(tensor("x")),
+        why="One factor for all elements of either operand is as good as one for each.",
+    ),
+)
+
 # -- Einsum: letters are named in the order in which they appear ---------------------------------------------------
 
 
@@ -411,4 +466,4 @@ EINSUM = (
     ),
 )
 
-RULES = (*MATMUL, *TO_GEMM, *GEMM, *TRANSPOSES, *RESHAPED, *EINSUM)
+RULES = (*MATMUL, *TO_GEMM, *GEMM, *TRANSPOSES, *RESHAPED, *VIEWED, *FACTORS, *EINSUM)
