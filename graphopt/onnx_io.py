@@ -602,7 +602,7 @@ def _initializers(graph: Graph, nodes: Mapping[int, Node], names: _Names) -> lis
         (names(Value(vertex)), node)
         for vertex, node in sorted(graph.items())
         if node.is_internal and node.data is not None
-        if node.op == INPUT or Value(vertex) in read or not any(graph.readers(vertex))
+        if node.op == INPUT or Value(vertex) in read or not list(graph.readers(vertex))
     ]
 
 
@@ -633,6 +633,7 @@ def converted(model: Model, target_opset: int) -> Model:
     """
     if not 1 <= target_opset <= ops.OPSET:
         raise ModelError(f"opset {target_opset} is not known here: the newest is {ops.OPSET}")
+    opsets.raise_nodes(model.graph)  # more types may be known than when it was loaded
     graphs = list(_all_graphs(model.graph))
     before = [graph.opsets for graph in graphs]
     target = {**model.graph.opsets, "": target_opset}
