@@ -891,7 +891,8 @@ class _Writer:
             self._add(App("Identity", ()), {}, [self._value(side)], [name])
             output = onnx.ValueInfoProto(name=name, type=type_to_proto(TensorType(self.types.of(place))))
             self.graph.output.append(output)
-        return onnx.ModelProto(ir_version=10, graph=self.graph, opset_import=self._opsets(), producer_name="graphopt")
+        model = onnx.ModelProto(ir_version=10, graph=self.graph, opset_import=self._opsets(), producer_name="graphopt")
+        return onnx.shape_inference.infer_shapes(model)  # an output has to state its rank
 
     def _opsets(self) -> list[onnx.OperatorSetIdProto]:
         domains = {app.domain for side in self.sides for app in applications(side)} - {""}

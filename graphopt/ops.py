@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from string import ascii_letters
 
 import onnx
 from onnx.defs import OpSchema
@@ -171,8 +172,25 @@ def default(node: Node, graph: Graph, name: str) -> Attribute | None:
 
 
 def attribute(node: Node, graph: Graph, name: str) -> Attribute | None:
-    """The value of an attribute, its default where the node does not give it; None where neither is known."""
-    return node.attrs[name] if name in node.attrs else default(node, graph, name)
+    """The value of an attribute, its default where the node does not give it; None where neither is known.
+
+    The equation of an Einsum comes in its canonical form: the letters that a model uses mean nothing.
+    """
+    value = node.attrs[name] if name in node.attrs else default(node, graph, name)
+    return canonical_equation(value) if name == "equation" and isinstance(value, str) else value
+
+
+def canonical_equation(equation: str) -> str:
+    """An Einsum equation without spaces, its letters named in the order in which they appear, its result written out.
+
+    "b h i d, b h j d -> b h i j" is "abcd,abed->abce", and "ij,jk" is "ab,bc->ac".
+    """
+    operands, arrow, result = equation.replace(" ", "").partition("->")
+    letters = [letter for letter in operands if letter.isalpha()]
+    if not arrow:
+        result = "..." * ("..." in operands) + "".join(sorted(x for x in set(letters) if letters.count(x) == 1))
+    distinct = "".join(dict.fromkeys(letters))
+    return f"{operands}->{result}".translate(str.maketrans(distinct, ascii_letters[: len(distinct)]))
 
 
 def attribute_value(proto: onnx.AttributeProto) -> Attribute | None:

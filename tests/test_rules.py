@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from graphopt import infer, onnx_io
+from graphopt import infer, onnx_io, ops
 from graphopt.example import instances, models
 from graphopt.fixpoint import gain
 from graphopt.match import find
@@ -89,6 +89,21 @@ def rewrite(rule: Rule, left: ModelProto) -> ModelProto | None:
     loaded.graph.check()
     assert not emitted(rule) - Counter(loaded.graph.ops())
     return onnx_io.to_proto(loaded)
+
+
+@pytest.mark.parametrize(
+    ("equation", "canonical"),
+    [
+        ("b h i d, b h j d -> b h i j", "abcd,abed->abce"),
+        ("ij,jk", "ab,bc->ac"),
+        ("ba", "ab->ba"),
+        ("...ij,...jk->...ik", "...ab,...bc->...ac"),
+        ("...a,a", "...a,a->..."),
+        ("ii->i", "aa->a"),
+    ],
+)
+def test_the_letters_of_an_equation_mean_nothing(equation: str, canonical: str) -> None:
+    assert ops.canonical_equation(equation) == canonical
 
 
 def emitted(rule: Rule) -> Counter[str]:
