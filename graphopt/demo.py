@@ -40,12 +40,14 @@ def with_weights(path: Path, seed: int = 0) -> onnx.ModelProto:
     model = onnx.load(path)
     graph = model.graph
     stored = {tensor.name: tensor for tensor in graph.initializer}
-    norms = {name for node in graph.node if node.op_type == "BatchNormalization" for name in node.input[1:]}
+    norms = [node for node in graph.node if node.op_type == "BatchNormalization"]
+    ranges = {name: (0.5, 1.5) for node in norms for name in node.input[2:]}
+    ranges |= {node.input[1]: (0.1, 0.5) for node in norms}  # scales below 1 keep residual sums from growing
     rng = np.random.default_rng(seed)
     for node in list(graph.node):
         if node.op_type == "ConstantOfShape" and node.input[0] in stored:
             shape = [int(size) for size in onnx.numpy_helper.to_array(stored[node.input[0]])]
-            values = _draw(shape, node.output[0] in norms, rng)
+            values = _draw(shape, ranges.get(node.output[0]), rng)
             graph.initializer.append(onnx.numpy_helper.from_array(values, node.output[0]))
             if model.ir_version < 4:  # then every initializer is listed as an input, too
                 type_ = type_to_proto(TensorType(DType.FLOAT, tuple(shape)))
@@ -55,10 +57,10 @@ def with_weights(path: Path, seed: int = 0) -> onnx.ModelProto:
     return model
 
 
-def _draw(shape: list[int], is_norm: bool, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Statistics of a batch normalization around 1; filters by fan-in (He et al., 2015); the rest small."""
-    if is_norm:
-        return rng.uniform(0.5, 1.5, shape).astype(np.float32)
+def _draw(shape: list[int], bounds: tuple[float, float] | None, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Parameters of a batch normalization within bounds; filters by fan-in (He et al., 2015); the rest small."""
+    if bounds is not None:
+        return rng.uniform(*bounds, shape).astype(np.float32)
     scale = np.sqrt(2 / np.prod(shape[1:])) if len(shape) > 2 else 0.01
     return (rng.standard_normal(shape, np.float32) * np.float32(scale)).astype(np.float32)
 
