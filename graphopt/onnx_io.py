@@ -819,7 +819,7 @@ def _copy_payload(file: BinaryIO, tensor: Tensor, size: int, name: str) -> None:
     written = 0
     for chunk in protos.raw_chunks(tensor):
         written += len(chunk)
-        if len(chunk) >= _PAGE and chunk == (_ZEROS if len(chunk) == len(_ZEROS) else bytes(len(chunk))):
+        if len(chunk) >= _PAGE and chunk == protos.ZEROS[: len(chunk)]:
             file.seek(len(chunk), os.SEEK_CUR)
         else:
             file.write(chunk)
@@ -829,7 +829,6 @@ def _copy_payload(file: BinaryIO, tensor: Tensor, size: int, name: str) -> None:
 
 
 _PAGE = 4096
-_ZEROS = bytes(protos.CHUNK)
 
 
 def _save_external(model: Model, path: Path, data: Path, location: str) -> None:

@@ -5,9 +5,12 @@ Knows nothing of whole graphs or models; `onnx_io` puts the pieces together.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from io import FileIO
 from math import prod
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias, cast
@@ -27,6 +30,7 @@ from graphopt.types import Dim, DType, OpaqueType, Shape, Sym, TensorType, Type
 
 CHUNK = 1 << 24
 """Bytes that are in memory at once when a tensor is copied from file to file."""
+ZEROS = bytes(CHUNK)
 
 Folders: TypeAlias = tuple[Path, ...]
 """The folder of the model file, then that of the file which it is a link to, as in the caches of model hubs."""
@@ -241,16 +245,39 @@ def raw_chunks(tensor: Tensor) -> Iterator[bytes | memoryview]:
     if isinstance(source, External):
         _unchanged(source)
         try:
-            with source.path.open("rb") as file:
-                file.seek(source.offset)
-                for start in range(0, source.length, CHUNK):
-                    yield file.read(min(CHUNK, source.length - start))
+            with source.path.open("rb", buffering=0) as file:
+                yield from _chunks(file, source.offset, source.offset + source.length)
         except OSError as error:
             raise ModelError(f"{source.path} cannot be read: {error.strerror}") from error
     elif isinstance(source, TensorProto) and source.HasField("raw_data"):
         yield source.raw_data
     else:
         yield numpy_helper.from_array(np.ascontiguousarray(tensor.numpy()).reshape(tensor.shape)).raw_data
+
+
+def _chunks(file: FileIO, start: int, end: int) -> Iterator[bytes]:
+    """A part of a file. Where it has a hole, zeros that nobody read; less than the part if the file ends in it."""
+    while start < end:
+        hole = _next_data(file, start, end) - start
+        if hole:
+            chunk = ZEROS[:hole]
+        else:
+            file.seek(start)
+            chunk = file.read(min(CHUNK, end - start))
+        if not chunk:
+            return
+        yield chunk
+        start += len(chunk)
+
+
+def _next_data(file: FileIO, start: int, end: int) -> int:
+    """Where a file has data again, from a place on; that place, if the system knows of no holes."""
+    if not hasattr(os, "SEEK_DATA"):
+        return start
+    try:
+        return min(end, os.lseek(file.fileno(), start, os.SEEK_DATA))
+    except OSError as error:
+        return end if error.errno == errno.ENXIO else start  # there is no more data
 
 
 def tensor_to_proto(tensor: Tensor, name: str, into: TensorProto | None = None) -> TensorProto:
