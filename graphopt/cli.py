@@ -436,7 +436,7 @@ def _optimize(
         result = optimize(model, **arguments, progress=progress)
         found = result.report.comparison
         if found is not None and not found.legal:
-            raise ModelError(f"{model} is not legal: {found.reason} (--no-check does without running it)")
+            raise ModelError(f"{model}: {found.reason} (--no-check does without running it)")
         progress("save", 0.0)
         result.save(target, external=external)
     report = result.report.saved(target)

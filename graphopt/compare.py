@@ -102,6 +102,8 @@ class Comparison:
     """Why the models cannot run, were not compared, or differ without regard to any output."""
     skipped: tuple[str, ...] = ()
     """What could not be compared, and why; not empty does not mean that nothing was."""
+    legal: bool = True
+    """False where ONNX Runtime loads neither model, for another reason than an operator that it does not know."""
 
     @property
     def ok(self) -> bool:
@@ -161,6 +163,7 @@ def compare(
         ModelError: a model cannot be read.
     """
     advance = progress or (lambda _: None)
+    advance(0.0)
     first, second = Runnable(original), Runnable(optimized)
     before, reason = _agreed(samples.sketch(first.proto), samples.sketch(second.proto))
     if reason:
@@ -169,13 +172,14 @@ def compare(
     if reason := _beyond(plan):
         return Comparison(Verdict.SKIPPED, reason=reason)
     oracle: Oracle = onnxruntime_unoptimized
+    failure: FailedError | None = None
     try:
-        with _opened(first, before) as (oracle, session):
+        with _opened(first, before) as (oracle, session, failure):
             name, runs = session.name, _runs(session, plan, lambda part: advance(part / 2))
     except FailedError as failed:
         return _unloadable(failed, second)
     except _RefusedError as refused:
-        return _unrunnable(refused, oracle, second)
+        return _unloadable(failure, second) if failure else _unrunnable(refused, oracle, second)
     cases = tuple(run.case for run in runs)
     results = []
     try:
@@ -302,8 +306,8 @@ def _beyond(plan: _Plan) -> str:
 
 
 @contextmanager
-def _opened(source: Runnable, model: Sketch) -> Iterator[tuple[Oracle, Session]]:
-    """The model in the first oracle that can load it; fails with what the first one says."""
+def _opened(source: Runnable, model: Sketch) -> Iterator[tuple[Oracle, Session, FailedError | None]]:
+    """The model in the first oracle that can load it, and what the first one said; fails where none can."""
     oracles: list[Oracle] = [] if any(i.dtype in PACKED for i in model.inputs) else [onnxruntime_unoptimized]
     oracles += [reference] if model.weight_bytes <= REFERENCE_LIMIT else []
     failure = None
@@ -314,7 +318,7 @@ def _opened(source: Runnable, model: Sketch) -> Iterator[tuple[Oracle, Session]]
             except FailedError as failed:
                 failure = failure or failed
                 continue
-            yield oracle, session
+            yield oracle, session, failure
             return
     assert failure is not None
     raise failure
@@ -371,7 +375,7 @@ def _unloadable(failed: FailedError, optimized: Runnable) -> Comparison:
         with onnxruntime_unoptimized(optimized):
             return Comparison(Verdict.SKIPPED, reason=f"{reason}; the optimized model can")
     except FailedError as other:
-        return _both_failed(failed, other)
+        return replace(_both_failed(failed, other), legal=False)
 
 
 _NO_KERNEL = ("is not a registered function/op", "Could not find an implementation", "No opset import for domain")
@@ -390,8 +394,8 @@ def _unrunnable(refused: _RefusedError, oracle: Oracle, optimized: Runnable) -> 
 
 def _both_failed(failed: FailedError, other: FailedError) -> Comparison:
     if failed.kind == other.kind:
-        return Comparison(Verdict.CANNOT_RUN, reason=f"neither model runs: the original {failed}")
-    return Comparison(Verdict.SKIPPED, reason=f"neither model runs: the original {failed}; the optimized one {other}")
+        return Comparison(Verdict.CANNOT_RUN, reason=f"the original {failed}; the optimized model fails alike")
+    return Comparison(Verdict.SKIPPED, reason=f"the original {failed}; the optimized model {other}")
 
 
 # -- judging -----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import tempfile
 import threading
 import warnings
@@ -73,9 +74,10 @@ class FailedError(Exception):
 
 
 def _plain(error: Exception) -> str:
-    """`[ONNXRuntimeError] : 1 : FAIL : Load model failed: …` without what only a developer of it can use."""
+    """`[ONNXRuntimeError] : 1 : FAIL : Load model from x.onnx failed: …` without all that the user knows already."""
     text = " ".join(str(error).split())
-    return text.rpartition("[ONNXRuntimeError] : ")[2].partition(" : ")[2].partition(" : ")[2] or text or repr(error)
+    text = text.rpartition("[ONNXRuntimeError] : ")[2].partition(" : ")[2].partition(" : ")[2] or text or repr(error)
+    return re.sub(r"^Load model from .*? failed: ?", "", text)
 
 
 class Session(Protocol):
@@ -183,20 +185,22 @@ class _Runtime:
         options.log_severity_level = 4
         outputs: list[list[Any]] = []
         errors: list[Exception] = []
+        done = threading.Event()  # not Thread.join: interrupted once, it does not wait again (CPython issue 90882)
 
         def work() -> None:
             try:
                 outputs.append(self._outputs(feeds, options))
             except Exception as error:  # raised again below, in the caller's thread
                 errors.append(error)
+            finally:
+                done.set()
 
-        thread = threading.Thread(target=work, daemon=True)
-        thread.start()
+        threading.Thread(target=work, daemon=True).start()
         try:
-            thread.join()
+            done.wait()
         except BaseException:
             options.terminate = True
-            thread.join()
+            done.wait()
             raise
         if errors:
             raise errors[0]
