@@ -697,6 +697,11 @@ def _needed(nodes: Mapping[int, Node], wanted: Sequence[Value]) -> tuple[list[in
     return list(order), list(border)
 
 
+def _held(tensor: Tensor) -> Tensor:
+    """The tensor with its values in memory: a region has no folder of its own."""
+    return Tensor.of(tensor.numpy()) if isinstance(tensor.source, External) else tensor
+
+
 def _region(
     graph: Graph,
     nodes: Sequence[tuple[int, Node]],
@@ -713,8 +718,8 @@ def _region(
         constant = graph.constant(value) or _constant_shape(graph, value)
         name = region.new_name(node.names[value.output])
         if constant is not None:
-            made = Tensor.of(constant.numpy()) if isinstance(constant.source, External) else constant
-            known[value] = Value(region.add(Node(CONSTANT, (), (name,), (type_,), domain=INTERNAL, data=made)))
+            data = _held(constant)
+            known[value] = Value(region.add(Node(CONSTANT, (), (name,), (type_,), domain=INTERNAL, data=data)))
             continue
         if type_ is None or (isinstance(type_, TensorType) and type_.dtype is DType.UNDEFINED):
             raise ModelError(f"the type of '{name}' is not known")
@@ -722,7 +727,8 @@ def _region(
         region.inputs.append(known[value].vertex)
         inputs.append(type_)
     for vertex, node in nodes:
-        place = region.add(node.reading(known))
+        held = node if node.data is None else replace(node, data=_held(node.data))
+        place = region.add(held.reading(known))
         known |= {Value(vertex, index): Value(place, index) for index in range(len(node.names))}
     region.outputs = tuple(known[value] for value in outputs)
     region.output_names = tuple(region.new_name(f"output_{index}") for index in range(len(outputs)))

@@ -97,3 +97,17 @@ def test_holes_stay_holes(tmp_path: Path) -> None:
 
     onnx_io.save(onnx_io.load(path), tmp_path / "out.onnx")
     assert (tmp_path / "out.onnx.data").stat().st_blocks * 512 < GIB // 8
+
+
+@pytest.mark.slow
+def test_optimize(tmp_path: Path) -> None:
+    """The batch norm is folded, checked on its own, and saved, in under 1 GB."""
+    path, out = large(tmp_path), tmp_path / "out.onnx"
+    script = f"""import graphopt
+result = graphopt.optimize({str(path)!r})
+assert result.ok, result.report.comparison
+assert result.report.after.ops == {{"Conv": 1, "MatMul": 1}}, result.report.after.ops
+result.save({str(out)!r})"""
+    assert peak(script) < GIB
+    assert same_ends(out)
+    onnx.checker.check_model(out)
