@@ -20,7 +20,16 @@ import numpy as np
 import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError, Message
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    OperatorSetIdProto,
+    TensorProto,
+    ValueInfoProto,
+)
 from onnx.helper import find_min_ir_version_for
 
 from graphopt import ops, opsets, protos
@@ -149,9 +158,28 @@ def _inlined(proto: ModelProto) -> ModelProto:
         inlined = onnx.inliner.inline_local_functions(light)
     except Exception as error:  # the inliner is C++: it has no error type of its own
         raise ModelError(f"the model's local functions cannot be inlined: {error}") from error
+    if not _import_domains(inlined, proto.functions):
+        return proto
     del inlined.graph.initializer[:]
     inlined.graph.initializer.extend(weights.values())
     return inlined
+
+
+def _import_domains(model: ModelProto, functions: Iterable[FunctionProto]) -> bool:
+    """Import what only inlined functions imported; False where they do not agree on a version."""
+    versions = {_domain(entry.domain): entry.version for entry in model.opset_import}
+    kept = {(function.domain, function.name, function.overload) for function in model.functions}
+    for function in functions:
+        if (function.domain, function.name, function.overload) in kept:
+            continue
+        for entry in function.opset_import:
+            domain = _domain(entry.domain)
+            if domain not in versions:
+                versions[domain] = entry.version
+                model.opset_import.append(entry)
+            elif versions[domain] != entry.version:
+                return False
+    return True
 
 
 def _copy_fields(source: Message, target: Message, without: Iterable[str]) -> None:

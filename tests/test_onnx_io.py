@@ -343,6 +343,32 @@ def test_local_functions_are_inlined() -> None:
     assert loaded.graph.constant(Value(vertex(loaded.graph, "w"))) is not None
 
 
+def test_the_domains_of_inlined_functions_are_imported() -> None:
+    text = """<ir_version: 10, opset_import: ["": 21, "mine": 1]>
+        g (bool c, float[N] x) => (float[N] y) {
+            y = If (c) <
+                then_branch = t () => (float[N] p) { p = mine.twice (x) },
+                else_branch = e () => (float[N] q) { q = Abs (x) }
+            >
+        }
+        <domain: "mine", opset_import: ["": 21, "mine": 1]>
+        twice (a) => (b) { c = mine.once (a)  b = mine.once (c) }
+        <domain: "mine", opset_import: ["": 21, "other": 2]>
+        once (a) => (b) { b = other.Op (a) }"""
+    after = there_and_back(parse_model(text))
+    onnx.checker.check_model(after, full_check=True)
+    assert {entry.domain: entry.version for entry in after.opset_import} == {"": 21, "mine": 1, "other": 2}
+
+
+def test_a_local_function_of_another_opset_is_kept() -> None:
+    text = """<ir_version: 10, opset_import: ["": 21, "mine": 1]>
+        g (float[N] x) => (float[N] y) { y = mine.f (x) }
+        <domain: "mine", opset_import: ["": 12]>
+        f (a) => (b) { b = Softmax (a) }"""
+    proto = parse_model(text)
+    assert there_and_back(proto) == proto
+
+
 def test_local_functions_are_kept_on_request() -> None:
     proto = parse_model(FUNCTIONS)
     loaded = onnx_io.load(proto, inline_functions=False)
