@@ -18,7 +18,7 @@ from graphopt import ops
 from graphopt.edit import constant_node, replace_node, replace_values
 from graphopt.evaluate import evaluate
 from graphopt.graph import Graph, Node, Patch, Value
-from graphopt.shapes import Operands, slice_size, slices
+from graphopt.shapes import Operands, plain, slice_range, slice_size, slices
 from graphopt.tensor import Tensor
 from graphopt.types import Dim, DType, Shape, TensorType, Type, lower_bound
 
@@ -246,12 +246,13 @@ def _reshape(graph: Graph, vertex: int) -> Patch | None:
         return None
     result = type_.shape if isinstance(type_, TensorType) else None
     allowzero = bool(k.integer("allowzero"))
-    if graph.constant(node.inputs[1]) is not None:
-        spelt = None if allowzero else _without_copies(target, shape)
-        return _with_constant_input(graph, vertex, 1, spelt, "shape") if spelt else None
     if allowzero and 0 in target:
         return None
-    elements = reshape_target(target, shape, result)
+    if graph.constant(node.inputs[1]) is not None:
+        elements = _copying(target, shape, result)
+        allowzero = allowzero and elements is not None
+    else:
+        elements = reshape_target(target, shape, result)
     if elements is None:
         return None
     patch = _with_constant_input(graph, vertex, 1, elements, "shape")
@@ -261,14 +262,15 @@ def _reshape(graph: Graph, vertex: int) -> Patch | None:
     return replace(patch, after={**patch.after, vertex: replace(patch.after[vertex], attrs=attrs)})
 
 
-def _without_copies(target: Sequence[Dim], shape: Shape | None) -> list[int] | None:
-    """The target with each 0 ("copy") as the number that it stands for, None where there is none that is known."""
-    sizes = shape or ()
-    copied = [i for i, size in enumerate(target) if size == 0 and i < len(sizes) and sizes[i] != 0]
-    if not any(isinstance(sizes[i], int) for i in copied):
+def _copying(target: Sequence[Dim], shape: Shape | None, result: Shape | None) -> list[int] | None:
+    """A constant target with "copy" in the place of "the rest", where that is the size of the input's axis."""
+    elements = plain(target)
+    if elements is None or -1 not in elements or shape is None or result is None:
         return None
-    spelt = [sizes[i] if i in copied and isinstance(sizes[i], int) else size for i, size in enumerate(target)]
-    return [size for size in spelt if isinstance(size, int)]
+    rest = elements.index(-1)
+    if rest >= min(len(shape), len(result)) or isinstance(shape[rest], int) or shape[rest] != result[rest]:
+        return None
+    return [*elements[:rest], 0, *elements[rest + 1 :]]
 
 
 def reshape_target(target: Sequence[Dim], shape: Shape | None, result: Shape | None) -> list[int] | None:
@@ -330,14 +332,32 @@ def _slice(graph: Graph, vertex: int) -> Patch | None:
         return None
     if all(step == 1 and slice_size(shape[a], start, end, 1) == shape[a] for a, start, end, step in parts):
         return _as_its_input(graph, vertex)
-    if k.dtype(1) is not DType.INT64 or all(graph.constant(value) is not None for value in k.node.inputs[1:3]):
+    if k.dtype(1) is not DType.INT64:
         return None
+    if all(graph.constant(value) is not None for value in k.node.inputs[1:3]):
+        return _slice_from_front(graph, vertex, k, parts)
     starts = [start for _, start, _, _ in parts if isinstance(start, int)]
     ends = [_end(shape[a], end) for a, _, end, step in parts if step > 0 or isinstance(end, int)]
     known = [end for end in ends if end is not None]
     if not len(starts) == len(known) == len(parts):
         return None
     return _with_constants(graph, vertex, {1: starts, 2: known}, {1: "starts", 2: "ends"})
+
+
+def _slice_from_front(
+    graph: Graph, vertex: int, k: Operands, parts: Sequence[tuple[int, Dim, Dim, int]]
+) -> Patch | None:
+    """Constant bounds of axes of known size, counted from the front: two slices can be seen to adjoin."""
+    shape, ranges = k.shape(0), []
+    for axis, start, end, step in parts:
+        size = shape[axis] if shape is not None else None
+        if not isinstance(size, int) or not isinstance(start, int) or not isinstance(end, int) or step < 1:
+            return None
+        ranges.append(slice_range(size, start, end, step))
+    starts, ends = [r.start for r in ranges], [r.stop for r in ranges]
+    if (tuple(starts), tuple(ends)) == (k.ints(1), k.ints(2)):
+        return None
+    return _with_constants(graph, vertex, {1: starts, 2: ends}, {1: "starts", 2: "ends"})
 
 
 def _end(size: Dim, end: Dim) -> int | None:
