@@ -35,20 +35,25 @@ SHIFTS = (
 )
 AFFINE = (*SCALINGS, *SHIFTS)
 
-momentum = real("momentum")  # of a batch normalization: nothing in inference
-epsilon = real("epsilon")
-
 
 class Normalization(NamedTuple):
-    """A batch normalization by constants: x -> x * factor + shift, with one number for each channel."""
+    """A batch normalization by constants: x -> x * factor + shift, with one number for each channel.
+
+    It is one of inference: `training_mode` is not mentioned, so it has its default.
+    """
 
     scale: Var
     offset: Var
     mean: Var
     variance: Var
+    epsilon: Var
+    momentum: Var
+    """Means nothing in inference."""
 
-    def apply(self, x: Term) -> App:
-        return op.BatchNormalization(x, *self, epsilon=epsilon, momentum=momentum)
+    def apply(self, x: Term, scale: Term | None = None, offset: Term | None = None, mean: Term | None = None) -> App:
+        """This normalization, or one with other numbers."""
+        constants = (scale or self.scale, offset or self.offset, mean or self.mean, self.variance)
+        return op.BatchNormalization(x, *constants, epsilon=self.epsilon, momentum=self.momentum)
 
     def uniform(self, x: Term) -> tuple[Term, ...]:
         """Its constants have the type of the data, which the operator does not ask for."""
@@ -56,13 +61,14 @@ class Normalization(NamedTuple):
 
     @property
     def factor(self) -> App:
-        return self.scale / op.Sqrt(self.variance + epsilon)
+        return self.scale / op.Sqrt(self.variance + self.epsilon)
 
     @property
     def shift(self) -> App:
         return self.offset - self.mean * self.factor
 
 
-def normalization(channels: str) -> Normalization:
+def normalization(channels: str, suffix: str = "") -> Normalization:
     """A batch normalization whose channels are the axis of this name."""
-    return Normalization(*(const(name, channels) for name in ("scale", "offset", "mean", "variance")))
+    scale, offset, mean, variance = (const(f"{n}{suffix}", channels) for n in ("scale", "offset", "mean", "variance"))
+    return Normalization(scale, offset, mean, variance, real(f"epsilon{suffix}"), real(f"momentum{suffix}"))

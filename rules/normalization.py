@@ -7,7 +7,7 @@ from itertools import product
 from typing import NamedTuple
 
 from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, real, tensor
-from graphopt.rules.affine import Normalization, normalization
+from graphopt.rules.affine import normalization
 from graphopt.term import App, Term
 from graphopt.types import DType
 
@@ -17,81 +17,64 @@ rest = attributes("rest")
 # -- batch normalization -------------------------------------------------------------------------------------------
 
 x, c = tensor("x", "N C *s"), const("c", "C 1*s")
-bn = normalization("C")
-after = Normalization(*(const(f"{name}_after", "C") for name in Normalization._fields))
+bn, after = normalization("C"), normalization("C", "_after")
 each = op.Reshape(c, fn.sizes("C"))
 same_type = bn.uniform(x)
-
-
-def normalized(scale: Term, offset: Term, mean: Term) -> App:
-    """The same normalization with other numbers."""
-    return op.BatchNormalization(x, scale, offset, mean, bn.variance, rest)
-
-
-plain = normalized(bn.scale, bn.offset, bn.mean)
 
 BATCH = (
     Rule(
         "fuse_mul_into_bn",
-        plain * c,
-        normalized(bn.scale * each, bn.offset * each, bn.mean),
+        bn.apply(x) * c,
+        bn.apply(x, scale=bn.scale * each, offset=bn.offset * each),
         when=same_type,
         why="A factor per channel after a batch normalization goes into its scale and offset.",
     ),
     Rule(
         "fuse_div_into_bn",
-        plain / c,
-        normalized(bn.scale / each, bn.offset / each, bn.mean),
+        bn.apply(x) / c,
+        bn.apply(x, scale=bn.scale / each, offset=bn.offset / each),
         when=(*same_type, fn.is_not_zero(c)),
         why="A divisor per channel after a batch normalization goes into its scale and offset.",
     ),
     Rule(
         "fuse_add_into_bn",
-        plain + c,
-        normalized(bn.scale, bn.offset + each, bn.mean),
+        bn.apply(x) + c,
+        bn.apply(x, offset=bn.offset + each),
         when=same_type,
         why="A shift per channel after a batch normalization goes into its offset.",
     ),
     Rule(
         "fuse_sub_into_bn",
-        plain - c,
-        normalized(bn.scale, bn.offset - each, bn.mean),
+        bn.apply(x) - c,
+        bn.apply(x, offset=bn.offset - each),
         when=same_type,
         why="A shift per channel after a batch normalization goes into its offset.",
     ),
     Rule(
         "fuse_add_before_bn",
-        op.BatchNormalization(x + c, *bn, rest),
-        normalized(bn.scale, bn.offset, bn.mean - each),
+        bn.apply(x + c),
+        bn.apply(x, mean=bn.mean - each),
         when=same_type,
         why="A shift per channel before a batch normalization goes into its mean.",
     ),
     Rule(
         "fuse_sub_before_bn",
-        op.BatchNormalization(x - c, *bn, rest),
-        normalized(bn.scale, bn.offset, bn.mean + each),
+        bn.apply(x - c),
+        bn.apply(x, mean=bn.mean + each),
         when=same_type,
         why="A shift per channel before a batch normalization goes into its mean.",
     ),
     Rule(
         "fuse_mul_before_bn",
-        op.BatchNormalization(x * c, *bn, epsilon=real("epsilon"), momentum=real("momentum")),
-        op.BatchNormalization(
-            x,
-            bn.scale * each,
-            bn.shift,
-            bn.mean * 0,
-            bn.variance,
-            epsilon=real("epsilon"),
-            momentum=real("momentum"),
-        ),
+        bn.apply(x * c),
+        bn.apply(x, scale=bn.scale * each, offset=bn.shift, mean=bn.mean * 0),
         when=same_type,
         why="A factor per channel before a batch normalization goes into its scale, its mean into its offset.",
     ),
     Rule(
         "fuse_consecutive_bn",
-        op.BatchNormalization(plain, *after, epsilon=real("epsilon"), momentum=real("momentum")),
-        normalized(bn.scale * after.factor, (bn.offset - after.mean) * after.factor + after.offset, bn.mean),
+        after.apply(bn.apply(x)),
+        bn.apply(x, scale=bn.scale * after.factor, offset=(bn.offset - after.mean) * after.factor + after.offset),
         when=(*same_type, *after.uniform(x)),
         why="Two batch normalizations are one.",
     ),
