@@ -64,23 +64,16 @@ SLICES = (
     Rule(
         "fuse_consecutive_slices_along_the_same_axes",
         op.Slice(inner_slice, starts2, ends2, other_axes, steps2),
-        op.Slice(
-            x,
-            from_front + steps * starts2,
-            fn.smaller(to_end, from_front + steps * ends2),
-            axes,
-            steps * steps2,
-        ),
+        op.Slice(x, from_front + starts2, fn.smaller(to_end, from_front + ends2), axes, steps2),
         when=(
             fn.eq(place(axes), place(other_axes)),
-            fn.lt(0, steps),
+            fn.eq(steps, 1),
             fn.lt(0, steps2),
             fn.le(0, starts2),
             fn.le(0, ends2),
-            fn.le(from_front + steps * starts2, LARGE),
-            fn.le(steps * steps2, LARGE),
+            fn.le(from_front + starts2, LARGE),
         ),
-        why="A slice of a slice is a slice: its positions are counted in steps of the first.",
+        why="A slice of a slice is a slice: it is counted from where the first begins.",
     ),
 )
 
@@ -93,22 +86,17 @@ def told(numbers: Term, along: Term, otherwise: int) -> App:
     return fn.add(fn.spread(fn.sub(numbers, otherwise), along, rank), otherwise)
 
 
-def all_axes(begin: Term, end: Term, step: Term, along: Term) -> tuple[App, App, App]:
-    return told(begin, along, 0), told(end, along, LONGEST), told(step, along, 1)
-
-
-first, last, stride = all_axes(starts, ends, steps, axes)
-first2, last2, stride2 = all_axes(starts2, ends2, steps2, other_axes)
+first, last = told(starts, axes, 0), told(ends, axes, LONGEST)
+first2, last2, stride = told(starts2, other_axes, 0), told(ends2, other_axes, LONGEST), told(steps2, other_axes, 1)
 OVERLAPPING_SLICES = Rule(
     "fuse_consecutive_slices_along_some_of_the_same_axes",
     op.Slice(inner_slice, starts2, ends2, other_axes, steps2),
-    op.Slice(x, first + stride * first2, fn.smaller(last, first + stride * last2), every, stride * stride2),
+    op.Slice(x, first + first2, fn.smaller(last, first + last2), every, stride),
     when=(
         *(fn.le(0, numbers) for numbers in (starts, ends, starts2, ends2)),
-        fn.lt(0, steps),
+        fn.eq(steps, 1),
         fn.lt(0, steps2),
-        fn.le(first + stride * first2, LARGE),
-        fn.le(stride * stride2, LARGE),
+        fn.le(first + first2, LARGE),
     ),
     why="A slice of a slice is a slice, axis by axis.",
 )
