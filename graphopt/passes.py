@@ -19,6 +19,7 @@ from graphopt import ops
 from graphopt.edit import replace_node, replace_values, unread
 from graphopt.fold import fold_constants, fold_shapes
 from graphopt.graph import CAPTURE, CONSTANT, INTERNAL, Attribute, Graph, Node, Patch, Value
+from graphopt.grids import eliminate_true_conditions, simplify_views
 from graphopt.infer import inferred
 from graphopt.protos import External
 from graphopt.tensor import Tensor, same_values
@@ -308,6 +309,12 @@ PASSES = (
     Pass("fold_constants", fold_constants, "What depends on constants alone is computed once, not at every run."),
     Pass("infer_types", infer_types, "A shape that became known is needed by other rewrites."),
     Pass("fold_shapes", fold_shapes, "Arithmetic on sizes costs a kernel launch for a few bytes; most of it is known."),
+    Pass("simplify_views", simplify_views, "A gather of all elements in their order copies what a view would share."),
+    Pass(
+        "eliminate_true_conditions",
+        eliminate_true_conditions,
+        "What always holds need not be computed, nor make a mask larger than it is.",
+    ),
     Pass("merge_duplicate_initializers", merge_duplicate_initializers, "Equal weights are stored once.", late=True),
     Pass(
         "merge_common_subexpressions",
