@@ -249,7 +249,8 @@ def _reshape(graph: Graph, vertex: int) -> Patch | None:
     if allowzero and 0 in target:
         return None
     if graph.constant(node.inputs[1]) is not None:
-        elements = _copying(target, shape, result)
+        elements = None if allowzero else _without_copies(target, shape)
+        elements = elements or _copying(target, shape, result)
         allowzero = allowzero and elements is not None
     else:
         elements = reshape_target(target, shape, result)
@@ -260,6 +261,17 @@ def _reshape(graph: Graph, vertex: int) -> Patch | None:
         return patch
     attrs = {name: value for name, value in node.attrs.items() if name != "allowzero"}
     return replace(patch, after={**patch.after, vertex: replace(patch.after[vertex], attrs=attrs)})
+
+
+def _without_copies(target: Sequence[Dim], shape: Shape | None) -> list[int] | None:
+    """A constant target with each "copy" of a known size as that number, None where there is none."""
+    sizes = shape or ()
+    copied = [i for i, size in enumerate(target) if size == 0 and i < len(sizes) and sizes[i] != 0]
+    if not any(isinstance(sizes[i], int) for i in copied):
+        return None
+    return list(
+        plain([sizes[i] if i in copied and isinstance(sizes[i], int) else s for i, s in enumerate(target)]) or ()
+    )
 
 
 def _copying(target: Sequence[Dim], shape: Shape | None, result: Shape | None) -> list[int] | None:

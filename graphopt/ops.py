@@ -12,8 +12,8 @@ from onnx.defs import OpSchema
 from graphopt.graph import INPUT, Attribute, Graph, Node
 from graphopt.types import Shape
 
-OPSET = onnx.defs.onnx_opset_version()
-"""The newest opset of the installed onnx package: rules are written for the meanings that operators have in it."""
+OPSET = min(onnx.defs.onnx_opset_version(), 28)
+"""The opset whose meanings of operators rules are written for, and proved for: a later onnx package changes none."""
 
 COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Equal"})
 """Binary operators whose operands may be swapped."""
