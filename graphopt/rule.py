@@ -72,6 +72,8 @@ class Rule:
     why: str = ""
 
     def __post_init__(self) -> None:
+        if isinstance(self.when, tuple) and len(self.when) == 1:  # one condition has one spelling
+            object.__setattr__(self, "when", self.when[0])
         for problem in _problems(self):
             raise RuleError(f"rule '{self.name}': {problem}")
 

@@ -163,7 +163,7 @@ def test_a_loop_that_captures_values() -> None:
 
 
 def test_quantized_weights_stay_quantized() -> None:
-    weights = {
+    weights: Arrays = {
         "q": RNG.integers(-128, 128, (4, 3, 1, 1)).astype(np.int8),
         "scale": np.array(0.02, np.float32),
         "zero": np.array(0, np.int8),

@@ -1,9 +1,11 @@
 """Sizes are polynomials over names: equal sizes are equal objects, however they were computed."""
 
+from math import prod
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphopt.types import Dim, DType, Sym, divide, product
+from graphopt.types import Dim, DType, Sym, divide
 
 BATCH, SEQ = Sym.of("batch"), Sym.of("seq")
 
@@ -12,7 +14,7 @@ def value(dim: Dim, binding: dict[str, int]) -> int:
     """What a size is once its names are bound."""
     if not isinstance(dim, Sym):
         return dim
-    return sum(coefficient * int(product(binding[name] for name in names)) for names, coefficient in dim.terms)
+    return sum(coefficient * prod(binding[name] for name in names) for names, coefficient in dim.terms)
 
 
 def test_arithmetic_reads_like_algebra() -> None:
