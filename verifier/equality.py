@@ -259,7 +259,7 @@ class Equality:
             split = _radix(merged)
             if split is not None:
                 merged = split
-            if fuel and merged != term:
+            if fuel and (mapping or split is not None or _size(merged) != _size(term)):
                 yield from self._settled(merged, known, fuel - 1)
             else:
                 yield merged
@@ -337,12 +337,16 @@ def _alone(value: Value) -> Factor | None:
     return term.factors[0] if plain else None
 
 
+def _size(term: Term) -> tuple[int, int]:
+    return len(term.factors), len(term.binders)
+
+
 def _as_term(piece: Piece) -> Term:
     return Term(Fraction(1), (Call("Body", (piece.body,)),), piece.binders, piece.guard)
 
 
 def _sizes_equal(left: Sequence[Size], right: Sequence[Size], known: Context) -> bool:
-    return len(left) == len(right) and known.proves(conj(*(eq(a, b) for a, b in zip(left, right, strict=True))))
+    return len(left) == len(right) and all(known.proves(eq(a, b)) for a, b in zip(left, right, strict=True))
 
 
 def _params_equal(left: Sequence[object], right: Sequence[object], known: Context) -> bool:

@@ -608,17 +608,59 @@ class OutOfTime(Exception):
     """The time for this rule is used up."""
 
 
+_ANSWERS: dict[Any, bool] = {}
+"""Questions that were asked, whatever their unknowns were called: the axes of a tensor ask the same ones."""
+
+
 def _refuted(parts: Iterable[Formula], effort: Effort) -> bool:
     """Whether the formulas cannot hold together. False also where the solver does not know."""
     parts = list(parts)
-    if effort.deadline():
-        raise OutOfTime
-    effort.asked += 1
+    question = _question(parts)
+    if question not in _ANSWERS:
+        if effort.deadline():
+            raise OutOfTime
+        effort.asked += 1
+        _ANSWERS[question] = _ask(parts, effort)
+    return _ANSWERS[question]
+
+
+def _ask(parts: list[Formula], effort: Effort) -> bool:
     products = frozenset(m for part in parts for m in effort.linear.translated(part).products)
     known = (p for part in parts for p in conjuncts(part) if isinstance(p, Comparison))
     if _unsatisfiable(effort.linear.formulas([*parts, *_products(known, products)]), effort):
         return True
     return bool(products) and _unsatisfiable(effort.exact.formulas(parts), effort)
+
+
+def _question(parts: Iterable[Formula]) -> Any:
+    """The formulas with their unknowns numbered in the order in which they came to be."""
+    parts = list(parts)
+    unknowns = sorted({s for part in parts for s in symbols(part)})
+    return frozenset(_numbered(part, {s: i for i, s in enumerate(unknowns)}) for part in parts)
+
+
+def _numbered(part: Any, numbers: Mapping[Atom, int]) -> Any:
+    match part:
+        case Comparison(kind, poly):
+            return kind, _numbered(poly, numbers)
+        case And(parts):
+            return "and", frozenset(_numbered(p, numbers) for p in parts)
+        case Or(parts):
+            return "or", frozenset(_numbered(p, numbers) for p in parts)
+        case Fact():
+            return part
+        case Int():
+            return frozenset((_numbered_product(m, numbers), c) for m, c in part.terms.items())
+        case Atom(kind="symbol"):
+            return numbers[part]
+        case Atom(kind=kind, args=args):
+            return kind, *(_numbered(arg, numbers) for arg in args)
+    return part
+
+
+def _numbered_product(monomial: Monomial, numbers: Mapping[Atom, int]) -> Any:
+    atoms = [_numbered(atom, numbers) for atom in monomial]
+    return frozenset((atom, atoms.count(atom)) for atom in atoms)
 
 
 def _unsatisfiable(formulas: list[Any], effort: Effort) -> bool:
@@ -716,8 +758,8 @@ class Context:
         if FALSE in self.facts:
             return True
         parts = [part for part in conjuncts(goal) if not self.plain(part)]
-        if not parts:
-            return True
+        if len(parts) != 1:
+            return all(map(self.proves, parts))
         if self.witness is not None and _fails(parts, self.witness):
             return False
         denied = negate(conj(*parts))

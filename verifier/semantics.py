@@ -14,7 +14,7 @@ from itertools import permutations
 from typing import Any, TypeAlias
 
 from graphopt.scalar import holds
-from graphopt.verifier.elementwise import ELEMENTWISE, EXACT, LOGICAL
+from graphopt.verifier.elementwise import COMPARISONS, ELEMENTWISE, EXACT, LOGICAL
 from graphopt.verifier.instances import MAX_RANK, Node, Undefined, Unsupported, subsets
 from graphopt.verifier.integers import (
     TRUE,
@@ -118,7 +118,8 @@ def elementwise(node: Node) -> Tensor:
     present = [tensor for tensor in inputs if tensor is not None]
     shape = broadcast(node, [tensor.shape for tensor in present])
     function = ELEMENTWISE[node.op](node)
-    if node.op not in LOGICAL and node.is_exact:
+    whole_numbers = node.op in COMPARISONS and node.dtype.is_integer
+    if node.op not in LOGICAL and not whole_numbers and node.is_exact:
         function = EXACT(node)
 
     def at(index: Index) -> Value:
