@@ -22,7 +22,7 @@ LAYERS = (
     "edit protos shapes",
     "contents evaluate opsets",
     "infer",
-    "fold",
+    "fold grids",
     "passes",
     "term",
     "rule",

@@ -292,6 +292,23 @@ def test_targets_of_reshape(
     assert reshape_target(target, shape, result) == expected
 
 
+def test_a_size_that_stays_is_copied() -> None:
+    model = parse(
+        "float[N,16,2] x, float[4,16,2] z", "y = Reshape(x, [-1,4,8]); w = Reshape(z, [-1,4,8])", outputs="y, w"
+    )
+    assert after(model, "fold_shapes")[:2] == ["y = Reshape(x, [0, 4, 8])", "w = Reshape(z, [-1, 4, 8])"]
+
+
+def test_bounds_of_known_axes_are_counted_from_the_front() -> None:
+    model = parse(
+        "float[16,N] x",
+        "y = Slice(x, [-2], [9223372036854775807], [0]); z = Slice(x, [-2], [9223372036854775807], [1])",
+        outputs="y, z",
+    )
+    lines = ["y = Slice(x, [14], [16], [0])", "z = Slice(x, [-2], [9223372036854775807], [1])"]
+    assert after(model, "fold_shapes")[:2] == lines
+
+
 # -- common subexpressions ---------------------------------------------------------------------------------------------
 
 MERGED = {
@@ -453,7 +470,7 @@ def test_what_is_known_of_a_shape_is_known_in_a_body() -> None:
     )
     graph = optimized(model).graph
     (vertex,) = graph.with_op("If")
-    assert printed(next(graph[vertex].bodies)) == ["p = Reshape(x, [-1, 8])", "return p"]
+    assert printed(next(graph[vertex].bodies)) == ["p = Reshape(x, [0, 8])", "return p"]
     assert_same(model)
 
 
