@@ -182,9 +182,18 @@ class Instance:
     assuming: bool = True
     tensors: dict[Term, tuple[Tensor, ...]] = field(default_factory=dict)
 
+    settled: Context | None = None
+    """What is known when elements are compared."""
+
     @property
     def known(self) -> Context:
         return context(self.facts, self.effort)
+
+    def same(self, one: Size, other: Size) -> bool:
+        """Whether two sizes are known to be equal."""
+        if one == other or self.settled is None:
+            return one == other
+        return self.settled.proves(eq(one, other))
 
     def require(self, condition: Formula, reason: str) -> None:
         """What has to hold for an operator to be defined: assumed on the left side, to be shown on the right."""

@@ -855,7 +855,32 @@ def _solved(facts: frozenset[Formula], equal: dict[Atom, Size], effort: Effort, 
         change = substitution({atom: size})
         equal = {a: rebuild(s, change) for a, s in equal.items()} | {atom: size}
         facts = conjuncts(conj(*(rebuild_formula(fact, change) for fact in facts)))
+    facts = _chosen(facts)
     return Context(facts, effort, equal, witness=_witness(facts, near))
+
+
+def _chosen(facts: frozenset[Formula]) -> frozenset[Formula]:
+    """Facts without the choices that other facts make plainly."""
+
+    def change(atom: Atom) -> Size | None:
+        if atom.kind == "choice":
+            condition, then, otherwise = atom.args
+            if conjuncts(condition) <= facts:
+                return rebuild(then, change)
+            if conjuncts(negate(condition)) <= facts:
+                return rebuild(otherwise, change)
+        return None if atom.kind == "symbol" else remake(atom, change)
+
+    if not any(atom.kind == "choice" for fact in facts for atom in _inner_atoms(fact)):
+        return facts
+    kept = frozenset(fact for fact in facts if not _inner_atoms(fact))
+    return conjuncts(conj(*kept, *(rebuild_formula(fact, change) for fact in facts - kept)))
+
+
+def _inner_atoms(fact: Formula) -> frozenset[Atom]:
+    """The atoms of a fact that are no symbols."""
+    polys = [part.poly for part in literals(fact) if isinstance(part, Comparison)]
+    return frozenset(atom for poly in polys for atom in poly.atoms if atom.kind != "symbol")
 
 
 def _witness(facts: frozenset[Formula], near: Mapping[Atom, int]) -> Mapping[Atom, int] | None:

@@ -148,6 +148,7 @@ def _obligations(instance: Instance) -> frozenset[int] | None:
         if not known.proves(demand):
             raise Failed(f"{_place(instance)}: not shown on the right: {reason}")
     known = known.knowing(*(demand for demand, _ in instance.demands))
+    instance.settled = known
     for one, other in zip(left, right, strict=True):
         _agree(instance, one, other, known)
     return frozenset(t.rank for t in (*left, *instance.hole_tensors()))

@@ -659,18 +659,18 @@ def _permutations(rank: int) -> list[tuple[int, ...]]:
     return list(permutations(range(rank)))
 
 
-def reshaped(x: Tensor, shape: Shape) -> Tensor:
+def reshaped(node: Node, x: Tensor, shape: Shape) -> Tensor:
     """The elements of x in order, in another shape with as many elements."""
-    return Tensor(shape, lambda index: x.at(_unflattened(index, shape, x.shape)))
+    return Tensor(shape, lambda index: x.at(_unflattened(node.instance.same, index, shape, x.shape)))
 
 
-def _unflattened(index: Index, shape: Shape, into: Shape) -> Index:
+def _unflattened(same: Callable[[Size, Size], bool], index: Index, shape: Shape, into: Shape) -> Index:
     """The index in one shape of what has this index in another: equal leading and trailing axes stay."""
     front = 0
-    while front < min(len(shape), len(into)) and shape[front] == into[front]:
+    while front < min(len(shape), len(into)) and same(shape[front], into[front]):
         front += 1
     back = 0
-    while back < min(len(shape), len(into)) - front and shape[-1 - back] == into[-1 - back]:
+    while back < min(len(shape), len(into)) - front and same(shape[-1 - back], into[-1 - back]):
         back += 1
     inner = slice(front, len(shape) - back), slice(front, len(into) - back)
     flat: Size = 0
@@ -700,7 +700,7 @@ def Reshape(node: Node) -> Tensor:
     sizes = tuple(_inferred(node, x, shape) if s is None else s for s in shape)
     if None not in shape:
         node.require(eq(product(sizes), product(x.shape)), "the number of elements changes")
-    return reshaped(x, sizes)
+    return reshaped(node, x, sizes)
 
 
 def _propose_shape(node: Node) -> tuple[Size, ...]:
@@ -741,7 +741,7 @@ def Flatten(node: Node) -> Tensor:
     if not -x.rank <= axis <= x.rank:
         raise Undefined("Flatten: axis")
     axis = axis + x.rank if axis < 0 else axis
-    return reshaped(x, (product(x.shape[:axis]), product(x.shape[axis:])))
+    return reshaped(node, x, (product(x.shape[:axis]), product(x.shape[axis:])))
 
 
 def Squeeze(node: Node) -> Tensor:
