@@ -788,7 +788,7 @@ class Context:
         if isinstance(size, int):
             return size
         if size not in self._simplified:
-            self._simplified[size] = rebuild(size, self.change)
+            self._simplified[size] = _whole(rebuild(size, self.change))
         simple: Size = self._simplified[size]
         return simple
 
@@ -828,6 +828,21 @@ class Context:
             self._simplified[part] = rebuild_formula(part, self.change)
         simple: Formula = self._simplified[part]
         return simple
+
+
+def _whole(size: Size) -> Size:
+    """(a // b)·b + a % b is a, also with a common factor."""
+    for atom in size.atoms if isinstance(size, Int) else ():
+        if atom.kind == "remainder" and isinstance(size, Int):
+            over, by = atom.args
+            part = quotient(over, by) * by
+            for monomial, coefficient in size.terms.items():
+                if monomial.count(atom) == 1 and isinstance(part, Int):
+                    shared = polynomial({_over(monomial, (atom,)) or (): coefficient})
+                    shorter = size - part * shared - Int({monomial: coefficient}) + shared * over
+                    if atom not in getattr(shorter, "atoms", ()) and len(list(terms_of(shorter))) < len(size.terms):
+                        return _whole(shorter)
+    return size
 
 
 def _units(by: Int) -> Iterator[Size]:

@@ -7,7 +7,7 @@ types agree, every element agrees, and some instance is reachable. Whatever is n
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -23,11 +23,15 @@ from graphopt.verifier.instances import MAX_RANK, Choices, Instance, Undefined, 
 from graphopt.verifier.integers import (
     Context,
     Effort,
+    Formula,
+    Int,
     OutOfTime,
+    Size,
     eq,
     forget,
     ge,
     models,
+    negate,
     rebuild,
     substitution,
 )
@@ -148,7 +152,6 @@ def _obligations(instance: Instance) -> frozenset[int] | None:
         if not known.proves(demand):
             raise Failed(f"{_place(instance)}: not shown on the right: {reason}")
     known = known.knowing(*(demand for demand, _ in instance.demands))
-    instance.settled = known
     for one, other in zip(left, right, strict=True):
         _agree(instance, one, other, known)
     return frozenset(t.rank for t in (*left, *instance.hole_tensors()))
@@ -181,17 +184,36 @@ def consistent(properties: dict[str, frozenset[str]]) -> bool:
     )
 
 
-def _agree(instance: Instance, left: Tensor, right: Tensor, known: Context) -> None:
-    """Rank, sizes and elements."""
-    place = _place(instance)
+def _agree(instance: Instance, left: Tensor, right: Tensor, known: Context, cases: int = 3) -> None:
+    """Rank, sizes and elements; where that is not shown at once, by cases of how the shapes are computed."""
+    instance.settled = known
+    failure = _disagreement(instance, left, right, known)
+    if not failure or not known.possible:
+        return
+    condition = next(_undecided((*left.shape, *right.shape), known), None) if cases else None
+    if condition is None:
+        raise Failed(f"{_place(instance)}: {failure}")
+    for side in (condition, negate(condition)):
+        _agree(instance, left, right, known.knowing(side), cases - 1)
+
+
+def _undecided(shape: Iterable[Size], known: Context) -> Iterator[Formula]:
+    """The conditions on which sizes depend."""
+    for size in map(known.simplify, shape):
+        if isinstance(size, Int):
+            yield from (atom.args[0] for atom in size.atoms if atom.kind == "choice")
+
+
+def _disagreement(instance: Instance, left: Tensor, right: Tensor, known: Context) -> str:
+    """What is not shown to agree."""
     if left.rank != right.rank:
-        raise Failed(f"{place}: rank {left.rank} becomes {right.rank}")
+        return f"rank {left.rank} becomes {right.rank}"
     for axis, (a, b) in enumerate(zip(left.shape, right.shape, strict=True)):
         if not known.proves(eq(a, b)):
-            raise Failed(f"{place}: size of axis {axis}: {a} is not shown to be {b}")
-    equality = Equality(Signs(instance.properties))
-    if not elements_agree(left, right, known, equality):
-        raise Failed(f"{place}: elements are not shown to be equal")
+            return f"size of axis {axis}: {a} is not shown to be {b}"
+    if not elements_agree(left, right, known, Equality(Signs(instance.properties))):
+        return "elements are not shown to be equal"
+    return ""
 
 
 def elements_agree(left: Tensor, right: Tensor, known: Context, equality: Equality) -> bool:
