@@ -340,12 +340,14 @@ def _count_cell(cell: Mapping[str, Any], fewest: int | None) -> str:
 
 
 def _sums(rows: Iterable[Mapping[str, Any]], tools: Iterable[str]) -> list[str]:
-    """The sum of each column; a failure counts as the original, which is what its user is left with."""
+    """The sum of each complete column; a failure counts as the original, which is what its user is left with."""
     rows = list(rows)
-    return [
-        str(sum(row["tools"][tool]["nodes"] if _right(row["tools"].get(tool, {})) else row["nodes"] for row in rows))
-        for tool in tools
-    ]
+    sums = []
+    for tool in tools:
+        cells = [(row["nodes"], row["tools"].get(tool, {})) for row in rows]
+        total = sum(cell["nodes"] if _right(cell) else original for original, cell in cells)
+        sums.append(str(total) if all(cell for _, cell in cells) else "")
+    return sums
 
 
 def _time_cell(cell: Mapping[str, Any]) -> str:
