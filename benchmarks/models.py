@@ -127,9 +127,9 @@ _KEEP_BATCH_NORM: Mapping[str, Any] = {"do_constant_folding": False, "training":
 def _models() -> Iterator[Model]:
     """The table: the exporters' default calls, open dimensions, and what older or plainer exports look like.
 
-    Two exports do not work with torch 2.13 and are left out: mobilenetv3-same by dynamo with open sizes (torch.export had
-    not come to an end after ten minutes) and BERT by TorchScript below opset 14 unless its attention is eager (no
-    scaled_dot_product_attention there).
+    Two exports do not work with torch 2.13 and are left out: mobilenetv3-same by dynamo with open sizes (torch.export
+    had not come to an end after ten minutes), and BERT by TorchScript below opset 14 unless its attention is eager
+    (there is no scaled_dot_product_attention before).
     """
     for architecture in ("resnet18", "mobilenetv3", "efficientnet", "swin", "vit", "bert", "gpt2", "llama"):
         yield _model(architecture, "dynamo")
