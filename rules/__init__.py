@@ -29,3 +29,6 @@ RULES: tuple[Rule, ...] = (
     *elementwise.RULES,
 )
 """Rules that make a model simpler wherever they match."""
+
+TRADES: tuple[Rule, ...] = linear.TRADES
+"""Rules that are true, and pay in some models only: for a search that measures."""

@@ -57,26 +57,6 @@ MATMUL = (
         )
         for this in SCALINGS
     ),
-    *(
-        Rule(
-            f"fuse_{this.name}_before_matmul",
-            this.apply(x, before) @ w,
-            x @ this.weights(w, column(before, "K")),
-            when=(is_float(x), *this.when(before)),
-            why=f"Before a product with weights, {this.what} per row of the weights goes into them.",
-        )
-        for this in SCALINGS
-    ),
-    *(
-        Rule(
-            f"fuse_{this.name}_before_matmul_add",
-            (this.apply(x, before) @ w) + d,
-            (x @ this.weights(w, before)) + (op.Sub if this.name == "sub" else op.Add)(d, before @ w),
-            when=is_float(x),
-            why=f"Before a product with weights, {this.what} goes through it into the shift that follows.",
-        )
-        for this in SHIFTS
-    ),
 )
 
 rows, columns = tensor("x", "M K"), tensor("w", "K N")
@@ -189,35 +169,6 @@ GEMM = (
     ),
     *(
         Rule(
-            f"fuse_{this.name}_before_gemm{held.suffix}",
-            op.Gemm(this.apply(rows, before), held.hole, b, rest, transA=0, transB=held.transposed),
-            op.Gemm(rows, this.weights(held.hole, held.by_row(before)), b, rest, transA=0, transB=held.transposed),
-            when=(is_float(rows), *this.when(before)),
-            why=f"Before a Gemm, {this.what} goes into its weights.",
-        )
-        for this in SCALINGS
-        for held in WEIGHTS
-    ),
-    *(
-        Rule(
-            f"fuse_{this.name}_before_gemm{held.suffix}",
-            op.Gemm(this.apply(rows, before), held.hole, b, alpha=alpha, beta=beta, transB=held.transposed),
-            op.Gemm(
-                rows,
-                this.weights(held.hole, before),
-                (op.Sub if this.name == "sub" else op.Add)(b * beta, held.product(before) * alpha),
-                alpha=alpha,
-                beta=1.0,
-                transB=held.transposed,
-            ),
-            when=is_float(rows),
-            why=f"Before a Gemm, {this.what} goes through its weights into its bias.",
-        )
-        for this in SHIFTS
-        for held in WEIGHTS
-    ),
-    *(
-        Rule(
             f"fuse_bn_into_gemm{held.suffix}",
             bn.apply(op.Gemm(any_rows, held.hole, b, rest, beta=beta, transB=held.transposed)),
             op.Gemm(
@@ -259,6 +210,62 @@ GEMM = (
             why="A Gemm without a third operand adds one at little cost.",
         )
         for suffix, transposed, weights in (("", 0, columns), ("_transposed", 1, tensor("w", "N K")))
+    ),
+)
+
+# -- what stands before a product ----------------------------------------------------------------------------------
+# These trade: scale and shift of a layer normalization that is written out stand there too, and a runtime that
+# recognises it needs both in their places.
+
+BEFORE = (
+    *(
+        Rule(
+            f"fuse_{this.name}_before_matmul",
+            this.apply(x, before) @ w,
+            x @ this.weights(w, column(before, "K")),
+            when=(is_float(x), *this.when(before)),
+            why=f"Before a product with weights, {this.what} per row of the weights goes into them.",
+        )
+        for this in SCALINGS
+    ),
+    *(
+        Rule(
+            f"fuse_{this.name}_before_matmul_add",
+            (this.apply(x, before) @ w) + d,
+            (x @ this.weights(w, before)) + (op.Sub if this.name == "sub" else op.Add)(d, before @ w),
+            when=is_float(x),
+            why=f"Before a product with weights, {this.what} goes through it into the shift that follows.",
+        )
+        for this in SHIFTS
+    ),
+    *(
+        Rule(
+            f"fuse_{this.name}_before_gemm{held.suffix}",
+            op.Gemm(this.apply(rows, before), held.hole, b, rest, transA=0, transB=held.transposed),
+            op.Gemm(rows, this.weights(held.hole, held.by_row(before)), b, rest, transA=0, transB=held.transposed),
+            when=(is_float(rows), *this.when(before)),
+            why=f"Before a Gemm, {this.what} goes into its weights.",
+        )
+        for this in SCALINGS
+        for held in WEIGHTS
+    ),
+    *(
+        Rule(
+            f"fuse_{this.name}_before_gemm{held.suffix}",
+            op.Gemm(this.apply(rows, before), held.hole, b, alpha=alpha, beta=beta, transB=held.transposed),
+            op.Gemm(
+                rows,
+                this.weights(held.hole, before),
+                (op.Sub if this.name == "sub" else op.Add)(b * beta, held.product(before) * alpha),
+                alpha=alpha,
+                beta=1.0,
+                transB=held.transposed,
+            ),
+            when=is_float(rows),
+            why=f"Before a Gemm, {this.what} goes through its weights into its bias.",
+        )
+        for this in SHIFTS
+        for held in WEIGHTS
     ),
 )
 
@@ -467,3 +474,4 @@ EINSUM = (
 )
 
 RULES = (*MATMUL, *TO_GEMM, *GEMM, *TRANSPOSES, *RESHAPED, *VIEWED, *FACTORS, *EINSUM)
+TRADES = BEFORE
