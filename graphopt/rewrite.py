@@ -438,13 +438,15 @@ def _stored(folded: _Folded, dtype: DType) -> Tensor:
     """The values in the type in which the model keeps them.
 
     Raises:
-        Refused: a finite number would become infinite, or a whole number would wrap around.
+        Refused: a finite number would become infinite, all numbers zero, or a whole number would wrap around.
     """
     with np.errstate(all="ignore"):
         array = np.array(folded.array, dtype.numpy, order="C")
     wide = folded.array if folded.array.dtype.kind in "iub" else folded.array.astype(np.float64)
     if dtype.is_float and not np.array_equal(np.isfinite(array.astype(np.float64)), np.isfinite(wide)):
         raise Refused(f"{folded.base} would overflow {dtype.name}")
+    if dtype.is_float and wide.any() and not array.any():
+        raise Refused(f"{folded.base} would underflow {dtype.name}")
     if dtype.is_integer and not np.array_equal(array.astype(wide.dtype), wide):
         raise Refused(f"{folded.base} does not fit {dtype.name}")
     return Tensor.of(array)

@@ -6,11 +6,12 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 from graphopt import infer, onnx_io
+from graphopt.fixpoint import Simplification, simplify_graph
 from graphopt.graph import Graph
 from graphopt.match import find
 from graphopt.rewrite import Refused, build
 from graphopt.rule import Rule, attributes, const, fn, op, tensor
-from graphopt.fixpoint import Simplification, simplify_graph
+from tests.text import parse
 
 x = tensor("x")
 w, b, s = const("w", "M C *k"), const("b", "M", default=0), const("s", "M 1*k")
@@ -20,6 +21,8 @@ FOLD_SCALE = Rule(
     op.Conv(x, w, b, rest) * s,
     op.Conv(x, w * op.Unsqueeze(s, (1,)), b * op.Reshape(s, (-1,)), rest),
 )
+c, d = const("c"), const("d")
+FUSE_FACTORS = Rule("fuse_consecutive_muls", (x * c) * d, x * (c * d))
 CONV = """<ir_version: 10, opset_import: ["" : 20]>
 g (float[1, 1, 2, 2] x) => (float[1, 2, 2, 2] z)
 <float[2, 1, 1, 1] w = {1.0, 2.0}, float[2] b = {10.0, 20.0}, float[2, 1, 1] s = {3.0, 5.0}>
@@ -72,6 +75,15 @@ def test_what_would_overflow_is_refused_and_noted() -> None:
     done = simplify_graph(graph, [FOLD_SCALE], ())
     assert graph.ops() == {"Conv": 1, "Mul": 1}
     assert any("overflow FLOAT16" in note for note in done.notes)
+
+
+def test_factors_that_would_vanish_together_stay_apart() -> None:
+    proto = parse("float16[4] x", "a = Mul(x, c); y = Mul(a, c)", {"c": np.array([1e-5], np.float16)})
+    graph = onnx_io.load(proto).graph
+    infer.infer_graph(graph)
+    done = simplify_graph(graph, [FUSE_FACTORS], ())
+    assert graph.ops() == {"Mul": 2}
+    assert any("underflow FLOAT16" in note for note in done.notes)
 
 
 def test_a_rule_whose_operator_the_opset_lacks_is_noted() -> None:
