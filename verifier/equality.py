@@ -15,14 +15,18 @@ from typing import TypeAlias
 from graphopt.verifier.integers import (
     FALSE,
     TRUE,
+    And,
     Atom,
     Comparison,
     Context,
+    Fact,
     Formula,
     Int,
+    Or,
     Size,
     conj,
     conjuncts,
+    disj,
     divide,
     eq,
     ge,
@@ -76,7 +80,19 @@ class Equality:
         """Whether the values are equal wherever what is known holds."""
         if left == right:
             return True
-        return self._cancel([*self.settle(left, known), *self.settle(-right, known)], known)
+        terms = [*self.settle(left, known), *self.settle(-right, known)]
+        return self._cancel(self._same_facts(terms, known), known)
+
+    def _same_facts(self, terms: list[Term], known: Context) -> list[Term]:
+        """The terms with equal truth values in their guards as one object each: the solver compares only names."""
+        chosen: dict[Value, Value] = {}
+        for part in (p for term in terms for p in literals(term.guard)):
+            if isinstance(part, Fact) and part.subject not in chosen:
+                same = (v for v in chosen.values() if self.equal(part.subject, v, known))
+                chosen[part.subject] = next(same, part.subject)
+        if all(old == new for old, new in chosen.items()):
+            return terms
+        return [replace(term, guard=_with_facts(term.guard, chosen)) for term in terms]
 
     def _cancel(self, terms: list[Term], known: Context) -> bool:
         """Whether the terms add up to zero."""
@@ -298,6 +314,17 @@ class Equality:
 
 
 # -- domains -------------------------------------------------------------------------------------------------------
+
+
+def _with_facts(part: Formula, chosen: Mapping[Value, Value]) -> Formula:
+    match part:
+        case And(parts):
+            return conj(*(_with_facts(p, chosen) for p in parts))
+        case Or(parts):
+            return disj(*(_with_facts(p, chosen) for p in parts))
+        case Fact(subject, holds):
+            return Fact(chosen[subject], holds)
+    return part
 
 
 def own(atom: Atom) -> Int:
