@@ -144,6 +144,7 @@ class _Builder:
         self.names: list[str] = []
         self.memo: dict[App, int] = {}
         self.computed: dict[App, _Folded] = {}
+        self.read: dict[Value, _Folded] = {}
         self.doomed = doomed(graph, match)
         self.spare = {graph[v].op: graph[v].name for v in sorted(self.doomed) if graph[v].name}
 
@@ -197,7 +198,7 @@ class _Builder:
         if app.node in self.memo:
             return Value(self.memo[app.node], app.output)
         operands = [self._operand(app, position) for position in range(len(app.inputs))]
-        if operands and all(operand is None or self._constant(operand) is not None for operand in operands):
+        if operands and all(map(self._is_known, operands)):
             return self.computed.setdefault(app, self._folded(app, operands))
         vertex = self._emit(app, operands)
         self.memo[app.node] = vertex
@@ -243,12 +244,18 @@ class _Builder:
 
     # -- constants -------------------------------------------------------------------------------------------------
 
+    def _is_known(self, built: Built) -> bool:
+        return built is None or isinstance(built, _Folded) or known_tensor(self.draft, built) is not None
+
     def _constant(self, built: Built) -> _Folded | None:
-        """What is known of a value that is constant, None for any other."""
+        """The values of a constant, None for an absent one; read once."""
         if built is None or isinstance(built, _Folded):
             return built
-        tensor = known_tensor(self.draft, built)
-        return None if tensor is None else _Folded(tensor.numpy(), tensor.dtype, self.draft.value_name(built))
+        if built not in self.read:
+            tensor = known_tensor(self.draft, built)
+            assert tensor is not None, "asked for the values of what is not constant"
+            self.read[built] = _Folded(tensor.numpy(), tensor.dtype, self.draft.value_name(built))
+        return self.read[built]
 
     def _folded(self, app: App, operands: list[Built]) -> _Folded:
         constants = [self._constant(operand) for operand in operands]
@@ -442,14 +449,17 @@ def _stored(folded: _Folded, dtype: DType) -> Tensor:
     """
     with np.errstate(all="ignore"):
         array = np.array(folded.array, dtype.numpy, order="C")
-    wide = folded.array if folded.array.dtype.kind in "iub" else folded.array.astype(np.float64)
-    if dtype.is_float and not np.array_equal(np.isfinite(array.astype(np.float64)), np.isfinite(wide)):
+    if dtype.is_float and not np.isfinite(array).all() and _overflows(array, folded.array):
         raise Refused(f"{folded.base} would overflow {dtype.name}")
-    if dtype.is_float and wide.any() and not array.any():
+    if dtype.is_float and not array.any() and folded.array.any():
         raise Refused(f"{folded.base} would underflow {dtype.name}")
-    if dtype.is_integer and not np.array_equal(array.astype(wide.dtype), wide):
+    if dtype.is_integer and not np.array_equal(array, folded.array):
         raise Refused(f"{folded.base} does not fit {dtype.name}")
     return Tensor.of(array)
+
+
+def _overflows(stored: NDArray[Any], computed: NDArray[Any]) -> bool:
+    return bool(np.any(np.isfinite(computed.astype(np.float64)) & ~np.isfinite(stored)))
 
 
 def _bytes(node: Node) -> int:
