@@ -136,7 +136,8 @@ BEFORE_CONV = (
 wt, bt = const("w", "C O *k"), const("b", "O", default=0)
 per_output = const("c", "O 1*k")
 bn_out = normalization("O")
-grouped = (fn.eq(fn.size("M"), fn.mul(fn.size("O"), g)),)
+grouped = fn.eq(fn.size("M"), fn.mul(fn.size("O"), g))
+several = fn.lt(1, fn.size("M"))  # a single number beside several channels is no number for each
 
 CONV_TRANSPOSE = (
     *(
@@ -155,12 +156,12 @@ CONV_TRANSPOSE = (
             this.apply(op.ConvTranspose(x, wt, b, rest, group=g), per_filter),
             op.ConvTranspose(
                 x,
-                this.weights(wt, by_group(per_filter, "C", "O")),
+                this.weights(wt, by_group(along(per_filter, "M"), "C", "O")),
                 this.bias(b, along(per_filter, "M")),
                 rest,
                 group=g,
             ),
-            when=(*grouped, *this.when(per_filter)),
+            when=(grouped, several, *this.when(per_filter)),
             why=f"After a grouped transposed convolution, {this.what} per channel goes into its weights and bias.",
         )
         for this in AFFINE
@@ -188,7 +189,7 @@ CONV_TRANSPOSE = (
         "fuse_bn_into_grouped_conv_transpose",
         bn.apply(op.ConvTranspose(x, wt, b, rest, group=g)),
         op.ConvTranspose(x, wt * by_group(bn.factor, "C", "O"), (b - bn.mean) * bn.factor + bn.offset, rest, group=g),
-        when=(*grouped, *bn.uniform(x)),
+        when=(grouped, *bn.uniform(x)),
         why="A batch normalization after a grouped transposed convolution is folded into its weights and bias.",
     ),
 )

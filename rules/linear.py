@@ -426,6 +426,8 @@ def _spelt(equation: str) -> str:
 heads_in, heads_out = const("y", "C H D"), const("y", "H D E")
 tokens, per_head = tensor("x", "A B C"), tensor("x", "A B H D")
 
+not_empty = (fn.lt(0, fn.size("H")), fn.lt(0, fn.size("D")))  # a 0 in a shape would mean something else
+
 EINSUM = (
     *(
         Rule(
@@ -457,18 +459,17 @@ EINSUM = (
         "replace_einsum_abc_cde_to_abde",
         op.Einsum(tokens, heads_in, equation="abc,cde->abde"),
         op.Reshape(
-            tokens @ op.Reshape(heads_in, fn.join(fn.size("C"), fn.mul(fn.size("H"), fn.size("D")))),
+            tokens @ op.Flatten(heads_in, axis=1),
             fn.join((0, 0), fn.sizes("H D")),
         ),
-        when=is_float(tokens),
+        when=(is_float(tokens), *not_empty),
         why="A projection onto several heads is one product with flattened weights.",
     ),
     Rule(
         "replace_einsum_abcd_cde_to_abe",
         op.Einsum(per_head, heads_out, equation="abcd,cde->abe"),
-        op.Reshape(per_head, fn.join((0, 0), fn.mul(fn.size("H"), fn.size("D"))))
-        @ op.Reshape(heads_out, fn.join(fn.mul(fn.size("H"), fn.size("D")), fn.size("E"))),
-        when=is_float(per_head),
+        op.Reshape(per_head, fn.join((0, 0), fn.mul(fn.size("H"), fn.size("D")))) @ op.Flatten(heads_out, axis=2),
+        when=(is_float(per_head), *not_empty),
         why="A projection from several heads is one product with flattened weights.",
     ),
 )
