@@ -329,7 +329,8 @@ factor, batch = const("c", ""), tensor("x", "B M K")
 HEADS: Mapping[str, Callable[[Term], App]] = {
     "transpose": lambda value: op.Transpose(value, perm=perm),
     "reshape": lambda value: op.Reshape(value, target, view),
-    "transposed_reshape": lambda value: op.Transpose(op.Reshape(value, target, view), perm=perm),
+    "heads": lambda value: op.Transpose(op.Reshape(value, target, view), perm=(0, 2, 1, 3)),
+    "transposed_heads": lambda value: op.Transpose(op.Reshape(value, target, view), perm=(0, 2, 3, 1)),
 }
 any_weights = const("w", "_ _")
 SCALED: Mapping[str, Callable[[Callable[[Term], Term], Callable[[Term], Term]], tuple[Term, Var]]] = {
