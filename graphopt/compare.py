@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from enum import StrEnum
+from heapq import heapify, heappop, heappush
 from math import inf, prod, sqrt
 from typing import Any, TypeAlias
 
@@ -20,7 +21,7 @@ from onnx import ModelProto
 from graphopt import onnx_io, samples
 from graphopt.errors import ModelError, UsageError
 from graphopt.graph import CONSTANT, INPUT, INTERNAL, Graph, Node, Patch, Value
-from graphopt.ops import RANDOM
+from graphopt.ops import RANDOM, is_deterministic
 from graphopt.oracle import PACKED, FailedError, Oracle, Runnable, Session, onnxruntime_unoptimized, reference
 from graphopt.protos import External, type_to_proto
 from graphopt.samples import Array, Binding, Feeds, Input, Sketch, Step
@@ -151,12 +152,13 @@ def compare(
     seeds: Sequence[int] = SEEDS,
     bindings: Sequence[Binding] | None = None,
     inputs: Feeds | None = None,
+    tries: int = 20,
     progress: Callable[[float], None] | None = None,
 ) -> Comparison:
     """Run both models on the same inputs, one set of them per seed, and say whether all outputs agree.
 
-    `bindings` are sizes for open dims, used in turn; what they leave out is chosen. `inputs` are used in every case in
-    the place of made-up ones. Neither model is changed.
+    `bindings` are sizes for open dims, used in turn; what they leave out is chosen, `tries` times at most if the model
+    refuses it. `inputs` are used in every case in the place of made-up ones. Neither model is changed.
 
     Raises:
         UsageError: `inputs` or `bindings` do not fit the model, or onnxruntime is not installed.
@@ -168,7 +170,7 @@ def compare(
     before, reason = _agreed(samples.sketch(first.proto), samples.sketch(second.proto))
     if reason:
         return Comparison(Verdict.DIFFERENT, reason=reason)
-    plan = _plan(before, seeds, bindings or ({},), inputs or {})
+    plan = replace(_plan(before, seeds, bindings or ({},), inputs or {}), tries=tries)
     if reason := _beyond(plan):
         return Comparison(Verdict.SKIPPED, reason=reason)
     oracle: Oracle = onnxruntime_unoptimized
@@ -247,6 +249,8 @@ class _Plan:
     seeds: Sequence[int]
     bindings: Sequence[Binding]
     given: Feeds
+    tries: int = 1
+    """How many bindings may be refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +351,8 @@ def _first_accepted(session: Session, plan: _Plan, number: int, seed: int, overr
     """The first set of inputs that the original accepts; one with finite results if there is one."""
     styles = (samples.WIDE, samples.NORMAL, samples.SMALL) if number % 2 else (samples.NORMAL, samples.SMALL)
     refused: _RefusedError | None = None
-    for binding in samples.bindings(plan.model.inputs, number, plan.bindings[number % len(plan.bindings)]):
+    bindings = samples.bindings(plan.model.inputs, number, plan.bindings[number % len(plan.bindings)])
+    for binding in bindings[: plan.tries]:
         spare = None
         for style in styles:
             feeds = samples.feeds(plan.model, binding, seed=seed, style=style, given=plan.given)
@@ -497,8 +502,20 @@ class _Judge:
                 seen.append(self._difference(index, run, gap))
             found.append(max(seen, key=lambda difference: (not difference.ok, _ratio(difference))))
         verdict = Verdict.EQUAL if all(difference.ok for difference in found) else Verdict.DIFFERENT
-        skipped = tuple(f"the values of output '{name}', which depend on {op}" for name, op in random.items())
-        return Comparison(verdict, tuple(found), tuple(run.case for run in runs), oracle, skipped=skipped)
+        skipped = [f"the values of output '{name}', which depend on {op}" for name, op in random.items()]
+        skipped += [
+            f"how output '{name}' depends on the inputs: it was the same for all" for name in self._constant(runs)
+        ]
+        return Comparison(verdict, tuple(found), tuple(run.case for run in runs), oracle, skipped=tuple(skipped))
+
+    def _constant(self, runs: Sequence[_Run]) -> Iterator[str]:
+        """The float outputs that were the same whatever the inputs: of how they are computed, little was seen."""
+        if len(runs) < 2 or not self.model.required:
+            return
+        for name, values in zip(self.model.outputs, zip(*(run.outputs for run in runs), strict=True), strict=True):
+            gaps = [_gap(values[0], value) for value in values[1:]]
+            if not any(gap.problem or gap.absolute or gap.is_exact for gap in gaps):
+                yield name
 
     def _difference(self, index: int, run: _Run, gap: _Gap) -> Difference:
         allowed, why = (0.0, "exact: no rounding is allowed") if gap.is_exact else (self.tolerance, self.why)
@@ -640,38 +657,97 @@ def bisect(count: int, agrees: Callable[[int], bool]) -> int:
     return good
 
 
-def region_models(graph: Graph, patch: Patch) -> tuple[ModelProto, ModelProto]:
-    """What a patch takes out and what it puts in, as two models of the same inputs and outputs.
+CONTEXTS = (0, 16, 128)
+"""How many of the nodes before a region are taken in, one number after the other until the region is found equal."""
+CONTEXT_BYTES = 64_000_000
+"""Bytes of constants that may come in with them."""
 
-    For models that cannot be run as a whole. `graph` may be as it was before the patch or as it is after it. The
-    outputs are the values that the readers which stay read before and after; constants are read only here.
+
+def compare_region(graph: Graph, patch: Patch, *, any_values: bool, seeds: Sequence[int] = SEEDS) -> Comparison:
+    """Compare what a patch takes out with what it puts in, for models that cannot be run as a whole.
+
+    Equal for all values at the border is equal. Where it is not, the values may be such as cannot occur, or readers may
+    not mind, so what computes them and what reads them is taken in. A difference that remains counts if the rewrite
+    is to hold for `any_values`, as a rule is; else nothing is known.
 
     Raises:
         ModelError: the type of a value at the border is not known.
     """
-    pairs = _replaced(patch)
+    found = Comparison(Verdict.SKIPPED)
+    for context in CONTEXTS:
+        found = compare(*region_models(graph, patch, context=context), seeds=seeds, tries=3)
+        if found.verdict is Verdict.EQUAL:
+            return found
+    if found.verdict is Verdict.DIFFERENT and not any_values:
+        reason = f"differs on values that may not occur: {found.reason or found.worst}"
+        return replace(found, verdict=Verdict.SKIPPED, outputs=(), reason=reason)
+    return found
+
+
+def region_models(graph: Graph, patch: Patch, *, context: int = 0) -> tuple[ModelProto, ModelProto]:
+    """What a patch takes out and what it puts in, as two models of the same inputs and outputs.
+
+    `graph` may be as it was before the patch or as it is after it. Constants are read only here. The outputs are the
+    values that the readers which stay read before and after. With `context`, both models begin with up to as many
+    nodes that compute values at the border, and end with what the readers make of them, if they can be run.
+
+    Raises:
+        ModelError: the type of a value at the border is not known.
+    """
+    pairs = _replaced(patch, through_readers=context > 0)
     wanted = [old for old, _ in pairs], [new for _, new in pairs]
-    sides = [_needed(nodes, values) for nodes, values in zip((patch.before, patch.after), wanted, strict=True)]
-    border = list(dict.fromkeys(value for _, values in sides for value in values))
+    sides: list[Mapping[int, Node]] = [patch.before, patch.after]
+    border = [value for nodes, values in zip(sides, wanted, strict=True) for value in _needed(nodes, values)[1]]
+    shared = _context(graph, border, context)
+    sides = [{**shared, **nodes} for nodes in sides]
+    needed = [_needed(nodes, values) for nodes, values in zip(sides, wanted, strict=True)]
+    border = list(dict.fromkeys(value for _, values in needed for value in values))
     types = tuple((patch.before.get(old.vertex) or graph[old.vertex]).types[old.output] for old, _ in pairs)
     first, second = (
         _region(graph, [(vertex, nodes[vertex]) for vertex in vertices], border, values, types)
-        for nodes, (vertices, _), values in zip((patch.before, patch.after), sides, wanted, strict=True)
+        for nodes, (vertices, _), values in zip(sides, needed, wanted, strict=True)
     )
     return first, second
 
 
-def _replaced(patch: Patch) -> list[tuple[Value, Value]]:
-    """The values that what stays read before, with those that it reads after the patch."""
+def _context(graph: Graph, border: Iterable[Value], limit: int) -> dict[int, Node]:
+    """The nearest nodes that compute values at the border; those that compute sizes and indices come first."""
+    found: dict[int, Node] = {}
+    queue = [(_is_float(graph, value), 0, value) for value in border]
+    heapify(queue)
+    room = CONTEXT_BYTES
+    while queue and len(found) < limit:
+        _, distance, value = heappop(queue)
+        node = graph[value.vertex]
+        size = sum(constant.nbytes for operand in node.operands if (constant := graph.constant(operand)) is not None)
+        if value.vertex in found or size > room or not _is_runnable(node):
+            continue
+        found[value.vertex], room = node, room - size
+        for operand in node.operands:
+            heappush(queue, (_is_float(graph, operand), distance + 1, operand))
+    return found
+
+
+def _is_float(graph: Graph, value: Value) -> bool:
+    type_ = graph.tensor_type(value)
+    return type_ is None or type_.dtype.is_float
+
+
+def _replaced(patch: Patch, *, through_readers: bool) -> list[tuple[Value, Value]]:
+    """The values that what stays read before, with those that it reads after the patch; or what it makes of them."""
     pairs = [] if patch.outputs is None else list(zip(*patch.outputs, strict=True))
     for vertex in patch.before.keys() & patch.after.keys():
         old, new = patch.before[vertex], patch.after[vertex]
-        if _same_operation(old, new):
-            pairs += [(a, b) for a, b in zip(old.operands, new.operands, strict=True)]
-        else:
+        if not _same_operation(old, new) or (through_readers and _is_runnable(old)):
             pairs += [(value, value) for i, name in enumerate(old.names) if name for value in [Value(vertex, i)]]
+        else:
+            pairs += [(a, b) for a, b in zip(old.operands, new.operands, strict=True)]
     changed = patch.before.keys() | patch.after.keys()
     return [pair for pair in dict.fromkeys(pairs) if pair[0] != pair[1] or pair[0].vertex in changed]
+
+
+def _is_runnable(node: Node) -> bool:
+    return not node.is_internal and is_deterministic(node) and not any(True for _ in node.bodies)
 
 
 def _same_operation(old: Node, new: Node) -> bool:

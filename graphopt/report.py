@@ -323,8 +323,8 @@ def check_text(found: Comparison | None) -> str:
         return f"{found.verdict}: {found.reason}" if found.reason else str(found.verdict)
     if not worst.ok:
         return f"{found.verdict}: output '{worst.output}' {worst.detail}"
-    sizes = ", ".join(f"{name}={size}" for binding in found.bindings for name, size in binding.items())
-    runs = f"{_seeds(found)}, {sizes}" if sizes else _seeds(found)
+    sizes = [" ".join(f"{name}={size}" for name, size in binding.items()) for binding in found.bindings]
+    runs = "; ".join([_seeds(found), *sizes])
     if worst.absolute == 0:
         return f"{found.verdict}: the same in every bit ({runs})"
     return (

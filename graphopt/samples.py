@@ -311,7 +311,7 @@ class _Filling:
 
 _PREFERRED = (_Filling(1, 8, 64), _Filling(3, 5, 96, distinct=True), _Filling(2, 7, 64))
 _COMMON = ((3, 8, 64), (1, 8, 64), (1, 1, 1), (2, 2, 2), (4, 4, 4), (1, 16, 224), (1, 32, 32), (1, 128, 128))
-_LARGE = ((1, 256, 256), (1, 77, 512), (1, 512, 640), (1, 3000, 3000))
+_LARGE = ((1, 256, 256), (1, 77, 512), (1, 512, 640), (1, 8, 3000))
 _FALLBACKS = tuple(_Filling(*sizes) for sizes in (*_COMMON, *_LARGE))
 
 
@@ -331,9 +331,17 @@ def bindings(inputs: Sequence[Input], case: int, wanted: Binding) -> list[dict[s
             binding[name] = filling.size(axis, i)
         binding |= _totals(binding)
         binding |= {name: wanted[name] for name in binding.keys() & wanted.keys()}
-        if binding not in found:
+        if binding not in found and (not found or _elements(inputs, binding) < MANY):
             found.append(binding)
     return found
+
+
+MANY = 50_000_000
+"""Elements of all inputs above which sizes are not tried, unless they are the preferred ones."""
+
+
+def _elements(inputs: Iterable[Input], binding: Binding) -> int:
+    return sum(prod(size(dim, binding) for dim in given.shape or ()) for given in inputs)
 
 
 def _open_dims(inputs: Sequence[Input]) -> tuple[set[str], set[str], set[str]]:

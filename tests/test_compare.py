@@ -9,10 +9,11 @@ import pytest
 from onnx import ModelProto, numpy_helper, parser
 
 from graphopt import onnx_io, oracle, samples
-from graphopt.compare import Verdict, bisect, compare, region_models, tolerance
+from graphopt.compare import Verdict, bisect, compare, compare_region, region_models, tolerance
 from graphopt.edit import constant_node, replace_node, replace_values
 from graphopt.errors import ModelError, UsageError
-from graphopt.graph import Node, Value
+from graphopt.graph import Node, Patch, Value
+from graphopt.infer import infer_graph
 from graphopt.samples import Array
 from graphopt.tensor import Tensor
 
@@ -270,6 +271,13 @@ def test_random_numbers_are_not_compared_and_that_is_said() -> None:
     assert found.skipped == ("the values of output 'y', which depend on RandomNormalLike",)
 
 
+def test_an_output_that_never_changes_is_named() -> None:
+    text = "g (float[3] x) => (float[3] y, int64[1] s) { y = Sub(x, x) s = Shape(x) }"
+    found = compare(model(text), model(text))
+    assert found.verdict is Verdict.EQUAL
+    assert found.skipped == ("how output 'y' depends on the inputs: it was the same for all",)
+
+
 # -- what cannot be run ------------------------------------------------------------------------------------------------
 
 CUSTOM = "g (float[2] x) => (float[2] z) { z = acme.Magic(x) }"
@@ -509,6 +517,48 @@ def test_a_rewrite_among_custom_operators_is_checked_on_its_own(shift: int, verd
     after = compare(*region_models(graph, patch))
     assert before.verdict is verdict, before
     assert after == before
+
+
+def merged(text: str) -> tuple[onnx_io.Model, Patch]:
+    """The model, and the patch that puts its value `a` in the place of `b`."""
+    loaded = onnx_io.load(model(text))
+    values = {node.names[0]: Value(vertex) for vertex, node in loaded.graph.items()}
+    infer_graph(loaded.graph)
+    return loaded, replace_values(loaded.graph, {values["b"]: values["a"]})
+
+
+def test_what_holds_only_for_values_that_occur_is_checked_with_what_computes_them() -> None:
+    """Neg(x) and Neg(x) are equal, which shows only with the first of them in the region."""
+    loaded, patch = merged(
+        "g (float[2] x) => (float[2] y, float[2] z) { a = Neg(x) b = Neg(x) y = Abs(a) z = Relu(b) }"
+    )
+    alone = compare(*region_models(loaded.graph, patch))
+    assert alone.verdict is Verdict.DIFFERENT
+    assert compare_region(loaded.graph, patch, any_values=False).verdict is Verdict.EQUAL
+
+
+def test_what_readers_do_not_mind_is_checked_with_them() -> None:
+    """The mask of ones may as well be a single one: Mul broadcasts it."""
+    loaded, patch = merged("""g (float[2] x, bool c) => (float[2] z) {
+        n = Constant<value = int64[1] {2}>()
+        o = Constant<value = int64[1] {1}>()
+        t = Cast<to = 1>(c)
+        b = Expand(t, n)
+        a = Expand(t, o)
+        z = Mul(x, b)
+    }""")
+    assert compare(*region_models(loaded.graph, patch)).verdict is Verdict.DIFFERENT
+    assert compare_region(loaded.graph, patch, any_values=True).verdict is Verdict.EQUAL
+
+
+def test_a_difference_of_a_rule_counts_and_that_of_a_pass_may_not_occur() -> None:
+    loaded, patch = merged("g (float[2] x) => (float[2] y, float[2] z) { a = Neg(x) b = Abs(x) y = Abs(a) z = Abs(b) }")
+    assert compare_region(loaded.graph, patch, any_values=True).verdict is Verdict.EQUAL  # |-x| = ||x||
+    loaded, patch = merged("g (float[2] x) => (float[2] y, float[2] z) { a = Neg(x) b = Abs(x) y = Abs(a) z = Neg(b) }")
+    assert compare_region(loaded.graph, patch, any_values=True).verdict is Verdict.DIFFERENT
+    unsure = compare_region(loaded.graph, patch, any_values=False)
+    assert unsure.verdict is Verdict.SKIPPED
+    assert "differs on values that may not occur" in unsure.reason
 
 
 def test_a_region_that_leaves_a_value_alone_gives_it_through() -> None:

@@ -97,7 +97,7 @@ eliminate_nop_mul  2
 fold_constants     1
 
 check    equal: differs by at most 2.4e-07 in 'z', 6.1e-08 of its largest
-         element, with a tolerance of 2.1e-06 (seeds 0, 1, batch=1, batch=3)
+         element, with a tolerance of 2.1e-06 (seeds 0, 1; batch=1; batch=3)
 seconds  load 0.0, simplify 1.3
 note     fuse_gelu: needs Gelu, which the model's opset does not have
 """
@@ -197,7 +197,7 @@ def test_sizes(size: int | None, text: str) -> None:
         (None, "not made"),
         (Comparison(Verdict.SKIPPED, reason="no kernel for acme.Magic"), "skipped: no kernel for acme.Magic"),
         (Comparison(Verdict.EQUAL, (Difference("z", "INT8", 0, 0, 0, "", ok=True),), EQUAL.cases[:1]),
-         "equal: the same in every bit (seed 0, batch=1)"),
+         "equal: the same in every bit (seed 0; batch=1)"),
         (DIFFERENT, "different: output 'z' has the shape [2], not [3], seed 0"),
     ],
 )  # fmt: skip
