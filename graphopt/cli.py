@@ -447,7 +447,7 @@ def _optimize(
     elif not quiet:
         report.print(_console())
     if found is not None and found.verdict != "equal":
-        sys.stderr.write(f"graphopt: warning: the result is not checked: {_one_line(found.reason)}\n")
+        sys.stderr.write(f"graphopt: warning: the check is not complete: {_one_line(found.reason)}\n")
 
 
 @app.command(short_help="Say whether two models agree; exit code 3 if they do not.")

@@ -167,7 +167,7 @@ def _checked(
         return _checked_by_region(steps, seed, found.reason, tell)
     if found.verdict is Verdict.DIFFERENT:
         guilty = _guilty(steps, lambda: compared().verdict is not Verdict.DIFFERENT)
-        raise DifferenceError(f"the optimized model computes something else. {check_text(found)}. {guilty}")
+        raise DifferenceError(f"the optimized model is {check_text(found)}. {guilty}")
     return found
 
 
