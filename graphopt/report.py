@@ -318,18 +318,18 @@ def check_text(found: Comparison | None) -> str:
     """A comparison in a sentence or two."""
     if found is None:
         return "not made"
-    worst = found.worst
-    if found.reason or worst is None:
+    worst, because = found.worst, f"; {found.reason}" if found.reason else ""
+    if worst is None or found.verdict in (Verdict.SKIPPED, Verdict.CANNOT_RUN):
         return f"{found.verdict}: {found.reason}" if found.reason else str(found.verdict)
     if not worst.ok:
         return f"{found.verdict}: output '{worst.output}' {worst.detail}"
     sizes = [" ".join(f"{name}={size}" for name, size in binding.items()) for binding in found.bindings]
-    runs = "; ".join([_seeds(found), *sizes])
+    runs = "; ".join([_seeds(found), *sizes]) if found.cases else "in the worst of them"
     if worst.absolute == 0:
-        return f"{found.verdict}: the same in every bit ({runs})"
+        return f"{found.verdict}: the same in every bit{f' ({runs})' if found.cases else ''}{because}"
     return (
         f"{found.verdict}: differs by at most {worst.absolute:.2g} in '{worst.output}', {worst.relative:.2g} of its"
-        f" largest element, with a tolerance of {worst.tolerance:.2g} ({runs})"
+        f" largest element, with a tolerance of {worst.tolerance:.2g} ({runs}){because}"
     )
 
 

@@ -199,6 +199,8 @@ def test_sizes(size: int | None, text: str) -> None:
         (Comparison(Verdict.EQUAL, (Difference("z", "INT8", 0, 0, 0, "", ok=True),), EQUAL.cases[:1]),
          "equal: the same in every bit (seed 0; batch=1)"),
         (DIFFERENT, "different: output 'z' has the shape [2], not [3], seed 0"),
+        (Comparison(Verdict.EQUAL, (Difference("z", "INT8", 0, 0, 0, "", ok=True),), reason="too large"),
+         "equal: the same in every bit; too large"),
     ],
 )  # fmt: skip
 def test_a_comparison_in_a_sentence(found: Comparison | None, text: str) -> None:
