@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
-from onnx import TensorProto, TypeProto, numpy_helper, shape_inference
+from onnx import TensorProto, TypeProto, checker, numpy_helper, shape_inference
 from onnx.defs import OpSchema
 
 from graphopt import ops
@@ -99,7 +99,7 @@ def _base(graph: Graph, node: Node, strict: bool) -> list[Type | None]:
     data = {name: proto for name, value in present if reads_data and (proto := _data(graph, value)) is not None}
     try:
         found = shape_inference.infer_node_outputs(schema, node_to_proto(node, inputs, outputs), types, data)
-    except (shape_inference.InferenceError, ValueError, RuntimeError) as error:
+    except (shape_inference.InferenceError, checker.ValidationError, ValueError, RuntimeError) as error:
         if strict:
             raise ModelError(f"{_label(node)} cannot be: {str(error).strip().splitlines()[0]}") from error
         found = {}
