@@ -257,34 +257,39 @@ RESHAPES = (
 
 # -- a stack of matrices -------------------------------------------------------------------------------------------
 
-stack = tensor("x", "A B M N")
+# This is how the keys of attention are exported: the stacks become one, and several again.
+stack, grouped = tensor("x", "A B M N"), tensor("x", "A B C M N")
+
+
+def as_one_stack(sizes: str) -> App:
+    """Whether `shape` asks for all axes but the last two as one."""
+    matrices, all_of_them = fn.sizes("M N"), fn.product(fn.sizes(sizes))
+    return fn.either(fn.eq(shape, fn.join(-1, matrices)), fn.eq(shape, fn.join(all_of_them, matrices)))
+
+
+heads = fn.join(fn.size("A"), fn.product(fn.sizes("B C")))
 STACKS = (
     Rule(
         "fuse_reshapes_around_transpose_of_matrices",
-        op.Reshape(op.Transpose(op.Reshape(stack, shape, inner), perm=(0, 2, 1)), target, rest),
+        op.Reshape(op.Transpose(op.Reshape(stack, shape), perm=(0, 2, 1)), target),
         op.Transpose(stack, perm=(0, 1, 3, 2)),
         when=(
-            fn.either(
-                fn.eq(shape, fn.join(-1, fn.sizes("M N"))),
-                fn.eq(shape, fn.join(fn.product(fn.sizes("A B")), fn.sizes("M N"))),
-            ),
+            as_one_stack("A B"),
             fn.eq(target, fn.sizes("A B N M")),
             fn.le(1, fn.part(target, 1, 3)),
         ),
-        why="Matrices are transposed alike, in a stack of stacks too; this is how the keys of attention are exported.",
+        why="Matrices are transposed alike, in a stack of stacks too.",
     ),
     Rule(
-        "fuse_reshapes_around_transpose_into_one",
-        op.Reshape(op.Transpose(op.Reshape(x, shape, inner), perm=(0, 2, 1)), target, rest),
-        op.Transpose(op.Reshape(x, fn.join(fn.part(target, 0, 2), fn.part(shape, 1, 3))), perm=(0, 1, 3, 2)),
+        "fuse_reshapes_around_transpose_of_grouped_matrices",
+        op.Reshape(op.Transpose(op.Reshape(grouped, shape), perm=(0, 2, 1)), target),
+        op.Transpose(op.Reshape(grouped, fn.join(heads, fn.sizes("M N"))), perm=(0, 1, 3, 2)),
         when=(
-            fn.eq(fn.length(shape), 3),
-            fn.eq(fn.length(target), 4),
-            fn.le(1, fn.part(shape, 1, 3)),
+            as_one_stack("A B C"),
+            fn.eq(target, fn.join(heads, fn.sizes("N M"))),
             fn.le(1, target),
-            fn.eq(fn.part(target, 2, 4), fn.compose(shape, (2, 1))),
         ),
-        why="Matrices are transposed alike, however many stacks there are.",
+        why="Matrices are transposed alike, in a stack of stacks too.",
     ),
 )
 
