@@ -267,7 +267,10 @@ def as_one_stack(sizes: str) -> App:
     return fn.either(fn.eq(shape, fn.join(-1, matrices)), fn.eq(shape, fn.join(all_of_them, matrices)))
 
 
-heads = fn.join(fn.size("A"), fn.product(fn.sizes("B C")))
+REGROUPED = {
+    "behind": fn.join(fn.size("A"), fn.product(fn.sizes("B C"))),
+    "in_front": fn.join(fn.product(fn.sizes("A B")), fn.size("C")),
+}
 STACKS = (
     Rule(
         "fuse_reshapes_around_transpose_of_matrices",
@@ -280,16 +283,19 @@ STACKS = (
         ),
         why="Matrices are transposed alike, in a stack of stacks too.",
     ),
-    Rule(
-        "fuse_reshapes_around_transpose_of_grouped_matrices",
-        op.Reshape(op.Transpose(op.Reshape(grouped, shape), perm=(0, 2, 1)), target),
-        op.Transpose(op.Reshape(grouped, fn.join(heads, fn.sizes("M N"))), perm=(0, 1, 3, 2)),
-        when=(
-            as_one_stack("A B C"),
-            fn.eq(target, fn.join(heads, fn.sizes("N M"))),
-            fn.le(1, target),
-        ),
-        why="Matrices are transposed alike, in a stack of stacks too.",
+    *(
+        Rule(
+            f"fuse_reshapes_around_transpose_of_matrices_grouped_{where}",
+            op.Reshape(op.Transpose(op.Reshape(grouped, shape), perm=(0, 2, 1)), target),
+            op.Transpose(op.Reshape(grouped, fn.join(stacks, fn.sizes("M N"))), perm=(0, 1, 3, 2)),
+            when=(
+                as_one_stack("A B C"),
+                fn.eq(target, fn.join(stacks, fn.sizes("N M"))),
+                fn.le(1, target),
+            ),
+            why="Matrices are transposed alike, in a stack of stacks too.",
+        )
+        for where, stacks in REGROUPED.items()
     ),
 )
 
