@@ -158,7 +158,7 @@ def _merged(found: Type | None, declared: Type | None, mark: int, label: str, st
     if found.dtype != declared.dtype:
         raise ModelError(f"{label} is declared {declared}, but computes {found}")
     if found.shape is None or declared.shape is None:
-        return declared if found.shape is None else found
+        return found  # a shape that nothing confirms is not believed: rewrites would rest on it
     if strict and not _compatible(found.shape, declared.shape):
         raise ModelError(f"{label} is declared {declared}, but computes {found}")
     if len(found.shape) != len(declared.shape):

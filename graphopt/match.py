@@ -348,7 +348,8 @@ def _match_elements(graph: Graph, hole: Var, value: Value | None, state: _State)
     if hole.kind == "real":
         if tensor is None or tensor.size != 1 or not tensor.dtype.is_float:
             return None
-        return state.bind(hole.name, float(tensor.numpy().ravel()[0]))
+        number = float(tensor.numpy().ravel()[0])
+        return None if number != number else state.bind(hole.name, number)  # a NaN is no number
     numbers = graph.known_contents(value) if tensor is None else tensor.ints()
     if numbers is None or type_ is None or type_.shape is None:
         return None

@@ -233,7 +233,6 @@ LOWER_IF: Mapping[Key, Condition] = {
     **{(op, 7): _equal_sizes for op in _BROADCASTING},
     **{(op, 8): _equal_sizes for op in ("Max", "Min", "Mean", "Sum")},
     ("Gemm", 7): _never,  # the old way to broadcast a bias
-    **{(op, 11): _counts_from_the_front for op in _NEGATIVE_AXES},
     ("Split", 18): _splits_evenly,
 }
 """What the newer version can do and the older cannot, where that is not in the schemas."""
@@ -785,7 +784,14 @@ def lowered(node: Node, facts: Facts) -> Node:
 
 
 def why_not(node: Node, facts: Facts) -> str | None:
-    """Why the model's opset cannot express a node; None where it can."""
+    """Why a new node cannot be written in the model's opset; None where it can.
+
+    Negative axes came with opset 11. ONNX Runtime takes them in older models too, so such a model is carried, but no
+    such node is made.
+    """
+    early = facts.opsets.get(node.domain, 0) < 11 and node.domain == ""
+    if early and node.op in _NEGATIVE_AXES and not _counts_from_the_front(_spelling(node), facts):
+        return f"{node.op} takes no negative axes before opset 11"
     try:
         lowered(node, facts)
     except ModelError as error:

@@ -431,7 +431,7 @@ def _concrete(value: Any, app: App) -> Any:
     symbolic = [item for item in value if isinstance(item, Sym)]
     if not symbolic:
         return value
-    if app.op == "Reshape" and len(symbolic) == 1 and all(item != 0 for item in value):
+    if app.op == "Reshape" and len(symbolic) == 1 and not any(item in (0, -1) for item in value):
         return tuple(-1 if isinstance(item, Sym) else item for item in value)
     raise Refused(f"{app.op} needs numbers, not {', '.join(map(str, symbolic))}")
 
@@ -445,13 +445,13 @@ def _stored(folded: _Folded, dtype: DType) -> Tensor:
     """The values in the type in which the model keeps them.
 
     Raises:
-        Refused: a finite number would become infinite, all numbers zero, or a whole number would wrap around.
+        Refused: a finite number would become infinite, another one zero, or a whole number would wrap around.
     """
     with np.errstate(all="ignore"):
         array = np.array(folded.array, dtype.numpy, order="C")
     if dtype.is_float and not np.isfinite(array).all() and _overflows(array, folded.array):
         raise Refused(f"{folded.base} would overflow {dtype.name}")
-    if dtype.is_float and not array.any() and folded.array.any():
+    if dtype.is_float and np.count_nonzero(array) != np.count_nonzero(folded.array):
         raise Refused(f"{folded.base} would underflow {dtype.name}")
     if dtype.is_integer and not np.array_equal(array, folded.array):
         raise Refused(f"{folded.base} does not fit {dtype.name}")

@@ -331,13 +331,14 @@ def bindings(inputs: Sequence[Input], case: int, wanted: Binding) -> list[dict[s
             binding[name] = filling.size(axis, i)
         binding |= _totals(binding)
         binding |= {name: wanted[name] for name in binding.keys() & wanted.keys()}
-        if binding not in found and (not found or _elements(inputs, binding) < MANY):
+        if binding not in found:
             found.append(binding)
-    return found
+    few = [binding for binding in found if _elements(inputs, binding) < MANY]
+    return few or [min(found, key=lambda binding: _elements(inputs, binding))]
 
 
-MANY = 50_000_000
-"""Elements of all inputs above which sizes are not tried, unless they are the preferred ones."""
+MANY = 4_000_000
+"""Elements of all inputs above which sizes are not tried, unless there are no smaller ones."""
 
 
 def _elements(inputs: Iterable[Input], binding: Binding) -> int:

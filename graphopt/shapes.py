@@ -322,7 +322,12 @@ def slice_range(size: int, start: int, end: int, step: int) -> range:
 
 
 def slice_size(size: Dim, start: Dim, end: Dim, step: int) -> Dim | None:
-    """How many indices Slice takes of an axis."""
+    """How many indices Slice takes of an axis; None also where ONNX Runtime departs from the text.
+
+    It takes a huge end for "to the end" in either direction, so that backwards from -1 it is the whole axis.
+    """
+    if step < 0 and isinstance(end, int) and end >= _ENDLESS:
+        return None
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
         return len(slice_range(size, start, end, step))
     if step < 0:

@@ -213,3 +213,36 @@ def test_zero_times_infinity_stays_not_a_number() -> None:
     model = parse("float[2] x", "a = Mul(x, 0.0); y = Add(a, 1.0)", outputs="float[2] y")
     left = graphopt.optimize(model).model
     assert np.isnan(run(left, {"x": np.array([np.inf, 1], np.float32)})["y"][0])
+
+
+@pytest.mark.parametrize("op", ["Concat", "ArgMax", "ArgMin", "Gather"])
+def test_negative_axes_in_models_from_before_they_were_allowed(op: str) -> None:
+    inputs = {"Concat": "x, x", "Gather": "x, [0]"}.get(op, "x")
+    model = parse(
+        "float[2,3,1] x", f"y = {op}<axis=-1>({inputs})", outputs=f"{'int64' if 'Arg' in op else 'float'}[?,?,?] y"
+    )
+    model.opset_import[0].version = 9
+    assert graphopt.optimize(model).ok
+
+
+def test_a_declared_shape_that_nothing_confirms_is_not_believed() -> None:
+    model = parse("float x", "h = Relu(x); y = Reshape(h, [1,6])", outputs="float[1,6] y")
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    model.graph.value_info.append(helper.make_tensor_value_info("h", TensorProto.FLOAT, [1, 6]))
+    left = graphopt.optimize(model, check=False).model
+    assert run(left, {"x": normal(2, 3)})["y"].shape == (1, 6)
+
+
+def test_divisors_whose_product_vanishes_stay_apart() -> None:
+    model = parse(
+        "float[2] x", "a = Div(x, t); y = Div(a, t)", {"t": np.array(1e-30, np.float32)}, outputs="float[2] y"
+    )
+    assert optimized(model, {"x": np.zeros(2, np.float32)}) == ["Div", "Div"]
+
+
+def test_a_bound_that_is_no_number_is_no_bound() -> None:
+    model = parse(
+        "float[2] x", "a = Max(x, n); y = Max(a, 1.0)", {"n": np.array(np.nan, np.float32)}, outputs="float[2] y"
+    )
+    result = graphopt.optimize(model)
+    assert np.isnan(run(result.model, {"x": normal(2)})["y"]).all()

@@ -262,7 +262,6 @@ REFUSED = [
     (18, "(float[N] x) => (y, z) { y, z = Split <num_outputs = 2> (x) }", 13, "it relies on what opset 18 brought"),
     (13, "(float[2, 3] x, float[3, 2] w) => (y) { y = Gemm (x, w) }", 10, "opset 9 needs input 2"),
     (15, "(float[2, 3] x) => (y) { y = Shape <start = 1> (x) }", 13, "`start` is new in opset 15"),
-    (13, "(float[2, 3] x) => (y) { y = Concat <axis = -1> (x, x) }", 9, "it relies on what opset 11 brought"),
     (16, "(seq(float[2]) x) => (y) { y = Identity (x) }", 13, "opset 13 has no Identity of seq(tensor(float))"),
     (9, f"{X} {{ y = Softmax <axis = 1> (x) }}", 13, "it has an old meaning, which a newer opset does not have"),
     (9, f"{X} {{ y = Relu (x) }}", 99, "opset 99 is not known here: the newest is"),
