@@ -260,17 +260,21 @@ def simplify(
     dynamic_input_shape: bool = False,  # noqa: ARG001  # dynamic shapes need no option here
     *,
     target_opset_version: int | None = None,
+    **others: object,
 ) -> tuple[onnx.ModelProto, bool]:
     """`onnxsim.simplify` with its keyword names, for code that is ported by changing an import.
 
     Returns the model and whether the check passed; with `check_n=0`, as there, no check is made and the answer is
-    True. Dynamic shapes need no option. Names in `skipped_optimizers` that graphopt does not have are warned about.
+    True. Dynamic shapes need no option. Names in `skipped_optimizers` that graphopt does not have, and keywords of
+    onnxsim's that mean nothing here, are warned about.
 
     Raises:
         UsageError: `test_input_shapes`, which has no counterpart: give `input_data`.
     """
     if test_input_shapes:
         raise UsageError("test_input_shapes has no counterpart in graphopt: give input_data")
+    for keyword in others:
+        warnings.warn(f"graphopt has no option '{keyword}': it is ignored", stacklevel=2)
     names = {rule.name for rule in library.load_rules()} | {pass_.name for pass_ in PASSES}
     wanted = [*(skipped_optimizers or ())]
     for name in set(wanted) - names:

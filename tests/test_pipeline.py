@@ -1,0 +1,98 @@
+"""The two front doors from Python: `graphopt.optimize` and `graphopt.simplify`."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto
+
+import graphopt
+from graphopt import pipeline
+from graphopt.errors import DifferenceError, ModelError, UsageError
+from tests.text import parse
+
+WEIGHTS = {name: np.arange(1, 5, dtype=np.float32) for name in "sbmv"} | {"w": np.ones((4, 3, 1, 1), np.float32)}
+
+
+def model() -> ModelProto:
+    body = "c = Conv(x, w); n = BatchNormalization(c, s, b, m, v); y = Identity(n)"
+    return parse("float[batch,3,4,4] x", body, WEIGHTS, outputs="float[batch,4,4,4] y")
+
+
+def ops(found: ModelProto) -> list[str]:
+    return [node.op_type for node in found.graph.node]
+
+
+def test_a_result_unpacks_and_the_callers_model_stays_as_it_was(tmp_path: Path) -> None:
+    given = model()
+    before = given.SerializeToString(deterministic=True)
+    result = graphopt.optimize(given)
+    optimized, ok = result
+    assert ok
+    assert result.changed
+    assert ops(optimized) == ["Conv"]
+    assert given.SerializeToString(deterministic=True) == before
+    result.save(tmp_path / "out.onnx")
+    assert ops(onnx.load(tmp_path / "out.onnx")) == ["Conv"]
+
+
+def test_rules_and_passes_are_chosen_by_name() -> None:
+    assert ops(graphopt.optimize(model(), skip=["fuse_bn_into_conv"]).model) == ["Conv", "BatchNormalization"]
+    only = graphopt.optimize(model(), only=["eliminate_identity"])
+    assert set(only.report.counts) == {"eliminate_identity"}
+    with pytest.raises(UsageError, match="did you mean 'fuse_bn_into_conv'"):
+        graphopt.optimize(model(), skip=["fuse_bn_into_con"])
+
+
+def test_sizes_are_fixed_on_request() -> None:
+    fixed = graphopt.optimize(model(), dims={"batch": 2}).model
+    assert [d.dim_value for d in fixed.graph.input[0].type.tensor_type.shape.dim] == [2, 3, 4, 4]
+    with pytest.raises(UsageError, match="no input 'z'"):
+        graphopt.optimize(model(), input_shapes={"z": [1]})
+
+
+def test_the_opset_is_raised_on_request_and_otherwise_kept() -> None:
+    assert graphopt.optimize(model()).model.opset_import[0].version == 18
+    assert graphopt.optimize(model(), target_opset=21).model.opset_import[0].version == 21
+
+
+WRONG = """
+from graphopt.rule import Rule, op, tensor
+RULES = (Rule("forget_relu", op.Relu(op.Neg(tensor("x"))), op.Neg(tensor("x"))),)
+"""
+
+
+def test_a_difference_is_refused_and_traced_to_the_rule(tmp_path: Path) -> None:
+    (tmp_path / "wrong.py").write_text(WRONG)
+    given = parse("float[4] x", "a = Exp(x); b = Identity(a); n = Neg(b); y = Relu(n)", outputs="float[4] y")
+    with pytest.raises(DifferenceError, match="the rule 'forget_relu' at"):
+        graphopt.optimize(given, rules=[tmp_path / "wrong.py"])
+
+
+def test_what_cannot_be_run_whole_is_compared_rewrite_by_rewrite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "LARGE", 0)
+    assert graphopt.optimize(model()).ok
+    (tmp_path / "wrong.py").write_text(WRONG)
+    given = parse("float[4] x", "n = Neg(x); y = Relu(n)", outputs="float[4] y")
+    with pytest.raises(DifferenceError, match="the rule 'forget_relu' at"):
+        graphopt.optimize(given, rules=[tmp_path / "wrong.py"])
+
+
+def test_simplify_takes_the_keywords_of_onnxsim() -> None:
+    simplified, ok = graphopt.simplify(model(), check_n=1, overwrite_input_shapes={"x": [1, 3, 4, 4]})
+    assert ok
+    assert ops(simplified) == ["Conv"]
+    assert ops(graphopt.simplify(model(), skip_fuse_bn=True)[0]) == ["Conv", "BatchNormalization"]
+    assert ops(graphopt.simplify(model(), perform_optimization=False)[0]) == ["Conv", "BatchNormalization", "Identity"]
+    with pytest.warns(UserWarning, match="no rule or pass 'fuse_qkv'"):
+        graphopt.simplify(model(), skipped_optimizers=["fuse_qkv"])
+    with pytest.warns(UserWarning, match="no option 'include_subgraph'"):
+        graphopt.simplify(model(), include_subgraph=True)
+
+
+def test_what_is_no_model_is_one_clear_error() -> None:
+    with pytest.raises(ModelError):
+        graphopt.optimize("missing.onnx")
