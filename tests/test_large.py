@@ -51,8 +51,9 @@ def external(proto: ModelProto, name: str, shape: list[int], offset: int) -> Non
 
 def peak(script: str) -> int:
     """The most memory in bytes that a fresh interpreter held at once while it ran a script."""
-    report = "import json, resource, sys; kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss"
-    scale = "print(json.dumps(kib * (1 if sys.platform == 'darwin' else 1024)))"
+    # VmHWM begins anew with a program; ru_maxrss keeps what the process that started it held
+    report = "import pathlib, re; status = pathlib.Path('/proc/self/status').read_text()"
+    scale = "print(1024 * int(re.search(r'VmHWM:\\s*(\\d+) kB', status)[1]))"
     done = subprocess.run(
         [sys.executable, "-c", f"{script}\n{report}\n{scale}"], capture_output=True, text=True, check=False
     )
