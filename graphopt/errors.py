@@ -31,11 +31,5 @@ class DifferenceError(GraphoptError):
     exit_code = 3
 
 
-class NoSpeedupError(GraphoptError):
-    """`--require-speedup` was given and not met."""
-
-    exit_code = 4
-
-
 class OutputError(GraphoptError):
     """The output could not be written; no partial file is left."""
