@@ -12,13 +12,13 @@ from fractions import Fraction
 from itertools import chain, islice, permutations, product
 from typing import TypeAlias
 
+from graphopt.verifier.context import Context
 from graphopt.verifier.integers import (
     FALSE,
     TRUE,
     And,
     Atom,
     Comparison,
-    Context,
     Fact,
     Formula,
     Int,

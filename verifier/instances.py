@@ -18,19 +18,17 @@ from graphopt.scalar import FUNCTIONS, PROPERTIES, Unknown
 from graphopt.term import SCALAR, App, Lit, Term, Var, applications, is_scalar, walk
 from graphopt.types import DType
 from graphopt.verifier import dtypes
+from graphopt.verifier.context import Context, context
 from graphopt.verifier.dtypes import Mistyped, Typing
 from graphopt.verifier.integers import (
     FALSE,
     TRUE,
-    Context,
-    Effort,
     Fact,
     Formula,
     Int,
     Size,
     choice,
     conj,
-    context,
     disj,
     eq,
     formula,
@@ -40,6 +38,7 @@ from graphopt.verifier.integers import (
     negate,
     symbol,
 )
+from graphopt.verifier.solver import Effort
 from graphopt.verifier.symbolic import (
     Index,
     Piece,

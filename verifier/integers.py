@@ -1,20 +1,17 @@
-"""Integers that stand for sizes and indices, formulas over them, and what is known of them; the only user of z3.
+"""Integers that stand for sizes and indices, and formulas over them.
 
 An `Int` is a polynomial over symbols, quotients, remainders and choices; equal polynomials are equal objects, so most
-questions need no solver. The others go to Z3 twice: with each product taken for one unknown (linear, decidable), then
-as they are. `unknown` counts as not proved.
+questions need no solver.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from itertools import count
 from math import gcd
 from typing import Any, Literal, Protocol, TypeAlias
-
-import z3
 
 Size: TypeAlias = "int | Int"
 Monomial: TypeAlias = "tuple[Atom, ...]"
@@ -55,7 +52,7 @@ def forget() -> None:
     """Let go of all interned atoms: called between rules, whose integers never meet."""
     _atom.cache_clear()
     _symbols_of.cache_clear()
-    _definition.cache_clear()
+    definition.cache_clear()
     negate.cache_clear()
 
 
@@ -154,14 +151,14 @@ def product(sizes: Iterable[Size]) -> Size:
     return result
 
 
-def _split(dividend: Size, divisor: Size) -> tuple[Size, Size]:
+def divided(dividend: Size, divisor: Size) -> tuple[Size, Size]:
     """Polynomial division: (q, r) with dividend = divisor·q + r, as much as possible in q."""
     lead, factor = max(terms_of(divisor), key=lambda term: (len(term[0]), term[0]))
     quotients: Size = 0
     rest: Size = 0
     while terms := list(terms_of(dividend)):
         monomial, coefficient = max(terms, key=lambda term: (len(term[0]), term[0]))
-        taken = _over(monomial, lead)
+        taken = without(monomial, lead)
         if taken is None or coefficient % factor:
             part = polynomial({monomial: coefficient})
             rest, dividend = part + rest, dividend - part
@@ -171,7 +168,7 @@ def _split(dividend: Size, divisor: Size) -> tuple[Size, Size]:
     return quotients, rest
 
 
-def _over(monomial: Monomial, lead: Monomial) -> Monomial | None:
+def without(monomial: Monomial, lead: Monomial) -> Monomial | None:
     rest = list(monomial)
     for atom in lead:
         if atom not in rest:
@@ -184,7 +181,7 @@ def divide(dividend: Size, divisor: Size) -> Size | None:
     """The quotient where the polynomial divides evenly, else None."""
     if divisor == 0:
         return None
-    whole, rest = _split(dividend, divisor)
+    whole, rest = divided(dividend, divisor)
     return whole if rest == 0 else None
 
 
@@ -194,7 +191,7 @@ def quotient(dividend: Size, divisor: Size) -> Size:
         return dividend // divisor
     if divisor == 0:
         raise ZeroDivisionError
-    whole, rest = _split(dividend, divisor)
+    whole, rest = divided(dividend, divisor)
     return whole if rest == 0 else Int({(_atom("quotient", rest, divisor),): 1}) + whole
 
 
@@ -204,7 +201,7 @@ def remainder(dividend: Size, divisor: Size) -> Size:
         return dividend % divisor
     if divisor == 0:
         raise ZeroDivisionError
-    _, rest = _split(dividend, divisor)
+    _, rest = divided(dividend, divisor)
     return 0 if rest == 0 or divisor == 1 else Int({(_atom("remainder", rest, divisor),): 1})
 
 
@@ -481,460 +478,6 @@ def truth_of(part: Formula, known: Mapping[Any, int]) -> bool:
     return value >= 0 if part.kind == "ge" else (value == 0) == (part.kind == "eq")
 
 
-# -- Z3 ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Translated:
-    """A formula for Z3, with what has to be said beside it."""
-
-    formula: Any
-    axioms: frozenset[Formula]
-    products: frozenset[Monomial]
-
-
-class _Translation:
-    """To Z3. Linear: each product of unknowns is one unknown. Quotients come with what defines them."""
-
-    def __init__(self, *, linear: bool) -> None:
-        self.linear = linear
-        self._atoms: dict[Atom, Any] = {}
-        self._facts: dict[Any, Any] = {}
-        self._products: dict[Monomial, Any] = {}
-        self._done: dict[Formula, _Translated] = {}
-
-    def translated(self, part: Formula) -> _Translated:
-        if part not in self._done:
-            composites, products = _vocabulary(part)
-            axioms = frozenset(axiom for atom in composites for axiom in _definition(atom))
-            inner = frozenset(m for axiom in axioms for m in _vocabulary(axiom)[1])
-            self._done[part] = _Translated(self._formula(part), axioms, products | inner)
-        return self._done[part]
-
-    def formulas(self, parts: Iterable[Formula]) -> list[Any]:
-        """The formulas, with the definitions of what they speak of."""
-        all_ = {axiom: None for part in parts for axiom in (part, *self.translated(part).axioms)}
-        return [self.translated(part).formula for part in all_]
-
-    def size(self, size: Size) -> Any:
-        if isinstance(size, int):
-            return z3.IntVal(size)
-        parts = [self._scaled(m, c) if m else z3.IntVal(c) for m, c in size.terms.items()]
-        return parts[0] if len(parts) == 1 else z3.Sum(parts)
-
-    def _scaled(self, monomial: Monomial, coefficient: int) -> Any:
-        return self._monomial(monomial) if coefficient == 1 else self._monomial(monomial) * coefficient
-
-    def _monomial(self, monomial: Monomial) -> Any:
-        if len(monomial) == 1:
-            return self.atom(monomial[0])
-        if monomial not in self._products:
-            linear = self.linear
-            self._products[monomial] = z3.FreshInt() if linear else z3.Product([self.atom(a) for a in monomial])
-        return self._products[monomial]
-
-    def atom(self, atom: Atom) -> Any:
-        if atom not in self._atoms:
-            self._atoms[atom] = self._new(atom)
-        return self._atoms[atom]
-
-    def _new(self, atom: Atom) -> Any:
-        if atom.kind != "choice":
-            return z3.Int(str(atom.serial))
-        condition, then, otherwise = atom.args
-        return z3.If(self._formula(condition), self.size(then), self.size(otherwise))
-
-    def _formula(self, part: Formula) -> Any:
-        match part:
-            case And(parts):
-                return z3.And([self._formula(p) for p in parts])
-            case Or(parts):
-                return z3.Or([self._formula(p) for p in parts])
-            case Fact(subject, holds):
-                truth = self._facts.setdefault(subject, z3.Bool(f"fact{len(self._facts)}"))
-                return truth if holds else z3.Not(truth)
-        poly = self.size(part.poly)
-        return poly >= 0 if part.kind == "ge" else poly == 0 if part.kind == "eq" else poly != 0
-
-
-def _vocabulary(subject: Size | Formula) -> tuple[frozenset[Atom], frozenset[Monomial]]:
-    """The quotients and remainders, and the products of unknowns, that something speaks of, however deep."""
-    composites: set[Atom] = set()
-    products: set[Monomial] = set()
-    todo: list[Any] = [subject]
-    while todo:
-        match todo.pop():
-            case And(parts) | Or(parts):
-                todo.extend(parts)
-            case Comparison(_, poly):
-                todo.append(poly)
-            case Int() as size:
-                products.update(m for m in size.terms if len(m) > 1)
-                for atom in size.atoms:
-                    if atom.kind == "choice":
-                        todo.extend(atom.args)
-                    elif atom.kind != "symbol" and atom not in composites:
-                        composites.add(atom)
-                        todo.extend(_definition(atom))
-    return frozenset(composites), frozenset(products)
-
-
-@cache
-def _definition(atom: Atom) -> tuple[Formula, ...]:
-    """What makes an atom the quotient or the remainder of its parts; nothing for a divisor of zero."""
-    over, by = atom.args
-    own = Int({(atom,): 1})
-    rest = over - own * by if atom.kind == "quotient" else own
-    small = disj(ge(-by), inside(rest, by))
-    negative = disj(ge(by), conj(ge(-rest), ge(rest, by + 1)))
-    if atom.kind == "quotient":
-        return small, negative
-    whole = Int({(_atom("quotient", over, by),): 1})
-    return small, negative, disj(eq(by), eq(over, whole * by + own))
-
-
-@dataclass(slots=True)
-class Effort:
-    """How hard the solver may try: milliseconds for one question, and until when."""
-
-    milliseconds: int = 400
-    deadline: Callable[[], bool] = lambda: False
-    asked: int = 0
-    linear: _Translation = field(default_factory=lambda: _Translation(linear=True))
-    exact: _Translation = field(default_factory=lambda: _Translation(linear=False))
-
-
-class OutOfTime(Exception):
-    """The time for this rule is used up."""
-
-
-_ANSWERS: dict[Any, bool] = {}
-"""Questions that were asked, whatever their unknowns were called: the axes of a tensor ask the same ones."""
-
-
-def _refuted(parts: Iterable[Formula], effort: Effort) -> bool:
-    """Whether the formulas cannot hold together. False also where the solver does not know."""
-    parts = list(parts)
-    question = _question(parts)
-    if question not in _ANSWERS:
-        if effort.deadline():
-            raise OutOfTime
-        effort.asked += 1
-        _ANSWERS[question] = _ask(parts, effort)
-    return _ANSWERS[question]
-
-
-def _ask(parts: list[Formula], effort: Effort) -> bool:
-    products = frozenset(m for part in parts for m in effort.linear.translated(part).products)
-    known = (p for part in parts for p in conjuncts(part) if isinstance(p, Comparison))
-    if _unsatisfiable(effort.linear.formulas([*parts, *_products(known, products)]), effort):
-        return True
-    return bool(products) and _unsatisfiable(effort.exact.formulas(parts), effort)
-
-
-def _question(parts: Iterable[Formula]) -> Any:
-    """The formulas with their unknowns numbered in the order in which they came to be."""
-    parts = list(parts)
-    unknowns = sorted({s for part in parts for s in symbols(part)})
-    return frozenset(_numbered(part, {s: i for i, s in enumerate(unknowns)}) for part in parts)
-
-
-def _numbered(part: Any, numbers: Mapping[Atom, int]) -> Any:
-    match part:
-        case Comparison(kind, poly):
-            return kind, _numbered(poly, numbers)
-        case And(parts):
-            return "and", frozenset(_numbered(p, numbers) for p in parts)
-        case Or(parts):
-            return "or", frozenset(_numbered(p, numbers) for p in parts)
-        case Fact():
-            return part
-        case Int():
-            return frozenset((_numbered_product(m, numbers), c) for m, c in part.terms.items())
-        case Atom(kind="symbol"):
-            return numbers[part]
-        case Atom(kind=kind, args=args):
-            return kind, *(_numbered(arg, numbers) for arg in args)
-    return part
-
-
-def _numbered_product(monomial: Monomial, numbers: Mapping[Atom, int]) -> Any:
-    atoms = [_numbered(atom, numbers) for atom in monomial]
-    return frozenset((atom, atoms.count(atom)) for atom in atoms)
-
-
-def _unsatisfiable(formulas: list[Any], effort: Effort) -> bool:
-    solver = z3.SimpleSolver()
-    solver.set("timeout", effort.milliseconds)
-    solver.add(formulas)
-    return bool(solver.check() == z3.unsat)
-
-
-def _products(known: Iterable[Comparison], wanted: frozenset[Monomial]) -> Iterator[Formula]:
-    """Products of known inequalities with known non-negative unknowns, where they speak of the wanted products."""
-    known = [fact for fact in known if fact.kind == "ge"]
-    signs = {atom for fact in known for atom in _not_negative(fact.poly)}
-    for monomial in wanted:
-        if signs.issuperset(monomial):
-            yield Comparison("ge", Int({monomial: 1}))
-        for position, atom in enumerate(monomial):
-            rest = monomial[:position] + monomial[position + 1 :]
-            if not signs.issuperset(rest):
-                continue
-            for fact in known:
-                if (atom,) in fact.poly.terms and len(fact.poly.terms) <= 4:
-                    yield ge(fact.poly * Int({rest: 1}))
-
-
-def _not_negative(poly: Int) -> Iterator[Atom]:
-    """The atom that `poly >= 0` says to be non-negative."""
-    terms = {m: c for m, c in poly.terms.items() if m}
-    if len(terms) == 1 and poly.terms.get((), 0) <= 0:
-        ((monomial, coefficient),) = terms.items()
-        if len(monomial) == 1 and coefficient > 0:
-            yield monomial[0]
-
-
-def models(parts: Iterable[Formula], effort: Effort, variables: Iterable[Atom]) -> Iterator[dict[Atom, int]]:
-    """Numbers for which the formulas hold, each time others; it ends where the solver finds no more."""
-    solver = z3.Solver()
-    solver.set("timeout", effort.milliseconds * 3)
-    solver.add(effort.exact.formulas(parts))
-    unknowns = {atom: effort.exact.atom(atom) for atom in variables}
-    while not effort.deadline() and solver.check() == z3.sat:
-        model = solver.model()
-        found = {atom: model.eval(unknown, model_completion=True).as_long() for atom, unknown in unknowns.items()}
-        yield found
-        if not found:
-            return
-        solver.add(z3.Or([unknowns[atom] != number for atom, number in found.items()]))
-
-
-# -- what is known -------------------------------------------------------------------------------------------------
-
-
-@dataclass(eq=False)
-class Context:
-    """What is known at a place: the facts of an instance and, further in, the guards passed on the way."""
-
-    facts: frozenset[Formula]
-    effort: Effort
-    equal: Mapping[Atom, Size] = field(default_factory=dict)
-    _proved: dict[Formula, bool] = field(default_factory=dict)
-    _inner: dict[Formula, Context] = field(default_factory=dict)
-    domains: dict[Any, Context] = field(default_factory=dict)
-    """Contexts of the terms that were met here, by what they sum over."""
-    _simplified: dict[Size | Formula, Any] = field(default_factory=dict)
-    _possible: bool | None = None
-    witness: Mapping[Atom, int] | None = None
-    """Numbers for which all facts hold, where some were found without effort."""
-
-    def knowing(self, *parts: Formula) -> Context:
-        """The same with more known."""
-        new = conj(*(self.simplify_formula(part) for part in parts))
-        if new == TRUE or conjuncts(new) <= self.facts:
-            return self
-        if new not in self._inner:
-            facts = self.facts | conjuncts(new)
-            self._inner[new] = _solved(facts, dict(self.equal), self.effort, self.witness or {})
-        return self._inner[new]
-
-    @property
-    def possible(self) -> bool:
-        """False where the facts contradict each other for certain."""
-        if self._possible is None:
-            plainly = self.witness is not None
-            self._possible = plainly or (FALSE not in self.facts and not _refuted(self.facts, self.effort))
-        return self._possible
-
-    def proves(self, goal: Formula) -> bool:
-        """Whether the goal follows from the facts, for all integers."""
-        goal = self.simplify_formula(goal)
-        if goal not in self._proved:
-            self._proved[goal] = self._prove(goal)
-        return self._proved[goal]
-
-    def _prove(self, goal: Formula) -> bool:
-        if FALSE in self.facts:
-            return True
-        parts = [part for part in conjuncts(goal) if not self.plain(part)]
-        if len(parts) != 1:
-            return all(map(self.proves, parts))
-        if self.witness is not None and _fails(parts, self.witness):
-            return False
-        denied = negate(conj(*parts))
-        return _refuted([*self._relevant(denied), denied], self.effort)
-
-    def plain(self, goal: Formula) -> bool:
-        """Whether a formula is a fact, or one of sums and products of what is known not to be negative."""
-        if goal in self.facts:
-            return True
-        return isinstance(goal, Comparison) and goal.kind == "ge" and self._plainly_not_negative(goal.poly)
-
-    def _plainly_not_negative(self, poly: Int) -> bool:
-        signs = {atom for m in poly.terms for atom in m if Comparison("ge", Int({(atom,): 1})) in self.facts}
-        return all(c >= 0 and signs.issuperset(m) for m, c in poly.terms.items())
-
-    def _relevant(self, goal: Formula) -> list[Formula]:
-        """The facts that share unknowns with the goal, directly or through other facts."""
-        reached, chosen = set(symbols(goal)), set[Formula]()
-        while found := [f for f in self.facts if f not in chosen and (not symbols(f) or symbols(f) & reached)]:
-            chosen.update(found)
-            reached.update(s for f in found for s in symbols(f))
-        return list(chosen)
-
-    def simplify(self, size: Size) -> Size:
-        """The same number, in the form in which equal numbers are most often equal objects."""
-        if isinstance(size, int):
-            return size
-        if size not in self._simplified:
-            self._simplified[size] = _whole(rebuild(size, self.change))
-        simple: Size = self._simplified[size]
-        return simple
-
-    def change(self, atom: Atom) -> Size | None:
-        if atom.kind == "symbol":
-            return self.equal.get(atom)
-        inner = remake(atom, self.change)
-        if inner is not None:
-            return self.simplify(inner)
-        return self._choose(atom) if atom.kind == "choice" else self._divide(atom)
-
-    def _choose(self, atom: Atom) -> Size | None:
-        """A choice that is plainly made: one that takes the solver to make is left to the solver."""
-        condition, then, otherwise = atom.args
-        if all(map(self.plain, conjuncts(condition))):
-            return self.simplify(then)
-        return self.simplify(otherwise) if all(map(self.plain, conjuncts(negate(condition)))) else None
-
-    def _divide(self, atom: Atom) -> Size | None:
-        """Mixed radix: for 0 <= r < B, (q·B + r) // (A·B) is q // A and (q·B + r) % (A·B) is (q % A)·B + r."""
-        over, by = atom.args
-        whole = atom.kind == "quotient"
-        if self.proves(inside(over, by)):
-            return 0 if whole else self.simplify(over)
-        if isinstance(by, int):
-            return None
-        for unit in _units(by):
-            first, rest = _split(over, unit)
-            fewer = divide(by, unit)
-            if first != 0 and fewer is not None and self.proves(conj(inside(rest, unit), ge(fewer))):
-                simple = quotient(first, fewer) if whole else remainder(first, fewer) * unit + rest
-                return self.simplify(simple)
-        return None
-
-    def simplify_formula(self, part: Formula) -> Formula:
-        if part not in self._simplified:
-            self._simplified[part] = rebuild_formula(part, self.change)
-        simple: Formula = self._simplified[part]
-        return simple
-
-
-def _whole(size: Size) -> Size:
-    """(a // b)·b + a % b is a, also with a common factor."""
-    for atom in size.atoms if isinstance(size, Int) else ():
-        if atom.kind == "remainder" and isinstance(size, Int):
-            over, by = atom.args
-            part = quotient(over, by) * by
-            for monomial, coefficient in size.terms.items():
-                if monomial.count(atom) == 1 and isinstance(part, Int):
-                    shared = polynomial({_over(monomial, (atom,)) or (): coefficient})
-                    shorter = size - part * shared - Int({monomial: coefficient}) + shared * over
-                    if atom not in getattr(shorter, "atoms", ()) and len(list(terms_of(shorter))) < len(size.terms):
-                        return _whole(shorter)
-    return size
-
-
-def _units(by: Int) -> Iterator[Size]:
-    """Proper divisors of a divisor, largest first."""
-    if len(by.terms) != 1:
-        return
-    ((monomial, coefficient),) = by.terms.items()
-    if abs(coefficient) != 1:
-        yield Int({monomial: 1})
-    for position in range(len(monomial) if len(monomial) > 1 else 0):
-        yield polynomial({monomial[:position] + monomial[position + 1 :]: coefficient})
-    if len(monomial) > 2:
-        yield from (Int({(atom,): 1}) for atom in monomial)
-
-
-def context(parts: Iterable[Formula], effort: Effort) -> Context:
-    """A context in which these formulas are known."""
-    return _solved(frozenset(p for part in parts for p in conjuncts(part)), {}, effort, {})
-
-
-def _solved(facts: frozenset[Formula], equal: dict[Atom, Size], effort: Effort, near: Mapping[Atom, int]) -> Context:
-    """Facts, with each equation that gives a symbol used up: the symbol is replaced wherever it occurs."""
-    while (found := _solvable(facts)) is not None:
-        atom, size = found
-        change = substitution({atom: size})
-        equal = {a: rebuild(s, change) for a, s in equal.items()} | {atom: size}
-        facts = conjuncts(conj(*(rebuild_formula(fact, change) for fact in facts)))
-    facts = _chosen(facts)
-    return Context(facts, effort, equal, witness=_witness(facts, near))
-
-
-def _chosen(facts: frozenset[Formula]) -> frozenset[Formula]:
-    """Facts without the choices that other facts make plainly."""
-
-    def change(atom: Atom) -> Size | None:
-        if atom.kind == "choice":
-            condition, then, otherwise = atom.args
-            if conjuncts(condition) <= facts:
-                return rebuild(then, change)
-            if conjuncts(negate(condition)) <= facts:
-                return rebuild(otherwise, change)
-        return None if atom.kind == "symbol" else remake(atom, change)
-
-    if not any(atom.kind == "choice" for fact in facts for atom in _inner_atoms(fact)):
-        return facts
-    kept = frozenset(fact for fact in facts if not _inner_atoms(fact))
-    return conjuncts(conj(*kept, *(rebuild_formula(fact, change) for fact in facts - kept)))
-
-
-def _inner_atoms(fact: Formula) -> frozenset[Atom]:
-    """The atoms of a fact that are no symbols."""
-    polys = [part.poly for part in literals(fact) if isinstance(part, Comparison)]
-    return frozenset(atom for poly in polys for atom in poly.atoms if atom.kind != "symbol")
-
-
-def _witness(facts: frozenset[Formula], near: Mapping[Atom, int]) -> Mapping[Atom, int] | None:
-    """Numbers for which the facts hold, among a few that often do: sizes of 2 and more, indices of 0."""
-    unknowns = frozenset(s for fact in facts for s in symbols(fact))
-    new = sorted(unknowns - near.keys())
-    for numbers in ((0,), (2, 3, 5, 4), (1,), (1, 0)) if new else ((0,),):
-        guess = {**near, **{atom: numbers[i % len(numbers)] for i, atom in enumerate(new)}}
-        if _holds(facts, guess):
-            return guess
-    return None
-
-
-def _holds(parts: Iterable[Formula], witness: Mapping[Atom, int]) -> bool:
-    """Whether formulas hold for these numbers; what speaks of something else holds nowhere, as far as is known."""
-    try:
-        return all(truth_of(part, witness) for part in parts)
-    except (KeyError, ZeroDivisionError):
-        return False
-
-
-def _fails(parts: Iterable[Formula], witness: Mapping[Atom, int]) -> bool:
-    """Whether one of the formulas is false for these numbers for certain."""
-    try:
-        return not all(truth_of(part, witness) for part in parts)
-    except (KeyError, ZeroDivisionError):
-        return False
-
-
-def _solvable(facts: frozenset[Formula]) -> tuple[Atom, Size] | None:
-    for fact in facts:
-        if isinstance(fact, Comparison) and fact.kind == "eq":
-            for atom in sorted(fact.poly.atoms, reverse=True):
-                solution = solve(fact.poly, atom)
-                if solution is not None:
-                    return atom, solution
-    return None
-
-
 def only_symbol(size: Size) -> Atom:
     assert isinstance(size, Int)
     (atom,) = size.atoms
@@ -948,6 +491,20 @@ def solve(poly: Int, atom: Atom) -> Size | None:
         return None
     rest = polynomial({m: c for m, c in poly.terms.items() if m != (atom,)})
     return None if atom in symbols(rest) else rest * -coefficient
+
+
+@cache
+def definition(atom: Atom) -> tuple[Formula, ...]:
+    """What makes an atom the quotient or the remainder of its parts; nothing for a divisor of zero."""
+    over, by = atom.args
+    own = Int({(atom,): 1})
+    rest = over - own * by if atom.kind == "quotient" else own
+    small = disj(ge(-by), inside(rest, by))
+    negative = disj(ge(by), conj(ge(-rest), ge(rest, by + 1)))
+    if atom.kind == "quotient":
+        return small, negative
+    whole = Int({(_atom("quotient", over, by),): 1})
+    return small, negative, disj(eq(by), eq(over, whole * by + own))
 
 
 def formula(part: Any) -> Formula:

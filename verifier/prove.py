@@ -17,25 +17,13 @@ import z3
 from graphopt.proof import Model, Proof, Verdict
 from graphopt.rule import Rule
 from graphopt.verifier import counterexample, dtypes
+from graphopt.verifier.context import Context
 from graphopt.verifier.dtypes import Mistyped, Typing
 from graphopt.verifier.equality import Equality, composites, cuts, ranges
 from graphopt.verifier.instances import MAX_RANK, Choices, Instance, Undefined, Unsupported
-from graphopt.verifier.integers import (
-    Context,
-    Effort,
-    Formula,
-    Int,
-    OutOfTime,
-    Size,
-    eq,
-    forget,
-    ge,
-    models,
-    negate,
-    rebuild,
-    substitution,
-)
+from graphopt.verifier.integers import Formula, Int, Size, eq, forget, ge, negate, rebuild, substitution
 from graphopt.verifier.signs import Signs
+from graphopt.verifier.solver import Effort, OutOfTime, models
 from graphopt.verifier.symbolic import Tensor, Value, bind
 
 MANY = 300

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from graphopt.verifier.integers import Context, Formula, conj, eq, ge, negate, rebuild_formula, substitution
+from graphopt.verifier.context import Context
+from graphopt.verifier.integers import Formula, conj, eq, ge, negate, rebuild_formula, substitution
 from graphopt.verifier.symbolic import Call, Factor, Number, Read, Term, Value, lift
 
 

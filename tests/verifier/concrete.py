@@ -15,7 +15,8 @@ from graphopt.term import App, Var, op
 from graphopt.types import DType
 from graphopt.verifier.dtypes import Typing
 from graphopt.verifier.instances import Choices, Instance
-from graphopt.verifier.integers import Atom, Effort, Formula, truth_of, value_of
+from graphopt.verifier.integers import Atom, Formula, truth_of, value_of
+from graphopt.verifier.solver import Effort
 from graphopt.verifier.symbolic import Binders, Call, Element, Factor, Fold, Number, Read, Tensor, Value
 
 Array = NDArray[Any]

@@ -1,0 +1,260 @@
+"""What is known of integers at a place, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from graphopt.verifier.integers import (
+    FALSE,
+    TRUE,
+    Atom,
+    Comparison,
+    Formula,
+    Int,
+    Size,
+    conj,
+    conjuncts,
+    divide,
+    divided,
+    ge,
+    inside,
+    literals,
+    negate,
+    polynomial,
+    quotient,
+    rebuild,
+    rebuild_formula,
+    remainder,
+    remake,
+    solve,
+    substitution,
+    symbols,
+    terms_of,
+    truth_of,
+    without,
+)
+from graphopt.verifier.solver import Effort, refuted
+
+
+@dataclass(eq=False)
+class Context:
+    """What is known at a place: the facts of an instance and, further in, the guards passed on the way."""
+
+    facts: frozenset[Formula]
+    effort: Effort
+    equal: Mapping[Atom, Size] = field(default_factory=dict)
+    _proved: dict[Formula, bool] = field(default_factory=dict)
+    _inner: dict[Formula, Context] = field(default_factory=dict)
+    domains: dict[Any, Context] = field(default_factory=dict)
+    """Contexts of the terms that were met here, by what they sum over."""
+    _simplified: dict[Size | Formula, Any] = field(default_factory=dict)
+    _possible: bool | None = None
+    witness: Mapping[Atom, int] | None = None
+    """Numbers for which all facts hold, where some were found without effort."""
+
+    def knowing(self, *parts: Formula) -> Context:
+        """The same with more known."""
+        new = conj(*(self.simplify_formula(part) for part in parts))
+        if new == TRUE or conjuncts(new) <= self.facts:
+            return self
+        if new not in self._inner:
+            facts = self.facts | conjuncts(new)
+            self._inner[new] = _solved(facts, dict(self.equal), self.effort, self.witness or {})
+        return self._inner[new]
+
+    @property
+    def possible(self) -> bool:
+        """False where the facts contradict each other for certain."""
+        if self._possible is None:
+            plainly = self.witness is not None
+            self._possible = plainly or (FALSE not in self.facts and not refuted(self.facts, self.effort))
+        return self._possible
+
+    def proves(self, goal: Formula) -> bool:
+        """Whether the goal follows from the facts, for all integers."""
+        goal = self.simplify_formula(goal)
+        if goal not in self._proved:
+            self._proved[goal] = self._prove(goal)
+        return self._proved[goal]
+
+    def _prove(self, goal: Formula) -> bool:
+        if FALSE in self.facts:
+            return True
+        parts = [part for part in conjuncts(goal) if not self.plain(part)]
+        if len(parts) != 1:
+            return all(map(self.proves, parts))
+        if self.witness is not None and _fails(parts, self.witness):
+            return False
+        denied = negate(conj(*parts))
+        return refuted([*self._relevant(denied), denied], self.effort)
+
+    def plain(self, goal: Formula) -> bool:
+        """Whether a formula is a fact, or one of sums and products of what is known not to be negative."""
+        if goal in self.facts:
+            return True
+        return isinstance(goal, Comparison) and goal.kind == "ge" and self._plainly_not_negative(goal.poly)
+
+    def _plainly_not_negative(self, poly: Int) -> bool:
+        signs = {atom for m in poly.terms for atom in m if Comparison("ge", Int({(atom,): 1})) in self.facts}
+        return all(c >= 0 and signs.issuperset(m) for m, c in poly.terms.items())
+
+    def _relevant(self, goal: Formula) -> list[Formula]:
+        """The facts that share unknowns with the goal, directly or through other facts."""
+        reached, chosen = set(symbols(goal)), set[Formula]()
+        while found := [f for f in self.facts if f not in chosen and (not symbols(f) or symbols(f) & reached)]:
+            chosen.update(found)
+            reached.update(s for f in found for s in symbols(f))
+        return list(chosen)
+
+    def simplify(self, size: Size) -> Size:
+        """The same number, in the form in which equal numbers are most often equal objects."""
+        if isinstance(size, int):
+            return size
+        if size not in self._simplified:
+            self._simplified[size] = _whole(rebuild(size, self.change))
+        simple: Size = self._simplified[size]
+        return simple
+
+    def change(self, atom: Atom) -> Size | None:
+        if atom.kind == "symbol":
+            return self.equal.get(atom)
+        inner = remake(atom, self.change)
+        if inner is not None:
+            return self.simplify(inner)
+        return self._choose(atom) if atom.kind == "choice" else self._divide(atom)
+
+    def _choose(self, atom: Atom) -> Size | None:
+        """A choice that is plainly made: one that takes the solver to make is left to the solver."""
+        condition, then, otherwise = atom.args
+        if all(map(self.plain, conjuncts(condition))):
+            return self.simplify(then)
+        return self.simplify(otherwise) if all(map(self.plain, conjuncts(negate(condition)))) else None
+
+    def _divide(self, atom: Atom) -> Size | None:
+        """Mixed radix: for 0 <= r < B, (q·B + r) // (A·B) is q // A and (q·B + r) % (A·B) is (q % A)·B + r."""
+        over, by = atom.args
+        whole = atom.kind == "quotient"
+        if self.proves(inside(over, by)):
+            return 0 if whole else self.simplify(over)
+        if isinstance(by, int):
+            return None
+        for unit in _units(by):
+            first, rest = divided(over, unit)
+            fewer = divide(by, unit)
+            if first != 0 and fewer is not None and self.proves(conj(inside(rest, unit), ge(fewer))):
+                simple = quotient(first, fewer) if whole else remainder(first, fewer) * unit + rest
+                return self.simplify(simple)
+        return None
+
+    def simplify_formula(self, part: Formula) -> Formula:
+        if part not in self._simplified:
+            self._simplified[part] = rebuild_formula(part, self.change)
+        simple: Formula = self._simplified[part]
+        return simple
+
+
+def _whole(size: Size) -> Size:
+    """(a // b)·b + a % b is a, also with a common factor."""
+    for atom in size.atoms if isinstance(size, Int) else ():
+        if atom.kind == "remainder" and isinstance(size, Int):
+            over, by = atom.args
+            part = quotient(over, by) * by
+            for monomial, coefficient in size.terms.items():
+                if monomial.count(atom) == 1 and isinstance(part, Int):
+                    shared = polynomial({without(monomial, (atom,)) or (): coefficient})
+                    shorter = size - part * shared - Int({monomial: coefficient}) + shared * over
+                    if atom not in getattr(shorter, "atoms", ()) and len(list(terms_of(shorter))) < len(size.terms):
+                        return _whole(shorter)
+    return size
+
+
+def _units(by: Int) -> Iterator[Size]:
+    """Proper divisors of a divisor, largest first."""
+    if len(by.terms) != 1:
+        return
+    ((monomial, coefficient),) = by.terms.items()
+    if abs(coefficient) != 1:
+        yield Int({monomial: 1})
+    for position in range(len(monomial) if len(monomial) > 1 else 0):
+        yield polynomial({monomial[:position] + monomial[position + 1 :]: coefficient})
+    if len(monomial) > 2:
+        yield from (Int({(atom,): 1}) for atom in monomial)
+
+
+def context(parts: Iterable[Formula], effort: Effort) -> Context:
+    """A context in which these formulas are known."""
+    return _solved(frozenset(p for part in parts for p in conjuncts(part)), {}, effort, {})
+
+
+def _solved(facts: frozenset[Formula], equal: dict[Atom, Size], effort: Effort, near: Mapping[Atom, int]) -> Context:
+    """Facts, with each equation that gives a symbol used up: the symbol is replaced wherever it occurs."""
+    while (found := _solvable(facts)) is not None:
+        atom, size = found
+        change = substitution({atom: size})
+        equal = {a: rebuild(s, change) for a, s in equal.items()} | {atom: size}
+        facts = conjuncts(conj(*(rebuild_formula(fact, change) for fact in facts)))
+    facts = _chosen(facts)
+    return Context(facts, effort, equal, witness=_witness(facts, near))
+
+
+def _chosen(facts: frozenset[Formula]) -> frozenset[Formula]:
+    """Facts without the choices that other facts make plainly."""
+
+    def change(atom: Atom) -> Size | None:
+        if atom.kind == "choice":
+            condition, then, otherwise = atom.args
+            if conjuncts(condition) <= facts:
+                return rebuild(then, change)
+            if conjuncts(negate(condition)) <= facts:
+                return rebuild(otherwise, change)
+        return None if atom.kind == "symbol" else remake(atom, change)
+
+    if not any(atom.kind == "choice" for fact in facts for atom in _inner_atoms(fact)):
+        return facts
+    kept = frozenset(fact for fact in facts if not _inner_atoms(fact))
+    return conjuncts(conj(*kept, *(rebuild_formula(fact, change) for fact in facts - kept)))
+
+
+def _inner_atoms(fact: Formula) -> frozenset[Atom]:
+    """The atoms of a fact that are no symbols."""
+    polys = [part.poly for part in literals(fact) if isinstance(part, Comparison)]
+    return frozenset(atom for poly in polys for atom in poly.atoms if atom.kind != "symbol")
+
+
+def _witness(facts: frozenset[Formula], near: Mapping[Atom, int]) -> Mapping[Atom, int] | None:
+    """Numbers for which the facts hold, among a few that often do: sizes of 2 and more, indices of 0."""
+    unknowns = frozenset(s for fact in facts for s in symbols(fact))
+    new = sorted(unknowns - near.keys())
+    for numbers in ((0,), (2, 3, 5, 4), (1,), (1, 0)) if new else ((0,),):
+        guess = {**near, **{atom: numbers[i % len(numbers)] for i, atom in enumerate(new)}}
+        if _holds(facts, guess):
+            return guess
+    return None
+
+
+def _holds(parts: Iterable[Formula], witness: Mapping[Atom, int]) -> bool:
+    """Whether formulas hold for these numbers; what speaks of something else holds nowhere, as far as is known."""
+    try:
+        return all(truth_of(part, witness) for part in parts)
+    except (KeyError, ZeroDivisionError):
+        return False
+
+
+def _fails(parts: Iterable[Formula], witness: Mapping[Atom, int]) -> bool:
+    """Whether one of the formulas is false for these numbers for certain."""
+    try:
+        return not all(truth_of(part, witness) for part in parts)
+    except (KeyError, ZeroDivisionError):
+        return False
+
+
+def _solvable(facts: frozenset[Formula]) -> tuple[Atom, Size] | None:
+    for fact in facts:
+        if isinstance(fact, Comparison) and fact.kind == "eq":
+            for atom in sorted(fact.poly.atoms, reverse=True):
+                solution = solve(fact.poly, atom)
+                if solution is not None:
+                    return atom, solution
+    return None

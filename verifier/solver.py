@@ -1,0 +1,241 @@
+"""Whether formulas over integers can hold together: the only user of z3.
+
+A question goes to Z3 twice: with each product taken for one unknown (linear, decidable), then as it is. `unknown`
+counts as not refuted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import z3
+
+from graphopt.verifier.integers import (
+    And,
+    Atom,
+    Comparison,
+    Fact,
+    Formula,
+    Int,
+    Monomial,
+    Or,
+    Size,
+    conjuncts,
+    definition,
+    ge,
+    symbols,
+)
+
+
+@dataclass(slots=True)
+class _Translated:
+    """A formula for Z3, with what has to be said beside it."""
+
+    formula: Any
+    axioms: frozenset[Formula]
+    products: frozenset[Monomial]
+
+
+class _Translation:
+    """To Z3. Linear: each product of unknowns is one unknown. Quotients come with what defines them."""
+
+    def __init__(self, *, linear: bool) -> None:
+        self.linear = linear
+        self._atoms: dict[Atom, Any] = {}
+        self._facts: dict[Any, Any] = {}
+        self._products: dict[Monomial, Any] = {}
+        self._done: dict[Formula, _Translated] = {}
+
+    def translated(self, part: Formula) -> _Translated:
+        if part not in self._done:
+            composites, products = _vocabulary(part)
+            axioms = frozenset(axiom for atom in composites for axiom in definition(atom))
+            inner = frozenset(m for axiom in axioms for m in _vocabulary(axiom)[1])
+            self._done[part] = _Translated(self._formula(part), axioms, products | inner)
+        return self._done[part]
+
+    def formulas(self, parts: Iterable[Formula]) -> list[Any]:
+        """The formulas, with the definitions of what they speak of."""
+        all_ = {axiom: None for part in parts for axiom in (part, *self.translated(part).axioms)}
+        return [self.translated(part).formula for part in all_]
+
+    def size(self, size: Size) -> Any:
+        if isinstance(size, int):
+            return z3.IntVal(size)
+        parts = [self._scaled(m, c) if m else z3.IntVal(c) for m, c in size.terms.items()]
+        return parts[0] if len(parts) == 1 else z3.Sum(parts)
+
+    def _scaled(self, monomial: Monomial, coefficient: int) -> Any:
+        return self._monomial(monomial) if coefficient == 1 else self._monomial(monomial) * coefficient
+
+    def _monomial(self, monomial: Monomial) -> Any:
+        if len(monomial) == 1:
+            return self.atom(monomial[0])
+        if monomial not in self._products:
+            linear = self.linear
+            self._products[monomial] = z3.FreshInt() if linear else z3.Product([self.atom(a) for a in monomial])
+        return self._products[monomial]
+
+    def atom(self, atom: Atom) -> Any:
+        if atom not in self._atoms:
+            self._atoms[atom] = self._new(atom)
+        return self._atoms[atom]
+
+    def _new(self, atom: Atom) -> Any:
+        if atom.kind != "choice":
+            return z3.Int(str(atom.serial))
+        condition, then, otherwise = atom.args
+        return z3.If(self._formula(condition), self.size(then), self.size(otherwise))
+
+    def _formula(self, part: Formula) -> Any:
+        match part:
+            case And(parts):
+                return z3.And([self._formula(p) for p in parts])
+            case Or(parts):
+                return z3.Or([self._formula(p) for p in parts])
+            case Fact(subject, holds):
+                truth = self._facts.setdefault(subject, z3.Bool(f"fact{len(self._facts)}"))
+                return truth if holds else z3.Not(truth)
+        poly = self.size(part.poly)
+        return poly >= 0 if part.kind == "ge" else poly == 0 if part.kind == "eq" else poly != 0
+
+
+def _vocabulary(subject: Size | Formula) -> tuple[frozenset[Atom], frozenset[Monomial]]:
+    """The quotients and remainders, and the products of unknowns, that something speaks of, however deep."""
+    composites: set[Atom] = set()
+    products: set[Monomial] = set()
+    todo: list[Any] = [subject]
+    while todo:
+        match todo.pop():
+            case And(parts) | Or(parts):
+                todo.extend(parts)
+            case Comparison(_, poly):
+                todo.append(poly)
+            case Int() as size:
+                products.update(m for m in size.terms if len(m) > 1)
+                for atom in size.atoms:
+                    if atom.kind == "choice":
+                        todo.extend(atom.args)
+                    elif atom.kind != "symbol" and atom not in composites:
+                        composites.add(atom)
+                        todo.extend(definition(atom))
+    return frozenset(composites), frozenset(products)
+
+
+@dataclass(slots=True)
+class Effort:
+    """How hard the solver may try: milliseconds for one question, and until when."""
+
+    milliseconds: int = 400
+    deadline: Callable[[], bool] = lambda: False
+    asked: int = 0
+    linear: _Translation = field(default_factory=lambda: _Translation(linear=True))
+    exact: _Translation = field(default_factory=lambda: _Translation(linear=False))
+
+
+class OutOfTime(Exception):
+    """The time for this rule is used up."""
+
+
+_ANSWERS: dict[Any, bool] = {}
+"""Questions that were asked, whatever their unknowns were called: the axes of a tensor ask the same ones."""
+
+
+def refuted(parts: Iterable[Formula], effort: Effort) -> bool:
+    """Whether the formulas cannot hold together. False also where the solver does not know."""
+    parts = list(parts)
+    question = _question(parts)
+    if question not in _ANSWERS:
+        if effort.deadline():
+            raise OutOfTime
+        effort.asked += 1
+        _ANSWERS[question] = _ask(parts, effort)
+    return _ANSWERS[question]
+
+
+def _ask(parts: list[Formula], effort: Effort) -> bool:
+    products = frozenset(m for part in parts for m in effort.linear.translated(part).products)
+    known = (p for part in parts for p in conjuncts(part) if isinstance(p, Comparison))
+    if _unsatisfiable(effort.linear.formulas([*parts, *_products(known, products)]), effort):
+        return True
+    return bool(products) and _unsatisfiable(effort.exact.formulas(parts), effort)
+
+
+def _question(parts: Iterable[Formula]) -> Any:
+    """The formulas with their unknowns numbered in the order in which they came to be."""
+    parts = list(parts)
+    unknowns = sorted({s for part in parts for s in symbols(part)})
+    return frozenset(_numbered(part, {s: i for i, s in enumerate(unknowns)}) for part in parts)
+
+
+def _numbered(part: Any, numbers: Mapping[Atom, int]) -> Any:
+    match part:
+        case Comparison(kind, poly):
+            return kind, _numbered(poly, numbers)
+        case And(parts):
+            return "and", frozenset(_numbered(p, numbers) for p in parts)
+        case Or(parts):
+            return "or", frozenset(_numbered(p, numbers) for p in parts)
+        case Fact():
+            return part
+        case Int():
+            return frozenset((_numbered_product(m, numbers), c) for m, c in part.terms.items())
+        case Atom(kind="symbol"):
+            return numbers[part]
+        case Atom(kind=kind, args=args):
+            return kind, *(_numbered(arg, numbers) for arg in args)
+    return part
+
+
+def _numbered_product(monomial: Monomial, numbers: Mapping[Atom, int]) -> Any:
+    atoms = [_numbered(atom, numbers) for atom in monomial]
+    return frozenset((atom, atoms.count(atom)) for atom in atoms)
+
+
+def _unsatisfiable(formulas: list[Any], effort: Effort) -> bool:
+    solver = z3.SimpleSolver()
+    solver.set("timeout", effort.milliseconds)
+    solver.add(formulas)
+    return bool(solver.check() == z3.unsat)
+
+
+def _products(known: Iterable[Comparison], wanted: frozenset[Monomial]) -> Iterator[Formula]:
+    """Products of known inequalities with known non-negative unknowns, where they speak of the wanted products."""
+    known = [fact for fact in known if fact.kind == "ge"]
+    signs = {atom for fact in known for atom in _not_negative(fact.poly)}
+    for monomial in wanted:
+        if signs.issuperset(monomial):
+            yield Comparison("ge", Int({monomial: 1}))
+        for position, atom in enumerate(monomial):
+            rest = monomial[:position] + monomial[position + 1 :]
+            if not signs.issuperset(rest):
+                continue
+            for fact in known:
+                if (atom,) in fact.poly.terms and len(fact.poly.terms) <= 4:
+                    yield ge(fact.poly * Int({rest: 1}))
+
+
+def _not_negative(poly: Int) -> Iterator[Atom]:
+    """The atom that `poly >= 0` says to be non-negative."""
+    terms = {m: c for m, c in poly.terms.items() if m}
+    if len(terms) == 1 and poly.terms.get((), 0) <= 0:
+        ((monomial, coefficient),) = terms.items()
+        if len(monomial) == 1 and coefficient > 0:
+            yield monomial[0]
+
+
+def models(parts: Iterable[Formula], effort: Effort, variables: Iterable[Atom]) -> Iterator[dict[Atom, int]]:
+    """Numbers for which the formulas hold, each time others; it ends where the solver finds no more."""
+    solver = z3.Solver()
+    solver.set("timeout", effort.milliseconds * 3)
+    solver.add(effort.exact.formulas(parts))
+    unknowns = {atom: effort.exact.atom(atom) for atom in variables}
+    while not effort.deadline() and solver.check() == z3.sat:
+        model = solver.model()
+        found = {atom: model.eval(unknown, model_completion=True).as_long() for atom, unknown in unknowns.items()}
+        yield found
+        if not found:
+            return
+        solver.add(z3.Or([unknowns[atom] != number for atom, number in found.items()]))
