@@ -1,0 +1,142 @@
+"""Whether real values are equal by their cases: the last word where terms do not cancel.
+
+Greatest and least, magnitudes, signs and comparisons are what they are by definition, sums over indices and all other
+functions some number each, the same for equal arguments. Z3 decides the rest: polynomials over the real numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import reduce
+from typing import Any, Protocol
+
+import z3
+
+from graphopt.verifier.context import Context
+from graphopt.verifier.integers import TRUE, And, Comparison, Fact, Formula, Or, negate
+from graphopt.verifier.signs import Signs
+from graphopt.verifier.symbolic import Call, Factor, Fold, Piece, Term, Value
+
+_BY_CASES = frozenset({"Abs", "Sign"})
+
+
+class Alike(Protocol):
+    """Proves that two factors are the same number."""
+
+    signs: Signs
+
+    def alike(self, left: Factor, right: Factor, known: Context) -> bool: ...
+
+
+def has_cases(terms: Iterable[Term]) -> bool:
+    """Whether the cases of some factor may show what cancelling does not."""
+    factors = (factor for term in terms if not term.binders for factor in term.factors)
+    return any(_is_plain(f) or (isinstance(f, Call) and f.function in _BY_CASES) for f in factors)
+
+
+def add_up_to_zero(terms: Iterable[Term], known: Context, equality: Alike) -> bool:
+    """Whether the sum of the terms is zero, whatever the numbers are of which nothing is known."""
+    numbers = _Numbers(known, equality)
+    total = numbers.total(terms)
+    facts = [numbers.truth(fact) for fact in known.facts if isinstance(fact, Fact)]
+    solver = z3.SolverFor("QF_NRA")
+    solver.set("timeout", known.effort.milliseconds)
+    solver.add(*facts, *numbers.axioms, total != 0)
+    return bool(solver.check() == z3.unsat)
+
+
+def _is_plain(factor: Factor) -> bool:
+    """The greatest or the least of some numbers, none of them under a condition."""
+    return isinstance(factor, Fold) and factor.monoid != "prod" and all(map(_always, factor.pieces))
+
+
+def _always(piece: Piece) -> bool:
+    return not piece.binders and piece.guard == TRUE
+
+
+@dataclass
+class _Numbers:
+    """Values as real numbers of Z3, with what is known of those that have no definition."""
+
+    known: Context
+    equality: Alike
+    axioms: list[Any] = field(default_factory=list)
+    _named: list[tuple[Factor, Any]] = field(default_factory=list)
+    _sums: dict[Term, Any] = field(default_factory=dict)
+    _conditions: dict[Formula, Any] = field(default_factory=dict)
+
+    def total(self, terms: Iterable[Term]) -> Any:
+        return z3.Sum([z3.RealVal(0), *map(self._term, terms)])
+
+    def _value(self, value: Value) -> Any:
+        return self.total(value.terms)
+
+    def _term(self, term: Term) -> Any:
+        coefficient = z3.Q(term.coefficient.numerator, term.coefficient.denominator)
+        if term.binders:
+            alone = replace(term, coefficient=Fraction(1))
+            return coefficient * self._sums.setdefault(alone, z3.FreshReal())
+        body = reduce(lambda a, b: a * b, map(self._factor, term.factors), coefficient)
+        return body if term.guard == TRUE else z3.If(self.truth(term.guard), body, 0)
+
+    def truth(self, part: Formula) -> Any:
+        """A condition; comparisons of integers are truth values of which only the name is known."""
+        match part:
+            case And(parts):
+                return z3.And([self.truth(p) for p in parts])
+            case Or(parts):
+                return z3.Or([self.truth(p) for p in parts])
+            case Fact(subject, holds):
+                return (self._value(subject) != 0) == holds
+        assert isinstance(part, Comparison)
+        if (denied := self._conditions.get(negate(part))) is not None:
+            return z3.Not(denied)
+        return self._conditions.setdefault(part, z3.FreshBool())
+
+    def _factor(self, factor: Factor) -> Any:
+        match factor:
+            case Call("Abs", (x,)):
+                number = self._value(x)
+                return z3.If(number >= 0, number, -number)
+            case Call("Sign", (x,)):
+                number = self._value(x)
+                return z3.If(number > 0, z3.RealVal(1), z3.If(number < 0, z3.RealVal(-1), z3.RealVal(0)))
+            case Call("Positive", (x,)):
+                return z3.If(self._value(x) > 0, z3.RealVal(1), z3.RealVal(0))
+            case Call("NotZero", (x,)):
+                return z3.If(self._value(x) != 0, z3.RealVal(1), z3.RealVal(0))
+            case Fold(monoid, pieces) if _is_plain(factor):
+                greatest = monoid == "max"
+                return reduce(lambda a, b: _one_of(a, b, greatest), (self._value(p.body) for p in pieces))
+        return self._some_number(factor)
+
+    def _some_number(self, factor: Factor) -> Any:
+        for other, number in self._named:
+            if self.equality.alike(factor, other, self.known):
+                return number
+        number = z3.FreshReal()
+        self._named.append((factor, number))
+        self.axioms += self._what_is_known(factor, number)
+        return number
+
+    def _what_is_known(self, factor: Factor, number: Any) -> Iterator[Any]:
+        signs = self.equality.signs
+        if signs.positive(factor, self.known):
+            yield number > 0
+        elif signs.not_negative(factor, self.known):
+            yield number >= 0
+        elif signs.not_zero(factor, self.known):
+            yield number != 0
+        match factor:
+            case Call("Inverse", (x,)):
+                of = self._value(x)
+                yield z3.Or(of == 0, of * number == 1)
+            case Call("Sqrt", (x,)):
+                of = self._value(x)
+                yield z3.Or(of < 0, number * number == of)
+
+
+def _one_of(a: Any, b: Any, greatest: bool) -> Any:
+    return z3.If((a >= b) if greatest else (a <= b), a, b)
