@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from benchmarks.models import MODELS, export
+from benchmarks.models import FIXTURES, export
 from tests import zoo
 
 SMALL = 128
@@ -87,7 +87,7 @@ def write(name: str) -> int:
 def main(arguments: list[str]) -> None:
     """Write the named fixtures, or all, and say how large they are."""
     zoo.FIXTURES.mkdir(exist_ok=True)
-    for name in arguments or [model.name for model in MODELS.values() if model.fixture]:
+    for name in arguments or FIXTURES:
         print(f"{name}: {write(name) / 1000:.0f} kB")
 
 

@@ -1,7 +1,6 @@
-"""The models: public architectures with random weights, exported from torch as a user would export them.
+"""The models: the architectures, exported from torch as a user would export them.
 
-Nothing is downloaded. ``python -m benchmarks.models [NAME ...]`` fills the cache, a folder that git ignores. torch,
-timm and transformers come with the extra ``[bench]`` and are imported where they are needed, never with this module.
+``python -m benchmarks.models [NAME ...]`` fills the cache, a folder that git ignores.
 """
 
 from __future__ import annotations
@@ -9,27 +8,14 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmarks.architectures import FULL, SMALL, Architecture, Case
+
 CACHE = Path(__file__).parent / ".cache"
-
-Axes = Mapping[str, Mapping[int, str]]
-"""The axes of each input that may be left open: input name -> axis -> dimension name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A torch module in eval mode with example inputs, ready for either exporter."""
-
-    module: Any
-    inputs: Mapping[str, Any]
-    outputs: tuple[str, ...]
-    axes: Axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +23,7 @@ class Model:
     """One exported model: an architecture, an exporter and what the user asked that exporter for."""
 
     name: str
-    family: str
-    build: Callable[[], Case]
+    architecture: Architecture
     exporter: Literal["dynamo", "torchscript"]
     dynamic: bool
     """Every axis that the case names is left open; otherwise all sizes are fixed."""
@@ -47,85 +32,16 @@ class Model:
     options: Mapping[str, Any]
     """Keywords for torch.onnx.export beside those that follow from the other fields."""
     note: str = ""
-    fixture: bool = True
-    """Small enough to become a fixture of the tests."""
+    is_fixture: bool = False
+    """Small, for the tests, instead of a size as in use, for the benchmarks."""
 
-
-def vision(architecture: str, size: int, *, open_size: bool = False, **config: Any) -> Case:
-    """An image classifier of timm on two images of size x size."""
-    import torch
-
-    timm = _timm()
-    _seed(architecture)
-    axes = {0: "batch", 2: "height", 3: "width"} if open_size else {0: "batch"}
-    module = timm.create_model(architecture, pretrained=False, num_classes=100, **config)
-    return _case(module, {"x": torch.randn(2, 3, size, size)}, ("logits",), {"x": axes})
-
-
-def bert(attention: str = "sdpa") -> Case:
-    """BERT's encoder and pooler, two layers, with the three inputs that tokenizers return."""
-    transformers = _transformers()
-    config = transformers.BertConfig(
-        vocab_size=1000, hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=512,
-        max_position_embeddings=64, attn_implementation=attention,
-    )  # fmt: skip
-    _seed("bert")
-    inputs = _tokens("input_ids", "attention_mask", "token_type_ids")
-    return _case(transformers.BertModel(config), inputs, ("last_hidden_state", "pooler_output"), _text_axes(inputs))
-
-
-def gpt2() -> Case:
-    """GPT-2 with its tied language-model head, two layers, without a cache of keys and values."""
-    transformers = _transformers()
-    config = transformers.GPT2Config(
-        vocab_size=1000, n_positions=64, n_embd=128, n_layer=2, n_head=4, use_cache=False,
-        bos_token_id=1, eos_token_id=2,
-    )  # fmt: skip
-    _seed("gpt2")
-    inputs = _tokens("input_ids", "attention_mask")
-    return _case(transformers.GPT2LMHeadModel(config), inputs, ("logits",), _text_axes(inputs))
-
-
-def llama() -> Case:
-    """Llama with grouped-query attention, two layers, without a cache of keys and values."""
-    transformers = _transformers()
-    config = transformers.LlamaConfig(
-        vocab_size=1000, hidden_size=128, intermediate_size=344, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=64, use_cache=False,
-    )  # fmt: skip
-    _seed("llama")
-    inputs = _tokens("input_ids", "attention_mask")
-    return _case(transformers.LlamaForCausalLM(config), inputs, ("logits",), _text_axes(inputs))
-
-
-_SMALL_SWIN: Mapping[str, Any] = {
-    "img_size": 64,
-    "window_size": 4,
-    "embed_dim": 32,
-    "depths": (2, 2),
-    "num_heads": (1, 2),
-}
-
-ARCHITECTURES: Mapping[str, tuple[str, Callable[[], Case]]] = {
-    "resnet18": ("ResNet", partial(vision, "resnet18", 64)),
-    "mobilenetv3": ("MobileNetV3", partial(vision, "mobilenetv3_small_100", 64)),
-    "mobilenetv3-same": ("MobileNetV3", partial(vision, "tf_mobilenetv3_small_100", 64, open_size=True)),
-    "efficientnet": ("EfficientNet", partial(vision, "efficientnet_b0", 64)),
-    "swin": ("Swin", partial(vision, "swin_tiny_patch4_window7_224", 64, **_SMALL_SWIN)),
-    "vit": ("ViT", partial(vision, "vit_tiny_patch16_224", 64, img_size=64, depth=2)),
-    "bert": ("BERT", bert),
-    "bert-eager": ("BERT", partial(bert, attention="eager")),
-    "gpt2": ("GPT-2", gpt2),
-    "llama": ("Llama", llama),
-}
-"""Name -> family and builder: small configurations with every kind of block, for the fixtures of the tests."""
 
 _KEEP_BATCH_NORM: Mapping[str, Any] = {"do_constant_folding": False, "training": "PRESERVE"}
 """In eval mode the TorchScript exporter folds batch norms into convolutions, unless told to preserve the mode."""
 
 
-def _models() -> Iterator[Model]:
-    """The table: the exporters' default calls, open dimensions, and what older or plainer exports look like.
+def _small() -> Iterator[Model]:
+    """The fixtures: the exporters' default calls, open dimensions, and what older or plainer exports look like.
 
     Two exports do not work with torch 2.13 and are left out: mobilenetv3-same by dynamo with open sizes (torch.export
     had not come to an end after ten minutes), and BERT by TorchScript below opset 14 unless its attention is eager
@@ -152,6 +68,19 @@ def _models() -> Iterator[Model]:
     yield _model("llama", "dynamo", "opset23", opset=23, note="Attention and RMSNormalization are operators")
 
 
+def _full() -> Iterator[Model]:
+    """The suite: each architecture by both exporters, and forms in which such models are also met."""
+    for name, architecture in FULL.items():
+        yield Model(f"{name}.dynamo", architecture, "dynamo", False, None, {})
+        yield Model(f"{name}.torchscript", architecture, "torchscript", False, None, {})
+    for name in ("repvgg", "mobileone", "fastvit", "repvit"):
+        note = "training form, batch norms are nodes"
+        yield Model(f"{name}.bn", FULL[name], "torchscript", False, None, _KEEP_BATCH_NORM, note)
+    yield Model("mobilenetv3.opset11", FULL["mobilenetv3"], "torchscript", False, 11, {}, "hard-swish written out")
+    note = "Attention and RMSNormalization are operators"
+    yield Model("llama-mini.opset23", FULL["llama-mini"], "dynamo", False, 23, {}, note)
+
+
 def _model(
     architecture: str,
     exporter: Literal["dynamo", "torchscript"],
@@ -161,13 +90,28 @@ def _model(
     note: str = "",
     **options: Any,
 ) -> Model:
-    """One row of the table, named after what sets it apart."""
-    family, build = ARCHITECTURES[architecture]
+    """One row of the fixtures, named after what sets it apart."""
     name = "-".join(part for part in (architecture, exporter, variant) if part)
-    return Model(name, family, build, exporter, variant.startswith("dynamic"), opset, options, note)
+    dynamic = variant.startswith("dynamic")
+    return Model(name, SMALL[architecture], exporter, dynamic, opset, options, note, is_fixture=True)
 
 
-MODELS: Mapping[str, Model] = {model.name: model for model in _models()}
+MODELS: Mapping[str, Model] = {model.name: model for model in (*_small(), *_full())}
+FIXTURES = tuple(model.name for model in MODELS.values() if model.is_fixture)
+SUITE = tuple(model.name for model in MODELS.values() if not model.is_fixture)
+
+
+QUICK = (
+    "mobilenetv2.dynamo",
+    "shufflenetv2.torchscript",
+    "mobileone.bn",
+    "convnext.dynamo",
+    "deit-tiny.dynamo",
+    "minilm-128.dynamo",
+    "vocoder.torchscript",
+    "yolo.dynamo",
+)
+"""A few models that together show most of what optimizers do, for a run of under three minutes."""
 
 
 def export(name: str, *, again: bool = False) -> Path:
@@ -188,7 +132,7 @@ def _export_dynamo(model: Model, path: Path) -> None:
     """torch.export and onnxscript; the weights stay in the file: none of these models needs 2 GB."""
     import torch
 
-    case = model.build()
+    case = model.architecture.build()
     torch.onnx.export(
         case.module, (), str(path), kwargs=dict(case.inputs), dynamo=True, verbose=False, external_data=False,
         input_names=list(case.inputs), output_names=list(case.outputs), opset_version=model.opset,
@@ -200,7 +144,7 @@ def _export_torchscript(model: Model, path: Path) -> None:
     """The tracing exporter, deprecated and still what most ONNX files in the wild come from."""
     import torch
 
-    case = model.build()
+    case = model.architecture.build()
     options = dict(model.options)
     if "training" in options:
         options["training"] = getattr(torch.onnx.TrainingMode, options["training"])
@@ -214,95 +158,25 @@ def _export_torchscript(model: Model, path: Path) -> None:
 
 def _take_positions(case: Case) -> None:
     """Tracing wants positional arguments and a tuple; text models take keywords and return a mapping."""
-    if len(case.inputs) > 1:
-        forward = case.module.forward
+    if not _is_transformer(case.module):
+        return
+    forward = case.module.forward
 
-        def positional(*values: Any) -> tuple[Any, ...]:
-            result = forward(**dict(zip(case.inputs, values, strict=True)))
-            return tuple(result[name] for name in case.outputs)
+    def positional(*values: Any) -> tuple[Any, ...]:
+        result = forward(**dict(zip(case.inputs, values, strict=True)))
+        return tuple(result[name] for name in case.outputs)
 
-        case.module.forward = positional
+    case.module.forward = positional
+
+
+def _is_transformer(module: Any) -> bool:
+    return any(kind.__module__.startswith("transformers.") for kind in type(module).__mro__)
 
 
 _EXPORTERS: Mapping[str, Callable[[Model, Path], None]] = {
     "dynamo": _export_dynamo,
     "torchscript": _export_torchscript,
 }
-
-
-def _case(module: Any, inputs: Mapping[str, Any], outputs: tuple[str, ...], axes: Axes) -> Case:
-    """The module in eval mode, its parameters made as unremarkable as trained ones."""
-    _randomise(module.eval())
-    return Case(module, inputs, outputs, axes)
-
-
-def _randomise(module: Any) -> None:
-    """Replace what initialisation leaves at 0 or 1 (norms, biases, statistics): as it stands it would fold away."""
-    import torch
-
-    with torch.no_grad():
-        for name, tensor in module.named_buffers():
-            if name.endswith("running_mean"):
-                tensor.normal_(0, 0.2)
-            elif name.endswith("running_var"):
-                tensor.uniform_(0.5, 1.5)
-        for parameter in module.parameters():
-            if bool((parameter == 1).all()):
-                parameter.uniform_(0.5, 1.5)
-            elif bool((parameter == 0).all()):
-                parameter.normal_(0, 0.1)
-
-
-def _tokens(*names: str) -> dict[str, Any]:
-    """Example inputs of a text model: two sequences of sixteen tokens."""
-    import torch
-
-    shape = (2, 16)
-    makers = {
-        "input_ids": lambda: torch.randint(0, 1000, shape),
-        "attention_mask": lambda: torch.ones(shape, dtype=torch.int64),
-        "token_type_ids": lambda: torch.zeros(shape, dtype=torch.int64),
-    }
-    return {name: makers[name]() for name in names}
-
-
-def _text_axes(inputs: Iterable[str]) -> Axes:
-    return {name: {0: "batch", 1: "sequence"} for name in inputs}
-
-
-def _seed(architecture: str) -> None:
-    """Equal weights for every export of one architecture."""
-    import torch
-
-    torch.manual_seed(zlib.crc32(architecture.encode()))
-
-
-def _timm() -> Any:
-    """timm, also beside a torchvision whose compiled part does not load: declaring its operators is enough."""
-    import torch
-
-    try:
-        import torchvision  # noqa: F401
-    except RuntimeError:
-        library = torch.library.Library("torchvision", "DEF")
-        for operator in ("nms", "qnms"):
-            library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _KEPT.append(library)
-    import timm
-
-    return timm
-
-
-def _transformers() -> Any:
-    """transformers, after timm's workaround: it imports torchvision too."""
-    _timm()
-    import transformers
-
-    return transformers
-
-
-_KEPT: list[Any] = []
-"""torch forgets the declarations of a Library that is garbage collected."""
 
 
 def main(arguments: list[str]) -> None:

@@ -1,0 +1,289 @@
+"""Public architectures with random weights as torch modules with example inputs, ready for an exporter.
+
+Nothing is downloaded. torch, timm and transformers come with the extra ``[bench]`` and are imported where they are
+needed, never with this module.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+Axes = Mapping[str, Mapping[int, str]]
+"""The axes of each input that may be left open: input name -> axis -> dimension name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A torch module in eval mode with example inputs, ready for either exporter."""
+
+    module: Any
+    inputs: Mapping[str, Any]
+    outputs: tuple[str, ...]
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """How to build one architecture; small ones hold every kind of block and become fixtures of the tests."""
+
+    family: str
+    build: Callable[[], Case]
+
+
+def vision(architecture: str, size: int, *, images: int = 1, open_size: bool = False, **config: Any) -> Case:
+    """An image classifier of timm on images of size x size."""
+    import torch
+
+    timm = _timm()
+    _seed(architecture)
+    axes = {0: "batch", 2: "height", 3: "width"} if open_size else {0: "batch"}
+    module = timm.create_model(architecture, pretrained=False, num_classes=100, **config)
+    return _case(module, {"x": torch.randn(images, 3, size, size)}, ("logits",), {"x": axes})
+
+
+def written_out(name: str, *shape: int, output: str = "y") -> Case:
+    """One of the nets that are written out in ``nets.py``."""
+    import torch
+
+    from benchmarks import nets
+
+    _seed(name)
+    return _case(getattr(nets, name)(), {"x": torch.randn(shape)}, (output,), {"x": {0: "batch"}})
+
+
+def text(
+    model: str, inputs: Iterable[str], outputs: tuple[str, ...], *, shape: tuple[int, int] = (1, 128), **config: Any
+) -> Case:
+    """A text model of transformers, without a cache of keys and values: `shape` is sequences by tokens."""
+    kind = _transformer(model)
+    tokens = _tokens(shape, config["vocab_size"], *inputs)
+    axes = {name: {0: "batch", 1: "sequence"} for name in tokens}
+    return _case(kind(kind.config_class(**config)), tokens, outputs, axes)
+
+
+def signal(model: str, inputs: Mapping[str, tuple[int, ...]], output: str, part: str = "", **config: Any) -> Case:
+    """A model of transformers that takes images or sound, or the named part of it."""
+    import torch
+
+    kind = _transformer(model)
+    module = kind(kind.config_class(**config))
+    feeds = {name: torch.randn(shape) for name, shape in inputs.items()}
+    axes = {name: {0: "batch"} for name in inputs}
+    return _case(getattr(module, part) if part else module, feeds, (output,), axes)
+
+
+_BERT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+_BERT_OUTPUTS = ("last_hidden_state", "pooler_output")
+
+
+def encoder(hidden: int, layers: int, heads: int, sequence: int, vocabulary: int = 8000) -> Case:
+    """BERT's encoder and pooler with the three inputs that tokenizers return, one sequence."""
+    return text(
+        "BertModel", _BERT_INPUTS, _BERT_OUTPUTS, shape=(1, sequence), vocab_size=vocabulary, hidden_size=hidden,
+        num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=4 * hidden,
+    )  # fmt: skip
+
+
+def small_bert(attention: str = "sdpa") -> Case:
+    """Two layers of BERT on two sequences."""
+    return text(
+        "BertModel", _BERT_INPUTS, _BERT_OUTPUTS, shape=(2, 16), vocab_size=1000, hidden_size=128,
+        num_hidden_layers=2, num_attention_heads=4, intermediate_size=512, max_position_embeddings=64,
+        attn_implementation=attention,
+    )  # fmt: skip
+
+
+def gpt2(width: int, layers: int, heads: int, shape: tuple[int, int], **config: Any) -> Case:
+    """GPT-2 with its tied language-model head."""
+    return text(
+        "GPT2LMHeadModel", ("input_ids", "attention_mask"), ("logits",), shape=shape, n_embd=width, n_layer=layers,
+        n_head=heads, use_cache=False, bos_token_id=1, eos_token_id=2, **config,
+    )  # fmt: skip
+
+
+def llama(width: int, layers: int, heads: int, shape: tuple[int, int], **config: Any) -> Case:
+    """Llama with grouped-query attention, half as many heads of keys and values."""
+    return text(
+        "LlamaForCausalLM", ("input_ids", "attention_mask"), ("logits",), shape=shape, hidden_size=width,
+        num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=heads // 2, use_cache=False, **config,
+    )  # fmt: skip
+
+
+_SMALL_SWIN: Mapping[str, Any] = {
+    "img_size": 64,
+    "window_size": 4,
+    "embed_dim": 32,
+    "depths": (2, 2),
+    "num_heads": (1, 2),
+}
+
+SMALL: Mapping[str, Architecture] = {
+    "resnet18": Architecture("ResNet", partial(vision, "resnet18", 64, images=2)),
+    "mobilenetv3": Architecture("MobileNetV3", partial(vision, "mobilenetv3_small_100", 64, images=2)),
+    "mobilenetv3-same": Architecture(
+        "MobileNetV3", partial(vision, "tf_mobilenetv3_small_100", 64, images=2, open_size=True)
+    ),
+    "efficientnet": Architecture("EfficientNet", partial(vision, "efficientnet_b0", 64, images=2)),
+    "swin": Architecture("Swin", partial(vision, "swin_tiny_patch4_window7_224", 64, images=2, **_SMALL_SWIN)),
+    "vit": Architecture("ViT", partial(vision, "vit_tiny_patch16_224", 64, images=2, img_size=64, depth=2)),
+    "bert": Architecture("BERT", small_bert),
+    "bert-eager": Architecture("BERT", partial(small_bert, attention="eager")),
+    "gpt2": Architecture("GPT-2", partial(gpt2, 128, 2, 4, (2, 16), vocab_size=1000, n_positions=64)),
+    "llama": Architecture(
+        "Llama",
+        partial(llama, 128, 2, 4, (2, 16), vocab_size=1000, intermediate_size=344, max_position_embeddings=64),
+    ),
+}
+"""Small configurations with every kind of block, for the fixtures of the tests."""
+
+FULL: Mapping[str, Architecture] = {
+    "resnet50": Architecture("ResNet", partial(vision, "resnet50", 160)),
+    "resnext50": Architecture("ResNeXt", partial(vision, "resnext50_32x4d", 128)),
+    "regnety": Architecture("RegNet", partial(vision, "regnety_008", 160)),
+    "densenet121": Architecture("DenseNet", partial(vision, "densenet121", 128)),
+    "googlenet": Architecture("Inception", partial(written_out, "googlenet", 1, 3, 160, 160)),
+    "squeezenet": Architecture("SqueezeNet", partial(written_out, "squeezenet", 1, 3, 160, 160)),
+    "mobilenetv2": Architecture("MobileNetV2", partial(vision, "mobilenetv2_100", 160)),
+    "mobilenetv3": Architecture("MobileNetV3", partial(vision, "mobilenetv3_large_100", 160)),
+    "efficientnet-b0": Architecture("EfficientNet", partial(vision, "efficientnet_b0", 160)),
+    "shufflenetv2": Architecture("ShuffleNet", partial(written_out, "shufflenet", 1, 3, 160, 160)),
+    "ghostnet": Architecture("GhostNet", partial(vision, "ghostnet_100", 160)),
+    "repvgg": Architecture("RepVGG", partial(vision, "repvgg_a2", 128)),
+    "mobileone": Architecture("MobileOne", partial(vision, "mobileone_s1", 128)),
+    "fastvit": Architecture("FastViT", partial(vision, "fastvit_t8", 128)),
+    "repvit": Architecture("RepViT", partial(vision, "repvit_m1", 128)),
+    "convnext": Architecture("ConvNeXt", partial(vision, "convnext_atto", 160)),
+    "edgenext": Architecture("EdgeNeXt", partial(vision, "edgenext_xx_small", 160)),
+    "swin-tiny": Architecture("Swin", partial(vision, "swin_tiny_patch4_window7_224", 224, depths=(2, 2, 2, 2))),
+    "deit-tiny": Architecture("ViT", partial(vision, "deit_tiny_patch16_224", 224)),
+    "mixer": Architecture("Mixer", partial(vision, "mixer_s32_224", 224)),
+    "segformer": Architecture(
+        "SegFormer",
+        partial(signal, "SegformerForSemanticSegmentation", {"pixel_values": (1, 3, 128, 128)}, "logits"),
+    ),
+    "minilm-16": Architecture("MiniLM", partial(encoder, 384, 6, 12, 16)),
+    "minilm-128": Architecture("MiniLM", partial(encoder, 384, 6, 12, 128)),
+    "minilm-512": Architecture("MiniLM", partial(encoder, 384, 6, 12, 512)),
+    "bert-128": Architecture("BERT", partial(encoder, 768, 4, 12, 128)),
+    "distilbert": Architecture(
+        "DistilBERT",
+        partial(
+            text, "DistilBertModel", ("input_ids", "attention_mask"), ("last_hidden_state",), vocab_size=8000,
+            dim=768, n_layers=3, n_heads=12, hidden_dim=3072,
+        ),
+    ),
+    "gpt2-mini": Architecture("GPT-2", partial(gpt2, 384, 6, 6, (1, 64), vocab_size=8000)),
+    "llama-mini": Architecture(
+        "Llama", partial(llama, 512, 4, 8, (1, 64), vocab_size=8000, intermediate_size=1376)
+    ),
+    "t5-encoder": Architecture(
+        "T5",
+        partial(
+            text, "T5EncoderModel", ("input_ids", "attention_mask"), ("last_hidden_state",), shape=(1, 64),
+            vocab_size=8000, d_model=512, d_ff=1024, d_kv=64, num_layers=4, num_heads=8,
+        ),
+    ),
+    "whisper-encoder": Architecture(
+        "Whisper",
+        partial(
+            signal, "WhisperModel", {"input_features": (1, 80, 1000)}, "last_hidden_state", part="encoder",
+            vocab_size=1000, d_model=384, encoder_layers=4, decoder_layers=1, encoder_attention_heads=6,
+            encoder_ffn_dim=1536, max_source_positions=500, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+            decoder_start_token_id=1,
+        ),
+    ),
+    "wav2vec2": Architecture(
+        "wav2vec2",
+        partial(
+            signal, "Wav2Vec2Model", {"input_values": (1, 8000)}, "last_hidden_state", hidden_size=384,
+            num_hidden_layers=4, num_attention_heads=6, intermediate_size=1536, conv_dim=(256,) * 7,
+            num_conv_pos_embeddings=64,
+        ),
+    ),
+    "vocoder": Architecture("HiFi-GAN", partial(written_out, "Vocoder", 1, 80, 64)),
+    "unet": Architecture("UNet", partial(written_out, "Unet", 1, 3, 64, 64)),
+    "arcface": Architecture("ArcFace", partial(written_out, "arcface", 1, 3, 112, 112)),
+    "yolo": Architecture("YOLO", partial(written_out, "Yolo", 1, 3, 256, 256)),
+}  # fmt: skip
+"""What is benchmarked: sizes as in use, images and depths cut so that a run of everything ends within hours."""
+
+
+def _case(module: Any, inputs: Mapping[str, Any], outputs: tuple[str, ...], axes: Axes) -> Case:
+    """The module in eval mode, its parameters made as unremarkable as trained ones."""
+    _randomise(module.eval())
+    return Case(module, inputs, outputs, axes)
+
+
+def _randomise(module: Any) -> None:
+    """Replace what initialisation leaves at 0 or 1 (norms, biases, statistics): as it stands it would fold away."""
+    import torch
+
+    with torch.no_grad():
+        for name, tensor in module.named_buffers():
+            if name.endswith("running_mean"):
+                tensor.normal_(0, 0.2)
+            elif name.endswith("running_var"):
+                tensor.uniform_(0.5, 1.5)
+        for parameter in module.parameters():
+            if bool((parameter == 1).all()):
+                parameter.uniform_(0.5, 1.5)
+            elif bool((parameter == 0).all()):
+                parameter.normal_(0, 0.1)
+
+
+def _tokens(shape: tuple[int, int], vocabulary: int, *names: str) -> dict[str, Any]:
+    """Example inputs of a text model: random tokens of which none is masked."""
+    import torch
+
+    makers = {
+        "input_ids": lambda: torch.randint(0, vocabulary, shape),
+        "attention_mask": lambda: torch.ones(shape, dtype=torch.int64),
+        "token_type_ids": lambda: torch.zeros(shape, dtype=torch.int64),
+    }
+    return {name: makers[name]() for name in names}
+
+
+def _transformer(model: str) -> Any:
+    """A class of models of transformers; random numbers start anew, from a seed of its name."""
+    transformers = _transformers()
+    _seed({"BertModel": "bert", "GPT2LMHeadModel": "gpt2", "LlamaForCausalLM": "llama"}.get(model, model))
+    return getattr(transformers, model)
+
+
+def _seed(architecture: str) -> None:
+    """Equal weights for every export of one architecture."""
+    import torch
+
+    torch.manual_seed(zlib.crc32(architecture.encode()))
+
+
+def _timm() -> Any:
+    """timm, also beside a torchvision whose compiled part does not load: declaring its operators is enough."""
+    import torch
+
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError:
+        library = torch.library.Library("torchvision", "DEF")
+        for operator in ("nms", "qnms"):
+            library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _KEPT.append(library)
+    import timm
+
+    return timm
+
+
+def _transformers() -> Any:
+    """transformers, after timm's workaround: it imports torchvision too."""
+    _timm()
+    import transformers
+
+    return transformers
+
+
+_KEPT: list[Any] = []
+"""torch forgets the declarations of a Library that is garbage collected."""

@@ -1,0 +1,281 @@
+"""Architectures that neither timm nor transformers ships, written out. Imports torch: load it late."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+def conv(
+    inner: int, outer: int, kernel: int = 1, stride: int = 1, *, groups: int = 1, act: nn.Module | None = None
+) -> nn.Sequential:
+    """Convolution, batch norm, activation: the block that all of these are made of."""
+    layers = [nn.Conv2d(inner, outer, kernel, stride, kernel // 2, groups=groups, bias=False), nn.BatchNorm2d(outer)]
+    return nn.Sequential(*layers, *([] if act is None else [act]))
+
+
+class Fire(nn.Module):
+    """SqueezeNet (arXiv 1602.07360): squeeze by 1x1, expand by 1x1 and 3x3 side by side."""
+
+    def __init__(self, inner: int, squeeze: int, expand: int) -> None:
+        super().__init__()
+        self.squeeze = nn.Conv2d(inner, squeeze, 1)
+        self.one = nn.Conv2d(squeeze, expand, 1)
+        self.three = nn.Conv2d(squeeze, expand, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.squeeze(x).relu()
+        return torch.cat([self.one(x).relu(), self.three(x).relu()], 1)
+
+
+def squeezenet(classes: int = 100) -> nn.Module:
+    """SqueezeNet 1.1."""
+    pool = lambda: nn.MaxPool2d(3, 2, ceil_mode=True)  # noqa: E731
+    return nn.Sequential(
+        nn.Conv2d(3, 64, 3, 2), nn.ReLU(), pool(), Fire(64, 16, 64), Fire(128, 16, 64), pool(), Fire(128, 32, 128),
+        Fire(256, 32, 128), pool(), Fire(256, 48, 192), Fire(384, 48, 192), Fire(384, 64, 256), Fire(512, 64, 256),
+        nn.Conv2d(512, classes, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+    )  # fmt: skip
+
+
+class Inception(nn.Module):
+    """GoogLeNet (arXiv 1409.4842) with batch norm: four branches that share an input."""
+
+    def __init__(self, inner: int, one: int, three: tuple[int, int], five: tuple[int, int], pool: int) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList([
+            conv(inner, one, act=nn.ReLU()),
+            nn.Sequential(conv(inner, three[0], act=nn.ReLU()), conv(three[0], three[1], 3, act=nn.ReLU())),
+            nn.Sequential(conv(inner, five[0], act=nn.ReLU()), conv(five[0], five[1], 5, act=nn.ReLU())),
+            nn.Sequential(nn.MaxPool2d(3, 1, 1), conv(inner, pool, act=nn.ReLU())),
+        ])  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([branch(x) for branch in self.branches], 1)
+
+
+def googlenet(classes: int = 100) -> nn.Module:
+    """GoogLeNet's nine blocks."""
+    pool = lambda: nn.MaxPool2d(3, 2, 1)  # noqa: E731
+    return nn.Sequential(
+        conv(3, 64, 7, 2, act=nn.ReLU()), pool(), conv(64, 64, act=nn.ReLU()), conv(64, 192, 3, act=nn.ReLU()), pool(),
+        Inception(192, 64, (96, 128), (16, 32), 32), Inception(256, 128, (128, 192), (32, 96), 64), pool(),
+        Inception(480, 192, (96, 208), (16, 48), 64), Inception(512, 160, (112, 224), (24, 64), 64),
+        Inception(512, 128, (128, 256), (24, 64), 64), Inception(512, 112, (144, 288), (32, 64), 64),
+        Inception(528, 256, (160, 320), (32, 128), 128), pool(),
+        Inception(832, 256, (160, 320), (32, 128), 128), Inception(832, 384, (192, 384), (48, 128), 128),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1024, classes),
+    )  # fmt: skip
+
+
+class Shuffle(nn.Module):
+    """ShuffleNet V2 (arXiv 1807.11164): half of the channels pass, then both halves are interleaved."""
+
+    def __init__(self, inner: int, outer: int, stride: int) -> None:
+        super().__init__()
+        half = outer // 2
+        self.stride = stride
+        first = inner if stride > 1 else half
+        self.main = nn.Sequential(
+            conv(first, half, act=nn.ReLU()), conv(half, half, 3, stride, groups=half), conv(half, half, act=nn.ReLU())
+        )
+        if stride > 1:
+            self.side = nn.Sequential(conv(inner, inner, 3, stride, groups=inner), conv(inner, half, act=nn.ReLU()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.stride > 1:
+            x = torch.cat([self.side(x), self.main(x)], 1)
+        else:
+            passed, changed = x.chunk(2, 1)
+            x = torch.cat([passed, self.main(changed)], 1)
+        n, c, h, w = x.shape
+        return x.reshape(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, c, h, w)
+
+
+def shufflenet(classes: int = 100) -> nn.Module:
+    """ShuffleNet V2 of width 1."""
+    blocks: list[nn.Module] = []
+    inner = 24
+    for outer, repeats in ((116, 4), (232, 8), (464, 4)):
+        blocks += [Shuffle(inner if i == 0 else outer, outer, 2 if i == 0 else 1) for i in range(repeats)]
+        inner = outer
+    return nn.Sequential(
+        conv(3, 24, 3, 2, act=nn.ReLU()), nn.MaxPool2d(3, 2, 1), *blocks, conv(464, 1024, act=nn.ReLU()),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1024, classes),
+    )  # fmt: skip
+
+
+class Residual(nn.Module):
+    """ArcFace's block (arXiv 1801.07698): batch norm first, PReLU in between."""
+
+    def __init__(self, inner: int, outer: int, stride: int) -> None:
+        super().__init__()
+        self.main = nn.Sequential(
+            nn.BatchNorm2d(inner), conv(inner, outer, 3, 1, act=nn.PReLU(outer)), conv(outer, outer, 3, stride)
+        )
+        self.side = conv(inner, outer, 1, stride) if stride > 1 or inner != outer else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.main(x) + self.side(x)
+        return y
+
+
+def arcface(size: int = 512) -> nn.Module:
+    """A face embedding like InsightFace's r18 on 112 x 112."""
+    widths = ((64, 64, 2), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1), (256, 512, 2))
+    return nn.Sequential(
+        conv(3, 64, 3, act=nn.PReLU(64)), *(Residual(*width) for width in widths), nn.BatchNorm2d(512), nn.Flatten(),
+        nn.Linear(512 * 49, size), nn.BatchNorm1d(size),
+    )  # fmt: skip
+
+
+class Bottleneck(nn.Module):
+    """YOLO's residual pair of 3x3 convolutions."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.main = nn.Sequential(conv(width, width, 3, act=nn.SiLU()), conv(width, width, 3, act=nn.SiLU()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = x + self.main(x)
+        return y
+
+
+class C2f(nn.Module):
+    """YOLOv8's block: split, a chain of bottlenecks, everything concatenated."""
+
+    def __init__(self, inner: int, outer: int, repeats: int) -> None:
+        super().__init__()
+        self.first = conv(inner, outer, act=nn.SiLU())
+        self.chain = nn.ModuleList(Bottleneck(outer // 2) for _ in range(repeats))
+        self.last = conv((2 + repeats) * outer // 2, outer, act=nn.SiLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = list(self.first(x).chunk(2, 1))
+        for block in self.chain:
+            parts.append(block(parts[-1]))
+        y: Tensor = self.last(torch.cat(parts, 1))
+        return y
+
+
+class Sppf(nn.Module):
+    """Three max pools in a row, concatenated: fast spatial pyramid pooling."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.last = conv(width, width // 2, act=nn.SiLU()), conv(width * 2, width, act=nn.SiLU())
+        self.pool = nn.MaxPool2d(5, 1, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = [self.first(x)]
+        for _ in range(3):
+            parts.append(self.pool(parts[-1]))
+        y: Tensor = self.last(torch.cat(parts, 1))
+        return y
+
+
+class Yolo(nn.Module):
+    """A detector in the manner of YOLOv5 and v8: Focus, C2f, SPPF, a pyramid by nearest upsampling, two heads."""
+
+    def __init__(self, width: int = 32, outputs: int = 84) -> None:
+        super().__init__()
+        w = width
+        self.focus = conv(12, w, 3, act=nn.SiLU())
+        self.low = nn.Sequential(conv(w, 2 * w, 3, 2, act=nn.SiLU()), C2f(2 * w, 2 * w, 1))
+        self.middle = nn.Sequential(conv(2 * w, 4 * w, 3, 2, act=nn.SiLU()), C2f(4 * w, 4 * w, 2))
+        self.high = nn.Sequential(conv(4 * w, 8 * w, 3, 2, act=nn.SiLU()), C2f(8 * w, 8 * w, 1), Sppf(8 * w))
+        self.up = nn.Upsample(scale_factor=2, mode="nearest")
+        self.merge = C2f(12 * w, 4 * w, 1)
+        self.heads = nn.ModuleList([nn.Conv2d(4 * w, outputs, 1), nn.Conv2d(8 * w, outputs, 1)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.cat([x[..., ::2, ::2], x[..., 1::2, ::2], x[..., ::2, 1::2], x[..., 1::2, 1::2]], 1)
+        middle = self.middle(self.low(self.focus(x)))
+        high = self.high(middle)
+        merged = self.merge(torch.cat([self.up(high), middle], 1))
+        found = [head(y).flatten(2) for head, y in zip(self.heads, (merged, high), strict=True)]
+        boxes, classes = torch.cat(found, 2).split((4, found[0].shape[1] - 4), 1)
+        return torch.cat([boxes, classes.sigmoid()], 1)
+
+
+class ResnetBlock(nn.Module):
+    """The residual block of diffusion UNets: group norm, SiLU, convolution, twice."""
+
+    def __init__(self, inner: int, outer: int) -> None:
+        super().__init__()
+        self.main = nn.Sequential(
+            nn.GroupNorm(8, inner), nn.SiLU(), nn.Conv2d(inner, outer, 3, padding=1),
+            nn.GroupNorm(8, outer), nn.SiLU(), nn.Conv2d(outer, outer, 3, padding=1),
+        )  # fmt: skip
+        self.side = nn.Conv2d(inner, outer, 1) if inner != outer else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.main(x) + self.side(x)
+        return y
+
+
+class Unet(nn.Module):
+    """A small UNet with group norm, without attention."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        w = width
+        self.first = nn.Conv2d(3, w, 3, padding=1)
+        self.down = nn.ModuleList([ResnetBlock(w, w), ResnetBlock(w, 2 * w), ResnetBlock(2 * w, 4 * w)])
+        self.up = nn.ModuleList([ResnetBlock(8 * w, 2 * w), ResnetBlock(4 * w, w), ResnetBlock(2 * w, w)])
+        self.middle = ResnetBlock(4 * w, 4 * w)
+        self.last = nn.Conv2d(w, 3, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        kept: list[Tensor] = []
+        for block in self.down:
+            x = block(x)
+            kept.append(x)
+            x = nn.functional.avg_pool2d(x, 2)
+        x = self.middle(x)
+        for block in self.up:
+            x = nn.functional.interpolate(x, scale_factor=2, mode="nearest")
+            x = block(torch.cat([x, kept.pop()], 1))
+        y: Tensor = self.last(x)
+        return y
+
+
+class Dilated(nn.Module):
+    """HiFi-GAN's residual block (arXiv 2010.05646): 1-D convolutions of growing dilation."""
+
+    def __init__(self, width: int, kernel: int, dilations: Sequence[int]) -> None:
+        super().__init__()
+        layer = lambda d: nn.Conv1d(width, width, kernel, dilation=d, padding=(kernel - 1) * d // 2)  # noqa: E731
+        self.pairs = nn.ModuleList(
+            nn.Sequential(nn.LeakyReLU(0.1), layer(d), nn.LeakyReLU(0.1), layer(1)) for d in dilations
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        for pair in self.pairs:
+            x = x + pair(x)
+        return x
+
+
+class Vocoder(nn.Module):
+    """A generator like HiFi-GAN V2: mel spectrogram to waveform."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.first = nn.Conv1d(80, width, 7, padding=3)
+        self.ups, self.blocks = nn.ModuleList(), nn.ModuleList()
+        for factor in (8, 8, 2):
+            self.ups.append(nn.ConvTranspose1d(width, width // 2, 2 * factor, factor, factor // 2))
+            width //= 2
+            self.blocks.append(nn.ModuleList(Dilated(width, kernel, (1, 3, 5)) for kernel in (3, 7)))
+        self.last = nn.Conv1d(width, 1, 7, padding=3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for up, blocks in zip(self.ups, self.blocks, strict=True):
+            x = up(nn.functional.leaky_relu(x, 0.1))
+            x = torch.stack([block(x) for block in blocks]).mean(0)
+        y: Tensor = self.last(nn.functional.leaky_relu(x, 0.1)).tanh()
+        return y
