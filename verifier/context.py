@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graphopt.verifier.integers import (
+    COMPOSITE,
     FALSE,
     TRUE,
     Atom,
@@ -14,6 +15,7 @@ from graphopt.verifier.integers import (
     Formula,
     Int,
     Size,
+    Substitution,
     conj,
     conjuncts,
     divide,
@@ -29,8 +31,6 @@ from graphopt.verifier.integers import (
     remainder,
     remake,
     solve,
-    substitution,
-    symbols,
     terms_of,
     truth_of,
     without,
@@ -102,10 +102,10 @@ class Context:
 
     def _relevant(self, goal: Formula) -> list[Formula]:
         """The facts that share unknowns with the goal, directly or through other facts."""
-        reached, chosen = set(symbols(goal)), set[Formula]()
-        while found := [f for f in self.facts if f not in chosen and (not symbols(f) or symbols(f) & reached)]:
+        reached, chosen = set(goal.symbols), set[Formula]()
+        while found := [f for f in self.facts if f not in chosen and (not f.symbols or f.symbols & reached)]:
             chosen.update(found)
-            reached.update(s for f in found for s in symbols(f))
+            reached.update(s for f in found for s in f.symbols)
         return list(chosen)
 
     def simplify(self, size: Size) -> Size:
@@ -113,14 +113,17 @@ class Context:
         if isinstance(size, int):
             return size
         if size not in self._simplified:
-            self._simplified[size] = _whole(rebuild(size, self.change))
+            self._simplified[size] = _whole(rebuild(size, self))
         simple: Size = self._simplified[size]
         return simple
 
-    def change(self, atom: Atom) -> Size | None:
+    def touches(self, names: frozenset[Atom]) -> bool:
+        return COMPOSITE in names or not names.isdisjoint(self.equal)
+
+    def replacement(self, atom: Atom) -> Size | None:
         if atom.kind == "symbol":
             return self.equal.get(atom)
-        inner = remake(atom, self.change)
+        inner = remake(atom, self)
         if inner is not None:
             return self.simplify(inner)
         return self._choose(atom) if atom.kind == "choice" else self._divide(atom)
@@ -150,7 +153,7 @@ class Context:
 
     def simplify_formula(self, part: Formula) -> Formula:
         if part not in self._simplified:
-            self._simplified[part] = rebuild_formula(part, self.change)
+            self._simplified[part] = rebuild_formula(part, self)
         simple: Formula = self._simplified[part]
         return simple
 
@@ -192,29 +195,38 @@ def _solved(facts: frozenset[Formula], equal: dict[Atom, Size], effort: Effort, 
     """Facts, with each equation that gives a symbol used up: the symbol is replaced wherever it occurs."""
     while (found := _solvable(facts)) is not None:
         atom, size = found
-        change = substitution({atom: size})
+        change = Substitution({atom: size})
         equal = {a: rebuild(s, change) for a, s in equal.items()} | {atom: size}
         facts = conjuncts(conj(*(rebuild_formula(fact, change) for fact in facts)))
     facts = _chosen(facts)
     return Context(facts, effort, equal, witness=_witness(facts, near))
 
 
-def _chosen(facts: frozenset[Formula]) -> frozenset[Formula]:
-    """Facts without the choices that other facts make plainly."""
+@dataclass(frozen=True)
+class _Chosen:
+    """Replaces the choices that facts make plainly."""
 
-    def change(atom: Atom) -> Size | None:
+    facts: frozenset[Formula]
+
+    def touches(self, names: frozenset[Atom]) -> bool:
+        return COMPOSITE in names
+
+    def replacement(self, atom: Atom) -> Size | None:
         if atom.kind == "choice":
             condition, then, otherwise = atom.args
-            if conjuncts(condition) <= facts:
-                return rebuild(then, change)
-            if conjuncts(negate(condition)) <= facts:
-                return rebuild(otherwise, change)
-        return None if atom.kind == "symbol" else remake(atom, change)
+            if conjuncts(condition) <= self.facts:
+                return rebuild(then, self)
+            if conjuncts(negate(condition)) <= self.facts:
+                return rebuild(otherwise, self)
+        return None if atom.kind == "symbol" else remake(atom, self)
 
+
+def _chosen(facts: frozenset[Formula]) -> frozenset[Formula]:
+    """Facts without the choices that other facts make plainly."""
     if not any(atom.kind == "choice" for fact in facts for atom in _inner_atoms(fact)):
         return facts
     kept = frozenset(fact for fact in facts if not _inner_atoms(fact))
-    return conjuncts(conj(*kept, *(rebuild_formula(fact, change) for fact in facts - kept)))
+    return conjuncts(conj(*kept, *(rebuild_formula(fact, _Chosen(facts)) for fact in facts - kept)))
 
 
 def _inner_atoms(fact: Formula) -> frozenset[Atom]:
@@ -225,7 +237,7 @@ def _inner_atoms(fact: Formula) -> frozenset[Atom]:
 
 def _witness(facts: frozenset[Formula], near: Mapping[Atom, int]) -> Mapping[Atom, int] | None:
     """Numbers for which the facts hold, among a few that often do: sizes of 2 and more, indices of 0."""
-    unknowns = frozenset(s for fact in facts for s in symbols(fact))
+    unknowns = frozenset(s for fact in facts for s in fact.symbols)
     new = sorted(unknowns - near.keys())
     for numbers in ((0,), (2, 3, 5, 4), (1,), (1, 0)) if new else ((0,),):
         guess = {**near, **{atom: numbers[i % len(numbers)] for i, atom in enumerate(new)}}

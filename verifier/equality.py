@@ -24,6 +24,7 @@ from graphopt.verifier.integers import (
     Int,
     Or,
     Size,
+    Substitution,
     conj,
     conjuncts,
     disj,
@@ -38,9 +39,9 @@ from graphopt.verifier.integers import (
     rebuild,
     rebuild_formula,
     solve,
-    substitution,
     symbols,
 )
+from graphopt.verifier.reals import add_up_to_zero, has_cases
 from graphopt.verifier.signs import Signs
 from graphopt.verifier.symbolic import (
     Binders,
@@ -80,8 +81,8 @@ class Equality:
         """Whether the values are equal wherever what is known holds."""
         if left == right:
             return True
-        terms = [*self.settle(left, known), *self.settle(-right, known)]
-        return self._cancel(self._same_facts(terms, known), known)
+        terms = self._same_facts([*self.settle(left, known), *self.settle(-right, known)], known)
+        return self._cancel(terms, known) or (has_cases(terms) and add_up_to_zero(terms, known, self))
 
     def _same_facts(self, terms: list[Term], known: Context) -> list[Term]:
         """The terms with equal truth values in their guards as one object each: the solver compares only names."""
@@ -185,13 +186,13 @@ class Equality:
     # -- factors
 
     def _factors_equal(self, left: Factor, right: Factor, there: Map, known: Context) -> bool:
-        moved = right.rebuild(substitution(there)) if there else right
+        moved = right.rebuild(Substitution(there)) if there else right
         if isinstance(moved, Value):
             alone = _alone(moved)
-            return self.equal(lift(left), moved, known) if alone is None else self._alike(left, alone, known)
-        return self._alike(left, moved, known)
+            return self.equal(lift(left), moved, known) if alone is None else self.alike(left, alone, known)
+        return self.alike(left, moved, known)
 
-    def _alike(self, left: Factor, right: Factor, known: Context) -> bool:
+    def alike(self, left: Factor, right: Factor, known: Context) -> bool:
         if left == right:
             return True
         match left, right:
@@ -228,7 +229,7 @@ class Equality:
         if len(left.shape) != len(right.shape) or not _sizes_equal(left.shape, right.shape, known):
             return False
         index, binders = bind(left.shape, "i")
-        bodies = (w.body.rebuild(substitution(dict(zip(w.index, index, strict=True)))) for w in (left, right))
+        bodies = (w.body.rebuild(Substitution(dict(zip(w.index, index, strict=True)))) for w in (left, right))
         one, other = bodies
         return self.equal(one, other, known.knowing(ranges(binders)))
 
@@ -282,10 +283,10 @@ class Equality:
 
     def _rebuilt(self, term: Term, mapping: Map, inner: Context) -> Value:
         """The product of the factors, with everything that is known used in them."""
-        change = substitution(mapping)
+        change = Substitution(mapping)
         result = number(1)
         for factor in term.factors:
-            moved = lift(factor.rebuild(change)).rebuild(inner.change)
+            moved = lift(factor.rebuild(change)).rebuild(inner)
             result = result * self._deep(moved, inner)
         return result
 
@@ -308,7 +309,7 @@ class Equality:
         if FALSE in inner.facts:
             return
         mapping, binders, guard = _eliminated(_as_term(piece), inner)
-        body = Value(tuple(self.settle(piece.body.rebuild(substitution(mapping)), inner)))
+        body = Value(tuple(self.settle(piece.body.rebuild(Substitution(mapping)), inner)))
         kept = conj(*(part for part in conjuncts(guard) if not known.knowing(ranges(binders)).proves(part)))
         yield Piece(binders, kept, body)
 
@@ -349,11 +350,11 @@ def domain(term: Term, known: Context) -> Context:
 
 
 def at(part: Formula, there: Map) -> Formula:
-    return rebuild_formula(part, substitution(there)) if there else part
+    return rebuild_formula(part, Substitution(there)) if there else part
 
 
 def _then(size: Size, mapping: Map) -> Size:
-    return rebuild(size, substitution(mapping))
+    return rebuild(size, Substitution(mapping))
 
 
 def _alone(value: Value) -> Factor | None:
@@ -482,7 +483,7 @@ def _solution(equations: Iterable[tuple[Size, Size]], unknowns: Binders, given: 
     todo = [difference for a, b in equations if isinstance(difference := b - a, Int)]
     while open_ and (step := _step(todo, open_, known)) is not None:
         atom, size = step
-        change = substitution({atom: size})
+        change = Substitution({atom: size})
         found = {a: rebuild(s, change) for a, s in found.items()} | {atom: size}
         del open_[atom]
         todo = [new for old in todo if isinstance(new := known.simplify(rebuild(old, change)), Int)]
@@ -501,7 +502,7 @@ def _step(todo: Sequence[Int], unknowns: Mapping[Atom, Size], known: Context) ->
     """One unknown, from an equation that gives it."""
     for poly in todo:
         here = [a for a in poly.atoms if a in unknowns]
-        if len(here) == 1 and len(symbols(poly) & unknowns.keys()) == 1:
+        if len(here) == 1 and len(poly.symbols & unknowns.keys()) == 1:
             solution = solve(poly, here[0])
             if solution is not None:
                 return here[0], solution
@@ -564,13 +565,13 @@ def _eliminated(term: Term, inner: Context) -> tuple[Map, Binders, Formula]:
 
 def _counted(term: Term, known: Context) -> Term:
     """A binder on which nothing depends counts: Σ over k < K of a is K·a."""
-    used = frozenset(s for f in term.factors for s in f.symbols())
+    used = frozenset(s for f in term.factors for s in f.symbols)
     spare = [b for b, _ in term.binders if b not in used]
     if not spare:
         return term
     inner = known.knowing(ranges(term.binders))
     guard = conj(*(part for part in conjuncts(term.guard) if part == FALSE or not inner.proves(part)))
-    bound = symbols(guard).union(*(symbols(extent) for _, extent in term.binders))
+    bound = guard.symbols.union(*(symbols(extent) for _, extent in term.binders))
     counts = [(b, extent) for b, extent in term.binders if b in spare and b not in bound]
     counts = [pair for pair in counts if len(integer(pair[1]).terms) == 1 and known.proves(ge(pair[1]))]
     numbers = Value((Term(term.coefficient, term.factors),))
@@ -583,7 +584,7 @@ def _counted(term: Term, known: Context) -> Term:
 def _closed(mapping: dict[Atom, Size]) -> dict[Atom, Size]:
     """The map with what it maps replaced in its own values."""
     for atom, size in list(mapping.items()):
-        change = substitution({atom: size})
+        change = Substitution({atom: size})
         mapping = {a: (s if a == atom else rebuild(s, change)) for a, s in mapping.items()}
     return mapping
 
@@ -613,7 +614,7 @@ def cuts(used: Iterable[Atom], binders: Binders) -> Iterator[Cut]:
 def _radix(term: Term) -> Term | None:
     """The term with one binder taken apart, where a quotient or remainder of it is used."""
     for cut in cuts(composites(Value((term,))), term.binders):
-        value = Value((replace(term, binders=()),)).rebuild(substitution({cut.binder: cut.size}))
+        value = Value((replace(term, binders=()),)).rebuild(Substitution({cut.binder: cut.size}))
         if len(value.terms) == 1:
             return replace(value.terms[0], binders=(*(p for p in term.binders if p[0] != cut.binder), *cut.parts))
     return None

@@ -6,16 +6,28 @@ questions need no solver.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from itertools import count
+from functools import cache, cached_property
+from itertools import chain, count
 from math import gcd
 from typing import Any, Literal, Protocol, TypeAlias
 
 Size: TypeAlias = "int | Int"
 Monomial: TypeAlias = "tuple[Atom, ...]"
-Rebuild: TypeAlias = "Callable[[Atom], Size | None]"
+NOTHING: frozenset[Any] = frozenset()
+
+
+class Change(Protocol):
+    """What atoms are replaced by."""
+
+    def replacement(self, atom: Atom) -> Size | None:
+        """None where the atom stays."""
+        ...
+
+    def touches(self, names: frozenset[Atom]) -> bool:
+        """False only if nothing is replaced in what speaks of these."""
+        ...
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -41,6 +53,8 @@ class Atom:
 
 
 _SERIAL = count()
+COMPOSITE = Atom("symbol", (), -1)
+"""Stands among the names of what has a quotient, a remainder or a choice in it."""
 
 
 @cache
@@ -48,10 +62,22 @@ def _atom(kind: Any, *args: Any) -> Atom:
     return Atom(kind, args, next(_SERIAL))
 
 
+class _Fresh:
+    """Numbers the unknown integers of one instance: instances that ask the same ask it in the same names."""
+
+    numbers = count()
+
+
+def restart() -> None:
+    """Between instances, whose integers never meet: their names may be used again."""
+    _Fresh.numbers = count()
+
+
 def forget() -> None:
-    """Let go of all interned atoms: called between rules, whose integers never meet."""
+    """Let go of all interned atoms: called between rules."""
+    restart()
     _atom.cache_clear()
-    _symbols_of.cache_clear()
+    _names_of.cache_clear()
     definition.cache_clear()
     negate.cache_clear()
 
@@ -63,29 +89,37 @@ def symbol(name: str) -> Int:
 
 def fresh(name: str) -> Int:
     """An unknown integer that differs from all others."""
-    return symbol(f"{name}'{next(_SERIAL)}")
+    return symbol(f"{name}'{next(_Fresh.numbers)}")
 
 
 class Int:
     """A polynomial with integer coefficients that is not a constant: constants are plain `int`s."""
 
-    __slots__ = ("_hash", "terms")
+    __slots__ = ("_hash", "_names", "_symbols", "terms")
 
     def __init__(self, terms: Mapping[Monomial, int]) -> None:
         self.terms = terms
-        self._hash = hash(frozenset(terms.items()))
+        self._hash: int | None = None
+        self._names: frozenset[Atom] | None = None
+        self._symbols: frozenset[Atom] | None = None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Int) and self._hash == other._hash and self.terms == other.terms
+        return self is other or (isinstance(other, Int) and hash(self) == hash(other) and self.terms == other.terms)
 
     def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash(frozenset(self.terms.items()))
         return self._hash
 
     def __add__(self, other: Size) -> Size:
         total = dict(self.terms)
         for monomial, coefficient in terms_of(other):
-            total[monomial] = total.get(monomial, 0) + coefficient
-        return polynomial(total)
+            new = total.get(monomial, 0) + coefficient
+            if new:
+                total[monomial] = new
+            else:
+                del total[monomial]
+        return _normal(total)
 
     def __mul__(self, other: Size) -> Size:
         if isinstance(other, int):
@@ -124,7 +158,21 @@ class Int:
     @property
     def atoms(self) -> frozenset[Atom]:
         """The atoms of its monomials (not those inside other atoms)."""
-        return frozenset(atom for monomial in self.terms for atom in monomial)
+        return frozenset(chain.from_iterable(self.terms))
+
+    @property
+    def names(self) -> frozenset[Atom]:
+        """All symbols, wherever they are, and COMPOSITE if they are not all."""
+        if self._names is None:
+            self._names = NOTHING.union(*map(_names_of, chain.from_iterable(self.terms)))
+        return self._names
+
+    @property
+    def symbols(self) -> frozenset[Atom]:
+        """All symbols, wherever they are."""
+        if self._symbols is None:
+            self._symbols = self.names - {COMPOSITE} if COMPOSITE in self.names else self.names
+        return self._symbols
 
     def __str__(self) -> str:
         shown = ("*".join([*([str(c)] if c != 1 or not m else []), *map(str, m)]) for m, c in self.terms.items())
@@ -134,10 +182,14 @@ class Int:
 
 
 def polynomial(terms: Mapping[Monomial, int]) -> Size:
-    kept = {m: c for m, c in terms.items() if c}
-    if not kept:
+    return _normal({m: c for m, c in terms.items() if c})
+
+
+def _normal(terms: Mapping[Monomial, int]) -> Size:
+    """The polynomial of terms none of which is zero."""
+    if not terms:
         return 0
-    return kept[()] if len(kept) == 1 and () in kept else Int(kept)
+    return terms[()] if len(terms) == 1 and () in terms else Int(terms)
 
 
 def terms_of(size: Size) -> Iterable[tuple[Monomial, int]]:
@@ -221,22 +273,39 @@ class Comparison:
     def __hash__(self) -> int:
         return hash(self.poly) ^ _KINDS[self.kind]
 
+    @property
+    def names(self) -> frozenset[Atom]:
+        return self.poly.names
+
+    @property
+    def symbols(self) -> frozenset[Atom]:
+        return self.poly.symbols
+
     def __str__(self) -> str:
         return f"{self.poly} {'>=' if self.kind == 'ge' else '==' if self.kind == 'eq' else '!='} 0"
 
 
-@dataclass(frozen=True, slots=True)
-class And:
+@dataclass(frozen=True)
+class _Joined:
     parts: frozenset[Formula]
 
+    @cached_property
+    def names(self) -> frozenset[Atom]:
+        return NOTHING.union(*(part.names for part in self.parts))
+
+    @cached_property
+    def symbols(self) -> frozenset[Atom]:
+        return NOTHING.union(*(part.symbols for part in self.parts))
+
+
+@dataclass(frozen=True)
+class And(_Joined):
     def __str__(self) -> str:
         return "(" + " and ".join(sorted(map(str, self.parts))) + ")" if self.parts else "true"
 
 
-@dataclass(frozen=True, slots=True)
-class Or:
-    parts: frozenset[Formula]
-
+@dataclass(frozen=True)
+class Or(_Joined):
     def __str__(self) -> str:
         return "(" + " or ".join(sorted(map(str, self.parts))) + ")" if self.parts else "false"
 
@@ -244,8 +313,11 @@ class Or:
 class Subject(Protocol):
     """A truth value that is no comparison of integers: an element of a boolean tensor, a comparison of reals."""
 
-    def rebuild(self, change: Rebuild) -> Any: ...
+    @property
+    def names(self) -> frozenset[Atom]: ...
+    @property
     def symbols(self) -> frozenset[Atom]: ...
+    def rebuild(self, change: Change) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +326,16 @@ class Fact:
 
     subject: Any  # a Subject, hashable
     holds: bool = True
+
+    @property
+    def names(self) -> frozenset[Atom]:
+        found: frozenset[Atom] = self.subject.names
+        return found
+
+    @property
+    def symbols(self) -> frozenset[Atom]:
+        found: frozenset[Atom] = self.subject.symbols
+        return found
 
     def __str__(self) -> str:
         return str(self.subject) if self.holds else f"not {self.subject}"
@@ -295,6 +377,9 @@ def eq(left: Size, right: Size = 0) -> Formula:
 
 
 def conj(*parts: Formula) -> Formula:
+    parts = tuple(part for part in parts if part != TRUE)
+    if len(parts) < 2:
+        return parts[0] if parts else TRUE
     flat = frozenset(p for part in parts for p in (part.parts if isinstance(part, And) else (part,)))
     flat = _propagated(flat) if any(isinstance(p, Or) for p in flat) else flat
     if FALSE in flat or _contradict(flat):
@@ -364,20 +449,23 @@ def choice(condition: Formula, then: Size, otherwise: Size) -> Size:
 # -- rebuilding ----------------------------------------------------------------------------------------------------
 
 
-def rebuild(size: Size, change: Rebuild) -> Size:
-    """The polynomial with each atom replaced by what `change` gives for it (None: it stays)."""
-    if isinstance(size, int):
+def rebuild(size: Size, change: Change) -> Size:
+    """The polynomial with its atoms replaced."""
+    if isinstance(size, int) or not change.touches(size.names):
         return size
-    changed = {atom: new for atom in size.atoms if (new := change(atom)) is not None}
+    changed = {atom: new for atom in size.atoms if (new := change.replacement(atom)) is not None}
     if not changed:
         return size
-    total: Size = 0
+    total: Size = polynomial({m: c for m, c in size.terms.items() if changed.keys().isdisjoint(m)})
     for monomial, coefficient in size.terms.items():
-        total = product([coefficient, *(changed.get(a, Int({(a,): 1})) for a in monomial)]) + total
+        if not changed.keys().isdisjoint(monomial):
+            total = product([coefficient, *(changed.get(a, Int({(a,): 1})) for a in monomial)]) + total
     return total
 
 
-def rebuild_formula(part: Formula, change: Rebuild) -> Formula:
+def rebuild_formula(part: Formula, change: Change) -> Formula:
+    if not change.touches(part.names):
+        return part
     match part:
         case And(parts):
             return conj(*(rebuild_formula(p, change) for p in parts))
@@ -392,23 +480,25 @@ def rebuild_formula(part: Formula, change: Rebuild) -> Formula:
     return ge(poly) if part.kind == "ge" else eq(poly) if part.kind == "eq" else negate(eq(poly))
 
 
-def substitution(mapping: Mapping[Atom, Size]) -> Rebuild:
+class Substitution:
     """Replaces symbols, also inside quotients, remainders and choices."""
-    memo: dict[Atom, Size | None] = {}
 
-    def change(atom: Atom) -> Size | None:
-        if atom in mapping:
-            return mapping[atom]
+    def __init__(self, mapping: Mapping[Atom, Size]) -> None:
+        self._mapping = mapping
+        self._memo: dict[Atom, Size | None] = {}
+
+    def touches(self, names: frozenset[Atom]) -> bool:
+        return not names.isdisjoint(self._mapping)
+
+    def replacement(self, atom: Atom) -> Size | None:
         if atom.kind == "symbol":
-            return None
-        if atom not in memo:
-            memo[atom] = remake(atom, change)
-        return memo[atom]
-
-    return change
+            return self._mapping.get(atom)
+        if atom not in self._memo:
+            self._memo[atom] = remake(atom, self)
+        return self._memo[atom]
 
 
-def remake(atom: Atom, change: Rebuild) -> Size | None:
+def remake(atom: Atom, change: Change) -> Size | None:
     """A composite atom with its parts rebuilt; None where nothing changes."""
     if atom.kind == "choice":
         condition, then, otherwise = atom.args
@@ -422,25 +512,17 @@ def remake(atom: Atom, change: Rebuild) -> Size | None:
     return quotient(over, by) if atom.kind == "quotient" else remainder(over, by)
 
 
-def symbols(subject: Size | Formula) -> frozenset[Atom]:
-    """All symbols, wherever they are."""
-    if isinstance(subject, int):
-        return frozenset()
-    if isinstance(subject, Int):
-        return frozenset(s for atom in subject.atoms for s in _symbols_of(atom))
-    if isinstance(subject, Comparison):
-        return symbols(subject.poly)
-    if isinstance(subject, Fact):
-        found: frozenset[Atom] = subject.subject.symbols()
-        return found
-    return frozenset(s for part in subject.parts for s in symbols(part))
+def symbols(size: Size) -> frozenset[Atom]:
+    """All symbols of a polynomial, wherever they are."""
+    return NOTHING if isinstance(size, int) else size.symbols
 
 
 @cache
-def _symbols_of(atom: Atom) -> frozenset[Atom]:
+def _names_of(atom: Atom) -> frozenset[Atom]:
     if atom.kind == "symbol":
         return frozenset({atom})
-    return frozenset(s for arg in atom.args for s in symbols(arg))
+    inner = (arg.names for arg in atom.args if not isinstance(arg, int))
+    return NOTHING.union({COMPOSITE}, *inner)
 
 
 def value_of(size: Size, known: Mapping[Any, int]) -> int:

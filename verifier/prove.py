@@ -21,7 +21,7 @@ from graphopt.verifier.context import Context
 from graphopt.verifier.dtypes import Mistyped, Typing
 from graphopt.verifier.equality import Equality, composites, cuts, ranges
 from graphopt.verifier.instances import MAX_RANK, Choices, Instance, Undefined, Unsupported
-from graphopt.verifier.integers import Formula, Int, Size, eq, forget, ge, negate, rebuild, substitution
+from graphopt.verifier.integers import Formula, Int, Size, Substitution, eq, forget, ge, negate, rebuild
 from graphopt.verifier.signs import Signs
 from graphopt.verifier.solver import Effort, OutOfTime, models
 from graphopt.verifier.symbolic import Tensor, Value, bind
@@ -52,12 +52,21 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
     forget()
     start = time.process_time()
     verdict, model, outcome = _verdict(rule, start, timeout)
-    example = counterexample.find(rule) if verdict is Verdict.UNKNOWN and refute else ""
-    verdict = Verdict.REFUTED if example else verdict
+    example = counterexample.find(rule) if verdict is Verdict.UNKNOWN and refute else None
+    verdict = Verdict.REFUTED if example is not None else verdict
     ranks = f"{min(outcome.ranks)}–{max(outcome.ranks)}" if outcome.ranks else ""
     seconds = round(time.process_time() - start, 3)
     return Proof(
-        rule.name, rule.digest, verdict, model, ranks, outcome.cases, seconds, SOLVER, example, outcome.failure
+        rule.name,
+        rule.digest,
+        verdict,
+        model,
+        ranks,
+        outcome.cases,
+        seconds,
+        SOLVER,
+        "" if example is None else str(example),
+        outcome.failure,
     )
 
 
@@ -214,7 +223,7 @@ def elements_agree(left: Tensor, right: Tensor, known: Context, equality: Equali
         cut = next(cuts(composites(settled), binders), None)
         if cut is None:
             return equality.equal(one, other, here) or not here.possible
-        change = substitution({cut.binder: cut.size})
+        change = Substitution({cut.binder: cut.size})
         index = tuple(rebuild(i, change) for i in index)
         binders = (*(pair for pair in binders if pair[0] != cut.binder), *cut.parts)
     return False

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from graphopt.verifier.context import Context
-from graphopt.verifier.integers import Formula, conj, eq, ge, negate, rebuild_formula, substitution
+from graphopt.verifier.integers import Formula, Substitution, conj, eq, ge, negate, rebuild_formula
 from graphopt.verifier.symbolic import Call, Factor, Number, Read, Term, Value, lift
 
 
@@ -89,5 +89,5 @@ def _single(value: Value) -> Factor | None:
 
 def _somewhere(term: Term) -> Formula:
     """Says that a term has something to add up: at 0."""
-    change = substitution({binder: 0 for binder, _ in term.binders})
+    change = Substitution({binder: 0 for binder, _ in term.binders})
     return conj(rebuild_formula(term.guard, change), *(ge(extent, 1) for _, extent in term.binders))

@@ -25,7 +25,6 @@ from graphopt.verifier.integers import (
     conjuncts,
     definition,
     ge,
-    symbols,
 )
 
 
@@ -166,7 +165,7 @@ def _ask(parts: list[Formula], effort: Effort) -> bool:
 def _question(parts: Iterable[Formula]) -> Any:
     """The formulas with their unknowns numbered in the order in which they came to be."""
     parts = list(parts)
-    unknowns = sorted({s for part in parts for s in symbols(part)})
+    unknowns = sorted({s for part in parts for s in part.symbols})
     return frozenset(_numbered(part, {s: i for i, s in enumerate(unknowns)}) for part in parts)
 
 

@@ -9,19 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from math import isinf
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from graphopt.types import DType
 from graphopt.verifier.integers import (
+    COMPOSITE,
     FALSE,
+    NOTHING,
     TRUE,
     Atom,
+    Change,
     Fact,
     Formula,
     Int,
-    Rebuild,
     Size,
+    Substitution,
     conj,
     conjuncts,
     disj,
@@ -32,87 +36,142 @@ from graphopt.verifier.integers import (
     only_symbol,
     rebuild,
     rebuild_formula,
-    substitution,
     symbols,
 )
 
 Index: TypeAlias = "tuple[Size, ...]"
 Binders: TypeAlias = "tuple[tuple[Atom, Size], ...]"
 Factor: TypeAlias = "Read | Number | Call | Fold | Element"
+T = TypeVar("T")
 
 
+def _hashed_once(cls: type[T]) -> type[T]:
+    """Values are keys everywhere: each works out its hash once."""
+    plain = cls.__hash__
+
+    def remembered(self: Any) -> int:
+        known = self.__dict__
+        if "hash" not in known:
+            known["hash"] = plain(self)
+        found: int = known["hash"]
+        return found
+
+    cls.__hash__ = remembered  # type: ignore[assignment]
+    return cls
+
+
+class _Spoken:
+    """What speaks of integers: `names` are all of them (as `Int.names`), `symbols` those that are free in it."""
+
+    @cached_property
+    def names(self) -> frozenset[Atom]:
+        raise NotImplementedError
+
+    @cached_property
+    def symbols(self) -> frozenset[Atom]:
+        return self.names - {COMPOSITE}
+
+
+@_hashed_once
 @dataclass(frozen=True)
-class Read:
+class Read(_Spoken):
     """An element of a tensor that is given."""
 
     tensor: str
     index: Index
 
-    def rebuild(self, change: Rebuild) -> Read:
+    def rebuild(self, change: Change) -> Read:
+        if not change.touches(self.names):
+            return self
         return Read(self.tensor, tuple(rebuild(i, change) for i in self.index))
 
-    def symbols(self) -> frozenset[Atom]:
-        return frozenset(s for i in self.index for s in symbols(i))
+    @cached_property
+    def names(self) -> frozenset[Atom]:
+        return _names(self.index)
 
     def __str__(self) -> str:
         return f"{self.tensor}[{', '.join(map(str, self.index))}]"
 
 
+@_hashed_once
 @dataclass(frozen=True)
-class Number:
+class Number(_Spoken):
     """A size or an index, as a real number."""
 
     of: Int
 
-    def rebuild(self, change: Rebuild) -> Value:
+    def rebuild(self, change: Change) -> Value | Number:
+        if not change.touches(self.names):
+            return self
         return integer(rebuild(self.of, change))
 
-    def symbols(self) -> frozenset[Atom]:
-        return symbols(self.of)
+    @cached_property
+    def names(self) -> frozenset[Atom]:
+        return self.of.names
 
     def __str__(self) -> str:
         return f"real({self.of})"
 
 
+@_hashed_once
 @dataclass(frozen=True)
-class Call:
+class Call(_Spoken):
     """A function of values of which only its name is known: equal for equal arguments."""
 
     function: str
     args: tuple[Value, ...]
     params: tuple[Any, ...] = ()
 
-    def rebuild(self, change: Rebuild) -> Value:
+    def rebuild(self, change: Change) -> Value | Call:
+        if not change.touches(self.names):
+            return self
         return call(self.function, *(arg.rebuild(change) for arg in self.args), params=_params(self.params, change))
 
+    @cached_property
+    def names(self) -> frozenset[Atom]:
+        return _names(_ints(self.params)).union(*(arg.names for arg in self.args))
+
+    @cached_property
     def symbols(self) -> frozenset[Atom]:
-        inner = frozenset(s for p in self.params if isinstance(p, Int) for s in symbols(p))
-        return inner.union(*(arg.symbols() for arg in self.args))
+        inner = frozenset(s for p in _ints(self.params) for s in p.symbols)
+        return inner.union(*(arg.symbols for arg in self.args))
 
     def __str__(self) -> str:
         return f"{self.function}({', '.join(map(str, (*self.args, *self.params)))})"
 
 
+@_hashed_once
 @dataclass(frozen=True)
-class Piece:
+class Piece(_Spoken):
     """What a fold runs over: `body` for all values of the binders for which the guard holds."""
 
     binders: Binders
     guard: Formula
     body: Value
 
+    @cached_property
+    def names(self) -> frozenset[Atom]:
+        return _bound_names(self.binders) | self.guard.names | self.body.names
+
+    @cached_property
+    def symbols(self) -> frozenset[Atom]:
+        return _free(self.binders, self.guard, self.body.symbols)
+
     def __str__(self) -> str:
         return f"{self.body} for {_shown(self.binders)} if {self.guard}"
 
 
+@_hashed_once
 @dataclass(frozen=True)
-class Fold:
+class Fold(_Spoken):
     """The greatest, the least or the product of what its pieces run over."""
 
     monoid: Monoid
     pieces: tuple[Piece, ...]
 
-    def rebuild(self, change: Rebuild) -> Value:
+    def rebuild(self, change: Change) -> Value | Fold:
+        if not change.touches(self.names):
+            return self
         pieces = (
             Piece(
                 tuple((b, rebuild(e, change)) for b, e in piece.binders),
@@ -123,26 +182,39 @@ class Fold:
         )
         return fold(self.monoid, pieces)
 
+    @cached_property
+    def names(self) -> frozenset[Atom]:
+        return NOTHING.union(*(p.names for p in self.pieces))
+
+    @cached_property
     def symbols(self) -> frozenset[Atom]:
-        return frozenset[Atom]().union(
-            *(_free(p.binders, p.guard, p.body.symbols()) for p in self.pieces),
-        )
+        return NOTHING.union(*(p.symbols for p in self.pieces))
 
     def __str__(self) -> str:
         return f"{self.monoid}({'; '.join(map(str, self.pieces))})"
 
 
+@_hashed_once
 @dataclass(frozen=True)
-class Whole:
+class Whole(_Spoken):
     """A tensor as an argument: its shape, and its element at the index that the symbols stand for."""
 
     shape: tuple[Size, ...]
     index: tuple[Atom, ...]
     body: Value
 
+    @cached_property
+    def names(self) -> frozenset[Atom]:
+        return _names(self.shape).union(self.index, self.body.names)
 
+    @cached_property
+    def symbols(self) -> frozenset[Atom]:
+        return (self.body.symbols - frozenset(self.index)).union(*map(symbols, self.shape))
+
+
+@_hashed_once
 @dataclass(frozen=True)
-class Element:
+class Element(_Spoken):
     """An element of what an operator that is not looked into makes of whole tensors."""
 
     operator: str
@@ -150,7 +222,9 @@ class Element:
     operands: tuple[Whole | None, ...]
     index: Index
 
-    def rebuild(self, change: Rebuild) -> Element:
+    def rebuild(self, change: Change) -> Element:
+        if not change.touches(self.names):
+            return self
         operands = tuple(
             w and Whole(tuple(rebuild(s, change) for s in w.shape), w.index, w.body.rebuild(change))
             for w in self.operands
@@ -158,11 +232,14 @@ class Element:
         index = tuple(rebuild(i, change) for i in self.index)
         return Element(self.operator, _params(self.params, change), operands, index)
 
+    @cached_property
+    def names(self) -> frozenset[Atom]:
+        return _names((*self.index, *_ints(self.params))).union(*(w.names for w in self.operands if w))
+
+    @cached_property
     def symbols(self) -> frozenset[Atom]:
         index = frozenset(s for i in (*self.index, *_ints(self.params)) for s in symbols(i))
-        bodies = (w.body.symbols() - frozenset(w.index) for w in self.operands if w)
-        shapes = (symbols(s) for w in self.operands if w for s in w.shape)
-        return index.union(*bodies, *shapes)
+        return index.union(*(w.symbols for w in self.operands if w))
 
     def __str__(self) -> str:
         return f"{self.operator}(…)[{', '.join(map(str, self.index))}]"
@@ -171,8 +248,9 @@ class Element:
 Monoid: TypeAlias = Literal["max", "min", "prod"]
 
 
+@_hashed_once
 @dataclass(frozen=True)
-class Term:
+class Term(_Spoken):
     """coefficient · Σ over the binders, where the guard holds, of the product of the factors."""
 
     coefficient: Fraction
@@ -180,14 +258,23 @@ class Term:
     binders: Binders = ()
     guard: Formula = TRUE
 
+    @cached_property
+    def names(self) -> frozenset[Atom]:
+        return _bound_names(self.binders).union(self.guard.names, *(f.names for f in self.factors))
+
+    @cached_property
+    def symbols(self) -> frozenset[Atom]:
+        return _free(self.binders, self.guard, *(f.symbols for f in self.factors))
+
     def __str__(self) -> str:
         text = "·".join([*([str(self.coefficient)] if self.coefficient != 1 else []), *map(str, self.factors)]) or "1"
         text = text if self.guard == TRUE else f"[{self.guard}]{text}"
         return f"Σ({_shown(self.binders)}) {text}" if self.binders else text
 
 
+@_hashed_once
 @dataclass(frozen=True)
-class Value:
+class Value(_Spoken):
     """A sum of terms: an element of a tensor, or a number."""
 
     terms: tuple[Term, ...]
@@ -216,20 +303,24 @@ class Value:
     __radd__ = __add__
     __rmul__ = __mul__
 
-    def rebuild(self, change: Rebuild) -> Value:
+    def rebuild(self, change: Change) -> Value:
+        if not change.touches(self.names):
+            return self
         total: list[Term] = []
         for term in self.terms:
-            binders = tuple((b, rebuild(extent, change)) for b, extent in term.binders)
-            new = Value((Term(term.coefficient, (), binders, rebuild_formula(term.guard, change)),))
-            for factor in term.factors:
-                new = new * lift(factor.rebuild(change))
-            total += new.terms
+            if change.touches(term.names):
+                total += _rebuilt(term, change)
+            else:
+                total.append(term)
         return _collected(total)
 
+    @cached_property
+    def names(self) -> frozenset[Atom]:
+        return NOTHING.union(*(t.names for t in self.terms))
+
+    @cached_property
     def symbols(self) -> frozenset[Atom]:
-        return frozenset[Atom]().union(
-            *(_free(t.binders, t.guard, *(f.symbols() for f in t.factors)) for t in self.terms)
-        )
+        return NOTHING.union(*(t.symbols for t in self.terms))
 
     @property
     def constant(self) -> Fraction | None:
@@ -257,12 +348,29 @@ def _ints(params: Iterable[Any]) -> Iterable[Int]:
     return (p for p in params if isinstance(p, Int))
 
 
-def _params(params: tuple[Any, ...], change: Rebuild) -> tuple[Any, ...]:
+def _params(params: tuple[Any, ...], change: Change) -> tuple[Any, ...]:
     return tuple(rebuild(p, change) if isinstance(p, Int) else p for p in params)
 
 
+def _rebuilt(term: Term, change: Change) -> tuple[Term, ...]:
+    """A product of factors each of which may become a sum."""
+    binders = tuple((b, rebuild(extent, change)) for b, extent in term.binders)
+    new = Value((Term(term.coefficient, (), binders, rebuild_formula(term.guard, change)),))
+    for factor in term.factors:
+        new = new * lift(factor.rebuild(change))
+    return new.terms
+
+
+def _names(sizes: Iterable[Size]) -> frozenset[Atom]:
+    return NOTHING.union(*(size.names for size in sizes if isinstance(size, Int)))
+
+
+def _bound_names(binders: Binders) -> frozenset[Atom]:
+    return _names(extent for _, extent in binders).union(b for b, _ in binders)
+
+
 def _free(binders: Binders, guard: Formula, *inner: frozenset[Atom]) -> frozenset[Atom]:
-    everything = symbols(guard).union(*inner, *(symbols(extent) for _, extent in binders))
+    everything = guard.symbols.union(*inner, *(symbols(extent) for _, extent in binders))
     return everything - {b for b, _ in binders}
 
 
@@ -302,7 +410,7 @@ def _collected(terms: Iterable[Term]) -> Value:
 
 
 def _times(left: Term, right: Term) -> Term:
-    if {b for b, _ in left.binders} & {b for b, _ in right.binders}:
+    if left.binders and right.binders and {b for b, _ in left.binders} & {b for b, _ in right.binders}:
         right = renamed(right)
     return Term(
         left.coefficient * right.coefficient,
@@ -327,9 +435,9 @@ def _same_kind(rebuilt: Factor | Value) -> Factor:
     return factor
 
 
-def _new_binders(binders: Binders) -> tuple[Rebuild, Binders]:
+def _new_binders(binders: Binders) -> tuple[Change, Binders]:
     new = {b: fresh(str(b.args[0]).partition("'")[0]) for b, _ in binders}
-    change = substitution(new)
+    change = Substitution(new)
     return change, tuple((only_symbol(new[b]), rebuild(extent, change)) for b, extent in binders)
 
 
@@ -450,10 +558,10 @@ def _inverse(value: Value) -> Value:
     bound = {b for b, _ in term.binders}
     result = number(1 / term.coefficient)
     for factor in term.factors:
-        if not factor.symbols() & bound:
+        if not factor.symbols & bound:
             result = result * _inverse_of_factor(factor)
     if term.binders:
-        inner = tuple(f for f in term.factors if f.symbols() & bound)
+        inner = tuple(f for f in term.factors if f.symbols & bound)
         rest = Value((Term(Fraction(1), inner, term.binders, term.guard),))
         result = result * lift(Call("Inverse", (_own_names(rest),)))
     return result
@@ -504,7 +612,7 @@ def cases(*values: Value) -> Iterator[tuple[Formula, tuple[Value, ...]]]:
 def _outer(term: Term) -> Formula:
     """The part of a term's guard that does not depend on its binders."""
     bound = {b for b, _ in term.binders}
-    return conj(*(part for part in conjuncts(term.guard) if not symbols(part) & bound))
+    return conj(*(part for part in conjuncts(term.guard) if not part.symbols & bound))
 
 
 def _under(value: Value, known: Formula) -> Value:
