@@ -9,9 +9,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from math import prod
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -23,6 +22,7 @@ from graphopt.graph import Node
 from graphopt.protos import node_to_proto, tensor_to_proto, type_from_proto, type_to_proto
 from graphopt.rule import Rule
 from graphopt.scalar import FACTS, FUNCTIONS, PROPERTIES, PYTHON, Unknown, has_property
+from graphopt.schemas import Misfit, Operator, Place, Types, described
 from graphopt.tensor import Tensor
 from graphopt.term import SCALAR, App, Lit, Term, Var, applications, holes, is_scalar, walk
 from graphopt.types import DType, TensorType
@@ -61,24 +61,25 @@ class Instance:
         return ", ".join(shown)
 
 
-class _Misfit(Exception):
-    """What was drawn is no instance of the rule: draw again."""
+def instances(
+    rule: Rule, seed: int = 0, count: int = 10, attempts: int = 5_000, *, plain: bool = False
+) -> Iterator[Instance]:
+    """Up to `count` instances, the same for the same seed; fewer where `attempts` draws did not give as many.
 
-
-def instances(rule: Rule, seed: int = 0, count: int = 10, attempts: int = 5_000) -> Iterator[Instance]:
-    """Up to `count` instances, the same for the same seed; fewer where `attempts` draws did not give as many."""
+    `plain` ones have axes of at most three elements, and values that a person can reckon with: whole and half numbers.
+    """
     rng = random.Random(f"{rule.name}/{seed}")
     try:
-        types = _Types(rule.left, {}).obey(rule.conditions)
-    except _Misfit:
+        types = Types(rule.left, {}).obey(rule.conditions)
+    except Misfit:
         return
     for _ in range(attempts):
         if count == 0:
             return
         try:
-            yield _Draft(rule, rng, types.copy(), {}, {}).finished()
+            yield _Draft(rule, rng, types.copy(), {}, {}, plain=plain).finished()
             count -= 1
-        except (_Misfit, Unknown):
+        except (Misfit, Unknown):
             continue
 
 
@@ -90,8 +91,8 @@ def instance(
     for _ in range(attempts):
         try:
             known = {name: DType.of(value.dtype) for name, value in values.items() if isinstance(value, np.ndarray)}
-            return _Draft(rule, rng, _Types(rule.left, known), dict(dims), dict(values)).finished()
-        except (_Misfit, Unknown):
+            return _Draft(rule, rng, Types(rule.left, known), dict(dims), dict(values)).finished()
+        except (Misfit, Unknown):
             continue
     return None
 
@@ -115,7 +116,11 @@ def evaluate(term: Term, rule: Rule, instance: Instance) -> Any:
         case App(op=name, args=(Var() as hole,)) if name in PROPERTIES:
             return has_property(name, _array(rule, instance, hole.name))
     assert term.domain == SCALAR, f"{term} is not scalar"
-    return FUNCTIONS[term.op](PYTHON, *(evaluate(arg, rule, instance) for arg in term.operands))
+    operands = [evaluate(arg, rule, instance) for arg in term.operands]
+    try:
+        return FUNCTIONS[term.op](PYTHON, *operands)
+    except (TypeError, IndexError, AttributeError, ZeroDivisionError, ValueError) as error:
+        raise Misfit(f"{term.op}: {error}") from error
 
 
 def satisfies(rule: Rule, instance: Instance) -> bool:
@@ -130,7 +135,8 @@ def _array(rule: Rule, instance: Instance, name: str) -> Array:
         return value
     hole = rule.holes[name]
     assert hole.default is not None and hole.axes is not None, f"{name} has no value"
-    dtype = next(v.dtype for v in instance.values.values() if isinstance(v, np.ndarray) and v.dtype.kind not in "bi")
+    dtypes = [value.dtype for value in instance.values.values() if isinstance(value, np.ndarray)]
+    dtype = next((dtype for dtype in dtypes if dtype.kind not in "bi"), dtypes[0])
     return np.full(_shape(hole.axes, instance.dims), hole.default, dtype)
 
 
@@ -148,153 +154,6 @@ def _shape(axes: Iterable[str], dims: Sizes) -> Shape:
     return tuple(shape)
 
 
-# -- element types -------------------------------------------------------------------------------------------------
-
-_COMMON = (DType.FLOAT,) * 6 + (DType.INT64,) * 3 + (DType.INT32, DType.DOUBLE, DType.BOOL, DType.UINT8)
-_TYPE_NAMES = {f"tensor({np.dtype(d.numpy).name})": d for d in DType if d not in (DType.UNDEFINED, DType.STRING)}
-_TYPE_NAMES |= {"tensor(float)": DType.FLOAT, "tensor(double)": DType.DOUBLE}
-_ANY = frozenset(DType)
-_FLOATS = frozenset(dtype for dtype in DType if dtype.is_float)
-
-Place: TypeAlias = "tuple[App | str, str | int]"
-
-
-class _Formal(NamedTuple):
-    """An input or output as its schema declares it."""
-
-    name: str
-    variable: str
-    """The type variable, equal for those that share it; one with a number for each of several that differ."""
-    allowed: frozenset[DType]
-
-
-class _Operator(NamedTuple):
-    """What is read off a schema, once: the package's own objects are slow to look at."""
-
-    schema: OpSchema
-    inputs: tuple[_Formal, ...]
-    outputs: tuple[_Formal, ...]
-    attributes: Mapping[str, tuple[OpSchema.AttrType, bool]]
-    """Their types, and whether they are required."""
-
-    def input(self, position: int) -> _Formal:
-        return _numbered(self.inputs, position)
-
-    def output(self, position: int) -> _Formal:
-        return _numbered(self.outputs, position)
-
-
-def _numbered(formals: tuple[_Formal, ...], position: int) -> _Formal:
-    formal = formals[min(position, len(formals) - 1)]
-    return formal._replace(variable=f"{formal.variable}{position}") if formal.variable.endswith("#") else formal
-
-
-def _operator(app: App) -> _Operator:
-    return _read_schema(app.op, app.domain)
-
-
-@cache
-def _read_schema(op: str, domain: str) -> _Operator:
-    schema = ops.schema(op, domain, 1 if domain else ops.OPSET)
-    if schema is None:
-        raise _Misfit(f"no schema for {op}")
-    allowed = {
-        constraint.type_param_str: frozenset(_TYPE_NAMES[n] for n in constraint.allowed_type_strs if n in _TYPE_NAMES)
-        for constraint in schema.type_constraints
-    }
-
-    def read(formal: OpSchema.FormalParameter) -> _Formal:
-        several = formal.option == OpSchema.FormalParameterOption.Variadic and not formal.is_homogeneous
-        fixed = frozenset((_TYPE_NAMES[formal.type_str],)) if formal.type_str in _TYPE_NAMES else frozenset[DType]()
-        types = allowed.get(formal.type_str, fixed)
-        return _Formal(formal.name, f"{formal.type_str}{'#' if several else ''}", types)
-
-    attributes = {name: (spec.type, spec.required) for name, spec in schema.attributes.items()}
-    return _Operator(schema, tuple(map(read, schema.inputs)), tuple(map(read, schema.outputs)), attributes)
-
-
-class _Types:
-    """The element types of a rule's sides: type variables that are unified, then chosen."""
-
-    def __init__(self, sides: Iterable[Term], known: Mapping[str, DType]) -> None:
-        self._parent: dict[Place, Place] = {}
-        self._allowed: dict[Place, frozenset[DType]] = {}
-        for name, dtype in known.items():
-            self.restrict(("hole", name), {dtype})
-        for side in sides:
-            for app in applications(side):
-                self._read(app)
-
-    def copy(self) -> _Types:
-        """The same, to choose from anew."""
-        other = _Types((), {})
-        other._parent, other._allowed = dict(self._parent), dict(self._allowed)
-        return other
-
-    def obey(self, conditions: Iterable[Term]) -> _Types:
-        """Restrict what conditions on single holes restrict, so that fewer draws are in vain."""
-        for condition in conditions:
-            match condition:
-                case App(op="is_float", args=(App(op="dtype", args=(Var(name=name),)),)):
-                    self.restrict(("hole", name), _FLOATS)
-                case App(op="among", args=(App(op="dtype", args=(Var(name=name),)), Lit(value=tuple() as dtypes))):
-                    self.restrict(("hole", name), map(DType, dtypes))
-        return self
-
-    def _read(self, app: App) -> None:
-        operator = _operator(app)
-        for position, arg in enumerate(app.inputs):
-            formal = operator.input(position)
-            place = (app.node, formal.variable)
-            self.restrict(place, formal.allowed)
-            if isinstance(arg, Var) and arg.kind in ("tensor", "const"):
-                self._unify(("hole", arg.name), place)
-            elif isinstance(arg, App) and arg.domain != SCALAR:
-                self._unify((arg.node, arg.output), place)
-            elif (isinstance(arg, Var) and arg.kind == "real") or (isinstance(arg, Lit) and arg.value != _whole(arg)):
-                self.restrict(place, _FLOATS)
-        for position in range(app.outputs):
-            formal = operator.output(position)
-            self.restrict((app.node, formal.variable), formal.allowed)
-            self._unify((app.node, position), (app.node, formal.variable))
-
-    def _root(self, place: Place) -> Place:
-        while place in self._parent:
-            place = self._parent[place]
-        return place
-
-    def _unify(self, one: Place, other: Place) -> None:
-        one, other = self._root(one), self._root(other)
-        if one != other:
-            self._parent[one] = other
-            self.restrict(other, self._allowed.pop(one, None))
-
-    def restrict(self, place: Place, allowed: Iterable[DType] | None) -> None:
-        if allowed is not None:
-            place = self._root(place)
-            self._allowed[place] = self._allowed.get(place, _ANY) & frozenset(allowed)
-
-    def prefer(self, place: Place, dtype: DType) -> None:
-        """Choose this one, if it is possible."""
-        if dtype in self._allowed.get(self._root(place), ()):
-            self.restrict(place, {dtype})
-
-    def of(self, place: Place, rng: random.Random | None = None) -> DType:
-        """The element type of a place; chosen, and from then on fixed, where several are possible."""
-        allowed = self._allowed.get(self._root(place), frozenset((DType.FLOAT,)))
-        common = [dtype for dtype in _COMMON if dtype in allowed] or sorted(allowed)
-        if not common:
-            raise _Misfit("no element type fits")
-        chosen = rng.choice(common) if rng else common[0]
-        self.restrict(place, {chosen})
-        return chosen
-
-
-def _whole(literal: Lit) -> Any:
-    value = literal.value
-    return value if isinstance(value, str | tuple) else int(value) if abs(value) < 1e9 else value
-
-
 # -- drawing -------------------------------------------------------------------------------------------------------
 
 
@@ -302,9 +161,16 @@ class _Draft:
     """One draw. Left sides are visited operands first; whatever an operator leaves open is proposed to fit it."""
 
     def __init__(
-        self, rule: Rule, rng: random.Random, types: _Types, dims: dict[str, Any], values: dict[str, Any]
+        self,
+        rule: Rule,
+        rng: random.Random,
+        types: Types,
+        dims: dict[str, Any],
+        values: dict[str, Any],
+        *,
+        plain: bool = False,
     ) -> None:
-        self.rule, self.rng, self.types, self.dims, self.values = rule, rng, types, dims, values
+        self.rule, self.rng, self.types, self.dims, self.values, self.plain = rule, rng, types, dims, values, plain
         self.rank = rng.choice((0, 1, 1, 2, 2, 2, 3, 4))  # of holes without axes
         self.base: Shape | None = None
         self.shapes: dict[Term, Shape | None] = {}
@@ -322,13 +188,13 @@ class _Draft:
         written = dict(self._written())
         drawn = Instance(self.dims, self.values, written)
         if not satisfies(self.rule, drawn):
-            raise _Misfit("the conditions do not hold")
+            raise Misfit("the conditions do not hold")
         return drawn
 
     # sizes
 
     def size(self) -> int:
-        return self.rng.choice((1, 1, 2, 2, 3, 3, 4, 4, 5, 6))
+        return self.rng.choice((1, 2, 2, 3) if self.plain else (1, 1, 2, 2, 3, 3, 4, 4, 5, 6))
 
     def shape_of(self, hole: Var) -> Shape:
         """The shape of a hole; sizes that are still open are drawn."""
@@ -388,7 +254,7 @@ class _Draft:
 
     def _apply(self, app: App) -> None:
         tensors = {i: self.visit(arg) for i, arg in enumerate(app.inputs) if arg is not None and not is_scalar(arg)}
-        operator = _operator(app)
+        operator = described(app)
         inputs = [tensors.get(i) for i in range(len(app.inputs))]
         context = _Context(app, operator, inputs, {}, self)
         for name, value in sorted(app.attrs, key=lambda attr: _ORDER.get(attr[0], 0)):
@@ -405,7 +271,7 @@ class _Draft:
             self.types.prefer((app.node, 0), DType.FLOAT)
         self._infer(context)
         if app.op in _DEFINED and not _DEFINED[app.op](context):
-            raise _Misfit(f"{app.op} is not defined for these sizes, though its shape can be inferred")
+            raise Misfit(f"{app.op} is not defined for these sizes, though its shape can be inferred")
 
     def _attribute(self, context: _Context, name: str, value: Term) -> Any:
         if isinstance(value, Var):
@@ -423,7 +289,7 @@ class _Draft:
             self.values[hole.name] = self._proposed(context, name, hole)
             if self._fits(hole.name):
                 return
-        raise _Misfit(f"no value for {hole.name} was found")
+        raise Misfit(f"no value for {hole.name} was found")
 
     def _proposed(self, context: _Context, name: str, hole: Var) -> Any:
         """A value that suits the operator; more often than not one that the conditions compare the hole with."""
@@ -442,7 +308,7 @@ class _Draft:
         decidable = (c for c, names in self.conditions if name in names and names <= self.values.keys())
         return all(evaluate(condition, self.rule, known) for condition in decidable)
 
-    def _hints(self, app: App, operator: _Operator, inputs: list[Shape | None]) -> None:
+    def _hints(self, app: App, operator: Operator, inputs: list[Shape | None]) -> None:
         """What values make the operator defined: indices in range, a variance that is not negative."""
         for position, arg in enumerate(app.inputs):
             if not isinstance(arg, Var):
@@ -474,14 +340,14 @@ class _Draft:
                 context.operator.schema, node, types, data, opset_imports=[onnx.OperatorSetIdProto(version=ops.OPSET)]
             )
         except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError) as error:
-            raise _Misfit(str(error)) from error
+            raise Misfit(str(error)) from error
         for position in range(app.outputs):
             type_ = type_from_proto(found[f"o{position}"]) if f"o{position}" in found else None
             known = isinstance(type_, TensorType) and type_.is_static and type_.shape is not None
             output = App(app.op, app.args, app.attrs, app.domain, position, app.outputs)
             self.shapes[output] = tuple(map(int, type_.shape)) if known else None  # type: ignore[arg-type, union-attr]
             if known and min(self.shapes[output] or (1,)) < 0:
-                raise _Misfit("a size is negative")
+                raise Misfit("a size is negative")
 
     # values
 
@@ -495,11 +361,11 @@ class _Draft:
         if hole.name in self.bounds:
             bound = max(self.bounds[hole.name], 1)
             return rng.integers(-bound, bound, shape).astype(dtype.numpy)
-        array = _random_array(rng, shape, dtype)
+        array = _random_array(rng, shape, dtype, plain=self.plain)
         for name in self._properties(hole):
             array = _PROPERTY[name](array)
         if hole.name in self.positive:
-            array = np.abs(array) + np.asarray(0.1, array.dtype)
+            array = np.abs(array) + np.asarray(1.0 if self.plain else 0.1, array.dtype)
         if hole.kind == "const" and shape and self.rng.random() < 0.3:  # a constant that is written shorter
             array = self._uniform(hole, array)
         return np.asarray(array)
@@ -566,10 +432,13 @@ def _is_operand(rule: Rule, hole: Var) -> bool:
     return hole.axes is not None and all(app.op in ops.ELEMENTWISE_BINARY for app in readers)
 
 
-def _random_array(rng: np.random.Generator, shape: Shape, dtype: DType) -> Array:
+def _random_array(rng: np.random.Generator, shape: Shape, dtype: DType, *, plain: bool) -> Array:
     """Floats around zero, zero among them; integers without zero, for they may divide."""
     if dtype is DType.BOOL:
         return rng.integers(0, 2, shape).astype(bool)
+    if dtype.is_float and plain:
+        few: Array = rng.integers(-3, 4, shape) * rng.choice((0.5, 1.0, 1.0))
+        return few.astype(dtype.numpy)
     if dtype.is_float:
         array: Array = np.where(rng.random(shape) < 0.05, 0.0, rng.normal(0, 1.5, shape))
         return array.astype(dtype.numpy)
@@ -595,7 +464,7 @@ class _Context:
     """An operator whose tensor operands are known, for proposing the rest."""
 
     app: App
-    operator: _Operator
+    operator: Operator
     inputs: list[Shape | None]
     attrs: dict[str, Any]
     draft: _Draft
@@ -652,7 +521,8 @@ def _by_kind(context: _Context, kind: str) -> Any:
 
 
 def _axes(context: _Context) -> Shape:
-    chosen = context.rng.sample(range(context.rank), context.rng.randint(min(1, context.rank), context.rank))
+    least = 0 if context.rng.random() < 0.1 else min(1, context.rank)
+    chosen = context.rng.sample(range(context.rank), context.rng.randint(least, context.rank))
     return tuple(axis - context.rank if context.rng.random() < 0.3 else axis for axis in chosen)
 
 
@@ -669,7 +539,7 @@ def _many(low: int, high: int, times: int = 1) -> Callable[[_Context], Shape]:
 def _group(context: _Context) -> int:
     weights = context.inputs[1] if len(context.inputs) > 1 else None
     if not weights or len(weights) < 2 or context.rank < 2:
-        raise _Misfit("no channels")
+        raise Misfit("no channels")
     channels = context.shape[1]
     if context.app.op == "Conv":
         return channels // weights[1] if weights[1] else 1
@@ -765,14 +635,14 @@ def _unsqueezed(context: _Context) -> Shape:
 def _squeezed(context: _Context) -> Shape:
     ones = [axis for axis, size in enumerate(context.shape) if size == 1]
     if not ones:
-        raise _Misfit("nothing to squeeze")
+        raise Misfit("nothing to squeeze")
     return tuple(context.rng.sample(ones, context.rng.randint(1, len(ones))))
 
 
 def _split(context: _Context) -> Shape:
     axis = context.attrs.get("axis", 0)
     if not -context.rank <= axis < context.rank:
-        raise _Misfit("no such axis")
+        raise Misfit("no such axis")
     parts, total = context.app.outputs, context.shape[axis]
     cuts = sorted(context.rng.randint(0, total) for _ in range(parts - 1))
     return tuple(b - a for a, b in zip([0, *cuts], [*cuts, total], strict=True))
@@ -867,7 +737,11 @@ def _bundle(context: _Context) -> dict[str, Any]:
 
 
 def models(rule: Rule, instance: Instance) -> tuple[onnx.ModelProto, onnx.ModelProto]:
-    """The two sides as models with the same inputs and outputs; constants are initializers."""
+    """The two sides as models with the same inputs and outputs; constants are initializers.
+
+    Raises:
+        Misfit, Unknown: an attribute or number of the right side has no value at this instance.
+    """
     left = _Writer(rule, instance, rule.left, as_written=True).model()
     return left, _Writer(rule, instance, rule.right, as_written=False).model()
 
@@ -878,7 +752,7 @@ class _Writer:
     def __init__(self, rule: Rule, instance: Instance, sides: tuple[Term, ...], *, as_written: bool) -> None:
         self.rule, self.instance, self.sides, self.as_written = rule, instance, sides, as_written
         arrays = {name: v for name, v in instance.values.items() if isinstance(v, np.ndarray)}
-        self.types = _Types(sides, {name: DType.of(array.dtype) for name, array in arrays.items()})
+        self.types = Types(sides, {name: DType.of(array.dtype) for name, array in arrays.items()})
         self.graph = onnx.GraphProto(name=f"{rule.name}_{'left' if as_written else 'right'}")
         self.names: dict[Term, str] = {}
 
@@ -923,7 +797,7 @@ class _Writer:
         raise AssertionError(f"{term} stands for no tensor")
 
     def _write(self, app: App) -> None:
-        context = _Context(app, _operator(app), [], {}, None)  # type: ignore[arg-type]  # nothing is proposed here
+        context = _Context(app, described(app), [], {}, None)  # type: ignore[arg-type]  # nothing is proposed here
         attrs: dict[str, Any] = dict(self.instance.values[app.bundle.name]) if app.bundle else {}
         attrs |= {name: evaluate(value, self.rule, self.instance) for name, value in app.attrs}
         if attrs.get("auto_pad", "NOTSET") != "NOTSET":
@@ -975,14 +849,17 @@ def _scalar_array(context: _Context, position: int, value: Any, dtype: DType) ->
     """What a number or list in an input position is as a tensor."""
     try:
         array = np.asarray(value, dtype.numpy)
-    except OverflowError as error:
-        raise _Misfit(str(error)) from error
+    except (OverflowError, ValueError) as error:
+        raise Misfit(str(error)) from error
     formal = context.operator.input(position).name
     return array.reshape(-1) if formal in _LISTS else array
 
 
 def _node(app: App, attrs: Mapping[str, Any], inputs: list[str], outputs: list[str]) -> onnx.NodeProto:
-    typed = {name: _typed(_operator(app).attributes[name][0], value) for name, value in attrs.items()}
+    try:
+        typed = {name: _typed(described(app).attributes[name][0], value) for name, value in attrs.items()}
+    except (KeyError, TypeError, ValueError) as error:
+        raise Misfit(f"{app.op}: {error}") from error
     return node_to_proto(Node(app.op, (), (), (), typed, app.domain), inputs, outputs)
 
 

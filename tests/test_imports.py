@@ -25,7 +25,7 @@ LAYERS = (
     "fold grids",
     "passes",
     "term",
-    "rule",
+    "rule schemas",
     "proof example",
     "onnx_io match",
     "rewrite samples",
@@ -41,7 +41,7 @@ LAYERS = (
 )
 # The two packages that the compiler composes, and all of it that they see.
 RULES = "errors types term rule"
-VERIFIER = "errors types scalar term ops rule proof example"
+VERIFIER = "errors types scalar term ops rule schemas proof example"
 # The only ones that may import those two packages, inside the functions that need them.
 COMPOSERS = "library pipeline cli"
 # A third-party module that not everybody may know.

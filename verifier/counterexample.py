@@ -1,13 +1,18 @@
 """Counterexamples: an instance of a rule as two small models whose outputs differ when ONNX Runtime runs them.
 
-What could not be proved is tried: a difference that is run is the only thing that makes a rule REFUTED.
+What could not be proved is tried: a difference that is run is the only thing that makes a rule REFUTED. Of several the
+smallest is taken, then made smaller and plainer while the two sides still differ.
 """
 
 from __future__ import annotations
 
+import re
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,54 +22,159 @@ from onnx.reference import ReferenceEvaluator
 
 from graphopt.example import Instance, instances, models
 from graphopt.rule import Rule
+from graphopt.scalar import Unknown
+from graphopt.schemas import Misfit
+from graphopt.verifier.shrink import shrink
 
 Array: TypeAlias = NDArray[Any]
-Run: TypeAlias = Callable[[onnx.ModelProto, Mapping[str, Array]], list[Array]]
 TOLERANCE = {2: 2e-2, 4: 1e-3, 8: 1e-6}
 """By bytes of an element, relative to the largest: operands are small and sums short, what is wrong is so by more."""
-TRIES = 300
+PLAIN, ANY = 120, 300
+"""How many instances are tried: small ones of small whole numbers first."""
+FOUND, FURTHER = 3, 20
+"""Of so many counterexamples the smallest is taken; after the first so many more instances are looked at."""
+STEPS = 150
+"""How many smaller instances are tried then."""
+SHOWN = 48
+"""Of a larger array not every element is shown."""
 
 
-def find(rule: Rule, seconds: float = 4.0) -> str:
-    """The smallest of a few counterexamples in words; "" where none was found in time."""
-    start, found = time.process_time(), list[tuple[int, str]]()
-    for tried, instance in enumerate(instances(rule, seed=1, count=TRIES)):
-        if time.process_time() - start > seconds or len(found) == 5 or (found and tried > TRIES // 4):
+KINDS = ("values", "shape", "element type", "refused", "infinite")
+"""What differs: "refused" is a right side that does not run, "infinite" a number that became none. The first are
+preferred: they show best what is wrong."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What differs."""
+
+    kind: str
+    """One of KINDS."""
+    text: str
+    output: int = 0
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """An instance at which the two sides of a rule differ, and what a runtime made of them."""
+
+    rule: Rule
+    instance: Instance
+    gap: Gap
+    left: list[Array]
+    right: list[Array]
+    """Empty where the right side is refused."""
+    runtime: str
+
+    def __str__(self) -> str:
+        """What differs, in one line; then what the holes stand for, and what the two sides give."""
+        by_value = self.gap.kind in ("values", "infinite")
+        lines = [self.gap.text, *_described(self.instance, by_value)]
+        for side, outputs in (("left", self.left), ("right", self.right)):
+            if outputs:
+                lines.append(f"{side:5} gives {_array(outputs[self.gap.output], by_value)}")
+        return "\n".join([*lines, f"as run by {self.runtime}"])
+
+    @property
+    def cost(self) -> tuple[int, int]:
+        """How hard it is to read: what differs, and how many elements it takes to show it."""
+        elements = sum(value.size for value in self.instance.values.values() if isinstance(value, np.ndarray))
+        return KINDS.index(self.gap.kind), elements
+
+    def save(self, folder: Path) -> tuple[Path, Path, Path]:
+        """Write the two models and their inputs: `RULE_left.onnx`, `RULE_right.onnx` and `RULE_inputs.npz`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        left, right, inputs = (folder / f"{self.rule.name}_{end}" for end in ("left.onnx", "right.onnx", "inputs.npz"))
+        for path, model in zip((left, right), models(self.rule, self.instance), strict=True):
+            onnx.save(model, path)
+        np.savez(inputs, allow_pickle=False, **self.instance.feeds(self.rule))
+        return left, right, inputs
+
+
+def find(rule: Rule, seconds: float = 3.0) -> Counterexample | None:
+    """A small counterexample, None where none was found; the same one again unless the time runs out."""
+    deadline = time.process_time() + seconds
+    found = list(islice(_differences(rule, deadline), FOUND))
+    if not found:
+        return None
+    first = min(found, key=lambda example: example.cost)
+
+    def still(instance: Instance) -> Counterexample | None:
+        other = difference(rule, instance) if time.process_time() < deadline else None
+        same = other is not None and (other.gap.kind, other.runtime) == (first.gap.kind, first.runtime)
+        return other if same else None
+
+    return shrink(rule, first.instance, still, STEPS) or first
+
+
+def _differences(rule: Rule, deadline: float) -> Iterator[Counterexample]:
+    """Counterexamples that ONNX Runtime confirms; where it confirms none, those of the reference evaluator."""
+    others: list[Counterexample] = []
+    end = PLAIN + ANY
+    plain = instances(rule, seed=1, count=PLAIN, attempts=2_000, plain=True)
+    for tried, instance in enumerate(chain(plain, instances(rule, seed=1, count=ANY))):
+        if tried > end or time.process_time() > deadline:
             break
-        try:
-            text = difference(rule, instance)
-        except Exception:  # this instance of the right side cannot be written as a model: no number fits its type
-            continue
-        if text:
-            size = sum(v.size for v in instance.values.values() if isinstance(v, np.ndarray))
-            found.append((size, f"{instance}: {text}"))
-    return min(found)[1] if found else ""
+        found = difference(rule, instance)
+        if found is not None:
+            end = min(end, tried + FURTHER)
+            if found.runtime == ONNXRUNTIME:
+                yield found
+            else:
+                others.append(found)
+    yield from others
 
 
-def difference(rule: Rule, instance: Instance) -> str:
-    """How the two sides of a rule differ at an instance, "" where they agree or the left side does not run."""
-    left, right = models(rule, instance)
+# -- one instance ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A runtime does not run a model. It may lack the operator for this element type, which says nothing of a rule."""
+
+    reason: str
+    lacks: bool
+
+
+Outcome: TypeAlias = list[Array] | Refusal
+ONNXRUNTIME, REFERENCE = "ONNX Runtime", "onnx.reference"
+_ORT_PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
+
+
+def difference(rule: Rule, instance: Instance) -> Counterexample | None:
+    """How the two sides of a rule differ at an instance, None where they agree or the left side does not run.
+
+    The reference evaluator judges where ONNX Runtime lacks an operator, and has to refuse a right side as well.
+    """
+    try:
+        left, right = models(rule, instance)
+    except (Misfit, Unknown):  # the right side says nothing at this instance: the rule would not be applied
+        return None
     feeds = instance.feeds(rule)
-    for name, run in (("ONNX Runtime", _onnxruntime), ("onnx.reference", _reference)):
+    refused = ""
+    for name, run in _RUNTIMES.items():
         before = _outcome(run, left, feeds)
-        if isinstance(before, str):
+        after = before if isinstance(before, Refusal) else _outcome(run, right, feeds)
+        if isinstance(before, Refusal):
             continue
-        after = _outcome(run, right, feeds)
-        if isinstance(after, str):
-            if name == "onnx.reference":
-                return f"the right side is not defined ({name}: {after})"
-            continue
-        return next(filter(None, map(_gap, before, after)), "")
-    return ""
+        if not isinstance(after, Refusal):
+            gap = _first_gap(before, after)
+            return Counterexample(rule, instance, gap, before, after, name) if gap else None
+        if name == REFERENCE and not after.lacks:
+            gap = Gap("refused", f"the left side runs, the right side is refused: {refused or after.reason}")
+            return Counterexample(rule, instance, gap, before, [], ONNXRUNTIME if refused else name)
+        refused = "" if after.lacks else after.reason
+    return None
 
 
-def _outcome(run: Run, model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array] | str:
+def _outcome(run: Callable[..., list[Array]], model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Outcome:
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             return run(model, feeds)
     except Exception as error:  # what a runtime raises has no common base
-        return " ".join(str(error).split())[:120]
+        lacks = isinstance(error, NotImplementedError) or type(error).__name__ == "NotImplemented"
+        return Refusal(" ".join(_ORT_PREFIX.sub("", str(error)).split())[:160], lacks)
 
 
 def _onnxruntime(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
@@ -82,21 +192,64 @@ def _reference(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array
     return [np.asarray(array) for array in ReferenceEvaluator(model).run(None, dict(feeds))]
 
 
-def _gap(before: Array, after: Array) -> str:
+_RUNTIMES = {ONNXRUNTIME: _onnxruntime, REFERENCE: _reference}
+
+
+def _first_gap(before: list[Array], after: list[Array]) -> Gap | None:
+    gaps = (_gap(index, *pair) for index, pair in enumerate(zip(before, after, strict=True)))
+    return next(filter(None, gaps), None)
+
+
+def _gap(output: int, before: Array, after: Array) -> Gap | None:
     """How two outputs differ; where the first is infinite or no number, the second may be anything."""
     if before.dtype != after.dtype:
-        return f"element type {before.dtype} becomes {after.dtype}"
+        return Gap("element type", f"element types differ: {before.dtype} became {after.dtype}", output)
     if before.shape != after.shape:
-        return f"shape {list(before.shape)} becomes {list(after.shape)}"
+        return Gap("shape", f"shapes differ: {list(before.shape)} became {list(after.shape)}", output)
     if before.dtype.kind in "OSU":
-        return "" if np.array_equal(before, after) else "texts differ"
+        return None if np.array_equal(before, after) else Gap("values", "texts differ", output)
     one, other = before.astype(np.float64), after.astype(np.float64)
     finite = np.isfinite(one)
     inexact = before.dtype.kind not in "biu"
     allowed = TOLERANCE[before.itemsize] * float(np.abs(one[finite]).max(initial=0.1)) if inexact else 0.0
     with np.errstate(invalid="ignore"):
-        wrong = finite & ~(np.abs(other - one) <= allowed)
-    if not wrong.any():
-        return ""
-    place = tuple(int(i) for i in np.argwhere(wrong)[0])
-    return f"at {list(place)} {one[place]:.6g} becomes {other[place]:.6g}"
+        apart = np.where(finite, np.nan_to_num(np.abs(other - one), nan=np.inf), 0.0)
+    if not (apart > allowed).any():
+        return None
+    place = tuple(int(i) for i in np.unravel_index(np.argmax(apart), apart.shape))
+    largest = f", the largest difference of {int((apart > allowed).sum())}" if (apart > allowed).sum() > 1 else ""
+    where = f" at {list(place)}" if place else ""
+    kind = "values" if np.isfinite(other[place]) else "infinite"
+    return Gap(kind, f"values differ: {_number(before[place])} became {_number(after[place])}{where}{largest}", output)
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def _described(instance: Instance, by_value: bool) -> Iterator[str]:
+    """A line for each hole: arrays with their elements if these matter, attributes with their values."""
+    for name, value in instance.values.items():
+        if isinstance(value, Mapping):
+            yield from (f"{key} = {_plain(item)}" for key, item in value.items())
+        elif isinstance(value, np.ndarray):
+            yield f"{name}: {_array(value, by_value)}"
+        else:
+            yield f"{name} = {'absent' if value is None else _plain(value)}"
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _array(array: Array, by_value: bool) -> str:
+    """`float32[2, 1] = [[1], [-0.5]]`."""
+    head = f"{array.dtype}{list(array.shape)}"
+    return f"{head} = {_nested(array.tolist())}" if by_value and array.size <= SHOWN else head
+
+
+def _nested(value: Any) -> str:
+    return f"[{', '.join(map(_nested, value))}]" if isinstance(value, list) else _number(value)
+
+
+def _number(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)

@@ -1,9 +1,16 @@
-"""No wrong rule is proved: each is refuted by a counterexample that was run, or can never apply."""
+"""No wrong rule is proved: each is refuted by a counterexample that ONNX Runtime confirms, or can never apply."""
 
+from pathlib import Path
+
+import numpy as np
+import onnx
 import pytest
 
+from graphopt.errors import RuleError
+from graphopt.oracle import Runnable, onnxruntime_unoptimized
 from graphopt.proof import Model, Verdict
 from graphopt.rule import Rule, const, fn, integers, op, tensor
+from graphopt.verifier import counterexample
 from graphopt.verifier.prove import prove
 from tests.verifier.broken import BROKEN, VACUOUS
 
@@ -13,7 +20,7 @@ from tests.verifier.broken import BROKEN, VACUOUS
 def test_a_wrong_rule_is_refuted(rule: Rule) -> None:
     proof = prove(rule, timeout=3)
     assert proof.verdict is Verdict.REFUTED, proof
-    assert proof.counterexample
+    assert proof.counterexample.endswith("as run by ONNX Runtime"), proof.counterexample
 
 
 @pytest.mark.parametrize("rule", VACUOUS, ids=lambda rule: rule.name)
@@ -21,13 +28,76 @@ def test_a_rule_that_can_never_apply_is_vacuous(rule: Rule) -> None:
     assert prove(rule).verdict is Verdict.VACUOUS
 
 
+def test_a_rule_whose_sides_are_the_same_is_none() -> None:
+    with pytest.raises(RuleError, match="left and right are the same"):
+        Rule("nothing", x @ a, x @ a)
+
+
 def test_there_are_enough_of_them() -> None:
     names = [rule.name for rule in (*BROKEN, *VACUOUS)]
     assert len(names) == len(set(names)) >= 60
 
 
+# -- what a counterexample looks like ----------------------------------------------------------------------------------
+
 x, a, b = tensor("x", "M K"), const("w", "K N"), const("s", "N")
 any_, p, q = tensor("y"), integers("p"), integers("q")
+broken = {rule.name: rule for rule in BROKEN}
+
+
+def test_a_counterexample_says_what_differs_at_a_glance() -> None:
+    forgotten = Rule("forgotten_bias", x @ a + b, x @ a)
+    assert str(counterexample.find(forgotten)).splitlines() == [
+        "values differ: 1 became 0 at [0, 0]",
+        "x: float32[1, 1] = [[0]]",
+        "w: float32[1, 1] = [[0]]",
+        "s: float32[1] = [1]",
+        "left  gives float32[1, 1] = [[1]]",
+        "right gives float32[1, 1] = [[0]]",
+        "as run by ONNX Runtime",
+    ]
+
+
+def test_where_shapes_differ_only_shapes_are_shown() -> None:
+    assert str(counterexample.find(broken["flatten_any_axis"])).splitlines() == [
+        "shapes differ: [1, 2] became [2, 1]",
+        "x: float32[1, 2, 1]",
+        "left  gives float32[1, 2]",
+        "right gives float32[2, 1]",
+        "as run by ONNX Runtime",
+    ]
+
+
+def test_a_right_side_that_does_not_run_is_refused_by_both_runtimes() -> None:
+    found = counterexample.find(broken["scale_on_wrong_axis"])
+    assert found is not None and found.gap.kind == "refused" and not found.right
+    assert "the right side is refused: " in str(found) and "Incompatible dimensions" in str(found)
+
+
+def test_it_is_the_same_each_time() -> None:
+    rule = broken["conv_scale_without_bias"]
+    assert str(counterexample.find(rule)) == str(counterexample.find(rule))
+
+
+def test_a_right_rule_has_none() -> None:
+    assert counterexample.find(Rule("scale_into_weights", (x @ a) * b, x @ (a * b))) is None
+
+
+def test_the_two_models_are_written_and_differ(tmp_path: Path) -> None:
+    found = counterexample.find(broken["merge_convs_swapped"])
+    assert found is not None
+    *models, inputs = found.save(tmp_path)
+    feeds = dict(np.load(inputs))
+    outputs = []
+    for path in models:
+        onnx.checker.check_model(path)
+        with onnxruntime_unoptimized(Runnable(onnx.load(path))) as session:
+            outputs.append(session.run(feeds)[0])
+    np.testing.assert_array_equal(outputs, [found.left[0], found.right[0]])
+    assert not np.array_equal(*outputs)
+
+
+# -- and right rules are proved ----------------------------------------------------------------------------------------
 
 RIGHT = (
     (Model.REAL, Rule("scale_into_weights", (x @ a) * b, x @ (a * b))),
