@@ -77,9 +77,11 @@ INTO_WINDOWS = tuple(
 )
 
 # After a Relu zeros are no larger than what they stand beside, and each window that a kernel without dilation wider
-# than the padding reads has something to stand beside.
+# than the padding on both sides reads has something to stand beside.
 dilations = integers("dilations")
 rectified = op.Relu(image)
+padding, count = fn.add(own, spatial), fn.length(kernel)
+both_sides = fn.add(fn.part(padding, 0, count), fn.part(padding, count, fn.mul(2, count)))
 
 INTO_MAX_POOL = tuple(
     Rule(
@@ -92,7 +94,7 @@ INTO_MAX_POOL = tuple(
             *only_space,
             explicit,
             fn.eq(dilations, 1),
-            fn.lt(fn.add(own, spatial), fn.join(kernel, kernel)),
+            fn.lt(both_sides, kernel),
         ),
         why="Zeros after a Relu are never the only maximum: the pooling may pad by itself.",
     )

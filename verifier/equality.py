@@ -25,6 +25,7 @@ from graphopt.verifier.integers import (
     Or,
     Size,
     Substitution,
+    choice,
     conj,
     conjuncts,
     disj,
@@ -245,15 +246,23 @@ class Equality:
 
     def _is_covered(self, term: Term, others: Sequence[Term], known: Context) -> bool:
         for other in others:
-            if not domain(term, known).possible:
-                return True
-            for there, _ in self._alignments(term, other, known):
+            for there in self._meetings(term, other, known):
+                if not domain(term, known).possible:
+                    return True
                 reached = at(range_of(other), there)
                 if domain(term, known).proves(reached):
                     return True
                 term = replace(term, guard=conj(term.guard, negate(reached)))
-                break
         return not domain(term, known).possible
+
+    def _meetings(self, term: Term, other: Term, known: Context) -> Iterator[Map]:
+        """Where in the other's range its factors are those of the term: by an alignment, or anywhere if all are."""
+        yield from islice((there for there, _ in self._alignments(term, other, known)), 1)
+        least = _least(other)
+        inner = domain(term, known).knowing(at(range_of(other), least))
+        pairs = zip(term.factors, other.factors, strict=True)
+        if least and all(self._factors_equal(f, g, least, inner) for f, g in pairs):
+            yield least
 
     # -- normal form under what is known
 
@@ -272,6 +281,7 @@ class Equality:
                 term.coefficient * new.coefficient, new.factors, binders + new.binders, conj(guard, new.guard)
             )
             merged = self.signs.cancelled(merged, domain(merged, known), self)
+            merged = self.signs.over_itself(merged, known, self)
             merged = _counted(merged, known)
             split = _radix(merged)
             if split is not None:
@@ -293,7 +303,7 @@ class Equality:
     def _deep(self, value: Value, known: Context) -> Value:
         """A rebuilt factor with what is inside of it settled too."""
         factor = _alone(value)
-        if isinstance(factor, Call) and any(t.binders or t.guard != TRUE for arg in factor.args for t in arg.terms):
+        if isinstance(factor, Call) and (factor.function == "Inverse" or _has_sums(factor)):
             args = [Value(tuple(self.settle(arg, known))) for arg in factor.args]
             value = call(factor.function, *args, params=factor.params)
             factor = _alone(value)
@@ -315,6 +325,24 @@ class Equality:
 
 
 # -- domains -------------------------------------------------------------------------------------------------------
+
+
+def _least(term: Term) -> Map:
+    """The least element of what a term runs over, if its factors do not depend on it.
+
+    Where the guard bounds each binder alone, this element is in the range unless nothing is.
+    """
+    bound = {binder for binder, _ in term.binders}
+    if any(factor.symbols & bound for factor in term.factors):
+        return {}
+    least: dict[Atom, Size] = dict.fromkeys(bound, 0)
+    for part in conjuncts(term.guard):
+        if isinstance(part, Comparison) and part.kind == "ge":
+            for binder in bound & symbols(part):
+                if part.poly.terms.get((binder,)) == 1 and not symbols(part.poly - own(binder)) & bound:
+                    limit = own(binder) - part.poly
+                    least[binder] = choice(ge(limit, least[binder]), limit, least[binder])
+    return least
 
 
 def _with_facts(part: Formula, chosen: Mapping[Value, Value]) -> Formula:
@@ -363,6 +391,10 @@ def _alone(value: Value) -> Factor | None:
     (term,) = value.terms
     plain = term.coefficient == 1 and not term.binders and term.guard == TRUE and len(term.factors) == 1
     return term.factors[0] if plain else None
+
+
+def _has_sums(factor: Call) -> bool:
+    return any(term.binders or term.guard != TRUE for arg in factor.args for term in arg.terms)
 
 
 def _size(term: Term) -> tuple[int, int]:

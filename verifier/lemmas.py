@@ -6,6 +6,7 @@ A lemma rewrites a call to a normal form and answers None where it has nothing t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from math import isqrt
 
@@ -56,19 +57,22 @@ def exp(x: Value) -> Value | None:
 
 
 def log(x: Value) -> Value | None:
-    """log(1) = 0, log(exp(a)·b) = a + log(b), log(1/a) = -log(a): both sides are real for the same arguments."""
+    """log(1) = 0, log(exp(a)·b) = a + log(b), log(1/a) = -log(a): both sides are real for the same arguments.
+
+    A sum has the factors that do not depend on what it runs over; where it is empty both sides are minus infinity.
+    """
     if len(x.terms) != 1:
         return None
     (term,) = x.terms
-    if term.binders:
-        return None
-    total, rest = ZERO, number(term.coefficient)
+    bound = {binder for binder, _ in term.binders}
+    total, kept = ZERO, []
     for factor in term.factors:
         inner = _one(factor.args[0]) if isinstance(factor, Call) and factor.function == "Inverse" else factor
-        if isinstance(inner, Call) and inner.function == "Exp":
+        if isinstance(inner, Call) and inner.function == "Exp" and not inner.symbols & bound:
             total = total + (inner.args[0] if inner is factor else -inner.args[0])
         else:
-            rest = rest * lift(factor)
+            kept.append(factor)
+    rest = Value((replace(term, factors=tuple(kept)),))
     alone = _one(rest)
     if isinstance(alone, Call) and alone.function == "Inverse":
         return total - call("Log", alone.args[0])

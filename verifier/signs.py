@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Protocol
 
 from graphopt.verifier.context import Context
-from graphopt.verifier.integers import Formula, Substitution, conj, eq, ge, negate, rebuild_formula
+from graphopt.verifier.integers import Formula, Substitution, conj, conjuncts, eq, ge, negate, rebuild_formula, symbols
 from graphopt.verifier.symbolic import Call, Factor, Number, Read, Term, Value, lift
 
 
@@ -74,6 +75,22 @@ class Signs:
                 if other_position != position and self._undoes(factor, other, known, equality):
                     kept = (f for i, f in enumerate(term.factors) if i not in (position, other_position))
                     return self.cancelled(replace(term, factors=tuple(kept)), known, equality)
+        return term
+
+    def over_itself(self, term: Term, known: Context, equality: Equal) -> Term:
+        """(Σ a)·(1 / Σ a) is 1 where Σ a is positive, so not where it is empty: `known` is what is known around it."""
+        bound = {binder for binder, _ in term.binders}
+        inverses = (f for f in term.factors if isinstance(f, Call) and f.function == "Inverse")
+        for inverse in inverses if bound else ():
+            if not inverse.symbols & bound:
+                inner = tuple(f for f in term.factors if f.symbols & bound)
+                within = conj(*(part for part in conjuncts(term.guard) if symbols(part) & bound))
+                around = conj(*(conjuncts(term.guard) - conjuncts(within)))
+                summed = Value((Term(Fraction(1), inner, term.binders, within),))
+                here = known.knowing(around)
+                if self.all_positive(summed, here) and equality.equal(inverse.args[0], summed, here):
+                    others = tuple(f for f in term.factors if f is not inverse and f not in inner)
+                    return Term(term.coefficient, others, (), around)
         return term
 
     def _undoes(self, inverse: Call, other: Factor, known: Context, equality: Equal) -> bool:
