@@ -222,7 +222,18 @@ class Equality:
             return False
         if not _params_equal(left.params, right.params, known) or not _sizes_equal(left.index, right.index, known):
             return False
-        return all(self._wholes_equal(a, b, known) for a, b in zip(left.operands, right.operands, strict=True))
+        pairs = zip(left.operands, right.operands, strict=True)
+        if left.operator.startswith("place of"):
+            pairs = ((self._in_order(a, known), self._in_order(b, known)) for a, b in pairs)
+        return all(self._wholes_equal(a, b, known) for a, b in pairs)
+
+    def _in_order(self, row: Whole | None, known: Context) -> Whole | None:
+        """A row of numbers for one whose order is the same."""
+        if row is None:
+            return None
+        (along,) = row.index
+        inner = known.knowing(ranges(((along, row.shape[0]),)))
+        return replace(row, body=self.signs.in_order(row.body, along, inner))
 
     def _wholes_equal(self, left: Whole | None, right: Whole | None, known: Context) -> bool:
         if left is None or right is None:

@@ -8,7 +8,19 @@ from fractions import Fraction
 from typing import Protocol
 
 from graphopt.verifier.context import Context
-from graphopt.verifier.integers import Formula, Substitution, conj, conjuncts, eq, ge, negate, rebuild_formula, symbols
+from graphopt.verifier.integers import (
+    TRUE,
+    Atom,
+    Formula,
+    Substitution,
+    conj,
+    conjuncts,
+    eq,
+    ge,
+    negate,
+    rebuild_formula,
+    symbols,
+)
 from graphopt.verifier.symbolic import Call, Factor, Number, Read, Term, Value, lift
 
 
@@ -76,6 +88,21 @@ class Signs:
                     kept = (f for i, f in enumerate(term.factors) if i not in (position, other_position))
                     return self.cancelled(replace(term, factors=tuple(kept)), known, equality)
         return term
+
+    def in_order(self, value: Value, along: Atom, known: Context) -> Value:
+        """Numbers in the same order along an index: less a shift, divided by a positive factor, exp undone."""
+        terms = tuple(term for term in value.terms if along in term.symbols)
+        if len(terms) != 1 or terms[0].binders or terms[0].guard != TRUE:
+            return Value(terms)
+        (term,) = terms
+        kept = tuple(f for f in term.factors if along in f.symbols)
+        scale = (f for f in term.factors if along not in f.symbols)
+        if term.coefficient < 0 or not all(self.positive(f, known) for f in scale):
+            return value
+        match kept:
+            case (Call("Exp", (x,)),):
+                return self.in_order(x, along, known)
+        return Value((Term(Fraction(1), kept),))
 
     def over_itself(self, term: Term, known: Context, equality: Equal) -> Term:
         """(Σ a)·(1 / Σ a) is 1 where Σ a is positive, so not where it is empty: `known` is what is known around it."""

@@ -282,6 +282,40 @@ REDUCTIONS = (
          op.RMSNormalization(tensor("x", "A B"), const("g", "B"))),
 )  # fmt: skip
 
+peak = op.ReduceMax(tensor("x", "A B"), (1,))
+weights = op.Exp(tensor("x", "A B"))
+three = op.Clip(x + 3.0, 0.0, 6.0)
+
+CASES = (
+    Rule("hard_sigmoid_other_slope", three / 6.0, op.HardSigmoid(x, alpha=0.2, beta=0.5)),
+    Rule("hard_swish_without_bound", x * op.Relu(x + 3.0) / 6.0, op.HardSwish(x)),
+    Rule("leaky_relu_from_min", op.Min(x, x * real("k")), op.LeakyRelu(x, alpha=real("k"))),
+    Rule("steep_leaky_relu_from_max", op.Max(x, x * real("k")), op.LeakyRelu(x, alpha=real("k")),
+         when=fn.le(real("k"), 2.0)),
+    Rule("relu_of_abs_is_relu", op.Relu(op.Abs(x)), op.Relu(x)),
+    Rule("abs_of_min_is_min", op.Abs(op.Min(x, y)), op.Min(op.Abs(x), op.Abs(y))),
+    Rule("sign_times_abs_is_abs", op.Sign(x) * op.Abs(x), op.Abs(x)),
+    Rule("log_softmax_shifted_once", (tensor("x", "A B") - peak) - op.Log(op.ReduceSum(weights, (1,))),
+         op.LogSoftmax(tensor("x", "A B"))),
+    Rule("softmax_by_other_sum", weights / op.ReduceSum(weights, (0,)), op.Softmax(tensor("x", "A B"))),
+    Rule("sum_over_other_sum", op.ReduceSum(weights, (1,)) / op.ReduceSum(op.Exp(peak), (1,)), op.Exp(peak - peak)),
+    Rule("place_of_negated", op.ArgMax(op.Neg(x)), op.ArgMax(x)),
+    Rule("place_in_softmax_along_another_axis", op.ArgMax(op.Softmax(tensor("x", "A B"), axis=0), axis=1),
+         op.ArgMax(tensor("x", "A B"), axis=1)),
+    Rule("place_of_scaled", op.ArgMax(tensor("x", "A") * real("k")), op.ArgMax(tensor("x", "A"))),
+    Rule("greatest_is_least", op.ArgMax(x), op.ArgMin(x)),
+    Rule("gathers_in_other_order",
+         op.Gather(op.Gather(x, const("i", "K"), axis=0), const("j", "K"), axis=0),
+         op.Gather(x, op.Gather(const("j", "K"), const("i", "K"), axis=0), axis=0)),
+    Rule("gather_is_first", op.Gather(tensor("x", "A B"), const("i", ""), axis=0),
+         op.Gather(tensor("x", "A B"), 0, axis=0)),
+    Rule("equals_true_is_not", op.Equal(x, const("t", "")), op.Not(x),
+         when=(fn.is_one(const("t", "")), fn.eq(fn.dtype(x), int(DType.BOOL)))),
+    Rule("pad_into_max_pool_without_relu",
+         op.MaxPool(op.Pad(tensor("x", "N C H"), (1, 1), None, (2,)), kernel_shape=(3,)),
+         op.MaxPool(tensor("x", "N C H"), kernel_shape=(3,), pads=(1, 1))),
+)  # fmt: skip
+
 VACUOUS = (
     Rule("zero_and_one", x * a, x, when=(fn.is_zero(a), fn.is_one(a))),
     Rule("sizes_that_cannot_be", tensor("x", "A") + 0.0, tensor("x", "A"), when=fn.lt(fn.size("A"), 0)),
@@ -289,4 +323,4 @@ VACUOUS = (
     Rule("text_that_is_float", op.Relu(x), op.Identity(x), when=(fn.is_integer(fn.dtype(x)), fn.is_float(fn.dtype(x)))),
 )
 
-BROKEN = (*ELEMENTWISE, *PRODUCTS, *CONVOLUTIONS, *LAYOUT, *REDUCTIONS)
+BROKEN = (*ELEMENTWISE, *PRODUCTS, *CONVOLUTIONS, *LAYOUT, *REDUCTIONS, *CASES)
