@@ -49,6 +49,8 @@ class Context:
     _inner: dict[Formula, Context] = field(default_factory=dict)
     domains: dict[Any, Context] = field(default_factory=dict)
     """Contexts of the terms that were met here, by what they sum over."""
+    agreed: dict[Any, bool] = field(default_factory=dict)
+    """Whether the elements of two tensors agree here."""
     _simplified: dict[Size | Formula, Any] = field(default_factory=dict)
     _possible: bool | None = None
     witness: Mapping[Atom, int] | None = None
@@ -188,7 +190,11 @@ def _units(by: Int) -> Iterator[Size]:
 
 def context(parts: Iterable[Formula], effort: Effort) -> Context:
     """A context in which these formulas are known."""
-    return _solved(frozenset(p for part in parts for p in conjuncts(part)), {}, effort, {})
+    facts = frozenset(p for part in parts for p in conjuncts(part))
+    if facts not in effort.contexts:
+        effort.contexts[facts] = _solved(facts, {}, effort, {})
+    found: Context = effort.contexts[facts]
+    return found
 
 
 def _solved(facts: frozenset[Formula], equal: dict[Atom, Size], effort: Effort, near: Mapping[Atom, int]) -> Context:

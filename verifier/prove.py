@@ -21,10 +21,10 @@ from graphopt.verifier.context import Context
 from graphopt.verifier.dtypes import Mistyped, Typing
 from graphopt.verifier.equality import Equality, composites, cuts, ranges
 from graphopt.verifier.instances import MAX_RANK, Choices, Instance, Undefined, Unsupported
-from graphopt.verifier.integers import Formula, Int, Size, Substitution, eq, forget, ge, negate, rebuild
+from graphopt.verifier.integers import Formula, Int, Size, Substitution, eq, forget, ge, negate, restart
 from graphopt.verifier.signs import Signs
 from graphopt.verifier.solver import Effort, OutOfTime, models
-from graphopt.verifier.symbolic import Tensor, Value, bind
+from graphopt.verifier.symbolic import Binders, Tensor, Value, bind
 
 MANY = 300
 """With more choices of element types than this, all but one are tried on scalars only."""
@@ -81,8 +81,8 @@ def _verdict(rule: Rule, start: float, timeout: float) -> tuple[Verdict, Model |
     if wrong is not None:
         return Verdict.UNKNOWN, None, Outcome(failure=wrong, wrong=True)
     outcome = Outcome()
+    effort = Effort(deadline=lambda: time.process_time() - start > timeout)
     for model in (Model.EXACT, Model.REAL):
-        effort = Effort(deadline=lambda: time.process_time() - start > timeout)
         outcome = _try(rule, model is Model.EXACT, choices, effort)
         if not outcome.failure:
             return (Verdict.PROVED if outcome.reached else Verdict.VACUOUS), model, outcome
@@ -123,6 +123,7 @@ def instances(rule: Rule, exact: bool, typings: Sequence[Typing], effort: Effort
         for typing in chosen:
             choices = Choices()
             for _ in choices.paths():
+                restart()
                 instance = Instance(rule, exact, choices, effort, typing, bound)
                 if effort.deadline():
                     raise OutOfTime
@@ -214,17 +215,24 @@ def _disagreement(instance: Instance, left: Tensor, right: Tensor, known: Contex
 
 
 def elements_agree(left: Tensor, right: Tensor, known: Context, equality: Equality) -> bool:
-    """Every element agrees. An output index that is cut by // or % is taken apart: i = a·B + b."""
+    """Every element agrees; instances often come to the same question, which is then asked once."""
     index, binders = bind([known.simplify(s) for s in left.shape], "i")
+    question = (left.at(index), right.at(index), binders)
+    if question not in known.agreed:
+        known.agreed[question] = _values_agree(*question, known, equality)
+    return known.agreed[question]
+
+
+def _values_agree(left: Value, right: Value, binders: Binders, known: Context, equality: Equality) -> bool:
+    """An output index that is cut by // or % is taken apart: i = a·B + b."""
     for _ in range(12):
         here = known.knowing(ranges(binders))
-        one, other = left.at(index), right.at(index)
-        settled = Value((*equality.settle(one, here), *equality.settle(other, here)))
+        settled = Value((*equality.settle(left, here), *equality.settle(right, here)))
         cut = next(cuts(composites(settled), binders), None)
         if cut is None:
-            return equality.equal(one, other, here) or not here.possible
+            return equality.equal(left, right, here) or not here.possible
         change = Substitution({cut.binder: cut.size})
-        index = tuple(rebuild(i, change) for i in index)
+        left, right = left.rebuild(change), right.rebuild(change)
         binders = (*(pair for pair in binders if pair[0] != cut.binder), *cut.parts)
     return False
 

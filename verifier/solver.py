@@ -130,6 +130,8 @@ class Effort:
     milliseconds: int = 400
     deadline: Callable[[], bool] = lambda: False
     asked: int = 0
+    contexts: dict[Any, Any] = field(default_factory=dict)
+    """What is known of each set of facts: instances that know the same share what follows from it."""
     linear: _Translation = field(default_factory=lambda: _Translation(linear=True))
     exact: _Translation = field(default_factory=lambda: _Translation(linear=False))
 
