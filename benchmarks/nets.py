@@ -8,6 +8,14 @@ import torch
 from torch import Tensor, nn
 
 
+class Net(nn.Sequential):
+    """A chain of layers whose input is called x, as in the nets of timm."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = super().forward(x)
+        return y
+
+
 def conv(
     inner: int, outer: int, kernel: int = 1, stride: int = 1, *, groups: int = 1, act: nn.Module | None = None
 ) -> nn.Sequential:
@@ -33,7 +41,7 @@ class Fire(nn.Module):
 def squeezenet(classes: int = 100) -> nn.Module:
     """SqueezeNet 1.1."""
     pool = lambda: nn.MaxPool2d(3, 2, ceil_mode=True)  # noqa: E731
-    return nn.Sequential(
+    return Net(
         nn.Conv2d(3, 64, 3, 2), nn.ReLU(), pool(), Fire(64, 16, 64), Fire(128, 16, 64), pool(), Fire(128, 32, 128),
         Fire(256, 32, 128), pool(), Fire(256, 48, 192), Fire(384, 48, 192), Fire(384, 64, 256), Fire(512, 64, 256),
         nn.Conv2d(512, classes, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
@@ -59,7 +67,7 @@ class Inception(nn.Module):
 def googlenet(classes: int = 100) -> nn.Module:
     """GoogLeNet's nine blocks."""
     pool = lambda: nn.MaxPool2d(3, 2, 1)  # noqa: E731
-    return nn.Sequential(
+    return Net(
         conv(3, 64, 7, 2, act=nn.ReLU()), pool(), conv(64, 64, act=nn.ReLU()), conv(64, 192, 3, act=nn.ReLU()), pool(),
         Inception(192, 64, (96, 128), (16, 32), 32), Inception(256, 128, (128, 192), (32, 96), 64), pool(),
         Inception(480, 192, (96, 208), (16, 48), 64), Inception(512, 160, (112, 224), (24, 64), 64),
@@ -101,7 +109,7 @@ def shufflenet(classes: int = 100) -> nn.Module:
     for outer, repeats in ((116, 4), (232, 8), (464, 4)):
         blocks += [Shuffle(inner if i == 0 else outer, outer, 2 if i == 0 else 1) for i in range(repeats)]
         inner = outer
-    return nn.Sequential(
+    return Net(
         conv(3, 24, 3, 2, act=nn.ReLU()), nn.MaxPool2d(3, 2, 1), *blocks, conv(464, 1024, act=nn.ReLU()),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1024, classes),
     )  # fmt: skip
@@ -125,7 +133,7 @@ class Residual(nn.Module):
 def arcface(size: int = 512) -> nn.Module:
     """A face embedding like InsightFace's r18 on 112 x 112."""
     widths = ((64, 64, 2), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1), (256, 512, 2))
-    return nn.Sequential(
+    return Net(
         conv(3, 64, 3, act=nn.PReLU(64)), *(Residual(*width) for width in widths), nn.BatchNorm2d(512), nn.Flatten(),
         nn.Linear(512 * 49, size), nn.BatchNorm1d(size),
     )  # fmt: skip

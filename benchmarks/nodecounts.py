@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime as dt
-import importlib
 import importlib.metadata
 import json
 import os
@@ -27,16 +26,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import onnx.inliner
 from rich.progress import track
 
+from benchmarks.tools import TOOLS, count, one_line
 from tests import zoo
 
 RESULTS = Path(__file__).parent / "results"
@@ -52,67 +50,6 @@ TOLERANCE = 1e-4
 """Largest accepted difference, relative to the largest magnitude of the output (at least 1)."""
 
 BINDINGS: tuple[Mapping[str, int], ...] = ({}, {"batch": 3, "sequence": 7, "height": 96})
-
-
-@dataclass(frozen=True, slots=True)
-class Tool:
-    """A column: the package on the index, and its documented default call."""
-
-    package: str
-    call: Callable[[onnx.ModelProto], Any]
-
-
-def _onnxsim(model: onnx.ModelProto) -> Any:
-    import onnxsim
-
-    simplified, valid = onnxsim.simplify(model, certify=False)
-    if not valid:
-        raise ValueError("onnxsim could not validate its result")
-    return simplified
-
-
-def _onnxslim(model: onnx.ModelProto) -> Any:
-    import onnxslim
-
-    return onnxslim.slim(model)
-
-
-def _onnxoptimizer(model: onnx.ModelProto) -> Any:
-    import onnxoptimizer
-
-    return onnxoptimizer.optimize(model, fixed_point=True)
-
-
-def _onnxscript(model: onnx.ModelProto) -> Any:
-    from onnxscript import optimizer, rewriter
-
-    return rewriter.rewrite(optimizer.optimize(model))
-
-
-def _graphopt(model: onnx.ModelProto) -> Any:
-    graphopt: Any = importlib.import_module("graphopt")
-    return graphopt.optimize(model, check=False).model
-
-
-TOOLS: Mapping[str, Tool] = {
-    "onnxsim": Tool("onnxsim", _onnxsim),
-    "OnnxSlim": Tool("onnxslim", _onnxslim),
-    "onnxoptimizer": Tool("onnxoptimizer", _onnxoptimizer),
-    "onnxscript": Tool("onnxscript", _onnxscript),
-    "graphopt": Tool("graphopt", _graphopt),
-}
-
-
-def count(model: onnx.ModelProto) -> int:
-    """The number of nodes, by the rule that the head of this file states."""
-    flat: onnx.ModelProto = onnx.inliner.inline_local_functions(model) if model.functions else model
-    return _count(flat.graph)
-
-
-def _count(graph: onnx.GraphProto) -> int:
-    bodies = (body for node in graph.node for attribute in node.attribute for body in (attribute.g, *attribute.graphs))
-    own = [node for node in graph.node if node.op_type != "Constant"]
-    return len(own) + sum(_count(body) for body in bodies)
 
 
 def outputs(model: onnx.ModelProto, feeds: Iterable[Mapping[str, zoo.Array]]) -> list[dict[str, zoo.Array]]:
@@ -192,12 +129,8 @@ def _work_once(tool: str, data: bytes, target: Path) -> dict[str, Any]:
             return {"error": f"returned {type(result).__name__} instead of a model"}
         target.write_bytes(result.SerializeToString())
     except Exception as error:  # whatever a tool raises is its result
-        return {"error": _one_line(error)}
+        return {"error": one_line(error)}
     return {"seconds": seconds}
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def measure(name: str, tools: Iterable[str]) -> dict[str, Any]:
@@ -248,7 +181,7 @@ def _cell(
         cell["nodes"] = count(model)
         actual = outputs(model, feeds)
     except Exception as error:  # whatever stops the outcome from running is its result
-        return cell | {"wrong": f"does not run: {_one_line(error)}"}
+        return cell | {"wrong": f"does not run: {one_line(error)}"}
     gap = max(difference(left, right) for left, right in zip(expected, actual, strict=True))
     return cell | ({"difference": gap} if gap <= TOLERANCE else {"wrong": f"outputs differ by {gap:.2g}"})
 

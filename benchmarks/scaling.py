@@ -1,0 +1,195 @@
+"""How seconds and memory grow with the graph: synthetic graphs of 100 to 30,000 nodes, each in a process of its own.
+
+``python -m benchmarks scaling`` writes ``benchmarks/results/scaling.json`` and ``scaling.md``. The seconds are of one
+machine; what they tell is the exponent: 1 is linear growth.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from benchmarks.nodecounts import machine
+from benchmarks.report import table
+from benchmarks.tools import peak_memory
+
+WIDTH = 64
+"""Channels: small, for the graph is what is measured."""
+
+
+class _Builder:
+    """A graph, node by node."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.weights: list[onnx.TensorProto] = []
+        self.random = np.random.default_rng(0)
+
+    def node(self, op: str, *inputs: str, **attributes: Any) -> str:
+        output = f"{op}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, inputs, [output], **attributes))
+        return output
+
+    def weight(self, *shape: int) -> str:
+        name = f"w_{len(self.weights)}"
+        array = self.random.normal(0, 0.05, shape).astype(np.float32)
+        self.weights.append(numpy_helper.from_array(array, name))
+        return name
+
+    def ints(self, *values: int) -> str:
+        name = f"i_{len(self.weights)}"
+        self.weights.append(numpy_helper.from_array(np.array(values, np.int64), name))
+        return name
+
+    def number(self, value: float) -> str:
+        name = f"c_{len(self.weights)}"
+        self.weights.append(numpy_helper.from_array(np.array(value, np.float32), name))
+        return name
+
+
+def transformer(nodes: int) -> onnx.ModelProto:
+    """Layers as a plain export writes them: LayerNorm and Gelu written out, heads parted by sizes read off the data."""
+    build = _Builder()
+    x = "x"
+    while len(build.nodes) < nodes:
+        x = build.node("Add", x, _attention(build, _layer_norm(build, x)))
+        x = build.node("Add", x, _feed_forward(build, _layer_norm(build, x)))
+    return _model(build, x, ["batch", "sequence", WIDTH])
+
+
+def _layer_norm(build: _Builder, x: str) -> str:
+    mean = build.node("ReduceMean", x, build.ints(-1))
+    centred = build.node("Sub", x, mean)
+    square = build.node("Pow", centred, build.number(2.0))
+    variance = build.node("ReduceMean", square, build.ints(-1))
+    root = build.node("Sqrt", build.node("Add", variance, build.number(1e-5)))
+    normed = build.node("Mul", build.node("Div", centred, root), build.weight(WIDTH))
+    return build.node("Add", normed, build.weight(WIDTH))
+
+
+def _attention(build: _Builder, x: str) -> str:
+    query, key, value = (_heads(build, x) for _ in range(3))
+    scores = build.node("MatMul", query, build.node("Transpose", key, perm=[0, 1, 3, 2]))
+    scaled = build.node("Div", scores, build.number(4.0))
+    mixed = build.node("MatMul", build.node("Softmax", scaled, axis=-1), value)
+    together = build.node("Transpose", mixed, perm=[0, 2, 1, 3])
+    flat = build.node("Reshape", together, _sizes(build, x, WIDTH))
+    return build.node("Add", build.node("MatMul", flat, build.weight(WIDTH, WIDTH)), build.weight(WIDTH))
+
+
+def _heads(build: _Builder, x: str) -> str:
+    projected = build.node("Add", build.node("MatMul", x, build.weight(WIDTH, WIDTH)), build.weight(WIDTH))
+    return build.node("Transpose", build.node("Reshape", projected, _sizes(build, x, 4, 16)), perm=[0, 2, 1, 3])
+
+
+def _sizes(build: _Builder, x: str, *rest: int) -> str:
+    """Shape, Gather, Unsqueeze, Concat: how tracing exporters write x.view(x.size(0), x.size(1), ...)."""
+    shape = build.node("Shape", x)
+    picked = [build.node("Gather", shape, build.ints(axis), axis=0) for axis in (0, 1)]
+    return build.node("Concat", *picked, build.ints(*rest), axis=0)
+
+
+def _feed_forward(build: _Builder, x: str) -> str:
+    up = build.node("Add", build.node("MatMul", x, build.weight(WIDTH, WIDTH)), build.weight(WIDTH))
+    erf = build.node("Erf", build.node("Div", up, build.number(math.sqrt(2))))
+    gelu = build.node("Mul", build.node("Mul", up, build.node("Add", erf, build.number(1.0))), build.number(0.5))
+    return build.node("Add", build.node("MatMul", gelu, build.weight(WIDTH, WIDTH)), build.weight(WIDTH))
+
+
+def convolutional(nodes: int) -> onnx.ModelProto:
+    """Residual blocks with batch norms that nobody has folded."""
+    build = _Builder()
+    x = "x"
+    while len(build.nodes) < nodes:
+        y = x
+        for _ in range(2):
+            y = build.node("Conv", y, build.weight(WIDTH, WIDTH, 1, 1), kernel_shape=[1, 1])
+            scale, shift, mean = (build.weight(WIDTH) for _ in range(3))
+            variance = build.weight(WIDTH)
+            build.weights[-1].CopyFrom(numpy_helper.from_array(np.ones(WIDTH, np.float32), variance))
+            y = build.node("Relu", build.node("BatchNormalization", y, scale, shift, mean, variance))
+        x = build.node("Add", x, y)
+    return _model(build, x, ["batch", WIDTH, "height", "width"])
+
+
+def _model(build: _Builder, output: str, shape: Sequence[str | int]) -> onnx.ModelProto:
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", output)]
+    graph = helper.make_graph(build.nodes, "scaling", values[:1], values[1:], build.weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+KINDS = {"transformer": transformer, "convolutional": convolutional}
+
+
+def run(sizes: Sequence[int], path: Path) -> Path:
+    """Measure each kind and size, and write both files."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for kind, build in KINDS.items():
+            for size in sizes:
+                model = Path(folder) / f"{kind}-{size}.onnx"
+                onnx.save(build(size), model)
+                done = subprocess.run(
+                    [sys.executable, "-m", "benchmarks.scaling", str(model)], capture_output=True, text=True, check=True
+                )
+                rows.append({"kind": kind, **json.loads(done.stdout)})
+                print(json.dumps(rows[-1]))
+    results = {"machine": machine(), "rows": rows}
+    path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    path.with_suffix(".md").write_text(_markdown(results), encoding="utf-8")
+    return path
+
+
+def work(path: str) -> dict[str, Any]:
+    """The steps on one model, in this process: seconds of each, and the peak memory of all."""
+    start = time.perf_counter()
+    import graphopt
+
+    ticks = {"import": time.perf_counter() - start}
+    start = time.perf_counter()
+    model = onnx.load(path)
+    ticks["load"] = time.perf_counter() - start
+    start = time.perf_counter()
+    result = graphopt.optimize(model, check=False)
+    ticks["simplify"] = time.perf_counter() - start
+    start = time.perf_counter()
+    result.save(path + ".out")
+    ticks["save"] = time.perf_counter() - start
+    seconds = {name: round(value, 4) for name, value in ticks.items()}
+    nodes = {"nodes": len(model.graph.node), "left": len(result.model.graph.node)}
+    return nodes | {"seconds": seconds, "memory_mb": peak_memory()}
+
+
+def exponent(rows: Sequence[dict[str, Any]], step: str) -> float:
+    """The power of the number of nodes with which a step's seconds grow, from 1,000 nodes on: 1 is linear."""
+    large = [row for row in rows if row["nodes"] >= 1000]
+    logs = np.log([[row["nodes"], max(row["seconds"][step], 1e-6)] for row in large])
+    return float(np.polyfit(logs[:, 0], logs[:, 1], 1)[0]) if len(large) > 1 else float("nan")
+
+
+def _markdown(results: dict[str, Any]) -> str:
+    lines = ["# Scaling", "", "Made by `python -m benchmarks scaling`; `benchmarks/scaling.py` says how.", "",
+             f"Machine: {results['machine']}. Seconds of one process each; peak memory in MB."]  # fmt: skip
+    for kind in KINDS:
+        rows = [row for row in results["rows"] if row["kind"] == kind]
+        steps = list(rows[0]["seconds"])
+        cells = [[str(row["nodes"]), str(row["left"]), *(f"{row['seconds'][s]:.3f}" for s in steps),
+                  str(row["memory_mb"])] for row in rows]  # fmt: skip
+        cells.append(["exponent", "", *(f"{exponent(rows, step):.2f}" for step in steps), ""])
+        lines += ["", f"## {kind}", "", *table(["nodes", "left", *steps, "MB"], cells)]
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    print(json.dumps(work(sys.argv[1])))
