@@ -20,6 +20,7 @@ from graphopt.verifier.integers import (
     conjuncts,
     divide,
     divided,
+    eq,
     ge,
     inside,
     literals,
@@ -52,6 +53,7 @@ class Context:
     agreed: dict[Any, bool] = field(default_factory=dict)
     """Whether the elements of two tensors agree here."""
     _simplified: dict[Size | Formula, Any] = field(default_factory=dict)
+    _connected: list[tuple[frozenset[Atom], list[Formula]]] | None = None
     _possible: bool | None = None
     witness: Mapping[Atom, int] | None = None
     """Numbers for which all facts hold, where some were found without effort."""
@@ -89,8 +91,23 @@ class Context:
             return all(map(self.proves, parts))
         if self.witness is not None and _fails(parts, self.witness):
             return False
+        if self._congruent(parts[0]):
+            return True
         denied = negate(conj(*parts))
-        return refuted([*self._relevant(denied), denied], self.effort)
+        relevant = self._relevant(denied)
+        near = [fact for fact in relevant if fact.symbols <= denied.symbols]
+        if len(near) < len(relevant) and refuted([*near, denied], self.effort):
+            return True  # few facts make a question that other instances ask too
+        return refuted([*relevant, denied], self.effort)
+
+    def _congruent(self, goal: Formula) -> bool:
+        """Whether the goal equates two quotients (or remainders) of equal numbers by equal divisors."""
+        if not isinstance(goal, Comparison) or goal.kind != "eq" or sorted(goal.poly.terms.values()) != [-1, 1]:
+            return False
+        one, other = goal.poly.terms
+        if not len(one) == len(other) == 1 or one[0].kind != other[0].kind or one[0].kind in ("symbol", "choice"):
+            return False
+        return all(self.proves(eq(a, b)) for a, b in zip(one[0].args, other[0].args, strict=True))
 
     def plain(self, goal: Formula) -> bool:
         """Whether a formula is a fact, or one of sums and products of what is known not to be negative."""
@@ -104,11 +121,10 @@ class Context:
 
     def _relevant(self, goal: Formula) -> list[Formula]:
         """The facts that share unknowns with the goal, directly or through other facts."""
-        reached, chosen = set(goal.symbols), set[Formula]()
-        while found := [f for f in self.facts if f not in chosen and (not f.symbols or f.symbols & reached)]:
-            chosen.update(found)
-            reached.update(s for f in found for s in f.symbols)
-        return list(chosen)
+        if self._connected is None:
+            self._connected = _connected(self.facts)
+        reached = goal.symbols
+        return [f for names, facts in self._connected if not names or not names.isdisjoint(reached) for f in facts]
 
     def simplify(self, size: Size) -> Size:
         """The same number, in the form in which equal numbers are most often equal objects."""
@@ -158,6 +174,17 @@ class Context:
             self._simplified[part] = rebuild_formula(part, self)
         simple: Formula = self._simplified[part]
         return simple
+
+
+def _connected(facts: Iterable[Formula]) -> list[tuple[frozenset[Atom], list[Formula]]]:
+    """Facts in groups that share no unknowns, with the unknowns of each."""
+    groups: list[tuple[frozenset[Atom], list[Formula]]] = []
+    for fact in facts:
+        apart = [group for group in groups if group[0].isdisjoint(fact.symbols)]
+        touched = [group for group in groups if not group[0].isdisjoint(fact.symbols)]
+        names = fact.symbols.union(*(names for names, _ in touched))
+        groups = [*apart, (names, [fact, *(f for _, inner in touched for f in inner)])]
+    return groups
 
 
 def _whole(size: Size) -> Size:

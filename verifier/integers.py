@@ -6,16 +6,18 @@ questions need no solver.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain, count
 from math import gcd
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
 Size: TypeAlias = "int | Int"
 Monomial: TypeAlias = "tuple[Atom, ...]"
 NOTHING: frozenset[Any] = frozenset()
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Change(Protocol):
@@ -52,12 +54,22 @@ class Atom:
         return f"if({', '.join(map(str, self.args))})"
 
 
+_MEMORIES: list[Any] = []
+
+
+def until_forgotten(function: Callable[P, R]) -> Callable[P, R]:
+    """Works each answer out once for a rule."""
+    _MEMORIES.append(cache(function))
+    remembering: Callable[P, R] = _MEMORIES[-1]
+    return remembering
+
+
 _SERIAL = count()
 COMPOSITE = Atom("symbol", (), -1)
 """Stands among the names of what has a quotient, a remainder or a choice in it."""
 
 
-@cache
+@until_forgotten
 def _atom(kind: Any, *args: Any) -> Atom:
     return Atom(kind, args, next(_SERIAL))
 
@@ -74,12 +86,10 @@ def restart() -> None:
 
 
 def forget() -> None:
-    """Let go of all interned atoms: called between rules."""
+    """Let go of all interned atoms and of what is known of them: called between rules."""
     restart()
-    _atom.cache_clear()
-    _names_of.cache_clear()
-    definition.cache_clear()
-    negate.cache_clear()
+    for memory in _MEMORIES:
+        memory.cache_clear()
 
 
 def symbol(name: str) -> Int:
@@ -407,7 +417,7 @@ def disj(*parts: Formula) -> Formula:
     return next(iter(flat)) if len(flat) == 1 else Or(flat)
 
 
-@cache
+@until_forgotten
 def negate(part: Formula) -> Formula:
     match part:
         case And(parts):
@@ -512,12 +522,12 @@ def remake(atom: Atom, change: Change) -> Size | None:
     return quotient(over, by) if atom.kind == "quotient" else remainder(over, by)
 
 
-def symbols(size: Size) -> frozenset[Atom]:
-    """All symbols of a polynomial, wherever they are."""
-    return NOTHING if isinstance(size, int) else size.symbols
+def symbols(subject: Size | Formula) -> frozenset[Atom]:
+    """All symbols, wherever they are."""
+    return NOTHING if isinstance(subject, int) else subject.symbols
 
 
-@cache
+@until_forgotten
 def _names_of(atom: Atom) -> frozenset[Atom]:
     if atom.kind == "symbol":
         return frozenset({atom})
@@ -575,7 +585,7 @@ def solve(poly: Int, atom: Atom) -> Size | None:
     return None if atom in symbols(rest) else rest * -coefficient
 
 
-@cache
+@until_forgotten
 def definition(atom: Atom) -> tuple[Formula, ...]:
     """What makes an atom the quotient or the remainder of its parts; nothing for a divisor of zero."""
     over, by = atom.args

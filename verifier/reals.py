@@ -25,7 +25,8 @@ _BY_CASES = frozenset({"Abs", "Sign"})
 class Alike(Protocol):
     """Proves that two factors are the same number."""
 
-    signs: Signs
+    @property
+    def signs(self) -> Signs: ...
 
     def alike(self, left: Factor, right: Factor, known: Context) -> bool: ...
 

@@ -25,6 +25,7 @@ from graphopt.verifier.integers import (
     conjuncts,
     definition,
     ge,
+    until_forgotten,
 )
 
 
@@ -166,9 +167,16 @@ def _ask(parts: list[Formula], effort: Effort) -> bool:
 
 def _question(parts: Iterable[Formula]) -> Any:
     """The formulas with their unknowns numbered in the order in which they came to be."""
-    parts = list(parts)
-    unknowns = sorted({s for part in parts for s in part.symbols})
-    return frozenset(_numbered(part, {s: i for i, s in enumerate(unknowns)}) for part in parts)
+    forms = [_form(part) for part in parts]
+    numbers = {s: i for i, s in enumerate(sorted({s for _, unknowns in forms for s in unknowns}))}
+    return frozenset((form, tuple(numbers[s] for s in unknowns)) for form, unknowns in forms)
+
+
+@until_forgotten
+def _form(part: Formula) -> tuple[Any, tuple[Atom, ...]]:
+    """A formula whatever its unknowns are called, and the unknowns in order."""
+    unknowns = tuple(sorted(part.symbols))
+    return _numbered(part, {s: i for i, s in enumerate(unknowns)}), unknowns
 
 
 def _numbered(part: Any, numbers: Mapping[Atom, int]) -> Any:

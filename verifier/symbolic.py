@@ -56,7 +56,7 @@ def _hashed_once(cls: type[T]) -> type[T]:
         found: int = known["hash"]
         return found
 
-    cls.__hash__ = remembered  # type: ignore[assignment]
+    cls.__hash__ = remembered  # type: ignore[method-assign]
     return cls
 
 
