@@ -14,8 +14,8 @@ import tempfile
 import threading
 import traceback
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
@@ -24,17 +24,19 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from graphopt.errors import DifferenceError, GraphoptError, ModelError, OutputError, UsageError
+from graphopt.errors import DifferenceError, GraphoptError, ModelError, OutputError, ProofError, UsageError
+from graphopt.files import write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bar
 
+    from graphopt.proof import Proof
     from graphopt.rule import Rule
 
 # -- arguments and errors ----------------------------------------------------------------------------------------------
 
-COMMANDS = ("optimize", "compare", "inspect", "rules", "demo")
+COMMANDS = ("optimize", "compare", "inspect", "verify", "rules", "demo")
 _WORD = re.compile(r"[a-z][a-z0-9_]*(,[a-z][a-z0-9_]*)*,?")
 _SHAPE = re.compile(r"(.+:)?[\w?-]*\d+[\w?-]*(,[\w?-]+)*")
 LISTS = {
@@ -118,6 +120,8 @@ def _failed(error: BaseException) -> int:
 
 def _described(error: BaseException) -> tuple[str, int]:
     match error:
+        case ProofError():
+            return f"error: {error}", error.exit_code  # a counterexample takes several lines
         case GraphoptError():
             return f"error: {_one_line(error)}", error.exit_code
         case KeyboardInterrupt() | typer.Abort():
@@ -150,9 +154,16 @@ def _console() -> Console:
     return Console(highlight=False, markup=False, soft_wrap=False)
 
 
+class _Line(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return f"graphopt: {'warning: ' * (record.levelno == logging.WARNING)}{super().format(record)}"
+
+
 def _logging(verbose: bool, debug: bool) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Line())
     level = logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING
-    logging.basicConfig(format="graphopt: %(message)s", level=level, stream=sys.stderr, force=True)
+    logging.basicConfig(level=level, handlers=[handler], force=True)
 
 
 def _names(values: Sequence[str] | None) -> list[str]:
@@ -240,20 +251,12 @@ def _check_writable(path: Path) -> None:
         raise OutputError(f"{path} cannot be written: {folder} is read-only")
 
 
-def _write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all; a device or pipe takes the text as it comes."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
     try:
-        if path.exists() and not path.is_file():
-            path.write_text(text, encoding="utf-8")
-            return
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
+        yield
     except OSError as error:
         raise OutputError(f"{path} cannot be written: {error.strerror or error}") from error
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
 
 
 # -- progress ----------------------------------------------------------------------------------------------------------
@@ -366,6 +369,12 @@ def optimize(
     skip: Annotated[list[str] | None, typer.Option(metavar="RULE...", help="Leave out these rules or passes.")] = None,
     only: Annotated[list[str] | None, typer.Option(metavar="RULE...", help="Use nothing but these.")] = None,
     rules: Rules = None,
+    unverified: Annotated[
+        bool, typer.Option("--unverified", metavar="", help="Apply rules that are not proved, too; the report says so.")
+    ] = False,
+    exact: Annotated[
+        bool, typer.Option("--exact", metavar="", help="Change no bit of the outputs; fewer rules can be used.")
+    ] = False,
     input_shape: Annotated[
         list[str] | None,
         typer.Option(
@@ -405,6 +414,8 @@ def optimize(
         "skip": _names(skip),
         "only": _names(only) if only else None,
         "rules": rules or (),
+        "unverified": unverified,
+        "exact": exact,
         "check": check,
         "input_shapes": _shapes([*(input_shape or ()), *(overwrite_input_shape or ())], model) or None,
         "dims": _dims(dim) or None,
@@ -441,7 +452,8 @@ def _optimize(
         result.save(target, external=external)
     report = result.report.saved(target)
     if report_path is not None:
-        _write_text(report_path, report.to_json() + "\n")
+        with _writing(report_path):
+            write_text(report_path, report.to_json() + "\n")
     if as_json:
         sys.stdout.write(report.to_json() + "\n")
     elif not quiet:
@@ -501,6 +513,69 @@ def inspect(model: Model, as_json: AsJson = False, debug: Debug = False) -> None
         found.print(_console())
 
 
+@app.command(short_help="Prove rules for all tensor sizes; exit code 3 if one is not proved.")
+def verify(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RULE|FILE]...", help="Names of rules; .py or .jsonl files.", show_default=False),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", metavar="", help="All installed rules.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh/--cached", metavar="", help="Prove again, or look up what was proved before.")
+    ] = True,
+    write: Annotated[
+        bool,
+        typer.Option("--write", metavar="", help="With --all: write the ledger of the built-in rules, and their list."),
+    ] = False,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Processor time for one rule.", min=0.1)] = 5.0,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    debug: Debug = False,
+) -> None:
+    """Prove rules for all tensor sizes, on all processors; exit code 3 if one is not proved.
+
+    What a rule must fulfil is shown with Z3; where that fails, small models are run in search of a counterexample.
+    """
+    _logging(verbose, debug)
+    if write and not everything:
+        raise UsageError("--write writes the whole ledger: use it with --all")
+    from graphopt.proving import prove_all
+    from graphopt.report import print_proofs
+
+    rules = _wanted(what or (), everything)
+    with Progress(enabled=not quiet) as progress:
+        proofs = prove_all(rules, cached=not fresh, timeout=timeout, progress=lambda done: progress("prove", done))
+    if write:
+        from graphopt import catalogue
+
+        with _writing(catalogue.folder()):
+            catalogue.write(proofs)
+    if as_json:
+        _print(json.dumps([proof.to_json() for proof in proofs], indent=2, ensure_ascii=False))
+    elif not quiet:
+        print_proofs(proofs, _console())
+    failed = [proof.rule for proof in proofs if not proof.holds]
+    if failed:
+        raise ProofError(f"{len(failed)} of {len(proofs)} rules not proved: {', '.join(failed)}")
+
+
+def _wanted(what: Sequence[str], everything: bool) -> list[Rule]:
+    """The rules that were named, all rules of the files that were named, or all that are installed and given."""
+    from graphopt.library import load_rules, read_rules
+
+    files = [item for item in what if Path(item).suffix in (".py", ".jsonl")]
+    given = read_rules(files)
+    known = {rule.name: rule for rule in load_rules(given, trades=True)}
+    names = dict.fromkeys([*(item for item in what if item not in files), *(rule.name for rule in given)])
+    for name in names:
+        if name not in known:
+            raise UsageError(f"there is no rule '{name}'{did_you_mean(name, known) or _LISTED}")
+    if not everything and not names:
+        raise UsageError("nothing to verify: name rules or files of rules, or use --all")
+    return list(known.values()) if everything else [known[name] for name in names]
+
+
 @app.command(short_help="List the rules and passes, or print one in full.")
 def rules(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One rule in full.", show_default=False)] = None,
@@ -508,37 +583,47 @@ def rules(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """List the rules and passes: name, algebra, and why it pays."""
+    """List the rules and passes: name, proof, algebra, and why it pays. Proves nothing: `graphopt verify` does."""
     _logging(verbose=False, debug=debug)
+    from graphopt import gate
     from graphopt.library import load_rules
     from graphopt.passes import PASSES
 
-    found = load_rules(rules or ())
+    found = load_rules(rules or (), trades=True)
     known = {rule.name: rule.why for rule in found} | {pass_.name: pass_.why for pass_ in PASSES}
     if name is not None and name not in known:
-        hint = did_you_mean(name, known) or "; `graphopt rules` lists them"
-        raise UsageError(f"there is no rule or pass '{name}'{hint}")
+        raise UsageError(f"there is no rule or pass '{name}'{did_you_mean(name, known) or _LISTED}")
     algebra = {rule.name: str(rule) for rule in found}
     rule = next((rule for rule in found if rule.name == name), None)
-    if as_json and rule is not None:
-        _print(json.dumps(rule.to_json(), ensure_ascii=False))
-    elif as_json:
-        listed = [{"name": n, "algebra": algebra.get(n), "why": why} for n, why in known.items() if name in (None, n)]
+    if rule is not None:
+        proof = gate.known(rule)
+        data = rule.to_json() | {"proof": proof and proof.to_json()}
+        _print(json.dumps(data, ensure_ascii=False) if as_json else _in_full(rule, proof))
+        return
+    claims = {rule.name: proof.claim if (proof := gate.known(rule)) else "no proof yet" for rule in found}
+    if as_json:
+        listed = [
+            {"name": n, "proof": claims.get(n), "algebra": algebra.get(n), "why": why}
+            for n, why in known.items()
+            if name in (None, n)
+        ]
         _print(json.dumps(listed, indent=2, ensure_ascii=False))
-    elif rule is not None:
-        _print(_in_full(rule))
     elif name is not None:
-        _print(f"{name} (a pass)\n    {known[name]}")
+        _print(f"{name}  (a pass)\n    {known[name]}")
     else:
-        _print("\n\n".join(f"{n}\n    {algebra.get(n, '(a pass)')}\n    {why}" for n, why in known.items()))
+        lines = ((f"{n}  ({claims.get(n, 'a pass')})", algebra.get(n), why) for n, why in known.items())
+        _print("\n\n".join("\n    ".join(filter(None, parts)) for parts in lines))
+
+
+_LISTED = "; `graphopt rules` lists them"
 
 
 def _print(text: str) -> None:
     _console().print(text, soft_wrap=True)
 
 
-def _in_full(rule: Rule) -> str:
-    """All that a rule says."""
+def _in_full(rule: Rule, proof: Proof | None) -> str:
+    """All that a rule says, and what is known of its proof."""
     kinds = {"tensor": "any value", "const": "a constant", "attributes": "all other attributes"}
     lines = [rule.name, f"    {rule.why}", ""]
     lines += [f"    {part}" for part in re.split(r"  (?=->  |where )", str(rule))]
@@ -547,7 +632,8 @@ def _in_full(rule: Rule) -> str:
         axes = "" if hole.axes is None else f" [{' '.join(hole.axes)}]"
         default = "" if hole.default is None else f", {hole.default} where it is absent"
         lines.append(f"    {hole}  {kinds.get(hole.kind, hole.kind)}{axes}{default}")
-    return "\n".join([*lines, "", f"    digest {rule.digest}"])
+    shown = "no proof yet; `graphopt verify` makes one" if proof is None else str(proof)
+    return "\n".join([*lines, "", f"    {shown}", f"    digest {rule.digest}"])
 
 
 @app.command(short_help="Optimize a real model that comes with the onnx package.")

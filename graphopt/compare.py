@@ -152,13 +152,15 @@ def compare(
     seeds: Sequence[int] = SEEDS,
     bindings: Sequence[Binding] | None = None,
     inputs: Feeds | None = None,
+    exact: bool = False,
     tries: int = 20,
     progress: Callable[[float], None] | None = None,
 ) -> Comparison:
     """Run both models on the same inputs, one set of them per seed, and say whether all outputs agree.
 
     `bindings` are sizes for open dims, used in turn; what they leave out is chosen, `tries` times at most if the model
-    refuses it. `inputs` are used in every case in the place of made-up ones. Neither model is changed.
+    refuses it. `inputs` are used in every case in the place of made-up ones. `exact` allows no rounding: every bit is
+    to be the same. Neither model is changed.
 
     Raises:
         UsageError: `inputs` or `bindings` do not fit the model, or onnxruntime is not installed.
@@ -191,7 +193,7 @@ def compare(
                 advance((1 + number / len(runs)) / 2)
     except FailedError as failed:
         return Comparison(Verdict.DIFFERENT, (), cases, name, f"the original runs, but the optimized model {failed}")
-    return _Judge(first, oracle, before).verdict(runs, results, name)
+    return _Judge(first, oracle, before, exact).verdict(runs, results, name)
 
 
 def _agreed(before: Sketch, after: Sketch) -> tuple[Sketch, str]:
@@ -421,6 +423,11 @@ class _Gap:
     is_exact: bool = True
     """Integers, bools, strings: no difference at all is allowed."""
 
+    @property
+    def is_same(self) -> bool:
+        """No element is another number."""
+        return not self.problem and not self.absolute
+
     def within(self, other: _Gap) -> bool:
         """At most as far apart as two others are, and in the same way; a wrong type is never that."""
         if bool(self.problem) != bool(other.problem) or "type" in self.problem:
@@ -478,6 +485,13 @@ def _array_gap(before: Array, after: Array) -> _Gap:
     return _Gap(largest, mean, float(size.max(initial=0.0)), dtype=dtype.name, is_exact=exact)
 
 
+def _zeros_differ(before: Any, after: Any) -> bool:
+    """Whether a zero has another sign, in real tensors that have equal elements."""
+    pairs = zip(_leaves(before), _leaves(after), strict=True)
+    floats = [(_numbers(a), _numbers(b)) for (_, a), (_, b) in pairs if DType.of(a.dtype).is_float]
+    return any(bool(np.any((a == 0) & (np.signbit(a) != np.signbit(b)))) for a, b in floats)
+
+
 def _numbers(array: Array) -> Array:
     return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
@@ -485,9 +499,9 @@ def _numbers(array: Array) -> Array:
 class _Judge:
     """Weighs how far two models are apart against what rounding explains."""
 
-    def __init__(self, original: Runnable, oracle: Oracle, model: Sketch) -> None:
-        self.original, self.oracle, self.model = original, oracle, model
-        self.tolerance, self.why = tolerance(model)
+    def __init__(self, original: Runnable, oracle: Oracle, model: Sketch, exact: bool) -> None:
+        self.original, self.oracle, self.model, self.exact = original, oracle, model, exact
+        self.tolerance, self.why = (0.0, "every bit is to be the same") if exact else tolerance(model)
         self.moves: dict[int, list[list[_Gap]]] = {}
 
     def verdict(self, runs: Sequence[_Run], results: Sequence[list[Any]], oracle: str) -> Comparison:
@@ -499,6 +513,8 @@ class _Judge:
                 gap = _gap(run.outputs[index], result[index])
                 if name in random and not gap.problem:
                     gap = replace(gap, absolute=0.0)
+                elif self.exact and gap.is_same and _zeros_differ(run.outputs[index], result[index]):
+                    gap = replace(gap, problem="has zeros of another sign")
                 seen.append(self._difference(index, run, gap))
             found.append(max(seen, key=lambda difference: (not difference.ok, _ratio(difference))))
         verdict = Verdict.EQUAL if all(difference.ok for difference in found) else Verdict.DIFFERENT
@@ -522,7 +538,7 @@ class _Judge:
         scale = max(gap.scale, 1.0 if gap.is_exact else FLOOR)
         relative, detail = gap.absolute / scale, ""
         ok = not gap.problem and relative <= allowed
-        if not ok and (moved := self._moved(run, index)) is not None and gap.within(moved):
+        if not ok and not self.exact and (moved := self._moved(run, index)) is not None and gap.within(moved):
             ok, allowed = True, moved.absolute / scale
             why = f"the original moves as far if inputs and weights change by {self.tolerance:.1g} of their size"
         elif not ok:
@@ -663,7 +679,9 @@ CONTEXT_BYTES = 64_000_000
 """Bytes of constants that may come in with them."""
 
 
-def compare_region(graph: Graph, patch: Patch, *, any_values: bool, seeds: Sequence[int] = SEEDS) -> Comparison:
+def compare_region(
+    graph: Graph, patch: Patch, *, any_values: bool, exact: bool = False, seeds: Sequence[int] = SEEDS
+) -> Comparison:
     """Compare what a patch takes out with what it puts in, for models that cannot be run as a whole.
 
     Equal for all values at the border is equal. Where it is not, the values may be such as cannot occur, or readers may
@@ -675,7 +693,7 @@ def compare_region(graph: Graph, patch: Patch, *, any_values: bool, seeds: Seque
     """
     found = Comparison(Verdict.SKIPPED)
     for context in CONTEXTS:
-        found = compare(*region_models(graph, patch, context=context), seeds=seeds, tries=3)
+        found = compare(*region_models(graph, patch, context=context), seeds=seeds, exact=exact, tries=3)
         if found.verdict is Verdict.EQUAL:
             return found
     if found.verdict is Verdict.DIFFERENT and not any_values:

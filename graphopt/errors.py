@@ -25,8 +25,14 @@ class RuleError(GraphoptError):
     exit_code = 2
 
 
+class ProofError(GraphoptError):
+    """A rule is not proved; nothing was written."""
+
+    exit_code = 3
+
+
 class DifferenceError(GraphoptError):
-    """The optimized model computes something else, or a rule is refuted; nothing was written."""
+    """The optimized model computes something else; nothing was written."""
 
     exit_code = 3
 

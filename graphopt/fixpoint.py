@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from graphopt import ops
 from graphopt.graph import Graph, Patch
@@ -17,6 +18,7 @@ from graphopt.match import Match, find, producers
 from graphopt.passes import Pass
 from graphopt.rewrite import Refused, build, gain_at_least, lacking
 from graphopt.rule import Rule, depth
+from graphopt.types import DType
 
 log = logging.getLogger(__name__)
 
@@ -48,18 +50,24 @@ class Simplification:
     notes: tuple[str, ...]
 
 
+Allows: TypeAlias = Callable[[Rule, Iterable[DType]], bool]
+"""Whether a rule may be applied where its left side computes in some element types."""
+
+
 def simplify_graph(
     graph: Graph,
     rules: Sequence[Rule],
     passes: Sequence[Pass],
     *,
+    allows: Allows | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Simplification:
     """Simplify a graph and the bodies in it, in place.
 
-    `progress` is told a stage and how much of it is done, 0 to 1. Ctrl-C leaves the graph legal and equal.
+    `allows` is asked before a rule is applied; without it the rules are taken at their word. `progress` is told a stage
+    and how much of it is done, 0 to 1. Ctrl-C leaves the graph legal and equal.
     """
-    engine = _Engine(rules, passes, progress or (lambda stage, done: None))
+    engine = _Engine(rules, passes, allows or (lambda rule, dtypes: True), progress or (lambda stage, done: None))
     engine.run(graph)
     return Simplification(tuple(engine.steps), tuple(sorted(engine.notes)))
 
@@ -69,8 +77,14 @@ Candidates = Mapping[str, tuple[tuple[Rule, frozenset[str]], ...]]
 
 
 class _Engine:
-    def __init__(self, rules: Sequence[Rule], passes: Sequence[Pass], progress: Callable[[str, float], None]) -> None:
-        self.rules, self.passes, self.progress = rules, passes, progress
+    def __init__(
+        self,
+        rules: Sequence[Rule],
+        passes: Sequence[Pass],
+        allows: Allows,
+        progress: Callable[[str, float], None],
+    ) -> None:
+        self.rules, self.passes, self.allows, self.progress = rules, passes, allows, progress
         self.steps: list[Step] = []
         self.notes: set[str] = set()
         self.missing: dict[str, str] = {}
@@ -142,6 +156,8 @@ class _Engine:
         if missing := self.missing.get(match.rule.name):
             self.notes.add(f"rule {match.rule.name} needs {missing}, which the model's opset does not have")
             return None
+        if not self.allows(match.rule, computed_types(graph, match)):
+            return None
         try:
             patch = build(graph, match)
         except Refused as refused:
@@ -168,6 +184,15 @@ class _Engine:
             if len(level) > 64:  # a value that everything reads: its readers are not near
                 break
         yield from seen
+
+
+def computed_types(graph: Graph, match: Match) -> frozenset[DType]:
+    """The element types in which the left side of a match computes.
+
+    A truth value inside it does not count: it is neither rounded nor does it wrap around.
+    """
+    inside = frozenset(map(graph.dtype, match.terms.values()))
+    return inside - {DType.BOOL} | frozenset(map(graph.dtype, match.roots))
 
 
 def gain(patch: Patch) -> int:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from graphopt import ops
 from graphopt.edit import constant_node, replace_node, replace_values
-from graphopt.evaluate import evaluate
+from graphopt.evaluate import evaluate, is_exact
 from graphopt.graph import Graph, Node, Patch, Value
 from graphopt.shapes import Operands, plain, slice_range, slice_size, slices
 from graphopt.tensor import Tensor
@@ -36,11 +36,11 @@ QUANTIZING = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLi
 """Folding one of these would turn integer weights into floats, and the runtime's integer kernels would not be used."""
 
 
-def fold_constants(graph: Graph) -> Iterator[Patch]:
+def fold_constants(graph: Graph, *, exact: bool = False) -> Iterator[Patch]:
     """Compute nodes whose inputs are all constant, in their own type, as ONNX Runtime would.
 
     Left alone: random operators, unknown ones, bodies, quantization, and whatever would make the model larger than
-    `GROWTH` per node and `TOTAL_GROWTH` in all.
+    `GROWTH` per node and `TOTAL_GROWTH` in all; if it is to be `exact`, also what rounds more than once.
     """
     budget = TOTAL_GROWTH
     for vertex in graph.topological():
@@ -49,7 +49,7 @@ def fold_constants(graph: Graph) -> Iterator[Patch]:
         growth = _growth(graph, vertex)
         if growth is None or growth > min(GROWTH, budget):
             continue
-        results = _computed(graph, graph[vertex])
+        results = _computed(graph, graph[vertex], exact)
         if results is not None:
             budget -= max(growth, 0)
             yield _as_constants(graph, vertex, results)
@@ -96,11 +96,12 @@ def _reads_alone(graph: Graph, vertex: int, value: Value) -> bool:
     return value not in graph.outputs and all(reader == vertex for reader in graph.readers(value.vertex))
 
 
-def _computed(graph: Graph, node: Node) -> list[Tensor] | None:
+def _computed(graph: Graph, node: Node, exact: bool) -> list[Tensor] | None:
     """The outputs of a node on its constants, None where they cannot be told or are not what its types say."""
     node = _as_cast(graph, node) or node
     constants = [graph.constant(value) for value in node.inputs]
-    results = evaluate(node, [None if tensor is None else tensor.numpy() for tensor in constants])
+    arrays = [None if tensor is None else tensor.numpy() for tensor in constants]
+    results = None if exact and not is_exact(node, arrays) else evaluate(node, arrays)
     if results is None or len(results) < sum(map(bool, node.names)):
         return None
     tensors = [Tensor.of(array) for array in results]

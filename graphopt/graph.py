@@ -16,7 +16,7 @@ import networkx as nx
 
 from graphopt.errors import ModelError
 from graphopt.tensor import Tensor
-from graphopt.types import Dim, TensorType, Type
+from graphopt.types import Dim, DType, TensorType, Type
 
 INTERNAL = "graphopt"
 """Domain of the vertices that are no ONNX nodes: the three operators below."""
@@ -180,6 +180,11 @@ class Graph:
         """Type of a dense tensor; None for an absent value, an unknown or another type."""
         found = None if value is None else self.type(value)
         return found if isinstance(found, TensorType) else None
+
+    def dtype(self, value: Value) -> DType:
+        """Element type of a dense tensor; UNDEFINED where that is not known."""
+        type_ = self.tensor_type(value)
+        return DType.UNDEFINED if type_ is None else type_.dtype
 
     def value_name(self, value: Value) -> str:
         return self[value.vertex].names[value.output]

@@ -12,6 +12,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
+from typing import TypeAlias
 
 from graphopt.errors import RuleError, UsageError
 from graphopt.rule import Rule
@@ -20,22 +21,41 @@ GROUP = "graphopt.rules"
 """The entry-point group: each entry is a module with `RULES`, a tuple of rules."""
 
 
-def load_rules(extra: Sequence[str | os.PathLike[str]] = ()) -> tuple[Rule, ...]:
-    """The installed rules, then those of the files given.
+Source: TypeAlias = "str | os.PathLike[str] | Rule"
+"""A file of rules, or a rule."""
+
+
+def load_rules(extra: Iterable[Source] = (), *, trades: bool = False) -> tuple[Rule, ...]:
+    """The installed rules, then those given; with `trades` also those that pay in some models only.
 
     Raises:
         RuleError: a file holds no rules or an ill-formed one, or two different rules have one name.
         UsageError: a file is missing, or neither `.py` nor `.jsonl`.
     """
-    found = [(rule, source) for source, rules in _installed() for rule in rules]
-    for path in map(Path, extra):
-        found += [(rule, str(path)) for rule in _from_file(path)]
-    return _distinct(found)
+    found = [(rule, source) for source, rules, others in _installed() for rule in (*rules, *others * trades)]
+    return _distinct(found + _read(extra))
+
+
+def read_rules(sources: Iterable[Source]) -> tuple[Rule, ...]:
+    """The rules given, without the installed ones. Raises what `load_rules` raises."""
+    return _distinct(_read(sources))
+
+
+def _read(sources: Iterable[Source]) -> list[tuple[Rule, str]]:
+    found: list[tuple[Rule, str]] = []
+    for source in sources:
+        if isinstance(source, Rule):
+            found.append((source, "what was given"))
+        else:
+            found += [(rule, str(source)) for rule in _from_file(Path(source))]
+    return found
 
 
 @cache
-def _installed() -> tuple[tuple[str, tuple[Rule, ...]], ...]:
-    return tuple((entry.value, _rules_of(entry.load(), entry.value)) for entry in sorted(entry_points(group=GROUP)))
+def _installed() -> tuple[tuple[str, tuple[Rule, ...], tuple[Rule, ...]], ...]:
+    """The modules of the entry points: name, `RULES` and `TRADES`, which not all have."""
+    modules = [(entry.value, entry.load()) for entry in sorted(entry_points(group=GROUP))]
+    return tuple((name, _rules_of(module, name), tuple(getattr(module, "TRADES", ()))) for name, module in modules)
 
 
 def _from_file(path: Path) -> tuple[Rule, ...]:

@@ -8,8 +8,9 @@ has nothing left to do. Passes look at one graph; bodies are graphs of their own
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -39,6 +40,8 @@ class Pass:
     """Whether the model computes bit for bit what it did."""
     late: bool = False
     """Runs after the rules: it makes values read more than once, which keeps rules from folding into them."""
+    exactly: Run | None = None
+    """A form of it that is exact, where `run` is not."""
 
 
 # -- dead code ---------------------------------------------------------------------------------------------------------
@@ -306,7 +309,13 @@ def infer_types(graph: Graph) -> Iterator[Patch]:
 PASSES = (
     Pass("eliminate_dead_code", eliminate_dead_code, "What no output depends on need not be computed or stored."),
     Pass("inline_constant_if", inline_constant_if, "A branch that is always taken needs no If."),
-    Pass("fold_constants", fold_constants, "What depends on constants alone is computed once, not at every run."),
+    Pass(
+        "fold_constants",
+        fold_constants,
+        "What depends on constants alone is computed once, not at every run.",
+        exact=False,  # a sum or an exponential of ONNX Runtime's may round otherwise when it runs alone
+        exactly=partial(fold_constants, exact=True),
+    ),
     Pass("infer_types", infer_types, "A shape that became known is needed by other rewrites."),
     Pass("fold_shapes", fold_shapes, "Arithmetic on sizes costs a kernel launch for a few bytes; most of it is known."),
     Pass("simplify_views", simplify_views, "A gather of all elements in their order copies what a view would share."),
@@ -334,3 +343,8 @@ EXTRA_PASSES = (
     ),
 )
 """Passes that change results within rounding, and run only if asked for."""
+
+
+def exact_forms(passes: Iterable[Pass]) -> list[Pass]:
+    """Those after which the model computes bit for bit what it did, in the form that does."""
+    return [replace(pass_, run=pass_.exactly or pass_.run) for pass_ in passes if pass_.exact or pass_.exactly]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,12 +16,15 @@ from graphopt import infer, library, onnx_io, opsets
 from graphopt.compare import Comparison, Verdict, bisect, compare, compare_region
 from graphopt.errors import DifferenceError, ModelError, UsageError
 from graphopt.fixpoint import Step, simplify_graph
-from graphopt.passes import PASSES, Pass
+from graphopt.gate import Gate
+from graphopt.passes import PASSES, Pass, exact_forms
 from graphopt.report import Report, Rewrite, Summary, check_text
 from graphopt.rule import Rule
 
 if TYPE_CHECKING:
     import onnx
+
+log = logging.getLogger(__name__)
 
 LARGE = 1_500_000_000
 """Bytes of weights above which the check compares rewrite by rewrite: two sessions of the whole would not fit."""
@@ -79,7 +83,9 @@ def optimize(
     *,
     skip: Sequence[str] = (),
     only: Sequence[str] | None = None,
-    rules: Sequence[str | PathLike[str]] = (),
+    rules: Sequence[library.Source] = (),
+    unverified: bool = False,
+    exact: bool = False,
     check: bool = True,
     input_shapes: Mapping[str, Sequence[int | str | None]] | None = None,
     dims: Mapping[str, int] | None = None,
@@ -94,7 +100,9 @@ def optimize(
     Args:
         model: a path, `onnx.ModelProto`, `onnx_ir.Model` or what `torch.onnx.export` returns.
         skip, only: names of rules and passes (`graphopt rules` lists them).
-        rules: files with further rules, `.py` or `.jsonl`.
+        rules: further rules, or `.py` and `.jsonl` files of them; they are proved first.
+        unverified: apply rules that are not proved, too; the report says where.
+        exact: change no bit of the outputs: use only rules and passes that round nothing otherwise.
         check: run the original and the result on random inputs and compare.
         input_shapes, dims: sizes to fix for good, by input and by name of a dim.
         target_opset: the opset of the result; by default that of the model.
@@ -103,13 +111,16 @@ def optimize(
 
     Raises:
         ModelError: the model is not legal, or contradicts what was asked for.
-        UsageError: an unknown rule, input or dim.
+        UsageError: an unknown rule, input or dim, or both `exact` and `unverified`.
+        ProofError: one of `rules` is not proved.
         DifferenceError: the check found a difference; names the first rewrite that made it.
     """
     tell = progress or (lambda stage, done: None)
     clock = _Clock()
+    gate = Gate(exact=exact, unverified=unverified, progress=tell)
     with clock("load"):
-        chosen = _chosen(library.load_rules(rules), skip, only)
+        given = library.read_rules(rules)
+        chosen, passes = _chosen(library.load_rules(given), skip, only)
         loaded = onnx_io.load(model, inline_functions=inline_functions)
         infer.infer_graph(loaded.graph)
         opsets.raise_nodes(loaded.graph)  # some could not be while their types were unknown
@@ -119,13 +130,26 @@ def optimize(
     if target_opset is not None:
         with clock("convert"):
             loaded = onnx_io.converted(loaded, target_opset)
+    if given:
+        with clock("prove"):
+            gate.demand(rule for rule in chosen if rule in given)
     with clock("simplify"):
-        done = simplify_graph(loaded.graph, *chosen, progress=tell)
+        passes = exact_forms(passes) if exact else passes
+        done = simplify_graph(loaded.graph, chosen, passes, progress=tell)
     comparison = None
     if check:
         with clock("check"):
-            comparison = _checked(model, loaded, before, done.steps, seed, inputs, tell)
-    return Result(loaded, Report.of(before, loaded, _rewrites(done.steps), comparison, clock.seconds, done.notes))
+            comparison = _Check(model, loaded, before, done.steps, seed, inputs, exact, tell).verdict()
+    notes = (*done.notes, *_refusals(gate))
+    return Result(loaded, Report.of(before, loaded, _rewrites(done.steps, gate), comparison, clock.seconds, notes))
+
+
+def _refusals(gate: Gate) -> list[str]:
+    """What to say of rules that would have been applied had they been proved."""
+    if gate.refused:
+        names = ", ".join(sorted(gate.refused))
+        log.warning("rules left out because they are not proved: %s; `graphopt verify` says why", names)
+    return [f"rule {name} was not applied: it is not proved" for name in sorted(gate.refused)]
 
 
 def _chosen(
@@ -136,70 +160,74 @@ def _chosen(
     return [rule for rule in rules if rule.name in chosen], [pass_ for pass_ in PASSES if pass_.name in chosen]
 
 
-def _checked(
-    original: onnx_io.Source,
-    loaded: onnx_io.Model,
-    before: Summary,
-    steps: Sequence[Step],
-    seed: int,
-    inputs: Mapping[str, Any] | None,
-    tell: Progress,
-) -> Comparison:
-    """Compare the result with the original, whole where that can be, else rewrite by rewrite.
+@dataclass(frozen=True)
+class _Check:
+    """The comparison of a result with the original: whole where that can be, else rewrite by rewrite."""
 
-    Raises:
-        DifferenceError: they differ; names the first rewrite that made the difference.
-    """
-    if before.weight_bytes > LARGE:
-        return _checked_by_region(steps, seed, "the model is too large to be run twice", tell)
+    original: onnx_io.Source
+    loaded: onnx_io.Model
+    before: Summary
+    steps: Sequence[Step]
+    seed: int
+    inputs: Mapping[str, Any] | None
+    exact: bool
+    tell: Progress
 
-    def compared() -> Comparison:
+    def verdict(self) -> Comparison:
+        """What was found.
+
+        Raises:
+            DifferenceError: they differ; names the first rewrite that made the difference.
+        """
+        if self.before.weight_bytes > LARGE:
+            return self._by_region("the model is too large to be run twice")
+        found = self._whole()
+        if found.verdict is Verdict.SKIPPED:
+            return self._by_region(found.reason)
+        if found.verdict is Verdict.DIFFERENT:
+            guilty = _guilty(self.steps, lambda: self._whole().verdict is not Verdict.DIFFERENT)
+            raise DifferenceError(f"the optimized model is {check_text(found)}. {guilty}")
+        return found
+
+    def _whole(self) -> Comparison:
         return compare(
-            original,
-            loaded,
-            seeds=(seed, seed + 1),
-            inputs=dict(inputs) if inputs else None,
-            progress=lambda done: tell("check", done),
+            self.original,
+            self.loaded,
+            seeds=(self.seed, self.seed + 1),
+            inputs=dict(self.inputs) if self.inputs else None,
+            exact=self.exact,
+            progress=lambda done: self.tell("check", done),
         )
 
-    found = compared()
-    if found.verdict is Verdict.SKIPPED:
-        return _checked_by_region(steps, seed, found.reason, tell)
-    if found.verdict is Verdict.DIFFERENT:
-        guilty = _guilty(steps, lambda: compared().verdict is not Verdict.DIFFERENT)
-        raise DifferenceError(f"the optimized model is {check_text(found)}. {guilty}")
-    return found
+    def _by_region(self, why: str) -> Comparison:
+        """Compare what each rewrite took out with what it put in, as small models of their own."""
+        compared, skipped, worst = 0, [], []
+        for done, step in enumerate(reversed(self.steps)):
+            found = self._region(step)
+            if isinstance(found, str) or found.verdict is not Verdict.EQUAL:
+                skipped.append(f"{step.name} at {_place(step)}: {found if isinstance(found, str) else found.reason}")
+            else:
+                compared += 1
+                worst += [found.worst] if found.worst else []
+            step.undo()
+            self.tell("check", (done + 1) / len(self.steps))
+        for step in self.steps:
+            step.redo()
+        outputs = sorted(worst, key=lambda difference: difference.relative / (difference.tolerance or 1))[-1:]
+        note = f"{why}, so {compared} of {len(self.steps)} rewrites were compared on their own"
+        verdict = Verdict.EQUAL if compared == len(self.steps) else Verdict.SKIPPED
+        return Comparison(verdict, tuple(outputs), reason=note, skipped=tuple(skipped))
 
-
-def _checked_by_region(steps: Sequence[Step], seed: int, why: str, tell: Progress) -> Comparison:
-    """Compare what each rewrite took out with what it put in, as small models of their own."""
-    compared, skipped, worst = 0, [], []
-    for done, step in enumerate(reversed(steps)):
-        found = _compared_region(step, seed)
-        if isinstance(found, str) or found.verdict is not Verdict.EQUAL:
-            skipped.append(f"{step.name} at {_place(step)}: {found if isinstance(found, str) else found.reason}")
-        else:
-            compared += 1
-            worst += [found.worst] if found.worst else []
-        step.undo()
-        tell("check", (done + 1) / len(steps))
-    for step in steps:
-        step.redo()
-    outputs = sorted(worst, key=lambda difference: difference.relative / (difference.tolerance or 1))[-1:]
-    note = f"{why}, so {compared} of {len(steps)} rewrites were compared on their own"
-    verdict = Verdict.EQUAL if compared == len(steps) else Verdict.SKIPPED
-    return Comparison(verdict, tuple(outputs), reason=note, skipped=tuple(skipped))
-
-
-def _compared_region(step: Step, seed: int) -> Comparison | str:
-    """The verdict on one rewrite, or why there is none."""
-    try:
-        found = compare_region(step.graph, step.patch, any_values=step.is_rule, seeds=(seed, seed + 1))
-    except ModelError as error:
-        return str(error)
-    if found.verdict is Verdict.DIFFERENT:
-        raise DifferenceError(f"{_accusation(step)}: {check_text(found)}")
-    return found
+    def _region(self, step: Step) -> Comparison | str:
+        """The verdict on one rewrite, or why there is none."""
+        seeds = (self.seed, self.seed + 1)
+        try:
+            found = compare_region(step.graph, step.patch, any_values=step.is_rule, exact=self.exact, seeds=seeds)
+        except ModelError as error:
+            return str(error)
+        if found.verdict is Verdict.DIFFERENT:
+            raise DifferenceError(f"{_accusation(step)}: {check_text(found)}")
+        return found
 
 
 def _guilty(steps: Sequence[Step], agrees: Callable[[], bool]) -> str:
@@ -234,7 +262,7 @@ def _place(step: Step) -> str:
     return ", ".join(f"'{name}'" for name in names[:3]) + (" …" if len(names) > 3 else "")
 
 
-def _rewrites(steps: Sequence[Step]) -> tuple[Rewrite, ...]:
+def _rewrites(steps: Sequence[Step], gate: Gate) -> tuple[Rewrite, ...]:
     return tuple(
         Rewrite(
             name=step.name,
@@ -242,6 +270,7 @@ def _rewrites(steps: Sequence[Step]) -> tuple[Rewrite, ...]:
             graph=step.graph.name,
             removed=tuple(f"{n.op} {n.name}".strip() for n in step.patch.removed if not n.is_internal),
             added=tuple(f"{n.op} {n.name}".strip() for n in step.patch.added if not n.is_internal),
+            proof=gate.claim(step.name) if step.is_rule else None,
         )
         for step in steps
     )

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
+from graphopt.files import write_text
 from graphopt.types import DType
 
 
@@ -49,6 +51,18 @@ class Proof:
         return self.verdict is Verdict.PROVED
 
     @property
+    def claim(self) -> str:
+        """What a report says beside a rewrite."""
+        if not self.holds:
+            return f"not proved: {self.verdict.lower()}"
+        return "proved, reassociates" if self.reassociates else "proved, exact"
+
+    @property
+    def complaint(self) -> str:
+        """Why it does not hold, over several lines: what differs where something does, else what could not be shown."""
+        return f"{self.rule}  {self.verdict}\n{indent(self.counterexample or self.detail, '    ')}"
+
+    @property
     def reassociates(self) -> bool:
         """Whether floats may be rounded in another order than before."""
         return self.model is Model.REAL
@@ -69,11 +83,9 @@ class Proof:
         return Proof(**known)
 
     def __str__(self) -> str:
-        parts = [self.rule, self.verdict.value]
-        if self.holds:
-            parts.append(f"{self.model and self.model.value}, ranks {self.ranks}, {self.cases} cases, all sizes")
-        parts += [text for text in (self.detail, self.counterexample) if text]
-        return ": ".join((parts[0], "; ".join(parts[1:]))) + f" ({self.seconds:.2f} s)"
+        if not self.holds:
+            return self.complaint
+        return f"{self.rule}: {self.claim}, for all sizes; ranks {self.ranks}, {self.cases} cases, {self.seconds:.2g} s"
 
 
 class Ledger:
@@ -98,13 +110,20 @@ class Ledger:
 
     @staticmethod
     def load(path: Path) -> Ledger:
-        """Read a ledger; one that is missing is empty."""
-        if not path.exists():
+        """Read a ledger; one that is missing is empty.
+
+        Raises:
+            ValueError: the file holds something else.
+        """
+        try:
+            data = json.loads(path.read_bytes())
+            return Ledger(map(Proof.from_json, data["proofs"]), data["verifier"])
+        except FileNotFoundError:
             return Ledger()
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return Ledger(map(Proof.from_json, data["proofs"]), data["verifier"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{path} is no ledger: {error!r}") from error
 
     def save(self, path: Path) -> None:
-        """Write it: one proof a line, so that changes read well."""
-        lines = ",\n".join("  " + json.dumps(proof.to_json()) for proof in self)
-        path.write_text(f'{{"verifier": "{self.verifier}", "proofs": [\n{lines}\n]}}\n', encoding="utf-8")
+        """Write it whole or not at all: one proof a line, so that changes read well."""
+        lines = ",\n".join(json.dumps(proof.to_json(), ensure_ascii=False) for proof in self)
+        write_text(path, f'{{"verifier": "{self.verifier}", "proofs": [\n{lines}\n]}}\n')

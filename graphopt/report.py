@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin, get_ty
 from graphopt.compare import Comparison, Verdict
 from graphopt.graph import Graph, Node
 from graphopt.onnx_io import Model
+from graphopt.proof import Proof
+from graphopt.proof import Verdict as Proved
 from graphopt.protos import External
 from graphopt.types import OpaqueType, Type
 
@@ -70,7 +72,7 @@ class Rewrite:
     """The nodes that it took out: operator and name."""
     added: tuple[str, ...] = ()
     proof: str | None = None
-    """What is known of the rule's proof, such as `proved (exact)`; None where nothing is known."""
+    """What is known of the rule: `proved, exact`, `proved, reassociates`, `not proved: …`; None for a pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,10 +281,11 @@ def _interface(model: Summary) -> RenderableType:
 def _rewrites(report: Report) -> RenderableType:
     if not report.rewrites:
         return "no rewrite applies"
-    proofs = {rewrite.name: rewrite.proof for rewrite in report.rewrites if rewrite.proof is not None}
-    table = _table("rewrites", str(len(report.rewrites)), *([""] if proofs else []))
+    proofs = {rewrite.name: rewrite.proof or "" for rewrite in report.rewrites}
+    table = _table("rewrites", str(len(report.rewrites)), "")
+    table.columns[2].justify = "left"
     for name, count in report.counts.items():
-        table.add_row(name, str(count), *([proofs.get(name, "")] if proofs else []))
+        table.add_row(name, str(count), proofs[name], style="yellow" if proofs[name].startswith("not") else "")
     return table
 
 
@@ -440,6 +443,40 @@ def _comparison_parts(found: Comparison) -> Iterable[RenderableType]:
     for row in rows:
         facts.add_row(*row)
     yield facts
+
+
+def print_proofs(proofs: Sequence[Proof], console: Console | None = None) -> None:
+    """A table with a row for each rule; below it, why some are not proved."""
+    _show(_proof_parts(proofs), console)
+
+
+_COLOURS = {Proved.PROVED: "", Proved.REFUTED: "red", Proved.UNKNOWN: "yellow", Proved.VACUOUS: "yellow"}
+
+
+def _proof_parts(proofs: Sequence[Proof]) -> Iterable[RenderableType]:
+    from rich.text import Text
+
+    table = _table("rule", "verdict", "model", "ranks", "cases", "seconds")
+    for proof in proofs:
+        numbers = proof.ranks, str(proof.cases or ""), f"{proof.seconds:.2f}"
+        table.add_row(proof.rule, proof.verdict, proof.model or "", *numbers, style=_COLOURS[proof.verdict])
+    yield table
+    for proof in proofs:
+        if not proof.holds:
+            yield ""
+            yield Text(proof.complaint, overflow="fold")
+    yield ""
+    yield f"{proof_counts(proofs)}; {sum(proof.seconds for proof in proofs):.1f} s of processor time"
+
+
+def proof_counts(proofs: Iterable[Proof]) -> str:
+    """`640 rules: 640 proved (402 exact, 238 reassociate)`."""
+    listed = list(proofs)
+    verdicts = Counter(proof.verdict for proof in listed)
+    proved, real = verdicts.pop(Proved.PROVED, 0), sum(proof.holds and proof.reassociates for proof in listed)
+    others = "".join(f", {count} {verdict.lower()}" for verdict, count in sorted(verdicts.items()))
+    rules = f"{len(listed)} rule{'s' * (len(listed) != 1)}"
+    return f"{rules}: {proved} proved ({proved - real} exact, {real} reassociate){others}"
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------

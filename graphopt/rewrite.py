@@ -164,7 +164,7 @@ class _Builder:
 
     def _root(self, side: Term, root: Value) -> Value:
         built = self._term(side)
-        value = self._value(built, self._dtype(root))
+        value = self._value(built, self.draft.dtype(root))
         if value.vertex in self.draft.new:
             self._rename(value, root)
         return value
@@ -235,12 +235,12 @@ class _Builder:
                 dtype = self._built_dtype(self._term(arg))
                 if dtype is not DType.UNDEFINED:
                     return dtype
-        return self._dtype(self.match.roots[0])
+        return self.draft.dtype(self.match.roots[0])
 
     def _built_dtype(self, built: Built) -> DType:
         if isinstance(built, _Folded):
             return built.dtype
-        return DType.UNDEFINED if built is None else self._dtype(built)
+        return DType.UNDEFINED if built is None else self.draft.dtype(built)
 
     # -- constants -------------------------------------------------------------------------------------------------
 
@@ -377,10 +377,6 @@ class _Builder:
         return name
 
     # -- types -----------------------------------------------------------------------------------------------------
-
-    def _dtype(self, value: Value) -> DType:
-        type_ = self.draft.tensor_type(value)
-        return DType.UNDEFINED if type_ is None else type_.dtype
 
     def _check_type(self, old: Value, new: Value) -> None:
         """The new value has the type of the old one; what was known of the old is kept."""

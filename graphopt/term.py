@@ -109,6 +109,10 @@ class App(_Arithmetic):
     def __hash__(self) -> int:
         return self._hash
 
+    def __reduce__(self) -> tuple[type[App], tuple[object, ...]]:
+        """Made again where it is unpickled: each process hashes texts in its own way."""
+        return App, (self.op, self.args, self.attrs, self.domain, self.output, self.outputs)
+
     @property
     def node(self) -> App:
         """The application itself, whichever output is meant: equal for all outputs of one node."""

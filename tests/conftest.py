@@ -1,9 +1,19 @@
-"""One table of counts at the end of a run: what became of the onnx package's test models."""
+"""A cache of proofs for the run, and a table at its end: what became of the onnx package's test models."""
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _proofs_of_this_run(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[None]:
+    """What tests prove is kept for all of them, but not in the user's own cache."""
+    base = tmp_path_factory.getbasetemp()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRAPHOPT_CACHE", str(base if worker_id == "master" else base.parent))
+        yield
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from graphopt import gate
+
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 LINKS = ("rules", "verifier")
@@ -96,10 +98,14 @@ def test_an_installed_wheel_imports_without_the_source_tree(tmp_path: Path) -> N
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n"
         "import graphopt.rules, graphopt.verifier\n"
-        "print(graphopt.rules.__file__); print(graphopt.verifier.__file__)"
+        "from graphopt import gate\n"
+        "found = graphopt.rules.__file__, graphopt.verifier.__file__, gate.ledger_path(), gate.source_digest()\n"
+        "print(*found, sep='\\n')"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert [Path(line).parent.parent for line in done.stdout.splitlines()] == [tmp_path / "site" / "graphopt"] * 2
+    *files, digest = done.stdout.splitlines()
+    assert [Path(line).parent.parent for line in files] == [tmp_path / "site" / "graphopt"] * 3
+    assert digest == gate.source_digest(), "the ledger that is installed with the rules is believed"
 
 
 def test_the_links_point_at_the_two_folders() -> None:

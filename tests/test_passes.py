@@ -18,7 +18,7 @@ from graphopt import onnx_io
 from graphopt.fold import reshape_target
 from graphopt.graph import Graph, Patch
 from graphopt.infer import infer_graph
-from graphopt.passes import EXTRA_PASSES, PASSES, Pass
+from graphopt.passes import EXTRA_PASSES, PASSES, Pass, exact_forms
 from graphopt.types import Dim, Sym
 from tests import zoo
 from tests.text import UNDEFINED, Arrays, parse, printed, run
@@ -493,7 +493,12 @@ def test_subnormal_weights_become_zero(dtype: type) -> None:
 
 def test_flushing_is_not_exact_and_not_on() -> None:
     assert [pass_.name for pass_ in EXTRA_PASSES if not pass_.exact] == ["flush_denormals"]
-    assert all(pass_.exact for pass_ in PASSES)
+    assert exact_forms(EXTRA_PASSES) == []
+
+
+def test_all_that_runs_has_an_exact_form() -> None:
+    assert [pass_.name for pass_ in exact_forms(PASSES)] == [pass_.name for pass_ in PASSES]
+    assert [pass_.name for pass_ in PASSES if not pass_.exact] == ["fold_constants"]
 
 
 # -- laws --------------------------------------------------------------------------------------------------------------

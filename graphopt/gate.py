@@ -1,0 +1,191 @@
+"""Which rules may touch a model: those that are proved.
+
+A proof comes from the ledger that ships with the rules, from the user's cache, or is made when a rule is first wanted.
+The solver is loaded only then: the built-in rules need none.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+from graphopt.errors import ProofError, UsageError
+from graphopt.proof import Ledger, Model, Proof, Verdict
+from graphopt.rule import Rule
+from graphopt.types import DType
+
+log = logging.getLogger(__name__)
+
+CORE = ("ops", "rule", "scalar", "term", "types")
+"""The modules of the compiler that a proof depends on, beside all of the verifier's."""
+
+
+@cache
+def source_digest() -> str:
+    """Identifies the source that makes proofs: those of another are not believed."""
+    from graphopt import verifier
+
+    home = Path(__file__).parent
+    sources = [*(home / f"{name}.py" for name in CORE), *sorted(Path(verifier.__path__[0]).glob("*.py"))]
+    digest = sha256()
+    for path in sources:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes().replace(b"\r\n", b"\n"))
+    return digest.hexdigest()
+
+
+# -- what is known -----------------------------------------------------------------------------------------------------
+
+
+def ledger_path() -> Path:
+    """The ledger lies beside the built-in rules."""
+    from graphopt import rules
+
+    return Path(rules.__path__[0]) / "proofs.json"
+
+
+@cache
+def ledger() -> Ledger:
+    """The proofs that ship with the built-in rules; none if another verifier made them."""
+    try:
+        found = Ledger.load(ledger_path())
+    except ValueError as error:
+        log.warning("%s; `graphopt verify --all --write` makes it anew", error)
+        found = Ledger()
+    if found.verifier == source_digest():
+        return found
+    log.warning(
+        "%s is not of this verifier, so each rule is proved when it is first wanted;"
+        " `graphopt verify --all --write` makes it anew",
+        ledger_path(),
+    )
+    return Ledger()
+
+
+def cache_folder() -> Path:
+    """Where proofs of the user's rules are kept; the variable `GRAPHOPT_CACHE` names another folder."""
+    named = os.environ.get("GRAPHOPT_CACHE")
+    if named:
+        return Path(named) / "proofs"
+    from platformdirs import user_cache_path
+
+    return user_cache_path("graphopt", appauthor=False) / "proofs"
+
+
+def known(rule: Rule) -> Proof | None:
+    """What the ledger or the cache holds on a rule: with more time one may have been proved since it shipped."""
+    shipped = ledger().get(rule.digest)
+    return shipped if shipped and shipped.holds else _recalled(rule) or shipped
+
+
+def _recalled(rule: Rule) -> Proof | None:
+    """The proof in the cache: a file per rule, a ledger of one proof. One that cannot be read is set aside."""
+    path = _place(rule.digest)
+    try:
+        found = Ledger.load(path)
+    except ValueError as error:
+        log.warning("%s is set aside: %s", path, error)
+        with suppress(FileNotFoundError):  # another process was quicker
+            path.replace(path.with_suffix(".damaged"))
+        return None
+    except OSError as error:
+        log.warning("%s cannot be read: %s", path, error)
+        return None
+    return found.get(rule.digest) if found.verifier == source_digest() else None
+
+
+def remember(proof: Proof) -> None:
+    """Keep a proof in the user's cache. Where that cannot be, it is made again the next time."""
+    path = _place(proof.digest)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Ledger([proof], source_digest()).save(path)
+    except OSError as error:
+        log.warning("the proof of rule '%s' cannot be kept: %s", proof.rule, error)
+
+
+def _place(digest: str) -> Path:
+    return cache_folder() / f"{digest}.json"
+
+
+def attempt(rule: Rule, timeout: float = 5.0) -> Proof:
+    """Prove a rule now. A prover that fails has shown nothing."""
+    from graphopt.verifier.prove import prove
+
+    try:
+        return prove(rule, timeout=timeout)
+    except Exception as error:
+        log.debug("the prover failed on rule '%s'", rule.name, exc_info=True)
+        failure = f"the prover failed: {type(error).__name__}: {error}"
+        return Proof(rule.name, rule.digest, Verdict.UNKNOWN, detail=failure)
+
+
+# -- the gate ----------------------------------------------------------------------------------------------------------
+
+
+class Gate:
+    """Says which rules may be applied in one run, and to what; knows afterwards what it was asked."""
+
+    def __init__(
+        self,
+        *,
+        exact: bool = False,
+        unverified: bool = False,
+        progress: Callable[[str, float], None] | None = None,
+    ) -> None:
+        if exact and unverified:
+            raise UsageError("exact and unverified exclude each other: a rule without a proof may change any bit")
+        self.exact, self.unverified = exact, unverified
+        self.progress = progress or (lambda stage, done: None)
+        self.refused: dict[str, Proof] = {}
+        """What is known of the rules that would have been applied had they been proved, by name."""
+        self._proofs: dict[str, Proof] = {}
+
+    def proof(self, rule: Rule) -> Proof:
+        """What is known of a rule; where that is nothing, it is proved now, and kept for later runs."""
+        found = self._proofs.get(rule.name)
+        if found is None:
+            found = self._proofs[rule.name] = known(rule) or self._made(rule)
+        return found
+
+    def _made(self, rule: Rule) -> Proof:
+        self.progress("prove", 0.0)
+        log.info("proving %s", rule.name)
+        proof = attempt(rule)
+        remember(proof)
+        return proof
+
+    def demand(self, rules: Iterable[Rule]) -> None:
+        """Prove rules that were given for this run.
+
+        Raises:
+            ProofError: some rule is not proved, and no unverified ones are admitted; says why not.
+        """
+        given = list(rules)
+        failed = []
+        for done, rule in enumerate(given):
+            self.progress("prove", done / len(given))
+            proof = self.proof(rule)
+            if not proof.holds:
+                failed.append(proof)
+        if failed and not self.unverified:
+            what = "a rule that is not proved is not applied (--unverified applies it all the same)"
+            raise ProofError("\n".join([what, *(proof.complaint for proof in failed)]))
+
+    def allows(self, rule: Rule, dtypes: Iterable[DType]) -> bool:
+        """Whether a rule may be applied where its left side computes in these element types."""
+        proof = self.proof(rule)
+        if not proof.holds:
+            if not self.unverified:
+                self.refused[rule.name] = proof
+            return self.unverified
+        return all(map(proof.licenses, dtypes)) and not (self.exact and proof.model is not Model.EXACT)
+
+    def claim(self, name: str) -> str | None:
+        """What the report says of a rule that was asked for."""
+        proof = self._proofs.get(name)
+        return None if proof is None else proof.claim

@@ -1,0 +1,168 @@
+"""`graphopt verify`, and what is written from its proofs: the ledger and the catalogue."""
+
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from graphopt import catalogue, gate, library, proving
+from graphopt.cli import app
+from graphopt.proof import Ledger, Model, Proof, Verdict
+from graphopt.report import proof_counts
+from graphopt.rule import Rule, op, tensor
+
+ROOT = Path(__file__).parent.parent
+RULES = """
+from graphopt.rule import Rule, const, op, tensor
+x = tensor("x")
+RULES = (
+    Rule("my_triple_relu", op.Relu(op.Relu(op.Relu(x))), op.Relu(x), why="Relu is idempotent."),
+    Rule("my_lost_shift", op.Relu(x + const("b")), op.Relu(x), why="This is wrong."),
+)
+"""
+
+
+def run(*args: object) -> Result:
+    return CliRunner().invoke(app, ["verify", *map(str, args)])
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(RULES)
+    return path
+
+
+def test_a_file_of_rules(rules: Path) -> None:
+    done = run(rules)
+    assert done.exit_code == 3
+    assert re.search(r"rule +verdict +model +ranks +cases +seconds\n", done.stdout)
+    assert re.search(r"my_triple_relu +PROVED +EXACT +0–4 +\d+ +\d+\.\d\d\n", done.stdout)
+    assert re.search(r"my_lost_shift +REFUTED +\d+\.\d\d\n", done.stdout)
+    assert re.search(r"\nmy_lost_shift  REFUTED\n    .+\n", done.stdout), "the counterexample is shown below the table"
+    assert "2 rules: 1 proved (1 exact, 0 reassociate), 1 refuted; " in done.stdout
+    assert done.stderr == "graphopt: error: 1 of 2 rules not proved: my_lost_shift\n"
+
+
+def test_rules_by_name() -> None:
+    done = run("eliminate_identity", "eliminate_neg_of_neg")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "2 rules: 2 proved" in done.stdout
+
+
+def test_names_and_files_mix(rules: Path) -> None:
+    listed = json.loads(run("eliminate_identity", rules, "--json").stdout)
+    assert [proof["rule"] for proof in listed] == ["eliminate_identity", "my_triple_relu", "my_lost_shift"]
+    assert [proof["verdict"] for proof in listed] == ["PROVED", "PROVED", "REFUTED"]
+
+
+def test_quiet_leaves_the_exit_code(rules: Path) -> None:
+    done = run(rules, "--quiet")
+    assert (done.exit_code, done.stdout) == (3, "")
+
+
+@pytest.mark.parametrize(
+    ("args", "complaint"),
+    [
+        (["eliminate_identiti"], "there is no rule 'eliminate_identiti'; did you mean 'eliminate_identity'?"),
+        (["xyz"], "there is no rule 'xyz'; `graphopt rules` lists them"),
+        ([], "nothing to verify: name rules or files of rules, or use --all"),
+        (["eliminate_identity", "--write"], "--write writes the whole ledger: use it with --all"),
+        (["missing.py"], "missing.py: no such file of rules"),
+    ],
+)
+def test_what_cannot_be_verified_is_one_clear_error(args: Sequence[str], complaint: str) -> None:
+    done = run(*args)
+    assert (done.exit_code, done.stderr) == (2, f"graphopt: error: {complaint}\n")
+
+
+def test_verify_proves_again_unless_told_to_look_up(rules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proved: list[str] = []
+
+    def attempt(rule: Rule, timeout: float) -> Proof:
+        proved.append(f"{rule.name} in {timeout}")
+        return Proof(rule.name, rule.digest, Verdict.PROVED, Model.EXACT)
+
+    monkeypatch.setattr(gate, "attempt", attempt)
+    assert run(rules, "--timeout", 7).exit_code == 0
+    assert run(rules, "--cached").exit_code == 0
+    assert proved == ["my_triple_relu in 7.0", "my_lost_shift in 7.0"]
+    run(rules)
+    assert len(proved) == 4
+
+
+X = tensor("x")
+SEVERAL = [Rule(f"relu_of_{name.lower()}", op.Relu(op.Relu(getattr(op, name)(X))), op.Relu(getattr(op, name)(X)))
+           for name in ("Exp", "Abs", "Neg", "Sin")]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_many_rules_are_proved_in_parallel_and_come_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proving, "FEW", 2)
+    monkeypatch.setattr(proving, "_processors", lambda: 2)
+    seen: list[float] = []
+    proofs = proving.prove_all(SEVERAL, progress=seen.append)
+    assert [(proof.rule, proof.holds) for proof in proofs] == [(rule.name, True) for rule in SEVERAL]
+    assert seen == [0.0, 0.25, 0.5, 0.75, 1.0]
+
+
+# -- what is written ---------------------------------------------------------------------------------------------------
+
+
+QUICK = ("eliminate_neg_of_neg", "eliminate_abs_of_relu")
+
+
+@pytest.fixture
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the page of the built-in rules, where the ledger is to be written; few rules, to be quick."""
+    folder = tmp_path / "rules"
+    folder.mkdir()
+    shutil.copy(gate.ledger_path().with_name("README.md"), folder)
+    monkeypatch.setattr(gate, "ledger_path", lambda: folder / "proofs.json")
+    monkeypatch.setattr(gate, "ledger", gate.ledger.__wrapped__)
+    few = [rule for rule in library.load_rules() if rule.name in ("eliminate_identity", *QUICK)]
+    monkeypatch.setattr(library, "load_rules", lambda given, trades: (*few, *given))
+    return folder
+
+
+def test_write_makes_the_ledger_and_the_catalogue(copied: Path, rules: Path) -> None:
+    names = [rule.name for rule in library.load_rules((), trades=True)]
+    assert run("--all", rules, "--write").exit_code == 3, "rules of one's own are proved, too"
+    ledger = Ledger.load(copied / "proofs.json")
+    assert sorted(proof.rule for proof in ledger) == sorted(names), "but have no place in the ledger"
+    assert ledger.verifier == gate.source_digest()
+    page = (copied / "README.md").read_text(encoding="utf-8")
+    assert "3 rules: 3 proved" in page
+    assert re.search(rf"\n\| {names[0]} \| `.* -> .*` \| .*\. \| EXACT \| 0–4 \| \d+ \|\n", page)
+
+
+def test_writing_again_changes_nothing(copied: Path) -> None:
+    assert run("--all", "--write").exit_code == 0
+    before = (copied / "proofs.json").read_bytes()
+    assert run("--all", "--write", "--cached").exit_code == 0
+    assert (copied / "proofs.json").read_bytes() == before
+
+
+def test_a_time_within_a_factor_of_two_is_the_same_time(copied: Path) -> None:
+    written = []
+    for seconds in (0.1, 0.199, 0.051, 0.212, 1.0):
+        proving.write_ledger([Proof("a", "0", Verdict.PROVED, Model.EXACT, seconds=seconds)])
+        (proof,) = Ledger.load(copied / "proofs.json")
+        written.append(proof.seconds)
+    assert written == [0.1, 0.1, 0.1, 0.21, 1.0]
+
+
+def test_the_catalogue_says_what_the_rules_and_the_ledger_say() -> None:
+    page = (ROOT / "rules" / "README.md").read_text(encoding="utf-8")
+    current = catalogue.updated(page, Ledger.load(gate.ledger_path()))
+    assert page == current, "`graphopt verify --all --write --cached` writes the list anew"
+
+
+def test_the_readme_counts_what_the_ledger_holds() -> None:
+    counts = proof_counts(Ledger.load(gate.ledger_path()))
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert counts in readme, f"the README is to say: {counts}"
