@@ -219,7 +219,7 @@ def context(parts: Iterable[Formula], effort: Effort) -> Context:
     """A context in which these formulas are known."""
     facts = frozenset(p for part in parts for p in conjuncts(part))
     if facts not in effort.contexts:
-        effort.contexts[facts] = _solved(facts, {}, effort, {})
+        effort.contexts[facts] = _solved(conjuncts(conj(*facts)), {}, effort, {})
     found: Context = effort.contexts[facts]
     return found
 

@@ -180,17 +180,25 @@ class Instance:
     properties: dict[str, frozenset[str]] = field(default_factory=dict)
     assuming: bool = True
     tensors: dict[Term, tuple[Tensor, ...]] = field(default_factory=dict)
+    answers: dict[tuple[Size, Size], Size] = field(default_factory=dict)
+    """The sizes that a Reshape of the left side gives, by what is asked for and the number of elements."""
 
     settled: Context | None = None
     """What is known when elements are compared."""
+    plainly: bool = False
+    """Whether sizes are taken for equal only where that is plain."""
 
     @property
     def known(self) -> Context:
         return context(self.facts, self.effort)
 
+    def simplified(self, shape: Iterable[Size]) -> tuple[Size, ...]:
+        """Sizes by what is known when elements are compared."""
+        return tuple(shape) if self.settled is None else tuple(map(self.settled.simplify, shape))
+
     def same(self, one: Size, other: Size) -> bool:
         """Whether two sizes are known to be equal."""
-        if one == other or self.settled is None:
+        if one == other or self.settled is None or self.plainly:
             return one == other
         return self.settled.proves(eq(one, other))
 

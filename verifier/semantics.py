@@ -7,7 +7,7 @@ by operator against `onnx.reference`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import permutations
@@ -17,6 +17,7 @@ from graphopt.scalar import holds
 from graphopt.verifier.elementwise import COMPARISONS, ELEMENTWISE, EXACT, LOGICAL
 from graphopt.verifier.instances import MAX_RANK, Node, Undefined, Unsupported, subsets
 from graphopt.verifier.integers import (
+    FALSE,
     TRUE,
     Formula,
     Int,
@@ -122,10 +123,20 @@ def elementwise(node: Node) -> Tensor:
     if node.op not in LOGICAL and not whole_numbers and node.is_exact:
         function = EXACT(node)
 
-    def at(index: Index) -> Value:
-        return function(*(tensor and stretched(tensor, shape, index) for tensor in inputs))
+    def applied(operands: Sequence[Tensor | None], shape: Shape) -> Tensor:
+        return Tensor(shape, lambda index: function(*(t and stretched(t, shape, index) for t in operands)))
 
-    return Tensor(shape, at)
+    base = _common_base(present, shape)
+    view_of = None if base is None else applied([t and t.base for t in inputs], base)
+    return replace(applied(inputs, shape), view_of=view_of)
+
+
+def _common_base(operands: Sequence[Tensor], shape: Shape) -> Shape | None:
+    """The shape of what all operands of this shape are views of; single numbers go with every shape."""
+    whole = [t for t in operands if t.rank or t.view_of]
+    bases = {t.base.shape for t in whole}
+    same = len(bases) == 1 and all(t.shape == shape for t in whole)
+    return next(iter(bases)) if same and any(t.view_of for t in whole) else None
 
 
 # -- products ------------------------------------------------------------------------------------------------------
@@ -661,75 +672,107 @@ def _permutations(rank: int) -> list[tuple[int, ...]]:
 
 def reshaped(node: Node, x: Tensor, shape: Shape) -> Tensor:
     """The elements of x in order, in another shape with as many elements."""
-    return Tensor(shape, lambda index: x.at(_unflattened(node.instance.same, index, shape, x.shape)))
+    base, instance = x.base, node.instance
+
+    def at(index: Index) -> Value:
+        one, other = instance.simplified(shape), instance.simplified(base.shape)
+        return base.at(_unflattened(instance.same, index, one, other))
+
+    return Tensor(shape, at, view_of=base)
 
 
 def _unflattened(same: Callable[[Size, Size], bool], index: Index, shape: Shape, into: Shape) -> Index:
     """The index in one shape of what has this index in another: equal leading and trailing axes stay."""
-    front = 0
-    while front < min(len(shape), len(into)) and same(shape[front], into[front]):
-        front += 1
-    back = 0
-    while back < min(len(shape), len(into)) - front and same(shape[-1 - back], into[-1 - back]):
-        back += 1
-    inner = slice(front, len(shape) - back), slice(front, len(into) - back)
+    axes = [(i, size) for i, size in zip(index, shape, strict=True) if not same(size, 1)]
+    goals = [(axis, size) for axis, size in enumerate(into) if not same(size, 1)]
+    result: list[Size] = [0] * len(into)
+    for end in (0, -1):
+        while axes and goals and same(axes[end][1], goals[end][1]):
+            result[goals.pop(end)[0]] = axes.pop(end)[0]
     flat: Size = 0
-    for i, size in zip(index[inner[0]], shape[inner[0]], strict=True):
+    for i, size in axes:
         flat = flat * size + i
-    middle: list[Size] = []
-    for size in reversed(into[inner[1]][1:]):
-        middle.insert(0, 0 if size == 1 else remainder(flat, size) if size != 0 else 0)
-        flat = flat if size == 1 else quotient(flat, size) if size != 0 else 0
-    head = [flat] if into[inner[1]] else []
-    return (*index[:front], *head, *middle, *index[len(index) - back :])
+    for axis, size in reversed(goals[1:]):
+        result[axis] = remainder(flat, size) if size != 0 else 0
+        flat = quotient(flat, size) if size != 0 else 0
+    if goals:
+        result[goals[0][0]] = flat
+    return tuple(result)
 
 
 def Reshape(node: Node) -> Tensor:
-    """To the shape that the second input says: -1 is inferred, 0 is copied unless `allowzero`."""
+    """To the shape that the second input asks for: -1 is inferred, 0 is copied unless `allowzero`."""
     x = node.input(0)
-    zero = node.flag("allowzero")
+    literal = node.flag("allowzero")
     asked = node.numbers(1, lambda: _propose_shape(node))
     asked = asked if isinstance(asked, tuple) else (asked,)
-    shape: list[Size | None] = []
-    for position, size in enumerate(asked):
-        shape.append(None if size == -1 else _copied(node, x, position, size, zero))
-        if size != -1:
-            node.require(ge(size), "a size is not negative")
-    if shape.count(None) > 1:
-        raise Undefined("Reshape with -1 twice")
-    sizes = tuple(_inferred(node, x, shape) if s is None else s for s in shape)
-    if None not in shape:
-        node.require(eq(product(sizes), product(x.shape)), "the number of elements changes")
-    return reshaped(node, x, sizes)
+    shape = _answered(node, x, asked, literal)
+    for condition, reason in _answers(x, asked, shape, literal):
+        node.require(condition, reason)
+    if node.instance.assuming:
+        node.instance.facts.extend(_cancelled(x, asked, shape))
+    return reshaped(node, x, shape)
 
 
 def _propose_shape(node: Node) -> tuple[Size, ...]:
-    """Any shape up to the bound on ranks: -1 nowhere or at one axis, symbols elsewhere."""
-
-    length = node.choose(range(MAX_RANK + 1))
-    inferred = node.choose((None, *range(length)))
-    sizes = tuple(fresh("size") for _ in range(length))
-    node.instance.facts.extend(ge(size) for size in sizes)
-    return tuple(-1 if i == inferred else size for i, size in enumerate(sizes))
+    """Any list up to the bound on ranks."""
+    return tuple(fresh("size") for _ in range(node.choose(range(node.instance.max_rank + 1))))
 
 
-def _copied(node: Node, x: Tensor, position: int, size: Size, allow_zero: bool) -> Size:
-    if allow_zero or (isinstance(size, int) and size > 0):
-        return size
-    if position < x.rank:
-        if isinstance(size, Int) and node.instance.known.proves(ge(size, 1)):
-            return size
-        return choice(eq(size), x.shape[position], size)
-    node.require(ge(size, 1), "0 copies an axis that there is not")
-    return size
+def _answered(node: Node, x: Tensor, asked: Shape, literal: bool) -> Shape:
+    """The sizes that are asked for: unknowns on the left side, on the right those of the left or what is asked for.
+
+    No other sizes can meet what `_answers` says, so it does not matter where they come from.
+    """
+    count = product(x.base.shape)
+    shape: list[Size] = []
+    for position, size in enumerate(asked):
+        if isinstance(size, Int):
+            if node.instance.assuming:
+                node.instance.answers[size, count] = fresh("size")
+            shape.append(node.instance.answers.get((size, count), size))
+        elif size == 0 and not literal:
+            if position >= x.rank:
+                raise Undefined("Reshape: 0 copies an axis that there is not")
+            shape.append(x.shape[position])
+        else:
+            shape.append(size)
+    if -1 in asked:
+        position = asked.index(-1)
+        others = product((*shape[:position], *shape[position + 1 :]))
+        if others == 0:
+            raise Undefined("Reshape with -1 beside 0")
+        shape[position] = _exactly(node, count, others, "the elements do not fill the shape")
+    return tuple(shape)
 
 
-def _inferred(node: Node, x: Tensor, shape: Sequence[Size | None]) -> Size:
-    known = product(s for s in shape if s is not None)
-    if known == 0:
-        raise Undefined("Reshape with -1 beside 0")
-    node.require(negate(eq(known)), "-1 beside a size of 0")
-    return _exactly(node, product(x.shape), known, "the elements do not fill the shape")
+def _answers(x: Tensor, asked: Shape, shape: Shape, literal: bool) -> Iterator[tuple[Formula, str]]:
+    """What makes a shape the one that is asked for: one shape at most meets this."""
+    if -1 not in asked:
+        yield eq(product(shape), product(x.base.shape)), "the number of elements changes"
+    for position, (size, own) in enumerate(zip(asked, shape, strict=True)):
+        others = product((*shape[:position], *shape[position + 1 :]))
+        alone = conj(_differ(others, 0), *(_differ(other, -1) for other in asked[position + 1 :]))
+        yield disj(_differ(size, -1), alone), "-1 twice, or beside a size of 0"
+        if size != -1:
+            zero = eq(own) if literal else eq(own, x.shape[position]) if position < x.rank else FALSE
+            yield conj(ge(size, -1), ge(own)), "a size is negative"
+            yield disj(lt(size, 1), eq(own, size)), "another size than is asked for"
+            yield disj(_differ(size, 0), zero), "0 copies another axis, or one that there is not"
+
+
+def _differ(one: Size, other: Size) -> Formula:
+    return negate(eq(one, other))
+
+
+def _cancelled(x: Tensor, asked: Shape, shape: Shape) -> Iterator[Formula]:
+    """An inferred size between axes that stay is the product of those in between: the others are not 0."""
+    more = x.rank - len(shape)
+    for position, size in enumerate(asked if more >= -1 else ()):
+        end = position + more + 1
+        others, kept = shape[:position] + shape[position + 1 :], x.shape[:position] + x.shape[end:]
+        moved = map(_differ, others, kept)
+        yield disj(_differ(size, -1), *moved, eq(shape[position], product(x.shape[position:end])))
 
 
 def Flatten(node: Node) -> Tensor:
@@ -758,7 +801,7 @@ def Squeeze(node: Node) -> Tensor:
         outer = dict(zip(kept, index, strict=True))
         return x.at(tuple(outer.get(i, 0) for i in range(x.rank)))
 
-    return Tensor(tuple(x.shape[i] for i in kept), at)
+    return Tensor(tuple(x.shape[i] for i in kept), at, view_of=x.base)
 
 
 def Unsqueeze(node: Node) -> Tensor:
@@ -777,7 +820,8 @@ def Unsqueeze(node: Node) -> Tensor:
         raise Undefined("Unsqueeze: an axis twice")
     kept = [i for i in range(rank) if i not in axes]
     sizes = dict(zip(kept, x.shape, strict=True))
-    return Tensor(tuple(sizes.get(i, 1) for i in range(rank)), lambda index: x.at(tuple(index[i] for i in kept)))
+    shape = tuple(sizes.get(i, 1) for i in range(rank))
+    return Tensor(shape, lambda index: x.at(tuple(index[i] for i in kept)), view_of=x.base)
 
 
 def Concat(node: Node) -> Tensor:

@@ -645,10 +645,17 @@ class Tensor:
     dtype: DType = DType.UNDEFINED
     values: DType = DType.UNDEFINED
     """A type that holds all its elements, narrower than its own after a cast that loses nothing."""
+    view_of: Tensor | None = None
+    """A tensor that has the same elements in the same (row-major) order, where this one is another view of it."""
 
     @property
     def rank(self) -> int:
         return len(self.shape)
+
+    @property
+    def base(self) -> Tensor:
+        """The tensor that it is a view of, or itself."""
+        return self.view_of or self
 
     def whole(self) -> Whole:
         """As an argument of an operator that is not looked into."""

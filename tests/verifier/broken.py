@@ -316,6 +316,28 @@ CASES = (
          op.MaxPool(tensor("x", "N C H"), kernel_shape=(3,), pads=(1, 1))),
 )  # fmt: skip
 
+shape, target = integers("shape"), integers("target")
+view, grid, vector = op.Reshape(x, shape), tensor("g", "A B C"), const("c", "N")
+known = fn.lt(0, target)
+
+VIEWS = (
+    Rule("reshapes_copying_another_axis", op.Reshape(view, target), op.Reshape(x, target)),
+    Rule("first_of_two_reshapes", op.Reshape(view, target), view),
+    Rule("reshape_to_an_inferred_size_is_nothing", view, op.Identity(x), when=fn.eq(fn.length(shape), fn.rank(x))),
+    Rule("squeeze_into_reshape_by_position", op.Squeeze(view, (0,)), op.Reshape(x, fn.part(shape, 1, 9)),
+         when=fn.lt(0, fn.length(shape))),
+    Rule("unsqueeze_into_reshape_at_the_end", op.Unsqueeze(view, (0,)), op.Reshape(x, fn.join(shape, 1))),
+    Rule("flatten_into_reshape_of_unknown_sizes", op.Flatten(view),
+         op.Reshape(x, fn.join(fn.item(shape, 0), fn.product(fn.part(shape, 1, 9)))), when=fn.lt(1, fn.length(shape))),
+    Rule("reshapes_around_softmax", op.Reshape(op.Softmax(view), target), op.Softmax(op.Reshape(x, target)),
+         when=known),
+    Rule("reshapes_around_vector", op.Reshape(view + vector, target), op.Reshape(x, target) + vector, when=known),
+    Rule("reshapes_around_transpose", op.Reshape(op.Transpose(view, perm=(1, 0)), target), op.Reshape(x, target),
+         when=known),
+    Rule("flatten_of_transpose", op.Flatten(op.Transpose(grid, perm=(1, 0, 2)), axis=2), op.Flatten(grid, axis=2)),
+    Rule("flatten_of_other_axis", op.Flatten(op.Flatten(grid, axis=2), axis=0), op.Flatten(grid, axis=1)),
+)  # fmt: skip
+
 VACUOUS = (
     Rule("zero_and_one", x * a, x, when=(fn.is_zero(a), fn.is_one(a))),
     Rule("sizes_that_cannot_be", tensor("x", "A") + 0.0, tensor("x", "A"), when=fn.lt(fn.size("A"), 0)),
@@ -323,4 +345,4 @@ VACUOUS = (
     Rule("text_that_is_float", op.Relu(x), op.Identity(x), when=(fn.is_integer(fn.dtype(x)), fn.is_float(fn.dtype(x)))),
 )
 
-BROKEN = (*ELEMENTWISE, *PRODUCTS, *CONVOLUTIONS, *LAYOUT, *REDUCTIONS, *CASES)
+BROKEN = (*ELEMENTWISE, *PRODUCTS, *CONVOLUTIONS, *LAYOUT, *REDUCTIONS, *CASES, *VIEWS)
