@@ -12,7 +12,7 @@ from graphopt.scalar import holds
 from graphopt.types import DType
 from graphopt.verifier.instances import Node, Undefined, real
 from graphopt.verifier.integers import TRUE, Formula, conj, disj, negate
-from graphopt.verifier.symbolic import Piece, Tensor, Value, boolean, call, fold, number, select, truth
+from graphopt.verifier.symbolic import Piece, Value, boolean, call, fold, number, select, truth
 
 Function: TypeAlias = Callable[..., Value]
 """Of the elements at one index, None for absent inputs."""
@@ -135,21 +135,22 @@ def logical(combine: Callable[..., Formula]) -> Callable[[Node], Function]:
 
 def Cast(node: Node) -> Function:
     to = node.target()
-    node.attribute("saturate", 1, lambda: 1)
-    node.attribute("round_mode", "up", lambda: "up")
-    return cast(node.input(0), to)
+    return cast(node, to)
 
 
 def CastLike(node: Node) -> Function:
-    function = cast(node.input(0), node.input(1).dtype)
+    function = cast(node, node.input(1).dtype)
     return lambda x, like: function(x)
 
 
-def cast(x: Tensor, to: DType) -> Function:
+def cast(node: Node, to: DType) -> Function:
     """A cast that loses nothing leaves the number as it is; others are functions of the number.
 
     Out of range, a cast to integers wraps where it comes from integers, and is undefined where it comes from floats.
     """
+    for name in ("saturate", "round_mode"):  # of element types of eight bits, of which proofs do not speak
+        node.ignored(name)
+    x = node.input(0)
     if holds(to, x.values):
         return lambda value: value
     if to is DType.BOOL:

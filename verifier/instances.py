@@ -185,6 +185,10 @@ class Instance:
 
     settled: Context | None = None
     """What is known when elements are compared."""
+
+    def __post_init__(self) -> None:  # denotations ask for them: constants that are all ones say how much to enlarge
+        for condition in self.rule.conditions:
+            self._assume_properties(condition)
     plainly: bool = False
     """Whether sizes are taken for equal only where that is plain."""
 
@@ -339,17 +343,16 @@ class Instance:
     def assume_conditions(self) -> None:
         """The conditions of the rule become facts."""
         for condition in self.rule.conditions:
-            self._check_properties(condition)
             value = formula(self.scalar(condition))
             self.require(value, "the condition does not hold")
 
-    def _check_properties(self, condition: Term) -> None:
+    def _assume_properties(self, condition: Term) -> None:
         """A property counts only where it is asserted: under a negation or an alternative nothing is assumed."""
         if isinstance(condition, App) and condition.op in PROPERTIES:
-            return
-        if isinstance(condition, App) and condition.op == "both":
+            self._property(condition)
+        elif isinstance(condition, App) and condition.op == "both":
             for part in condition.operands:
-                self._check_properties(part)
+                self._assume_properties(part)
         elif any(isinstance(part, App) and part.op in PROPERTIES for part in walk(condition)):
             raise Unsupported("a property of a constant inside of a negation or an alternative")
 
@@ -540,6 +543,12 @@ class Node:
         value: Size = self.attribute(name, default, propose)
         return value
 
+    def natural(self, name: str) -> Size:
+        """Some integer that is not negative."""
+        new = fresh(name)
+        self.instance.facts.append(ge(new))
+        return new
+
     def flag(self, name: str, default: int = 0) -> bool:
         value = self.attribute(name, default, lambda: self.choose((0, 1)))
         if not isinstance(value, int):
@@ -559,15 +568,28 @@ class Node:
         return found
 
     def real(self, name: str, default: float | None = None) -> Value:
-        value = self.attribute(name, default, lambda: lift(Read(f"{self.op}.{name}'{fresh(name)}", ())))
-        return real(value)
+        return real(self.attribute(name, default, lambda: self.unknown(name)))
+
+    def unknown(self, name: str) -> Value:
+        """Some real number."""
+        return lift(Read(f"{self.op}.{name}'{fresh(name)}", ()))
+
+    def ignored(self, name: str, default: Any = None) -> None:
+        """An attribute that says how to compute, not what; two of them are the same only where that is known."""
+        self.attribute(name, default, lambda: fresh(name))
+
+    def absent(self, name: str) -> None:
+        """An attribute with which the operator is not denoted."""
+        if self.attribute(name, None, lambda: fresh(name)) is not None:
+            raise Unsupported(f"{self.op} with {name}")
 
     def axis(self, name: str, rank: int, default: int | None = None) -> int:
         """An axis, counted from the start."""
         value = self.attribute(name, default, lambda: self.choose(range(-rank, rank)))
-        return self._axis(value, rank)
+        return self.counted(value, rank)
 
-    def _axis(self, value: Any, rank: int) -> int:
+    def counted(self, value: Any, rank: int) -> int:
+        """An axis, counted from the start."""
         if isinstance(value, Int):
             value = self.instance.known.simplify(value)
         if not isinstance(value, int):
@@ -579,7 +601,7 @@ class Node:
     def axes(self, position: int, rank: int) -> tuple[int, ...]:
         """Axes that are an input: distinct, counted from the start."""
         value = self.numbers(position, lambda: self.choose(subsets(rank)))
-        axes = tuple(self._axis(v, rank) for v in (value if isinstance(value, tuple) else (value,)))
+        axes = tuple(self.counted(v, rank) for v in (value if isinstance(value, tuple) else (value,)))
         if len(set(axes)) < len(axes):
             raise Undefined(f"{self.op}: an axis twice")
         return axes

@@ -14,8 +14,9 @@ from itertools import permutations
 from typing import Any, TypeAlias
 
 from graphopt.scalar import holds
+from graphopt.types import DType
 from graphopt.verifier.elementwise import COMPARISONS, ELEMENTWISE, EXACT, LOGICAL
-from graphopt.verifier.instances import MAX_RANK, Node, Undefined, Unsupported, subsets
+from graphopt.verifier.instances import MAX_RANK, Node, Undefined, Unsupported, real, subsets
 from graphopt.verifier.integers import (
     FALSE,
     TRUE,
@@ -41,6 +42,7 @@ from graphopt.verifier.symbolic import (
     Element,
     Index,
     Tensor,
+    Term,
     Value,
     Whole,
     boolean,
@@ -52,10 +54,13 @@ from graphopt.verifier.symbolic import (
     number,
     select,
     total,
+    truth,
     within,
 )
 
 Shape: TypeAlias = "tuple[Size, ...]"
+Body: TypeAlias = "Callable[[Index], Value]"
+Reduction: TypeAlias = "Callable[[Shape, Body], Value]"
 Denotation: TypeAlias = Callable[[Node], "Tensor | tuple[Tensor, ...]"]
 
 
@@ -113,14 +118,22 @@ def stretched(tensor: Tensor, shape: Shape, index: Index) -> Value:
     return tensor.at(tuple(i if size == full else choice(eq(size, 1), 0, i) for i, size, full in sizes))
 
 
+def fits(node: Node, shape: Shape, wanted: Shape, reason: str) -> None:
+    """The shape has to be the one that is wanted."""
+    if len(shape) != len(wanted):
+        raise Undefined(f"{node.op}: {reason}")
+    for size, own in zip(shape, wanted, strict=True):
+        node.require(eq(size, own), reason)
+
+
 def elementwise(node: Node) -> Tensor:
     """An operator that computes each element from those of its inputs at that index."""
     inputs = [node.optional(i) for i in range(node.count)]
     present = [tensor for tensor in inputs if tensor is not None]
     shape = broadcast(node, [tensor.shape for tensor in present])
     function = ELEMENTWISE[node.op](node)
-    whole_numbers = node.op in COMPARISONS and node.dtype.is_integer
-    if node.op not in LOGICAL and not whole_numbers and node.is_exact:
+    compares_exactly = node.op in COMPARISONS and (node.dtype.is_integer or node.dtype is DType.BOOL)
+    if node.op not in LOGICAL and not compares_exactly and node.is_exact:
         function = EXACT(node)
 
     def applied(operands: Sequence[Tensor | None], shape: Shape) -> Tensor:
@@ -202,17 +215,20 @@ def Gemm(node: Node) -> Tensor:
 # -- windows -------------------------------------------------------------------------------------------------------
 
 
+AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+
+
 class Window:
     """How Conv and the pools walk over space: strides, dilations, and pads that may be computed."""
 
-    def __init__(self, node: Node, space: Shape, kernel: Shape, *, ceil: bool = False, dilated: bool = True) -> None:
+    def __init__(self, node: Node, space: Shape, kernel: Shape) -> None:
         rank = len(space)
         if not rank:
             raise Undefined("no axis of space")
         self.space, self.kernel = space, kernel
         self.strides = node.sizes("strides", rank, 1, 1)
-        self.dilations = node.sizes("dilations", rank, 1, 1) if dilated else (1,) * rank
-        mode = node.text("auto_pad", "NOTSET", ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"))
+        self.dilations = node.sizes("dilations", rank, 1, 1)
+        mode = node.text("auto_pad", "NOTSET", AUTO_PADS)
         pads = node.sizes("pads", 2 * rank, 0, 0)
         for size in kernel:
             node.require(ge(size, 1), "a kernel has at least one element")
@@ -222,16 +238,22 @@ class Window:
         elif mode == "VALID":
             self.begin = self.end = (0,) * rank
         else:
-            self._same(upper=mode == "SAME_UPPER")
+            self._same(node, upper=mode == "SAME_UPPER")
+        ceil = node.op != "Conv" and node.flag("ceil_mode")
         self.out = tuple(self._out(node, axis, ceil) for axis in range(rank))
 
-    def _same(self, *, upper: bool) -> None:
-        """SAME: as many outputs as there are strides in the input, rounded up; the odd element at the end or begin."""
+    def _same(self, node: Node, *, upper: bool) -> None:
+        """SAME: as many outputs as there are strides in the input, rounded up; the odd element at the end or begin.
+
+        Undefined for pools that would leave out more than one element: runtimes disagree where they begin.
+        """
         begin: list[Size] = []
         end: list[Size] = []
         for size, stride, reach in zip(self.space, self.strides, self.reach, strict=True):
             count = quotient(size + stride - 1, stride)
             needed = (count - 1) * stride + reach - size
+            if node.op != "Conv":
+                node.require(ge(needed, -1), "a pool that leaves out more than one element")
             pad = choice(ge(needed), needed, 0)
             small, large = quotient(pad, 2), pad - quotient(pad, 2)
             begin.append(small if upper else large)
@@ -252,6 +274,17 @@ class Window:
         parts = zip(out, self.strides, k, self.dilations, self.begin, strict=True)
         return tuple(o * s + j * d - p for o, s, j, d, p in parts)
 
+    def inside(self, out: Index, *, padded: bool = False) -> Callable[[Index], Formula]:
+        """Which elements of a window lie inside of the (padded) input."""
+
+        def holds(k: Index) -> Formula:
+            if not padded:
+                return within(self.position(out, k), self.space)
+            ends = zip(self.position(out, k), self.space, self.begin, self.end, strict=True)
+            return conj(*(conj(ge(i, -1 * b), lt(i, n + e)) for i, n, b, e in ends))
+
+        return holds
+
 
 def _space(node: Node, x: Tensor) -> Shape:
     if x.rank < 3:
@@ -264,20 +297,12 @@ def Conv(node: Node) -> Tensor:
 
     Cg = C / group; g = m // (M / group) is the group of filter m; what lies outside of X counts as 0.
     """
-    x, w, b = node.input(0), node.input(1), node.optional(2)
-    space = _space(node, x)
-    for size in w.shape[:2]:
-        node.require(ge(size, 1), "there are filters, and channels to filter")
-    if w.rank != x.rank or (b is not None and b.rank != 1):
-        raise Undefined("Conv: ranks")
-    (N, C), (M, Cg), kernel = x.shape[:2], w.shape[:2], w.shape[2:]
-    group = node.integer("group", 1, least=1)
-    node.require(ge(group, 1), "group is at least 1")
-    _kernel_shape(node, kernel)
+    x, w, b, group = _filters(node)
+    (N, C), (M, Cg), space, kernel = x.shape[:2], w.shape[:2], x.shape[2:], w.shape[2:]
     node.require(eq(C, Cg * group), "the channels are not those of the weights")
     Mg = _exactly(node, M, group, "the filters do not divide into groups")
     if b is not None:
-        node.require(eq(b.shape[0], M), "the bias is not one number per filter")
+        fits(node, b.shape, (M,), "the bias is not one number per filter")
     window = Window(node, space, kernel)
 
     def at(index: Index) -> Value:
@@ -287,22 +312,26 @@ def Conv(node: Node) -> Tensor:
         def term(ck: Index) -> Value:
             c, k = ck[0], ck[1:]
             position = window.position(out, k)
-            return guarded(within(position, space), x.at((n, first + c, *position)) * w.at((m, c, *k)))
+            return guarded(window.inside(out)(k), x.at((n, first + c, *position)) * w.at((m, c, *k)))
 
         return total((Cg, *kernel), term) + (b.at((m,)) if b is not None else 0)
 
     return Tensor((N, M, *window.out), at)
 
 
-def _kernel_shape(node: Node, kernel: Shape) -> None:
-    """`kernel_shape` may be left out; given, it is what the weights say."""
+def _filters(node: Node) -> tuple[Tensor, Tensor, Tensor | None, Size]:
+    """What Conv and ConvTranspose have in common: input, weights, bias and number of groups."""
+    x, w, b = node.input(0), node.input(1), node.optional(2)
+    if w.rank != x.rank:
+        raise Undefined(f"{node.op}: ranks")
+    kernel = _space(node, w)
+    for size in w.shape[:2]:
+        node.require(ge(size, 1), "there are filters, and channels to filter")
     given = node.attribute("kernel_shape", None, lambda: kernel)
-    if given is None:
-        return
-    if len(given) != len(kernel):
-        raise Undefined("kernel_shape of another rank")
-    for size, own in zip(given, kernel, strict=True):
-        node.require(eq(size, own), "kernel_shape is not that of the weights")
+    fits(node, kernel if given is None else given, kernel, "kernel_shape is not that of the weights")
+    group = node.integer("group", 1, least=1)
+    node.require(ge(group, 1), "group is at least 1")
+    return x, w, b, group
 
 
 def _exactly(node: Node, dividend: Size, divisor: Size, reason: str) -> Size:
@@ -315,29 +344,24 @@ def _exactly(node: Node, dividend: Size, divisor: Size, reason: str) -> Size:
 
 
 def ConvTranspose(node: Node) -> Tensor:
-    """Y[n, m, y] = B[m] + Σ over c, k, i with i·strides + k·dilations - pads = y of X[n, c, i] · W[c, m', k]."""
-    x, w, b = node.input(0), node.input(1), node.optional(2)
-    space = _space(node, x)
-    for size in w.shape[:2]:
-        node.require(ge(size, 1), "there are filters, and channels to filter")
-    if w.rank != x.rank or (b is not None and b.rank != 1):
-        raise Undefined("ConvTranspose: ranks")
-    (N, C), (D, Mg), kernel = x.shape[:2], w.shape[:2], w.shape[2:]
-    group = node.integer("group", 1, least=1)
-    node.require(ge(group, 1), "group is at least 1")
-    _kernel_shape(node, kernel)
+    """Y[n, m, y] = B[m] + Σ over c, k, i with i·strides + k·dilations - pads = y of X[n, c, i] · W[c, m', k].
+
+    The size of Y follows from the pads, or the pads from the size of Y: `output_shape`, or SAME: input times strides.
+    Undefined where they would be negative, which the text does not allow and runtimes treat in ways of their own.
+    """
+    x, w, b, group = _filters(node)
+    (N, C), (D, Mg), space, kernel = x.shape[:2], w.shape[:2], x.shape[2:], w.shape[2:]
     node.require(eq(C, D), "the channels are not those of the weights")
     Cg = _exactly(node, C, group, "the channels do not divide into groups")
+    if b is not None:
+        fits(node, b.shape, (Mg * group,), "the bias is not one number per filter")
     rank = len(space)
     strides, dilations = node.sizes("strides", rank, 1, 1), node.sizes("dilations", rank, 1, 1)
-    pads, extra = node.sizes("pads", 2 * rank, 0, 0), node.sizes("output_padding", rank, 0, 0)
-    if node.text("auto_pad", "NOTSET", ("NOTSET",)) != "NOTSET" or node.attribute("output_shape", None, lambda: None):
-        raise Unsupported("ConvTranspose with auto_pad or output_shape")
-    out = []
+    extra = node.sizes("output_padding", rank, 0, 0)
+    full = tuple(strides[a] * (space[a] - 1) + extra[a] + (kernel[a] - 1) * dilations[a] + 1 for a in range(rank))
+    out, begin = _transposed_sizes(node, full, tuple(s * n for s, n in zip(strides, space, strict=True)))
     for a in range(rank):
-        size = strides[a] * (space[a] - 1) + extra[a] + (kernel[a] - 1) * dilations[a] + 1 - pads[a] - pads[rank + a]
-        node.require(conj(ge(size), ge(kernel[a], 1), ge(space[a], 1)), "the output has no negative size")
-        out.append(size)
+        node.require(conj(ge(out[a]), ge(kernel[a], 1), ge(space[a], 1)), "the output has no negative size")
 
     def at(index: Index) -> Value:
         n, m, y = index[0], index[1], index[2:]
@@ -345,7 +369,7 @@ def ConvTranspose(node: Node) -> Tensor:
 
         def term(cki: Index) -> Value:
             c, k, i = cki[0], cki[1 : 1 + rank], cki[1 + rank :]
-            hits = conj(*(eq(i[a] * strides[a] + k[a] * dilations[a] - pads[a], y[a]) for a in range(rank)))
+            hits = conj(*(eq(i[a] * strides[a] + k[a] * dilations[a] - begin[a], y[a]) for a in range(rank)))
             return guarded(hits, x.at((n, g * Cg + c, *i)) * w.at((g * Cg + c, own, *k)))
 
         return total((Cg, *kernel, *space), term) + (b.at((m,)) if b is not None else 0)
@@ -353,71 +377,76 @@ def ConvTranspose(node: Node) -> Tensor:
     return Tensor((N, Mg * group, *out), at)
 
 
-def MaxPool(node: Node) -> Tensor:
-    """The greatest element of each window; padding does not count."""
-    x = node.input(0)
-    space = _space(node, x)
-    if node.app.outputs > 1:
-        raise Unsupported("the indices of MaxPool")
-    kernel = node.sizes("kernel_shape", len(space), 1, 1)
-    node.flag("storage_order")
-    window = Window(node, space, kernel, ceil=node.flag("ceil_mode"))
+def _transposed_sizes(node: Node, full: Shape, same: Shape) -> tuple[Shape, Shape]:
+    """The sizes of a transposed convolution, of which `full` is left without pads, and what is cut off in front."""
+    rank = len(full)
+    mode = node.text("auto_pad", "NOTSET", AUTO_PADS)
+    pads = node.sizes("pads", 2 * rank, 0, 0)
+    asked = node.attribute("output_shape", None, lambda: node.choose((None, tuple(fresh("out") for _ in full))))
+    if asked is None and mode in ("NOTSET", "VALID"):
+        pads = pads if mode == "NOTSET" else (0,) * 2 * rank
+        return tuple(full[a] - pads[a] - pads[rank + a] for a in range(rank)), pads[:rank]
+    out = same if asked is None else asked
+    if len(out) != rank:
+        raise Undefined("output_shape of another rank")
+    cut = tuple(f - o for f, o in zip(full, out, strict=True))
+    for c in cut:
+        node.require(ge(c), "the output is larger than what there is to cut off")
+    begin = tuple(quotient(c, 2) if mode == "SAME_UPPER" else c - quotient(c, 2) for c in cut)
+    return out, begin
 
-    def at(index: Index) -> Value:
-        def element(k: Index) -> Value:
-            return x.at((*index[:2], *window.position(index[2:], k)))
 
-        return folded("max", kernel, element, lambda k: within(window.position(index[2:], k), space))
+def pool(element: Callable[[Node, Window], Callable[[Body, Index], Value]]) -> Denotation:
+    """A pool: of the elements at the positions of a window, something is made."""
 
-    return Tensor((*x.shape[:2], *window.out), at)
+    def denotation(node: Node) -> Tensor:
+        x = node.input(0)
+        space = _space(node, x)
+        if node.app.outputs > 1:
+            raise Unsupported("the indices of MaxPool")
+        kernel = node.sizes("kernel_shape", len(space), 1, 1)
+        window = Window(node, space, kernel)
+        combine = element(node, window)
+
+        def at(index: Index) -> Value:
+            return combine(lambda k: x.at((*index[:2], *window.position(index[2:], k))), index[2:])
+
+        return Tensor((*x.shape[:2], *window.out), at)
+
+    return denotation
 
 
-def AveragePool(node: Node) -> Tensor:
-    """The mean of each window: of what lies inside of the input, or with `count_include_pad` of the padded input."""
-    x = node.input(0)
-    space = _space(node, x)
-    kernel = node.sizes("kernel_shape", len(space), 1, 1)
-    window = Window(node, space, kernel, ceil=node.flag("ceil_mode"))
+def greatest(node: Node, window: Window) -> Callable[[Body, Index], Value]:
+    """Padding does not count."""
+    node.ignored("storage_order", 0)
+    return lambda x, out: folded("max", window.kernel, x, window.inside(out))
+
+
+def average(node: Node, window: Window) -> Callable[[Body, Index], Value]:
+    """The mean of what lies inside of the input, or with `count_include_pad` of the padded input."""
     padded = node.flag("count_include_pad")
 
-    def at(index: Index) -> Value:
-        out = index[2:]
-
-        def seen(k: Index) -> Formula:
-            return within(window.position(out, k), space)
-
-        def counted(k: Index) -> Formula:
-            ends = zip(window.position(out, k), space, window.end, window.begin, strict=True)
-            return conj(*(conj(ge(p, -b), lt(p, s + e)) for p, s, e, b in ends)) if padded else seen(k)
-
-        everything = total(kernel, lambda k: x.at((*index[:2], *window.position(out, k))), seen)
+    def combine(x: Body, out: Index) -> Value:
+        counted = window.inside(out, padded=padded)
         whole = padded and not node.used["ceil_mode"]
-        count = integer(product(kernel)) if whole else total(kernel, lambda _: number(1), counted)
-        return everything / count
+        count = integer(product(window.kernel)) if whole else total(window.kernel, lambda _: number(1), counted)
+        return total(window.kernel, x, window.inside(out)) / count
 
-    return Tensor((*x.shape[:2], *window.out), at)
-
-
-def LpPool(node: Node) -> Tensor:
-    """The p-norm of each window."""
-    x = node.input(0)
-    space = _space(node, x)
-    kernel = node.sizes("kernel_shape", len(space), 1, 1)
-    window = Window(node, space, kernel, ceil=node.flag("ceil_mode"))
-    p = node.attribute("p", 2, lambda: node.choose((1, 2, 3)))
-
-    def at(index: Index) -> Value:
-        powers = total(
-            kernel,
-            lambda k: call("Pow", call("Abs", x.at((*index[:2], *window.position(index[2:], k)))), number(p)),
-            lambda k: within(window.position(index[2:], k), space),
-        )
-        return call("Pow", powers, number(1) / number(p))
-
-    return Tensor((*x.shape[:2], *window.out), at)
+    return combine
 
 
-def global_pool(reduce_: Callable[[Shape, Callable[[Index], Value]], Value]) -> Denotation:
+def power_mean(node: Node, window: Window) -> Callable[[Body, Index], Value]:
+    """The p-norm."""
+    p = integer(node.integer("p", 2, least=1))
+
+    def combine(x: Body, out: Index) -> Value:
+        powers = total(window.kernel, lambda k: call("Pow", call("Abs", x(k)), p), window.inside(out))
+        return call("Pow", powers, 1 / p)
+
+    return combine
+
+
+def global_pool(reduce_: Reduction) -> Denotation:
     """A pool whose window is all of space."""
 
     def denotation(node: Node) -> Tensor:
@@ -432,14 +461,14 @@ def global_pool(reduce_: Callable[[Shape, Callable[[Index], Value]], Value]) -> 
     return denotation
 
 
-def mean(extents: Shape, body: Callable[[Index], Value]) -> Value:
+def mean(extents: Shape, body: Body) -> Value:
     return total(extents, body) / integer(product(extents))
 
 
 # -- reductions ----------------------------------------------------------------------------------------------------
 
 
-def reduction(combine: Callable[[Shape, Callable[[Index], Value]], Value]) -> Denotation:
+def reduction(combine: Reduction) -> Denotation:
     """A Reduce operator: `axes` is an input; none means all, or with `noop_with_empty_axes` none."""
 
     def denotation(node: Node) -> Tensor:
@@ -447,8 +476,6 @@ def reduction(combine: Callable[[Shape, Callable[[Index], Value]], Value]) -> De
         keep = node.flag("keepdims", 1)
         noop = node.flag("noop_with_empty_axes")
         axes = node.axes(1, x.rank) if node.has(1) else ()
-        if not axes and noop and node.op not in _PLAIN_REDUCTIONS:
-            raise Unsupported(f"{node.op} that is to do nothing")
         axes = axes if axes or noop else tuple(range(x.rank))
         kept = [i for i in range(x.rank) if i not in axes]
         shape = tuple(1 if i in axes else s for i, s in enumerate(x.shape) if keep or i not in axes)
@@ -468,9 +495,7 @@ def reduction(combine: Callable[[Shape, Callable[[Index], Value]], Value]) -> De
     return denotation
 
 
-_PLAIN_REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")
-
-REDUCTIONS: Mapping[str, Callable[[Shape, Callable[[Index], Value]], Value]] = {
+REDUCTIONS: Mapping[str, Reduction] = {
     "ReduceSum": total,
     "ReduceMean": mean,
     "ReduceMax": lambda n, x: folded("max", n, x),
@@ -487,7 +512,7 @@ REDUCTIONS: Mapping[str, Callable[[Shape, Callable[[Index], Value]], Value]] = {
 def CumSum(node: Node) -> Tensor:
     """The sum of what precedes along an axis, itself included unless `exclusive`; backwards if `reverse`."""
     x = node.input(0)
-    axis = node._axis(node.numbers(1, lambda: node.choose(range(-x.rank, x.rank))), x.rank)
+    axis = node.counted(node.numbers(1, lambda: node.choose(range(-x.rank, x.rank))), x.rank)
     exclusive, backwards = node.flag("exclusive"), node.flag("reverse")
 
     def at(index: Index) -> Value:
@@ -495,7 +520,8 @@ def CumSum(node: Node) -> Tensor:
             before, after = (index[axis], k[0]) if backwards else (k[0], index[axis])
             return lt(before, after) if exclusive else le(before, after)
 
-        return total((x.shape[axis],), lambda k: x.at((*index[:axis], *k, *index[axis + 1 :])), counts)
+        _, extents, others = over(x, (axis,), index)
+        return total(extents, others, counts)
 
     return Tensor(x.shape, at)
 
@@ -506,7 +532,8 @@ def Softmax(node: Node) -> Tensor:
     axis = node.axis("axis", x.rank, -1)
 
     def at(index: Index) -> Value:
-        return call("Exp", x.at(index)) / _exp_sum(x, axis, index)
+        element, extents, others = over(x, (axis,), index)
+        return call("Exp", element) / total(extents, lambda k: call("Exp", others(k)))
 
     return Tensor(x.shape, at)
 
@@ -515,11 +542,12 @@ def LogSoftmax(node: Node) -> Tensor:
     """x - log Σ exp(x) along `axis`."""
     x = node.input(0)
     axis = node.axis("axis", x.rank, -1)
-    return Tensor(x.shape, lambda index: x.at(index) - call("Log", _exp_sum(x, axis, index)))
 
+    def at(index: Index) -> Value:
+        element, extents, others = over(x, (axis,), index)
+        return element - call("Log", total(extents, lambda k: call("Exp", others(k))))
 
-def _exp_sum(x: Tensor, axis: int, index: Index) -> Value:
-    return total((x.shape[axis],), lambda k: call("Exp", x.at((*index[:axis], *k, *index[axis + 1 :]))))
+    return Tensor(x.shape, at)
 
 
 # -- normalizations ------------------------------------------------------------------------------------------------
@@ -533,35 +561,37 @@ def BatchNormalization(node: Node) -> Tensor:
     training = node.flag("training_mode")
     if node.app.outputs > 1:
         raise Unsupported("the running statistics of BatchNormalization")
-    if x.rank < 1 or any(p.rank != 1 for p in parameters):
-        raise Undefined("BatchNormalization: ranks")
-    channels = x.shape[1] if x.rank > 1 else 1
+    if x.rank < 1:
+        raise Undefined("BatchNormalization of a scalar")
     for p in parameters:
-        node.require(eq(p.shape[0], channels), "not one number per channel")
-
+        fits(node, p.shape, (*x.shape[1:2], 1)[:1], "not one number per channel")
     batch = tuple(axis for axis in range(x.rank) if axis != 1)
 
     def at(index: Index) -> Value:
         c = index[1] if x.rank > 1 else 0
         if training:
-            return standardized(x, batch, index, epsilon) * parameters[0].at((c,)) + parameters[1].at((c,))
+            return standardized(*over(x, batch, index), epsilon) * parameters[0].at((c,)) + parameters[1].at((c,))
         scale, shift, average, variance = (p.at((c,)) for p in parameters)
         return (x.at(index) - average) / call("Sqrt", variance + epsilon) * scale + shift
 
     return Tensor(x.shape, at)
 
 
-def standardized(x: Tensor, axes: Sequence[int], index: Index, epsilon: Value) -> Value:
-    """(x - mean) / √(variance + epsilon), both over the axes."""
-    extents = tuple(x.shape[a] for a in axes)
+def over(x: Tensor, axes: Sequence[int], index: Index) -> tuple[Value, Shape, Body]:
+    """The element at an index, and those that differ from it in some axes only: how many, and which."""
 
     def at(k: Index) -> Value:
         inner = dict(zip(axes, k, strict=True))
         return x.at(tuple(inner.get(i, j) for i, j in enumerate(index)))
 
-    average = mean(extents, at)
-    variance = mean(extents, lambda k: (at(k) - average) * (at(k) - average))
-    return (x.at(index) - average) / call("Sqrt", variance + epsilon)
+    return x.at(index), tuple(x.shape[a] for a in axes), at
+
+
+def standardized(x: Value, extents: Shape, others: Body, epsilon: Value) -> Value:
+    """(x - mean) / √(variance + epsilon), both over the others."""
+    average = mean(extents, others)
+    variance = mean(extents, lambda k: (others(k) - average) * (others(k) - average))
+    return (x - average) / call("Sqrt", variance + epsilon)
 
 
 def LayerNormalization(node: Node) -> Tensor:
@@ -569,14 +599,14 @@ def LayerNormalization(node: Node) -> Tensor:
     x, scale, b = node.input(0), node.input(1), node.optional(2)
     axis = node.axis("axis", x.rank, -1)
     epsilon = node.real("epsilon", 1e-5)
-    node.attribute("stash_type", 1, lambda: node.choose((1,)))
+    node.ignored("stash_type", 1)
     if node.app.outputs > 1:
         raise Unsupported("the mean of LayerNormalization as an output")
     _fits(node, [scale, b], x.shape)
     axes = tuple(range(axis, x.rank))
 
     def at(index: Index) -> Value:
-        scaled = standardized(x, axes, index, epsilon) * stretched(scale, x.shape, index)
+        scaled = standardized(*over(x, axes, index), epsilon) * stretched(scale, x.shape, index)
         return scaled + (stretched(b, x.shape, index) if b is not None else 0)
 
     return Tensor(x.shape, at)
@@ -598,32 +628,60 @@ def RMSNormalization(node: Node) -> Tensor:
     x, scale = node.input(0), node.input(1)
     axis = node.axis("axis", x.rank, -1)
     epsilon = node.real("epsilon", 1e-5)
-    node.attribute("stash_type", 1, lambda: node.choose((1,)))
+    node.ignored("stash_type", 1)
     _fits(node, [scale], x.shape)
-    extents = x.shape[axis:]
+    axes = tuple(range(axis, x.rank))
 
     def at(index: Index) -> Value:
-        squares = mean(extents, lambda k: x.at((*index[:axis], *k)) * x.at((*index[:axis], *k)))
-        return x.at(index) / call("Sqrt", squares + epsilon) * stretched(scale, x.shape, index)
+        element, extents, others = over(x, axes, index)
+        squares = mean(extents, lambda k: others(k) * others(k))
+        return element / call("Sqrt", squares + epsilon) * stretched(scale, x.shape, index)
 
     return Tensor(x.shape, at)
 
 
 def InstanceNormalization(node: Node) -> Tensor:
     """Standardized over space for each instance and channel, times scale plus B per channel."""
-    x, scale, b = node.input(0), node.input(1), node.input(2)
+    x, scale, b = _per_channel(node)
     _space(node, x)
     epsilon = node.real("epsilon", 1e-5)
-    for p in (scale, b):
-        if p.rank != 1:
-            raise Undefined("InstanceNormalization: ranks")
-        node.require(eq(p.shape[0], x.shape[1]), "not one number per channel")
     axes = tuple(range(2, x.rank))
 
     def at(index: Index) -> Value:
-        return standardized(x, axes, index, epsilon) * scale.at((index[1],)) + b.at((index[1],))
+        c = (index[1],)
+        return standardized(*over(x, axes, index), epsilon) * scale.at(c) + b.at(c)
 
     return Tensor(x.shape, at)
+
+
+def GroupNormalization(node: Node) -> Tensor:
+    """Standardized over space and a group of C / num_groups channels, times scale plus bias per channel."""
+    x, scale, b = _per_channel(node)
+    groups = node.integer("num_groups", least=1)
+    epsilon = node.real("epsilon", 1e-5)
+    node.ignored("stash_type", 1)
+    node.require(ge(groups, 1), "num_groups is at least 1")
+    size = _exactly(node, x.shape[1], groups, "the channels do not divide into groups")
+
+    def at(index: Index) -> Value:
+        n, c = index[:2]
+        first = quotient(c, size) * size
+
+        def others(k: Index) -> Value:
+            return x.at((n, first + k[0], *k[1:]))
+
+        normal = standardized(x.at(index), (size, *x.shape[2:]), others, epsilon)
+        return normal * scale.at((c,)) + b.at((c,))
+
+    return Tensor(x.shape, at)
+
+
+def _per_channel(node: Node) -> tuple[Tensor, Tensor, Tensor]:
+    """An input, with a scale and a bias for each channel."""
+    x, scale, b = (node.input(i) for i in range(3))
+    for p in (scale, b):
+        fits(node, p.shape, x.shape[1:2], "not one number per channel")
+    return x, scale, b
 
 
 def LpNormalization(node: Node) -> Tensor:
@@ -633,12 +691,10 @@ def LpNormalization(node: Node) -> Tensor:
     p = node.attribute("p", 2, lambda: node.choose((1, 2)))
 
     def at(index: Index) -> Value:
-        def power(k: Index) -> Value:
-            element = x.at((*index[:axis], *k, *index[axis + 1 :]))
-            return call("Abs", element) if p == 1 else element * element
-
-        norm = total((x.shape[axis],), power)
-        return x.at(index) / (norm if p == 1 else call("Sqrt", norm))
+        element, extents, others = over(x, (axis,), index)
+        if p == 1:
+            return element / total(extents, lambda k: call("Abs", others(k)))
+        return element / call("Sqrt", total(extents, lambda k: others(k) * others(k)))
 
     return Tensor(x.shape, at)
 
@@ -793,6 +849,8 @@ def Squeeze(node: Node) -> Tensor:
     if not node.has(1):
         raise Unsupported("Squeeze of all axes of size 1: the rank depends on sizes")
     axes = node.axes(1, x.rank)
+    if not axes:
+        raise Undefined("Squeeze of no axis: ONNX Runtime takes it for all of size 1")
     for axis in axes:
         node.require(eq(x.shape[axis], 1), "an axis to be dropped has not size 1")
     kept = [i for i in range(x.rank) if i not in axes]
@@ -809,13 +867,12 @@ def Unsqueeze(node: Node) -> Tensor:
     x = node.input(0)
 
     def propose() -> tuple[int, ...]:
-
         return node.choose([axes for axes in subsets(x.rank + 2) if len(axes) <= 2])
 
     asked = node.numbers(1, propose)
     asked = asked if isinstance(asked, tuple) else (asked,)
     rank = x.rank + len(asked)
-    axes = [node._axis(axis, rank) for axis in asked]
+    axes = [node.counted(axis, rank) for axis in asked]
     if len(set(axes)) < len(axes):
         raise Undefined("Unsqueeze: an axis twice")
     kept = [i for i in range(rank) if i not in axes]
@@ -884,7 +941,6 @@ def Split(node: Node) -> tuple[Tensor, ...]:
 
 
 def _propose_lengths(count: int) -> tuple[Size, ...]:
-
     return tuple(fresh("part") for _ in range(count))
 
 
@@ -893,7 +949,7 @@ def Slice(node: Node) -> Tensor:
     x = node.input(0)
     starts, ends = (_slice_numbers(node, i, x.rank) for i in (1, 2))
     count = len(starts)
-    axes = node.axes(3, x.rank) if node.has(3) else tuple(range(count))
+    axes = node.axes(3, x.rank, count) if node.has(3) else tuple(range(count))
     steps = _slice_numbers(node, 4, x.rank) if node.has(4) else (1,) * count
     if not len(ends) == len(axes) == len(steps) == count or count > x.rank:
         raise Undefined("Slice: lists of different lengths")
@@ -922,15 +978,13 @@ def _run(node: Node, size: Size, start: Size, end: Size, step: Size) -> tuple[Si
     """First index, number of elements and step of a slice of one axis."""
     node.require(negate(eq(step)), "the step is not 0")
     forward = ge(step, 1)
-    least = choice(forward, 0, -1)
-    most = size + least
-    first = _clamped(_from_start(start, size), 0, size + choice(forward, 0, -1))
-    stop = _clamped(_from_start(end, size), least, most if step != 1 else size)
-    stop = choice(forward, _clamped(_from_start(end, size), 0, size), _clamped(_from_start(end, size), -1, size - 1))
-    span = choice(forward, stop - first + step - 1, first - stop - step - 1)
+    most = choice(forward, size, size - 1)
+    first = _clamped(_from_start(start, size), 0, most)
+    stop = _clamped(_from_start(end, size), choice(forward, 0, -1), most)
+    span = choice(forward, stop - first, first - stop)
+    span = choice(ge(span), span, 0)
     by = choice(forward, step, -step)
-    count = span if step == 1 else quotient(span, by)
-    return first, _clamped_below(count), step
+    return first, span if step == 1 else quotient(span + by - 1, by), step
 
 
 def _from_start(position: Size, size: Size) -> Size:
@@ -938,12 +992,8 @@ def _from_start(position: Size, size: Size) -> Size:
 
 
 def _clamped(value: Size, least: Size, most: Size) -> Size:
-    capped = choice(le(value, most), value, most)
-    return choice(le(least, capped), capped, least)
-
-
-def _clamped_below(value: Size) -> Size:
-    return choice(ge(value), value, 0)
+    raised = choice(le(least, value), value, least)
+    return choice(le(raised, most), raised, most)
 
 
 def Gather(node: Node) -> Tensor:
@@ -952,7 +1002,7 @@ def Gather(node: Node) -> Tensor:
     axis = node.axis("axis", x.rank, 0)
     size = x.shape[axis]
     if not node.is_number(1):
-        return _gather_tensor(x, node.input(1), axis)
+        return _gather_tensor(node, x, node.input(1), axis)
     indices = node.numbers(1, lambda: _propose_indices(node))
     numbers = indices if isinstance(indices, tuple) else (indices,)
     for i in numbers:
@@ -980,17 +1030,37 @@ def _propose_indices(node: Node) -> Any:
     return tuple(fresh("index") for _ in range(node.choose((1, 2))))
 
 
-def _gather_tensor(x: Tensor, indices: Tensor, axis: int) -> Tensor:
-    """With indices that are not known, an element is an opaque function of the index that is looked up."""
+def _gather_tensor(node: Node, x: Tensor, indices: Tensor, axis: int) -> Tensor:
+    """With indices that are not known. Where the operator is defined they can only be 0 along an axis of size 1."""
     shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+    single = x.shape[axis] == 1 and node.instance.assuming
 
     def at(index: Index) -> Value:
         outer, rest = index[:axis], index[axis + indices.rank :]
-        looked_up = indices.at(index[axis : axis + indices.rank])
-        whole = Tensor((x.shape[axis],), lambda k: x.at((*outer, *k, *rest))).whole()
-        return lift(Element("Gather", (), (whole, Whole((), (), looked_up)), ()))
+        if single:
+            return x.at((*outer, 0, *rest))
+        where = indices.at(index[axis : axis + indices.rank])
+        return looked_up(x.shape[axis], lambda k: x.at((*outer, *k, *rest)), where)
 
     return Tensor(shape, at)
+
+
+def looked_up(size: Size, row: Body, where: Value) -> Value:
+    """The element of a row at an index that is itself an element of a tensor: an opaque function of both.
+
+    What is looked up among things that were looked up is looked up at a place that is looked up.
+    """
+    chosen = Tensor((size,), row).whole()
+    match chosen.body.terms:
+        case (Term(coefficient=1, factors=(Element("Gather", (), (Whole() as source, Whole() as place)),)) as term,):
+            if term.guard == TRUE and not term.binders and not set(chosen.index) & source.symbols:
+                where = lift(_lookup(Whole(chosen.shape, chosen.index, place.body), where))
+                chosen = source
+    return lift(_lookup(chosen, where))
+
+
+def _lookup(row: Whole, where: Value) -> Element:
+    return Element("Gather", (), (row, Whole((), (), where)), ())
 
 
 def Expand(node: Node) -> Tensor:
@@ -1005,7 +1075,6 @@ def Expand(node: Node) -> Tensor:
 
 
 def _propose_sizes(node: Node) -> tuple[Size, ...]:
-
     return tuple(fresh("size") for _ in range(node.choose(range(MAX_RANK + 1))))
 
 
@@ -1014,7 +1083,6 @@ def Tile(node: Node) -> Tensor:
     x = node.input(0)
 
     def propose() -> tuple[Size, ...]:
-
         return tuple(fresh("repeat") for _ in range(x.rank))
 
     repeats = node.numbers(1, propose)
@@ -1038,7 +1106,6 @@ def Pad(node: Node) -> Tensor:
     axes = node.axes(3, x.rank) if node.has(3) else tuple(range(x.rank))
 
     def propose() -> tuple[Size, ...]:
-
         return tuple(fresh("pad") for _ in range(2 * len(axes)))
 
     pads = node.numbers(1, propose)
@@ -1081,6 +1148,65 @@ def _mirrored(mode: str, i: Size, size: Size) -> Size:
     if mode == "wrap":
         return remainder(i, size)
     return choice(ge(i), choice(lt(i, size), i, 2 * (size - 1) - i), -1 * i)
+
+
+EVEN = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
+"""Coordinate modes in which an axis that keeps its size keeps its elements."""
+
+REPEATS = {("asymmetric", "floor")}
+REPEATS |= {(where, f"round_prefer_{way}") for where in EVEN[:3] for way in ("floor", "ceil")}
+"""Coordinate modes and roundings in which the nearest neighbour of index i, enlarged k times, is i // k."""
+
+
+ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+
+
+def Resize(node: Node) -> Tensor:
+    """Each element of an axis repeated a whole number of times, by nearest neighbour; or axes that keep their size.
+
+    By other factors and between elements what is computed rests on how floats are rounded: that is not denoted.
+    """
+    x = node.input(0)
+    mode = node.text("mode", "nearest", ("nearest", "linear", "cubic"))
+    where = node.text("coordinate_transformation_mode", "half_pixel", (*EVEN, "tf_crop_and_resize"))
+    rounding = node.text("nearest_mode", "round_prefer_floor", ROUNDINGS) if mode == "nearest" else ""
+    for name in ("antialias", "cubic_coeff_a", "exclude_outside", "extrapolation_value"):
+        node.ignored(name)
+    axes = node.attribute("axes", None, lambda: node.choose((None, *subsets(x.rank))))
+    axes = range(x.rank) if axes is None else [node.counted(axis, x.rank) for axis in axes]
+    new = _enlarged(node, [x.shape[axis] for axis in axes])
+    if len(new) != len(axes) or len(set(axes)) < len(axes):
+        raise Undefined("Resize: not one size per axis")
+    sizes = dict(zip(axes, new, strict=True))
+    shape = tuple(sizes.get(axis, size) for axis, size in enumerate(x.shape))
+
+    def source(i: Size, size: Size, own: Size) -> Size:
+        if where in EVEN and node.instance.same(size, own):
+            return i
+        times = divide(size, own) if own != 0 else None
+        if times is None or (where, rounding) not in REPEATS:
+            raise Unsupported(f"Resize from {own} to {size}")
+        return quotient(i, times)
+
+    return Tensor(shape, lambda index: x.at(tuple(map(source, index, shape, x.shape))))
+
+
+def _enlarged(node: Node, sizes: Sequence[Size]) -> Sequence[Size]:
+    """The sizes that a Resize asks for, or makes of scales that are whole numbers."""
+    if node.has(3):
+        node.text("keep_aspect_ratio_policy", "stretch", ("stretch",))
+        asked: Sequence[Size] = node.numbers(3, lambda: tuple(fresh("size") for _ in sizes))
+        for size in asked:
+            node.require(ge(size), "a size is not negative")
+        return asked
+    scales = node.input(2)
+    if scales.rank != 1:
+        raise Undefined("Resize: scales are a list")
+    node.require(eq(scales.shape[0], len(sizes)), "not one scale per axis")
+    factors = [scales.at((i,)).constant for i in range(len(sizes))]
+    if not all(factor is not None and factor.denominator == 1 for factor in factors):
+        raise Unsupported("Resize by scales that are no whole numbers")
+    return [size * int(factor or 0) for size, factor in zip(sizes, factors, strict=True)]
 
 
 def DepthToSpace(node: Node) -> Tensor:
@@ -1143,15 +1269,14 @@ def EyeLike(node: Node) -> Tensor:
     if x.rank != 2:
         raise Undefined("EyeLike of another rank than 2")
     k = node.integer("k", 0)
-    node.attribute("dtype", None, lambda: None)
+    node.ignored("dtype")
     return Tensor(x.shape, lambda index: boolean(eq(index[1], index[0] + k)))
 
 
 def ConstantOfShape(node: Node) -> Tensor:
     """Zeros of the shape that the input says."""
     sizes = node.numbers(0, lambda: _propose_sizes(node))
-    if node.attribute("value", None, lambda: None) is not None:
-        raise Unsupported("ConstantOfShape with a value")
+    node.absent("value")
     for size in sizes:
         node.require(ge(size), "a size is not negative")
     return Tensor(tuple(sizes), lambda _: number(0))
@@ -1160,11 +1285,12 @@ def ConstantOfShape(node: Node) -> Tensor:
 def Shape_(node: Node) -> Tensor:
     """The sizes as a vector, from axis `start` to before `end`."""
     x = node.input(0)
-    start = node.attribute("start", 0, lambda: node.choose((0,)))
-    end = node.attribute("end", None, lambda: None)
+    everywhere = range(-x.rank - 1, x.rank + 2)
+    start = node.attribute("start", 0, lambda: node.choose(everywhere))
+    end = node.attribute("end", None, lambda: node.choose((None, *everywhere)))
     if not isinstance(start, int) or not isinstance(end, int | None):
         raise Unsupported("Shape from a symbol")
-    sizes = x.shape[slice(max(start + x.rank, 0) if start < 0 else start, end)]
+    sizes = x.shape[max(start + x.rank, 0) if start < 0 else start : end]
 
     def at(index: Index) -> Value:
         result = number(0)
@@ -1181,13 +1307,21 @@ def Size_(node: Node) -> Tensor:
 
 
 def Dropout(node: Node) -> tuple[Tensor, ...]:
-    """At inference nothing is dropped."""
+    """At inference nothing is dropped, nor is it with a ratio of 0."""
     x = node.input(0)
-    if node.has(2) and node.input(2).at((0,) * node.input(2).rank).terms:
+    if not (_is_zero(node, 1) or not node.has(2) or _is_zero(node, 2)):
         raise Unsupported("Dropout that may be in training")
-    node.attribute("seed", None, lambda: None)
+    node.ignored("seed")
     mask = Tensor(x.shape, lambda _: boolean(TRUE))
     return (x, mask)[: node.app.outputs]
+
+
+def _is_zero(node: Node, position: int) -> bool:
+    given = node.optional(position)
+    return given is not None and given.at((0,) * given.rank).constant == 0
+
+
+PLACES = {"ArgMax": "place of the greatest", "ArgMin": "place of the least"}
 
 
 def ArgMax(node: Node) -> Tensor:
@@ -1201,38 +1335,179 @@ def ArgMax(node: Node) -> Tensor:
     def at(index: Index) -> Value:
         rest = index[axis + 1 :] if keep else index[axis:]
         along = Tensor((x.shape[axis],), lambda k: x.at((*index[:axis], *k, *rest))).whole()
-        return lift(Element(node.op, (last,), (along,), ()))
+        return lift(Element(PLACES[node.op], (last,), (along,), ()))
 
     return Tensor(shape, at)
 
 
 def Einsum(node: Node) -> Tensor:
     """Σ over the letters that are not in the result, of the product of the operands; no ellipsis."""
-    equation = node.text("equation", "", (str(node.attribute("equation", "", lambda: "")),)).replace(" ", "")
+    equation = str(node.attribute("equation", "", lambda: "")).replace(" ", "")
     left, arrow, result = equation.partition("->")
-    if not arrow or "." in equation or not left.replace(",", "").isalpha():
+    terms, operands = left.split(","), [node.input(i) for i in range(node.count)]
+    if not "".join(terms).isalpha():
         raise Unsupported(f"Einsum of {equation}")
-    terms = left.split(",")
-    operands = [node.input(i) for i in range(node.count)]
-    sizes: dict[str, Size] = {}
-    if len(terms) != len(operands) or any(len(t) != o.rank for t, o in zip(terms, operands, strict=False)):
+    if not arrow:
+        result = "".join(letter for letter in sorted(set("".join(terms))) if left.count(letter) == 1)
+    if [len(letters) for letters in terms] != [operand.rank for operand in operands]:
         raise Undefined("Einsum: an operand of another rank")
+    sizes: dict[str, Size] = {}
     for letters, operand in zip(terms, operands, strict=True):
         for letter, size in zip(letters, operand.shape, strict=True):
-            if letter in sizes and not node.instance.known.proves(eq(size, sizes[letter])):
-                raise Unsupported("Einsum that broadcasts")
-            sizes[letter] = size
+            sizes[letter] = _common(node, sizes.get(letter, size), size)
     summed = [letter for letter in sizes if letter not in result]
 
     def at(index: Index) -> Value:
         def term(k: Index) -> Value:
             where = dict(zip((*result, *summed), (*index, *k), strict=True))
-            factors = (o.at(tuple(where[letter] for letter in t)) for t, o in zip(terms, operands, strict=True))
+            factors = (
+                stretched(operand, tuple(sizes[letter] for letter in t), tuple(where[letter] for letter in t))
+                for t, operand in zip(terms, operands, strict=True)
+            )
             return reduce(lambda a, b: a * b, factors)
 
         return total(tuple(sizes[letter] for letter in summed), term)
 
     return Tensor(tuple(sizes[letter] for letter in result), at)
+
+
+# -- attention -----------------------------------------------------------------------------------------------------
+
+
+def Attention(node: Node) -> tuple[Tensor, ...]:
+    """softmax(scale · Q·Kᵀ + mask) · V for each head; several heads of Q in turn share one of K and V.
+
+    Of the keys only those count that the mask and the window let be seen; where there is none, the result is 0.
+    """
+    if any(map(node.has, (4, 5, 6))):
+        raise Unsupported("Attention with a cache")
+    q, k, v = (_heads(node, i, name) for i, name in enumerate(("q_num_heads", "kv_num_heads", "kv_num_heads")))
+    (B, H, L, E), (_, G, S, _), F = q.shape, k.shape, v.shape[3]
+    fits(node, (*k.shape, *v.shape), (B, G, S, E, B, G, S, F), "batch, heads, keys or their sizes differ")
+    share = _exactly(node, H, G, "the heads of Q do not divide among those of K and V")
+    given = node.attribute("scale", None, lambda: node.choose((None, node.unknown("scale"))))
+    scale = 1 / call("Sqrt", integer(E)) if given is None else real(given)
+    cap = real(node.attribute("softcap", 0.0, lambda: node.choose((0.0, node.unknown("softcap")))))
+    node.ignored("softmax_precision")
+    bias, seen = _mask(node, (B, H, L, S))
+
+    def product_(index: Index) -> Value:
+        b, h, i, j = index
+        return scale * total((E,), lambda e: q.at((b, h, i, *e)) * k.at((b, quotient(h, share), j, *e)))
+
+    def capped(index: Index) -> Value:
+        return product_(index) if cap.constant == 0 else cap * call("Tanh", product_(index) / cap)
+
+    def exp(index: Index) -> Value:
+        return guarded(seen(index), call("Exp", capped(index) + bias(index)))
+
+    def weight(index: Index) -> Value:
+        return exp(index) / total((S,), lambda j: exp((*index[:3], *j)))
+
+    def at(index: Index) -> Value:
+        b, h, i, f = index if node.input(0).rank == 4 else _split(index, F)
+        return total((S,), lambda j: weight((b, h, i, *j)) * v.at((b, quotient(h, share), *j, f)))
+
+    y = Tensor((B, H, L, F) if node.input(0).rank == 4 else (B, L, H * F), at)
+    if node.app.outputs == 1:
+        return (y,)
+    shown = node.attribute("qk_matmul_output_mode", 0, lambda: node.choose((0, 1, 2, 3)))
+    if shown == 2:
+        raise Unsupported("Attention that shows scores of what is not seen: they are infinite")
+    return (y, k, v, Tensor((B, H, L, S), {0: product_, 1: capped, 3: weight}[shown]))
+
+
+def _heads(node: Node, position: int, name: str) -> Tensor:
+    """Batch, heads, sequence, head size: an input of rank 4, or of rank 3 where the last axis holds all heads."""
+    x = node.input(position)
+    if x.rank == 4:
+        return x
+    heads = node.integer(name, least=1)
+    if x.rank != 3 or heads is None:
+        raise Undefined(f"{node.op}: ranks")
+    node.require(ge(heads, 1), f"{name} is at least 1")
+    size = _exactly(node, x.shape[2], heads, "the last axis does not divide into heads")
+    return Tensor((x.shape[0], heads, x.shape[1], size), lambda i: x.at((i[0], i[2], i[1] * size + i[3])))
+
+
+def _split(index: Index, size: Size) -> Index:
+    """The same index with the head apart: (batch, sequence, all heads) as (batch, head, sequence, within the head)."""
+    b, i, d = index
+    return b, quotient(d, size), i, remainder(d, size)
+
+
+def _mask(node: Node, shape: Shape) -> tuple[Body, Callable[[Index], Formula]]:
+    """What is added to each score, and which keys a query sees: those of the mask, of the window, not after itself."""
+    mask = node.optional(3)
+    causal = node.flag("is_causal")
+    left, right = (
+        node.attribute(f"{side}_window_size", -1, lambda: node.choose((-1, node.natural("window"))))
+        for side in ("left", "right")
+    )
+    if mask is not None:
+        if not 1 <= mask.rank <= 4:
+            raise Undefined("Attention: the mask has another rank")
+        for size, full in zip(mask.shape[-2::-1], shape[-2::-1], strict=False):
+            node.require(disj(eq(size, full), eq(size, 1)), "the mask does not broadcast to the scores")
+        node.require(le(mask.shape[-1], shape[-1]), "the mask is longer than there are keys")
+    truths = mask is not None and mask.dtype is DType.BOOL
+
+    def element(index: Index) -> Value:
+        assert mask is not None
+        leading = replace(mask, shape=(*mask.shape[:-1], shape[-1]))  # a last axis that is shorter is not stretched
+        return stretched(leading, shape, index)
+
+    def seen(index: Index) -> Formula:
+        i, j = index[2:]
+        return conj(
+            TRUE if mask is None else lt(j, mask.shape[-1]),
+            truth(element(index)) if truths else TRUE,
+            le(j, i) if causal else TRUE,
+            TRUE if left == -1 else le(i, j + left),
+            TRUE if right == -1 else le(j, i + right),
+        )
+
+    return lambda index: number(0) if mask is None or truths else element(index), seen
+
+
+def RotaryEmbedding(node: Node) -> Tensor:
+    """Pairs of elements (a, b) of each head are turned: (cos·a - sin·b, sin·a + cos·b); what is left over stays.
+
+    The pairs of the first `rotary_embedding_dim` elements are halves apart, or if `interleaved` neighbours. The angles
+    are given for each position of the sequence, or looked up in the caches by `position_ids`.
+    """
+    original = node.input(0)
+    x = _heads(node, 0, "num_heads")
+    B, _, S, E = x.shape
+    turned = node.integer("rotary_embedding_dim", 0, least=0)
+    turned = choice(eq(turned), E, turned)
+    neighbours = node.flag("interleaved")
+    node.require(le(turned, E), "more elements are turned than there are")
+    half = _exactly(node, turned, 2, "an odd number of elements")
+    ids = node.optional(3)
+    caches = node.input(1), node.input(2)
+    positions = (B, S) if ids is None else caches[0].shape[:1]
+    for cache in caches:
+        fits(node, cache.shape, (*positions, half), "the caches do not fit")
+    if ids is not None:
+        fits(node, ids.shape, (B, S), "not one position per element of the sequences")
+
+    def angle(cache: Tensor, b: Size, s: Size, pair: Size) -> Value:
+        if ids is None:
+            return cache.at((b, s, pair))
+        return looked_up(cache.shape[0], lambda k: cache.at((*k, pair)), ids.at((b, s)))
+
+    def at(index: Index) -> Value:
+        b, h, s, d = index if original.rank == 4 else _split(index, E)
+        pair = quotient(d, 2) if neighbours else choice(lt(d, half), d, d - half)
+        first = eq(remainder(d, 2)) if neighbours else lt(d, half)
+        step = 1 if neighbours else half
+        cos, sin = (angle(cache, b, s, pair) for cache in caches)
+        real_part = cos * x.at((b, h, s, d)) - sin * x.at((b, h, s, d + step))
+        imaginary = sin * x.at((b, h, s, d - step)) + cos * x.at((b, h, s, d))
+        return select(lt(d, turned), select(first, real_part, imaginary), x.at((b, h, s, d)))
+
+    return Tensor(original.shape, at)
 
 
 # -- the table -----------------------------------------------------------------------------------------------------
@@ -1252,6 +1527,7 @@ MOVES: Mapping[str, Denotation] = {
     "Expand": Expand,
     "Tile": Tile,
     "Pad": Pad,
+    "Resize": Resize,
     "DepthToSpace": DepthToSpace,
     "SpaceToDepth": SpaceToDepth,
     "Trilu": Trilu,
@@ -1264,7 +1540,7 @@ MOVES: Mapping[str, Denotation] = {
 """Operators whose denotation is exact: they move data, or compute each element by one function that is named."""
 
 KEEPS = frozenset({"Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Split", "Slice", "Gather"})
-KEEPS |= {"Expand", "Tile", "DepthToSpace", "SpaceToDepth"}
+KEEPS |= {"Expand", "Tile", "Resize", "DepthToSpace", "SpaceToDepth"}
 """Operators whose elements are elements of their first input."""
 
 OPERATORS: Mapping[str, Denotation] = {
@@ -1273,9 +1549,9 @@ OPERATORS: Mapping[str, Denotation] = {
     "Gemm": Gemm,
     "Conv": Conv,
     "ConvTranspose": ConvTranspose,
-    "MaxPool": MaxPool,
-    "AveragePool": AveragePool,
-    "LpPool": LpPool,
+    "MaxPool": pool(greatest),
+    "AveragePool": pool(average),
+    "LpPool": pool(power_mean),
     "GlobalMaxPool": global_pool(lambda n, x: folded("max", n, x)),
     "GlobalAveragePool": global_pool(mean),
     **{name: reduction(combine) for name, combine in REDUCTIONS.items()},
@@ -1289,5 +1565,8 @@ OPERATORS: Mapping[str, Denotation] = {
     "LayerNormalization": LayerNormalization,
     "RMSNormalization": RMSNormalization,
     "InstanceNormalization": InstanceNormalization,
+    "GroupNormalization": GroupNormalization,
     "LpNormalization": LpNormalization,
+    "Attention": Attention,
+    "RotaryEmbedding": RotaryEmbedding,
 }

@@ -1,10 +1,15 @@
-"""Denotations with numbers put in: what tests compare with `onnx.reference`."""
+"""Denotations with numbers put in: what tests compare with `onnx.reference` and ONNX Runtime.
+
+An element is denoted once, at an index of symbols as in a proof, and then computed at all indices at once: each symbol
+is an array along an axis of its own, what is summed over comes in front.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from itertools import product
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -14,133 +19,211 @@ from graphopt.rule import Rule
 from graphopt.term import App, Var, op
 from graphopt.types import DType
 from graphopt.verifier.dtypes import Typing
-from graphopt.verifier.instances import Choices, Instance
-from graphopt.verifier.integers import Atom, Formula, truth_of, value_of
+from graphopt.verifier.instances import Choices, Instance, Node, Undefined, Unsupported
+from graphopt.verifier.integers import And, Atom, Comparison, Fact, Formula, Or, Size, fresh, negate, only_symbol
+from graphopt.verifier.semantics import denote
 from graphopt.verifier.solver import Effort
-from graphopt.verifier.symbolic import Binders, Call, Element, Factor, Fold, Number, Read, Tensor, Value
+from graphopt.verifier.symbolic import Binders, Call, Element, Factor, Fold, Number, Piece, Read, Tensor, Value, bind
 
 Array = NDArray[Any]
 
-
-def _sign(x: float) -> float:
-    return (x > 0) - (x < 0)
-
-
-FUNCTIONS: Mapping[str, Callable[..., float]] = {
-    "Inverse": lambda x: math.nan if x == 0 else 1 / x,
-    "Exp": math.exp,
-    "Log": lambda x: math.log(x) if x > 0 else math.nan,
-    "Sqrt": lambda x: math.sqrt(x) if x >= 0 else math.nan,
-    "Pow": lambda x, n: x**n if x >= 0 or float(n).is_integer() else math.nan,
-    "Abs": abs,
-    "Sign": _sign,
-    "Floor": math.floor,
-    "Ceil": math.ceil,
-    "Round": round,
-    "Erf": math.erf,
-    "Acos": math.acos,
-    "Asin": math.asin,
-    "Atan": math.atan,
-    **{
-        f.capitalize(): getattr(math, f)
-        for f in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh")
-    },
-    "NotZero": lambda x: float(x != 0),
-    "Positive": lambda x: float(x > 0),
-    "Mod": lambda a, b: a % b,
-    "FMod": math.fmod,
-    "IsNaN": lambda x: float(math.isnan(x)),
-    "IsInf": lambda x: float(math.isinf(x)),
-    "Cast": lambda x: float(math.trunc(x)),
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "Inverse": lambda x: 1 / x,
+    "Pow": np.power,
+    "Abs": np.abs,
+    "Sign": np.sign,
+    "Round": np.round,
+    "Erf": np.vectorize(math.erf, otypes=[float]),
+    **{f.capitalize(): getattr(np, f) for f in ("exp", "log", "sqrt", "floor", "ceil", "sin", "cos", "tan")},
+    **{f.capitalize(): getattr(np, f) for f in ("sinh", "cosh", "tanh")},
+    **{f"A{f}": getattr(np, f"arc{f}") for f in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
+    "NotZero": lambda x: x != 0,
+    "Positive": lambda x: x > 0,
+    "Mod": np.mod,
+    "FMod": np.fmod,
+    "IsNaN": np.isnan,
+    "IsInf": lambda x, negative, positive: np.isinf(x) & np.where(x < 0, negative, positive),
+    "Infinity": lambda: np.inf,
+    "Cast": lambda x, kind, to: x.astype(DType[to].numpy).astype(np.float64),
 }
+START = {"max": -np.inf, "min": np.inf, "prod": 1.0}
+MONOIDS: Mapping[str, Any] = {"max": np.maximum, "min": np.minimum, "prod": np.multiply}
 
 
-class Numbers(dict[Any, Any]):
-    """Symbols by their number, truth values of elements by what the elements are."""
+@dataclass(frozen=True)
+class Grid:
+    """Indices of some shape: what symbols are at each of them, and at which of them something is asked."""
 
-    def __init__(self, known: Mapping[Atom, int], arrays: Mapping[str, Array]) -> None:
-        super().__init__(known)
-        self.arrays = arrays
+    arrays: Mapping[str, Array]
+    shape: tuple[int, ...] = ()
+    symbols: Mapping[Atom, Any] = field(default_factory=dict)
+    asked: Any = True
 
-    def __missing__(self, key: Any) -> Any:
-        assert isinstance(key, Value), f"{key} is not known"
-        return evaluate(key, self) != 0
+    def over(self, binders: Binders) -> Grid:
+        """With one more axis in front for each binder."""
+        symbols, shape = dict(self.symbols), self.shape
+        for atom, extent in binders:
+            n = max(int(self.size(extent)), 0)
+            symbols[atom] = np.arange(n).reshape(n, *(1,) * len(shape))
+            shape = (n, *shape)
+        return replace(self, shape=shape, symbols=symbols)
 
-    def and_(self, more: Mapping[Atom, int]) -> Numbers:
-        return Numbers({**self, **more}, self.arrays)
+    def where(self, guard: Formula) -> Grid:
+        return replace(self, asked=self.asked & self.holds(guard))
+
+    def size(self, size: Size) -> Any:
+        if isinstance(size, int):
+            return size
+        return sum(c * math.prod(map(self._atom, monomial)) for monomial, c in size.terms.items())
+
+    def _atom(self, atom: Atom) -> Any:
+        if atom.kind == "symbol":
+            return self.symbols[atom]
+        if atom.kind == "choice":
+            condition, then, otherwise = atom.args
+            return np.where(self.holds(condition), self.size(then), self.size(otherwise))
+        over, by = map(self.size, atom.args)
+        return np.floor_divide(over, by) if atom.kind == "quotient" else np.mod(over, by)
+
+    def holds(self, formula: Formula) -> Any:
+        match formula:
+            case And(parts):
+                return self._all(parts)
+            case Or(parts):
+                return ~self._all(map(negate, parts))
+            case Fact(subject, holds):
+                return (self.value(subject) != 0) == holds
+        number = self.size(formula.poly)
+        return number >= 0 if formula.kind == "ge" else (number == 0) == (formula.kind == "eq")
+
+    def _all(self, parts: Iterable[Formula]) -> Any:
+        """Elements are asked for only where what is said of indices holds."""
+        found = np.True_
+        for part in sorted(parts, key=lambda part: not isinstance(part, Comparison)):
+            found = found & replace(self, asked=self.asked & found).holds(part)
+        return found
+
+    def value(self, value: Value) -> Any:
+        return sum((self._sum(t.binders, t.guard, float(t.coefficient), t.factors) for t in value.terms), 0.0)
+
+    def _sum(self, binders: Binders, guard: Formula, coefficient: float, factors: tuple[Factor, ...]) -> Any:
+        inner = self.over(binders).where(guard)
+        product = reduce(np.multiply, map(inner.factor, factors), coefficient)
+        terms = np.broadcast_to(np.where(inner.asked, product, 0.0), inner.shape)
+        return terms.sum(axis=tuple(range(len(binders))))
+
+    def factor(self, factor: Factor) -> Any:
+        match factor:
+            case Read(tensor=name, index=index):
+                return self._read(self.arrays[name], [self.size(i) for i in index], str(factor))
+            case Number(of=size):
+                return self.size(size)
+            case Call(function=name, args=args, params=params):
+                return FUNCTIONS[name](*map(self.value, args), *params)
+            case Fold(monoid=monoid, pieces=pieces):
+                return reduce(MONOIDS[monoid], (self._piece(monoid, piece) for piece in pieces), START[monoid])
+            case Element():
+                return self._element(factor)
+
+    def _read(self, array: Array, index: list[Any], text: str) -> Any:
+        """An element, which exists wherever it is asked for."""
+        for i, n in zip(index, array.shape, strict=True):
+            assert not np.any(self.asked & ((i < 0) | (i >= n))), f"{text} outside of {array.shape}"
+        if 0 in array.shape:
+            return np.zeros(())
+        return array[tuple(np.clip(i, 0, n - 1) for i, n in zip(index, array.shape, strict=True))].astype(np.float64)
+
+    def _piece(self, monoid: str, piece: Piece) -> Any:
+        inner = self.over(piece.binders).where(piece.guard)
+        parts = np.broadcast_to(np.where(inner.asked, inner.value(piece.body), START[monoid]), inner.shape)
+        return MONOIDS[monoid].reduce(parts, axis=tuple(range(len(piece.binders))), initial=START[monoid])
+
+    def _element(self, element: Element) -> Any:
+        """Gather with indices that are not known, ArgMax and ArgMin: functions of what lies along an axis."""
+        (along, *others) = element.operands
+        assert along is not None
+        inner = self.over(tuple(zip(along.index, along.shape, strict=True)))
+        values = np.broadcast_to(inner.value(along.body), inner.shape)
+        if element.operator == "Gather":
+            (at,) = others
+            assert at is not None
+            where = np.broadcast_to(self.value(at.body), self.shape).astype(int)
+            return np.take_along_axis(values, where[None], 0)[0]
+        best = np.argmax if element.operator == "place of the greatest" else np.argmin
+        return len(values) - 1 - best(values[::-1], 0) if element.params[0] else best(values, 0)
 
 
-def evaluate(value: Value, known: Numbers) -> float:
-    """The number that a value is."""
-    total = 0.0
-    for term in value.terms:
-        for inner in _bindings(term.binders, term.guard, known):
-            part = float(term.coefficient)
-            for factor in term.factors:
-                part *= _factor(factor, inner)
-            total += part
-    return total
+class Known:
+    """Numbers that are given to a denotation as symbols, as a proof does, and what they stand for."""
+
+    def __init__(self) -> None:
+        self.symbols: dict[Atom, int] = {}
+        self.holes: dict[str, Any] = {}
+
+    def symbol(self, number: int) -> Size:
+        new = fresh("n")
+        self.symbols[only_symbol(new)] = number
+        return new
+
+    def hole(self, value: Any) -> Var:
+        """A hole bound to a number, or to a list of them."""
+        name = f"hole{len(self.holes)}"
+        self.holes[name] = tuple(map(self.symbol, value)) if isinstance(value, tuple) else self.symbol(value)
+        return Var(name, "integers" if isinstance(value, tuple) else "integer")
 
 
-def _bindings(binders: Binders, guard: Formula, known: Numbers) -> list[Numbers]:
-    extents = [range(value_of(extent, known)) for _, extent in binders]
-    found = (known.and_(dict(zip((b for b, _ in binders), numbers, strict=True))) for numbers in product(*extents))
-    return [inner for inner in found if truth_of(guard, inner)]
+@dataclass
+class Evaluation:
+    """One operator on arrays; of those named in `axes` the sizes are symbols."""
+
+    app: App
+    arrays: Mapping[str, Array]
+    known: Known = field(default_factory=Known)
+    axes: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        self.sizes = {
+            name: tuple(map(self.known.symbol, array.shape)) if name in self.axes else array.shape
+            for name, array in self.arrays.items()
+        }
+
+    def node(self, choices: Choices) -> Node:
+        """The operator as its denotation sees it."""
+        dtypes = {name: DType.of(array.dtype) for name, array in self.arrays.items()}
+        instance = Instance(ANY, False, choices, Effort(), Typing(dtypes), holes=dict(self.known.holes))
+        for name, dtype in dtypes.items():
+            instance.holes[name] = Tensor(self.sizes[name], instance._reader(name, dtype), dtype, dtype)
+        return Node(instance, self.app)
+
+    def run(self) -> tuple[list[Array], Mapping[str, Any]]:
+        """What the denotation says of these arrays, and the attributes that it asked for."""
+        node = self.node(Choices())
+        grid = Grid(self.arrays, symbols=self.known.symbols)
+        with np.errstate(all="ignore"):
+            found = [_array(tensor, grid) for tensor in denote(node)]
+            assert all(map(grid.holds, node.instance.facts)), "it is defined, but the denotation says it is not"
+        return found, node.used
+
+    def claims(self) -> Iterator[Mapping[str, Any]]:
+        """The attributes for which there is a denotation, of all that it proposes where they are left open."""
+        choices = Choices()
+        for _ in choices.paths():
+            node = self.node(choices)
+            try:
+                for tensor in denote(node):
+                    tensor.at(bind(tensor.shape, "i")[0])
+            except (Undefined, Unsupported):
+                continue
+            yield node.used
 
 
-def _factor(factor: Factor, known: Numbers) -> float:
-    match factor:
-        case Read(tensor=name, index=index):
-            where = tuple(value_of(i, known) for i in index)
-            assert all(0 <= i < n for i, n in zip(where, known.arrays[name].shape, strict=True)), f"{factor} at {where}"
-            return float(known.arrays[name][where])
-        case Number(of=size):
-            return float(value_of(size, known))
-        case Call(function=name, args=args):
-            return FUNCTIONS[name](*(evaluate(arg, known) for arg in args))
-        case Fold(monoid=monoid, pieces=pieces):
-            numbers = [evaluate(p.body, inner) for p in pieces for inner in _bindings(p.binders, p.guard, known)]
-            return math.prod(numbers) if monoid == "prod" else (max if monoid == "max" else min)(numbers)
-        case Element():
-            return _element(factor, known)
+ANY = Rule("any", op.Neg(Var("x", "tensor")), op.Sub(0.0, Var("x", "tensor")))
 
 
-def _element(factor: Element, known: Numbers) -> float:
-    """Gather with indices that are not known, ArgMax and ArgMin."""
-    (along, *others) = factor.operands
-    assert along is not None
-    n = value_of(along.shape[0], known)
-    values = [evaluate(along.body, known.and_({along.index[0]: i})) for i in range(n)]
-    if factor.operator == "Gather":
-        (at,) = others
-        assert at is not None
-        return values[int(evaluate(at.body, known))]
-    best = max(values) if factor.operator == "ArgMax" else min(values)
-    found = [i for i, v in enumerate(values) if v == best]
-    return float(found[-1] if factor.params[0] else found[0])
-
-
-def outputs(app: App, arrays: Mapping[str, Array], count: int = 1) -> list[Array]:
-    """What the denotation of one operator says of these arrays, element by element."""
-    dtypes = {name: DType.of(array.dtype) for name, array in arrays.items()}
-    rule = Rule("operator", app, op.Identity(op.Identity(app)))
-    instance = Instance(rule, False, Choices(), Effort(), Typing(dtypes))
-    for name, array in arrays.items():
-        reader = instance._reader(name, dtypes[name])
-        instance.holes[name] = Tensor(array.shape, reader, dtypes[name], dtypes[name])
-    for _ in instance.choices.paths():
-        return [_array(t, arrays) for t in instance.outputs(app.node)[:count]]
-    raise AssertionError
-
-
-def _array(tensor: Tensor, arrays: Mapping[str, Array]) -> Array:
-    known = Numbers({}, arrays)
-    shape = tuple(value_of(size, known) for size in tensor.shape)
-    result = np.zeros(shape)
-    for index in np.ndindex(*shape):
-        result[index] = evaluate(tensor.at(index), known)
-    return result
-
-
-def holes(arrays: Mapping[str, Array]) -> dict[str, Var]:
-    return {name: Var(name, "tensor") for name in arrays}
+def _array(tensor: Tensor, grid: Grid) -> Array:
+    """All elements of a tensor."""
+    shape = tuple(int(grid.size(size)) for size in tensor.shape)
+    index, _ = bind(tensor.shape, "i")
+    symbols = dict(zip(map(only_symbol, index), np.indices(shape, sparse=True), strict=True))
+    inner = replace(grid, shape=shape, symbols={**grid.symbols, **symbols})
+    return np.array(np.broadcast_to(inner.value(tensor.at(index)), shape))
