@@ -25,6 +25,7 @@ from graphopt.verifier.integers import (
     inside,
     literals,
     negate,
+    only_symbol,
     polynomial,
     quotient,
     rebuild,
@@ -53,6 +54,7 @@ class Context:
     agreed: dict[Any, bool] = field(default_factory=dict)
     """Whether the elements of two tensors agree here."""
     _simplified: dict[Size | Formula, Any] = field(default_factory=dict)
+    _replaced: dict[Atom, Size | None] = field(default_factory=dict)
     _connected: list[tuple[frozenset[Atom], list[Formula]]] | None = None
     _possible: bool | None = None
     witness: Mapping[Atom, int] | None = None
@@ -139,8 +141,13 @@ class Context:
         return COMPOSITE in names or not names.isdisjoint(self.equal)
 
     def replacement(self, atom: Atom) -> Size | None:
-        if atom.kind == "symbol":
+        if atom.kind == "symbol" or atom in self.equal:
             return self.equal.get(atom)
+        if atom not in self._replaced:
+            self._replaced[atom] = self._replacement(atom)
+        return self._replaced[atom]
+
+    def _replacement(self, atom: Atom) -> Size | None:
         inner = remake(atom, self)
         if inner is not None:
             return self.simplify(inner)
@@ -225,12 +232,17 @@ def context(parts: Iterable[Formula], effort: Effort) -> Context:
 
 
 def _solved(facts: frozenset[Formula], equal: dict[Atom, Size], effort: Effort, near: Mapping[Atom, int]) -> Context:
-    """Facts, with each equation that gives a symbol used up: the symbol is replaced wherever it occurs."""
-    while (found := _solvable(facts)) is not None:
-        atom, size = found
+    """Facts, with what an equation gives replaced wherever it occurs.
+
+    A symbol is then used up, and so is its equation. A quotient, a remainder or a choice has a meaning of its own:
+    its equation stays.
+    """
+    while (found := _solvable(facts, equal)) is not None:
+        fact, atom, size = found
         change = Substitution({atom: size})
-        equal = {a: rebuild(s, change) for a, s in equal.items()} | {atom: size}
-        facts = conjuncts(conj(*(rebuild_formula(fact, change) for fact in facts)))
+        equal = {_renewed(a, change): rebuild(s, change) for a, s in equal.items()} | {atom: size}
+        kept = () if atom.kind == "symbol" else (fact,)
+        facts = conjuncts(conj(*kept, *(rebuild_formula(f, change) for f in facts if f not in kept)))
     facts = _chosen(facts)
     return Context(facts, effort, equal, witness=_witness(facts, near))
 
@@ -295,11 +307,24 @@ def _fails(parts: Iterable[Formula], witness: Mapping[Atom, int]) -> bool:
         return False
 
 
-def _solvable(facts: frozenset[Formula]) -> tuple[Atom, Size] | None:
-    for fact in facts:
-        if isinstance(fact, Comparison) and fact.kind == "eq":
-            for atom in sorted(fact.poly.atoms, reverse=True):
-                solution = solve(fact.poly, atom)
-                if solution is not None:
-                    return atom, solution
+def _solvable(facts: frozenset[Formula], equal: Mapping[Atom, Size]) -> tuple[Formula, Atom, Size] | None:
+    """An equation that gives an atom: a choice (a quotient) by symbols, else a symbol by anything."""
+    equations = [fact for fact in facts if isinstance(fact, Comparison) and fact.kind == "eq"]
+    for fact in equations:
+        composite = [atom for atom in fact.poly.atoms if atom.kind != "symbol"]
+        if len(composite) == 1 and composite[0] not in equal:
+            solution = solve(fact.poly, composite[0])
+            if solution is not None:
+                return fact, composite[0], solution
+    for fact in equations:
+        for atom in sorted(fact.poly.atoms, reverse=True):
+            solution = solve(fact.poly, atom) if atom.kind == "symbol" else None
+            if solution is not None:
+                return fact, atom, solution
     return None
+
+
+def _renewed(atom: Atom, change: Substitution) -> Atom:
+    """A quotient, a remainder or a choice after a substitution; itself where that is no longer one."""
+    new = remake(atom, change) if atom.kind != "symbol" else None
+    return only_symbol(new) if isinstance(new, Int) and new.terms.keys() == {(*new.atoms,)} else atom

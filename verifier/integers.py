@@ -495,13 +495,14 @@ class Substitution:
 
     def __init__(self, mapping: Mapping[Atom, Size]) -> None:
         self._mapping = mapping
+        self._names = {atom if atom.kind == "symbol" else COMPOSITE for atom in mapping}
         self._memo: dict[Atom, Size | None] = {}
 
     def touches(self, names: frozenset[Atom]) -> bool:
-        return not names.isdisjoint(self._mapping)
+        return not names.isdisjoint(self._names)
 
     def replacement(self, atom: Atom) -> Size | None:
-        if atom.kind == "symbol":
+        if atom.kind == "symbol" or atom in self._mapping:
             return self._mapping.get(atom)
         if atom not in self._memo:
             self._memo[atom] = remake(atom, self)
@@ -577,12 +578,13 @@ def only_symbol(size: Size) -> Atom:
 
 
 def solve(poly: Int, atom: Atom) -> Size | None:
-    """The value of a symbol that makes `poly` zero, where it occurs once, with coefficient 1 or -1."""
+    """The value of an atom that makes `poly` zero, where it occurs once, with coefficient 1 or -1."""
     coefficient = poly.terms.get((atom,), 0)
-    if atom.kind != "symbol" or abs(coefficient) != 1:
+    if abs(coefficient) != 1:
         return None
     rest = polynomial({m: c for m, c in poly.terms.items() if m != (atom,)})
-    return None if atom in symbols(rest) else rest * -coefficient
+    names = NOTHING if isinstance(rest, int) else rest.names
+    return None if atom in names or (atom.kind != "symbol" and COMPOSITE in names) else rest * -coefficient
 
 
 @until_forgotten

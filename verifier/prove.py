@@ -144,6 +144,7 @@ def _obligations(instance: Instance) -> frozenset[int] | None:
         right = [instance.tensor(side) for side in rule.right]
     except Undefined as error:
         raise Failed(f"{_place(instance)}: on the right, {error}") from error
+    known = _sizes_known(left, right, known)
     for demand, reason in instance.demands:
         if not known.proves(demand):
             raise Failed(f"{_place(instance)}: not shown on the right: {reason}")
@@ -151,6 +152,15 @@ def _obligations(instance: Instance) -> frozenset[int] | None:
     for one, other in zip(left, right, strict=True):
         _agree(instance, one, other, known)
     return frozenset(t.rank for t in (*left, *instance.hole_tensors()))
+
+
+def _sizes_known(left: Sequence[Tensor], right: Sequence[Tensor], known: Context) -> Context:
+    """Which sizes agree, as far as it is shown: so that what is computed from them is known to be equal."""
+    for one, other in zip(left, right, strict=True):
+        for a, b in zip(one.shape, other.shape, strict=False):
+            if a != b and known.proves(same := eq(a, b)):
+                known = known.knowing(same)
+    return known
 
 
 def _place(instance: Instance) -> str:
