@@ -252,11 +252,17 @@ class _Chosen:
     """Replaces the choices that facts make plainly."""
 
     facts: frozenset[Formula]
+    _memo: dict[Atom, Size | None] = field(default_factory=dict, compare=False)
 
     def touches(self, names: frozenset[Atom]) -> bool:
         return COMPOSITE in names
 
     def replacement(self, atom: Atom) -> Size | None:
+        if atom not in self._memo:
+            self._memo[atom] = self._replacement(atom)
+        return self._memo[atom]
+
+    def _replacement(self, atom: Atom) -> Size | None:
         if atom.kind == "choice":
             condition, then, otherwise = atom.args
             if conjuncts(condition) <= self.facts:
@@ -271,7 +277,8 @@ def _chosen(facts: frozenset[Formula]) -> frozenset[Formula]:
     if not any(atom.kind == "choice" for fact in facts for atom in _inner_atoms(fact)):
         return facts
     kept = frozenset(fact for fact in facts if not _inner_atoms(fact))
-    return conjuncts(conj(*kept, *(rebuild_formula(fact, _Chosen(facts)) for fact in facts - kept)))
+    chosen = _Chosen(facts)
+    return conjuncts(conj(*kept, *(rebuild_formula(fact, chosen) for fact in facts - kept)))
 
 
 def _inner_atoms(fact: Formula) -> frozenset[Atom]:
@@ -327,4 +334,5 @@ def _solvable(facts: frozenset[Formula], equal: Mapping[Atom, Size]) -> tuple[Fo
 def _renewed(atom: Atom, change: Substitution) -> Atom:
     """A quotient, a remainder or a choice after a substitution; itself where that is no longer one."""
     new = remake(atom, change) if atom.kind != "symbol" else None
-    return only_symbol(new) if isinstance(new, Int) and new.terms.keys() == {(*new.atoms,)} else atom
+    plain = isinstance(new, Int) and len(new.atoms) == 1 and new.terms == {(*new.atoms,): 1}
+    return only_symbol(new) if plain and new is not None else atom
