@@ -222,9 +222,9 @@ class Equality:
             return False
         if not _params_equal(left.params, right.params, known) or not _sizes_equal(left.index, right.index, known):
             return False
-        pairs = zip(left.operands, right.operands, strict=True)
+        pairs = list(zip(left.operands, right.operands, strict=True))
         if left.operator.startswith("place of"):
-            pairs = ((self._in_order(a, known), self._in_order(b, known)) for a, b in pairs)
+            pairs = [(self._in_order(a, known), self._in_order(b, known)) for a, b in pairs]
         return all(self._wholes_equal(a, b, known) for a, b in pairs)
 
     def _in_order(self, row: Whole | None, known: Context) -> Whole | None:

@@ -6,7 +6,7 @@ counts as not refuted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,6 +105,7 @@ class _Translation:
 def _vocabulary(subject: Size | Formula) -> tuple[frozenset[Atom], frozenset[Monomial]]:
     """The quotients and remainders, and the products of unknowns, that something speaks of, however deep."""
     composites: set[Atom] = set()
+    choices: set[Atom] = set()
     products: set[Monomial] = set()
     todo: list[Any] = [subject]
     while todo:
@@ -116,8 +117,11 @@ def _vocabulary(subject: Size | Formula) -> tuple[frozenset[Atom], frozenset[Mon
             case Int() as size:
                 products.update(m for m in size.terms if len(m) > 1)
                 for atom in size.atoms:
-                    if atom.kind == "choice":
+                    if atom.kind == "choice" and atom not in choices:
+                        choices.add(atom)
                         todo.extend(atom.args)
+                    elif atom.kind == "choice":
+                        continue
                     elif atom.kind != "symbol" and atom not in composites:
                         composites.add(atom)
                         todo.extend(definition(atom))
@@ -179,7 +183,12 @@ def _form(part: Formula) -> tuple[Any, tuple[Atom, ...]]:
     return _numbered(part, {s: i for i, s in enumerate(unknowns)}), unknowns
 
 
-def _numbered(part: Any, numbers: Mapping[Atom, int]) -> Any:
+_SHAPES: dict[Any, int] = {}
+"""Quotients, remainders and choices of numbered parts, each once: they are often nested and shared."""
+
+
+def _numbered(part: Any, numbers: dict[Atom, Any]) -> Any:
+    """A formula or a size with numbers for atoms; those of composite ones are found on the way."""
     match part:
         case Comparison(kind, poly):
             return kind, _numbered(poly, numbers)
@@ -191,14 +200,15 @@ def _numbered(part: Any, numbers: Mapping[Atom, int]) -> Any:
             return part
         case Int():
             return frozenset((_numbered_product(m, numbers), c) for m, c in part.terms.items())
-        case Atom(kind="symbol"):
-            return numbers[part]
         case Atom(kind=kind, args=args):
-            return kind, *(_numbered(arg, numbers) for arg in args)
+            if part not in numbers:
+                shape = kind, *(_numbered(arg, numbers) for arg in args)
+                numbers[part] = "composite", _SHAPES.setdefault(shape, len(_SHAPES))
+            return numbers[part]
     return part
 
 
-def _numbered_product(monomial: Monomial, numbers: Mapping[Atom, int]) -> Any:
+def _numbered_product(monomial: Monomial, numbers: dict[Atom, Any]) -> Any:
     atoms = [_numbered(atom, numbers) for atom in monomial]
     return frozenset((atom, atoms.count(atom)) for atom in atoms)
 
