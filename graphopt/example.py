@@ -253,6 +253,8 @@ class _Draft:
         return self.shapes[term]
 
     def _apply(self, app: App) -> None:
+        if app.op in ("Conv", "MatMul"):
+            self._match_weights(app)
         tensors = {i: self.visit(arg) for i, arg in enumerate(app.inputs) if arg is not None and not is_scalar(arg)}
         operator = described(app)
         inputs = [tensors.get(i) for i in range(len(app.inputs))]
@@ -272,6 +274,16 @@ class _Draft:
         self._infer(context)
         if app.op in _DEFINED and not _DEFINED[app.op](context):
             raise Misfit(f"{app.op} is not defined for these sizes, though its shape can be inferred")
+
+    def _match_weights(self, app: App) -> None:
+        """An axis of the weights that nothing has fixed yet is as long as the first operand has it, in one group."""
+        operand, weights = app.operands[:2]
+        shape = self.visit(operand)
+        place, own = (1, 1) if app.op == "Conv" else (-2, -1)
+        if shape and len(shape) > own and isinstance(weights, Var) and len(weights.axes or ()) > 1:
+            axis = (weights.axes or ())[place]
+            if axis.isidentifier() and axis != "_" and axis not in self.dims and self.rng.random() < 0.8:
+                self.dims[axis] = shape[own]
 
     def _attribute(self, context: _Context, name: str, value: Term) -> Any:
         if isinstance(value, Var):

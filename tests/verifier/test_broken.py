@@ -13,10 +13,11 @@ from graphopt.rule import Rule, const, fn, integers, op, tensor
 from graphopt.verifier import counterexample
 from graphopt.verifier.prove import prove
 from tests.verifier.broken import BROKEN, VACUOUS
+from tests.verifier.neighbours import NEIGHBOURS
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", BROKEN, ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", (*BROKEN, *NEIGHBOURS), ids=lambda rule: rule.name)
 def test_a_wrong_rule_is_refuted(rule: Rule) -> None:
     proof = prove(rule, timeout=3)
     assert proof.verdict is Verdict.REFUTED, proof
@@ -34,7 +35,7 @@ def test_a_rule_whose_sides_are_the_same_is_none() -> None:
 
 
 def test_there_are_enough_of_them() -> None:
-    names = [rule.name for rule in (*BROKEN, *VACUOUS)]
+    names = [rule.name for rule in (*BROKEN, *NEIGHBOURS, *VACUOUS)]
     assert len(names) == len(set(names)) >= 60
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import pytest
 
 from graphopt.proof import Verdict
-from graphopt.rule import Rule, attributes, const, fn, integers, op, real, tensor
+from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, real, tensor
 from graphopt.term import App, Operand
 from graphopt.verifier.prove import prove
 
 x, y = tensor("x", "N C *s"), tensor("y", "N D *s")
 w, v = const("w", "M C *k"), const("v", "M C *k")
+wg, vg = const("w", "M I *k"), const("v", "M I *k")  # in any number of groups
 b = const("b", "M")
 rest = attributes("rest")
 strides, pads, dilations = integers("strides"), integers("pads"), integers("dilations")
 start, stop = integers("start"), integers("stop")
-eps, around = real("eps"), integers("around")
+eps, around, wide, kernel = real("eps"), integers("around"), integers("wide"), integers("kernel")
+group, block = integer("group"), integer("block")
 scale, shift, mean, var = (const(n, "M") for n in ("scale", "shift", "mean", "var"))
 factor = scale / op.Sqrt(var + eps)
 
@@ -33,22 +35,50 @@ def flat(value: Operand, *sizes: Operand) -> App:
     return op.Reshape(value, fn.join(*sizes), allowzero=1)
 
 
+def eye(size: Operand) -> App:
+    return op.EyeLike(op.Expand(0.0, fn.join(size, size)))
+
+
+def padded(value: Operand, before: Operand, after: Operand) -> App:
+    """The last axes of a kernel padded by zeros."""
+    return op.Pad(value, fn.join(0, 0, before, 0, 0, after))
+
+
+def ends(numbers: Operand, axes: int) -> tuple[App, App]:
+    """The first half of the pads of so many axes, and the second."""
+    return fn.part(numbers, 0, axes), fn.part(numbers, axes, 2 * axes)
+
+
 N, C, M, L, K = (fn.size(axis) for axis in "NCMLK")
+H, W, G, P = (fn.size(axis) for axis in "HWGP")
+into, outof = fn.size("I"), fn.size("O")  # the channels of a group
 twice = fn.mul(L, 2)
 doubled = (1, 1, 1, 2)
 
 
 m, n = tensor("m", "*b M K"), tensor("n", "*b K N")
 vec = tensor("x", "*b M K")
+dilated = fn.mul(fn.join(dilations, dilations), fn.join(fn.item(around, 2), fn.item(around, 5)))
 centred = vec - op.ReduceMean(vec, (-1,))
 q, k, val = tensor("q", "*b L E"), tensor("k", "*b S E"), tensor("v", "*b S F")
 weights = op.Exp(q @ k)
+queries, keys, values = tensor("q", "B H L E"), tensor("k", "B H S E"), tensor("v", "B H S F")
+mask, attention_scale = tensor("mask", "B H L S"), real("scale")
+scores = queries @ op.Transpose(keys, perm=(0, 1, 3, 2))
+own, both_ways = {"strides": strides, "dilations": dilations}, {"strides": strides, "pads": pads}
+nearest = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+blocks = const("w", "G O I K")
+diagonal = op.Unsqueeze(blocks, (2,)) * flat(eye(G), G, 1, G, 1, 1)
+missing = [wider - own_pad for wider, own_pad in zip(ends(wide, 1), ends(pads, 1), strict=True)]
+mix = shaped(const("v", "P M 1"), "P M")
+is_float = fn.is_float(fn.dtype(line))
+not_empty = tuple(fn.le(1, size) for size in (C, M, L))
 
 CLASSICS = (
     Rule(
         "conv_batch_norm",
-        op.BatchNormalization(op.Conv(x, w, b, rest, group=1), scale, shift, mean, var, epsilon=eps),
-        op.Conv(x, w * shaped(factor, "M 1 1*k"), (b - mean) * factor + shift, rest, group=1),
+        op.BatchNormalization(op.Conv(x, wg, b, rest), scale, shift, mean, var, epsilon=eps),
+        op.Conv(x, wg * shaped(factor, "M 1 1*k"), (b - mean) * factor + shift, rest),
         when=(fn.eq(fn.dtype(scale), fn.dtype(x)), fn.eq(fn.dtype(mean), fn.dtype(x))),
     ),
     Rule(
@@ -67,7 +97,24 @@ CLASSICS = (
             axis=1,
         ),
     ),
-    Rule("sum_of_convs", op.Conv(x, w, rest, group=1) + op.Conv(x, v, rest, group=1), op.Conv(x, w + v, rest, group=1)),
+    Rule("sum_of_convs", op.Conv(x, wg, rest) + op.Conv(x, vg, rest), op.Conv(x, wg + vg, rest)),
+    Rule(
+        "sum_of_convs_of_different_kernels",
+        op.Conv(line, wl, **both_ways) + op.Conv(line, const("v", "M C J"), strides=strides, pads=wide),
+        op.Conv(line, padded(wl, *missing) + const("v", "M C J"), strides=strides, pads=wide),
+        when=(fn.le(pads, wide), fn.eq(fn.size("J"), K + fn.total(wide) - fn.total(pads))),
+    ),
+    Rule(
+        "kernel_enlarged_by_any_zeros",
+        op.Conv(line, op.Pad(wl, around), pads=pads, **own),
+        op.Conv(line, wl, pads=pads - dilated, **own),
+        when=(
+            *(fn.eq(fn.item(around, i), 0) for i in (0, 1, 3, 4)),
+            fn.le(0, around),
+            fn.le(dilated, pads),
+            *(fn.le(1, size) for size in (M, C, K)),
+        ),
+    ),
     Rule(
         "enlarge_kernel",
         op.Conv(line, wl, strides=strides, pads=pads),
@@ -95,6 +142,23 @@ CLASSICS = (
         when=(fn.le(1, fn.size("C")), fn.le(1, fn.size("L")), fn.is_float(fn.dtype(line))),
     ),
     Rule(
+        "identity_branch_beside_conv_of_any_width",
+        op.Conv(line, const("w", "C C K"), pads=pads) + line,
+        op.Conv(line, const("w", "C C K") + padded(op.Unsqueeze(eye(C), (2,)), *ends(pads, 1)), pads=pads),
+        when=(fn.le(1, C), fn.le(1, L), fn.le(0, pads), fn.eq(K, fn.total(pads) + 1), is_float),
+    ),
+    Rule(
+        "identity_branch_beside_plane_conv",
+        op.Conv(plane, const("w", "C C K J"), pads=pads) + plane,
+        op.Conv(plane, const("w", "C C K J") + padded(op.Unsqueeze(eye(C), (2, 3)), *ends(pads, 2)), pads=pads),
+        when=(
+            *(fn.le(1, size) for size in (C, H, W)),
+            fn.le(0, pads),
+            fn.eq(fn.sizes("K J"), fn.add(ends(pads, 2)[0], ends(pads, 2)[1]) + 1),
+            fn.is_float(fn.dtype(plane)),
+        ),
+    ),
+    Rule(
         "sum_of_convs_of_two_inputs",
         op.Conv(x, w, **grouped) + op.Conv(y, const("v", "M D *k"), **grouped),
         op.Conv(op.Concat(x, y, axis=1), op.Concat(w, const("v", "M D *k"), axis=1), **grouped),
@@ -106,6 +170,12 @@ CLASSICS = (
         when=fn.eq(fn.size("C"), fn.size("D")),
     ),
     Rule(
+        "grouped_conv_is_conv_with_block_diagonal_weights",
+        op.Conv(line, flat(blocks, G * outof, into, K), group=G, **grouped),
+        op.Conv(line, flat(diagonal, G * outof, G * into, K), **grouped),
+        when=is_float,
+    ),
+    Rule(
         "pad_into_conv",
         op.Conv(op.Pad(line, around), wl, strides=strides, pads=pads),
         op.Conv(line, wl, strides=strides, pads=fn.add(pads, fn.join(fn.item(around, 2), fn.item(around, 5)))),
@@ -113,9 +183,8 @@ CLASSICS = (
     ),
     Rule(
         "average_pool_is_depthwise_conv",
-        op.AveragePool(line, kernel_shape=(3,), strides=strides, pads=pads, count_include_pad=1),
-        op.Conv(line, op.Expand(1.0 / op.Identity(3.0), fn.join(fn.size("C"), 1, 3)), strides=strides, pads=pads,
-                group=fn.size("C")),
+        op.AveragePool(x, kernel_shape=kernel, count_include_pad=1, **both_ways),
+        op.Conv(x, op.Expand(fn.divide(1, fn.product(kernel)), fn.join(C, 1, kernel)), group=C, **both_ways),
         when=fn.le(1, fn.size("C")),
     ),
     Rule(
@@ -124,13 +193,20 @@ CLASSICS = (
         shaped(const("w", "M C 1"), "M C") @ tensor("x", "N C L"),
     ),
     Rule(
+        "pointwise_plane_conv_is_matmul",
+        op.Conv(plane, const("w", "M C 1 1")),
+        flat(shaped(const("w", "M C 1 1"), "M C") @ flat(plane, N, C, H * W), N, M, H, W),
+    ),
+    Rule(
+        "matmul_is_pointwise_conv",
+        const("w", "M C") @ line,
+        op.Conv(line, op.Unsqueeze(const("w", "M C"), (2,))),
+        when=(*not_empty, is_float),
+    ),
+    Rule(
         "pointwise_conv_after_conv",
-        op.Conv(op.Conv(line, wl, **grouped), const("v", "P M 1")),
-        op.Conv(
-            line,
-            flat(shaped(const("v", "P M 1"), "P M") @ flat(wl, M, fn.mul(C, K)), fn.size("P"), C, K),
-            **grouped,
-        ),
+        op.Conv(op.Conv(line, wl, b, **grouped), const("v", "P M 1"), const("d", "P")),
+        op.Conv(line, flat(mix @ flat(wl, M, C * K), P, C, K), mix @ b + const("d", "P"), **grouped),
     ),
     Rule("matmul_associates", (m @ n) @ tensor("o", "*b N P"), m @ (n @ tensor("o", "*b N P"))),
     Rule(
@@ -144,13 +220,21 @@ CLASSICS = (
         op.Transpose(tensor("n", "K N"), perm=(1, 0)) @ op.Transpose(tensor("m", "M K"), perm=(1, 0)),
     ),
     Rule(
+        "transpose_of_products",
+        op.Transpose(tensor("m", "B M K") @ tensor("n", "B K N"), perm=(0, 2, 1)),
+        op.Transpose(tensor("n", "B K N"), perm=(0, 2, 1)) @ op.Transpose(tensor("m", "B M K"), perm=(0, 2, 1)),
+    ),
+    Rule(
         "line_conv_is_plane_conv",
-        op.Conv(line, wl, strides=strides, pads=pads),
+        op.Conv(line, const("w", "M I K"), b, group=group, **grouped),
         op.Squeeze(
             op.Conv(
                 op.Unsqueeze(line, (2,)),
-                op.Unsqueeze(wl, (2,)),
+                op.Unsqueeze(const("w", "M I K"), (2,)),
+                b,
+                group=group,
                 strides=fn.join(1, strides),
+                dilations=fn.join(1, dilations),
                 pads=fn.join(0, fn.item(pads, 0), 0, fn.item(pads, 1)),
             ),
             (2,),
@@ -162,14 +246,30 @@ CLASSICS = (
         op.Softmax(tensor("x", "*b K")),
     ),
     Rule(
+        "log_softmax_shift",
+        op.LogSoftmax(tensor("x", "*b K") + tensor("c", "*b 1")),
+        op.LogSoftmax(tensor("x", "*b K")),
+    ),
+    Rule(
         "layer_norm",
         centred / op.Sqrt(op.ReduceMean(centred * centred, (-1,)) + eps) * const("g", "K") + const("h", "K"),
         op.LayerNormalization(vec, const("g", "K"), const("h", "K"), axis=-1, epsilon=eps),
     ),
     Rule(
-        "attention",
+        "attention_of_scores",
         (weights / op.ReduceSum(weights, (-1,))) @ val,
         op.Softmax(q @ k, axis=-1) @ val,
+    ),
+    Rule(
+        "attention_with_mask",
+        op.Softmax(scores * attention_scale + mask, axis=-1) @ values,
+        op.Attention(queries, keys, values, mask, scale=attention_scale),
+        when=fn.lt(0.0, attention_scale),
+    ),
+    Rule(
+        "attention_with_its_own_scale",
+        op.Softmax(scores / fn.sqrt(fn.size("E")), axis=-1) @ values,
+        op.Attention(queries, keys, values),
     ),
     Rule(
         "slice_of_product",
@@ -197,6 +297,11 @@ CLASSICS = (
         when=fn.le(1, fn.size("A")),
     ),
     Rule(
+        "transposes",
+        op.Transpose(op.Transpose(tensor("x"), perm=integers("p")), perm=integers("q")),
+        op.Transpose(tensor("x"), perm=fn.compose(integers("p"), integers("q"))),
+    ),
+    Rule(
         "transpose_of_split_heads",
         op.Transpose(op.Transpose(tensor("x", "B L H E"), perm=(0, 2, 1, 3)), perm=(0, 2, 1, 3)),
         op.Identity(tensor("x", "B L H E")),
@@ -207,14 +312,33 @@ CLASSICS = (
         flat(op.Expand(op.Unsqueeze(op.Conv(line, const("w", "M C 1")), (3,)), doubled), N, M, twice),
     ),
     Rule(
-        "space_to_depth_conv",
-        op.Conv(op.SpaceToDepth(plane, blocksize=2), const("w", "M D 1 1")),
+        "nearest_upsampling_commutes_with_pointwise_conv",
+        op.Conv(op.Resize(plane, None, (1.0, 1.0, 2.0, 3.0), **nearest), const("w", "M C 1 1")),
+        op.Resize(op.Conv(plane, const("w", "M C 1 1")), None, (1.0, 1.0, 2.0, 3.0), **nearest),
+    ),
+    Rule(
+        "space_to_depth_pointwise_conv",
+        op.Conv(op.SpaceToDepth(plane, blocksize=block), const("w", "M D 1 1")),
         op.Conv(
             plane,
-            op.Transpose(flat(const("w", "M D 1 1"), M, 2, 2, C), perm=(0, 3, 1, 2)),
-            strides=(2, 2),
+            op.Transpose(flat(const("w", "M D 1 1"), M, block, block, C), perm=(0, 3, 1, 2)),
+            strides=fn.join(block, block),
         ),
-        when=(fn.le(1, fn.size("H")), fn.le(1, fn.size("W"))),
+        when=(fn.le(1, H), fn.le(1, W)),
+    ),
+    Rule(
+        "space_to_depth_conv",
+        op.Conv(op.SpaceToDepth(plane, blocksize=2), const("w", "M D K J"), pads=pads),
+        op.Conv(
+            plane,
+            flat(
+                op.Transpose(flat(const("w", "M D K J"), M, 2, 2, C, K, fn.size("J")), perm=(0, 3, 4, 1, 5, 2)),
+                M, C, K * 2, fn.size("J") * 2,
+            ),
+            strides=(2, 2),
+            pads=fn.mul(pads, 2),
+        ),
+        when=(fn.le(1, H), fn.le(1, W)),
     ),
 )  # fmt: skip
 
