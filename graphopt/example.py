@@ -815,6 +815,8 @@ class _Writer:
         if attrs.get("auto_pad", "NOTSET") != "NOTSET":
             attrs.pop("pads", None)  # the two exclude each other
         if app.op == "Cast":
+            if "to" not in attrs:
+                raise Misfit("a cast to nothing")
             self.types.restrict((app.node, 0), {DType(attrs["to"])})
         inputs = [self._input(context, position, arg) for position, arg in enumerate(app.inputs)]
         while inputs and not inputs[-1]:

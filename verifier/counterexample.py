@@ -24,6 +24,7 @@ from graphopt.example import Instance, instances, models
 from graphopt.rule import Rule
 from graphopt.scalar import Unknown
 from graphopt.schemas import Misfit
+from graphopt.types import DType
 from graphopt.verifier.shrink import shrink
 
 Array: TypeAlias = NDArray[Any]
@@ -76,6 +77,11 @@ class Counterexample:
         return "\n".join([*lines, f"as run by {self.runtime}"])
 
     @property
+    def dtype(self) -> DType:
+        """The element type of the left output that the right one differs from."""
+        return DType.of(self.left[self.gap.output].dtype)
+
+    @property
     def cost(self) -> tuple[int, int]:
         """How hard it is to read: what differs, and how many elements it takes to show it."""
         elements = sum(value.size for value in self.instance.values.values() if isinstance(value, np.ndarray))
@@ -94,7 +100,7 @@ class Counterexample:
 def find(rule: Rule, seconds: float = 3.0) -> Counterexample | None:
     """A small counterexample, None where none was found; the same one again unless the time runs out."""
     deadline = time.process_time() + seconds
-    found = list(islice(_differences(rule, deadline), FOUND))
+    found = list(islice(differences(rule, deadline, FURTHER), FOUND))
     if not found:
         return None
     first = min(found, key=lambda example: example.cost)
@@ -107,8 +113,11 @@ def find(rule: Rule, seconds: float = 3.0) -> Counterexample | None:
     return shrink(rule, first.instance, still, STEPS) or first
 
 
-def _differences(rule: Rule, deadline: float) -> Iterator[Counterexample]:
-    """Counterexamples that ONNX Runtime confirms; where it confirms none, those of the reference evaluator."""
+def differences(rule: Rule, deadline: float, further: int = PLAIN + ANY) -> Iterator[Counterexample]:
+    """Counterexamples as they are found, last those that only the reference evaluator confirms.
+
+    After the first so many `further` instances are tried; until the processor time `deadline` at most.
+    """
     others: list[Counterexample] = []
     end = PLAIN + ANY
     plain = instances(rule, seed=1, count=PLAIN, attempts=2_000, plain=True)
@@ -117,7 +126,7 @@ def _differences(rule: Rule, deadline: float) -> Iterator[Counterexample]:
             break
         found = difference(rule, instance)
         if found is not None:
-            end = min(end, tried + FURTHER)
+            end = min(end, tried + further)
             if found.runtime == ONNXRUNTIME:
                 yield found
             else:
