@@ -10,10 +10,12 @@ from graphopt.verifier.integers import (
     COMPOSITE,
     FALSE,
     TRUE,
+    And,
     Atom,
     Comparison,
     Formula,
     Int,
+    Or,
     Size,
     Substitution,
     conj,
@@ -23,7 +25,6 @@ from graphopt.verifier.integers import (
     eq,
     ge,
     inside,
-    literals,
     negate,
     only_symbol,
     polynomial,
@@ -35,6 +36,7 @@ from graphopt.verifier.integers import (
     solve,
     terms_of,
     truth_of,
+    until_forgotten,
     without,
 )
 from graphopt.verifier.solver import Effort, refuted
@@ -274,17 +276,37 @@ class _Chosen:
 
 def _chosen(facts: frozenset[Formula]) -> frozenset[Formula]:
     """Facts without the choices that other facts make plainly."""
-    if not any(atom.kind == "choice" for fact in facts for atom in _inner_atoms(fact)):
+    with_choices = [fact for fact in facts if any(_is_made(condition, facts) for condition in _conditions(fact))]
+    if not with_choices:
         return facts
-    kept = frozenset(fact for fact in facts if not _inner_atoms(fact))
     chosen = _Chosen(facts)
-    return conjuncts(conj(*kept, *(rebuild_formula(fact, chosen) for fact in facts - kept)))
+    return conjuncts(conj(*facts.difference(with_choices), *(rebuild_formula(fact, chosen) for fact in with_choices)))
 
 
-def _inner_atoms(fact: Formula) -> frozenset[Atom]:
-    """The atoms of a fact that are no symbols."""
-    polys = [part.poly for part in literals(fact) if isinstance(part, Comparison)]
-    return frozenset(atom for poly in polys for atom in poly.atoms if atom.kind != "symbol")
+def _is_made(condition: Formula, facts: frozenset[Formula]) -> bool:
+    return conjuncts(condition) <= facts or conjuncts(negate(condition)) <= facts
+
+
+@until_forgotten
+def _conditions(part: Formula) -> frozenset[Formula]:
+    """What the choices in a formula hang on, however deep."""
+    found: set[Formula] = set()
+    seen: set[Any] = set()
+    todo: list[Any] = [part]
+    while todo:
+        subject = todo.pop()
+        if subject in seen:
+            continue
+        seen.add(subject)
+        match subject:
+            case And(parts) | Or(parts):
+                todo.extend(parts)
+            case Comparison(_, poly):
+                todo.append(poly)
+            case Int():
+                todo.extend(arg for atom in subject.atoms if atom.kind != "symbol" for arg in atom.args)
+                found.update(atom.args[0] for atom in subject.atoms if atom.kind == "choice")
+    return frozenset(found)
 
 
 def _witness(facts: frozenset[Formula], near: Mapping[Atom, int]) -> Mapping[Atom, int] | None:

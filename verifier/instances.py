@@ -7,15 +7,17 @@ paths are walked. What can be a symbol stays one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cache
 from math import isqrt
 from typing import Any, TypeVar
 
 from graphopt import ops
 from graphopt.rule import Rule
-from graphopt.scalar import FUNCTIONS, PROPERTIES, Unknown
-from graphopt.term import SCALAR, App, Lit, Term, Var, applications, is_scalar, walk
+from graphopt.scalar import FUNCTIONS, LONGEST, PROPERTIES, Unknown
+from graphopt.term import SCALAR, App, Lit, Term, Var, applications, holes, is_scalar, walk
 from graphopt.types import DType
 from graphopt.verifier import dtypes
 from graphopt.verifier.context import Context, context
@@ -185,12 +187,12 @@ class Instance:
 
     settled: Context | None = None
     """What is known when elements are compared."""
+    plainly: bool = False
+    """Whether sizes are taken for equal only where that is plain."""
 
     def __post_init__(self) -> None:  # denotations ask for them: constants that are all ones say how much to enlarge
         for condition in self.rule.conditions:
             self._assume_properties(condition)
-    plainly: bool = False
-    """Whether sizes are taken for equal only where that is plain."""
 
     @property
     def known(self) -> Context:
@@ -225,13 +227,19 @@ class Instance:
             return self._new_size("_")
         if axis not in self.sizes:
             self.sizes[axis] = symbol(axis)
-            self.facts.append(ge(self.sizes[axis]))
+            self._assume_size(self.sizes[axis])
         return self.sizes[axis]
 
     def _new_size(self, name: str) -> Size:
         size = fresh(name)
-        self.facts.append(ge(size))
+        self._assume_size(size)
         return size
+
+    def _assume_size(self, size: Size) -> None:
+        """Sizes are 64-bit integers; a rule that speaks of no number so large need not know."""
+        self.facts.append(ge(size))
+        if _speaks_of_longest(self.rule):
+            self.facts.append(le(size, LONGEST))
 
     def shape(self, axes: Iterable[str]) -> tuple[Size, ...]:
         """The sizes of axes, packs included."""
@@ -281,6 +289,15 @@ class Instance:
         if isinstance(part, Var) and part.kind not in ("tensor", "const") and part.name not in self.holes:
             return part
         return None
+
+    def bind(self, name: str, value: Any) -> None:
+        """Binds a hole for numbers, and assumes the conditions that can be told by now: fewer paths are left."""
+        self.holes[name] = _as_said(self.rule.conditions, name, value)
+        for condition in self.rule.conditions:
+            names, packs = _asks(condition)
+            if name in names and names <= self.holes.keys() and packs <= self.packs.keys():
+                with suppress(Unsupported):  # as of lists that an operator is still to refuse; asked again in the end
+                    self.require(formula(self.scalar(condition)), "the condition does not hold")
 
     # -- scalar terms
 
@@ -401,6 +418,31 @@ class Instance:
 
     def hole_tensors(self) -> list[Tensor]:
         return [value for value in self.holes.values() if isinstance(value, Tensor)]
+
+
+def _as_said(conditions: Iterable[Term], name: str, value: Any) -> Any:
+    """Symbols as the number that a condition says they are."""
+    for condition in conditions:
+        match condition:
+            case App("eq", (Var(name=other), Lit(value=int(number_)))) if other == name:
+                said = tuple(number_ if isinstance(v, Int) else v for v in value) if isinstance(value, tuple) else value
+                return number_ if isinstance(value, Int) else said
+    return value
+
+
+@cache
+def _speaks_of_longest(rule: Rule) -> bool:
+    parts = (part for side in (*rule.left, *rule.right, *rule.conditions) for part in walk(side))
+    return any(isinstance(part, Lit) and part.value == LONGEST for part in parts)
+
+
+@cache
+def _asks(condition: Term) -> tuple[frozenset[str], frozenset[str]]:
+    """The holes and the packs of axes that a condition speaks of."""
+    asked = (part for part in walk(condition) if isinstance(part, App) and part.op in ("size", "sizes"))
+    axes = " ".join(str(arg.value) for app in asked for arg in app.args if isinstance(arg, Lit)).split()
+    packs = frozenset(axis.partition("*")[2] for axis in axes if "*" in axis)
+    return frozenset(hole.name for hole in holes(condition)), packs
 
 
 def _is_real(value: Any) -> bool:
@@ -525,7 +567,7 @@ class Node:
         if hole is not None:
             if not self.instance.assuming:
                 raise Unsupported(f"{hole.name} is open on the right side")
-            self.instance.holes[hole.name] = propose()
+            self.instance.bind(hole.name, propose())
         return self.instance.scalar(part)
 
     def choose(self, options: Sequence[T]) -> T:
@@ -598,9 +640,10 @@ class Node:
             raise Undefined(f"{self.op}: axis {value} of rank {rank}")
         return value % rank
 
-    def axes(self, position: int, rank: int) -> tuple[int, ...]:
-        """Axes that are an input: distinct, counted from the start."""
-        value = self.numbers(position, lambda: self.choose(subsets(rank)))
+    def axes(self, position: int, rank: int, count: int | None = None) -> tuple[int, ...]:
+        """Axes that are an input: distinct, counted from the start; as many as `count` says."""
+        fitting = [axes for axes in subsets(rank) if count in (None, len(axes))]
+        value = self.numbers(position, lambda: self.choose(fitting))
         axes = tuple(self.counted(v, rank) for v in (value if isinstance(value, tuple) else (value,)))
         if len(set(axes)) < len(axes):
             raise Undefined(f"{self.op}: an axis twice")

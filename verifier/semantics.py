@@ -883,10 +883,12 @@ def Unsqueeze(node: Node) -> Tensor:
 
 def Concat(node: Node) -> Tensor:
     """One after the other along `axis`."""
-    parts = [node.input(i) for i in range(node.count)]
+    parts: list[Tensor] = []
+    for i in range(node.count):
+        parts.append(node.input(i))
+        if parts[i].rank != parts[0].rank:  # asked at once: the ranks of the others do not matter then
+            raise Undefined("Concat of different ranks")
     rank = parts[0].rank
-    if any(p.rank != rank for p in parts):
-        raise Undefined("Concat of different ranks")
     axis = node.axis("axis", rank)
     for part in parts[1:]:
         for i in range(rank):
