@@ -74,6 +74,19 @@ def _atom(kind: Any, *args: Any) -> Atom:
     return Atom(kind, args, next(_SERIAL))
 
 
+_TABLE: dict[Any, Any] = {}
+
+
+class _Interned(type):
+    """Equal objects are one object: to compare them and to hash them takes no time."""
+
+    def __call__(cls, *args: Any) -> Any:
+        key = (cls, *args)
+        if key not in _TABLE:
+            _TABLE[key] = super().__call__(*args)
+        return _TABLE[key]
+
+
 class _Fresh:
     """Numbers the unknown integers of one instance: instances that ask the same ask it in the same names."""
 
@@ -86,12 +99,15 @@ def restart() -> None:
 
 
 def forget() -> None:
-    """Let go of all interned atoms and of what is known of them: called between rules."""
+    """Let go of all interned integers and of what is known of them: called between rules."""
     restart()
+    _TABLE.clear()
+    _TABLE.update({(And, NOTHING): TRUE, (Or, NOTHING): FALSE})
     for memory in _MEMORIES:
         memory.cache_clear()
 
 
+@until_forgotten
 def symbol(name: str) -> Int:
     """The unknown integer of that name."""
     return Int({(_atom("symbol", name),): 1})
@@ -103,23 +119,20 @@ def fresh(name: str) -> Int:
 
 
 class Int:
-    """A polynomial with integer coefficients that is not a constant: constants are plain `int`s."""
+    """A polynomial with integer coefficients that is not a constant: constants are plain `int`s. Equal ones are one."""
 
-    __slots__ = ("_hash", "_names", "_symbols", "terms")
+    __slots__ = ("_names", "_symbols", "terms")
+    terms: Mapping[Monomial, int]
+    _names: frozenset[Atom] | None
+    _symbols: frozenset[Atom] | None
 
-    def __init__(self, terms: Mapping[Monomial, int]) -> None:
-        self.terms = terms
-        self._hash: int | None = None
-        self._names: frozenset[Atom] | None = None
-        self._symbols: frozenset[Atom] | None = None
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Int) and hash(self) == hash(other) and self.terms == other.terms)
-
-    def __hash__(self) -> int:
-        if self._hash is None:
-            self._hash = hash(frozenset(self.terms.items()))
-        return self._hash
+    def __new__(cls, terms: Mapping[Monomial, int]) -> Int:
+        key = frozenset(terms.items())
+        found: Int | None = _TABLE.get(key)
+        if found is None:
+            found = _TABLE[key] = super().__new__(cls)
+            found.terms, found._names, found._symbols = terms, None, None
+        return found
 
     def __add__(self, other: Size) -> Size:
         total = dict(self.terms)
@@ -213,6 +226,7 @@ def product(sizes: Iterable[Size]) -> Size:
     return result
 
 
+@until_forgotten
 def divided(dividend: Size, divisor: Size) -> tuple[Size, Size]:
     """Polynomial division: (q, r) with dividend = divisor·q + r, as much as possible in q."""
     lead, factor = max(terms_of(divisor), key=lambda term: (len(term[0]), term[0]))
@@ -270,18 +284,12 @@ def remainder(dividend: Size, divisor: Size) -> Size:
 # -- formulas ------------------------------------------------------------------------------------------------------
 
 
-_KINDS = {"ge": 0, "eq": 0x5555, "ne": 0x3333}
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
+@dataclass(frozen=True, eq=False, slots=True)
+class Comparison(metaclass=_Interned):
     """`poly >= 0`, `poly == 0` or `poly != 0`."""
 
     kind: Literal["ge", "eq", "ne"]
     poly: Int
-
-    def __hash__(self) -> int:
-        return hash(self.poly) ^ _KINDS[self.kind]
 
     @property
     def names(self) -> frozenset[Atom]:
@@ -295,8 +303,8 @@ class Comparison:
         return f"{self.poly} {'>=' if self.kind == 'ge' else '==' if self.kind == 'eq' else '!='} 0"
 
 
-@dataclass(frozen=True)
-class _Joined:
+@dataclass(frozen=True, eq=False)
+class _Joined(metaclass=_Interned):
     parts: frozenset[Formula]
 
     @cached_property
@@ -308,13 +316,13 @@ class _Joined:
         return NOTHING.union(*(part.symbols for part in self.parts))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class And(_Joined):
     def __str__(self) -> str:
         return "(" + " and ".join(sorted(map(str, self.parts))) + ")" if self.parts else "true"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Or(_Joined):
     def __str__(self) -> str:
         return "(" + " or ".join(sorted(map(str, self.parts))) + ")" if self.parts else "false"
@@ -361,11 +369,15 @@ def ge(left: Size, right: Size = 0) -> Formula:
     difference = left - right
     if isinstance(difference, int):
         return TRUE if difference >= 0 else FALSE
-    shared = gcd(*(c for m, c in difference.terms.items() if m))
+    return _not_negative(difference)
+
+
+@until_forgotten
+def _not_negative(poly: Int) -> Formula:
+    shared = gcd(*(c for m, c in poly.terms.items() if m))
     if shared > 1:  # all integers: 2a + 1 >= 0 says a >= 0
-        difference = polynomial({m: c // shared for m, c in difference.terms.items()})
-        assert isinstance(difference, Int)
-    return Comparison("ge", difference)
+        poly = Int({m: c // shared for m, c in poly.terms.items() if c // shared})
+    return Comparison("ge", poly)
 
 
 def le(left: Size, right: Size) -> Formula:
@@ -380,16 +392,22 @@ def eq(left: Size, right: Size = 0) -> Formula:
     difference = left - right
     if isinstance(difference, int):
         return FALSE if difference else TRUE
-    if max(difference.terms.items())[1] < 0:
-        difference = -difference
-        assert isinstance(difference, Int)
-    return Comparison("eq", difference)
+    return _zero(difference)
+
+
+@until_forgotten
+def _zero(poly: Int) -> Formula:
+    backwards = max(poly.terms.items())[1] < 0
+    return Comparison("eq", Int({m: -c for m, c in poly.terms.items()}) if backwards else poly)
 
 
 def conj(*parts: Formula) -> Formula:
-    parts = tuple(part for part in parts if part != TRUE)
-    if len(parts) < 2:
-        return parts[0] if parts else TRUE
+    parts = tuple(part for part in parts if part is not TRUE)
+    return _conjunction(parts) if len(parts) > 1 else parts[0] if parts else TRUE
+
+
+@until_forgotten
+def _conjunction(parts: tuple[Formula, ...]) -> Formula:
     flat = frozenset(p for part in parts for p in (part.parts if isinstance(part, And) else (part,)))
     flat = _propagated(flat) if any(isinstance(p, Or) for p in flat) else flat
     if FALSE in flat or _contradict(flat):
@@ -410,6 +428,7 @@ def _propagated(parts: frozenset[Formula]) -> frozenset[Formula]:
     return frozenset(p for p in kept if not (isinstance(p, Or) and p.parts & parts))
 
 
+@until_forgotten
 def disj(*parts: Formula) -> Formula:
     flat = frozenset(p for part in parts for p in (part.parts if isinstance(part, Or) else (part,)))
     if TRUE in flat or _contradict(flat):
