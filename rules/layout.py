@@ -150,7 +150,6 @@ TRANSPOSES_AROUND = (
             f"hoist_transposes_over_{snake(name)}",
             getattr(op, name)(op.Transpose(x, perm=perm), op.Transpose(y, perm=perm)),
             op.Transpose(getattr(op, name)(x, y), perm=perm),
-            when=fn.eq(fn.rank(x), fn.rank(y)),
             why=f"One transposition of the result replaces one of each operand of {name}.",
         )
         for name in ("Add", "Sub", "Mul", "Div", "Max", "Min", "And", "Or", "Equal", "Less", "Greater")
@@ -353,7 +352,6 @@ BLOCKS = (
         "eliminate_space_to_depth_of_depth_to_space",
         op.SpaceToDepth(op.DepthToSpace(image, blocksize=block), blocksize=block),
         image,
-        when=fn.eq(fn.mod(fn.size("C"), block * block), 0),
         why="Blocks that are taken apart and put together again are where they were.",
     ),
     Rule(

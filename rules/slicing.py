@@ -78,6 +78,7 @@ SLICES = (
 )
 
 # The same for slices that share some of their axes: each is told for all axes of x, and is all of it along the others.
+# Both count their axes from the front, as exporters do: counting from the back too would be four times the proof.
 every = fn.range(rank)
 
 
@@ -93,7 +94,7 @@ OVERLAPPING_SLICES = Rule(
     op.Slice(inner_slice, starts2, ends2, other_axes, steps2),
     op.Slice(x, first + first2, fn.smaller(last, first + last2), every, stride),
     when=(
-        *(fn.le(0, numbers) for numbers in (starts, ends, starts2, ends2)),
+        *(fn.le(0, numbers) for numbers in (axes, other_axes, starts, ends, starts2, ends2)),
         fn.eq(steps, 1),
         fn.lt(0, steps2),
         fn.le(first + first2, LARGE),
@@ -189,7 +190,7 @@ def parted(count: int) -> Rule:
         parts,
         when=(
             fn.eq(fn.normalized(axis, fn.rank(parts[0])), fn.normalized(other_axis, fn.rank(parts[0]))),
-            *(fn.eq(fn.item(sizes, i), size(part, axis)) for i, part in enumerate(parts)),
+            *(fn.eq(fn.item(sizes, i), size(part, axis)) for i, part in enumerate(parts[:-1])),  # the last one is left
         ),
         why="The pieces are the parts that were joined.",
     )
