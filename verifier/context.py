@@ -55,6 +55,8 @@ class Context:
     """Contexts of the terms that were met here, by what they sum over."""
     agreed: dict[Any, bool] = field(default_factory=dict)
     """Whether the elements of two tensors agree here."""
+    settled: dict[Any, Any] = field(default_factory=dict)
+    """The terms of values, in normal form under what is known here."""
     _simplified: dict[Size | Formula, Any] = field(default_factory=dict)
     _replaced: dict[Atom, Size | None] = field(default_factory=dict)
     _connected: list[tuple[frozenset[Atom], list[Formula]]] | None = None

@@ -82,7 +82,8 @@ class Equality:
         """Whether the values are equal wherever what is known holds."""
         if left == right:
             return True
-        terms = self._same_facts([*self.settle(left, known), *self.settle(-right, known)], known)
+        denied = (replace(term, coefficient=-term.coefficient) for term in self.settle(right, known))
+        terms = self._same_facts([*self.settle(left, known), *denied], known)
         return self._cancel(terms, known) or (has_cases(terms) and add_up_to_zero(terms, known, self))
 
     def _same_facts(self, terms: list[Term], known: Context) -> list[Term]:
@@ -279,7 +280,10 @@ class Equality:
 
     def settle(self, value: Value, known: Context) -> list[Term]:
         """The terms of a value, simplified by what is known; those that are nowhere defined are left out."""
-        return [done for term in value.terms for done in self._settled(term, known, 8)]
+        if value not in known.settled:
+            known.settled[value] = [done for term in value.terms for done in self._settled(term, known, 8)]
+        found: list[Term] = known.settled[value]
+        return found
 
     def _settled(self, term: Term, known: Context, fuel: int) -> Iterator[Term]:
         inner = domain(term, known)
