@@ -290,7 +290,7 @@ def _match_leaf(graph: Graph, node: Node, pattern: Term | None, value: Value | N
         case Var(kind="const"):
             return _match_const(graph, node, pattern, value, state)
         case Var():
-            return _match_elements(graph, pattern, value, state)
+            return _match_elements(graph, node, pattern, value, state)
 
 
 def _number(term: App) -> float:
@@ -342,9 +342,23 @@ def _other_operand(graph: Graph, node: Node, value: Value) -> Shape | None:
     return None if type_ is None else type_.shape
 
 
-def _match_elements(graph: Graph, hole: Var, value: Value | None, state: _State) -> _State | None:
+def _is_spelling(graph: Graph, node: Node, value: Value, shape: Shape) -> bool:
+    """Whether the axes of a single number are only how it is written: none of them is an axis of the result."""
+    if not shape:
+        return True
+    if node.op in ops.ELEMENTWISE_BINARY:
+        other = _other_operand(graph, node, value)
+        return other is not None and len(other) >= len(shape)
+    return len(shape) == 1 and node.op not in ("Gather", "Where")
+
+
+def _match_elements(graph: Graph, node: Node, hole: Var, value: Value | None, state: _State) -> _State | None:
     """A hole for numbers in the position of an input: a small constant, or integers that are known as sizes are."""
     tensor, type_ = graph.constant(value), graph.tensor_type(value)
+    if hole.kind in ("real", "integer") and not (
+        value and type_ and type_.shape is not None and _is_spelling(graph, node, value, type_.shape)
+    ):
+        return None
     if hole.kind == "real":
         if tensor is None or tensor.size != 1 or not tensor.dtype.is_float:
             return None
@@ -367,10 +381,8 @@ def _is_number(graph: Graph, node: Node, number: object, value: Value | None) ->
         return tensor.ints() == number and len(tensor.shape) == 1
     if tensor.size != 1 or not isinstance(number, int | float):
         return False
-    if tensor.shape and node.op in ops.ELEMENTWISE_BINARY:
-        other = _other_operand(graph, node, value)
-        if other is None or len(other) < len(tensor.shape):
-            return False
+    if not _is_spelling(graph, node, value, tensor.shape):
+        return False
     if not tensor.dtype.is_float and not float(number).is_integer():
         return False
     own = tensor.numpy().ravel()[0]

@@ -6,7 +6,8 @@ import pytest
 from graphopt import infer, onnx_io
 from graphopt.graph import Graph
 from graphopt.match import find
-from graphopt.rule import Rule, attributes, const, fn, integers, op, tensor
+from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, real, tensor
+from graphopt.term import App
 
 x, y = tensor("x"), tensor("y")
 OPSET = '<ir_version: 10, opset_import: ["" : 20]>\n'
@@ -105,6 +106,25 @@ def test_integer_inputs_bind_their_values() -> None:
     text = "g (float[1, 2, 1] x) => (float[?, ?, ?] z) <int64[1] a = {0}, int64[1] b = {2}>"
     assert count(rule, text + "{ y = Squeeze(x, a)  z = Unsqueeze(y, a) }") == 1
     assert count(rule, text + "{ y = Squeeze(x, a)  z = Unsqueeze(y, b) }") == 0
+
+
+@pytest.mark.parametrize(
+    ("pattern", "call", "number", "matches"),
+    [
+        (op.Gather(x, integer("i"), axis=0), "Gather <axis = 0> (x, c)", "int64 c = {1}", 1),
+        (op.Gather(x, integer("i"), axis=0), "Gather <axis = 0> (x, c)", "int64[1] c = {1}", 0),
+        (op.Gather(x, 1, axis=0), "Gather <axis = 0> (x, c)", "int64[1] c = {1}", 0),
+        (op.Slice(x, integer("i"), (2,)), "Slice (x, c, two)", "int64[1] c = {1}", 1),
+        (x + real("r"), "Add(x, c)", "float[1] c = {1}", 1),
+        (x + real("r"), "Add(x, c)", "float[1, 1] c = {1}", 0),
+        (op.Where(op.Greater(x, x), x, 1.0), "Where(more, x, c)", "float[1, 1] c = {1}", 0),
+    ],
+)
+def test_axes_of_a_number_are_a_spelling_only_where_they_add_none(
+    pattern: App, call: str, number: str, matches: int
+) -> None:
+    text = f"g (float[2] x) => (float[?] y) <{number}, int64[1] two = {{2}}>"
+    assert count(Rule("r", pattern, x), f"{text} {{ more = Greater(x, x)  y = {call} }}") == matches
 
 
 def test_an_overridable_initializer_is_no_constant() -> None:
