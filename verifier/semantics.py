@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
-from itertools import permutations
+from itertools import combinations, permutations
 from typing import Any, TypeAlias
 
 from graphopt.scalar import holds
@@ -1199,14 +1199,14 @@ def _enlarged(node: Node, sizes: Sequence[Size]) -> Sequence[Size]:
         node.text("keep_aspect_ratio_policy", "stretch", ("stretch",))
         asked: Sequence[Size] = node.numbers(3, lambda: tuple(fresh("size") for _ in sizes))
         for size in asked:
-            node.require(ge(size), "a size is not negative")
+            node.require(ge(size, 1), "a size is at least 1")
         return asked
     scales = node.input(2)
     if scales.rank != 1:
         raise Undefined("Resize: scales are a list")
     node.require(eq(scales.shape[0], len(sizes)), "not one scale per axis")
     factors = [scales.at((i,)).constant for i in range(len(sizes))]
-    if not all(factor is not None and factor.denominator == 1 for factor in factors):
+    if not all(factor is not None and factor.denominator == 1 <= factor for factor in factors):
         raise Unsupported("Resize by scales that are no whole numbers")
     return [size * int(factor or 0) for size, factor in zip(sizes, factors, strict=True)]
 
@@ -1357,6 +1357,9 @@ def Einsum(node: Node) -> Tensor:
     for letters, operand in zip(terms, operands, strict=True):
         for letter, size in zip(letters, operand.shape, strict=True):
             sizes[letter] = _common(node, sizes.get(letter, size), size)
+        for one, other in combinations(range(len(letters)), 2):
+            if letters[one] == letters[other]:
+                node.require(eq(operand.shape[one], operand.shape[other]), "a diagonal of different sizes")
     summed = [letter for letter in sizes if letter not in result]
 
     def at(index: Index) -> Value:

@@ -20,9 +20,22 @@ from graphopt.term import App, Var, op
 from graphopt.types import DType
 from graphopt.verifier.dtypes import Typing
 from graphopt.verifier.instances import Choices, Instance, Node, Undefined, Unsupported
-from graphopt.verifier.integers import And, Atom, Comparison, Fact, Formula, Or, Size, fresh, negate, only_symbol
+from graphopt.verifier.integers import (
+    And,
+    Atom,
+    Comparison,
+    Fact,
+    Formula,
+    Int,
+    Or,
+    Size,
+    eq,
+    fresh,
+    negate,
+    only_symbol,
+)
 from graphopt.verifier.semantics import denote
-from graphopt.verifier.solver import Effort
+from graphopt.verifier.solver import Effort, models
 from graphopt.verifier.symbolic import Binders, Call, Element, Factor, Fold, Number, Piece, Read, Tensor, Value, bind
 
 Array = NDArray[Any]
@@ -198,11 +211,23 @@ class Evaluation:
     def run(self) -> tuple[list[Array], Mapping[str, Any]]:
         """What the denotation says of these arrays, and the attributes that it asked for."""
         node = self.node(Choices())
+        tensors = denote(node)
+        if node.instance.answers:
+            self.known.symbols.update(self._answers(node.instance))
         grid = Grid(self.arrays, symbols=self.known.symbols)
         with np.errstate(all="ignore"):
-            found = [_array(tensor, grid) for tensor in denote(node)]
-            assert all(map(grid.holds, node.instance.facts)), "it is defined, but the denotation says it is not"
-        return found, node.used
+            for fact in node.instance.facts:
+                if not grid.holds(fact):
+                    raise Undefined(f"not {fact}")
+            return [_array(tensor, grid) for tensor in tensors], node.used
+
+    def _answers(self, instance: Instance) -> Mapping[Atom, int]:
+        """The sizes that a Reshape answers: what it says of them has one solution."""
+        unknown = [only_symbol(size) for size in instance.answers.values()]
+        numbers = (eq(Int({(atom,): 1}), number) for atom, number in self.known.symbols.items())
+        for found in models([*instance.facts, *numbers], instance.effort, unknown):
+            return found
+        raise Undefined("no size fits")
 
     def claims(self) -> Iterator[Mapping[str, Any]]:
         """The attributes for which there is a denotation, of all that it proposes where they are left open."""

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -19,9 +19,11 @@ from onnx.reference import ReferenceEvaluator
 from graphopt import ops
 from graphopt.rule import attributes
 from graphopt.term import App, Lit, Term, Var
+from graphopt.verifier.instances import Undefined, Unsupported
 from graphopt.verifier.semantics import EVEN, OPERATORS, REPEATS, ROUNDINGS
 from tests.verifier.concrete import Array, Evaluation, Known
 
+FILTERED = [HealthCheck.filter_too_much]
 CASES = 200
 """Per operator, drawn with fixed seeds."""
 OPSET = min(ops.OPSET, 25)
@@ -640,11 +642,12 @@ def check(name: str, d: Draw, draw: Callable[[Draw], Case] | None = None) -> tup
     app = application(name, case, known, d)
     free = frozenset(feeds) if name != "Resize" else frozenset()  # its sizes have to be multiples
     found, used = Evaluation(app, feeds, known, frozenset(n for n in free if d.flag())).run()
+    near = 1e-4 if "Normalization" in name else 1e-5  # a variance of nothing, under a root, makes errors larger
     for who, arrays in wanted.items():
         for one, other in zip(arrays, found, strict=False):
             shown = f"{name} {case}: {app}, not as {who}"
             assert one.shape == other.shape, shown
-            np.testing.assert_allclose(other, one.astype(np.float64), rtol=2e-4, atol=2e-4, err_msg=shown)
+            np.testing.assert_allclose(other, one.astype(np.float64), rtol=1e-5, atol=near, err_msg=shown)
     fixed = tuple((key, value) for key, value in app.attrs if key in ("to", "equation"))
     open_ = App(name, (*app.args, attributes("rest")), fixed, outputs=app.outputs)
     return Evaluation(open_, feeds, known, free), used
@@ -662,7 +665,7 @@ def test_it_is_what_the_operator_computes(name: str) -> None:
     def compare(random: Random) -> None:
         open_, used = check(name, Draw(random))
         drawn.append(used)
-        if random.random() < 0.04:
+        if not claimed or random.random() < 0.04:
             claims = list(open_.claims())
             assert any(all(is_mode(c[k]) <= (c[k] == v) for k, v in used.items() if k != "axes") for c in claims), used
             claimed.extend(claims)
@@ -671,6 +674,52 @@ def test_it_is_what_the_operator_computes(name: str) -> None:
     modes = {key for used in claimed for key in used if key not in PLACES and all(is_mode(c.get(key)) for c in claimed)}
     proposed, seen = ({tuple(used.get(key) for key in modes) for used in of} for of in (claimed, drawn))
     assert claimed and proposed <= seen, f"{modes}: {proposed - seen} was not drawn"
+
+
+REFUSE = (
+    *("Add", "Where", "PRelu", "MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose", "DepthToSpace", "SpaceToDepth"),
+    *("BatchNormalization", "LayerNormalization", "RMSNormalization", "InstanceNormalization", "GroupNormalization"),
+    *("Attention", "RotaryEmbedding", "Reshape", "Squeeze", "Expand", "Concat", "Split", "Gather", "Pad", "Resize"),
+)
+"""Operators that do not take every size or number."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REFUSE)
+def test_what_is_refused_is_not_denoted(name: str) -> None:
+    """Cases in which one size or number is changed, and then ONNX Runtime, where it has a kernel, refuses them."""
+    refused = list[Case]()
+
+    @settings(max_examples=CASES // 5, derandomize=True, database=None, deadline=None, suppress_health_check=FILTERED)
+    @given(st.randoms(use_true_random=True))
+    def refuse(random: Random) -> None:
+        d, known = Draw(random), Known()
+        case = CASES_OF[name](d)
+        before, changed = answers(name, case), spoilt(case, d)
+        assume(before and ("runtime" if "runtime" in before else "reference") not in answers(name, changed))
+        refused.append(changed)
+        feeds = {f"x{i}": value for i, value in enumerate(changed.inputs) if isinstance(value, np.ndarray)}
+        app = application(name, changed, known, d)
+        note(f"{name} {changed}: {app}")
+        evaluation = Evaluation(app, feeds, known, frozenset(feeds))
+        with pytest.raises((Undefined, Unsupported)):
+            evaluation.run()
+
+    refuse()
+    assert len(refused) > CASES // 20
+
+
+def spoilt(case: Case, d: Draw) -> Case:
+    """The case with an axis of an input longer, or a number of a list changed."""
+    inputs = list(case.inputs)
+    position = d.random.choice([i for i, value in enumerate(inputs) if np.size(value) and np.ndim(value)] or [0])
+    value = inputs[position]
+    if isinstance(value, np.ndarray) and value.ndim:
+        inputs[position] = np.concatenate([value, value.take([0], axis := d.axis(value.ndim))], axis)
+    elif isinstance(value, tuple) and value:
+        place = d.random.randrange(len(value))
+        inputs[position] = (*value[:place], value[place] + d.choice(-3, 1, 4), *value[place + 1 :])
+    return Case(inputs, case.attrs, case.outputs)
 
 
 PLACES = ("axis", "axes", "perm", "start", "end", "p", "equation", "to", "input1", "keep_aspect_ratio_policy")
