@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache
+from itertools import chain
 from math import isqrt
 from typing import Any, TypeVar
 
@@ -179,20 +180,21 @@ class Instance:
     holes: dict[str, Any] = field(default_factory=dict)
     facts: list[Formula] = field(default_factory=list)
     demands: list[tuple[Formula, str]] = field(default_factory=list)
-    properties: dict[str, frozenset[str]] = field(default_factory=dict)
+    properties: Mapping[str, frozenset[str]] = field(default_factory=dict)
     assuming: bool = True
     tensors: dict[Term, tuple[Tensor, ...]] = field(default_factory=dict)
     answers: dict[tuple[Size, Size], Size] = field(default_factory=dict)
     """The sizes that a Reshape of the left side gives, by what is asked for and the number of elements."""
 
+    scalars: dict[Term, Any] = field(default_factory=dict)
+    """What was computed of the numbers of the rule."""
     settled: Context | None = None
     """What is known when elements are compared."""
     plainly: bool = False
     """Whether sizes are taken for equal only where that is plain."""
 
     def __post_init__(self) -> None:  # denotations ask for them: constants that are all ones say how much to enlarge
-        for condition in self.rule.conditions:
-            self._assume_properties(condition)
+        self.properties = _asserted(self.rule)
 
     @property
     def known(self) -> Context:
@@ -311,12 +313,14 @@ class Instance:
                     raise Unsupported(f"{name} is used before it is bound")
                 return self.holes[name]
             case App(domain=domain) if domain == SCALAR:
-                return self._apply(part)
+                if part not in self.scalars:
+                    self.scalars[part] = self._apply(part)
+                return self.scalars[part]
         raise Unsupported(f"{part} is no number")
 
     def _apply(self, app: App) -> Any:
         if app.op in PROPERTIES:
-            return self._property(app)
+            return TRUE  # assumed of the elements of a constant: no formula about sizes
         if app.op in ("size", "sizes"):
             (axes,) = app.args
             assert isinstance(axes, Lit)
@@ -349,29 +353,11 @@ class Instance:
             return LOGIC.choose(condition, then, otherwise)
         return tuple(LOGIC.choose(condition, a, b) for a, b in zip(then, otherwise, strict=True))
 
-    def _property(self, app: App) -> Formula:
-        """A property of a constant: assumed of each of its elements, not a formula about sizes."""
-        (of,) = app.args
-        if not (isinstance(of, Var) and of.kind == "const"):
-            raise Unsupported(f"{app.op} of {of}, which is no constant of the rule")
-        self.properties[of.name] = self.properties.get(of.name, frozenset()) | {app.op}
-        return TRUE
-
     def assume_conditions(self) -> None:
         """The conditions of the rule become facts."""
         for condition in self.rule.conditions:
             value = formula(self.scalar(condition))
             self.require(value, "the condition does not hold")
-
-    def _assume_properties(self, condition: Term) -> None:
-        """A property counts only where it is asserted: under a negation or an alternative nothing is assumed."""
-        if isinstance(condition, App) and condition.op in PROPERTIES:
-            self._property(condition)
-        elif isinstance(condition, App) and condition.op == "both":
-            for part in condition.operands:
-                self._assume_properties(part)
-        elif any(isinstance(part, App) and part.op in PROPERTIES for part in walk(condition)):
-            raise Unsupported("a property of a constant inside of a negation or an alternative")
 
     # -- terms
 
@@ -418,6 +404,29 @@ class Instance:
 
     def hole_tensors(self) -> list[Tensor]:
         return [value for value in self.holes.values() if isinstance(value, Tensor)]
+
+
+@cache
+def _asserted(rule: Rule) -> Mapping[str, frozenset[str]]:
+    """The properties of constants that the conditions say, by name."""
+    found: dict[str, frozenset[str]] = {}
+    for app in chain.from_iterable(map(_properties, rule.conditions)):
+        (of,) = app.args
+        if not (isinstance(of, Var) and of.kind == "const"):
+            raise Unsupported(f"{app.op} of {of}, which is no constant of the rule")
+        found[of.name] = found.get(of.name, frozenset()) | {app.op}
+    return found
+
+
+def _properties(condition: Term) -> Iterator[App]:
+    """A property counts only where it is asserted: under a negation or an alternative nothing is assumed."""
+    if isinstance(condition, App) and condition.op in PROPERTIES:
+        yield condition
+    elif isinstance(condition, App) and condition.op == "both":
+        for part in condition.operands:
+            yield from _properties(part)
+    elif any(isinstance(part, App) and part.op in PROPERTIES for part in walk(condition)):
+        raise Unsupported("a property of a constant inside of a negation or an alternative")
 
 
 def _as_said(conditions: Iterable[Term], name: str, value: Any) -> Any:
@@ -667,6 +676,7 @@ class Node:
         return value
 
 
+@cache
 def subsets(rank: int) -> list[tuple[int, ...]]:
     """Lists of axes: each set in one order, counted from the start and from the end, a few out of order."""
     sets = [tuple(i for i in range(rank) if mask >> i & 1) for mask in range(1 << rank)]

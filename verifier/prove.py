@@ -7,7 +7,7 @@ types agree, every element agrees, and some instance is reachable. Whatever is n
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import z3
@@ -120,12 +120,11 @@ def instances(rule: Rule, exact: bool, typings: Sequence[Typing], effort: Effort
     for bound, chosen in ((MAX_RANK, first), (1 if len(others) < MANY else 0, others)):
         for typing in chosen:
             choices = Choices()
-            for _ in choices.paths():
-                restart()
-                instance = Instance(rule, exact, choices, effort, typing, bound)
-                if effort.deadline():
+            for position, _ in enumerate(choices.paths()):
+                if position % 16 == 0 and effort.deadline():  # to read the clock takes as long as an instance
                     raise OutOfTime
-                yield instance
+                restart()
+                yield Instance(rule, exact, choices, effort, typing, bound)
 
 
 def _obligations(instance: Instance) -> frozenset[int] | None:
@@ -181,7 +180,7 @@ def _reachable(instance: Instance) -> bool:
     return next(models(facts, instance.effort, ()), None) is not None
 
 
-def consistent(properties: dict[str, frozenset[str]]) -> bool:
+def consistent(properties: Mapping[str, frozenset[str]]) -> bool:
     """Whether each constant can have all of its properties."""
     from graphopt.scalar import PROPERTIES, PYTHON
 
