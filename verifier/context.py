@@ -168,6 +168,8 @@ class Context:
         """Mixed radix: for 0 <= r < B, (q·B + r) // (A·B) is q // A and (q·B + r) % (A·B) is (q % A)·B + r."""
         over, by = atom.args
         whole = atom.kind == "quotient"
+        if isinstance(over, Int) and any(part.kind == "choice" for part in over.atoms):
+            return None  # as with choices: what takes the solver to make is left to the solver
         if self.proves(inside(over, by)):
             return 0 if whole else self.simplify(over)
         if isinstance(by, int):

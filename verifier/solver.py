@@ -170,16 +170,23 @@ def _ask(parts: list[Formula], effort: Effort) -> bool:
 
 
 def _question(parts: Iterable[Formula]) -> Any:
-    """The formulas with their unknowns numbered in the order in which they came to be."""
+    """The formulas with their unknowns numbered, those that are named alike in the order in which they came to be."""
     forms = [_form(part) for part in parts]
-    numbers = {s: i for i, s in enumerate(sorted({s for _, unknowns in forms for s in unknowns}))}
+    numbers = {s: i for i, s in enumerate(sorted({s for _, unknowns in forms for s in unknowns}, key=_by_name))}
     return frozenset((form, tuple(numbers[s] for s in unknowns)) for form, unknowns in forms)
+
+
+@until_forgotten
+def _by_name(atom: Atom) -> tuple[str, int]:
+    """Sizes of one tensor are named alike, as are the numbers of one list: x0'7 and x1'8."""
+    name, _, serial = str(atom).rpartition("'")
+    return (name.rstrip("0123456789"), int(serial)) if serial.isdigit() else (str(atom), 0)
 
 
 @until_forgotten
 def _form(part: Formula) -> tuple[Any, tuple[Atom, ...]]:
     """A formula whatever its unknowns are called, and the unknowns in order."""
-    unknowns = tuple(sorted(part.symbols))
+    unknowns = tuple(sorted(part.symbols, key=_by_name))
     return _numbered(part, {s: i for i, s in enumerate(unknowns)}), unknowns
 
 
@@ -190,8 +197,10 @@ _SHAPES: dict[Any, int] = {}
 def _numbered(part: Any, numbers: dict[Atom, Any]) -> Any:
     """A formula or a size with numbers for atoms; those of composite ones are found on the way."""
     match part:
-        case Comparison(kind, poly):
-            return kind, _numbered(poly, numbers)
+        case Comparison("ge", poly):
+            return "ge", _numbered(poly, numbers)
+        case Comparison(kind, poly):  # of p = 0 and -p = 0 the one that is written depends on names
+            return kind, frozenset({_numbered(poly, numbers), _numbered(poly * -1, numbers)})
         case And(parts):
             return "and", frozenset(_numbered(p, numbers) for p in parts)
         case Or(parts):
