@@ -128,7 +128,8 @@ def fits(node: Node, shape: Shape, wanted: Shape, reason: str) -> None:
 
 def elementwise(node: Node) -> Tensor:
     """An operator that computes each element from those of its inputs at that index."""
-    inputs = [node.optional(i) for i in range(node.count)]
+    count = 1 if node.op == "CastLike" else node.count  # of what it is cast like only the type counts
+    inputs = [node.optional(i) for i in range(count)]
     present = [tensor for tensor in inputs if tensor is not None]
     shape = broadcast(node, [tensor.shape for tensor in present])
     function = ELEMENTWISE[node.op](node)
@@ -867,7 +868,8 @@ def Unsqueeze(node: Node) -> Tensor:
     x = node.input(0)
 
     def propose() -> tuple[int, ...]:
-        return node.choose([axes for axes in subsets(x.rank + 2) if len(axes) <= 2])
+        most = min(2, MAX_RANK - x.rank)  # the result too has a rank within the bound
+        return node.choose([axes for n in range(most + 1) for axes in subsets(x.rank + n) if len(axes) == n])
 
     asked = node.numbers(1, propose)
     asked = asked if isinstance(asked, tuple) else (asked,)
@@ -1392,6 +1394,8 @@ def Attention(node: Node) -> tuple[Tensor, ...]:
     share = _exactly(node, H, G, "the heads of Q do not divide among those of K and V")
     given = node.attribute("scale", None, lambda: node.choose((None, node.unknown("scale"))))
     scale = 1 / call("Sqrt", integer(E)) if given is None else real(given)
+    if given is not None:
+        node.require(truth(call("Positive", scale)), "Q and K are both scaled by its root: the scale is positive")
     cap = real(node.attribute("softcap", 0.0, lambda: node.choose((0.0, node.unknown("softcap")))))
     node.ignored("softmax_precision")
     bias, seen = _mask(node, (B, H, L, S))
