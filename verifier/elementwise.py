@@ -139,8 +139,7 @@ def Cast(node: Node) -> Function:
 
 
 def CastLike(node: Node) -> Function:
-    function = cast(node, node.input(1).dtype)
-    return lambda x, like: function(x)
+    return cast(node, node.input(1).dtype)
 
 
 def cast(node: Node, to: DType) -> Function:
