@@ -7,6 +7,7 @@ import pytest
 from graphopt.proof import Verdict
 from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, real, tensor
 from graphopt.term import App, Operand
+from graphopt.types import DType
 from graphopt.verifier.prove import prove
 
 x, y = tensor("x", "N C *s"), tensor("y", "N D *s")
@@ -60,6 +61,11 @@ m, n = tensor("m", "*b M K"), tensor("n", "*b K N")
 vec = tensor("x", "*b M K")
 dilated = fn.mul(fn.join(dilations, dilations), fn.join(fn.item(around, 2), fn.item(around, 5)))
 centred = vec - op.ReduceMean(vec, (-1,))
+grouped_line, gain, offset = tensor("x", "N G D L"), const("g", "G D 1"), const("h", "G D 1")
+centred_groups = grouped_line - op.ReduceMean(grouped_line, (2, 3))
+channels = fn.mul(fn.size("G"), fn.size("D"))
+turned, angles = tensor("x", "B H L E"), [op.Unsqueeze(tensor(name, "B L D"), (1,)) for name in ("cos", "sin")]
+even, odd = op.Split.split(2, turned, fn.sizes("D D"), axis=-1)
 q, k, val = tensor("q", "*b L E"), tensor("k", "*b S E"), tensor("v", "*b S F")
 weights = op.Exp(q @ k)
 queries, keys, values = tensor("q", "B H L E"), tensor("k", "B H S E"), tensor("v", "B H S F")
@@ -254,6 +260,29 @@ CLASSICS = (
         "layer_norm",
         centred / op.Sqrt(op.ReduceMean(centred * centred, (-1,)) + eps) * const("g", "K") + const("h", "K"),
         op.LayerNormalization(vec, const("g", "K"), const("h", "K"), axis=-1, epsilon=eps),
+    ),
+    Rule(
+        "group_norm",
+        centred_groups / op.Sqrt(op.ReduceMean(centred_groups * centred_groups, (2, 3)) + eps) * gain + offset,
+        flat(
+            op.GroupNormalization(
+                flat(grouped_line, N, channels, L), flat(gain, channels), flat(offset, channels),
+                num_groups=fn.size("G"), epsilon=eps,
+            ),
+            N, fn.size("G"), fn.size("D"), L,
+        ),
+        when=tuple(fn.le(1, fn.size(axis)) for axis in "NGDL"),
+    ),
+    Rule(
+        "rms_norm",
+        vec / op.Sqrt(op.ReduceMean(vec * vec, (-1,)) + eps) * const("g", "K"),
+        op.RMSNormalization(vec, const("g", "K"), axis=-1, epsilon=eps),
+    ),
+    Rule(
+        "rotary_embedding",
+        op.Concat(even * angles[0] - odd * angles[1], even * angles[1] + odd * angles[0], axis=-1),
+        op.RotaryEmbedding(turned, tensor("cos", "B L D"), tensor("sin", "B L D")),
+        when=(fn.le(1, fn.size("D")), fn.eq(fn.dtype(turned), DType.FLOAT)),
     ),
     Rule(
         "attention_of_scores",
