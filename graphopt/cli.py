@@ -1,6 +1,7 @@
 """The command line. Tables go to stdout, everything else to stderr; an error is one line and an exit code.
 
-Imports little, so that `--help` is quick: each command loads what it needs.
+The counterexample of a rule that is wrong stands below the line. Imports little, so that `--help` is quick: each
+command loads what it needs.
 """
 
 from __future__ import annotations
@@ -337,7 +338,8 @@ Debug = Annotated[bool, typer.Option("--debug", metavar="", help="Say more, and 
 AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON instead of a table.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Of the inputs that are made up for the check.")]
 Rules = Annotated[
-    list[Path] | None, typer.Option("--rules", metavar="FILE", help="A .py or .jsonl file with further rules.")
+    list[Path] | None,
+    typer.Option("--rules", metavar="FILE", help="Further rules, in a .py or .jsonl file."),
 ]
 Dims = Annotated[list[str] | None, typer.Option("--dim", metavar="batch=1", help="Give a dim of this name a size.")]
 Inputs = Annotated[
@@ -517,7 +519,7 @@ def inspect(model: Model, as_json: AsJson = False, debug: Debug = False) -> None
 def verify(
     what: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RULE|FILE]...", help="Names of rules; .py or .jsonl files.", show_default=False),
+        typer.Argument(metavar="RULE|FILE", help="Names of rules; .py or .jsonl files.", show_default=False),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", metavar="", help="All installed rules.")] = False,
     fresh: Annotated[
@@ -586,10 +588,11 @@ def rules(
     """List the rules and passes: name, proof, algebra, and why it pays. Proves nothing: `graphopt verify` does."""
     _logging(verbose=False, debug=debug)
     from graphopt import gate
-    from graphopt.library import load_rules
+    from graphopt.library import load_rules, read_rules
     from graphopt.passes import PASSES
 
-    found = load_rules(rules or (), trades=True)
+    given = read_rules(rules or ())
+    found, applied = load_rules(given, trades=True), {rule.name for rule in load_rules(given)}
     known = {rule.name: rule.why for rule in found} | {pass_.name: pass_.why for pass_ in PASSES}
     if name is not None and name not in known:
         raise UsageError(f"there is no rule or pass '{name}'{did_you_mean(name, known) or _LISTED}")
@@ -601,6 +604,7 @@ def rules(
         _print(json.dumps(data, ensure_ascii=False) if as_json else _in_full(rule, proof))
         return
     claims = {rule.name: proof.claim if (proof := gate.known(rule)) else "no proof yet" for rule in found}
+    claims |= {name: f"{claim}; pays in some models only" for name, claim in claims.items() if name not in applied}
     if as_json:
         listed = [
             {"name": n, "proof": claims.get(n), "algebra": algebra.get(n), "why": why}

@@ -114,6 +114,7 @@ def _place(digest: str) -> Path:
 
 def attempt(rule: Rule, timeout: float = 5.0) -> Proof:
     """Prove a rule now. A prover that fails has shown nothing."""
+    source_digest()  # of the source as it is loaded, whatever is edited while it works
     from graphopt.verifier.prove import prove
 
     try:

@@ -55,7 +55,10 @@ def _read(sources: Iterable[Source]) -> list[tuple[Rule, str]]:
 def _installed() -> tuple[tuple[str, tuple[Rule, ...], tuple[Rule, ...]], ...]:
     """The modules of the entry points: name, `RULES` and `TRADES`, which not all have."""
     modules = [(entry.value, entry.load()) for entry in sorted(entry_points(group=GROUP))]
-    return tuple((name, _rules_of(module, name), tuple(getattr(module, "TRADES", ()))) for name, module in modules)
+    return tuple(
+        (name, _rules_of(module, name), _rules_of(module, name, "TRADES") if hasattr(module, "TRADES") else ())
+        for name, module in modules
+    )
 
 
 def _from_file(path: Path) -> tuple[Rule, ...]:
@@ -84,14 +87,14 @@ def _run(path: Path) -> ModuleType:
     return module
 
 
-def _rules_of(module: ModuleType, source: str) -> tuple[Rule, ...]:
-    rules = getattr(module, "RULES", None)
+def _rules_of(module: ModuleType, source: str, name: str = "RULES") -> tuple[Rule, ...]:
+    rules = getattr(module, name, None)
     if not isinstance(rules, Iterable):
-        raise RuleError(f"{source}: no RULES = (…), a tuple of rules")
+        raise RuleError(f"{source}: no {name} = (…), a tuple of rules")
     listed = tuple(rules)
     for rule in listed:
         if not isinstance(rule, Rule):
-            raise RuleError(f"{source}: RULES holds {rule!r}, which is no Rule")
+            raise RuleError(f"{source}: {name} holds {rule!r}, which is no Rule")
     return listed
 
 

@@ -135,7 +135,7 @@ def optimize(
             gate.demand(rule for rule in chosen if rule in given)
     with clock("simplify"):
         passes = exact_forms(passes) if exact else passes
-        done = simplify_graph(loaded.graph, chosen, passes, progress=tell)
+        done = simplify_graph(loaded.graph, chosen, passes, allows=gate.allows, progress=tell)
     comparison = None
     if check:
         with clock("check"):

@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 
 from graphopt import gate
+from graphopt.errors import GraphoptError
 from graphopt.proof import Ledger, Proof
 from graphopt.rule import Rule
 
@@ -47,15 +48,24 @@ def _proved(rules: Sequence[Rule], timeout: float) -> Iterator[Proof]:
     if workers <= 1:
         yield from (gate.attempt(rule, timeout) for rule in rules)
         return
+    source = gate.source_digest()
     fresh = multiprocessing.get_context("spawn")  # a fork would copy the solver's state and our threads' locks
     with ProcessPoolExecutor(workers, fresh, _ignore_interrupts) as pool:
         try:
-            for future in as_completed([pool.submit(gate.attempt, rule, timeout) for rule in rules]):
-                yield future.result()
+            for future in as_completed([pool.submit(_attempt, rule, timeout) for rule in rules]):
+                proof, made_by = future.result()
+                if made_by != source:
+                    raise GraphoptError("the source of the verifier has changed meanwhile: start again")
+                yield proof
         except BaseException:  # also Ctrl-C: do not wait for what is being proved
             for process in multiprocessing.active_children():
                 process.terminate()
             raise
+
+
+def _attempt(rule: Rule, timeout: float) -> tuple[Proof, str]:
+    """A proof, and the source that made it."""
+    return gate.attempt(rule, timeout), gate.source_digest()
 
 
 def _ignore_interrupts() -> None:

@@ -61,7 +61,7 @@ def test_optimize(model: Path, tmp_path: Path) -> None:
     assert done.stderr == ""
     assert operators(tmp_path / "fast.onnx") == ["Conv"]
     assert re.search(r"BatchNormalization +1 +0\n", done.stdout)
-    assert re.search(r"fuse_bn_into_conv +1\n", done.stdout)
+    assert re.search(r"fuse_bn_into_conv +1 +proved, reassociates\n", done.stdout)
     assert "equal: " in done.stdout
 
 
@@ -183,18 +183,47 @@ def wrong(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_a_rule_of_ones_own(wrong: tuple[Path, Path]) -> None:
     _, rules = wrong
-    assert "turn_neg_into_abs\n    This is wrong.\n" in run("rules", "turn_neg_into_abs", "--rules", rules).stdout
+    text = run("rules", "turn_neg_into_abs", "--rules", rules).stdout
+    assert "turn_neg_into_abs\n    This is wrong.\n" in text
+    assert "    no proof yet; `graphopt verify` makes one\n" in text
 
 
-def test_a_wrong_rule_is_found_named_and_nothing_written(wrong: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_wrong_rule_is_refused_with_its_counterexample(wrong: tuple[Path, Path], tmp_path: Path) -> None:
+    path, rules = wrong
+    done = run(path, tmp_path / "out.onnx", "--rules", rules)
+    assert (done.exit_code, done.stdout) == (3, "")
+    first, name, *example = done.stderr.splitlines()
+    assert first.startswith("graphopt: error: a rule that is not proved is not applied")
+    assert name == "turn_neg_into_abs  REFUTED"
+    assert example
+    assert all(line.startswith("    ") for line in example)
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_an_unverified_rule_is_marked_in_the_report(wrong: tuple[Path, Path], tmp_path: Path) -> None:
+    path, rules = wrong
+    options = ("--rules", rules, "--unverified", "--only", "turn_neg_into_abs")
+    done = run(path, tmp_path / "out.onnx", *options, "--no-check")
+    assert done.exit_code == 0, done.stderr
+    assert re.search(r"turn_neg_into_abs +1 +not proved: refuted\n", done.stdout)
+
+
+def test_a_wrong_result_is_found_traced_and_nothing_written(wrong: tuple[Path, Path], tmp_path: Path) -> None:
     path, rules = wrong
     out = tmp_path / "out.onnx"
-    done = run(path, out, "--rules", rules, "--only", "turn_neg_into_abs")
+    done = run(path, out, "--rules", rules, "--unverified", "--only", "turn_neg_into_abs")
     assert done.exit_code == 3
     assert done.stdout == ""
     assert "turn_neg_into_abs" in done.stderr
     assert done.stderr.count("\n") == 1
     assert not out.exists()
+
+
+def test_exact_changes_no_bit(model: Path, tmp_path: Path) -> None:
+    done = run(model, tmp_path / "fast.onnx", "--exact")
+    assert done.exit_code == 0, done.output
+    assert operators(tmp_path / "fast.onnx") == ["Conv", "BatchNormalization"]
+    assert "equal: the same in every bit" in done.stdout
 
 
 # -- the other commands ------------------------------------------------------------------------------------------------
@@ -244,16 +273,18 @@ def test_inspect(model: Path) -> None:
 
 def test_rules_are_listed_with_algebra_and_reason() -> None:
     text = run("rules").stdout
-    assert "fuse_bn_into_conv\n    BatchNormalization(Conv(x, w, b, …)" in text
-    assert "fold_constants\n    (a pass)\n    What depends on constants alone" in text
+    assert "fuse_bn_into_conv  (proved, reassociates)\n    BatchNormalization(Conv(x, w, b, …)" in text
+    assert "fold_constants  (a pass)\n    What depends on constants alone" in text
 
 
 def test_a_rule_in_full() -> None:
     text = run("rules", "fuse_bn_into_conv").stdout
     assert "    ->  Conv(" in text
     assert "    w  a constant [M I *k]\n" in text
+    proved = r"    fuse_bn_into_conv: proved, reassociates, for all sizes; ranks \d–\d, \d+ cases, [\d.]+ s\n"
+    assert re.search(proved, text)
     data = json.loads(run("rules", "fuse_bn_into_conv", "--json").stdout)
-    assert data["name"] == "fuse_bn_into_conv"
+    assert (data["name"], data["proof"]["verdict"]) == ("fuse_bn_into_conv", "PROVED")
 
 
 def test_rules_as_json() -> None:

@@ -20,9 +20,10 @@ SET_UP = ('pip install -e ".[dev]"', "pytest")
 """Lines that set up or run these very tests: `.ci/run` tries them."""
 
 
-def examples() -> Iterator[tuple[str, str]]:
-    """The fenced blocks: language and text."""
-    yield from re.findall(r"^```(\w+)\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+def examples() -> Iterator[tuple[str, str, str]]:
+    """The fenced blocks: the file that the text before it names, language and text."""
+    block = r"(?:`(\w+\.py)`:\n\n)?^```(\w+)\n(.*?)^```"
+    yield from re.findall(block, README, flags=re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.slow
@@ -33,9 +34,11 @@ def test_the_examples_run(tmp_path: Path) -> None:
     model = parse("float[batch,3,8,8] x", body, weights, outputs="float[batch,4,6,6] y", opset=17)
     onnx.save(model, tmp_path / "model.onnx")
     ran = 0
-    for language, text in examples():
-        if language == "python" and "RULES" in text:
-            (tmp_path / "my_rules.py").write_text(text)
+    for file, language, text in examples():
+        if file:
+            (tmp_path / file).write_text(text)
+        elif language == "console":
+            ran += refused(text, tmp_path)
         elif language == "python":
             run([sys.executable, "-c", text], tmp_path)
             ran += 1
@@ -43,13 +46,24 @@ def test_the_examples_run(tmp_path: Path) -> None:
             if line not in SET_UP:
                 run([sys.executable, "-m", *shlex.split(line)], tmp_path)
                 ran += 1
-    assert ran >= 10
+    assert ran >= 12
     assert json.loads((tmp_path / "report.json").read_text())["comparison"]["verdict"] == "equal"
 
 
-def run(command: list[str], folder: Path) -> None:
+def run(command: list[str], folder: Path, code: int = 0) -> str:
+    """What a command prints."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{command[2:]}\n{done.stdout}{done.stderr}"
+    assert done.returncode == code, f"{command[2:]}\n{done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def refused(text: str, folder: Path) -> int:
+    """Run a command that is shown with what it prints, and that ends in exit code 3."""
+    command, shown = text.removeprefix("$ ").split("\n", 1)
+    assert run([sys.executable, "-m", *shlex.split(command)], folder, code=3) == shown, (
+        "the README shows something else"
+    )
+    return 1
 
 
 def test_the_table_of_nodes_is_that_of_the_committed_results() -> None:

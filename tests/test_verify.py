@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from graphopt import catalogue, gate, library, proving
 from graphopt.cli import app
+from graphopt.errors import GraphoptError
 from graphopt.proof import Ledger, Model, Proof, Verdict
 from graphopt.report import proof_counts
 from graphopt.rule import Rule, op, tensor
@@ -108,6 +109,16 @@ def test_many_rules_are_proved_in_parallel_and_come_in_their_order(monkeypatch: 
     proofs = proving.prove_all(SEVERAL, progress=seen.append)
     assert [(proof.rule, proof.holds) for proof in proofs] == [(rule.name, True) for rule in SEVERAL]
     assert seen == [0.0, 0.25, 0.5, 0.75, 1.0]
+
+
+@pytest.mark.slow
+def test_proofs_of_another_source_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The verifier was edited between the start of the command and that of the processes that prove."""
+    monkeypatch.setattr(proving, "FEW", 1)
+    monkeypatch.setattr(proving, "_processors", lambda: 2)
+    monkeypatch.setattr(gate, "source_digest", lambda: "0" * 64)
+    with pytest.raises(GraphoptError, match="the source of the verifier has changed"):
+        proving.prove_all(SEVERAL[:2])
 
 
 # -- what is written ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,300 @@
+"""A rule that is not proved never rewrites a model; where proofs come from, and what they allow."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import graphopt
+from graphopt import gate, infer, library, onnx_io
+from graphopt.errors import ProofError, UsageError
+from graphopt.fixpoint import computed_types
+from graphopt.match import find
+from graphopt.proof import Ledger, Model, Proof, Verdict
+from graphopt.rule import Rule, op, tensor
+from graphopt.term import Term
+from graphopt.types import DType
+from tests import zoo
+from tests.test_imports import imported, module_name
+from tests.text import parse, run
+
+ROOT = Path(__file__).parent.parent
+x = tensor("x")
+RIGHT = Rule("my_triple_relu", op.Relu(op.Relu(op.Relu(x))), op.Relu(x), why="Relu is idempotent.")
+WRONG = Rule("my_lost_relu", op.Relu(op.Neg(x)), op.Neg(x), why="This is wrong.")
+
+SEARCH = ("counterexample", "shrink")
+"""The modules of the verifier that make no proof."""
+REGENERATE = "`graphopt verify --all --write` makes the ledger anew; it takes minutes, and the result is committed"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of the user's."""
+    monkeypatch.setenv("GRAPHOPT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "proofs"
+
+
+def relus(op_type: str = "Relu") -> onnx.ModelProto:
+    return parse("float[4] x", f"a = {op_type}(x); b = Relu(a); y = Relu(b)", outputs="float[4] y")
+
+
+# -- the ledger --------------------------------------------------------------------------------------------------------
+
+
+def test_the_ledger_is_of_this_verifier_and_proves_every_built_in_rule() -> None:
+    found = Ledger.load(gate.ledger_path())
+    assert found.verifier == gate.source_digest(), f"the verifier or the core has changed: {REGENERATE}"
+    for rule in library.load_rules(trades=True):
+        proof = found.get(rule.digest)
+        assert proof is not None, f"rule '{rule.name}' is new or has changed: {REGENERATE}"
+        assert proof.holds, str(proof)
+
+
+def test_the_digest_covers_all_that_the_verifier_rests_on() -> None:
+    """A counterexample is run: what finds it is not believed either."""
+    seen = set()
+    for path in {*(ROOT / "verifier").glob("*.py")} - {ROOT / "verifier" / f"{name}.py" for name in SEARCH}:
+        for _, target in imported(path.read_text(encoding="utf-8"), module_name(path)):
+            if target.startswith("graphopt.") and not target.startswith("graphopt.verifier"):
+                seen.add(target.split(".")[1])
+    assert seen - {"proof"} <= {*gate.CORE}
+
+
+def test_one_line_of_the_semantics_invalidates_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from graphopt import verifier
+
+    before = gate.source_digest()
+    for path in Path(verifier.__path__[0]).glob("*.py"):
+        (tmp_path / path.name).write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    monkeypatch.setattr(verifier, "__path__", [str(tmp_path)])
+    assert gate.source_digest.__wrapped__() == before, "how a checkout ends its lines says nothing"
+    with (tmp_path / "semantics.py").open("a") as file:
+        file.write("# one line more\n")
+    assert gate.source_digest.__wrapped__() != before
+
+
+@pytest.fixture
+def stale(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A ledger that another verifier made."""
+    claims = (Proof(r.name, r.digest, Verdict.PROVED, Model.EXACT) for r in (*library.load_rules(), WRONG))
+    Ledger(claims, "0" * 64).save(tmp_path / "proofs.json")
+    monkeypatch.setattr(gate, "ledger_path", lambda: tmp_path / "proofs.json")
+    monkeypatch.setattr(gate, "ledger", gate.ledger.__wrapped__)
+
+
+@pytest.mark.usefixtures("cache", "stale")
+def test_a_ledger_of_another_verifier_is_not_believed(caplog: pytest.LogCaptureFixture) -> None:
+    assert gate.known(WRONG) is None
+    assert "proofs.json is not of this verifier" in caplog.text
+    assert gate.Gate().proof(WRONG).verdict is Verdict.REFUTED
+
+
+@pytest.mark.usefixtures("cache", "stale")
+def test_a_built_in_rule_is_then_proved_when_it_is_first_wanted(cache: Path) -> None:
+    result = graphopt.optimize(parse("float[4] x", "a = Neg(x); y = Neg(a)", outputs="float[4] y"))
+    assert [rewrite.proof for rewrite in result.report.rewrites] == ["proved, exact"]
+    assert len(list(cache.iterdir())) == 1, "no other rule was wanted"
+
+
+def test_a_built_in_rule_that_is_not_proved_is_left_out_and_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    unknown = Ledger(Proof(rule.name, rule.digest, Verdict.UNKNOWN) for rule in library.load_rules())
+    monkeypatch.setattr(gate, "ledger", lambda: unknown)
+    model = parse("float[4] x", "a = Neg(x); y = Neg(a)", outputs="float[4] y")
+    result = graphopt.optimize(model)
+    assert not result.changed
+    assert result.report.notes == ("rule eliminate_neg_of_neg was not applied: it is not proved",)
+    assert "rules left out because they are not proved: eliminate_neg_of_neg;" in caplog.text
+    admitted = graphopt.optimize(model, unverified=True)
+    assert {rewrite.proof for rewrite in admitted.report.rewrites} == {"not proved: unknown"}
+
+
+def test_a_ledger_reads_back_and_says_the_same_again(tmp_path: Path) -> None:
+    proof = Proof("a", "0", Verdict.PROVED, Model.REAL, "1–4", 12, 0.25, "z3 5.4.0")
+    refuted = Proof("b", "1", Verdict.REFUTED, counterexample="x: int64[1] = [2]\nvalues differ")
+    Ledger([refuted, proof], "v").save(tmp_path / "proofs.json")
+    text = (tmp_path / "proofs.json").read_text(encoding="utf-8")
+    assert len(text.splitlines()) == 4, "one proof a line"
+    again = Ledger.load(tmp_path / "proofs.json")
+    assert (list(again), again.verifier) == ([proof, refuted], "v")
+    assert [path.name for path in tmp_path.iterdir()] == ["proofs.json"]
+
+
+def test_a_proof_in_the_cache_outdoes_a_failure_in_the_ledger(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = Proof(RIGHT.name, RIGHT.digest, Verdict.UNKNOWN, detail="out of time")
+    monkeypatch.setattr(gate, "ledger", lambda: Ledger([failed]))
+    assert gate.known(RIGHT) == failed
+    gate.remember(Proof(RIGHT.name, RIGHT.digest, Verdict.PROVED, Model.EXACT))
+    assert gate.Gate().proof(RIGHT).holds
+    assert len(list(cache.iterdir())) == 1
+
+
+# -- rules of one's own ------------------------------------------------------------------------------------------------
+
+
+def test_a_rule_that_is_given_is_proved_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = graphopt.optimize(relus(), rules=[RIGHT], only=[RIGHT.name])
+    assert [rewrite.proof for rewrite in result.report.rewrites] == ["proved, exact"]
+    assert [path.name for path in cache.iterdir()] == [f"{RIGHT.digest}.json"]
+    monkeypatch.setattr(gate, "attempt", lambda rule: pytest.fail("it was proved again"))
+    assert graphopt.optimize(relus(), rules=[RIGHT], only=[RIGHT.name]).changed
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_wrong_rule_is_refused_with_its_counterexample() -> None:
+    model = parse("float[4] x", "n = Neg(x); y = Relu(n)", outputs="float[4] y")
+    with pytest.raises(ProofError, match=r"my_lost_relu  REFUTED\n    .+") as refusal:
+        graphopt.optimize(model, rules=[WRONG], check=False)
+    assert refusal.value.exit_code == 3
+    assert graphopt.optimize(model, rules=[WRONG], skip=[WRONG.name]).ok, "a rule that is left out does no harm"
+
+
+@pytest.mark.usefixtures("cache")
+def test_unverified_admits_it_and_the_report_says_so() -> None:
+    model = parse("float[4] x", "n = Neg(x); y = Relu(n)", outputs="float[4] y")
+    report = graphopt.optimize(model, rules=[WRONG], unverified=True, check=False).report
+    assert [rewrite.proof for rewrite in report.rewrites] == ["not proved: refuted"]
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_prover_that_fails_has_proved_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphopt.verifier.prove.prove", lambda rule, timeout: 1 / 0)
+    proof = gate.attempt(RIGHT)
+    assert (proof.verdict, proof.detail) == (Verdict.UNKNOWN, "the prover failed: ZeroDivisionError: division by zero")
+
+
+# -- the cache ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_file_in_the_cache_is_set_aside(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache.mkdir(parents=True)
+    for damaged in ('{"verifier": "', "3", '{"verifier": "v", "proofs": [{"rule": "a"}]}', "\xff"):
+        (cache / f"{RIGHT.digest}.json").write_text(damaged, encoding="latin-1")
+        assert gate.known(RIGHT) is None
+        assert (cache / f"{RIGHT.digest}.damaged").read_text(encoding="latin-1") == damaged
+        assert "is set aside" in caplog.text
+    assert gate.Gate().proof(RIGHT).holds
+    assert gate.known(RIGHT) == gate.Gate().proof(RIGHT)
+
+
+def test_a_proof_of_another_verifier_is_not_taken_from_the_cache(cache: Path) -> None:
+    cache.mkdir(parents=True)
+    claim = Proof(WRONG.name, WRONG.digest, Verdict.PROVED, Model.EXACT)
+    Ledger([claim], "0" * 64).save(cache / f"{WRONG.digest}.json")
+    assert gate.known(WRONG) is None
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GRAPHOPT_CACHE", str(tmp_path / "file"))
+    assert gate.Gate().proof(RIGHT).holds
+    assert "cannot be kept" in caplog.text
+
+
+@pytest.mark.slow
+def test_two_processes_may_prove_the_same_at_once(cache: Path, tmp_path: Path) -> None:
+    rules = tmp_path / "mine.jsonl"
+    rules.write_text("".join(json.dumps(rule.to_json()) + "\n" for rule in (RIGHT, WRONG)))
+    command = [sys.executable, "-m", "graphopt", "verify", "--quiet", str(rules)]
+    running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=dict(os.environ)) for _ in range(2)]
+    for process in running:
+        assert "1 of 2 rules not proved: my_lost_relu" in process.communicate()[1]
+        assert process.returncode == 3
+    assert sorted(path.name for path in cache.iterdir()) == sorted(f"{rule.digest}.json" for rule in (RIGHT, WRONG))
+    assert all(gate.known(rule) for rule in (RIGHT, WRONG))
+
+
+# -- what a proof allows -----------------------------------------------------------------------------------------------
+
+
+def test_equality_over_the_reals_licenses_floats_only() -> None:
+    rule = Rule("distribute", op.Mul(x, tensor("y") + tensor("z")), op.Mul(x, tensor("y")) + op.Mul(x, tensor("z")))
+    exact, real = (Proof("distribute", "", Verdict.PROVED, model) for model in (Model.EXACT, Model.REAL))
+    for proof, dtypes, exactly, allowed in (
+        (real, [DType.FLOAT16, DType.DOUBLE], False, True),
+        (real, [DType.FLOAT, DType.INT64], False, False),
+        (real, [DType.UNDEFINED], False, False),
+        (real, [DType.FLOAT], True, False),
+        (exact, [DType.INT32, DType.STRING], True, True),
+    ):
+        one = gate.Gate(exact=exactly)
+        one._proofs[rule.name] = proof
+        assert one.allows(rule, dtypes) is allowed
+
+
+@pytest.mark.parametrize(
+    ("body", "rule", "expected"),
+    [
+        ("a = Neg(x); b = Relu(a); y = ArgMax<axis=0>(b)", op.ArgMax(op.Relu(x), axis=0), {DType.FLOAT, DType.INT64}),
+        ("a = Greater(x, x); y = Where(a, x, x)", op.Where(op.Greater(x, x), x, x), {DType.FLOAT}),
+        ("a = Relu(x); y = Greater(a, a)", op.Greater(op.Relu(x), op.Relu(x)), {DType.FLOAT, DType.BOOL}),
+        ("a = Cast<to=7>(x); b = Add(a, a); y = Cast<to=1>(b)", op.Cast(x + x, to=1), {DType.FLOAT, DType.INT64}),
+    ],
+)
+def test_the_left_side_computes_in_the_types_of_its_values(body: str, rule: Term, expected: set[DType]) -> None:
+    graph = onnx_io.load(parse("float[4] x", body, outputs="y")).graph
+    infer.infer_graph(graph)
+    match = next(find(Rule("any", rule, op.Identity(x)), graph))
+    assert computed_types(graph, match) == expected
+
+
+# -- exact -------------------------------------------------------------------------------------------------------------
+
+
+def test_exact_uses_no_rule_that_reassociates() -> None:
+    weights = {name: np.arange(1, 5, dtype=np.float32) for name in "sbmv"} | {"w": np.ones((4, 3, 1, 1), np.float32)}
+    body = "c = Conv(x, w); n = BatchNormalization(c, s, b, m, v); y = Identity(n)"
+    model = parse("float[1,3,4,4] x", body, weights, outputs="float[1,4,4,4] y")
+    result = graphopt.optimize(model, exact=True)
+    assert [node.op_type for node in result.model.graph.node] == ["Conv", "BatchNormalization"]
+    found = result.report.comparison
+    assert found is not None
+    assert found.worst is not None
+    assert (found.ok, found.worst.absolute, found.worst.tolerance) == (True, 0.0, 0.0)
+
+
+def test_exact_folds_only_what_rounds_once() -> None:
+    body = "s = Sqrt(w); e = Exp(w); a = Add(x, s); y = Add(a, e)"
+    model = parse("float[4] x", body, {"w": np.arange(4, dtype=np.float32)}, outputs="float[4] y")
+    assert [node.op_type for node in graphopt.optimize(model, exact=True).model.graph.node] == ["Exp", "Add", "Add"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert-dynamo-raw", "llama-torchscript-dynamic", "mobilenetv3-torchscript-bn"])
+def test_exact_keeps_every_bit_of_a_real_model(name: str) -> None:
+    model = zoo.load(name)
+    result = graphopt.optimize(model, exact=True, check=False)
+    assert result.changed
+    feeds = zoo.inputs(model)
+    before, after = run(model, feeds), run(result.model, feeds)
+    assert {name: array.tobytes() for name, array in after.items()} == {n: a.tobytes() for n, a in before.items()}
+
+
+def test_exact_and_unverified_contradict_each_other() -> None:
+    with pytest.raises(UsageError, match="exclude each other"):
+        graphopt.optimize(relus(), exact=True, unverified=True)
+
+
+# -- no solver where none is needed ------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "code",
+    ["import graphopt", "from graphopt.cli import app; app(['optimize', 'in.onnx', 'out.onnx', '--quiet'])"],
+    ids=["import graphopt", "graphopt optimize"],
+)
+def test_the_solver_is_not_loaded(code: str, tmp_path: Path) -> None:
+    onnx.save(relus("Neg"), tmp_path / "in.onnx")
+    watched = f"import sys\ntry:\n    {code}\nfinally:\n    print('z3' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", watched], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n", done.stderr
