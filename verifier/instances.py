@@ -192,6 +192,8 @@ class Instance:
     """What is known when elements are compared."""
     plainly: bool = False
     """Whether sizes are taken for equal only where that is plain."""
+    compared: bool = False
+    """Whether it was asked of sizes that are not plainly equal."""
 
     def __post_init__(self) -> None:  # denotations ask for them: constants that are all ones say how much to enlarge
         self.properties = _asserted(self.rule)
@@ -207,6 +209,7 @@ class Instance:
     def same(self, one: Size, other: Size) -> bool:
         """Whether two sizes are known to be equal."""
         if one == other or self.settled is None or self.plainly:
+            self.compared = self.compared or one != other
             return one == other
         return self.settled.proves(eq(one, other))
 

@@ -111,20 +111,35 @@ class Failed(Exception):
 
 
 def instances(rule: Rule, exact: bool, typings: Sequence[Typing], effort: Effort) -> Iterator[Instance]:
-    """All ranks and attributes for one choice of element types; where types matter, small ranks for all of them."""
+    """All ranks and attributes for one choice of element types; where types matter, small ranks for all of them.
+
+    Small are the first ranks at which the left side occurs with these types, for else nothing would be shown of them.
+    """
     floats = [t for t in typings if all(d.is_float or d.name in ("BOOL", "INT64") for d in t.types.values())]
     first = (floats or list(typings))[:1]
     others = [t for t in typings if t is not first[0]] if dtypes.is_sensitive(rule) else []
     if not exact:
         others = [t for t in others if all(d.is_float for d in t.types.values())]
-    for bound, chosen in ((MAX_RANK, first), (1 if len(others) < MANY else 0, others)):
-        for typing in chosen:
-            choices = Choices()
-            for position, _ in enumerate(choices.paths()):
-                if position % 16 == 0 and effort.deadline():  # to read the clock takes as long as an instance
-                    raise OutOfTime
-                restart()
-                yield Instance(rule, exact, choices, effort, typing, bound)
+    for typing in first:
+        yield from _at(rule, exact, effort, typing, MAX_RANK)
+    for typing in others:
+        for bound in range(1 if len(others) < MANY else 0, MAX_RANK + 1):
+            occurs = False
+            for instance in _at(rule, exact, effort, typing, bound):
+                yield instance
+                occurs = occurs or not instance.assuming
+            if occurs:
+                break
+
+
+def _at(rule: Rule, exact: bool, effort: Effort, typing: Typing, bound: int) -> Iterator[Instance]:
+    """All ranks up to a bound and all attributes, for one choice of element types."""
+    choices = Choices()
+    for position, _ in enumerate(choices.paths()):
+        if position % 16 == 0 and effort.deadline():  # to read the clock takes as long as an instance
+            raise OutOfTime
+        restart()
+        yield Instance(rule, exact, choices, effort, typing, bound)
 
 
 def _obligations(instance: Instance) -> frozenset[int] | None:
@@ -216,28 +231,24 @@ def _disagreement(instance: Instance, left: Tensor, right: Tensor, known: Contex
     for axis, (a, b) in enumerate(zip(left.shape, right.shape, strict=True)):
         if not known.proves(eq(a, b)):
             return f"size of axis {axis}: {a} is not shown to be {b}"
-    if _are_plainly_equal(instance, left, right):
-        return ""
-    if not elements_agree(left, right, known, Equality(Signs(instance.properties))):
+    if not _elements_agree(instance, left, right, known):
         return "elements are not shown to be equal"
     return ""
 
 
-def _are_plainly_equal(instance: Instance, left: Tensor, right: Tensor) -> bool:
-    """Whether the elements are the same expressions: then there is nothing to prove."""
-    index, _ = bind(left.shape, "i")
-    instance.plainly = True
-    one, other = left.at(index), right.at(index)
-    instance.plainly = False
-    return one == other
-
-
-def elements_agree(left: Tensor, right: Tensor, known: Context, equality: Equality) -> bool:
+def _elements_agree(instance: Instance, left: Tensor, right: Tensor, known: Context) -> bool:
     """Every element agrees; instances often come to the same question, which is then asked once."""
     index, binders = bind([known.simplify(s) for s in left.shape], "i")
-    question = (left.at(index), right.at(index), binders)
+    instance.plainly, instance.compared = True, False
+    one, other = left.at(index), right.at(index)
+    instance.plainly = False
+    if one == other:  # the same expressions
+        return True
+    if instance.compared:
+        one, other = left.at(index), right.at(index)
+    question = (one, other, binders)
     if question not in known.agreed:
-        known.agreed[question] = _values_agree(*question, known, equality)
+        known.agreed[question] = _values_agree(*question, known, Equality(Signs(instance.properties)))
     return known.agreed[question]
 
 
