@@ -259,8 +259,6 @@ class Equality:
     def _is_covered(self, term: Term, others: Sequence[Term], known: Context) -> bool:
         for other in others:
             for there in self._meetings(term, other, known):
-                if not domain(term, known).possible:
-                    return True
                 reached = at(range_of(other), there)
                 if domain(term, known).proves(reached):
                     return True
