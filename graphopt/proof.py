@@ -60,7 +60,8 @@ class Proof:
     @property
     def complaint(self) -> str:
         """Why it does not hold, over several lines: what differs where something does, else what could not be shown."""
-        return f"{self.rule}  {self.verdict}\n{indent(self.counterexample or self.detail, '    ')}"
+        why = self.counterexample or self.detail or "no element types and sizes of at least 1 fit the left side"
+        return f"{self.rule}  {self.verdict}\n{indent(why, '    ')}"
 
     @property
     def reassociates(self) -> bool:
