@@ -338,6 +338,8 @@ class Instance:
             return _REAL_FUNCTIONS[app.op](*map(real, args))
         if app.op in ("div", "mod"):
             self._divisor(args[1])
+        if app.op == "broadcast":
+            return self._broadcast(*args)
         if app.op == "choose" and isinstance(args[1], tuple):
             return self._chosen(*args)
         try:
@@ -346,6 +348,15 @@ class Instance:
             raise Undefined(f"{app.op}: {error}") from error
         except (TypeError, IndexError, KeyError, AttributeError, ZeroDivisionError, ValueError) as error:
             raise Unsupported(f"{app.op} of symbols: {error}") from error
+
+    def _broadcast(self, left: Sequence[Size], right: Sequence[Size]) -> tuple[Size, ...]:
+        """The shape that two shapes broadcast to; where they do not fit some other one, for it means nothing there."""
+        found = FUNCTIONS["broadcast"](LOGIC, left, right)
+        padded = ((1,) * (len(found) - len(shape)) + tuple(shape) for shape in (left, right))
+        return tuple(
+            choice(disj(eq(a, 1), eq(b, 1), eq(a, b)), size, fresh("unfit"))
+            for a, b, size in zip(*padded, found, strict=True)
+        )
 
     def _divisor(self, divisors: Any) -> None:
         for divisor in divisors if isinstance(divisors, tuple) else (divisors,):
@@ -607,6 +618,8 @@ class Node:
         value = self.attribute(name, default, lambda: self.choose((0, 1)))
         if not isinstance(value, int):
             raise Unsupported(f"{name} is a symbol")
+        if value not in (0, 1):
+            raise Undefined(f"{self.op}: {name} is 0 or 1")
         return bool(value)
 
     def text(self, name: str, default: str, options: Sequence[str]) -> str:

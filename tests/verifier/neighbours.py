@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphopt.rule import Rule, const, fn, integers, op, real, tensor
+from graphopt.rule import Rule, const, fn, integer, integers, op, real, tensor
 from graphopt.term import App, Operand
 from graphopt.types import DType
 
@@ -247,4 +247,19 @@ REPORTED = (
          op.Transpose(op.Gather(tensor("x", "A B"), (0,), axis=0), perm=(1, 0))),
 )  # fmt: skip
 
-NEIGHBOURS = (*CLASSICS, *REPORTED)
+# What the prover once proved: no scalar can be squeezed, and it had looked at scalars only.
+ONCE_PROVED = (
+    Rule(
+        "casts_that_lose_around_squeeze",
+        op.Cast(op.Squeeze(op.Cast(x, to=integer("through")), first), to=integer("to")),
+        op.Squeeze(op.Cast(x, to=integer("to")), first),
+        when=fn.lt(0, fn.length(first)),
+    ),
+    Rule(
+        "casts_that_lose_around_transpose_of_three_axes",
+        op.Cast(op.Transpose(op.Cast(tensor("x"), to=integer("through")), perm=(2, 0, 1)), to=integer("to")),
+        op.Transpose(op.Cast(tensor("x"), to=integer("to")), perm=(2, 0, 1)),
+    ),
+)
+
+NEIGHBOURS = (*CLASSICS, *REPORTED, *ONCE_PROVED)

@@ -9,7 +9,7 @@ import pytest
 from graphopt.errors import RuleError
 from graphopt.oracle import Runnable, onnxruntime_unoptimized
 from graphopt.proof import Model, Verdict
-from graphopt.rule import Rule, const, fn, integers, op, tensor
+from graphopt.rule import Rule, const, fn, integer, integers, op, tensor
 from graphopt.verifier import counterexample
 from graphopt.verifier.prove import prove
 from tests.verifier.broken import BROKEN, VACUOUS
@@ -32,6 +32,31 @@ def test_a_rule_that_can_never_apply_is_vacuous(rule: Rule) -> None:
 def test_a_rule_whose_sides_are_the_same_is_none() -> None:
     with pytest.raises(RuleError, match="left and right are the same"):
         Rule("nothing", x @ a, x @ a)
+
+
+# No instance with numbers differs: what is wrong is a flag that runtimes read differently, and a condition on sizes
+# which the matcher, that knows them by name, decides otherwise than with numbers.
+BEYOND_NUMBERS = (
+    Rule(
+        "flag_of_minus_one",
+        op.Gemm(op.Transpose(tensor("x", "M K"), perm=(1, 0)), const("w", "K N"), transA=integer("t")),
+        op.Gemm(tensor("x", "M K"), const("w", "K N"), transA=integer("t") - 1),
+    ),
+    Rule(
+        "tile_of_what_does_not_fit",
+        op.Tile(tensor("x"), integers("r")) + tensor("y"),
+        tensor("x") + tensor("y"),
+        when=fn.eq(
+            fn.broadcast(fn.shape(tensor("x")), fn.shape(tensor("y"))),
+            fn.broadcast(fn.shape(tensor("x")) * integers("r"), fn.shape(tensor("y"))),
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize("rule", BEYOND_NUMBERS, ids=lambda rule: rule.name)
+def test_what_no_numbers_refute_is_not_proved_either(rule: Rule) -> None:
+    assert prove(rule, refute=False).verdict is Verdict.UNKNOWN
 
 
 def test_there_are_enough_of_them() -> None:
