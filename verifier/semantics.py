@@ -360,6 +360,8 @@ def ConvTranspose(node: Node) -> Tensor:
     strides, dilations = node.sizes("strides", rank, 1, 1), node.sizes("dilations", rank, 1, 1)
     extra = node.sizes("output_padding", rank, 0, 0)
     full = tuple(strides[a] * (space[a] - 1) + extra[a] + (kernel[a] - 1) * dilations[a] + 1 for a in range(rank))
+    for more, stride, dilation in zip(extra, strides, dilations, strict=True):
+        node.require(disj(lt(more, stride), lt(more, dilation)), "output_padding is less than stride or dilation")
     out, begin = _transposed_sizes(node, full, tuple(s * n for s, n in zip(strides, space, strict=True)))
     for a in range(rank):
         node.require(conj(ge(out[a]), ge(kernel[a], 1), ge(space[a], 1)), "the output has no negative size")
@@ -1453,6 +1455,8 @@ def _mask(node: Node, shape: Shape) -> tuple[Body, Callable[[Index], Formula]]:
         node.attribute(f"{side}_window_size", -1, lambda: node.choose((-1, node.natural("window"))))
         for side in ("left", "right")
     )
+    for bound in (left, right):
+        node.require(ge(bound, -1), "a window reaches no less than nothing")
     if mask is not None:
         if not 1 <= mask.rank <= 4:
             raise Undefined("Attention: the mask has another rank")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -710,16 +710,29 @@ def test_what_is_refused_is_not_denoted(name: str) -> None:
 
 
 def spoilt(case: Case, d: Draw) -> Case:
-    """The case with an axis of an input longer, or a number of a list changed."""
-    inputs = list(case.inputs)
+    """The case with an axis of an input longer, or with other numbers in a list or an attribute."""
+    inputs, attrs = list(case.inputs), dict(case.attrs)
+    numbers = [key for key, value in attrs.items() if key in SYMBOLS and value != []]
+    if numbers and d.random.random() < 0.3:
+        key = d.choice(*numbers)
+        attrs[key] = list(moved(attrs[key], d)) if isinstance(attrs[key], list) else attrs[key] + d.choice(-1, 1, 4)
+        return Case(inputs, attrs, case.outputs)
     position = d.random.choice([i for i, value in enumerate(inputs) if np.size(value) and np.ndim(value)] or [0])
     value = inputs[position]
     if isinstance(value, np.ndarray) and value.ndim:
         inputs[position] = np.concatenate([value, value.take([0], axis := d.axis(value.ndim))], axis)
     elif isinstance(value, tuple) and value:
-        place = d.random.randrange(len(value))
-        inputs[position] = (*value[:place], value[place] + d.choice(-3, 1, 4), *value[place + 1 :])
-    return Case(inputs, case.attrs, case.outputs)
+        inputs[position] = moved(value, d)
+    return Case(inputs, attrs, case.outputs)
+
+
+def moved(numbers: Sequence[int], d: Draw) -> tuple[int, ...]:
+    """One of the numbers larger or smaller, or some taken from one and given to the next."""
+    new, place, change = list(numbers), d.random.randrange(len(numbers)), d.choice(-3, -1, 1, 4)
+    new[place] += change
+    if place and d.flag():
+        new[place - 1] -= change
+    return tuple(new)
 
 
 PLACES = ("axis", "axes", "perm", "start", "end", "p", "equation", "to", "input1", "keep_aspect_ratio_policy")
