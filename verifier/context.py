@@ -59,6 +59,8 @@ class Context:
     """The terms of values, in normal form under what is known here."""
     _simplified: dict[Size | Formula, Any] = field(default_factory=dict)
     _replaced: dict[Atom, Size | None] = field(default_factory=dict)
+    _bounds: dict[Size, int] | None = None
+    """What is at most added to which polynomials for them not to be negative."""
     _connected: list[tuple[frozenset[Atom], list[Formula]]] | None = None
     _possible: bool | None = None
     witness: Mapping[Atom, int] | None = None
@@ -116,10 +118,25 @@ class Context:
         return all(self.proves(eq(a, b)) for a, b in zip(one[0].args, other[0].args, strict=True))
 
     def plain(self, goal: Formula) -> bool:
-        """Whether a formula is a fact, or one of sums and products of what is known not to be negative."""
+        """Whether a formula is a fact, weaker than one, or one of sums and products of what is not negative."""
         if goal in self.facts:
             return True
-        return isinstance(goal, Comparison) and goal.kind == "ge" and self._plainly_not_negative(goal.poly)
+        if not isinstance(goal, Comparison) or goal.kind == "eq":
+            return False
+        if goal.kind == "ne":
+            return any(self._bounded(side, 1) for side in (goal.poly, Int({m: -c for m, c in goal.poly.terms.items()})))
+        return self._bounded(goal.poly, 0) or self._plainly_not_negative(goal.poly)
+
+    def _bounded(self, poly: Int, least: int) -> bool:
+        """Whether a fact says that `poly >= least`: it bounds the same, constants aside, at least as tightly."""
+        if self._bounds is None:
+            self._bounds = {}
+            for fact in self.facts:
+                if isinstance(fact, Comparison) and fact.kind == "ge":
+                    body, constant = _without_constant(fact.poly)
+                    self._bounds[body] = min(constant, self._bounds.get(body, constant))
+        body, constant = _without_constant(poly)
+        return body in self._bounds and self._bounds[body] <= constant - least
 
     def _plainly_not_negative(self, poly: Int) -> bool:
         signs = {atom for m in poly.terms for atom in m if Comparison("ge", Int({(atom,): 1})) in self.facts}
@@ -187,6 +204,11 @@ class Context:
             self._simplified[part] = rebuild_formula(part, self)
         simple: Formula = self._simplified[part]
         return simple
+
+
+def _without_constant(poly: Int) -> tuple[Size, int]:
+    constant = poly.terms.get((), 0)
+    return poly - constant, constant
 
 
 def _connected(facts: Iterable[Formula]) -> list[tuple[frozenset[Atom], list[Formula]]]:
