@@ -297,12 +297,21 @@ class Instance:
 
     def bind(self, name: str, value: Any) -> None:
         """Binds a hole for numbers, and assumes the conditions that can be told by now: fewer paths are left."""
-        self.holes[name] = _as_said(self.rule.conditions, name, value)
         for condition in self.rule.conditions:
-            names, packs = _asks(condition)
-            if name in names and names <= self.holes.keys() and packs <= self.packs.keys():
+            match condition:
+                case App("eq", (Var(name=other), Lit() | App() as said)) if other == name and self._can_tell(said):
+                    with suppress(Unsupported):
+                        value = _as_said(value, self.scalar(said))
+        self.holes[name] = value
+        for condition in self.rule.conditions:
+            if name in _asks(condition)[0] and self._can_tell(condition):
                 with suppress(Unsupported):  # as of lists that an operator is still to refuse; asked again in the end
                     self.require(formula(self.scalar(condition)), "the condition does not hold")
+
+    def _can_tell(self, part: Term) -> bool:
+        """Whether all that a scalar term speaks of is bound."""
+        names, packs = _asks(part)
+        return names <= self.holes.keys() and packs <= self.packs.keys()
 
     # -- scalar terms
 
@@ -443,14 +452,15 @@ def _properties(condition: Term) -> Iterator[App]:
         raise Unsupported("a property of a constant inside of a negation or an alternative")
 
 
-def _as_said(conditions: Iterable[Term], name: str, value: Any) -> Any:
-    """Symbols as the number that a condition says they are."""
-    for condition in conditions:
-        match condition:
-            case App("eq", (Var(name=other), Lit(value=int(number_)))) if other == name:
-                said = tuple(number_ if isinstance(v, Int) else v for v in value) if isinstance(value, tuple) else value
-                return number_ if isinstance(value, Int) else said
-    return value
+def _as_said(symbols: Any, said: Any) -> Any:
+    """Symbols as what a condition says that they are equal to."""
+    if isinstance(symbols, Int) and isinstance(said, int | Int):
+        return said
+    if not isinstance(symbols, tuple) or not all(isinstance(symbol_, Int) for symbol_ in symbols):
+        return symbols
+    if isinstance(said, int | Int):
+        return (said,) * len(symbols)
+    return said if isinstance(said, tuple) and len(said) == len(symbols) else symbols
 
 
 @cache
@@ -460,12 +470,12 @@ def _speaks_of_longest(rule: Rule) -> bool:
 
 
 @cache
-def _asks(condition: Term) -> tuple[frozenset[str], frozenset[str]]:
-    """The holes and the packs of axes that a condition speaks of."""
-    asked = (part for part in walk(condition) if isinstance(part, App) and part.op in ("size", "sizes"))
+def _asks(scalar: Term) -> tuple[frozenset[str], frozenset[str]]:
+    """The holes and the packs of axes that a scalar term speaks of."""
+    asked = (part for part in walk(scalar) if isinstance(part, App) and part.op in ("size", "sizes"))
     axes = " ".join(str(arg.value) for app in asked for arg in app.args if isinstance(arg, Lit)).split()
     packs = frozenset(axis.partition("*")[2] for axis in axes if "*" in axis)
-    return frozenset(hole.name for hole in holes(condition)), packs
+    return frozenset(hole.name for hole in holes(scalar)), packs
 
 
 def _is_real(value: Any) -> bool:

@@ -189,8 +189,8 @@ def _place(instance: Instance) -> str:
 
 
 def _reachable(instance: Instance) -> bool:
-    """Whether some sizes, all at least 1, satisfy what is assumed; what the solver cannot tell counts as no."""
-    sizes = (s for t in instance.hole_tensors() for s in t.shape)
+    """Whether some sizes, all at least 1 that may be, satisfy what is assumed; what is not known counts as no."""
+    sizes = (s for t in instance.hole_tensors() for s in t.shape if isinstance(s, Int))
     facts = [*instance.facts, *(ge(size, 1) for size in sizes)]
     return next(models(facts, instance.effort, ()), None) is not None
 
