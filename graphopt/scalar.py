@@ -211,6 +211,7 @@ FUNCTIONS: Mapping[str, Callable[..., Scalars]] = {
     "compose": lambda logic, first, second: tuple(_item(first, i) for i in second),
     "inverse": lambda logic, perm: tuple(sorted(range(len(perm)), key=_plain(perm).__getitem__)),
     "is_identity": lambda logic, perm: _equal(logic, perm, tuple(range(len(perm)))),
+    "is_sorted": lambda logic, items: _plain(items) == tuple(sorted(items)),
     "normalized": _normalized,
     "sorted": lambda logic, items: tuple(sorted(_plain(items))),
     "range": lambda logic, count: tuple(range(count)),

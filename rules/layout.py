@@ -14,12 +14,8 @@ axis, other_axis, block = integer("axis"), integer("other_axis"), integer("block
 rest, inner = attributes("rest"), attributes("inner")
 scalar, low, high = const("c", ""), const("low", ""), const("high", "")
 both = fn.compose(first, second)
+undone = fn.is_identity(both)
 rank = fn.rank(x)
-
-
-def in_order(positions: App) -> App:
-    """Axes that a transposition leaves in their order."""
-    return fn.eq(positions, fn.sorted(positions))
 
 
 def some(positions: Term) -> App:
@@ -57,7 +53,7 @@ def without_moving(from_end: int, declared: str) -> Rule:
         f"replace_transpose_that_moves_one_{from_end}",
         op.Transpose(thin, perm=perm),
         op.Unsqueeze(op.Squeeze(thin, fn.join(source)), fn.join(goal)),
-        when=in_order(fn.without(perm, goal)),
+        when=fn.is_sorted(fn.without(perm, goal)),
         why="Moving an axis of size 1 moves no element; Squeeze and Unsqueeze do not even copy.",
     )
 
@@ -68,21 +64,21 @@ MOVES = tuple(without_moving(from_end, declared) for from_end, declared in SOURC
 
 inserted = fn.normalized(axes, fn.rank(x) + fn.length(axes))
 squeezed_first = fn.without(first, axes)
-NEW_PLACES = fn.compose(fn.inverse(perm), inserted)
+NEW_PLACES, LAST_PLACES = fn.compose(fn.inverse(perm), inserted), fn.compose(fn.inverse(second), inserted)
 
 VIEWS_OF_TRANSPOSES = (
     Rule(
         "fuse_transpose_into_squeeze",
         op.Squeeze(op.Transpose(x, perm=perm), axes),
         op.Squeeze(x, fn.compose(perm, axes)),
-        when=(some(axes), in_order(fn.without(perm, axes))),
+        when=(some(axes), fn.is_sorted(fn.without(perm, axes))),
         why="Where only axes of size 1 were moved, and are dropped, no element moves.",
     ),
     Rule(
         "fuse_unsqueeze_into_transpose",
         op.Transpose(op.Unsqueeze(x, axes), perm=perm),
         op.Unsqueeze(x, NEW_PLACES),
-        when=in_order(fn.without(perm, NEW_PLACES)),
+        when=fn.is_sorted(fn.without(perm, NEW_PLACES)),
         why="Where only new axes are moved, they can be made where they belong.",
     ),
     Rule(
@@ -97,9 +93,12 @@ VIEWS_OF_TRANSPOSES = (
     Rule(
         "fuse_transposes_around_unsqueeze",
         op.Transpose(op.Unsqueeze(op.Transpose(x, perm=first), axes), perm=second),
-        op.Transpose(op.Unsqueeze(x, (0,)), perm=fn.compose(fn.inserted(first + 1, axes, 0), second)),
-        when=fn.eq(fn.length(axes), 1),
-        why="Two transpositions are one, also where an axis of size 1 is made in between.",
+        op.Unsqueeze(x, LAST_PLACES),
+        when=(
+            fn.eq(fn.length(axes), 1),
+            fn.is_sorted(fn.without(fn.compose(fn.inserted(first, axes, 0), second), LAST_PLACES)),
+        ),
+        why="Two transpositions that undo each other, but for an axis of size 1 that is made in between, do nothing.",
     ),
 )
 
@@ -134,7 +133,8 @@ TRANSPOSES_AROUND = (
         Rule(
             f"fuse_transposes_around_{snake(name)}",
             op.Transpose(getattr(op, name)(op.Transpose(x, perm=first), axis=axis), perm=second),
-            op.Transpose(getattr(op, name)(x, axis=fn.item(first, axis)), perm=both),
+            getattr(op, name)(x, axis=fn.item(first, axis)),
+            when=undone,
             why=f"{name} runs along an axis, whichever its place.",
         )
         for name in ("Softmax", "LogSoftmax")
@@ -142,7 +142,8 @@ TRANSPOSES_AROUND = (
     Rule(
         "fuse_transposes_around_slice",
         op.Transpose(op.Slice(op.Transpose(x, perm=first), starts, ends, axes, steps), perm=second),
-        op.Transpose(op.Slice(x, starts, ends, fn.compose(first, axes), steps), perm=both),
+        op.Slice(x, starts, ends, fn.compose(first, axes), steps),
+        when=undone,
         why="A slice is taken along an axis, whichever its place.",
     ),
     *(

@@ -148,7 +148,7 @@ AXES = (
             f"fuse_transpose_into_reduce_{snake(kind)}",
             reduced(kind, op.Transpose(x, perm=perm), axes, keepdims=0),
             reduced(kind, x, fn.compose(perm, axes), keepdims=0),
-            when=(some, fn.eq(fn.without(perm, axes), fn.sorted(fn.without(perm, axes)))),
+            when=(some, fn.is_sorted(fn.without(perm, axes))),
             why="Where the axes that are left keep their order, the reduction itself finds the others.",
         )
         for kind in ALL

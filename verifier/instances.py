@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from math import isqrt
 from typing import Any, TypeVar
@@ -74,33 +74,41 @@ class Unsupported(Exception):
     """The verifier has no denotation for this: nothing is claimed."""
 
 
+@dataclass(frozen=True)
+class OneOf:
+    """Values that a hole may have: each is tried, but those that the conditions refuse."""
+
+    options: Sequence[Any]
+
+
 class Choices:
     """A path through the choices of an evaluation. `paths` runs a function once for each."""
 
     def __init__(self) -> None:
-        self._taken: list[tuple[int, int]] = []
+        self._taken: list[tuple[int, list[int]]] = []
         self._position = 0
 
-    def choose(self, options: Sequence[T]) -> T:
-        if not options:
-            raise Undefined("nothing to choose from")
+    def choose(self, options: Sequence[T], admitted: Callable[[T], bool] = lambda _: True) -> T:
+        """One of the options; which of them are admitted is asked once, whatever is chosen later on."""
         if self._position == len(self._taken):
-            self._taken.append((0, len(options)))
-        chosen, count = self._taken[self._position]
-        assert count == len(options), "the choices of a path depend on nothing but the path"
+            left = [position for position, option in enumerate(options) if admitted(option)]
+            if not left:
+                raise Undefined("nothing to choose from")
+            self._taken.append((0, left))
+        chosen, left = self._taken[self._position]
         self._position += 1
-        return options[chosen]
+        return options[left[chosen]]
 
     def paths(self) -> Iterator[None]:
         while True:
             self._position = 0
             yield
-            while self._taken and self._taken[-1][0] + 1 == self._taken[-1][1]:
+            while self._taken and self._taken[-1][0] + 1 == len(self._taken[-1][1]):
                 self._taken.pop()
             if not self._taken:
                 return
-            chosen, count = self._taken.pop()
-            self._taken.append((chosen + 1, count))
+            chosen, left = self._taken.pop()
+            self._taken.append((chosen + 1, left))
 
 
 class Z3Logic:
@@ -313,6 +321,22 @@ class Instance:
         names, packs = _asks(part)
         return names <= self.holes.keys() and packs <= self.packs.keys()
 
+    def admits(self, name: str, value: Any) -> bool:
+        """Whether the conditions that can be told once a hole is bound to a value do not refuse it."""
+        self.holes[name] = value
+        told = (c for c in self.rule.conditions if _is_plain(c) and self._can_tell(c))
+        facts, scalars = len(self.facts), self.scalars
+        self.scalars = dict(scalars)
+        try:
+            return not any(formula(self.scalar(condition)) == FALSE for condition in told)
+        except Unsupported:  # as of lists that an operator is still to refuse
+            return True
+        except Undefined:
+            return False
+        finally:
+            del self.holes[name], self.facts[facts:]
+            self.scalars = scalars
+
     # -- scalar terms
 
     def scalar(self, part: Term) -> Any:
@@ -470,6 +494,13 @@ def _speaks_of_longest(rule: Rule) -> bool:
 
 
 @cache
+def _is_plain(condition: Term) -> bool:
+    """A condition on numbers, which speaks of no size by name and of no operator."""
+    apps = [part for part in walk(condition) if isinstance(part, App)]
+    return all(app.domain == SCALAR and app.op not in ("size", "sizes", *PROPERTIES) for app in apps)
+
+
+@cache
 def _asks(scalar: Term) -> tuple[frozenset[str], frozenset[str]]:
     """The holes and the packs of axes that a scalar term speaks of."""
     asked = (part for part in walk(scalar) if isinstance(part, App) and part.op in ("size", "sizes"))
@@ -600,7 +631,11 @@ class Node:
         if hole is not None:
             if not self.instance.assuming:
                 raise Unsupported(f"{hole.name} is open on the right side")
-            self.instance.bind(hole.name, propose())
+            proposed = propose()
+            if isinstance(proposed, OneOf):
+                admitted = partial(self.instance.admits, hole.name)
+                proposed = self.instance.choices.choose(proposed.options, admitted)
+            self.instance.bind(hole.name, proposed)
         return self.instance.scalar(part)
 
     def choose(self, options: Sequence[T]) -> T:
@@ -625,7 +660,7 @@ class Node:
         return new
 
     def flag(self, name: str, default: int = 0) -> bool:
-        value = self.attribute(name, default, lambda: self.choose((0, 1)))
+        value = self.attribute(name, default, lambda: OneOf((0, 1)))
         if not isinstance(value, int):
             raise Unsupported(f"{name} is a symbol")
         if value not in (0, 1):
@@ -633,7 +668,7 @@ class Node:
         return bool(value)
 
     def text(self, name: str, default: str, options: Sequence[str]) -> str:
-        value = self.attribute(name, default, lambda: self.choose(options))
+        value = self.attribute(name, default, lambda: OneOf(options))
         if value not in options:
             raise Unsupported(f"{self.op} with {name}={value}")
         return str(value)
@@ -662,7 +697,7 @@ class Node:
 
     def axis(self, name: str, rank: int, default: int | None = None) -> int:
         """An axis, counted from the start."""
-        value = self.attribute(name, default, lambda: self.choose(range(-rank, rank)))
+        value = self.attribute(name, default, lambda: OneOf(range(-rank, rank)))
         return self.counted(value, rank)
 
     def counted(self, value: Any, rank: int) -> int:
@@ -677,8 +712,7 @@ class Node:
 
     def axes(self, position: int, rank: int, count: int | None = None) -> tuple[int, ...]:
         """Axes that are an input: distinct, counted from the start; as many as `count` says."""
-        fitting = [axes for axes in subsets(rank) if count in (None, len(axes))]
-        value = self.numbers(position, lambda: self.choose(fitting))
+        value = self.numbers(position, lambda: OneOf(subsets(rank, count)))
         axes = tuple(self.counted(v, rank) for v in (value if isinstance(value, tuple) else (value,)))
         if len(set(axes)) < len(axes):
             raise Undefined(f"{self.op}: an axis twice")
@@ -703,12 +737,12 @@ class Node:
 
 
 @cache
-def subsets(rank: int) -> list[tuple[int, ...]]:
-    """Lists of axes: each set in one order, counted from the start and from the end, a few out of order."""
+def subsets(rank: int, count: int | None = None) -> list[tuple[int, ...]]:
+    """Lists of (`count`) axes: each set in one order, counted from the start and from the end, a few out of order."""
     sets = [tuple(i for i in range(rank) if mask >> i & 1) for mask in range(1 << rank)]
     from_end = [tuple(i - rank for i in axes) for axes in sets if axes]
     mixed = [(axes[1] - rank, axes[0]) for axes in sets if len(axes) == 2][:2]
-    return sets + from_end + mixed
+    return [axes for axes in sets + from_end + mixed if count in (None, len(axes))]
 
 
 def _schema_default(operator: str, name: str) -> Any:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import cache, reduce
 from itertools import combinations, permutations
 from typing import Any, TypeAlias
 
 from graphopt.scalar import holds
 from graphopt.types import DType
 from graphopt.verifier.elementwise import COMPARISONS, ELEMENTWISE, EXACT, LOGICAL
-from graphopt.verifier.instances import MAX_RANK, Node, Undefined, Unsupported, real, subsets
+from graphopt.verifier.instances import MAX_RANK, Node, OneOf, Undefined, Unsupported, real, subsets
 from graphopt.verifier.integers import (
     FALSE,
     TRUE,
@@ -515,7 +515,7 @@ REDUCTIONS: Mapping[str, Reduction] = {
 def CumSum(node: Node) -> Tensor:
     """The sum of what precedes along an axis, itself included unless `exclusive`; backwards if `reverse`."""
     x = node.input(0)
-    axis = node.counted(node.numbers(1, lambda: node.choose(range(-x.rank, x.rank))), x.rank)
+    axis = node.counted(node.numbers(1, lambda: OneOf(range(-x.rank, x.rank))), x.rank)
     exclusive, backwards = node.flag("exclusive"), node.flag("reverse")
 
     def at(index: Index) -> Value:
@@ -713,7 +713,7 @@ def Transpose(node: Node) -> Tensor:
     """Output axis i is input axis perm[i]; without `perm` all axes are reversed."""
     x = node.input(0)
     backwards = tuple(reversed(range(x.rank)))
-    perm = node.attribute("perm", backwards, lambda: node.choose(_permutations(x.rank)))
+    perm = node.attribute("perm", backwards, lambda: OneOf(_permutations(x.rank)))
     if not all(isinstance(p, int) for p in perm):
         raise Unsupported("Transpose by symbols")
     if sorted(perm) != list(range(x.rank)):
@@ -725,6 +725,7 @@ def Transpose(node: Node) -> Tensor:
     return Tensor(tuple(x.shape[p] for p in perm), at)
 
 
+@cache
 def _permutations(rank: int) -> list[tuple[int, ...]]:
     return list(permutations(range(rank)))
 
@@ -837,7 +838,7 @@ def _cancelled(x: Tensor, asked: Shape, shape: Shape) -> Iterator[Formula]:
 def Flatten(node: Node) -> Tensor:
     """Two axes: all before `axis`, and all from it on."""
     x = node.input(0)
-    axis = node.attribute("axis", 1, lambda: node.choose(range(-x.rank, x.rank + 1)))
+    axis = node.attribute("axis", 1, lambda: OneOf(range(-x.rank, x.rank + 1)))
     if not isinstance(axis, int):
         raise Unsupported("Flatten along a symbol")
     if not -x.rank <= axis <= x.rank:
@@ -869,11 +870,7 @@ def Unsqueeze(node: Node) -> Tensor:
     """With new axes of size 1 at the positions `axes` of the output."""
     x = node.input(0)
 
-    def propose() -> tuple[int, ...]:
-        most = min(2, MAX_RANK - x.rank)  # the result too has a rank within the bound
-        return node.choose([axes for n in range(most + 1) for axes in subsets(x.rank + n) if len(axes) == n])
-
-    asked = node.numbers(1, propose)
+    asked = node.numbers(1, lambda: OneOf(_new_axes(x.rank, node.instance.max_rank + 1)))
     asked = asked if isinstance(asked, tuple) else (asked,)
     rank = x.rank + len(asked)
     axes = [node.counted(axis, rank) for axis in asked]
@@ -883,6 +880,13 @@ def Unsqueeze(node: Node) -> Tensor:
     sizes = dict(zip(kept, x.shape, strict=True))
     shape = tuple(sizes.get(i, 1) for i in range(rank))
     return Tensor(shape, lambda index: x.at(tuple(index[i] for i in kept)), view_of=x.base)
+
+
+@cache
+def _new_axes(rank: int, most: int) -> list[tuple[int, ...]]:
+    """Up to two new axes of a tensor, as far as it then has `most` axes at most."""
+    counts = [count for count in range(3) if not count or rank + count <= most]
+    return [axes for count in counts for axes in subsets(rank + count, count)]
 
 
 def Concat(node: Node) -> Tensor:
@@ -1500,8 +1504,8 @@ def RotaryEmbedding(node: Node) -> Tensor:
     ids = node.optional(3)
     caches = node.input(1), node.input(2)
     positions = (B, S) if ids is None else caches[0].shape[:1]
-    for cache in caches:
-        fits(node, cache.shape, (*positions, half), "the caches do not fit")
+    for table in caches:
+        fits(node, table.shape, (*positions, half), "the caches do not fit")
     if ids is not None:
         fits(node, ids.shape, (B, S), "not one position per element of the sequences")
 

@@ -335,6 +335,17 @@ VIEWS = (
     Rule("reshapes_around_transpose", op.Reshape(op.Transpose(view, perm=(1, 0)), target), op.Reshape(x, target),
          when=known),
     Rule("flatten_of_transpose", op.Flatten(op.Transpose(grid, perm=(1, 0, 2)), axis=2), op.Flatten(grid, axis=2)),
+    Rule("transposes_around_softmax_of_the_same_axis",
+         op.Transpose(op.Softmax(op.Transpose(x, perm=p), axis=integer("axis")), perm=q),
+         op.Softmax(x, axis=integer("axis")), when=fn.is_identity(fn.compose(p, q))),
+    Rule("transposes_around_slice_of_the_same_axes",
+         op.Transpose(op.Slice(op.Transpose(x, perm=p), (1,), (2,), axes), perm=q), op.Slice(x, (1,), (2,), axes),
+         when=fn.is_identity(fn.compose(p, q))),
+    Rule("transpose_into_squeeze_of_the_same_axes", op.Squeeze(op.Transpose(x, perm=p), axes), op.Squeeze(x, axes),
+         when=fn.is_sorted(fn.without(p, axes))),
+    Rule("unsqueeze_into_transpose_in_the_same_place", op.Transpose(op.Unsqueeze(x, axes), perm=p),
+         op.Unsqueeze(x, axes), when=fn.is_sorted(fn.without(p, axes))),
+    Rule("unsqueezes_added", op.Unsqueeze(op.Unsqueeze(x, axes), more), op.Unsqueeze(x, fn.join(axes, more))),
     Rule("flatten_of_other_axis", op.Flatten(op.Flatten(grid, axis=2), axis=0), op.Flatten(grid, axis=1)),
 )  # fmt: skip
 
