@@ -349,6 +349,33 @@ VIEWS = (
     Rule("flatten_of_other_axis", op.Flatten(op.Flatten(grid, axis=2), axis=0), op.Flatten(grid, axis=1)),
 )  # fmt: skip
 
+starts, ends, starts2, ends2 = (integers(name) for name in ("starts", "ends", "starts2", "ends2"))
+cuts = [integers(f"cut{i}") for i in range(4)]
+row = tensor("x", "A")
+twice = op.Slice(op.Slice(x, starts, ends, axes), starts2, ends2, axes)
+forwards = tuple(fn.le(0, numbers) for numbers in (starts, ends, starts2, ends2))
+
+PARTS = (
+    Rule("slice_of_slice_past_its_end", twice, op.Slice(x, fn.add(starts, starts2), fn.add(starts, ends2), axes),
+         when=forwards),
+    Rule("slice_of_slice_from_the_front", twice, op.Slice(x, starts2, fn.smaller(ends, ends2), axes), when=forwards),
+    Rule("slice_of_slice_backwards", twice,
+         op.Slice(x, fn.add(starts, starts2), fn.smaller(ends, fn.add(starts, ends2)), axes)),
+    Rule("concat_of_slices_with_a_gap",
+         op.Concat(op.Slice(row, cuts[0], cuts[1], (0,)), op.Slice(row, cuts[2], cuts[3], (0,)), axis=0),
+         op.Slice(row, cuts[0], cuts[3], (0,)), when=tuple(fn.le(0, cut) for cut in cuts)),
+    Rule("concat_of_slices_out_of_order",
+         op.Concat(op.Slice(row, cuts[0], cuts[1], (0,)), op.Slice(row, cuts[1], cuts[2], (0,)), axis=0),
+         op.Slice(row, cuts[0], cuts[2], (0,)), when=tuple(fn.le(0, cut) for cut in cuts[:3])),
+    Rule("concat_nested_swapped",
+         op.Concat(op.Concat(x, y, axis=0), z, axis=0), op.Concat(y, x, z, axis=0)),
+    Rule("resize_to_any_size", op.Resize(x, None, None, integers("sizes"), mode="nearest"), op.Identity(x)),
+    Rule("cast_like_the_other", op.CastLike(x, y), op.Cast(x, to=fn.dtype(x))),
+    Rule("casts_around_squeeze_that_lose",
+         op.Cast(op.Squeeze(op.Cast(x, to=integer("t")), axes), to=integer("to")),
+         op.Squeeze(op.Cast(x, to=integer("to")), axes), when=fn.lt(0, fn.length(axes))),
+)  # fmt: skip
+
 VACUOUS = (
     Rule("zero_and_one", x * a, x, when=(fn.is_zero(a), fn.is_one(a))),
     Rule("sizes_that_cannot_be", tensor("x", "A") + 0.0, tensor("x", "A"), when=fn.lt(fn.size("A"), 0)),
@@ -356,4 +383,4 @@ VACUOUS = (
     Rule("text_that_is_float", op.Relu(x), op.Identity(x), when=(fn.is_integer(fn.dtype(x)), fn.is_float(fn.dtype(x)))),
 )
 
-BROKEN = (*ELEMENTWISE, *PRODUCTS, *CONVOLUTIONS, *LAYOUT, *REDUCTIONS, *CASES, *VIEWS)
+BROKEN = (*ELEMENTWISE, *PRODUCTS, *CONVOLUTIONS, *LAYOUT, *REDUCTIONS, *CASES, *PARTS, *VIEWS)
