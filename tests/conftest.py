@@ -1,4 +1,4 @@
-"""A cache of proofs for the run, and a table at its end: what became of the onnx package's test models."""
+"""A cache of proofs for the run, and counts at its end: what became of mutants and of the onnx package's models."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -23,6 +23,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             for name, value in report.user_properties:
                 if name == "conformance" and isinstance(value, dict):
                     counts.update(value)
+                if name == "mutants":
+                    terminalreporter.section("rules with one thing made wrong")
+                    terminalreporter.write_line(value)
     if counts:
         terminalreporter.section("test models of the onnx package, optimized")
         for outcome, count in counts.most_common():
