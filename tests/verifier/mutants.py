@@ -336,10 +336,12 @@ EQUIVALENT = (
         "to the prover a flag is 0 or 1; the condition stands for runtimes that take other numbers",
     ),
     (
-        "(eliminate_(expand|tile)_before|hoist_transposes_over)_(add|mul|max|min|and|or|equal)|eliminate_neg_mul_neg"
-        "|fuse_neg_into_sub|fuse_reciprocal_into_div|replace_sum_by_add|fuse_mul_into_rms_.*"
-        "|fuse_consecutive_(adds|muls|divs|max|min)|fuse_quotient_mul|fuse_div_by_ratio|fuse_sub_add|fuse_sum_of_multiples"
-        "|fuse_(ceiling|clip|floor)_then_(ceiling|clip|floor)|fuse_consecutive_(expands|tiles)",
+        (
+            "(eliminate_(expand|tile)_before|hoist_transposes_over)_(add|mul|max|min|and|or|equal)|eliminate_neg_mul_neg"
+            "|fuse_neg_into_sub|fuse_reciprocal_into_div|replace_sum_by_add|fuse_mul_into_rms_.*"
+            "|fuse_consecutive_(adds|muls|divs|max|min)|fuse_quotient_mul|fuse_div_by_ratio|fuse_sub_add|fuse_sum_of_multiples"
+            "|fuse_(ceiling|clip|floor)_then_(ceiling|clip|floor)|fuse_consecutive_(expands|tiles)"
+        ),
         ".* holes swapped",
         "the two are operands of something that commutes",
     ),
@@ -374,8 +376,10 @@ EQUIVALENT = (
         "the conditions say that the steps are 1, which is the default",
     ),
     (
-        "eliminate_depth_to_space_of_space_to_depth|eliminate_nop_resize_.*|replace_einsum_abc_cde_to_abde"
-        "|fuse_consecutive_pads|fuse_relu_then_relu",
+        (
+            "eliminate_depth_to_space_of_space_to_depth|eliminate_nop_resize_.*|replace_einsum_abc_cde_to_abde"
+            "|fuse_consecutive_pads|fuse_relu_then_relu"
+        ),
         ".*condition dropped: (mod|size.'R'|0 < size.'H'|0 <= more_pads|is_float)",
         "the left side is defined only then, or a family of rules states what some of its members do not need",
     ),
