@@ -17,7 +17,7 @@ from tests.verifier.neighbours import NEIGHBOURS
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", (*BROKEN, *NEIGHBOURS), ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", [*BROKEN, *NEIGHBOURS], ids=lambda rule: rule.name)
 def test_a_wrong_rule_is_refuted(rule: Rule) -> None:
     proof = prove(rule, timeout=3)
     assert proof.verdict is Verdict.REFUTED, proof
