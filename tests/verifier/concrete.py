@@ -104,8 +104,9 @@ class Grid:
                 return self._all(parts)
             case Or(parts):
                 return ~self._all(map(negate, parts))
-            case Fact(subject, holds):
+            case Fact(Value() as subject, holds):
                 return (self.value(subject) != 0) == holds
+        assert isinstance(formula, Comparison)
         number = self.size(formula.poly)
         return number >= 0 if formula.kind == "ge" else (number == 0) == (formula.kind == "eq")
 

@@ -725,7 +725,8 @@ def spoilt(case: Case, d: Draw) -> Case:
     position = d.random.choice([i for i, value in enumerate(inputs) if np.size(value) and np.ndim(value)] or [0])
     value = inputs[position]
     if isinstance(value, np.ndarray) and value.ndim:
-        inputs[position] = np.concatenate([value, value.take([0], axis := d.axis(value.ndim))], axis)
+        longer = d.random.randrange(value.ndim)
+        inputs[position] = np.pad(value, [(0, int(axis == longer)) for axis in range(value.ndim)])
     elif isinstance(value, tuple) and value:
         inputs[position] = moved(value, d)
     return Case(inputs, attrs, case.outputs)
