@@ -61,7 +61,6 @@ from graphopt.verifier.symbolic import (
 
 MAX_RANK = 4
 """Ranks are enumerated up to this one; a pack of axes beside named ones up to at least two axes."""
-MAX_INPUTS = 3
 
 T = TypeVar("T")
 

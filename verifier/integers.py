@@ -328,21 +328,11 @@ class Or(_Joined):
         return "(" + " or ".join(sorted(map(str, self.parts))) + ")" if self.parts else "false"
 
 
-class Subject(Protocol):
-    """A truth value that is no comparison of integers: an element of a boolean tensor, a comparison of reals."""
-
-    @property
-    def names(self) -> frozenset[Atom]: ...
-    @property
-    def symbols(self) -> frozenset[Atom]: ...
-    def rebuild(self, change: Change) -> Any: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """`subject` is true, or is not."""
+    """A truth value that is no comparison of integers (an element, a comparison of reals) is true, or is not."""
 
-    subject: Any  # a Subject, hashable
+    subject: Any  # a `symbolic.Value`
     holds: bool = True
 
     @property

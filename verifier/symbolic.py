@@ -30,7 +30,6 @@ from graphopt.verifier.integers import (
     conjuncts,
     disj,
     fresh,
-    ge,
     inside,
     negate,
     only_symbol,
@@ -666,7 +665,3 @@ class Tensor:
 def within(index: Index, shape: Sequence[Size]) -> Formula:
     """The index is one of the shape."""
     return conj(*(inside(i, extent) for i, extent in zip(index, shape, strict=True)))
-
-
-def sizes_are_sizes(shape: Sequence[Size]) -> Formula:
-    return conj(*(ge(extent) for extent in shape))
