@@ -82,14 +82,24 @@ def denote(node: Node) -> tuple[Tensor, ...]:
 
 
 def _opaque(node: Node, position: int, output: Tensor) -> Tensor:
-    """In the exact model an operator that computes is a function of whole tensors: kernels block by shape."""
-    params = (position, node.folded, node.dtype, *((name, value) for name, value in sorted(node.used.items())))
+    """In the exact model an operator that computes is a function of whole tensors: kernels block by shape.
+
+    Whether a reduction keeps its axes does not change its numbers.
+    """
+    used = dict(node.used)
+    kept = used.get("along", ()) if used.pop("keepdims", 0) else ()
+    params = (position, node.folded, node.dtype, *sorted(used.items()))
     operands = []
     for i in range(node.count):
         tensor = None if node.is_number(i) else node.optional(i)
         operands.append(None if tensor is None else tensor.whole())
     whole = tuple(operands)
-    return Tensor(output.shape, lambda index: lift(Element(node.op, params, whole, index)), output.dtype)
+
+    def at(index: Index) -> Value:
+        place = tuple(i for axis, i in enumerate(index) if axis not in kept)
+        return lift(Element(node.op, params, whole, place))
+
+    return Tensor(output.shape, at, output.dtype)
 
 
 # -- broadcasting --------------------------------------------------------------------------------------------------
@@ -471,6 +481,13 @@ def mean(extents: Shape, body: Body) -> Value:
 # -- reductions ----------------------------------------------------------------------------------------------------
 
 
+def _along(node: Node, axes: Sequence[int]) -> None:
+    """A reduction is known by the axes that it runs along, however they are given."""
+    for name in ("axis", "input1", "noop_with_empty_axes"):
+        node.used.pop(name, None)
+    node.used["along"] = tuple(sorted(axes))
+
+
 def reduction(combine: Reduction) -> Denotation:
     """A Reduce operator: `axes` is an input; none means all, or with `noop_with_empty_axes` none."""
 
@@ -480,6 +497,7 @@ def reduction(combine: Reduction) -> Denotation:
         noop = node.flag("noop_with_empty_axes")
         axes = node.axes(1, x.rank) if node.has(1) else ()
         axes = axes if axes or noop else tuple(range(x.rank))
+        _along(node, axes)
         kept = [i for i in range(x.rank) if i not in axes]
         shape = tuple(1 if i in axes else s for i, s in enumerate(x.shape) if keep or i not in axes)
         extents = tuple(x.shape[i] for i in axes)
@@ -1339,6 +1357,7 @@ def ArgMax(node: Node) -> Tensor:
     x = node.input(0)
     axis = node.axis("axis", x.rank, 0)
     keep, last = node.flag("keepdims", 1), node.flag("select_last_index")
+    _along(node, (axis,))
     shape = tuple(1 if i == axis else s for i, s in enumerate(x.shape) if keep or i != axis)
     node.require(ge(x.shape[axis], 1), "the axis is not empty")
 

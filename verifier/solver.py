@@ -1,4 +1,4 @@
-"""Whether formulas over integers can hold together: the only user of z3.
+"""Whether formulas over integers can hold together, by Z3.
 
 A question goes to Z3 twice: with each product taken for one unknown (linear, decidable), then as it is. `unknown`
 counts as not refuted.
@@ -200,7 +200,8 @@ def _numbered(part: Any, numbers: dict[Atom, Any]) -> Any:
         case Comparison("ge", poly):
             return "ge", _numbered(poly, numbers)
         case Comparison(kind, poly):  # of p = 0 and -p = 0 the one that is written depends on names
-            return kind, frozenset({_numbered(poly, numbers), _numbered(poly * -1, numbers)})
+            form = _numbered(poly, numbers)
+            return kind, frozenset({form, frozenset((monomial, -c) for monomial, c in form)})
         case And(parts):
             return "and", frozenset(_numbered(p, numbers) for p in parts)
         case Or(parts):
