@@ -76,9 +76,17 @@ def denote(node: Node) -> tuple[Tensor, ...]:
         node.target() if node.op == "Cast" else node.input(1).dtype, node.input(0).values
     ):
         outputs = tuple(replace(output, values=node.input(0).values) for output in outputs)
-    if node.op not in MOVES and node.is_exact:
+    if node.is_exact and not _only_moves(node):
         outputs = tuple(_opaque(node, position, output) for position, output in enumerate(outputs))
     return outputs
+
+
+def _only_moves(node: Node) -> bool:
+    """Its denotation is exact; that of an Einsum is where it only puts the axes of one operand in another order."""
+    if node.op != "Einsum":
+        return node.op in MOVES
+    letters, _, result = str(node.used["equation"]).replace(" ", "").partition("->")
+    return sorted(letters) == sorted(result)
 
 
 def _opaque(node: Node, position: int, output: Tensor) -> Tensor:

@@ -346,6 +346,9 @@ VIEWS = (
     Rule("unsqueeze_into_transpose_in_the_same_place", op.Transpose(op.Unsqueeze(x, axes), perm=p),
          op.Unsqueeze(x, axes), when=fn.is_sorted(fn.without(p, axes))),
     Rule("unsqueezes_added", op.Unsqueeze(op.Unsqueeze(x, axes), more), op.Unsqueeze(x, fn.join(axes, more))),
+    Rule("einsum_is_transpose_backwards", op.Einsum(grid, equation="abc->cab"), op.Transpose(grid, perm=(1, 2, 0))),
+    Rule("einsum_of_diagonal_is_nothing", op.Einsum(tensor("g", "A A"), equation="aa->a"),
+         op.Squeeze(tensor("g", "A A"), (1,))),
     Rule("flatten_of_other_axis", op.Flatten(op.Flatten(grid, axis=2), axis=0), op.Flatten(grid, axis=1)),
 )  # fmt: skip
 
