@@ -15,10 +15,8 @@ is_bool = fn.eq(fn.dtype(x), int(DType.BOOL))
 
 def fits(kept: Var, *others: Var) -> App:
     """Whether the others broadcast to the shape of `kept`, so that it alone has the shape of the result."""
-    together = fn.shape(kept)
-    for other in others:
-        together = fn.broadcast(together, fn.shape(other))
-    return fn.eq(together, fn.shape(kept))
+    shape = fn.shape(kept)
+    return fn.both(*(fn.eq(fn.broadcast(shape, fn.shape(other)), shape) for other in others))
 
 
 # -- unit elements -------------------------------------------------------------------------------------------------
