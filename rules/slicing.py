@@ -78,7 +78,8 @@ SLICES = (
 )
 
 # The same for slices that share some of their axes: each is told for all axes of x, and is all of it along the others.
-# Both count their axes from the front, as exporters do: counting from the back too would be four times the proof.
+# Axes are counted from the front, and one of the two slices has a single one, as exporters do: from the back, and with
+# all pairs of lists, would be eight times the proof.
 every = fn.range(rank)
 
 
@@ -94,6 +95,7 @@ OVERLAPPING_SLICES = Rule(
     op.Slice(inner_slice, starts2, ends2, other_axes, steps2),
     op.Slice(x, first + first2, fn.smaller(last, first + last2), every, stride),
     when=(
+        fn.either(fn.eq(fn.length(axes), 1), fn.eq(fn.length(other_axes), 1)),
         *(fn.le(0, numbers) for numbers in (axes, other_axes, starts, ends, starts2, ends2)),
         fn.eq(steps, 1),
         fn.lt(0, steps2),
