@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from graphopt import ops
-from graphopt.graph import Graph, Patch
+from graphopt.graph import Graph, Patch, Value
 from graphopt.match import Match, find, producers
 from graphopt.passes import Pass
 from graphopt.rewrite import Refused, build, gain_at_least, lacking
@@ -50,8 +50,8 @@ class Simplification:
     notes: tuple[str, ...]
 
 
-Allows: TypeAlias = Callable[[Rule, Iterable[DType]], bool]
-"""Whether a rule may be applied where its left side computes in some element types."""
+Allows: TypeAlias = Callable[[Rule, Iterable[DType], Iterable[DType]], bool]
+"""Whether a rule may be applied where its left side computes in some element types and reads others."""
 
 
 def simplify_graph(
@@ -67,7 +67,8 @@ def simplify_graph(
     `allows` is asked before a rule is applied; without it the rules are taken at their word. `progress` is told a stage
     and how much of it is done, 0 to 1. Ctrl-C leaves the graph legal and equal.
     """
-    engine = _Engine(rules, passes, allows or (lambda rule, dtypes: True), progress or (lambda stage, done: None))
+    allows = allows or (lambda rule, computed, read: True)
+    engine = _Engine(rules, passes, allows, progress or (lambda stage, done: None))
     engine.run(graph)
     return Simplification(tuple(engine.steps), tuple(sorted(engine.notes)))
 
@@ -156,7 +157,7 @@ class _Engine:
         if missing := self.missing.get(match.rule.name):
             self.notes.add(f"rule {match.rule.name} needs {missing}, which the model's opset does not have")
             return None
-        if not self.allows(match.rule, computed_types(graph, match)):
+        if not self.allows(match.rule, computed_types(graph, match), read_types(graph, match)):
             return None
         try:
             patch = build(graph, match)
@@ -193,6 +194,11 @@ def computed_types(graph: Graph, match: Match) -> frozenset[DType]:
     """
     inside = frozenset(map(graph.dtype, match.terms.values()))
     return inside - {DType.BOOL} | frozenset(map(graph.dtype, match.roots))
+
+
+def read_types(graph: Graph, match: Match) -> frozenset[DType]:
+    """The element types of what a match reads: of the tensors that its holes are bound to."""
+    return frozenset(graph.dtype(value) for value in match.holes.values() if isinstance(value, Value))
 
 
 def gain(patch: Patch) -> int:

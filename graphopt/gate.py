@@ -17,7 +17,7 @@ from pathlib import Path
 from graphopt.errors import ProofError, UsageError
 from graphopt.proof import Ledger, Model, Proof, Verdict
 from graphopt.rule import Rule
-from graphopt.types import DType
+from graphopt.types import COMMON, DType
 
 log = logging.getLogger(__name__)
 
@@ -177,14 +177,17 @@ class Gate:
             what = "a rule that is not proved is not applied (--unverified applies it all the same)"
             raise ProofError("\n".join([what, *(proof.complaint for proof in failed)]))
 
-    def allows(self, rule: Rule, dtypes: Iterable[DType]) -> bool:
-        """Whether a rule may be applied where its left side computes in these element types."""
+    def allows(self, rule: Rule, computed: Iterable[DType], read: Iterable[DType]) -> bool:
+        """Whether a rule may be applied where its left side computes in some element types and reads others."""
         proof = self.proof(rule)
         if not proof.holds:
             if not self.unverified:
                 self.refused[rule.name] = proof
             return self.unverified
-        return all(map(proof.licenses, dtypes)) and not (self.exact and proof.model is not Model.EXACT)
+        computed = frozenset(computed)
+        if rule.minds_types and not computed.union(read) <= frozenset(COMMON):
+            return False
+        return all(map(proof.licenses, computed)) and not (self.exact and proof.model is not Model.EXACT)
 
     def claim(self, name: str) -> str | None:
         """What the report says of a rule that was asked for."""

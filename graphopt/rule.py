@@ -103,6 +103,12 @@ class Rule:
         return any(self.holes[name].kind == "tensor" for name in left - right)
 
     @cached_property
+    def minds_types(self) -> bool:
+        """Whether what it computes may depend on element types: it casts, or asks for them."""
+        parts = (part for side in (*self.left, *self.right, *self.conditions) for part in walk(side))
+        return any(isinstance(part, App) and part.op in ("Cast", "CastLike", "dtype") for part in parts)
+
+    @cached_property
     def digest(self) -> str:
         """Identifies what the rule says (not why): the key of its proof."""
         said = {key: value for key, value in self.to_json().items() if key != "why"}

@@ -116,6 +116,12 @@ _FLOATS = {DType.FLOAT, DType.DOUBLE, DType.FLOAT16, DType.BFLOAT16} | {
     d for d in DType if d.name.startswith(("FLOAT4", "FLOAT6", "FLOAT8"))
 }
 _INTEGERS = {d for d in DType if d.name.startswith(("INT", "UINT"))}
+COMMON = tuple(
+    d
+    for d in DType
+    if d in (DType.FLOAT, DType.DOUBLE, DType.FLOAT16, DType.BFLOAT16, DType.BOOL) or (d.is_integer and d.bits >= 8)
+)
+"""The types that models compute in. Of casts a proof speaks for these only: no strings, no numbers under 8 bits."""
 
 
 @dataclass(frozen=True, slots=True)

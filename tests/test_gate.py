@@ -228,7 +228,16 @@ def test_equality_over_the_reals_licenses_floats_only() -> None:
     ):
         one = gate.Gate(exact=exactly)
         one._proofs[rule.name] = proof
-        assert one.allows(rule, dtypes) is allowed
+        assert one.allows(rule, dtypes, dtypes) is allowed
+
+
+def test_proofs_of_casts_speak_of_common_types_only() -> None:
+    rule = Rule("bare", op.Cast(op.Neg(op.Cast(x, to=7)), to=7), op.Neg(op.Cast(x, to=7)))
+    one = gate.Gate()
+    one._proofs[rule.name] = Proof(rule.name, "", Verdict.PROVED, Model.EXACT)
+    assert one.allows(rule, [DType.INT64], [DType.FLOAT])
+    assert not one.allows(rule, [DType.INT64], [DType.STRING])
+    assert not one.allows(rule, [DType.INT64, DType.INT4], [DType.FLOAT])
 
 
 @pytest.mark.parametrize(

@@ -17,19 +17,13 @@ from onnx.defs import OpSchema
 from graphopt import ops
 from graphopt.rule import Rule
 from graphopt.scalar import FUNCTIONS, PYTHON
-from graphopt.term import SCALAR, App, Lit, Term, Var, applications, is_scalar, walk
-from graphopt.types import DType
+from graphopt.term import SCALAR, App, Lit, Term, Var, applications, is_scalar
+from graphopt.types import COMMON, DType
 
-SUPPORTED = tuple(
-    d
-    for d in DType
-    if d in (DType.FLOAT, DType.DOUBLE, DType.FLOAT16, DType.BFLOAT16, DType.BOOL) or (d.is_integer and d.bits >= 8)
-)
-"""The element types of which proofs speak; those that come first are preferred where one will do."""
 MANY = 5_000
 
 Types: TypeAlias = Mapping[str, DType]
-_NAMES = {f"tensor({np.dtype(d.numpy).name})": d for d in SUPPORTED}
+_NAMES = {f"tensor({np.dtype(d.numpy).name})": d for d in COMMON}
 _NAMES |= {"tensor(float)": DType.FLOAT, "tensor(double)": DType.DOUBLE}
 
 
@@ -146,9 +140,9 @@ def typings(rule: Rule) -> list[Typing]:
     """All choices of element types for which the left side is well-typed and the conditions on types hold."""
     groups = list(_groups(rule).values())
     casts = sorted({name for side in rule.left for name in _cast_holes(side)})
-    options = [[d for d in SUPPORTED if d in allowed] for _, allowed in groups]
+    options = [[d for d in COMMON if d in allowed] for _, allowed in groups]
     found = []
-    for chosen in _some(product(*options, *(SUPPORTED for _ in casts))):
+    for chosen in _some(product(*options, *(COMMON for _ in casts))):
         types = {name: d for (names, _), d in zip(groups, chosen, strict=False) for name in names}
         typing = Typing(types, dict(zip(casts, chosen[len(groups) :], strict=True)))
         if _well_typed(typing, rule.left) and all(map(typing.holds, rule.conditions)):
@@ -193,7 +187,7 @@ class _Unified:
         return place
 
     def allowed(self, place: Any) -> frozenset[DType]:
-        return self._allowed.get(self.root(place), frozenset(SUPPORTED))
+        return self._allowed.get(self.root(place), frozenset(COMMON))
 
     def restrict(self, place: Any, to: frozenset[DType]) -> None:
         self._allowed[self.root(place)] = self.allowed(place) & to
@@ -246,9 +240,3 @@ def disagreement(rule: Rule, choices: Iterable[Typing]) -> str | None:
 
 def _shown(typing: Typing) -> str:
     return ", ".join(f"{name}: {d.name}" for name, d in {**typing.types, **typing.targets}.items())
-
-
-def is_sensitive(rule: Rule) -> bool:
-    """Whether what a rule computes may depend on element types: it casts, or asks for them."""
-    parts = (p for side in (*rule.left, *rule.right, *rule.conditions) for p in walk(side))
-    return any(isinstance(p, App) and p.op in ("Cast", "CastLike", "dtype") for p in parts)

@@ -117,7 +117,7 @@ def instances(rule: Rule, exact: bool, typings: Sequence[Typing], effort: Effort
     """
     floats = [t for t in typings if all(d.is_float or d.name in ("BOOL", "INT64") for d in t.types.values())]
     first = (floats or list(typings))[:1]
-    others = [t for t in typings if t is not first[0]] if dtypes.is_sensitive(rule) else []
+    others = [t for t in typings if t is not first[0]] if rule.minds_types else []
     if not exact:
         others = [t for t in others if all(d.is_float for d in t.types.values())]
     for typing in first:
