@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from graphopt import ops
 from graphopt.graph import Graph, Patch, Value
-from graphopt.match import Match, find, producers
+from graphopt.match import Known, Match, find, producers
 from graphopt.passes import Pass
 from graphopt.rewrite import Refused, build, gain_at_least, lacking
 from graphopt.rule import Rule, depth
@@ -198,7 +198,8 @@ def computed_types(graph: Graph, match: Match) -> frozenset[DType]:
 
 def read_types(graph: Graph, match: Match) -> frozenset[DType]:
     """The element types of what a match reads: of the tensors that its holes are bound to."""
-    return frozenset(graph.dtype(value) for value in match.holes.values() if isinstance(value, Value))
+    values = (bound.value if isinstance(bound, Known) else bound for bound in match.holes.values())
+    return frozenset(graph.dtype(value) for value in values if isinstance(value, Value))
 
 
 def gain(patch: Patch) -> int:
