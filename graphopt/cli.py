@@ -559,7 +559,8 @@ def verify(
         print_proofs(proofs, _console())
     failed = [proof.rule for proof in proofs if not proof.holds]
     if failed:
-        raise ProofError(f"{len(failed)} of {len(proofs)} rules not proved: {', '.join(failed)}")
+        more = [f"and {len(failed) - 5} more"] if len(failed) > 5 else []
+        raise ProofError(f"{len(failed)} of {len(proofs)} rules not proved: {', '.join([*failed[:5], *more])}")
 
 
 def _wanted(what: Sequence[str], everything: bool) -> list[Rule]:

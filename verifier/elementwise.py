@@ -1,6 +1,6 @@
 """Elementwise operators: the function of each, over exact reals and as what the exact model knows of it.
 
-The second half of `semantics.py`'s trusted base; tested with it.
+Part of the trusted base; tested with it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from typing import TypeAlias
 
 from graphopt.scalar import holds
 from graphopt.types import DType
-from graphopt.verifier.instances import Node, Undefined, real
+from graphopt.verifier.instances import Undefined, real
 from graphopt.verifier.integers import TRUE, Formula, conj, disj, negate
+from graphopt.verifier.node import Node
 from graphopt.verifier.symbolic import Piece, Value, boolean, call, fold, number, select, truth
 
 Function: TypeAlias = Callable[..., Value]

@@ -19,7 +19,7 @@ from graphopt.rule import Rule
 from graphopt.term import App, Var, op
 from graphopt.types import DType
 from graphopt.verifier.dtypes import Typing
-from graphopt.verifier.instances import Choices, Instance, Node, Undefined, Unsupported
+from graphopt.verifier.instances import Choices, Instance, Undefined, Unsupported
 from graphopt.verifier.integers import (
     And,
     Atom,
@@ -34,6 +34,7 @@ from graphopt.verifier.integers import (
     negate,
     only_symbol,
 )
+from graphopt.verifier.node import Node
 from graphopt.verifier.semantics import denote
 from graphopt.verifier.solver import Effort, models
 from graphopt.verifier.symbolic import Binders, Call, Element, Factor, Fold, Number, Piece, Read, Tensor, Value, bind

@@ -20,7 +20,8 @@ from graphopt import ops
 from graphopt.rule import attributes
 from graphopt.term import App, Lit, Term, Var
 from graphopt.verifier.instances import Undefined, Unsupported
-from graphopt.verifier.semantics import EVEN, OPERATORS, REPEATS, ROUNDINGS
+from graphopt.verifier.movement import EVEN, REPEATS, ROUNDINGS
+from graphopt.verifier.semantics import OPERATORS
 from tests.verifier.concrete import Array, Evaluation, Known
 
 FILTERED = [HealthCheck.filter_too_much]

@@ -1,0 +1,178 @@
+"""Denotations of attention and rotary embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from graphopt.types import DType
+from graphopt.verifier.broadcasting import exactly, fits, stretched
+from graphopt.verifier.instances import Undefined, Unsupported, real
+from graphopt.verifier.integers import (
+    TRUE,
+    Formula,
+    Size,
+    choice,
+    conj,
+    disj,
+    eq,
+    ge,
+    le,
+    lt,
+    quotient,
+    remainder,
+)
+from graphopt.verifier.movement import looked_up
+from graphopt.verifier.node import Body, Node, Shape
+from graphopt.verifier.symbolic import (
+    Index,
+    Tensor,
+    Value,
+    call,
+    guarded,
+    integer,
+    number,
+    select,
+    total,
+    truth,
+)
+
+
+def Attention(node: Node) -> tuple[Tensor, ...]:
+    """softmax(scale · Q·Kᵀ + mask) · V for each head; several heads of Q in turn share one of K and V.
+
+    Of the keys only those count that the mask and the window let be seen; where there is none, the result is 0.
+    """
+    if any(map(node.has, (4, 5, 6))):
+        raise Unsupported("Attention with a cache")
+    q, k, v = (_heads(node, i, name) for i, name in enumerate(("q_num_heads", "kv_num_heads", "kv_num_heads")))
+    (B, H, L, E), (_, G, S, _), F = q.shape, k.shape, v.shape[3]
+    fits(node, (*k.shape, *v.shape), (B, G, S, E, B, G, S, F), "batch, heads, keys or their sizes differ")
+    share = exactly(node, H, G, "the heads of Q do not divide among those of K and V")
+    given = node.attribute("scale", None, lambda: node.choose((None, node.unknown("scale"))))
+    scale = 1 / call("Sqrt", integer(E)) if given is None else real(given)
+    if given is not None:
+        node.require(truth(call("Positive", scale)), "Q and K are both scaled by its root: the scale is positive")
+    cap = real(node.attribute("softcap", 0.0, lambda: node.choose((0.0, node.unknown("softcap")))))
+    node.ignored("softmax_precision")
+    bias, seen = _mask(node, (B, H, L, S))
+
+    def product_(index: Index) -> Value:
+        b, h, i, j = index
+        return scale * total((E,), lambda e: q.at((b, h, i, *e)) * k.at((b, quotient(h, share), j, *e)))
+
+    def capped(index: Index) -> Value:
+        return product_(index) if cap.constant == 0 else cap * call("Tanh", product_(index) / cap)
+
+    def exp(index: Index) -> Value:
+        return guarded(seen(index), call("Exp", capped(index) + bias(index)))
+
+    def weight(index: Index) -> Value:
+        return exp(index) / total((S,), lambda j: exp((*index[:3], *j)))
+
+    def at(index: Index) -> Value:
+        b, h, i, f = index if node.input(0).rank == 4 else _split(index, F)
+        return total((S,), lambda j: weight((b, h, i, *j)) * v.at((b, quotient(h, share), *j, f)))
+
+    y = Tensor((B, H, L, F) if node.input(0).rank == 4 else (B, L, H * F), at)
+    if node.app.outputs == 1:
+        return (y,)
+    shown = node.attribute("qk_matmul_output_mode", 0, lambda: node.choose((0, 1, 2, 3)))
+    if shown == 2:
+        raise Unsupported("Attention that shows scores of what is not seen: they are infinite")
+    return (y, k, v, Tensor((B, H, L, S), {0: product_, 1: capped, 3: weight}[shown]))
+
+
+def _heads(node: Node, position: int, name: str) -> Tensor:
+    """Batch, heads, sequence, head size: an input of rank 4, or of rank 3 where the last axis holds all heads."""
+    x = node.input(position)
+    if x.rank == 4:
+        return x
+    heads = node.integer(name, least=1)
+    if x.rank != 3 or heads is None:
+        raise Undefined(f"{node.op}: ranks")
+    node.require(ge(heads, 1), f"{name} is at least 1")
+    size = exactly(node, x.shape[2], heads, "the last axis does not divide into heads")
+    return Tensor((x.shape[0], heads, x.shape[1], size), lambda i: x.at((i[0], i[2], i[1] * size + i[3])))
+
+
+def _split(index: Index, size: Size) -> Index:
+    """The same index with the head apart: (batch, sequence, all heads) as (batch, head, sequence, within the head)."""
+    b, i, d = index
+    return b, quotient(d, size), i, remainder(d, size)
+
+
+def _mask(node: Node, shape: Shape) -> tuple[Body, Callable[[Index], Formula]]:
+    """What is added to each score, and which keys a query sees: those of the mask, of the window, not after itself."""
+    mask = node.optional(3)
+    causal = node.flag("is_causal")
+    left, right = (
+        node.attribute(f"{side}_window_size", -1, lambda: node.choose((-1, node.natural("window"))))
+        for side in ("left", "right")
+    )
+    for bound in (left, right):
+        node.require(ge(bound, -1), "a window reaches no less than nothing")
+    if mask is not None:
+        if not 1 <= mask.rank <= 4:
+            raise Undefined("Attention: the mask has another rank")
+        for size, full in zip(mask.shape[-2::-1], shape[-2::-1], strict=False):
+            node.require(disj(eq(size, full), eq(size, 1)), "the mask does not broadcast to the scores")
+        node.require(le(mask.shape[-1], shape[-1]), "the mask is longer than there are keys")
+    truths = mask is not None and mask.dtype is DType.BOOL
+
+    def element(index: Index) -> Value:
+        assert mask is not None
+        leading = replace(mask, shape=(*mask.shape[:-1], shape[-1]))  # a last axis that is shorter is not stretched
+        return stretched(leading, shape, index)
+
+    def seen(index: Index) -> Formula:
+        i, j = index[2:]
+        return conj(
+            TRUE if mask is None else lt(j, mask.shape[-1]),
+            truth(element(index)) if truths else TRUE,
+            le(j, i) if causal else TRUE,
+            TRUE if left == -1 else le(i, j + left),
+            TRUE if right == -1 else le(j, i + right),
+        )
+
+    return lambda index: number(0) if mask is None or truths else element(index), seen
+
+
+def RotaryEmbedding(node: Node) -> Tensor:
+    """Pairs of elements (a, b) of each head are turned: (cos·a - sin·b, sin·a + cos·b); what is left over stays.
+
+    The pairs of the first `rotary_embedding_dim` elements are halves apart, or if `interleaved` neighbours. The angles
+    are given for each position of the sequence, or looked up in the caches by `position_ids`.
+    """
+    original = node.input(0)
+    x = _heads(node, 0, "num_heads")
+    B, _, S, E = x.shape
+    turned = node.integer("rotary_embedding_dim", 0, least=0)
+    turned = choice(eq(turned), E, turned)
+    neighbours = node.flag("interleaved")
+    node.require(le(turned, E), "more elements are turned than there are")
+    half = exactly(node, turned, 2, "an odd number of elements")
+    ids = node.optional(3)
+    caches = node.input(1), node.input(2)
+    positions = (B, S) if ids is None else caches[0].shape[:1]
+    for table in caches:
+        fits(node, table.shape, (*positions, half), "the caches do not fit")
+    if ids is not None:
+        fits(node, ids.shape, (B, S), "not one position per element of the sequences")
+
+    def angle(cache: Tensor, b: Size, s: Size, pair: Size) -> Value:
+        if ids is None:
+            return cache.at((b, s, pair))
+        return looked_up(cache.shape[0], lambda k: cache.at((*k, pair)), ids.at((b, s)))
+
+    def at(index: Index) -> Value:
+        b, h, s, d = index if original.rank == 4 else _split(index, E)
+        pair = quotient(d, 2) if neighbours else choice(lt(d, half), d, d - half)
+        first = eq(remainder(d, 2)) if neighbours else lt(d, half)
+        step = 1 if neighbours else half
+        cos, sin = (angle(cache, b, s, pair) for cache in caches)
+        real_part = cos * x.at((b, h, s, d)) - sin * x.at((b, h, s, d + step))
+        imaginary = sin * x.at((b, h, s, d - step)) + cos * x.at((b, h, s, d))
+        return select(lt(d, turned), select(first, real_part, imaginary), x.at((b, h, s, d)))
+
+    return Tensor(original.shape, at)

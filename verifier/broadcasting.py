@@ -1,0 +1,81 @@
+"""Shapes that fit each other, and what many operators ask of sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+
+from graphopt.types import DType
+from graphopt.verifier.elementwise import COMPARISONS, ELEMENTWISE, EXACT, LOGICAL
+from graphopt.verifier.instances import Undefined
+from graphopt.verifier.integers import Size, choice, disj, divide, eq, quotient, remainder
+from graphopt.verifier.node import Node, Shape
+from graphopt.verifier.symbolic import Index, Tensor, Value
+
+
+def broadcast(node: Node, shapes: Sequence[Shape]) -> Shape:
+    """https://github.com/onnx/onnx/blob/main/docs/Broadcasting.md: axes from the right, equal or one of them 1."""
+    rank = max(map(len, shapes))
+    padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
+    return tuple(reduce(lambda a, b: common_size(node, a, b), sizes) for sizes in zip(*padded, strict=True))
+
+
+def common_size(node: Node, a: Size, b: Size) -> Size:
+    node.require(disj(eq(a, b), eq(a, 1), eq(b, 1)), "the sizes of an axis differ and none is 1")
+    if a == b or b == 1:
+        return a
+    if isinstance(b, int) or a == 1:
+        return b
+    return a if isinstance(a, int) else choice(eq(a, 1), b, a)
+
+
+def stretched(tensor: Tensor, shape: Shape, index: Index) -> Value:
+    """The element of a tensor that is broadcast to a shape."""
+    own = index[len(index) - tensor.rank :]
+    sizes = zip(own, tensor.shape, shape[len(shape) - tensor.rank :], strict=True)
+    return tensor.at(tuple(i if size == full else choice(eq(size, 1), 0, i) for i, size, full in sizes))
+
+
+def fits(node: Node, shape: Shape, wanted: Shape, reason: str) -> None:
+    """The shape has to be the one that is wanted."""
+    if len(shape) != len(wanted):
+        raise Undefined(f"{node.op}: {reason}")
+    for size, own in zip(shape, wanted, strict=True):
+        node.require(eq(size, own), reason)
+
+
+def exactly(node: Node, dividend: Size, divisor: Size, reason: str) -> Size:
+    """The quotient of a division that has to come out even."""
+    even = divide(dividend, divisor)
+    if even is not None:
+        return even
+    node.require(eq(remainder(dividend, divisor)), reason)
+    return quotient(dividend, divisor)
+
+
+def elementwise(node: Node) -> Tensor:
+    """An operator that computes each element from those of its inputs at that index."""
+    count = 1 if node.op == "CastLike" else node.count  # of what it is cast like only the type counts
+    inputs = [node.optional(i) for i in range(count)]
+    present = [tensor for tensor in inputs if tensor is not None]
+    shape = broadcast(node, [tensor.shape for tensor in present])
+    function = ELEMENTWISE[node.op](node)
+    compares_exactly = node.op in COMPARISONS and (node.dtype.is_integer or node.dtype is DType.BOOL)
+    if node.op not in LOGICAL and not compares_exactly and node.is_exact:
+        function = EXACT(node)
+
+    def applied(operands: Sequence[Tensor | None], shape: Shape) -> Tensor:
+        return Tensor(shape, lambda index: function(*(t and stretched(t, shape, index) for t in operands)))
+
+    base = _common_base(present, shape)
+    view_of = None if base is None else applied([t and t.base for t in inputs], base)
+    return replace(applied(inputs, shape), view_of=view_of)
+
+
+def _common_base(operands: Sequence[Tensor], shape: Shape) -> Shape | None:
+    """The shape of what all operands of this shape are views of; single numbers go with every shape."""
+    whole = [t for t in operands if t.rank or t.view_of]
+    bases = {t.base.shape for t in whole}
+    same = len(bases) == 1 and all(t.shape == shape for t in whole)
+    return next(iter(bases)) if same and any(t.view_of for t in whole) else None

@@ -1,0 +1,674 @@
+"""Denotations of operators that move data, repeat it or leave some of it out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from itertools import permutations
+from typing import Any
+
+from graphopt.verifier.broadcasting import broadcast, exactly, stretched
+from graphopt.verifier.instances import MAX_RANK, OneOf, Undefined, Unsupported
+from graphopt.verifier.integers import (
+    FALSE,
+    TRUE,
+    Formula,
+    Int,
+    Size,
+    choice,
+    conj,
+    disj,
+    divide,
+    eq,
+    fresh,
+    ge,
+    inside,
+    le,
+    lt,
+    negate,
+    product,
+    quotient,
+    remainder,
+)
+from graphopt.verifier.node import Body, Node, Shape, subsets
+from graphopt.verifier.symbolic import (
+    Element,
+    Index,
+    Tensor,
+    Term,
+    Value,
+    Whole,
+    boolean,
+    guarded,
+    integer,
+    lift,
+    number,
+    select,
+)
+
+
+def Identity(node: Node) -> Tensor:
+    return node.input(0)
+
+
+def Transpose(node: Node) -> Tensor:
+    """Output axis i is input axis perm[i]; without `perm` all axes are reversed."""
+    x = node.input(0)
+    backwards = tuple(reversed(range(x.rank)))
+    perm = node.attribute("perm", backwards, lambda: OneOf(_permutations(x.rank)))
+    if not all(isinstance(p, int) for p in perm):
+        raise Unsupported("Transpose by symbols")
+    if sorted(perm) != list(range(x.rank)):
+        raise Undefined(f"Transpose by {perm} of rank {x.rank}")
+
+    def at(index: Index) -> Value:
+        return x.at(tuple(index[perm.index(axis)] for axis in range(x.rank)))
+
+    return Tensor(tuple(x.shape[p] for p in perm), at)
+
+
+@cache
+def _permutations(rank: int) -> list[tuple[int, ...]]:
+    return list(permutations(range(rank)))
+
+
+def reshaped(node: Node, x: Tensor, shape: Shape) -> Tensor:
+    """The elements of x in order, in another shape with as many elements."""
+    base, instance = x.base, node.instance
+
+    def at(index: Index) -> Value:
+        one, other = instance.simplified(shape), instance.simplified(base.shape)
+        return base.at(_unflattened(instance.same, index, one, other))
+
+    return Tensor(shape, at, view_of=base)
+
+
+def _unflattened(same: Callable[[Size, Size], bool], index: Index, shape: Shape, into: Shape) -> Index:
+    """The index in one shape of what has this index in another: equal leading and trailing axes stay."""
+    axes = [(i, size) for i, size in zip(index, shape, strict=True) if not same(size, 1)]
+    goals = [(axis, size) for axis, size in enumerate(into) if not same(size, 1)]
+    result: list[Size] = [0] * len(into)
+    for end in (0, -1):
+        while axes and goals and same(axes[end][1], goals[end][1]):
+            result[goals.pop(end)[0]] = axes.pop(end)[0]
+    flat: Size = 0
+    for i, size in axes:
+        flat = flat * size + i
+    for axis, size in reversed(goals[1:]):
+        result[axis] = remainder(flat, size) if size != 0 else 0
+        flat = quotient(flat, size) if size != 0 else 0
+    if goals:
+        result[goals[0][0]] = flat
+    return tuple(result)
+
+
+def Reshape(node: Node) -> Tensor:
+    """To the shape that the second input asks for: -1 is inferred, 0 is copied unless `allowzero`."""
+    x = node.input(0)
+    literal = node.flag("allowzero")
+    asked = node.numbers(1, lambda: _propose_shape(node))
+    asked = asked if isinstance(asked, tuple) else (asked,)
+    shape = _answered(node, x, asked, literal)
+    for condition, reason in _answers(x, asked, shape, literal):
+        node.require(condition, reason)
+    if node.instance.assuming:
+        node.instance.facts.extend(_cancelled(x, asked, shape))
+    return reshaped(node, x, shape)
+
+
+def _propose_shape(node: Node) -> tuple[Size, ...]:
+    """Any list up to the bound on ranks."""
+    return tuple(fresh("size") for _ in range(node.choose(range(node.instance.max_rank + 1))))
+
+
+def _answered(node: Node, x: Tensor, asked: Shape, literal: bool) -> Shape:
+    """The sizes that are asked for: unknowns on the left side, on the right those of the left or what is asked for.
+
+    No other sizes can meet what `_answers` says, so it does not matter where they come from.
+    """
+    count = product(x.base.shape)
+    shape: list[Size] = []
+    for position, size in enumerate(asked):
+        if isinstance(size, Int):
+            if node.instance.assuming:
+                node.instance.answers[size, count] = fresh("size")
+            shape.append(node.instance.answers.get((size, count), size))
+        elif size == 0 and not literal:
+            if position >= x.rank:
+                raise Undefined("Reshape: 0 copies an axis that there is not")
+            shape.append(x.shape[position])
+        else:
+            shape.append(size)
+    if -1 in asked:
+        position = asked.index(-1)
+        others = product((*shape[:position], *shape[position + 1 :]))
+        if others == 0:
+            raise Undefined("Reshape with -1 beside 0")
+        shape[position] = exactly(node, count, others, "the elements do not fill the shape")
+    return tuple(shape)
+
+
+def _answers(x: Tensor, asked: Shape, shape: Shape, literal: bool) -> Iterator[tuple[Formula, str]]:
+    """What makes a shape the one that is asked for: one shape at most meets this."""
+    if -1 not in asked:
+        yield eq(product(shape), product(x.base.shape)), "the number of elements changes"
+    for position, (size, own) in enumerate(zip(asked, shape, strict=True)):
+        others = product((*shape[:position], *shape[position + 1 :]))
+        alone = conj(_differ(others, 0), *(_differ(other, -1) for other in asked[position + 1 :]))
+        yield disj(_differ(size, -1), alone), "-1 twice, or beside a size of 0"
+        if size != -1:
+            zero = eq(own) if literal else eq(own, x.shape[position]) if position < x.rank else FALSE
+            yield conj(ge(size, -1), ge(own)), "a size is negative"
+            yield disj(lt(size, 1), eq(own, size)), "another size than is asked for"
+            yield disj(_differ(size, 0), zero), "0 copies another axis, or one that there is not"
+
+
+def _differ(one: Size, other: Size) -> Formula:
+    return negate(eq(one, other))
+
+
+def _cancelled(x: Tensor, asked: Shape, shape: Shape) -> Iterator[Formula]:
+    """An inferred size between axes that stay is the product of those in between: the others are not 0."""
+    more = x.rank - len(shape)
+    for position, size in enumerate(asked if more >= -1 else ()):
+        end = position + more + 1
+        others, kept = shape[:position] + shape[position + 1 :], x.shape[:position] + x.shape[end:]
+        moved = map(_differ, others, kept)
+        yield disj(_differ(size, -1), *moved, eq(shape[position], product(x.shape[position:end])))
+
+
+def Flatten(node: Node) -> Tensor:
+    """Two axes: all before `axis`, and all from it on."""
+    x = node.input(0)
+    axis = node.attribute("axis", 1, lambda: OneOf(range(-x.rank, x.rank + 1)))
+    if not isinstance(axis, int):
+        raise Unsupported("Flatten along a symbol")
+    if not -x.rank <= axis <= x.rank:
+        raise Undefined("Flatten: axis")
+    axis = axis + x.rank if axis < 0 else axis
+    return reshaped(node, x, (product(x.shape[:axis]), product(x.shape[axis:])))
+
+
+def Squeeze(node: Node) -> Tensor:
+    """Without the axes, which have size 1."""
+    x = node.input(0)
+    if not node.has(1):
+        raise Unsupported("Squeeze of all axes of size 1: the rank depends on sizes")
+    axes = node.axes(1, x.rank)
+    if not axes:
+        raise Undefined("Squeeze of no axis: ONNX Runtime takes it for all of size 1")
+    for axis in axes:
+        node.require(eq(x.shape[axis], 1), "an axis to be dropped has not size 1")
+    kept = [i for i in range(x.rank) if i not in axes]
+
+    def at(index: Index) -> Value:
+        outer = dict(zip(kept, index, strict=True))
+        return x.at(tuple(outer.get(i, 0) for i in range(x.rank)))
+
+    return Tensor(tuple(x.shape[i] for i in kept), at, view_of=x.base)
+
+
+def Unsqueeze(node: Node) -> Tensor:
+    """With new axes of size 1 at the positions `axes` of the output."""
+    x = node.input(0)
+
+    asked = node.numbers(1, lambda: OneOf(_new_axes(x.rank, node.instance.max_rank + 1)))
+    asked = asked if isinstance(asked, tuple) else (asked,)
+    rank = x.rank + len(asked)
+    axes = [node.counted(axis, rank) for axis in asked]
+    if len(set(axes)) < len(axes):
+        raise Undefined("Unsqueeze: an axis twice")
+    kept = [i for i in range(rank) if i not in axes]
+    sizes = dict(zip(kept, x.shape, strict=True))
+    shape = tuple(sizes.get(i, 1) for i in range(rank))
+    return Tensor(shape, lambda index: x.at(tuple(index[i] for i in kept)), view_of=x.base)
+
+
+@cache
+def _new_axes(rank: int, most: int) -> list[tuple[int, ...]]:
+    """Up to two new axes of a tensor, as far as it then has `most` axes at most."""
+    counts = [count for count in range(3) if not count or rank + count <= most]
+    return [axes for count in counts for axes in subsets(rank + count, count)]
+
+
+def Concat(node: Node) -> Tensor:
+    """One after the other along `axis`."""
+    parts: list[Tensor] = []
+    for i in range(node.count):
+        parts.append(node.input(i))
+        if parts[i].rank != parts[0].rank:  # asked at once: the ranks of the others do not matter then
+            raise Undefined("Concat of different ranks")
+    rank = parts[0].rank
+    axis = node.axis("axis", rank)
+    for part in parts[1:]:
+        for i in range(rank):
+            if i != axis:
+                node.require(eq(part.shape[i], parts[0].shape[i]), "the other axes differ")
+    starts = [sum_of(p.shape[axis] for p in parts[:i]) for i in range(len(parts) + 1)]
+    shape = (*parts[0].shape[:axis], starts[-1], *parts[0].shape[axis + 1 :])
+
+    def at(index: Index) -> Value:
+        i = index[axis]
+        result = number(0)
+        for part, start, end in zip(parts, starts, starts[1:], strict=False):
+            here = conj(ge(i, start) if start != 0 else TRUE, lt(i, end) if part is not parts[-1] else TRUE)
+            result = result + guarded(here, part.at((*index[:axis], i - start, *index[axis + 1 :])))
+        return result
+
+    return Tensor(shape, at)
+
+
+def sum_of(sizes: Any) -> Size:
+    result: Size = 0
+    for size in sizes:
+        result = size + result
+    return result
+
+
+def Split(node: Node) -> tuple[Tensor, ...]:
+    """Parts along `axis`, of the sizes that the second input says, or equal ones (the last may be smaller)."""
+    x = node.input(0)
+    axis = node.axis("axis", x.rank, 0)
+    count = node.app.outputs
+    size = x.shape[axis]
+    if node.has(1):
+        lengths = node.numbers(1, lambda: _propose_lengths(count))
+        if len(lengths) != count:
+            raise Undefined("Split into another number of parts")
+        for length in lengths:
+            node.require(ge(length), "a part has no negative size")
+        node.require(eq(sum_of(lengths), size), "the parts do not add up")
+    else:
+        each = quotient(size + count - 1, count)
+        lengths = (*(each,) * (count - 1), size - each * (count - 1))
+        node.attribute("num_outputs", count, lambda: count)
+        node.require(ge(lengths[-1]), "the last part has no negative size")
+    starts = [sum_of(lengths[:i]) for i in range(count)]
+
+    def part(start: Size, length: Size) -> Tensor:
+        shape = (*x.shape[:axis], length, *x.shape[axis + 1 :])
+        return Tensor(shape, lambda index: x.at((*index[:axis], index[axis] + start, *index[axis + 1 :])))
+
+    return tuple(part(start, length) for start, length in zip(starts, lengths, strict=True))
+
+
+def _propose_lengths(count: int) -> tuple[Size, ...]:
+    return tuple(fresh("part") for _ in range(count))
+
+
+def Slice(node: Node) -> Tensor:
+    """Elements start, start + step, … before end of each axis; negative numbers count from the end, all are clamped."""
+    x = node.input(0)
+    starts, ends = (_slice_numbers(node, i, x.rank) for i in (1, 2))
+    count = len(starts)
+    axes = node.axes(3, x.rank, count) if node.has(3) else tuple(range(count))
+    steps = _slice_numbers(node, 4, x.rank) if node.has(4) else (1,) * count
+    if not len(ends) == len(axes) == len(steps) == count or count > x.rank:
+        raise Undefined("Slice: lists of different lengths")
+    cuts = dict(zip(axes, zip(starts, ends, steps, strict=True), strict=True))
+    runs = {axis: _run(node, x.shape[axis], *cut) for axis, cut in cuts.items()}
+    shape = tuple(runs[i][1] if i in runs else size for i, size in enumerate(x.shape))
+
+    def at(index: Index) -> Value:
+        return x.at(tuple(runs[a][0] + i * runs[a][2] if a in runs else i for a, i in enumerate(index)))
+
+    return Tensor(shape, at)
+
+
+def _slice_numbers(node: Node, position: int, rank: int) -> tuple[Size, ...]:
+
+    def propose() -> tuple[Size, ...]:
+        earlier = node.used.get("input1")
+        length = len(earlier) if isinstance(earlier, tuple) else node.choose(range(1, max(rank, 1) + 1))
+        return tuple(fresh(("", "start", "end", "", "step")[position]) for _ in range(length))
+
+    value = node.numbers(position, propose)
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _run(node: Node, size: Size, start: Size, end: Size, step: Size) -> tuple[Size, Size, Size]:
+    """First index, number of elements and step of a slice of one axis."""
+    node.require(negate(eq(step)), "the step is not 0")
+    forward = ge(step, 1)
+    most = choice(forward, size, size - 1)
+    first = _clamped(_from_start(start, size), 0, most)
+    stop = _clamped(_from_start(end, size), choice(forward, 0, -1), most)
+    span = choice(forward, stop - first, first - stop)
+    span = choice(ge(span), span, 0)
+    by = choice(forward, step, -step)
+    return first, span if step == 1 else quotient(span + by - 1, by), step
+
+
+def _from_start(position: Size, size: Size) -> Size:
+    return choice(ge(position), position, position + size)
+
+
+def _clamped(value: Size, least: Size, most: Size) -> Size:
+    raised = choice(le(least, value), value, least)
+    return choice(le(raised, most), raised, most)
+
+
+def Gather(node: Node) -> Tensor:
+    """out[…, i…, …] = data[…, indices[i…], …] along `axis`; negative indices count from the end."""
+    x = node.input(0)
+    axis = node.axis("axis", x.rank, 0)
+    size = x.shape[axis]
+    if not node.is_number(1):
+        return _gather_tensor(node, x, node.input(1), axis)
+    indices = node.numbers(1, lambda: _propose_indices(node))
+    numbers = indices if isinstance(indices, tuple) else (indices,)
+    for i in numbers:
+        node.require(conj(ge(i, -1 * size), lt(i, size)), "an index is out of range")
+    inner = (len(numbers),) if isinstance(indices, tuple) else ()
+
+    def at(index: Index) -> Value:
+        outer, rest = index[:axis], index[axis + len(inner) :]
+        if not inner:
+            return x.at((*outer, _from_start(numbers[0], size), *rest))
+        result = number(0)
+        for position, i in enumerate(numbers):
+            here = eq(index[axis], position)
+            result = result + guarded(here, x.at((*outer, _from_start(i, size), *rest)))
+        return result
+
+    return Tensor((*x.shape[:axis], *inner, *x.shape[axis + 1 :]), at)
+
+
+def _propose_indices(node: Node) -> Any:
+
+    part = node.app.inputs[1]
+    if getattr(part, "kind", "") == "integer":
+        return fresh("index")
+    return tuple(fresh("index") for _ in range(node.choose((1, 2))))
+
+
+def _gather_tensor(node: Node, x: Tensor, indices: Tensor, axis: int) -> Tensor:
+    """With indices that are not known. Where the operator is defined they can only be 0 along an axis of size 1."""
+    shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+    single = x.shape[axis] == 1 and node.instance.assuming
+
+    def at(index: Index) -> Value:
+        outer, rest = index[:axis], index[axis + indices.rank :]
+        if single:
+            return x.at((*outer, 0, *rest))
+        where = indices.at(index[axis : axis + indices.rank])
+        return looked_up(x.shape[axis], lambda k: x.at((*outer, *k, *rest)), where)
+
+    return Tensor(shape, at)
+
+
+def looked_up(size: Size, row: Body, where: Value) -> Value:
+    """The element of a row at an index that is itself an element of a tensor: an opaque function of both.
+
+    What is looked up among things that were looked up is looked up at a place that is looked up.
+    """
+    chosen = Tensor((size,), row).whole()
+    match chosen.body.terms:
+        case (Term(coefficient=1, factors=(Element("Gather", (), (Whole() as source, Whole() as place)),)) as term,):
+            if term.guard == TRUE and not term.binders and not set(chosen.index) & source.symbols:
+                where = lift(_lookup(Whole(chosen.shape, chosen.index, place.body), where))
+                chosen = source
+    return lift(_lookup(chosen, where))
+
+
+def _lookup(row: Whole, where: Value) -> Element:
+    return Element("Gather", (), (row, Whole((), (), where)), ())
+
+
+def Expand(node: Node) -> Tensor:
+    """Broadcast to the common shape of the input and the second input."""
+    x = node.input(0)
+    asked = node.numbers(1, lambda: _propose_sizes(node))
+    asked = asked if isinstance(asked, tuple) else (asked,)
+    for size in asked:
+        node.require(ge(size), "a size is not negative")
+    shape = broadcast(node, [x.shape, asked])
+    return Tensor(shape, lambda index: stretched(x, shape, index))
+
+
+def _propose_sizes(node: Node) -> tuple[Size, ...]:
+    return tuple(fresh("size") for _ in range(node.choose(range(MAX_RANK + 1))))
+
+
+def Tile(node: Node) -> Tensor:
+    """Each axis repeated."""
+    x = node.input(0)
+
+    def propose() -> tuple[Size, ...]:
+        return tuple(fresh("repeat") for _ in range(x.rank))
+
+    repeats = node.numbers(1, propose)
+    if len(repeats) != x.rank:
+        raise Undefined("Tile: not one number per axis")
+    for repeat in repeats:
+        node.require(ge(repeat), "repeats are not negative")
+    shape = tuple(s * r for s, r in zip(x.shape, repeats, strict=True))
+
+    def at(index: Index) -> Value:
+        parts = zip(index, x.shape, repeats, strict=True)
+        return x.at(tuple(i if r == 1 else 0 if s == 1 else remainder(i, s) if s != 0 else 0 for i, s, r in parts))
+
+    return Tensor(shape, at)
+
+
+def Pad(node: Node) -> Tensor:
+    """`pads` elements before and after each axis, constant, repeated (edge), mirrored (reflect) or in turn (wrap)."""
+    x = node.input(0)
+    mode = node.text("mode", "constant", ("constant", "edge", "reflect", "wrap"))
+    axes = node.axes(3, x.rank) if node.has(3) else tuple(range(x.rank))
+
+    def propose() -> tuple[Size, ...]:
+        return tuple(fresh("pad") for _ in range(2 * len(axes)))
+
+    pads = node.numbers(1, propose)
+    if len(pads) != 2 * len(axes):
+        raise Undefined("Pad: not two numbers per axis")
+    value = node.input(2).at(()) if node.has(2) and node.input(2).rank == 0 else _one_element(node)
+    begin = {axis: pads[i] for i, axis in enumerate(axes)}
+    end = {axis: pads[len(axes) + i] for i, axis in enumerate(axes)}
+    shape = tuple(s + begin.get(a, 0) + end.get(a, 0) for a, s in enumerate(x.shape))
+    for axis in axes:
+        node.require(ge(shape[axis]), "the result has no negative size")
+        if mode != "constant":
+            node.require(conj(ge(begin[axis]), ge(end[axis])), "negative pads in another mode than constant")
+            least = conj(*(le(p, x.shape[axis] - 1) for p in (begin[axis], end[axis])))
+            node.require(least if mode == "reflect" else ge(x.shape[axis], 1), "the input is too small to be repeated")
+
+    def at(index: Index) -> Value:
+        moved = tuple(i - begin.get(a, 0) for a, i in enumerate(index))
+        if mode == "constant":
+            inner = conj(*(inside(i, x.shape[a]) for a, i in enumerate(moved) if a in begin))
+            return select(inner, x.at(moved), value)
+        return x.at(tuple(_mirrored(mode, i, x.shape[a]) if a in begin else i for a, i in enumerate(moved)))
+
+    return Tensor(shape, at)
+
+
+def _one_element(node: Node) -> Value:
+    if not node.has(2):
+        return number(0)
+    value = node.input(2)
+    if value.rank != 1:
+        raise Undefined("Pad: the value is no scalar")
+    node.require(eq(value.shape[0], 1), "the value has one element")
+    return value.at((0,))
+
+
+def _mirrored(mode: str, i: Size, size: Size) -> Size:
+    if mode == "edge":
+        return _clamped(i, 0, size - 1)
+    if mode == "wrap":
+        return remainder(i, size)
+    return choice(ge(i), choice(lt(i, size), i, 2 * (size - 1) - i), -1 * i)
+
+
+EVEN = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
+"""Coordinate modes in which an axis that keeps its size keeps its elements."""
+
+
+REPEATS = {("asymmetric", "floor")}
+REPEATS |= {(where, f"round_prefer_{way}") for where in EVEN[:3] for way in ("floor", "ceil")}
+"""Coordinate modes and roundings in which the nearest neighbour of index i, enlarged k times, is i // k."""
+
+
+ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+
+
+def Resize(node: Node) -> Tensor:
+    """Each element of an axis repeated a whole number of times, by nearest neighbour; or axes that keep their size.
+
+    By other factors and between elements what is computed rests on how floats are rounded: that is not denoted.
+    """
+    x = node.input(0)
+    mode = node.text("mode", "nearest", ("nearest", "linear", "cubic"))
+    where = node.text("coordinate_transformation_mode", "half_pixel", (*EVEN, "tf_crop_and_resize"))
+    rounding = node.text("nearest_mode", "round_prefer_floor", ROUNDINGS) if mode == "nearest" else ""
+    for name in ("antialias", "cubic_coeff_a", "exclude_outside", "extrapolation_value"):
+        node.ignored(name)
+    axes = node.attribute("axes", None, lambda: node.choose((None, *subsets(x.rank))))
+    axes = range(x.rank) if axes is None else [node.counted(axis, x.rank) for axis in axes]
+    new = _enlarged(node, [x.shape[axis] for axis in axes])
+    if len(new) != len(axes) or len(set(axes)) < len(axes):
+        raise Undefined("Resize: not one size per axis")
+    sizes = dict(zip(axes, new, strict=True))
+    shape = tuple(sizes.get(axis, size) for axis, size in enumerate(x.shape))
+
+    def source(i: Size, size: Size, own: Size) -> Size:
+        if where in EVEN and node.instance.same(size, own):
+            return i
+        times = divide(size, own) if own != 0 else None
+        if times is None or (where, rounding) not in REPEATS:
+            raise Unsupported(f"Resize from {own} to {size}")
+        return quotient(i, times)
+
+    return Tensor(shape, lambda index: x.at(tuple(map(source, index, shape, x.shape))))
+
+
+def _enlarged(node: Node, sizes: Sequence[Size]) -> Sequence[Size]:
+    """The sizes that a Resize asks for, or makes of scales that are whole numbers."""
+    if node.has(3):
+        node.text("keep_aspect_ratio_policy", "stretch", ("stretch",))
+        asked: Sequence[Size] = node.numbers(3, lambda: tuple(fresh("size") for _ in sizes))
+        for size in asked:
+            node.require(ge(size, 1), "a size is at least 1")
+        return asked
+    scales = node.input(2)
+    if scales.rank != 1:
+        raise Undefined("Resize: scales are a list")
+    node.require(eq(scales.shape[0], len(sizes)), "not one scale per axis")
+    factors = [scales.at((i,)).constant for i in range(len(sizes))]
+    if not all(factor is not None and factor.denominator == 1 <= factor for factor in factors):
+        raise Unsupported("Resize by scales that are no whole numbers")
+    return [size * int(factor or 0) for size, factor in zip(sizes, factors, strict=True)]
+
+
+def DepthToSpace(node: Node) -> Tensor:
+    """Blocks of channels become blocks of space: b, b, C' (DCR) or C', b, b (CRD)."""
+    x = node.input(0)
+    if x.rank != 4:
+        raise Undefined("DepthToSpace of another rank than 4")
+    b = node.integer("blocksize", least=1)
+    node.require(ge(b, 1), "blocksize is at least 1")
+    mode = node.text("mode", "DCR", ("DCR", "CRD"))
+    N, C, H, W = x.shape
+    depth = exactly(node, C, b * b, "the channels do not divide into blocks")
+
+    def at(index: Index) -> Value:
+        n, c, y, z = index
+        row, column = remainder(y, b), remainder(z, b)
+        channel = (row * b + column) * depth + c if mode == "DCR" else c * b * b + row * b + column
+        return x.at((n, channel, quotient(y, b), quotient(z, b)))
+
+    return Tensor((N, depth, H * b, W * b), at)
+
+
+def SpaceToDepth(node: Node) -> Tensor:
+    """Blocks of space become channels: b, b, C."""
+    x = node.input(0)
+    if x.rank != 4:
+        raise Undefined("SpaceToDepth of another rank than 4")
+    b = node.integer("blocksize", least=1)
+    node.require(ge(b, 1), "blocksize is at least 1")
+    N, C, H, W = x.shape
+    height, width = (exactly(node, s, b, "space does not divide into blocks") for s in (H, W))
+
+    def at(index: Index) -> Value:
+        n, channel, y, z = index
+        block, c = quotient(channel, C), remainder(channel, C)
+        return x.at((n, c, y * b + quotient(block, b), z * b + remainder(block, b)))
+
+    return Tensor((N, C * b * b, height, width), at)
+
+
+def Trilu(node: Node) -> Tensor:
+    """The upper (or lower) triangle of the last two axes, from the k-th diagonal on; 0 elsewhere."""
+    x = node.input(0)
+    if x.rank < 2:
+        raise Undefined("Trilu of a vector")
+
+    k = node.numbers(1, lambda: fresh("k")) if node.has(1) else 0
+    upper = node.flag("upper", 1)
+
+    def at(index: Index) -> Value:
+        row, column = index[-2:]
+        return guarded(ge(column, row + k) if upper else le(column, row + k), x.at(index))
+
+    return Tensor(x.shape, at)
+
+
+def EyeLike(node: Node) -> Tensor:
+    """1 on the k-th diagonal, 0 elsewhere."""
+    x = node.input(0)
+    if x.rank != 2:
+        raise Undefined("EyeLike of another rank than 2")
+    k = node.integer("k", 0)
+    node.ignored("dtype")
+    return Tensor(x.shape, lambda index: boolean(eq(index[1], index[0] + k)))
+
+
+def ConstantOfShape(node: Node) -> Tensor:
+    """Zeros of the shape that the input says."""
+    sizes = node.numbers(0, lambda: _propose_sizes(node))
+    node.absent("value")
+    for size in sizes:
+        node.require(ge(size), "a size is not negative")
+    return Tensor(tuple(sizes), lambda _: number(0))
+
+
+def Shape_(node: Node) -> Tensor:
+    """The sizes as a vector, from axis `start` to before `end`."""
+    x = node.input(0)
+    everywhere = range(-x.rank - 1, x.rank + 2)
+    start = node.attribute("start", 0, lambda: node.choose(everywhere))
+    end = node.attribute("end", None, lambda: node.choose((None, *everywhere)))
+    if not isinstance(start, int) or not isinstance(end, int | None):
+        raise Unsupported("Shape from a symbol")
+    sizes = x.shape[max(start + x.rank, 0) if start < 0 else start : end]
+
+    def at(index: Index) -> Value:
+        result = number(0)
+        for position, size in enumerate(sizes):
+            result = result + guarded(eq(index[0], position), integer(size))
+        return result
+
+    return Tensor((len(sizes),), at)
+
+
+def Size_(node: Node) -> Tensor:
+    x = node.input(0)
+    return Tensor((), lambda _: integer(product(x.shape)))
+
+
+def Dropout(node: Node) -> tuple[Tensor, ...]:
+    """At inference nothing is dropped, nor is it with a ratio of 0."""
+    x = node.input(0)
+    if not (_is_zero(node, 1) or not node.has(2) or _is_zero(node, 2)):
+        raise Unsupported("Dropout that may be in training")
+    node.ignored("seed")
+    mask = Tensor(x.shape, lambda _: boolean(TRUE))
+    return (x, mask)[: node.app.outputs]
+
+
+def _is_zero(node: Node, position: int) -> bool:
+    given = node.optional(position)
+    return given is not None and given.at((0,) * given.rank).constant == 0

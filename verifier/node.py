@@ -1,0 +1,236 @@
+"""What a denotation is given: an operator with its inputs and attributes, as one instance has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any, TypeAlias
+
+from graphopt import ops
+from graphopt.term import App, Term, Var, applications, is_scalar, walk
+from graphopt.types import DType
+from graphopt.verifier.instances import Instance, OneOf, T, Undefined, Unsupported, real
+from graphopt.verifier.integers import Formula, Int, Size, fresh, ge
+from graphopt.verifier.symbolic import Index, Read, Tensor, Value, lift
+
+Shape: TypeAlias = "tuple[Size, ...]"
+Body: TypeAlias = "Callable[[Index], Value]"
+Reduction: TypeAlias = "Callable[[Shape, Body], Value]"
+Denotation: TypeAlias = "Callable[[Node], Tensor | tuple[Tensor, ...]]"
+
+
+@dataclass(frozen=True)
+class Node:
+    """What a denotation sees of an operator: inputs, attributes, and where to say what it requires."""
+
+    instance: Instance
+    app: App
+    used: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def op(self) -> str:
+        return self.app.op
+
+    def require(self, condition: Formula, reason: str) -> None:
+        self.instance.require(condition, f"{self.op}: {reason}")
+
+    @property
+    def folded(self) -> bool:
+        """On the right side an operator on constants is computed when the rule is applied, in double precision."""
+        return not self.instance.assuming and not any(
+            isinstance(part, Var) and part.kind == "tensor" for part in walk(self.app)
+        )
+
+    @property
+    def dtype(self) -> DType:
+        """The element type that the operator computes in."""
+        found = [self.input(i).dtype for i in range(self.count) if self.has(i) and not self.is_number(i)]
+        return next((d for d in found if d is not DType.UNDEFINED), DType.UNDEFINED)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether arithmetic is only what it is called: in the exact model, and on what is no float."""
+        dtype = self.dtype
+        return self.instance.exact or not (dtype.is_float or dtype is DType.UNDEFINED)
+
+    # inputs
+
+    @property
+    def count(self) -> int:
+        return len(self.app.inputs)
+
+    def has(self, position: int) -> bool:
+        return position < self.count and self.app.inputs[position] is not None
+
+    def input(self, position: int) -> Tensor:
+        part = self.app.inputs[position] if self.has(position) else None
+        if part is None:
+            raise Undefined(f"{self.op} needs input {position}")
+        return self.instance.tensor(part)
+
+    def optional(self, position: int) -> Tensor | None:
+        return self.input(position) if self.has(position) else None
+
+    def is_number(self, position: int) -> bool:
+        """The input is a number or a list of the rule, not a tensor."""
+        part = self.app.inputs[position] if self.has(position) else None
+        return part is not None and is_scalar(part)
+
+    # attributes
+
+    def _term(self, name: str) -> Term | None:
+        return dict(self.app.attrs).get(name)
+
+    def attribute(self, name: str, default: Any, propose: Callable[[], Any]) -> Any:
+        """The value of an attribute; what an open hole may stand for is proposed, once."""
+        part = self._term(name)
+        if part is None and self.app.bundle is not None and not self._is_named_elsewhere(name):
+            part = Var(f"{self.app.bundle.name}.{name}", "string")
+        if part is None:
+            schema_default = _schema_default(self.op, name)
+            value = default if schema_default is None else schema_default
+        else:
+            value = self._value(part, propose)
+        self.used[name] = value
+        return value
+
+    def _is_named_elsewhere(self, name: str) -> bool:
+        """The left side names the attribute beside this hole for the others, which then does not hold it."""
+        sides = (app for side in self.instance.rule.left for app in applications(side))
+        return any(app.bundle == self.app.bundle and name in dict(app.attrs) for app in sides)
+
+    def numbers(self, position: int, propose: Callable[[], Any]) -> Any:
+        """The value of an input that is a list of numbers in the rule."""
+        part = self.app.inputs[position]
+        assert part is not None
+        if not is_scalar(part):
+            raise Unsupported(f"{self.op} whose input {position} is not known")
+        value = self._value(part, propose)
+        self.used[f"input{position}"] = value
+        return value
+
+    def _value(self, part: Term, propose: Callable[[], Any]) -> Any:
+        hole = self.instance.open_hole(part)
+        if hole is not None:
+            if not self.instance.assuming:
+                raise Unsupported(f"{hole.name} is open on the right side")
+            proposed = propose()
+            if isinstance(proposed, OneOf):
+                admitted = partial(self.instance.admits, hole.name)
+                proposed = self.instance.choices.choose(proposed.options, admitted)
+            self.instance.bind(hole.name, proposed)
+        return self.instance.scalar(part)
+
+    def choose(self, options: Sequence[T]) -> T:
+        return self.instance.choices.choose(options)
+
+    def integer(self, name: str, default: int | None = None, least: int | None = None) -> Size:
+        """An integer that stays a symbol."""
+
+        def propose() -> Size:
+            new = fresh(name)
+            if least is not None:
+                self.instance.facts.append(ge(new, least))
+            return new
+
+        value: Size = self.attribute(name, default, propose)
+        return value
+
+    def natural(self, name: str) -> Size:
+        """Some integer that is not negative."""
+        new = fresh(name)
+        self.instance.facts.append(ge(new))
+        return new
+
+    def flag(self, name: str, default: int = 0) -> bool:
+        value = self.attribute(name, default, lambda: OneOf((0, 1)))
+        if not isinstance(value, int):
+            raise Unsupported(f"{name} is a symbol")
+        if value not in (0, 1):
+            raise Undefined(f"{self.op}: {name} is 0 or 1")
+        return bool(value)
+
+    def text(self, name: str, default: str, options: Sequence[str]) -> str:
+        value = self.attribute(name, default, lambda: OneOf(options))
+        if value not in options:
+            raise Unsupported(f"{self.op} with {name}={value}")
+        return str(value)
+
+    def target(self) -> DType:
+        """The element type that a Cast is to."""
+        found = self.instance.typing.target(self.app)
+        self.attribute("to", None, lambda: int(found))
+        return found
+
+    def real(self, name: str, default: float | None = None) -> Value:
+        return real(self.attribute(name, default, lambda: self.unknown(name)))
+
+    def unknown(self, name: str) -> Value:
+        """Some real number."""
+        return lift(Read(f"{self.op}.{name}'{fresh(name)}", ()))
+
+    def ignored(self, name: str, default: Any = None) -> None:
+        """An attribute that says how to compute, not what; two of them are the same only where that is known."""
+        self.attribute(name, default, lambda: fresh(name))
+
+    def absent(self, name: str) -> None:
+        """An attribute with which the operator is not denoted."""
+        if self.attribute(name, None, lambda: fresh(name)) is not None:
+            raise Unsupported(f"{self.op} with {name}")
+
+    def axis(self, name: str, rank: int, default: int | None = None) -> int:
+        """An axis, counted from the start."""
+        value = self.attribute(name, default, lambda: OneOf(range(-rank, rank)))
+        return self.counted(value, rank)
+
+    def counted(self, value: Any, rank: int) -> int:
+        """An axis, counted from the start."""
+        if isinstance(value, Int):
+            value = self.instance.known.simplify(value)
+        if not isinstance(value, int):
+            raise Unsupported(f"{self.op} along an axis that is a symbol")
+        if not -rank <= value < rank:
+            raise Undefined(f"{self.op}: axis {value} of rank {rank}")
+        return value % rank
+
+    def axes(self, position: int, rank: int, count: int | None = None) -> tuple[int, ...]:
+        """Axes that are an input: distinct, counted from the start; as many as `count` says."""
+        value = self.numbers(position, lambda: OneOf(subsets(rank, count)))
+        axes = tuple(self.counted(v, rank) for v in (value if isinstance(value, tuple) else (value,)))
+        if len(set(axes)) < len(axes):
+            raise Undefined(f"{self.op}: an axis twice")
+        return axes
+
+    def sizes(self, name: str, count: int, default: int, least: int) -> tuple[Size, ...]:
+        """One integer for each axis of space, or two; they stay symbols."""
+
+        def propose() -> tuple[Size, ...]:
+            new = tuple(fresh(name) for _ in range(count))
+            self.instance.facts.extend(ge(n, least) for n in new)
+            return new
+
+        value = self.attribute(name, (default,) * count, propose)
+        if not isinstance(value, tuple):
+            raise Unsupported(f"{name} is no list")
+        if len(value) != count:
+            raise Undefined(f"{self.op}: {name} of {len(value)} numbers, not {count}")
+        for item in value:
+            self.require(ge(item, least), f"{name} is at least {least}")
+        return value
+
+
+@cache
+def subsets(rank: int, count: int | None = None) -> list[tuple[int, ...]]:
+    """Lists of (`count`) axes: each set in one order, counted from the start and from the end, a few out of order."""
+    sets = [tuple(i for i in range(rank) if mask >> i & 1) for mask in range(1 << rank)]
+    from_end = [tuple(i - rank for i in axes) for axes in sets if axes]
+    mixed = [(axes[1] - rank, axes[0]) for axes in sets if len(axes) == 2][:2]
+    return [axes for axes in sets + from_end + mixed if count in (None, len(axes))]
+
+
+def _schema_default(operator: str, name: str) -> Any:
+    schema = ops.schema(operator)
+    if schema is None or name not in schema.attributes:
+        return None
+    return ops.attribute_value(schema.attributes[name].default_value)

@@ -1,0 +1,149 @@
+"""Denotations of the normalizations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from graphopt.verifier.broadcasting import exactly, fits, stretched
+from graphopt.verifier.instances import Undefined, Unsupported
+from graphopt.verifier.integers import disj, eq, ge, quotient
+from graphopt.verifier.node import Body, Node, Shape
+from graphopt.verifier.reductions import mean, over
+from graphopt.verifier.symbolic import Index, Tensor, Value, call, total
+from graphopt.verifier.windows import spatial
+
+
+def BatchNormalization(node: Node) -> Tensor:
+    """(x - mean) / √(var + epsilon) · scale + B, per channel; in training, mean and variance are those of the batch."""
+    x, *parameters = (node.input(i) for i in range(5))
+    epsilon = node.real("epsilon", 1e-5)
+    node.real("momentum", 0.9)
+    training = node.flag("training_mode")
+    if node.app.outputs > 1:
+        raise Unsupported("the running statistics of BatchNormalization")
+    if x.rank < 1:
+        raise Undefined("BatchNormalization of a scalar")
+    for p in parameters:
+        fits(node, p.shape, (*x.shape[1:2], 1)[:1], "not one number per channel")
+    batch = tuple(axis for axis in range(x.rank) if axis != 1)
+
+    def at(index: Index) -> Value:
+        c = index[1] if x.rank > 1 else 0
+        if training:
+            return standardized(*over(x, batch, index), epsilon) * parameters[0].at((c,)) + parameters[1].at((c,))
+        scale, shift, average, variance = (p.at((c,)) for p in parameters)
+        return (x.at(index) - average) / call("Sqrt", variance + epsilon) * scale + shift
+
+    return Tensor(x.shape, at)
+
+
+def standardized(x: Value, extents: Shape, others: Body, epsilon: Value) -> Value:
+    """(x - mean) / √(variance + epsilon), both over the others."""
+    average = mean(extents, others)
+    variance = mean(extents, lambda k: (others(k) - average) * (others(k) - average))
+    return (x - average) / call("Sqrt", variance + epsilon)
+
+
+def LayerNormalization(node: Node) -> Tensor:
+    """Standardized over the axes from `axis` on, times Scale plus B."""
+    x, scale, b = node.input(0), node.input(1), node.optional(2)
+    axis = node.axis("axis", x.rank, -1)
+    epsilon = node.real("epsilon", 1e-5)
+    node.ignored("stash_type", 1)
+    if node.app.outputs > 1:
+        raise Unsupported("the mean of LayerNormalization as an output")
+    _fits(node, [scale, b], x.shape)
+    axes = tuple(range(axis, x.rank))
+
+    def at(index: Index) -> Value:
+        scaled = standardized(*over(x, axes, index), epsilon) * stretched(scale, x.shape, index)
+        return scaled + (stretched(b, x.shape, index) if b is not None else 0)
+
+    return Tensor(x.shape, at)
+
+
+def _fits(node: Node, tensors: Sequence[Tensor | None], shape: Shape) -> None:
+    """The tensors broadcast to the shape and do not change it."""
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        if tensor.rank > len(shape):
+            raise Undefined(f"{node.op}: a parameter of higher rank than the input")
+        for size, full in zip(tensor.shape[::-1], shape[::-1], strict=False):
+            node.require(disj(eq(size, full), eq(size, 1)), "a parameter does not broadcast to the input")
+
+
+def RMSNormalization(node: Node) -> Tensor:
+    """x / √(mean of squares from `axis` on + epsilon) · scale."""
+    x, scale = node.input(0), node.input(1)
+    axis = node.axis("axis", x.rank, -1)
+    epsilon = node.real("epsilon", 1e-5)
+    node.ignored("stash_type", 1)
+    _fits(node, [scale], x.shape)
+    axes = tuple(range(axis, x.rank))
+
+    def at(index: Index) -> Value:
+        element, extents, others = over(x, axes, index)
+        squares = mean(extents, lambda k: others(k) * others(k))
+        return element / call("Sqrt", squares + epsilon) * stretched(scale, x.shape, index)
+
+    return Tensor(x.shape, at)
+
+
+def InstanceNormalization(node: Node) -> Tensor:
+    """Standardized over space for each instance and channel, times scale plus B per channel."""
+    x, scale, b = _per_channel(node)
+    spatial(node, x)
+    epsilon = node.real("epsilon", 1e-5)
+    axes = tuple(range(2, x.rank))
+
+    def at(index: Index) -> Value:
+        c = (index[1],)
+        return standardized(*over(x, axes, index), epsilon) * scale.at(c) + b.at(c)
+
+    return Tensor(x.shape, at)
+
+
+def GroupNormalization(node: Node) -> Tensor:
+    """Standardized over space and a group of C / num_groups channels, times scale plus bias per channel."""
+    x, scale, b = _per_channel(node)
+    groups = node.integer("num_groups", least=1)
+    epsilon = node.real("epsilon", 1e-5)
+    node.ignored("stash_type", 1)
+    node.require(ge(groups, 1), "num_groups is at least 1")
+    size = exactly(node, x.shape[1], groups, "the channels do not divide into groups")
+
+    def at(index: Index) -> Value:
+        n, c = index[:2]
+        first = quotient(c, size) * size
+
+        def others(k: Index) -> Value:
+            return x.at((n, first + k[0], *k[1:]))
+
+        normal = standardized(x.at(index), (size, *x.shape[2:]), others, epsilon)
+        return normal * scale.at((c,)) + b.at((c,))
+
+    return Tensor(x.shape, at)
+
+
+def _per_channel(node: Node) -> tuple[Tensor, Tensor, Tensor]:
+    """An input, with a scale and a bias for each channel."""
+    x, scale, b = (node.input(i) for i in range(3))
+    for p in (scale, b):
+        fits(node, p.shape, x.shape[1:2], "not one number per channel")
+    return x, scale, b
+
+
+def LpNormalization(node: Node) -> Tensor:
+    """x divided by its p-norm along an axis."""
+    x = node.input(0)
+    axis = node.axis("axis", x.rank, -1)
+    p = node.attribute("p", 2, lambda: node.choose((1, 2)))
+
+    def at(index: Index) -> Value:
+        element, extents, others = over(x, (axis,), index)
+        if p == 1:
+            return element / total(extents, lambda k: call("Abs", others(k)))
+        return element / call("Sqrt", total(extents, lambda k: others(k) * others(k)))
+
+    return Tensor(x.shape, at)

@@ -1,0 +1,228 @@
+"""Denotations of operators that run along axes: products of matrices, sums, greatest elements, softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from itertools import combinations
+
+from graphopt.verifier.broadcasting import broadcast, common_size, stretched
+from graphopt.verifier.instances import OneOf, Undefined, Unsupported
+from graphopt.verifier.integers import Formula, Size, choice, disj, eq, ge, le, lt, product
+from graphopt.verifier.node import Body, Denotation, Node, Reduction, Shape
+from graphopt.verifier.symbolic import Element, Index, Tensor, Value, call, folded, integer, lift, total
+
+
+def MatMul(node: Node) -> Tensor:
+    """As numpy.matmul: a vector is a row or a column, leading axes broadcast."""
+    a, b = node.input(0), node.input(1)
+    if not a.rank or not b.rank:
+        raise Undefined("MatMul of a scalar")
+    row, column = a.rank == 1, b.rank == 1
+    inner, other = a.shape[-1], b.shape[-1 if column else -2]
+    node.require(eq(inner, other), "the contracted axes have different sizes")
+    batch = broadcast(node, [a.shape[:-2], b.shape[:-2]])
+    shape = (*batch, *(() if row else a.shape[-2:-1]), *(() if column else b.shape[-1:]))
+
+    def at(index: Index) -> Value:
+        outer, rest = index[: len(batch)], list(index[len(batch) :])
+        i = () if row else (rest.pop(0),)
+        j = () if column else (rest.pop(0),)
+
+        def term(k: Index) -> Value:
+            return matrix(a, batch, outer, (*i, *k)) * matrix(b, batch, outer, (*k, *j))
+
+        return total((inner,), term)
+
+    return Tensor(shape, at)
+
+
+def matrix(tensor: Tensor, batch: Shape, outer: Index, inner: Index) -> Value:
+    """An element of a stack of matrices whose leading axes are broadcast."""
+    if tensor.rank <= 1:
+        return tensor.at(inner)
+    leading = tensor.rank - 2
+    own = outer[len(outer) - leading :]
+    full = batch[len(batch) - leading :]
+    sizes = zip(own, tensor.shape, full, strict=False)
+    return tensor.at((*(i if s == f else choice(eq(s, 1), 0, i) for i, s, f in sizes), *inner))
+
+
+def Gemm(node: Node) -> Tensor:
+    """alpha · A' · B' + beta · C, where A' and B' may be transposed and C is broadcast."""
+    a, b, c = node.input(0), node.input(1), node.optional(2)
+    if a.rank != 2 or b.rank != 2 or (c is not None and c.rank > 2):
+        raise Undefined("Gemm of something else than matrices")
+    alpha, beta = node.real("alpha", 1.0), node.real("beta", 1.0)
+    flipped_a, flipped_b = node.flag("transA"), node.flag("transB")
+    (M, K) = a.shape[::-1] if flipped_a else a.shape
+    (L, N) = b.shape[::-1] if flipped_b else b.shape
+    node.require(eq(K, L), "the contracted axes have different sizes")
+    if c is not None:
+        for size, full in zip(c.shape[::-1], (N, M), strict=False):
+            node.require(disj(eq(size, full), eq(size, 1)), "C does not broadcast to the result")
+
+    def at(index: Index) -> Value:
+        i, j = index
+        dot = total((K,), lambda k: a.at((*k, i) if flipped_a else (i, *k)) * b.at((j, *k) if flipped_b else (*k, j)))
+        return alpha * dot + (beta * stretched(c, (M, N), index) if c is not None else 0)
+
+    return Tensor((M, N), at)
+
+
+def mean(extents: Shape, body: Body) -> Value:
+    return total(extents, body) / integer(product(extents))
+
+
+def along(node: Node, axes: Sequence[int]) -> None:
+    """A reduction is known by the axes that it runs along, however they are given."""
+    for name in ("axis", "input1", "noop_with_empty_axes"):
+        node.used.pop(name, None)
+    node.used["along"] = tuple(sorted(axes))
+
+
+def reduction(combine: Reduction) -> Denotation:
+    """A Reduce operator: `axes` is an input; none means all, or with `noop_with_empty_axes` none."""
+
+    def denotation(node: Node) -> Tensor:
+        x = node.input(0)
+        keep = node.flag("keepdims", 1)
+        noop = node.flag("noop_with_empty_axes")
+        axes = node.axes(1, x.rank) if node.has(1) else ()
+        axes = axes if axes or noop else tuple(range(x.rank))
+        along(node, axes)
+        kept = [i for i in range(x.rank) if i not in axes]
+        shape = tuple(1 if i in axes else s for i, s in enumerate(x.shape) if keep or i not in axes)
+        extents = tuple(x.shape[i] for i in axes)
+
+        def at(index: Index) -> Value:
+            outer = dict(zip(kept, (index[i] for i in kept) if keep else index, strict=True))
+
+            def element(k: Index) -> Value:
+                inner = dict(zip(axes, k, strict=True))
+                return x.at(tuple(inner[i] if i in inner else outer[i] for i in range(x.rank)))
+
+            return combine(extents, element)
+
+        return Tensor(shape, at)
+
+    return denotation
+
+
+REDUCTIONS: Mapping[str, Reduction] = {
+    "ReduceSum": total,
+    "ReduceMean": mean,
+    "ReduceMax": lambda n, x: folded("max", n, x),
+    "ReduceMin": lambda n, x: folded("min", n, x),
+    "ReduceProd": lambda n, x: folded("prod", n, x),
+    "ReduceSumSquare": lambda n, x: total(n, lambda k: x(k) * x(k)),
+    "ReduceL1": lambda n, x: total(n, lambda k: call("Abs", x(k))),
+    "ReduceL2": lambda n, x: call("Sqrt", total(n, lambda k: x(k) * x(k))),
+    "ReduceLogSum": lambda n, x: call("Log", total(n, x)),
+    "ReduceLogSumExp": lambda n, x: call("Log", total(n, lambda k: call("Exp", x(k)))),
+}
+
+
+def CumSum(node: Node) -> Tensor:
+    """The sum of what precedes along an axis, itself included unless `exclusive`; backwards if `reverse`."""
+    x = node.input(0)
+    axis = node.counted(node.numbers(1, lambda: OneOf(range(-x.rank, x.rank))), x.rank)
+    exclusive, backwards = node.flag("exclusive"), node.flag("reverse")
+
+    def at(index: Index) -> Value:
+        def counts(k: Index) -> Formula:
+            before, after = (index[axis], k[0]) if backwards else (k[0], index[axis])
+            return lt(before, after) if exclusive else le(before, after)
+
+        _, extents, others = over(x, (axis,), index)
+        return total(extents, others, counts)
+
+    return Tensor(x.shape, at)
+
+
+def over(x: Tensor, axes: Sequence[int], index: Index) -> tuple[Value, Shape, Body]:
+    """The element at an index, and those that differ from it in some axes only: how many, and which."""
+
+    def at(k: Index) -> Value:
+        inner = dict(zip(axes, k, strict=True))
+        return x.at(tuple(inner.get(i, j) for i, j in enumerate(index)))
+
+    return x.at(index), tuple(x.shape[a] for a in axes), at
+
+
+def Softmax(node: Node) -> Tensor:
+    """exp(x) / Σ exp(x) along `axis`."""
+    x = node.input(0)
+    axis = node.axis("axis", x.rank, -1)
+
+    def at(index: Index) -> Value:
+        element, extents, others = over(x, (axis,), index)
+        return call("Exp", element) / total(extents, lambda k: call("Exp", others(k)))
+
+    return Tensor(x.shape, at)
+
+
+def LogSoftmax(node: Node) -> Tensor:
+    """x - log Σ exp(x) along `axis`."""
+    x = node.input(0)
+    axis = node.axis("axis", x.rank, -1)
+
+    def at(index: Index) -> Value:
+        element, extents, others = over(x, (axis,), index)
+        return element - call("Log", total(extents, lambda k: call("Exp", others(k))))
+
+    return Tensor(x.shape, at)
+
+
+PLACES = {"ArgMax": "place of the greatest", "ArgMin": "place of the least"}
+
+
+def ArgMax(node: Node) -> Tensor:
+    """Where along an axis the greatest (least) element is: a function of what lies along the axis."""
+    x = node.input(0)
+    axis = node.axis("axis", x.rank, 0)
+    keep, last = node.flag("keepdims", 1), node.flag("select_last_index")
+    along(node, (axis,))
+    shape = tuple(1 if i == axis else s for i, s in enumerate(x.shape) if keep or i != axis)
+    node.require(ge(x.shape[axis], 1), "the axis is not empty")
+
+    def at(index: Index) -> Value:
+        rest = index[axis + 1 :] if keep else index[axis:]
+        along = Tensor((x.shape[axis],), lambda k: x.at((*index[:axis], *k, *rest))).whole()
+        return lift(Element(PLACES[node.op], (last,), (along,), ()))
+
+    return Tensor(shape, at)
+
+
+def Einsum(node: Node) -> Tensor:
+    """Σ over the letters that are not in the result, of the product of the operands; no ellipsis."""
+    equation = str(node.attribute("equation", "", lambda: "")).replace(" ", "")
+    left, arrow, result = equation.partition("->")
+    terms, operands = left.split(","), [node.input(i) for i in range(node.count)]
+    if not "".join(terms).isalpha():
+        raise Unsupported(f"Einsum of {equation}")
+    if not arrow:
+        result = "".join(letter for letter in sorted(set("".join(terms))) if left.count(letter) == 1)
+    if [len(letters) for letters in terms] != [operand.rank for operand in operands]:
+        raise Undefined("Einsum: an operand of another rank")
+    sizes: dict[str, Size] = {}
+    for letters, operand in zip(terms, operands, strict=True):
+        for letter, size in zip(letters, operand.shape, strict=True):
+            sizes[letter] = common_size(node, sizes.get(letter, size), size)
+        for one, other in combinations(range(len(letters)), 2):
+            if letters[one] == letters[other]:
+                node.require(eq(operand.shape[one], operand.shape[other]), "a diagonal of different sizes")
+    summed = [letter for letter in sizes if letter not in result]
+
+    def at(index: Index) -> Value:
+        def term(k: Index) -> Value:
+            where = dict(zip((*result, *summed), (*index, *k), strict=True))
+            factors = (
+                stretched(operand, tuple(sizes[letter] for letter in t), tuple(where[letter] for letter in t))
+                for t, operand in zip(terms, operands, strict=True)
+            )
+            return reduce(lambda a, b: a * b, factors)
+
+        return total(tuple(sizes[letter] for letter in summed), term)
+
+    return Tensor(tuple(sizes[letter] for letter in result), at)

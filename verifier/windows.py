@@ -1,0 +1,262 @@
+"""Denotations of operators that look through a window: convolutions and pools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from graphopt.verifier.broadcasting import exactly, fits
+from graphopt.verifier.instances import Undefined, Unsupported
+from graphopt.verifier.integers import (
+    Formula,
+    Size,
+    choice,
+    conj,
+    disj,
+    eq,
+    fresh,
+    ge,
+    lt,
+    product,
+    quotient,
+    remainder,
+)
+from graphopt.verifier.node import Body, Denotation, Node, Reduction, Shape
+from graphopt.verifier.symbolic import Index, Tensor, Value, call, folded, guarded, integer, number, total, within
+
+AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+
+
+class Window:
+    """How Conv and the pools walk over space: strides, dilations, and pads that may be computed."""
+
+    def __init__(self, node: Node, space: Shape, kernel: Shape) -> None:
+        rank = len(space)
+        if not rank:
+            raise Undefined("no axis of space")
+        self.space, self.kernel = space, kernel
+        self.strides = node.sizes("strides", rank, 1, 1)
+        self.dilations = node.sizes("dilations", rank, 1, 1)
+        mode = node.text("auto_pad", "NOTSET", AUTO_PADS)
+        pads = node.sizes("pads", 2 * rank, 0, 0)
+        for size in kernel:
+            node.require(ge(size, 1), "a kernel has at least one element")
+        self.reach = tuple((k - 1) * d + 1 for k, d in zip(kernel, self.dilations, strict=True))
+        if mode == "NOTSET":
+            self.begin, self.end = pads[:rank], pads[rank:]
+        elif mode == "VALID":
+            self.begin = self.end = (0,) * rank
+        else:
+            self._same(node, upper=mode == "SAME_UPPER")
+        ceil = node.op != "Conv" and node.flag("ceil_mode")
+        self.out = tuple(self._out(node, axis, ceil) for axis in range(rank))
+
+    def _same(self, node: Node, *, upper: bool) -> None:
+        """SAME: as many outputs as there are strides in the input, rounded up; the odd element at the end or begin.
+
+        Undefined for pools that would leave out more than one element: runtimes disagree where they begin.
+        """
+        begin: list[Size] = []
+        end: list[Size] = []
+        for size, stride, reach in zip(self.space, self.strides, self.reach, strict=True):
+            count = quotient(size + stride - 1, stride)
+            needed = (count - 1) * stride + reach - size
+            if node.op != "Conv":
+                node.require(ge(needed, -1), "a pool that leaves out more than one element")
+            pad = choice(ge(needed), needed, 0)
+            small, large = quotient(pad, 2), pad - quotient(pad, 2)
+            begin.append(small if upper else large)
+            end.append(large if upper else small)
+        self.begin, self.end = tuple(begin), tuple(end)
+
+    def _out(self, node: Node, axis: int, ceil: bool) -> Size:
+        free = self.space[axis] + self.begin[axis] + self.end[axis] - self.reach[axis]
+        node.require(ge(free), "the window does not fit into the padded input")
+        stride = self.strides[axis]
+        if not ceil:
+            return quotient(free, stride) + 1
+        count = quotient(free + stride - 1, stride) + 1  # a window that starts in the padding at the end is dropped
+        return count - choice(ge((count - 1) * stride, self.space[axis] + self.begin[axis]), 1, 0)
+
+    def position(self, out: Index, k: Index) -> Index:
+        """Where in the input the k-th element of a window lies; outside of it where padding is read."""
+        parts = zip(out, self.strides, k, self.dilations, self.begin, strict=True)
+        return tuple(o * s + j * d - p for o, s, j, d, p in parts)
+
+    def inside(self, out: Index, *, padded: bool = False) -> Callable[[Index], Formula]:
+        """Which elements of a window lie inside of the (padded) input."""
+
+        def holds(k: Index) -> Formula:
+            if not padded:
+                return within(self.position(out, k), self.space)
+            ends = zip(self.position(out, k), self.space, self.begin, self.end, strict=True)
+            return conj(*(conj(ge(i, -1 * b), lt(i, n + e)) for i, n, b, e in ends))
+
+        return holds
+
+
+def spatial(node: Node, x: Tensor) -> Shape:
+    if x.rank < 3:
+        raise Undefined(f"{node.op} of rank {x.rank}")
+    return x.shape[2:]
+
+
+def Conv(node: Node) -> Tensor:
+    """Y[n, m, o] = B[m] + Σ over c, k of X[n, g·Cg + c, o·strides + k·dilations - pads] · W[m, c, k].
+
+    Cg = C / group; g = m // (M / group) is the group of filter m; what lies outside of X counts as 0.
+    """
+    x, w, b, group = _filters(node)
+    (N, C), (M, Cg), space, kernel = x.shape[:2], w.shape[:2], x.shape[2:], w.shape[2:]
+    node.require(eq(C, Cg * group), "the channels are not those of the weights")
+    Mg = exactly(node, M, group, "the filters do not divide into groups")
+    if b is not None:
+        fits(node, b.shape, (M,), "the bias is not one number per filter")
+    window = Window(node, space, kernel)
+
+    def at(index: Index) -> Value:
+        n, m, out = index[0], index[1], index[2:]
+        first = 0 if group == 1 else quotient(m, Mg) * Cg
+
+        def term(ck: Index) -> Value:
+            c, k = ck[0], ck[1:]
+            position = window.position(out, k)
+            return guarded(window.inside(out)(k), x.at((n, first + c, *position)) * w.at((m, c, *k)))
+
+        return total((Cg, *kernel), term) + (b.at((m,)) if b is not None else 0)
+
+    return Tensor((N, M, *window.out), at)
+
+
+def _filters(node: Node) -> tuple[Tensor, Tensor, Tensor | None, Size]:
+    """What Conv and ConvTranspose have in common: input, weights, bias and number of groups."""
+    x, w, b = node.input(0), node.input(1), node.optional(2)
+    if w.rank != x.rank:
+        raise Undefined(f"{node.op}: ranks")
+    kernel = spatial(node, w)
+    for size in w.shape[:2]:
+        node.require(ge(size, 1), "there are filters, and channels to filter")
+    given = node.attribute("kernel_shape", None, lambda: kernel)
+    fits(node, kernel if given is None else given, kernel, "kernel_shape is not that of the weights")
+    group = node.integer("group", 1, least=1)
+    node.require(ge(group, 1), "group is at least 1")
+    return x, w, b, group
+
+
+def ConvTranspose(node: Node) -> Tensor:
+    """Y[n, m, y] = B[m] + Σ over c, k, i with i·strides + k·dilations - pads = y of X[n, c, i] · W[c, m', k].
+
+    The size of Y follows from the pads, or the pads from the size of Y: `output_shape`, or SAME: input times strides.
+    Undefined where they would be negative, which the text does not allow and runtimes treat in ways of their own.
+    """
+    x, w, b, group = _filters(node)
+    (N, C), (D, Mg), space, kernel = x.shape[:2], w.shape[:2], x.shape[2:], w.shape[2:]
+    node.require(eq(C, D), "the channels are not those of the weights")
+    Cg = exactly(node, C, group, "the channels do not divide into groups")
+    if b is not None:
+        fits(node, b.shape, (Mg * group,), "the bias is not one number per filter")
+    rank = len(space)
+    strides, dilations = node.sizes("strides", rank, 1, 1), node.sizes("dilations", rank, 1, 1)
+    extra = node.sizes("output_padding", rank, 0, 0)
+    full = tuple(strides[a] * (space[a] - 1) + extra[a] + (kernel[a] - 1) * dilations[a] + 1 for a in range(rank))
+    for more, stride, dilation in zip(extra, strides, dilations, strict=True):
+        node.require(disj(lt(more, stride), lt(more, dilation)), "output_padding is less than stride or dilation")
+    out, begin = _transposed_sizes(node, full, tuple(s * n for s, n in zip(strides, space, strict=True)))
+    for a in range(rank):
+        node.require(conj(ge(out[a]), ge(kernel[a], 1), ge(space[a], 1)), "the output has no negative size")
+
+    def at(index: Index) -> Value:
+        n, m, y = index[0], index[1], index[2:]
+        g, own = (0, m) if group == 1 else (quotient(m, Mg), remainder(m, Mg))
+
+        def term(cki: Index) -> Value:
+            c, k, i = cki[0], cki[1 : 1 + rank], cki[1 + rank :]
+            hits = conj(*(eq(i[a] * strides[a] + k[a] * dilations[a] - begin[a], y[a]) for a in range(rank)))
+            return guarded(hits, x.at((n, g * Cg + c, *i)) * w.at((g * Cg + c, own, *k)))
+
+        return total((Cg, *kernel, *space), term) + (b.at((m,)) if b is not None else 0)
+
+    return Tensor((N, Mg * group, *out), at)
+
+
+def _transposed_sizes(node: Node, full: Shape, same: Shape) -> tuple[Shape, Shape]:
+    """The sizes of a transposed convolution, of which `full` is left without pads, and what is cut off in front."""
+    rank = len(full)
+    mode = node.text("auto_pad", "NOTSET", AUTO_PADS)
+    pads = node.sizes("pads", 2 * rank, 0, 0)
+    asked = node.attribute("output_shape", None, lambda: node.choose((None, tuple(fresh("out") for _ in full))))
+    if asked is None and mode in ("NOTSET", "VALID"):
+        pads = pads if mode == "NOTSET" else (0,) * 2 * rank
+        return tuple(full[a] - pads[a] - pads[rank + a] for a in range(rank)), pads[:rank]
+    out = same if asked is None else asked
+    if len(out) != rank:
+        raise Undefined("output_shape of another rank")
+    cut = tuple(f - o for f, o in zip(full, out, strict=True))
+    for c in cut:
+        node.require(ge(c), "the output is larger than what there is to cut off")
+    begin = tuple(quotient(c, 2) if mode == "SAME_UPPER" else c - quotient(c, 2) for c in cut)
+    return out, begin
+
+
+def pool(element: Callable[[Node, Window], Callable[[Body, Index], Value]]) -> Denotation:
+    """A pool: of the elements at the positions of a window, something is made."""
+
+    def denotation(node: Node) -> Tensor:
+        x = node.input(0)
+        space = spatial(node, x)
+        if node.app.outputs > 1:
+            raise Unsupported("the indices of MaxPool")
+        kernel = node.sizes("kernel_shape", len(space), 1, 1)
+        window = Window(node, space, kernel)
+        combine = element(node, window)
+
+        def at(index: Index) -> Value:
+            return combine(lambda k: x.at((*index[:2], *window.position(index[2:], k))), index[2:])
+
+        return Tensor((*x.shape[:2], *window.out), at)
+
+    return denotation
+
+
+def greatest(node: Node, window: Window) -> Callable[[Body, Index], Value]:
+    """Padding does not count."""
+    node.ignored("storage_order", 0)
+    return lambda x, out: folded("max", window.kernel, x, window.inside(out))
+
+
+def average(node: Node, window: Window) -> Callable[[Body, Index], Value]:
+    """The mean of what lies inside of the input, or with `count_include_pad` of the padded input."""
+    padded = node.flag("count_include_pad")
+
+    def combine(x: Body, out: Index) -> Value:
+        counted = window.inside(out, padded=padded)
+        whole = padded and not node.used["ceil_mode"]
+        count = integer(product(window.kernel)) if whole else total(window.kernel, lambda _: number(1), counted)
+        return total(window.kernel, x, window.inside(out)) / count
+
+    return combine
+
+
+def power_mean(node: Node, window: Window) -> Callable[[Body, Index], Value]:
+    """The p-norm."""
+    p = integer(node.integer("p", 2, least=1))
+
+    def combine(x: Body, out: Index) -> Value:
+        powers = total(window.kernel, lambda k: call("Pow", call("Abs", x(k)), p), window.inside(out))
+        return call("Pow", powers, 1 / p)
+
+    return combine
+
+
+def global_pool(reduce_: Reduction) -> Denotation:
+    """A pool whose window is all of space."""
+
+    def denotation(node: Node) -> Tensor:
+        x = node.input(0)
+        space = spatial(node, x)
+
+        def at(index: Index) -> Value:
+            return reduce_(space, lambda k: x.at((*index[:2], *k)))
+
+        return Tensor((*x.shape[:2], *(1,) * len(space)), at)
+
+    return denotation
