@@ -335,6 +335,10 @@ Model = Annotated[str, typer.Argument(metavar="MODEL", help="The model, an .onnx
 Quiet = Annotated[bool, typer.Option("--quiet", metavar="", help="Print no table.")]
 Verbose = Annotated[bool, typer.Option("--verbose", metavar="", help="Say on stderr what is being done.")]
 Debug = Annotated[bool, typer.Option("--debug", metavar="", help="Say more, and show where an error comes from.")]
+Timeout = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", help="Processor time for one rule.", min=0.1, show_default="10"),
+]
 AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON instead of a table.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Of the inputs that are made up for the check.")]
 Rules = Annotated[
@@ -529,7 +533,7 @@ def verify(
         bool,
         typer.Option("--write", metavar="", help="With --all: write the ledger of the built-in rules, and their list."),
     ] = False,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Processor time for one rule.", min=0.1)] = 5.0,
+    timeout: Timeout = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -542,12 +546,15 @@ def verify(
     _logging(verbose, debug)
     if write and not everything:
         raise UsageError("--write writes the whole ledger: use it with --all")
+    from graphopt.gate import TIMEOUT
     from graphopt.proving import prove_all
     from graphopt.report import print_proofs
 
     rules = _wanted(what or (), everything)
     with Progress(enabled=not quiet) as progress:
-        proofs = prove_all(rules, cached=not fresh, timeout=timeout, progress=lambda done: progress("prove", done))
+        proofs = prove_all(
+            rules, cached=not fresh, timeout=timeout or TIMEOUT, progress=lambda done: progress("prove", done)
+        )
     if write:
         from graphopt import catalogue
 

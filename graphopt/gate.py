@@ -21,6 +21,9 @@ from graphopt.types import COMMON, DType
 
 log = logging.getLogger(__name__)
 
+TIMEOUT = 10.0
+"""Seconds of processor time for one rule: twice what any built-in rule needs, as processors differ."""
+
 CORE = ("ops", "rule", "scalar", "term", "types")
 """The modules of the compiler that a proof depends on, beside all of the verifier's."""
 
@@ -112,7 +115,7 @@ def _place(digest: str) -> Path:
     return cache_folder() / f"{digest}.json"
 
 
-def attempt(rule: Rule, timeout: float = 5.0) -> Proof:
+def attempt(rule: Rule, timeout: float = TIMEOUT) -> Proof:
     """Prove a rule now. A prover that fails has shown nothing."""
     source_digest()  # of the source as it is loaded, whatever is edited while it works
     from graphopt.verifier.prove import prove

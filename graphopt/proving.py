@@ -14,8 +14,6 @@ from graphopt.errors import GraphoptError
 from graphopt.proof import Ledger, Proof
 from graphopt.rule import Rule
 
-TIMEOUT = 5.0
-"""Seconds of processor time for one rule."""
 FEW = 4
 """Rules that are proved in the time in which a process loads the solver."""
 
@@ -24,7 +22,7 @@ def prove_all(
     rules: Sequence[Rule],
     *,
     cached: bool = False,
-    timeout: float = TIMEOUT,
+    timeout: float = gate.TIMEOUT,
     progress: Callable[[float], None] | None = None,
 ) -> list[Proof]:
     """The proofs of some rules, in their order. What is proved is kept in the user's cache.
