@@ -102,6 +102,7 @@ def test_a_built_in_rule_is_then_proved_when_it_is_first_wanted(cache: Path) -> 
     assert len(list(cache.iterdir())) == 1, "no other rule was wanted"
 
 
+@pytest.mark.usefixtures("cache")
 def test_a_built_in_rule_that_is_not_proved_is_left_out_and_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
