@@ -352,7 +352,7 @@ EQUIVALENT = (
     ),
     (
         ".*",
-        r".*condition dropped: either\(broadcast\(shape\(a\), shape\(b\)\)",
+        r".*condition dropped: either\((both\()?broadcast\(shape\(a\), shape\(b\)\)",
         "the condition only keeps joined constants from growing",
     ),
     (
