@@ -267,12 +267,23 @@ def _by_headroom(results: Row, column: str) -> Any:
         found = timings(results, tool, column)
         rooms = [results["models"][name]["original"][column]["headroom"] for name in found]
         axis.scatter(rooms, [t["median"] for t in found.values()], s=16, color=COLOURS[tool], alpha=0.7, linewidths=0)
-    axis.set_xscale("log")
     axis.axhline(1, color="black", linewidth=0.8, zorder=0)
     axis.set_xlabel("headroom: time in all kernels over time in Conv, Gemm and MatMul kernels")
     axis.set_ylabel("speed against the original")
     _legend(axis, tools(results))
     return figure
+
+
+def _logarithmic(axis: Any) -> None:
+    """Both ways, with ticks at 1, 2 and 5 written as plain numbers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    for direction in (axis.xaxis, axis.yaxis):
+        direction.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        direction.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        direction.set_minor_formatter(NullFormatter())
 
 
 def _by_nodes(results: Row) -> Any:
@@ -284,8 +295,7 @@ def _by_nodes(results: Row) -> Any:
         cells = [(row["nodes"], row["tools"][tool]["seconds"]) for row in results["models"].values()
                  if "seconds" in row.get("tools", {}).get(tool, {})]  # fmt: skip
         axis.scatter(*zip(*cells, strict=True), s=16, color=COLOURS[tool], alpha=0.7, linewidths=0)
-    axis.set_xscale("log")
-    axis.set_yscale("log")
+    _logarithmic(axis)
     axis.set_xlabel("nodes of the original")
     axis.set_ylabel("seconds of the whole process")
     _legend(axis, tools(results))
