@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 TIMEOUT = 10.0
 """Seconds of processor time for one rule: twice what any built-in rule needs, as processors differ."""
 
+OUT_OF_TIME = "out of time"
+"""The detail of a proof that was cut short."""
+
 CORE = ("ops", "rule", "scalar", "term", "types")
 """The modules of the compiler that a proof depends on, beside all of the verifier's."""
 
@@ -102,7 +105,9 @@ def _recalled(rule: Rule) -> Proof | None:
 
 
 def remember(proof: Proof) -> None:
-    """Keep a proof in the user's cache. Where that cannot be, it is made again the next time."""
+    """Keep a proof in the user's cache. Where that cannot be, it is made again the next time; so is one cut short."""
+    if proof.detail == OUT_OF_TIME:
+        return
     path = _place(proof.digest)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

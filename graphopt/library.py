@@ -26,14 +26,14 @@ Source: TypeAlias = "str | os.PathLike[str] | Rule"
 
 
 def load_rules(extra: Iterable[Source] = (), *, trades: bool = False) -> tuple[Rule, ...]:
-    """The installed rules, then those given; with `trades` also those that pay in some models only.
+    """The rules given, which are tried first, then the installed ones; with `trades` also those that pay sometimes.
 
     Raises:
         RuleError: a file holds no rules or an ill-formed one, or two different rules have one name.
         UsageError: a file is missing, or neither `.py` nor `.jsonl`.
     """
-    found = [(rule, source) for source, rules, others in _installed() for rule in (*rules, *others * trades)]
-    return _distinct(found + _read(extra))
+    installed = [(rule, source) for source, rules, others in _installed() for rule in (*rules, *others * trades)]
+    return _distinct(_read(extra) + installed)
 
 
 def read_rules(sources: Iterable[Source]) -> tuple[Rule, ...]:

@@ -19,14 +19,14 @@ RULES = (Rule("my_double_relu", op.Relu(op.Relu(op.Relu(x))), op.Relu(x), why="R
 def test_a_python_file_adds_its_rules(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MINE)
     names = [rule.name for rule in load_rules([tmp_path / "mine.py"])]
-    assert names[-1] == "my_double_relu"
+    assert names[0] == "my_double_relu"
     assert len(names) == len(load_rules()) + 1
 
 
 def test_a_jsonl_file_adds_its_rules(tmp_path: Path) -> None:
     rule = Rule("my_rule", op.Relu(op.Relu(op.Relu(tensor("x")))), op.Relu(tensor("x")))
     (tmp_path / "mine.jsonl").write_text(json.dumps(rule.to_json()) + "\n\n")
-    assert load_rules([tmp_path / "mine.jsonl"])[-1] == rule
+    assert load_rules([tmp_path / "mine.jsonl"])[0] == rule
 
 
 @pytest.mark.parametrize(

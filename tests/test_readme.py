@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
+import graphopt
 from tests.text import parse
 
 ROOT = Path(__file__).parent.parent
@@ -48,6 +49,19 @@ def test_the_examples_run(tmp_path: Path) -> None:
                 ran += 1
     assert ran >= 12
     assert json.loads((tmp_path / "report.json").read_text())["comparison"]["verdict"] == "equal"
+
+
+def test_the_rule_of_its_own_is_applied(tmp_path: Path) -> None:
+    (tmp_path / "my_rules.py").write_text(next(text for file, _, text in examples() if file == "my_rules.py"))
+    weights = {name: np.eye(3, 2, k, dtype=np.float32) for k, name in enumerate("wv")}
+    model = parse(
+        "float[n,4,3] x", "a = MatMul(x, w); b = MatMul(x, v); y = Sub(a, b)", weights, outputs="float[n,4,2] y"
+    )
+    result = graphopt.optimize(model, rules=[tmp_path / "my_rules.py"])
+    assert {(rewrite.name, rewrite.proof) for rewrite in result.report.rewrites} >= {
+        ("my_difference", "proved, reassociates")
+    }
+    assert [node.op_type for node in result.model.graph.node] == ["MatMul"]
 
 
 def run(command: list[str], folder: Path, code: int = 0) -> str:
