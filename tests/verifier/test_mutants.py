@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from graphopt.gate import source_digest
 from graphopt.rule import Rule, const, fn, op, tensor
 from tests.verifier.mutants import EQUIVALENT, LIBRARY, Survivor, mutants, results, summary, trial
 
@@ -40,7 +41,8 @@ def test_holes_outputs_and_attributes_are_changed_too() -> None:
     assert "number changed: Concat axis=0 becomes 1" in changes
 
 
-TRIED = random.Random(1).sample(LIBRARY, 12)
+TRIED = random.Random(source_digest()).sample(LIBRARY, 12)
+"""The file is of the verifier at its time: each verifier since then is asked again about rules of its own."""
 
 
 @pytest.mark.slow
