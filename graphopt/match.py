@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
+from math import copysign
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -161,7 +162,14 @@ def _same(left: Bound, right: Bound) -> bool:
 def _same_attribute(left: Numbers, right: Numbers) -> bool:
     if isinstance(left, Tensor) and isinstance(right, Tensor):
         return same_values(left, right)
+    if isinstance(left, float) and isinstance(right, float):
+        return _same_float(left, right)
     return type(left) is type(right) and left == right
+
+
+def _same_float(left: float, right: float) -> bool:
+    """Equal bit for bit: -0.0 is not 0.0."""
+    return left == right and copysign(1, left) == copysign(1, right)
 
 
 # -- operators and their inputs ------------------------------------------------------------------------------------
@@ -293,9 +301,12 @@ def _match_leaf(graph: Graph, node: Node, pattern: Term | None, value: Value | N
             return _match_elements(graph, node, pattern, value, state)
 
 
-def _number(term: App) -> float:
-    """A number that is computed in the rule, such as sqrt(2)."""
-    return float(evaluate(term, {}, {}, None))
+def _number(term: App) -> float | None:
+    """A number that is computed in the rule, such as sqrt(2); None, which nothing equals, where there is no such."""
+    try:
+        return float(evaluate(term, {}, {}, None))
+    except Unknown:
+        return None
 
 
 def _match_tensor(graph: Graph, hole: Var, value: Value, state: _State) -> _State | None:
@@ -386,8 +397,9 @@ def _is_number(graph: Graph, node: Node, number: object, value: Value | None) ->
     if not tensor.dtype.is_float and not float(number).is_integer():
         return False
     own = tensor.numpy().ravel()[0]
-    rounded = np.asarray(number, dtype=tensor.dtype.numpy) if tensor.dtype.is_float else number
-    return bool(own == rounded)
+    if not tensor.dtype.is_float:
+        return bool(own == number)
+    return _same_float(float(own), float(np.asarray(number, dtype=tensor.dtype.numpy)))
 
 
 # -- attributes ----------------------------------------------------------------------------------------------------
@@ -424,7 +436,7 @@ def _match_attribute(pattern: Term, value: Attribute, state: _State) -> _State |
 def _attribute_equals(value: Attribute, number: object) -> bool:
     """ONNX attributes are float32, and lists have the type that they were written with."""
     if isinstance(value, float) and isinstance(number, int | float):
-        return bool(np.float32(value) == np.float32(number))
+        return _same_float(float(np.float32(value)), float(np.float32(number)))
     return value == number
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
+from math import copysign, isnan
 from typing import Any, cast
 
 from onnx.defs import OpSchema
@@ -177,6 +178,37 @@ def _problems(rule: Rule) -> Iterator[str]:
     yield from _unbound(sides, right, rule.conditions)
     for side in (*sides, *right, *rule.conditions):
         yield from _misspelt(side)
+        yield from _unspeakable(side)
+    yield from _misplaced(sides, right, rule.conditions)
+
+
+def _unspeakable(part: Term) -> Iterator[str]:
+    """Numbers that equality does not tell apart as a model does: -0.0 equals 0.0, and a NaN not even itself."""
+    for sub in walk(part):
+        said = sub.value if isinstance(sub, Lit) else sub.default if isinstance(sub, Var) else None
+        for number in said if isinstance(said, tuple) else (said,):
+            if isinstance(number, float) and (isnan(number) or (number == 0 and copysign(1, number) < 0)):
+                yield f"{number} cannot be said in a rule"
+
+
+def asserted(condition: Term) -> Iterator[App]:
+    """The properties of constants that a condition says: on top, or together with others under `both`."""
+    if isinstance(condition, App) and condition.op in PROPERTIES:
+        yield condition
+    elif isinstance(condition, App) and condition.op == "both":
+        for part in condition.operands:
+            yield from asserted(part)
+
+
+def _misplaced(sides: tuple[Term, ...], right: tuple[Term, ...], conditions: tuple[Term, ...]) -> Iterator[str]:
+    """A property is assumed in a proof; whether it holds is no number to compute with."""
+    said = {app for condition in conditions for app in asserted(condition)}
+    for app in (sub for part in (*sides, *right, *conditions) for sub in walk(part)):
+        if isinstance(app, App) and app.domain == SCALAR and app.op in PROPERTIES:
+            if app not in said:
+                yield f"'{render(app)}' can only be a condition in `when`, alone or under `both`"
+            if not (len(app.args) == 1 and isinstance(app.args[0], Var) and app.args[0].kind == "const"):
+                yield f"'{render(app)}' is of no constant of the rule"
 
 
 def _ambiguous(parts: Iterable[Term]) -> Iterator[str]:

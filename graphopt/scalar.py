@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from math import sqrt
+from operator import floordiv, mod, truediv
 from typing import Any, Protocol
 
 import numpy as np
@@ -119,6 +120,23 @@ def _larger(logic: Logic, left: Scalar, right: Scalar) -> Scalar:
     return logic.choose(logic.le(left, right), right, left)
 
 
+def _smaller(logic: Logic, left: Scalar, right: Scalar) -> Scalar:
+    """Chosen, for `left + right - larger` loses the smaller number where the other is large."""
+    return logic.choose(logic.le(left, right), left, right)
+
+
+def _defined(function: Callable[..., Scalar]) -> Callable[..., Scalar]:
+    """Where a function of numbers has no value, as of a division by zero, there is nothing to know."""
+
+    def partial(*numbers: Scalar) -> Scalar:
+        try:
+            return function(*numbers)
+        except (ZeroDivisionError, OverflowError, ValueError) as error:
+            raise Unknown(f"{error}, of {', '.join(map(str, numbers))}") from error
+
+    return partial
+
+
 def _plain(numbers: Scalars) -> tuple[int, ...]:
     """Numbers that count or name positions: they must be known."""
     if any(isinstance(number, Sym) for number in _flat(numbers)):
@@ -190,13 +208,13 @@ FUNCTIONS: Mapping[str, Callable[..., Scalars]] = {
     "add": lambda logic, a, b: _each(lambda x, y: x + y)(a, b),
     "sub": lambda logic, a, b: _each(lambda x, y: x - y)(a, b),
     "mul": lambda logic, a, b: _each(lambda x, y: x * y)(a, b),
-    "div": lambda logic, a, b: _each(lambda x, y: x // y)(a, b),
-    "mod": lambda logic, a, b: _each(lambda x, y: x % y)(a, b),
-    "divide": lambda logic, a, b: _each(lambda x, y: x / y)(a, b),
+    "div": lambda logic, a, b: _each(_defined(floordiv))(a, b),
+    "mod": lambda logic, a, b: _each(_defined(mod))(a, b),
+    "divide": lambda logic, a, b: _each(_defined(truediv))(a, b),
     "neg": lambda logic, a: _each(lambda x, y: y - x)(a, 0),
     "larger": lambda logic, a, b: _each(lambda x, y: _larger(logic, x, y))(a, b),
-    "smaller": lambda logic, a, b: _each(lambda x, y: x + y - _larger(logic, x, y))(a, b),
-    "sqrt": lambda logic, a: sqrt(a),
+    "smaller": lambda logic, a, b: _each(lambda x, y: _smaller(logic, x, y))(a, b),
+    "sqrt": lambda logic, a: _defined(sqrt)(a),
     # lists
     "join": lambda logic, *parts: tuple(item for part in parts for item in _flat(part)),
     "item": lambda logic, items, index: _item(items, index),
@@ -248,7 +266,8 @@ PROPERTIES: Mapping[str, Callable[[Logic, Scalar], Any]] = {
     "is_not_negative": lambda logic, x: logic.le(0, x),
 }
 """Properties of a constant, as what holds for each of its elements: the matcher checks them all, the prover assumes
-them. A tensor with a NaN or an infinity has none of them."""
+them. A tensor with a NaN, an infinity or a negative zero has none of them: what is proved bit for bit of an element
+that is 0 is proved of 0.0, and x - -0.0 is not x where x is -0.0."""
 
 
 class NumpyLogic:
@@ -276,7 +295,8 @@ class NumpyLogic:
 def has_property(name: str, values: NDArray[Any]) -> bool:
     """Whether every element has the property `name` of `PROPERTIES`."""
     wide = values.astype(np.float64) if values.dtype.kind not in "iub" else values
-    return bool(np.all(np.isfinite(wide))) and bool(np.all(PROPERTIES[name](NumpyLogic(), wide)))
+    plain = np.isfinite(wide) & ~(np.equal(wide, 0) & np.signbit(wide))
+    return bool(np.all(plain)) and bool(np.all(PROPERTIES[name](NumpyLogic(), wide)))
 
 
 _MANTISSA = {DType.FLOAT16: 11, DType.BFLOAT16: 8, DType.FLOAT: 24, DType.DOUBLE: 53}

@@ -145,3 +145,19 @@ def test_siblings_are_found_through_what_they_share() -> None:
     found = list(find(pair, graph(text)))
     assert {len(set(match.roots)) for match in found} == {2}
     assert len(found) == 2  # each may be the first
+
+
+def test_a_negative_zero_is_not_zero() -> None:
+    literal = Rule("literal", op.Sub(x, 0.0), op.Identity(x))
+    said = Rule("said", op.Sub(x, const("a")), op.Identity(x), when=fn.is_zero(const("a")))
+    bound = Rule("bound", op.LeakyRelu(x, alpha=0.0), op.Relu(x))
+    for zero, matches in (("0.0", 1), ("-0.0", 0)):
+        subtracted = f"g (float[3] x) => (float[3] y) <float a = {{ {zero} }}> {{ y = Sub(x, a) }}"
+        assert [count(rule, subtracted) for rule in (literal, said)] == [matches] * 2
+        assert count(bound, f"g (float[3] x) => (float[3] y) {{ y = LeakyRelu <alpha = {zero}> (x) }}") == matches
+
+
+def test_a_number_that_has_no_value_matches_nothing() -> None:
+    k, text = real("k"), "g (float[3] x) => (float[3] y) <float a = { 1.0 }> { y = Mul(x, a) }"
+    assert not count(Rule("root", x * fn.sqrt(-1.0), op.Identity(x)), text)
+    assert not count(Rule("quotient", x * k, op.Identity(x), when=fn.lt(fn.divide(1.0, k - k), 1)), text)

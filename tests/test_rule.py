@@ -67,6 +67,12 @@ def test_the_digest_is_of_what_a_rule_says_not_of_why() -> None:
         ("unknown scalar function 'plus'", "function", op.Relu(x), x, fn.eq(fn.plus(1, 2), 3)),
         ("Relu takes 1 to 1 inputs, not 2", "inputs", op.Relu(x, x), x, ()),
         ("as many", "sides", (op.Relu(x), op.Neg(x)), x, ()),
+        ("only be a condition", "computed", op.Relu(w), op.Elu(w, alpha=fn.choose(fn.is_zero(w), 0.0, 1.0)), ()),
+        ("only be a condition", "denied", op.Relu(w), op.Neg(w), fn.no(fn.is_positive(w))),
+        ("only be a condition", "alternative", op.Relu(w), w, fn.either(fn.is_zero(w), fn.is_positive(w))),
+        ("-0.0 cannot be said", "minus_zero", op.Relu(x), op.Max(x, -0.0), ()),
+        ("nan cannot be said", "no_number", op.Relu(x), op.Clip(x, None, float("nan")), ()),
+        ("of no constant", "of_a_tensor", op.Relu(x), x, fn.is_positive(x)),
     ],
 )
 def test_nonsense_is_refused_where_it_is_written(

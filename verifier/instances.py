@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache
 from itertools import chain
-from math import isqrt
+from math import isinf, isqrt
 from typing import Any, TypeVar
 
-from graphopt.rule import Rule
+from graphopt.rule import Rule, asserted
 from graphopt.scalar import FUNCTIONS, LONGEST, PROPERTIES, Unknown
 from graphopt.term import SCALAR, App, Lit, Term, Var, holes, is_scalar, walk
 from graphopt.types import DType
@@ -153,7 +153,9 @@ def real(number_: Any) -> Value:
         return number_
     if isinstance(number_, Int | int):
         return integer(number_)
-    if isinstance(number_, float) and number_ == number_ and abs(number_) != float("inf"):
+    if isinstance(number_, tuple):
+        raise Unsupported("arithmetic on a list of real numbers")
+    if isinstance(number_, float) and not isinf(number_):
         return _root(number_) if len(repr(number_)) > 15 else number(Fraction(repr(number_)))
     return number(number_)
 
@@ -354,7 +356,7 @@ class Instance:
 
     def _apply(self, app: App) -> Any:
         if app.op in PROPERTIES:
-            return TRUE  # assumed of the elements of a constant: no formula about sizes
+            return self._assumed(app)
         if app.op in ("size", "sizes"):
             (axes,) = app.args
             assert isinstance(axes, Lit)
@@ -365,8 +367,9 @@ class Instance:
             tensor = self.tensor(of)
             return {"shape": tensor.shape, "rank": tensor.rank, "dtype": tensor.dtype}[app.op]
         args = [self.scalar(arg) for arg in app.operands]
-        if app.op in _REAL_FUNCTIONS and (app.op in ("divide", "sqrt") or any(map(_is_real, args))):
-            return _REAL_FUNCTIONS[app.op](*map(real, args))
+        found = self._of_reals(app.op, args)
+        if found is not None:
+            return found
         if app.op in ("div", "mod"):
             self._divisor(args[1])
         if app.op == "broadcast":
@@ -379,6 +382,24 @@ class Instance:
             raise Undefined(f"{app.op}: {error}") from error
         except (TypeError, IndexError, KeyError, AttributeError, ZeroDivisionError, ValueError) as error:
             raise Unsupported(f"{app.op} of symbols: {error}") from error
+
+    def _of_reals(self, name: str, args: Sequence[Any]) -> Value | None:
+        """What a scalar function gives of real numbers, None where it is not about them.
+
+        In the exact model nothing is known of what it rounds: a rule computes in double precision when it is applied.
+        """
+        if name not in ("divide", "sqrt") and not any(_is_real(arg) for arg in chain.from_iterable(map(_flat, args))):
+            return None
+        if self.exact and name in _ROUNDING:
+            return call(f"{name}~", *map(real, args))
+        return _REAL_FUNCTIONS[name](*map(real, args)) if name in _REAL_FUNCTIONS else None
+
+    def _assumed(self, app: App) -> Formula:
+        """A property that the conditions say is assumed of the elements of its constant: no formula about sizes."""
+        (of,) = app.operands
+        if not isinstance(of, Var) or app.op not in self.properties.get(of.name, ()):
+            raise Unsupported(f"{app}, which no condition says")
+        return TRUE
 
     def _broadcast(self, left: Sequence[Size], right: Sequence[Size]) -> tuple[Size, ...]:
         """The shape that two shapes broadcast to; where they do not fit some other one, for it means nothing there."""
@@ -456,23 +477,11 @@ class Instance:
 def _asserted(rule: Rule) -> Mapping[str, frozenset[str]]:
     """The properties of constants that the conditions say, by name."""
     found: dict[str, frozenset[str]] = {}
-    for app in chain.from_iterable(map(_properties, rule.conditions)):
+    for app in chain.from_iterable(map(asserted, rule.conditions)):
         (of,) = app.args
-        if not (isinstance(of, Var) and of.kind == "const"):
-            raise Unsupported(f"{app.op} of {of}, which is no constant of the rule")
+        assert isinstance(of, Var)  # checked when the rule was built
         found[of.name] = found.get(of.name, frozenset()) | {app.op}
     return found
-
-
-def _properties(condition: Term) -> Iterator[App]:
-    """A property counts only where it is asserted: under a negation or an alternative nothing is assumed."""
-    if isinstance(condition, App) and condition.op in PROPERTIES:
-        yield condition
-    elif isinstance(condition, App) and condition.op == "both":
-        for part in condition.operands:
-            yield from _properties(part)
-    elif any(isinstance(part, App) and part.op in PROPERTIES for part in walk(condition)):
-        raise Unsupported("a property of a constant inside of a negation or an alternative")
 
 
 def _as_said(symbols: Any, said: Any) -> Any:
@@ -519,6 +528,13 @@ _REAL_FUNCTIONS: Mapping[str, Callable[..., Value]] = {
     "smaller": lambda a, b: fold("min", [Piece((), TRUE, a), Piece((), TRUE, b)]),
 }
 """The scalar functions on real numbers; the others compute with operators that values have too."""
+
+_ROUNDING = frozenset({"add", "sub", "mul", "div", "mod", "divide", "neg", "sqrt", "total", "product", "normalized"})
+"""The scalar functions that compute, and so round."""
+
+
+def _flat(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def _as_tensor(value: Any) -> Tensor:

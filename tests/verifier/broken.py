@@ -61,6 +61,11 @@ ELEMENTWISE = (
     Rule("gelu_wrong_root", x * (op.Erf(x / 1.5) + 1.0) * 0.5, op.Gelu(x)),
     Rule("hard_swish_wrong_shift", x * op.Clip(x + 2.0, 0.0, 6.0) / 6.0, op.HardSwish(x)),
     Rule("leaky_relu_any_slope", op.Max(x, x * real("k")), op.LeakyRelu(x, alpha=real("k"))),
+    Rule(
+        "clip_by_a_sum_of_bounds",
+        op.Clip(op.Clip(x, None, real("k")), None, 6.0),
+        op.Clip(x, None, real("k") + 6.0 - fn.larger(real("k"), 0.0)),
+    ),
     Rule("pow_adds", op.Pow(op.Pow(x, 2.0), 2.0), op.Pow(x, 5.0)),
     Rule("add_one", x + 1.0, x),
     Rule("mul_two", x * 2.0, x),

@@ -1,8 +1,15 @@
 """Which instances of a rule are tried: all that its conditions admit, and no others."""
 
-from graphopt.proof import Verdict
-from graphopt.rule import Rule, fn, integers, op, tensor
-from graphopt.verifier.prove import prove
+import pytest
+
+from graphopt.proof import Model, Verdict
+from graphopt.rule import Rule, const, fn, integers, op, real, tensor
+from graphopt.term import Term
+from graphopt.verifier.dtypes import typings
+from graphopt.verifier.instances import Unsupported
+from graphopt.verifier.integers import TRUE
+from graphopt.verifier.prove import instances, prove
+from graphopt.verifier.solver import Effort
 
 x, p, q, axes = tensor("x", "A B C"), integers("p"), integers("q"), integers("axes")
 
@@ -24,3 +31,29 @@ def test_a_new_axis_moves_from_each_place_to_each_other() -> None:
     )
     proof = prove(rule)
     assert (proof.verdict, proof.cases) == (Verdict.PROVED, 2 * 4 * 4), "counted from the start and from the end"
+
+
+def test_a_property_is_true_only_where_the_conditions_say_it() -> None:
+    zero, other = const("zero"), const("other")
+    rule = Rule("units", tensor("y") - zero - other, tensor("y") - other, when=fn.both(fn.is_zero(zero)))
+    instance = next(instances(rule, True, typings(rule), Effort()))
+    assert instance.scalar(fn.is_zero(zero)) == TRUE
+    for unsaid in (fn.is_zero(other), fn.is_one(zero)):
+        with pytest.raises(Unsupported):
+            instance.scalar(unsaid)
+
+
+al = real("al")
+REAL_NUMBERS: tuple[tuple[Term, Model], ...] = (
+    (fn.smaller(al, al), Model.EXACT),
+    (al + 1e30 - 1e30, Model.REAL),
+    (fn.divide(al * 3.0, 3.0), Model.REAL),
+    (fn.neg(fn.neg(al)), Model.REAL),
+)
+
+
+@pytest.mark.parametrize(("number", "model"), REAL_NUMBERS, ids=str)
+def test_real_numbers_that_are_computed_are_not_known_bit_for_bit(number: Term, model: Model) -> None:
+    """They round when a rule is applied; where one is chosen it stays the same."""
+    proof = prove(Rule("computed", op.Elu(tensor("y"), alpha=al), op.Elu(tensor("y"), alpha=number)))
+    assert (proof.verdict, proof.model) == (Verdict.PROVED, model)

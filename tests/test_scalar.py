@@ -1,0 +1,57 @@
+"""Scalar functions, as they compute when a rule is applied: right for large, tiny and infinite numbers too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from math import inf
+
+import numpy as np
+import pytest
+
+from graphopt.scalar import FUNCTIONS, PYTHON, Unknown, has_property
+
+LARGEST, TINY = 3.4028235e38, 5e-324
+NUMBERS = (-inf, -LARGEST, -1e17, -6.0, -0.1, -TINY, 0.0, TINY, 0.1, 6.0, 1e17, LARGEST, inf)
+
+
+@pytest.mark.parametrize(("name", "expected"), [("smaller", min), ("larger", max)])
+def test_the_smaller_and_the_larger_are_one_of_the_two(name: str, expected: Callable[[float, float], float]) -> None:
+    function = FUNCTIONS[name]
+    for left, right in product(NUMBERS, NUMBERS):
+        assert function(PYTHON, left, right) == expected(left, right)
+    assert function(PYTHON, NUMBERS, 0.1) == tuple(expected(number, 0.1) for number in NUMBERS)
+    assert function(PYTHON, NUMBERS, NUMBERS[::-1]) == tuple(map(expected, NUMBERS, NUMBERS[::-1]))
+
+
+def test_comparisons_order_all_numbers() -> None:
+    for (i, left), (j, right) in product(enumerate(NUMBERS), enumerate(NUMBERS)):
+        found = tuple(FUNCTIONS[name](PYTHON, left, right) for name in ("eq", "ne", "le", "lt"))
+        assert found == (i == j, i != j, i <= j, i < j)
+        assert FUNCTIONS["choose"](PYTHON, left <= right, left, right) == min(left, right)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_sign_changes_nothing_else(number: float) -> None:
+    assert FUNCTIONS["neg"](PYTHON, number) == -number
+    assert FUNCTIONS["normalized"](PYTHON, abs(number), 4) == abs(number)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        *((name, arguments) for name in ("div", "mod", "divide") for arguments in ((1, 0), (1.0, 0.0), ((1, 2), 0))),
+        ("divide", (10**400, 3)),
+        ("sqrt", (-1.0,)),
+        ("sqrt", (-inf,)),
+    ],
+)
+def test_what_has_no_value_is_not_known(name: str, arguments: tuple[object, ...]) -> None:
+    with pytest.raises(Unknown):
+        FUNCTIONS[name](PYTHON, *arguments)
+
+
+@pytest.mark.parametrize("name", ["is_zero", "is_not_negative"])
+def test_a_negative_zero_is_no_zero(name: str) -> None:
+    assert has_property(name, np.array([0.0, 0.0], np.float32))
+    assert not has_property(name, np.array([0.0, -0.0], np.float32))
