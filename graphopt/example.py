@@ -351,7 +351,7 @@ class _Draft:
             found = onnx.shape_inference.infer_node_outputs(
                 context.operator.schema, node, types, data, opset_imports=[onnx.OperatorSetIdProto(version=ops.OPSET)]
             )
-        except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError) as error:
+        except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError) as error:
             raise Misfit(str(error)) from error
         for position in range(app.outputs):
             type_ = type_from_proto(found[f"o{position}"]) if f"o{position}" in found else None

@@ -63,7 +63,8 @@ class Rule:
 
     Raises:
         RuleError: a hole of the right side that the left does not bind, one name declared two ways, an unknown
-            operator, attribute or function, left equal to right, a name that is not snake_case.
+            operator, attribute or function, left equal to right, a name that is not snake_case, "the other attributes"
+            of operators that differ in them.
     """
 
     name: str
@@ -176,6 +177,7 @@ def _problems(rule: Rule) -> Iterator[str]:
         yield "left and right are the same"
     yield from _ambiguous([*sides, *right, *rule.conditions])
     yield from _unbound(sides, right, rule.conditions)
+    yield from _mixed_bundles(sides, right)
     for side in (*sides, *right, *rule.conditions):
         yield from _misspelt(side)
         yield from _unspeakable(side)
@@ -237,6 +239,47 @@ def _sizes_read(part: Term) -> Iterator[str]:
             for arg in app.args:
                 if isinstance(arg, Lit) and isinstance(arg.value, str):
                     yield from arg.value.split()
+
+
+def _mixed_bundles(sides: tuple[Term, ...], right: tuple[Term, ...]) -> Iterator[str]:
+    """An attribute that is left out means one thing only where the operators of a bundle have the same defaults."""
+    named: dict[str, set[str]] = {}
+    for app, bundle in _with_bundle(sides):
+        named.setdefault(bundle.name, set()).update(dict(app.attrs))
+    first: dict[str, App] = {}
+    for app, bundle in _with_bundle((*sides, *right)):
+        other = first.setdefault(bundle.name, app)
+        if (app.op, app.domain) != (other.op, other.domain):
+            known = named.get(bundle.name, set())
+            differing = _meanings(app, known) ^ _meanings(other, known)
+            if differing:
+                names = ", ".join(sorted({name for name, *_ in differing}))
+                yield f"'{bundle.name}' is given to {other.op} and {app.op}, which differ in {names}"
+
+
+def _with_bundle(parts: Iterable[Term]) -> Iterator[tuple[App, Var]]:
+    for part in parts:
+        for app in walk(part):
+            if isinstance(app, App) and app.bundle is not None:
+                yield app, app.bundle
+
+
+def _meanings(app: App, known: set[str]) -> set[tuple[Any, ...]]:
+    """The attributes that a bundle may hold, with what they are where absent."""
+    schema = ops.schema(app.op, app.domain, ops.OPSET if not app.domain else 1)
+    if schema is None:
+        return {("attributes that are not known", app.op)}
+    return {
+        (name, attribute.type, attribute.required, _default(attribute, app.op))
+        for name, attribute in schema.attributes.items()
+        if name not in known and name not in dict(app.attrs)
+    }
+
+
+def _default(attribute: OpSchema.Attribute, operator: str) -> Any:
+    """The value of an attribute that is absent; one that the schema does not state is the operator's own."""
+    value = ops.attribute_value(attribute.default_value)
+    return operator if value is None and not attribute.required else value
 
 
 def _misspelt(part: Term) -> Iterator[str]:

@@ -9,6 +9,7 @@ from graphopt.rule import Rule, attributes, const, fn, integer, integers, micros
 
 x, w, s = tensor("x", "*b M K"), const("w", "K N"), const("s", "N")
 p, q = integers("p"), integers("q")
+rest = attributes("rest")
 
 SCALE = Rule("fold_scale_into_matmul", (x @ w) * s, x @ (w * s), why="One multiplication less.")
 TRANSPOSES = Rule(
@@ -70,6 +71,10 @@ def test_the_digest_is_of_what_a_rule_says_not_of_why() -> None:
         ("only be a condition", "computed", op.Relu(w), op.Elu(w, alpha=fn.choose(fn.is_zero(w), 0.0, 1.0)), ()),
         ("only be a condition", "denied", op.Relu(w), op.Neg(w), fn.no(fn.is_positive(w))),
         ("only be a condition", "alternative", op.Relu(w), w, fn.either(fn.is_zero(w), fn.is_positive(w))),
+        ("differ in axis", "two_axes", op.Softmax(op.Gather(x, (0,), rest), rest), op.Identity(x), ()),
+        ("differ in alpha", "two_alphas", op.Elu(x, rest), op.LeakyRelu(x, rest), ()),
+        # that the schema states no default does not make two defaults the same
+        ("differ in .*strides", "two_pools", op.MaxPool(x, rest), op.AveragePool(x, rest), ()),
         ("-0.0 cannot be said", "minus_zero", op.Relu(x), op.Max(x, -0.0), ()),
         ("nan cannot be said", "no_number", op.Relu(x), op.Clip(x, None, float("nan")), ()),
         ("of no constant", "of_a_tensor", op.Relu(x), x, fn.is_positive(x)),

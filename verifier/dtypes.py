@@ -54,17 +54,30 @@ def _formal(app: App, position: int) -> str:
     return f"{formal.type_str}#{position}" if free else str(formal.type_str)
 
 
-def outputs(app: App, inputs: Iterable[DType | None], to: Any = None) -> tuple[DType, ...]:
-    """The element types of the outputs; raises Mistyped. None among the inputs fits everywhere: numbers do."""
+def outputs(
+    app: App, inputs: Iterable[DType | None], to: Any = None, numbers: DType = DType.UNDEFINED
+) -> tuple[DType, ...]:
+    """The element types of the outputs, UNDEFINED where not known; raises Mistyped.
+
+    None among the inputs is a number of the rule: it fits everywhere, and alone it has the type `numbers`.
+    """
     bound: dict[str, DType] = {}
+    unknown = set()
     for position, dtype in enumerate(inputs):
-        if dtype is None or dtype is DType.UNDEFINED:
+        if dtype is None:
             continue
         name = _formal(app, position)
+        if dtype is DType.UNDEFINED:
+            unknown.add(name)
+            continue
         if bound.setdefault(name, dtype) != dtype:
             raise Mistyped(f"{app.op} of {bound[name].name} and {dtype.name}")
         if dtype not in _allowed(app.op, app.domain, name.partition("#")[0]):
             raise Mistyped(f"{app.op} of {dtype.name}")
+    for position, arg in enumerate(app.inputs):
+        own = _of_number(arg, numbers)
+        if own is not DType.UNDEFINED and (name := _formal(app, position)) not in unknown:
+            bound.setdefault(name, own)
     return tuple(_output(app, position, bound, to) for position in range(app.outputs))
 
 
@@ -73,11 +86,35 @@ def _output(app: App, position: int, bound: Mapping[str, DType], to: Any) -> DTy
         return DType(to)
     if app.op == "CastLike":
         return bound["T2"]
+    if app.op == "EyeLike":
+        return _of_eye(app, bound.get("T1", DType.UNDEFINED))
+    if app.op == "ConstantOfShape" and "value" not in dict(app.attrs) and app.bundle is None:
+        return DType.FLOAT
     formal = _schema(app).outputs[min(position, len(_schema(app).outputs) - 1)]
-    if formal.type_str in bound:
+    if formal.type_str in bound and not formal.type_str.startswith("tensor("):
         return bound[formal.type_str]
     allowed = _allowed(app.op, app.domain, formal.type_str)
     return next(iter(allowed)) if len(allowed) == 1 else DType.UNDEFINED
+
+
+def _of_number(arg: Term | None, numbers: DType) -> DType:
+    """The type that a number of the rule has where no tensor gives it one; lists are of 64-bit integers."""
+    match arg:
+        case Lit(value=tuple()) | Var(kind="integers"):
+            return DType.INT64
+        case Lit() | Var(kind="integer" | "real"):
+            return numbers
+    return DType.UNDEFINED
+
+
+def _of_eye(app: App, like: DType) -> DType:
+    """The type that `dtype` says, that of the input without it; not known where a hole may say it."""
+    match dict(app.attrs).get("dtype"):
+        case Lit(value=int(value)) if value in list(DType):
+            return DType(value)
+        case None if app.bundle is None:
+            return like
+    return DType.UNDEFINED
 
 
 @dataclass
@@ -87,14 +124,15 @@ class Typing:
     types: dict[str, DType]
     targets: dict[str, DType] = field(default_factory=dict)
 
-    def of(self, part: Term) -> DType | None:
+    def of(self, part: Term, numbers: DType = DType.UNDEFINED) -> DType | None:
+        """The element type of a term, whose numbers have the type `numbers` where no tensor gives them one."""
         match part:
             case Var(kind="tensor" | "const", name=name):
                 return self.types.get(name)
             case App(domain=domain) if domain != SCALAR:
                 to = self.target(part) if part.op == "Cast" else None
-                inputs = [None if a is None or is_scalar(a) else self.of(a) for a in part.inputs]
-                return outputs(part.node, inputs, to)[part.output]
+                inputs = [None if a is None or is_scalar(a) else self.of(a, numbers) for a in part.inputs]
+                return outputs(part.node, inputs, to, numbers)[part.output]
         return None
 
     def target(self, cast: App) -> DType:
@@ -226,13 +264,20 @@ def _groups(rule: Rule) -> dict[Any, tuple[list[str], frozenset[DType]]]:
 
 
 def disagreement(rule: Rule, choices: Iterable[Typing]) -> str | None:
-    """A choice of types for which the right side is ill-typed or has another type than the left."""
+    """A choice of types for which the right side is ill-typed, or is not known to have the type of the left.
+
+    When the right side is built its numbers take the type of what they meet, else that of the first left side.
+    """
     for typing in choices:
+        numbers = typing.of(rule.left[0]) or DType.UNDEFINED
         try:
             for left, right in zip(rule.left, rule.right, strict=True):
-                one, other = typing.of(left), typing.of(right)
-                if other is not None and other is not DType.UNDEFINED and one != other:
-                    return f"{_shown(typing)}: {one and one.name} becomes {other.name}"
+                one, other = typing.of(left), typing.of(right, numbers)
+                if other is DType.UNDEFINED:
+                    return f"{_shown(typing)}: the element type on the right is not known"
+                if other is not None and one != other:
+                    before = "a type that is not known" if not one else one.name
+                    return f"{_shown(typing)}: {before} becomes {other.name}"
         except Mistyped as error:
             return f"{_shown(typing)}: on the right {error}"
     return None

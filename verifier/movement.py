@@ -281,7 +281,8 @@ def Split(node: Node) -> tuple[Tensor, ...]:
     else:
         each = quotient(size + count - 1, count)
         lengths = (*(each,) * (count - 1), size - each * (count - 1))
-        node.attribute("num_outputs", count, lambda: count)
+        asked = node.integer("num_outputs", count)
+        node.require(eq(asked, count), "num_outputs is not the number of outputs")
         node.require(ge(lengths[-1]), "the last part has no negative size")
     starts = [sum_of(lengths[:i]) for i in range(count)]
 

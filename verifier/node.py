@@ -27,6 +27,8 @@ class Node:
     instance: Instance
     app: App
     used: dict[str, Any] = field(default_factory=dict)
+    read: set[int] = field(default_factory=set)
+    """The inputs of which the denotation read the numbers, which `used` then tells apart."""
 
     @property
     def op(self) -> str:
@@ -106,8 +108,15 @@ class Node:
         assert part is not None
         if not is_scalar(part):
             raise Unsupported(f"{self.op} whose input {position} is not known")
-        value = self._value(part, propose)
+        value = self._whole(self._value(part, propose), f"input {position}")
         self.used[f"input{position}"] = value
+        self.read.add(position)
+        return value
+
+    def _whole(self, value: Any, name: str) -> Any:
+        """A whole number or a list of them; what is computed as a real number may lie between."""
+        if not all(isinstance(item, int | Int) for item in (value if isinstance(value, tuple) else (value,))):
+            raise Unsupported(f"{self.op} whose {name} is not known to be whole")
         return value
 
     def _value(self, part: Term, propose: Callable[[], Any]) -> Any:
@@ -134,7 +143,7 @@ class Node:
                 self.instance.facts.append(ge(new, least))
             return new
 
-        value: Size = self.attribute(name, default, propose)
+        value: Size = self._whole(self.attribute(name, default, propose), name)
         return value
 
     def natural(self, name: str) -> Size:
@@ -215,7 +224,7 @@ class Node:
             raise Unsupported(f"{name} is no list")
         if len(value) != count:
             raise Undefined(f"{self.op}: {name} of {len(value)} numbers, not {count}")
-        for item in value:
+        for item in self._whole(value, name):
             self.require(ge(item, least), f"{name} is at least {least}")
         return value
 

@@ -92,14 +92,15 @@ def _only_moves(node: Node) -> bool:
 def _opaque(node: Node, position: int, output: Tensor) -> Tensor:
     """In the exact model an operator that computes is a function of whole tensors: kernels block by shape.
 
-    Whether a reduction keeps its axes does not change its numbers.
+    Numbers that the denotation read are among `used`; others are operands like tensors. Whether a reduction keeps its
+    axes does not change its numbers.
     """
     used = dict(node.used)
     kept = used.get("along", ()) if used.pop("keepdims", 0) else ()
     params = (position, node.folded, node.dtype, *sorted(used.items()))
     operands = []
     for i in range(node.count):
-        tensor = None if node.is_number(i) else node.optional(i)
+        tensor = None if i in node.read else node.optional(i)
         operands.append(None if tensor is None else tensor.whole())
     whole = tuple(operands)
 

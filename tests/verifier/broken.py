@@ -391,4 +391,35 @@ VACUOUS = (
     Rule("text_that_is_float", op.Relu(x), op.Identity(x), when=(fn.is_integer(fn.dtype(x)), fn.is_float(fn.dtype(x)))),
 )
 
-BROKEN = (*ELEMENTWISE, *PRODUCTS, *CONVOLUTIONS, *LAYOUT, *REDUCTIONS, *CASES, *PARTS, *VIEWS)
+BROKEN = (*ELEMENTWISE, *PRODUCTS, *CONVOLUTIONS, *LAYOUT, *REDUCTIONS, *CASES, *PARTS, *VIEWS, *NUMBERS, *TYPES)
+row_, image_ = tensor("x", "M 2"), tensor("x", "N 1 H")
+
+NUMBERS = (
+    Rule("scale_that_is_a_number", op.LayerNormalization(x, 1.0), op.LayerNormalization(x, 2.0)),
+    Rule("shift_that_is_a_number", op.LayerNormalization(x, 1.0, 0.0), op.LayerNormalization(x, 1.0, 5.0)),
+    Rule("root_mean_square_times_a_number", op.RMSNormalization(x, 1.0), op.RMSNormalization(x, 3.0)),
+    Rule("matmul_with_a_list", op.MatMul(x, (1, 2)), op.MatMul(x, (2, 1))),
+    Rule("matmul_with_a_list_cast", op.MatMul(row_, op.Cast((1, 2), to=1)), op.MatMul(row_, op.Cast((2, 1), to=1))),
+    Rule("einsum_with_a_list", op.Einsum(tensor("m", "M K"), (1, 2), equation="ij,j->i"),
+         op.Einsum(tensor("m", "M K"), (2, 1), equation="ij,j->i")),
+    Rule("batch_norm_by_lists", op.BatchNormalization(tensor("x", "N 1"), (1,), (0,), (0,), (1,)),
+         op.BatchNormalization(tensor("x", "N 1"), (2,), (0,), (0,), (1,))),
+    Rule("instance_norm_by_lists", op.InstanceNormalization(image_, (1,), (0,)),
+         op.InstanceNormalization(image_, (3,), (0,))),
+    Rule("group_norm_by_lists", op.GroupNormalization(image_, (1,), (0,), num_groups=1),
+         op.GroupNormalization(image_, (3,), (0,), num_groups=1)),
+    Rule("conv_bias_that_is_a_list", op.Conv(tensor("x", "N C H"), const("w", "1 C K"), (1,)),
+         op.Conv(tensor("x", "N C H"), const("w", "1 C K"), (2,))),
+)  # fmt: skip
+
+TYPES = (
+    Rule("zeros_of_another_type", x * a, op.ConstantOfShape(fn.shape(x)), when=fn.is_zero(a)),
+    Rule("zeros_of_another_float", x * const("a", "1"), op.ConstantOfShape(fn.shape(x)),
+         when=(fn.is_zero(const("a", "1")), fn.is_float(fn.dtype(x)), fn.lt(0, fn.rank(x)))),
+)  # fmt: skip
+
+    Rule(
+        "parts_that_are_not_all_taken",
+        op.Split.split(2, x, axis=0, num_outputs=3),
+        op.Split.split(2, x, axis=0, num_outputs=2),
+    ),

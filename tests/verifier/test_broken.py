@@ -1,6 +1,7 @@
 """No wrong rule is proved: each is refuted by a counterexample that ONNX Runtime confirms, or can never apply."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -9,7 +10,7 @@ import pytest
 from graphopt.errors import RuleError
 from graphopt.oracle import Runnable, onnxruntime_unoptimized
 from graphopt.proof import Model, Verdict
-from graphopt.rule import Rule, const, fn, integer, integers, op, tensor
+from graphopt.rule import Rule, const, fn, integer, integers, op, real, tensor
 from graphopt.verifier import counterexample
 from graphopt.verifier.prove import prove
 from tests.verifier.broken import BROKEN, VACUOUS
@@ -36,6 +37,7 @@ def test_a_rule_whose_sides_are_the_same_is_none() -> None:
 
 # No instance with numbers differs: what is wrong is a flag that runtimes read differently, and a condition on sizes
 # which the matcher, that knows them by name, decides otherwise than with numbers.
+k = integer("k")
 BEYOND_NUMBERS = (
     Rule(
         "flag_of_minus_one",
@@ -51,12 +53,36 @@ BEYOND_NUMBERS = (
             fn.broadcast(fn.shape(tensor("x")) * integers("r"), fn.shape(tensor("y"))),
         ),
     ),
+    # no example of a Gemm is drawn whose C is a number or a list
+    *(
+        Rule(name, op.Gemm(tensor("m", "M K"), const("w", "K N"), c), op.Gemm(tensor("m", "M K"), const("w", "K N"), d))
+        for name, c, d in (
+            ("gemm_plus_a_number", 1.0, 2.0),
+            ("gemm_plus_a_list", (1,), (2,)),
+            ("gemm_plus_some_number", real("c"), real("c") + 1.0),
+        )
+    ),
+    # equal, were the quotient known to be whole
+    Rule("triangle_from_a_quotient", op.Trilu(tensor("m", "M K"), k), op.Trilu(tensor("m", "M K"), fn.divide(k, 1))),
 )
 
 
 @pytest.mark.parametrize("rule", BEYOND_NUMBERS, ids=lambda rule: rule.name)
 def test_what_no_numbers_refute_is_not_proved_either(rule: Rule) -> None:
     assert prove(rule, refute=False).verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize("says", [{"dtype": 11}, {"dtype": integer("d")}], ids=["other", "any"])
+def test_an_identity_matrix_of_another_type_is_refuted(says: dict[str, Any]) -> None:
+    """By the reference evaluator: ONNX Runtime lacks EyeLike."""
+    proof = prove(Rule("eye_of_another_type", op.EyeLike(any_, **says), op.EyeLike(any_, dtype=1)), timeout=3)
+    assert proof.verdict is Verdict.REFUTED, proof
+
+
+def test_a_type_that_is_not_known_on_the_right_is_not_proved() -> None:
+    some = op.EyeLike(any_, dtype=integer("d"))
+    proof = prove(Rule("eye_of_eye", op.EyeLike(some, dtype=integer("d")), some), refute=False)
+    assert proof.verdict is Verdict.UNKNOWN and "is not known" in proof.detail, proof
 
 
 def test_there_are_enough_of_them() -> None:
