@@ -640,7 +640,7 @@ def _expanded(context: _Context) -> Shape:
 
 
 def _unsqueezed(context: _Context) -> Shape:
-    count = context.rng.choice((1, 1, 2))
+    count = context.rng.choice((1, 1, 2, 3))
     return tuple(context.rng.sample(range(context.rank + count), count))
 
 

@@ -7,6 +7,8 @@ from functools import cache
 from itertools import permutations
 from typing import Any
 
+from graphopt.rule import Rule
+from graphopt.term import Lit, walk
 from graphopt.verifier.broadcasting import broadcast, exactly, stretched
 from graphopt.verifier.instances import MAX_RANK, OneOf, Undefined, Unsupported
 from graphopt.verifier.integers import (
@@ -226,8 +228,8 @@ def Unsqueeze(node: Node) -> Tensor:
 
 @cache
 def _new_axes(rank: int, most: int) -> list[tuple[int, ...]]:
-    """Up to two new axes of a tensor, as far as it then has `most` axes at most."""
-    counts = [count for count in range(3) if not count or rank + count <= most]
+    """Up to two new axes of a tensor, as far as it then has `most` axes at most; up to three with one axis fewer."""
+    counts = [count for count in range(4) if not count or rank + count <= most - (count > 2)]
     return [axes for count in counts for axes in subsets(rank + count, count)]
 
 
@@ -300,6 +302,8 @@ def _propose_lengths(count: int) -> tuple[Size, ...]:
 def Slice(node: Node) -> Tensor:
     """Elements start, start + step, … before end of each axis; negative numbers count from the end, all are clamped."""
     x = node.input(0)
+    if not x.rank:
+        raise Undefined("Slice of a scalar")
     starts, ends = (_slice_numbers(node, i, x.rank) for i in (1, 2))
     count = len(starts)
     axes = node.axes(3, x.rank, count) if node.has(3) else tuple(range(count))
@@ -320,7 +324,7 @@ def _slice_numbers(node: Node, position: int, rank: int) -> tuple[Size, ...]:
 
     def propose() -> tuple[Size, ...]:
         earlier = node.used.get("input1")
-        length = len(earlier) if isinstance(earlier, tuple) else node.choose(range(1, max(rank, 1) + 1))
+        length = len(earlier) if isinstance(earlier, tuple) else node.choose(range(rank + 1))
         return tuple(fresh(("", "start", "end", "", "step")[position]) for _ in range(length))
 
     value = node.numbers(position, propose)
@@ -375,12 +379,23 @@ def Gather(node: Node) -> Tensor:
     return Tensor((*x.shape[:axis], *inner, *x.shape[axis + 1 :]), at)
 
 
-def _propose_indices(node: Node) -> Any:
+MAX_INDICES = 12
+"""The longest list of indices that is tried, where a rule writes a number just below."""
 
+
+def _propose_indices(node: Node) -> Any:
+    """Lists of any length up to three, or one more than any small number that the rule could compare it with."""
     part = node.app.inputs[1]
     if getattr(part, "kind", "") == "integer":
         return fresh("index")
-    return tuple(fresh("index") for _ in range(node.choose((1, 2))))
+    return tuple(fresh("index") for _ in range(node.choose(range(_most_indices(node.instance.rule) + 1))))
+
+
+@cache
+def _most_indices(rule: Rule) -> int:
+    parts = (part for side in (*rule.left, *rule.right, *rule.conditions) for part in walk(side))
+    numbers = (part.value for part in parts if isinstance(part, Lit) and isinstance(part.value, int))
+    return max([3, *(number + 1 for number in numbers if number < MAX_INDICES)])
 
 
 def _gather_tensor(node: Node, x: Tensor, indices: Tensor, axis: int) -> Tensor:

@@ -231,11 +231,19 @@ class Node:
 
 @cache
 def subsets(rank: int, count: int | None = None) -> list[tuple[int, ...]]:
-    """Lists of (`count`) axes: each set in one order, counted from the start and from the end, a few out of order."""
+    """Lists of (`count`) axes, counted from the start and from the end, and a few of two counted from both.
+
+    Each set is tried in order, two axes and three backwards too, and three or more one after the other in a circle.
+    """
     sets = [tuple(i for i in range(rank) if mask >> i & 1) for mask in range(1 << rank)]
-    from_end = [tuple(i - rank for i in axes) for axes in sets if axes]
-    mixed = [(axes[1] - rank, axes[0]) for axes in sets if len(axes) == 2][:2]
-    return [axes for axes in sets + from_end + mixed if count in (None, len(axes))]
+    backwards = [axes[::-1] for axes in sets if 2 <= len(axes) <= 3]
+    turned = [(*axes[1:], axes[0]) for axes in sets if len(axes) > 2]
+    lists = sets + backwards + turned
+    from_end = [tuple(i - rank for i in axes) for axes in lists if axes]
+    pairs = [axes for axes in lists if len(axes) == 2]
+    mixed = [(axes[0] - rank, axes[1]) for axes in dict.fromkeys(pairs[:1] + pairs[-2:])]
+    mixed += [(axes[0], axes[1] - rank) for axes in pairs[:1]]
+    return [axes for axes in lists + from_end + mixed if count in (None, len(axes))]
 
 
 def _schema_default(operator: str, name: str) -> Any:

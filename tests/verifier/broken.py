@@ -359,6 +359,7 @@ VIEWS = (
 
 starts, ends, starts2, ends2 = (integers(name) for name in ("starts", "ends", "starts2", "ends2"))
 cuts = [integers(f"cut{i}") for i in range(4)]
+steps, sizes = integers("steps"), integers("sizes")
 row = tensor("x", "A")
 twice = op.Slice(op.Slice(x, starts, ends, axes), starts2, ends2, axes)
 forwards = tuple(fn.le(0, numbers) for numbers in (starts, ends, starts2, ends2))
@@ -377,7 +378,22 @@ PARTS = (
          op.Slice(row, cuts[0], cuts[2], (0,)), when=tuple(fn.le(0, cut) for cut in cuts[:3])),
     Rule("concat_nested_swapped",
          op.Concat(op.Concat(x, y, axis=0), z, axis=0), op.Concat(y, x, z, axis=0)),
-    Rule("resize_to_any_size", op.Resize(x, None, None, integers("sizes"), mode="nearest"), op.Identity(x)),
+    Rule("slice_by_sorted_axes", op.Slice(x, starts, ends, axes), op.Slice(x, starts, ends, fn.sorted(axes))),
+    Rule("slice_in_steps_by_sorted_axes", op.Slice(x, starts, ends, axes, steps),
+         op.Slice(x, starts, ends, fn.sorted(axes), steps)),
+    Rule("pad_by_sorted_axes", op.Pad(x, p, 0.0, axes), op.Pad(x, p, 0.0, fn.sorted(axes))),
+    Rule("resize_by_sorted_axes", op.Resize(x, None, None, sizes, axes=axes),
+         op.Resize(x, None, None, sizes, axes=fn.sorted(axes)), when=fn.lt(0, sizes)),
+    Rule("gather_of_two", op.Gather(x, p, axis=0), op.Gather(x, fn.part(p, 0, 2), axis=0)),
+    Rule("gather_of_two_then_the_first", op.Gather(x, p, axis=0),
+         op.Gather(x, fn.join(fn.part(p, 0, 2), fn.repeat(0, fn.sub(fn.length(p), 2))), axis=0)),
+    Rule("gather_of_three_without_relu", op.Relu(op.Gather(x, p, axis=0)), op.Gather(x, p, axis=0),
+         when=fn.lt(2, fn.length(p))),
+    Rule("gather_of_three", op.Gather(x, p, axis=0), op.Gather(x, fn.part(p, 0, 3), axis=0)),
+    Rule("slice_of_no_axis_without_relu", op.Relu(op.Slice(row, starts, ends, axes)), op.Slice(row, starts, ends, axes),
+         when=fn.lt(fn.length(axes), 1)),
+    Rule("unsqueeze_by_two", op.Unsqueeze(x, axes), op.Unsqueeze(x, fn.part(axes, 0, 2))),
+    Rule("resize_to_any_size", op.Resize(x, None, None, sizes, mode="nearest"), op.Identity(x)),
     Rule("cast_like_the_other", op.CastLike(x, y), op.Cast(x, to=fn.dtype(x))),
     Rule("casts_around_squeeze_that_lose",
          op.Cast(op.Squeeze(op.Cast(x, to=integer("t")), axes), to=integer("to")),

@@ -21,6 +21,7 @@ from graphopt.rule import attributes
 from graphopt.term import App, Lit, Term, Var
 from graphopt.verifier.instances import Undefined, Unsupported
 from graphopt.verifier.movement import EVEN, REPEATS, ROUNDINGS
+from graphopt.verifier.node import subsets
 from graphopt.verifier.semantics import OPERATORS
 from tests.verifier.concrete import Array, Evaluation, Known
 
@@ -62,6 +63,11 @@ class Draw:
 
     def array(self, *shape: int, low: float = -2.0, high: float = 2.0) -> Array:
         return self.numpy.uniform(low, high, shape).astype(np.float32)
+
+    def spread(self, *shape: int) -> Array:
+        """Neighbours have different signs: where more than one are normalized, their variance is not almost nothing."""
+        signs = (-1.0) ** np.indices(shape).sum(0)
+        return (signs * self.numpy.uniform(0.5, 2.0, shape)).astype(np.float32)
 
     def flag(self) -> int:
         return self.random.randint(0, 1)
@@ -209,35 +215,37 @@ def cumsum(d: Draw) -> Case:
 
 
 def batch_normalization(d: Draw) -> Case:
-    x = d.array(*d.shape(2, 3), *d.shape(0, 1))
+    x = d.spread(*d.shape(2, 3), *d.shape(0, 1))
     c = x.shape[1]
     parameters = [d.array(c), d.array(c), d.array(c), d.array(c, low=0.1)]
     return Case([x, *parameters], d.some(epsilon=0.01, momentum=0.5, training_mode=d.flag()))
 
 
 def layer_normalization(d: Draw) -> Case:
-    x = d.array(*d.shape(1, 3))
+    x = d.spread(*d.shape(1, 3))
     axis = d.axis(x.ndim)
     tail = x.shape[axis:]
     return Case([x, d.array(*tail), *([d.array(*tail)] if d.flag() else [])], {"axis": axis, **d.some(epsilon=0.01)})
 
 
 def rms_normalization(d: Draw) -> Case:
-    x = d.array(*d.shape(1, 3))
+    x = d.spread(*d.shape(1, 3))
     axis = d.axis(x.ndim)
     return Case([x, d.array(*x.shape[axis:])], {"axis": axis, **d.some(epsilon=0.01)})
 
 
 def instance_normalization(d: Draw) -> Case:
-    x = d.array(d.size(), d.size(), *d.shape(1, 2))
-    return Case([x, d.array(x.shape[1]), d.array(x.shape[1])], d.some(epsilon=0.01))
+    x = d.spread(d.size(), d.size(), *d.shape(1, 2))
+    # of one element ONNX Runtime makes x * s - x * s, which is rounding divided by the root of epsilon
+    attrs = d.some(epsilon=0.01) if x[0, 0].size > 1 else {"epsilon": 0.01}
+    return Case([x, d.array(x.shape[1]), d.array(x.shape[1])], attrs)
 
 
 def group_normalization(d: Draw) -> Case:
     groups, space = d.size(1, 2), (d.size(1, 2) for _ in range(d.size(0, 2)))
     c = groups * d.size(1, 2)
     return Case(
-        [d.array(d.size(1, 2), c, *space), d.array(c), d.array(c)], {"num_groups": groups, **d.some(epsilon=0.01)}
+        [d.spread(d.size(1, 2), c, *space), d.array(c), d.array(c)], {"num_groups": groups, **d.some(epsilon=0.01)}
     )
 
 
@@ -326,7 +334,7 @@ def squeeze(d: Draw) -> Case:
 
 def unsqueeze(d: Draw) -> Case:
     x = d.array(*d.shape(0, 3))
-    rank = x.ndim + d.size(0, 2)
+    rank = x.ndim + d.size(0, 3)
     chosen = d.random.sample(range(rank), rank - x.ndim)
     return Case([x, tuple(a - rank if d.flag() else a for a in chosen)])
 
@@ -354,7 +362,7 @@ def split(d: Draw) -> Case:
 
 def slice_(d: Draw) -> Case:
     x = d.array(*(d.size(1, 4) for _ in range(d.size(1, 3))))
-    axes = d.axes(x.ndim, 1)
+    axes = d.axes(x.ndim)
     # not before the first element: there the reference leaves the text, which clamps, and ONNX Runtime
     starts = tuple(d.random.randint(-x.shape[axis], 6) for axis in axes)
     ends = tuple(d.random.choice((-9, -3, -2, -1, 0, 1, 2, 3, 2**40, -(2**40))) for _ in axes)
@@ -368,7 +376,7 @@ def gather(d: Draw) -> Case:
     n = x.shape[axis]
     if d.flag():
         return Case([x, d.axis(n)], {"axis": axis})
-    return Case([x, tuple(d.axis(n) for _ in range(d.size()))], {"axis": axis})
+    return Case([x, tuple(d.axis(n) for _ in range(d.size(0)))], {"axis": axis})
 
 
 def gather_tensor(d: Draw) -> Case:
@@ -648,12 +656,11 @@ def check(name: str, d: Draw, draw: Callable[[Draw], Case] | None = None) -> tup
     app = application(name, case, known, d)
     free = frozenset(feeds) if name != "Resize" else frozenset()  # its sizes have to be multiples
     found, used = Evaluation(app, feeds, known, frozenset(n for n in free if d.flag())).run()
-    near = 1e-4 if "Normalization" in name else 1e-5  # a variance of nothing, under a root, makes errors larger
     for who, arrays in wanted.items():
         for one, other in zip(arrays, found, strict=False):
             shown = f"{name} {case}: {app}, not as {who}"
             assert one.shape == other.shape, shown
-            np.testing.assert_allclose(other, one.astype(np.float64), rtol=1e-5, atol=near, err_msg=shown)
+            np.testing.assert_allclose(other, one.astype(np.float64), rtol=1e-5, atol=1e-5, err_msg=shown)
     fixed = tuple((key, value) for key, value in app.attrs if key in ("to", "equation"))
     open_ = App(name, (*app.args, attributes("rest")), fixed, outputs=app.outputs)
     return Evaluation(open_, feeds, known, free), used
@@ -673,8 +680,8 @@ def test_it_is_what_the_operator_computes(name: str) -> None:
         drawn.append(used)
         if not claimed or random.random() < 0.04:
             claims = list(open_.claims())
-            if not claims and "axes" in used:  # in an order that is not tried, and with other sizes in that order
-                return
+            if "axes" in used and used["axes"] not in (None, *subsets(open_.arrays["x0"].ndim)):
+                return  # in an order that is not tried, in which the sizes may fit no other axes
             assert any(all(is_mode(c[k]) <= (c[k] == v) for k, v in used.items() if k != "axes") for c in claims), used
             claimed.extend(claims)
 
