@@ -66,8 +66,9 @@ class Draw:
 
     def spread(self, *shape: int) -> Array:
         """Neighbours have different signs: where more than one are normalized, their variance is not almost nothing."""
-        signs = (-1.0) ** np.indices(shape).sum(0)
-        return (signs * self.numpy.uniform(0.5, 2.0, shape)).astype(np.float32)
+        odd = np.indices(shape).sum(0) % 2 == 1
+        values = self.array(*shape, low=0.5)
+        return np.where(odd, -values, values)
 
     def flag(self) -> int:
         return self.random.randint(0, 1)
