@@ -233,13 +233,13 @@ class Node:
 def subsets(rank: int, count: int | None = None) -> list[tuple[int, ...]]:
     """Lists of (`count`) axes, counted from the start and from the end, and a few of two counted from both.
 
-    Each set is tried in order, two axes and three backwards too, and three or more one after the other in a circle.
+    Each set is tried in order, two axes backwards too, and three or more turned by one, which is no order backwards.
     """
     sets = [tuple(i for i in range(rank) if mask >> i & 1) for mask in range(1 << rank)]
-    backwards = [axes[::-1] for axes in sets if 2 <= len(axes) <= 3]
+    backwards = [axes[::-1] for axes in sets if len(axes) == 2]
     turned = [(*axes[1:], axes[0]) for axes in sets if len(axes) > 2]
     lists = sets + backwards + turned
-    from_end = [tuple(i - rank for i in axes) for axes in lists if axes]
+    from_end = [tuple(i - rank for i in axes) for axes in sets + backwards if axes]
     pairs = [axes for axes in lists if len(axes) == 2]
     mixed = [(axes[0] - rank, axes[1]) for axes in dict.fromkeys(pairs[:1] + pairs[-2:])]
     mixed += [(axes[0], axes[1] - rank) for axes in pairs[:1]]
