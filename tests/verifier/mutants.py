@@ -375,6 +375,7 @@ EQUIVALENT = (
         ".*operand dropped: Slice",
         "the conditions say that the steps are 1, which is the default",
     ),
+    ("fuse_pad_.*", ".*: 2 . length.axes. becomes 3", "the amounts end there: a part may be asked for beyond the end"),
     (
         (
             "eliminate_depth_to_space_of_space_to_depth|eliminate_nop_resize_.*|replace_einsum_abc_cde_to_abde"
