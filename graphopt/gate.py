@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 TIMEOUT = 10.0
 """Seconds of processor time for one rule: twice what any built-in rule needs, as processors differ."""
 
+AGAIN = 2
+"""How often a proof is tried again."""
+
 OUT_OF_TIME = "out of time"
 """The detail of a proof that was cut short."""
 
@@ -121,12 +124,20 @@ def _place(digest: str) -> Path:
 
 
 def attempt(rule: Rule, timeout: float = TIMEOUT) -> Proof:
-    """Prove a rule now. A prover that fails has shown nothing."""
+    """Prove a rule now. A prover that fails has shown nothing.
+
+    Sets have no order, so the solver meets facts in another one each time, and a few proofs hang on it: what is
+    neither shown nor refuted is tried again.
+    """
     source_digest()  # of the source as it is loaded, whatever is edited while it works
     from graphopt.verifier.prove import prove
 
     try:
-        return prove(rule, timeout=timeout)
+        proof = prove(rule, timeout=timeout)
+        for _ in range(AGAIN):
+            if proof.verdict is Verdict.UNKNOWN and proof.detail != OUT_OF_TIME:
+                proof = prove(rule, timeout=timeout)
+        return proof
     except Exception as error:
         log.debug("the prover failed on rule '%s'", rule.name, exc_info=True)
         failure = f"the prover failed: {type(error).__name__}: {error}"
