@@ -130,12 +130,14 @@ def attempt(rule: Rule, timeout: float = TIMEOUT) -> Proof:
     neither shown nor refuted is tried again.
     """
     source_digest()  # of the source as it is loaded, whatever is edited while it works
+    from graphopt.verifier import solver
     from graphopt.verifier.prove import prove
 
     try:
         proof = prove(rule, timeout=timeout)
         for _ in range(AGAIN):
             if proof.verdict is Verdict.UNKNOWN and proof.detail != OUT_OF_TIME:
+                solver._ANSWERS.clear()  # a question that was too hard in one order may not be in another
                 proof = prove(rule, timeout=timeout)
         return proof
     except Exception as error:
