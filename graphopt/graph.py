@@ -262,6 +262,15 @@ class Graph:
     def _internal(self) -> int:
         return sum(self[v].is_internal for op in (INPUT, CONSTANT, CAPTURE) for v in self._by_op.get(op, ()))
 
+    def copy(self) -> Graph:
+        """A graph of its own with the same vertices and nodes, bodies copied too; tensors are shared."""
+        twin = Graph(
+            self.name, self.opsets, [*self.inputs], self.outputs, self.output_names, self.output_types,
+            self.doc, self.metadata, {*self.names}, self.extra, _next=self._next,
+        )  # fmt: skip
+        twin._put({vertex: _with_own_bodies(node) for vertex, node in self.items()})
+        return twin
+
     # -- changing --------------------------------------------------------------------------------------------------
 
     def new_vertex(self) -> int:
@@ -330,3 +339,19 @@ class Graph:
         assert all(value.output < len(self[value.vertex].names) for value in self.outputs), "dangling output"
         assert all(self[vertex].op == INPUT for vertex in self.inputs), "an input is no input"
         self.topological()
+
+
+def _with_own_bodies(node: Node) -> Node:
+    if not any(True for _ in node.bodies):
+        return node
+    attrs = {name: _own_bodies(attribute) for name, attribute in node.attrs.items()}
+    return replace(node, attrs=attrs)
+
+
+def _own_bodies(attribute: Attribute) -> Attribute:
+    match attribute:
+        case Graph():
+            return attribute.copy()
+        case (Graph(), *_):
+            return tuple(body.copy() for body in attribute if isinstance(body, Graph))
+    return attribute

@@ -22,7 +22,7 @@ LAYERS = (
     "edit protos shapes",
     "contents evaluate opsets",
     "infer",
-    "fold grids",
+    "fold grids regions",
     "passes",
     "term",
     "rule schemas",
