@@ -5,6 +5,7 @@ from __future__ import annotations
 from graphopt.rule import Rule
 from graphopt.rules import (
     activation,
+    branches,
     casting,
     convolution,
     elementwise,
@@ -18,6 +19,7 @@ from graphopt.rules import (
 
 RULES: tuple[Rule, ...] = (
     *convolution.RULES,
+    *branches.RULES,
     *linear.RULES,
     *normalization.RULES,
     *activation.RULES,

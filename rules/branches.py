@@ -1,0 +1,183 @@
+"""Branches that run beside a convolution and are added to it, or subtracted: they become part of its weights.
+
+So networks are trained (RepVGG, MobileOne, FastViT, RepViT); what they compute is one convolution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from graphopt.rule import Rule, const, fn, integer, integers, op, string, tensor
+from graphopt.rules.affine import SCALINGS, normalization
+from graphopt.term import App, Operand, Term
+
+# Axes: N batch, C input channels, M output channels, I = C / group, *s space, *k kernel, *p the smaller kernel.
+x = tensor("x", "N C *s")
+w, b = const("w", "M I *k"), const("b", "M", default=0)
+v, d = const("v", "M I *k"), const("d", "M", default=0)
+strides, pads, dilations, group = integers("strides"), integers("pads"), integers("dilations"), integer("group")
+kernel = fn.sizes("*k")
+along_both = fn.join(dilations, dilations)
+
+
+def widened(weights: Term, before: Term, after: Term) -> App:
+    """A kernel with so many zeros around it."""
+    return op.Pad(weights, fn.join(0, 0, before, 0, 0, after))
+
+
+class Sign(NamedTuple):
+    """How a branch joins the convolution; so do its weights and bias, or the convolution's are alone."""
+
+    name: str
+    join: Callable[[Term, Term], App]
+    alone: Callable[[Term], Term]
+
+
+ADD, SUB = Sign("add", op.Add, lambda own: own), Sign("sub", op.Sub, lambda own: own)
+RSUB = Sign("rsub", lambda conv, branch: branch - conv, lambda own: -own)
+SIGNS = (ADD, SUB, RSUB)
+
+# -- two convolutions ----------------------------------------------------------------------------------------------
+
+geometry: Mapping[str, Operand] = {
+    "strides": strides,
+    "pads": pads,
+    "dilations": dilations,
+    "group": group,
+    "auto_pad": string("auto_pad"),
+}
+
+ALIKE = tuple(
+    Rule(
+        f"fuse_{sign.name}_of_convs",
+        sign.join(op.Conv(x, w, b, **geometry), op.Conv(x, v, d, **geometry)),
+        op.Conv(x, sign.join(w, v), sign.join(b, d), **geometry),
+        why="Convolutions of one input that are joined are one convolution with joined weights.",
+    )
+    for sign in (ADD, SUB)
+)
+
+smaller = const("v", "M I *p")
+own = integers("own")
+axes = fn.length(kernel)
+missing = pads - own
+before, after = fn.part(missing, 0, axes), fn.part(missing, axes, fn.mul(2, axes))
+
+pointwise = const("v", "M I 1*k")
+half = fn.div(kernel - 1, 2)
+other_half = kernel - 1 - half
+around = fn.join(half, other_half)
+
+SMALLER = (
+    *(
+        Rule(
+            f"fuse_{sign.name}_of_conv_and_smaller_conv",
+            sign.join(
+                op.Conv(x, w, b, strides=strides, pads=pads, group=group),
+                op.Conv(x, smaller, d, strides=strides, pads=own, group=group),
+            ),
+            op.Conv(
+                x,
+                sign.join(w, widened(smaller, before, after)),
+                sign.join(b, d),
+                strides=strides,
+                pads=pads,
+                group=group,
+            ),
+            when=(fn.le(own, pads), fn.eq(kernel, fn.sizes("*p") + before + after)),
+            why="A smaller kernel is a larger one with zeros around it: the wider convolution computes both.",
+        )
+        for sign in SIGNS
+    ),
+    *(
+        Rule(
+            f"fuse_{sign.name}_of_dilated_conv_and_pointwise_conv",
+            sign.join(
+                op.Conv(x, w, b, strides=strides, pads=pads, dilations=dilations, group=group),
+                op.Conv(x, pointwise, d, strides=strides, pads=own, dilations=integers("any"), group=group),
+            ),
+            op.Conv(
+                x,
+                sign.join(w, widened(pointwise, half, other_half)),
+                sign.join(b, d),
+                strides=strides,
+                pads=pads,
+                dilations=dilations,
+                group=group,
+            ),
+            when=fn.eq(own + around * along_both, pads),
+            why="A pointwise kernel is the middle of a larger one: the wider convolution computes both.",
+        )
+        for sign in SIGNS
+    ),
+)
+
+# -- branches without a convolution --------------------------------------------------------------------------------
+# They are convolutions with a kernel that is 1 in the middle, for the channel of its filter.
+
+square, bias = const("w", "C I *k"), const("b", "C", default=0)
+same_size: Mapping[str, Operand] = {"strides": strides, "pads": pads, "dilations": dilations, "group": group}
+keeps_size = (fn.eq(strides, 1), fn.eq(around * along_both, pads))
+
+
+def eye(size: Term) -> App:
+    return op.EyeLike(op.Expand(0.0, fn.join(size, size)))
+
+
+def per_filter(value: Term) -> App:
+    """One number for each filter, in the shape of the weights."""
+    return op.Reshape(value, fn.sizes("C 1 1*k"))
+
+
+def unit() -> App:
+    """The pointwise weights that give each channel back, in any number of groups."""
+    units = op.Tile(eye(fn.size("I")), fn.join(group, 1))
+    return op.Reshape(units, fn.sizes("C I 1*k"))
+
+
+class Branch(NamedTuple):
+    """What happens to the input beside the convolution, and the weights and bias that do the same."""
+
+    name: str
+    what: str
+    result: Term
+    weights: Term
+    bias: Term | None = None
+    when: tuple[Term, ...] = ()
+
+
+bn, factor = normalization("C"), const("c", "C 1*k")
+BRANCHES = (
+    Branch("input", "The input itself", x, unit()),
+    *(
+        Branch(
+            f"input_{this.name}",
+            "The input, scaled",
+            this.apply(x, factor),
+            this.weights(unit(), per_filter(factor)),
+            when=this.when(factor),
+        )
+        for this in SCALINGS
+    ),
+    Branch("bn", "A batch normalization", bn.apply(x), unit() * per_filter(bn.factor), bn.shift, bn.uniform(x)),
+)
+
+BESIDE = tuple(
+    Rule(
+        f"fuse_{sign.name}_of_conv_and_{branch.name}",
+        sign.join(op.Conv(x, square, bias, **same_size), branch.result),
+        op.Conv(
+            x,
+            sign.join(square, widened(branch.weights, half, other_half)),
+            sign.alone(bias) if branch.bias is None else sign.join(bias, branch.bias),
+            **same_size,
+        ),
+        when=(*keeps_size, *branch.when),
+        why=f"{branch.what} beside a convolution is one more number in the middle of each of its kernels.",
+    )
+    for branch in BRANCHES
+    for sign in SIGNS
+)
+
+RULES = (*ALIKE, *SMALLER, *BESIDE)
