@@ -67,31 +67,39 @@ def simplify_graph(
     `allows` is asked before a rule is applied; without it the rules are taken at their word. `progress` is told a stage
     and how much of it is done, 0 to 1. Ctrl-C leaves the graph legal and equal.
     """
-    allows = allows or (lambda rule, computed, read: True)
-    engine = _Engine(rules, passes, allows, progress or (lambda stage, done: None))
-    engine.run(graph)
-    return Simplification(tuple(engine.steps), tuple(sorted(engine.notes)))
+    return Simplifier(rules, passes, allows, progress).run(graph)
 
 
 Candidates = Mapping[str, tuple[tuple[Rule, frozenset[str]], ...]]
 """By root operator: the rules, with the operators that must be among those that make the root's inputs."""
 
 
-class _Engine:
+class Simplifier:
+    """Simplifies one graph after the other with the same rules and passes, as `simplify_graph` does."""
+
     def __init__(
         self,
         rules: Sequence[Rule],
         passes: Sequence[Pass],
-        allows: Allows,
-        progress: Callable[[str, float], None],
+        allows: Allows | None = None,
+        progress: Callable[[str, float], None] | None = None,
     ) -> None:
-        self.rules, self.passes, self.allows, self.progress = rules, passes, allows, progress
+        self.rules, self.passes = rules, passes
+        self.allows = allows or (lambda rule, computed, read: True)
+        self.progress = progress or (lambda stage, done: None)
         self.steps: list[Step] = []
         self.notes: set[str] = set()
         self.missing: dict[str, str] = {}
         self.reach = max((depth(rule) for rule in rules), default=0)
+        self._by_opsets: dict[tuple[tuple[str, int], ...], Candidates] = {}
 
-    def run(self, graph: Graph) -> None:
+    def run(self, graph: Graph) -> Simplification:
+        """Simplify a graph and the bodies in it, in place."""
+        self.steps, self.notes = [], set()
+        self._settle(graph)
+        return Simplification(tuple(self.steps), tuple(sorted(self.notes)))
+
+    def _settle(self, graph: Graph) -> None:
         """Passes, then rules, then the bodies, until nothing changes."""
         by_op = self._candidates(graph)
         for _ in range(ROUNDS):
@@ -101,7 +109,7 @@ class _Engine:
             self._pass(graph, late=True)
             for _, node in list(graph.nodes()):
                 for body in node.bodies:
-                    self.run(body)
+                    self._settle(body)
             if len(self.steps) == before:
                 return
         raise AssertionError(f"simplification did not settle in {ROUNDS} rounds: {self.steps[-1].name}")
@@ -114,14 +122,17 @@ class _Engine:
 
     def _candidates(self, graph: Graph) -> Candidates:
         """The rules by the operators that their left sides end in; notes which of them the opset cannot express."""
-        by_op: dict[str, dict[tuple[Rule, frozenset[str]], None]] = {}
-        for rule in self.rules:
-            missing = lacking(rule, graph.opsets)
-            if missing:
-                self.missing[rule.name] = missing
-            for side in rule.left:
-                by_op.setdefault(side.op, {})[rule, producers(side)] = None
-        return {op: tuple(found) for op, found in by_op.items()}
+        opsets = tuple(sorted(graph.opsets.items()))
+        if opsets not in self._by_opsets:
+            by_op: dict[str, dict[tuple[Rule, frozenset[str]], None]] = {}
+            for rule in self.rules:
+                missing = lacking(rule, graph.opsets)
+                if missing:
+                    self.missing[rule.name] = missing
+                for side in rule.left:
+                    by_op.setdefault(side.op, {})[rule, producers(side)] = None
+            self._by_opsets[opsets] = {op: tuple(found) for op, found in by_op.items()}
+        return self._by_opsets[opsets]
 
     def _rewrite(self, graph: Graph, by_op: Candidates) -> None:
         """Apply rules until none matches, looking again only where something changed."""

@@ -277,6 +277,6 @@ def _attribute(attribute: Attribute) -> Any:
 
 
 def _tensor(tensor: Tensor) -> Any:
-    """Numbers and small lists of integers by value, for rules look at them; weights by the shape that their cost is of."""
+    """Numbers and small lists of integers by value, for rules look at them; weights by the shape alone."""
     is_told = tensor.size == 1 or tensor.ints() is not None
     return (int(tensor.dtype), tensor.shape, tensor.numpy().tolist() if is_told else None)
