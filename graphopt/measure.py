@@ -5,18 +5,33 @@ An absolute time means nothing on a machine that does other work too; the ratio 
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
 import os
+import re
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from difflib import get_close_matches
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
-from graphopt.errors import UsageError
-from graphopt.oracle import require_onnxruntime
+import numpy as np
+from google.protobuf.message import DecodeError, EncodeError
+from onnx import ModelProto
+
+from graphopt import onnx_io, samples
+from graphopt.errors import ModelError, UsageError
+from graphopt.oracle import FailedError, Runnable, require_onnxruntime
+from graphopt.samples import Array, Binding, Feeds, Input, Sketch
+from graphopt.types import DType
+
+Source: TypeAlias = "onnx_io.Source | bytes"
+"""A model as `onnx_io.load` takes it, or as it lies in a file."""
 
 NOISE = 0.02
 """Ratios nearer to 1 count as no difference: two sessions of one and the same model differ by up to this."""
@@ -27,6 +42,9 @@ TURN = 0.01
 
 LONG = 0.05
 """A run of this many seconds needs no warming up at each turn."""
+
+WIDTH = 0.01
+"""An interval that is narrower, as a part of the ratio in it, leaves no doubt that more rounds could remove."""
 
 _PROVIDERS = {
     "cpu": "CPUExecutionProvider",
@@ -55,6 +73,16 @@ class Setting:
     threads: int = 1
     options: Mapping[str, str] = field(default_factory=dict)
     """For the provider."""
+    spinning: bool = True
+    """Threads keep their cores busy while they wait for work: ONNX Runtime's own default, and the quicker way where
+    nothing else runs."""
+    affinity: str = ""
+    """The processors of each thread but the first, as ONNX Runtime writes them: `2;3` or `3,4;5,6`. Empty: any."""
+
+    def __str__(self) -> str:
+        many = f"{self.cores} thread{'s' * (self.cores != 1)}{'' if self.threads else ' (one a core)'}"
+        given = "".join(f", {key}={value}" for key, value in self.options.items())
+        return f"{self.provider_name}{given}, {many}"
 
     @property
     def provider_name(self) -> str:
@@ -79,22 +107,61 @@ class Setting:
         """The threads that a session really gets."""
         return self.threads or _cores()
 
-    def open(self, model: str | bytes, *, optimize: bool = True) -> Any:
-        """A session, with all of ONNX Runtime's optimizations or with none."""
-        runtime = require_onnxruntime()
-        name = self.provider_name
+    @property
+    def device(self) -> tuple[str, int]:
+        """Where the provider wants its inputs to lie, as ONNX Runtime names memory."""
+        on_gpu = "CUDA" in self.provider_name or "Tensorrt" in self.provider_name
+        return ("cuda", int(self.options.get("device_id", 0))) if on_gpu else ("cpu", 0)
+
+    def open(
+        self,
+        model: Source,
+        *,
+        optimize: bool = True,
+        folder: str | os.PathLike[str] | None = None,
+        configure: Callable[[Any], None] | None = None,
+    ) -> Any:
+        """A session, with all of ONNX Runtime's optimizations or with none.
+
+        Args:
+            model: a path (the only way for models over 2 GB), the bytes of a file, or a model in memory.
+            optimize: ORT_ENABLE_ALL, else ORT_DISABLE_ALL.
+            folder: where the external data of a model that is no path lies.
+            configure: sets what else is wanted on the `SessionOptions`.
+
+        Raises:
+            UsageError: the provider is missing or does not start.
+            ModelError: ONNX Runtime refuses the model.
+        """
+        runtime, name = require_onnxruntime(), self.provider_name
         if not self.is_cpu and hasattr(runtime, "preload_dlls"):
             runtime.preload_dlls()
+        loadable, own_folder = _loadable(model)
+        options = self._session_options(runtime, optimize, folder or own_folder)
+        if configure is not None:
+            configure(options)
+        providers = [(name, dict(self.options))]
+        try:
+            session = runtime.InferenceSession(loadable, options, providers=providers, enable_fallback=0)
+        except Exception as error:  # the classes that onnxruntime raises share no base
+            raise ModelError(f"{called(model)} {FailedError('cannot be loaded', error)}") from error
+        if name not in session.get_providers():
+            raise UsageError(f"{name} is installed but does not start: its libraries or its device are missing")
+        return session
+
+    def _session_options(self, runtime: Any, optimize: bool, folder: str | os.PathLike[str] | None) -> Any:
         levels = runtime.GraphOptimizationLevel
         options = runtime.SessionOptions()
         options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
         options.intra_op_num_threads = self.cores
         options.inter_op_num_threads = 1
         options.log_severity_level = 4
-        session = runtime.InferenceSession(model, options, providers=[(name, dict(self.options))])
-        if name not in session.get_providers():
-            raise UsageError(f"{name} is installed but does not start: its libraries or its device are missing")
-        return session
+        options.add_session_config_entry("session.intra_op.allow_spinning", str(int(self.spinning)))
+        if self.affinity:
+            options.add_session_config_entry("session.intra_op_thread_affinities", self.affinity)
+        if folder is not None:
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
+        return options
 
 
 def _cores() -> int:
@@ -102,23 +169,62 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def called(model: Source, number: int | None = None) -> str:
+    """What a model is called in tables and errors: its path, if it has one."""
+    if isinstance(model, str | os.PathLike):
+        return os.fspath(model)
+    return "the model" if number is None else f"model {number + 1}"
+
+
+def _loadable(model: Source) -> tuple[str | bytes, Path | None]:
+    """What a session is made of, and the folder of its external data if the model in memory states one."""
+    if isinstance(model, str | os.PathLike):
+        return os.fspath(model), None
+    if isinstance(model, bytes):
+        return model, None
+    held = Runnable(model)
+    try:
+        return held.proto.SerializeToString(), held.folder
+    except (EncodeError, ValueError) as error:
+        raise ModelError("a model in memory cannot be over 2 GB: save it, and give the path") from error
+
+
 def runner(session: Any, feeds: Mapping[str, Any], setting: Setting) -> Callable[[], object]:
     """A call that runs the model once, to its end. On a device the inputs lie there, and outputs stay there."""
-    if setting.is_cpu:
+    values = [*session.get_inputs(), *session.get_outputs()]
+    tensors = all(value.type.startswith("tensor(") and "string" not in value.type for value in values)
+    if not tensors or (setting.is_cpu and all(_is_native(value.type) for value in values)):
         return lambda: session.run(None, feeds)
-    binding = session.io_binding()
-    device = "cuda" if "CUDA" in setting.provider_name or "Tensorrt" in setting.provider_name else "cpu"
-    runtime = require_onnxruntime()
-    for name, value in feeds.items():
-        binding.bind_ortvalue_input(name, runtime.OrtValue.ortvalue_from_numpy(value, device, 0))
-    for output in session.get_outputs():
-        binding.bind_output(output.name, device)
+    binding = bound(session, feeds, setting.device)
 
     def run() -> None:
         session.run_with_iobinding(binding)
         binding.synchronize_outputs()
 
     return run
+
+
+def bound(session: Any, feeds: Mapping[str, Any], device: tuple[str, int]) -> Any:
+    """The inputs, copied to a device, and the outputs, to be made there, as an `IOBinding`."""
+    runtime, binding = require_onnxruntime(), session.io_binding()
+    for name, value in feeds.items():
+        array, dtype = np.ascontiguousarray(value), DType.of(np.asarray(value).dtype)
+        if dtype.numpy.isbuiltin == 1:
+            held = runtime.OrtValue.ortvalue_from_numpy(array, *device)
+        else:  # ONNX Runtime knows numpy's own types only, and takes others from where numpy has them
+            raw = array.view(f"u{dtype.numpy.itemsize}")
+            held = runtime.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, int(dtype))
+        binding.bind_ortvalue_input(name, held)
+    for output in session.get_outputs():
+        binding.bind_output(output.name, *device)
+    binding.synchronize_inputs()
+    return binding
+
+
+def _is_native(text: str) -> bool:
+    """Does numpy itself have the type that ONNX Runtime prints as `tensor(bfloat16)`?"""
+    name = text.removeprefix("tensor(").removesuffix(")").upper()
+    return name not in DType.__members__ or DType[name].numpy.isbuiltin == 1
 
 
 @dataclass(frozen=True)
@@ -193,25 +299,47 @@ def interleaved(
     *,
     seconds: float,
     rounds: tuple[int, int] = (7, 60),
+    width: float | None = None,
     clock: Callable[[], float] = time.perf_counter,
+    progress: Callable[[float], object] | None = None,
 ) -> tuple[Samples, ...]:
     """Time the runs in rounds in which each takes a turn, in an order that rotates.
 
     A turn repeats short runs for at least `TURN` seconds, after one that does not count: it fills the caches again and
     outlasts the threads of the session before, which spin for a while. It ends after `seconds`, or the most rounds,
-    but not before the fewest.
+    but not before the fewest; with `width` also as soon as the intervals are narrow.
+
+    Args:
+        runs: what is timed.
+        seconds: after which no further round begins.
+        rounds: the fewest and the most.
+        width: of the interval of each ratio to the first, or of the time of a run alone, as a part of it. It is the
+            width that ends the timing and not the verdict: to stop at the first clear one would favour chance.
+        clock: seconds.
+        progress: is told the part that is done, from 0 to 1.
     """
     repeats = [_repeats(run, clock) for run in runs]
     found: list[list[float]] = [[] for _ in runs]
     fewest, most = rounds
     start = clock()
-    for number in range(most):
+    for number in range(1, most + 1):
         for turn in range(len(runs)):
-            which = (turn + number) % len(runs)
+            which = (turn + number - 1) % len(runs)
             found[which].append(_turn(runs[which], repeats[which], clock))
-        if number + 1 >= fewest and clock() - start > seconds:
+        passed = clock() - start
+        if progress is not None:
+            progress(min(1.0, max(number / most, min(number / fewest, passed / max(seconds, 1e-9)))))
+        if number >= fewest and (passed > seconds or _are_narrow(found, width)):
             break
     return tuple(Samples(tuple(samples)) for samples in found)
+
+
+def _are_narrow(found: Sequence[Sequence[float]], width: float | None) -> bool:
+    if width is None:
+        return False
+    first, *others = (Samples(tuple(samples)) for samples in found)
+    ratios = [speedup(first, other) for other in others] or [speedup(first, Samples((1.0,) * len(first.seconds)))]
+    return all(ratio.high - ratio.low <= width * ratio.median for ratio in ratios)
 
 
 def _repeats(run: Callable[[], object], clock: Callable[[], float]) -> int:
@@ -233,3 +361,426 @@ def _turn(run: Callable[[], object], repeats: int, clock: Callable[[], float]) -
     for _ in range(times):
         run()
     return (clock() - start) / times
+
+
+# -- inputs ------------------------------------------------------------------------------------------------------------
+
+BATCH, SEQUENCE, SIDE, SOUND = 1, 128, 224, 16_000
+"""Sizes that models are mostly run at: one sample, 128 tokens, an image of 224 by 224, a second of sound at 16 kHz."""
+_CHANNELS, _VIDEO = 3, 32
+_NAMES = (
+    (re.compile(r"batch|^(b|bs|n)$", re.IGNORECASE), BATCH),
+    (re.compile(r"seq|len|past|tok|time|frame|^[lst]$", re.IGNORECASE), SEQUENCE),
+    (re.compile(r"chan|^c$", re.IGNORECASE), _CHANNELS),
+    (re.compile(r"height|width|side|^[hw]$", re.IGNORECASE), SIDE),
+)
+"""What the names of dims are about."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Trial:
+    """What models are run on: the sizes of the open dims, and the inputs."""
+
+    sizes: Binding
+    chosen: frozenset[str]
+    """The dims whose size was not given."""
+    feeds: Feeds
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Prepared:
+    """Models that are ready to run on the same inputs."""
+
+    names: tuple[str, ...]
+    sessions: tuple[Any, ...]
+    trials: tuple[Trial, ...]
+    """One for each set of sizes."""
+
+
+def prepared(
+    models: Sequence[Source],
+    setting: Setting,
+    *,
+    dims: Mapping[str, int | Sequence[int]] | None = None,
+    inputs: Mapping[str, Array] | None = None,
+    seed: int = 0,
+) -> Prepared:
+    """Load models and make inputs up that all of them accept; arguments and errors are those of `bench`."""
+    names = tuple(called(model, number) for number, model in enumerate(models))
+    sketches = [samples.sketch(parsed(model)) for model in models]
+    common = _common(names, sketches, frozenset(inputs or ()))
+    given, own = _given(common, inputs or {})
+    bindings = _bindings(common, dims or {}, own)
+    sessions = tuple(setting.open(model) for model in models)
+
+    def made(sizes: Binding) -> Feeds:
+        return samples.feeds(common, sizes, seed=seed, style=samples.NORMAL, given=given)
+
+    def refusal(feeds: Feeds, number: int = 0) -> str:
+        reason = _refusal(sessions[number], feeds, setting)
+        return f"{names[number]} {reason}" if reason else ""
+
+    trials = tuple(_trial(common, binding, made, refusal) for binding in bindings)
+    for number, trial in itertools.product(range(1, len(names)), trials):
+        if reason := refusal(trial.feeds, number):
+            raise ModelError(f"{reason}{_with(trial.sizes)}")
+    return Prepared(names, sessions, trials)
+
+
+def default_sizes(model: Sketch, given: Binding) -> dict[str, int]:
+    """Sensible sizes for the open dims that are not given: by name, by place, and by the type of the input."""
+    found: dict[str, int] = {}
+    for item in model.required:
+        for axis, dim in enumerate(item.shape or ()):
+            if isinstance(dim, str):
+                found[dim] = min(_usual(dim, axis, item), found.get(dim, SOUND))
+    all_ = samples.bindings(model.required, 0, given)[0]
+    sizes = {name: found.get(name, 1 if name.endswith(".rank") else SEQUENCE) for name in all_} | dict(given)
+    past = [size for name, size in sizes.items() if name.startswith("past")]
+    new = [size for name, size in sizes.items() if re.match("(decoder_)?seq", name)]
+    if past and new:
+        sizes |= {name: past[0] + new[0] for name in sizes if name.startswith("total")}
+    return {name: size for name, size in sizes.items() if name not in given}
+
+
+def _usual(dim: str, axis: int, given: Input) -> int:
+    """The size of one open dim, as an input's axis has it."""
+    shape = given.shape or ()
+    name = "" if dim == f"{given.name}.{axis}" else dim  # what has no name is called after its place
+    is_mask, last = "mask" in given.name.lower(), axis == len(shape) - 1
+    is_sound = len(shape) == 2 or (len(shape) == 3 and shape[1] == 1)
+    if given.dtype.is_float and is_sound and last and axis and not is_mask:
+        return SOUND
+    for pattern, size in _NAMES:
+        if pattern.search(name):
+            return size
+    if axis == 0:
+        return BATCH
+    is_text = given.dtype.is_integer and given.dtype.bits > 8
+    return SEQUENCE if is_mask or is_text else _by_place(axis, shape)
+
+
+def _by_place(axis: int, shape: tuple[int | str, ...]) -> int:
+    """A size for an axis of an image or a video whose name says nothing: channels first, unless the last are few."""
+    channels = len(shape) - 1 if shape[-1] in (1, 3, 4) else 1
+    match len(shape):
+        case 4 | 5 if axis == channels:
+            return _CHANNELS
+        case 4:
+            return SIDE
+        case 5:
+            return _VIDEO
+    return SEQUENCE
+
+
+def parsed(model: Source) -> ModelProto:
+    """The message, without its external data. Raises ModelError."""
+    if not isinstance(model, bytes):
+        return Runnable(model).proto
+    try:
+        proto: ModelProto = ModelProto.FromString(model)
+        return proto
+    except DecodeError as error:
+        raise ModelError("these bytes are not an ONNX model, or it is cut short") from error
+
+
+def _common(names: Sequence[str], sketches: Sequence[Sketch], given: Iterable[str]) -> Sketch:
+    """The first model with the sizes that another one fixes.
+
+    Raises:
+        UsageError: the models cannot be fed the same.
+    """
+    first, fixed = sketches[0], dict[str, int]()
+    for name, other in zip(names[1:], sketches[1:], strict=True):
+        pair = names[0], name
+        _check_inputs(pair, first, other, given)
+        _check_inputs(pair[::-1], other, first, ())
+        twins = {item.name: item for item in other.inputs}
+        for item in first.inputs:
+            if item.name in twins:
+                _narrow(pair, item, twins[item.name], fixed)
+    return replace(first, inputs=tuple(replace(item, shape=_sized(item.shape, fixed)) for item in first.inputs))
+
+
+def _check_inputs(pair: tuple[str, str], model: Sketch, other: Sketch, given: Iterable[str]) -> None:
+    """Does the second model have all inputs that the first needs, or is given?"""
+    mine, known = ({item.name for item in some.inputs} for some in (model, other))
+    needed = [item.name for item in model.required] + [name for name in given if name in mine]
+    for name in needed:
+        if name not in known:
+            raise UsageError(f"the inputs differ: {pair[0]} has '{name}', {pair[1]} has not")
+
+
+def _narrow(pair: tuple[str, str], own: Input, other: Input, fixed: dict[str, int]) -> None:
+    """Note the sizes that the second model fixes."""
+    reason = f"the inputs differ: '{own.name}' is {own} in {pair[0]} and {other} in {pair[1]}"
+    if (own.kind, own.dtype) != (other.kind, other.dtype):
+        raise UsageError(reason)
+    if own.shape is None or other.shape is None:
+        return
+    if len(own.shape) != len(other.shape):
+        raise UsageError(reason)
+    for mine, theirs in zip(own.shape, other.shape, strict=True):
+        if isinstance(theirs, int) and theirs != (fixed.setdefault(mine, theirs) if isinstance(mine, str) else mine):
+            raise UsageError(reason)
+
+
+def _sized(shape: tuple[int | str, ...] | None, fixed: Binding) -> tuple[int | str, ...] | None:
+    return shape and tuple(fixed.get(dim, dim) if isinstance(dim, str) else dim for dim in shape)
+
+
+def _given(model: Sketch, inputs: Mapping[str, Array]) -> tuple[Feeds, dict[str, int]]:
+    """The given inputs as the model wants them, and the sizes that they give to open dims."""
+    declared = {item.name: item for item in model.inputs}
+    feeds: Feeds = {}
+    sizes: dict[str, int] = {}
+    for name, value in inputs.items():
+        if name not in declared:
+            raise UsageError(f"there is no input '{name}'{_near(name, declared)}")
+        feeds[name] = _fitting(declared[name], value, sizes)
+    return feeds, sizes
+
+
+def _fitting(declared: Input, value: Array, sizes: dict[str, int]) -> Array:
+    here = f"input '{declared.name}' is {declared}, the given values are {value.dtype.name}{list(value.shape)}"
+    wanted = declared.dtype
+    if DType.of(value.dtype) is not wanted:
+        if not (wanted.is_float and value.dtype.kind == "f") and not (wanted.is_integer and value.dtype.kind in "iu"):
+            raise UsageError(here)
+        value = value.astype(wanted.numpy)
+    if declared.shape is not None and len(declared.shape) != value.ndim:
+        raise UsageError(here)
+    for dim, size in zip(declared.shape or value.shape, value.shape, strict=True):
+        if size != (sizes.setdefault(dim, size) if isinstance(dim, str) else dim):
+            raise UsageError(here if isinstance(dim, int) else f"{here}: '{dim}' is {sizes[dim]} elsewhere")
+    return value
+
+
+def _bindings(model: Sketch, dims: Mapping[str, int | Sequence[int]], own: Binding) -> list[dict[str, int]]:
+    """Every choice of the sizes that are given, with those of the given inputs."""
+    known = samples.bindings(model.inputs, 0, {})[0]
+    choices: list[list[tuple[str, int]]] = []
+    for name, given in dims.items():
+        sizes = [given] if isinstance(given, int) else list(dict.fromkeys(given))
+        if name not in known:
+            raise UsageError(f"there is no open dim '{name}'{_near(name, known)}")
+        if not sizes or min(sizes) < 1:
+            raise UsageError(f"the size of '{name}' is {given}: it must be at least 1")
+        if sizes != [own.get(name, sizes[0])] and name in own:
+            raise UsageError(f"'{name}' is {own[name]} in the inputs that are given")
+        choices.append([(name, size) for size in sizes])
+    return [{**own, **dict(choice)} for choice in itertools.product(*choices)]
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    """The end of an error: the name that is nearest, or all of them."""
+    names = list(known)
+    near = get_close_matches(name, names, 1)
+    return f"; did you mean '{near[0]}'?" if near else f"; there is {', '.join(map(repr, names)) or 'none'}"
+
+
+def _trial(model: Sketch, binding: Binding, made: Callable[[Binding], Feeds], refusal: Callable[[Feeds], str]) -> Trial:
+    """Sizes and inputs that the first model accepts: what is left open is guessed, and may be guessed wrong."""
+    chosen = default_sizes(model, binding)
+    candidates: list[Binding] = [{**binding, **chosen}]
+    candidates += samples.bindings(model.required, 0, binding) if chosen else []
+    reasons = []
+    for sizes in candidates:
+        feeds = made(sizes)
+        reason = refusal(feeds)
+        if not reason:
+            return Trial(sizes, frozenset(chosen), feeds)
+        reasons.append(reason)
+    hint = "; --dim gives other sizes" if chosen else ""
+    raise ModelError(f"{reasons[0]}{_with(candidates[0])}{hint}")
+
+
+def _with(sizes: Binding) -> str:
+    return f" (with {sizes_text(sizes)})" if sizes else ""
+
+
+def _refusal(session: Any, feeds: Feeds, setting: Setting) -> str:
+    """Why a model does not run on these inputs, if it does not."""
+    try:
+        runner(session, feeds, setting)()
+    except Exception as error:  # the classes that onnxruntime raises share no base
+        return str(FailedError("cannot be run", error))
+    return ""
+
+
+def sizes_text(sizes: Binding, chosen: Iterable[str] = ()) -> str:
+    """`batch=1, seq=128`, and which of them were not given."""
+    text = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    names = [name for name in sizes if name in set(chosen)]
+    return f"{text} (chosen here: {', '.join(names)})" if names else text
+
+
+# -- what users see ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One model at one set of sizes."""
+
+    model: str
+    samples: Samples
+    speedup: Speedup | None
+    """Against the first model; None for that one itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """All models at one set of sizes."""
+
+    sizes: Binding
+    """Of the open dims."""
+    chosen: frozenset[str]
+    """The dims whose size was not given."""
+    timings: tuple[Timing, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """Every model against the first."""
+
+    models: tuple[str, ...]
+    setting: Setting
+    seed: int
+    """Of the inputs that were made up."""
+    cases: tuple[Case, ...]
+
+    @property
+    def together(self) -> tuple[Speedup | None, ...]:
+        """Of each model the ratio over all sizes, as a geometric mean; None for the first."""
+        columns = zip(*(case.timings for case in self.cases), strict=True)
+        return tuple(_mean([timing.speedup for timing in column if timing.speedup]) for column in columns)
+
+    def __str__(self) -> str:
+        runtime = require_onnxruntime()
+        lines = [f"onnxruntime {runtime.__version__}, {self.setting}, seed {self.seed}"]
+        for case in self.cases:
+            lines += ["", *([sizes_text(case.sizes, case.chosen)] if case.sizes else []), _case_table(case)]
+        if len(self.cases) > 1 and len(self.models) > 1:
+            rows = [(name, *_ratio_texts(ratio)) for name, ratio in zip(self.models, self.together, strict=True)]
+            head = ("model", "speedup", "between", "verdict")
+            lines += ["", "all sizes, as a geometric mean", aligned([head, *rows], left=(0, 3))]
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """What was measured, where, and every number of it; times are in seconds, a speedup above 1 is faster."""
+        where = {"onnxruntime": require_onnxruntime().__version__, "provider": self.setting.provider_name}
+        setting = asdict(self.setting) | {"provider": where["provider"], "threads": self.setting.cores}
+        data = {
+            "onnxruntime": where["onnxruntime"],
+            "setting": setting,
+            "seed": self.seed,
+            "models": self.models,
+            "cases": [_case_json(case) for case in self.cases],
+            "together": [_speedup_json(ratio) for ratio in self.together],
+        }
+        return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def bench(
+    models: Sequence[Source],
+    setting: Setting,
+    *,
+    dims: Mapping[str, int | Sequence[int]] | None = None,
+    inputs: Mapping[str, Array] | None = None,
+    seconds: float = 2.0,
+    seed: int = 0,
+    progress: Callable[[float], object] | None = None,
+) -> Benchmark:
+    """Time models against the first of them, interleaved in this process, on the same inputs.
+
+    Args:
+        models: paths, or models in memory.
+        setting: provider and threads.
+        dims: sizes for open dims, by name; of several sizes each is measured. What is left open gets a usual size.
+        inputs: arrays for inputs, by name; the others are made up.
+        seconds: of timing at most, for each model and set of sizes; it ends earlier when the ratios are certain.
+        seed: of the inputs that are made up.
+        progress: is told the part that is done, from 0 to 1.
+
+    Raises:
+        UsageError: provider, sizes or inputs do not fit, or the models take different inputs.
+        ModelError: a model cannot be read, loaded or run.
+    """
+    ready = prepared(models, setting, dims=dims, inputs=inputs, seed=seed)
+    cases = []
+    for number, trial in enumerate(ready.trials):
+        runs = [runner(session, trial.feeds, setting) for session in ready.sessions]
+
+        def advance(done: float, before: int = number) -> None:
+            if progress is not None:
+                progress((before + done) / len(ready.trials))
+
+        found = interleaved(runs, seconds=seconds * len(runs), rounds=_ROUNDS, width=WIDTH, progress=advance)
+        ratios = [None, *(speedup(found[0], other) for other in found[1:])]
+        cases.append(Case(trial.sizes, trial.chosen, tuple(map(Timing, ready.names, found, ratios))))
+    return Benchmark(ready.names, setting, seed, tuple(cases))
+
+
+_ROUNDS = (7, 500)
+
+
+def _mean(ratios: Sequence[Speedup]) -> Speedup | None:
+    """The geometric mean. Its bounds are those of the parts: the interval is wider than it would have to be."""
+    if not ratios:
+        return None
+    parts = zip(*((ratio.minimum, ratio.median, ratio.low, ratio.high) for ratio in ratios), strict=True)
+    minimum, median, low, high = map(statistics.geometric_mean, parts)
+    return Speedup(minimum, median, low, high, sum(ratio.rounds for ratio in ratios), ratios[0].confidence)
+
+
+def _case_table(case: Case) -> str:
+    alone = len(case.timings) == 1
+    head = ("model", "minimum ms", "median ms", "spread", "rounds", "speedup", "between", "verdict")
+    rows = [head]
+    for timing in case.timings:
+        times = timing.samples
+        numbers = (ms_text(times.minimum), ms_text(times.median), f"{times.spread:.1%}", str(len(times.seconds)))
+        rows.append((timing.model, *numbers, *_ratio_texts(timing.speedup)))
+    return aligned([row[:5] if alone else row for row in rows], left=(0, 7))
+
+
+def _ratio_texts(ratio: Speedup | None) -> tuple[str, str, str]:
+    if ratio is None:
+        return "", "", ""
+    return f"{ratio.median:.3f}", f"{ratio.low:.3f}–{ratio.high:.3f}", str(ratio.verdict)
+
+
+def ms_text(seconds: float) -> str:
+    """Milliseconds to four digits: `0.01234`, `12.34`."""
+    value = seconds * 1e3
+    return f"{value:.{max(0, 3 - math.floor(math.log10(value)))}f}" if value > 0 else "0"
+
+
+def aligned(rows: Iterable[Sequence[str]], *, left: Sequence[int] = (0,)) -> str:
+    """A table as text; the columns named are flush left, the others right."""
+    listed = [list(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*listed, strict=True)]
+
+    def cell(text: str, column: int) -> str:
+        return text.ljust(widths[column]) if column in left else text.rjust(widths[column])
+
+    return "\n".join("  ".join(cell(text, i) for i, text in enumerate(row)).rstrip() for row in listed)
+
+
+def _case_json(case: Case) -> dict[str, Any]:
+    timings = [
+        {
+            "model": timing.model,
+            "minimum": timing.samples.minimum,
+            "median": timing.samples.median,
+            "spread": timing.samples.spread,
+            "seconds": timing.samples.seconds,
+            "speedup": _speedup_json(timing.speedup),
+        }
+        for timing in case.timings
+    ]
+    return {"sizes": dict(case.sizes), "chosen": sorted(case.chosen), "timings": timings}
+
+
+def _speedup_json(ratio: Speedup | None) -> dict[str, Any] | None:
+    return None if ratio is None else asdict(ratio) | {"verdict": ratio.verdict}

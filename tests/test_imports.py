@@ -32,6 +32,7 @@ LAYERS = (
     "fixpoint",
     "oracle",
     "compare measure",
+    "profile",
     "cost",
     "search discover",
     "report library demo gate",
