@@ -1,4 +1,4 @@
-"""Writing a file whole or not at all."""
+"""Writing a file whole or not at all; where files of the user's are kept."""
 
 from __future__ import annotations
 
@@ -23,3 +23,13 @@ def write_text(path: Path, text: str) -> None:
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+def cache_folder() -> Path:
+    """Where what was once found out is kept; the variable `GRAPHOPT_CACHE` names another folder than the system's."""
+    named = os.environ.get("GRAPHOPT_CACHE")
+    if named:
+        return Path(named)
+    from platformdirs import user_cache_path
+
+    return user_cache_path("graphopt", appauthor=False)

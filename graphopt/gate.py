@@ -7,7 +7,6 @@ The solver is loaded only then: the built-in rules need none.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
@@ -15,6 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from graphopt.errors import ProofError, UsageError
+from graphopt.files import cache_folder
 from graphopt.proof import Ledger, Model, Proof, Verdict
 from graphopt.rule import Rule
 from graphopt.types import COMMON, DType
@@ -75,16 +75,6 @@ def ledger() -> Ledger:
     return Ledger()
 
 
-def cache_folder() -> Path:
-    """Where proofs of the user's rules are kept; the variable `GRAPHOPT_CACHE` names another folder."""
-    named = os.environ.get("GRAPHOPT_CACHE")
-    if named:
-        return Path(named) / "proofs"
-    from platformdirs import user_cache_path
-
-    return user_cache_path("graphopt", appauthor=False) / "proofs"
-
-
 def known(rule: Rule) -> Proof | None:
     """What the ledger or the cache holds on a rule: with more time one may have been proved since it shipped."""
     shipped = ledger().get(rule.digest)
@@ -120,7 +110,8 @@ def remember(proof: Proof) -> None:
 
 
 def _place(digest: str) -> Path:
-    return cache_folder() / f"{digest}.json"
+    """The file in the user's cache that keeps the proof of a rule."""
+    return cache_folder() / "proofs" / f"{digest}.json"
 
 
 def attempt(rule: Rule, timeout: float = TIMEOUT) -> Proof:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 LAYERS = (
     "errors",
     "files types",
-    "scalar tensor",
+    "cache scalar tensor",
     "graph",
     "ops",
     "edit protos shapes",
