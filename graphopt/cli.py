@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeAlias
 
 import typer
 from typer.core import TyperGroup
@@ -32,12 +32,14 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bar
 
+    from graphopt.measure import Prepared, Trial
+    from graphopt.profile import Profile
     from graphopt.proof import Proof
     from graphopt.rule import Rule
 
 # -- arguments and errors ----------------------------------------------------------------------------------------------
 
-COMMANDS = ("optimize", "compare", "inspect", "verify", "rules", "demo")
+COMMANDS = ("optimize", "compare", "bench", "inspect", "verify", "rules", "demo")
 _WORD = re.compile(r"[a-z][a-z0-9_]*(,[a-z][a-z0-9_]*)*,?")
 _SHAPE = re.compile(r"(.+:)?[\w?-]*\d+[\w?-]*(,[\w?-]+)*")
 LISTS = {
@@ -45,7 +47,7 @@ LISTS = {
     "--only": _WORD,
     "--input-shape": _SHAPE,
     "--overwrite-input-shape": _SHAPE,
-    "--dim": re.compile(r"[^=]+=\d+"),
+    "--dim": re.compile(r"[^=]+=\d+(,\d+)*"),
     "--input": re.compile(r".+:.+\.npy"),
 }
 """Options that take several values after one flag, as users of other tools expect, and what a value looks like."""
@@ -217,6 +219,16 @@ def _dims(values: Sequence[str] | None) -> dict[str, int]:
     return dims
 
 
+def _sizes(values: Sequence[str] | None) -> dict[str, list[int]]:
+    """`seq=16,128`: all sizes that are to be tried, in one value or several."""
+    sizes: dict[str, list[int]] = {}
+    for name, text in _pairs(values, "=", "seq=16,128"):
+        if not re.fullmatch(r"\d+(,\d+)*,?", text):
+            raise UsageError(f"'{name}={text}' is not of the form seq=16,128: sizes are numbers")
+        sizes.setdefault(name, []).extend(int(size) for size in text.split(",") if size)
+    return sizes
+
+
 def _arrays(values: Sequence[str] | None) -> dict[str, Any]:
     import numpy as np
 
@@ -349,6 +361,16 @@ Dims = Annotated[list[str] | None, typer.Option("--dim", metavar="batch=1", help
 Inputs = Annotated[
     list[str] | None, typer.Option("--input", metavar="name:FILE.npy", help="Check with this input, not a made-up one.")
 ]
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option("--dim", metavar="seq=16,128", help="Sizes of an open dim; each is run. By default a usual one."),
+]
+RunInputs = Annotated[
+    list[str] | None, typer.Option("--input", metavar="name:FILE.npy", help="Run on this input, not a made-up one.")
+]
+Provider = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, or any name that ONNX Runtime knows.")]
+ProviderOptions = Annotated[list[str] | None, typer.Option(metavar="key=value", help="An option of the provider.")]
+Threads = Annotated[int, typer.Option(metavar="N", help="Of ONNX Runtime; 0 is one a core.", min=0)]
 
 
 def _version(wanted: bool) -> None:
@@ -505,18 +527,108 @@ def compare(
         raise ModelError(f"{original} and {optimized} cannot be compared: {found.reason}")
 
 
+@app.command(short_help="Time models in ONNX Runtime, each against the first.")
+def bench(
+    models: Annotated[list[str], typer.Argument(metavar="MODEL", help="The models, .onnx files.", show_default=False)],
+    provider: Provider = "cpu",
+    provider_option: ProviderOptions = None,
+    threads: Threads = 0,
+    seconds: Annotated[
+        float,
+        typer.Option(metavar="S", help="For each model and size, at most: ends when the ratios are certain.", min=0),
+    ] = 2.0,
+    dim: Sizes = None,
+    inputs: RunInputs = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the inputs that are made up.")] = 0,
+    profile: Annotated[
+        bool, typer.Option("--profile", metavar="", help="Say for each model how long its operators take.")
+    ] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    debug: Debug = False,
+) -> None:
+    """Time models in ONNX Runtime with all its optimizations, in turns, and say how each compares with the first.
+
+    A speedup above 1 is faster. Between is where the true one lies, with a confidence of 95 %.
+    """
+    _logging(verbose, debug)
+    from graphopt import measure
+
+    setting = measure.Setting(provider, threads, dict(_pairs(provider_option, "=", "key=value")))
+    with Progress(enabled=not quiet) as progress:
+        progress("load", 0.0)
+        ready = measure.prepared(models, setting, dims=_sizes(dim), inputs=_arrays(inputs), seed=seed)
+        found = measure.timed(ready, seconds=seconds, progress=lambda done: progress("time", done))
+        profiles = _profiles(ready, models, progress) if profile else None
+    if as_json:
+        _print_json(found.to_json(), profiles)
+    elif not quiet:
+        _print("\n\n".join([str(found), *_texts(profiles or ())]))
+
+
+_Profiles: TypeAlias = "list[tuple[Trial, Profile]]"
+
+
+def _profiles(ready: Prepared, models: Sequence[str], progress: Progress) -> _Profiles:
+    """Each model at each set of sizes."""
+    from graphopt.profile import profile
+
+    found: _Profiles = []
+    for trial in ready.trials:
+        for model in models:
+            progress("profile", len(found) / (len(ready.trials) * len(models)))
+            found.append((trial, profile(model, ready.setting, trial.feeds)))
+    return found
+
+
+def _print_json(text: str, profiles: Iterable[tuple[Trial, Profile]] | None) -> None:
+    """What was found, with the profiles if there are any."""
+    if profiles is not None:
+        listed = [{"sizes": trial.sizes} | profile.to_json() for trial, profile in profiles]
+        text = json.dumps(json.loads(text) | {"profiles": listed}, indent=2, ensure_ascii=False)
+    sys.stdout.write(text + "\n")
+
+
+def _texts(profiles: Iterable[tuple[Trial, Profile]]) -> Iterator[str]:
+    for trial, profile in profiles:
+        yield f"{trial}\n{profile}" if trial.sizes else str(profile)
+
+
 @app.command(short_help="Print what is in a model.")
-def inspect(model: Model, as_json: AsJson = False, debug: Debug = False) -> None:
+def inspect(
+    model: Model,
+    profile: Annotated[
+        bool, typer.Option("--profile", metavar="", help="Run it, too, and say how long its operators take.")
+    ] = False,
+    provider: Provider = "cpu",
+    threads: Threads = 0,
+    dim: Sizes = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
     """Print what is in a model: inputs, outputs, operators, weights, and what graphopt does not know."""
     _logging(verbose=False, debug=debug)
     from graphopt import onnx_io
     from graphopt.report import Inspection
 
     found = Inspection.of(onnx_io.load(model, inline_functions=False))
+    profiles = None
+    if profile:
+        from graphopt import measure
+
+        with Progress(enabled=True) as progress:
+            progress("load", 0.0)
+            ready = measure.prepared([model], measure.Setting(provider, threads), dims=_sizes(dim))
+            profiles = _profiles(ready, [model], progress)
+    elif dim or threads or provider != "cpu":
+        raise UsageError("--dim, --threads and --provider say how a model is run: use them with --profile")
     if as_json:
-        sys.stdout.write(found.to_json() + "\n")
+        _print_json(found.to_json(), profiles)
     else:
         found.print(_console())
+        for text in _texts(profiles or ()):
+            _print(f"\n{text}")
 
 
 @app.command(short_help="Prove rules for all tensor sizes; exit code 3 if one is not proved.")

@@ -386,12 +386,18 @@ class Trial:
     """The dims whose size was not given."""
     feeds: Feeds
 
+    def __str__(self) -> str:
+        return sizes_text(self.sizes, self.chosen)
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Prepared:
     """Models that are ready to run on the same inputs."""
 
     names: tuple[str, ...]
+    setting: Setting
+    seed: int
+    """Of the inputs that were made up."""
     sessions: tuple[Any, ...]
     trials: tuple[Trial, ...]
     """One for each set of sizes."""
@@ -424,7 +430,7 @@ def prepared(
     for number, trial in itertools.product(range(1, len(names)), trials):
         if reason := refusal(trial.feeds, number):
             raise ModelError(f"{reason}{_with(trial.sizes)}")
-    return Prepared(names, sessions, trials)
+    return Prepared(names, setting, seed, sessions, trials)
 
 
 def default_sizes(model: Sketch, given: Binding) -> dict[str, int]:
@@ -565,7 +571,7 @@ def _bindings(model: Sketch, dims: Mapping[str, int | Sequence[int]], own: Bindi
         if name not in known:
             raise UsageError(f"there is no open dim '{name}'{_near(name, known)}")
         if not sizes or min(sizes) < 1:
-            raise UsageError(f"the size of '{name}' is {given}: it must be at least 1")
+            raise UsageError(f"'{name}' cannot be {min(sizes, default='of no size')}: sizes are 1 or more")
         if sizes != [own.get(name, sizes[0])] and name in own:
             raise UsageError(f"'{name}' is {own[name]} in the inputs that are given")
         choices.append([(name, size) for size in sizes])
@@ -706,10 +712,14 @@ def bench(
         UsageError: provider, sizes or inputs do not fit, or the models take different inputs.
         ModelError: a model cannot be read, loaded or run.
     """
-    ready = prepared(models, setting, dims=dims, inputs=inputs, seed=seed)
+    return timed(prepared(models, setting, dims=dims, inputs=inputs, seed=seed), seconds=seconds, progress=progress)
+
+
+def timed(ready: Prepared, *, seconds: float = 2.0, progress: Callable[[float], object] | None = None) -> Benchmark:
+    """Time what is ready to run; arguments are those of `bench`."""
     cases = []
     for number, trial in enumerate(ready.trials):
-        runs = [runner(session, trial.feeds, setting) for session in ready.sessions]
+        runs = [runner(session, trial.feeds, ready.setting) for session in ready.sessions]
 
         def advance(done: float, before: int = number) -> None:
             if progress is not None:
@@ -718,7 +728,7 @@ def bench(
         found = interleaved(runs, seconds=seconds * len(runs), rounds=_ROUNDS, width=WIDTH, progress=advance)
         ratios = [None, *(speedup(found[0], other) for other in found[1:])]
         cases.append(Case(trial.sizes, trial.chosen, tuple(map(Timing, ready.names, found, ratios))))
-    return Benchmark(ready.names, setting, seed, tuple(cases))
+    return Benchmark(ready.names, ready.setting, ready.seed, tuple(cases))
 
 
 _ROUNDS = (7, 500)

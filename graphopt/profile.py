@@ -87,7 +87,7 @@ class Profile:
             lines += ["a kernel's time on a device is the time to launch it", ""]
         if self.detail:
             return "\n".join([*lines, f"ONNX Runtime's own graph is not known: {self.detail}"])
-        lines.append(f"ONNX Runtime runs {self.nodes} nodes, {self.reorders} of them reorders")
+        lines.append(f"ONNX Runtime runs {self.nodes} node{'s' * (self.nodes != 1)}, {self.reorders} of them reorders")
         changed = [op for op in sorted({*self.before, *self.after}) if self.before.get(op, 0) != self.after.get(op, 0)]
         if changed:
             counts = [(op, str(self.before.get(op, 0)), str(self.after.get(op, 0))) for op in changed]
@@ -115,13 +115,13 @@ def profile(model: Source, setting: Setting, feeds: Mapping[str, Any], *, runs: 
         raise ModelError(f"{called(model)} has too many nodes for ONNX Runtime's profiler")
     start = min(event["ts"] for event in whole)
     kernels = [event for event in events if event["name"].endswith("_kernel_time") and event["ts"] >= start]
-    after, detail = Counter[str](), ""
+    before, after, detail = dict(Counter(operators(parsed(model).graph))), dict[str, int](), ""
     try:
-        after = Counter(operators(optimized_graph(model, setting, weights=False).graph))
+        after |= Counter(operators(optimized_graph(model, setting, weights=False).graph))
     except ModelError as error:  # a provider that compiles the graph has none to show
         detail = str(error)
     seconds = sum(event["dur"] for event in whole) / len(whole) / 1e6
-    rows, before = _rows(kernels, len(whole)), Counter(operators(parsed(model).graph))
+    rows = _rows(kernels, len(whole))
     return Profile(called(model), setting.provider_name, len(whole), seconds, rows, before, after, detail)
 
 
