@@ -1,0 +1,805 @@
+"""How fast is a small graph? By measuring it in ONNX Runtime, or by an estimate for which nothing is run.
+
+The estimate is a roofline: a node takes as long as its arithmetic or its memory traffic, whichever is longer, and a
+launch. Its constants are those of ONNX Runtime's CPU kernels, and of what it fuses when it loads a model.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import platform
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from functools import cache, cached_property
+from hashlib import sha256
+from math import fsum, prod
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from onnx import ModelProto
+
+from graphopt import onnx_io, samples
+from graphopt.cache import Cache
+from graphopt.errors import GraphoptError, ModelError, OutputError
+from graphopt.files import cache_folder
+from graphopt.graph import INPUT, INTERNAL, Graph, Node, Value
+from graphopt.measure import Setting, Speedup, interleaved, runner, speedup
+from graphopt.ops import attribute, is_deterministic, newest
+from graphopt.oracle import FailedError, require_onnxruntime
+from graphopt.regions import digest
+from graphopt.types import Dim, DType, Sym, TensorType
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+"""Counts up when what the cache holds changes its meaning: entries of other formats are never asked for."""
+
+
+def user_cache() -> Cache:
+    """The user's own, of all models."""
+    return Cache(cache_folder() / "costs.sqlite")
+
+
+class NotMeasurable(Exception):
+    """A graph cannot be timed: ONNX Runtime refuses it, or no inputs can be made up for it."""
+
+
+class CostModel(Protocol):
+    """What a search asks. The graphs are small, and have static shapes where anything is to be run."""
+
+    name: str
+
+    def seconds(self, graph: Graph) -> float:
+        """An estimate of one run, for which nothing is run; the same for the same graph."""
+
+    def speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
+        """How many times as fast as `before` each of the others is, which have its inputs and outputs.
+
+        Raises:
+            NotMeasurable: `before` cannot be timed.
+        """
+
+
+# -- the machine -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a roofline is made of. The default is one core of an ordinary processor."""
+
+    flops_per_second: float = 1e11
+    bytes_per_second: float = 4e10
+    launch_seconds: float = 4e-7
+    """From one node to the next."""
+    block: int = 8
+    """Channels that ONNX Runtime's blocked layout of convolutions holds together (16 with AVX-512); 0: it has none,
+    and fuses no activations either, as with CUDA."""
+
+    @staticmethod
+    def calibrated(setting: Setting, cache: Cache) -> Machine:
+        """The machine at hand, timed once on three small models; the cache knows it from then on.
+
+        Raises:
+            UsageError: this onnxruntime does not have the provider.
+        """
+        key = _key("machine", _circumstances(setting))
+        known = _decoded(Machine, cache.get([key]).get(key))
+        if known is not None:
+            return known
+        try:
+            found = _calibrated(setting)
+        except NotMeasurable as reason:
+            log.warning("the machine cannot be timed, so an ordinary one is assumed: %s", reason)
+            return Machine()
+        cache.put({key: json.dumps(asdict(found))})
+        return found
+
+
+def _calibrated(setting: Setting) -> Machine:
+    """Rates as a model of usual size meets them: of one that does not fit the caches, memory is much slower."""
+    size, elements, count = (512, 1 << 20, 256) if setting.is_cpu else (4096, 1 << 26, 256)
+    square, long, one = (size, size), (elements,), (1,)
+    multiply = _seconds_of(_chain("MatMul", [square, square], square, 1), setting)
+    add = _seconds_of(_chain("Add", [long, long], long, 1), setting)
+    launch = _seconds_of(_chain("Neg", [one], one, count), setting)
+    block = 0 if not setting.is_cpu else 16 if "avx512" in processor() else 8
+    return Machine(2 * size**3 / multiply, 3 * 4 * elements / add, launch / count, block)
+
+
+def _chain(op: str, inputs: Sequence[tuple[int, ...]], output: tuple[int, ...], count: int) -> Graph:
+    """An operator, `count` times in a row."""
+    graph = Graph("chain", {"": 18})
+    types = [TensorType(DType.FLOAT, shape) for shape in inputs]
+    for type_ in types:
+        node = Node(INPUT, (), (graph.new_name("x"),), (type_,), domain=INTERNAL)
+        graph.inputs.append(graph.add(node))
+    result = TensorType(DType.FLOAT, output)
+    values = [Value(vertex) for vertex in graph.inputs]
+    for _ in range(count):
+        node = Node(op, tuple(values), (graph.new_name("y"),), (result,), version=newest(op))
+        values[0] = Value(graph.add(node))
+    graph.outputs, graph.output_names, graph.output_types = (values[0],), (graph.new_name("out"),), (result,)
+    return graph
+
+
+def _seconds_of(graph: Graph, setting: Setting) -> float:
+    with _scratch() as folder:
+        loaded = _loaded(graph, folder / "model.onnx", _feeds(graph, 0), setting)
+        (found,) = interleaved([loaded.run], seconds=0.2)
+    return found.minimum
+
+
+@cache
+def processor() -> str:
+    """The model of processor with its instruction sets, of which a virtual machine may show fewer."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
+    except OSError:
+        return _said("sysctl", "-n", "machdep.cpu.brand_string") or f"{platform.machine()} {platform.processor()}"
+    told = {name.strip(): text.strip() for name, _, text in (line.partition(":") for line in lines)}
+    return "; ".join(f"{name}: {told[name]}" for name in _TELLING if name in told) or platform.machine()
+
+
+_TELLING = (
+    *("vendor_id", "cpu family", "model", "model name", "stepping", "flags"),
+    *("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features"),  # ARM
+)
+
+
+@cache
+def _accelerators() -> str:
+    """The machine's GPUs; where nobody tells, its name stands for them."""
+    return _said("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader") or platform.node()
+
+
+def _said(*command: str) -> str:
+    """What a command prints; nothing where there is none of that name, or it fails."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _circumstances(setting: Setting) -> str:
+    """All but the models that a time depends on: costs under others are never used."""
+    told = {item.name: getattr(setting, item.name) for item in fields(setting)} | {
+        "format": FORMAT,
+        "provider": setting.provider_name,
+        "threads": setting.cores,
+        "processor": processor(),
+        "accelerators": "" if setting.is_cpu else _accelerators(),
+        "onnxruntime": require_onnxruntime().__version__,
+    }
+    return json.dumps(told, sort_keys=True, default=dict)
+
+
+def _key(*parts: str) -> str:
+    return sha256("\n".join(parts).encode()).hexdigest()
+
+
+Kept = TypeVar("Kept", Machine, Speedup)
+
+
+def _decoded(kind: type[Kept], text: str | None) -> Kept | None:
+    """What the cache holds, None where that is nothing or of another make."""
+    try:
+        found = json.loads(text or "{}")
+        return kind(**{item.name: found[item.name] for item in fields(kind)})
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+# -- the estimate ------------------------------------------------------------------------------------------------------
+
+ASSUMED = 16
+"""What stands for each size that is not a number; where not even the rank is known, two axes of it."""
+
+
+class Analytic:
+    """A roofline: for ranking and pruning, and for where nothing may be run."""
+
+    name = "analytic"
+
+    def __init__(self, machine: Machine | None = None) -> None:
+        self.machine = machine or Machine()
+
+    def seconds(self, graph: Graph) -> float:
+        """An estimate of one run: at least a launch."""
+        return max(_Estimate(graph, self.machine).seconds, self.machine.launch_seconds)
+
+    def speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
+        """The ratios of the estimates, as certain as if they were measured: after no round."""
+        own = self.seconds(before)
+        ratios = [own / self.seconds(graph) for graph in after]
+        return [Speedup(ratio, ratio, ratio, ratio, rounds=0) for ratio in ratios]
+
+
+class Work(NamedTuple):
+    """What a node does: operations on 32-bit numbers, at the rate of a matrix product; bytes moved; launches."""
+
+    flops: float = 0.0
+    bytes: float = 0.0
+    launches: float = 1.0
+
+
+FREE = Work(launches=0.0)
+
+
+class _Estimate:
+    """One graph under a machine: what is folded, what is fused, which values lie in the blocked layout."""
+
+    def __init__(self, graph: Graph, machine: Machine) -> None:
+        self.graph, self.machine = graph, machine
+        self.known: set[int] = set()
+        """The vertices that are computed when the model is loaded."""
+        self.blocked: set[Value] = set()
+        """The values in the layout that blocks channels."""
+        self.open: dict[Value, str] = {}
+        """The values that only one node reads, and the operator that may take in what that node does."""
+        self._work: dict[int, Work] = {}
+        for vertex in graph.topological():
+            self._visit(vertex, graph[vertex])
+
+    @property
+    def seconds(self) -> float:
+        return fsum(self._seconds(work) for work in (*self._work.values(), *self._reorders()))
+
+    def _seconds(self, work: Work) -> float:
+        machine = self.machine
+        busy = max(work.flops / machine.flops_per_second, work.bytes / machine.bytes_per_second)
+        return busy + work.launches * machine.launch_seconds
+
+    def _visit(self, vertex: int, node: Node) -> None:
+        if self._is_folded(node):
+            self.known.add(vertex)
+        elif not node.is_internal:
+            view = _View(self, vertex)
+            fused = _fused(view)
+            self._work[vertex] = _work(view) if fused is None else fused.work
+            if _is_blocked(view, fused):
+                self.blocked.add(Value(vertex))
+            stays_open = node.op if fused is None else fused.stays_open
+            if self.graph.uses(Value(vertex)) == 1:
+                self.open[Value(vertex)] = stays_open
+
+    def _is_folded(self, node: Node) -> bool:
+        if node.is_internal:
+            return node.is_constant
+        if node.op in ("Shape", "Size") and node.inputs and (data := self.graph.tensor_type(node.inputs[0])):
+            return data.is_static
+        return is_deterministic(node) and all(value.vertex in self.known for value in node.operands)
+
+    def _reorders(self) -> Iterator[Work]:
+        """The copies from the blocked layout and into it, where they are certain: not at the border of the graph."""
+        for value in self.blocked:
+            readers = (reader for reader in self.graph.readers(value.vertex) if reader in self._work)
+            if any(Value(reader) not in self.blocked for reader in readers):
+                yield self._copy(value)
+        readers = (value.vertex for value in self.blocked if not _reads_plain(_View(self, value.vertex)))
+        read = {value for reader in readers for value in self.graph[reader].operands}
+        yield from (self._copy(value) for value in read - self.blocked if value.vertex in self._work)
+
+    def _copy(self, value: Value) -> Work:
+        return Work(bytes=2 * _nbytes(self.graph.tensor_type(value)))
+
+
+class _View:
+    """A node with the sizes of what it reads and writes, as numbers."""
+
+    def __init__(self, estimate: _Estimate, vertex: int) -> None:
+        self.estimate, self.graph, self.vertex = estimate, estimate.graph, vertex
+        self.node = self.graph[vertex]
+        self.op, self.inputs = self.node.op, self.node.inputs
+        self.block = estimate.machine.block
+
+    def shape(self, index: int) -> tuple[int, ...]:
+        """Of an input; () where it is absent."""
+        value = self.input(index)
+        return () if value is None else _sizes(self.graph.tensor_type(value))
+
+    def input(self, index: int) -> Value | None:
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def result(self, index: int = 0) -> tuple[int, ...]:
+        return _sizes(self.graph.tensor_type(Value(self.vertex, index)))
+
+    def is_known(self, index: int) -> bool:
+        """Whether an input is there and constant."""
+        value = self.input(index)
+        return value is not None and value.vertex in self.estimate.known
+
+    def integer(self, name: str, otherwise: int) -> int:
+        found = attribute(self.node, self.graph, name)
+        return found if isinstance(found, int) else otherwise
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        found = attribute(self.node, self.graph, name)
+        return tuple(item for item in found if isinstance(item, int)) if isinstance(found, tuple) else ()
+
+    @cached_property
+    def elements(self) -> int:
+        """Of the largest input or output."""
+        shapes = [self.shape(index) for index in range(len(self.inputs))]
+        return max(map(prod, [*shapes, self.result()]), default=1)
+
+    @cached_property
+    def written(self) -> float:
+        results = (Value(self.vertex, index) for index, name in enumerate(self.node.names) if name)
+        return sum(_nbytes(self.graph.tensor_type(value)) for value in results)
+
+    @cached_property
+    def traffic(self) -> float:
+        """Bytes read and written."""
+        return self.written + sum(_nbytes(self.graph.tensor_type(value)) for value in self.inputs if value is not None)
+
+    @cached_property
+    def width(self) -> float:
+        """Bytes of an element of the first input as a part of those of a float32."""
+        value = self.input(0)
+        return (self.graph.dtype(value).bits or 32) / 32 if value is not None else 1.0
+
+
+def _sizes(type_: TensorType | None) -> tuple[int, ...]:
+    if type_ is None or type_.shape is None:
+        return (ASSUMED, ASSUMED)
+    return tuple(map(_number, type_.shape))
+
+
+def _number(dim: Dim) -> int:
+    if not isinstance(dim, Sym):
+        return dim
+    return max(0, sum(coefficient * prod([ASSUMED] * len(names)) for names, coefficient in dim.terms))
+
+
+def _nbytes(type_: TensorType | None) -> float:
+    """Strings, and what is not known, count as if they were float32."""
+    bits = (type_.dtype.bits if type_ is not None and type_.dtype else 0) or 32
+    return prod(_sizes(type_)) * bits / 8
+
+
+# -- what ONNX Runtime fuses -------------------------------------------------------------------------------------------
+
+
+class _Fused(NamedTuple):
+    """What is left of a node that the one before it takes in, and what may be taken in after it."""
+
+    work: Work
+    stays_open: str = ""
+
+
+_CONV_ACTIVATIONS = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Clip", "HardSigmoid")
+_GEMM_ACTIVATIONS = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Elu", "HardSigmoid", "Selu", "Softplus", "Softsign")
+
+
+def _fused(view: _View) -> _Fused | None:
+    """What is left of a node where the one before it, or a product after it, takes it in; else None."""
+    for index, value in enumerate(view.inputs):
+        rule = _TAKEN_IN.get((view.estimate.open.get(value, ""), view.op)) if value is not None else None
+        found = rule(view, index) if rule else None
+        if found is not None:
+            return found
+    return _Fused(FREE) if view.op == "Transpose" and _is_of_product(view) else None
+
+
+def _activation(view: _View, index: int) -> _Fused | None:
+    """ONNX Runtime has kernels with activations on the CPU only."""
+    return _Fused(FREE) if view.block and _others_known(view, index) else None
+
+
+def _hard_swish(view: _View, index: int) -> _Fused | None:
+    return _activation(view, index) if view.inputs[index] in view.estimate.blocked else None
+
+
+def _affine(view: _View, index: int) -> _Fused | None:
+    """Constants per channel go into a convolution's weights; a sum of its own size goes along as it writes."""
+    if _others_known(view, index):
+        others = [view.shape(other) for other in range(len(view.inputs)) if other != index]
+        channels = view.shape(index)[1:2]
+        per_channel = view.op == "BatchNormalization" or all(
+            prod(shape) == 1 or (shape[1 - len(view.result()) :][:1] == channels and prod(shape) == channels[0])
+            for shape in others
+        )
+        return _Fused(FREE, "Conv") if per_channel else None
+    if view.op != "Add" or not view.block or view.shape(0) != view.shape(1):
+        return None
+    return _Fused(Work(bytes=_nbytes(view.graph.tensor_type(view.input(1 - index))), launches=0.0), "Conv")
+
+
+def _bias(view: _View, index: int) -> _Fused | None:
+    """A product and a vector make a Gemm, which takes an activation in only if there is no Reshape behind it."""
+    if not _others_known(view, index) or len(view.shape(1 - index)) != 1:
+        return None
+    return _Fused(FREE, "Gemm" if len(view.result()) == 2 else "")
+
+
+def _scale(view: _View, index: int) -> _Fused | None:
+    known = _others_known(view, index) and prod(view.shape(1 - index)) == 1
+    return _Fused(FREE, "MatMul") if known and index == (0 if view.op == "Div" else index) else None
+
+
+_TAKEN_IN: Mapping[tuple[str, str], Callable[[_View, int], _Fused | None]] = {
+    **{("Conv", op): _activation for op in _CONV_ACTIVATIONS},
+    **{("Conv", op): _affine for op in ("Add", "Mul", "BatchNormalization")},
+    ("Conv", "HardSwish"): _hard_swish,
+    **{("Gemm", op): _activation for op in _GEMM_ACTIVATIONS},
+    ("MatMul", "Add"): _bias,
+    **{("MatMul", op): _scale for op in ("Mul", "Div")},
+}
+"""By the operator before, and the node's own."""
+
+
+def _others_known(view: _View, index: int) -> bool:
+    return all(view.is_known(other) for other, value in enumerate(view.inputs) if other != index and value is not None)
+
+
+def _is_of_product(view: _View) -> bool:
+    """Whether a transposition of the last two axes is read by matrix products alone, which read either way."""
+    order = view.integers("perm")
+    rank = len(order)
+    swapped = rank > 1 and order == (*range(rank - 2), rank - 1, rank - 2)
+    readers = {view.graph[reader].op for reader in view.graph.readers(view.vertex)}
+    return swapped and bool(readers) and readers <= {"MatMul", "Gemm"}
+
+
+# -- the blocked layout of convolutions --------------------------------------------------------------------------------
+
+_KEEPING = frozenset({"Relu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Gelu", "QuickGelu", "BatchNormalization"})
+_KEEPING |= {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}
+"""Operators with a kernel for the blocked layout. Any other makes ONNX Runtime copy its input back."""
+
+
+def _is_blocked(view: _View, fused: _Fused | None) -> bool:
+    """Whether a node writes the blocked layout."""
+    lying = [value in view.estimate.blocked for value in view.inputs]
+    if view.op == "Conv":
+        return _enters(view)
+    if not any(lying):
+        return False
+    if fused is not None:
+        return True
+    match view.op:
+        case "Add" | "Sum" | "Mul":
+            return all(lying) and len({view.shape(index) for index in range(len(lying))}) == 1
+        case "Concat":
+            whole = all(view.shape(index)[1] % view.block == 0 for index in range(len(lying)))
+            return all(lying) and view.integer("axis", 0) == 1 and whole
+    return view.op in _KEEPING
+
+
+def _enters(view: _View) -> bool:
+    """Whether a convolution is run in the blocked layout: two axes of space, constant weights, channels that fit."""
+    weight, group = view.shape(1), view.integer("group", 1)
+    is_float = view.inputs[0] is not None and view.graph.dtype(view.inputs[0]) is DType.FLOAT
+    if not view.block or len(weight) != 4 or not view.is_known(1) or not is_float:
+        return False
+    made, read = weight[:2]
+    if group == 1:
+        return read < view.block or read % 4 == 0
+    if read == 1:
+        return made == group and group % 4 == 0
+    return read % view.block == 0 and made // group % view.block == 0
+
+
+def _reads_plain(view: _View) -> bool:
+    """Of few channels, a convolution reads the usual layout."""
+    return view.op == "Conv" and view.integer("group", 1) == 1 and view.shape(1)[1] < view.block
+
+
+# -- what operators cost -----------------------------------------------------------------------------------------------
+
+
+def _work(view: _View) -> Work:
+    work = _WORK.get(view.op, _elementwise)(view)
+    return work._replace(flops=work.flops * view.width)
+
+
+def _elementwise(view: _View) -> Work:
+    passes = PASSES.get(view.op, 1)
+    return Work(EXPENSE.get(view.op, 10) * view.elements, passes * view.traffic, passes)
+
+
+EXPENSE: Mapping[str, float] = {
+    **dict.fromkeys(("Exp", "Tanh", "Sigmoid", "HardSwish", "QuickGelu"), 30),
+    **dict.fromkeys(("Sqrt", "Reciprocal", "Floor", "Ceil", "Round"), 40),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), 40),
+    **dict.fromkeys(("Erf", "LayerNormalization", "RMSNormalization", "Resize"), 60),
+    **dict.fromkeys(("Gelu", "BiasGelu", "FastGelu", "Swish", "PRelu"), 70),
+    **dict.fromkeys(("InstanceNormalization", "GroupNormalization", "ReduceL2", "ReduceSumSquare"), 60),
+    **dict.fromkeys(("Sin", "Cos", "Log", "Elu", "Selu", "Celu", "TopK"), 200),
+    **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), 300),
+    **dict.fromkeys(("Pow", "Mod", "CumSum"), 700),
+    **dict.fromkeys(("Softplus", "Mish"), 1200),
+}
+"""Operations an element, counted at the rate of a matrix product (as measured with ONNX Runtime 1.31); others: 10."""
+
+PASSES: Mapping[str, int] = {"HardSwish": 2, "Mish": 3, "Swish": 4, "GroupNormalization": 12, "Softmax": 2}
+"""Operators without a kernel of their own, or with one in several passes: how often they go over their data."""
+
+_DEPTHWISE = 4.0
+"""A depthwise convolution shares no operand between channels: so much slower is an operation of it."""
+
+
+def _conv(view: _View) -> Work:
+    weight, result = view.shape(1), view.result()
+    made, read = (*weight[:2], 1, 1)[:2]
+    multiplied = 2.0 * prod(result) * prod(weight[1:])
+    if not _enters(view):
+        return Work(multiplied * _outside(view, len(weight), read), view.traffic)
+    if read == 1 and view.integer("group", 1) > 1:
+        return Work(multiplied * _DEPTHWISE, view.traffic)
+    return Work(multiplied * -(-made // view.block) * view.block / max(made, 1), view.traffic)
+
+
+def _outside(view: _View, rank: int, read: int) -> float:
+    """How much slower a convolution is outside of the blocked layout, by the channels that a filter reads."""
+    group = view.integer("group", 1)
+    if not view.block:
+        return 1.0 if group == 1 or read > 1 else _DEPTHWISE
+    if group == 1:
+        return 1.3 if rank == 4 else 1.4
+    return 6 * _DEPTHWISE if read == 1 else 1.3 * max(1.8, 2 * view.block / read)
+
+
+def _conv_transpose(view: _View) -> Work:
+    return Work(1.4 * 2 * prod(view.shape(0)) * prod(view.shape(1)[1:]), view.traffic)
+
+
+def _product(view: _View) -> Work:
+    left = view.shape(0)
+    across = bool(view.integer("transA", 0)) and len(left) > 1
+    return Work(2.0 * prod(view.result()) * (left or (1,))[-2 if across else -1], view.traffic)
+
+
+def _attention(view: _View) -> Work:
+    """Two products over the pairs of positions, and a softmax between them."""
+    query, keys = prod(view.shape(0)), (view.shape(1) or view.shape(0))[-2:-1] or (1,)
+    packed = view.op == "Attention" and bool(view.node.domain)  # Microsoft's: the second input holds weights
+    length = (view.shape(0)[-2:-1] or (1,))[0] if packed else keys[0]
+    projections = 2.0 * query * (view.shape(1) or (1,))[-1] if packed else 0.0
+    return Work(projections + 4.0 * 1.5 * query * length, view.traffic)
+
+
+def _recurrent(view: _View) -> Work:
+    """Each step multiplies by both weights; small products run at a fraction of the rate."""
+    steps = prod(view.shape(0)[:2])
+    return Work(2 * 2.0 * steps * (prod(view.shape(1)) + prod(view.shape(2))), view.traffic)
+
+
+def _einsum(view: _View) -> Work:
+    equation = attribute(view.node, view.graph, "equation")
+    if not isinstance(equation, str) or "..." in equation:
+        return _elementwise(view)
+    operands = equation.partition("->")[0].split(",")
+    sizes = {letter: n for i, term in enumerate(operands) for letter, n in zip(term, view.shape(i), strict=False)}
+    return Work(1.5 * 2 * prod(sizes.values()), 2 * view.traffic)
+
+
+def _pool(view: _View) -> Work:
+    return Work(2.0 * prod(view.result()) * prod(view.integers("kernel_shape")), view.traffic)
+
+
+def _moved(view: _View) -> Work:
+    """What is copied, not what it is taken from."""
+    return Work(bytes=_STRIDED.get(view.op, 1) * 2 * view.written)
+
+
+def _transposed(view: _View) -> Work:
+    order, shape = view.integers("perm"), view.shape(0)
+    lasting = [axis for axis in order if axis < len(shape) and shape[axis] != 1]
+    return Work() if lasting == sorted(lasting) else _moved(view)
+
+
+def _power(view: _View) -> Work:
+    """Squares and cubes are multiplied out."""
+    exponent = view.graph.constant(view.input(1))
+    small = exponent is not None and exponent.size == 1 and float(exponent.numpy().ravel()[0]) in (2.0, 3.0)
+    return Work(40.0 * view.elements, view.traffic) if small else _elementwise(view)
+
+
+def _layer_norm(view: _View) -> Work:
+    """On the CPU, ONNX Runtime fuses it with a sum of equal shapes before it, and the kernel for that is slow."""
+    value = view.input(0)
+    is_sum = view.block and value is not None and view.estimate.open.get(value) == "Add"
+    skips = is_sum and len(view.shape(0)) == 3 and _adds_equals(view.graph, value)
+    expense = EXPENSE["SkipLayerNormalization" if skips else "LayerNormalization"]
+    return Work(expense * view.elements, view.traffic)
+
+
+def _adds_equals(graph: Graph, value: Value | None) -> bool:
+    types = [] if value is None else [graph.tensor_type(operand) for operand in graph[value.vertex].operands]
+    return len({type_.shape for type_ in types if type_ is not None}) == 1
+
+
+def _bodies(view: _View) -> Work:
+    """A branch, the dearest, or the body of a loop, as often as an unknown size."""
+    machine = view.estimate.machine
+    seconds = max((_Estimate(body, machine).seconds for body in view.node.bodies), default=0.0)
+    times = 1 if view.op == "If" else ASSUMED
+    return Work(launches=1 + times * seconds / machine.launch_seconds)
+
+
+_STRIDED: Mapping[str, float] = {
+    "Transpose": 2,
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth", "GatherElements", "GatherND", "ScatterElements"), 4),
+}
+"""How many times as slow as a plain copy: elements lie far apart."""
+
+_WORK: Mapping[str, Callable[[_View], Work]] = {
+    **dict.fromkeys(("Conv", "FusedConv", "ConvInteger", "QLinearConv", "DeformConv"), _conv),
+    "ConvTranspose": _conv_transpose,
+    **dict.fromkeys(("MatMul", "Gemm", "FusedMatMul", "FusedGemm", "MatMulInteger"), _product),
+    **dict.fromkeys(("Attention", "MultiHeadAttention", "GroupQueryAttention"), _attention),
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
+    "Einsum": _einsum,
+    **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), _pool),
+    **dict.fromkeys(("Concat", "Split", "Slice", "Gather", "Pad", "Expand", "Tile"), _moved),
+    **dict.fromkeys((op for op in _STRIDED if op != "Transpose"), _moved),
+    "Transpose": _transposed,
+    "Pow": _power,
+    "LayerNormalization": _layer_norm,
+    **dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout"), lambda view: Work()),
+    **dict.fromkeys(("If", "Loop", "Scan"), _bodies),
+}
+
+
+# -- the measurement ---------------------------------------------------------------------------------------------------
+
+AT_ONCE = 8
+"""Candidates that are timed in turn with each other: each waits for all of them."""
+ROOM = 1_000_000_000
+"""Bytes of weights that lie in memory at once; a session may hold its own twice."""
+QUICK = 100_000_000
+"""Bytes of weights up to which it is looked at what ONNX Runtime makes of a graph: that is a file, too."""
+
+SAME = Speedup(1.0, 1.0, 1.0, 1.0, rounds=0)
+"""Of graphs that ONNX Runtime turns into one and the same."""
+FAILED = Speedup(0.0, 0.0, 0.0, 0.0, rounds=0)
+"""Of a graph that ONNX Runtime refuses: not faster."""
+
+
+class Measured:
+    """What ONNX Runtime takes, with all its optimizations, under one setting; asked twice, it looks into the cache.
+
+    Costs of one provider, processor, number of threads or version of ONNX Runtime are never used for another. The
+    values of weights do not count: those of one region stand for all that are alike.
+    """
+
+    name = "measured"
+
+    def __init__(
+        self, setting: Setting, *, machine: Machine, cache: Cache, seconds: float = 0.4, seed: int = 0
+    ) -> None:
+        """`seconds` for each pair; the `seed` makes the inputs. Raises UsageError where the provider is missing."""
+        self.setting, self.cache, self.duration, self.seed = setting, cache, seconds, seed
+        self._analytic = Analytic(machine)
+        self._circumstances = _circumstances(setting)
+
+    def seconds(self, graph: Graph) -> float:
+        """The estimate by the roofline."""
+        return self._analytic.seconds(graph)
+
+    def speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
+        """Measure what the cache lacks; one that ONNX Runtime refuses is `FAILED`.
+
+        Raises:
+            NotMeasurable: ONNX Runtime refuses `before`, or no inputs can be made up for it.
+        """
+        own = digest(before)
+        keys = [_key("speedup", own, digest(graph), self._circumstances) for graph in after]
+        kept = self.cache.get(keys)
+        found = {key: known for key in keys if (known := _decoded(Speedup, kept.get(key))) is not None}
+        missing = {key: graph for key, graph in zip(keys, after, strict=True) if key not in found}
+        for some in _batches(before, missing):
+            fresh = dict(zip(some, self._measured(before, list(some.values())), strict=True))
+            self.cache.put({key: json.dumps(asdict(made)) for key, made in fresh.items()})
+            found |= fresh
+        return [found[key] for key in keys]
+
+    def _measured(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
+        """Load all, then let them take turns. What becomes the same as `before` is not timed."""
+        found = [SAME] * len(after)
+        runs: dict[int, Callable[[], object]] = {}
+        with _scratch() as folder:
+            feeds = _feeds(before, self.seed)
+            own = _loaded(before, folder / "before.onnx", feeds, self.setting)
+            for place, graph in enumerate(after):
+                try:
+                    other = _loaded(graph, folder / f"{place}.onnx", feeds, self.setting)
+                except NotMeasurable as reason:
+                    log.info("a candidate counts as slower: %s", reason)
+                    found[place] = FAILED
+                    continue
+                if own.simplified is None or own.simplified != other.simplified:
+                    runs[place] = other.run
+            if runs:
+                first, *others = interleaved([own.run, *runs.values()], seconds=self.duration * len(runs))
+                for place, timed in zip(runs, others, strict=True):
+                    found[place] = speedup(first, timed)
+        return found
+
+
+def _batches(before: Graph, after: Mapping[str, Graph]) -> Iterator[dict[str, Graph]]:
+    """As many at once as there is room for."""
+    size = max(map(_weights, [before, *after.values()]), default=0)
+    number = max(1, min(AT_ONCE, ROOM // max(size, 1)))
+    keys = list(after)
+    for start in range(0, len(keys), number):
+        yield {key: after[key] for key in keys[start : start + number]}
+
+
+def _weights(graph: Graph) -> int:
+    return sum(node.data.nbytes for _, node in graph.items() if node.data is not None)
+
+
+def _model(graph: Graph) -> onnx_io.Model:
+    shell = ModelProto(ir_version=10)
+    for domain, version in graph.opsets.items():
+        shell.opset_import.add(domain=domain, version=version)
+    return onnx_io.Model(graph, shell)
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder for as long as it is needed. A disk that is full is no fault of the models in it."""
+    with TemporaryDirectory(prefix="graphopt-", ignore_cleanup_errors=True) as folder:
+        try:
+            yield Path(folder)
+        except OutputError as error:
+            raise NotMeasurable(str(error)) from error
+
+
+def _feeds(graph: Graph, seed: int) -> samples.Feeds:
+    """Ordinary values: no denormals, indices within what they index, masks that leave something."""
+    try:
+        sketch = samples.sketch(onnx_io.to_proto(_model(graph)))
+        binding = samples.bindings(sketch.inputs, 0, {})[0]
+        return samples.feeds(sketch, binding, seed=seed, style=samples.NORMAL)
+    except GraphoptError as error:
+        raise NotMeasurable(f"no inputs can be made up: {error}") from error
+
+
+class _Loaded(NamedTuple):
+    """A graph in ONNX Runtime."""
+
+    run: Callable[[], object]
+    """Runs it once; holds the session."""
+    simplified: str | None
+    """Identifies what ONNX Runtime has made of it; None where it was not asked."""
+
+
+def _loaded(graph: Graph, path: Path, feeds: samples.Feeds, setting: Setting) -> _Loaded:
+    """Load a graph and run it once. In a file, it may have weights of any size, which lie in files themselves.
+
+    Raises:
+        NotMeasurable: it cannot be written as a model, or ONNX Runtime refuses it.
+        OutputError: the file cannot be written.
+        UsageError: the provider does not start.
+    """
+    dump = path.with_suffix(".optimized.onnx") if setting.is_cpu and _weights(graph) <= QUICK else None
+
+    def configure(options: Any) -> None:
+        if dump is not None:
+            options.optimized_model_filepath = str(dump)
+
+    try:
+        onnx_io.save(_model(graph), path)
+        run = runner(setting.open(path, configure=configure), feeds, setting)
+    except ModelError as error:
+        raise NotMeasurable(str(error).replace(str(path), "the graph")) from error
+    try:
+        run()
+    except Exception as error:  # the classes that onnxruntime raises share no base
+        raise NotMeasurable(f"the graph {FailedError('cannot be run', error)}") from error
+    return _Loaded(run, None if dump is None else _identified(dump))
+
+
+def _identified(dump: Path) -> str | None:
+    try:
+        return digest(onnx_io.load(dump).graph)
+    except ModelError as error:  # it may hold what only ONNX Runtime knows
+        log.debug("what ONNX Runtime makes of a graph is not looked at: %s", error)
+        return None
