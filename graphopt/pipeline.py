@@ -1,4 +1,4 @@
-"""The pipeline on one page: load, simplify, check, report."""
+"""The pipeline on one page: load, simplify, search, check, report."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from graphopt.compare import Comparison, Verdict, bisect, compare, compare_regio
 from graphopt.errors import DifferenceError, ModelError, UsageError
 from graphopt.fixpoint import Step, simplify_graph
 from graphopt.gate import Gate
+from graphopt.measure import Setting
 from graphopt.passes import PASSES, Pass, exact_forms
 from graphopt.report import Report, Rewrite, Summary, check_text
 from graphopt.rule import Rule
+from graphopt.tune import LARGE, Tuned, Tuner, Tuning
 
 if TYPE_CHECKING:
     import onnx
 
 log = logging.getLogger(__name__)
-
-LARGE = 1_500_000_000
-"""Bytes of weights above which the check compares rewrite by rewrite: two sessions of the whole would not fit."""
 
 Progress = Callable[[str, float], None]
 """Told the stage and how much of it is done, 0 to 1."""
@@ -88,14 +87,22 @@ def optimize(
     exact: bool = False,
     check: bool = True,
     input_shapes: Mapping[str, Sequence[int | str | None]] | None = None,
-    dims: Mapping[str, int] | None = None,
+    dims: Mapping[str, int | Sequence[int]] | None = None,
     target_opset: int | None = None,
     inline_functions: bool = True,
+    cost: str = "measured",
+    provider: str = "cpu",
+    provider_options: Mapping[str, str] | None = None,
+    threads: int = 0,
+    seconds: float = 60.0,
     seed: int = 0,
     inputs: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Result:
-    """Optimize a model: the same function, fewer and better operators. The caller's object is not changed.
+    """Optimize a model: the same function, faster in ONNX Runtime. The caller's object is not changed.
+
+    Rules that pay in every model are applied first; those that pay in some are tried on the distinct parts of the
+    model. Whole versions of it then take turns with the original: the result is faster beyond noise, or no slower.
 
     Args:
         model: a path, `onnx.ModelProto`, `onnx_ir.Model` or what `torch.onnx.export` returns.
@@ -104,28 +111,35 @@ def optimize(
         unverified: apply rules that are not proved, too; the report says where.
         exact: change no bit of the outputs: use only rules and passes that round nothing otherwise.
         check: run the original and the result on random inputs and compare.
-        input_shapes, dims: sizes to fix for good, by input and by name of a dim.
+        input_shapes, dims: sizes to fix for good, by input and by name of a dim. A dim with several sizes stays open
+            and is measured at each; what is not said is measured at a usual size.
         target_opset: the opset of the result; by default that of the model.
         inline_functions: put the bodies of model-local functions in the place of their calls.
-        seed, inputs: of the check.
+        cost: what the search asks: "measured", or "analytic", an estimate for which nothing is run, or "none": no
+            search and no timing.
+        provider, provider_options, threads: of ONNX Runtime, to measure with; no threads are one a core.
+        seconds: for the search and the timing, at most.
+        seed, inputs: of the check and the timing.
 
     Raises:
         ModelError: the model is not legal, or contradicts what was asked for.
-        UsageError: an unknown rule, input or dim, or both `exact` and `unverified`.
+        UsageError: an unknown rule, input, dim, provider or cost, or both `exact` and `unverified`.
         ProofError: one of `rules` is not proved.
         DifferenceError: the check found a difference; names the first rewrite that made it.
     """
     tell = progress or (lambda stage, done: None)
     clock = _Clock()
     gate = Gate(exact=exact, unverified=unverified, progress=tell)
+    fixed, open_ = _split(dims or {})
+    tuning = Tuning(cost, Setting(provider, threads, provider_options or {}), seconds, open_, inputs, seed)
     with clock("load"):
         given = library.read_rules(rules)
-        chosen, passes = _chosen(library.load_rules(given), skip, only)
+        chosen, trades, passes = _chosen(given, skip, only)
         loaded = onnx_io.load(model, inline_functions=inline_functions)
         infer.infer_graph(loaded.graph)
         opsets.raise_nodes(loaded.graph)  # some could not be while their types were unknown
-        if input_shapes or dims:
-            infer.fix_inputs(loaded.graph, input_shapes or {}, dims or {})
+        if input_shapes or fixed:
+            infer.fix_inputs(loaded.graph, input_shapes or {}, fixed)
         before = Report.summary(loaded)
     if target_opset is not None:
         with clock("convert"):
@@ -136,12 +150,23 @@ def optimize(
     with clock("simplify"):
         passes = exact_forms(passes) if exact else passes
         done = simplify_graph(loaded.graph, chosen, passes, allows=gate.allows, progress=tell)
+    tuned = Tuned(done.steps)
+    if cost != "none":
+        with clock("search"):
+            tuned = Tuner(model, loaded, chosen, trades, passes, gate.allows, tuning, tell).tune(done.steps)
     comparison = None
     if check:
         with clock("check"):
-            comparison = _Check(model, loaded, before, done.steps, seed, inputs, exact, tell).verdict()
-    notes = (*done.notes, *_refusals(gate))
-    return Result(loaded, Report.of(before, loaded, _rewrites(done.steps, gate), comparison, clock.seconds, notes))
+            comparison = _Check(model, loaded, before, tuned.steps, seed, inputs, exact, tell).verdict()
+    notes = (*done.notes, *tuned.notes, *_refusals(gate))
+    rewrites = _rewrites(tuned.steps, gate)
+    return Result(loaded, Report.of(before, loaded, rewrites, comparison, clock.seconds, notes, tuned.timing))
+
+
+def _split(dims: Mapping[str, int | Sequence[int]]) -> tuple[dict[str, int], dict[str, Sequence[int]]]:
+    """The sizes that are fixed for good, and those of dims that stay open, to measure at."""
+    fixed = {name: size for name, size in dims.items() if isinstance(size, int)}
+    return fixed, {name: sizes for name, sizes in dims.items() if not isinstance(sizes, int)}
 
 
 def _refusals(gate: Gate) -> list[str]:
@@ -153,11 +178,19 @@ def _refusals(gate: Gate) -> list[str]:
 
 
 def _chosen(
-    rules: Sequence[Rule], skip: Sequence[str], only: Sequence[str] | None
-) -> tuple[Sequence[Rule], Sequence[Pass]]:
-    names = [*(rule.name for rule in rules), *(pass_.name for pass_ in PASSES)]
-    chosen = library.select(names, skip, only)
-    return [rule for rule in rules if rule.name in chosen], [pass_ for pass_ in PASSES if pass_.name in chosen]
+    given: Sequence[Rule], skip: Sequence[str], only: Sequence[str] | None
+) -> tuple[Sequence[Rule], Sequence[Rule], Sequence[Pass]]:
+    """The rules that are always applied, those that the search tries, and the passes."""
+    always = library.load_rules(given)
+    everything = library.load_rules(given, trades=True)
+    chosen = library.select([*(rule.name for rule in everything), *(pass_.name for pass_ in PASSES)], skip, only)
+    plain = {rule.name for rule in always}
+    trades = [rule for rule in everything if rule.name in chosen and rule.name not in plain]
+    return (
+        [rule for rule in always if rule.name in chosen],
+        trades,
+        [pass_ for pass_ in PASSES if pass_.name in chosen],
+    )
 
 
 @dataclass(frozen=True)
@@ -318,5 +351,6 @@ def simplify(
         input_shapes=overwrite_input_shapes,
         inputs=input_data,
         target_opset=target_opset_version,
+        cost="none",
     )
     return result.model, result.ok or check_n == 0

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin, get_type_hints
 
+from graphopt.choose import Timing
 from graphopt.compare import Comparison, Verdict
 from graphopt.graph import Graph, Node
 from graphopt.onnx_io import Model
@@ -89,6 +90,8 @@ class Report:
     """By stage."""
     notes: tuple[str, ...] = ()
     """What the user should know, such as why a rule could not be applied."""
+    timing: Timing | None = None
+    """None where nothing was searched or timed."""
     versions: Mapping[str, str] = field(default_factory=versions)
 
     @staticmethod
@@ -104,11 +107,12 @@ class Report:
         comparison: Comparison | None,
         seconds: Mapping[str, float],
         notes: Iterable[str] = (),
+        timing: Timing | None = None,
     ) -> Report:
         """The report on a model that was `before` and is now what it is."""
         source = str(model.path) if model.path else f"model '{model.graph.name}'"
         after = replace(summary(model), file_bytes=None)
-        return Report(source, before, after, tuple(rewrites), comparison, dict(seconds), tuple(notes))
+        return Report(source, before, after, tuple(rewrites), comparison, dict(seconds), tuple(notes), timing)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -228,6 +232,8 @@ def _parts(report: Report) -> Iterable[RenderableType]:
     yield ""
     yield _rewrites(report)
     yield ""
+    if report.timing is not None:
+        yield from _speed(report.timing)
     yield _facts(report)
 
 
@@ -287,6 +293,46 @@ def _rewrites(report: Report) -> RenderableType:
     for name, count in report.counts.items():
         table.add_row(name, str(count), proofs[name], style="yellow" if proofs[name].startswith("not") else "")
     return table
+
+
+def _speed(timing: Timing) -> Iterable[RenderableType]:
+    """What the search tried, and how fast the result is."""
+    if timing.groups:
+        table = _table("what the search found", "parts", "the part alone", "")
+        for group in timing.groups:
+            taken = "taken" if group.is_taken else "left"
+            table.add_row(", ".join(group.rules), str(group.copies), f"{group.speedup:.2f}x", taken)
+        yield table
+        yield ""
+    table = _table("", "")
+    table.columns[1].justify = "left"
+    table.add_row("speed", speed_text(timing), style="green" if timing.is_gain else "")
+    for latency in timing.latencies:
+        sizes = ", ".join(f"{name}={size}" for name, size in latency.sizes.items())
+        before, after = (f"{t.median * 1e3:.3g} ms (±{t.spread / 2:.0%})" for t in (latency.before, latency.after))
+        table.add_row("", f"{after} after, {before} before" + (f", at {sizes}" if sizes else ""))
+    table.add_row("search", search_text(timing))
+    yield table
+
+
+def speed_text(timing: Timing) -> str:
+    """`1.13 times as fast …` or `no gain …`, and how that was measured."""
+    where = f"{timing.provider}, {timing.threads} thread{'s' * (timing.threads != 1)}"
+    ratio = timing.speedup
+    if ratio is None:
+        return (
+            f"not measured: chosen by an estimate for {where}"
+            if timing.cost == "analytic"
+            else "the original, as it was"
+        )
+    numbers = f"{ratio.median:.3f} times as fast as the original ({ratio.low:.3f} to {ratio.high:.3f}); {where}"
+    return numbers if timing.is_gain else f"no gain: {numbers}"
+
+
+def search_text(timing: Timing) -> str:
+    """How much was searched, and why it ended."""
+    parts = f"{timing.regions} distinct parts of {timing.copies}" if timing.copies else "no part in which a rule trades"
+    return f"{parts}, {timing.states} graphs, {timing.trials} {timing.cost}; {timing.stop}"
 
 
 def _facts(report: Report) -> RenderableType:

@@ -35,6 +35,8 @@ LAYERS = (
     "profile",
     "cost",
     "search discover",
+    "choose",
+    "tune",
     "report library demo gate",
     "pipeline proving",
     "catalogue",

@@ -1,0 +1,281 @@
+"""The last word: the original and versions of it take turns, whole, and only what is faster beyond noise is taken.
+
+Versions are lists of steps that are undone and redone on the one graph. If nothing wins, the answer is the simplified
+model, provided that it is not slower, or else the original.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from graphopt import onnx_io
+from graphopt.fixpoint import Step
+from graphopt.measure import WIDTH, Samples, Setting, Speedup, Verdict, interleaved, runner, speedup, together
+from graphopt.oracle import Runnable
+from graphopt.samples import Binding, Feeds
+from graphopt.search import Solution
+
+log = logging.getLogger(__name__)
+
+TOLERATED = 0.99
+"""A version that is no faster is kept if it is at least this many times as fast as the original."""
+
+TRIES = 6
+"""Versions with fewer rewrites that are timed where all of them together do not win."""
+
+
+class NotTimed(Exception):
+    """The original cannot be timed; says why."""
+
+
+# -- what was found ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of one run."""
+
+    minimum: float
+    median: float
+    spread: float
+    """The distance between the quartiles, as a part of the median."""
+
+    @staticmethod
+    def of(samples: Samples) -> Times:
+        return Times(samples.minimum, samples.median, samples.spread)
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """How long a run takes at some sizes of the open dims, in the original and in the result."""
+
+    sizes: Mapping[str, int]
+    before: Times
+    after: Times
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rewrites that were taken or left together."""
+
+    rules: tuple[str, ...]
+    copies: int
+    """Equal parts of the model in which they were made."""
+    speedup: float
+    """How many times as fast the part became, measured or estimated alone; of `simplify`, the model as a whole."""
+    is_taken: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How fast the result is, and what the search did."""
+
+    cost: str
+    """`measured` or `analytic`."""
+    provider: str
+    threads: int
+    speedup: Speedup | None = None
+    """Of the result over the original; None where they were not timed."""
+    latencies: tuple[Latency, ...] = ()
+    groups: tuple[Group, ...] = ()
+    stop: str = ""
+    """Why the search came to its end."""
+    regions: int = 0
+    """Distinct parts of the model that were searched."""
+    copies: int = 0
+    """Parts in all."""
+    states: int = 0
+    """Graphs looked at."""
+    trials: int = 0
+    """Graphs of which the cost was asked."""
+
+    @property
+    def is_gain(self) -> bool:
+        """True where the result was measured to be faster beyond noise."""
+        return self.speedup is not None and self.speedup.verdict is Verdict.FASTER
+
+
+# -- timing ------------------------------------------------------------------------------------------------------------
+
+
+class Contest:
+    """The original and versions of it, each in a session of its own, timed in turns on the same inputs."""
+
+    def __init__(
+        self,
+        original: onnx_io.Source,
+        setting: Setting,
+        cases: Sequence[tuple[Binding, Feeds]],
+    ) -> None:
+        """Open the original. `cases` are sizes of its open dims, and inputs of these sizes.
+
+        Raises:
+            NotTimed: ONNX Runtime refuses it, or the inputs.
+        """
+        self.setting, self.cases = setting, cases
+        try:
+            self.sessions = [setting.open(original, folder=Runnable(original).folder)]
+            for _, values in cases:
+                self.sessions[0].run(None, values)
+        except Exception as error:  # the classes that onnxruntime raises share no base
+            raise NotTimed(str(error).splitlines()[0] if str(error) else repr(error)) from error
+
+    def enter(self, model: onnx_io.Model) -> int | None:
+        """Open a version as the graph is now; its number, or None where ONNX Runtime refuses it."""
+        folder = model.folders[0] if model.folders else None
+        try:
+            session = self.setting.open(onnx_io.to_proto(model), folder=folder)
+            for _, values in self.cases:
+                session.run(None, values)
+        except Exception as error:  # as above
+            log.warning("a version of the model does not run, and is left: %s", str(error).splitlines()[0])
+            return None
+        self.sessions.append(session)
+        return len(self.sessions) - 1
+
+    def race(self, numbers: Sequence[int], seconds: float) -> list[tuple[Speedup, tuple[Latency, ...]]]:
+        """How fast some versions are against the original, over all sizes; `seconds` are for each of them."""
+        ratios: list[list[Speedup]] = [[] for _ in numbers]
+        latencies: list[list[Latency]] = [[] for _ in numbers]
+        for binding, values in self.cases:
+            runs = [runner(self.sessions[number], values, self.setting) for number in (0, *numbers)]
+            share = seconds * len(runs) / len(self.cases)
+            before, *others = interleaved(runs, seconds=share, width=WIDTH)
+            for index, after in enumerate(others):
+                ratios[index].append(speedup(before, after))
+                latencies[index].append(Latency(dict(binding), Times.of(before), Times.of(after)))
+        return [(together(found), tuple(times)) for found, times in zip(ratios, latencies, strict=True)]
+
+
+# -- choosing ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Version:
+    """Steps that make a version of the model, and how fast it is."""
+
+    steps: tuple[Step, ...]
+    solutions: tuple[Solution, ...] = ()
+    number: int | None = None
+    """Its session; None where it has none."""
+    speedup: Speedup | None = None
+    latencies: tuple[Latency, ...] = ()
+
+    @property
+    def is_faster(self) -> bool:
+        return self.speedup is not None and self.speedup.verdict is Verdict.FASTER
+
+    @property
+    def is_tolerable(self) -> bool:
+        """Not slower, as far as can be told."""
+        return self.speedup is not None and min(self.speedup.median, self.speedup.minimum) >= TOLERATED
+
+
+@dataclass(eq=False)
+class Chooser:
+    """Finds the version to return. The graph is at the end of `current.steps`, and is moved from version to version."""
+
+    contest: Contest
+    model: onnx_io.Model
+    apply: Callable[[Solution], list[Step]]
+    """Carry a solution of the search over to the graph."""
+    simplify: Callable[[frozenset[str]], list[Step]]
+    """Simplify the original graph with these rules and passes alone."""
+    seconds: float
+    """Of timing a version."""
+    deadline: float = float("inf")
+    clock: Callable[[], float] = time.monotonic
+    progress: Callable[[str, float], None] = lambda stage, done: None
+    current: Version = field(default_factory=lambda: Version(()))
+    tried: int = 0
+
+    def choose(self, simplified: Version, solutions: Sequence[Solution]) -> Version:
+        """The fastest version; without a gain the simplified model, or what of it is not slower than the original."""
+        self.current = simplified
+        self._enter(simplified)
+        versions = [simplified]
+        if solutions:
+            versions.append(self._explored(simplified, solutions))
+        self._race(versions)
+        if not any(version.is_faster for version in versions[1:]):
+            versions += self._fewer_solutions(simplified, solutions)
+        faster = [version for version in versions if version.is_faster]
+        best = max(faster, key=_median, default=None) or self._tolerable(simplified)
+        self.move_to(best)
+        return best
+
+    def _explored(self, simplified: Version, solutions: Sequence[Solution]) -> Version:
+        """The simplified model with some solutions of the search."""
+        self.move_to(simplified)
+        steps = [step for solution in solutions for step in self.apply(solution)]
+        version = Version((*simplified.steps, *steps), tuple(solutions))
+        self.current = version
+        self._enter(version)
+        return version
+
+    def _fewer_solutions(self, simplified: Version, solutions: Sequence[Solution]) -> Iterator[Version]:
+        """Where all solutions together do not win: each half, then each that remains of the better half."""
+        left = list(solutions)
+        while len(left) > 1 and not self._is_over():
+            middle = len(left) // 2
+            halves = [self._explored(simplified, part) for part in (left[:middle], left[middle:])]
+            self._race(halves)
+            yield from halves
+            if any(half.is_faster for half in halves):
+                return
+            left = list(max(halves, key=_median).solutions)
+
+    def _tolerable(self, simplified: Version) -> Version:
+        """The simplified model if it is not slower, else with fewer kinds of rewrites, else the original."""
+        version = simplified
+        if not version.is_tolerable and version.number is not None:
+            self._race([version], 2)  # doubts are cheaper to remove than rewrites
+        while not version.is_tolerable and version.steps and not self._is_over():
+            names = list(dict.fromkeys(step.name for step in version.steps))
+            if len(names) == 1:
+                break
+            middle = len(names) // 2
+            halves = [self._simplified(frozenset(part)) for part in (names[:middle], names[middle:])]
+            self._race(halves)
+            version = max(halves, key=_median)
+        return version if version.is_tolerable else Version(())
+
+    def _simplified(self, names: frozenset[str]) -> Version:
+        self.move_to(Version(()))
+        version = self.current = Version(tuple(self.simplify(names)))
+        self._enter(version)
+        return version
+
+    def _enter(self, version: Version) -> None:
+        version.number = self.contest.enter(self.model)
+        self.tried += 1
+
+    def _race(self, versions: Sequence[Version], longer: float = 1) -> None:
+        self.progress("time", min(0.95, self.tried / (TRIES + 2)))
+        able = [version for version in versions if version.number is not None]
+        numbers = [version.number for version in able if version.number is not None]
+        if numbers:
+            for version, found in zip(able, self.contest.race(numbers, self.seconds * longer), strict=True):
+                version.speedup, version.latencies = found
+
+    def _is_over(self) -> bool:
+        return self.tried >= TRIES + 2 or self.clock() >= self.deadline
+
+    def move_to(self, version: Version) -> None:
+        """Undo and redo until the graph is that of a version."""
+        have, want = self.current.steps, version.steps
+        shared = 0
+        while shared < min(len(have), len(want)) and have[shared] is want[shared]:
+            shared += 1
+        for step in reversed(have[shared:]):
+            step.undo()
+        for step in want[shared:]:
+            step.redo()
+        self.current = version
+
+
+def _median(version: Version) -> float:
+    return version.speedup.median if version.speedup is not None else 0.0

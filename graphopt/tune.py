@@ -1,0 +1,196 @@
+"""Search, then the last word: from a simplified model to the fastest version of it, or to the original."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from graphopt import onnx_io
+from graphopt.choose import Chooser, Contest, Group, NotTimed, Timing, Version
+from graphopt.cost import Analytic, CostModel, Machine, Measured, user_cache
+from graphopt.errors import ModelError, UsageError
+from graphopt.fixpoint import Allows, Simplifier, Step
+from graphopt.measure import Setting, default_sizes
+from graphopt.passes import Pass
+from graphopt.rule import Rule
+from graphopt.samples import NORMAL, Binding, Feeds, Sketch, feeds, size, sketch
+from graphopt.search import Exploration, Limits, Shapes, Solution, Space, StopReason, apply, explore
+
+log = logging.getLogger(__name__)
+
+COSTS = ("measured", "analytic", "none")
+"""What the search asks: ONNX Runtime, an estimate, or nobody, which means no search and no timing."""
+
+LARGE = 1_500_000_000
+"""Bytes of weights above which a model is not timed: two sessions of it would not fit."""
+
+SHARE = 0.6
+"""Of the time, for the search; the rest is for the last word."""
+
+LONGEST = 3.0
+"""Seconds for which one version is timed against the original, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What is wanted of the search."""
+
+    cost: str = "measured"
+    setting: Setting = field(default_factory=lambda: Setting(threads=0))
+    seconds: float = 60.0
+    sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Of open dims, by name; several are each measured, and count the same."""
+    inputs: Mapping[str, Any] | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.cost not in COSTS:
+            raise UsageError(f"there is no cost '{self.cost}'; there is {', '.join(COSTS)}")
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What came of it: the graph is at the end of these steps."""
+
+    steps: tuple[Step, ...]
+    timing: Timing | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Tuner:
+    """Tunes one model. `simplified` made the steps that the graph is at the end of."""
+
+    original: onnx_io.Source
+    model: onnx_io.Model
+    rules: Sequence[Rule]
+    trades: Sequence[Rule]
+    passes: Sequence[Pass]
+    allows: Allows
+    tuning: Tuning
+    progress: Callable[[str, float], None] = lambda stage, done: None
+    clock: Callable[[], float] = time.monotonic
+
+    def tune(self, simplified: Sequence[Step]) -> Tuned:
+        """Find the fastest version and leave the graph there.
+
+        Raises:
+            UsageError: this onnxruntime lacks the provider, or the model has no such dim.
+        """
+        start = self.clock()
+        reason = self._too_large()
+        if self.tuning.cost == "measured" and reason:
+            return Tuned(tuple(simplified), notes=(reason,))
+        cases = list(_cases(sketch(onnx_io.to_proto(self.model)), self.tuning))
+        contest = None
+        if self.tuning.cost == "measured":
+            try:
+                contest = Contest(self.original, self.tuning.setting, [(sizes, fed) for sizes, _, fed in cases])
+            except NotTimed as error:
+                return Tuned(tuple(simplified), notes=(f"not timed: the original {error}",))
+        found = self._explored([shapes for _, shapes, _ in cases])
+        if contest is None:
+            return self._estimated(simplified, found)
+        return self._timed(simplified, found, contest, start)
+
+    def _too_large(self) -> str:
+        weights = sum(node.data.nbytes for _, node in self.model.graph.items() if node.data is not None)
+        return f"not timed: {weights / 1e9:.1f} GB of weights, twice, are too much" if weights > LARGE else ""
+
+    @property
+    def _space(self) -> Space:
+        return Space(self.trades, Simplifier(self.rules, self.passes, self.allows), self.allows)
+
+    def _cost(self) -> CostModel:
+        if self.tuning.cost == "analytic":
+            return Analytic(Machine())
+        cache = user_cache()
+        return Measured(
+            self.tuning.setting,
+            machine=Machine.calibrated(self.tuning.setting, cache),
+            cache=cache,
+            seed=self.tuning.seed,
+        )
+
+    def _explored(self, shapes: Sequence[Shapes]) -> Exploration:
+        limits = Limits(seconds=self.tuning.seconds * SHARE)
+        try:
+            return explore(self.model.graph, self._space, self._cost(), shapes, limits, progress=self.progress)
+        except ModelError as error:  # sizes that contradict the model
+            return Exploration((), StopReason.DONE, notes=(f"no search: {error}",))
+
+    def _estimated(self, simplified: Sequence[Step], found: Exploration) -> Tuned:
+        """All that the estimate speaks for: nothing is run."""
+        steps = [step for solution in found.solutions for step in apply(self.model.graph, solution, self._space)]
+        timing = self._timing(found, found.solutions)
+        return Tuned((*simplified, *steps), timing, found.notes)
+
+    def _timed(self, simplified: Sequence[Step], found: Exploration, contest: Contest, start: float) -> Tuned:
+        left = max(self.tuning.seconds - (self.clock() - start), 0.0)
+        space = self._space
+        chooser = Chooser(
+            contest,
+            self.model,
+            apply=lambda solution: apply(self.model.graph, solution, space),
+            simplify=self._simplified_with,
+            seconds=min(LONGEST, left / 8) if found.stop is not StopReason.INTERRUPTED else 0.0,
+            deadline=start + self.tuning.seconds,
+            clock=self.clock,
+            progress=self.progress,
+        )
+        best = chooser.choose(Version(tuple(simplified)), found.solutions)
+        timing = self._timing(found, best.solutions)
+        timing = replace(timing, speedup=best.speedup, latencies=best.latencies)
+        return Tuned(best.steps, timing, (*found.notes, *_left_out(simplified, best)))
+
+    def _simplified_with(self, names: frozenset[str]) -> list[Step]:
+        rules = [rule for rule in self.rules if rule.name in names]
+        passes = [pass_ for pass_ in self.passes if pass_.name in names]
+        return list(Simplifier(rules, passes, self.allows).run(self.model.graph).steps)
+
+    def _timing(self, found: Exploration, taken: Sequence[Solution]) -> Timing:
+        setting = self.tuning.setting
+        return Timing(
+            self.tuning.cost,
+            setting.provider if self.tuning.cost == "analytic" else setting.provider_name,
+            setting.cores,
+            groups=tuple(
+                Group(solution.rules, len(solution.copies), solution.speedup.median, solution in taken)
+                for solution in found.solutions
+            ),
+            stop=str(found.stop),
+            regions=found.regions,
+            copies=found.copies,
+            states=found.states,
+            trials=found.trials,
+        )
+
+
+def _left_out(simplified: Sequence[Step], best: Version) -> Iterator[str]:
+    """What to say of simplifications that were undone because the model was slower with them."""
+    if not best.steps and simplified:
+        yield "the simplified model was slower, so the original is returned"
+        return
+    kept = {step.name for step in best.steps}
+    gone = sorted({step.name for step in simplified} - kept)
+    if gone:
+        yield f"left out, for the model was slower with them: {', '.join(gone)}"
+
+
+def _cases(model: Sketch, tuning: Tuning) -> Iterator[tuple[Binding, Shapes, Feeds]]:
+    """Sizes of the open dims to measure at, the shapes of the inputs at these, and inputs of these shapes."""
+    names = [*tuning.sizes]
+    for chosen in itertools.product(*(tuning.sizes[name] for name in names)):
+        given = dict(zip(names, chosen, strict=True))
+        binding = given | default_sizes(model, given)
+        fed = feeds(model, binding, seed=tuning.seed, style=NORMAL, given=tuning.inputs)
+        shapes = {
+            item.name: [size(dim, binding) for dim in item.shape]
+            for item in model.required
+            if item.kind == "tensor" and item.shape is not None
+        }
+        yield binding, shapes, fed
