@@ -370,7 +370,9 @@ RunInputs = Annotated[
 ]
 Provider = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, or any name that ONNX Runtime knows.")]
 ProviderOptions = Annotated[list[str] | None, typer.Option(metavar="key=value", help="An option of the provider.")]
-Threads = Annotated[int, typer.Option(metavar="N", help="Of ONNX Runtime; 0 is one a core.", min=0)]
+Threads = Annotated[
+    int, typer.Option(metavar="N", help="Of ONNX Runtime; 0 is one a core. None spins while it waits.", min=0)
+]
 
 
 def _version(wanted: bool) -> None:

@@ -83,7 +83,8 @@ class Setting:
     def __str__(self) -> str:
         many = f"{self.cores} thread{'s' * (self.cores != 1)}{'' if self.threads else ' (one a core)'}"
         given = "".join(f", {key}={value}" for key, value in self.options.items())
-        return f"{self.provider_name}{given}, {many}"
+        waiting = f"{', spinning' * self.spinning}{f', pinned to {self.affinity}' if self.affinity else ''}"
+        return f"{self.provider_name}{given}, {many}{waiting}"
 
     @property
     def provider_name(self) -> str:
@@ -371,7 +372,7 @@ BATCH, SEQUENCE, SIDE, SOUND = 1, 128, 224, 16_000
 _CHANNELS, _VIDEO = 3, 32
 _NAMES = (
     (re.compile(r"batch|^(b|bs|n)$", re.IGNORECASE), BATCH),
-    (re.compile(r"seq|len|past|tok|time|frame|^[lst]$", re.IGNORECASE), SEQUENCE),
+    (re.compile(r"seq|len|past|tok|time|^[lst]$", re.IGNORECASE), SEQUENCE),
     (re.compile(r"chan|^c$", re.IGNORECASE), _CHANNELS),
     (re.compile(r"height|width|side|^[hw]$", re.IGNORECASE), SIDE),
 )

@@ -1,0 +1,349 @@
+"""Timing and profiling models in ONNX Runtime: tiny ones, for how fast they are is not the matter."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from typer.testing import CliRunner, Result
+
+from graphopt.cli import app
+from graphopt.errors import ModelError, UsageError
+from graphopt.measure import Benchmark, Case, Samples, Setting, Speedup, Timing, Verdict, bench, default_sizes, prepared
+from graphopt.profile import operators, optimized_graph, profile
+from graphopt.samples import sketch
+from tests.text import parse
+
+WEIGHTS = {"w": np.eye(8, dtype=np.float32)}
+INPUTS, OUTPUTS = "float[batch,seq,8] x", "float[batch,seq,8] y"
+
+
+def run(*args: object) -> Result:
+    return CliRunner().invoke(app, [str(arg) for arg in args])
+
+
+def saved(path: Path, model: onnx.ModelProto) -> Path:
+    onnx.save(model, path)
+    return path
+
+
+@pytest.fixture
+def short(tmp_path: Path) -> Path:
+    return saved(tmp_path / "short.onnx", parse(INPUTS, "y = MatMul(x, w)", WEIGHTS, outputs=OUTPUTS))
+
+
+@pytest.fixture
+def long(tmp_path: Path) -> Path:
+    body = "a = MatMul(x, w); b = Add(a, a); y = Sub(b, a)"
+    return saved(tmp_path / "long.onnx", parse(INPUTS, body, WEIGHTS, outputs=OUTPUTS))
+
+
+@pytest.fixture
+def image() -> onnx.ModelProto:
+    """A convolution that ONNX Runtime fuses, and for which it changes the layout."""
+    weights = {"w": np.ones((16, 3, 3, 3), np.float32)}
+    return parse("float[1,3,16,16] x", "c = Conv(x, w); y = Relu(c)", weights, outputs="float[1,16,14,14] y")
+
+
+# -- from Python -------------------------------------------------------------------------------------------------------
+
+
+def test_models_are_timed_against_the_first(long: Path, short: Path) -> None:
+    found = bench([long, short, long], Setting(), dims={"batch": 1, "seq": 4}, seconds=0.0)
+    (case,) = found.cases
+    assert case.sizes == {"batch": 1, "seq": 4}
+    assert [timing.model for timing in case.timings] == [str(long), str(short), str(long)]
+    assert case.timings[0].speedup is None
+    for timing in case.timings[1:]:
+        assert timing.speedup is not None
+        assert timing.speedup.rounds == len(timing.samples.seconds) == 7
+        assert timing.speedup.low <= timing.speedup.median <= timing.speedup.high
+
+
+def test_every_choice_of_the_sizes_is_measured(long: Path, short: Path) -> None:
+    told: list[float] = []
+    found = bench([long, short], Setting(), dims={"seq": [2, 3], "batch": [1, 4]}, seconds=0.0, progress=told.append)
+    sizes = [dict(case.sizes) for case in found.cases]
+    assert sizes == [{"seq": seq, "batch": batch} for seq in (2, 3) for batch in (1, 4)]
+    assert told == sorted(told)
+    assert told[-1] == 1.0
+
+
+def ratio(median: float) -> Speedup:
+    return Speedup(median, median, 0.99 * median, 1.01 * median, 10)
+
+
+def test_sizes_together_are_a_geometric_mean() -> None:
+    first = Timing("a", Samples((1.0,)), None)
+    ratios = {1: ratio(2.0), 2: ratio(4.5)}
+    cases = (Case({"n": n}, frozenset(), (first, Timing("b", Samples((1.0,)), r))) for n, r in ratios.items())
+    none, second = Benchmark(("a", "b"), Setting(), 0, tuple(cases)).together
+    assert none is None
+    assert second is not None
+    assert [second.minimum, second.median, second.low, second.high] == pytest.approx([3.0, 3.0, 2.97, 3.03])
+    assert second.rounds == 20
+    assert second.verdict is Verdict.FASTER
+
+
+def test_a_size_that_one_model_fixes_holds_for_all(long: Path) -> None:
+    fixed = parse("float[batch,3,8] x", "y = MatMul(x, w)", WEIGHTS, outputs="float[batch,3,8] y")
+    (case,) = bench([long, fixed], Setting(), seconds=0.0).cases
+    assert case.sizes == {"batch": 1}
+    assert case.chosen == {"batch"}
+    (trial,) = prepared([long, fixed], Setting()).trials
+    assert trial.feeds["x"].shape == (1, 3, 8)
+
+
+def test_sizes_that_a_model_refuses_are_guessed_again() -> None:
+    weights = {"w": np.ones((64, 8), np.float32)}
+    model = parse("float[batch,seq,hidden] x", "y = MatMul(x, w)", weights, outputs="float[batch,seq,8] y")
+    (trial,) = prepared([model], Setting()).trials
+    assert trial.sizes["hidden"] == 64
+    with pytest.raises(ModelError, match=r"the model cannot be run: .*with hidden=9, batch=1, seq=128.*--dim gives"):
+        prepared([model], Setting(), dims={"hidden": 9})
+
+
+def test_given_inputs_are_used_and_give_the_sizes(short: Path) -> None:
+    given = np.ones((2, 5, 8))
+    (trial,) = prepared([short], Setting(), inputs={"x": given}).trials
+    assert dict(trial.sizes) == {"batch": 2, "seq": 5}
+    assert trial.chosen == frozenset()
+    assert trial.feeds["x"].dtype == np.float32
+
+
+def test_made_up_inputs_depend_on_the_seed_alone(short: Path) -> None:
+    first, again, other = (prepared([short], Setting(), seed=seed).trials[0].feeds["x"] for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize(
+    ("declared", "sizes"),
+    [
+        ("float[batch,3,height,width] x", {"batch": 1, "height": 224, "width": 224}),
+        ("float[?,3,?,?] x", {"x.0": 1, "x.2": 224, "x.3": 224}),
+        ("uint8[N,H,W,3] x", {"N": 1, "H": 224, "W": 224}),
+        ("float[?,?,?,?] x", {"x.0": 1, "x.1": 3, "x.2": 224, "x.3": 224}),
+        ("float[n,3,frames,112,112] x", {"n": 1, "frames": 32}),
+        ("float[n,3,?,112,112] x", {"n": 1, "x.2": 32}),
+        ("int64[batch,sequence_length] ids, float[batch,sequence_length] mask", {"batch": 1, "sequence_length": 128}),
+        ("int64[a,k] ids, float[a,1,k,k] attention_mask", {"a": 1, "k": 128}),
+        ("float[batch,samples] wave", {"batch": 1, "samples": 16_000}),
+        ("float[batch,1,samples] wave", {"batch": 1, "samples": 16_000}),
+        ("float[batch,80,time] mel", {"batch": 1, "time": 128}),
+        (
+            "int64[batch,seq] ids, float[batch,4,past_length,8] key, int64[batch,total_length] mask",
+            {"batch": 1, "seq": 128, "past_length": 128, "total_length": 256},
+        ),
+    ],
+)
+def test_open_dims_get_usual_sizes(declared: str, sizes: Mapping[str, int]) -> None:
+    assert default_sizes(sketch(named(declared)), {}) == sizes
+
+
+def named(declared: str) -> onnx.ModelProto:
+    """A model with these inputs; a dim that is `?` has no name."""
+    model = parse(declared.replace("?", "_"), "y = Identity(x)", outputs="float y")
+    for value in model.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param == "_":
+                dim.ClearField("dim_param")
+    return model
+
+
+def test_a_given_size_is_part_of_what_follows_from_it() -> None:
+    model = named("int64[batch,seq] ids, float[batch,4,past,8] key, int64[batch,total] mask")
+    assert default_sizes(sketch(model), {"seq": 1, "past": 7}) == {"batch": 1, "total": 8}
+
+
+def test_a_model_over_2_gb_is_timed_and_its_weights_are_not_copied(tmp_path: Path) -> None:
+    rows = 600_000
+    model = parse("int64[n] ids", "y = Gather(table, ids)", outputs="float[n,1024] y")
+    table = model.graph.initializer.add(name="table", data_type=1, dims=[rows, 1024])
+    table.data_location = onnx.TensorProto.EXTERNAL
+    table.external_data.add(key="location", value="table.bin")
+    with (tmp_path / "table.bin").open("wb") as file:
+        file.truncate(rows * 4096)  # a hole, which takes no space
+    path = saved(tmp_path / "large.onnx", model)
+    (case,) = bench([path], Setting(), seconds=0.0).cases
+    assert len(case.timings[0].samples.seconds) == 7
+
+
+# -- profiles ----------------------------------------------------------------------------------------------------------
+
+
+def profiled(model: Any, **inputs: Any) -> Any:
+    (trial,) = prepared([model], Setting(), inputs=inputs).trials
+    return profile(model, Setting(), trial.feeds)
+
+
+def test_a_profile_names_operators_and_sums_to_about_the_whole() -> None:
+    weights = {"w": np.eye(256, dtype=np.float32)}
+    body = "a = MatMul(x, w); b = Softmax(a); c = MatMul(b, w); y = Erf(c)"
+    found = profiled(parse("float[512,256] x", body, weights, outputs="float[512,256] y"))
+    assert {row.operator: row.count for row in found.rows} == {"MatMul": 2, "Softmax": 1, "Erf": 1}
+    assert found.rows[0].operator == "MatMul"
+    assert [row.seconds for row in found.rows] == sorted((row.seconds for row in found.rows), reverse=True)
+    assert sum(row.share for row in found.rows) == pytest.approx(1)
+    assert 0.8 < found.kernels / found.seconds <= 1
+    assert found.runs == 20
+
+
+def test_a_profile_shows_what_onnxruntime_fused(image: onnx.ModelProto) -> None:
+    found = profiled(image)
+    assert found.before == {"Conv": 1, "Relu": 1}
+    assert "Relu" not in found.after
+    assert found.nodes == sum(found.after.values())
+    assert found.reorders == sum(count for op, count in found.after.items() if "Reorder" in op)
+    text = str(found)
+    assert re.search(r"^operator +count +ms +share$", text, re.MULTILINE)
+    assert re.search(r"^Conv +1 +\d", text, re.MULTILINE)
+    assert re.search(r"^Relu +1 +0$", text, re.MULTILINE)
+    assert f"ONNX Runtime runs {found.nodes} node" in text
+
+
+def test_the_time_of_a_loop_is_without_that_of_its_body() -> None:
+    weights = {"w": np.eye(256, dtype=np.float32), "n": np.array(3), "go": np.array(True)}
+    body = "b (int64 i, bool k, float[256,256] a) => (bool k, float[256,256] c) { c = MatMul(a, w) }"
+    loop = parse("float[256,256] x", f"y = Loop(n, go, x) <body = {body}>", weights, outputs="float[256,256] y")
+    found = profiled(loop)
+    rows = {row.operator: row for row in found.rows}
+    assert (rows["Loop"].count, rows["MatMul"].count) == (1, 3)
+    assert rows["MatMul"].seconds > rows["Loop"].seconds
+    assert found.kernels <= found.seconds
+    assert found.before == {"Loop": 1, "MatMul": 1}
+
+
+def test_the_optimized_graph_is_whole(image: onnx.ModelProto) -> None:
+    found = optimized_graph(image, Setting())
+    assert "Relu" not in list(operators(found.graph))
+    weights = [numpy_helper.to_array(tensor) for tensor in found.graph.initializer]
+    assert sum(float(array.sum()) for array in weights) == 16 * 3 * 3 * 3
+
+
+# -- from a shell ------------------------------------------------------------------------------------------------------
+
+
+def test_bench(long: Path, short: Path) -> None:
+    done = run("bench", long, short, "--dim", "seq=4", "--seconds", 0, "--threads", 1)
+    assert (done.exit_code, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert re.fullmatch(r"onnxruntime \S+, CPUExecutionProvider, 1 thread, seed 0", lines[0])
+    assert lines[2] == "seq=4, batch=1 (chosen here: batch)"
+    assert lines[3].split("  ")[0] == "model"
+    assert re.match(rf"{re.escape(str(long))} +[\d.]+ +[\d.]+ +[\d.]+% +7$", lines[4])
+    ratios = r"[\d.]+ +[\d.]+–[\d.]+  (faster|slower|no difference)$"
+    assert re.match(rf"{re.escape(str(short))} +[\d.]+ +[\d.]+ +[\d.]+% +7 +{ratios}", lines[5])
+
+
+def test_bench_of_one_model_gives_its_own_times(long: Path) -> None:
+    done = run("bench", long, "--seconds", 0, "--threads", 1, "--seed", 3)
+    assert done.exit_code == 0
+    assert "1 thread, seed 3\n" in done.stdout
+    assert "speedup" not in done.stdout
+
+
+def test_bench_at_several_sizes(long: Path, short: Path) -> None:
+    done = run("bench", long, short, "--dim", "seq=4,8", "batch=1", "--dim", "seq=2", "--seconds", 0, "--threads", 1)
+    assert done.exit_code == 0, done.stderr
+    assert re.findall(r"^seq=\d, batch=1$", done.stdout, re.MULTILINE) == [f"seq={n}, batch=1" for n in (4, 8, 2)]
+    assert "all sizes, as a geometric mean\n" in done.stdout
+
+
+def test_bench_as_json(long: Path, short: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((1, 2, 8), np.float32))
+    given = f"x:{tmp_path / 'x.npy'}"
+    done = run("bench", long, short, "--json", "--profile", "--input", given, "--seconds", 0, "--threads", 1)
+    assert (done.exit_code, done.stderr) == (0, "")
+    data = json.loads(done.stdout)
+    assert data["setting"]["provider"] == "CPUExecutionProvider"
+    assert data["setting"]["threads"] == 1
+    (case,) = data["cases"]
+    assert case["sizes"] == {"batch": 1, "seq": 2}
+    assert case["chosen"] == []
+    first, second = case["timings"]
+    assert first["speedup"] is None
+    assert first["minimum"] == min(first["seconds"])
+    assert second["speedup"]["verdict"] in list(Verdict)
+    assert data["together"][1]["median"] == pytest.approx(second["speedup"]["median"])
+    assert [one["model"] for one in data["profiles"]] == [str(long), str(short)]
+    assert data["profiles"][1]["rows"][0]["operator"] == "MatMul"
+
+
+def test_bench_with_profiles(long: Path) -> None:
+    done = run("bench", long, "--dim", "seq=4,8", "--profile", "--seconds", 0, "--threads", 1)
+    assert done.exit_code == 0
+    assert len(re.findall(r"^operator +count +ms +share$", done.stdout, re.MULTILINE)) == 2
+    assert re.search(r"^Sub +1 +\d", done.stdout, re.MULTILINE)
+
+
+def test_inspect_with_a_profile(long: Path) -> None:
+    done = run("inspect", long, "--profile", "--dim", "seq=4", "--threads", 1)
+    assert done.exit_code == 0, done.stderr
+    assert re.search(r"^weights +64 parameters", done.stdout, re.MULTILINE)
+    assert "seq=4, batch=1 (chosen here: batch)\n" in done.stdout
+    assert re.search(r"^MatMul +1 +[\d.]+ +[\d.]+%$", done.stdout, re.MULTILINE)
+    data = json.loads(run("inspect", long, "--profile", "--threads", 1, "--json").stdout)
+    assert data["model"]["ops"]["MatMul"] == 1
+    assert {row["operator"] for row in data["profiles"][0]["rows"]} == {"MatMul", "Add", "Sub"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "complaint"),
+    [
+        ("long.onnx --provider tpu", 2, "this onnxruntime has no tpu, only .*CPUExecutionProvider"),
+        ("long.onnx --provider-option x", 2, "'x' is not of the form key=value"),
+        ("long.onnx --dim sq=3", 2, "there is no open dim 'sq'; did you mean 'seq'?"),
+        ("long.onnx --dim heads=3", 2, "there is no open dim 'heads'; there is 'batch', 'seq'"),
+        ("long.onnx --dim seq=0", 2, "'seq' cannot be 0: sizes are 1 or more"),
+        ("long.onnx --dim seq=many", 2, "'seq=many' is not of the form seq=16,128: sizes are numbers"),
+        ("long.onnx --input x:rows.npy", 2, "input 'x' is FLOAT[batch,seq,8], the given values are float32[3, 7]"),
+        ("long.onnx --input z:rows.npy", 2, "there is no input 'z'; there is 'x'"),
+        ("long.onnx --input x:good.npy --dim seq=3", 2, "'seq' is 2 in the inputs that are given"),
+        ("long.onnx other.onnx", 2, "the inputs differ: long.onnx has 'x', other.onnx has not"),
+        ("other.onnx long.onnx", 2, "the inputs differ: other.onnx has 'z', long.onnx has not"),
+        ("long.onnx two.onnx", 2, "the inputs differ: two.onnx has 'z', long.onnx has not"),
+        ("long.onnx double.onnx", 2, "'x' is FLOAT[batch,seq,8] in long.onnx and DOUBLE[4] in double.onnx"),
+        ("long.onnx text.onnx", 1, "text.onnx is a text file, not an ONNX model"),
+        ("nothing.onnx", 1, "nothing.onnx does not exist"),
+        ("custom.onnx", 1, "custom.onnx cannot be loaded: .*Magic"),
+        ("refusing.onnx --dim n=3", 1, "refusing.onnx cannot be run: .*(with n=3)"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_one_line(
+    long: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, code: int, complaint: str
+) -> None:
+    folder = long.parent
+    monkeypatch.chdir(folder)
+    np.save("rows.npy", np.zeros((3, 7), np.float32))
+    np.save("good.npy", np.zeros((1, 2, 8), np.float32))
+    Path("text.onnx").write_text("hello")
+    saved(folder / "other.onnx", parse("float[4] z", "y = Neg(z)"))
+    saved(folder / "two.onnx", parse(f"{INPUTS}, float[4] z", "y = Add(x, 1.0)", outputs=OUTPUTS))
+    saved(folder / "double.onnx", parse("double[4] x", "y = Neg(x)", outputs="double[4] y"))
+    saved(folder / "refusing.onnx", parse("float[n] x", "y = Reshape(x, [2, -1])", outputs="float[2,m] y"))
+    custom = parse("float[4] x", "y = Magic(x)")
+    custom.graph.node[0].domain = "acme"
+    custom.opset_import.add(domain="acme", version=1)
+    saved(folder / "custom.onnx", custom)
+    done = run("bench", *arguments.split(), "--threads", 1)
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert done.stderr.count("\n") == 1
+    pattern = re.escape(complaint).replace(r"\.\*", ".*")
+    assert re.search(pattern, done.stderr), done.stderr
+
+
+def test_how_to_run_needs_a_profile(long: Path) -> None:
+    done = run("inspect", long, "--dim", "seq=4")
+    assert done.exit_code == 2
+    assert "use them with --profile" in done.stderr
+
+
+def test_no_model_is_no_benchmark() -> None:
+    with pytest.raises(UsageError, match="there is nothing to time"):
+        bench([], Setting())
