@@ -9,10 +9,12 @@ from graphopt.rules import (
     casting,
     convolution,
     elementwise,
+    kernels,
     layout,
     linear,
     normalization,
     padding,
+    parallel,
     reduction,
     slicing,
 )
@@ -32,5 +34,5 @@ RULES: tuple[Rule, ...] = (
 )
 """Rules that make a model simpler wherever they match."""
 
-TRADES: tuple[Rule, ...] = linear.TRADES
+TRADES: tuple[Rule, ...] = (*linear.TRADES, *parallel.TRADES, *kernels.TRADES)
 """Rules that are true, and pay in some models only: for a search that measures."""

@@ -21,7 +21,7 @@ kernel = fn.sizes("*k")
 along_both = fn.join(dilations, dilations)
 
 
-def widened(weights: Term, before: Term, after: Term) -> App:
+def widened(weights: Term, before: Operand, after: Operand) -> App:
     """A kernel with so many zeros around it."""
     return op.Pad(weights, fn.join(0, 0, before, 0, 0, after))
 
@@ -121,7 +121,7 @@ same_size: Mapping[str, Operand] = {"strides": strides, "pads": pads, "dilations
 keeps_size = (fn.eq(strides, 1), fn.eq(around * along_both, pads))
 
 
-def eye(size: Term) -> App:
+def eye(size: Operand) -> App:
     return op.EyeLike(op.Expand(0.0, fn.join(size, size)))
 
 

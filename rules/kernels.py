@@ -1,0 +1,127 @@
+"""The same convolution told otherwise: wider kernels, fewer groups, more channels, another number of axes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from graphopt.rule import Rule, const, fn, integer, integers, op, tensor
+from graphopt.rules.branches import eye, widened
+from graphopt.term import App, Operand
+
+# Axes: N batch, C input channels, M output channels, I = C / group, *s space, *k kernel.
+x = tensor("x", "N C *s")
+w, b = const("w", "M I *k"), const("b", "M", default=0)
+strides, pads, dilations, group = integers("strides"), integers("pads"), integers("dilations"), integer("group")
+kernel = fn.sizes("*k")
+geometry: Mapping[str, Operand] = {"strides": strides, "dilations": dilations, "group": group}
+in_space: Mapping[str, Operand] = {"strides": strides, "dilations": dilations, "pads": pads}
+
+# -- wider kernels -------------------------------------------------------------------------------------------------
+
+
+def enlarged(name: str, amounts: Operand) -> Rule:
+    """With so many zeros before and after the kernel along each axis of space."""
+    more = fn.mul(amounts, dilations)
+    return Rule(
+        f"enlarge_conv_{name}",
+        op.Conv(x, w, b, pads=pads, **geometry),
+        op.Conv(x, widened(w, amounts, amounts), b, pads=fn.add(pads, fn.join(more, more)), **geometry),
+        when=() if name == "kernel" else fn.eq(fn.length(kernel), 2),
+        why="With a kernel as large as that of a convolution of the same input, the two can be one.",
+    )
+
+
+ENLARGED = (
+    enlarged("kernel", fn.repeat(1, fn.length(kernel))),
+    enlarged("kernel_height", fn.join(1, 0)),
+    enlarged("kernel_width", fn.join(0, 1)),
+)
+
+# -- fewer groups --------------------------------------------------------------------------------------------------
+
+
+def diagonal(groups: Operand, merged: Operand) -> App:
+    """The weights of each so many groups as those of one, which are zero where a filter reads another group."""
+    outer, filters = fn.div(groups, merged), fn.div(fn.size("M"), groups)
+    blocks = op.Reshape(w, fn.join(outer, merged, filters, 1, fn.size("I"), kernel))
+    ones = fn.repeat(1, fn.length(kernel))
+    units = op.Reshape(eye(merged), fn.join(1, merged, 1, merged, 1, ones))
+    return op.Reshape(blocks * units, fn.join(fn.size("M"), fn.mul(merged, fn.size("I")), kernel))
+
+
+GROUPS = (
+    Rule(
+        "replace_grouped_conv_with_dense_conv",
+        op.Conv(x, w, b, **in_space, group=group),
+        op.Conv(x, diagonal(group, group), b, **in_space, group=1),
+        when=fn.lt(1, group),
+        why="Convolutions without groups have the fastest kernels, which may be worth computing with zeros.",
+    ),
+    *(
+        Rule(
+            f"merge_{groups}_conv_groups_by_{merged}",
+            op.Conv(x, w, b, **in_space, group=groups),
+            op.Conv(x, diagonal(groups, merged), b, **in_space, group=groups // merged),
+            why="Groups that are as wide as a vector register are computed in blocked layouts.",
+        )
+        for groups, merged in ((4, 2), (8, 2), (8, 4), (16, 4))  # of more than four the proof takes too long
+    ),
+)
+
+# -- more channels -------------------------------------------------------------------------------------------------
+
+dense, own = const("w", "M C *k"), const("b", "M", default=0)
+y = tensor("y", "N M *s")
+half = fn.div(kernel - 1, 2)
+other_half = kernel - 1 - half
+keeps_size = (fn.eq(strides, 1), fn.eq(fn.join(half, other_half) * fn.join(dilations, dilations), pads))
+unit = op.Reshape(eye(fn.size("M")), fn.sizes("M M 1*k"))
+
+CHANNELS = (
+    Rule(
+        "absorb_add_into_conv",
+        op.Conv(x, dense, own, **in_space, group=1) + y,
+        op.Conv(
+            op.Concat(x, y, axis=1), op.Concat(dense, widened(unit, half, other_half), axis=1), own, **in_space, group=1
+        ),
+        when=keeps_size,
+        why="A convolution adds up its channels: more of them can be what was added to it.",
+    ),
+)
+
+# -- two axes of space in the place of one -------------------------------------------------------------------------
+
+line, kernels = tensor("x", "N C L"), const("w", "M I K")
+turned = const("w", "C O K")
+in_plane: Mapping[str, Operand] = {
+    "strides": fn.join(1, strides),
+    "dilations": fn.join(1, dilations),
+    "pads": fn.join(0, fn.item(pads, 0), 0, fn.item(pads, 1)),
+}
+
+PLANES = (
+    Rule(
+        "replace_conv1d_with_conv2d",
+        op.Conv(line, kernels, b, group=group, **in_space),
+        op.Squeeze(op.Conv(op.Unsqueeze(line, (2,)), op.Unsqueeze(kernels, (2,)), b, group=group, **in_plane), (2,)),
+        why="Runtimes compute convolutions over two axes in blocked layouts, and those over one axis not.",
+    ),
+    Rule(
+        "replace_conv_transpose1d_with_conv_transpose2d",
+        op.ConvTranspose(line, turned, const("b", "P", default=0), group=group, **in_space),
+        op.Squeeze(
+            op.ConvTranspose(
+                op.Unsqueeze(line, (2,)),
+                op.Unsqueeze(turned, (2,)),
+                const("b", "P", default=0),
+                group=group,
+                **in_plane,
+            ),
+            (2,),
+        ),
+        why="Among convolutions over two axes it needs no other view of its input.",
+    ),
+)
+
+RULES: tuple[Rule, ...] = ()
+TRADES = (*ENLARGED, *GROUPS, *CHANNELS, *PLANES)

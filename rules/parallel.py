@@ -1,0 +1,253 @@
+"""Operators side by side: several that read one value, or parts of one, become one, and one becomes several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import accumulate
+from typing import NamedTuple
+
+from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, real, string, tensor
+from graphopt.rules.names import snake
+from graphopt.term import App, Operand, Term, Var
+
+# Axes: N batch, C input channels, *s space, *k kernel; *b batch, M rows, K contracted, W output channels or columns.
+# What operators side by side do not share has a number: W0, W1 …
+geometry: Mapping[str, Operand] = {
+    "strides": integers("strides"),
+    "pads": integers("pads"),
+    "dilations": integers("dilations"),
+    "auto_pad": string("auto_pad"),
+}
+axis, sizes = integer("axis"), integers("sizes")
+rest = attributes("rest")
+
+
+def lengths(name: str, count: int) -> App:
+    return fn.sizes(" ".join(f"{name}{i}" for i in range(count)))
+
+
+# -- several operators that read one value -------------------------------------------------------------------------
+
+
+class Linear(NamedTuple):
+    """An operator with constant weights, given as a function of them and the bias."""
+
+    name: str
+    x: Var
+    weights: str
+    """The axes of the weights; `W` is the one that belongs to the results."""
+    apply: Callable[[Term, Term | None], App]
+    bias: Callable[[str, str], Var] | None = None
+    """Makes the hole of the bias from a name and its axis; None where there is no bias."""
+    result_axis: int = -1
+    weights_axis: int = -1
+    when: tuple[Term, ...] = ()
+    split_when: tuple[Term, ...] = ()
+
+    def with_number(self, number: str) -> tuple[Var, Var | None]:
+        """The holes of the weights and of the bias."""
+        own = f"W{number}"
+        return const(f"w{number}", self.weights.replace("W", own)), self.bias and self.bias(f"b{number}", own)
+
+
+def required(name: str, axes: str) -> Var:
+    return const(name, axes)
+
+
+def optional(name: str, axes: str) -> Var:
+    return const(name, axes, default=0)
+
+
+image, rows, matrix = tensor("x", "N C *s"), tensor("x", "*b M K"), tensor("x", "M K")
+alpha, beta = real("alpha"), real("beta")
+numbers = (fn.is_float(fn.dtype(rows)),)
+
+
+def conv(weights: Term, bias: Term | None) -> App:
+    return op.Conv(image, weights, bias, group=1, **geometry)
+
+
+def matmul(weights: Term, bias: Term | None) -> App:
+    return rows @ weights if bias is None else (rows @ weights) + bias
+
+
+def gemm(transposed: int) -> Callable[[Term, Term | None], App]:
+    return lambda weights, bias: op.Gemm(matrix, weights, bias, alpha=alpha, beta=beta, transB=transposed)
+
+
+LINEAR = (
+    Linear("conv", image, "W C *k", conv, optional, 1, 0, split_when=(fn.lt(0, sizes),)),
+    Linear("matmul", rows, "K W", matmul, when=numbers),
+    Linear("matmul_add", rows, "K W", matmul, required, when=numbers),
+    Linear("gemm", matrix, "K W", gemm(0), optional),
+    Linear("transposed_gemm", matrix, "W K", gemm(1), optional, weights_axis=0),
+)
+
+
+def merged(this: Linear, count: int) -> Rule:
+    """So many of them, each with weights of its own, as one with all the weights and a Split."""
+    holes = [this.with_number(str(i)) for i in range(count)]
+    weights = op.Concat(*(w for w, _ in holes), axis=this.weights_axis)
+    bias = op.Concat(*(b for _, b in holes), axis=0) if this.bias else None
+    return Rule(
+        f"merge_{count}_parallel_{this.name}s",
+        tuple(this.apply(w, b) for w, b in holes),
+        op.Split.split(count, this.apply(weights, bias), lengths("W", count), axis=this.result_axis),
+        when=this.when,
+        why="Operators that read one value are one with all their weights: larger, and one to start.",
+    )
+
+
+def parted(this: Linear, count: int) -> Rule:
+    """One whose result is split, as one for each part."""
+    weights, bias = this.with_number("")
+    x_rank = fn.rank(this.x)
+    parts = op.Split.split(count, weights, sizes, axis=this.weights_axis)
+    biases = (None,) * count if bias is None else op.Split.split(count, bias, sizes, axis=0)
+    return Rule(
+        f"split_{this.name}_of_split_{count}",
+        op.Split.split(count, this.apply(weights, bias), sizes, axis=axis),
+        tuple(this.apply(w, b) for w, b in zip(parts, biases, strict=True)),
+        when=(
+            fn.eq(fn.normalized(axis, x_rank), fn.normalized(this.result_axis, x_rank)),
+            *this.when,
+            *this.split_when,
+        ),
+        why="Parts that are wanted alone are computed alone, and not copied.",
+    )
+
+
+PRODUCTS = tuple(make(this, count) for make in (merged, parted) for this in LINEAR for count in (2, 3))
+
+# -- elementwise operators on the parts of a value -----------------------------------------------------------------
+
+x, y = tensor("x"), tensor("y")
+low, high = const("low", ""), const("high", "")
+
+
+def unary(name: str) -> Callable[[Term], App]:
+    return lambda value: getattr(op, name)(value, rest)
+
+
+ACTIVATIONS: Mapping[str, Callable[[Term], App]] = {
+    **{name: unary(name) for name in ("Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu")},
+    **{name: unary(name) for name in ("Relu", "Sigmoid", "Softplus", "Sqrt", "Tanh")},
+    "Clip": lambda value: op.Clip(value, low, high),
+}
+parts_of = {count: op.Split.split(count, x, sizes, axis=axis) for count in (2, 3)}
+
+ON_PARTS = (
+    *(
+        rule
+        for name, apply in ACTIVATIONS.items()
+        for count, parts in parts_of.items()
+        for each, whole in ((tuple(map(apply, parts)), op.Split.split(count, apply(x), sizes, axis=axis)),)
+        for rule in (
+            Rule(
+                f"merge_{snake(name)}_of_split_{count}",
+                each,
+                whole,
+                why=f"{name} of all parts is one pass over the whole, and can be fused into what made it.",
+            ),
+            Rule(
+                f"split_{snake(name)}_before_split_{count}",
+                whole,
+                each,
+                why=f"{name} of a part can be fused into what makes the part.",
+            ),
+        )
+    ),
+    *(
+        Rule(
+            f"merge_{snake(name)}_of_splits_{count}",
+            tuple(getattr(op, name)(*pair) for pair in zip(parts, others, strict=True)),
+            op.Split.split(count, getattr(op, name)(x, y), sizes, axis=axis),
+            when=(
+                fn.eq(fn.shape(x), fn.shape(y)),
+                fn.eq(fn.normalized(axis, fn.rank(x)), fn.normalized(axis_y, fn.rank(x))),
+            ),
+            why=f"{name} of all parts is one pass over the whole.",
+        )
+        for axis_y in (integer("axis_y"),)
+        for count, parts in parts_of.items()
+        for others in (op.Split.split(count, y, sizes, axis=axis_y),)
+        for name in ("Add", "Mul")
+    ),
+)
+
+# -- a convolution of joined channels ------------------------------------------------------------------------------
+
+
+def channels(count: int) -> tuple[Var, ...]:
+    return tuple(tensor(f"x{i}", f"N C{i} *s") for i in range(count))
+
+
+def conv_of(value: Term, weights: Term, bias: Term | None = None, **more: Operand) -> App:
+    return op.Conv(value, weights, bias, **{"group": 1, **geometry, **more})
+
+
+def by_input(count: int) -> Rule:
+    """A convolution of a Concat as the sum of one convolution for each part; the first keeps the bias."""
+    w, b = const("w", "W C *k"), optional("b", "W")
+    weights = op.Split.split(count, w, lengths("C", count), axis=1)
+    convs = [
+        conv_of(part, own, b if i == 0 else None)
+        for i, (part, own) in enumerate(zip(channels(count), weights, strict=True))
+    ]
+    return Rule(
+        f"split_conv_of_concat_{count}",
+        conv_of(op.Concat(*channels(count), axis=1), w, b),
+        list(accumulate(convs, op.Add))[-1],
+        when=fn.lt(0, lengths("C", count)),  # no convolution reads no channel
+        why="A sum of convolutions needs no copy of the joined channels, and an Add is fused into a convolution.",
+    )
+
+
+left, right = channels(2)
+w, v, b, d = const("w", "W C0 *k"), const("v", "W C1 *k"), optional("b", "W"), optional("d", "W")
+CHANNELS = (
+    *(by_input(count) for count in (2, 3, 4)),
+    Rule(
+        "merge_sum_of_convs_of_two_inputs",
+        conv_of(left, w, b) + conv_of(right, v, d),
+        conv_of(op.Concat(left, right, axis=1), op.Concat(w, v, axis=1), b + d),
+        why="A sum of convolutions is one convolution of the joined channels.",
+    ),
+)
+
+# -- groups of channels --------------------------------------------------------------------------------------------
+
+whole, in_groups = tensor("x", "N C *s"), const("w", "M I *k")
+
+
+def merged_groups(count: int) -> Rule:
+    """Convolutions of the parts of a value, joined, as one convolution in groups."""
+    parts = op.Split.split(count, whole, sizes, axis=1)
+    weights = [const(f"w{i}", "W I *k") for i in range(count)]
+    biases = [optional(f"b{i}", "W") for i in range(count)]
+    return Rule(
+        f"merge_convs_of_split_{count}_into_groups",
+        op.Concat(*map(conv_of, parts, weights, biases), axis=1),
+        conv_of(whole, op.Concat(*weights, axis=0), op.Concat(*biases, axis=0), group=count),
+        when=fn.eq(fn.size("C"), fn.mul(fn.size("I"), count)),
+        why="Equal parts that are convolved apart and joined are one convolution in groups.",
+    )
+
+
+def parted_groups(count: int) -> Rule:
+    """A convolution in groups as one convolution for each group."""
+    parts = op.Split.split(count, whole, fn.repeat(fn.size("I"), count), axis=1)
+    weights = op.Split.split(count, in_groups, axis=0, num_outputs=count)
+    biases = op.Split.split(count, optional("b", "M"), axis=0, num_outputs=count)
+    return Rule(
+        f"split_conv_of_{count}_groups",
+        conv_of(whole, in_groups, optional("b", "M"), group=count),
+        op.Concat(*map(conv_of, parts, weights, biases), axis=1),
+        why="Convolutions without groups have faster kernels.",
+    )
+
+
+GROUPS = tuple(make(count) for make in (merged_groups, parted_groups) for count in (2, 4))
+
+RULES: tuple[Rule, ...] = ()
+TRADES = (*PRODUCTS, *ON_PARTS, *CHANNELS, *GROUPS)
