@@ -397,16 +397,19 @@ def _hard_swish(view: _View, index: int) -> _Fused | None:
 def _affine(view: _View, index: int) -> _Fused | None:
     """Constants per channel go into a convolution's weights; a sum of its own size goes along as it writes."""
     if _others_known(view, index):
-        others = [view.shape(other) for other in range(len(view.inputs)) if other != index]
-        channels = view.shape(index)[1:2]
-        per_channel = view.op == "BatchNormalization" or all(
-            prod(shape) == 1 or (shape[1 - len(view.result()) :][:1] == channels and prod(shape) == channels[0])
-            for shape in others
-        )
+        per_channel = view.op == "BatchNormalization" or _is_per_channel(view, index)
         return _Fused(FREE, "Conv") if per_channel else None
     if view.op != "Add" or not view.block or view.shape(0) != view.shape(1):
         return None
     return _Fused(Work(bytes=_nbytes(view.graph.tensor_type(view.input(1 - index))), launches=0.0), "Conv")
+
+
+def _is_per_channel(view: _View, index: int) -> bool:
+    """Whether the other operand has a number per channel; to multiply, one number will do."""
+    whole, other = view.shape(index), view.shape(1 - index)
+    if prod(other) == 1:
+        return view.op == "Mul"
+    return len(other) >= len(whole) - 1 and prod(other) == other[1 - len(whole)] == whole[1]
 
 
 def _bias(view: _View, index: int) -> _Fused | None:
