@@ -592,7 +592,8 @@ def _near(name: str, known: Iterable[str]) -> str:
 def _trial(model: Sketch, binding: Binding, made: Callable[[Binding], Feeds], refusal: Callable[[Feeds], str]) -> Trial:
     """Sizes and inputs that the first model accepts: what is left open is guessed, and may be guessed wrong."""
     chosen = default_sizes(model, binding)
-    candidates: list[Binding] = [{**binding, **chosen}]
+    shorter = ({name: max(1, size >> halvings) for name, size in chosen.items()} for halvings in range(4))
+    candidates: list[Binding] = [{**binding, **sizes} for sizes in shorter] if chosen else [binding]
     candidates += samples.bindings(model.required, 0, binding) if chosen else []
     reasons = []
     for sizes in candidates:

@@ -108,6 +108,15 @@ def test_sizes_that_a_model_refuses_are_guessed_again() -> None:
         prepared([model], Setting(), dims={"hidden": 9})
 
 
+def test_sizes_that_are_too_long_are_halved() -> None:
+    """There are 50 positions, as in a small transformer."""
+    weights = {"table": np.zeros((50, 4), np.float32)}
+    body = "s = Shape(ids); n = Gather(s, 1); y = Gather(table, n)"
+    model = parse("int64[batch,seq] ids", body, weights, outputs="float[4] y")
+    (trial,) = prepared([model], Setting()).trials
+    assert dict(trial.sizes) == {"batch": 1, "seq": 32}
+
+
 def test_given_inputs_are_used_and_give_the_sizes(short: Path) -> None:
     given = np.ones((2, 5, 8))
     (trial,) = prepared([short], Setting(), inputs={"x": given}).trials
