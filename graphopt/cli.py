@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from difflib import get_close_matches
+from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeAlias
@@ -25,13 +26,22 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeAlias
 import typer
 from typer.core import TyperGroup
 
-from graphopt.errors import DifferenceError, GraphoptError, ModelError, OutputError, ProofError, UsageError
+from graphopt.errors import (
+    DifferenceError,
+    GraphoptError,
+    ModelError,
+    NoSpeedupError,
+    OutputError,
+    ProofError,
+    UsageError,
+)
 from graphopt.files import write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bar
 
+    from graphopt.choose import Timing
     from graphopt.measure import Prepared, Trial
     from graphopt.profile import Profile
     from graphopt.proof import Proof
@@ -392,7 +402,15 @@ def options(
     """Rewrite an ONNX model into an equal, faster one."""
 
 
-@app.command(short_help="Rewrite a model into an equal one with fewer operators.")
+class Cost(StrEnum):
+    """What the search asks."""
+
+    MEASURED = "measured"
+    ANALYTIC = "analytic"
+    NONE = "none"
+
+
+@app.command(short_help="Rewrite a model into an equal one that runs faster.")
 def optimize(
     model: Model,
     output: Annotated[str, typer.Argument(metavar="OUTPUT", help="Where the result goes.", show_default=False)],
@@ -413,7 +431,31 @@ def optimize(
         ),
     ] = None,
     overwrite_input_shape: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
-    dim: Dims = None,
+    dim: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="batch=1|seq=16,128",
+            help="Fix a dim; with several sizes it stays open, and the search measures at each.",
+        ),
+    ] = None,
+    cost: Annotated[
+        Cost,
+        typer.Option(
+            metavar="KIND", help="measured; analytic: an estimate, nothing is run; none: no search, no timing."
+        ),
+    ] = Cost.MEASURED,
+    provider: Provider = "cpu",
+    provider_option: ProviderOptions = None,
+    threads: Threads = 0,
+    seconds: Annotated[
+        float, typer.Option(metavar="N", help="For the search and the timing, at most.", min=0.0)
+    ] = 60.0,
+    require_speedup: Annotated[
+        float | None,
+        typer.Option(
+            metavar="RATIO", help="Exit code 4, and no file, unless the result is this many times as fast.", min=0.0
+        ),
+    ] = None,
     target_opset: Annotated[
         str | None, typer.Option(metavar="N|latest", help="Opset of the result; by default the model's.")
     ] = None,
@@ -435,9 +477,15 @@ def optimize(
     verbose: Verbose = False,
     debug: Debug = False,
 ) -> None:
-    """Rewrite a model into an equal one with fewer and better operators, check it, and say what was done."""
+    """Rewrite a model into an equal one that runs faster, time and check it, and say what was done.
+
+    Rewrites that pay in some models only are tried by measuring, and versions of the model take turns with the
+    original: the result is faster, or it is no slower and the report says "no gain".
+    """
     _logging(verbose, debug)
     target = Path(output)
+    if require_speedup is not None and cost is not Cost.MEASURED:
+        raise UsageError("--require-speedup needs --cost measured: nothing else is timed")
     for path in (target, *([report] if report else [])):
         _check_writable(path)
     arguments = {
@@ -448,26 +496,32 @@ def optimize(
         "exact": exact,
         "check": check,
         "input_shapes": _shapes([*(input_shape or ()), *(overwrite_input_shape or ())], model) or None,
-        "dims": _dims(dim) or None,
+        "dims": {name: sizes[0] if len(sizes) == 1 else sizes for name, sizes in _sizes(dim).items()} or None,
+        "cost": str(cost),
+        "provider": provider,
+        "provider_options": dict(_pairs(provider_option, "=", "key=value")),
+        "threads": threads,
+        "seconds": seconds,
         "target_opset": _opset(target_opset),
         "inline_functions": not keep_functions,
         "seed": seed,
         "inputs": _arrays(inputs) or None,
     }
-    _optimize(model, target, arguments, external_data, report, as_json=as_json, quiet=quiet)
+    _optimize(model, target, arguments, external_data, report, require_speedup, as_json=as_json, quiet=quiet)
 
 
 def _optimize(
     model: str,
     target: Path,
     arguments: Mapping[str, Any],
-    external: bool | None,
-    report_path: Path | None,
+    external: bool | None = None,
+    report_path: Path | None = None,
+    required: float | None = None,
     *,
     as_json: bool,
     quiet: bool,
 ) -> None:
-    if arguments.get("check", True):
+    if arguments.get("check", True) or arguments.get("cost", "measured") == "measured":
         from graphopt.oracle import require_onnxruntime
 
         require_onnxruntime()  # now, not when the work is done
@@ -478,6 +532,8 @@ def _optimize(
         found = result.report.comparison
         if found is not None and not found.legal:
             raise ModelError(f"{model}: {found.reason} (--no-check does without running it)")
+        if required is not None:
+            _require(required, result.report.timing, model)
         progress("save", 0.0)
         result.save(target, external=external)
     report = result.report.saved(target)
@@ -490,6 +546,15 @@ def _optimize(
         report.print(_console())
     if found is not None and found.verdict != "equal":
         sys.stderr.write(f"graphopt: warning: the check is not complete: {_one_line(found.reason)}\n")
+
+
+def _require(ratio: float, timing: Timing | None, model: str) -> None:
+    """Fail unless the result is so many times as fast, beyond noise."""
+    if timing is None or timing.speedup is None:
+        raise NoSpeedupError(f"{model}: no speedup was measured, {ratio:g} is required; nothing was written")
+    if not timing.is_gain or timing.speedup.median < ratio:
+        found = f"{timing.speedup.median:.3f}{'' if timing.is_gain else ', no gain beyond noise'}"
+        raise NoSpeedupError(f"{model}: the speedup is {found}; {ratio:g} is required, so nothing was written")
 
 
 @app.command(short_help="Say whether two models agree; exit code 3 if they do not.")
@@ -787,7 +852,7 @@ def demo(
     source = folder / f"{name}.onnx"
     source.write_bytes(demos.with_weights(models[name]).SerializeToString())
     sys.stderr.write(f"graphopt optimize {source} {target}\n\n")
-    _optimize(str(source), target, {}, None, None, as_json=False, quiet=False)
+    _optimize(str(source), target, {"seconds": 20.0}, as_json=False, quiet=False)
 
 
 def main() -> None:

@@ -37,5 +37,11 @@ class DifferenceError(GraphoptError):
     exit_code = 3
 
 
+class NoSpeedupError(GraphoptError):
+    """The result is not as much faster as was required; nothing was written."""
+
+    exit_code = 4
+
+
 class OutputError(GraphoptError):
     """The output could not be written; no partial file is left."""
