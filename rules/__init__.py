@@ -12,6 +12,7 @@ from graphopt.rules import (
     kernels,
     layout,
     linear,
+    moving,
     normalization,
     padding,
     parallel,
@@ -34,5 +35,5 @@ RULES: tuple[Rule, ...] = (
 )
 """Rules that make a model simpler wherever they match."""
 
-TRADES: tuple[Rule, ...] = (*linear.TRADES, *parallel.TRADES, *kernels.TRADES)
+TRADES: tuple[Rule, ...] = (*linear.TRADES, *parallel.TRADES, *kernels.TRADES, *moving.TRADES)
 """Rules that are true, and pay in some models only: for a search that measures."""

@@ -1,0 +1,208 @@
+"""Operators that change places: slices go up, to what need not be computed; views go down, until they meet others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, real, tensor
+from graphopt.rules.layout import POINTWISE
+from graphopt.rules.linear import is_float, runs_as_gemm
+from graphopt.rules.names import snake
+from graphopt.term import App, Operand, Term, Var
+
+# Axes: *b batch, M rows, K contracted, N columns.
+x, y = tensor("x"), tensor("y")
+rows, w = tensor("x", "*b M K"), const("w", "K N")
+scale, shift = const("scale", "K"), const("shift", "K")
+axis, axes, shape = integer("axis"), integers("axes"), integers("shape")
+starts, ends, steps = integers("starts"), integers("ends"), integers("steps")
+rest, view = attributes("rest"), attributes("view")
+norm: Mapping[str, Operand] = {"axis": -1, "epsilon": real("epsilon"), "stash_type": integer("stash_type")}
+
+BINARY: Mapping[str, Callable[[Term, Term], App]] = {"Add": op.Add, "Mul": op.Mul}
+
+# -- what takes a part goes up -------------------------------------------------------------------------------------
+
+
+def part(value: Term) -> App:
+    return op.Slice(value, starts, ends, axes, steps)
+
+
+def chosen(value: Term) -> App:
+    return op.Gather(value, integer("i"), axis=axis)
+
+
+def spares_last(value: Var) -> dict[str, Term]:
+    """For each of the two: that the last axis is not the one that it takes a part of."""
+    rank, last = fn.rank(value), fn.rank(value) - 1
+    return {
+        "slice": fn.no(fn.among(last, fn.normalized(axes, rank))),
+        "gather": fn.no(fn.eq(last, fn.normalized(axis, rank))),
+    }
+
+
+TAKING: Mapping[str, Callable[[Term], App]] = {"slice": part, "gather": chosen}
+
+TAKEN = (
+    *(
+        rule
+        for name, take in TAKING.items()
+        for rule in (
+            Rule(
+                f"push_{name}_above_matmul",
+                take(rows @ w),
+                take(rows) @ w,
+                when=(is_float(rows), spares_last(rows)[name]),
+                why="Of a product only the rows that are wanted are computed.",
+            ),
+            Rule(
+                f"push_{name}_above_layer_normalization",
+                take(op.LayerNormalization(rows, scale, shift, **norm)),
+                op.LayerNormalization(take(rows), scale, shift, **norm),
+                when=spares_last(rows)[name],
+                why="Only the rows that are wanted are normalized.",
+            ),
+            *(
+                Rule(
+                    f"push_{name}_above_{snake(operator)}",
+                    take(apply(x)),
+                    apply(take(x)),
+                    why="Only the elements that are wanted are computed.",
+                )
+                for operator, apply in POINTWISE.items()
+            ),
+            *(
+                Rule(
+                    f"push_{name}_above_{snake(operator)}_of_two",
+                    take(apply(x, y)),
+                    apply(take(x), take(y)),
+                    when=fn.eq(fn.shape(x), fn.shape(y)),
+                    why="Only the elements that are wanted are computed.",
+                )
+                for operator, apply in BINARY.items()
+            ),
+            *(
+                Rule(
+                    f"push_{name}_above_{snake(operator)}_by_column",
+                    take(apply(rows, scale)),
+                    apply(take(rows), scale),
+                    when=spares_last(rows)[name],
+                    why="Only the elements that are wanted are computed.",
+                )
+                for operator, apply in BINARY.items()
+            ),
+        )
+    ),
+)
+
+# -- views go down -------------------------------------------------------------------------------------------------
+
+columns = tensor("x", "*b K")
+has_columns = fn.lt(0, fn.size("K"))
+keeps_columns = (fn.eq(fn.item(shape, -1), fn.size("K")), has_columns)
+some = fn.lt(0, fn.length(axes))
+VIEWS: Mapping[str, tuple[Callable[[Term], App], tuple[Term, ...]]] = {
+    "squeeze": (lambda value: op.Squeeze(value, axes), (some,)),
+    "reshape": (lambda value: op.Reshape(value, shape, view), ()),
+}
+
+VIEWED = (
+    *(
+        Rule(
+            f"hoist_{name}_over_{snake(operator)}",
+            apply(look(x)),
+            look(apply(x)),
+            when=when,
+            why=f"{operator} treats each element alike, and the view goes on to what undoes it.",
+        )
+        for name, (look, when) in VIEWS.items()
+        for operator, apply in POINTWISE.items()
+    ),
+    *(
+        Rule(
+            f"hoist_squeeze_over_{snake(operator)}_of_two",
+            apply(op.Squeeze(x, axes), op.Squeeze(y, axes)),
+            op.Squeeze(apply(x, y), axes),
+            when=(some, fn.eq(fn.shape(x), fn.shape(y))),
+            why="One view of the result replaces one of each operand.",
+        )
+        for operator, apply in BINARY.items()
+    ),
+    *(
+        Rule(
+            f"hoist_reshape_over_{snake(operator)}_by_column",
+            apply(op.Reshape(columns, shape, view), scale),
+            op.Reshape(apply(columns, scale), shape, view),
+            when=keeps_columns,
+            why="What is done to each column alike is done before the rows get another shape.",
+        )
+        for operator, apply in BINARY.items()
+    ),
+)
+
+# -- stacks of matrices as one matrix ------------------------------------------------------------------------------
+# Each gets views around it; those that meet between two of them cancel, so that a whole network works on one matrix.
+
+stack, bias = tensor("x", "*b L M K"), const("c", "N")
+
+
+def flat(value: Term) -> App:
+    return op.Reshape(value, fn.join(-1, fn.size("K")))
+
+
+def back(value: Term, columns: str) -> App:
+    return op.Reshape(value, fn.sizes(f"*b L M {columns}"), allowzero=1)
+
+
+FLATTENED = (
+    Rule(
+        "replace_matmul_with_gemm",
+        stack @ w,
+        back(op.Gemm(flat(stack), w), "N"),
+        when=(runs_as_gemm(stack), has_columns),
+        why="Gemm keeps its weights packed, and views cost nothing.",
+    ),
+    Rule(
+        "replace_matmul_add_with_gemm",
+        (stack @ w) + bias,
+        back(op.Gemm(flat(stack), w, bias), "N"),
+        when=(runs_as_gemm(stack), has_columns),
+        why="Gemm keeps its weights packed and adds the bias, and views cost nothing.",
+    ),
+    Rule(
+        "flatten_layer_normalization",
+        op.LayerNormalization(stack, scale, shift, **norm),
+        back(op.LayerNormalization(flat(stack), scale, shift, **norm), "K"),
+        when=has_columns,
+        why="Each row is normalized alike, so that what stands before and after may work on one matrix.",
+    ),
+    *(
+        Rule(
+            f"flatten_{snake(operator)}",
+            apply(stack, tensor("y", "*b L M K")),
+            back(apply(flat(stack), flat(tensor("y", "*b L M K"))), "K"),
+            when=has_columns,
+            why="Elements are combined alike, so that what stands before and after may work on one matrix.",
+        )
+        for operator, apply in BINARY.items()
+    ),
+)
+
+# -- products of three ---------------------------------------------------------------------------------------------
+
+first, second, third = tensor("x", "*b M K"), tensor("y", "*b K L"), tensor("z", "*b L N")
+ORDERS = {"left": (first @ second) @ third, "right": first @ (second @ third)}
+
+ASSOCIATED = tuple(
+    Rule(
+        f"associate_matmul_to_the_{to}",
+        ORDERS[given],
+        ORDERS[to],
+        when=is_float(first),
+        why="The order in which matrices are multiplied decides how much there is to compute.",
+    )
+    for given, to in (("left", "right"), ("right", "left"))
+)
+
+RULES: tuple[Rule, ...] = ()
+TRADES = (*TAKEN, *VIEWED, *FLATTENED, *ASSOCIATED)
