@@ -24,9 +24,6 @@ log = logging.getLogger(__name__)
 TIMEOUT = 10.0
 """Seconds of processor time for one rule: twice what any built-in rule needs, as processors differ."""
 
-AGAIN = 2
-"""How often a proof is tried again."""
-
 OUT_OF_TIME = "out of time"
 """The detail of a proof that was cut short."""
 
@@ -115,22 +112,12 @@ def _place(digest: str) -> Path:
 
 
 def attempt(rule: Rule, timeout: float = TIMEOUT) -> Proof:
-    """Prove a rule now. A prover that fails has shown nothing.
-
-    Sets have no order, so the solver meets facts in another one each time, and a few proofs hang on it: what is
-    neither shown nor refuted is tried again.
-    """
+    """Prove a rule now. A prover that fails has shown nothing."""
     source_digest()  # of the source as it is loaded, whatever is edited while it works
-    from graphopt.verifier import solver
     from graphopt.verifier.prove import prove
 
     try:
-        proof = prove(rule, timeout=timeout)
-        for _ in range(AGAIN):
-            if proof.verdict is Verdict.UNKNOWN and proof.detail != OUT_OF_TIME:
-                solver._ANSWERS.clear()  # a question that was too hard in one order may not be in another
-                proof = prove(rule, timeout=timeout)
-        return proof
+        return prove(rule, timeout=timeout)
     except Exception as error:
         log.debug("the prover failed on rule '%s'", rule.name, exc_info=True)
         failure = f"the prover failed: {type(error).__name__}: {error}"

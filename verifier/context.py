@@ -27,6 +27,7 @@ from graphopt.verifier.integers import (
     inside,
     negate,
     only_symbol,
+    ordered,
     polynomial,
     quotient,
     rebuild,
@@ -94,7 +95,7 @@ class Context:
     def _prove(self, goal: Formula) -> bool:
         if FALSE in self.facts:
             return True
-        parts = [part for part in conjuncts(goal) if not self.plain(part)]
+        parts = [part for part in ordered(conjuncts(goal)) if not self.plain(part)]
         if len(parts) != 1:
             return all(map(self.proves, parts))
         if self.witness is not None and _fails(parts, self.witness):
@@ -254,7 +255,7 @@ def context(parts: Iterable[Formula], effort: Effort) -> Context:
     """A context in which these formulas are known."""
     facts = frozenset(p for part in parts for p in conjuncts(part))
     if facts not in effort.contexts:
-        effort.contexts[facts] = _solved(conjuncts(conj(*facts)), {}, effort, {})
+        effort.contexts[facts] = _solved(conjuncts(conj(*ordered(facts))), {}, effort, {})
     found: Context = effort.contexts[facts]
     return found
 
@@ -270,7 +271,7 @@ def _solved(facts: frozenset[Formula], equal: dict[Atom, Size], effort: Effort, 
         change = Substitution({atom: size})
         equal = {_renewed(a, change): rebuild(s, change) for a, s in equal.items()} | {atom: size}
         kept = () if atom.kind == "symbol" else (fact,)
-        facts = conjuncts(conj(*kept, *(rebuild_formula(f, change) for f in facts if f not in kept)))
+        facts = conjuncts(conj(*kept, *(rebuild_formula(f, change) for f in ordered(facts) if f not in kept)))
     facts = _chosen(facts)
     return Context(facts, effort, equal, witness=_witness(facts, near))
 
@@ -306,7 +307,8 @@ def _chosen(facts: frozenset[Formula]) -> frozenset[Formula]:
     if not with_choices:
         return facts
     chosen = _Chosen(facts)
-    return conjuncts(conj(*facts.difference(with_choices), *(rebuild_formula(fact, chosen) for fact in with_choices)))
+    made = (rebuild_formula(fact, chosen) for fact in ordered(with_choices))
+    return conjuncts(conj(*facts.difference(with_choices), *made))
 
 
 def _is_made(condition: Formula, facts: frozenset[Formula]) -> bool:
@@ -364,7 +366,7 @@ def _fails(parts: Iterable[Formula], witness: Mapping[Atom, int]) -> bool:
 
 def _solvable(facts: frozenset[Formula], equal: Mapping[Atom, Size]) -> tuple[Formula, Atom, Size] | None:
     """An equation that gives an atom: a choice (a quotient) by symbols, else a symbol by anything."""
-    equations = [fact for fact in facts if isinstance(fact, Comparison) and fact.kind == "eq"]
+    equations = [fact for fact in ordered(facts) if isinstance(fact, Comparison) and fact.kind == "eq"]
     for fact in equations:
         composite = [atom for atom in fact.poly.atoms if atom.kind != "symbol"]
         if len(composite) == 1 and composite[0] not in equal:

@@ -35,6 +35,7 @@ from graphopt.verifier.integers import (
     inside,
     literals,
     negate,
+    ordered,
     polynomial,
     quotient,
     rebuild,
@@ -333,7 +334,7 @@ class Equality:
             return
         mapping, binders, guard = _eliminated(_as_term(piece), inner)
         body = Value(tuple(self.settle(piece.body.rebuild(Substitution(mapping)), inner)))
-        kept = conj(*(part for part in conjuncts(guard) if not known.knowing(ranges(binders)).proves(part)))
+        kept = conj(*(part for part in ordered(conjuncts(guard)) if not known.knowing(ranges(binders)).proves(part)))
         yield Piece(binders, kept, body)
 
 
@@ -349,7 +350,7 @@ def _least(term: Term) -> Map:
     if any(factor.symbols & bound for factor in term.factors):
         return {}
     least: dict[Atom, Size] = dict.fromkeys(bound, 0)
-    for part in conjuncts(term.guard):
+    for part in ordered(conjuncts(term.guard)):
         if isinstance(part, Comparison) and part.kind == "ge":
             for binder in bound & symbols(part):
                 if part.poly.terms.get((binder,)) == 1 and not symbols(part.poly - own(binder)) & bound:
@@ -615,7 +616,7 @@ def _counted(term: Term, known: Context) -> Term:
     if not spare:
         return term
     inner = known.knowing(ranges(term.binders))
-    guard = conj(*(part for part in conjuncts(term.guard) if part == FALSE or not inner.proves(part)))
+    guard = conj(*(part for part in ordered(conjuncts(term.guard)) if part == FALSE or not inner.proves(part)))
     bound = guard.symbols.union(*(symbols(extent) for _, extent in term.binders))
     counts = [(b, extent) for b, extent in term.binders if b in spare and b not in bound]
     counts = [pair for pair in counts if len(integer(pair[1]).terms) == 1 and known.proves(ge(pair[1]))]

@@ -293,7 +293,7 @@ class Instance:
             if "is_zero" in properties or "is_one" in properties:
                 return number(0 if "is_zero" in properties else 1)
             read = lift(Read(name, index))
-            return boolean(Fact(read)) if dtype is DType.BOOL else read
+            return boolean(Fact(read, True)) if dtype is DType.BOOL else read
 
         return at
 

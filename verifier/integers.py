@@ -7,10 +7,11 @@ questions need no solver.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import chain, count
 from math import gcd
+from operator import attrgetter
 from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
 Size: TypeAlias = "int | Int"
@@ -32,16 +33,38 @@ class Change(Protocol):
         ...
 
 
+class _Numbered:
+    """An interned object, numbered as it was made.
+
+    The number is its hash as well: by an address, sets would have another order in each process, and proofs with them.
+    """
+
+    __slots__ = ()
+    serial: int
+
+    def __hash__(self) -> int:
+        return self.serial
+
+    def __lt__(self, other: _Numbered) -> bool:
+        return self.serial < other.serial
+
+
+N = TypeVar("N", bound=_Numbered)
+_BY_SERIAL = attrgetter("serial")
+
+
+def ordered(parts: Iterable[N]) -> list[N]:
+    """As they were made. Where a set is walked through to try or to ask something, its own order must not matter."""
+    return sorted(parts, key=_BY_SERIAL)
+
+
 @dataclass(frozen=True, eq=False, slots=True)
-class Atom:
+class Atom(_Numbered):
     """An unknown integer, or a function of integers that is no polynomial. Interned: equal atoms are one object."""
 
     kind: Literal["symbol", "quotient", "remainder", "choice"]
     args: tuple[Any, ...]
     serial: int
-
-    def __lt__(self, other: Atom) -> bool:
-        return self.serial < other.serial
 
     def __str__(self) -> str:
         match self.kind, self.args:
@@ -64,14 +87,19 @@ def until_forgotten(function: Callable[P, R]) -> Callable[P, R]:
     return remembering
 
 
-_SERIAL = count()
+class _Serial:
+    """Numbers the interned objects of one rule."""
+
+    numbers = count()
+
+
 COMPOSITE = Atom("symbol", (), -1)
 """Stands among the names of what has a quotient, a remainder or a choice in it."""
 
 
 @until_forgotten
 def _atom(kind: Any, *args: Any) -> Atom:
-    return Atom(kind, args, next(_SERIAL))
+    return Atom(kind, args, next(_Serial.numbers))
 
 
 _TABLE: dict[Any, Any] = {}
@@ -82,9 +110,11 @@ class _Interned(type):
 
     def __call__(cls, *args: Any) -> Any:
         key = (cls, *args)
-        if key not in _TABLE:
-            _TABLE[key] = super().__call__(*args)
-        return _TABLE[key]
+        found = _TABLE.get(key)
+        if found is None:
+            found = _TABLE[key] = super().__call__(*args)
+            object.__setattr__(found, "serial", next(_Serial.numbers))
+        return found
 
 
 class _Fresh:
@@ -101,6 +131,7 @@ def restart() -> None:
 def forget() -> None:
     """Let go of all interned integers and of what is known of them: called between rules."""
     restart()
+    _Serial.numbers = count(FALSE.serial + 1)
     _TABLE.clear()
     _TABLE.update({(And, NOTHING): TRUE, (Or, NOTHING): FALSE})
     for memory in _MEMORIES:
@@ -118,10 +149,10 @@ def fresh(name: str) -> Int:
     return symbol(f"{name}'{next(_Fresh.numbers)}")
 
 
-class Int:
+class Int(_Numbered):
     """A polynomial with integer coefficients that is not a constant: constants are plain `int`s. Equal ones are one."""
 
-    __slots__ = ("_names", "_symbols", "terms")
+    __slots__ = ("_names", "_symbols", "serial", "terms")
     terms: Mapping[Monomial, int]
     _names: frozenset[Atom] | None
     _symbols: frozenset[Atom] | None
@@ -132,6 +163,7 @@ class Int:
         if found is None:
             found = _TABLE[key] = super().__new__(cls)
             found.terms, found._names, found._symbols = terms, None, None
+            found.serial = next(_Serial.numbers)
         return found
 
     def __add__(self, other: Size) -> Size:
@@ -179,9 +211,9 @@ class Int:
         return remainder(other, self)
 
     @property
-    def atoms(self) -> frozenset[Atom]:
-        """The atoms of its monomials (not those inside other atoms)."""
-        return frozenset(chain.from_iterable(self.terms))
+    def atoms(self) -> tuple[Atom, ...]:
+        """The atoms of its monomials (not those inside other atoms), each once."""
+        return tuple(dict.fromkeys(chain.from_iterable(self.terms)))
 
     @property
     def names(self) -> frozenset[Atom]:
@@ -285,11 +317,12 @@ def remainder(dividend: Size, divisor: Size) -> Size:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Comparison(metaclass=_Interned):
+class Comparison(_Numbered, metaclass=_Interned):
     """`poly >= 0`, `poly == 0` or `poly != 0`."""
 
     kind: Literal["ge", "eq", "ne"]
     poly: Int
+    serial: int = field(init=False)
 
     @property
     def names(self) -> frozenset[Atom]:
@@ -304,8 +337,9 @@ class Comparison(metaclass=_Interned):
 
 
 @dataclass(frozen=True, eq=False)
-class _Joined(metaclass=_Interned):
+class _Joined(_Numbered, metaclass=_Interned):
     parts: frozenset[Formula]
+    serial: int = field(init=False)
 
     @cached_property
     def names(self) -> frozenset[Atom]:
@@ -328,12 +362,13 @@ class Or(_Joined):
         return "(" + " or ".join(sorted(map(str, self.parts))) + ")" if self.parts else "false"
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+@dataclass(frozen=True, eq=False, slots=True)
+class Fact(_Numbered, metaclass=_Interned):
     """A truth value that is no comparison of integers (an element, a comparison of reals) is true, or is not."""
 
     subject: Any  # a `symbolic.Value`
-    holds: bool = True
+    holds: bool
+    serial: int = field(init=False)
 
     @property
     def names(self) -> frozenset[Atom]:
@@ -413,8 +448,8 @@ def _contradict(parts: frozenset[Formula]) -> bool:
 
 def _propagated(parts: frozenset[Formula]) -> frozenset[Formula]:
     """Within each alternative, what the other parts deny is dropped."""
-    denied = frozenset(negate(p) for p in parts if not isinstance(p, Or))
-    kept = (disj(*(p.parts - denied)) if isinstance(p, Or) and not p.parts & parts else p for p in parts)
+    denied = frozenset(negate(p) for p in ordered(parts) if not isinstance(p, Or))
+    kept = (disj(*(p.parts - denied)) if isinstance(p, Or) and not p.parts & parts else p for p in ordered(parts))
     return frozenset(p for p in kept if not (isinstance(p, Or) and p.parts & parts))
 
 
@@ -430,9 +465,9 @@ def disj(*parts: Formula) -> Formula:
 def negate(part: Formula) -> Formula:
     match part:
         case And(parts):
-            return disj(*map(negate, parts))
+            return disj(*map(negate, ordered(parts)))
         case Or(parts):
-            return conj(*map(negate, parts))
+            return conj(*map(negate, ordered(parts)))
         case Fact(subject, holds):
             return Fact(subject, not holds)
         case Comparison("ge", poly):
@@ -451,7 +486,7 @@ def literals(part: Formula) -> Iterator[Basic]:
     if isinstance(part, Comparison | Fact):
         yield part
     else:
-        for inner in part.parts:
+        for inner in ordered(part.parts):
             yield from literals(inner)
 
 
@@ -487,9 +522,9 @@ def rebuild_formula(part: Formula, change: Change) -> Formula:
         return part
     match part:
         case And(parts):
-            return conj(*(rebuild_formula(p, change) for p in parts))
+            return conj(*(rebuild_formula(p, change) for p in ordered(parts)))
         case Or(parts):
-            return disj(*(rebuild_formula(p, change) for p in parts))
+            return disj(*(rebuild_formula(p, change) for p in ordered(parts)))
         case Fact(subject, holds):
             new = subject.rebuild(change)
             return part if new == subject else Fact(new, holds)

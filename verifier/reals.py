@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import z3
 
 from graphopt.verifier.context import Context
-from graphopt.verifier.integers import TRUE, And, Comparison, Fact, Formula, Or, negate
+from graphopt.verifier.integers import TRUE, And, Comparison, Fact, Formula, Or, negate, ordered
 from graphopt.verifier.signs import Signs
 from graphopt.verifier.symbolic import Call, Factor, Fold, Piece, Term, Value
 
@@ -41,11 +41,10 @@ def add_up_to_zero(terms: Iterable[Term], known: Context, equality: Alike) -> bo
     """Whether the sum of the terms is zero, whatever the numbers are of which nothing is known."""
     numbers = _Numbers(known, equality)
     total = numbers.total(terms)
-    facts = [numbers.truth(fact) for fact in known.facts if isinstance(fact, Fact)]
-    solver = z3.SolverFor("QF_NRA")
-    solver.set("timeout", known.effort.milliseconds)
+    facts = [numbers.truth(fact) for fact in ordered(known.facts) if isinstance(fact, Fact)]
+    solver = z3.SolverFor("QF_NRA", ctx=known.effort.home)
     solver.add(*facts, *numbers.axioms, total != 0)
-    return bool(solver.check() == z3.unsat)
+    return bool(known.effort.answer(solver) == z3.unsat)
 
 
 def _is_plain(factor: Factor) -> bool:
@@ -68,17 +67,24 @@ class _Numbers:
     _sums: dict[Term, Any] = field(default_factory=dict)
     _conditions: dict[Formula, Any] = field(default_factory=dict)
 
+    @property
+    def home(self) -> z3.Context:
+        return self.known.effort.home
+
+    def _number(self, number: int) -> Any:
+        return z3.RealVal(number, self.home)
+
     def total(self, terms: Iterable[Term]) -> Any:
-        return z3.Sum([z3.RealVal(0), *map(self._term, terms)])
+        return z3.Sum([self._number(0), *map(self._term, terms)])
 
     def _value(self, value: Value) -> Any:
         return self.total(value.terms)
 
     def _term(self, term: Term) -> Any:
-        coefficient = z3.Q(term.coefficient.numerator, term.coefficient.denominator)
+        coefficient = z3.Q(term.coefficient.numerator, term.coefficient.denominator, self.home)
         if term.binders:
             alone = replace(term, coefficient=Fraction(1))
-            return coefficient * self._sums.setdefault(alone, z3.FreshReal())
+            return coefficient * self._sums.setdefault(alone, z3.FreshReal(ctx=self.home))
         body = reduce(lambda a, b: a * b, map(self._factor, term.factors), coefficient)
         return body if term.guard == TRUE else z3.If(self.truth(term.guard), body, 0)
 
@@ -86,15 +92,15 @@ class _Numbers:
         """A condition; comparisons of integers are truth values of which only the name is known."""
         match part:
             case And(parts):
-                return z3.And([self.truth(p) for p in parts])
+                return z3.And([self.truth(p) for p in ordered(parts)], self.home)
             case Or(parts):
-                return z3.Or([self.truth(p) for p in parts])
+                return z3.Or([self.truth(p) for p in ordered(parts)], self.home)
             case Fact(subject, holds):
                 return (self._value(subject) != 0) == holds
         assert isinstance(part, Comparison)
         if (denied := self._conditions.get(negate(part))) is not None:
             return z3.Not(denied)
-        return self._conditions.setdefault(part, z3.FreshBool())
+        return self._conditions.setdefault(part, z3.FreshBool(ctx=self.home))
 
     def _factor(self, factor: Factor) -> Any:
         match factor:
@@ -103,11 +109,11 @@ class _Numbers:
                 return z3.If(number >= 0, number, -number)
             case Call("Sign", (x,)):
                 number = self._value(x)
-                return z3.If(number > 0, z3.RealVal(1), z3.If(number < 0, z3.RealVal(-1), z3.RealVal(0)))
+                return z3.If(number > 0, self._number(1), z3.If(number < 0, self._number(-1), self._number(0)))
             case Call("Positive", (x,)):
-                return z3.If(self._value(x) > 0, z3.RealVal(1), z3.RealVal(0))
+                return z3.If(self._value(x) > 0, self._number(1), self._number(0))
             case Call("NotZero", (x,)):
-                return z3.If(self._value(x) != 0, z3.RealVal(1), z3.RealVal(0))
+                return z3.If(self._value(x) != 0, self._number(1), self._number(0))
             case Fold(monoid, pieces) if _is_plain(factor):
                 greatest = monoid == "max"
                 return reduce(lambda a, b: _one_of(a, b, greatest), (self._value(p.body) for p in pieces))
@@ -117,7 +123,7 @@ class _Numbers:
         for other, number in self._named:
             if self.equality.alike(factor, other, self.known):
                 return number
-        number = z3.FreshReal()
+        number = z3.FreshReal(ctx=self.home)
         self._named.append((factor, number))
         self.axioms += self._what_is_known(factor, number)
         return number

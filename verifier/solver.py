@@ -25,6 +25,7 @@ from graphopt.verifier.integers import (
     conjuncts,
     definition,
     ge,
+    ordered,
     until_forgotten,
 )
 
@@ -34,14 +35,15 @@ class _Translated:
     """A formula for Z3, with what has to be said beside it."""
 
     formula: Any
-    axioms: frozenset[Formula]
+    axioms: tuple[Formula, ...]
     products: frozenset[Monomial]
 
 
 class _Translation:
     """To Z3. Linear: each product of unknowns is one unknown. Quotients come with what defines them."""
 
-    def __init__(self, *, linear: bool) -> None:
+    def __init__(self, home: z3.Context, *, linear: bool) -> None:
+        self.home = home
         self.linear = linear
         self._atoms: dict[Atom, Any] = {}
         self._facts: dict[Any, Any] = {}
@@ -51,7 +53,7 @@ class _Translation:
     def translated(self, part: Formula) -> _Translated:
         if part not in self._done:
             composites, products = _vocabulary(part)
-            axioms = frozenset(axiom for atom in composites for axiom in definition(atom))
+            axioms = tuple(axiom for atom in ordered(composites) for axiom in definition(atom))
             inner = frozenset(m for axiom in axioms for m in _vocabulary(axiom)[1])
             self._done[part] = _Translated(self._formula(part), axioms, products | inner)
         return self._done[part]
@@ -63,8 +65,8 @@ class _Translation:
 
     def size(self, size: Size) -> Any:
         if isinstance(size, int):
-            return z3.IntVal(size)
-        parts = [self._scaled(m, c) if m else z3.IntVal(c) for m, c in size.terms.items()]
+            return z3.IntVal(size, self.home)
+        parts = [self._scaled(m, c) if m else z3.IntVal(c, self.home) for m, c in size.terms.items()]
         return parts[0] if len(parts) == 1 else z3.Sum(parts)
 
     def _scaled(self, monomial: Monomial, coefficient: int) -> Any:
@@ -74,8 +76,8 @@ class _Translation:
         if len(monomial) == 1:
             return self.atom(monomial[0])
         if monomial not in self._products:
-            linear = self.linear
-            self._products[monomial] = z3.FreshInt() if linear else z3.Product([self.atom(a) for a in monomial])
+            unknown = z3.FreshInt(ctx=self.home) if self.linear else z3.Product([self.atom(a) for a in monomial])
+            self._products[monomial] = unknown
         return self._products[monomial]
 
     def atom(self, atom: Atom) -> Any:
@@ -85,18 +87,18 @@ class _Translation:
 
     def _new(self, atom: Atom) -> Any:
         if atom.kind != "choice":
-            return z3.Int(str(atom.serial))
+            return z3.Int(str(atom.serial), self.home)
         condition, then, otherwise = atom.args
         return z3.If(self._formula(condition), self.size(then), self.size(otherwise))
 
     def _formula(self, part: Formula) -> Any:
         match part:
             case And(parts):
-                return z3.And([self._formula(p) for p in parts])
+                return z3.And([self._formula(p) for p in ordered(parts)], self.home)
             case Or(parts):
-                return z3.Or([self._formula(p) for p in parts])
+                return z3.Or([self._formula(p) for p in ordered(parts)], self.home)
             case Fact(subject, holds):
-                truth = self._facts.setdefault(subject, z3.Bool(f"fact{len(self._facts)}"))
+                truth = self._facts.setdefault(subject, z3.Bool(f"fact{len(self._facts)}", self.home))
                 return truth if holds else z3.Not(truth)
         poly = self.size(part.poly)
         return poly >= 0 if part.kind == "ge" else poly == 0 if part.kind == "eq" else poly != 0
@@ -111,7 +113,7 @@ def _vocabulary(subject: Size | Formula) -> tuple[frozenset[Atom], frozenset[Mon
     while todo:
         match todo.pop():
             case And(parts) | Or(parts):
-                todo.extend(parts)
+                todo.extend(ordered(parts))
             case Comparison(_, poly):
                 todo.append(poly)
             case Int() as size:
@@ -128,42 +130,62 @@ def _vocabulary(subject: Size | Formula) -> tuple[frozenset[Atom], frozenset[Mon
     return frozenset(composites), frozenset(products)
 
 
+SEEDS = 8
+"""How often a hard question is asked: how long an answer takes is mostly chance, and each time it is another search."""
+MILLISECONDS = 10_000
+"""The limit of one search by the clock, for what Z3 does not count."""
+
+
 @dataclass(slots=True)
 class Effort:
-    """How hard the solver may try: milliseconds for one question, and until when."""
+    """How hard the solver may try: steps for one search, as Z3 counts them, and until when.
 
-    milliseconds: int = 400
+    What Z3 answers hangs on what it was told before and in which order, so each rule has a Z3 of its own.
+    """
+
+    steps: int = 500_000
     deadline: Callable[[], bool] = lambda: False
     asked: int = 0
     contexts: dict[Any, Any] = field(default_factory=dict)
     """What is known of each set of facts: instances that know the same share what follows from it."""
-    linear: _Translation = field(default_factory=lambda: _Translation(linear=True))
-    exact: _Translation = field(default_factory=lambda: _Translation(linear=False))
+    answers: dict[Any, bool] = field(default_factory=dict)
+    """Questions that were asked, whatever their unknowns were called: the axes of a tensor ask the same ones."""
+    home: z3.Context = field(default_factory=z3.Context)
+    linear: _Translation = field(init=False)
+    exact: _Translation = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.linear, self.exact = (_Translation(self.home, linear=linear) for linear in (True, False))
+
+    def answer(self, solver: z3.Solver) -> z3.CheckSatResult:
+        """What a solver finds, the same on each machine: it gives up after a number of steps."""
+        for seed in range(SEEDS):
+            solver.set(random_seed=seed, rlimit=self.steps, timeout=MILLISECONDS)
+            found = solver.check()
+            if found != z3.unknown or self.deadline():
+                return found
+        return z3.unknown
 
 
 class OutOfTime(Exception):
     """The time for this rule is used up."""
 
 
-_ANSWERS: dict[Any, bool] = {}
-"""Questions that were asked, whatever their unknowns were called: the axes of a tensor ask the same ones."""
-
-
 def refuted(parts: Iterable[Formula], effort: Effort) -> bool:
     """Whether the formulas cannot hold together. False also where the solver does not know."""
-    parts = list(parts)
+    parts = ordered(parts)
     question = _question(parts)
-    if question not in _ANSWERS:
+    if question not in effort.answers:
         if effort.deadline():
             raise OutOfTime
         effort.asked += 1
-        _ANSWERS[question] = _ask(parts, effort)
-    return _ANSWERS[question]
+        effort.answers[question] = _ask(parts, effort)
+    return effort.answers[question]
 
 
 def _ask(parts: list[Formula], effort: Effort) -> bool:
     products = frozenset(m for part in parts for m in effort.linear.translated(part).products)
-    known = (p for part in parts for p in conjuncts(part) if isinstance(p, Comparison))
+    known = (p for part in parts for p in ordered(conjuncts(part)) if isinstance(p, Comparison))
     if _unsatisfiable(effort.linear.formulas([*parts, *_products(known, products)]), effort):
         return True
     return bool(products) and _unsatisfiable(effort.exact.formulas(parts), effort)
@@ -224,17 +246,16 @@ def _numbered_product(monomial: Monomial, numbers: dict[Atom, Any]) -> Any:
 
 
 def _unsatisfiable(formulas: list[Any], effort: Effort) -> bool:
-    solver = z3.SimpleSolver()
-    solver.set("timeout", effort.milliseconds)
+    solver = z3.SimpleSolver(ctx=effort.home)
     solver.add(formulas)
-    return bool(solver.check() == z3.unsat)
+    return bool(effort.answer(solver) == z3.unsat)
 
 
 def _products(known: Iterable[Comparison], wanted: frozenset[Monomial]) -> Iterator[Formula]:
     """Products of known inequalities with known non-negative unknowns, where they speak of the wanted products."""
     known = [fact for fact in known if fact.kind == "ge"]
     signs = {atom for fact in known for atom in _not_negative(fact.poly)}
-    for monomial in wanted:
+    for monomial in sorted(wanted):
         if signs.issuperset(monomial):
             yield Comparison("ge", Int({monomial: 1}))
         for position, atom in enumerate(monomial):
@@ -257,14 +278,13 @@ def _not_negative(poly: Int) -> Iterator[Atom]:
 
 def models(parts: Iterable[Formula], effort: Effort, variables: Iterable[Atom]) -> Iterator[dict[Atom, int]]:
     """Numbers for which the formulas hold, each time others; it ends where the solver finds no more."""
-    solver = z3.Solver()
-    solver.set("timeout", effort.milliseconds * 3)
+    solver = z3.Solver(ctx=effort.home)
     solver.add(effort.exact.formulas(parts))
     unknowns = {atom: effort.exact.atom(atom) for atom in variables}
-    while not effort.deadline() and solver.check() == z3.sat:
+    while not effort.deadline() and effort.answer(solver) == z3.sat:
         model = solver.model()
         found = {atom: model.eval(unknown, model_completion=True).as_long() for atom, unknown in unknowns.items()}
         yield found
         if not found:
             return
-        solver.add(z3.Or([unknowns[atom] != number for atom, number in found.items()]))
+        solver.add(z3.Or([unknowns[atom] != number for atom, number in found.items()], effort.home))

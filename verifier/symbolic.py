@@ -632,7 +632,7 @@ def truth(value: Value) -> Formula:
     plain = all(t.coefficient == 1 and not t.factors and not t.binders for t in value.terms)
     if plain:
         return disj(*(term.guard for term in value.terms))
-    return Fact(call("NotZero", value))
+    return Fact(call("NotZero", value), True)
 
 
 @dataclass(frozen=True, eq=False)
