@@ -27,7 +27,7 @@ from graphopt.cache import Cache
 from graphopt.errors import GraphoptError, ModelError, OutputError
 from graphopt.files import cache_folder
 from graphopt.graph import INPUT, INTERNAL, Graph, Node, Value
-from graphopt.measure import Setting, Speedup, interleaved, runner, speedup
+from graphopt.measure import Samples, Setting, Speedup, interleaved, runner, speedup
 from graphopt.ops import attribute, is_deterministic, newest
 from graphopt.oracle import FailedError, require_onnxruntime
 from graphopt.regions import digest
@@ -86,7 +86,7 @@ class Machine:
         Raises:
             UsageError: this onnxruntime does not have the provider.
         """
-        key = _key("machine", _circumstances(setting))
+        key = key_of("machine", circumstances(setting))
         known = _decoded(Machine, cache.get([key]).get(key))
         if known is not None:
             return known
@@ -129,7 +129,7 @@ def _chain(op: str, inputs: Sequence[tuple[int, ...]], output: tuple[int, ...], 
 def _seconds_of(graph: Graph, setting: Setting) -> float:
     with _scratch() as folder:
         loaded = _loaded(graph, folder / "model.onnx", _feeds(graph, 0), setting)
-        (found,) = interleaved([loaded.run], seconds=0.2)
+        (found,) = _turns([loaded.run], 0.2)
     return found.minimum
 
 
@@ -164,7 +164,7 @@ def _said(*command: str) -> str:
         return ""
 
 
-def _circumstances(setting: Setting) -> str:
+def circumstances(setting: Setting) -> str:
     """All but the models that a time depends on: costs under others are never used."""
     told = {item.name: getattr(setting, item.name) for item in fields(setting)} | {
         "format": FORMAT,
@@ -177,7 +177,7 @@ def _circumstances(setting: Setting) -> str:
     return json.dumps(told, sort_keys=True, default=dict)
 
 
-def _key(*parts: str) -> str:
+def key_of(*parts: str) -> str:
     return sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -339,8 +339,7 @@ class _View:
     @cached_property
     def width(self) -> float:
         """Bytes of an element of the first input as a part of those of a float32."""
-        value = self.input(0)
-        return (self.graph.dtype(value).bits or 32) / 32 if value is not None else 1.0
+        return _bits(self.graph.tensor_type(self.input(0))) / 32
 
 
 def _sizes(type_: TensorType | None) -> tuple[int, ...]:
@@ -356,9 +355,14 @@ def _number(dim: Dim) -> int:
 
 
 def _nbytes(type_: TensorType | None) -> float:
+    return prod(_sizes(type_)) * _bits(type_) / 8
+
+
+def _bits(type_: TensorType | None) -> int:
     """Strings, and what is not known, count as if they were float32."""
-    bits = (type_.dtype.bits if type_ is not None and type_.dtype else 0) or 32
-    return prod(_sizes(type_)) * bits / 8
+    if type_ is None or type_.dtype in (DType.UNDEFINED, DType.STRING):
+        return 32
+    return type_.dtype.bits
 
 
 # -- what ONNX Runtime fuses -------------------------------------------------------------------------------------------
@@ -401,7 +405,7 @@ def _affine(view: _View, index: int) -> _Fused | None:
         return _Fused(FREE, "Conv") if per_channel else None
     if view.op != "Add" or not view.block or view.shape(0) != view.shape(1):
         return None
-    return _Fused(Work(bytes=_nbytes(view.graph.tensor_type(view.input(1 - index))), launches=0.0), "Conv")
+    return _Fused(FREE._replace(bytes=_nbytes(view.graph.tensor_type(view.input(1 - index)))), "Conv")
 
 
 def _is_per_channel(view: _View, index: int) -> bool:
@@ -413,15 +417,27 @@ def _is_per_channel(view: _View, index: int) -> bool:
 
 
 def _bias(view: _View, index: int) -> _Fused | None:
-    """A product and a vector make a Gemm, which takes an activation in only if there is no Reshape behind it."""
-    if not _others_known(view, index) or len(view.shape(1 - index)) != 1:
+    """A product and a sum make a Gemm, if there are but two axes or it is a vector that is added. With more than two
+    there is a Reshape behind it, and no activation is taken in."""
+    result, other = view.result(), view.input(1 - index)
+    is_matrix = len(result) == 2 and view.shape(index) == result
+    if not is_matrix and len(view.shape(1 - index)) != 1:
         return None
-    return _Fused(FREE, "Gemm" if len(view.result()) == 2 else "")
+    added = FREE if view.is_known(1 - index) else FREE._replace(bytes=_nbytes(view.graph.tensor_type(other)))
+    return _Fused(added, "Gemm" if is_matrix else "")
 
 
 def _scale(view: _View, index: int) -> _Fused | None:
-    known = _others_known(view, index) and prod(view.shape(1 - index)) == 1
-    return _Fused(FREE, "MatMul") if known and index == (0 if view.op == "Div" else index) else None
+    """A number that the product is multiplied by, or divided."""
+    is_number = _others_known(view, index) and prod(view.shape(1 - index)) == 1
+    return _Fused(FREE, "MatMul") if is_number and (view.op == "Mul" or index == 0) else None
+
+
+def _silu(view: _View, index: int) -> _Fused | None:
+    """`x * sigmoid(x)` is one operator."""
+    value = view.inputs[index]
+    source = None if value is None else view.graph[value.vertex].inputs[0]
+    return _Fused(FREE) if view.inputs[1 - index] == source else None
 
 
 _TAKEN_IN: Mapping[tuple[str, str], Callable[[_View, int], _Fused | None]] = {
@@ -429,6 +445,7 @@ _TAKEN_IN: Mapping[tuple[str, str], Callable[[_View, int], _Fused | None]] = {
     **{("Conv", op): _affine for op in ("Add", "Mul", "BatchNormalization")},
     ("Conv", "HardSwish"): _hard_swish,
     **{("Gemm", op): _activation for op in _GEMM_ACTIVATIONS},
+    ("Sigmoid", "Mul"): _silu,
     ("MatMul", "Add"): _bias,
     **{("MatMul", op): _scale for op in ("Mul", "Div")},
 }
@@ -544,7 +561,7 @@ def _outside(view: _View, rank: int, read: int) -> float:
         return 1.0 if group == 1 or read > 1 else _DEPTHWISE
     if group == 1:
         return 1.3 if rank == 4 else 1.4
-    return 6 * _DEPTHWISE if read == 1 else 1.3 * max(1.8, 2 * view.block / read)
+    return 6 * _DEPTHWISE if read == 1 else 1.3 * max(1.8, view.block / read)
 
 
 def _conv_transpose(view: _View) -> Work:
@@ -679,7 +696,7 @@ class Measured:
         """`seconds` for each pair; the `seed` makes the inputs. Raises UsageError where the provider is missing."""
         self.setting, self.cache, self.duration, self.seed = setting, cache, seconds, seed
         self._analytic = Analytic(machine)
-        self._circumstances = _circumstances(setting)
+        self._circumstances = circumstances(setting)
 
     def seconds(self, graph: Graph) -> float:
         """The estimate by the roofline."""
@@ -692,7 +709,7 @@ class Measured:
             NotMeasurable: ONNX Runtime refuses `before`, or no inputs can be made up for it.
         """
         own = digest(before)
-        keys = [_key("speedup", own, digest(graph), self._circumstances) for graph in after]
+        keys = [key_of("speedup", own, digest(graph), self._circumstances) for graph in after]
         kept = self.cache.get(keys)
         found = {key: known for key in keys if (known := _decoded(Speedup, kept.get(key))) is not None}
         missing = {key: graph for key, graph in zip(keys, after, strict=True) if key not in found}
@@ -719,10 +736,18 @@ class Measured:
                 if own.simplified is None or own.simplified != other.simplified:
                     runs[place] = other.run
             if runs:
-                first, *others = interleaved([own.run, *runs.values()], seconds=self.duration * len(runs))
+                first, *others = _turns([own.run, *runs.values()], self.duration * len(runs))
                 for place, timed in zip(runs, others, strict=True):
                     found[place] = speedup(first, timed)
         return found
+
+
+def _turns(runs: Sequence[Callable[[], object]], seconds: float) -> tuple[Samples, ...]:
+    """Time runs that each went well once; memory may still run out."""
+    try:
+        return interleaved(runs, seconds=seconds)
+    except Exception as error:  # the classes that onnxruntime raises share no base
+        raise NotMeasurable(f"the graphs {FailedError('cannot be run in turns', error)}") from error
 
 
 def _batches(before: Graph, after: Mapping[str, Graph]) -> Iterator[dict[str, Graph]]:
