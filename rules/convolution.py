@@ -60,6 +60,35 @@ AFTER_CONV = (
     ),
 )
 
+# -- a convolution after a convolution -----------------------------------------------------------------------------
+# A pointwise one mixes what the other one filters: the filters can be mixed, where that multiplies no more numbers.
+
+filters, mixing = const("w", "M C *k"), const("v", "P M 1*k")
+geometry: dict[str, Operand] = {
+    "strides": integers("strides"),
+    "pads": integers("pads"),
+    "dilations": integers("dilations"),
+    "auto_pad": string("auto_pad"),
+}
+M, P, in_window = fn.size("M"), fn.size("P"), fn.mul(fn.size("C"), fn.product(fn.sizes("*k")))
+mix = along(mixing, "P M")
+
+AFTER_EACH_OTHER = (
+    Rule(
+        "fuse_pointwise_conv_into_conv",
+        op.Conv(op.Conv(x, filters, b, group=1, **geometry), mixing, const("d", "P", default=0)),
+        op.Conv(
+            x,
+            along(mix @ op.Reshape(filters, fn.join(M, in_window)), "P C *k"),
+            (mix @ b) + const("d", "P", default=0),
+            group=1,
+            **geometry,
+        ),
+        when=fn.le(fn.mul(P, in_window), fn.add(fn.mul(M, in_window), fn.mul(P, M))),
+        why="A pointwise convolution of filtered channels is a convolution with mixed filters.",
+    ),
+)
+
 # -- before a convolution ------------------------------------------------------------------------------------------
 # A scale commutes with padding by zeros; a shift does not, so it needs a convolution that pads nothing.
 
@@ -194,4 +223,4 @@ CONV_TRANSPOSE = (
     ),
 )
 
-RULES = (*AFTER_CONV, *BEFORE_CONV, *CONV_TRANSPOSE)
+RULES = (*AFTER_CONV, *AFTER_EACH_OTHER, *BEFORE_CONV, *CONV_TRANSPOSE)

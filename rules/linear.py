@@ -294,6 +294,53 @@ TRANSPOSES = tuple(
     )
 )
 
+# -- one product after another ---------------------------------------------------------------------------------------
+# Two products with weights are one where that multiplies no more numbers: K columns become L, and those N.
+
+narrow, inner, outer = const("c", "L"), const("w", "K L"), const("v", "L N")
+no_more = fn.le(
+    fn.mul(fn.size("K"), fn.size("N")),
+    fn.add(fn.mul(fn.size("K"), fn.size("L")), fn.mul(fn.size("L"), fn.size("N"))),
+)
+inner_bias, outer_bias = const("c", "L", default=0), const("d", "N", default=0)
+
+
+def as_product(name: str, axes: str, flipped: int) -> tuple[Var, Term]:
+    """The weights as a Gemm holds them, and as a factor on the right."""
+    held = const(name, " ".join(reversed(axes.split())) if flipped else axes)
+    return held, op.Transpose(held, perm=(1, 0)) if flipped else held
+
+
+CHAINS = (
+    Rule(
+        "fuse_consecutive_matmuls",
+        (x @ inner) @ outer,
+        x @ (inner @ outer),
+        when=(is_float(x), no_more),
+        why="The product of two weights is known when the model is compiled.",
+    ),
+    Rule(
+        "fuse_consecutive_matmuls_with_add",
+        ((x @ inner) + narrow) @ outer,
+        (x @ (inner @ outer)) + (narrow @ outer),
+        when=(is_float(x), no_more),
+        why="Products of weights, and of a bias and weights, are known when the model is compiled.",
+    ),
+    *(
+        Rule(
+            f"fuse_consecutive_gemms{'_transposed' * first_flipped}{'_then_transposed' * second_flipped}",
+            op.Gemm(op.Gemm(rows, first, inner_bias, transB=first_flipped), second, outer_bias, transB=second_flipped),
+            op.Gemm(rows, first_factor @ second_factor, (inner_bias @ second_factor) + outer_bias),
+            when=no_more,
+            why="Products of weights, and of a bias and weights, are known when the model is compiled.",
+        )
+        for first_flipped in (0, 1)
+        for second_flipped in (0, 1)
+        for first, first_factor in (as_product("w", "K L", first_flipped),)
+        for second, second_factor in (as_product("v", "L N", second_flipped),)
+    ),
+)
+
 # -- through a Reshape that keeps the columns ----------------------------------------------------------------------
 
 shape = integers("shape")
@@ -475,5 +522,5 @@ EINSUM = (
     ),
 )
 
-RULES = (*MATMUL, *TO_GEMM, *GEMM, *TRANSPOSES, *RESHAPED, *VIEWED, *FACTORS, *EINSUM)
+RULES = (*MATMUL, *TO_GEMM, *GEMM, *TRANSPOSES, *CHAINS, *RESHAPED, *VIEWED, *FACTORS, *EINSUM)
 TRADES = BEFORE
