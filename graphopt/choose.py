@@ -6,15 +6,21 @@ model, provided that it is not slower, or else the original.
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
 
 from graphopt import onnx_io
+from graphopt.cache import Cache
+from graphopt.cost import FAILED, circumstances, key_of
 from graphopt.fixpoint import Step
 from graphopt.measure import WIDTH, Samples, Setting, Speedup, Verdict, interleaved, runner, speedup, together
 from graphopt.oracle import Runnable
+from graphopt.regions import digest
 from graphopt.samples import Binding, Feeds
 from graphopt.search import Solution
 
@@ -101,53 +107,121 @@ class Timing:
 # -- timing ------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(eq=False)
+class _Entrant:
+    """A version of the model: its session, and what is known of its speed."""
+
+    key: str
+    session: Any = None
+    speedup: Speedup | None = None
+    latencies: tuple[Latency, ...] = ()
+    races: int = 0
+
+    def to_json(self) -> str:
+        latencies = [asdict(latency) for latency in self.latencies]
+        return json.dumps({"speedup": asdict(self.speedup or FAILED), "latencies": latencies, "races": self.races})
+
+    @staticmethod
+    def of(key: str, text: str | None) -> _Entrant | None:
+        """What the cache holds; None where that is nothing or of another make."""
+        try:
+            data = json.loads(text or "{}")
+            latencies = (
+                Latency(each["sizes"], Times(**each["before"]), Times(**each["after"])) for each in data["latencies"]
+            )
+            return _Entrant(key, None, Speedup(**data["speedup"]), tuple(latencies), data["races"])
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
 class Contest:
-    """The original and versions of it, each in a session of its own, timed in turns on the same inputs."""
+    """The original and versions of it, each in a session of its own, timed in turns on the same inputs.
+
+    What was timed once is known from then on, so that the same question has the same answer.
+    """
 
     def __init__(
         self,
         original: onnx_io.Source,
+        digest_: str,
         setting: Setting,
         cases: Sequence[tuple[Binding, Feeds]],
+        cache: Cache,
     ) -> None:
-        """Open the original. `cases` are sizes of its open dims, and inputs of these sizes.
-
-        Raises:
-            NotTimed: ONNX Runtime refuses it, or the inputs.
-        """
-        self.setting, self.cases = setting, cases
-        try:
-            self.sessions = [setting.open(original, folder=Runnable(original).folder)]
-            for _, values in cases:
-                self.sessions[0].run(None, values)
-        except Exception as error:  # the classes that onnxruntime raises share no base
-            raise NotTimed(str(error).splitlines()[0] if str(error) else repr(error)) from error
+        """`cases` are sizes of the original's open dims, and inputs of these sizes; `digest_` is that of its graph."""
+        self.source, self.setting, self.cases, self.cache = original, setting, cases, cache
+        sizes = json.dumps([dict(binding) for binding, _ in cases], sort_keys=True)
+        self._known_by = ("whole", digest_, sizes, circumstances(setting))
+        self._original: Any = None
+        self._entrants: list[_Entrant] = []
 
     def enter(self, model: onnx_io.Model) -> int | None:
-        """Open a version as the graph is now; its number, or None where ONNX Runtime refuses it."""
-        folder = model.folders[0] if model.folders else None
-        try:
-            session = self.setting.open(onnx_io.to_proto(model), folder=folder)
-            for _, values in self.cases:
-                session.run(None, values)
-        except Exception as error:  # as above
-            log.warning("a version of the model does not run, and is left: %s", str(error).splitlines()[0])
-            return None
-        self.sessions.append(session)
-        return len(self.sessions) - 1
+        """Take part with a model as it is now; its number, or None where ONNX Runtime refuses it.
 
-    def race(self, numbers: Sequence[int], seconds: float) -> list[tuple[Speedup, tuple[Latency, ...]]]:
-        """How fast some versions are against the original, over all sizes; `seconds` are for each of them."""
-        ratios: list[list[Speedup]] = [[] for _ in numbers]
-        latencies: list[list[Latency]] = [[] for _ in numbers]
+        Raises:
+            NotTimed: ONNX Runtime refuses the original, or the inputs.
+        """
+        key = key_of(*self._known_by, digest(model.graph))
+        entrant = _Entrant.of(key, self.cache.get([key]).get(key))
+        if entrant is None:
+            self._open_original()
+            folder = model.folders[0] if model.folders else None
+            try:
+                entrant = _Entrant(key, self._opened(onnx_io.to_proto(model), folder))
+            except Exception as error:  # the classes that onnxruntime raises share no base
+                log.warning("a version of the model does not run, and is left: %s", _first_line(error))
+                return None
+        self._entrants.append(entrant)
+        return len(self._entrants) - 1
+
+    def _open_original(self) -> None:
+        if self._original is None:
+            try:
+                self._original = self._opened(self.source, Runnable(self.source).folder)
+            except Exception as error:  # as above
+                raise NotTimed(_first_line(error)) from error
+
+    def _opened(self, model: onnx_io.Source, folder: Path | None) -> Any:
+        """A session that has run on all inputs."""
+        session = self.setting.open(model, folder=folder)
+        for _, values in self.cases:
+            session.run(None, values)
+        return session
+
+    def race(
+        self, numbers: Sequence[int], seconds: float, *, again: bool = False
+    ) -> list[tuple[Speedup, tuple[Latency, ...]]]:
+        """How fast some versions are against the original, over all sizes; `seconds` are for each of them.
+
+        What is known is not timed, unless it is to be timed `again` and was so once only.
+        """
+        entrants = [self._entrants[number] for number in numbers]
+        timed = [
+            entrant
+            for entrant in entrants
+            if entrant.session is not None and (entrant.speedup is None or (again and entrant.races < 2))
+        ]
+        if timed:
+            self._time(timed, seconds)
+            self.cache.put({entrant.key: entrant.to_json() for entrant in timed})
+        return [(entrant.speedup or FAILED, entrant.latencies) for entrant in entrants]
+
+    def _time(self, entrants: Sequence[_Entrant], seconds: float) -> None:
+        ratios: list[list[Speedup]] = [[] for _ in entrants]
+        latencies: list[list[Latency]] = [[] for _ in entrants]
         for binding, values in self.cases:
-            runs = [runner(self.sessions[number], values, self.setting) for number in (0, *numbers)]
-            share = seconds * len(runs) / len(self.cases)
-            before, *others = interleaved(runs, seconds=share, width=WIDTH)
+            sessions = (self._original, *(entrant.session for entrant in entrants))
+            runs = [runner(session, values, self.setting) for session in sessions]
+            before, *others = interleaved(runs, seconds=seconds * len(runs) / len(self.cases), width=WIDTH)
             for index, after in enumerate(others):
                 ratios[index].append(speedup(before, after))
                 latencies[index].append(Latency(dict(binding), Times.of(before), Times.of(after)))
-        return [(together(found), tuple(times)) for found, times in zip(ratios, latencies, strict=True)]
+        for entrant, found, times in zip(entrants, ratios, latencies, strict=True):
+            entrant.speedup, entrant.latencies, entrant.races = together(found), tuple(times), entrant.races + 1
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), repr(error))
 
 
 # -- choosing ----------------------------------------------------------------------------------------------------------
@@ -184,7 +258,7 @@ class Chooser:
     """Carry a solution of the search over to the graph."""
     simplify: Callable[[frozenset[str]], list[Step]]
     """Simplify the original graph with these rules and passes alone."""
-    seconds: float
+    seconds: float = 0.0
     """Of timing a version."""
     deadline: float = float("inf")
     clock: Callable[[], float] = time.monotonic
@@ -193,9 +267,11 @@ class Chooser:
     tried: int = 0
 
     def choose(self, simplified: Version, solutions: Sequence[Solution]) -> Version:
-        """The fastest version; without a gain the simplified model, or what of it is not slower than the original."""
+        """The fastest version; without a gain the simplified model, or what of it is not slower than the original.
+
+        The simplified model, at which the graph is, has entered the contest already.
+        """
         self.current = simplified
-        self._enter(simplified)
         versions = [simplified]
         if solutions:
             versions.append(self._explored(simplified, solutions))
@@ -232,7 +308,7 @@ class Chooser:
         """The simplified model if it is not slower, else with fewer kinds of rewrites, else the original."""
         version = simplified
         if not version.is_tolerable and version.number is not None:
-            self._race([version], 2)  # doubts are cheaper to remove than rewrites
+            self._race([version], again=True)  # doubts are cheaper to remove than rewrites
         while not version.is_tolerable and version.steps and not self._is_over():
             names = list(dict.fromkeys(step.name for step in version.steps))
             if len(names) == 1:
@@ -253,12 +329,12 @@ class Chooser:
         version.number = self.contest.enter(self.model)
         self.tried += 1
 
-    def _race(self, versions: Sequence[Version], longer: float = 1) -> None:
+    def _race(self, versions: Sequence[Version], *, again: bool = False) -> None:
         self.progress("time", min(0.95, self.tried / (TRIES + 2)))
         able = [version for version in versions if version.number is not None]
         numbers = [version.number for version in able if version.number is not None]
         if numbers:
-            for version, found in zip(able, self.contest.race(numbers, self.seconds * longer), strict=True):
+            for version, found in zip(able, self.contest.race(numbers, self.seconds, again=again), strict=True):
                 version.speedup, version.latencies = found
 
     def _is_over(self) -> bool:

@@ -230,7 +230,7 @@ def _as_constant(node: Node, elements: tuple[int, ...]) -> Node:
 
 
 def digest(graph: Graph) -> str:
-    """Identifies what a region computes and on which shapes, names and the values of its weights left out.
+    """Identifies what a graph computes and on which shapes, names and the values of its weights left out.
 
     Vertices are numbered by a walk from the outputs, so that it does not matter in what order they were made.
     """
@@ -273,7 +273,14 @@ def _described(node: Node, numbers: Mapping[int, int]) -> tuple[Any, ...]:
 
 
 def _attribute(attribute: Attribute) -> Any:
-    return _tensor(attribute) if isinstance(attribute, Tensor) else attribute
+    match attribute:
+        case Tensor():
+            return _tensor(attribute)
+        case Graph():
+            return digest(attribute)
+        case (Graph(), *_):
+            return [digest(body) for body in attribute if isinstance(body, Graph)]
+    return attribute
 
 
 def _tensor(tensor: Tensor) -> Any:

@@ -16,6 +16,7 @@ from graphopt.errors import ModelError, UsageError
 from graphopt.fixpoint import Allows, Simplifier, Step
 from graphopt.measure import Setting, default_sizes
 from graphopt.passes import Pass
+from graphopt.regions import digest
 from graphopt.rule import Rule
 from graphopt.samples import NORMAL, Binding, Feeds, Sketch, feeds, size, sketch
 from graphopt.search import Exploration, Limits, Shapes, Solution, Space, StopReason, apply, explore
@@ -86,16 +87,19 @@ class Tuner:
         if self.tuning.cost == "measured" and reason:
             return Tuned(tuple(simplified), notes=(reason,))
         cases = list(_cases(sketch(onnx_io.to_proto(self.model)), self.tuning))
-        contest = None
-        if self.tuning.cost == "measured":
-            try:
-                contest = Contest(self.original, self.tuning.setting, [(sizes, fed) for sizes, _, fed in cases])
-            except NotTimed as error:
-                return Tuned(tuple(simplified), notes=(f"not timed: the original {error}",))
-        found = self._explored([shapes for _, shapes, _ in cases])
-        if contest is None:
-            return self._estimated(simplified, found)
-        return self._timed(simplified, found, contest, start)
+        shapes = [shapes for _, shapes, _ in cases]
+        if self.tuning.cost == "analytic":
+            return self._estimated(simplified, self._explored(shapes))
+        chooser = self._chooser(Version(tuple(simplified)), [(sizes, fed) for sizes, _, fed in cases])
+        try:
+            first = Version(tuple(simplified), number=chooser.contest.enter(self.model))
+        except NotTimed as error:
+            return Tuned(tuple(simplified), notes=(f"not timed: {error}",))
+        found = self._explored(shapes)
+        left = self.tuning.seconds - (self.clock() - start)
+        chooser.seconds = min(LONGEST, max(left, 0.0) / 8) if found.stop is not StopReason.INTERRUPTED else 0.0
+        chooser.deadline = start + self.tuning.seconds
+        return self._chosen(chooser, first, found)
 
     def _too_large(self) -> str:
         weights = sum(node.data.nbytes for _, node in self.model.graph.items() if node.data is not None)
@@ -129,23 +133,26 @@ class Tuner:
         timing = self._timing(found, found.solutions)
         return Tuned((*simplified, *steps), timing, found.notes)
 
-    def _timed(self, simplified: Sequence[Step], found: Exploration, contest: Contest, start: float) -> Tuned:
-        left = max(self.tuning.seconds - (self.clock() - start), 0.0)
-        space = self._space
-        chooser = Chooser(
-            contest,
+    def _chooser(self, simplified: Version, cases: Sequence[tuple[Binding, Feeds]]) -> Chooser:
+        space, graph = self._space, self.model.graph
+        for step in reversed(simplified.steps):
+            step.undo()
+        own = digest(graph)
+        for step in simplified.steps:
+            step.redo()
+        return Chooser(
+            Contest(self.original, own, self.tuning.setting, cases, user_cache()),
             self.model,
-            apply=lambda solution: apply(self.model.graph, solution, space),
+            apply=lambda solution: apply(graph, solution, space),
             simplify=self._simplified_with,
-            seconds=min(LONGEST, left / 8) if found.stop is not StopReason.INTERRUPTED else 0.0,
-            deadline=start + self.tuning.seconds,
             clock=self.clock,
             progress=self.progress,
         )
-        best = chooser.choose(Version(tuple(simplified)), found.solutions)
-        timing = self._timing(found, best.solutions)
-        timing = replace(timing, speedup=best.speedup, latencies=best.latencies)
-        return Tuned(best.steps, timing, (*found.notes, *_left_out(simplified, best)))
+
+    def _chosen(self, chooser: Chooser, first: Version, found: Exploration) -> Tuned:
+        best = chooser.choose(first, found.solutions)
+        timing = replace(self._timing(found, best.solutions), speedup=best.speedup, latencies=best.latencies)
+        return Tuned(best.steps, timing, (*found.notes, *_left_out(first.steps, best)))
 
     def _simplified_with(self, names: frozenset[str]) -> list[Step]:
         rules = [rule for rule in self.rules if rule.name in names]
