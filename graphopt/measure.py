@@ -43,6 +43,9 @@ TURN = 0.01
 LONG = 0.05
 """A run of this many seconds needs no warming up at each turn."""
 
+BUSY = 0.2
+"""A spread above this is the doing of the machine, not of the model."""
+
 WIDTH = 0.01
 """An interval that is narrower, as a part of the ratio in it, leaves no doubt that more rounds could remove."""
 
@@ -494,7 +497,7 @@ def parsed(model: Source) -> ModelProto:
         raise ModelError("these bytes are not an ONNX model, or it is cut short") from error
 
 
-def _common(names: Sequence[str], sketches: Sequence[Sketch], given: Iterable[str]) -> Sketch:
+def _common(names: Sequence[str], sketches: Sequence[Sketch], given: frozenset[str]) -> Sketch:
     """The first model with the sizes that another one fixes.
 
     Raises:
@@ -507,7 +510,7 @@ def _common(names: Sequence[str], sketches: Sequence[Sketch], given: Iterable[st
         _check_inputs(pair[::-1], other, first, ())
         twins = {item.name: item for item in other.inputs}
         for item in first.inputs:
-            if item.name in twins:
+            if item.name in twins and (item.name in given or not item.has_default):
                 _narrow(pair, item, twins[item.name], fixed)
     return replace(first, inputs=tuple(replace(item, shape=_sized(item.shape, fixed)) for item in first.inputs))
 
@@ -676,6 +679,12 @@ class Benchmark:
             rows = [(name, *_ratio_texts(ratio)) for name, ratio in zip(self.models, self.together, strict=True)]
             head = ("model", "speedup", "between", "verdict")
             lines += ["", "all sizes, as a geometric mean", aligned([head, *rows], left=(0, 3))]
+        spread = max(timing.samples.spread for case in self.cases for timing in case.timings)
+        if spread > BUSY:
+            lines += [
+                "",
+                f"runs of one model differ by {spread:.0%}: the machine is busy, and small gains are not seen",
+            ]
         return "\n".join(lines)
 
     def to_json(self) -> str:

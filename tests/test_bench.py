@@ -99,6 +99,27 @@ def test_a_size_that_one_model_fixes_holds_for_all(long: Path) -> None:
     assert trial.feeds["x"].shape == (1, 3, 8)
 
 
+def test_weights_that_are_inputs_too_may_differ(short: Path) -> None:
+    """Before IR version 4 all weights were inputs; one model may have folded its own."""
+    old = onnx.load(short)
+    old.ir_version = 3
+    old.graph.input.append(onnx.helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [8, 8]))
+    folded = onnx.ModelProto.FromString(old.SerializeToString())
+    folded.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.ones((8, 4), np.float32), "w"))
+    folded.graph.input[1].type.tensor_type.shape.dim[1].dim_value = 4
+    folded.graph.output[0].type.tensor_type.shape.dim[2].dim_value = 4
+    (trial,) = prepared([old, folded], Setting()).trials
+    assert list(trial.feeds) == ["x"]
+
+
+def test_a_busy_machine_is_told() -> None:
+    def found(*seconds: float) -> str:
+        return str(Benchmark(("a",), Setting(), 0, (Case({}, frozenset(), (Timing("a", Samples(seconds), None),)),)))
+
+    assert found(1.0, 1.2, 1.6, 2.0).endswith("the machine is busy, and small gains are not seen")
+    assert "busy" not in found(1.0, 1.01, 1.02)
+
+
 def test_sizes_that_a_model_refuses_are_guessed_again() -> None:
     weights = {"w": np.ones((64, 8), np.float32)}
     model = parse("float[batch,seq,hidden] x", "y = MatMul(x, w)", weights, outputs="float[batch,seq,8] y")
