@@ -121,7 +121,7 @@ def profile(model: Source, setting: Setting, feeds: Mapping[str, Any], *, runs: 
     except ModelError as error:  # a provider that compiles the graph has none to show
         detail = str(error)
     seconds = sum(event["dur"] for event in whole) / len(whole) / 1e6
-    rows = _rows(kernels, len(whole))
+    rows = by_operator(kernels, len(whole))
     return Profile(called(model), setting.provider_name, len(whole), seconds, rows, before, after, detail)
 
 
@@ -147,8 +147,13 @@ def _events(
     return events
 
 
-def _rows(kernels: Sequence[Mapping[str, Any]], runs: int) -> tuple[Row, ...]:
-    """The time of kernels by operator, as a mean over the runs."""
+def by_operator(kernels: Sequence[Mapping[str, Any]], runs: int) -> tuple[Row, ...]:
+    """The time of kernels by operator, as a mean over the runs.
+
+    Args:
+        kernels: events of a profile: `ts` and `dur` in microseconds, and `args` with `op_name`.
+        runs: in which they were seen.
+    """
     times, counts = Counter[str](), Counter[str]()
     for event, own in zip(kernels, _own_times(kernels), strict=True):
         operator = event["args"]["op_name"]
