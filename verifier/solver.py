@@ -132,8 +132,8 @@ def _vocabulary(subject: Size | Formula) -> tuple[frozenset[Atom], frozenset[Mon
 
 SEEDS = 8
 """How often a hard question is asked: how long an answer takes is mostly chance, and each time it is another search."""
-MILLISECONDS = 10_000
-"""The limit of one search by the clock, for what Z3 does not count."""
+MILLISECONDS = 60_000
+"""The limit of one search by the clock, for what Z3 does not count: far off, as a busy machine may stand still."""
 
 
 @dataclass(slots=True)
