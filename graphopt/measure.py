@@ -60,12 +60,7 @@ _PROVIDERS = {
 _INSTALL = {"CUDAExecutionProvider": 'pip install "graphopt[gpu]" in an environment without onnxruntime'}
 
 
-class Verdict(StrEnum):
-    """What a comparison of two timings says."""
-
-    FASTER = "faster"
-    SLOWER = "slower"
-    SAME = "no difference"
+# -- sessions ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +225,17 @@ def _is_native(text: str) -> bool:
     """Does numpy itself have the type that ONNX Runtime prints as `tensor(bfloat16)`?"""
     name = text.removeprefix("tensor(").removesuffix(")").upper()
     return name not in DType.__members__ or DType[name].numpy.isbuiltin == 1
+
+
+# -- statistics --------------------------------------------------------------------------------------------------------
+
+
+class Verdict(StrEnum):
+    """What a comparison of two timings says."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    SAME = "no difference"
 
 
 @dataclass(frozen=True)
@@ -415,13 +421,17 @@ def prepared(
     dims: Mapping[str, int | Sequence[int]] | None = None,
     inputs: Mapping[str, Array] | None = None,
     seed: int = 0,
+    also: Sequence[Source] = (),
 ) -> Prepared:
-    """Load models and make inputs up that all of them accept; arguments and errors are those of `bench`."""
+    """Load models and make inputs up that all of them accept; arguments and errors are those of `bench`.
+
+    The inputs fit `also` some models that are not loaded, as far as their declarations tell.
+    """
     if not models:
         raise UsageError("there is nothing to time: name a model")
     names = tuple(called(model, number if len(models) > 1 else None) for number, model in enumerate(models))
-    sketches = [samples.sketch(parsed(model)) for model in models]
-    common = _common(names, sketches, frozenset(inputs or ()))
+    sketches = [samples.sketch(parsed(model)) for model in (*models, *also)]
+    common = _common((*names, *map(called, also)), sketches, frozenset(inputs or ()))
     given, own = _given(common, inputs or {})
     bindings = _bindings(common, dims or {}, own)
     sessions = tuple(setting.open(model) for model in models)
