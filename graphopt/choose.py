@@ -11,17 +11,14 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from graphopt import onnx_io
 from graphopt.cache import Cache
 from graphopt.cost import FAILED, circumstances, key_of
 from graphopt.fixpoint import Step
-from graphopt.measure import WIDTH, Samples, Setting, Speedup, Verdict, interleaved, runner, speedup, together
-from graphopt.oracle import Runnable
+from graphopt.measure import WIDTH, Prepared, Samples, Speedup, Verdict, interleaved, runner, speedup, together
 from graphopt.regions import digest
-from graphopt.samples import Binding, Feeds
 from graphopt.search import Solution
 
 log = logging.getLogger(__name__)
@@ -31,10 +28,6 @@ TOLERATED = 0.99
 
 TRIES = 6
 """Versions with fewer rewrites that are timed where all of them together do not win."""
-
-
-class NotTimed(Exception):
-    """The original cannot be timed; says why."""
 
 
 # -- what was found ----------------------------------------------------------------------------------------------------
@@ -140,52 +133,32 @@ class Contest:
     What was timed once is known from then on, so that the same question has the same answer.
     """
 
-    def __init__(
-        self,
-        original: onnx_io.Source,
-        digest_: str,
-        setting: Setting,
-        cases: Sequence[tuple[Binding, Feeds]],
-        cache: Cache,
-    ) -> None:
-        """`cases` are sizes of the original's open dims, and inputs of these sizes; `digest_` is that of its graph."""
-        self.source, self.setting, self.cases, self.cache = original, setting, cases, cache
-        sizes = json.dumps([dict(binding) for binding, _ in cases], sort_keys=True)
-        self._known_by = ("whole", digest_, sizes, circumstances(setting))
-        self._original: Any = None
+    def __init__(self, original: Prepared, digest_: str, cache: Cache) -> None:
+        """The `original` with its inputs; the digest of its graph."""
+        self.original, self.cache = original, cache
+        sizes = json.dumps([dict(trial.sizes) for trial in original.trials], sort_keys=True)
+        self._known_by = ("whole", digest_, sizes, circumstances(original.setting))
         self._entrants: list[_Entrant] = []
 
     def enter(self, model: onnx_io.Model) -> int | None:
-        """Take part with a model as it is now; its number, or None where ONNX Runtime refuses it.
-
-        Raises:
-            NotTimed: ONNX Runtime refuses the original, or the inputs.
-        """
+        """Take part with a model as it is now; its number, or None where ONNX Runtime refuses it."""
         key = key_of(*self._known_by, digest(model.graph))
         entrant = _Entrant.of(key, self.cache.get([key]).get(key))
         if entrant is None:
-            self._open_original()
-            folder = model.folders[0] if model.folders else None
             try:
-                entrant = _Entrant(key, self._opened(onnx_io.to_proto(model), folder))
+                entrant = _Entrant(key, self._opened(model))
             except Exception as error:  # the classes that onnxruntime raises share no base
                 log.warning("a version of the model does not run, and is left: %s", _first_line(error))
                 return None
         self._entrants.append(entrant)
         return len(self._entrants) - 1
 
-    def _open_original(self) -> None:
-        if self._original is None:
-            try:
-                self._original = self._opened(self.source, Runnable(self.source).folder)
-            except Exception as error:  # as above
-                raise NotTimed(_first_line(error)) from error
-
-    def _opened(self, model: onnx_io.Source, folder: Path | None) -> Any:
+    def _opened(self, model: onnx_io.Model) -> Any:
         """A session that has run on all inputs."""
-        session = self.setting.open(model, folder=folder)
-        for _, values in self.cases:
-            session.run(None, values)
+        folder = model.folders[0] if model.folders else None
+        session = self.original.setting.open(onnx_io.to_proto(model), folder=folder)
+        for trial in self.original.trials:
+            session.run(None, trial.feeds)
         return session
 
     def race(
@@ -209,13 +182,14 @@ class Contest:
     def _time(self, entrants: Sequence[_Entrant], seconds: float) -> None:
         ratios: list[list[Speedup]] = [[] for _ in entrants]
         latencies: list[list[Latency]] = [[] for _ in entrants]
-        for binding, values in self.cases:
-            sessions = (self._original, *(entrant.session for entrant in entrants))
-            runs = [runner(session, values, self.setting) for session in sessions]
-            before, *others = interleaved(runs, seconds=seconds * len(runs) / len(self.cases), width=WIDTH)
+        sessions = (self.original.sessions[0], *(entrant.session for entrant in entrants))
+        share = seconds * len(sessions) / len(self.original.trials)
+        for trial in self.original.trials:
+            runs = [runner(session, trial.feeds, self.original.setting) for session in sessions]
+            before, *others = interleaved(runs, seconds=share, width=WIDTH)
             for index, after in enumerate(others):
                 ratios[index].append(speedup(before, after))
-                latencies[index].append(Latency(dict(binding), Times.of(before), Times.of(after)))
+                latencies[index].append(Latency(dict(trial.sizes), Times.of(before), Times.of(after)))
         for entrant, found, times in zip(entrants, ratios, latencies, strict=True):
             entrant.speedup, entrant.latencies, entrant.races = together(found), tuple(times), entrant.races + 1
 

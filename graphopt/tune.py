@@ -9,16 +9,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from graphopt import onnx_io
-from graphopt.choose import Chooser, Contest, Group, NotTimed, Timing, Version
+import numpy as np
+from onnx import ModelProto
+
+from graphopt import onnx_io, samples
+from graphopt.choose import Chooser, Contest, Group, Timing, Version
 from graphopt.cost import Analytic, CostModel, Machine, Measured, user_cache
 from graphopt.errors import ModelError, UsageError
 from graphopt.fixpoint import Allows, Simplifier, Step
-from graphopt.measure import Setting, default_sizes
+from graphopt.measure import Prepared, Setting, default_sizes, prepared
 from graphopt.passes import Pass
 from graphopt.regions import digest
 from graphopt.rule import Rule
-from graphopt.samples import NORMAL, Binding, Feeds, Sketch, feeds, size, sketch
 from graphopt.search import Exploration, Limits, Shapes, Solution, Space, StopReason, apply, explore
 
 log = logging.getLogger(__name__)
@@ -86,20 +88,40 @@ class Tuner:
         reason = self._too_large()
         if self.tuning.cost == "measured" and reason:
             return Tuned(tuple(simplified), notes=(reason,))
-        cases = list(_cases(sketch(onnx_io.to_proto(self.model)), self.tuning))
-        shapes = [shapes for _, shapes, _ in cases]
+        result = onnx_io.to_proto(self.model)
         if self.tuning.cost == "analytic":
+            shapes = [_shapes(fed) for fed in self._inputs(samples.sketch(result))]
             return self._estimated(simplified, self._explored(shapes))
-        chooser = self._chooser(Version(tuple(simplified)), [(sizes, fed) for sizes, _, fed in cases])
         try:
-            first = Version(tuple(simplified), number=chooser.contest.enter(self.model))
-        except NotTimed as error:
+            ready = self._prepared(result)
+        except ModelError as error:
             return Tuned(tuple(simplified), notes=(f"not timed: {error}",))
-        found = self._explored(shapes)
+        chooser = self._chooser(Version(tuple(simplified)), ready)
+        first = Version(tuple(simplified), number=chooser.contest.enter(self.model))
+        found = self._explored([_shapes(trial.feeds) for trial in ready.trials])
         left = self.tuning.seconds - (self.clock() - start)
         chooser.seconds = min(LONGEST, max(left, 0.0) / 8) if found.stop is not StopReason.INTERRUPTED else 0.0
         chooser.deadline = start + self.tuning.seconds
         return self._chosen(chooser, first, found)
+
+    def _prepared(self, result: ModelProto) -> Prepared:
+        """The original in a session, with inputs that it accepts.
+
+        Raises:
+            ModelError: ONNX Runtime refuses it, or all inputs that were made up.
+        """
+        wanted = self.tuning
+        return prepared(
+            [self.original], wanted.setting, dims=wanted.sizes, inputs=wanted.inputs, seed=wanted.seed, also=[result]
+        )
+
+    def _inputs(self, model: samples.Sketch) -> Iterator[samples.Feeds]:
+        """Inputs at the wanted sizes, each count, and at usual ones where nothing was said; none is run."""
+        names = [*self.tuning.sizes]
+        for chosen in itertools.product(*(self.tuning.sizes[name] for name in names)):
+            given = dict(zip(names, chosen, strict=True))
+            sizes = given | default_sizes(model, given)
+            yield samples.feeds(model, sizes, seed=0, style=samples.NORMAL, given=self.tuning.inputs)
 
     def _too_large(self) -> str:
         weights = sum(node.data.nbytes for _, node in self.model.graph.items() if node.data is not None)
@@ -133,7 +155,7 @@ class Tuner:
         timing = self._timing(found, found.solutions)
         return Tuned((*simplified, *steps), timing, found.notes)
 
-    def _chooser(self, simplified: Version, cases: Sequence[tuple[Binding, Feeds]]) -> Chooser:
+    def _chooser(self, simplified: Version, ready: Prepared) -> Chooser:
         space, graph = self._space, self.model.graph
         for step in reversed(simplified.steps):
             step.undo()
@@ -141,7 +163,7 @@ class Tuner:
         for step in simplified.steps:
             step.redo()
         return Chooser(
-            Contest(self.original, own, self.tuning.setting, cases, user_cache()),
+            Contest(ready, own, user_cache()),
             self.model,
             apply=lambda solution: apply(graph, solution, space),
             simplify=self._simplified_with,
@@ -188,16 +210,6 @@ def _left_out(simplified: Sequence[Step], best: Version) -> Iterator[str]:
         yield f"left out, for the model was slower with them: {', '.join(gone)}"
 
 
-def _cases(model: Sketch, tuning: Tuning) -> Iterator[tuple[Binding, Shapes, Feeds]]:
-    """Sizes of the open dims to measure at, the shapes of the inputs at these, and inputs of these shapes."""
-    names = [*tuning.sizes]
-    for chosen in itertools.product(*(tuning.sizes[name] for name in names)):
-        given = dict(zip(names, chosen, strict=True))
-        binding = given | default_sizes(model, given)
-        fed = feeds(model, binding, seed=tuning.seed, style=NORMAL, given=tuning.inputs)
-        shapes = {
-            item.name: [size(dim, binding) for dim in item.shape]
-            for item in model.required
-            if item.kind == "tensor" and item.shape is not None
-        }
-        yield binding, shapes, fed
+def _shapes(inputs: samples.Feeds) -> Shapes:
+    """The shapes of the inputs that are tensors."""
+    return {name: value.shape for name, value in inputs.items() if isinstance(value, np.ndarray)}
