@@ -22,6 +22,11 @@ def run(*args: object) -> Result:
     return CliRunner().invoke(app, [str(arg) for arg in args])
 
 
+def optimize(*args: object) -> Result:
+    """Without search and timing, which have tests of their own."""
+    return run(*args, "--cost", "none")
+
+
 def process(*args: object, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "graphopt", *map(str, args)]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
@@ -66,23 +71,23 @@ def test_optimize(model: Path, tmp_path: Path) -> None:
 
 
 def test_optimize_may_be_left_out(model: Path, tmp_path: Path) -> None:
-    assert run(model, tmp_path / "fast.onnx").exit_code == 0
-    assert run("--quiet", model, tmp_path / "fast2.onnx").exit_code == 0
+    assert optimize(model, tmp_path / "fast.onnx").exit_code == 0
+    assert optimize("--quiet", model, tmp_path / "fast2.onnx").exit_code == 0
     assert operators(tmp_path / "fast.onnx") == operators(tmp_path / "fast2.onnx") == ["Conv"]
 
 
 def test_a_model_may_be_optimized_in_place(model: Path) -> None:
-    assert run(model, model).exit_code == 0
+    assert optimize(model, model).exit_code == 0
     assert operators(model) == ["Conv"]
 
 
 def test_quiet_says_nothing(model: Path, tmp_path: Path) -> None:
-    done = run(model, tmp_path / "fast.onnx", "--quiet")
+    done = optimize(model, tmp_path / "fast.onnx", "--quiet")
     assert (done.exit_code, done.output) == (0, "")
 
 
 def test_json_instead_of_a_table_and_in_a_file(model: Path, tmp_path: Path) -> None:
-    done = run(model, tmp_path / "fast.onnx", "--json", "--report", tmp_path / "report.json")
+    done = optimize(model, tmp_path / "fast.onnx", "--json", "--report", tmp_path / "report.json")
     printed, written = Report.from_json(done.stdout), Report.from_json((tmp_path / "report.json").read_text())
     assert printed == written
     assert printed.before.ops["BatchNormalization"] == 1
@@ -102,13 +107,13 @@ def test_json_instead_of_a_table_and_in_a_file(model: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize("options_first", [True, False])
 def test_rules_may_be_listed_in_any_form(model: Path, tmp_path: Path, form: list[str], options_first: bool) -> None:
     files = [model, tmp_path / "fast.onnx"]
-    done = run(*(["optimize", *form, *files] if options_first else [*files, *form]))
+    done = optimize(*(["optimize", *form, *files] if options_first else [*files, *form]))
     assert done.exit_code == 0, done.output
     assert operators(tmp_path / "fast.onnx")[:3] == ["Conv", "BatchNormalization", "Dropout"]
 
 
 def test_only_one_rule(model: Path, tmp_path: Path) -> None:
-    run(model, tmp_path / "fast.onnx", "--only", "fuse_bn_into_conv")
+    optimize(model, tmp_path / "fast.onnx", "--only", "fuse_bn_into_conv")
     assert operators(tmp_path / "fast.onnx") == ["Conv", "Dropout", "Identity"]
 
 
@@ -123,7 +128,7 @@ def test_only_one_rule(model: Path, tmp_path: Path) -> None:
     ],
 )
 def test_sizes_may_be_fixed(model: Path, tmp_path: Path, form: list[str]) -> None:
-    done = run(model, tmp_path / "fast.onnx", *form)
+    done = optimize(model, tmp_path / "fast.onnx", *form)
     assert done.exit_code == 0, done.output
     shape = onnx.load(tmp_path / "fast.onnx").graph.input[0].type.tensor_type.shape
     assert [dim.dim_value for dim in shape.dim] == [2, 3, 8, 8]
@@ -133,33 +138,33 @@ def test_shapes_of_several_inputs_may_follow_one_flag(tmp_path: Path) -> None:
     path, out = tmp_path / "add.onnx", tmp_path / "out.onnx"
     text = "g (float[A,2] x, float[B,2] y) => (float[C,2] z) { z = Add(x, y) }"
     onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'), path)
-    assert run(path, out, "--input-shape", "x:3,2", "y:1,2").exit_code == 0
+    assert optimize(path, out, "--input-shape", "x:3,2", "y:1,2").exit_code == 0
     shapes = [value.type.tensor_type.shape for value in onnx.load(out).graph.input]
     assert [[dim.dim_value for dim in shape.dim] for shape in shapes] == [[3, 2], [1, 2]]
 
 
 def test_the_check_may_use_given_inputs(model: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "image.npy", np.zeros((5, 3, 8, 8), np.float32))
-    done = run(model, tmp_path / "fast.onnx", "--input", f"image:{tmp_path / 'image.npy'}", "--json")
+    done = optimize(model, tmp_path / "fast.onnx", "--input", f"image:{tmp_path / 'image.npy'}", "--json")
     found = Report.from_json(done.stdout).comparison
     assert found is not None
     assert found.bindings == ({"batch": 5},)
 
 
 def test_the_check_may_be_left_out(model: Path, tmp_path: Path) -> None:
-    done = run(model, tmp_path / "fast.onnx", "--no-check")
+    done = optimize(model, tmp_path / "fast.onnx", "--no-check")
     assert done.exit_code == 0
     assert "check    not made" in done.stdout
 
 
 def test_the_seed_is_the_checks(model: Path, tmp_path: Path) -> None:
-    found = Report.from_json(run(model, tmp_path / "fast.onnx", "--seed", 7, "--json").stdout).comparison
+    found = Report.from_json(optimize(model, tmp_path / "fast.onnx", "--seed", 7, "--json").stdout).comparison
     assert found is not None
     assert found.seeds[0] == 7
 
 
 def test_weights_may_lie_beside_the_model(model: Path, tmp_path: Path) -> None:
-    assert run(model, tmp_path / "fast.onnx", "--external-data").exit_code == 0
+    assert optimize(model, tmp_path / "fast.onnx", "--external-data").exit_code == 0
     assert (tmp_path / "fast.onnx.data").exists()
     assert run("compare", model, tmp_path / "fast.onnx").exit_code == 0
 
@@ -190,7 +195,7 @@ def test_a_rule_of_ones_own(wrong: tuple[Path, Path]) -> None:
 
 def test_a_wrong_rule_is_refused_with_its_counterexample(wrong: tuple[Path, Path], tmp_path: Path) -> None:
     path, rules = wrong
-    done = run(path, tmp_path / "out.onnx", "--rules", rules)
+    done = optimize(path, tmp_path / "out.onnx", "--rules", rules)
     assert (done.exit_code, done.stdout) == (3, "")
     first, name, *example = done.stderr.splitlines()
     assert first.startswith("graphopt: error: a rule that is not proved is not applied")
@@ -203,7 +208,7 @@ def test_a_wrong_rule_is_refused_with_its_counterexample(wrong: tuple[Path, Path
 def test_an_unverified_rule_is_marked_in_the_report(wrong: tuple[Path, Path], tmp_path: Path) -> None:
     path, rules = wrong
     options = ("--rules", rules, "--unverified", "--only", "turn_neg_into_abs")
-    done = run(path, tmp_path / "out.onnx", *options, "--no-check")
+    done = optimize(path, tmp_path / "out.onnx", *options, "--no-check")
     assert done.exit_code == 0, done.stderr
     assert re.search(r"turn_neg_into_abs +1 +not proved: refuted\n", done.stdout)
 
@@ -211,7 +216,7 @@ def test_an_unverified_rule_is_marked_in_the_report(wrong: tuple[Path, Path], tm
 def test_a_wrong_result_is_found_traced_and_nothing_written(wrong: tuple[Path, Path], tmp_path: Path) -> None:
     path, rules = wrong
     out = tmp_path / "out.onnx"
-    done = run(path, out, "--rules", rules, "--unverified", "--only", "turn_neg_into_abs")
+    done = optimize(path, out, "--rules", rules, "--unverified", "--only", "turn_neg_into_abs")
     assert done.exit_code == 3
     assert done.stdout == ""
     assert "turn_neg_into_abs" in done.stderr
@@ -220,7 +225,7 @@ def test_a_wrong_result_is_found_traced_and_nothing_written(wrong: tuple[Path, P
 
 
 def test_exact_changes_no_bit(model: Path, tmp_path: Path) -> None:
-    done = run(model, tmp_path / "fast.onnx", "--exact")
+    done = optimize(model, tmp_path / "fast.onnx", "--exact")
     assert done.exit_code == 0, done.output
     assert operators(tmp_path / "fast.onnx") == ["Conv", "BatchNormalization"]
     assert "equal: the same in every bit" in done.stdout

@@ -97,7 +97,7 @@ def test_a_ledger_of_another_verifier_is_not_believed(caplog: pytest.LogCaptureF
 
 @pytest.mark.usefixtures("cache", "stale")
 def test_a_built_in_rule_is_then_proved_when_it_is_first_wanted(cache: Path) -> None:
-    result = graphopt.optimize(parse("float[4] x", "a = Neg(x); y = Neg(a)", outputs="float[4] y"))
+    result = graphopt.optimize(parse("float[4] x", "a = Neg(x); y = Neg(a)", outputs="float[4] y"), cost="none")
     assert [rewrite.proof for rewrite in result.report.rewrites] == ["proved, exact"]
     assert len(list(cache.iterdir())) == 1, "no other rule was wanted"
 
@@ -109,11 +109,11 @@ def test_a_built_in_rule_that_is_not_proved_is_left_out_and_named(
     unknown = Ledger(Proof(rule.name, rule.digest, Verdict.UNKNOWN) for rule in library.load_rules())
     monkeypatch.setattr(gate, "ledger", lambda: unknown)
     model = parse("float[4] x", "a = Neg(x); y = Neg(a)", outputs="float[4] y")
-    result = graphopt.optimize(model)
+    result = graphopt.optimize(model, cost="none")
     assert not result.changed
     assert result.report.notes == ("rule eliminate_neg_of_neg was not applied: it is not proved",)
     assert "rules left out because they are not proved: eliminate_neg_of_neg;" in caplog.text
-    admitted = graphopt.optimize(model, unverified=True)
+    admitted = graphopt.optimize(model, unverified=True, cost="none")
     assert {rewrite.proof for rewrite in admitted.report.rewrites} == {"not proved: unknown"}
 
 
@@ -141,26 +141,28 @@ def test_a_proof_in_the_cache_outdoes_a_failure_in_the_ledger(cache: Path, monke
 
 
 def test_a_rule_that_is_given_is_proved_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    result = graphopt.optimize(relus(), rules=[RIGHT], only=[RIGHT.name])
+    result = graphopt.optimize(relus(), rules=[RIGHT], only=[RIGHT.name], cost="none")
     assert [rewrite.proof for rewrite in result.report.rewrites] == ["proved, exact"]
     assert [path.name for path in cache.iterdir()] == [f"{RIGHT.digest}.json"]
     monkeypatch.setattr(gate, "attempt", lambda rule: pytest.fail("it was proved again"))
-    assert graphopt.optimize(relus(), rules=[RIGHT], only=[RIGHT.name]).changed
+    assert graphopt.optimize(relus(), rules=[RIGHT], only=[RIGHT.name], cost="none").changed
 
 
 @pytest.mark.usefixtures("cache")
 def test_a_wrong_rule_is_refused_with_its_counterexample() -> None:
     model = parse("float[4] x", "n = Neg(x); y = Relu(n)", outputs="float[4] y")
     with pytest.raises(ProofError, match=r"my_lost_relu  REFUTED\n    .+") as refusal:
-        graphopt.optimize(model, rules=[WRONG], check=False)
+        graphopt.optimize(model, rules=[WRONG], check=False, cost="none")
     assert refusal.value.exit_code == 3
-    assert graphopt.optimize(model, rules=[WRONG], skip=[WRONG.name]).ok, "a rule that is left out does no harm"
+    assert graphopt.optimize(model, rules=[WRONG], skip=[WRONG.name], cost="none").ok, (
+        "a rule that is left out does no harm"
+    )
 
 
 @pytest.mark.usefixtures("cache")
 def test_unverified_admits_it_and_the_report_says_so() -> None:
     model = parse("float[4] x", "n = Neg(x); y = Relu(n)", outputs="float[4] y")
-    report = graphopt.optimize(model, rules=[WRONG], unverified=True, check=False).report
+    report = graphopt.optimize(model, rules=[WRONG], unverified=True, check=False, cost="none").report
     assert [rewrite.proof for rewrite in report.rewrites] == ["not proved: refuted"]
 
 
@@ -264,7 +266,7 @@ def test_exact_uses_no_rule_that_reassociates() -> None:
     weights = {name: np.arange(1, 5, dtype=np.float32) for name in "sbmv"} | {"w": np.ones((4, 3, 1, 1), np.float32)}
     body = "c = Conv(x, w); n = BatchNormalization(c, s, b, m, v); y = Identity(n)"
     model = parse("float[1,3,4,4] x", body, weights, outputs="float[1,4,4,4] y")
-    result = graphopt.optimize(model, exact=True)
+    result = graphopt.optimize(model, exact=True, cost="none")
     assert [node.op_type for node in result.model.graph.node] == ["Conv", "BatchNormalization"]
     found = result.report.comparison
     assert found is not None
@@ -275,14 +277,18 @@ def test_exact_uses_no_rule_that_reassociates() -> None:
 def test_exact_folds_only_what_rounds_once() -> None:
     body = "s = Sqrt(w); e = Exp(w); a = Add(x, s); y = Add(a, e)"
     model = parse("float[4] x", body, {"w": np.arange(4, dtype=np.float32)}, outputs="float[4] y")
-    assert [node.op_type for node in graphopt.optimize(model, exact=True).model.graph.node] == ["Exp", "Add", "Add"]
+    assert [node.op_type for node in graphopt.optimize(model, exact=True, cost="none").model.graph.node] == [
+        "Exp",
+        "Add",
+        "Add",
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert-dynamo-raw", "llama-torchscript-dynamic", "mobilenetv3-torchscript-bn"])
 def test_exact_keeps_every_bit_of_a_real_model(name: str) -> None:
     model = zoo.load(name)
-    result = graphopt.optimize(model, exact=True, check=False)
+    result = graphopt.optimize(model, exact=True, check=False, cost="none")
     assert result.changed
     feeds = zoo.inputs(model)
     before, after = run(model, feeds), run(result.model, feeds)
@@ -291,7 +297,7 @@ def test_exact_keeps_every_bit_of_a_real_model(name: str) -> None:
 
 def test_exact_and_unverified_contradict_each_other() -> None:
     with pytest.raises(UsageError, match="exclude each other"):
-        graphopt.optimize(relus(), exact=True, unverified=True)
+        graphopt.optimize(relus(), exact=True, unverified=True, cost="none")
 
 
 # -- no solver where none is needed ------------------------------------------------------------------------------------

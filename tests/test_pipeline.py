@@ -27,7 +27,7 @@ def ops(found: ModelProto) -> list[str]:
 def test_a_result_unpacks_and_the_callers_model_stays_as_it_was(tmp_path: Path) -> None:
     given = model()
     before = given.SerializeToString(deterministic=True)
-    result = graphopt.optimize(given)
+    result = graphopt.optimize(given, cost="none")
     optimized, ok = result
     assert ok
     assert result.changed
@@ -38,23 +38,26 @@ def test_a_result_unpacks_and_the_callers_model_stays_as_it_was(tmp_path: Path) 
 
 
 def test_rules_and_passes_are_chosen_by_name() -> None:
-    assert ops(graphopt.optimize(model(), skip=["fuse_bn_into_conv"]).model) == ["Conv", "BatchNormalization"]
-    only = graphopt.optimize(model(), only=["eliminate_identity"])
+    assert ops(graphopt.optimize(model(), skip=["fuse_bn_into_conv"], cost="none").model) == [
+        "Conv",
+        "BatchNormalization",
+    ]
+    only = graphopt.optimize(model(), only=["eliminate_identity"], cost="none")
     assert set(only.report.counts) == {"eliminate_identity"}
     with pytest.raises(UsageError, match="did you mean 'fuse_bn_into_conv'"):
-        graphopt.optimize(model(), skip=["fuse_bn_into_con"])
+        graphopt.optimize(model(), skip=["fuse_bn_into_con"], cost="none")
 
 
 def test_sizes_are_fixed_on_request() -> None:
-    fixed = graphopt.optimize(model(), dims={"batch": 2}).model
+    fixed = graphopt.optimize(model(), dims={"batch": 2}, cost="none").model
     assert [d.dim_value for d in fixed.graph.input[0].type.tensor_type.shape.dim] == [2, 3, 4, 4]
     with pytest.raises(UsageError, match="no input 'z'"):
-        graphopt.optimize(model(), input_shapes={"z": [1]})
+        graphopt.optimize(model(), input_shapes={"z": [1]}, cost="none")
 
 
 def test_the_opset_is_raised_on_request_and_otherwise_kept() -> None:
-    assert graphopt.optimize(model()).model.opset_import[0].version == 18
-    assert graphopt.optimize(model(), target_opset=21).model.opset_import[0].version == 21
+    assert graphopt.optimize(model(), cost="none").model.opset_import[0].version == 18
+    assert graphopt.optimize(model(), target_opset=21, cost="none").model.opset_import[0].version == 21
 
 
 WRONG = """
@@ -67,18 +70,18 @@ def test_a_difference_is_refused_and_traced_to_the_rule(tmp_path: Path) -> None:
     (tmp_path / "wrong.py").write_text(WRONG)
     given = parse("float[4] x", "a = Exp(x); b = Identity(a); n = Neg(b); y = Relu(n)", outputs="float[4] y")
     with pytest.raises(DifferenceError, match="the rule 'forget_relu' at"):
-        graphopt.optimize(given, rules=[tmp_path / "wrong.py"], unverified=True)
+        graphopt.optimize(given, rules=[tmp_path / "wrong.py"], unverified=True, cost="none")
 
 
 def test_what_cannot_be_run_whole_is_compared_rewrite_by_rewrite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline, "LARGE", 0)
-    assert graphopt.optimize(model()).ok
+    assert graphopt.optimize(model(), cost="none").ok
     (tmp_path / "wrong.py").write_text(WRONG)
     given = parse("float[4] x", "n = Neg(x); y = Relu(n)", outputs="float[4] y")
     with pytest.raises(DifferenceError, match="the rule 'forget_relu' at"):
-        graphopt.optimize(given, rules=[tmp_path / "wrong.py"], unverified=True)
+        graphopt.optimize(given, rules=[tmp_path / "wrong.py"], unverified=True, cost="none")
 
 
 def test_simplify_takes_the_keywords_of_onnxsim() -> None:
@@ -95,4 +98,4 @@ def test_simplify_takes_the_keywords_of_onnxsim() -> None:
 
 def test_what_is_no_model_is_one_clear_error() -> None:
     with pytest.raises(ModelError):
-        graphopt.optimize("missing.onnx")
+        graphopt.optimize("missing.onnx", cost="none")
