@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from graphopt.rule import Rule, const, fn, integer, integers, op, string, tensor
+from graphopt.rule import Rule, const, fn, integer, integers, op, tensor
 from graphopt.rules.affine import SCALINGS, normalization
 from graphopt.term import App, Operand, Term
 
@@ -45,7 +45,6 @@ geometry: Mapping[str, Operand] = {
     "pads": pads,
     "dilations": dilations,
     "group": group,
-    "auto_pad": string("auto_pad"),
 }
 
 ALIKE = tuple(
@@ -117,12 +116,13 @@ SMALLER = (
 # They are convolutions with a kernel that is 1 in the middle, for the channel of its filter.
 
 square, bias = const("w", "C I *k"), const("b", "C", default=0)
-same_size: Mapping[str, Operand] = {"strides": strides, "pads": pads, "dilations": dilations, "group": group}
 keeps_size = (fn.eq(strides, 1), fn.eq(around * along_both, pads))
 
 
-def eye(size: Operand) -> App:
-    return op.EyeLike(op.Expand(0.0, fn.join(size, size)))
+def eye(weights: Term, size: Operand) -> App:
+    """The unit matrix of so many rows, of the element type of some weights."""
+    one = op.Slice(op.Flatten(weights), (0, 0), (1, 1), (0, 1))
+    return op.EyeLike(op.Expand(one, fn.join(size, size)))
 
 
 def per_filter(value: Term) -> App:
@@ -132,7 +132,7 @@ def per_filter(value: Term) -> App:
 
 def unit() -> App:
     """The pointwise weights that give each channel back, in any number of groups."""
-    units = op.Tile(eye(fn.size("I")), fn.join(group, 1))
+    units = op.Tile(eye(square, fn.size("I")), fn.join(group, 1))
     return op.Reshape(units, fn.sizes("C I 1*k"))
 
 
@@ -166,12 +166,12 @@ BRANCHES = (
 BESIDE = tuple(
     Rule(
         f"fuse_{sign.name}_of_conv_and_{branch.name}",
-        sign.join(op.Conv(x, square, bias, **same_size), branch.result),
+        sign.join(op.Conv(x, square, bias, **geometry), branch.result),
         op.Conv(
             x,
             sign.join(square, widened(branch.weights, half, other_half)),
             sign.alone(bias) if branch.bias is None else sign.join(bias, branch.bias),
-            **same_size,
+            **geometry,
         ),
         when=(*keeps_size, *branch.when),
         why=f"{branch.what} beside a convolution is one more number in the middle of each of its kernels.",

@@ -68,7 +68,6 @@ geometry: dict[str, Operand] = {
     "strides": integers("strides"),
     "pads": integers("pads"),
     "dilations": integers("dilations"),
-    "auto_pad": string("auto_pad"),
 }
 M, P, in_window = fn.size("M"), fn.size("P"), fn.mul(fn.size("C"), fn.product(fn.sizes("*k")))
 mix = along(mixing, "P M")

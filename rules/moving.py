@@ -8,11 +8,12 @@ from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, re
 from graphopt.rules.layout import POINTWISE
 from graphopt.rules.linear import is_float, runs_as_gemm
 from graphopt.rules.names import snake
-from graphopt.term import App, Operand, Term, Var
+from graphopt.term import App, Operand, Term
 
 # Axes: *b batch, M rows, K contracted, N columns.
 x, y = tensor("x"), tensor("y")
-rows, w = tensor("x", "*b M K"), const("w", "K N")
+rows, matrix = tensor("x", "*b M K"), tensor("x", "M K")
+w, bias = const("w", "K N"), const("c", "N")
 scale, shift = const("scale", "K"), const("shift", "K")
 axis, axes, shape = integer("axis"), integers("axes"), integers("shape")
 starts, ends, steps = integers("starts"), integers("ends"), integers("steps")
@@ -24,74 +25,86 @@ BINARY: Mapping[str, Callable[[Term, Term], App]] = {"Add": op.Add, "Mul": op.Mu
 # -- what takes a part goes up -------------------------------------------------------------------------------------
 
 
+held = const("v", "_ _"), const("d", "_")  # the weights and bias of a Gemm, which may be transposed
+index = integer("i")
+LONGEST = 2**63 - 1
+
+
 def part(value: Term) -> App:
     return op.Slice(value, starts, ends, axes, steps)
 
 
-def chosen(value: Term) -> App:
-    return op.Gather(value, integer("i"), axis=axis)
+def single(value: Term, end: Operand) -> App:
+    """The element at an index, as a slice without its axis."""
+    return op.Squeeze(op.Slice(value, fn.join(index), fn.join(end), fn.join(axis)), fn.join(axis))
 
 
-def spares_last(value: Var) -> dict[str, Term]:
-    """For each of the two: that the last axis is not the one that it takes a part of."""
-    rank, last = fn.rank(value), fn.rank(value) - 1
-    return {
-        "slice": fn.no(fn.among(last, fn.normalized(axes, rank))),
-        "gather": fn.no(fn.eq(last, fn.normalized(axis, rank))),
-    }
-
-
-TAKING: Mapping[str, Callable[[Term], App]] = {"slice": part, "gather": chosen}
+spares_columns = fn.no(fn.among(fn.rank(rows) - 1, fn.normalized(axes, fn.rank(rows))))
 
 TAKEN = (
+    Rule(
+        "replace_gather_with_slice",
+        op.Gather(x, index, axis=axis),
+        single(x, index + 1),
+        when=fn.ne(index, -1),
+        why="A slice can be taken earlier.",
+    ),
+    Rule(
+        "replace_gather_of_last_with_slice",
+        op.Gather(x, index, axis=axis),
+        single(x, LONGEST),
+        when=fn.eq(index, -1),
+        why="A slice can be taken earlier.",
+    ),
+    Rule(
+        "push_slice_above_matmul",
+        part(rows @ w),
+        part(rows) @ w,
+        when=(is_float(rows), spares_columns),
+        why="Of a product only the rows that are wanted are computed.",
+    ),
+    Rule(
+        "push_slice_above_gemm",
+        part(op.Gemm(matrix, *held, rest, transA=0)),
+        op.Gemm(part(matrix), *held, rest, transA=0),
+        when=fn.eq(fn.normalized(axes, 2), (0,)),
+        why="Of a product only the rows that are wanted are computed.",
+    ),
+    Rule(
+        "push_slice_above_layer_normalization",
+        part(op.LayerNormalization(rows, scale, shift, **norm)),
+        op.LayerNormalization(part(rows), scale, shift, **norm),
+        when=spares_columns,
+        why="Only the rows that are wanted are normalized.",
+    ),
     *(
-        rule
-        for name, take in TAKING.items()
-        for rule in (
-            Rule(
-                f"push_{name}_above_matmul",
-                take(rows @ w),
-                take(rows) @ w,
-                when=(is_float(rows), spares_last(rows)[name]),
-                why="Of a product only the rows that are wanted are computed.",
-            ),
-            Rule(
-                f"push_{name}_above_layer_normalization",
-                take(op.LayerNormalization(rows, scale, shift, **norm)),
-                op.LayerNormalization(take(rows), scale, shift, **norm),
-                when=spares_last(rows)[name],
-                why="Only the rows that are wanted are normalized.",
-            ),
-            *(
-                Rule(
-                    f"push_{name}_above_{snake(operator)}",
-                    take(apply(x)),
-                    apply(take(x)),
-                    why="Only the elements that are wanted are computed.",
-                )
-                for operator, apply in POINTWISE.items()
-            ),
-            *(
-                Rule(
-                    f"push_{name}_above_{snake(operator)}_of_two",
-                    take(apply(x, y)),
-                    apply(take(x), take(y)),
-                    when=fn.eq(fn.shape(x), fn.shape(y)),
-                    why="Only the elements that are wanted are computed.",
-                )
-                for operator, apply in BINARY.items()
-            ),
-            *(
-                Rule(
-                    f"push_{name}_above_{snake(operator)}_by_column",
-                    take(apply(rows, scale)),
-                    apply(take(rows), scale),
-                    when=spares_last(rows)[name],
-                    why="Only the elements that are wanted are computed.",
-                )
-                for operator, apply in BINARY.items()
-            ),
+        Rule(
+            f"push_slice_above_{snake(operator)}",
+            part(apply(x)),
+            apply(part(x)),
+            why="Only the elements that are wanted are computed.",
         )
+        for operator, apply in POINTWISE.items()
+    ),
+    *(
+        Rule(
+            f"push_slice_above_{snake(operator)}_of_two",
+            part(apply(x, y)),
+            apply(part(x), part(y)),
+            when=fn.eq(fn.shape(x), fn.shape(y)),
+            why="Only the elements that are wanted are computed.",
+        )
+        for operator, apply in BINARY.items()
+    ),
+    *(
+        Rule(
+            f"push_slice_above_{snake(operator)}_by_column",
+            part(apply(rows, scale)),
+            apply(part(rows), scale),
+            when=spares_columns,
+            why="Only the elements that are wanted are computed.",
+        )
+        for operator, apply in BINARY.items()
     ),
 )
 
@@ -143,7 +156,7 @@ VIEWED = (
 # -- stacks of matrices as one matrix ------------------------------------------------------------------------------
 # Each gets views around it; those that meet between two of them cancel, so that a whole network works on one matrix.
 
-stack, bias = tensor("x", "*b L M K"), const("c", "N")
+stack = tensor("x", "*b L M K")
 
 
 def flat(value: Term) -> App:

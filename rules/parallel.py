@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from itertools import accumulate
 from typing import NamedTuple
 
-from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, real, string, tensor
+from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, real, tensor
 from graphopt.rules.names import snake
 from graphopt.term import App, Operand, Term, Var
 
@@ -16,7 +16,6 @@ geometry: Mapping[str, Operand] = {
     "strides": integers("strides"),
     "pads": integers("pads"),
     "dilations": integers("dilations"),
-    "auto_pad": string("auto_pad"),
 }
 axis, sizes = integer("axis"), integers("sizes")
 rest = attributes("rest")
@@ -234,20 +233,18 @@ def merged_groups(count: int) -> Rule:
     )
 
 
-def parted_groups(count: int) -> Rule:
-    """A convolution in groups as one convolution for each group."""
-    parts = op.Split.split(count, whole, fn.repeat(fn.size("I"), count), axis=1)
-    weights = op.Split.split(count, in_groups, axis=0, num_outputs=count)
-    biases = op.Split.split(count, optional("b", "M"), axis=0, num_outputs=count)
-    return Rule(
-        f"split_conv_of_{count}_groups",
-        conv_of(whole, in_groups, optional("b", "M"), group=count),
-        op.Concat(*map(conv_of, parts, weights, biases), axis=1),
+parts = op.Split.split(2, whole, fn.sizes("I I"), axis=1)
+halves = op.Split.split(2, in_groups, axis=0, num_outputs=2)
+half_biases = op.Split.split(2, optional("b", "M"), axis=0, num_outputs=2)
+GROUPS = (
+    *(merged_groups(count) for count in (2, 4)),
+    Rule(
+        "split_conv_of_2_groups",
+        conv_of(whole, in_groups, optional("b", "M"), group=2),
+        op.Concat(*map(conv_of, parts, halves, half_biases), axis=1),
         why="Convolutions without groups have faster kernels.",
-    )
-
-
-GROUPS = tuple(make(count) for make in (merged_groups, parted_groups) for count in (2, 4))
+    ),
+)
 
 RULES: tuple[Rule, ...] = ()
 TRADES = (*PRODUCTS, *ON_PARTS, *CHANNELS, *GROUPS)
