@@ -64,8 +64,10 @@ class Group:
     copies: int
     """Equal parts of the model in which they were made."""
     speedup: float
-    """How many times as fast the part became, measured or estimated alone; of `simplify`, the model as a whole."""
+    """How many times as fast each part became, measured or estimated alone."""
     is_taken: bool
+    rewrites: tuple[int, int] = (0, 0)
+    """Where in the report's list its rewrites begin and end; the same twice where it was not taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,8 @@ class Timing:
     threads: int
     speedup: Speedup | None = None
     """Of the result over the original; None where they were not timed."""
+    simplified: Speedup | None = None
+    """Of the model that is simplified only: what the rules brought that are applied without a search."""
     latencies: tuple[Latency, ...] = ()
     groups: tuple[Group, ...] = ()
     stop: str = ""
@@ -207,6 +211,8 @@ class Version:
 
     steps: tuple[Step, ...]
     solutions: tuple[Solution, ...] = ()
+    counts: tuple[int, ...] = ()
+    """How many steps each solution took; they follow those that simplified the model."""
     number: int | None = None
     """Its session; None where it has none."""
     speedup: Speedup | None = None
@@ -230,8 +236,8 @@ class Chooser:
     model: onnx_io.Model
     apply: Callable[[Solution], list[Step]]
     """Carry a solution of the search over to the graph."""
-    simplify: Callable[[frozenset[str]], list[Step]]
-    """Simplify the original graph with these rules and passes alone."""
+    simplify: Callable[[frozenset[str] | None], list[Step]]
+    """Simplify the graph as it is, with these rules and passes alone, or with all."""
     seconds: float = 0.0
     """Of timing a version."""
     deadline: float = float("inf")
@@ -248,7 +254,7 @@ class Chooser:
         self.current = simplified
         versions = [simplified]
         if solutions:
-            versions.append(self._explored(simplified, solutions))
+            versions += self._explored(simplified, solutions)
         self._race(versions)
         if not any(version.is_faster for version in versions[1:]):
             versions += self._fewer_solutions(simplified, solutions)
@@ -257,21 +263,31 @@ class Chooser:
         self.move_to(best)
         return best
 
-    def _explored(self, simplified: Version, solutions: Sequence[Solution]) -> Version:
-        """The simplified model with some solutions of the search."""
+    def _explored(self, simplified: Version, solutions: Sequence[Solution]) -> list[Version]:
+        """The simplified model with some solutions of the search; and the same simplified once more.
+
+        Where two parts meet that were changed alike, there may be views that cancel. But simplifying may also undo what
+        the search has done: which is better is left to the timing.
+        """
         self.move_to(simplified)
-        steps = [step for solution in solutions for step in self.apply(solution)]
-        version = Version((*simplified.steps, *steps), tuple(solutions))
-        self.current = version
-        self._enter(version)
-        return version
+        made = [self.apply(solution) for solution in solutions]
+        steps = [step for some in made for step in some]
+        plain = self.current = Version((*simplified.steps, *steps), tuple(solutions), tuple(map(len, made)))
+        self._enter(plain)
+        more = self.simplify(None)
+        if not more:
+            return [plain]
+        tidied = self.current = Version((*plain.steps, *more), plain.solutions, plain.counts)
+        self._enter(tidied)
+        return [plain, tidied]
 
     def _fewer_solutions(self, simplified: Version, solutions: Sequence[Solution]) -> Iterator[Version]:
         """Where all solutions together do not win: each half, then each that remains of the better half."""
         left = list(solutions)
         while len(left) > 1 and not self._is_over():
             middle = len(left) // 2
-            halves = [self._explored(simplified, part) for part in (left[:middle], left[middle:])]
+            parts = (left[:middle], left[middle:])
+            halves = [version for part in parts for version in self._explored(simplified, part)]
             self._race(halves)
             yield from halves
             if any(half.is_faster for half in halves):

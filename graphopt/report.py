@@ -311,6 +311,8 @@ def _speed(timing: Timing) -> Iterable[RenderableType]:
         sizes = ", ".join(f"{name}={size}" for name, size in latency.sizes.items())
         before, after = (f"{t.median * 1e3:.3g} ms (±{t.spread / 2:.0%})" for t in (latency.before, latency.after))
         table.add_row("", f"{after} after, {before} before" + (f", at {sizes}" if sizes else ""))
+    if timing.simplified is not None and timing.groups:
+        table.add_row("", f"{timing.simplified.median:.3f} times by what is done without a search")
     table.add_row("search", search_text(timing))
     yield table
 

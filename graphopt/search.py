@@ -70,7 +70,7 @@ class Move:
     """False where simplifying would have undone it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Solution:
     """What to do with a part of the model, and with all its copies."""
 

@@ -151,9 +151,17 @@ class Tuner:
 
     def _estimated(self, simplified: Sequence[Step], found: Exploration) -> Tuned:
         """All that the estimate speaks for: nothing is run."""
-        steps = [step for solution in found.solutions for step in apply(self.model.graph, solution, self._space)]
-        timing = self._timing(found, found.solutions)
-        return Tuned((*simplified, *steps), timing, found.notes)
+        graph, cost = self.model.graph, self._cost()
+        made = [apply(graph, solution, self._space) for solution in found.solutions]
+        steps = [step for some in made for step in some]
+        before = cost.seconds(graph)
+        tidied = self._simplified_with(None) if steps else []
+        if tidied and cost.seconds(graph) > before:  # it undid what the search had done
+            for step in reversed(tidied):
+                step.undo()
+            tidied = []
+        timing = self._timing(found, len(simplified), dict(zip(found.solutions, map(len, made), strict=True)))
+        return Tuned((*simplified, *steps, *tidied), timing, found.notes)
 
     def _chooser(self, simplified: Version, ready: Prepared) -> Chooser:
         space, graph = self._space, self.model.graph
@@ -173,24 +181,35 @@ class Tuner:
 
     def _chosen(self, chooser: Chooser, first: Version, found: Exploration) -> Tuned:
         best = chooser.choose(first, found.solutions)
-        timing = replace(self._timing(found, best.solutions), speedup=best.speedup, latencies=best.latencies)
+        taken = dict(zip(best.solutions, best.counts, strict=True))
+        timing = replace(
+            self._timing(found, len(first.steps), taken),
+            speedup=best.speedup,
+            simplified=first.speedup,
+            latencies=best.latencies,
+        )
         return Tuned(best.steps, timing, (*found.notes, *_left_out(first.steps, best)))
 
-    def _simplified_with(self, names: frozenset[str]) -> list[Step]:
-        rules = [rule for rule in self.rules if rule.name in names]
-        passes = [pass_ for pass_ in self.passes if pass_.name in names]
+    def _simplified_with(self, names: frozenset[str] | None) -> list[Step]:
+        rules = [rule for rule in self.rules if names is None or rule.name in names]
+        passes = [pass_ for pass_ in self.passes if names is None or pass_.name in names]
         return list(Simplifier(rules, passes, self.allows).run(self.model.graph).steps)
 
-    def _timing(self, found: Exploration, taken: Sequence[Solution]) -> Timing:
+    def _timing(self, found: Exploration, start: int, taken: Mapping[Solution, int]) -> Timing:
+        """What was found; of the solutions that were taken the steps begin at `start`, so many of each."""
         setting = self.tuning.setting
+        groups = []
+        for solution in found.solutions:
+            end = start + taken.get(solution, 0)
+            groups.append(
+                Group(solution.rules, len(solution.copies), solution.speedup.median, solution in taken, (start, end))
+            )
+            start = end
         return Timing(
             self.tuning.cost,
             setting.provider if self.tuning.cost == "analytic" else setting.provider_name,
             setting.cores,
-            groups=tuple(
-                Group(solution.rules, len(solution.copies), solution.speedup.median, solution in taken)
-                for solution in found.solutions
-            ),
+            groups=tuple(groups),
             stop=str(found.stop),
             regions=found.regions,
             copies=found.copies,
