@@ -144,6 +144,7 @@ class Effort:
     """
 
     steps: int = 500_000
+    """The hardest question of a built-in rule that has to be refuted takes about as many, the next a tenth."""
     deadline: Callable[[], bool] = lambda: False
     asked: int = 0
     contexts: dict[Any, Any] = field(default_factory=dict)

@@ -62,7 +62,7 @@ def test_what_is_shown_is_true(seed: int) -> None:
     random = Random(seed)
     numbers = {only_symbol(symbol(name)): random.randrange(1, 5) for name in NAMES}
     facts = [ge(symbol(name), 1) for name in NAMES] + [a_fact(random, numbers) for _ in range(3)]
-    known = context(facts, Effort(steps=5_000))
+    known = context(facts, Effort(steps=2_000))
     further = known.knowing(a_fact(random, numbers))
     assert further.possible
     for _ in range(3):
