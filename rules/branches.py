@@ -27,15 +27,21 @@ def widened(weights: Term, before: Operand, after: Operand) -> App:
 
 
 class Sign(NamedTuple):
-    """How a branch joins the convolution; so do its weights and bias, or the convolution's are alone."""
+    """How a branch joins the convolution, and what that makes of weights and biases.
+
+    The convolution's come first: what is computed has the element type of the first operand.
+    """
 
     name: str
     join: Callable[[Term, Term], App]
+    weights: Callable[[Term, Term], App]
     alone: Callable[[Term], Term]
+    """Of a bias, where the branch has none."""
 
 
-ADD, SUB = Sign("add", op.Add, lambda own: own), Sign("sub", op.Sub, lambda own: own)
-RSUB = Sign("rsub", lambda conv, branch: branch - conv, lambda own: -own)
+ADD = Sign("add", op.Add, op.Add, lambda bias: bias)
+SUB = Sign("sub", op.Sub, op.Sub, lambda bias: bias)
+RSUB = Sign("rsub", lambda conv, branch: branch - conv, lambda own, other: -(own - other), lambda bias: -bias)
 SIGNS = (ADD, SUB, RSUB)
 
 # -- two convolutions ----------------------------------------------------------------------------------------------
@@ -51,7 +57,7 @@ ALIKE = tuple(
     Rule(
         f"fuse_{sign.name}_of_convs",
         sign.join(op.Conv(x, w, b, **geometry), op.Conv(x, v, d, **geometry)),
-        op.Conv(x, sign.join(w, v), sign.join(b, d), **geometry),
+        op.Conv(x, sign.weights(w, v), sign.weights(b, d), **geometry),
         why="Convolutions of one input that are joined are one convolution with joined weights.",
     )
     for sign in (ADD, SUB)
@@ -78,8 +84,8 @@ SMALLER = (
             ),
             op.Conv(
                 x,
-                sign.join(w, widened(smaller, before, after)),
-                sign.join(b, d),
+                sign.weights(w, widened(smaller, before, after)),
+                sign.weights(b, d),
                 strides=strides,
                 pads=pads,
                 group=group,
@@ -98,8 +104,8 @@ SMALLER = (
             ),
             op.Conv(
                 x,
-                sign.join(w, widened(pointwise, half, other_half)),
-                sign.join(b, d),
+                sign.weights(w, widened(pointwise, half, other_half)),
+                sign.weights(b, d),
                 strides=strides,
                 pads=pads,
                 dilations=dilations,
@@ -169,8 +175,8 @@ BESIDE = tuple(
         sign.join(op.Conv(x, square, bias, **geometry), branch.result),
         op.Conv(
             x,
-            sign.join(square, widened(branch.weights, half, other_half)),
-            sign.alone(bias) if branch.bias is None else sign.join(bias, branch.bias),
+            sign.weights(square, widened(branch.weights, half, other_half)),
+            sign.alone(bias) if branch.bias is None else sign.weights(bias, branch.bias),
             **geometry,
         ),
         when=(*keeps_size, *branch.when),

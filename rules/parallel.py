@@ -174,6 +174,35 @@ ON_PARTS = (
     ),
 )
 
+# -- the same on what is joined ------------------------------------------------------------------------------------
+
+
+def joined(name: str, apply: Callable[[Term], App], count: int) -> Rule:
+    parts = [tensor(f"x{i}") for i in range(count)]
+    return Rule(
+        f"merge_{snake(name)}_of_concat_{count}",
+        op.Concat(*map(apply, parts), axis=axis),
+        apply(op.Concat(*parts, axis=axis)),
+        why=f"{name} of all parts is one pass over the whole.",
+    )
+
+
+def joined_convs(count: int) -> Rule:
+    conv = next(this for this in LINEAR if this.name == "conv")
+    holes = [conv.with_number(str(i)) for i in range(count)]
+    return Rule(
+        f"merge_concat_of_{count}_convs",
+        op.Concat(*(conv.apply(w, b) for w, b in holes), axis=1),
+        conv.apply(op.Concat(*(w for w, _ in holes), axis=0), op.Concat(*(b for _, b in holes if b), axis=0)),
+        why="Convolutions of one input whose results are joined are one with all their weights, and nothing is copied.",
+    )
+
+
+JOINED = (
+    *(joined(name, apply, count) for name, apply in ACTIVATIONS.items() for count in (2, 3)),
+    *(joined_convs(count) for count in (2, 3, 4)),
+)
+
 # -- a convolution of joined channels ------------------------------------------------------------------------------
 
 
@@ -247,4 +276,4 @@ GROUPS = (
 )
 
 RULES: tuple[Rule, ...] = ()
-TRADES = (*PRODUCTS, *ON_PARTS, *CHANNELS, *GROUPS)
+TRADES = (*PRODUCTS, *ON_PARTS, *JOINED, *CHANNELS, *GROUPS)

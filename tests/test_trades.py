@@ -1,0 +1,263 @@
+"""Rules in small models: branches that become one convolution, and trades that a search may make, one after another."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from onnx import ModelProto
+
+from graphopt import infer, onnx_io
+from graphopt.compare import Verdict, compare
+from graphopt.fixpoint import simplify_graph
+from graphopt.match import find
+from graphopt.rewrite import build
+from graphopt.rules import RULES, TRADES
+from tests.text import parse
+
+BY_NAME = {rule.name: rule for rule in TRADES}
+
+
+def drawn(**shapes: tuple[int, ...]) -> dict[str, NDArray[Any]]:
+    """Weights of these shapes; those whose names begin with `var` are positive."""
+    rng = np.random.default_rng(0)
+    return {
+        name: rng.uniform(0.5 if name.startswith("var") else -1, 1, shape).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+
+
+def traded(model: ModelProto, *names: str) -> Counter[str]:
+    """The operators left by these trades, each where it matches first, and then by the rules that always pay."""
+    loaded = onnx_io.load(model)
+    graph = loaded.graph
+    infer.infer_graph(graph)
+    for name in names:
+        graph.apply(build(graph, next(find(BY_NAME[name], graph))))
+    simplify_graph(graph, RULES, ())
+    graph.check()
+    found = compare(model, onnx_io.to_proto(loaded))
+    assert found.verdict is Verdict.EQUAL, found
+    return Counter(graph.ops())
+
+
+def matches(model: ModelProto, name: str) -> int:
+    graph = onnx_io.load(model).graph
+    infer.infer_graph(graph)
+    return len(list(find(BY_NAME[name], graph)))
+
+
+# -- branches beside a convolution ---------------------------------------------------------------------------------
+
+IMAGE = "float[N, 4, H, 6] x"
+BN = drawn(scale=(4,), offset=(4,), mean=(4,), var=(4,))
+DENSE = drawn(w=(4, 4, 3, 3), t=(4, 4, 3, 3), v=(4, 4, 1, 1), u=(4, 4, 3, 1), b=(4,), d=(4,))
+DEPTHWISE = drawn(w=(4, 1, 3, 3), t=(4, 1, 3, 3), v=(4, 1, 1, 1), u=(4, 1, 3, 1), b=(4,), d=(4,))
+GROUPED = drawn(w=(4, 2, 3, 3), t=(4, 2, 3, 3), v=(4, 2, 1, 1), u=(4, 2, 3, 1), b=(4,), d=(4,))
+GROUPS = {"dense": (1, DENSE), "depthwise": (4, DEPTHWISE), "grouped": (2, GROUPED)}
+NORMALIZED = ", scale, offset, mean, var"
+BRANCHES = {
+    "two convolutions": "a = Conv<pads=[1,1,1,1],G>(x, w, b); c = Conv<pads=[1,1,1,1],G>(x, t, d); y = Add(a, c)",
+    "their difference": "a = Conv<pads=[1,1,1,1],G>(x, w, b); c = Conv<pads=[1,1,1,1],G>(x, t); y = Sub(a, c)",
+    "a smaller kernel": "a = Conv<pads=[1,1,1,1],G>(x, w, b); c = Conv<G>(x, v, d); y = Add(c, a)",
+    "less a smaller kernel": "a = Conv<pads=[1,1,1,1],G>(x, w); c = Conv<G>(x, v, d); y = Sub(c, a)",
+    "a narrower kernel": "a = Conv<pads=[1,1,1,1],G>(x, w); c = Conv<pads=[1,0,1,0],G>(x, u, d); y = Add(a, c)",
+    "strides": "a = Conv<pads=[1,1,1,1],strides=[2,1],G>(x, w); c = Conv<strides=[2,1],G>(x, v); y = Add(a, c)",
+    "pads on one side": "a = Conv<pads=[0,0,2,2],G>(x, w); c = Conv<G>(x, v); y = Add(a, c)",
+    "dilations": "a = Conv<pads=[2,2,2,2],dilations=[2,2],G>(x, w); c = Conv<G>(x, v, d); y = Add(a, c)",
+    "the input": "a = Conv<pads=[1,1,1,1],G>(x, w, b); y = Add(x, a)",
+    "less the input": "a = Conv<pads=[1,1,1,1],G>(x, w); y = Sub(a, x)",
+    "the input less it": "a = Conv<pads=[2,2,2,2],dilations=[2,2],G>(x, w, b); y = Sub(x, a)",
+    "a batch normalization": "a = Conv<pads=[1,1,1,1],G>(x, w); c = BatchNormalization(xBN); y = Add(a, c)",
+    "a scaled input": "a = Conv<pads=[1,1,1,1],G>(x, w); c = Mul(x, s); y = Add(a, c)",
+    "RepVGG in training": """a = Conv<pads=[1,1,1,1],G>(x, w); a1 = BatchNormalization(aBN); c = Conv<G>(x, v);
+        c1 = BatchNormalization(cBN); e = BatchNormalization(xBN); f = Add(a1, c1); y = Add(f, e)""",
+    "FastViT in training": """a = Conv<pads=[1,1,1,1],G>(x, w); a1 = BatchNormalization(aBN); c = Conv<G>(x, v);
+        c1 = BatchNormalization(cBN); e = BatchNormalization(xBN); f = Add(a1, c1); g = Add(f, e);
+        h = BatchNormalization(xBN); i = Sub(g, h); j = Mul(i, s); y = Add(x, j)""",
+}
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+@pytest.mark.parametrize("branches", BRANCHES)
+def test_branches_become_one_convolution(branches: str, groups: str) -> None:
+    group, weights = GROUPS[groups]
+    body = BRANCHES[branches].replace("G>", f"group={group}>").replace("BN)", f"{NORMALIZED})")
+    model = parse(IMAGE, body, weights | BN | drawn(s=(4, 1, 1)), outputs="float[N, 4, P, Q] y")
+    assert traded(model) == {"Conv": 1}
+
+
+def test_branches_along_a_line() -> None:
+    body = "a = Conv<pads=[2,2]>(x, w, b); c = Conv(x, v); e = Add(a, c); y = Add(e, x)"
+    model = parse("float[N, 3, L] x", body, drawn(w=(3, 3, 5), v=(3, 3, 1), b=(3,)), outputs="float[N, 3, L] y")
+    assert traded(model) == {"Conv": 1}
+
+
+APART = {
+    "other strides": "a = Conv<pads=[1,1,1,1],strides=[2,1]>(x, w); c = Conv<strides=[3,1]>(x, v); y = Add(a, c)",
+    "another input": "a = Conv<pads=[1,1,1,1]>(x, w); r = Relu(x); c = Conv(r, v); y = Add(a, c)",
+    "a shifted kernel": "a = Conv<pads=[1,1,1,1]>(x, w); c = Conv<pads=[2,0,0,2]>(x, v); y = Add(a, c)",
+    "pads on one side beside the input": "a = Conv<pads=[2,2,0,0]>(x, w); y = Add(a, x)",
+    "a convolution that is read twice": "a = Conv<pads=[1,1,1,1]>(x, w); c = Add(a, x); y = Concat<axis=1>(a, c)",
+    "a batch normalization in training": """a = Conv<pads=[1,1,1,1]>(x, w);
+        c, m1, v1 = BatchNormalization<training_mode=1>(xBN); y = Add(a, c)""",
+}
+
+
+@pytest.mark.parametrize("branches", APART)
+def test_what_is_not_one_convolution_stays(branches: str) -> None:
+    body = APART[branches].replace("BN)", f"{NORMALIZED})")
+    before = parse(IMAGE, body, DENSE | BN, outputs="float[N, R, P, Q] y")
+    graph = onnx_io.load(before).graph
+    infer.infer_graph(graph)
+    ops = graph.ops()
+    simplify_graph(graph, RULES, ())
+    assert graph.ops() == ops
+
+
+# -- one product after another -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("inner", "left"), [(8, {"MatMul": 1, "Add": 1}), (2, {"MatMul": 2, "Add": 2})], ids=["wide", "narrow"]
+)
+def test_products_become_one_where_that_is_no_more_work(inner: int, left: Mapping[str, int]) -> None:
+    weights = drawn(w=(6, inner), c=(inner,), v=(inner, 6), d=(6,))
+    body = "a = MatMul(x, w); a1 = Add(a, c); e = MatMul(a1, v); y = Add(e, d)"
+    assert traded(parse("float[B, L, 6] x", body, weights, outputs="float[B, L, 6] y")) == left
+
+
+def test_a_pointwise_convolution_goes_into_the_one_before() -> None:
+    weights = drawn(w=(8, 4, 3, 3), b=(8,), v=(4, 8, 1, 1), d=(4,))
+    body = "a = Conv<pads=[1,1,1,1],strides=[2,2]>(x, w, b); y = Conv(a, v, d)"
+    assert traded(parse(IMAGE, body, weights, outputs="float[N, 4, P, Q] y")) == {"Conv": 1}
+
+
+# -- trades --------------------------------------------------------------------------------------------------------
+
+
+def test_a_sum_goes_into_the_convolution_beside_it() -> None:
+    weights = drawn(w=(4, 4, 3, 3), v=(4, 4, 1, 1))
+    body = "a = Conv(x, v); r = Relu(a); c = Conv<pads=[1,1,1,1]>(r, w); y = Add(c, x)"
+    model = parse(IMAGE, body, weights, outputs="float[N, 4, H, 6] y")
+    assert traded(model, "absorb_add_into_conv") == {"Conv": 2, "Concat": 1, "Relu": 1}
+
+
+FIRE = (
+    """a = Conv(x, v, b); a1 = Relu(a); c = Conv<pads=[1,1,1,1]>(x, w, d); c1 = Relu(c); y = Concat<axis=1>(a1, c1)"
+)
+
+
+def test_a_fire_module_becomes_one_convolution() -> None:
+    model = parse(IMAGE, FIRE, DENSE, outputs="float[N, 8, H, 6] y")
+    names = ("enlarge_conv_kernel", "merge_2_parallel_convs", "merge_relu_of_split_2")
+    assert traded(model, *names)["Conv"] == 1
+    names = ("enlarge_conv_kernel", "merge_relu_of_concat_2", "merge_concat_of_2_convs")
+    assert traded(model, *names) == {"Conv": 1, "Relu": 1}
+
+
+def test_convolutions_of_other_geometry_are_not_merged() -> None:
+    assert matches(parse(IMAGE, FIRE, DENSE, outputs="float[N, 8, H, 6] y"), "merge_2_parallel_convs") == 0
+
+
+QKV = """q = MatMul(x, wq); q1 = Add(q, b); k = MatMul(x, wk); k1 = Add(k, b); v = MatMul(x, wv); v1 = Add(v, b);
+    a = Mul(q1, k1); y = Sub(a, v1)"""
+
+
+def test_queries_keys_and_values_are_one_product_and_apart_again() -> None:
+    model = parse("float[B, L, 6] x", QKV, drawn(wq=(6, 4), wk=(6, 4), wv=(6, 4), b=(4,)), outputs="float[B, L, 4] y")
+    merged = traded(model, "merge_3_parallel_matmul_adds")
+    assert merged == {"MatMul": 1, "Add": 1, "Split": 1, "Mul": 1, "Sub": 1}
+    both = ("merge_3_parallel_matmul_adds", "split_matmul_add_of_split_3")
+    assert traded(model, *both) == {"MatMul": 3, "Add": 3, "Mul": 1, "Sub": 1}
+
+
+def test_parallel_gemms_are_merged() -> None:
+    body = "a = Gemm<transB=1>(x, w, b); c = Gemm<transB=1>(x, v, d); e = Relu(a); y = Concat<axis=1>(e, c)"
+    model = parse("float[N, 5] x", body, drawn(w=(3, 5), v=(4, 5), b=(3,), d=(4,)), outputs="float[N, 7] y")
+    assert traded(model, "merge_2_parallel_transposed_gemms")["Gemm"] == 1
+
+
+JOINED = "j = Concat<axis=1>(x, z); y = Conv<pads=[1,1,1,1]>(j, w, b)"
+
+
+def test_a_convolution_of_joined_channels_is_a_sum_and_back() -> None:
+    inputs = "float[N, 4, H, 6] x, float[N, 2, H, 6] z"
+    model = parse(inputs, JOINED, drawn(w=(3, 6, 3, 3), b=(3,)), outputs="float[N, 3, H, 6] y")
+    assert traded(model, "split_conv_of_concat_2") == {"Conv": 2, "Add": 1}
+    both = ("split_conv_of_concat_2", "merge_sum_of_convs_of_two_inputs")
+    assert traded(model, *both) == {"Conv": 1, "Concat": 1}
+
+
+def test_groups_are_split_merged_and_filled_with_zeros() -> None:
+    model = parse(IMAGE, "y = Conv<group=2>(x, w, b)", GROUPED, outputs="float[N, 4, P, Q] y")
+    assert traded(model, "split_conv_of_2_groups") == {"Split": 1, "Conv": 2, "Concat": 1}
+    assert traded(model, "split_conv_of_2_groups", "merge_convs_of_split_2_into_groups") == {"Conv": 1}
+    assert traded(model, "replace_grouped_conv_with_dense_conv") == {"Conv": 1}
+
+
+def test_a_chain_along_a_line_becomes_one_in_the_plane() -> None:
+    body = """a = Conv<pads=[1,1]>(x, w, b); a1 = LeakyRelu(a); c = Conv<pads=[1,1]>(a1, v); y = Tanh(c)"""
+    model = parse("float[N, 3, L] x", body, drawn(w=(3, 3, 3), v=(3, 3, 3), b=(3,)), outputs="float[N, 3, L] y")
+    twice = ("replace_conv1d_with_conv2d",) * 2
+    apart = traded(model, *twice)
+    assert (apart["Squeeze"], apart["Unsqueeze"]) == (2, 2)
+    whole = traded(model, *twice, "hoist_squeeze_over_leaky_relu")
+    assert whole == {"Unsqueeze": 1, "Conv": 2, "LeakyRelu": 1, "Squeeze": 1, "Tanh": 1}
+
+
+@pytest.mark.parametrize("batch", ["2", "B"])
+def test_tokens_become_one_matrix(batch: str) -> None:
+    body = """a = MatMul(x, w); a1 = Add(a, b); e = Gelu(a1); f = MatMul(e, v); f1 = Add(f, d); g = Add(x, f1);
+        y = LayerNormalization<axis=-1>(g, scale, shift)"""
+    weights = drawn(w=(4, 6), b=(6,), v=(6, 4), d=(4,), scale=(4,), shift=(4,))
+    model = parse(f"float[{batch}, 3, 4] x", body, weights, outputs=f"float[{batch}, 3, 4] y", opset=20)
+    matrices = ("replace_matmul_add_with_gemm",) * 2
+    assert traded(model, *matrices)["Reshape"] == 4
+    flat = traded(model, *matrices, "hoist_reshape_over_gelu", "flatten_add", "flatten_layer_normalization")
+    # two of the views are the same view of x, which only the passes see
+    assert flat == {"Reshape": 3, "Gemm": 2, "Gelu": 1, "Add": 1, "LayerNormalization": 1}
+
+
+@pytest.mark.parametrize("index", ["0", "-1"])
+def test_only_the_token_that_is_wanted_is_computed(index: str) -> None:
+    body = f"""a = MatMul(x, w); a1 = Add(a, b); e = LayerNormalization<axis=-1>(a1, scale, shift);
+        y = Gather<axis=1>(e, {index})"""
+    weights = drawn(w=(4, 4), b=(4,), scale=(4,), shift=(4,))
+    model = parse("float[B, L, 4] x", body, weights, outputs="float[B, 4] y")
+    loaded = onnx_io.load(model)
+    infer.infer_graph(loaded.graph)
+    first = "replace_gather_with_slice" if index == "0" else "replace_gather_of_last_with_slice"
+    for name in (
+        first,
+        "push_slice_above_layer_normalization",
+        "push_slice_above_add_by_column",
+        "push_slice_above_matmul",
+    ):
+        loaded.graph.apply(build(loaded.graph, next(find(BY_NAME[name], loaded.graph))))
+    assert [loaded.graph[v].op for v in loaded.graph.topological() if not loaded.graph[v].is_internal] == [
+        "Slice",
+        "MatMul",
+        "Add",
+        "LayerNormalization",
+        "Squeeze",
+    ]
+    assert compare(model, onnx_io.to_proto(loaded)).verdict is Verdict.EQUAL
+
+
+def test_columns_are_not_taken_before_the_product() -> None:
+    body = "a = MatMul(x, w); y = Slice(a, [0], [2], [2])"
+    assert (
+        matches(parse("float[B, L, 4] x", body, drawn(w=(4, 4)), outputs="float[B, L, 2] y"), "push_slice_above_matmul")
+        == 0
+    )
+
+
+def test_products_of_three_are_taken_in_either_order() -> None:
+    body = "a = MatMul(x, z); y = MatMul(a, t)"
+    inputs = "float[B, 2, 8] x, float[B, 8, 3] z, float[B, 3, 5] t"
+    model = parse(inputs, body, outputs="float[B, 2, 5] y")
+    assert traded(model, "associate_matmul_to_the_right") == {"MatMul": 2}
+    assert traded(model, "associate_matmul_to_the_right", "associate_matmul_to_the_left") == {"MatMul": 2}
