@@ -145,9 +145,7 @@ def test_a_sum_goes_into_the_convolution_beside_it() -> None:
     assert traded(model, "absorb_add_into_conv") == {"Conv": 2, "Concat": 1, "Relu": 1}
 
 
-FIRE = (
-    """a = Conv(x, v, b); a1 = Relu(a); c = Conv<pads=[1,1,1,1]>(x, w, d); c1 = Relu(c); y = Concat<axis=1>(a1, c1)"
-)
+FIRE = "a = Conv(x, v, b); a1 = Relu(a); c = Conv<pads=[1,1,1,1]>(x, w, d); c1 = Relu(c); y = Concat<axis=1>(a1, c1)"
 
 
 def test_a_fire_module_becomes_one_convolution() -> None:
@@ -230,29 +228,17 @@ def test_only_the_token_that_is_wanted_is_computed(index: str) -> None:
     loaded = onnx_io.load(model)
     infer.infer_graph(loaded.graph)
     first = "replace_gather_with_slice" if index == "0" else "replace_gather_of_last_with_slice"
-    for name in (
-        first,
-        "push_slice_above_layer_normalization",
-        "push_slice_above_add_by_column",
-        "push_slice_above_matmul",
-    ):
+    for name in (first, *(f"push_slice_above_{what}" for what in ("layer_normalization", "add_by_column", "matmul"))):
         loaded.graph.apply(build(loaded.graph, next(find(BY_NAME[name], loaded.graph))))
-    assert [loaded.graph[v].op for v in loaded.graph.topological() if not loaded.graph[v].is_internal] == [
-        "Slice",
-        "MatMul",
-        "Add",
-        "LayerNormalization",
-        "Squeeze",
-    ]
+    order = [loaded.graph[v].op for v in loaded.graph.topological() if not loaded.graph[v].is_internal]
+    assert order == ["Slice", "MatMul", "Add", "LayerNormalization", "Squeeze"]
     assert compare(model, onnx_io.to_proto(loaded)).verdict is Verdict.EQUAL
 
 
 def test_columns_are_not_taken_before_the_product() -> None:
     body = "a = MatMul(x, w); y = Slice(a, [0], [2], [2])"
-    assert (
-        matches(parse("float[B, L, 4] x", body, drawn(w=(4, 4)), outputs="float[B, L, 2] y"), "push_slice_above_matmul")
-        == 0
-    )
+    model = parse("float[B, L, 4] x", body, drawn(w=(4, 4)), outputs="float[B, L, 2] y")
+    assert matches(model, "push_slice_above_matmul") == 0
 
 
 def test_products_of_three_are_taken_in_either_order() -> None:
