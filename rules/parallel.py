@@ -174,6 +174,18 @@ ON_PARTS = (
     ),
 )
 
+length = fn.item(fn.shape(x), axis)
+EVEN = tuple(
+    Rule(
+        f"give_sizes_to_even_split_{count}",
+        op.Split.split(count, x, axis=axis, num_outputs=count),
+        op.Split.split(count, x, fn.repeat(fn.div(length, count), count), axis=axis),
+        when=fn.eq(fn.mod(length, count), 0),
+        why="A split into parts of known sizes is what the other rules are about.",
+    )
+    for count in (2, 3)
+)
+
 # -- the same on what is joined ------------------------------------------------------------------------------------
 
 
@@ -276,4 +288,4 @@ GROUPS = (
 )
 
 RULES: tuple[Rule, ...] = ()
-TRADES = (*PRODUCTS, *ON_PARTS, *JOINED, *CHANNELS, *GROUPS)
+TRADES = (*PRODUCTS, *ON_PARTS, *EVEN, *JOINED, *CHANNELS, *GROUPS)
