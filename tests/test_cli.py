@@ -231,6 +231,62 @@ def test_exact_changes_no_bit(model: Path, tmp_path: Path) -> None:
     assert "equal: the same in every bit" in done.stdout
 
 
+# -- optimize, with a search -------------------------------------------------------------------------------------------
+
+
+def test_the_result_is_timed(model: Path, tmp_path: Path) -> None:
+    done = run(model, tmp_path / "fast.onnx", "--seconds", 2, "--threads", 1, "--json")
+    assert done.exit_code == 0, done.output
+    report = Report.from_json(done.stdout)
+    assert json.loads(report.to_json()) == json.loads(done.stdout)
+    assert report.timing is not None
+    assert (report.timing.provider, report.timing.threads) == ("CPUExecutionProvider", 1)
+    if operators(tmp_path / "fast.onnx") == ["Conv"]:  # else it was slower by noise, and the original came back
+        assert report.timing.speedup is not None
+        assert report.timing.speedup.rounds >= 7
+        assert [latency.sizes for latency in report.timing.latencies] == [{"batch": 1}]
+
+
+def test_a_dim_with_several_sizes_stays_open_and_is_timed_at_each(model: Path, tmp_path: Path) -> None:
+    done = run(model, tmp_path / "fast.onnx", "--seconds", 2, "--dim", "batch=1,4", "--json")
+    assert done.exit_code == 0, done.output
+    timing = Report.from_json(done.stdout).timing
+    assert timing is not None
+    assert [latency.sizes for latency in timing.latencies] in ([{"batch": 1}, {"batch": 4}], [])
+    assert onnx.load(tmp_path / "fast.onnx").graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+
+
+def test_an_estimate_runs_nothing(model: Path, tmp_path: Path) -> None:
+    done = run(model, tmp_path / "fast.onnx", "--cost", "analytic", "--no-check")
+    assert done.exit_code == 0, done.output
+    assert "not measured: chosen by an estimate" in " ".join(done.stdout.split())
+
+
+def test_a_speedup_that_is_required_and_missed_writes_nothing(model: Path, tmp_path: Path) -> None:
+    done = run(model, tmp_path / "fast.onnx", "--seconds", 1, "--require-speedup", 1000)
+    assert done.exit_code == 4
+    assert re.fullmatch(r"graphopt: error: .*net\.onnx: .*speedup .*1000 is required.*\n", done.stderr)
+    assert not (tmp_path / "fast.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--require-speedup", "1.1", "--cost", "none"], "--require-speedup needs --cost measured"),
+        (["--cost", "guessed"], "'guessed' is not one of 'measured', 'analytic', 'none'"),
+        (["--provider", "cuda"], "this onnxruntime has no CUDAExecutionProvider"),
+        (["--dim", "bach=1,2"], "there is no open dim 'bach'; did you mean 'batch'?"),
+        (["--seconds", "-1"], "--seconds"),
+    ],
+)
+def test_searches_that_cannot_be(model: Path, tmp_path: Path, options: list[str], line: str) -> None:
+    done = run(model, tmp_path / "fast.onnx", *options)
+    assert done.exit_code == 2, done.output
+    assert line in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "fast.onnx").exists()
+
+
 # -- the other commands ------------------------------------------------------------------------------------------------
 
 
