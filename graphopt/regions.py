@@ -125,7 +125,8 @@ class Region:
 def cut_out(whole: Graph, vertices: Sequence[int]) -> Region | None:
     """The region of these ONNX nodes, given in topological order; None where one of them cannot leave its graph.
 
-    Vertices are numbered as they come, so that equal regions have equal numbers.
+    Vertices are numbered by a walk from the outputs, so that those of equal regions have equal numbers. What leads to
+    no output is left out.
     """
     inside = frozenset(vertices)
     if any(not _can_leave(whole[vertex]) for vertex in vertices):
@@ -133,14 +134,14 @@ def cut_out(whole: Graph, vertices: Sequence[int]) -> Region | None:
     graph = Graph("region", whole.opsets)
     region = Region(whole, graph)
     known: dict[Value, Value] = {}
-    for vertex in vertices:
+    outputs = [value for vertex in vertices for value in _read_outside(whole, vertex, inside)]
+    for vertex in _walk(whole, outputs, inside):
         for value in whole[vertex].operands:
             if value.vertex not in inside and value not in known:
                 known[value] = _border(region, value)
         place = graph.add(whole[vertex].reading(known))
         region.vertices[place] = vertex
         known |= {Value(vertex, index): Value(place, index) for index in range(len(whole[vertex].names))}
-    outputs = [value for vertex in vertices for value in _read_outside(whole, vertex, inside)]
     graph.outputs = tuple(known[value] for value in outputs)
     graph.output_names = tuple(graph.new_name(f"output_{index}") for index in range(len(outputs)))
     graph.output_types = tuple(whole.type(value) for value in outputs)
@@ -168,9 +169,8 @@ def _border(region: Region, value: Value) -> Value:
 
 
 def _read_outside(whole: Graph, vertex: int, inside: Collection[int]) -> Iterator[Value]:
-    outside = {
-        value for reader in whole.readers(vertex) if reader not in inside for value in whole[reader].operands
-    }  # fmt: skip
+    readers = [reader for reader in whole.readers(vertex) if reader not in inside]
+    outside = {value for reader in readers for value in whole[reader].operands}
     for index in range(len(whole[vertex].names)):
         value = Value(vertex, index)
         if value in outside or value in whole.outputs:
@@ -181,10 +181,12 @@ def _read_outside(whole: Graph, vertex: int, inside: Collection[int]) -> Iterato
 
 
 def at_sizes(graph: Graph, inputs: Sequence[Type | None], contents: Sequence[tuple[int, ...] | None]) -> Graph:
-    """A copy of a region's graph whose inputs have these types, and all else the types that follow.
+    """A region's graph with these types of its inputs, and all else with the types that follow; a copy, if need be.
 
     Inputs whose elements are known, such as the target of a Reshape, become constants: made-up ones would fit nothing.
     """
+    if all(elements is None for elements in contents) and inputs == [graph.type(Value(v)) for v in graph.inputs]:
+        return graph
     twin = graph.copy()
     sizes = _sizes(graph, inputs)
     changed: dict[int, Node] = {}
@@ -236,9 +238,10 @@ def digest(graph: Graph) -> str:
     """
     numbers: dict[int, int] = {}
     said = []
-    for vertex in _from_outputs(graph):
+    places = {vertex: place for place, vertex in enumerate(graph.inputs)}
+    for vertex in _walk(graph, graph.outputs, graph):
         numbers[vertex] = len(numbers)
-        said.append(repr(_described(graph[vertex], numbers)))
+        said.append(repr((places.get(vertex), *_described(graph[vertex], numbers))))
     said.append(repr([(numbers[vertex], output) for vertex, output in graph.outputs]))
     said.append(repr(sorted(graph.opsets.items())))
     names: dict[str, str] = {}  # sizes that nothing is known about are named anew in each copy
@@ -249,13 +252,13 @@ def digest(graph: Graph) -> str:
 _UNNAMED = re.compile(r"\?\d+")
 
 
-def _from_outputs(graph: Graph) -> Iterator[int]:
-    """Every vertex that the outputs depend on, producers first."""
+def _walk(graph: Graph, outputs: Sequence[Value], inside: Collection[int] | Graph) -> Iterator[int]:
+    """Every vertex inside that some outputs depend on, producers first, in an order that the wiring alone decides."""
     done: set[int] = set()
-    stack = [(value.vertex, False) for value in reversed(graph.outputs)]
+    stack = [(value.vertex, False) for value in reversed(outputs)]
     while stack:
         vertex, ready = stack.pop()
-        if vertex in done:
+        if vertex in done or vertex not in inside:
             continue
         if ready:
             done.add(vertex)
@@ -266,10 +269,14 @@ def _from_outputs(graph: Graph) -> Iterator[int]:
 
 
 def _described(node: Node, numbers: Mapping[int, int]) -> tuple[Any, ...]:
-    inputs = [None if value is None else (numbers[value.vertex], value.output) for value in node.inputs]
+    inputs, captures = (
+        [None if value is None else (numbers[value.vertex], value.output) for value in values]
+        for values in (node.inputs, node.captures)
+    )
     attrs = [(name, _attribute(node.attrs[name])) for name in sorted(node.attrs)]
     held = None if node.data is None else _tensor(node.data)
-    return node.op, node.domain, node.version, inputs, attrs, [str(type_) for type_ in node.types], held
+    types = [str(type_) for type_ in node.types]
+    return node.op, node.domain, node.version, inputs, captures, attrs, types, held
 
 
 def _attribute(attribute: Attribute) -> Any:

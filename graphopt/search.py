@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from heapq import heappop, heappush
-from itertools import count
-from math import exp, inf, log
+from itertools import chain, count
+from math import exp, log
 
 from graphopt.cost import CostModel, NotMeasurable
 from graphopt.errors import ModelError
-from graphopt.fixpoint import Allows, Simplifier, Step, computed_types, read_types
+from graphopt.fixpoint import Allows, Candidates, Simplifier, Step, computed_types, read_types
 from graphopt.graph import Graph, Value
 from graphopt.infer import fix_inputs
 from graphopt.match import Match, find, producers
-from graphopt.measure import Speedup, Verdict, together
+from graphopt.measure import NOISE, Speedup, Verdict, together
 from graphopt.regions import MOST, Region, at_sizes, blocks, cut_out, digest
 from graphopt.rewrite import Refused, build, lacking
 from graphopt.rule import Rule
@@ -47,15 +48,17 @@ class Limits:
     """When to leave off."""
 
     seconds: float = 60.0
-    states: int = 150
+    states: int = 600
     """Graphs looked at for one region."""
+    go: int = 100
+    """Of these, between two measurements."""
     trials: int = 6
     """Graphs measured beside a region in one go."""
-    slack: float = 1.6
+    slack: float = 2.0
     """How many times as dear as the region a step on the way may be, by estimate."""
     doubt: float = 1.25
     """How many times as dear as the best known a graph may be, by estimate, to be measured."""
-    patience: int = 2
+    patience: int = 3
     """Goes without an improvement after which a region is left."""
 
 
@@ -81,6 +84,8 @@ class Solution:
     """Of the part alone."""
     weight: float
     """What the copies were estimated to take, in seconds of one run."""
+    result: str
+    """The digest of what each copy becomes."""
 
     @property
     def saved(self) -> float:
@@ -118,6 +123,18 @@ class Space:
     trades: Sequence[Rule]
     simplifier: Simplifier
     allows: Allows
+    _by_opsets: dict[tuple[tuple[str, int], ...], Candidates] = field(default_factory=dict, repr=False, compare=False)
+
+    def candidates(self, opsets: Mapping[str, int]) -> Candidates:
+        """The rules that these opsets can express, by the operators that their left sides end in."""
+        key = tuple(sorted(opsets.items()))
+        if key not in self._by_opsets:
+            by_op: dict[str, dict[tuple[Rule, frozenset[str]], None]] = {}
+            for rule in self.trades:
+                for side in rule.left if lacking(rule, opsets) is None else ():
+                    by_op.setdefault(side.op, {})[rule, producers(side)] = None
+            self._by_opsets[key] = {op: tuple(found) for op, found in by_op.items()}
+        return self._by_opsets[key]
 
 
 # -- moves -------------------------------------------------------------------------------------------------------------
@@ -159,36 +176,31 @@ def _at(graph: Graph, rule: Rule, site: tuple[Value, ...]) -> Match | None:
     return next((match for match in find(rule, graph, site[0].vertex) if match.roots == site), None)
 
 
-def matches(graph: Graph, space: Space) -> dict[Rule, list[tuple[Value, ...]]]:
-    """Where the rules that trade may be applied: the roots of their matches, by rule, producers first."""
-    found: dict[Rule, dict[frozenset[Value], tuple[Value, ...]]] = {}
-    by_op = _by_op(space.trades, graph.opsets)
+def matches(graph: Graph, space: Space) -> dict[Rule, list[Match]]:
+    """Where the rules that trade may be applied, producers first; one match for each set of roots."""
+    found: dict[Rule, dict[frozenset[Value], Match]] = {}
+    by_op = space.candidates(graph.opsets)
     for vertex in graph.topological():
         made_by = {graph[source].op for source in graph.sources(vertex)}
         for rule, needed in by_op.get(graph[vertex].op, ()):
             for match in find(rule, graph, vertex) if needed <= made_by else ():
                 if space.allows(rule, computed_types(graph, match), read_types(graph, match)):
-                    found.setdefault(rule, {}).setdefault(frozenset(match.roots), match.roots)
+                    found.setdefault(rule, {}).setdefault(frozenset(match.roots), match)
     return {rule: list(sites.values()) for rule, sites in found.items()}
-
-
-def _by_op(trades: Iterable[Rule], opsets: Mapping[str, int]) -> Mapping[str, Sequence[tuple[Rule, frozenset[str]]]]:
-    by_op: dict[str, dict[tuple[Rule, frozenset[str]], None]] = {}
-    for rule in trades:
-        for side in rule.left if lacking(rule, opsets) is None else ():
-            by_op.setdefault(side.op, {})[rule, producers(side)] = None
-    return {op: tuple(found) for op, found in by_op.items()}
 
 
 def moves(graph: Graph, space: Space) -> Iterator[Move]:
     """Each rule wherever it matches, then at each place alone."""
-    found = matches(graph, space)
+    yield from _arranged(matches(graph, space))
+
+
+def _arranged(found: Mapping[Rule, Sequence[Match]]) -> Iterator[Move]:
     for rule, sites in found.items():
         if len(sites) > 1:
-            yield Move(rule, tuple(sites))
+            yield Move(rule, tuple(match.roots for match in sites))
     for rule, sites in found.items():
-        for site in sites:
-            yield Move(rule, (site,))
+        for match in sites:
+            yield Move(rule, (match.roots,))
 
 
 # -- one region --------------------------------------------------------------------------------------------------------
@@ -204,7 +216,69 @@ class _State:
     """The graph at each set of sizes."""
     estimate: float
     """How many times as dear as the region it is thought to be."""
+    identity: str
+    debt: _Debt | None = None
+    """What the last move made if it did not pay."""
     speedup: Speedup | None = None
+
+    @property
+    def rank(self) -> tuple[int, int, float]:
+        """The cheaper first; of those that differ less than can be measured, the ones that took fewer moves."""
+        return round(log(self.estimate) / log(1 + NOISE)), len(self.moves), self.estimate
+
+
+@dataclass(eq=False)
+class _Debt:
+    """A move that did not pay. The next one has to have to do with it: else it may be made without it."""
+
+    rule: Rule
+    new: frozenset[int]
+    """The vertices that it put in."""
+    touched: frozenset[int]
+    """These, and those that it changed."""
+
+    @staticmethod
+    def of(move: Move, steps: Sequence[Step]) -> _Debt:
+        after = {vertex: node for step in steps for vertex, node in step.patch.after.items() if not node.is_internal}
+        before = {vertex for step in steps for vertex in step.patch.before}
+        return _Debt(move.rule, frozenset(after.keys() - before), frozenset(after))
+
+    def allows(self, graph: Graph, match: Match) -> bool:
+        """A rule does not go on with what it has made itself, such as larger and larger kernels."""
+        looked_at = match.vertices.union(*(graph.sources(vertex) for vertex in match.vertices))
+        if match.rule is self.rule and not match.vertices.isdisjoint(self.new):
+            return False
+        return not looked_at.isdisjoint(self.touched)
+
+
+class _Frontier:
+    """States to go on from: by turns the first of all, and the first of the kind that had its turn least often.
+
+    States of one kind have the same operators. Without the kinds, the search would be lost among the many states that
+    cost next to nothing more, and never go on from one that costs more.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[tuple[str, int], ...], list[tuple[tuple[int, int, float], int, _State]]] = {}
+        self._turns: Counter[tuple[tuple[str, int], ...]] = Counter()
+        self._order = count()
+        self._fair = False
+
+    def push(self, state: _State) -> None:
+        kind = tuple(sorted(state.graph.ops().items()))
+        heappush(self._kinds.setdefault(kind, []), (state.rank, next(self._order), state))
+
+    def pop(self) -> _State | None:
+        """The state whose turn it is; None where none is left."""
+        if not self._kinds:
+            return None
+        kind = min(self._kinds, key=lambda kind: (self._turns[kind] if self._fair else 0, self._kinds[kind][0][:2]))
+        self._fair = not self._fair
+        self._turns[kind] += 1
+        _, _, state = heappop(self._kinds[kind])
+        if not self._kinds[kind]:
+            del self._kinds[kind]
+        return state
 
 
 @dataclass(eq=False)
@@ -221,63 +295,92 @@ class _Copy:
 
 
 class _Solver:
-    """Finds the fastest graph for one region."""
+    """Finds the fastest graph for one region; `best` is the fastest so far."""
 
     def __init__(self, space: Space, cost: CostModel, limits: Limits, over: Callable[[], bool]) -> None:
         self.space, self.cost, self.limits, self.over = space, cost, limits, over
-        self.states = self.trials = 0
+        self.best: _State | None = None
+        self.seen: set[str] = set()
+        self.trials = 0
 
-    def solve(self, copy: _Copy) -> tuple[tuple[Move, ...], Speedup] | None:
-        """The moves to the fastest graph and what they bring; None where nothing is faster."""
+    def solve(self, copy: _Copy) -> None:
+        """Look for faster graphs until none was found for a while, or a limit is reached.
+
+        Raises:
+            NotMeasurable: the region cannot be timed.
+        """
         self.region = copy
         self.dear = [max(self.cost.seconds(graph), 1e-9) for graph in copy.numbers]
-        start = _State(copy.region.graph, (), copy.numbers, 1.0)
-        self.seen = {_identity(start)}
-        order, frontier, pool = count(), [(1.0, 0, start)], list[_State]()
-        best, idle = start, 0
-        while frontier and idle < self.limits.patience and len(self.seen) < self.limits.states and not self.over():
-            for _ in range(self.limits.trials):
-                if not frontier or self.over():
-                    break
-                for child in self._children(heappop(frontier)[2]):
-                    heappush(frontier, (child.estimate, next(order) + 1, child))
-                    pool.append(child)
-            improved = self._judge(pool, best)
-            idle = 0 if improved is not None else idle + 1
-            best = improved or best
-        self.states += len(self.seen)
-        return None if best is start or best.speedup is None else (best.moves, best.speedup)
+        start = _State(copy.region.graph, (), copy.numbers, 1.0, digest(copy.region.graph))
+        self.seen.add(start.identity)
+        self.frontier, pool, idle = _Frontier(), list[_State](), 0
+        self.frontier.push(start)
+        while idle < self.limits.patience and (fresh := self._go()):
+            pool += fresh
+            fastest = self._judge(pool)
+            idle = 0 if fastest is not None else idle + 1
+            self.best = fastest or self.best
+
+    def _go(self) -> list[_State]:
+        """Some new states; none where nothing is left."""
+        fresh: list[_State] = []
+        until = len(self.seen) + self.limits.go
+        while (len(self.seen) < until or not fresh) and not self._is_over():
+            state = self.frontier.pop()
+            if state is None:
+                break
+            for child in self._children(state):
+                self.frontier.push(child)
+                fresh.append(child)
+        return fresh
+
+    def _is_over(self) -> bool:
+        return len(self.seen) >= self.limits.states or self.over()
 
     def _children(self, state: _State) -> Iterator[_State]:
-        for move in moves(state.graph, self.space):
-            if len(self.seen) >= self.limits.states or self.over():
+        found, debt = matches(state.graph, self.space), state.debt
+        if debt is not None:
+            found = {rule: [m for m in sites if debt.allows(state.graph, m)] for rule, sites in found.items()}
+        for move in _arranged(found):
+            if self._is_over():
                 return
-            for simplified in (True, False):
-                child = self._child(state, replace(move, simplified=simplified))
-                if child is not None and _identity(child) not in self.seen:
-                    self.seen.add(_identity(child))
-                    if child.estimate <= self.limits.slack:
-                        yield child
-                    break
+            try:
+                child = self._child(state, move)
+            except Stuck:
+                continue
+            if child is not None and child.estimate <= self.limits.slack:
+                yield child
 
     def _child(self, state: _State, move: Move) -> _State | None:
-        graph = state.graph.copy()
-        try:
-            advance(graph, move, self.space)
-        except Stuck:
+        """What a move leads to; None where the search has been there.
+
+        Raises:
+            Stuck: it cannot be made.
+        """
+        graph, steps, identity = self._after(state, move)
+        if identity == state.identity:
+            move = replace(move, simplified=False)
+            graph, steps, identity = self._after(state, move)
+        if identity in self.seen:
             return None
+        self.seen.add(identity)
         numbers = [_as(graph, self.region.region.graph, known) for known in self.region.numbers]
         ratios = [self.cost.seconds(known) / dear for known, dear in zip(numbers, self.dear, strict=True)]
-        return _State(graph, (*state.moves, move), numbers, _mean(ratios))
+        estimate = _mean(ratios)
+        debt = None if estimate < state.estimate else _Debt.of(move, steps)
+        return _State(graph, (*state.moves, move), numbers, estimate, identity, debt)
 
-    def _judge(self, pool: list[_State], best: _State) -> _State | None:
+    def _after(self, state: _State, move: Move) -> tuple[Graph, list[Step], str]:
+        graph = state.graph.copy()
+        steps = advance(graph, move, self.space)
+        return graph, steps, digest(graph)
+
+    def _judge(self, pool: list[_State]) -> _State | None:
         """Measure the most promising states of the pool; the fastest if it beats the best known."""
         pool.sort(key=lambda state: state.estimate)
-        cheapest = pool[0].estimate if pool else inf
-        promising = [state for state in pool if state.estimate <= self.limits.doubt * max(cheapest, best.estimate)]
+        known = self.best.estimate if self.best is not None else 1.0
+        promising = [state for state in pool if state.estimate <= self.limits.doubt * max(pool[0].estimate, known)]
         chosen = promising[: self.limits.trials]
-        if not chosen:
-            return None
         found = [
             self.cost.speedups(before, [state.numbers[index] for state in chosen])
             for index, before in enumerate(self.region.numbers)
@@ -287,19 +390,15 @@ class _Solver:
             state.speedup = together(speedups)
             pool.remove(state)
         fastest = max(chosen, key=_known)
-        return fastest if _is_faster(fastest) and _known(fastest) > _known(best) else None
+        return fastest if _is_faster(fastest) and _known(fastest) > _known(self.best) else None
 
 
-def _known(state: _State) -> float:
-    return state.speedup.median if state.speedup is not None else 1.0
+def _known(state: _State | None) -> float:
+    return state.speedup.median if state is not None and state.speedup is not None else 1.0
 
 
 def _is_faster(state: _State) -> bool:
     return state.speedup is not None and state.speedup.verdict is Verdict.FASTER
-
-
-def _identity(state: _State) -> str:
-    return digest(state.graph)
 
 
 def _mean(ratios: Sequence[float]) -> float:
@@ -321,13 +420,6 @@ def _as(graph: Graph, region: Graph, numbers: Graph) -> Graph:
 # -- the whole model ---------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Progress:
-    states: int = 0
-    trials: int = 0
-    notes: list[str] = field(default_factory=list)
-
-
 def explore(
     graph: Graph,
     space: Space,
@@ -345,43 +437,73 @@ def explore(
     Args:
         graph: simplified already.
         shapes: of the inputs at which costs are taken, each set counting the same.
+
+    Raises:
+        ModelError: the graph cannot work on these shapes.
+        UsageError: the graph has no such inputs, or says something else of them.
     """
-    tell = progress or (lambda stage, done: None)
-    start = clock()
-    classes = _classes(graph, space, cost, shapes)
-    done = _Progress()
-    solutions: list[Solution] = []
-    stop = StopReason.DONE
-    left = sum(weight for weight, _ in classes)
+    search = _Search(space, cost, limits, progress or (lambda stage, done: None), clock)
     try:
-        for number, (weight, copies) in enumerate(classes):
-            tell("search", number / len(classes))
-            now = clock() - start
-            if now >= limits.seconds:
-                stop = StopReason.TIME
-                break
-            share = now + max((limits.seconds - now) * weight / left, limits.seconds / 20)
-            until = start + min(share, limits.seconds)
-            left -= weight
-            solver = _Solver(space, cost, limits, lambda until=until: clock() >= until)  # type: ignore[misc]
-            found = _solved(solver, copies[0], done)
-            if found is not None:
-                solutions.append(Solution(tuple(copy.vertices for copy in copies), *found, weight))
-            done.states += solver.states
-            done.trials += solver.trials
+        search.run(graph, shapes)
     except KeyboardInterrupt:
-        stop = StopReason.INTERRUPTED
-    solutions.sort(key=lambda solution: -solution.saved)
-    count_ = sum(len(copies) for _, copies in classes)
-    return Exploration(tuple(solutions), stop, len(classes), count_, done.states, done.trials, tuple(done.notes))
+        search.stop = StopReason.INTERRUPTED
+    return search.outcome
 
 
-def _solved(solver: _Solver, copy: _Copy, done: _Progress) -> tuple[tuple[Move, ...], Speedup] | None:
-    try:
-        return solver.solve(copy)
-    except NotMeasurable as error:
-        done.notes.append(f"a part of {len(copy.vertices)} nodes was left as it is: {error}")
-        return None
+@dataclass(eq=False)
+class _Search:
+    """Solves the parts of a graph one after the other, the dearest first, each with a share of the time."""
+
+    space: Space
+    cost: CostModel
+    limits: Limits
+    progress: Callable[[str, float], None]
+    clock: Callable[[], float]
+    stop: StopReason = StopReason.DONE
+    solutions: list[Solution] = field(default_factory=list)
+    regions: int = 0
+    copies: int = 0
+    states: int = 0
+    trials: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def run(self, graph: Graph, shapes: Sequence[Shapes]) -> None:
+        end = self.clock() + self.limits.seconds
+        classes = _classes(graph, self.space, self.cost, shapes)
+        self.regions, self.copies = len(classes), sum(len(copies) for _, copies in classes)
+        left = sum(weight for weight, _ in classes)
+        for number, (weight, copies) in enumerate(classes):
+            self.progress("search", number / len(classes))
+            now = self.clock()
+            share = max((end - now) * weight / left, self.limits.seconds / 20)
+            self._solve(weight, copies, min(now + share, end))
+            left -= weight
+
+    def _solve(self, weight: float, copies: Sequence[_Copy], until: float) -> None:
+        solver = _Solver(self.space, self.cost, self.limits, lambda: self._is_late(until))
+        try:
+            solver.solve(copies[0])
+        except NotMeasurable as error:
+            self.notes.append(f"a part of {len(copies[0].vertices)} nodes was left as it is: {error}")
+        finally:  # whatever ends the search, what was found stays
+            best = solver.best
+            if best is not None and best.speedup is not None:
+                places = tuple(copy.vertices for copy in copies)
+                self.solutions.append(Solution(places, best.moves, best.speedup, weight, best.identity))
+            self.states += len(solver.seen)
+            self.trials += solver.trials
+
+    def _is_late(self, until: float) -> bool:
+        is_late = self.clock() >= until
+        if is_late:
+            self.stop = StopReason.TIME
+        return is_late
+
+    @property
+    def outcome(self) -> Exploration:
+        solutions = sorted(self.solutions, key=lambda solution: -solution.saved)
+        counts = self.regions, self.copies, self.states, self.trials
+        return Exploration(tuple(solutions), self.stop, *counts, tuple(self.notes))
 
 
 def _classes(graph: Graph, space: Space, cost: CostModel, shapes: Sequence[Shapes]) -> list[tuple[float, list[_Copy]]]:
@@ -400,14 +522,15 @@ def _classes(graph: Graph, space: Space, cost: CostModel, shapes: Sequence[Shape
 
 
 def _at_shapes(graph: Graph, shapes: Shapes) -> Graph:
-    """A copy of the graph whose inputs have numbers for all their sizes, and all else the sizes that follow.
+    """The graph with numbers for all sizes of its inputs, and all else with the sizes that follow; a copy, if need be.
 
     Raises:
         ModelError: it cannot work on these sizes.
     """
+    if not shapes:
+        return graph
     twin = graph.copy()
-    if shapes:
-        fix_inputs(twin, shapes, {})
+    fix_inputs(twin, shapes, {})
     return twin
 
 
@@ -450,11 +573,10 @@ def _parts(graph: Graph, space: Space) -> list[list[int]]:
     where = {vertex: index for index, block in enumerate(found) for vertex in block}
     touched: set[int] = set()
     bridged: set[int] = set()
-    for rule, sites in matches(graph, space).items():
-        for site in sites:
-            spanned = {where[vertex] for vertex in _spanned(graph, rule, site) if vertex in where}
-            touched |= spanned
-            bridged.update(range(min(spanned) + 1, max(spanned) + 1))
+    for match in chain.from_iterable(matches(graph, space).values()):
+        spanned = {where[vertex] for vertex in match.vertices}
+        touched |= spanned
+        bridged.update(range(min(spanned) + 1, max(spanned) + 1))
     parts: list[list[int]] = []
     for index, block in enumerate(found):
         if index in bridged and len(parts[-1]) + len(block) <= MOST:
@@ -462,12 +584,6 @@ def _parts(graph: Graph, space: Space) -> list[list[int]]:
         else:
             parts.append([*block])
     return [part for part in parts if not touched.isdisjoint(where[vertex] for vertex in part)]
-
-
-def _spanned(graph: Graph, rule: Rule, site: tuple[Value, ...]) -> Iterable[int]:
-    """The vertices that a match reaches: those that it takes away and those that it starts from."""
-    match = _at(graph, rule, site)
-    return match.vertices if match is not None else ()
 
 
 # -- doing it ----------------------------------------------------------------------------------------------------------
@@ -483,6 +599,8 @@ def apply(graph: Graph, solution: Solution, space: Space) -> list[Step]:
             continue
         try:
             made = [step for move in solution.moves for step in advance(region.graph, move, space)]
+            if digest(region.graph) != solution.result:
+                raise Stuck  # other weights led elsewhere, where nothing is known
         except Stuck:
             logger.info("%s cannot be done in a copy of the part", ", ".join(solution.rules))
             continue
