@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.models import QUICK, SUITE
-from benchmarks.tools import ALL
+from benchmarks.tools import ALL, SEARCH
 from graphopt.measure import Setting
 
-QUICK_TOOLS = ["OnnxSlim", "graphopt"]
+QUICK_TOOLS = ["OnnxSlim", "graphopt-simplify", "graphopt"]
+QUICK_SEARCH = 10.0
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -23,18 +25,20 @@ def _run(arguments: argparse.Namespace) -> None:
     seconds = arguments.seconds or (0.7 if arguments.quick else 2.0)
     path = arguments.output or RESULTS / f"{arguments.provider}{'-quick' if arguments.quick else ''}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    if arguments.again:
-        path.unlink(missing_ok=True)
+    search = arguments.search_seconds or (QUICK_SEARCH if arguments.quick else SEARCH)
     tools = arguments.tools or (QUICK_TOOLS if arguments.quick else list(ALL))
-    run(Plan(models, tools, settings, seconds), path)
+    run(Plan(models, tools, settings, seconds, search, arguments.again), path)
     print(f"written: {path}")
 
 
 def _report(arguments: argparse.Namespace) -> None:
-    from benchmarks.report import report
+    from benchmarks.report import report, update_readme
 
-    for path in report(arguments.results or RESULTS / "cpu.json"):
+    results = arguments.results or RESULTS / "cpu.json"
+    for path in report(results):
         print(f"written: {path}")
+    if arguments.readme:
+        print(f"written: {update_readme(results)}")
 
 
 def _compare(arguments: argparse.Namespace) -> None:
@@ -58,12 +62,14 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--tools", nargs="+", choices=ALL, metavar="TOOL", help=", ".join(ALL))
     run.add_argument("--provider", default="cpu", help="cpu, cuda, or any name that ONNX Runtime knows")
     run.add_argument("--threads", nargs="+", type=int, default=[1, 0], help="0 is one a core; 1 and 0 unless named")
-    run.add_argument("--seconds", type=float, help="of timing, for each model, tool and number of threads")
+    run.add_argument("--seconds", type=float, help="of timing, for each model, tool and number of threads; 2 (0.7)")
+    run.add_argument("--search-seconds", type=float, metavar="SECONDS", help="that graphopt may search; 60 (10)")
     run.add_argument("--output", type=Path, help="the result file; what it holds is not measured again")
-    run.add_argument("--again", action="store_true", help="measure everything again")
+    run.add_argument("--again", action="store_true", help="measure also what the file holds of them")
     run.set_defaults(command=_run)
     report = commands.add_parser("report", help="make the tables and pictures of a result file")
-    report.add_argument("results", nargs="?", type=Path)
+    report.add_argument("results", nargs="?", type=Path, help="benchmarks/results/cpu.json unless named")
+    report.add_argument("--readme", action="store_true", help="put the summary into the README, too")
     report.set_defaults(command=_report)
     compare = commands.add_parser("compare", help="what changed between two result files")
     compare.add_argument("old", type=Path)
@@ -76,6 +82,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-if __name__ == "__main__":
-    parsed = _parser().parse_args()
+def main(arguments: Sequence[str] | None = None) -> None:
+    """One command."""
+    parsed = _parser().parse_args(arguments)
     parsed.command(parsed)
+
+
+if __name__ == "__main__":
+    main()

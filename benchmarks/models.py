@@ -115,7 +115,7 @@ QUICK = (
     "vocoder.torchscript",
     "yolo.dynamo",
 )
-"""A few models that together show most of what optimizers do, for a run of under three minutes."""
+"""A few models that together show most of what optimizers do, for a run of some six minutes."""
 
 
 def export(name: str, *, again: bool = False) -> Path:

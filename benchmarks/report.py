@@ -1,8 +1,9 @@
-"""Tables and pictures of a result file, and what changed between two."""
+"""Tables and pictures of a result file, the README's part of them, and what changed between two files."""
 
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,8 +11,14 @@ from typing import Any
 
 from benchmarks.tools import ALL
 
-COLOURS = dict(zip(ALL, ("#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7", "#999999"), strict=True))
+COLOURS = dict(
+    zip(ALL, ("#0072b2", "#56b4e9", "#009e73", "#e69f00", "#cc79a7", "#d55e00", "#999999", "#333333"), strict=True)
+)
 """Okabe and Ito's palette: told apart also by the colour-blind."""
+
+README = Path(__file__).parent.parent / "README.md"
+MARKS = ("<!-- speedups -->", "<!-- /speedups -->")
+"""Around the README's generated part."""
 
 Row = Mapping[str, Any]
 
@@ -36,10 +43,32 @@ def tools(results: Row) -> list[str]:
     return [tool for tool in ALL if any(tool in row.get("tools", {}) for row in results["models"].values())]
 
 
+def outcomes(cell: Row) -> Mapping[str, Row]:
+    """By setting, for a tool that optimizes for each; under no name that for all settings."""
+    found: Mapping[str, Row] = cell.get("settings", {"": cell})
+    return found
+
+
+def outcome(row: Row, tool: str, column: str) -> Row:
+    """What a tool made of a model for a setting; empty where it was not run."""
+    found = outcomes(row.get("tools", {}).get(tool, {}))
+    return found.get("", found.get(column, {}))
+
+
 def timings(results: Row, tool: str, column: str) -> dict[str, Row]:
     """By model, where the tool's outcome is right and was timed."""
-    cells = {name: row.get("tools", {}).get(tool, {}) for name, row in results["models"].items()}
-    return {name: cell["timings"][column] for name, cell in cells.items() if column in cell.get("timings", {})}
+    cells = {name: outcome(row, tool, column) for name, row in results["models"].items()}
+    return {
+        name: cell["timings"][column]
+        for name, cell in cells.items()
+        if not _reason(cell) and column in cell.get("timings", {})
+    }
+
+
+def _reason(cell: Row) -> str:
+    """Why an outcome is none."""
+    reason: str = cell.get("error") or cell.get("wrong", "")
+    return reason
 
 
 def failures(results: Row) -> Iterator[tuple[str, str, str]]:
@@ -48,8 +77,13 @@ def failures(results: Row) -> Iterator[tuple[str, str, str]]:
         if "error" in row:
             yield name, "", row["error"]
         for tool, cell in row.get("tools", {}).items():
-            if reason := cell.get("error") or cell.get("wrong"):
-                yield name, tool, reason
+            for column, found in outcomes(cell).items():
+                if _reason(found):
+                    yield name, f"{tool} ({_setting(column)})" if column else tool, _reason(found)
+
+
+def _models(count: int) -> str:
+    return f"{count} model{'s' * (count != 1)}"
 
 
 def geometric_mean(numbers: Iterable[float]) -> float:
@@ -70,6 +104,7 @@ def markdown(results: Row, path: Path) -> str:
         f"- Machine: {results['machine']}",
         "- Versions: " + ", ".join(f"{package} {version}" for package, version in results["versions"].items()),
         f"- Date: {results['date']}",
+        *_circumstances(results),
         "",
         "A ratio is how many times as fast as ONNX Runtime's own full optimization makes the original the outcome",
         "runs, both under ORT_ENABLE_ALL: the median over interleaved rounds. In brackets the interval in which that",
@@ -79,24 +114,47 @@ def markdown(results: Row, path: Path) -> str:
     return "\n".join(line for part in parts for line in [*part, ""])
 
 
+def _circumstances(results: Row) -> list[str]:
+    """What the file says of how it was made."""
+    lines = []
+    if "spinning" in results:
+        lines.append(f"- Threads {'spin' if results['spinning'] else 'do not spin'} while they wait")
+    if "search" in results:
+        search = results["search"]
+        lines.append(f"- graphopt searched for at most {search['seconds']:g} s; its cache: {search['cache']}")
+    return lines
+
+
 def _summary(results: Row) -> list[str]:
     lines = ["## Summary", ""]
+    head = ["tool", "models", "geometric mean", "best", "worst", "faster", "slower", "failed or wrong", "optimizer, s"]
     for column in columns(results):
         rows = [_summary_row(results, tool, column) for tool in tools(results)]
-        head = ["tool", "models", "geometric mean", "best", "worst", "faster", "slower", "wrong or failed"]
         lines += [f"{_setting(column)}:", "", *table(head, rows), ""]
-    return lines[:-1]
+    return [*lines, "Optimizer: the median over the models of the seconds that the tool's whole process took."]
 
 
 def _summary_row(results: Row, tool: str, column: str) -> list[str]:
+    seconds = [cell["seconds"] for cell in _cells(results, tool, column) if "seconds" in cell]
+    known = f"{statistics.median(seconds):.1f}" if seconds else ""
+    return [tool, *_counted(results, tool, column), str(_failures(results, tool, column)), known]
+
+
+def _cells(results: Row, tool: str, column: str) -> list[Row]:
+    return [outcome(row, tool, column) for row in results["models"].values()]
+
+
+def _failures(results: Row, tool: str, column: str) -> int:
+    return sum(bool(_reason(cell)) for cell in _cells(results, tool, column))
+
+
+def _counted(results: Row, tool: str, column: str) -> list[str]:
+    """Models, geometric mean, best, worst, and how many are faster and slower beyond noise."""
     found = timings(results, tool, column)
-    ratios = [timing["median"] for timing in found.values()] or [float("nan")]
+    ratios = [timing["median"] for timing in found.values()]
     verdicts = [timing["verdict"] for timing in found.values()]
-    wrong = sum(1 for _, failed, _ in failures(results) if failed == tool)
-    return [
-        tool, str(len(found)), f"{geometric_mean(ratios):.3f}", f"{max(ratios):.2f}", f"{min(ratios):.2f}",
-        str(verdicts.count("faster")), str(verdicts.count("slower")), str(wrong),
-    ]  # fmt: skip
+    speeds = [f"{geometric_mean(ratios):.3f}", f"{max(ratios):.2f}", f"{min(ratios):.2f}"] if ratios else [""] * 3
+    return [str(len(found)), *speeds, str(verdicts.count("faster")), str(verdicts.count("slower"))]
 
 
 def _setting(column: str) -> str:
@@ -105,22 +163,25 @@ def _setting(column: str) -> str:
 
 
 def _speeds(results: Row) -> list[str]:
+    note = "Headroom: ONNX Runtime's time in all kernels of the original over that in Conv, Gemm and MatMul, which no"
+    rest = "rewrite makes faster. ms: the fastest run of the original."
     lines = []
     for column in columns(results):
         head = ["model", "headroom", "ms", *tools(results)]
         rows = [_speed_row(name, row, tools(results), column) for name, row in results["models"].items()]
-        lines += [f"## Speed: {_setting(column)}", "", *table(head, rows), ""]
+        lines += [f"## Speed: {_setting(column)}", "", note, rest, "", *table(head, rows), ""]
     return lines[:-1]
 
 
 def _speed_row(name: str, row: Row, names: Iterable[str], column: str) -> list[str]:
     original = row.get("original", {}).get(column, {})
-    cells = [_speed_cell(row.get("tools", {}).get(tool, {}), column) for tool in names]
-    return [name, f"{original.get('headroom', 0):.2f}", f"{original.get('minimum_ms', 0):.2f}", *cells]
+    cells = [_speed_cell(outcome(row, tool, column), column) for tool in names]
+    facts = [f"{original[fact]:.2f}" if fact in original else "" for fact in ("headroom", "minimum_ms")]
+    return [name, *facts, *cells]
 
 
 def _speed_cell(cell: Row, column: str) -> str:
-    if "error" in cell or "wrong" in cell:
+    if _reason(cell):
         return "fails" if "error" in cell else "wrong"
     if column not in cell.get("timings", {}):
         return ""
@@ -136,14 +197,20 @@ def _failed(results: Row) -> list[str]:
 
 def _costs(results: Row) -> list[str]:
     """Seconds, memory, nodes and size of each outcome."""
-    head = ["model", "nodes", "MB", *tools(results)]
-    rows = []
+    cells = [(tool, cell) for row in results["models"].values() for tool, cell in row.get("tools", {}).items()]
+    made = [
+        (tool, column)
+        for tool in tools(results)
+        for column in dict.fromkeys(column for known, cell in cells if known == tool for column in outcomes(cell))
+    ]
+    head = ["model", "nodes", "MB", *(f"{tool}, {_setting(column)}" if column else tool for tool, column in made)]
+    lines = []
     for name, row in results["models"].items():
-        cells = [_cost_cell(row.get("tools", {}).get(tool, {})) for tool in tools(results)]
-        rows.append([name, str(row.get("nodes", "")), f"{row.get('bytes', 0) / 1e6:.1f}", *cells])
+        costs = [_cost_cell(outcome(row, tool, column)) for tool, column in made]
+        lines.append([name, str(row.get("nodes", "")), f"{row.get('bytes', 0) / 1e6:.1f}", *costs])
     note = "Seconds and peak megabytes of the tool's whole process with imports, load and save; nodes; size in MB; the"
     load = "time to make a session of the outcome, as a multiple of the original's; the largest difference."
-    return ["## Cost of optimizing, and outcomes", "", note, load, "", *table(head, rows)]
+    return ["## Cost of optimizing, and outcomes", "", note, load, "", *table(head, lines)]
 
 
 def _cost_cell(cell: Row) -> str:
@@ -161,6 +228,51 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return ["| " + " | ".join(line) + " |" for line in lines]
 
 
+# -- the README --------------------------------------------------------------------------------------------------------
+
+
+def readme_part(results: Row, path: Path) -> str:
+    """Between the marks: what was measured where, a row a tool, and a picture, in the README's folder."""
+    settings = columns(results)
+    known = results["versions"]
+    packages = ["onnxruntime", *(package for package in known if package not in ("onnx", "onnxruntime"))]
+    versions = ", ".join(f"{package} {known[package]}" for package in packages)
+    head = ["tool", "models"]
+    for column in settings:
+        head += [f"{_setting(column)}: mean", "worst to best", "faster, slower"]
+    rows = [_readme_row(results, tool, settings) for tool in tools(results)]
+    folder = f"{path.parent.parent.name}/{path.parent.name}"
+    lines = [
+        f"{_models(len(results['models']))} on {results['machine']}, {results['date']}; {versions}.",
+        "",
+        *table([*head, "failed or wrong"], rows),
+        "",
+        f"![Speed of each outcome against the original, a dot a model]({folder}/{_picture(path, 'summary').name})",
+        "",
+        f"[The whole table]({folder}/{path.stem}.md) has every model, and what optimizing cost.",
+    ]
+    return "\n".join(lines)
+
+
+def _readme_row(results: Row, tool: str, settings: Sequence[str]) -> list[str]:
+    counts = {column: _counted(results, tool, column) for column in settings}
+    row = [tool, "/".join(dict.fromkeys(models for models, *_ in counts.values()))]
+    for _, mean, best, worst, faster, slower in counts.values():
+        row += [mean, f"{worst}–{best}", f"{faster}, {slower}"] if mean else [""] * 3
+    failed = dict.fromkeys(str(_failures(results, tool, column)) for column in settings)
+    return [*row, "/".join(failed)]
+
+
+def update_readme(path: Path, readme: Path = README) -> Path:
+    """Put the part of a result file in its place."""
+    results = json.loads(path.read_text(encoding="utf-8"))
+    before, rest = readme.read_text(encoding="utf-8").split(MARKS[0])
+    _, after = rest.split(MARKS[1])
+    part = readme_part(results, path)
+    readme.write_text(f"{before}{MARKS[0]}\n\n{part}\n\n{MARKS[1]}{after}", encoding="utf-8")
+    return readme
+
+
 # -- pictures ----------------------------------------------------------------------------------------------------------
 
 
@@ -169,21 +281,21 @@ def pictures(results: Row, path: Path) -> list[Path]:
     import matplotlib as mpl
 
     mpl.use("Agg")
-    mpl.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "graphopt"}
-    made = []
+    mpl.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "axes.titlelocation": "left"}
+    mpl.rcParams |= {"axes.titlesize": 10, "axes.labelsize": 9}
+    figures = {"summary": _overview(results), "time": _by_nodes(results), "headroom": _by_headroom(results)}
     for column in columns(results):
-        made += [
-            _saved(_overview(results, column), path, f"{column}-summary"),
-            _saved(_by_model(results, column), path, f"{column}-models"),
-            _saved(_by_headroom(results, column), path, f"{column}-headroom"),
-        ]
-    return [*made, _saved(_by_nodes(results), path, "time")]
+        figures[f"{column.removeprefix(f'{path.stem}-')}-models"] = _by_model(results, column)
+    return [_saved(figure, _picture(path, name)) for name, figure in figures.items()]
 
 
-def _saved(figure: Any, path: Path, name: str) -> Path:
+def _picture(path: Path, name: str) -> Path:
+    return path.with_name(f"{path.stem}-{name}.png")
+
+
+def _saved(figure: Any, target: Path) -> Path:
     import matplotlib.pyplot as plt
 
-    target = path.with_name(f"{path.stem}-{name}.png")
     figure.savefig(target, dpi=110, bbox_inches="tight", metadata={"Software": ""})
     plt.close(figure)
     return target
@@ -196,7 +308,7 @@ def _ratio_axis(axis: Any, ratios: Iterable[float]) -> None:
     ratios = [*ratios, 0.9, 1.1]
     axis.set_xscale("log")
     axis.set_xlim(min(ratios) / 1.03, max(ratios) * 1.03)
-    steps = (0.25, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 4)
+    steps = (0.1, 0.2, 0.35, 0.5, 0.7, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.25, 1.5, 2, 3, 5, 10)
     axis.xaxis.set_major_locator(FixedLocator(steps))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
     axis.xaxis.set_minor_formatter(NullFormatter())
@@ -204,74 +316,101 @@ def _ratio_axis(axis: Any, ratios: Iterable[float]) -> None:
     axis.grid(axis="x", color="#dddddd", linewidth=0.6, zorder=0)
 
 
-def _overview(results: Row, column: str) -> Any:
-    """One line a tool: a dot a model, the geometric mean as a bar."""
+RATIO = "times as fast as the original, both under ORT_ENABLE_ALL"
+
+
+def _overview(results: Row) -> Any:
+    """One line a tool: a dot a model, the geometric mean as a bar; one panel a setting."""
     import matplotlib.pyplot as plt
 
-    names = tools(results)
-    figure, axis = plt.subplots(figsize=(8, 0.55 * len(names) + 1))
-    everything = []
-    for place, tool in enumerate(reversed(names)):
-        ratios = sorted(timing["median"] for timing in timings(results, tool, column).values())
-        everything += ratios
-        heights = [place + 0.22 * ((index * 0.618) % 1 - 0.5) * 2 for index in range(len(ratios))]
-        axis.scatter(ratios, heights, s=18, color=COLOURS[tool], alpha=0.6, linewidths=0)
+    names, settings = tools(results), columns(results)
+    size = (9, (0.42 * len(names) + 1) * len(settings))
+    figure, axes = plt.subplots(len(settings), figsize=size, sharex=True, squeeze=False, layout="constrained")
+    everything = [t["median"] for c in settings for tool in names for t in timings(results, tool, c).values()]
+    for axis, column in zip(axes[:, 0], settings, strict=True):
+        for place, tool in enumerate(reversed(names)):
+            _dots(axis, place, tool, sorted(timing["median"] for timing in timings(results, tool, column).values()))
+        axis.set_yticks(range(len(names)), list(reversed(names)))
+        _ratio_axis(axis, everything)
+        axis.set_title(f"{_setting(column)}: a dot a model; the bar and the number: geometric mean")
+    axes[-1, 0].set_xlabel(RATIO)
+    return figure
+
+
+def _dots(axis: Any, place: int, tool: str, ratios: Sequence[float]) -> None:
+    heights = [place + 0.44 * ((index * 0.618) % 1 - 0.5) for index in range(len(ratios))]
+    axis.scatter(ratios, heights, s=18, color=COLOURS[tool], alpha=0.6, linewidths=0)
+    if ratios:
         mean = geometric_mean(ratios)
         axis.plot([mean, mean], [place - 0.36, place + 0.36], color="black", linewidth=2)
         axis.annotate(f"{mean:.3f}", (1.01, place), xycoords=("axes fraction", "data"), va="center")
-    axis.set_yticks(range(len(names)), list(reversed(names)))
-    _ratio_axis(axis, everything)
-    axis.set_xlabel(f"speed against the original, both under ORT_ENABLE_ALL ({_setting(column)})")
-    axis.set_title("A dot a model; the bar and the number: geometric mean", fontsize=10, loc="left")
-    return figure
 
 
 def _by_model(results: Row, column: str) -> Any:
-    """One line a model, one dot a tool, with its interval."""
+    """One band a model, in it one line a tool: the median and its interval."""
     import matplotlib.pyplot as plt
 
     models = [name for name, row in results["models"].items() if column in row.get("original", {})]
-    figure, axis = plt.subplots(figsize=(9, 0.3 * len(models) + 1.5))
-    everything = []
     names = tools(results)
+    found = {tool: timings(results, tool, column) for tool in names}
+    figure, axis = plt.subplots(figsize=(9, 0.06 * (len(names) + 1) * len(models) + 1.5), layout="constrained")
     for place, name in enumerate(reversed(models)):
-        axis.axhspan(place - 0.5, place + 0.5, color="#f4f4f4" if place % 2 else "white", zorder=-1)
+        axis.axhspan(place - 0.5, place + 0.5, color="#f0f0f0" if place % 2 else "white", zorder=-1)
         for number, tool in enumerate(names):
-            timing = timings(results, tool, column).get(name)
-            if timing is None:
-                continue
-            height = place + 0.36 - 0.72 * number / max(1, len(names) - 1)
-            everything += [timing["low"], timing["high"]]
-            axis.plot([timing["low"], timing["high"]], [height, height], color=COLOURS[tool], linewidth=1)
-            axis.plot(timing["median"], height, "o", color=COLOURS[tool], markersize=3.5)
+            if name in found[tool]:
+                height = place + 0.5 - (number + 1) / (len(names) + 1)
+                _interval(axis, found[tool][name], height, COLOURS[tool])
     axis.set_yticks(range(len(models)), list(reversed(models)), fontsize=8)
     axis.set_ylim(-0.5, len(models) - 0.5)
-    _ratio_axis(axis, everything)
-    axis.set_xlabel(f"speed against the original, both under ORT_ENABLE_ALL ({_setting(column)}), 95 % intervals")
-    _legend(axis, names)
+    _ratio_axis(axis, [t[end] for timed in found.values() for t in timed.values() for end in ("low", "high")])
+    axis.tick_params("x", top=True, labeltop=True)
+    axis.set_xlabel(f"{RATIO}; medians, 95 % intervals")
+    axis.set_title(f"Every model and tool: {_setting(column)}")
+    _legend(figure, names)
     return figure
 
 
-def _legend(axis: Any, names: Iterable[str]) -> None:
-    for tool in names:
-        axis.plot([], [], "o", color=COLOURS[tool], label=tool)
-    axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, frameon=False, fontsize=8)
+def _interval(axis: Any, timing: Row, height: float, colour: str) -> None:
+    axis.plot([timing["low"], timing["high"]], [height, height], color=colour, linewidth=1.2)
+    axis.plot(timing["median"], height, "o", color=colour, markersize=3)
 
 
-def _by_headroom(results: Row, column: str) -> Any:
-    """What there is to win, and what was won."""
+def _legend(figure: Any, names: Iterable[str]) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], color=COLOURS[tool], marker="o", linestyle="", label=tool) for tool in names]
+    figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False, fontsize=8)
+
+
+def _by_headroom(results: Row) -> Any:
+    """What there is to win, and what was won; one panel a setting."""
     import matplotlib.pyplot as plt
 
-    figure, axis = plt.subplots(figsize=(7, 4.5))
-    for tool in tools(results):
-        found = timings(results, tool, column)
-        rooms = [results["models"][name]["original"][column]["headroom"] for name in found]
-        axis.scatter(rooms, [t["median"] for t in found.values()], s=16, color=COLOURS[tool], alpha=0.7, linewidths=0)
-    axis.axhline(1, color="black", linewidth=0.8, zorder=0)
-    axis.set_xlabel("headroom: time in all kernels over time in Conv, Gemm and MatMul kernels")
-    axis.set_ylabel("speed against the original")
-    _legend(axis, tools(results))
+    names, settings = tools(results), columns(results)
+    size = (5.5 * len(settings), 4.5)
+    figure, axes = plt.subplots(1, len(settings), figsize=size, sharey=True, squeeze=False, layout="constrained")
+    for axis, column in zip(axes[0], settings, strict=True):
+        for tool in names:
+            _points(axis, tool, list(_rooms(results, tool, column)))
+        axis.axhline(1, color="black", linewidth=0.8, zorder=0)
+        axis.set_xlabel("headroom: time in all kernels / time in Conv, Gemm and MatMul")
+        axis.set_title(f"Speed against headroom: {_setting(column)}")
+    axes[0, 0].set_ylabel(RATIO)
+    _legend(figure, names)
     return figure
+
+
+def _rooms(results: Row, tool: str, column: str) -> Iterator[tuple[float, float]]:
+    """Headroom and ratio of each model that has one: where there is no heavy kernel there is no end to it."""
+    for name, timing in timings(results, tool, column).items():
+        headroom = results["models"][name]["original"][column]["headroom"]
+        if math.isfinite(headroom):
+            yield headroom, timing["median"]
+
+
+def _points(axis: Any, tool: str, points: Sequence[tuple[float, float]]) -> None:
+    x, y = zip(*points, strict=True) if points else ((), ())
+    axis.scatter(x, y, s=16, color=COLOURS[tool], alpha=0.7, linewidths=0)
 
 
 def _logarithmic(axis: Any) -> None:
@@ -290,15 +429,16 @@ def _by_nodes(results: Row) -> Any:
     """How long optimizing takes against the size of the graph."""
     import matplotlib.pyplot as plt
 
-    figure, axis = plt.subplots(figsize=(7, 4.5))
+    figure, axis = plt.subplots(figsize=(7, 4.5), layout="constrained")
     for tool in tools(results):
-        cells = [(row["nodes"], row["tools"][tool]["seconds"]) for row in results["models"].values()
-                 if "seconds" in row.get("tools", {}).get(tool, {})]  # fmt: skip
-        axis.scatter(*zip(*cells, strict=True), s=16, color=COLOURS[tool], alpha=0.7, linewidths=0)
+        cells = [(row["nodes"], outcome_) for row in results["models"].values() if tool in row.get("tools", {})
+                 for outcome_ in outcomes(row["tools"][tool]).values()]  # fmt: skip
+        _points(axis, tool, [(nodes, cell["seconds"]) for nodes, cell in cells if "seconds" in cell])
     _logarithmic(axis)
     axis.set_xlabel("nodes of the original")
     axis.set_ylabel("seconds of the whole process")
-    _legend(axis, tools(results))
+    axis.set_title("Optimizer time against the size of the graph: a dot a model and outcome")
+    _legend(figure, tools(results))
     return figure
 
 
@@ -318,25 +458,27 @@ def compare(old: Path, new: Path) -> None:
             both = sorted(found.keys() & known.keys())
             if both:
                 means = [geometric_mean(timing[name]["median"] for name in both) for timing in (known, found)]
-                print(f"{tool}, {_setting(column)}, {len(both)} models: {means[0]:.3f} -> {means[1]:.3f}")
+                print(f"{tool}, {_setting(column)}, {_models(len(both))}: {means[0]:.3f} -> {means[1]:.3f}")
 
 
 def changes(before: Row, after: Row) -> Iterator[str]:
-    """One line for each difference between two results."""
-    for name in before["models"].keys() & after["models"].keys():
-        cells = [results["models"][name].get("tools", {}) for results in (before, after)]
-        for tool in sorted(cells[0].keys() & cells[1].keys()):
-            for what in _changed(cells[0][tool], cells[1][tool]):
-                yield f"{name}, {tool}: {what}"
+    """One line for each difference between two results of the same model and tool."""
+    settings = dict.fromkeys([*columns(before), *columns(after)])
+    for name, row in after["models"].items():
+        was = before["models"].get(name, {})
+        for tool in sorted(row.get("tools", {}).keys() & was.get("tools", {}).keys()):
+            pairs = [(column, outcome(was, tool, column), outcome(row, tool, column)) for column in settings]
+            found = (what for column, old, new in pairs if old and new for what in _changed(old, new, column))
+            yield from (f"{name}, {tool}: {what}" for what in dict.fromkeys(found))
 
 
-def _changed(old: Row, new: Row) -> Iterator[str]:
-    was, is_ = (cell.get("error") or cell.get("wrong", "") for cell in (old, new))
+def _changed(old: Row, new: Row, column: str) -> Iterator[str]:
+    was, is_ = _reason(old), _reason(new)
     if was != is_:
         yield f"{was or 'right'} -> {is_ or 'right'}"
     if old.get("nodes", 0) != new.get("nodes", 0):
         yield f"{old.get('nodes', 0)} -> {new.get('nodes', 0)} nodes"
-    for column in old.get("timings", {}).keys() & new.get("timings", {}).keys():
+    if column in old.get("timings", {}) and column in new.get("timings", {}):
         one, other = old["timings"][column], new["timings"][column]
         if one["high"] < other["low"] or other["high"] < one["low"]:
             yield f"{column}: {one['median']:.2f} -> {other['median']:.2f}"

@@ -2,7 +2,9 @@
 
 Each tool runs in a process of its own, and so does each check and each timing: what crashes takes nothing along. A
 timing interleaves the original and all outcomes in one process, each under ORT_ENABLE_ALL; its ratios are those of one
-round. What a file already holds is not measured again, so a run that was interrupted goes on where it was.
+round. Most tools have one outcome for all settings; one that searches by measuring optimizes for each setting, and its
+outcome is timed in that one. What a file already holds is not measured again, so a run that was interrupted goes on
+where it was.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from benchmarks import tools as peers
 from benchmarks.models import MODELS, export
 from benchmarks.nodecounts import TOLERANCE, difference, machine
-from graphopt.measure import Setting, interleaved, runner, speedup
+from graphopt.measure import WIDTH, Setting, interleaved, runner, speedup
+from graphopt.profile import profile
 from graphopt.samples import NORMAL, sketch
 from graphopt.samples import feeds as sample_feeds
 
@@ -45,7 +48,11 @@ class Plan:
     tools: Sequence[str]
     settings: Sequence[Setting]
     seconds: float
-    """Of timing for each model, tool and setting."""
+    """Of timing for each model, tool and setting, at most: it ends once the intervals are narrow."""
+    search: float = peers.SEARCH
+    """Seconds that a tool may search for each model and setting."""
+    again: bool = False
+    """Measure also what the file holds."""
 
     @property
     def columns(self) -> list[str]:
@@ -62,6 +69,8 @@ def run(plan: Plan, path: Path) -> dict[str, Any]:
     results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     _head(results, plan)
     rows: dict[str, Any] = results.setdefault("models", {})
+    if plan.again:
+        _forget(rows, plan)
     with _progress() as progress:
         task = progress.add_task("models", total=len(plan.models), what="")
         for name in plan.models:
@@ -73,14 +82,23 @@ def run(plan: Plan, path: Path) -> dict[str, Any]:
     return results
 
 
+def _forget(rows: Mapping[str, Any], plan: Plan) -> None:
+    """What the file holds of the models and tools that are named."""
+    for name in plan.models:
+        for tool in plan.tools:
+            rows.get(name, {}).get("tools", {}).pop(tool, None)
+
+
 def _head(results: dict[str, Any], plan: Plan) -> None:
-    """Where, when and with what. A file of another machine or of other versions is not added to."""
-    head = {"machine": machine(), "versions": peers.versions(plan.tools)}
+    """Where, when, how and with what. A file that was made elsewhere or otherwise is not added to."""
+    head: dict[str, Any] = {"machine": machine(), "spinning": any(setting.spinning for setting in plan.settings)}
+    if not peers.TUNED.keys().isdisjoint(plan.tools):
+        head["search"] = {"seconds": plan.search, "cache": "no times of earlier runs"}
     for key, value in head.items():
         known = results.setdefault(key, value)
-        if known != value and key == "machine":
-            raise SystemExit(f"the result file is of another machine: {known}; name another with --output")
-    results["versions"] |= head["versions"]
+        if known != value:
+            raise SystemExit(f"the result file has another {key}, {known} and not {value}; name another with --output")
+    results["versions"] = results.get("versions", {}) | peers.versions(plan.tools)
     results["date"] = dt.datetime.now(dt.UTC).date().isoformat()
 
 
@@ -95,36 +113,58 @@ def _write(path: Path, results: Mapping[str, Any]) -> None:
     os.replace(unfinished, path)
 
 
-def measure(name: str, plan: Plan, known: dict[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a tool makes of a model."""
+
+    tool: str
+    path: Path
+    settings: Sequence[Setting]
+    """In which it is timed."""
+    cell: dict[str, Any]
+    """What is known of it."""
+
+    @property
+    def has_failed(self) -> bool:
+        return "error" in self.cell or "wrong" in self.cell
+
+    def lacks(self, setting: Setting) -> bool:
+        """Whether it can be timed in a setting, and was not."""
+        return not self.has_failed and setting in self.settings and column(setting) not in self.cell.get("timings", {})
+
+
+def measure(name: str, plan: Plan, known: Mapping[str, Any]) -> dict[str, Any]:
     """The row of one model, what is known of it completed."""
+    row = {"family": MODELS[name].architecture.family, **known}
+    row.pop("error", None)
     try:
         source = export(name)
     except Exception as error:  # an exporter that fails is a result of the row
-        return known | {"error": f"export: {peers.one_line(error)}"}
-    row = {"family": MODELS[name].architecture.family} | known
+        return row | {"error": f"export: {peers.one_line(error)}"}
     row |= _facts(source)
-    cells: dict[str, Any] = row.setdefault("tools", {})
     with tempfile.TemporaryDirectory() as folder:
-        outcomes = {}
-        for tool in _missing(cells, plan, row["family"]):
-            target = Path(folder) / f"{tool}.onnx"
-            cells[tool] = optimized(tool, source, target, row["family"])
-            if "difference" in cells[tool]:
-                outcomes[tool] = target
+        wanted = [found for found in outcomes(row, plan, Path(folder)) if any(map(found.lacks, found.settings))]
+        for outcome in wanted:
+            outcome.cell.update(optimized(outcome, source, row["family"], plan.search))
         for setting in plan.settings:
-            _time(row, cells, source, outcomes, setting, plan.seconds)
+            _time(row, [found for found in wanted if found.lacks(setting)], source, setting, plan.seconds)
     return row
 
 
-def _missing(cells: Mapping[str, Any], plan: Plan, family: str) -> list[str]:
-    """The tools with something left to measure: what failed or is wrong is not tried again."""
-    return [
-        tool
-        for tool in plan.tools
-        if peers.applies(tool, family)
-        and not ("error" in cells.get(tool, {}) or "wrong" in cells.get(tool, {}))
-        and not set(plan.columns) <= cells.get(tool, {}).get("timings", {}).keys()
-    ]
+def outcomes(row: dict[str, Any], plan: Plan, folder: Path) -> Iterator[Outcome]:
+    """Of each tool that applies: one for all settings, or one for each if it searches; the row has their cells."""
+    cells = row.setdefault("tools", {})
+    for tool in plan.tools:
+        if not peers.applies(tool, row["family"]):
+            continue
+        if tool not in peers.TUNED:
+            yield Outcome(tool, folder / f"{tool}.onnx", plan.settings, cells.setdefault(tool, {}))
+            continue
+        if "settings" not in cells.get(tool, {}):  # one outcome for all settings is none of a search
+            cells[tool] = {"settings": {}}
+        for setting in plan.settings:
+            cell = cells[tool]["settings"].setdefault(column(setting), {})
+            yield Outcome(tool, folder / f"{tool}-{column(setting)}.onnx", (setting,), cell)
 
 
 def _facts(path: Path) -> dict[str, Any]:
@@ -133,30 +173,25 @@ def _facts(path: Path) -> dict[str, Any]:
     return {"opset": opset, "nodes": peers.count(model), "bytes": path.stat().st_size}
 
 
-def optimized(tool: str, source: Path, target: Path, family: str) -> dict[str, Any]:
-    """One tool's outcome: what it cost, how large it is, and how far it is from the original, or why there is none."""
-    cell = peers.run(tool, source, target, family)
+def optimized(outcome: Outcome, source: Path, family: str, search: float) -> dict[str, Any]:
+    """What an outcome cost, how large it is, and how far it is from the original, or why there is none."""
+    setting = outcome.settings[0]  # those that have several do not ask for it
+    cell = peers.run(
+        peers.Task(outcome.tool, str(source), str(outcome.path), family, setting.provider, setting.threads, search)
+    )
     if "error" in cell:
         return cell
-    cell |= {"nodes": peers.count(onnx.load(target)), "bytes": target.stat().st_size}
-    return cell | _job("check", {"source": str(source), "target": str(target)})
+    cell |= {"nodes": peers.count(onnx.load(outcome.path)), "bytes": outcome.path.stat().st_size}
+    return cell | _job("check", {"source": str(source), "target": str(outcome.path)})
 
 
-def _time(
-    row: dict[str, Any],
-    cells: dict[str, Any],
-    source: Path,
-    outcomes: Mapping[str, Path],
-    setting: Setting,
-    seconds: float,
-) -> None:
-    """Timings of the original and all outcomes in one setting."""
-    todo = {tool: str(path) for tool, path in outcomes.items() if column(setting) not in cells[tool].get("timings", {})}
+def _time(row: dict[str, Any], todo: Sequence[Outcome], source: Path, setting: Setting, seconds: float) -> None:
+    """Timings of the original and of outcomes in one setting."""
     if not todo and column(setting) in row.get("original", {}):
         return
     job = {
         "source": str(source),
-        "outcomes": todo,
+        "outcomes": {outcome.tool: str(outcome.path) for outcome in todo},
         "provider": setting.provider,
         "threads": setting.threads,
         "seconds": seconds * (1 + len(todo)),
@@ -166,8 +201,8 @@ def _time(
         row["error"] = f"timing, {column(setting)}: {found['error']}"
         return
     row.setdefault("original", {})[column(setting)] = found["original"]
-    for tool, timing in found["outcomes"].items():
-        cells[tool].setdefault("timings", {})[column(setting)] = timing
+    for outcome in todo:
+        outcome.cell.setdefault("timings", {})[column(setting)] = found["outcomes"][outcome.tool]
 
 
 def _job(kind: str, job: Mapping[str, Any]) -> dict[str, Any]:
@@ -220,13 +255,13 @@ def timed(job: Mapping[str, Any]) -> dict[str, Any]:
     paths = {"": job["source"], **job["outcomes"]}
     sessions = {tool: setting.open(path) for tool, path in paths.items()}
     runs = [runner(session, feeds, setting) for session in sessions.values()]
-    samples = dict(zip(paths, interleaved(runs, seconds=job["seconds"]), strict=True))
+    samples = dict(zip(paths, interleaved(runs, seconds=job["seconds"], width=WIDTH), strict=True))
     loads = _loads(paths, setting)
     original = samples[""]
-    outcomes = {}
+    timings = {}
     for tool in job["outcomes"]:
         found = speedup(original, samples[tool])
-        outcomes[tool] = {
+        timings[tool] = {
             "minimum": round(found.minimum, 4),
             "median": round(found.median, 4),
             "low": round(found.low, 4),
@@ -238,7 +273,7 @@ def timed(job: Mapping[str, Any]) -> dict[str, Any]:
         }
     seconds = {"minimum_ms": round(original.minimum * 1e3, 4), "median_ms": round(original.median * 1e3, 4)}
     whole = {"spread": round(original.spread, 4), "headroom": _headroom(job["source"], setting, feeds)}
-    return {"original": seconds | whole, "outcomes": outcomes}
+    return {"original": seconds | whole, "outcomes": timings}
 
 
 def _loads(paths: Mapping[str, str], setting: Setting) -> dict[str, float]:
@@ -249,23 +284,9 @@ def _loads(paths: Mapping[str, str], setting: Setting) -> dict[str, float]:
 
 def _headroom(source: str, setting: Setting, feeds: Mapping[str, Any]) -> float:
     """ONNX Runtime's time in all kernels over its time in those of Conv, Gemm and MatMul, of the original."""
-    import onnxruntime
-
-    with tempfile.TemporaryDirectory() as folder:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = setting.cores
-        options.log_severity_level = 4
-        options.enable_profiling = True
-        options.profile_file_prefix = str(Path(folder) / "profile")
-        session = onnxruntime.InferenceSession(source, options, providers=[setting.provider_name])
-        for _ in range(5):
-            session.run(None, feeds)
-        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    kernels = [e for e in events if e.get("cat") == "Node" and e["name"].endswith("_kernel_time")]
-    kernels = kernels[len(kernels) // 5 :]  # the first run warms up
-    all_ = sum(event["dur"] for event in kernels)
-    heavy = sum(event["dur"] for event in kernels if event["args"]["op_name"] in KERNELS)
-    return round(all_ / heavy, 3) if heavy else float(np.inf)
+    found = profile(source, setting, feeds)
+    heavy = sum(row.seconds for row in found.rows if row.operator in KERNELS)
+    return round(found.kernels / heavy, 3) if heavy else float(np.inf)
 
 
 def main(arguments: Iterable[str]) -> None:

@@ -1,6 +1,6 @@
 """The tools that are compared, each through its documented default call, and one run of one of them as a whole process.
 
-``python -m benchmarks.tools TOOL SOURCE TARGET FAMILY`` is that process; `run` starts it and measures it.
+``python -m benchmarks.tools TASK`` is that process, the task as JSON; `run` starts it and measures it.
 """
 
 from __future__ import annotations
@@ -8,21 +8,44 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import json
+import os
 import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import onnx
 import onnx.inliner
 
-Optimize = Callable[[Path, str], onnx.ModelProto]
-"""From the file of a model and the family of its architecture to the optimized model."""
+from graphopt.files import cache_folder
+
+SEARCH = 60.0
+"""Seconds for which a tool that searches may do so, unless said otherwise: graphopt's own default."""
+
+LIMIT = 600.0
+"""Seconds, beside those for a search, after which a tool is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One run of one tool."""
+
+    tool: str
+    source: str
+    target: str
+    family: str = ""
+    """Of the model's architecture."""
+    provider: str = "cpu"
+    threads: int = 0
+    """The setting that tools which search optimize for, as `graphopt.measure.Setting` takes it."""
+    seconds: float = SEARCH
+    """For the search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +61,16 @@ class FileTool:
     """A tool that is called with a file, for some families only."""
 
     package: str
-    optimize: Optimize
+    optimize: Callable[[Task], onnx.ModelProto]
     families: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TunedTool:
+    """A tool that optimizes for one setting by searching: its outcome depends on provider and threads."""
+
+    package: str
+    optimize: Callable[[onnx.ModelProto, Task], Any]
 
 
 def _onnxsim(model: onnx.ModelProto) -> Any:
@@ -77,15 +108,22 @@ def _onnxscript_ort(model: onnx.ModelProto) -> Any:
     return onnx_ir.to_proto(fused[0] if isinstance(fused, tuple) else fused)
 
 
-def _graphopt(model: onnx.ModelProto) -> Any:
+def _graphopt_simplify(model: onnx.ModelProto) -> Any:
+    """The rules that pay everywhere, and no search. As with the others, the check is left to the benchmark."""
     graphopt: Any = importlib.import_module("graphopt")
-    return graphopt.optimize(model, check=False).model
+    return graphopt.optimize(model, cost="none", check=False).model
 
 
-def _ort_transformers(path: Path, family: str) -> onnx.ModelProto:
+def _graphopt(model: onnx.ModelProto, task: Task) -> Any:
+    graphopt: Any = importlib.import_module("graphopt")
+    setting = {"provider": task.provider, "threads": task.threads, "seconds": task.seconds}
+    return graphopt.optimize(model, check=False, **setting).model
+
+
+def _ort_transformers(task: Task) -> onnx.ModelProto:
     from onnxruntime.transformers import optimizer
 
-    optimized: onnx.ModelProto = optimizer.optimize_model(str(path), model_type=_MODEL_TYPES[family]).model
+    optimized: onnx.ModelProto = optimizer.optimize_model(task.source, model_type=_MODEL_TYPES[task.family]).model
     return optimized
 
 
@@ -107,9 +145,12 @@ TOOLS: Mapping[str, Tool] = {
     "OnnxSlim": Tool("onnxslim", _onnxslim),
     "onnxoptimizer": Tool("onnxoptimizer", _onnxoptimizer),
     "onnxscript": Tool("onnxscript", _onnxscript),
-    "graphopt": Tool("graphopt", _graphopt),
+    "graphopt-simplify": Tool("graphopt", _graphopt_simplify),
 }
-"""Tools that keep to standard operators."""
+"""Tools that keep to standard operators, and run nothing."""
+
+TUNED: Mapping[str, TunedTool] = {"graphopt": TunedTool("graphopt", _graphopt)}
+"""Tools that keep to standard operators, and measure."""
 
 ORT_TOOLS: Mapping[str, Tool | FileTool] = {
     "onnxscript-ort": Tool("onnxscript", _onnxscript_ort),
@@ -117,7 +158,7 @@ ORT_TOOLS: Mapping[str, Tool | FileTool] = {
 }
 """Tools that fuse into ONNX Runtime's own operators."""
 
-ALL: Mapping[str, Tool | FileTool] = {**TOOLS, **ORT_TOOLS}
+ALL: Mapping[str, Tool | FileTool | TunedTool] = {**TOOLS, **TUNED, **ORT_TOOLS}
 
 
 def applies(tool: str, family: str) -> bool:
@@ -156,12 +197,18 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def run(tool: str, source: Path, target: Path, family: str, limit: float = 600.0) -> dict[str, Any]:
-    """Optimize a file in a process of its own: seconds and peak memory of the whole process, or the error."""
-    command = [sys.executable, "-m", "benchmarks.tools", tool, str(source), str(target), family]
-    with tempfile.TemporaryFile("w+") as errors:
+def run(task: Task) -> dict[str, Any]:
+    """Run a tool in a process of its own: seconds and peak memory of the whole process, or the error.
+
+    graphopt finds no times of an earlier search: each run is like a user's first.
+    """
+    command = [sys.executable, "-m", "benchmarks.tools", json.dumps(asdict(task))]
+    limit = LIMIT + task.seconds * (task.tool in TUNED)
+    with tempfile.TemporaryFile("w+") as errors, _without_times() as cache:
         start = time.perf_counter()
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=errors, env=os.environ | {"GRAPHOPT_CACHE": cache}
+        )
         code = _waited(process, limit)
         seconds = time.perf_counter() - start
         errors.seek(0)
@@ -171,7 +218,17 @@ def run(tool: str, source: Path, target: Path, family: str, limit: float = 600.0
     if code:
         said = lines[-1][:200] if lines else ""
         return {"error": said if code > 0 and said else f"the process ended with code {code}"}
-    return {"seconds": round(seconds, 2), "memory_mb": int(_peak(target).read_text(encoding="utf-8"))}
+    return {"seconds": round(seconds, 2), "memory_mb": int(_peak(task).read_text(encoding="utf-8"))}
+
+
+@contextmanager
+def _without_times() -> Iterator[str]:
+    """A cache for graphopt that has the user's proofs, which ship with a release, and nothing else."""
+    proofs = cache_folder() / "proofs"
+    proofs.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "proofs").symlink_to(proofs.absolute(), target_is_directory=True)
+        yield folder
 
 
 def _waited(process: subprocess.Popen[bytes], limit: float) -> int | None:
@@ -184,9 +241,9 @@ def _waited(process: subprocess.Popen[bytes], limit: float) -> int | None:
         return None
 
 
-def _peak(target: Path) -> Path:
+def _peak(task: Task) -> Path:
     """Where a process leaves its peak memory."""
-    return target.with_suffix(".peak")
+    return Path(task.target).with_suffix(".peak")
 
 
 def peak_memory() -> int:
@@ -198,23 +255,33 @@ def peak_memory() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) // 1000
 
 
-def main(arguments: list[str]) -> None:
+def optimized(task: Task) -> onnx.ModelProto:
+    """What the tool makes of the model, in this process.
+
+    Raises:
+        Exception: whatever the tool raises.
+    """
+    tool = ALL[task.tool]
+    if isinstance(tool, FileTool):
+        result: Any = tool.optimize(task)
+    elif isinstance(tool, TunedTool):
+        result = tool.optimize(onnx.load(task.source), task)
+    else:
+        result = tool.call(onnx.load(task.source))
+    if not isinstance(result, onnx.ModelProto):
+        raise TypeError(f"returned {type(result).__name__} instead of a model")
+    return result
+
+
+def main(task: Task) -> None:
     """One run of one tool."""
-    name, source, target, family = arguments
-    tool = ALL[name]
     try:
-        if isinstance(tool, FileTool):
-            result: Any = tool.optimize(Path(source), family)
-        else:
-            result = tool.call(onnx.load(source))
-        if not isinstance(result, onnx.ModelProto):
-            raise TypeError(f"returned {type(result).__name__} instead of a model")
-        onnx.save(result, target)
-        _peak(Path(target)).write_text(str(peak_memory()), encoding="utf-8")
+        onnx.save(optimized(task), task.target)
+        _peak(task).write_text(str(peak_memory()), encoding="utf-8")
     except Exception as error:  # whatever a tool raises is its result
         print(json.dumps(one_line(error))[1:-1], file=sys.stderr)
         sys.exit(1)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(Task(**json.loads(sys.argv[1])))

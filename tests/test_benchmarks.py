@@ -1,17 +1,26 @@
 """The benchmarks' own parts that need neither torch nor time: tables, comparison of two files, synthetic graphs."""
 
+import importlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnx
 import pytest
 
 import graphopt
-from benchmarks import report, scaling
+from benchmarks import __main__ as commands
+from benchmarks import report, run, scaling, tools
 from benchmarks.models import FIXTURES, MODELS, QUICK, SUITE
-from benchmarks.tools import ALL, applies, run
+from benchmarks.run import Outcome, Plan
+from benchmarks.tools import ALL, Task, applies
+from graphopt.measure import Setting
+from graphopt.profile import Profile, Row
+from graphopt.search import StopReason
 from tests import zoo
+
+SETTINGS = (Setting(threads=1), Setting(threads=0))
 
 
 def results(**ratios: float) -> dict[str, Any]:
@@ -32,12 +41,22 @@ def results(**ratios: float) -> dict[str, Any]:
     }
 
 
-def cell(ratio: float) -> dict[str, Any]:
+def cell(ratio: float, column: str = "cpu-1") -> dict[str, Any]:
     timing: dict[str, Any] = {"median": ratio, "low": ratio - 0.01, "high": ratio + 0.01, "load": 1.0}
     timing["verdict"] = "faster" if ratio > 1.02 else "slower" if ratio < 0.98 else "no difference"
     return {
-        "seconds": 1.0, "memory_mb": 100, "nodes": 9, "bytes": 900, "difference": 1e-7, "timings": {"cpu-1": timing}
+        "seconds": 1.0, "memory_mb": 100, "nodes": 9, "bytes": 900, "difference": 1e-7, "timings": {column: timing}
     }  # fmt: skip
+
+
+def tuned(one: dict[str, Any], all_: dict[str, Any]) -> dict[str, Any]:
+    """Results of two settings, of which graphopt has an outcome each."""
+    found = results(onnxsim=1.0)
+    row = found["models"]["net"]
+    row["original"]["cpu-all"] = {"minimum_ms": 1.0, "median_ms": 1.1, "spread": 0.1, "headroom": 1.7}
+    row["tools"]["onnxsim"]["timings"] |= cell(0.9, "cpu-all")["timings"]
+    row["tools"]["graphopt"] = {"settings": {"cpu-1": one, "cpu-all": all_}}
+    return found
 
 
 def test_the_suite_has_36_models_of_12_families_and_a_quick_part() -> None:
@@ -49,7 +68,7 @@ def test_the_suite_has_36_models_of_12_families_and_a_quick_part() -> None:
 def test_no_gain_a_gain_and_a_loss_are_shown_as_such() -> None:
     page = report.markdown(results(onnxsim=1.0, OnnxSlim=0.9, graphopt=1.2), Path("cpu.json"))
     assert "| net | 1.50 | 2.00 | 1.00 (0.99–1.01) | ▼ 0.90 (0.89–0.91) | ▲ 1.20 (1.19–1.21) |" in page
-    assert "| graphopt | 1 | 1.200 | 1.20 | 1.20 | 1 | 0 | 0 |" in page
+    assert "| graphopt | 1 | 1.200 | 1.20 | 1.20 | 1 | 0 | 0 | 1.0 |" in page
 
 
 def test_failures_and_wrong_outputs_are_shown_with_their_reason() -> None:
@@ -58,6 +77,52 @@ def test_failures_and_wrong_outputs_are_shown_with_their_reason() -> None:
     page = report.markdown(found, Path("cpu.json"))
     assert "- net, onnxsim: crashed" in page and "- net, OnnxSlim: outputs differ by 3" in page
     assert "| net | 1.50 | 2.00 | fails | wrong | ▲ 1.20 (1.19–1.21) |" in page
+    assert "| onnxsim | 0 |  |  |  | 0 | 0 | 1 |  |" in page
+
+
+def test_a_tool_that_searches_is_shown_with_its_outcome_for_each_setting() -> None:
+    page = report.markdown(tuned(cell(1.2), cell(1.3, "cpu-all") | {"nodes": 7}), Path("cpu.json"))
+    assert "| net | 1.50 | 2.00 | 1.00 (0.99–1.01) | ▲ 1.20 (1.19–1.21) |" in page
+    assert "| net | 1.70 | 1.00 | ▼ 0.90 (0.89–0.91) | ▲ 1.30 (1.29–1.31) |" in page
+    assert "| model | nodes | MB | onnxsim | graphopt, CPU, 1 thread | graphopt, CPU, all threads |" in page
+    assert "7 nodes" in page
+
+
+def test_an_outcome_that_fails_in_one_setting_counts_in_that_one() -> None:
+    page = report.markdown(tuned(cell(1.2), {"error": "killed"}), Path("cpu.json"))
+    assert "- net, graphopt (CPU, all threads): killed" in page
+    assert "| graphopt | 1 | 1.200 | 1.20 | 1.20 | 1 | 0 | 0 | 1.0 |" in page
+    assert "| graphopt | 0 |  |  |  | 0 | 0 | 1 |  |" in page
+
+
+def test_the_page_says_how_the_file_was_made() -> None:
+    search = {"seconds": 60.0, "cache": "no times of earlier runs"}
+    page = report.markdown(results(graphopt=1.2) | {"spinning": False, "search": search}, Path("cpu.json"))
+    assert "- Threads do not spin while they wait" in page
+    assert "- graphopt searched for at most 60 s; its cache: no times of earlier runs" in page
+
+
+def test_the_readme_has_a_row_a_tool(tmp_path: Path) -> None:
+    path, readme = tmp_path / "benchmarks" / "results" / "cpu.json", tmp_path / "README.md"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(tuned(cell(1.2), {"wrong": "outputs differ by 3"})))
+    readme.write_text(f"before\n{report.MARKS[0]}\nold\n{report.MARKS[1]}\nafter\n")
+    report.update_readme(path, readme)
+    shown = readme.read_text()
+    assert "| onnxsim | 1 | 1.000 | 1.00–1.00 | 0, 0 | 0.900 | 0.90–0.90 | 0, 1 | 0 |" in shown
+    assert "| graphopt | 1/0 | 1.200 | 1.20–1.20 | 1, 0 |  |  |  | 0/1 |" in shown
+    assert shown.startswith("before\n") and shown.endswith("\nafter\n") and "old" not in shown
+    assert "1 model on a machine, 2026-11-21; onnxruntime 1.31." in shown
+    assert "(benchmarks/results/cpu-summary.png)" in shown
+
+
+def test_there_is_a_picture_of_all_that_is_compared(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "cpu.json"
+    made = report.pictures(tuned(cell(1.2), {"error": "killed"}), path)
+    names = {"cpu-summary.png", "cpu-1-models.png", "cpu-all-models.png", "cpu-time.png", "cpu-headroom.png"}
+    assert {found.name for found in made} == names
+    assert all(found.read_bytes().startswith(b"\x89PNG") for found in made)
 
 
 def test_two_files_are_compared_cell_by_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,11 +131,124 @@ def test_two_files_are_compared_cell_by_cell(tmp_path: Path, capsys: pytest.Capt
     report.compare(tmp_path / "old", tmp_path / "new")
     printed = capsys.readouterr().out
     assert "net, graphopt: cpu-1: 1.00 -> 1.20" in printed and "net, onnxsim:" not in printed
-    assert "graphopt, CPU, 1 thread, 1 models: 1.000 -> 1.200" in printed
+    assert "graphopt, CPU, 1 thread, 1 model: 1.000 -> 1.200" in printed
 
 
 def test_a_change_within_the_intervals_is_none() -> None:
     assert list(report.changes(results(graphopt=1.0), results(graphopt=1.01))) == []
+
+
+def test_files_of_both_makes_are_compared() -> None:
+    """Before graphopt searched it had one outcome for all settings."""
+    before = results(graphopt=1.0)
+    after = tuned(cell(1.2) | {"nodes": 8}, cell(1.3, "cpu-all"))
+    assert list(report.changes(before, after)) == ["net, graphopt: 9 -> 8 nodes", "net, graphopt: cpu-1: 1.00 -> 1.20"]
+    assert list(report.changes(after, before))[-1] == "net, graphopt: cpu-1: 1.20 -> 1.00"
+
+
+# -- a run -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+    """What a run asks for, which nobody then does: each task and the tools in each timing."""
+    source, found = tmp_path / "net.onnx", list[Any]()
+    onnx.save(scaling.convolutional(3), source)
+
+    def optimize(task: Task) -> dict[str, Any]:
+        found.append((task.tool, task.threads, task.seconds))
+        onnx.save(scaling.convolutional(3), task.target)
+        return {"seconds": 1.0, "memory_mb": 100}
+
+    def job(kind: str, job: Any) -> dict[str, Any]:
+        if kind == "check":
+            return {"difference": 0.0}
+        found.append((job["threads"], sorted(job["outcomes"])))
+        return {"original": {"headroom": 1.0}, "outcomes": {tool: cell(1.0)["timings"]["cpu-1"] for tool in ALL}}
+
+    monkeypatch.setattr(run, "export", lambda name: source)
+    monkeypatch.setattr(tools, "run", optimize)
+    monkeypatch.setattr(run, "_job", job)
+    return found
+
+
+def test_a_tool_that_searches_is_run_and_timed_in_each_setting(asked: list[Any]) -> None:
+    row = run.measure("resnet50.dynamo", Plan([], ["onnxsim", "graphopt"], SETTINGS, 1.0, search=5.0), {})
+    assert asked == [
+        ("onnxsim", 1, 5.0),
+        ("graphopt", 1, 5.0),
+        ("graphopt", 0, 5.0),
+        (1, ["graphopt", "onnxsim"]),
+        (0, ["graphopt", "onnxsim"]),
+    ]
+    assert row["tools"]["onnxsim"]["timings"].keys() == {"cpu-1", "cpu-all"}
+    parts = row["tools"]["graphopt"]["settings"]
+    assert {column: list(part["timings"]) for column, part in parts.items()} == {
+        "cpu-1": ["cpu-1"],
+        "cpu-all": ["cpu-all"],
+    }
+
+
+def test_what_is_known_is_not_measured_again(asked: list[Any]) -> None:
+    plan = Plan([], ["onnxsim", "graphopt"], SETTINGS, 1.0)
+    row = run.measure("resnet50.dynamo", plan, {})
+    asked.clear()
+    assert run.measure("resnet50.dynamo", plan, row) == row and asked == []
+    del row["tools"]["graphopt"]["settings"]["cpu-all"]
+    run.measure("resnet50.dynamo", plan, row)
+    assert [what[0] for what in asked] == ["graphopt", 0]
+
+
+def test_what_is_named_is_measured_again(asked: list[Any], tmp_path: Path) -> None:
+    plan = Plan(["resnet50.dynamo"], ["onnxsim", "OnnxSlim"], SETTINGS, 1.0)
+    first = run.run(plan, tmp_path / "cpu.json")
+    asked.clear()
+    again = run.run(Plan(["resnet50.dynamo"], ["onnxsim"], SETTINGS, 1.0, again=True), tmp_path / "cpu.json")
+    assert [what[0] for what in asked] == ["onnxsim", 1, 0]
+    assert again["models"]["resnet50.dynamo"]["tools"].keys() == first["models"]["resnet50.dynamo"]["tools"].keys()
+
+
+def test_an_outcome_without_a_search_is_none_of_a_tool_that_searches(asked: list[Any], tmp_path: Path) -> None:
+    row = {"family": "Net", "tools": {"graphopt": cell(1.0)}}
+    (outcome,) = run.outcomes(row, Plan([], ["graphopt"], SETTINGS[:1], 1.0), tmp_path)
+    assert outcome == Outcome("graphopt", tmp_path / "graphopt-cpu-1.onnx", SETTINGS[:1], {}) and asked == []
+
+
+def test_a_file_is_not_added_to_by_a_search_of_another_length(asked: list[Any], tmp_path: Path) -> None:
+    found = run.run(Plan([], ["graphopt"], SETTINGS, 1.0, search=5.0), tmp_path / "cpu.json")
+    assert found["search"] == {"seconds": 5.0, "cache": "no times of earlier runs"} and found["spinning"] is False
+    (tmp_path / "cpu.json").write_text(json.dumps(found))
+    with pytest.raises(SystemExit, match="another search"):
+        run.run(Plan([], ["graphopt"], SETTINGS, 1.0, search=6.0), tmp_path / "cpu.json")
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds"), [([], 60.0), (["--quick"], 10.0), (["--quick", "--search-seconds", "3"], 3.0)]
+)
+def test_a_search_has_a_limit(
+    options: list[str], seconds: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plans = list[Plan]()
+    monkeypatch.setattr(run, "run", lambda plan, path: plans.append(plan))
+    commands.main(["run", "--output", str(tmp_path / "out.json"), *options])
+    assert [plan.search for plan in plans] == [seconds]
+
+
+def test_headroom_is_what_is_not_in_heavy_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = (Row("FusedConv", 2, 3.0, 0.6), Row("Softmax", 1, 1.0, 0.2), Row("Gemm", 1, 1.0, 0.2))
+    found = Profile("net", "CPUExecutionProvider", 20, 5.5, rows, {}, {})
+    monkeypatch.setattr(run, "profile", lambda source, setting, feeds: found)
+    assert run._headroom("net", SETTINGS[0], {}) == 1.25
+
+
+def test_headroom_has_no_end_where_nothing_is_heavy(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Profile("net", "CPUExecutionProvider", 20, 5.5, (Row("Softmax", 1, 1.0, 1.0),), {}, {})
+    monkeypatch.setattr(run, "profile", lambda source, setting, feeds: found)
+    assert run._headroom("net", SETTINGS[0], {}) == float("inf")
+
+
+# -- synthetic graphs and tools ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", scaling.KINDS)
@@ -86,16 +264,64 @@ def test_the_exponent_of_linear_growth_is_1() -> None:
     assert scaling.exponent(rows, "load") == pytest.approx(1)
 
 
-def test_a_tool_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
+def test_scaling_shows_where_the_search_was_not_done() -> None:
+    rows = [
+        {
+            "kind": "transformer",
+            "nodes": nodes,
+            "left": nodes // 2,
+            "memory_mb": 100,
+            "search_mb": 120,
+            "seconds": {"load": nodes * 1e-3, "search": nodes * 2e-3},
+            "search": {"stop": stop, "regions": 4, "copies": 8, "states": 28},
+        }
+        for nodes, stop in ((1000, StopReason.DONE), (10000, StopReason.TIME))
+    ]
+    page = scaling.markdown({"machine": "a machine", "rows": rows})
+    assert "| 1000 | 500 | 1.000 | 2.000 | 4 | 8 | 28 | 100 | 120 |" in page
+    assert "| 10000 | 5000 | 10.000 | 20.000+ | 4 | 8 | 28 | 100 | 120 |" in page
+    assert "| exponent |  | 1.00 | 1.00 |" in page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tool", ["graphopt-simplify", "graphopt"])
+def test_a_tool_runs_in_a_process_of_its_own(tool: str, tmp_path: Path) -> None:
     onnx.save(scaling.convolutional(12), tmp_path / "in.onnx")
-    cell = run("graphopt", tmp_path / "in.onnx", tmp_path / "out.onnx", "")
+    task = Task(tool, str(tmp_path / "in.onnx"), str(tmp_path / "out.onnx"), threads=1, seconds=1.0)
+    cell = tools.run(task)
     assert cell["seconds"] > 0 and 50 < cell["memory_mb"] < 1000
-    assert len(onnx.load(tmp_path / "out.onnx").graph.node) < 12
+    assert len(onnx.load(tmp_path / "out.onnx").graph.node) <= 12
+
+
+def test_a_search_is_for_the_setting_of_the_task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    said = list[Any]()
+
+    def optimize(model: onnx.ModelProto, **options: Any) -> graphopt.Result:
+        said.append(options)
+        return graphopt.optimize(model, cost="none", check=False)
+
+    onnx.save(scaling.convolutional(3), tmp_path / "in.onnx")
+    monkeypatch.setattr(importlib, "import_module", lambda name: SimpleNamespace(optimize=optimize))
+    tools.optimized(Task("graphopt", str(tmp_path / "in.onnx"), "", provider="cuda", threads=3, seconds=5.0))
+    tools.optimized(Task("graphopt-simplify", str(tmp_path / "in.onnx"), ""))
+    assert said == [
+        {"check": False, "provider": "cuda", "threads": 3, "seconds": 5.0},
+        {"check": False, "cost": "none"},
+    ]
+
+
+def test_a_search_finds_no_times_of_an_earlier_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GRAPHOPT_CACHE", str(tmp_path))
+    (tmp_path / "costs.sqlite").touch()
+    with tools._without_times() as folder:
+        assert [path.name for path in Path(folder).iterdir()] == ["proofs"]
+        assert (Path(folder) / "proofs").resolve() == tmp_path / "proofs"
 
 
 def test_a_tool_that_fails_says_why(tmp_path: Path) -> None:
     (tmp_path / "in.onnx").write_bytes(b"no model")
-    assert "DecodeError" in run("graphopt", tmp_path / "in.onnx", tmp_path / "out.onnx", "")["error"]
+    task = Task("graphopt-simplify", str(tmp_path / "in.onnx"), str(tmp_path / "out.onnx"))
+    assert "DecodeError" in tools.run(task)["error"]
 
 
 def test_tools_for_some_families_are_left_out_for_the_others() -> None:
