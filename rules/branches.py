@@ -67,7 +67,7 @@ smaller = const("v", "M I *p")
 own = integers("own")
 axes = fn.length(kernel)
 missing = pads - own
-before, after = fn.part(missing, 0, axes), fn.part(missing, axes, fn.mul(2, axes))
+before, after = fn.part(missing, 0, axes), fn.part(missing, axes, fn.length(missing))
 
 pointwise = const("v", "M I 1*k")
 half = fn.div(kernel - 1, 2)

@@ -269,7 +269,6 @@ def merged_groups(count: int) -> Rule:
         f"merge_convs_of_split_{count}_into_groups",
         op.Concat(*map(conv_of, parts, weights, biases), axis=1),
         conv_of(whole, op.Concat(*weights, axis=0), op.Concat(*biases, axis=0), group=count),
-        when=fn.eq(fn.size("C"), fn.mul(fn.size("I"), count)),
         why="Equal parts that are convolved apart and joined are one convolution in groups.",
     )
 

@@ -385,6 +385,49 @@ EQUIVALENT = (
         "the left side is defined only then, or a family of rules states what some of its members do not need",
     ),
     (
+        "fuse_consecutive_(matmuls|gemms).*|fuse_pointwise_conv_into_conv",
+        ".*condition dropped: size.* <= size",
+        "it is true everywhere: the condition says where it pays",
+    ),
+    (
+        "fuse_.*_of_conv_and_(input.*|bn)|absorb_add_into_conv",
+        ".*attribute dropped: Conv strides",
+        "the condition says that the strides are 1",
+    ),
+    (
+        "fuse_.*_of_conv_and_(input.*|bn)|absorb_add_into_conv|push_slice_above_gemm|replace_grouped_conv_.*",
+        ".*operand dropped: Slice",
+        "the axes are the first ones, as without them",
+    ),
+    (
+        "fuse_.*_of_.*conv.*|absorb_add_into_conv|enlarge_conv_kernel",
+        ".*operands swapped: join",
+        "the first two numbers are equal",
+    ),
+    ("enlarge_conv_kernel_(height|width)", ".*operands swapped: join", "it is the other one of the two rules"),
+    ("absorb_add_into_conv", ".*number changed: sizes", "the first two axes are the same"),
+    (
+        "give_sizes_to_even_split_.|split_conv_of_2_groups",
+        ".*operand dropped: Split",
+        "the parts are equal, as they are where no sizes are given",
+    ),
+    (
+        "merge_(add|mul)_of_splits_.|merge_sum_of_convs_.*|flatten_(add|mul)|hoist_squeeze_over_(add|mul)_of_two",
+        ".* holes swapped",
+        "the two are operands of something that commutes",
+    ),
+    ("flatten_(add|mul)", ".*operands swapped: join", "element by element, any shape that both have will do"),
+    (
+        "flatten_layer_normalization",
+        ".*operator dropped: Reshape",
+        "rows are normalized alike in any shape: the view is for what stands before",
+    ),
+    (
+        "flatten_layer_normalization",
+        "REAL attribute dropped: LayerNormalization stash_type",
+        "it says in which type is computed, and a proof over the reals does not count digits",
+    ),
+    (
         "fuse_reshapes_around_transpose_of_matrices_grouped_in_front",
         ".*number changed: sizes",
         "the sizes are multiplied",
