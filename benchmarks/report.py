@@ -263,13 +263,17 @@ def _readme_row(results: Row, tool: str, settings: Sequence[str]) -> list[str]:
     return [*row, "/".join(failed)]
 
 
-def update_readme(path: Path, readme: Path = README) -> Path:
-    """Put the part of a result file in its place."""
-    results = json.loads(path.read_text(encoding="utf-8"))
+def readme_text(path: Path, readme: Path = README) -> str:
+    """The README with the part of a result file in its place."""
     before, rest = readme.read_text(encoding="utf-8").split(MARKS[0])
     _, after = rest.split(MARKS[1])
-    part = readme_part(results, path)
-    readme.write_text(f"{before}{MARKS[0]}\n\n{part}\n\n{MARKS[1]}{after}", encoding="utf-8")
+    part = readme_part(json.loads(path.read_text(encoding="utf-8")), path)
+    return f"{before}{MARKS[0]}\n\n{part}\n\n{MARKS[1]}{after}"
+
+
+def update_readme(path: Path, readme: Path = README) -> Path:
+    """Write the part of a result file into the README."""
+    readme.write_text(readme_text(path, readme), encoding="utf-8")
     return readme
 
 

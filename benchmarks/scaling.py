@@ -196,8 +196,8 @@ def markdown(results: dict[str, Any]) -> str:
     lines = ["# Scaling", "", "Made by `python -m benchmarks scaling`; `benchmarks/scaling.py` says how.", "",
              f"Machine: {results['machine']}. Seconds of the steps in one process a row, which has the model twice in",
              "memory; peak memory in MB, without and with the search. The search asks an estimate and may take",
-             f"{LIMIT * SHARE:g} s; +: it was not done. Exponent: the power of the number of nodes with which the seconds",
-             "grow, from 1,000 nodes on; 1 is linear."]  # fmt: skip
+             f"{LIMIT * SHARE:g} s; +: it was not done. Exponent: the power of the number of nodes with which the",
+             "seconds grow, from 1,000 nodes on; 1 is linear."]  # fmt: skip
     for kind in KINDS:
         rows = [row for row in results["rows"] if row["kind"] == kind]
         if rows:

@@ -13,6 +13,7 @@ import onnx
 import pytest
 
 import graphopt
+from benchmarks import report
 from tests.text import parse
 
 ROOT = Path(__file__).parent.parent
@@ -78,6 +79,16 @@ def refused(text: str, folder: Path) -> int:
         "the README shows something else"
     )
     return 1
+
+
+@pytest.mark.parametrize("path", [*(ROOT / "benchmarks" / "results").glob("cpu.json")], ids=lambda path: path.name)
+def test_speeds_are_those_of_the_committed_results(path: Path) -> None:
+    stale = "is stale: `python -m benchmarks report --readme` makes it anew"
+    page = report.markdown(json.loads(path.read_text(encoding="utf-8")), path)
+    assert path.with_suffix(".md").read_text(encoding="utf-8") == page, f"the page {stale}"
+    assert report.readme_text(path) == README, f"the README {stale}"
+    pictures = re.findall(r"!\[[^]]*\]\((benchmarks/[^)]*)\)", README)
+    assert pictures and all((ROOT / picture).is_file() for picture in pictures)
 
 
 def test_the_table_of_nodes_is_that_of_the_committed_results() -> None:
