@@ -157,6 +157,7 @@ VIEWED = (
 # Each gets views around it; those that meet between two of them cancel, so that a whole network works on one matrix.
 
 stack = tensor("x", "*b L M K")
+tokens, others = tensor("x", "L M K"), tensor("y", "L M K")  # images have more axes, and are no tokens
 
 
 def flat(value: Term) -> App:
@@ -192,8 +193,8 @@ FLATTENED = (
     *(
         Rule(
             f"flatten_{snake(operator)}",
-            apply(stack, tensor("y", "*b L M K")),
-            back(apply(flat(stack), flat(tensor("y", "*b L M K"))), "K"),
+            apply(tokens, others),
+            op.Reshape(apply(flat(tokens), flat(others)), fn.sizes("L M K"), allowzero=1),
             when=has_columns,
             why="Elements are combined alike, so that what stands before and after may work on one matrix.",
         )

@@ -211,7 +211,7 @@ def joined_convs(count: int) -> Rule:
 
 
 JOINED = (
-    *(joined(name, apply, count) for name, apply in ACTIVATIONS.items() for count in (2, 3)),
+    *(joined(name, apply, count) for name, apply in ACTIVATIONS.items() for count in (2, 3, 4)),
     *(joined_convs(count) for count in (2, 3, 4)),
 )
 
