@@ -1,0 +1,407 @@
+"""The search for rewrites that pay in some models only, with costs and clocks that are made up."""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+from graphopt import onnx_io
+from graphopt.compare import Verdict, compare
+from graphopt.cost import Analytic, CostModel, Machine, NotMeasurable
+from graphopt.fixpoint import Simplifier
+from graphopt.graph import Graph
+from graphopt.infer import infer_graph
+from graphopt.measure import Speedup
+from graphopt.passes import PASSES
+from graphopt.rule import Rule, const, fn, op, tensor
+from graphopt.rules import RULES, TRADES
+from graphopt.search import Exploration, Limits, Solution, Space, StopReason, apply, explore
+from graphopt.types import DType
+from tests.text import parse, printed
+
+x, c, d = tensor("x"), const("c", "N"), const("d", "N")
+rows = tensor("x", "*b N")
+
+DOUBLE = Rule("double_is_sum", x * 2.0, x + x)
+SUM_IS_DIFFERENCE = Rule("sum_is_difference", x + x, x - op.Neg(x))
+SCALES = Rule("scale_once", (rows * c) * d, rows * (c * d))
+LONG = Limits(seconds=1e9)
+
+
+class Prices:
+    """So many seconds for each operator; counts how often it is asked."""
+
+    name = "prices"
+
+    def __init__(self, **prices: float) -> None:
+        self.prices = prices
+        self.asked = self.measured = 0
+
+    def seconds(self, graph: Graph) -> float:
+        self.asked += 1
+        return sum(self.price(graph, vertex) for vertex, _ in graph.nodes())
+
+    def price(self, graph: Graph, vertex: int) -> float:
+        return self.prices.get(graph[vertex].op, 1.0)
+
+    def speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
+        self.measured += len(after)
+        ratios = [self.seconds(before) / self.seconds(graph) for graph in after]
+        return [Speedup(ratio, ratio, ratio, ratio, rounds=0) for ratio in ratios]
+
+
+def space(*trades: Rule, rules: Sequence[Rule] = (), allows: Callable[..., bool] = lambda *_: True) -> Space:
+    return Space(trades, Simplifier(rules, []), allows)
+
+
+LIBRARY = Space(TRADES, Simplifier(RULES, PASSES), lambda *_: True)
+
+
+def weight(*shape: int, seed: int = 0) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
+
+
+def load(model: onnx.ModelProto, *, simplified: bool = False) -> onnx_io.Model:
+    found = onnx_io.load(model)
+    infer_graph(found.graph)
+    if simplified:
+        LIBRARY.simplifier.run(found.graph)
+    return found
+
+
+def layers(count: int, layer: str, **weights: Any) -> onnx.ModelProto:
+    """Equal layers, one after the other; `{i}` is the number of one, and `{j}` that of the next."""
+    body = "; ".join(layer.format(i=i, j=i + 1) for i in range(count))
+    return parse("float[2,4] x0", body, weights, outputs=f"float[2,4] x{count}")
+
+
+LAYER = (
+    "p{i} = Exp(x{i}); q{i} = Neg(p{i}); r{i} = Mul(q{i}, 2.0); s{i} = Abs(r{i}); t{i} = Sin(s{i});"
+    "x{j} = Add(t{i}, x{i})"
+)
+
+
+def found(
+    model: onnx.ModelProto, where: Space, cost: CostModel, limits: Limits = LONG, **more: Any
+) -> tuple[onnx_io.Model, Exploration]:
+    loaded = load(model)
+    return loaded, explore(loaded.graph, where, cost, limits=limits, **more)
+
+
+def done(model: onnx_io.Model, exploration: Exploration, where: Space) -> Graph:
+    """The graph with all solutions carried out."""
+    for solution in exploration.solutions:
+        apply(model.graph, solution, where)
+        model.graph.check()
+    return model.graph
+
+
+def told(solution: Solution) -> list[tuple[str, int, bool]]:
+    return [(move.rule.name, len(move.sites), move.simplified) for move in solution.moves]
+
+
+# -- what is found -----------------------------------------------------------------------------------------------------
+
+
+def residual(activation: str) -> onnx.ModelProto:
+    """A block of a ResNet: two convolutions after each other, and beside them a pointwise one."""
+    body = f"""a = Conv<pads=[1,1,1,1]>(x, u, e); p = {activation}(a); c = Conv<pads=[1,1,1,1]>(p, v, f)
+    b = Conv(x, w, g); q = {activation}(b); s = Add(c, q); y = Relu(s)"""
+    weights = {"u": weight(8, 8, 3, 3), "v": weight(8, 8, 3, 3, seed=1), "w": weight(8, 8, 1, 1, seed=2)}
+    weights |= {name: weight(8, seed=number) for number, name in enumerate("efg", 3)}
+    return parse("float[1,8,14,14] x", body, weights, outputs="float[1,8,14,14] y")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("activation", ["Identity", "Relu"])
+def test_where_launches_are_dear_a_residual_block_becomes_two_convolutions(activation: str) -> None:
+    """TASO's example, of rules that each cost or bring little: enlarge a kernel, merge two branches, absorb a sum."""
+    given = residual(activation)
+    model = load(given, simplified=True)
+    exploration = explore(model.graph, LIBRARY, Analytic(Machine(launch_seconds=1e-3)), limits=LONG)
+    (solution,) = exploration.solutions
+    assert {"enlarge_conv_kernel", "absorb_add_into_conv"} < {*solution.rules}
+    assert solution.speedup.median > 1.4
+    assert done(model, exploration, LIBRARY).ops() == {"Conv": 2, "Relu": 2 if activation == "Relu" else 1}
+    assert compare(given, model).verdict is Verdict.EQUAL
+
+
+@pytest.mark.slow
+def test_where_arithmetic_is_dear_the_block_stays() -> None:
+    exploration = explore(load(residual("Relu"), simplified=True).graph, LIBRARY, Analytic(), limits=LONG)
+    assert exploration.solutions == ()
+    assert exploration.stop is StopReason.DONE
+    assert (exploration.regions, exploration.copies) == (1, 1)
+
+
+DETOUR = parse("float[4] x", "a = Exp(x); b = Mul(a, 2.0); y = Abs(b)", outputs="float[4] y")
+LONG_WAY = space(DOUBLE, SUM_IS_DIFFERENCE)
+
+
+def test_a_step_that_costs_is_made_for_one_that_pays() -> None:
+    model, exploration = found(DETOUR, LONG_WAY, Prices(Mul=2, Add=4, Sub=0.2, Neg=0.2))
+    (solution,) = exploration.solutions
+    assert solution.rules == ("double_is_sum", "sum_is_difference")
+    assert solution.speedup.median == pytest.approx(4 / 2.4)
+    assert done(model, exploration, LONG_WAY).ops() == {"Exp": 1, "Neg": 1, "Sub": 1, "Abs": 1}
+    assert compare(DETOUR, model).verdict is Verdict.EQUAL
+
+
+def test_a_step_that_costs_too_much_is_not_made() -> None:
+    cost = Prices(Mul=2, Add=4, Sub=0.2, Neg=0.2)
+    _, exploration = found(DETOUR, LONG_WAY, cost, Limits(seconds=1e9, slack=1.4))
+    assert exploration.solutions == ()
+
+
+def test_what_pays_by_less_than_can_be_measured_is_left() -> None:
+    _, exploration = found(DETOUR, LONG_WAY, Prices(Exp=100, Mul=2, Add=1))
+    assert exploration.solutions == ()
+    assert exploration.trials > 0
+
+
+def test_of_many_steps_that_cost_little_each_goes_on_with_the_one_before() -> None:
+    """Else the search would try every set of them: here 2^8."""
+    body = "; ".join(f"p{i} = Mul(x, 2.0); q{i} = Exp(p{i})" for i in range(8))
+    joined = "; ".join(f"r{i + 1} = Max(r{i}, q{i + 1})" for i in range(7)).replace("r0", "q0")
+    model = parse("float[4] x", f"{body}; {joined}", outputs="float[4] r7")
+    cost = Prices(Add=1.01)
+    _, exploration = found(model, space(DOUBLE), cost)
+    assert exploration.solutions == ()
+    assert exploration.states <= 2 + 8 + 8
+
+
+def test_two_runs_find_the_same() -> None:
+    outcomes = []
+    for _ in range(2):
+        model, exploration = found(layers(2, LAYER), LONG_WAY, Prices(Mul=2, Add=4, Sub=0.2, Neg=0.2))
+        outcomes.append(([told(s) for s in exploration.solutions], printed(done(model, exploration, LONG_WAY))))
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][0]
+
+
+# -- copies ------------------------------------------------------------------------------------------------------------
+
+
+def test_equal_parts_are_solved_once_and_all_changed() -> None:
+    asked = []
+    for count in (2, 24):
+        cost, where = Prices(Mul=2, Add=0.5), space(DOUBLE)
+        model, exploration = found(given := layers(count, LAYER), where, cost)
+        asked.append((cost.asked, cost.measured, exploration.states))
+        (solution,) = exploration.solutions
+        assert (exploration.regions, exploration.copies, len(solution.copies)) == (1, count, count)
+        assert solution.weight == pytest.approx(count * (5.0 + 1.5))
+        assert done(model, exploration, where).ops()["Add"] == 2 * count
+        assert compare(given, model).verdict is Verdict.EQUAL
+    assert asked[0] == asked[1]
+
+
+def test_what_saves_most_in_all_comes_first() -> None:
+    body = "a = Mul(x, 2.0); b = Sin(a); c = Sin(b); d = Sin(c); e = Sin(d); f = Sin(e);"
+    body += "g = Mul(f, 2.0); h = Cos(g); i = Cos(h); j = Mul(i, 2.0); k = Cos(j); y = Cos(k)"
+    given = parse("float[4] x", body)
+    _, exploration = found(given, space(DOUBLE), Prices(Mul=2, Add=0.5))
+    assert [solution.saved for solution in exploration.solutions] == pytest.approx([3.0, 1.5])
+
+
+PAIR = (
+    "p{i} = Relu(x{i}); q{i} = Mul(p{i}, c{i}); r{i} = Mul(q{i}, d{i}); s{i} = Relu(r{i}); t{i} = Sin(s{i});"
+    "x{j} = Cos(t{i})"
+)
+
+
+def scaled(*factors: Mapping[str, Any]) -> onnx.ModelProto:
+    weights = {f"{name}{i}": value for i, each in enumerate(factors) for name, value in each.items()}
+    return layers(len(factors), PAIR, **weights)
+
+
+PLAIN = {"c": np.array([1, 2, 3, 4], np.float32), "d": np.array([5, 6, 7, 8], np.float32)}
+
+
+def test_a_copy_whose_weights_do_not_allow_it_stays_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    huge = {name: np.full(4, 3e38, np.float32) for name in "cd"}
+    where = space(SCALES)
+    model, exploration = found(given := scaled(PLAIN, huge, PLAIN), where, Prices())
+    (solution,) = exploration.solutions
+    assert len(solution.copies) == 3
+    with caplog.at_level("INFO"):
+        assert done(model, exploration, where).ops()["Mul"] == 1 + 2 + 1
+    assert "scale_once cannot be done in a copy" in caplog.text
+    assert compare(given, model).verdict is Verdict.EQUAL
+
+
+def test_a_copy_that_would_become_another_graph_than_the_one_measured_stays_as_it_is() -> None:
+    scaled_relu = op.Relu(rows) * c
+    tidy = Rule("relu_of_scaled_relu", op.Relu(scaled_relu), scaled_relu, when=fn.is_positive(c))
+    where = space(SCALES, rules=[tidy])
+    negative = PLAIN | {"d": np.array([-5, 6, 7, 8], np.float32)}
+    model, exploration = found(given := scaled(PLAIN, negative), where, Prices())
+    (solution,) = exploration.solutions
+    assert len(solution.copies) == 2
+    assert done(model, exploration, where).ops() == {"Relu": 1 + 2, "Mul": 1 + 2, "Sin": 2, "Cos": 2}
+    assert compare(given, model).verdict is Verdict.EQUAL
+
+
+# -- sizes -------------------------------------------------------------------------------------------------------------
+
+
+class BySize(Prices):
+    """An Add is dear to start, a Mul to go on with."""
+
+    def price(self, graph: Graph, vertex: int) -> float:
+        type_ = graph.tensor_type(next(graph[vertex].operands))
+        assert type_ is not None and type_.shape is not None
+        elements = prod(size for size in type_.shape if isinstance(size, int))
+        assert type_.is_static, "costs are taken at numbers"
+        start, each = {"Add": (self.prices["start"], 1.0), "Mul": (0.0, 4.0)}.get(graph[vertex].op, (0.0, 0.0))
+        return start + each * elements
+
+
+OPEN = parse("float[n] x", "a = Exp(x); b = Mul(a, 2.0); y = Abs(b)", outputs="float[n] y")
+
+
+@pytest.mark.parametrize(("start", "is_taken"), [(100.0, True), (1000.0, False)])
+def test_several_sizes_count_the_same(start: float, is_taken: bool) -> None:
+    """At 128 the sum takes 128 + start instead of 512, at 16 it takes 16 + start instead of 64: the mean decides."""
+    where, shapes = space(DOUBLE), [{"x": [128]}, {"x": [16]}]
+    model, exploration = found(OPEN, where, BySize(start=start), shapes=shapes)
+    assert bool(exploration.solutions) is is_taken
+    assert exploration.states == 2
+    ops = done(model, exploration, where).ops()
+    assert ("Add" in ops) is is_taken
+    sizes = [{"n": size} for size in (1, 7, 128)]
+    assert compare(OPEN, model, bindings=sizes).verdict is Verdict.EQUAL
+
+
+def test_parts_into_which_sizes_flow_that_depend_on_the_data_are_left() -> None:
+    before = "a = Sin(x); b = Sin(a); c = Sin(b); d = Sin(c); e = Sin(d); f = Compress<axis=0>(e, k)"
+    body = f"{before}; g = Cos(f); h = Cos(g); i = Mul(h, 2.0); y = Cos(i)"
+    given = parse("float[4] x, bool[4] k", body, outputs="float[?] y")
+    _, exploration = found(given, space(DOUBLE), Prices(Mul=2))
+    assert (exploration.regions, exploration.solutions) == (0, ())
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+SINES = "a = Mul(x, 2.0); b = Sin(a); c = Sin(b); d = Sin(c); e = Sin(d); f = Sin(e)"
+COSINES = "g = Mul(f, 2.0); h = Cos(g); i = Cos(h); j = Cos(i); k = Cos(j); y = Cos(k)"
+TWO_PARTS = parse("float[4] x", f"{SINES}; {COSINES}")
+
+
+class Events(Prices):
+    """Something happens when the cost of a graph with some operators is asked."""
+
+    def __init__(self, ops: str, happens: Callable[[], None], **prices: float) -> None:
+        super().__init__(Mul=2, Add=0.5, Sin=1.1, **prices)
+        self.ops, self.happens = {*ops.split()}, happens
+
+    def speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
+        if any(self.ops <= graph.ops().keys() for graph in after):
+            self.happens()
+        return super().speedups(before, after)
+
+
+def fail(error: BaseException) -> Callable[[], None]:
+    def raise_() -> None:
+        raise error
+
+    return raise_
+
+
+def test_both_parts_are_solved_where_nothing_happens() -> None:
+    model, exploration = found(TWO_PARTS, where := space(DOUBLE), Prices(Mul=2, Add=0.5))
+    assert (exploration.regions, len(exploration.solutions), exploration.stop) == (2, 2, StopReason.DONE)
+    assert done(model, exploration, where).ops() == {"Add": 2, "Sin": 5, "Cos": 5}
+    assert compare(TWO_PARTS, model).verdict is Verdict.EQUAL
+
+
+def test_a_search_ends_with_its_time_and_keeps_what_it_has_found() -> None:
+    now = [0.0]
+
+    def hour() -> None:
+        now[0] += 3600.0
+
+    cost = Events("Sin", hour)
+    model, exploration = found(TWO_PARTS, where := space(DOUBLE), cost, Limits(seconds=60), clock=lambda: now[0])
+    assert exploration.stop is StopReason.TIME
+    assert len(exploration.solutions) == 1
+    assert done(model, exploration, where).ops() == {"Add": 1, "Mul": 1, "Sin": 5, "Cos": 5}
+
+
+def test_no_time_is_no_search() -> None:
+    _, exploration = found(TWO_PARTS, space(DOUBLE), Prices(Mul=2), Limits(seconds=0))
+    assert (exploration.stop, exploration.solutions) == (StopReason.TIME, ())
+
+
+def test_an_interrupted_search_keeps_what_it_has_found() -> None:
+    _, exploration = found(TWO_PARTS, space(DOUBLE), Events("Cos", fail(KeyboardInterrupt())))
+    assert exploration.stop is StopReason.INTERRUPTED
+    assert len(exploration.solutions) == 1
+
+
+def test_of_an_interrupted_part_the_best_graph_is_kept() -> None:
+    cost = Events("Sub", fail(KeyboardInterrupt()), Sub=0.1, Neg=0.1)
+    given = parse("float[4] x", "a = Mul(x, 2.0); y = Sin(a)")
+    _, exploration = found(given, LONG_WAY, cost, Limits(seconds=1e9, go=1))
+    assert exploration.stop is StopReason.INTERRUPTED
+    assert [solution.rules for solution in exploration.solutions] == [("double_is_sum",)]
+
+
+def test_a_part_that_cannot_be_measured_is_left_and_named() -> None:
+    model, exploration = found(TWO_PARTS, where := space(DOUBLE), Events("Sin", fail(NotMeasurable("no kernel"))))
+    assert exploration.notes == ("a part of 6 nodes was left as it is: no kernel",)
+    assert exploration.stop is StopReason.DONE
+    assert done(model, exploration, where).ops() == {"Add": 1, "Mul": 1, "Sin": 5, "Cos": 5}
+
+
+def test_no_more_graphs_are_looked_at_than_allowed() -> None:
+    _, exploration = found(residual("Relu"), LIBRARY, Analytic(), Limits(seconds=1e9, states=20))
+    assert exploration.states <= 20
+
+
+def test_progress_is_told() -> None:
+    heard: list[tuple[str, float]] = []
+    found(TWO_PARTS, space(DOUBLE), Prices(), progress=lambda stage, part: heard.append((stage, part)))
+    assert heard == [("search", 0.0), ("search", 0.5)]
+
+
+# -- what there is to search -------------------------------------------------------------------------------------------
+
+
+def test_rules_that_are_not_admitted_are_not_used() -> None:
+    asked: list[tuple[str, frozenset[DType], frozenset[DType]]] = []
+
+    def allows(rule: Rule, computed: frozenset[DType], read: frozenset[DType]) -> bool:
+        asked.append((rule.name, computed, read))
+        return rule is not DOUBLE
+
+    _, exploration = found(DETOUR, space(DOUBLE, SUM_IS_DIFFERENCE, allows=allows), Prices(Mul=2, Add=0.1))
+    assert exploration == Exploration((), StopReason.DONE)
+    assert asked == [("double_is_sum", frozenset({DType.FLOAT}), frozenset({DType.FLOAT}))]
+
+
+@pytest.mark.parametrize("body", ["", "y = Exp(x)"])
+def test_where_no_rule_matches_nothing_is_asked(body: str) -> None:
+    cost = Prices()
+    _, exploration = found(parse("float[4] x", body, outputs="float[4] y" if body else "float[4] x"), LIBRARY, cost)
+    assert exploration == Exploration((), StopReason.DONE)
+    assert cost.asked == 0
+
+
+def test_parts_around_a_body_are_searched() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 18]> test (float[4] x, bool c) => (float[4] y) {
+        two = Constant<value_float = 2.0>()
+        a = Mul(x, two)
+        b = If(c) <then_branch = t () => (float[4] p) { p = Exp(a) }, else_branch = e () => (float[4] q) { q = Abs(a) }>
+        y = Mul(b, two)
+    }"""
+    given = onnx.parser.parse_model(text)
+    model, exploration = found(given, where := space(DOUBLE), Prices(Mul=2, Add=0.5))
+    assert (exploration.regions, exploration.copies) == (1, 2)
+    assert done(model, exploration, where).ops() == {"Add": 2, "If": 1}
+    assert compare(given, model).verdict is Verdict.EQUAL
