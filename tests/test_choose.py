@@ -1,0 +1,189 @@
+"""Which version of a model is returned, in contests whose outcome is made up."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+
+from graphopt import onnx_io
+from graphopt.choose import Chooser, Contest, Latency, Version
+from graphopt.fixpoint import Simplifier, Step
+from graphopt.graph import Node
+from graphopt.infer import infer_graph
+from graphopt.measure import Speedup
+from graphopt.rule import Rule, op, tensor
+from graphopt.search import Solution, Space, apply, explore
+from tests.test_search import LONG, Prices
+from tests.text import parse
+
+x, y = tensor("x"), tensor("y")
+TIDY = (Rule("double_neg", op.Neg(op.Neg(x)), x), Rule("double_abs", op.Abs(op.Abs(x)), op.Abs(x)))
+TRADES = (
+    Rule("double_is_sum", x * 2.0, x + x),
+    Rule("difference_is_sum", x - y, x + op.Neg(y)),
+    Rule("quarter_is_product", x / 4.0, x * 0.25),
+)
+PRICES = Prices(Mul=2, Add=0.1, Neg=0.1, Sub=5, Div=8)
+
+BODY = """a = Mul(x, 2.0); b = Sin(a); c = Sin(b); d = Sin(c); e = Sin(d); f = Sin(e);
+g = Sub(f, x); h = Cos(g); i = Cos(h); j = Cos(i); k = Cos(j); l = Cos(k);
+m = Div(l, 4.0); n = Tan(m); o = Tan(n); p = Neg(o); q = Neg(p); r = Abs(q); s = Abs(r); t = Exp(s); y = Tan(t)"""
+
+Ops = Mapping[str, int]
+
+
+class Made(Contest):
+    """A contest in which a function of a version's operators tells how fast it is; None: it does not run."""
+
+    def __init__(self, speed: Callable[[Ops], float | None]) -> None:
+        self.speed = speed
+        self.speeds: list[float] = []
+        self.raced: list[tuple[float, bool]] = []
+
+    def enter(self, model: onnx_io.Model) -> int | None:
+        found = self.speed(model.graph.ops())
+        if found is None:
+            return None
+        self.speeds.append(found)
+        return len(self.speeds) - 1
+
+    def race(
+        self,
+        numbers: Sequence[int],
+        seconds: float,
+        *,
+        again: bool = False,  # noqa: ARG002  # no time passes
+    ) -> list[tuple[Speedup, tuple[Latency, ...]]]:
+        speeds = [self.speeds[number] for number in numbers]
+        self.raced += [(speed, again) for speed in speeds]
+        return [(Speedup(speed, speed, speed, speed, rounds=9), ()) for speed in speeds]
+
+
+class Case:
+    """A model, simplified, with three finds of a search; the one that saves most comes first: Div, Sub, Mul."""
+
+    def __init__(self, speed: Callable[[Ops], float | None]) -> None:
+        self.model = onnx_io.load(parse("float[4] x", BODY))
+        self.graph = self.model.graph
+        infer_graph(self.graph)
+        self.original: dict[int, Node] = dict(self.graph.items())
+        space = Space(TRADES, Simplifier([], []), lambda *_: True)
+        self.contest = Made(speed)
+        self.chooser = Chooser(
+            self.contest, self.model, apply=lambda found: apply(self.graph, found, space), simplify=self.simplify
+        )
+        steps = self.simplify(None)
+        self.solutions = explore(self.graph, space, PRICES, limits=LONG).solutions
+        assert [solution.rules[0] for solution in self.solutions] == [rule.name for rule in TRADES[::-1]]
+        self.first = Version(tuple(steps), number=self.contest.enter(self.model))
+
+    def simplify(self, names: frozenset[str] | None) -> list[Step]:
+        rules = [rule for rule in TIDY if names is None or rule.name in names]
+        return list(Simplifier(rules, []).run(self.graph).steps)
+
+    def choose(self, solutions: Sequence[Solution] | None = None) -> Version:
+        best = self.chooser.choose(self.first, self.solutions if solutions is None else solutions)
+        self.graph.check()
+        return best
+
+    @property
+    def changed(self) -> set[str]:
+        """Which of the five rewrites the graph has in the end."""
+        ops = self.graph.ops()
+        gone = {"double_is_sum": "Add", "difference_is_sum": "Sub", "quarter_is_product": "Div"}
+        made = {"difference_is_sum", "quarter_is_product"} - {name for name, op_ in gone.items() if op_ in ops}
+        tidied = {f"double_{name.lower()}" for name in ("Abs",) if ops.get(name, 0) < 2}
+        tidied |= {"double_neg"} if ops.get("Neg", 0) < 2 else set()
+        doubled = ops.get("Add", 0) > ("difference_is_sum" in made)
+        return made | tidied | ({"double_is_sum"} if doubled else set())
+
+
+BOTH = {"double_neg", "double_abs"}
+
+
+def test_a_version_that_is_faster_is_taken() -> None:
+    case = Case(lambda ops: 1.5 if "Div" not in ops else 1.0)
+    best = case.choose()
+    assert best.solutions == case.solutions
+    assert best.counts == (1, 1, 1)
+    assert case.changed == {rule.name for rule in (*TIDY, *TRADES)}
+
+
+def test_the_fastest_is_taken_even_if_it_is_the_simplified_model() -> None:
+    case = Case(lambda ops: 1.3 if "Div" in ops else 1.2)
+    best = case.choose()
+    assert (best.solutions, case.changed) == ((), BOTH)
+
+
+def test_where_all_finds_together_lose_halves_are_tried() -> None:
+    case = Case(lambda ops: 1.4 if "Div" not in ops and "Sub" in ops else 0.8 if "Div" not in ops else 1.0)
+    best = case.choose()
+    assert [solution.rules[0] for solution in best.solutions] == ["quarter_is_product"]
+    assert case.changed == BOTH | {"quarter_is_product"}
+
+
+def test_of_the_better_half_again_halves_are_tried() -> None:
+    def speed(ops: Ops) -> float:
+        """Of the last two, the sum pays and the difference costs."""
+        if "Div" not in ops:
+            return 0.5
+        return (1.0 if "Sub" in ops else 0.6) * (1.5 if ops.get("Add", 0) > ("Sub" not in ops) else 1.0)
+
+    case = Case(speed)
+    case.choose()
+    assert case.changed == BOTH | {"double_is_sum"}
+
+
+def test_where_nothing_is_faster_the_simplified_model_is_taken_if_it_is_no_slower() -> None:
+    case = Case(lambda ops: 0.995 if "Div" in ops and "Sub" in ops and "Add" not in ops else 0.9)
+    best = case.choose()
+    assert best is case.first
+    assert case.changed == BOTH
+
+
+def test_a_simplified_model_that_is_slower_is_timed_again_and_then_made_with_fewer_rewrites() -> None:
+    case = Case(lambda ops: 1.0 if ops.get("Neg", 0) == 2 else 0.9)
+    best = case.choose([])
+    assert {step.name for step in best.steps} == {"double_abs"}
+    assert case.changed == {"double_abs"}
+    assert case.contest.raced[:2] == [(0.9, False), (0.9, True)]
+
+
+def test_if_all_else_is_slower_the_original_is_there_again_node_for_node() -> None:
+    case = Case(lambda ops: 0.5)
+    best = case.choose()
+    assert (best.steps, best.speedup, case.changed) == ((), None, set())
+    assert dict(case.graph.items()) == case.original
+
+
+def test_a_version_that_does_not_run_is_left_out() -> None:
+    case = Case(lambda ops: None if "Div" not in ops and "Sub" not in ops else 1.3 if "Div" not in ops else 1.0)
+    case.choose()
+    assert case.changed == BOTH | {"quarter_is_product"}
+    refused = Case(lambda ops: None)
+    assert refused.choose().steps == ()
+    assert dict(refused.graph.items()) == refused.original
+
+
+@pytest.mark.parametrize("hours", [0.0, 1.0])
+def test_no_further_versions_are_tried_after_the_deadline(hours: float) -> None:
+    case = Case(lambda ops: 0.5)
+    case.chooser.deadline, case.chooser.clock = 60.0, lambda: 3600 * hours
+    case.choose()
+    assert (len(case.contest.speeds) > 2) is (hours == 0)
+    assert dict(case.graph.items()) == case.original
+
+
+def test_moving_between_versions_keeps_the_graph_sound() -> None:
+    case = Case(lambda ops: 1.0)
+    first, chooser = case.first, case.chooser
+    chooser.current = first
+    made = [chooser.apply(solution) for solution in case.solutions]
+    every = chooser.current = Version((*first.steps, *(step for some in made for step in some)))
+    nodes = {"every": dict(case.graph.items())}
+    some = Version(every.steps[: len(first.steps) + 1])
+    for version in (first, every, Version(()), some, every, Version(()), every):
+        chooser.move_to(version)
+        case.graph.check()
+    assert dict(case.graph.items()) == nodes["every"]
+    chooser.move_to(Version(()))
+    assert dict(case.graph.items()) == case.original
