@@ -49,9 +49,9 @@ class Made(Contest):
     def race(
         self,
         numbers: Sequence[int],
-        seconds: float,
+        seconds: float,  # noqa: ARG002  # no time passes
         *,
-        again: bool = False,  # noqa: ARG002  # no time passes
+        again: bool = False,
     ) -> list[tuple[Speedup, tuple[Latency, ...]]]:
         speeds = [self.speeds[number] for number in numbers]
         self.raced += [(speed, again) for speed in speeds]

@@ -1,0 +1,222 @@
+"""From a simplified model to the fastest version: the search and the last word together."""
+
+import multiprocessing
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from graphopt import onnx_io, tune
+from graphopt.choose import Contest, Latency
+from graphopt.compare import Verdict, compare
+from graphopt.cost import user_cache
+from graphopt.errors import ModelError, UsageError
+from graphopt.fixpoint import Simplifier
+from graphopt.graph import Patch
+from graphopt.infer import infer_graph
+from graphopt.measure import Setting, Speedup, prepared
+from graphopt.regions import digest
+from graphopt.rule import Rule, op, tensor
+from graphopt.search import Exploration, StopReason
+from graphopt.tune import Tuned, Tuner, Tuning
+from tests.test_search import Prices
+from tests.text import parse
+
+x = tensor("x")
+DOUBLE_NEG = Rule("double_neg", op.Neg(op.Neg(x)), x)
+DOUBLE = Rule("double_is_sum", x * 2.0, x + x)
+GIVEN = parse("float[n,8] x", "a = Neg(x); b = Neg(a); c = Mul(b, 2.0); y = Exp(c)", outputs="float[n,8] y")
+ONE_THREAD = Setting(threads=1)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHOPT_CACHE", str(tmp_path))
+
+
+def tuner(given: onnx.ModelProto = GIVEN, **wanted: Any) -> tuple[Tuner, onnx_io.Model, Tuned]:
+    """A tuner, its model, and what it made of it."""
+    model = onnx_io.load(given)
+    infer_graph(model.graph)
+    steps = Simplifier([DOUBLE_NEG], []).run(model.graph).steps
+    tuning = Tuning(**{"setting": ONE_THREAD, "seconds": 0.5, **wanted})
+    found = Tuner(given, model, [DOUBLE_NEG], [DOUBLE], [], lambda *_: True, tuning)
+    return found, model, found.tune(steps)
+
+
+def estimate(monkeypatch: pytest.MonkeyPatch, **prices: float) -> None:
+    monkeypatch.setattr(Tuner, "_cost", lambda self: Prices(**prices))
+
+
+def outcomes(monkeypatch: pytest.MonkeyPatch, *speeds: float) -> None:
+    """Let the versions be so fast: the simplified model, then what the search found."""
+    left = list(speeds)
+
+    def race(_: Contest, numbers: Sequence[int], *__: float, **___: bool) -> list[tuple[Speedup, tuple[Latency, ...]]]:
+        speeds = [left.pop(0) for _ in numbers]
+        return [(Speedup(speed, speed, speed, speed, rounds=9), ()) for speed in speeds]
+
+    monkeypatch.setattr(Contest, "race", race)
+
+
+# -- by estimate -------------------------------------------------------------------------------------------------------
+
+
+def test_by_estimate_all_that_it_speaks_for_is_taken_and_nothing_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    estimate(monkeypatch, Mul=2, Add=0.5)
+    monkeypatch.setattr(Setting, "open", lambda *_, **__: pytest.fail("a session was opened"))
+    _, model, tuned = tuner(cost="analytic")
+    assert model.graph.ops() == {"Add": 1, "Exp": 1}
+    assert [step.name for step in tuned.steps] == ["double_neg", "double_is_sum"]
+    assert tuned.timing is not None
+    assert not tuned.timing.is_gain
+    (group,) = tuned.timing.groups
+    assert (group.rules, group.copies, group.is_taken) == (("double_is_sum",), 1, True)
+    assert group.speedup == pytest.approx(3 / 1.5)
+    assert compare(GIVEN, model, bindings=[{"n": 1}, {"n": 5}]).verdict is Verdict.EQUAL
+
+
+def test_what_an_estimate_speaks_against_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    estimate(monkeypatch, Add=1.5)
+    _, model, tuned = tuner(cost="analytic")
+    assert model.graph.ops() == {"Mul": 1, "Exp": 1}
+    assert tuned.timing is not None
+    assert (tuned.timing.groups, tuned.timing.regions, tuned.timing.stop) == ((), 1, StopReason.DONE)
+
+
+def test_costs_are_taken_at_all_sizes_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Mapping[str, Sequence[int]]] = []
+
+    def explore(*args: Any, **_: Any) -> Exploration:
+        seen.extend(args[3])
+        return Exploration((), StopReason.DONE)
+
+    monkeypatch.setattr(tune, "explore", explore)
+    tuner(cost="analytic", sizes={"n": [16, 128]})
+    assert [tuple(shapes["x"]) for shapes in seen] == [(16, 8), (128, 8)]
+
+
+def test_an_unknown_cost_is_named() -> None:
+    with pytest.raises(UsageError, match="there is no cost 'guessed'; there is measured, analytic, none"):
+        Tuning(cost="guessed")
+
+
+# -- by measurement ----------------------------------------------------------------------------------------------------
+
+
+def test_a_find_that_is_faster_in_the_whole_model_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    estimate(monkeypatch, Mul=2, Add=0.5)
+    outcomes(monkeypatch, 1.0, 1.5)
+    _, model, tuned = tuner()
+    assert model.graph.ops() == {"Add": 1, "Exp": 1}
+    assert tuned.timing is not None
+    assert tuned.timing.is_gain
+    assert [(group.is_taken, group.rewrites) for group in tuned.timing.groups] == [(True, (1, 2))]
+
+
+def test_a_find_that_is_slower_in_the_whole_model_is_dropped_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    estimate(monkeypatch, Mul=2, Add=0.5)
+    outcomes(monkeypatch, 1.0, 0.8)
+    _, model, tuned = tuner()
+    assert model.graph.ops() == {"Mul": 1, "Exp": 1}
+    assert tuned.timing is not None
+    assert [(group.is_taken, group.rewrites) for group in tuned.timing.groups] == [(False, (1, 1))]
+    assert tuned.notes == ()
+
+
+def test_a_simplified_model_that_is_slower_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    estimate(monkeypatch, Add=2)
+    outcomes(monkeypatch, 0.8, 0.8)
+    _, model, tuned = tuner()
+    assert model.graph.ops() == {"Neg": 2, "Mul": 1, "Exp": 1}
+    assert tuned.steps == ()
+    assert tuned.notes == ("the simplified model was slower, so the original is returned",)
+
+
+def test_a_model_that_is_refused_is_simplified_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ModelError("no kernel")
+
+    monkeypatch.setattr(Setting, "open", refuse)
+    _, model, tuned = tuner()
+    assert model.graph.ops() == {"Mul": 1, "Exp": 1}
+    assert tuned.notes == ("not timed: no kernel",)
+    assert tuned.timing is None
+
+
+def test_a_model_that_is_too_large_is_simplified_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune, "LARGE", 0)
+    assert tuner()[2].notes == ("not timed: 0.0 GB of weights, twice, are too much",)
+
+
+# -- with ONNX Runtime -------------------------------------------------------------------------------------------------
+
+
+def entered() -> tuple[Contest, onnx_io.Model]:
+    """A contest between the given model and the simplified one."""
+    model = onnx_io.load(GIVEN)
+    infer_graph(model.graph)
+    own = digest(model.graph)
+    ready = prepared([GIVEN], ONE_THREAD, dims={"n": [2, 3]})
+    Simplifier([DOUBLE_NEG], []).run(model.graph)
+    return Contest(ready, own, user_cache()), model
+
+
+def test_what_was_timed_once_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    contest, model = entered()
+    number = contest.enter(model)
+    assert number == 0
+    ((first, latencies),) = contest.race([number], 0.0)
+    assert first.rounds > 0
+    assert [latency.sizes["n"] for latency in latencies] == [2, 3]
+
+    again, model = entered()
+    monkeypatch.setattr(Setting, "open", lambda *_, **__: pytest.fail("a session was opened"))
+    number = again.enter(model)
+    assert number == 0
+    assert again.race([number], 0.0, again=True) == [(first, latencies)]
+
+
+def test_a_version_that_the_runtime_refuses_does_not_enter(caplog: pytest.LogCaptureFixture) -> None:
+    contest, model = entered()
+    (vertex,) = model.graph.with_op("Exp")
+    node = model.graph[vertex]
+    model.graph.apply(Patch({vertex: node}, {vertex: replace(node, op="Mystery", domain="own", version=0)}))
+    assert contest.enter(model) is None
+    assert "a version of the model does not run" in caplog.text
+
+
+def timed(_: int) -> float:
+    """The speed that a process finds in the cache, or by timing."""
+    contest, model = entered()
+    number = contest.enter(model)
+    assert number is not None
+    return contest.race([number], 0.0)[0][0].median
+
+
+@pytest.mark.slow
+def test_processes_may_share_a_cache() -> None:
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        speeds = pool.map(timed, range(2))
+    contest, model = entered()
+    number = contest.enter(model)
+    assert number is not None
+    assert contest.race([number], 0.0)[0][0].median in speeds
+    assert all(np.isfinite(speeds))
+
+
+@pytest.mark.slow
+def test_a_model_is_tuned_with_onnx_runtime() -> None:
+    """Whatever is faster here: the result computes the same, and a second run gives the same."""
+    results = []
+    for _ in range(2):
+        _, model, tuned = tuner(sizes={"n": [4, 16]})
+        assert compare(GIVEN, model, bindings=[{"n": 1}, {"n": 5}]).verdict is Verdict.EQUAL
+        assert tuned.timing is not None
+        assert tuned.timing.cost == "measured"
+        results.append((model.graph.ops(), tuned.timing.speedup))
+    assert results[0] == results[1]
