@@ -185,7 +185,8 @@ def at_sizes(graph: Graph, inputs: Sequence[Type | None], contents: Sequence[tup
 
     Inputs whose elements are known, such as the target of a Reshape, become constants: made-up ones would fit nothing.
     """
-    if all(elements is None for elements in contents) and inputs == [graph.type(Value(v)) for v in graph.inputs]:
+    own = [graph.type(Value(vertex)) for vertex in graph.inputs]
+    if own == [*inputs] and all(elements is None for elements in contents):
         return graph
     twin = graph.copy()
     sizes = _sizes(graph, inputs)

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 from heapq import heappop, heappush
 from itertools import chain, count
 from math import exp, log
@@ -281,17 +282,27 @@ class _Frontier:
         return state
 
 
+_Flow = tuple[tuple[Type | None, ...], tuple[tuple[int, ...] | None, ...]]
+"""What flows into a part: the types of its inputs, and their elements where these are known."""
+
+
 @dataclass(eq=False)
 class _Copy:
     """One part of the model, and what flows into it at each set of sizes."""
 
     vertices: tuple[int, ...]
     region: Region
-    numbers: Sequence[Graph]
+    flows: tuple[_Flow, ...]
 
     @property
-    def key(self) -> tuple[str, ...]:
-        return tuple(map(digest, (self.region.graph, *self.numbers)))
+    def key(self) -> tuple[str, tuple[_Flow, ...]]:
+        """The same for parts that are alike."""
+        return digest(self.region.graph), self.flows
+
+    @cached_property
+    def numbers(self) -> Sequence[Graph]:
+        """The part's graph at each set of sizes. Raises ModelError where it cannot work on one."""
+        return [at_sizes(self.region.graph, *flow) for flow in self.flows]
 
 
 class _Solver:
@@ -509,15 +520,19 @@ class _Search:
 def _classes(graph: Graph, space: Space, cost: CostModel, shapes: Sequence[Shapes]) -> list[tuple[float, list[_Copy]]]:
     """The parts in which some rule matches, equal ones together, with what they take in all; the dearest first."""
     known = [_at_shapes(graph, each) for each in shapes]
-    classes: dict[tuple[str, ...], list[_Copy]] = {}
+    classes: dict[tuple[str, tuple[_Flow, ...]], list[_Copy]] = {}
     for vertices in _parts(graph, space):
         copy = _copy(graph, vertices, known)
         if copy is not None:
             classes.setdefault(copy.key, []).append(copy)
-    weighed = [
-        (_mean([max(cost.seconds(numbers), 1e-9) for numbers in copies[0].numbers]) * len(copies), copies)
-        for copies in classes.values()
-    ]
+    weighed = []
+    for copies in classes.values():
+        try:
+            seconds = _mean([max(cost.seconds(numbers), 1e-9) for numbers in copies[0].numbers])
+        except ModelError as error:
+            logger.info("a part of %d nodes is left as it is: %s", len(copies[0].vertices), error)
+        else:
+            weighed.append((seconds * len(copies), copies))
     return sorted(weighed, key=lambda pair: -pair[0])
 
 
@@ -539,18 +554,13 @@ def _copy(graph: Graph, vertices: Sequence[int], known: Sequence[Graph]) -> _Cop
     region = cut_out(graph, vertices)
     if region is None:
         return None
-    numbers = []
-    for whole in known:
-        types = [whole.type(region.places[Value(vertex)]) for vertex in region.graph.inputs]
-        contents = [_ints(whole.known_contents(region.places[Value(vertex)])) for vertex in region.graph.inputs]
-        if not all(map(_is_plain, types)):
-            return None
-        try:
-            numbers.append(at_sizes(region.graph, types, contents))
-        except ModelError as error:
-            logger.info("a part of %d nodes is left as it is: %s", len(vertices), error)
-            return None
-    return _Copy(tuple(vertices), region, numbers)
+    flows = tuple(_flow(whole, region) for whole in known)
+    return _Copy(tuple(vertices), region, flows) if all(_is_plain(t) for types, _ in flows for t in types) else None
+
+
+def _flow(whole: Graph, region: Region) -> _Flow:
+    values = [region.places[Value(vertex)] for vertex in region.graph.inputs]
+    return tuple(map(whole.type, values)), tuple(_ints(whole.known_contents(value)) for value in values)
 
 
 def _ints(contents: Sequence[object] | None) -> tuple[int, ...] | None:
