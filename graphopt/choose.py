@@ -24,7 +24,7 @@ from graphopt.search import Solution
 log = logging.getLogger(__name__)
 
 TOLERATED = 0.99
-"""A version that is no faster is kept if it is at least this many times as fast as the original."""
+"""A version that is no faster is kept if it is at least this many times as fast as the original, or may be as fast."""
 
 TRIES = 6
 """Versions with fewer rewrites that are timed where all of them together do not win."""
@@ -225,7 +225,7 @@ class Version:
     @property
     def is_tolerable(self) -> bool:
         """Not slower, as far as can be told."""
-        return self.speedup is not None and min(self.speedup.median, self.speedup.minimum) >= TOLERATED
+        return self.speedup is not None and (self.speedup.median >= TOLERATED or self.speedup.high >= 1)
 
 
 @dataclass(eq=False)

@@ -229,12 +229,15 @@ def _dims(values: Sequence[str] | None) -> dict[str, int]:
     return dims
 
 
+_SIZES = "batch=1 or seq=16,128"
+
+
 def _sizes(values: Sequence[str] | None) -> dict[str, list[int]]:
     """`seq=16,128`: all sizes that are to be tried, in one value or several."""
     sizes: dict[str, list[int]] = {}
-    for name, text in _pairs(values, "=", "seq=16,128"):
+    for name, text in _pairs(values, "=", _SIZES):
         if not re.fullmatch(r"\d+(,\d+)*,?", text):
-            raise UsageError(f"'{name}={text}' is not of the form seq=16,128: sizes are numbers")
+            raise UsageError(f"'{name}={text}' is not of the form {_SIZES}: sizes are numbers")
         sizes.setdefault(name, []).extend(int(size) for size in text.split(",") if size)
     return sizes
 

@@ -26,7 +26,7 @@ from onnx import ModelProto
 
 from graphopt import onnx_io, samples
 from graphopt.errors import ModelError, UsageError
-from graphopt.oracle import FailedError, Runnable, require_onnxruntime
+from graphopt.oracle import FailedError, Runnable, interruptible, require_onnxruntime
 from graphopt.samples import Array, Binding, Feeds, Input, Sketch
 from graphopt.types import DType
 
@@ -45,6 +45,9 @@ LONG = 0.05
 
 BUSY = 0.2
 """A spread above this is the doing of the machine, not of the model."""
+
+LENGTHY = 0.5
+"""Seconds of a first run that warms up enough."""
 
 WIDTH = 0.01
 """An interval that is narrower, as a part of the ratio in it, leaves no doubt that more rounds could remove."""
@@ -189,16 +192,19 @@ def _loadable(model: Source) -> tuple[str | bytes, Path | None]:
         raise ModelError("a model in memory cannot be over 2 GB: save it, and give the path") from error
 
 
-def runner(session: Any, feeds: Mapping[str, Any], setting: Setting) -> Callable[[], object]:
-    """A call that runs the model once, to its end. On a device the inputs lie there, and outputs stay there."""
+def runner(session: Any, feeds: Mapping[str, Any], setting: Setting) -> Callable[..., object]:
+    """A call that runs the model once, to its end, with `RunOptions` if they are given.
+
+    On a device the inputs lie there, and outputs stay there.
+    """
     values = [*session.get_inputs(), *session.get_outputs()]
     tensors = all(value.type.startswith("tensor(") and "string" not in value.type for value in values)
     if not tensors or (setting.is_cpu and all(_is_native(value.type) for value in values)):
-        return lambda: session.run(None, feeds)
+        return lambda options=None: session.run(None, feeds, options)
     binding = bound(session, feeds, setting.device)
 
-    def run() -> None:
-        session.run_with_iobinding(binding)
+    def run(options: Any = None) -> None:
+        session.run_with_iobinding(binding, options)
         binding.synchronize_outputs()
 
     return run
@@ -354,8 +360,14 @@ def _are_narrow(found: Sequence[Sequence[float]], width: float | None) -> bool:
 
 
 def _repeats(run: Callable[[], object], clock: Callable[[], float]) -> int:
-    """How often a run is repeated in one turn. The first two runs, which grow the memory arena, do not count."""
+    """How often a run is repeated in one turn. The first two runs, which grow the memory arena, do not count.
+
+    A run that takes long is not held up by that, and one of it has to do.
+    """
+    start = clock()
     run()
+    if clock() - start >= LENGTHY:
+        return 0
     run()
     start = clock()
     run()
@@ -422,10 +434,12 @@ def prepared(
     inputs: Mapping[str, Array] | None = None,
     seed: int = 0,
     also: Sequence[Source] = (),
+    limit: float | None = None,
 ) -> Prepared:
     """Load models and make inputs up that all of them accept; arguments and errors are those of `bench`.
 
-    The inputs fit `also` some models that are not loaded, as far as their declarations tell.
+    The inputs fit `also` some models that are not loaded, as far as their declarations tell. A run that takes longer
+    than the `limit`, in seconds, is an error.
     """
     if not models:
         raise UsageError("there is nothing to time: name a model")
@@ -440,7 +454,7 @@ def prepared(
         return samples.feeds(common, sizes, seed=seed, style=samples.NORMAL, given=given)
 
     def refusal(feeds: Feeds, number: int = 0) -> str:
-        reason = _refusal(sessions[number], feeds, setting)
+        reason = _refusal(sessions[number], feeds, setting, limit)
         return f"{names[number]} {reason}" if reason else ""
 
     trials = tuple(_trial(common, binding, made, refusal) for binding in bindings)
@@ -623,10 +637,12 @@ def _with(sizes: Binding) -> str:
     return f" (with {sizes_text(sizes)})" if sizes else ""
 
 
-def _refusal(session: Any, feeds: Feeds, setting: Setting) -> str:
+def _refusal(session: Any, feeds: Feeds, setting: Setting, limit: float | None) -> str:
     """Why a model does not run on these inputs, if it does not."""
     try:
-        runner(session, feeds, setting)()
+        interruptible(runner(session, feeds, setting), limit)
+    except TimeoutError as error:
+        raise ModelError(f"{error} (limited by the seconds that timing may take)") from error
     except Exception as error:  # the classes that onnxruntime raises share no base
         return str(FailedError("cannot be run", error))
     return ""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from math import prod
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import onnx
@@ -92,6 +92,8 @@ class Session(Protocol):
         """The outputs, in the model's order; bfloat16 and its like as ml_dtypes has them."""
 
 
+Found = TypeVar("Found")
+
 Oracle: TypeAlias = Callable[[Runnable], AbstractContextManager[Session]]
 """Opens a session in a `with`; raises FailedError."""
 
@@ -155,6 +157,41 @@ def _serialized(proto: ModelProto) -> bytes | None:
         return None
 
 
+def interruptible(run: Callable[[Any], Found], limit: float | None = None) -> Found:
+    """Run a session, with `RunOptions`, in a thread of its own: Ctrl-C is heard at once.
+
+    It ends the run after the operator in progress, and so do `limit` seconds.
+
+    Raises:
+        TimeoutError: the limit was reached.
+    """
+    options = require_onnxruntime().RunOptions()
+    options.log_severity_level = 4
+    outputs: list[Found] = []
+    errors: list[Exception] = []
+    done = threading.Event()  # not Thread.join: interrupted once, it does not wait again (CPython issue 90882)
+
+    def work() -> None:
+        try:
+            outputs.append(run(options))
+        except Exception as error:  # raised again below, in the caller's thread
+            errors.append(error)
+        finally:
+            done.set()
+
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        if not done.wait(limit):
+            raise TimeoutError(f"a run takes more than {limit:.2g} s")
+    except BaseException:
+        options.terminate = True
+        done.wait()
+        raise
+    if errors:
+        raise errors[0]
+    return outputs[0]
+
+
 class _Runtime:
     """A session of ONNX Runtime."""
 
@@ -168,7 +205,8 @@ class _Runtime:
 
     def run(self, feeds: Mapping[str, Any]) -> list[Any]:
         try:
-            return self._interruptible({name: self._fed(name, value) for name, value in feeds.items()})
+            given = {name: self._fed(name, value) for name, value in feeds.items()}
+            return interruptible(lambda options: self._outputs(given, options))
         except Exception as error:
             raise FailedError("cannot be run", error) from error
 
@@ -178,33 +216,6 @@ class _Runtime:
             return value
         raw = np.ascontiguousarray(value).view(f"u{dtype.numpy.itemsize}")
         return self._runtime.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, int(dtype))
-
-    def _interruptible(self, feeds: Mapping[str, Any]) -> list[Any]:
-        """Run in a thread of its own: Ctrl-C is heard at once, and ends the run after the operator in progress."""
-        options = self._runtime.RunOptions()
-        options.log_severity_level = 4
-        outputs: list[list[Any]] = []
-        errors: list[Exception] = []
-        done = threading.Event()  # not Thread.join: interrupted once, it does not wait again (CPython issue 90882)
-
-        def work() -> None:
-            try:
-                outputs.append(self._outputs(feeds, options))
-            except Exception as error:  # raised again below, in the caller's thread
-                errors.append(error)
-            finally:
-                done.set()
-
-        threading.Thread(target=work, daemon=True).start()
-        try:
-            done.wait()
-        except BaseException:
-            options.terminate = True
-            done.wait()
-            raise
-        if errors:
-            raise errors[0]
-        return outputs[0]
 
     def _outputs(self, feeds: Mapping[str, Any], options: Any) -> list[Any]:
         if not self._exotic:

@@ -34,6 +34,9 @@ LARGE = 1_500_000_000
 SHARE = 0.6
 """Of the time, for the search; the rest is for the last word."""
 
+RUNS = 40
+"""So many runs fit into the time, at least: a model that is slower than that is not timed."""
+
 LONGEST = 3.0
 """Seconds for which one version is timed against the original, at most."""
 
@@ -92,6 +95,7 @@ class Tuner:
         if self.tuning.cost == "analytic":
             shapes = [_shapes(fed) for fed in self._inputs(samples.sketch(result))]
             return self._estimated(simplified, self._explored(shapes))
+        self.progress("time", 0.0)
         try:
             ready = self._prepared(result)
         except ModelError as error:
@@ -112,7 +116,13 @@ class Tuner:
         """
         wanted = self.tuning
         return prepared(
-            [self.original], wanted.setting, dims=wanted.sizes, inputs=wanted.inputs, seed=wanted.seed, also=[result]
+            [self.original],
+            wanted.setting,
+            dims=wanted.sizes,
+            inputs=wanted.inputs,
+            seed=wanted.seed,
+            also=[result],
+            limit=wanted.seconds / RUNS,
         )
 
     def _inputs(self, model: samples.Sketch) -> Iterator[samples.Feeds]:

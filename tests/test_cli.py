@@ -61,7 +61,7 @@ def operators(path: Path) -> list[str]:
 
 
 def test_optimize(model: Path, tmp_path: Path) -> None:
-    done = run("optimize", model, tmp_path / "fast.onnx")
+    done = optimize("optimize", model, tmp_path / "fast.onnx")
     assert done.exit_code == 0, done.output
     assert done.stderr == ""
     assert operators(tmp_path / "fast.onnx") == ["Conv"]

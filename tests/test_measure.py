@@ -42,9 +42,16 @@ def noisy(seconds: float, noise: float, seed: int, rounds: int = 31) -> Samples:
 
 def test_warm_up_runs_do_not_count() -> None:
     clock = Clock()
-    slow_at_first = clock.task(9.0, 9.0, 0.1)
+    slow_at_first = clock.task(0.4, 0.4, 0.1)
     (samples,) = interleaved([slow_at_first], seconds=0, rounds=(3, 3), clock=clock)
     assert samples.seconds == pytest.approx((0.1, 0.1, 0.1))
+
+
+def test_a_lengthy_run_is_warmed_up_by_one() -> None:
+    clock = Clock()
+    (samples,) = interleaved([clock.task(3.0, 2.0)], seconds=0, rounds=(3, 3), clock=clock)
+    assert samples.seconds == pytest.approx((2.0, 2.0, 2.0))
+    assert clock.now == pytest.approx(9.0)
 
 
 def test_runs_take_turns_in_an_order_that_rotates() -> None:
@@ -61,7 +68,7 @@ def test_runs_take_turns_in_an_order_that_rotates() -> None:
         return turn
 
     interleaved([run(name) for name in "abc"], seconds=0, rounds=(3, 3), clock=clock)
-    timed = "".join(order[9:])  # after two warm-ups and a try of each
+    timed = "".join(order[3:])  # after a warm-up of each
     assert timed == "abcbcacab"
 
 
