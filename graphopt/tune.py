@@ -13,6 +13,7 @@ import numpy as np
 from onnx import ModelProto
 
 from graphopt import onnx_io, samples
+from graphopt.cache import Cache
 from graphopt.choose import Chooser, Contest, Group, Timing, Version
 from graphopt.cost import Analytic, CostModel, Machine, Measured, user_cache
 from graphopt.errors import ModelError, UsageError
@@ -80,6 +81,7 @@ class Tuner:
     tuning: Tuning
     progress: Callable[[str, float], None] = lambda stage, done: None
     clock: Callable[[], float] = time.monotonic
+    cache: Cache = field(default_factory=user_cache)
 
     def tune(self, simplified: Sequence[Step]) -> Tuned:
         """Find the fastest version and leave the graph there.
@@ -144,11 +146,10 @@ class Tuner:
     def _cost(self) -> CostModel:
         if self.tuning.cost == "analytic":
             return Analytic(Machine())
-        cache = user_cache()
         return Measured(
             self.tuning.setting,
-            machine=Machine.calibrated(self.tuning.setting, cache),
-            cache=cache,
+            machine=Machine.calibrated(self.tuning.setting, self.cache),
+            cache=self.cache,
             seed=self.tuning.seed,
         )
 
@@ -181,7 +182,7 @@ class Tuner:
         for step in simplified.steps:
             step.redo()
         return Chooser(
-            Contest(ready, own, user_cache()),
+            Contest(ready, own, self.cache),
             self.model,
             apply=lambda solution: apply(graph, solution, space),
             simplify=self._simplified_with,
