@@ -11,7 +11,8 @@ from benchmarks.tools import ALL, SEARCH
 from graphopt.measure import Setting
 
 QUICK_TOOLS = ["OnnxSlim", "graphopt-simplify", "graphopt"]
-QUICK_SEARCH = 10.0
+QUICK_SEARCH = 4.0
+QUICK_THREADS = [1]
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -19,7 +20,8 @@ def _run(arguments: argparse.Namespace) -> None:
     from benchmarks.run import Plan, run
 
     models = arguments.models or (QUICK if arguments.quick else SUITE)
-    settings = [Setting(arguments.provider, threads) for threads in arguments.threads]
+    threads = arguments.threads or (QUICK_THREADS if arguments.quick else [1, 0])
+    settings = [Setting(arguments.provider, count) for count in threads]
     for setting in settings:
         setting.provider_name  # noqa: B018  # a provider that is missing is said before anything is exported
     seconds = arguments.seconds or (0.7 if arguments.quick else 2.0)
@@ -61,9 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--quick", action="store_true", help="a few models, briefly: before and after a change")
     run.add_argument("--tools", nargs="+", choices=ALL, metavar="TOOL", help=", ".join(ALL))
     run.add_argument("--provider", default="cpu", help="cpu, cuda, or any name that ONNX Runtime knows")
-    run.add_argument("--threads", nargs="+", type=int, default=[1, 0], help="0 is one a core; 1 and 0 unless named")
+    run.add_argument("--threads", nargs="+", type=int, help="0 is one a core; 1 and 0 unless named, with --quick 1")
     run.add_argument("--seconds", type=float, help="of timing, for each model, tool and number of threads; 2 (0.7)")
-    run.add_argument("--search-seconds", type=float, metavar="SECONDS", help="that graphopt may search; 60 (10)")
+    run.add_argument("--search-seconds", type=float, metavar="SECONDS", help="that graphopt may search; 60 (4)")
     run.add_argument("--output", type=Path, help="the result file; what it holds is not measured again")
     run.add_argument("--again", action="store_true", help="measure also what the file holds of them")
     run.set_defaults(command=_run)

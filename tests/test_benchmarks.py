@@ -224,7 +224,7 @@ def test_a_file_is_not_added_to_by_a_search_of_another_length(asked: list[Any], 
 
 
 @pytest.mark.parametrize(
-    ("options", "seconds"), [([], 60.0), (["--quick"], 10.0), (["--quick", "--search-seconds", "3"], 3.0)]
+    ("options", "seconds"), [([], 60.0), (["--quick"], 4.0), (["--quick", "--search-seconds", "3"], 3.0)]
 )
 def test_a_search_has_a_limit(
     options: list[str], seconds: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
