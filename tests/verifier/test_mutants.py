@@ -41,7 +41,7 @@ def test_holes_outputs_and_attributes_are_changed_too() -> None:
     assert "number changed: Concat axis=0 becomes 1" in changes
 
 
-TRIED = random.Random(source_digest()).sample(LIBRARY, 12)
+TRIED = random.Random(source_digest()).sample([rule for rule in LIBRARY if any(True for _ in mutants(rule))], 12)
 """The file is of the verifier at its time: each verifier since then is asked again about rules of its own."""
 
 
