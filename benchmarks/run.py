@@ -1,10 +1,45 @@
 """Optimize every model with every tool, check the outcomes, time them against the original; one result file.
 
-Each tool runs in a process of its own, and so does each check and each timing: what crashes takes nothing along. A
-timing interleaves the original and all outcomes in one process, each under ORT_ENABLE_ALL; its ratios are those of one
-round. Most tools have one outcome for all settings; one that searches by measuring optimizes for each setting, and its
-outcome is timed in that one. What a file already holds is not measured again, so a run that was interrupted goes on
-where it was.
+Each tool runs in a process of its own, and so does each check: what crashes takes nothing along. A timing interleaves
+the original and all outcomes, each under ORT_ENABLE_ALL, in an order drawn anew for each round; its ratios are those of
+one round. It takes place in several processes, for where a session's memory lies can change its speed and stays as it
+is in one process. The first column, `plain`, is a copy of the original: what it shows is noise. Most tools have one
+outcome for all settings; one that searches by measuring optimizes for each setting, and its outcome is timed in that
+one. What a file already holds is kept if it was made under the same circumstances, so a run that was interrupted goes
+on where it was, and one after a change measures what the change concerns.
+
+The file (JSON; what is in brackets may be missing)::
+
+    {"machine": "processor (flags), 8 cores, 33 GB, Linux", ["gpu": "name, where a device is used",]
+     "onnxruntime": "1.31.1", "provider": "cpu", "spinning": false, "date": "of the last measurement",
+     "models": {name: row}}
+
+    row: {"family": "ResNet", "opset": 20, "nodes": 122, "bytes": 1000, "model": "hash of the file",
+          ["error": "why nothing is known: no export, the original fails, or no input moves its outputs",]
+          ["insensitive": true,  # with that last error]
+          "original": {column: {"made": made, "minimum_ms": 1.0, "median_ms": 1.1, "spread": 0.02,
+                                "headroom": 1.2,  # null on devices}},
+          "tools": {tool: cell}}  # of a tool that searches: {tool: {"settings": {column: cell}}}
+
+    cell: {"made": made, "seconds": 1.2, "memory_mb": 120, "nodes": 100, "bytes": 900, "difference": 1e-7,
+           ["error": "the tool or the outcome does not run",] ["wrong": "the outputs differ",]
+           ["search": {"stop": "all of it was looked at", "regions": 4, "copies": 8, "states": 28, "trials": 12,
+                       "timed": true, "notes": ["..."]},]
+           "timings": {column: timing}}
+
+    timing: {"minimum": 1.1, "median": 1.1, "low": 1.05, "high": 1.15, "processes": [1.09, 1.1, 1.12], "rounds": 180,
+             "verdict": "faster", "spread": 0.02, "load": 1.0}
+
+    made: {"date": "2026-11-22", "seconds": 2.0, "model": "hash of the file", "versions": {package: version},
+           # of graphopt's columns also:
+           ["graphopt": "v0.1.0-3-g61652aa", "sources": "hash of its sources and of its proofs",]
+           ["search": 60.0]}
+
+A column is a setting, like `cpu-1` or `cpu-all`. `median` is of the rounds of all processes, `processes` of each.
+`low` and `high` are the widest of the medians of the single processes and of the interval in which the median of all
+rounds lies with 95 % confidence: no confidence can be stated for so few processes. The verdict is `faster` or `slower`
+only where fastest runs and median say so by more than graphopt.measure.NOISE, and the interval, that is each process,
+in direction.
 """
 
 from __future__ import annotations
@@ -25,8 +60,8 @@ import onnx
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks import tools as peers
+from benchmarks.checks import TOLERANCE, difference, machine
 from benchmarks.models import MODELS, export
-from benchmarks.nodecounts import TOLERANCE, difference, machine
 from graphopt.measure import WIDTH, Setting, interleaved, runner, speedup
 from graphopt.profile import profile
 from graphopt.samples import NORMAL, sketch
