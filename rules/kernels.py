@@ -13,28 +13,29 @@ x = tensor("x", "N C *s")
 w, b = const("w", "M I *k"), const("b", "M", default=0)
 strides, pads, dilations, group = integers("strides"), integers("pads"), integers("dilations"), integer("group")
 kernel = fn.sizes("*k")
-geometry: Mapping[str, Operand] = {"strides": strides, "dilations": dilations, "group": group}
 in_space: Mapping[str, Operand] = {"strides": strides, "dilations": dilations, "pads": pads}
 
 # -- wider kernels -------------------------------------------------------------------------------------------------
+# Any kernel may be wider. It pays beside a convolution with which it can then be one; elsewhere a search has no end.
 
+smaller, its_bias, own_pads = const("v", "W I *p"), const("d", "W", default=0), integers("own_pads")
+axes_of_space = fn.length(kernel)
+missing = pads - own_pads
+before, after = fn.part(missing, 0, axes_of_space), fn.part(missing, axes_of_space, fn.mul(2, axes_of_space))
+larger = op.Conv(x, w, b, strides=strides, pads=pads, group=group)
 
-def enlarged(name: str, amounts: Operand) -> Rule:
-    """With so many zeros before and after the kernel along each axis of space."""
-    more = fn.mul(amounts, dilations)
-    return Rule(
-        f"enlarge_conv_{name}",
-        op.Conv(x, w, b, pads=pads, **geometry),
-        op.Conv(x, widened(w, amounts, amounts), b, pads=fn.add(pads, fn.join(more, more)), **geometry),
-        when=() if name == "kernel" else fn.eq(fn.length(kernel), 2),
+WIDENED = (
+    Rule(
+        "widen_conv_beside_larger_conv",
+        (larger, op.Conv(x, smaller, its_bias, strides=strides, pads=own_pads, group=group)),
+        (larger, op.Conv(x, widened(smaller, before, after), its_bias, strides=strides, pads=pads, group=group)),
+        when=(
+            fn.le(own_pads, pads),
+            fn.ne(own_pads, pads),
+            fn.eq(kernel, fn.sizes("*p") + before + after),
+        ),
         why="With a kernel as large as that of a convolution of the same input, the two can be one.",
-    )
-
-
-ENLARGED = (
-    enlarged("kernel", fn.repeat(1, fn.length(kernel))),
-    enlarged("kernel_height", fn.join(1, 0)),
-    enlarged("kernel_width", fn.join(0, 1)),
+    ),
 )
 
 # -- no groups -----------------------------------------------------------------------------------------------------
@@ -110,4 +111,4 @@ PLANES = (
 )
 
 RULES: tuple[Rule, ...] = ()
-TRADES = (*ENLARGED, *GROUPS, *CHANNELS, *PLANES)
+TRADES = (*WIDENED, *GROUPS, *CHANNELS, *PLANES)

@@ -124,7 +124,7 @@ def test_where_launches_are_dear_a_residual_block_becomes_two_convolutions(activ
     model = load(given, simplified=True)
     exploration = explore(model.graph, LIBRARY, Analytic(Machine(launch_seconds=1e-3)), limits=LONG)
     (solution,) = exploration.solutions
-    assert {"enlarge_conv_kernel", "absorb_add_into_conv"} < {*solution.rules}
+    assert {"widen_conv_beside_larger_conv", "absorb_add_into_conv"} < {*solution.rules}
     assert solution.speedup.median > 1.4
     assert done(model, exploration, LIBRARY).ops() == {"Conv": 2, "Relu": 2 if activation == "Relu" else 1}
     assert compare(given, model).verdict is Verdict.EQUAL

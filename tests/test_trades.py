@@ -150,9 +150,9 @@ FIRE = "a = Conv(x, v, b); a1 = Relu(a); c = Conv<pads=[1,1,1,1]>(x, w, d); c1 =
 
 def test_a_fire_module_becomes_one_convolution() -> None:
     model = parse(IMAGE, FIRE, DENSE, outputs="float[N, 8, H, 6] y")
-    names = ("enlarge_conv_kernel", "merge_2_parallel_convs", "merge_relu_of_split_2")
+    names = ("widen_conv_beside_larger_conv", "merge_2_parallel_convs", "merge_relu_of_split_2")
     assert traded(model, *names)["Conv"] == 1
-    names = ("enlarge_conv_kernel", "merge_relu_of_concat_2", "merge_concat_of_2_convs")
+    names = ("widen_conv_beside_larger_conv", "merge_relu_of_concat_2", "merge_concat_of_2_convs")
     assert traded(model, *names) == {"Conv": 1, "Relu": 1}
 
 
