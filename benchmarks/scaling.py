@@ -1,18 +1,20 @@
 """How seconds and memory grow with the graph: synthetic graphs of 100 to 30,000 nodes, each in a process of its own.
 
-``python -m benchmarks scaling`` writes ``benchmarks/results/scaling.json`` and ``scaling.md``. The seconds are of one
-machine; what they tell is the exponent: 1 is linear growth.
+``python -m benchmarks scaling`` writes ``benchmarks/results/scaling.json`` and ``scaling.md`` after each row, and
+``scaling.png`` in the end. The seconds are of one machine; what they tell is the exponent: 1 is linear growth.
 """
 
 from __future__ import annotations
 
+import datetime as dt
+import importlib.metadata
 import json
 import math
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.nodecounts import machine
+from benchmarks.checks import machine
+from benchmarks.pictures import logarithmic, panels, saved
 from benchmarks.report import table
 from benchmarks.tools import peak_memory
 from graphopt.search import StopReason
@@ -31,6 +34,14 @@ WIDTH = 64
 
 LIMIT = 60.0
 """Seconds for the search and a last timing; where the search needs more than its share its growth is not seen."""
+
+LARGE = 1000
+"""Nodes from which on growth is looked at: below, what every run costs is most of it."""
+
+LINEAR = 1.3
+"""The largest exponent that passes for nearly linear: n log n has 1.1 at these sizes, and small runs have less."""
+
+STEPS = ("start", "load", "simplify", "match", "save", "search")
 
 
 class _Builder:
@@ -113,51 +124,89 @@ def _feed_forward(build: _Builder, x: str) -> str:
 
 
 def convolutional(nodes: int) -> onnx.ModelProto:
-    """Residual blocks with batch norms that nobody has folded."""
+    """Residual blocks with batch norms that nobody has folded, all alike."""
     build = _Builder()
     x = "x"
     while len(build.nodes) < nodes:
-        y = x
-        for _ in range(2):
-            y = build.node("Conv", y, build.weight(WIDTH, WIDTH, 1, 1), kernel_shape=[1, 1])
-            scale, shift, mean = (build.weight(WIDTH) for _ in range(3))
-            variance = build.weight(WIDTH)
-            build.weights[-1].CopyFrom(numpy_helper.from_array(np.ones(WIDTH, np.float32), variance))
-            y = build.node("Relu", build.node("BatchNormalization", y, scale, shift, mean, variance))
+        y = _convolution(build, _convolution(build, x, WIDTH, WIDTH), WIDTH, WIDTH)
         x = build.node("Add", x, y)
     return _model(build, x, ["batch", WIDTH, "height", "width"])
 
 
-def _model(build: _Builder, output: str, shape: Sequence[str | int]) -> onnx.ModelProto:
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", output)]
+def varied(nodes: int) -> onnx.ModelProto:
+    """Blocks of which hardly two have the same channels: a search finds nothing again that it has seen before."""
+    build = _Builder()
+    x, before = "x", WIDTH
+    while len(build.nodes) < nodes:
+        channels = int(build.random.integers(WIDTH // 2, 2 * WIDTH))
+        y = _convolution(build, _convolution(build, x, before, channels), channels, channels)
+        x, before = build.node("Add", _convolution(build, x, before, channels), y), channels
+    return _model(build, x, ["batch", WIDTH, "height", "width"], ["batch", before, "height", "width"])
+
+
+def _convolution(build: _Builder, x: str, before: int, channels: int) -> str:
+    """Conv, BatchNormalization, Relu."""
+    y = build.node("Conv", x, build.weight(channels, before, 1, 1), kernel_shape=[1, 1])
+    scale, shift, mean = (build.weight(channels) for _ in range(3))
+    variance = build.weight(channels)
+    build.weights[-1].CopyFrom(numpy_helper.from_array(np.ones(channels, np.float32), variance))
+    return build.node("Relu", build.node("BatchNormalization", y, scale, shift, mean, variance))
+
+
+Shape = Sequence[str | int]
+
+
+def _model(build: _Builder, output: str, shape: Shape, output_shape: Shape = ()) -> onnx.ModelProto:
+    """A model of one input and one output, of the same shape unless another is given."""
+    shapes = {"x": shape, output: output_shape or shape}
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, sizes) for name, sizes in shapes.items()]
     graph = helper.make_graph(build.nodes, "scaling", values[:1], values[1:], build.weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
-KINDS = {"transformer": transformer, "convolutional": convolutional}
+KINDS = {"transformer": transformer, "convolutional": convolutional, "varied": varied}
+
+
+# -- a run -------------------------------------------------------------------------------------------------------------
 
 
 def run(sizes: Sequence[int], path: Path) -> Path:
-    """Measure each kind and size, and write both files."""
-    rows = []
+    """Measure each kind and size; the file and the page have a row as soon as it is measured, the picture all."""
+    packages = ("graphopt", "numpy", "onnx")
+    results: dict[str, Any] = {
+        "machine": machine(),
+        "versions": {package: importlib.metadata.version(package) for package in packages},
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
+        "rows": [],
+    }
     with tempfile.TemporaryDirectory() as folder:
         for kind, build in KINDS.items():
             for size in sizes:
-                model = Path(folder) / f"{kind}-{size}.onnx"
-                onnx.save(build(size), model)
-                done = subprocess.run(
-                    [sys.executable, "-m", "benchmarks.scaling", str(model)], capture_output=True, text=True, check=True
-                )
-                rows.append({"kind": kind, **json.loads(done.stdout)})
-                print(json.dumps(rows[-1]))
-    results = {"machine": machine(), "rows": rows}
-    path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    path.with_suffix(".md").write_text(markdown(results), encoding="utf-8")
+                results["rows"].append(_row(kind, build(size), Path(folder) / f"{kind}-{size}.onnx"))
+                print(json.dumps(results["rows"][-1]))
+                path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+                path.with_suffix(".md").write_text(markdown(results), encoding="utf-8")
+    saved(picture(results), path.with_suffix(".png"))
     return path
 
 
+def _row(kind: str, model: onnx.ModelProto, path: Path) -> dict[str, Any]:
+    """What a process of its own measures, or the reason why it did not."""
+    onnx.save(model, path)
+    row = {"kind": kind, "nodes": len(model.graph.node)}
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.scaling", str(path)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        said = done.stderr.strip().splitlines()
+        ended = f"the process ended with code {done.returncode}"
+        return row | {"error": said[-1][:200] if said and done.returncode > 0 else ended}
+    measured: dict[str, Any] = json.loads(done.stdout)
+    return row | measured
+
+
 def work(path: str) -> dict[str, Any]:
-    """The steps on one model, in this process: seconds of each, and the peak memory of all.
+    """The steps on one model, in this process: seconds of each, and the peak memory of all until its end.
 
     `start` is what every run costs: imports, the rules, their proofs. `match` is a second run on the outcome, where
     every rule is tried everywhere and nothing is left to do. `search` asks an estimate, so that it runs nothing.
@@ -167,58 +216,135 @@ def work(path: str) -> dict[str, Any]:
 
     graphopt.optimize(convolutional(1), check=False, cost="analytic")
     seconds = {"start": time.perf_counter() - begun}
+    memory = {"start": peak_memory()}
     result = graphopt.optimize(path, check=False, cost="none")
-    seconds |= {stage: result.report.seconds[stage] for stage in ("load", "simplify")}
+    seconds |= {step: result.report.seconds[step] for step in ("load", "simplify")}
+    memory["simplify"] = peak_memory()
     seconds["match"] = graphopt.optimize(result.model, check=False, cost="none").report.seconds["simplify"]
+    memory["match"] = peak_memory()
     begun = time.perf_counter()
     result.save(path + ".out")
     seconds["save"] = time.perf_counter() - begun
-    nodes = {"nodes": len(onnx.load(path).graph.node), "left": len(result.model.graph.node)}
-    row: dict[str, Any] = nodes | {"memory_mb": peak_memory()}
+    memory["save"] = peak_memory()
     report = graphopt.optimize(path, check=False, cost="analytic", seconds=LIMIT).report
     seconds["search"] = report.seconds["search"]
+    memory["search"] = peak_memory()
+    row: dict[str, Any] = {"left": len(result.model.graph.node), "memory_mb": memory}
     if report.timing is not None:
         found = report.timing
         row["search"] = {"stop": found.stop, "regions": found.regions, "copies": found.copies, "states": found.states}
-    row["search_mb"] = peak_memory()
-    return row | {"seconds": {name: round(value, 4) for name, value in seconds.items()}}
+    return row | {"seconds": {step: round(value, 4) for step, value in seconds.items()}}
 
 
-def exponent(rows: Sequence[dict[str, Any]], step: str) -> float:
-    """The power of the number of nodes with which a step's seconds grow, from 1,000 nodes on: 1 is linear."""
-    large = [row for row in rows if row["nodes"] >= 1000]
-    logs = np.log([[row["nodes"], max(row["seconds"][step], 1e-6)] for row in large])
+# -- the page and the picture ------------------------------------------------------------------------------------------
+
+Row = Mapping[str, Any]
+
+
+def points(rows: Sequence[Row], step: str) -> list[tuple[int, float]]:
+    """Nodes and seconds of a step, where it was done to its end."""
+    whole = [row for row in rows if step in row.get("seconds", {}) and (step != "search" or _is_done(row))]
+    return [(row["nodes"], row["seconds"][step]) for row in whole]
+
+
+def _is_done(row: Row) -> bool:
+    """Whether the search came to its own end. Of a row that does not say, nobody knows."""
+    return bool(row.get("search", {}).get("stop") == StopReason.DONE)
+
+
+def exponent(rows: Sequence[Row], step: str) -> float:
+    """The power of the number of nodes with which a step's seconds grow, from `LARGE` nodes on: 1 is linear.
+
+    NaN where fewer than two rows tell.
+    """
+    large = [(nodes, max(seconds, 1e-6)) for nodes, seconds in points(rows, step) if nodes >= LARGE]
+    logs = np.log(np.array(large).reshape(-1, 2))
     return float(np.polyfit(logs[:, 0], logs[:, 1], 1)[0]) if len(large) > 1 else float("nan")
 
 
-def markdown(results: dict[str, Any]) -> str:
-    """The page: a table a kind of graph."""
+def markdown(results: Row) -> str:
+    """The page: how it was made, where growth is not near linear, a table a kind of graph, and the picture."""
+    known = [("Machine", results["machine"])]
+    if "versions" in results:
+        known.append(
+            ("Versions", ", ".join(f"{package} {version}" for package, version in results["versions"].items()))
+        )
+    if "date" in results:
+        known.append(("Date", results["date"]))
     lines = ["# Scaling", "", "Made by `python -m benchmarks scaling`; `benchmarks/scaling.py` says how.", "",
-             f"Machine: {results['machine']}. Seconds of the steps in one process a row, which has the model twice in",
-             "memory; peak memory in MB, without and with the search. The search asks an estimate and may take",
-             f"{LIMIT * SHARE:g} s; +: it was not done. Exponent: the power of the number of nodes with which the",
-             "seconds grow, from 1,000 nodes on; 1 is linear."]  # fmt: skip
-    for kind in KINDS:
-        rows = [row for row in results["rows"] if row["kind"] == kind]
-        if rows:
-            lines += ["", f"## {kind}", "", *_kind_table(rows)]
+             *(f"- {name}: {value}" for name, value in known), "",
+             "Seconds of the steps in one process a row, which has the model twice in memory; MB: the peak memory",
+             f"until the end of the step. The search asks an estimate and may take {LIMIT * SHARE:g} s; +: it was not",
+             "done then. Parts are the places that a search knows, regions those of them that differ. Exponent: the",
+             f"power of the number of nodes with which the seconds grow, from {LARGE:,} nodes on, of what was done;",
+             "1 is linear.",
+             "", _growth(results["rows"]), "", "![Seconds of each step against nodes](scaling.png)"]  # fmt: skip
+    for kind, rows in _by_kind(results["rows"]):
+        lines += ["", f"## {kind}", "", *_kind_table(rows)]
+        lines += [f"\n{row['nodes']} nodes: {row['error']}" for row in rows if "error" in row]
     return "\n".join([*lines, ""])
 
 
-def _kind_table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    steps = list(rows[0]["seconds"])
-    head = ["nodes", "left", *steps, "regions", "parts", "states", "MB", "MB, search"]
-    cells = [[str(row["nodes"]), str(row["left"]), *_row_cells(row, steps)] for row in rows]
-    cells.append(["exponent", "", *(f"{exponent(rows, step):.2f}" for step in steps), *[""] * 5])
-    return table(head, cells)
+def _by_kind(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
+    for kind in KINDS:
+        found = [row for row in rows if row["kind"] == kind]
+        if found:
+            yield kind, found
 
 
-def _row_cells(row: dict[str, Any], steps: Sequence[str]) -> list[str]:
-    search = row.get("search", {})
-    seconds = [f"{row['seconds'][step]:.3f}" for step in steps]
-    seconds[-1] += "+" * (search.get("stop", StopReason.DONE) != StopReason.DONE)
-    counts = [str(search.get(count, "")) for count in ("regions", "copies", "states")]
-    return [*seconds, *counts, str(row["memory_mb"]), str(row["search_mb"])]
+def _growth(rows: Sequence[Row]) -> str:
+    """Where growth is not near linear."""
+    powers = {f"{step} of {kind}": exponent(some, step) for kind, some in _by_kind(rows) for step in STEPS}
+    steep = [f"{what} ({power:.2f})" for what, power in powers.items() if power > LINEAR]
+    if steep:
+        return f"Not near linear: {', '.join(steep)}."
+    if all(math.isnan(power) for power in powers.values()):
+        return f"How they grow is not known: there are too few rows of {LARGE:,} nodes and more."
+    return f"Near linear: no exponent is above {LINEAR}."
+
+
+def _kind_table(rows: Sequence[Row]) -> list[str]:
+    measured = [step for step in STEPS if any(step in row.get("memory_mb", {}) for row in rows)]
+    head = ["nodes", "left", *STEPS, "regions", "parts", "states", *(f"MB, {step}" for step in measured)]
+    powers = [exponent(rows, step) for step in STEPS]
+    last = ["exponent", "", *("" if math.isnan(power) else f"{power:.2f}" for power in powers)]
+    return table(head, [*(_row_cells(row, measured) for row in rows), [*last, *[""] * (3 + len(measured))]])
+
+
+def _row_cells(row: Row, measured: Sequence[str]) -> list[str]:
+    if "error" in row:
+        return [str(row["nodes"]), "fails", *[""] * (len(STEPS) + 3 + len(measured))]
+    seconds = [f"{row['seconds'][step]:.3f}" for step in STEPS]
+    seconds[-1] += "+" * (not _is_done(row))
+    counts = [str(row.get("search", {}).get(count, "")) for count in ("regions", "copies", "states")]
+    memory = [str(row["memory_mb"].get(step, "")) for step in measured]
+    return [str(row["nodes"]), str(row["left"]), *seconds, *counts, *memory]
+
+
+_COLOURS = dict(zip(STEPS, ("#999999", "#56b4e9", "#d55e00", "#009e73", "#e69f00", "#0072b2"), strict=True))
+
+
+def picture(results: Row) -> Any:
+    """Seconds against nodes, both logarithmic: a line a step, a panel a kind of graph, and a slope of 1 to compare."""
+    kinds = list(_by_kind(results["rows"]))
+    figure, axes = panels(1, len(kinds), (4.6 * len(kinds), 4.2), sharey=True)
+    for axis, (kind, rows) in zip(axes[0], kinds, strict=True):
+        _panel(axis, rows)
+        axis.set_title(kind)
+    axes[0, 0].set_ylabel("seconds of the step")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False, fontsize=8)
+    return figure
+
+
+def _panel(axis: Any, rows: Sequence[Row]) -> None:
+    for step in STEPS:
+        nodes, seconds = zip(*points(rows, step), strict=True) if points(rows, step) else ((), ())
+        axis.plot(nodes, seconds, "o-", color=_COLOURS[step], markersize=4, linewidth=1.2, label=step)
+    ends = min(row["nodes"] for row in rows), max(row["nodes"] for row in rows)
+    axis.plot(ends, [end * 1e-3 for end in ends], "--", color="#bbbbbb", linewidth=1, label="linear: 1 ms a node")
+    logarithmic(axis)
+    axis.set_xlabel("nodes")
 
 
 if __name__ == "__main__":

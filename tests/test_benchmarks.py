@@ -1,4 +1,4 @@
-"""The benchmarks' own parts that need neither torch nor time: tables, comparison of two files, synthetic graphs."""
+"""The benchmarks' own parts that need neither torch nor time: runs, tools, synthetic graphs."""
 
 import importlib
 import json
@@ -11,34 +11,15 @@ import pytest
 
 import graphopt
 from benchmarks import __main__ as commands
-from benchmarks import report, run, scaling, tools
+from benchmarks import run, scaling, tools
 from benchmarks.models import FIXTURES, MODELS, QUICK, SUITE
 from benchmarks.run import Outcome, Plan
 from benchmarks.tools import ALL, Task, applies
 from graphopt.measure import Setting
 from graphopt.profile import Profile, Row
-from graphopt.search import StopReason
 from tests import zoo
 
 SETTINGS = (Setting(threads=1), Setting(threads=0))
-
-
-def results(**ratios: float) -> dict[str, Any]:
-    """A result file of one model, with these ratios of tools and intervals of two hundredths."""
-    return {
-        "machine": "a machine",
-        "versions": {"onnxruntime": "1.31"},
-        "date": "2026-11-21",
-        "models": {
-            "net": {
-                "family": "Net",
-                "nodes": 10,
-                "bytes": 1000,
-                "original": {"cpu-1": {"minimum_ms": 2.0, "median_ms": 2.1, "spread": 0.1, "headroom": 1.5}},
-                "tools": {tool: cell(ratio) for tool, ratio in ratios.items()},
-            }
-        },
-    }
 
 
 def cell(ratio: float, column: str = "cpu-1") -> dict[str, Any]:
@@ -49,101 +30,10 @@ def cell(ratio: float, column: str = "cpu-1") -> dict[str, Any]:
     }  # fmt: skip
 
 
-def tuned(one: dict[str, Any], all_: dict[str, Any]) -> dict[str, Any]:
-    """Results of two settings, of which graphopt has an outcome each."""
-    found = results(onnxsim=1.0)
-    row = found["models"]["net"]
-    row["original"]["cpu-all"] = {"minimum_ms": 1.0, "median_ms": 1.1, "spread": 0.1, "headroom": 1.7}
-    row["tools"]["onnxsim"]["timings"] |= cell(0.9, "cpu-all")["timings"]
-    row["tools"]["graphopt"] = {"settings": {"cpu-1": one, "cpu-all": all_}}
-    return found
-
-
 def test_the_suite_has_36_models_of_12_families_and_a_quick_part() -> None:
     assert len(SUITE) >= 36 and len({MODELS[name].architecture.family for name in SUITE}) >= 12
     assert set(QUICK) < set(SUITE)
     assert sorted(FIXTURES) == sorted(zoo.names())
-
-
-def test_no_gain_a_gain_and_a_loss_are_shown_as_such() -> None:
-    page = report.markdown(results(onnxsim=1.0, OnnxSlim=0.9, graphopt=1.2), Path("cpu.json"))
-    assert "| net | 1.50 | 2.00 | 1.00 (0.99–1.01) | ▼ 0.90 (0.89–0.91) | ▲ 1.20 (1.19–1.21) |" in page
-    assert "| graphopt | 1 | 1.200 | 1.20 | 1.20 | 1 | 0 | 0 | 1.0 |" in page
-
-
-def test_failures_and_wrong_outputs_are_shown_with_their_reason() -> None:
-    found = results(graphopt=1.2)
-    found["models"]["net"]["tools"] |= {"onnxsim": {"error": "crashed"}, "OnnxSlim": {"wrong": "outputs differ by 3"}}
-    page = report.markdown(found, Path("cpu.json"))
-    assert "- net, onnxsim: crashed" in page and "- net, OnnxSlim: outputs differ by 3" in page
-    assert "| net | 1.50 | 2.00 | fails | wrong | ▲ 1.20 (1.19–1.21) |" in page
-    assert "| onnxsim | 0 |  |  |  | 0 | 0 | 1 |  |" in page
-
-
-def test_a_tool_that_searches_is_shown_with_its_outcome_for_each_setting() -> None:
-    page = report.markdown(tuned(cell(1.2), cell(1.3, "cpu-all") | {"nodes": 7}), Path("cpu.json"))
-    assert "| net | 1.50 | 2.00 | 1.00 (0.99–1.01) | ▲ 1.20 (1.19–1.21) |" in page
-    assert "| net | 1.70 | 1.00 | ▼ 0.90 (0.89–0.91) | ▲ 1.30 (1.29–1.31) |" in page
-    assert "| model | nodes | MB | onnxsim | graphopt, CPU, 1 thread | graphopt, CPU, all threads |" in page
-    assert "7 nodes" in page
-
-
-def test_an_outcome_that_fails_in_one_setting_counts_in_that_one() -> None:
-    page = report.markdown(tuned(cell(1.2), {"error": "killed"}), Path("cpu.json"))
-    assert "- net, graphopt (CPU, all threads): killed" in page
-    assert "| graphopt | 1 | 1.200 | 1.20 | 1.20 | 1 | 0 | 0 | 1.0 |" in page
-    assert "| graphopt | 0 |  |  |  | 0 | 0 | 1 |  |" in page
-
-
-def test_the_page_says_how_the_file_was_made() -> None:
-    search = {"seconds": 60.0, "cache": "no times of earlier runs"}
-    page = report.markdown(results(graphopt=1.2) | {"spinning": False, "search": search}, Path("cpu.json"))
-    assert "- Threads do not spin while they wait" in page
-    assert "- graphopt searched for at most 60 s; its cache: no times of earlier runs" in page
-
-
-def test_the_readme_has_a_row_a_tool(tmp_path: Path) -> None:
-    path, readme = tmp_path / "benchmarks" / "results" / "cpu.json", tmp_path / "README.md"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(tuned(cell(1.2), {"wrong": "outputs differ by 3"})))
-    readme.write_text(f"before\n{report.MARKS[0]}\nold\n{report.MARKS[1]}\nafter\n")
-    report.update_readme(path, readme)
-    shown = readme.read_text()
-    assert "| onnxsim | 1 | 1.000 | 1.00–1.00 | 0, 0 | 0.900 | 0.90–0.90 | 0, 1 | 0 |" in shown
-    assert "| graphopt | 1/0 | 1.200 | 1.20–1.20 | 1, 0 |  |  |  | 0/1 |" in shown
-    assert shown.startswith("before\n") and shown.endswith("\nafter\n") and "old" not in shown
-    assert "1 model on a machine, 2026-11-21; onnxruntime 1.31." in shown
-    assert "(benchmarks/results/cpu-summary.png)" in shown
-
-
-def test_there_is_a_picture_of_all_that_is_compared(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    path = tmp_path / "cpu.json"
-    made = report.pictures(tuned(cell(1.2), {"error": "killed"}), path)
-    names = {"cpu-summary.png", "cpu-1-models.png", "cpu-all-models.png", "cpu-time.png", "cpu-headroom.png"}
-    assert {found.name for found in made} == names
-    assert all(found.read_bytes().startswith(b"\x89PNG") for found in made)
-
-
-def test_two_files_are_compared_cell_by_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, ratio in (("old", 1.0), ("new", 1.2)):
-        (tmp_path / name).write_text(json.dumps(results(graphopt=ratio, onnxsim=1.0)))
-    report.compare(tmp_path / "old", tmp_path / "new")
-    printed = capsys.readouterr().out
-    assert "net, graphopt: cpu-1: 1.00 -> 1.20" in printed and "net, onnxsim:" not in printed
-    assert "graphopt, CPU, 1 thread, 1 model: 1.000 -> 1.200" in printed
-
-
-def test_a_change_within_the_intervals_is_none() -> None:
-    assert list(report.changes(results(graphopt=1.0), results(graphopt=1.01))) == []
-
-
-def test_files_of_both_makes_are_compared() -> None:
-    """Before graphopt searched it had one outcome for all settings."""
-    before = results(graphopt=1.0)
-    after = tuned(cell(1.2) | {"nodes": 8}, cell(1.3, "cpu-all"))
-    assert list(report.changes(before, after)) == ["net, graphopt: 9 -> 8 nodes", "net, graphopt: cpu-1: 1.00 -> 1.20"]
-    assert list(report.changes(after, before))[-1] == "net, graphopt: cpu-1: 1.20 -> 1.00"
 
 
 # -- a run -------------------------------------------------------------------------------------------------------------
@@ -257,30 +147,6 @@ def test_synthetic_graphs_are_valid_and_leave_something_to_do(kind: str) -> None
     onnx.checker.check_model(model, full_check=True)
     assert 100 <= len(model.graph.node) < 160
     assert len(graphopt.optimize(model, cost="none").model.graph.node) < 0.8 * len(model.graph.node)
-
-
-def test_the_exponent_of_linear_growth_is_1() -> None:
-    rows = [{"nodes": n, "seconds": {"load": n * 1e-4}} for n in (100, 1000, 10000)]
-    assert scaling.exponent(rows, "load") == pytest.approx(1)
-
-
-def test_scaling_shows_where_the_search_was_not_done() -> None:
-    rows = [
-        {
-            "kind": "transformer",
-            "nodes": nodes,
-            "left": nodes // 2,
-            "memory_mb": 100,
-            "search_mb": 120,
-            "seconds": {"load": nodes * 1e-3, "search": nodes * 2e-3},
-            "search": {"stop": stop, "regions": 4, "copies": 8, "states": 28},
-        }
-        for nodes, stop in ((1000, StopReason.DONE), (10000, StopReason.TIME))
-    ]
-    page = scaling.markdown({"machine": "a machine", "rows": rows})
-    assert "| 1000 | 500 | 1.000 | 2.000 | 4 | 8 | 28 | 100 | 120 |" in page
-    assert "| 10000 | 5000 | 10.000 | 20.000+ | 4 | 8 | 28 | 100 | 120 |" in page
-    assert "| exponent |  | 1.00 | 1.00 |" in page
 
 
 @pytest.mark.slow

@@ -5,18 +5,20 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
 import graphopt
-from benchmarks import report
+from benchmarks import nodecounts, report, scaling
 from tests.text import parse
 
 ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SET_UP = ('pip install -e ".[dev]"', "pytest")
 """Lines that set up or run these very tests: `.ci/run` tries them."""
@@ -81,19 +83,26 @@ def refused(text: str, folder: Path) -> int:
     return 1
 
 
-@pytest.mark.parametrize("path", [*(ROOT / "benchmarks" / "results").glob("cpu.json")], ids=lambda path: path.name)
-def test_speeds_are_those_of_the_committed_results(path: Path) -> None:
+def test_speeds_are_those_of_the_committed_results() -> None:
+    path = RESULTS / "cpu.json"
     stale = "is stale: `python -m benchmarks report --readme` makes it anew"
-    page = report.markdown(json.loads(path.read_text(encoding="utf-8")), path)
+    page = report.markdown(report.read(path), path)
     assert path.with_suffix(".md").read_text(encoding="utf-8") == page, f"the page {stale}"
     assert report.readme_text(path) == README, f"the README {stale}"
     pictures = re.findall(r"!\[[^]]*\]\((benchmarks/[^)]*)\)", README)
     assert pictures and all((ROOT / picture).is_file() for picture in pictures)
 
 
+@pytest.mark.parametrize(("name", "made"), [("nodecounts", nodecounts.markdown), ("scaling", scaling.markdown)])
+def test_other_pages_are_those_of_the_committed_results(name: str, made: Callable[[dict[str, Any]], str]) -> None:
+    page = RESULTS / f"{name}.md"
+    assert page.read_text(encoding="utf-8") == made(json.loads(page.with_suffix(".json").read_text(encoding="utf-8")))
+    assert f"(benchmarks/results/{name}.md)" in README
+
+
 def test_the_table_of_nodes_is_that_of_the_committed_results() -> None:
     shown = re.search(r"<!-- nodecounts -->\n\n(.*?)\n\n", README, flags=re.DOTALL)
-    committed = (ROOT / "benchmarks" / "results" / "nodecounts.md").read_text(encoding="utf-8")
+    committed = (RESULTS / "nodecounts.md").read_text(encoding="utf-8")
     assert shown, "the README has no table of nodes"
     header, _, *rows = shown[1].splitlines()
     tools = [cell.strip() for cell in header.strip("|").split("|")][1:]
