@@ -7,36 +7,62 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.models import QUICK, SUITE
-from benchmarks.tools import ALL, SEARCH
+from benchmarks.tools import ALL, PLAIN, SEARCH
+from graphopt.errors import UsageError
 from graphopt.measure import Setting
 
 QUICK_TOOLS = ["OnnxSlim", "graphopt-simplify", "graphopt"]
 QUICK_SEARCH = 4.0
 QUICK_THREADS = [1]
+QUICK_LIMIT = 30.0
+"""Seconds after which a tool, a check or a process of a timing is given up, in a quick run."""
+
 RESULTS = Path(__file__).parent / "results"
 
 
 def _run(arguments: argparse.Namespace) -> None:
     from benchmarks.run import Plan, run
 
-    models = arguments.models or (QUICK if arguments.quick else SUITE)
-    threads = arguments.threads or (QUICK_THREADS if arguments.quick else [1, 0])
-    settings = [Setting(arguments.provider, count) for count in threads]
-    for setting in settings:
-        setting.provider_name  # noqa: B018  # a provider that is missing is said before anything is exported
-    seconds = arguments.seconds or (0.7 if arguments.quick else 2.0)
-    path = arguments.output or RESULTS / f"{arguments.provider}{'-quick' if arguments.quick else ''}.json"
+    quick: bool = arguments.quick
+    models = arguments.models or (QUICK if quick else SUITE)
+    settings = _settings(arguments.provider, arguments.threads, quick)
+    seconds = arguments.seconds or (0.7 if quick else 2.0)
+    path = arguments.output or RESULTS / f"{arguments.provider}{'-quick' if quick else ''}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    search = arguments.search_seconds or (QUICK_SEARCH if arguments.quick else SEARCH)
-    tools = arguments.tools or (QUICK_TOOLS if arguments.quick else list(ALL))
-    run(Plan(models, tools, settings, seconds, search, arguments.again), path)
+    search = arguments.search_seconds or (QUICK_SEARCH if quick else SEARCH)
+    named = arguments.tools or (QUICK_TOOLS if quick else list(ALL))
+    tools = list(dict.fromkeys([PLAIN, *named]))  # in each run: without it nobody knows the noise
+    plan = Plan(models, tools, settings, seconds, search, arguments.again, QUICK_LIMIT if quick else None)
+    costs = run(plan, path)
+    print(f"exports: {costs.exports:.0f} s; measuring: {costs.measuring:.0f} s")
     print(f"written: {path}")
+
+
+def _settings(provider: str, threads: Sequence[int] | None, quick: bool) -> list[Setting]:
+    """What is measured: on a device one setting, for there the number of threads decides nothing.
+
+    Raises:
+        UsageError: the provider is missing, or threads do not fit.
+    """
+    if Setting(provider).is_cpu:
+        return [Setting(provider, count) for count in threads or (QUICK_THREADS if quick else [1, 0])]
+    if threads and len(threads) > 1:
+        raise UsageError(f"--threads takes one number with --provider {provider}")
+    return [Setting(provider, threads[0] if threads else 1)]
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+    return seconds
 
 
 def _report(arguments: argparse.Namespace) -> None:
     from benchmarks.report import report, update_readme
 
     results = arguments.results or RESULTS / "cpu.json"
+    _require(results)
     for path in report(results):
         print(f"written: {path}")
     if arguments.readme:
@@ -46,7 +72,16 @@ def _report(arguments: argparse.Namespace) -> None:
 def _compare(arguments: argparse.Namespace) -> None:
     from benchmarks.report import compare
 
+    _require(arguments.old)
+    _require(arguments.new)
     compare(arguments.old, arguments.new)
+
+
+def _require(path: Path) -> None:
+    """Raises UsageError if this is no result file."""
+    from benchmarks.run import read
+
+    read(path)
 
 
 def _scaling(arguments: argparse.Namespace) -> None:
@@ -63,10 +98,12 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--quick", action="store_true", help="a few models, briefly: before and after a change")
     run.add_argument("--tools", nargs="+", choices=ALL, metavar="TOOL", help=", ".join(ALL))
     run.add_argument("--provider", default="cpu", help="cpu, cuda, or any name that ONNX Runtime knows")
-    run.add_argument("--threads", nargs="+", type=int, help="0 is one a core; 1 and 0 unless named, with --quick 1")
-    run.add_argument("--seconds", type=float, help="of timing, for each model, tool and number of threads; 2 (0.7)")
-    run.add_argument("--search-seconds", type=float, metavar="SECONDS", help="that graphopt may search; 60 (4)")
-    run.add_argument("--output", type=Path, help="the result file; what it holds is not measured again")
+    run.add_argument(
+        "--threads", nargs="+", type=int, help="0 is one a core; 1 and 0 unless named, 1 with --quick or on a device"
+    )
+    run.add_argument("--seconds", type=_seconds, help="of timing, for each model, tool and number of threads; 2 (0.7)")
+    run.add_argument("--search-seconds", type=_seconds, metavar="SECONDS", help="that graphopt may search; 60 (4)")
+    run.add_argument("--output", type=Path, help="the result file; what it holds of the same circumstances is kept")
     run.add_argument("--again", action="store_true", help="measure also what the file holds of them")
     run.set_defaults(command=_run)
     report = commands.add_parser("report", help="make the tables and pictures of a result file")
@@ -85,9 +122,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """One command."""
-    parsed = _parser().parse_args(arguments)
-    parsed.command(parsed)
+    """One command. What the user did wrong is one line, and the exit code 2."""
+    parser = _parser()
+    parsed = parser.parse_args(arguments)
+    try:
+        parsed.command(parsed)
+    except UsageError as error:
+        parser.exit(2, f"error: {error}\n")
 
 
 if __name__ == "__main__":

@@ -28,6 +28,9 @@ FLOOR = 0.1
 INSENSITIVE = 10 * TOLERANCE * FLOOR
 """Outputs that move by a smaller part of their magnitude, from input to input, cannot show a wrong outcome."""
 
+_TINY = 1e-30
+"""In the place of a scale of zero."""
+
 _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "asimddp", "sve")
 """Of a processor, those by which ONNX Runtime chooses kernels."""
 
@@ -42,9 +45,10 @@ def difference(expected: Outputs, actual: Outputs, movement: Mapping[str, float]
     gaps = [0.0]
     for name, wanted in expected.items():
         left, right = wanted.astype(np.float64), actual[name].astype(np.float64)
-        scale = max(1.0, _magnitude(left)) if movement is None else max(movement[name], FLOOR * _magnitude(left))
+        magnitude = _magnitude(left)
+        scale = max(1.0, magnitude) if movement is None else max(movement[name], FLOOR * magnitude, _TINY)
         gap = float(np.abs(left - right).max(initial=0.0))
-        gaps.append(gap / max(scale, np.finfo(np.float32).tiny))
+        gaps.append(gap / scale)
     return float("inf") if any(np.isnan(gaps)) else max(gaps)
 
 
@@ -70,9 +74,9 @@ def _magnitude(values: np.ndarray[Any, Any]) -> float:
 
 
 def _deviation(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> float:
-    """Root of the mean square of the difference; outputs of other shapes have moved without end."""
+    """Root of the mean square of the difference; outputs of two shapes have moved by their magnitude."""
     if left.shape != right.shape:
-        return float("inf")
+        return max(_magnitude(left.astype(np.float64)), _magnitude(right.astype(np.float64)))
     gap = left.astype(np.float64) - right.astype(np.float64)
     return float(np.sqrt(np.mean(gap**2))) if gap.size else 0.0
 

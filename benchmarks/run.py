@@ -18,7 +18,7 @@ The file (JSON; what is in brackets may be missing)::
           ["error": "why nothing is known: no export, the original fails, or no input moves its outputs",]
           ["insensitive": true,  # with that last error]
           "original": {column: {"made": made, "minimum_ms": 1.0, "median_ms": 1.1, "spread": 0.02,
-                                "headroom": 1.2,  # null on devices}},
+                                "headroom": 1.2}},
           "tools": {tool: cell}}  # of a tool that searches: {tool: {"settings": {column: cell}}}
 
     cell: {"made": made, "seconds": 1.2, "memory_mb": 120, "nodes": 100, "bytes": 900, "difference": 1e-7,
@@ -35,34 +35,40 @@ The file (JSON; what is in brackets may be missing)::
            ["graphopt": "v0.1.0-3-g61652aa", "sources": "hash of its sources and of its proofs",]
            ["search": 60.0]}
 
-A column is a setting, like `cpu-1` or `cpu-all`. `median` is of the rounds of all processes, `processes` of each.
-`low` and `high` are the widest of the medians of the single processes and of the interval in which the median of all
-rounds lies with 95 % confidence: no confidence can be stated for so few processes. The verdict is `faster` or `slower`
-only where fastest runs and median say so by more than graphopt.measure.NOISE, and the interval, that is each process,
-in direction.
+A column is a setting, like `cpu-1` or `cpu-all`. `headroom` is null on devices, and where no kernel is a heavy one.
+`median` is of the rounds of all processes, `processes` of each. `low` and `high` are the widest of the medians of the
+single processes and of the interval in which the median of all rounds lies with 95 % confidence: no confidence can be
+stated for so few processes. The verdict is `faster` or `slower` only where the fastest runs, the median of all and that
+of each process say so, each by more than graphopt.measure.NOISE, and the interval does not hold 1.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks import tools as peers
-from benchmarks.checks import TOLERANCE, difference, machine
+from benchmarks.checks import DEVICE_TOLERANCE, TOLERANCE, difference, gpu, is_insensitive, machine, movement
 from benchmarks.models import MODELS, export
-from graphopt.measure import WIDTH, Setting, interleaved, runner, speedup
+from graphopt.errors import UsageError
+from graphopt.measure import WIDTH, Samples, Setting, Speedup, Verdict, interleaved, runner, speedup
+from graphopt.oracle import require_onnxruntime
 from graphopt.profile import profile
 from graphopt.samples import NORMAL, sketch
 from graphopt.samples import feeds as sample_feeds
@@ -70,9 +76,15 @@ from graphopt.samples import feeds as sample_feeds
 KERNELS = ("Conv", "FusedConv", "ConvTranspose", "Gemm", "FusedGemm", "MatMul", "FusedMatMul")
 """What no rewrite of a graph makes faster, as ONNX Runtime's profile names it."""
 
-SEEDS = (0, 1)
+SEEDS = (0, 1, 2)
 LIMIT = 900.0
-"""Seconds after which a check or a timing is given up."""
+"""Seconds after which a check or a process of a timing is given up."""
+
+PROCESSES = 3
+"""In which each timing takes place."""
+
+Made: TypeAlias = dict[str, Any]
+"""When and under which circumstances something was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +100,24 @@ class Plan:
     """Seconds that a tool may search for each model and setting."""
     again: bool = False
     """Measure also what the file holds."""
+    limit: float | None = None
+    """Seconds after which a tool, a check or a process of a timing is given up; those of this module and of `tools`."""
 
     @property
-    def columns(self) -> list[str]:
-        return [column(setting) for setting in self.settings]
+    def job_limit(self) -> float:
+        return self.limit or LIMIT
+
+    @property
+    def tool_limit(self) -> float:
+        return self.limit or peers.LIMIT
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a run took, in seconds."""
+
+    exports: float
+    measuring: float
 
 
 def column(setting: Setting) -> str:
@@ -99,21 +125,67 @@ def column(setting: Setting) -> str:
     return f"{setting.provider}-{setting.threads or 'all'}"
 
 
-def run(plan: Plan, path: Path) -> dict[str, Any]:
-    """Fill the result file with what the plan asks for and the file lacks."""
-    results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    _head(results, plan)
-    rows: dict[str, Any] = results.setdefault("models", {})
+def run(plan: Plan, path: Path) -> Costs:
+    """Fill the result file with what the plan asks for and the file lacks, or has of other circumstances.
+
+    Raises:
+        UsageError: the file was made elsewhere or otherwise, or is none.
+    """
+    head = _head(plan)
+    results = _known(path, head) if path.exists() else {**head, "date": _today(), "models": {}}
+    rows: dict[str, Any] = results["models"]
     if plan.again:
         _forget(rows, plan)
+    start = time.perf_counter()
     with _progress() as progress:
-        task = progress.add_task("models", total=len(plan.models), what="")
-        for name in plan.models:
-            progress.update(task, what=name)
-            rows[name] = measure(name, plan, rows.get(name, {}))
+        sources = {name: _exported(name) for name in progress.track(plan.models, description="exports")}
+        exported = time.perf_counter()
+        for name in progress.track(plan.models, description="models"):
+            before = json.dumps(rows.get(name))
+            rows[name] = measure(name, sources[name], plan, rows.get(name, {}))
+            if json.dumps(rows[name]) != before:
+                results["date"] = _today()
             results["models"] = rows = {known: rows[known] for known in MODELS if known in rows}
             _write(path, results)
-            progress.advance(task)
+    return Costs(exported - start, time.perf_counter() - exported)
+
+
+def _head(plan: Plan) -> dict[str, Any]:
+    """Where and how, for all that the file holds."""
+    (provider,) = {setting.provider for setting in plan.settings}
+    device = {} if plan.settings[0].is_cpu else {"gpu": gpu()}
+    return {
+        "machine": machine(),
+        **device,
+        "onnxruntime": require_onnxruntime().__version__,
+        "provider": provider,
+        "spinning": any(setting.spinning for setting in plan.settings),
+    }
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A result file.
+
+    Raises:
+        UsageError: there is none, or it is something else.
+    """
+    try:
+        results: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read: {peers.one_line(error)}") from error
+    if not isinstance(results, dict) or not {"machine", "models"} <= results.keys():
+        raise UsageError(f"{path} is not a result file of `python -m benchmarks run`")
+    return results
+
+
+def _known(path: Path, head: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file holds. One that was made elsewhere or otherwise is not added to."""
+    results = read(path)
+    for key in head:
+        if results.get(key) != head[key]:
+            raise UsageError(
+                f"{path} has another {key}, {results.get(key)} and not {head[key]}; name another with --output"
+            )
     return results
 
 
@@ -124,28 +196,54 @@ def _forget(rows: Mapping[str, Any], plan: Plan) -> None:
             rows.get(name, {}).get("tools", {}).pop(tool, None)
 
 
-def _head(results: dict[str, Any], plan: Plan) -> None:
-    """Where, when, how and with what. A file that was made elsewhere or otherwise is not added to."""
-    head: dict[str, Any] = {"machine": machine(), "spinning": any(setting.spinning for setting in plan.settings)}
-    if not peers.TUNED.keys().isdisjoint(plan.tools):
-        head["search"] = {"seconds": plan.search, "cache": "no times of earlier runs"}
-    for key, value in head.items():
-        known = results.setdefault(key, value)
-        if known != value:
-            raise SystemExit(f"the result file has another {key}, {known} and not {value}; name another with --output")
-    results["versions"] = results.get("versions", {}) | peers.versions(plan.tools)
-    results["date"] = dt.datetime.now(dt.UTC).date().isoformat()
+def _exported(name: str) -> Path | str:
+    """The file, or why there is none."""
+    try:
+        return export(name)
+    except Exception as error:  # an exporter that fails is a result of the row
+        return f"export: {peers.one_line(error)}"
+
+
+def _today() -> str:
+    return dt.datetime.now(dt.UTC).date().isoformat()
 
 
 def _progress() -> Progress:
-    return Progress(TextColumn("{task.completed}/{task.total}"), BarColumn(), TimeElapsedColumn(),
-                    TextColumn("{task.fields[what]}"))  # fmt: skip
+    return Progress(TextColumn("{task.description} {task.completed}/{task.total}"), BarColumn(), TimeElapsedColumn())
 
 
 def _write(path: Path, results: Mapping[str, Any]) -> None:
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     os.replace(unfinished, path)
+
+
+# -- what numbers depend on --------------------------------------------------------------------------------------------
+
+
+def circumstances(tool: str, plan: Plan, model: str) -> Made:
+    """What a tool's numbers depend on, but for the machine; `model` is the hash of the file."""
+    made: Made = {"date": _today(), "seconds": plan.seconds, "model": model, "versions": peers.versions(tool)}
+    if peers.ALL[tool].package == "graphopt":
+        made |= peers.revision()
+    return made | ({"search": plan.search} if tool in peers.TUNED else {})
+
+
+def is_current(cell: Mapping[str, Any], made: Made) -> bool:
+    """Whether what is known was made under the same circumstances, on whatever day and commit."""
+
+    def deciding(some: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in some.items() if key not in ("date", "graphopt")}
+
+    return deciding(cell.get("made", {})) == deciding(made)
+
+
+def digest(path: Path) -> str:
+    """Of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+# -- a row -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +256,8 @@ class Outcome:
     """In which it is timed."""
     cell: dict[str, Any]
     """What is known of it."""
+    made: Made
+    """The circumstances now."""
 
     @property
     def has_failed(self) -> bool:
@@ -168,85 +268,182 @@ class Outcome:
         return not self.has_failed and setting in self.settings and column(setting) not in self.cell.get("timings", {})
 
 
-def measure(name: str, plan: Plan, known: Mapping[str, Any]) -> dict[str, Any]:
-    """The row of one model, what is known of it completed."""
+def measure(name: str, source: Path | str, plan: Plan, known: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of one model, what is known of it completed; `source` is its file, or why there is none."""
     row = {"family": MODELS[name].architecture.family, **known}
+    if isinstance(source, str):
+        return row | {"error": source}
     row.pop("error", None)
-    try:
-        source = export(name)
-    except Exception as error:  # an exporter that fails is a result of the row
-        return row | {"error": f"export: {peers.one_line(error)}"}
+    row.pop("insensitive", None)
     row |= _facts(source)
     with tempfile.TemporaryDirectory() as folder:
-        wanted = [found for found in outcomes(row, plan, Path(folder)) if any(map(found.lacks, found.settings))]
+        found = list(outcomes(row, plan, Path(folder)))
+        wanted = [outcome for outcome in found if any(map(outcome.lacks, outcome.settings))]
+        original = circumstances(peers.PLAIN, plan, row["model"])
+        _drop_stale(row, plan, original)
+        if not wanted and all(column(setting) in row["original"] for setting in plan.settings):
+            return row
+        wanted += _with_noise(found, wanted, plan)
+        said = _job("reference", {"source": str(source), "folder": folder}, plan.job_limit)
+        if said:
+            return row | said
         for outcome in wanted:
-            outcome.cell.update(optimized(outcome, source, row["family"], plan.search))
+            outcome.cell.update({"made": outcome.made, **optimized(outcome, source, row["family"], plan)})
         for setting in plan.settings:
-            _time(row, [found for found in wanted if found.lacks(setting)], source, setting, plan.seconds)
+            _time(row, [some for some in wanted if some.lacks(setting)], source, setting, plan, original)
     return row
 
 
+def _with_noise(found: Sequence[Outcome], wanted: Sequence[Outcome], plan: Plan) -> list[Outcome]:
+    """The copy of the original, if it is not wanted itself: each timing has its own, and what is known of it goes."""
+    plain = [outcome for outcome in found if outcome.tool == peers.PLAIN and outcome not in wanted]
+    for outcome in plain:
+        for setting in plan.settings:
+            if any(other.lacks(setting) for other in wanted):
+                outcome.cell["timings"].pop(column(setting), None)
+    return plain
+
+
+def _drop_stale(row: dict[str, Any], plan: Plan, made: Made) -> None:
+    """Times of the original that were taken under other circumstances."""
+    timed = row.setdefault("original", {})
+    for name in map(column, plan.settings):
+        if not is_current(timed.get(name, {}), made):
+            timed.pop(name, None)
+
+
 def outcomes(row: dict[str, Any], plan: Plan, folder: Path) -> Iterator[Outcome]:
-    """Of each tool that applies: one for all settings, or one for each if it searches; the row has their cells."""
+    """Of each tool that applies: one for all settings, or one for each if it searches; the row has their cells.
+
+    A cell that was made under other circumstances is emptied.
+    """
     cells = row.setdefault("tools", {})
     for tool in plan.tools:
         if not peers.applies(tool, row["family"]):
             continue
+        made = circumstances(tool, plan, row["model"])
         if tool not in peers.TUNED:
-            yield Outcome(tool, folder / f"{tool}.onnx", plan.settings, cells.setdefault(tool, {}))
+            cell = cells[tool] = _fresh(cells.get(tool, {}), made)
+            yield Outcome(tool, folder / f"{tool}.onnx", plan.settings, cell, made)
             continue
-        if "settings" not in cells.get(tool, {}):  # one outcome for all settings is none of a search
-            cells[tool] = {"settings": {}}
+        parts = cells.setdefault(tool, {"settings": {}})["settings"]
         for setting in plan.settings:
-            cell = cells[tool]["settings"].setdefault(column(setting), {})
-            yield Outcome(tool, folder / f"{tool}-{column(setting)}.onnx", (setting,), cell)
+            cell = parts[column(setting)] = _fresh(parts.get(column(setting), {}), made)
+            yield Outcome(tool, folder / f"{tool}-{column(setting)}.onnx", (setting,), cell, made)
+
+
+def _fresh(cell: dict[str, Any], made: Made) -> dict[str, Any]:
+    return cell if is_current(cell, made) else {}
 
 
 def _facts(path: Path) -> dict[str, Any]:
     model = onnx.load(path)
     opset = next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
-    return {"opset": opset, "nodes": peers.count(model), "bytes": path.stat().st_size}
+    return {"opset": opset, "nodes": peers.count(model), "bytes": path.stat().st_size, "model": digest(path)}
 
 
-def optimized(outcome: Outcome, source: Path, family: str, search: float) -> dict[str, Any]:
+def optimized(outcome: Outcome, source: Path, family: str, plan: Plan) -> dict[str, Any]:
     """What an outcome cost, how large it is, and how far it is from the original, or why there is none."""
     setting = outcome.settings[0]  # those that have several do not ask for it
-    cell = peers.run(
-        peers.Task(outcome.tool, str(source), str(outcome.path), family, setting.provider, setting.threads, search)
-    )
+    paths = str(source), str(outcome.path)
+    task = peers.Task(outcome.tool, *paths, family, setting.provider, setting.threads, plan.search)
+    cell = peers.run(task, plan.tool_limit)
     if "error" in cell:
         return cell
-    cell |= {"nodes": peers.count(onnx.load(outcome.path)), "bytes": outcome.path.stat().st_size}
-    return cell | _job("check", {"source": str(source), "target": str(outcome.path)})
+    try:
+        cell |= {"nodes": peers.count(onnx.load(outcome.path)), "bytes": outcome.path.stat().st_size}
+    except Exception as error:  # an outcome that is no model is the result
+        return cell | {"error": f"no model: {peers.one_line(error)}"}
+    job = {"source": paths[0], "target": paths[1], "folder": str(outcome.path.parent)}
+    return cell | _job("check", job | _where(setting), plan.job_limit)
 
 
-def _time(row: dict[str, Any], todo: Sequence[Outcome], source: Path, setting: Setting, seconds: float) -> None:
-    """Timings of the original and of outcomes in one setting."""
-    if not todo and column(setting) in row.get("original", {}):
+def _where(setting: Setting) -> dict[str, Any]:
+    """A setting in a job."""
+    return {"provider": setting.provider, "threads": setting.threads}
+
+
+# -- timings -----------------------------------------------------------------------------------------------------------
+
+
+def _time(row: dict[str, Any], todo: Sequence[Outcome], source: Path, setting: Setting, plan: Plan, made: Made) -> None:
+    """Timings of the original and of outcomes in one setting; what cannot be timed with the original alone is out."""
+    if not todo and column(setting) in row["original"]:
         return
-    job = {
-        "source": str(source),
-        "outcomes": {outcome.tool: str(outcome.path) for outcome in todo},
-        "provider": setting.provider,
-        "threads": setting.threads,
-        "seconds": seconds * (1 + len(todo)),
-    }
-    found = _job("time", job)
+    found = _timed(todo, source, setting, plan)
+    if "error" in found and todo:
+        brief = Plan(plan.models, plan.tools, plan.settings, 0.0, plan.search, limit=plan.limit)
+        for outcome in todo:
+            alone = _timed([outcome], source, setting, brief, processes=1)
+            if "error" in alone:
+                outcome.cell["error"] = f"timing: {alone['error']}"
+        todo = [outcome for outcome in todo if not outcome.has_failed]
+        found = _timed(todo, source, setting, plan)
     if "error" in found:
         row["error"] = f"timing, {column(setting)}: {found['error']}"
         return
-    row.setdefault("original", {})[column(setting)] = found["original"]
+    row["original"][column(setting)] = {"made": made, **found["original"]}
     for outcome in todo:
         outcome.cell.setdefault("timings", {})[column(setting)] = found["outcomes"][outcome.tool]
 
 
-def _job(kind: str, job: Mapping[str, Any]) -> dict[str, Any]:
-    """A check or a timing in a process of its own."""
+def _timed(
+    todo: Sequence[Outcome], source: Path, setting: Setting, plan: Plan, processes: int = PROCESSES
+) -> dict[str, Any]:
+    """The original and outcomes, interleaved in several processes one after the other, or an error."""
+    paths = {outcome.tool: str(outcome.path) for outcome in todo}
+    job = {"source": str(source), "outcomes": paths, "seconds": plan.seconds * (1 + len(todo)) / processes}
+    parts = []
+    for number in range(processes):
+        parts.append(_job("time", {**job, **_where(setting), "number": number}, plan.job_limit))
+        if "error" in parts[-1]:
+            return parts[-1]
+    return pooled(parts)
+
+
+def pooled(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The numbers of a timing, of what each of its processes found."""
+    names = parts[0]["samples"]
+    samples = {tool: [Samples(tuple(part["samples"][tool])) for part in parts] for tool in names}
+    original = _joined(samples[""])
+    timings = {}
+    for tool in names.keys() - {""}:
+        medians = [speedup(*pair).median for pair in zip(samples[""], samples[tool], strict=True)]
+        own = speedup(original, _joined(samples[tool]))
+        bounds = min(own.low, *medians), max(own.high, *medians)
+        timings[tool] = {
+            "minimum": round(own.minimum, 4),
+            "median": round(own.median, 4),
+            "low": round(bounds[0], 4),
+            "high": round(bounds[1], 4),
+            "processes": [round(ratio, 4) for ratio in medians],
+            "rounds": own.rounds,
+            "verdict": str(_verdict(own, medians, bounds)),
+            "spread": round(_joined(samples[tool]).spread, 4),
+            "load": round(median(part["loads"][tool] / part["loads"][""] for part in parts), 3),
+        }
+    seconds = {"minimum_ms": round(original.minimum * 1e3, 4), "median_ms": round(original.median * 1e3, 4)}
+    whole = {"spread": round(original.spread, 4), "headroom": parts[0]["headroom"]}
+    return {"original": seconds | whole, "outcomes": timings}
+
+
+def _verdict(own: Speedup, medians: Sequence[float], bounds: tuple[float, float]) -> Verdict:
+    """What all rounds together and each process say, if that is the same."""
+    said = {Speedup(own.minimum, ratio, *bounds, own.rounds).verdict for ratio in (own.median, *medians)}
+    return said.pop() if len(said) == 1 else Verdict.SAME
+
+
+def _joined(samples: Iterable[Samples]) -> Samples:
+    return Samples(tuple(second for part in samples for second in part.seconds))
+
+
+def _job(kind: str, job: Mapping[str, Any], limit: float) -> dict[str, Any]:
+    """A check or a part of a timing in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.run", kind, json.dumps(job)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
-        return {"error": f"not done after {LIMIT:.0f} s"}
+        return {"error": f"not done after {limit:.0f} s"}
     lines = done.stdout.strip().splitlines()
     if done.returncode == 0 and lines:
         found: dict[str, Any] = json.loads(lines[-1])
@@ -263,52 +460,70 @@ def _feeds(source: str, seed: int) -> dict[str, Any]:
     return sample_feeds(sketch(onnx.load(source)), {}, seed=seed, style=NORMAL)
 
 
-def check(job: Mapping[str, Any]) -> dict[str, Any]:
-    """The largest difference of the outcome, as ORT optimizes it, from the original as it stands."""
-    reference = Setting().open(job["source"], optimize=False)
-    names = [output.name for output in reference.get_outputs()]
+def _computed(session: Any, source: str, seed: int) -> dict[str, Any]:
+    """What a session computes, by output name."""
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(None, _feeds(source, seed)), strict=True))
+
+
+def _expected(folder: str, seed: int) -> Path:
+    """Where the original's outputs lie."""
+    return Path(folder) / f"expected-{seed}.npz"
+
+
+def _loaded(path: Path, names: Sequence[str]) -> dict[str, Any]:
+    with np.load(path) as held:
+        return {name: held[f"arr_{number}"] for number, name in enumerate(names)}
+
+
+def reference(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave what the original computes on the CPU as it stands; why outcomes cannot be compared with it, if so."""
     try:
-        session = Setting().open(job["target"])
-        if [output.name for output in session.get_outputs()] != names:
-            return {"wrong": "the outputs have other names"}
-        gaps = [_gap(reference, session, names, _feeds(job["source"], seed)) for seed in SEEDS]
+        session = Setting().open(job["source"], optimize=False)
+        found = [_computed(session, job["source"], seed) for seed in SEEDS]
+    except Exception as error:  # whatever stops the original from running is the row's result
+        return {"error": f"the original does not run: {peers.one_line(error)}"}
+    if any(not np.isfinite(values.astype(np.float64)).all() for outputs in found for values in outputs.values()):
+        return {"error": "the original computes numbers that are not finite"}
+    if is_insensitive(found):
+        return {"error": "insensitive: the outputs are the same for all inputs", "insensitive": True}
+    for seed, outputs in zip(SEEDS, found, strict=True):
+        np.savez(_expected(job["folder"], seed), *outputs.values())
+    return {}
+
+
+def check(job: Mapping[str, Any]) -> dict[str, Any]:
+    """The largest difference of the outcome, as ORT optimizes it where it is timed, from the original as it stands."""
+    setting = Setting(job["provider"], job["threads"])
+    names = [output.name for output in onnx.load(job["source"]).graph.output]
+    expected = [_loaded(_expected(job["folder"], seed), names) for seed in SEEDS]
+    try:
+        session = setting.open(job["target"])
+        actual = [_computed(session, job["source"], seed) for seed in SEEDS]
     except Exception as error:  # whatever stops the outcome from running is its result
-        return {"wrong": f"does not run: {peers.one_line(error)}"}
-    gap = max(gaps)
-    return {"difference": gap} if gap <= TOLERANCE else {"wrong": f"outputs differ by {gap:.2g}"}
-
-
-def _gap(reference: Any, session: Any, names: list[str], feeds: Mapping[str, Any]) -> float:
-    expected, actual = (dict(zip(names, s.run(None, feeds), strict=True)) for s in (reference, session))
-    return difference(expected, actual)
+        return {"error": f"does not run: {peers.one_line(error)}"}
+    if list(actual[0]) != names:
+        return {"wrong": "the outputs have other names"}
+    moved = movement(expected)
+    gap = max(difference(*pair, moved) for pair in zip(expected, actual, strict=True))
+    wrong = gap > (TOLERANCE if setting.is_cpu else DEVICE_TOLERANCE)
+    return {"wrong": f"outputs differ by {gap:.2g} of how far they move"} if wrong else {"difference": gap}
 
 
 def timed(job: Mapping[str, Any]) -> dict[str, Any]:
-    """The original and the outcomes, interleaved."""
-    setting = Setting(job["provider"], job["threads"])
+    """The original and the outcomes, interleaved: seconds of each round; sessions are made in an order of chance."""
+    setting, number = Setting(job["provider"], job["threads"]), job["number"]
     feeds = _feeds(job["source"], SEEDS[0])
     paths = {"": job["source"], **job["outcomes"]}
-    sessions = {tool: setting.open(path) for tool, path in paths.items()}
-    runs = [runner(session, feeds, setting) for session in sessions.values()]
-    samples = dict(zip(paths, interleaved(runs, seconds=job["seconds"], width=WIDTH), strict=True))
-    loads = _loads(paths, setting)
-    original = samples[""]
-    timings = {}
-    for tool in job["outcomes"]:
-        found = speedup(original, samples[tool])
-        timings[tool] = {
-            "minimum": round(found.minimum, 4),
-            "median": round(found.median, 4),
-            "low": round(found.low, 4),
-            "high": round(found.high, 4),
-            "rounds": found.rounds,
-            "verdict": str(found.verdict),
-            "spread": round(samples[tool].spread, 4),
-            "load": round(loads[tool] / loads[""], 3),
-        }
-    seconds = {"minimum_ms": round(original.minimum * 1e3, 4), "median_ms": round(original.median * 1e3, 4)}
-    whole = {"spread": round(original.spread, 4), "headroom": _headroom(job["source"], setting, feeds)}
-    return {"original": seconds | whole, "outcomes": timings}
+    order = random.Random(number).sample(list(paths), len(paths))
+    sessions = {tool: setting.open(paths[tool]) for tool in order}
+    runs = [runner(sessions[tool], feeds, setting) for tool in paths]
+    samples = interleaved(runs, seconds=job["seconds"], width=WIDTH, seed=number)
+    return {
+        "samples": {tool: found.seconds for tool, found in zip(paths, samples, strict=True)},
+        "loads": _loads(paths, setting),
+        "headroom": _headroom(job["source"], setting, feeds) if setting.is_cpu and number == 0 else None,
+    }
 
 
 def _loads(paths: Mapping[str, str], setting: Setting) -> dict[str, float]:
@@ -317,17 +532,17 @@ def _loads(paths: Mapping[str, str], setting: Setting) -> dict[str, float]:
     return {tool: s.minimum for tool, s in zip(paths, interleaved(runs, seconds=0, rounds=(3, 3)), strict=True)}
 
 
-def _headroom(source: str, setting: Setting, feeds: Mapping[str, Any]) -> float:
+def _headroom(source: str, setting: Setting, feeds: Mapping[str, Any]) -> float | None:
     """ONNX Runtime's time in all kernels over its time in those of Conv, Gemm and MatMul, of the original."""
     found = profile(source, setting, feeds)
     heavy = sum(row.seconds for row in found.rows if row.operator in KERNELS)
-    return round(found.kernels / heavy, 3) if heavy else float(np.inf)
+    return round(found.kernels / heavy, 3) if heavy else None
 
 
 def main(arguments: Iterable[str]) -> None:
     """A job, given as JSON; its result is the last line of the output."""
     kind, job = arguments
-    found = {"check": check, "time": timed}[kind](json.loads(job))
+    found = {"reference": reference, "check": check, "time": timed}[kind](json.loads(job))
     print(json.dumps(found))
 
 

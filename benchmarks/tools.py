@@ -5,16 +5,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.metadata
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -54,15 +56,19 @@ class Tool:
 
     package: str
     call: Callable[[onnx.ModelProto], Any]
+    text: str
+    """The call, as a user would write it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileTool:
-    """A tool that is called with a file, for some families only."""
+    """A tool that is called with a file."""
 
     package: str
     optimize: Callable[[Task], onnx.ModelProto]
-    families: Mapping[str, str]
+    text: str
+    families: Mapping[str, str] | None = None
+    """Those to which it applies, by the name that it has for them; None for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +76,15 @@ class TunedTool:
     """A tool that optimizes for one setting by searching: its outcome depends on provider and threads."""
 
     package: str
-    optimize: Callable[[onnx.ModelProto, Task], Any]
+    optimize: Callable[[Task], tuple[onnx.ModelProto, dict[str, Any]]]
+    """The outcome, and what is told of the search."""
+    text: str
 
 
 def _onnxsim(model: onnx.ModelProto) -> Any:
     import onnxsim
 
-    simplified, valid = onnxsim.simplify(model, certify=False)
+    simplified, valid = onnxsim.simplify(model)
     if not valid:
         raise ValueError("onnxsim could not validate its result")
     return simplified
@@ -91,7 +99,7 @@ def _onnxslim(model: onnx.ModelProto) -> Any:
 def _onnxoptimizer(model: onnx.ModelProto) -> Any:
     import onnxoptimizer
 
-    return onnxoptimizer.optimize(model, fixed_point=True)
+    return onnxoptimizer.optimize(model)
 
 
 def _onnxscript(model: onnx.ModelProto) -> Any:
@@ -109,21 +117,32 @@ def _onnxscript_ort(model: onnx.ModelProto) -> Any:
 
 
 def _graphopt_simplify(model: onnx.ModelProto) -> Any:
-    """The rules that pay everywhere, and no search. As with the others, the check is left to the benchmark."""
+    """The rules that pay everywhere, and no search."""
     graphopt: Any = importlib.import_module("graphopt")
-    return graphopt.optimize(model, cost="none", check=False).model
+    return graphopt.optimize(model, cost="none").model
 
 
-def _graphopt(model: onnx.ModelProto, task: Task) -> Any:
+def _graphopt(task: Task) -> tuple[onnx.ModelProto, dict[str, Any]]:
     graphopt: Any = importlib.import_module("graphopt")
     setting = {"provider": task.provider, "threads": task.threads, "seconds": task.seconds}
-    return graphopt.optimize(model, check=False, **setting).model
+    result = graphopt.optimize(task.source, **setting)
+    timing, notes = result.report.timing, list(result.report.notes)
+    if timing is None:
+        return result.model, {"timed": False, "notes": notes}
+    counts = {name: getattr(timing, name) for name in ("stop", "regions", "copies", "states", "trials")}
+    return result.model, counts | {"timed": timing.speedup is not None, "notes": notes}
+
+
+def _plain(task: Task) -> onnx.ModelProto:
+    """The original."""
+    return onnx.load(task.source)
 
 
 def _ort_transformers(task: Task) -> onnx.ModelProto:
     from onnxruntime.transformers import optimizer
 
-    optimized: onnx.ModelProto = optimizer.optimize_model(task.source, model_type=_MODEL_TYPES[task.family]).model
+    options = {"model_type": _MODEL_TYPES[task.family], "use_gpu": task.provider != "cpu"}
+    optimized: onnx.ModelProto = optimizer.optimize_model(task.source, **options).model
     return optimized
 
 
@@ -140,37 +159,72 @@ _MODEL_TYPES = {
 }
 """The families for which onnxruntime.transformers names a type of model."""
 
-TOOLS: Mapping[str, Tool] = {
-    "onnxsim": Tool("onnxsim", _onnxsim),
-    "OnnxSlim": Tool("onnxslim", _onnxslim),
-    "onnxoptimizer": Tool("onnxoptimizer", _onnxoptimizer),
-    "onnxscript": Tool("onnxscript", _onnxscript),
-    "graphopt-simplify": Tool("graphopt", _graphopt_simplify),
-}
-"""Tools that keep to standard operators, and run nothing."""
+PLAIN = "plain"
+"""The column of a copy of the original: how far its ratios are from 1 is the noise of all others."""
 
-TUNED: Mapping[str, TunedTool] = {"graphopt": TunedTool("graphopt", _graphopt)}
+TOOLS: Mapping[str, Tool] = {
+    "onnxsim": Tool("onnxsim", _onnxsim, "`onnxsim.simplify(model)`"),
+    "OnnxSlim": Tool("onnxslim", _onnxslim, "`onnxslim.slim(model)`"),
+    "onnxoptimizer": Tool("onnxoptimizer", _onnxoptimizer, "`onnxoptimizer.optimize(model)`"),
+    "onnxscript": Tool("onnxscript", _onnxscript, "`rewriter.rewrite(optimizer.optimize(model))`, of onnxscript"),
+    "graphopt-simplify": Tool("graphopt", _graphopt_simplify, '`graphopt.optimize(model, cost="none")`: rules alone'),
+}
+"""Tools that keep to standard operators, and measure nothing."""
+
+TUNED: Mapping[str, TunedTool] = {
+    "graphopt": TunedTool(
+        "graphopt", _graphopt, "`graphopt.optimize(path, provider=..., threads=..., seconds=...)`, for each setting"
+    )
+}
 """Tools that keep to standard operators, and measure."""
 
 ORT_TOOLS: Mapping[str, Tool | FileTool] = {
-    "onnxscript-ort": Tool("onnxscript", _onnxscript_ort),
-    "ort-transformers": FileTool("onnxruntime", _ort_transformers, _MODEL_TYPES),
+    "onnxscript-ort": Tool(
+        "onnxscript", _onnxscript_ort, "`onnxscript.rewriter.ort_fusions.optimize_for_ort(onnx_ir.from_proto(model))`"
+    ),
+    "ort-transformers": FileTool(
+        "onnxruntime",
+        _ort_transformers,
+        "`onnxruntime.transformers.optimizer.optimize_model(path, model_type=..., use_gpu=...)`",
+        _MODEL_TYPES,
+    ),
 }
 """Tools that fuse into ONNX Runtime's own operators."""
 
-ALL: Mapping[str, Tool | FileTool | TunedTool] = {**TOOLS, **TUNED, **ORT_TOOLS}
+ALL: Mapping[str, Tool | FileTool | TunedTool] = {
+    PLAIN: FileTool("onnxruntime", _plain, "the original once more"),
+    **TOOLS,
+    **TUNED,
+    **ORT_TOOLS,
+}
 
 
 def applies(tool: str, family: str) -> bool:
     """Whether a tool claims anything for an architecture."""
     found = ALL[tool]
-    return not isinstance(found, FileTool) or family in found.families
+    return not isinstance(found, FileTool) or found.families is None or family in found.families
 
 
-def versions(tools: Iterable[str]) -> dict[str, str]:
-    """Of the tools' packages, and of what runs the models."""
-    packages = {"onnx", "onnxruntime", "torch", *(ALL[tool].package for tool in tools)}
+def versions(tool: str) -> dict[str, str]:
+    """Of what a tool's outcomes and their timings depend on."""
+    packages = {"onnx", "onnxruntime", ALL[tool].package}
     return {package: version for package in sorted(packages) if (version := _version(package))}
+
+
+def revision() -> dict[str, str]:
+    """Which graphopt this is: as git describes it, where it can, and the digest of its sources and proofs."""
+    root = Path(__file__).parent.parent
+    paths = [path for folder in ("graphopt", "rules", "verifier") for path in sorted((root / folder).glob("*.py"))]
+    digest = hashlib.sha256()
+    for path in [*paths, *sorted((root / "rules").glob("*.json*"))]:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    found = {"sources": digest.hexdigest()[:16]}
+    command = ["git", "-C", str(root), "describe", "--tags", "--always", "--dirty"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return found
+    return found | ({"graphopt": done.stdout.strip()} if done.returncode == 0 else {})
 
 
 def _version(package: str) -> str:
@@ -197,13 +251,15 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def run(task: Task) -> dict[str, Any]:
-    """Run a tool in a process of its own: seconds and peak memory of the whole process, or the error.
+def run(task: Task, limit: float = LIMIT) -> dict[str, Any]:
+    """Run a tool in a process of its own: seconds and peak memory (MB) of the whole process, or the error.
+
+    A tool that searches has its seconds beside the limit. What it tells of the search is under `search`.
 
     graphopt finds no times of an earlier search: each run is like a user's first.
     """
     command = [sys.executable, "-m", "benchmarks.tools", json.dumps(asdict(task))]
-    limit = LIMIT + task.seconds * (task.tool in TUNED)
+    limit += task.seconds * (task.tool in TUNED)
     with tempfile.TemporaryFile("w+") as errors, _without_times() as cache:
         start = time.perf_counter()
         process = subprocess.Popen(
@@ -218,7 +274,8 @@ def run(task: Task) -> dict[str, Any]:
     if code:
         said = lines[-1][:200] if lines else ""
         return {"error": said if code > 0 and said else f"the process ended with code {code}"}
-    return {"seconds": round(seconds, 2), "memory_mb": int(_peak(task).read_text(encoding="utf-8"))}
+    told: dict[str, Any] = json.loads(_note(task).read_text(encoding="utf-8"))
+    return {"seconds": round(seconds, 2), **told}
 
 
 @contextmanager
@@ -241,43 +298,49 @@ def _waited(process: subprocess.Popen[bytes], limit: float) -> int | None:
         return None
 
 
-def _peak(task: Task) -> Path:
-    """Where a process leaves its peak memory."""
-    return Path(task.target).with_suffix(".peak")
+def _note(task: Task) -> Path:
+    """Where a process leaves what it has to tell."""
+    return Path(task.target).with_suffix(".note")
 
 
 def peak_memory() -> int:
-    """Of this process so far, in megabytes. Linux's own note of it: getrusage's includes the parent's before exec."""
+    """Of this process so far, in MB (1e6 bytes). Linux's note of it: getrusage's includes the parent's before exec."""
     status = Path("/proc/self/status")
     if not status.exists():
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1 << 20 if sys.platform == "darwin" else 1 << 10)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) // 10**6
     lines = status.read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) // 1000
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 // 10**6
 
 
-def optimized(task: Task) -> onnx.ModelProto:
-    """What the tool makes of the model, in this process.
+def optimized(task: Task) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """What the tool makes of the model, in this process, and what it tells of a search.
 
     Raises:
         Exception: whatever the tool raises.
     """
     tool = ALL[task.tool]
+    told: dict[str, Any] = {}
     if isinstance(tool, FileTool):
         result: Any = tool.optimize(task)
     elif isinstance(tool, TunedTool):
-        result = tool.optimize(onnx.load(task.source), task)
+        result, search = tool.optimize(task)
+        told = {"search": search}
     else:
         result = tool.call(onnx.load(task.source))
     if not isinstance(result, onnx.ModelProto):
         raise TypeError(f"returned {type(result).__name__} instead of a model")
-    return result
+    return result, told
 
 
 def main(task: Task) -> None:
     """One run of one tool."""
     try:
-        onnx.save(optimized(task), task.target)
-        _peak(task).write_text(str(peak_memory()), encoding="utf-8")
+        model, told = optimized(task)
+        if task.tool == PLAIN:  # written anew, it might have other bytes
+            shutil.copyfile(task.source, task.target)
+        else:
+            onnx.save(model, task.target)
+        _note(task).write_text(json.dumps({"memory_mb": peak_memory(), **told}), encoding="utf-8")
     except Exception as error:  # whatever a tool raises is its result
         print(json.dumps(one_line(error))[1:-1], file=sys.stderr)
         sys.exit(1)

@@ -9,6 +9,7 @@ import itertools
 import json
 import math
 import os
+import random
 import re
 import statistics
 import time
@@ -319,8 +320,11 @@ def interleaved(
     width: float | None = None,
     clock: Callable[[], float] = time.perf_counter,
     progress: Callable[[float], object] | None = None,
+    seed: int = 0,
 ) -> tuple[Samples, ...]:
-    """Time the runs in rounds in which each takes a turn, in an order that rotates.
+    """Time the runs in rounds in which each takes a turn, in an order that is drawn anew for each round.
+
+    In an order that is fixed or rotates, each run would always follow the same one, and inherit its caches and clock.
 
     A turn repeats short runs for at least `TURN` seconds, after one that does not count: it fills the caches again and
     outlasts the threads of the session before, which spin for a while. It ends after `seconds`, or the most rounds,
@@ -334,14 +338,15 @@ def interleaved(
             width that ends the timing and not the verdict: to stop at the first clear one would favour chance.
         clock: seconds.
         progress: is told the part that is done, from 0 to 1.
+        seed: of the orders.
     """
     repeats = [_repeats(run, clock) for run in runs]
     found: list[list[float]] = [[] for _ in runs]
+    drawn = random.Random(seed)
     fewest, most = rounds
     start = clock()
     for number in range(1, most + 1):
-        for turn in range(len(runs)):
-            which = (turn + number - 1) % len(runs)
+        for which in drawn.sample(range(len(runs)), len(runs)):
             found[which].append(_turn(runs[which], repeats[which], clock))
         passed = clock() - start
         if progress is not None:

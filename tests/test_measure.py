@@ -1,6 +1,8 @@
 """Statistics of paired timings, on clocks that are made up: nothing here depends on how fast the machine is."""
 
+import itertools
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,7 +56,8 @@ def test_a_lengthy_run_is_warmed_up_by_one() -> None:
     assert clock.now == pytest.approx(9.0)
 
 
-def test_runs_take_turns_in_an_order_that_rotates() -> None:
+def turns(rounds: int, seed: int) -> list[str]:
+    """The order of three runs in each round."""
     clock = Clock()
     order: list[str] = []
 
@@ -67,9 +70,17 @@ def test_runs_take_turns_in_an_order_that_rotates() -> None:
 
         return turn
 
-    interleaved([run(name) for name in "abc"], seconds=0, rounds=(3, 3), clock=clock)
+    interleaved([run(name) for name in "abc"], seconds=0, rounds=(rounds, rounds), clock=clock, seed=seed)
     timed = "".join(order[3:])  # after a warm-up of each
-    assert timed == "abcbcacab"
+    return [timed[place : place + 3] for place in range(0, len(timed), 3)]
+
+
+def test_runs_take_turns_in_an_order_that_is_drawn_for_each_round() -> None:
+    found = turns(600, seed=0)
+    assert all(sorted(order) == ["a", "b", "c"] for order in found)
+    pairs = Counter(itertools.pairwise("".join(found)))
+    assert all(pairs[before, after] > 200 for before, after in itertools.permutations("abc", 2))
+    assert turns(9, seed=0) == found[:9] != turns(9, seed=1)
 
 
 def test_short_runs_are_repeated() -> None:
