@@ -1,19 +1,24 @@
 """The models: the architectures, exported from torch as a user would export them.
 
-``python -m benchmarks.models [NAME ...]`` fills the cache, a folder that git ignores.
+The suite has 35 architectures of 33 families in 75 exports, with random weights, and smaller than published: the sizes
+of images, depths and vocabularies are cut, as `architectures.FULL` says. ``python -m benchmarks.models [NAME ...]``
+fills the cache, a folder that git ignores.
 """
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
+import inspect
 import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.architectures import FULL, SMALL, Architecture, Case
+from benchmarks.architectures import FULL, SMALL, Architecture, Case, settled
 
 CACHE = Path(__file__).parent / ".cache"
 
@@ -115,28 +120,60 @@ QUICK = (
     "vocoder.torchscript",
     "yolo.dynamo",
 )
-"""A few models that together show most of what optimizers do, for a run of some six minutes."""
+"""A few models that together show most of what optimizers do, for a run of two to three minutes, exports aside."""
 
 
 def export(name: str, *, again: bool = False) -> Path:
-    """The ONNX file of a model of the table, exported unless the cache holds it."""
+    """The ONNX file of a model of the table, exported unless the cache holds it as it would be made now."""
     path = CACHE / f"{name}.onnx"
-    if again or not path.exists():
+    note = path.with_suffix(".key")
+    made_by = key(MODELS[name])
+    if again or not (path.exists() and note.exists() and note.read_text(encoding="utf-8") == made_by):
         CACHE.mkdir(exist_ok=True)
         (CACHE / ".gitignore").write_text("*\n", encoding="utf-8")
+        note.unlink(missing_ok=True)
         unfinished = path.with_suffix(".unfinished")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             _EXPORTERS[MODELS[name].exporter](MODELS[name], unfinished)
         os.replace(unfinished, path)
+        note.write_text(made_by, encoding="utf-8")
     return path
+
+
+def key(model: Model) -> str:
+    """A digest of what an export depends on: the sources of the architectures, its row, the packages' versions."""
+    row = (model.name, model.exporter, model.dynamic, model.opset, sorted(model.options.items()), model.is_fixture)
+    functions = (_export_dynamo, _export_torchscript, _take_positions, _case)
+    parts = [repr(row), *(path.read_text(encoding="utf-8") for path in SOURCES)]
+    parts += [inspect.getsource(function) for function in functions]
+    parts += [f"{package} {_version(package)}" for package in ("onnxscript", "timm", "torch", "transformers")]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("architectures.py", "nets.py"))
+"""What makes the modules."""
+
+
+def _version(package: str) -> str:
+    """Of an installed package, empty where it is missing: then nothing can be exported, but keys can be compared."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _case(model: Model) -> Case:
+    """The module and its inputs. Fixtures are not settled: their large weights become recipes."""
+    case = model.architecture.build()
+    return case if model.is_fixture else replace(case, module=settled(case.module, case.inputs))
 
 
 def _export_dynamo(model: Model, path: Path) -> None:
     """torch.export and onnxscript; the weights stay in the file: none of these models needs 2 GB."""
     import torch
 
-    case = model.architecture.build()
+    case = _case(model)
     torch.onnx.export(
         case.module, (), str(path), kwargs=dict(case.inputs), dynamo=True, verbose=False, external_data=False,
         input_names=list(case.inputs), output_names=list(case.outputs), opset_version=model.opset,
@@ -148,7 +185,7 @@ def _export_torchscript(model: Model, path: Path) -> None:
     """The tracing exporter, deprecated and still what most ONNX files in the wild come from."""
     import torch
 
-    case = model.architecture.build()
+    case = _case(model)
     options = dict(model.options)
     if "training" in options:
         options["training"] = getattr(torch.onnx.TrainingMode, options["training"])

@@ -1,0 +1,139 @@
+"""The models of the benchmark: nets with random weights that compute something, and exports that are never stale."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import models
+from benchmarks.architectures import FULL, settled
+from benchmarks.models import FIXTURES, MODELS, SUITE, Model
+
+
+def net(torch: Any, *norms: Any) -> Any:
+    """Twelve convolutions, each behind the norms and a ReLU, and a classifier: all sizes are 8."""
+    nn = torch.nn
+    layers = [nn.Conv2d(3, 8, 1)]
+    for _ in range(12):
+        layers += [*(norm(8) for norm in norms), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 8)).eval()
+
+
+def outputs(torch: Any, module: Any) -> tuple[Any, Any]:
+    """Those of two random images."""
+    one, other = torch.randn(2, 1, 3, 16, 16, generator=torch.Generator().manual_seed(5))
+    with torch.no_grad():
+        return module(one), module(other)
+
+
+@pytest.mark.parametrize("norms", [(), ("BatchNorm2d",)], ids=["plain", "batch norm"])
+@pytest.mark.parametrize("gain", [0.3, 1.0, 30.0])
+def test_outputs_of_settled_nets_are_of_order_1_and_move(norms: tuple[str, ...], gain: float) -> None:
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    module = net(torch, *(getattr(torch.nn, norm) for norm in norms))
+    with torch.no_grad():
+        for layer in module:
+            if isinstance(layer, torch.nn.Conv2d):
+                layer.weight.mul_(gain)
+    one, other = outputs(torch, module)
+    assert not 0.1 < one.std() < 10 or (one - other).abs().max() < 0.05 * one.std(), "as made, it has no use"
+
+    settled(module, {"input": torch.zeros(1, 3, 16, 16)})
+
+    one, other = outputs(torch, module)
+    assert 0.1 < one.std() < 10
+    assert (one - other).abs().max() > 0.05 * one.std()
+
+
+def test_no_settled_batch_norm_is_the_identity_or_lacks_variance() -> None:
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    module = settled(net(torch, torch.nn.BatchNorm2d), {"input": torch.zeros(1, 3, 16, 16)})
+    for layer in module:
+        if isinstance(layer, torch.nn.BatchNorm2d):
+            assert (layer.running_mean != 0).all() and (layer.running_var != 1).all()
+            assert (layer.running_var > 1e-4).all()
+
+
+def test_settling_is_repeatable_and_leaves_no_hooks() -> None:
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    module = net(torch)
+    twin = net(torch)
+    twin.load_state_dict(module.state_dict())
+    for each in (module, twin):
+        settled(each, {"input": torch.zeros(1, 3, 16, 16)})
+        assert not any(layer._forward_hooks for layer in each.modules())
+    assert all(torch.equal(one, other) for one, other in zip(module.parameters(), twin.parameters(), strict=True))
+
+
+def test_shared_weights_stay_shared_and_tiny_scales_grow() -> None:
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
+    table, scale, layer, same, head = (
+        nn.Embedding(50, 8), nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 50, bias=False),
+    )  # fmt: skip
+    same.weight, head.weight = layer.weight, table.weight
+    nn.init.constant_(scale.weight, 1e-6)
+    before = layer.weight.clone()
+
+    settled(nn.Sequential(table, layer, scale, same, head), {"input": torch.randint(0, 50, (1, 6))})
+
+    assert head.weight is table.weight
+    assert same.weight is layer.weight and torch.equal(layer.weight, before)
+    assert scale.weight.min() >= 0.5
+
+
+@pytest.fixture
+def exports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of what is exported, into an empty cache; the sources are a file that can be changed."""
+    made: list[str] = []
+
+    def exporter(model: Model, path: Path) -> None:
+        made.append(model.name)
+        path.write_bytes(b"a model")
+
+    (tmp_path / "source.py").write_text("width = 1", encoding="utf-8")
+    monkeypatch.setattr(models, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(models, "SOURCES", (tmp_path / "source.py",))
+    monkeypatch.setattr(models, "_EXPORTERS", {"dynamo": exporter, "torchscript": exporter})
+    return made
+
+
+def test_what_the_cache_holds_is_not_exported_again(exports: list[str]) -> None:
+    path = models.export("yolo.dynamo")
+    assert path.name == "yolo.dynamo.onnx" and path.read_bytes() == b"a model"
+    assert models.export("yolo.dynamo") == path
+    assert exports == ["yolo.dynamo"]
+    models.export("yolo.dynamo", again=True)
+    assert exports == ["yolo.dynamo"] * 2
+
+
+def test_changed_sources_and_packages_are_exported_again(
+    exports: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models.export("yolo.dynamo")
+    (tmp_path / "source.py").write_text("width = 2", encoding="utf-8")
+    models.export("yolo.dynamo")
+    assert len(exports) == 2
+    monkeypatch.setattr(models, "_version", lambda package: "0.0")
+    models.export("yolo.dynamo")
+    assert len(exports) == 3
+
+
+@pytest.mark.usefixtures("exports")
+def test_files_of_unknown_making_are_exported_again(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "yolo.dynamo.onnx").write_bytes(b"of long ago")
+    assert models.export("yolo.dynamo").read_bytes() == b"a model"
+
+
+def test_no_two_models_have_one_key() -> None:
+    assert len({models.key(model) for model in MODELS.values()}) == len(MODELS) == len(SUITE) + len(FIXTURES)
+
+
+def test_numbers_in_the_documentation() -> None:
+    families = {architecture.family for architecture in FULL.values()}
+    said = f"{len(FULL)} architectures of {len(families)} families in {len(SUITE)} exports"
+    assert said in (models.__doc__ or "")
