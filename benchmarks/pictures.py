@@ -117,8 +117,9 @@ def _ratio_axis(axis: Any, ratios: Iterable[float]) -> None:
     ratios = [*ratios, 0.9, 1.1]
     axis.set_xscale("log")
     axis.set_xlim(min(ratios) / 1.03, max(ratios) * 1.03)
-    steps = (0.1, 0.2, 0.35, 0.5, 0.7, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.25, 1.5, 2, 3, 5, 10)
-    axis.xaxis.set_major_locator(FixedLocator(steps))
+    steps = (0.1, 0.2, 0.35, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10)
+    near = (0.95, 1.05) if max(ratios) < 1.6 * min(ratios) else ()
+    axis.xaxis.set_major_locator(FixedLocator(sorted((*steps, *near))))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
     axis.xaxis.set_minor_formatter(NullFormatter())
     axis.axvspan(1 - NOISE, 1 + NOISE, color="#000000", alpha=0.06, linewidth=0, zorder=-0.5)

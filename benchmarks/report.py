@@ -59,8 +59,8 @@ def suite(results: Row) -> str:
     families = {row["family"] for row in models.values()}
     return (
         f"{_many(len(models), 'export')} of {_many(len(networks), 'architecture')} in "
-        f"{_many(len(families), 'family', 'families')}, at reduced size (images of mostly 128 to 160 pixels a side, "
-        "fewer layers)"
+        f"{_many(len(families), 'family', 'families')}, with random weights and at reduced size (images mostly of "
+        "128 to 160 pixels a side, fewer layers and tokens)"
     )
 
 

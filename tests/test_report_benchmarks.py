@@ -1,14 +1,20 @@
 """What is shown of benchmarks: pages, the README's table, pictures, and what changed between two files."""
 
 import json
+import shutil
+import subprocess
 from copy import deepcopy
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
 
 from benchmarks import cells, nodecounts, pictures, report, scaling
+from benchmarks.tools import Task
 from graphopt.search import StopReason
+from tests import zoo
+from tests.text import parse
 
 CPU = Path("cpu.json")
 
@@ -117,7 +123,7 @@ def test_the_page_says_how_the_file_was_made() -> None:
     assert "- Versions: onnxruntime 1.31, onnx 1.23" in page
     assert "- Timed for at most 2 s for each outcome and setting" in page
     assert "- `graphopt` searched for at most 60 s" in page
-    assert "- Models: 1 export of 1 architecture in 1 family, at reduced size" in page
+    assert "- Models: 1 export of 1 architecture in 1 family, with random weights and at reduced size" in page
 
 
 def test_a_search_says_what_it_saw_and_why_it_ended() -> None:
@@ -374,7 +380,42 @@ def test_the_picture_of_scaling_has_a_line_a_step() -> None:
     assert (axis.get_xlabel(), axis.get_ylabel()) == ("nodes", "seconds of the step")
 
 
+def test_each_row_is_kept_as_soon_as_it_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path, known = tmp_path / "scaling.json", list[int]()
+
+    def run(command: list[str], **_: Any) -> CompletedProcess[str]:
+        known.append(len(json.loads(path.read_text())["rows"]) if path.exists() else 0)
+        if "convolutional" in command[-1]:
+            return CompletedProcess(command, 1, "", "Traceback\nMemoryError: too large")
+        row = {fact: grown()["rows"][0][fact] for fact in ("left", "memory_mb", "seconds", "search")}
+        return CompletedProcess(command, 0, json.dumps(row), "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    scaling.run([3], path)
+    rows = {row["kind"]: row for row in json.loads(path.read_text())["rows"]}
+    assert list(rows) == list(scaling.KINDS) and known == [0, 1, 2]
+    assert rows["convolutional"]["error"] == "MemoryError: too large" and "error" not in rows["varied"]
+    assert "MemoryError: too large" in (tmp_path / "scaling.md").read_text() and (tmp_path / "scaling.png").exists()
+
+
 # -- nodes -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [({"error": "crashed"}, {"error": "crashed"}), ({"seconds": 1.0}, {"nodes": 1, "difference": 0.0})],
+)
+def test_a_cell_has_nodes_and_difference_or_a_reason(
+    told: dict[str, Any], expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(task: Task) -> dict[str, Any]:
+        shutil.copyfile(task.source, task.target)
+        return told
+
+    monkeypatch.setattr(nodecounts, "run", run)
+    monkeypatch.setattr(zoo, "load", lambda name: parse("float[batch,3] x", "y = Relu(x)", outputs="float[batch,3] y"))
+    assert nodecounts.measure("net", ["onnxsim"]) == {"nodes": 1, "tools": {"onnxsim": expected}}
 
 
 def test_the_fewest_nodes_are_bold_and_a_wrong_outcome_counts_as_the_original() -> None:
