@@ -34,6 +34,9 @@ MARKS = ("<!-- speedups -->", "<!-- /speedups -->")
 DEARER = 1.2
 """Seconds or memory of a tool that changed by less, as a factor, are not worth a line."""
 
+SHOWN = 5
+"""So many names a warning has; of more, it has their number."""
+
 
 def report(path: Path) -> list[Path]:
     """Write the page and the pictures beside the result file."""
@@ -125,6 +128,8 @@ def _circumstances(results: Row) -> Iterator[str]:
     if "gpu" in results:
         yield f"Device: {results['gpu']}"
     yield f"Versions: {_versions(results)}"
+    if revisions := made(results, "graphopt"):
+        yield f"graphopt's revision: {' and '.join(revisions)}"
     yield f"Date: {results['date']}"
     yield f"Threads {'spin' if results['spinning'] else 'do not spin'} while they wait"
     if seconds := made(results, "seconds"):
@@ -389,7 +394,7 @@ def warnings(before: Row, after: Row) -> Iterator[str]:
     if exports := [
         name for name in before["models"] if _is_other_file(before["models"][name], after["models"].get(name))
     ]:
-        yield f"other files of the models: {', '.join(exports)}"
+        yield f"other files of the models: {_few(exports)}"
     yield from _alone(before, after)
 
 
@@ -406,7 +411,12 @@ def _alone(before: Row, after: Row) -> Iterator[str]:
     ):
         for which, names, others in (("first", old_names, new_names), ("second", new_names, old_names)):
             if alone := [name for name in names if name not in others]:
-                yield f"{what} of the {which} file alone: {', '.join(alone)}"
+                yield f"{what} of the {which} file alone: {_few(alone)}"
+
+
+def _few(names: Sequence[str]) -> str:
+    rest = len(names) - SHOWN
+    return f"{', '.join(names[:SHOWN])} and {rest} more" if rest > 1 else ", ".join(names)
 
 
 def _said(value: Any) -> str:

@@ -44,7 +44,13 @@ def cell(ratio: float, column: str = "cpu-1", **facts: Any) -> dict[str, Any]:
     timing: dict[str, Any] = {"median": ratio, "low": ratio - 0.01, "high": ratio + 0.01, "load": 0.95}
     timing |= {"minimum": ratio + 0.05, "rounds": 13, "spread": 0.03}
     timing["verdict"] = "faster" if ratio > 1.02 else "slower" if ratio < 0.98 else "no difference"
-    made = {"date": "2026-11-21", "seconds": 2.0, "search": 60.0, "versions": {"onnx": "1.23"}}
+    made = {
+        "date": "2026-11-21",
+        "seconds": 2.0,
+        "search": 60.0,
+        "versions": {"onnx": "1.23"},
+        "graphopt": "v0.1.0-3-g61652aa",
+    }
     outcome = {"made": made, "seconds": 1.0, "memory_mb": 100, "nodes": 9, "bytes": 1_400_000, "difference": 1e-7}
     return outcome | {"timings": {column: timing}} | facts
 
@@ -121,6 +127,7 @@ def test_the_page_says_how_the_file_was_made() -> None:
     page = report.markdown(results(graphopt=1.2), CPU)
     assert "- Threads do not spin while they wait" in page
     assert "- Versions: onnxruntime 1.31, onnx 1.23" in page
+    assert "- graphopt's revision: v0.1.0-3-g61652aa" in page
     assert "- Timed for at most 2 s for each outcome and setting" in page
     assert "- `graphopt` searched for at most 60 s" in page
     assert "- Models: 1 export of 1 architecture in 1 family, with random weights and at reduced size" in page
@@ -300,6 +307,12 @@ def test_files_that_were_made_otherwise_are_compared_with_warnings() -> None:
         "models of the second file alone: other",
         "tools of the second file alone: graphopt",
     ]
+
+
+def test_a_warning_names_a_few() -> None:
+    after = with_models(results(onnxsim=1.0), **dict.fromkeys("abcdefg", 1.0))
+    (warning,) = report.warnings(results(onnxsim=1.0), after)
+    assert warning == "models of the second file alone: a, b, c, d, e and 2 more"
 
 
 def test_files_with_nothing_in_common_are_not_without_change(
