@@ -19,9 +19,8 @@ in_space: Mapping[str, Operand] = {"strides": strides, "dilations": dilations, "
 # Any kernel may be wider. It pays beside a convolution with which it can then be one; elsewhere a search has no end.
 
 smaller, its_bias, own_pads = const("v", "W I *p"), const("d", "W", default=0), integers("own_pads")
-axes_of_space = fn.length(kernel)
 missing = pads - own_pads
-before, after = fn.part(missing, 0, axes_of_space), fn.part(missing, axes_of_space, fn.mul(2, axes_of_space))
+before, after = fn.part(missing, 0, fn.length(kernel)), fn.part(missing, fn.length(kernel), fn.length(missing))
 larger = op.Conv(x, w, b, strides=strides, pads=pads, group=group)
 
 WIDENED = (

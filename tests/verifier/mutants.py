@@ -400,11 +400,15 @@ EQUIVALENT = (
         "the axes are the first ones, as without them",
     ),
     (
-        "fuse_.*_of_.*conv.*|absorb_add_into_conv|enlarge_conv_kernel",
+        "fuse_.*_of_.*conv.*|absorb_add_into_conv|widen_conv_beside_larger_conv",
         ".*operands swapped: join",
         "the first two numbers are equal",
     ),
-    ("enlarge_conv_kernel_(height|width)", ".*operands swapped: join", "it is the other one of the two rules"),
+    (
+        "widen_conv_beside_larger_conv",
+        r".*condition dropped: sizes\('\*k'\) ==",
+        "any kernel may be wider: that it becomes as large as the other is why it pays",
+    ),
     ("absorb_add_into_conv", ".*number changed: sizes", "the first two axes are the same"),
     (
         "give_sizes_to_even_split_.|split_conv_of_2_groups",
