@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from benchmarks.cells import (
     versions,
 )
 from benchmarks.pictures import UNCHANGED, draw, target
+from benchmarks.run import read
 from benchmarks.tools import ALL
 
 README = Path(__file__).parent.parent / "README.md"
@@ -44,12 +44,6 @@ def report(path: Path) -> list[Path]:
     page = path.with_suffix(".md")
     page.write_text(markdown(results, path), encoding="utf-8")
     return [page, *draw(results, path)]
-
-
-def read(path: Path) -> Row:
-    """A result file."""
-    results: Row = json.loads(path.read_text(encoding="utf-8"))
-    return results
 
 
 # -- what the numbers are of -------------------------------------------------------------------------------------------

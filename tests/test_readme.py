@@ -15,6 +15,7 @@ import pytest
 
 import graphopt
 from benchmarks import nodecounts, report, scaling
+from benchmarks.run import read
 from tests.text import parse
 
 ROOT = Path(__file__).parent.parent
@@ -86,7 +87,7 @@ def refused(text: str, folder: Path) -> int:
 def test_speeds_are_those_of_the_committed_results() -> None:
     path = RESULTS / "cpu.json"
     stale = "is stale: `python -m benchmarks report --readme` makes it anew"
-    page = report.markdown(report.read(path), path)
+    page = report.markdown(read(path), path)
     assert path.with_suffix(".md").read_text(encoding="utf-8") == page, f"the page {stale}"
     assert report.readme_text(path) == README, f"the README {stale}"
     pictures = re.findall(r"!\[[^]]*\]\((benchmarks/[^)]*)\)", README)
