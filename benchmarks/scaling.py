@@ -208,8 +208,9 @@ def _row(kind: str, model: onnx.ModelProto, path: Path) -> dict[str, Any]:
 def work(path: str) -> dict[str, Any]:
     """The steps on one model, in this process: seconds of each, and the peak memory of all until its end.
 
-    `start` is what every run costs: imports, the rules, their proofs. `match` is a second run on the outcome, where
-    every rule is tried everywhere and nothing is left to do. `search` asks an estimate, so that it runs nothing.
+    `start` is what every run costs: the rules and their proofs, and the imports that are left by then. `match` is a
+    second run on the outcome, where every rule is tried everywhere and nothing is left to do. `search` asks an
+    estimate, so that it runs nothing.
     """
     begun = time.perf_counter()
     import graphopt
