@@ -67,7 +67,7 @@ from benchmarks import tools as peers
 from benchmarks.checks import DEVICE_TOLERANCE, TOLERANCE, difference, gpu, is_insensitive, machine, movement
 from benchmarks.models import MODELS, export
 from graphopt.errors import UsageError
-from graphopt.measure import WIDTH, Samples, Setting, Speedup, Verdict, interleaved, runner, speedup
+from graphopt.measure import WIDTH, Samples, Setting, Speedup, Verdict, default_sizes, interleaved, runner, speedup
 from graphopt.oracle import require_onnxruntime
 from graphopt.profile import profile
 from graphopt.samples import NORMAL, sketch
@@ -456,8 +456,9 @@ def _job(kind: str, job: Mapping[str, Any], limit: float) -> dict[str, Any]:
 
 
 def _feeds(source: str, seed: int) -> dict[str, Any]:
-    """Ordinary values: normal numbers, token ids in range, masks with something in every row."""
-    return sample_feeds(sketch(onnx.load(source)), {}, seed=seed, style=NORMAL)
+    """Ordinary values: normal numbers, token ids in range, masks with something in every row; open dims as in use."""
+    wanted = sketch(onnx.load(source))
+    return sample_feeds(wanted, default_sizes(wanted, {}), seed=seed, style=NORMAL)
 
 
 def _computed(session: Any, source: str, seed: int) -> dict[str, Any]:

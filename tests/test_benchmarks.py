@@ -1,33 +1,35 @@
-"""The benchmarks' own parts that need neither torch nor time: runs, tools, synthetic graphs."""
+"""Runs of the benchmarks: what is measured and kept, checks, timings in several processes, tools, commands.
+
+What is shown of them is in test_report_benchmarks.py, the models are in test_models.py.
+"""
 
 import importlib
 import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
 import graphopt
 from benchmarks import __main__ as commands
-from benchmarks import run, scaling, tools
+from benchmarks import checks, run, scaling, tools
 from benchmarks.models import FIXTURES, MODELS, QUICK, SUITE
-from benchmarks.run import Outcome, Plan
-from benchmarks.tools import ALL, Task, applies
+from benchmarks.run import Costs, Outcome, Plan
+from benchmarks.tools import ALL, PLAIN, Task, applies
+from graphopt.errors import UsageError
 from graphopt.measure import Setting
+from graphopt.oracle import require_onnxruntime
 from graphopt.profile import Profile, Row
 from tests import zoo
+from tests.text import parse
 
+NET = "resnet50.dynamo"
 SETTINGS = (Setting(threads=1), Setting(threads=0))
-
-
-def cell(ratio: float, column: str = "cpu-1") -> dict[str, Any]:
-    timing: dict[str, Any] = {"median": ratio, "low": ratio - 0.01, "high": ratio + 0.01, "load": 1.0}
-    timing["verdict"] = "faster" if ratio > 1.02 else "slower" if ratio < 0.98 else "no difference"
-    return {
-        "seconds": 1.0, "memory_mb": 100, "nodes": 9, "bytes": 900, "difference": 1e-7, "timings": {column: timing}
-    }  # fmt: skip
 
 
 def test_the_suite_has_36_models_of_12_families_and_a_quick_part() -> None:
@@ -36,25 +38,44 @@ def test_the_suite_has_36_models_of_12_families_and_a_quick_part() -> None:
     assert sorted(FIXTURES) == sorted(zoo.names())
 
 
+@pytest.mark.parametrize("kind", scaling.KINDS)
+def test_synthetic_graphs_are_valid_and_leave_something_to_do(kind: str) -> None:
+    model = scaling.KINDS[kind](100)
+    onnx.checker.check_model(model, full_check=True)
+    assert 100 <= len(model.graph.node) < 160
+    assert len(graphopt.optimize(model, cost="none").model.graph.node) < 0.8 * len(model.graph.node)
+
+
 # -- a run -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
-    """What a run asks for, which nobody then does: each task and the tools in each timing."""
-    source, found = tmp_path / "net.onnx", list[Any]()
-    onnx.save(scaling.convolutional(3), source)
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "net.onnx"
+    onnx.save(scaling.convolutional(3), path)
+    return path
 
-    def optimize(task: Task) -> dict[str, Any]:
-        found.append((task.tool, task.threads, task.seconds))
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, source: Path) -> list[Any]:
+    """What a run asks for, which nobody then does: each task and the tools in each timing."""
+    found = list[Any]()
+
+    def optimize(task: Task, limit: float) -> dict[str, Any]:
+        assert limit > 0
+        if task.tool != PLAIN:
+            found.append((task.tool, task.threads, task.seconds))
         onnx.save(scaling.convolutional(3), task.target)
         return {"seconds": 1.0, "memory_mb": 100}
 
-    def job(kind: str, job: Any) -> dict[str, Any]:
-        if kind == "check":
-            return {"difference": 0.0}
-        found.append((job["threads"], sorted(job["outcomes"])))
-        return {"original": {"headroom": 1.0}, "outcomes": {tool: cell(1.0)["timings"]["cpu-1"] for tool in ALL}}
+    def job(kind: str, job: Any, limit: float) -> dict[str, Any]:
+        assert limit > 0
+        if kind != "time":
+            return {"difference": 0.0} if kind == "check" else {}
+        if job["number"] == 0:
+            found.append((job["threads"], sorted(job["outcomes"])))
+        names = ["", *job["outcomes"]]
+        return {"samples": dict.fromkeys(names, [1.0] * 9), "loads": dict.fromkeys(names, 1.0), "headroom": 1.0}
 
     monkeypatch.setattr(run, "export", lambda name: source)
     monkeypatch.setattr(tools, "run", optimize)
@@ -62,8 +83,8 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     return found
 
 
-def test_a_tool_that_searches_is_run_and_timed_in_each_setting(asked: list[Any]) -> None:
-    row = run.measure("resnet50.dynamo", Plan([], ["onnxsim", "graphopt"], SETTINGS, 1.0, search=5.0), {})
+def test_a_tool_that_searches_is_run_and_timed_in_each_setting(asked: list[Any], source: Path) -> None:
+    row = run.measure(NET, source, Plan([], ["onnxsim", "graphopt"], SETTINGS, 1.0, search=5.0), {})
     assert asked == [
         ("onnxsim", 1, 5.0),
         ("graphopt", 1, 5.0),
@@ -79,50 +100,231 @@ def test_a_tool_that_searches_is_run_and_timed_in_each_setting(asked: list[Any])
     }
 
 
-def test_what_is_known_is_not_measured_again(asked: list[Any]) -> None:
+def test_what_is_known_is_not_measured_again(asked: list[Any], source: Path) -> None:
     plan = Plan([], ["onnxsim", "graphopt"], SETTINGS, 1.0)
-    row = run.measure("resnet50.dynamo", plan, {})
+    row = run.measure(NET, source, plan, {})
     asked.clear()
-    assert run.measure("resnet50.dynamo", plan, row) == row and asked == []
+    assert run.measure(NET, source, plan, row) == row and asked == []
     del row["tools"]["graphopt"]["settings"]["cpu-all"]
-    run.measure("resnet50.dynamo", plan, row)
+    run.measure(NET, source, plan, row)
     assert [what[0] for what in asked] == ["graphopt", 0]
 
 
-def test_what_is_named_is_measured_again(asked: list[Any], tmp_path: Path) -> None:
-    plan = Plan(["resnet50.dynamo"], ["onnxsim", "OnnxSlim"], SETTINGS, 1.0)
-    first = run.run(plan, tmp_path / "cpu.json")
+def test_the_original_takes_turns_with_its_copy_in_each_timing(asked: list[Any], source: Path) -> None:
+    plan = Plan([], [PLAIN, "onnxsim", "OnnxSlim"], SETTINGS[:1], 1.0)
+    row = run.measure(NET, source, plan, {})
+    del row["tools"]["onnxsim"]
     asked.clear()
-    again = run.run(Plan(["resnet50.dynamo"], ["onnxsim"], SETTINGS, 1.0, again=True), tmp_path / "cpu.json")
-    assert [what[0] for what in asked] == ["onnxsim", 1, 0]
-    assert again["models"]["resnet50.dynamo"]["tools"].keys() == first["models"]["resnet50.dynamo"]["tools"].keys()
-
-
-def test_an_outcome_without_a_search_is_none_of_a_tool_that_searches(asked: list[Any], tmp_path: Path) -> None:
-    row = {"family": "Net", "tools": {"graphopt": cell(1.0)}}
-    (outcome,) = run.outcomes(row, Plan([], ["graphopt"], SETTINGS[:1], 1.0), tmp_path)
-    assert outcome == Outcome("graphopt", tmp_path / "graphopt-cpu-1.onnx", SETTINGS[:1], {}) and asked == []
-
-
-def test_a_file_is_not_added_to_by_a_search_of_another_length(asked: list[Any], tmp_path: Path) -> None:
-    found = run.run(Plan([], ["graphopt"], SETTINGS, 1.0, search=5.0), tmp_path / "cpu.json")
-    assert found["search"] == {"seconds": 5.0, "cache": "no times of earlier runs"} and found["spinning"] is False
-    (tmp_path / "cpu.json").write_text(json.dumps(found))
-    with pytest.raises(SystemExit, match="another search"):
-        run.run(Plan([], ["graphopt"], SETTINGS, 1.0, search=6.0), tmp_path / "cpu.json")
-    assert asked == []
+    run.measure(NET, source, plan, row)
+    assert asked == [("onnxsim", 1, 60.0), (1, ["onnxsim", PLAIN])]
 
 
 @pytest.mark.parametrize(
-    ("options", "seconds"), [([], 60.0), (["--quick"], 4.0), (["--quick", "--search-seconds", "3"], 3.0)]
+    ("change", "again"),
+    [
+        (lambda made: made.update(date="2020-01-01", graphopt="another-commit"), False),
+        (lambda made: made.update(sources="other"), True),
+        (lambda made: made.update(model="other"), True),
+        (lambda made: made["versions"].update(onnxruntime="1.0"), True),
+        (lambda made: made.update(seconds=9.0), True),
+        (lambda made: made.update(search=9.0), True),
+    ],
 )
-def test_a_search_has_a_limit(
-    options: list[str], seconds: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_what_was_made_under_other_circumstances_is_measured_again(
+    change: Callable[[dict[str, Any]], None], again: bool, asked: list[Any], source: Path
 ) -> None:
-    plans = list[Plan]()
-    monkeypatch.setattr(run, "run", lambda plan, path: plans.append(plan))
-    commands.main(["run", "--output", str(tmp_path / "out.json"), *options])
-    assert [plan.search for plan in plans] == [seconds]
+    plan = Plan([], ["graphopt"], SETTINGS[:1], 1.0)
+    row = run.measure(NET, source, plan, {})
+    asked.clear()
+    change(row["tools"]["graphopt"]["settings"]["cpu-1"]["made"])
+    after = run.measure(NET, source, plan, row)
+    assert bool(asked) is again
+    made = after["tools"]["graphopt"]["settings"]["cpu-1"]["made"]
+    assert made["model"] == after["model"] == run.digest(source) and made["sources"]
+
+
+def test_another_export_drops_the_numbers_of_its_row(asked: list[Any], source: Path) -> None:
+    plan = Plan([], ["onnxsim"], SETTINGS[:1], 1.0)
+    row = json.loads(json.dumps(run.measure(NET, source, plan, {})))
+    onnx.save(scaling.convolutional(30), source)
+    asked.clear()
+    after = run.measure(NET, source, plan, row)
+    assert len(asked) == 2 and after["nodes"] > row["nodes"] and after["model"] != row["model"]
+    assert after["original"]["cpu-1"]["made"]["model"] == after["model"]
+
+
+def test_what_is_named_is_measured_again(asked: list[Any], tmp_path: Path) -> None:
+    path = tmp_path / "cpu.json"
+    run.run(Plan([NET], ["onnxsim", "OnnxSlim"], SETTINGS, 1.0), path)
+    first = run.read(path)
+    asked.clear()
+    run.run(Plan([NET], ["onnxsim"], SETTINGS, 1.0, again=True), path)
+    assert [what[0] for what in asked] == ["onnxsim", 1, 0]
+    assert run.read(path)["models"][NET]["tools"].keys() == first["models"][NET]["tools"].keys()
+
+
+def test_the_date_is_that_of_the_last_measurement(asked: list[Any], tmp_path: Path) -> None:
+    path, plan = tmp_path / "cpu.json", Plan([NET], ["onnxsim"], SETTINGS[:1], 1.0)
+    run.run(plan, path)
+    path.write_text(json.dumps(run.read(path) | {"date": "2020-01-01"}))
+    run.run(plan, path)
+    assert run.read(path)["date"] == "2020-01-01"
+    asked.clear()
+    run.run(Plan([NET], ["onnxsim"], SETTINGS[:1], 2.0), path)
+    assert run.read(path)["date"] > "2020-01-01" and asked
+
+
+def test_a_file_that_was_made_elsewhere_is_not_added_to(asked: list[Any], tmp_path: Path) -> None:
+    path, plan = tmp_path / "cpu.json", Plan([NET], ["onnxsim"], SETTINGS, 1.0)
+    run.run(plan, path)
+    assert run.read(path)["machine"] == checks.machine() and run.read(path)["spinning"] is False
+    path.write_text(json.dumps(run.read(path) | {"machine": "another"}))
+    asked.clear()
+    with pytest.raises(UsageError, match=r"has another machine, another and not .*; name another with --output"):
+        run.run(plan, path)
+    assert asked == []
+
+
+def test_an_export_that_fails_is_an_error_of_the_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def export(name: str) -> Path:
+        raise ValueError(f"no {name}")
+
+    monkeypatch.setattr(run, "export", export)
+    run.run(Plan([NET], ["onnxsim"], SETTINGS, 1.0), tmp_path / "cpu.json")
+    row = run.read(tmp_path / "cpu.json")["models"][NET]
+    assert row == {"family": "ResNet", "error": f"export: ValueError: no {NET}"}
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
+
+
+def model(body: str) -> onnx.ModelProto:
+    """From `x` to `y`; `w` is a weight."""
+    return parse("float[4,8] x", body, {"w": np.full(8, 0.5, np.float32)}, outputs="float[4,8] y")
+
+
+def checked(folder: Path, original: str, outcome: str | onnx.ModelProto, provider: str = "cpu") -> dict[str, Any]:
+    """What is found of an outcome, or of the original."""
+    onnx.save(model(original), folder / "source.onnx")
+    onnx.save(model(outcome) if isinstance(outcome, str) else outcome, folder / "target.onnx")
+    paths = {"source": str(folder / "source.onnx"), "target": str(folder / "target.onnx"), "folder": str(folder)}
+    return run.reference(paths) or run.check({**paths, "provider": provider, "threads": 1})
+
+
+def test_what_computes_the_same_is_right(tmp_path: Path) -> None:
+    found = checked(tmp_path, "a = Mul(x, w); y = Tanh(a)", "a = Mul(w, x); y = Tanh(a)")
+    assert found == {"difference": pytest.approx(0, abs=1e-6)}
+
+
+@pytest.mark.parametrize("offset", ["0.0", "1.0", "100.0"])
+def test_an_outcome_that_ignores_its_input_is_wrong(offset: str, tmp_path: Path) -> None:
+    """However small what the input decides is beside the rest."""
+    found = checked(
+        tmp_path, f"a = Mul(x, w); y = Add(a, {offset})", f"z = Mul(x, 0.0); a = Mul(z, w); y = Add(a, {offset})"
+    )
+    assert "of how far they move" in found["wrong"]
+
+
+def test_an_original_that_ignores_its_input_cannot_be_checked(tmp_path: Path) -> None:
+    same = "a = Mul(x, 0.0); y = Add(a, w)"
+    assert checked(tmp_path, same, same) == {
+        "error": "insensitive: the outputs are the same for all inputs",
+        "insensitive": True,
+    }
+
+
+def unknown() -> onnx.ModelProto:
+    """A model that ONNX Runtime refuses."""
+    found = model("y = Tanh(x)")
+    found.graph.node[-1].op_type = "Nothing"
+    return found
+
+
+def test_what_does_not_run_is_an_error_and_not_wrong(tmp_path: Path) -> None:
+    found = checked(tmp_path, "y = Tanh(x)", unknown())
+    assert found["error"].startswith("does not run: ModelError") and "wrong" not in found
+
+
+def test_an_original_that_does_not_run_is_an_error_of_the_row(tmp_path: Path) -> None:
+    onnx.save(unknown(), tmp_path / "source.onnx")
+    found = run.reference({"source": str(tmp_path / "source.onnx"), "folder": str(tmp_path)})
+    assert found["error"].startswith("the original does not run: ModelError")
+
+
+def test_outputs_of_other_names_are_wrong(tmp_path: Path) -> None:
+    renamed = parse("float[4,8] x", "z = Tanh(x)", outputs="float[4,8] z")
+    assert checked(tmp_path, "y = Tanh(x)", renamed) == {"wrong": "the outputs have other names"}
+
+
+def test_differences_are_relative_to_how_far_outputs_move() -> None:
+    still = {"y": np.ones(100)}
+    moved = [{"y": np.ones(100) + shift} for shift in (0.0, 0.5, 2.0)]
+    assert checks.movement(moved) == {"y": pytest.approx(2.0)}
+    assert checks.difference(still, {"y": still["y"] + 0.1}, {"y": 2.0}) == pytest.approx(0.05)
+    assert checks.difference(still, {"y": still["y"] + 1e-6}, {"y": 0.0}) == pytest.approx(1e-5)  # rounding
+    assert checks.is_insensitive([still, {"y": still["y"] + 1e-7}]) and not checks.is_insensitive(moved)
+
+
+def test_outputs_of_other_shapes_and_nans_differ_without_end() -> None:
+    one = {"y": np.ones(3)}
+    for other in ({"y": np.ones(4)}, {"z": np.ones(3)}, {"y": np.full(3, np.nan)}):
+        assert checks.difference(one, other) == float("inf")
+    assert checks.difference({"y": np.ones(0)}, {"y": np.ones(0)}) == 0
+
+
+# -- timings -----------------------------------------------------------------------------------------------------------
+
+
+def part(*ratios: float) -> dict[str, Any]:
+    """What one process finds of an outcome, with these ratios in its rounds."""
+    times = {"": list(ratios), "tool": [1.0] * len(ratios)}
+    return {"samples": times, "loads": {"": 2.0, "tool": 1.0}, "headroom": 1.5}
+
+
+def test_an_interval_holds_what_each_process_found() -> None:
+    timing = run.pooled([part(*[1.1] * 30), part(*[1.2] * 30), part(*[1.06] * 3)])["outcomes"]["tool"]
+    assert (timing["low"], timing["high"]) == (1.06, 1.2)
+    assert timing["processes"] == [1.1, 1.2, 1.06] and timing["rounds"] == 63 and timing["load"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("medians", "verdict"),
+    [
+        ((1.1, 1.2, 1.05), "faster"),
+        ((0.9, 0.8, 0.95), "slower"),
+        ((1.2, 1.2, 0.99), "no difference"),
+        ((1.2, 1.2, 1.01), "no difference"),
+        ((0.9, 0.9, 0.99), "no difference"),
+    ],
+)
+def test_faster_is_what_is_faster_in_each_process(medians: tuple[float, ...], verdict: str) -> None:
+    found = run.pooled([part(*[ratio] * 9) for ratio in medians])
+    assert found["outcomes"]["tool"]["verdict"] == verdict
+
+
+@pytest.mark.slow
+def test_an_outcome_that_crashes_takes_no_other_timing_along(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.onnx").write_bytes(b"no model")
+    good = Outcome("onnxsim", source, SETTINGS[:1], {}, {})
+    bad = Outcome("OnnxSlim", tmp_path / "bad.onnx", SETTINGS[:1], {}, {})
+    row: dict[str, Any] = {"original": {}}
+    run._time(row, [good, bad], source, SETTINGS[0], Plan([], [], SETTINGS[:1], 0.01), {"date": "today"})
+    assert "error" not in row and row["original"]["cpu-1"]["made"] == {"date": "today"}
+    timing = good.cell["timings"]["cpu-1"]
+    assert timing["rounds"] >= 21 and len(timing["processes"]) == 3
+    assert bad.cell["error"].startswith("timing: ") and "timings" not in bad.cell
+
+
+@pytest.mark.slow
+def test_an_original_that_cannot_be_timed_is_an_error_of_the_row(tmp_path: Path) -> None:
+    (tmp_path / "bad.onnx").write_bytes(b"no model")
+    row: dict[str, Any] = {"original": {}}
+    run._time(row, [], tmp_path / "bad.onnx", SETTINGS[0], Plan([], [], SETTINGS[:1], 0.01), {})
+    assert row["error"].startswith("timing, cpu-1: ") and row["original"] == {}
+
+
+def test_a_job_that_takes_too_long_is_given_up(source: Path) -> None:
+    assert run._job("time", {"source": str(source)}, 0.01) == {"error": "not done after 0 s"}
 
 
 def test_headroom_is_what_is_not_in_heavy_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,21 +334,126 @@ def test_headroom_is_what_is_not_in_heavy_kernels(monkeypatch: pytest.MonkeyPatc
     assert run._headroom("net", SETTINGS[0], {}) == 1.25
 
 
-def test_headroom_has_no_end_where_nothing_is_heavy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_without_heavy_kernels_has_no_headroom_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Profile("net", "CPUExecutionProvider", 20, 5.5, (Row("Softmax", 1, 1.0, 1.0),), {}, {})
     monkeypatch.setattr(run, "profile", lambda source, setting, feeds: found)
-    assert run._headroom("net", SETTINGS[0], {}) == float("inf")
+    assert run._headroom("net", SETTINGS[0], {}) is None
 
 
-# -- synthetic graphs and tools ----------------------------------------------------------------------------------------
+# -- other providers ---------------------------------------------------------------------------------------------------
+
+OTHER = "AzureExecutionProvider"
+needs_another = pytest.mark.skipif(
+    OTHER not in require_onnxruntime().get_available_providers(), reason="this onnxruntime has the CPU's provider only"
+)
 
 
-@pytest.mark.parametrize("kind", scaling.KINDS)
-def test_synthetic_graphs_are_valid_and_leave_something_to_do(kind: str) -> None:
-    model = scaling.KINDS[kind](100)
-    onnx.checker.check_model(model, full_check=True)
-    assert 100 <= len(model.graph.node) < 160
-    assert len(graphopt.optimize(model, cost="none").model.graph.node) < 0.8 * len(model.graph.node)
+@needs_another
+def test_outcomes_are_checked_and_timed_with_the_provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = list[tuple[str, bool]]()
+    plain_open = Setting.open
+
+    def noted(self: Setting, model: Any, **options: Any) -> Any:
+        opened.append((self.provider, options.get("optimize", True)))
+        return plain_open(self, model, **options)
+
+    monkeypatch.setattr(Setting, "open", noted)
+    assert "difference" in checked(tmp_path, "y = Tanh(x)", "y = Tanh(x)", provider=OTHER)
+    assert opened == [("cpu", False), (OTHER, True)]
+    paths = {"source": str(tmp_path / "source.onnx"), "outcomes": {"onnxsim": str(tmp_path / "target.onnx")}}
+    found = run.timed({**paths, "provider": OTHER, "threads": 1, "seconds": 0.01, "number": 0})
+    assert found["samples"].keys() == {"", "onnxsim"} and found["headroom"] is None
+
+
+@needs_another
+def test_a_device_has_its_name_in_the_head_and_one_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "gpu", lambda: "a processor")
+    settings = commands._settings(OTHER, None, quick=False)
+    assert settings == [Setting(OTHER, 1)]
+    head = run._head(Plan([], [], settings, 1.0))
+    assert head["gpu"] == "a processor" and head["provider"] == OTHER
+    assert "gpu" not in run._head(Plan([], [], SETTINGS, 1.0))
+    with pytest.raises(UsageError, match="--threads takes one number"):
+        commands._settings(OTHER, [1, 2], quick=False)
+
+
+def test_ort_fuses_for_the_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = list[Any]()
+
+    def optimize_model(_: str, **options: Any) -> SimpleNamespace:
+        said.append(options)
+        return SimpleNamespace(model=scaling.convolutional(3))
+
+    optimizer = SimpleNamespace(optimize_model=optimize_model)
+    monkeypatch.setitem(sys.modules, "onnxruntime.transformers", SimpleNamespace(optimizer=optimizer))
+    for provider in ("cpu", "cuda"):
+        tools.optimized(Task("ort-transformers", "in.onnx", "", family="BERT", provider=provider))
+    assert said == [{"model_type": "bert", "use_gpu": False}, {"model_type": "bert", "use_gpu": True}]
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """Those that are run, which nobody does."""
+    found = list[Plan]()
+
+    def noted(plan: Plan, _: Path) -> Costs:
+        found.append(plan)
+        return Costs(1.0, 2.0)
+
+    monkeypatch.setattr(run, "run", noted)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds", "limit"),
+    [([], 60.0, None), (["--quick"], 4.0, 30.0), (["--quick", "--search-seconds", "3"], 3.0, 30.0)],
+)
+def test_a_search_and_a_quick_run_have_limits(
+    options: list[str], seconds: float, limit: float | None, plans: list[Plan], tmp_path: Path
+) -> None:
+    commands.main(["run", "--output", str(tmp_path / "out.json"), *options])
+    assert [(plan.search, plan.limit) for plan in plans] == [(seconds, limit)]
+
+
+def test_each_run_measures_its_noise_and_says_what_it_took(
+    plans: list[Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands.main(["run", "--output", str(tmp_path / "out.json"), "--tools", "graphopt"])
+    assert plans[0].tools == [PLAIN, "graphopt"]
+    assert "exports: 1 s; measuring: 2 s" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["run", "--provider", "nonsense"], "error: this onnxruntime has no nonsense, only "),
+        (["run", "--seconds", "0"], "argument --seconds: 0 is not a number above 0"),
+        (["compare", "missing.json", "missing.json"], "error: missing.json cannot be read: "),
+        (["compare", "foreign.json", "foreign.json"], "error: foreign.json is not a result file"),
+        (["report", "text.json"], "error: text.json cannot be read: "),
+    ],
+)
+def test_what_a_user_did_wrong_is_one_line(
+    arguments: list[str],
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("foreign.json").write_text("{}")
+    Path("text.json").write_text("hello")
+    with pytest.raises(SystemExit) as ended:
+        commands.main(arguments)
+    said = capsys.readouterr().err.strip().splitlines()
+    assert ended.value.code == 2 and reason in said[-1]
+    assert len(said) == 1 or said[0].startswith("usage: ")
+
+
+# -- tools -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -157,23 +464,43 @@ def test_a_tool_runs_in_a_process_of_its_own(tool: str, tmp_path: Path) -> None:
     cell = tools.run(task)
     assert cell["seconds"] > 0 and 50 < cell["memory_mb"] < 1000
     assert len(onnx.load(tmp_path / "out.onnx").graph.node) <= 12
+    assert ("search" in cell) is (tool == "graphopt")
+    if tool == "graphopt":
+        assert cell["search"].get("stop") or cell["search"]["notes"]  # why it ended, or was not begun
 
 
-def test_a_search_is_for_the_setting_of_the_task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_search_is_for_the_setting_of_the_task(monkeypatch: pytest.MonkeyPatch, source: Path) -> None:
     said = list[Any]()
 
-    def optimize(model: onnx.ModelProto, **options: Any) -> graphopt.Result:
+    def optimize(model: Any, **options: Any) -> graphopt.Result:
         said.append(options)
-        return graphopt.optimize(model, cost="none", check=False)
+        return graphopt.optimize(model, cost="none")
 
-    onnx.save(scaling.convolutional(3), tmp_path / "in.onnx")
     monkeypatch.setattr(importlib, "import_module", lambda name: SimpleNamespace(optimize=optimize))
-    tools.optimized(Task("graphopt", str(tmp_path / "in.onnx"), "", provider="cuda", threads=3, seconds=5.0))
-    tools.optimized(Task("graphopt-simplify", str(tmp_path / "in.onnx"), ""))
-    assert said == [
-        {"check": False, "provider": "cuda", "threads": 3, "seconds": 5.0},
-        {"check": False, "cost": "none"},
-    ]
+    _, told = tools.optimized(Task("graphopt", str(source), "", provider="cuda", threads=3, seconds=5.0))
+    assert told["search"]["timed"] is False
+    assert tools.optimized(Task("graphopt-simplify", str(source), ""))[1] == {}
+    assert said == [{"provider": "cuda", "threads": 3, "seconds": 5.0}, {"cost": "none"}]
+
+
+def test_a_copy_has_the_bytes_of_the_original(source: Path, tmp_path: Path) -> None:
+    tools.main(Task(PLAIN, str(source), str(tmp_path / "out.onnx")))
+    assert (tmp_path / "out.onnx").read_bytes() == source.read_bytes()
+
+
+def test_the_digest_of_graphopt_follows_its_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("benchmarks", "graphopt", "rules", "verifier"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.setattr(tools, "__file__", str(tmp_path / "benchmarks" / "tools.py"))
+    (tmp_path / "rules" / "proofs.json").write_text("{}")
+    before = tools.revision()["sources"]
+    assert tools.revision()["sources"] == before
+    (tmp_path / "rules" / "proofs.json").write_text("[]")
+    assert tools.revision()["sources"] != before
+
+
+def test_every_tool_says_how_it_is_called() -> None:
+    assert all(tool.text for tool in ALL.values()) and next(iter(ALL)) == PLAIN
 
 
 def test_a_search_finds_no_times_of_an_earlier_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
