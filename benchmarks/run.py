@@ -74,7 +74,7 @@ from graphopt.samples import NORMAL, sketch
 from graphopt.samples import feeds as sample_feeds
 
 KERNELS = ("Conv", "FusedConv", "ConvTranspose", "Gemm", "FusedGemm", "MatMul", "FusedMatMul")
-"""What no rewrite of a graph makes faster, as ONNX Runtime's profile names it."""
+"""The kernels that fusion leaves alone, as ONNX Runtime's profile names them."""
 
 SEEDS = (0, 1, 2)
 LIMIT = 900.0
