@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,7 +20,7 @@ from graphopt.graph import CONSTANT, INPUT, INTERNAL, Attribute, Graph, Node, Pa
 from graphopt.infer import infer_graph
 from graphopt.ops import is_deterministic
 from graphopt.tensor import Tensor
-from graphopt.types import Sym, TensorType, Type, substitute
+from graphopt.types import DType, Sym, TensorType, Type, substitute
 
 FAR = 80
 """Nodes after which a value that is still read no longer counts as crossing: a mask, a skip connection."""
@@ -248,6 +249,16 @@ def digest(graph: Graph) -> str:
     names: dict[str, str] = {}  # sizes that nothing is known about are named anew in each copy
     text = _UNNAMED.sub(lambda match: names.setdefault(match[0], f"?{len(names)}"), "\n".join(said))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def weights_digest(graph: Graph) -> str:
+    """Identifies the values of a graph's weights, which `digest` leaves out: denormal ones decide what a run costs."""
+    said = 0
+    for vertex in _walk(graph, graph.outputs, graph):
+        data = graph[vertex].data
+        if data is not None and data.dtype is not DType.STRING:
+            said = zlib.crc32(data.numpy().tobytes(), said)
+    return f"{said:08x}"
 
 
 _UNNAMED = re.compile(r"\?\d+")

@@ -20,7 +20,7 @@ from graphopt.errors import ModelError, UsageError
 from graphopt.fixpoint import Allows, Simplifier, Step
 from graphopt.measure import Prepared, Setting, default_sizes, prepared
 from graphopt.passes import Pass
-from graphopt.regions import digest
+from graphopt.regions import digest, weights_digest
 from graphopt.rule import Rule
 from graphopt.search import Exploration, Limits, Shapes, Solution, Space, StopReason, apply, explore
 
@@ -178,7 +178,7 @@ class Tuner:
         space, graph = self._space, self.model.graph
         for step in reversed(simplified.steps):
             step.undo()
-        own = digest(graph)
+        own = digest(graph) + weights_digest(graph)
         for step in simplified.steps:
             step.redo()
         return Chooser(

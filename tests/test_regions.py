@@ -16,7 +16,7 @@ from graphopt.compare import Verdict, compare
 from graphopt.graph import Graph, Patch, Value
 from graphopt.infer import infer_graph
 from graphopt.match import Match, find
-from graphopt.regions import FEWEST, MOST, Region, at_sizes, blocks, cut_out, digest
+from graphopt.regions import FEWEST, MOST, Region, at_sizes, blocks, cut_out, digest, weights_digest
 from graphopt.rewrite import Refused, build
 from graphopt.rule import Rule, const, op, tensor
 from graphopt.rules import RULES, TRADES
@@ -425,3 +425,16 @@ def test_equal_regions_have_equal_numbers_in_whatever_order_they_come() -> None:
     numbered = [{v: node.op for v, node in region.graph.items()} for region in found if region is not None]
     assert numbered[0] == numbered[1]
     assert len(numbered) == 2
+
+
+def test_weights_are_told_apart_by_their_values_where_that_is_asked_for() -> None:
+    """Two files of one architecture share what was measured of their parts, and not what was measured of the whole."""
+    graphs = [
+        onnx_io.load(
+            parse("float[2,3] x", "y = MatMul(x, w)", {"w": np.full((3, 3), value, np.float32)}, outputs="float[2,3] y")
+        ).graph
+        for value in (1.0, 1e-42, 1.0)
+    ]
+    assert len({digest(graph) for graph in graphs}) == 1
+    first, denormal, again = map(weights_digest, graphs)
+    assert first == again != denormal
