@@ -190,12 +190,8 @@ def matches(graph: Graph, space: Space) -> dict[Rule, list[Match]]:
     return {rule: list(sites.values()) for rule, sites in found.items()}
 
 
-def moves(graph: Graph, space: Space) -> Iterator[Move]:
-    """Each rule wherever it matches, then at each place alone."""
-    yield from _arranged(matches(graph, space))
-
-
 def _arranged(found: Mapping[Rule, Sequence[Match]]) -> Iterator[Move]:
+    """Each rule wherever it matches, then at each place alone."""
     for rule, sites in found.items():
         if len(sites) > 1:
             yield Move(rule, tuple(match.roots for match in sites))

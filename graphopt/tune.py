@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,8 +22,6 @@ from graphopt.passes import Pass
 from graphopt.regions import digest, weights_digest
 from graphopt.rule import Rule
 from graphopt.search import Exploration, Limits, Shapes, Solution, Space, StopReason, apply, explore
-
-log = logging.getLogger(__name__)
 
 COSTS = ("measured", "analytic", "none")
 """What the search asks: ONNX Runtime, an estimate, or nobody, which means no search and no timing."""
