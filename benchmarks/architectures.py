@@ -290,6 +290,13 @@ def settled(module: Any, inputs: Mapping[str, Any], *, batch: int = 8, seed: int
 _TINY = 0.01
 
 
+def reparameterized(module: Any) -> Any:
+    """A re-parameterisable net of timm in the form that is meant for use: its parallel branches are one convolution."""
+    from timm.utils.model import reparameterize_model
+
+    return reparameterize_model(module)
+
+
 def _is_batch_norm(layer: Any) -> bool:
     return getattr(layer, "running_var", None) is not None
 

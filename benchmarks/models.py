@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.architectures import FULL, SMALL, Architecture, Case, settled
+from benchmarks.architectures import FULL, SMALL, Architecture, Case, reparameterized, settled
 
 CACHE = Path(__file__).parent / ".cache"
 
@@ -135,10 +135,20 @@ def export(name: str, *, again: bool = False) -> Path:
         unfinished = path.with_suffix(".unfinished")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _EXPORTERS[MODELS[name].exporter](MODELS[name], unfinished)
+            _EXPORTERS[MODELS[name].exporter](MODELS[name], _case(MODELS[name]), unfinished)
         os.replace(unfinished, path)
         note.write_text(made_by, encoding="utf-8")
     return path
+
+
+def export_reparameterized(name: str, path: Path) -> None:
+    """Export a model after timm has merged its branches and batch norms, as a user would who has its source.
+
+    The weights are those of `export`, so that both compute the same.
+    """
+    model = replace(MODELS[name], options={})  # those keep batch norms, of which none is left
+    case = _case(model)
+    _EXPORTERS[model.exporter](model, replace(case, module=reparameterized(case.module)), path)
 
 
 def key(model: Model) -> str:
@@ -169,11 +179,10 @@ def _case(model: Model) -> Case:
     return case if model.is_fixture else replace(case, module=settled(case.module, case.inputs))
 
 
-def _export_dynamo(model: Model, path: Path) -> None:
+def _export_dynamo(model: Model, case: Case, path: Path) -> None:
     """torch.export and onnxscript; the weights stay in the file: none of these models needs 2 GB."""
     import torch
 
-    case = _case(model)
     torch.onnx.export(
         case.module, (), str(path), kwargs=dict(case.inputs), dynamo=True, verbose=False, external_data=False,
         input_names=list(case.inputs), output_names=list(case.outputs), opset_version=model.opset,
@@ -181,11 +190,10 @@ def _export_dynamo(model: Model, path: Path) -> None:
     )  # fmt: skip
 
 
-def _export_torchscript(model: Model, path: Path) -> None:
+def _export_torchscript(model: Model, case: Case, path: Path) -> None:
     """The tracing exporter, deprecated and still what most ONNX files in the wild come from."""
     import torch
 
-    case = _case(model)
     options = dict(model.options)
     if "training" in options:
         options["training"] = getattr(torch.onnx.TrainingMode, options["training"])
@@ -214,7 +222,7 @@ def _is_transformer(module: Any) -> bool:
     return any(kind.__module__.startswith("transformers.") for kind in type(module).__mro__)
 
 
-_EXPORTERS: Mapping[str, Callable[[Model, Path], None]] = {
+_EXPORTERS: Mapping[str, Callable[[Model, Case, Path], None]] = {
     "dynamo": _export_dynamo,
     "torchscript": _export_torchscript,
 }

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -67,8 +67,8 @@ class FileTool:
     package: str
     optimize: Callable[[Task], onnx.ModelProto]
     text: str
-    families: Mapping[str, str] | None = None
-    """Those to which it applies, by the name that it has for them; None for all."""
+    families: Collection[str] | None = None
+    """Those to which it applies; None for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +159,14 @@ _MODEL_TYPES = {
 }
 """The families for which onnxruntime.transformers names a type of model."""
 
+
+def _timm(task: Task) -> onnx.ModelProto:
+    from benchmarks.models import export_reparameterized
+
+    export_reparameterized(Path(task.source).stem, Path(task.target))
+    return onnx.load(task.target)
+
+
 PLAIN = "plain"
 """The column of a copy of the original: how far its ratios are from 1 is the noise of all others."""
 
@@ -191,11 +199,22 @@ ORT_TOOLS: Mapping[str, Tool | FileTool] = {
 }
 """Tools that fuse into ONNX Runtime's own operators."""
 
+LIBRARIES: Mapping[str, FileTool] = {
+    "timm": FileTool(
+        "timm",
+        _timm,
+        "`timm.utils.model.reparameterize_model(module)`, and the export of that",
+        ("FastViT", "MobileOne", "RepVGG", "RepViT"),
+    ),
+}
+"""What has the model's source, and changes that: not tools for a file, but what they can be held against."""
+
 ALL: Mapping[str, Tool | FileTool | TunedTool] = {
     PLAIN: FileTool("onnxruntime", _plain, "the original once more"),
     **TOOLS,
     **TUNED,
     **ORT_TOOLS,
+    **LIBRARIES,
 }
 
 
