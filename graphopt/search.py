@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -17,6 +17,7 @@ from functools import cached_property
 from heapq import heappop, heappush
 from itertools import chain, count
 from math import exp, log
+from typing import NamedTuple
 
 from graphopt.cost import CostModel, NotMeasurable
 from graphopt.errors import ModelError
@@ -145,28 +146,52 @@ class Stuck(Exception):
     """A move cannot be made here."""
 
 
-def advance(graph: Graph, move: Move, space: Space) -> list[Step]:
-    """Make a move in a region's graph, in place, and return what was done.
+class Advance(NamedTuple):
+    """A move that was made."""
+
+    move: Move
+    """With the places alone at which it was made."""
+    steps: list[Step]
+    is_whole: bool
+    """False where weights refused it at some place: those of another copy may not."""
+
+
+def advance(graph: Graph, move: Move, space: Space) -> Advance:
+    """Make a move in a region's graph, in place.
 
     Raises:
         Stuck: none of its places matches.
     """
-    steps = []
+    made: dict[tuple[Value, ...], Step] = {}
+    is_whole = True
     for site in move.sites:
         match = _at(graph, move.rule, site)
-        patch = None
-        if match is not None:
-            try:
-                patch = build(graph, match)
-            except Refused as refused:
-                logger.debug("%s: %s", move.rule.name, refused)
-        if patch is not None:
+        if match is None:  # what was done at another place has taken it
+            continue
+        try:
+            patch = build(graph, match)
+        except Refused as refused:
+            logger.debug("%s: %s", move.rule.name, refused)
+            is_whole = False
+        else:
             graph.apply(patch)
-            steps.append(Step(move.rule.name, graph, patch, is_rule=True))
-    if not steps:
+            made[site] = Step(move.rule.name, graph, patch, is_rule=True)
+    if not made:
         raise Stuck
-    if move.simplified:
-        steps += space.simplifier.run(graph).steps
+    tidied = space.simplifier.run(graph).steps if move.simplified else ()
+    return Advance(replace(move, sites=tuple(made)), [*made.values(), *tidied], is_whole)
+
+
+def replay(graph: Graph, moves: Sequence[Move], result: str, space: Space) -> list[Step]:
+    """Make moves that were found in one copy of a part in another, in place.
+
+    Raises:
+        Stuck: its own weights do not allow them, or lead to another graph than the one with this digest, of which
+            nothing is known.
+    """
+    steps = [step for move in moves for step in advance(graph, move, space).steps]
+    if digest(graph) != result:
+        raise Stuck
     return steps
 
 
@@ -302,7 +327,10 @@ class _Copy:
 
 
 class _Solver:
-    """Finds the fastest graph for one region; `best` is the fastest so far."""
+    """Finds the fastest graph for one region; `best` is the fastest so far.
+
+    A first move that the weights of one copy refuse is tried in the others. What follows stays with that copy.
+    """
 
     def __init__(self, space: Space, cost: CostModel, limits: Limits, over: Callable[[], bool]) -> None:
         self.space, self.cost, self.limits, self.over = space, cost, limits, over
@@ -310,18 +338,20 @@ class _Solver:
         self.seen: set[str] = set()
         self.trials = 0
 
-    def solve(self, copy: _Copy) -> None:
+    def solve(self, copies: Sequence[_Copy]) -> None:
         """Look for faster graphs until none was found for a while, or a limit is reached.
 
         Raises:
             NotMeasurable: the region cannot be timed.
         """
-        self.region = copy
-        self.dear = [max(self.cost.seconds(graph), 1e-9) for graph in copy.numbers]
-        start = _State(copy.region.graph, (), copy.numbers, 1.0, digest(copy.region.graph))
-        self.seen.add(start.identity)
+        self.region = copies[0]
+        self.dear = [max(self.cost.seconds(graph), 1e-9) for graph in self.region.numbers]
+        identity = digest(self.region.region.graph)
+        self.starts = [_State(copy.region.graph, (), self.region.numbers, 1.0, identity) for copy in copies]
+        self.begun: set[tuple[str, tuple[tuple[Value, ...], ...]]] = set()
+        self.seen.add(identity)
         self.frontier, pool, idle = _Frontier(), list[_State](), 0
-        self.frontier.push(start)
+        self.frontier.push(self.starts[0])
         while idle < self.limits.patience and (fresh := self._go()):
             pool += fresh
             fastest = self._judge(pool)
@@ -345,18 +375,25 @@ class _Solver:
         return len(self.seen) >= self.limits.states or self.over()
 
     def _children(self, state: _State) -> Iterator[_State]:
-        found, debt = matches(state.graph, self.space), state.debt
-        if debt is not None:
-            found = {rule: [m for m in sites if debt.allows(state.graph, m)] for rule, sites in found.items()}
-        for move in _arranged(found):
+        for start, move in self._moves(state):
             if self._is_over():
                 return
             try:
-                child = self._child(state, move)
+                child = self._child(start, move)
             except Stuck:
                 continue
             if child is not None and child.estimate <= self.limits.slack:
                 yield child
+
+    def _moves(self, state: _State) -> Iterator[tuple[_State, Move]]:
+        """The moves from a state; from the region itself, also those that only some of the copies allow."""
+        for each in [state] if state.moves else self.starts:
+            found, debt = matches(each.graph, self.space), each.debt
+            if debt is not None:
+                found = {rule: [m for m in sites if debt.allows(each.graph, m)] for rule, sites in found.items()}
+            for move in _arranged(found):
+                if each.moves or (move.rule.name, move.sites) not in self.begun:
+                    yield each, move
 
     def _child(self, state: _State, move: Move) -> _State | None:
         """What a move leads to; None where the search has been there.
@@ -364,23 +401,24 @@ class _Solver:
         Raises:
             Stuck: it cannot be made.
         """
-        graph, steps, identity = self._after(state, move)
+        graph, made, identity = self._after(state, move)
         if identity == state.identity:
-            move = replace(move, simplified=False)
-            graph, steps, identity = self._after(state, move)
+            graph, made, identity = self._after(state, replace(move, simplified=False))
+        if made.is_whole and not state.moves:
+            self.begun.add((move.rule.name, move.sites))
         if identity in self.seen:
             return None
         self.seen.add(identity)
         numbers = [_as(graph, self.region.region.graph, known) for known in self.region.numbers]
         ratios = [self.cost.seconds(known) / dear for known, dear in zip(numbers, self.dear, strict=True)]
         estimate = _mean(ratios)
-        debt = None if estimate < state.estimate else _Debt.of(move, steps)
-        return _State(graph, (*state.moves, move), numbers, estimate, identity, debt)
+        debt = None if estimate < state.estimate else _Debt.of(made.move, made.steps)
+        return _State(graph, (*state.moves, made.move), numbers, estimate, identity, debt)
 
-    def _after(self, state: _State, move: Move) -> tuple[Graph, list[Step], str]:
+    def _after(self, state: _State, move: Move) -> tuple[Graph, Advance, str]:
         graph = state.graph.copy()
-        steps = advance(graph, move, self.space)
-        return graph, steps, digest(graph)
+        made = advance(graph, move, self.space)
+        return graph, made, digest(graph)
 
     def _judge(self, pool: list[_State]) -> _State | None:
         """Measure the most promising states of the pool; the fastest if it beats the best known."""
@@ -476,29 +514,46 @@ class _Search:
 
     def run(self, graph: Graph, shapes: Sequence[Shapes]) -> None:
         end = self.clock() + self.limits.seconds
-        classes = _classes(graph, self.space, self.cost, shapes)
-        self.regions, self.copies = len(classes), sum(len(copies) for _, copies in classes)
-        left = sum(weight for weight, _ in classes)
-        for number, (weight, copies) in enumerate(classes):
-            self.progress("search", number / len(classes))
+        waiting = deque(_classes(graph, self.space, self.cost, shapes))
+        self.regions, self.copies = len(waiting), sum(len(copies) for _, copies in waiting)
+        total = left = sum(weight for weight, _ in waiting)
+        while waiting:
+            weight, copies = waiting.popleft()
+            self.progress("search", 1 - left / total)
             now = self.clock()
             share = max((end - now) * weight / left, self.limits.seconds / 20)
-            self._solve(weight, copies, min(now + share, end))
+            remaining = self._solve(weight, copies, min(now + share, end))
             left -= weight
+            if remaining:
+                waiting.append((weight * len(remaining) / len(copies), remaining))
+                left += waiting[-1][0]
 
-    def _solve(self, weight: float, copies: Sequence[_Copy], until: float) -> None:
+    def _solve(self, weight: float, copies: Sequence[_Copy], until: float) -> list[_Copy]:
+        """Solve a part; returns the copies whose weights do not allow the solution: they need one of their own."""
         solver = _Solver(self.space, self.cost, self.limits, lambda: self._is_late(until))
+        remaining: list[_Copy] = []
         try:
-            solver.solve(copies[0])
+            solver.solve(copies)
         except NotMeasurable as error:
             self.notes.append(f"a part of {len(copies[0].vertices)} nodes was left as it is: {error}")
         finally:  # whatever ends the search, what was found stays
             best = solver.best
             if best is not None and best.speedup is not None:
-                places = tuple(copy.vertices for copy in copies)
-                self.solutions.append(Solution(places, best.moves, best.speedup, weight, best.identity))
+                remaining = [copy for copy in copies if len(copies) > 1 and not self._allows(copy, best)]
+                able = tuple(copy.vertices for copy in copies if copy not in remaining)
+                part = weight * len(able) / len(copies)
+                self.solutions.append(Solution(able, best.moves, best.speedup, part, best.identity))
             self.states += len(solver.seen)
             self.trials += solver.trials
+        return remaining
+
+    def _allows(self, copy: _Copy, best: _State) -> bool:
+        """Whether a part can be turned into the best graph of one that is alike but for its weights."""
+        try:
+            replay(copy.region.graph.copy(), best.moves, best.identity, self.space)
+        except Stuck:
+            return False
+        return True
 
     def _is_late(self, until: float) -> bool:
         is_late = self.clock() >= until
@@ -604,9 +659,7 @@ def apply(graph: Graph, solution: Solution, space: Space) -> list[Step]:
             logger.info("a copy of the part is no longer there")
             continue
         try:
-            made = [step for move in solution.moves for step in advance(region.graph, move, space)]
-            if digest(region.graph) != solution.result:
-                raise Stuck  # other weights led elsewhere, where nothing is known
+            made = replay(region.graph, solution.moves, solution.result, space)
         except Stuck:
             logger.info("%s cannot be done in a copy of the part", ", ".join(solution.rules))
             continue

@@ -1,6 +1,7 @@
 """The search for rewrites that pay in some models only, with costs and clocks that are made up."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -17,6 +18,7 @@ from graphopt.graph import Graph
 from graphopt.infer import infer_graph
 from graphopt.measure import Speedup
 from graphopt.passes import PASSES
+from graphopt.regions import blocks
 from graphopt.rule import Rule, const, fn, op, tensor
 from graphopt.rules import RULES, TRADES
 from graphopt.search import Exploration, Limits, Solution, Space, StopReason, apply, explore
@@ -222,27 +224,66 @@ def scaled(*factors: Mapping[str, Any]) -> onnx.ModelProto:
 PLAIN = {"c": np.array([1, 2, 3, 4], np.float32), "d": np.array([5, 6, 7, 8], np.float32)}
 
 
-def test_a_copy_whose_weights_do_not_allow_it_stays_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
-    huge = {name: np.full(4, 3e38, np.float32) for name in "cd"}
+HUGE = {name: np.full(4, 3e38, np.float32) for name in "cd"}
+"""Their product is infinite, so they cannot be multiplied when the model is compiled."""
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_copy_whose_weights_do_not_allow_it_does_not_keep_the_others_from_it(place: int) -> None:
+    factors = [PLAIN, PLAIN, PLAIN]
+    factors[place] = HUGE
     where = space(SCALES)
-    model, exploration = found(given := scaled(PLAIN, huge, PLAIN), where, Prices())
+    model, exploration = found(given := scaled(*factors), where, Prices())
     (solution,) = exploration.solutions
-    assert len(solution.copies) == 3
-    with caplog.at_level("INFO"):
-        assert done(model, exploration, where).ops()["Mul"] == 1 + 2 + 1
-    assert "scale_once cannot be done in a copy" in caplog.text
+    assert (exploration.copies, len(solution.copies)) == (3, 2)
+    assert solution.weight == pytest.approx(2 * 6)
+    assert done(model, exploration, where).ops()["Mul"] == 1 + 1 + 2
     assert compare(given, model).verdict is Verdict.EQUAL
 
 
-def test_a_copy_that_would_become_another_graph_than_the_one_measured_stays_as_it_is() -> None:
+def test_a_rule_that_does_not_even_match_in_the_first_copy_is_tried_in_the_others() -> None:
+    positive = Rule("scale_once_if_positive", (rows * c) * d, rows * (c * d), when=fn.is_positive(d))
+    negative = PLAIN | {"d": np.array([-5, 6, 7, 8], np.float32)}
+    model, exploration = found(given := scaled(negative, PLAIN), where := space(positive), Prices())
+    assert [len(solution.copies) for solution in exploration.solutions] == [1]
+    assert done(model, exploration, where).ops()["Mul"] == 2 + 1
+    assert compare(given, model).verdict is Verdict.EQUAL
+
+
+def test_of_a_rule_everywhere_what_weights_refuse_at_one_place_is_left_out_in_each_copy() -> None:
+    """In the first copy one of two products is refused; the second takes both."""
+    layer = (
+        "p{i} = Relu(x{i}); q{i} = Mul(p{i}, c{i}); r{i} = Mul(q{i}, d{i}); s{i} = Relu(r{i});"
+        "t{i} = Mul(s{i}, e{i}); x{j} = Mul(t{i}, f{i})"
+    )
+    factors = {f"{name}{i}": PLAIN["c"] for i in range(2) for name in "cdef"}
+    factors |= {"e0": HUGE["c"], "f0": HUGE["d"]}
+    model, exploration = found(given := layers(2, layer, **factors), where := space(SCALES), Prices())
+    assert done(model, exploration, where).ops()["Mul"] == 3 + 2
+    assert compare(given, model).verdict is Verdict.EQUAL
+
+
+def test_a_copy_that_would_become_another_graph_is_solved_by_itself() -> None:
     scaled_relu = op.Relu(rows) * c
     tidy = Rule("relu_of_scaled_relu", op.Relu(scaled_relu), scaled_relu, when=fn.is_positive(c))
     where = space(SCALES, rules=[tidy])
     negative = PLAIN | {"d": np.array([-5, 6, 7, 8], np.float32)}
     model, exploration = found(given := scaled(PLAIN, negative), where, Prices())
+    assert [len(solution.copies) for solution in exploration.solutions] == [1, 1]
+    assert done(model, exploration, where).ops() == {"Relu": 1 + 2, "Mul": 1 + 1, "Sin": 2, "Cos": 2}
+    assert compare(given, model).verdict is Verdict.EQUAL
+
+
+def test_a_copy_that_does_not_allow_a_solution_stays_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    """A part that was changed before may have another neighbour now."""
+    where = space(SCALES)
+    model, exploration = found(given := scaled(PLAIN, HUGE), where, Prices())
     (solution,) = exploration.solutions
-    assert len(solution.copies) == 2
-    assert done(model, exploration, where).ops() == {"Relu": 1 + 2, "Mul": 1 + 2, "Sin": 2, "Cos": 2}
+    huge = next(vertices for vertices in map(tuple, blocks(model.graph)) if vertices != solution.copies[0])
+    with caplog.at_level("INFO"):
+        apply(model.graph, replace(solution, copies=(huge, *solution.copies)), where)
+    assert model.graph.ops()["Mul"] == 2 + 1
+    assert "scale_once cannot be done in a copy" in caplog.text
     assert compare(given, model).verdict is Verdict.EQUAL
 
 
