@@ -67,7 +67,8 @@ from benchmarks import tools as peers
 from benchmarks.checks import DEVICE_TOLERANCE, TOLERANCE, difference, gpu, is_insensitive, machine, movement
 from benchmarks.models import MODELS, export
 from graphopt.errors import UsageError
-from graphopt.measure import WIDTH, Samples, Setting, Speedup, Verdict, default_sizes, interleaved, runner, speedup
+from graphopt.inputs import default_sizes
+from graphopt.measure import WIDTH, Samples, Setting, Speedup, Verdict, interleaved, runner, speedup
 from graphopt.oracle import require_onnxruntime
 from graphopt.profile import profile
 from graphopt.samples import NORMAL, sketch

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
     from graphopt.choose import Timing
-    from graphopt.measure import Prepared, Trial
+    from graphopt.inputs import Trial
+    from graphopt.measure import Prepared
     from graphopt.profile import Profile
     from graphopt.proof import Proof
     from graphopt.rule import Rule

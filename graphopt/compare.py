@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
 from math import inf, prod, sqrt
@@ -21,6 +20,7 @@ from onnx import ModelProto
 from graphopt import onnx_io, samples
 from graphopt.errors import ModelError, UsageError
 from graphopt.graph import CONSTANT, INPUT, INTERNAL, Graph, Node, Patch, Value
+from graphopt.inputs import fitted
 from graphopt.ops import RANDOM, is_deterministic
 from graphopt.oracle import PACKED, FailedError, Oracle, Runnable, Session, onnxruntime_unoptimized, reference
 from graphopt.protos import External, type_to_proto
@@ -275,34 +275,8 @@ def _plan(model: Sketch, seeds: Sequence[int], bindings: Sequence[Binding], give
     for name in {name for binding in bindings for name in binding}:
         if name not in known:
             raise UsageError(f"the model has no open dim '{name}'; it has {_listed(sorted(known))}")
-    declared = {item.name: item for item in model.inputs}
-    own: dict[str, int] = {}
-    feeds: Feeds = {}
-    for name, value in given.items():
-        if name not in declared:
-            near = get_close_matches(name, declared, 1)
-            hint = f"; did you mean '{near[0]}'?" if near else f"; it has {_listed(declared)}"
-            raise UsageError(f"the model has no input '{name}'{hint}")
-        feeds[name] = _fitting(declared[name], value, own) if isinstance(value, np.ndarray) else value
+    feeds, own = fitted(model, given)
     return _Plan(model, seeds, tuple({**binding, **own} for binding in bindings), feeds)
-
-
-def _fitting(declared: Input, value: Array, sizes: dict[str, int]) -> Array:
-    """A given array as the model wants it; notes the sizes that it gives to open dims."""
-    here = f"input '{declared.name}' is {declared}, the given values are {value.dtype.name}{list(value.shape)}"
-    wanted = declared.dtype
-    if DType.of(value.dtype) is not wanted:
-        if not (wanted.is_float and value.dtype.kind == "f") and not (wanted.is_integer and value.dtype.kind in "iu"):
-            raise UsageError(here)
-        value = value.astype(wanted.numpy)
-    if declared.shape is None:
-        return value
-    if len(declared.shape) != value.ndim:
-        raise UsageError(here)
-    for dim, size in zip(declared.shape, value.shape, strict=True):
-        if size != (sizes.setdefault(dim, size) if isinstance(dim, str) else dim):
-            raise UsageError(here if isinstance(dim, int) else f"{here}: '{dim}' is {sizes[dim]} elsewhere")
-    return value
 
 
 def _beyond(plan: _Plan) -> str:

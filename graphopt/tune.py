@@ -17,7 +17,8 @@ from graphopt.choose import Chooser, Contest, Group, Timing, Version
 from graphopt.cost import Analytic, CostModel, Machine, Measured, user_cache
 from graphopt.errors import ModelError, UsageError
 from graphopt.fixpoint import Allows, Simplifier, Step
-from graphopt.measure import Prepared, Setting, default_sizes, prepared
+from graphopt.inputs import default_sizes
+from graphopt.measure import Prepared, Setting, prepared
 from graphopt.passes import Pass
 from graphopt.regions import digest, weights_digest
 from graphopt.rule import Rule

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,8 @@ from typer.testing import CliRunner, Result
 
 from graphopt.cli import app
 from graphopt.errors import ModelError, UsageError
-from graphopt.measure import Benchmark, Case, Samples, Setting, Speedup, Timing, Verdict, bench, default_sizes, prepared
+from graphopt.measure import Benchmark, Case, Samples, Setting, Speedup, Timing, Verdict, bench, prepared
 from graphopt.profile import by_operator, operators, optimized_graph, profile
-from graphopt.samples import sketch
 from tests.text import parse
 
 WEIGHTS = {"w": np.eye(8, dtype=np.float32)}
@@ -150,45 +148,6 @@ def test_made_up_inputs_depend_on_the_seed_alone(short: Path) -> None:
     first, again, other = (prepared([short], Setting(), seed=seed).trials[0].feeds["x"] for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, other)
-
-
-@pytest.mark.parametrize(
-    ("declared", "sizes"),
-    [
-        ("float[batch,3,height,width] x", {"batch": 1, "height": 224, "width": 224}),
-        ("float[?,3,?,?] x", {"x.0": 1, "x.2": 224, "x.3": 224}),
-        ("uint8[N,H,W,3] x", {"N": 1, "H": 224, "W": 224}),
-        ("float[?,?,?,?] x", {"x.0": 1, "x.1": 3, "x.2": 224, "x.3": 224}),
-        ("float[n,3,frames,112,112] x", {"n": 1, "frames": 32}),
-        ("float[n,3,?,112,112] x", {"n": 1, "x.2": 32}),
-        ("int64[batch,sequence_length] ids, float[batch,sequence_length] mask", {"batch": 1, "sequence_length": 128}),
-        ("int64[a,k] ids, float[a,1,k,k] attention_mask", {"a": 1, "k": 128}),
-        ("float[batch,samples] wave", {"batch": 1, "samples": 16_000}),
-        ("float[batch,1,samples] wave", {"batch": 1, "samples": 16_000}),
-        ("float[batch,80,time] mel", {"batch": 1, "time": 128}),
-        (
-            "int64[batch,seq] ids, float[batch,4,past_length,8] key, int64[batch,total_length] mask",
-            {"batch": 1, "seq": 128, "past_length": 128, "total_length": 256},
-        ),
-    ],
-)
-def test_open_dims_get_usual_sizes(declared: str, sizes: Mapping[str, int]) -> None:
-    assert default_sizes(sketch(named(declared)), {}) == sizes
-
-
-def named(declared: str) -> onnx.ModelProto:
-    """A model with these inputs; a dim that is `?` has no name."""
-    model = parse(declared.replace("?", "_"), "y = Identity(x)", outputs="float y")
-    for value in model.graph.input:
-        for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_param == "_":
-                dim.ClearField("dim_param")
-    return model
-
-
-def test_a_given_size_is_part_of_what_follows_from_it() -> None:
-    model = named("int64[batch,seq] ids, float[batch,4,past,8] key, int64[batch,total] mask")
-    assert default_sizes(sketch(model), {"seq": 1, "past": 7}) == {"batch": 1, "total": 8}
 
 
 def test_a_model_over_2_gb_is_timed_and_its_weights_are_not_copied(tmp_path: Path) -> None:

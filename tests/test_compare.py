@@ -414,7 +414,7 @@ def test_inputs_may_be_given_and_fix_the_sizes() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "complaint"),
     [
-        ("xx", np.ones((4, 2)), "the model has no input 'xx'; did you mean 'x'?"),
+        ("xx", np.ones((4, 2)), "there is no input 'xx'; did you mean 'x'?"),
         ("x", np.ones((4, 3)), r"input 'x' is FLOAT\[N,2\], the given values are float64\[4, 3\]"),
         ("x", np.ones(4), r"input 'x' is FLOAT\[N,2\], the given values are float64\[4\]"),
         ("x", np.ones((4, 2), np.int64), r"input 'x' is FLOAT\[N,2\], the given values are int64\[4, 2\]"),

@@ -29,7 +29,7 @@ LAYERS = (
     "proof example",
     "onnx_io match",
     "rewrite samples",
-    "fixpoint",
+    "fixpoint inputs",
     "oracle",
     "compare measure",
     "profile",

@@ -1,0 +1,84 @@
+"""What models are run on: given inputs that fit, and sizes that are usual."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import pytest
+
+from graphopt.errors import UsageError
+from graphopt.inputs import default_sizes, fitted
+from graphopt.samples import Array, sketch
+from tests.text import parse
+
+
+def test_given_inputs_have_the_type_of_the_input_and_give_the_sizes() -> None:
+    model = sketch(named("float[N,2] x, int64[M] ids"))
+    feeds, sizes = fitted(model, {"x": np.ones((4, 2)), "ids": np.ones(3, np.int32)})
+    assert sizes == {"N": 4, "M": 3}
+    assert {name: array.dtype.name for name, array in feeds.items()} == {"x": "float32", "ids": "int64"}
+
+
+def test_what_is_no_array_is_given_as_it_is() -> None:
+    sequence = [np.ones(2, np.float32)]
+    model = parse("seq(float[2]) x", "y = SequenceLength(x)", outputs="int64 y")
+    assert fitted(sketch(model), {"x": sequence}) == ({"x": sequence}, {})
+
+
+@pytest.mark.parametrize(
+    ("inputs", "complaint"),
+    [
+        ({"xx": np.ones((4, 2))}, "there is no input 'xx'; did you mean 'x'?"),
+        ({"other": np.ones((4, 2))}, "there is no input 'other'; there is 'x', 'z'"),
+        ({"x": np.ones((4, 3))}, "input 'x' is FLOAT[N,2], the given values are float64[4, 3]"),
+        ({"x": np.ones(4)}, "input 'x' is FLOAT[N,2], the given values are float64[4]"),
+        ({"x": np.ones((4, 2), np.int64)}, "input 'x' is FLOAT[N,2], the given values are int64[4, 2]"),
+        (
+            {"x": np.ones((4, 2)), "z": np.ones(5)},
+            "input 'z' is FLOAT[N], the given values are float64[5]: 'N' is 4 elsewhere",
+        ),
+    ],
+)
+def test_given_inputs_that_do_not_fit_are_refused(inputs: Mapping[str, Array], complaint: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        fitted(sketch(named("float[N,2] x, float[N] z")), inputs)
+    assert str(raised.value) == complaint
+
+
+@pytest.mark.parametrize(
+    ("declared", "sizes"),
+    [
+        ("float[batch,3,height,width] x", {"batch": 1, "height": 224, "width": 224}),
+        ("float[?,3,?,?] x", {"x.0": 1, "x.2": 224, "x.3": 224}),
+        ("uint8[N,H,W,3] x", {"N": 1, "H": 224, "W": 224}),
+        ("float[?,?,?,?] x", {"x.0": 1, "x.1": 3, "x.2": 224, "x.3": 224}),
+        ("float[n,3,frames,112,112] x", {"n": 1, "frames": 32}),
+        ("float[n,3,?,112,112] x", {"n": 1, "x.2": 32}),
+        ("int64[batch,sequence_length] ids, float[batch,sequence_length] mask", {"batch": 1, "sequence_length": 128}),
+        ("int64[a,k] ids, float[a,1,k,k] attention_mask", {"a": 1, "k": 128}),
+        ("float[batch,samples] wave", {"batch": 1, "samples": 16_000}),
+        ("float[batch,1,samples] wave", {"batch": 1, "samples": 16_000}),
+        ("float[batch,80,time] mel", {"batch": 1, "time": 128}),
+        (
+            "int64[batch,seq] ids, float[batch,4,past_length,8] key, int64[batch,total_length] mask",
+            {"batch": 1, "seq": 128, "past_length": 128, "total_length": 256},
+        ),
+    ],
+)
+def test_open_dims_get_usual_sizes(declared: str, sizes: Mapping[str, int]) -> None:
+    assert default_sizes(sketch(named(declared)), {}) == sizes
+
+
+def named(declared: str) -> onnx.ModelProto:
+    """A model with these inputs; a dim that is `?` has no name."""
+    model = parse(declared.replace("?", "_"), "y = Identity(x)", outputs="float y")
+    for value in model.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param == "_":
+                dim.ClearField("dim_param")
+    return model
+
+
+def test_a_given_size_is_part_of_what_follows_from_it() -> None:
+    model = named("int64[batch,seq] ids, float[batch,4,past,8] key, int64[batch,total] mask")
+    assert default_sizes(sketch(model), {"seq": 1, "past": 7}) == {"batch": 1, "total": 8}
