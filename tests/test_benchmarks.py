@@ -519,4 +519,5 @@ def test_a_tool_that_fails_says_why(tmp_path: Path) -> None:
 
 def test_tools_for_some_families_are_left_out_for_the_others() -> None:
     assert applies("ort-transformers", "BERT") and not applies("ort-transformers", "ResNet")
-    assert all(applies(tool, "ResNet") for tool in ALL if tool != "ort-transformers")
+    assert applies("timm", "RepVGG") and not applies("timm", "ResNet")
+    assert all(applies(tool, "ResNet") for tool in ALL if tool not in ("ort-transformers", "timm"))

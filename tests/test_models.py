@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from benchmarks import models
-from benchmarks.architectures import FULL, settled
+from benchmarks.architectures import FULL, Case, reparameterized, settled
 from benchmarks.models import FIXTURES, MODELS, SUITE, Model
 
 
@@ -85,18 +85,36 @@ def test_shared_weights_stay_shared_and_tiny_scales_grow() -> None:
     assert scale.weight.min() >= 0.5
 
 
+@pytest.mark.slow
+def test_a_reparameterized_net_computes_the_same_without_branches() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("timm")
+    case = FULL["repvgg"].build()
+    (x,) = case.inputs.values()
+    module = settled(case.module, case.inputs)
+    with torch.no_grad():
+        before = module(x)
+        convs = sum(isinstance(layer, torch.nn.Conv2d) for layer in module.modules())
+        deployed = reparameterized(module)
+        after = deployed(x)
+    assert sum(isinstance(layer, torch.nn.Conv2d) for layer in deployed.modules()) == convs / 2
+    assert not any(isinstance(layer, torch.nn.BatchNorm2d) for layer in deployed.modules())
+    torch.testing.assert_close(after, before, rtol=1e-3, atol=1e-3)
+
+
 @pytest.fixture
 def exports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of what is exported, into an empty cache; the sources are a file that can be changed."""
     made: list[str] = []
 
-    def exporter(model: Model, path: Path) -> None:
+    def exporter(model: Model, _: Case, path: Path) -> None:
         made.append(model.name)
         path.write_bytes(b"a model")
 
     (tmp_path / "source.py").write_text("width = 1", encoding="utf-8")
     monkeypatch.setattr(models, "CACHE", tmp_path / "cache")
     monkeypatch.setattr(models, "SOURCES", (tmp_path / "source.py",))
+    monkeypatch.setattr(models, "_case", lambda model: Case(None, {}, (), {}))
     monkeypatch.setattr(models, "_EXPORTERS", {"dynamo": exporter, "torchscript": exporter})
     return made
 
