@@ -15,9 +15,11 @@ from typing import Any
 
 from graphopt import onnx_io
 from graphopt.cache import Cache
-from graphopt.cost import FAILED, circumstances, key_of
+from graphopt.cost import key_of
 from graphopt.fixpoint import Step
+from graphopt.machine import circumstances
 from graphopt.measure import WIDTH, Prepared, Samples, Speedup, Verdict, interleaved, runner, speedup, together
+from graphopt.measured import FAILED
 from graphopt.regions import digest
 from graphopt.search import Solution
 

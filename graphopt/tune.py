@@ -12,13 +12,16 @@ import numpy as np
 from onnx import ModelProto
 
 from graphopt import onnx_io, samples
+from graphopt.analytic import Analytic
 from graphopt.cache import Cache
 from graphopt.choose import Chooser, Contest, Group, Timing, Version
-from graphopt.cost import Analytic, CostModel, Machine, Measured, user_cache
+from graphopt.cost import CostModel, user_cache
 from graphopt.errors import ModelError, UsageError
 from graphopt.fixpoint import Allows, Simplifier, Step
 from graphopt.inputs import default_sizes
+from graphopt.machine import Machine
 from graphopt.measure import Prepared, Setting, prepared
+from graphopt.measured import Measured
 from graphopt.passes import Pass
 from graphopt.regions import digest, weights_digest
 from graphopt.rule import Rule

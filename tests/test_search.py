@@ -11,11 +11,13 @@ import pytest
 from numpy.typing import NDArray
 
 from graphopt import onnx_io
+from graphopt.analytic import Analytic
 from graphopt.compare import Verdict, compare
-from graphopt.cost import Analytic, CostModel, Machine, NotMeasurable
+from graphopt.cost import CostModel, NotMeasurable
 from graphopt.fixpoint import Simplifier
 from graphopt.graph import Graph
 from graphopt.infer import infer_graph
+from graphopt.machine import Machine
 from graphopt.measure import Speedup
 from graphopt.passes import PASSES
 from graphopt.regions import blocks

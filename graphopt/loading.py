@@ -1,0 +1,120 @@
+"""Small graphs in ONNX Runtime: written, fed, loaded, and run in turns. What cannot be is `NotMeasurable`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from onnx import ModelProto
+
+from graphopt import onnx_io, samples
+from graphopt.cost import NotMeasurable
+from graphopt.errors import GraphoptError, ModelError, OutputError
+from graphopt.graph import Graph
+from graphopt.measure import Samples, Setting, interleaved, runner
+from graphopt.oracle import FailedError
+from graphopt.regions import digest
+
+log = logging.getLogger(__name__)
+
+QUICK = 100_000_000
+"""Bytes of weights up to which it is looked at what ONNX Runtime makes of a graph: that is a file, too."""
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder for as long as it is needed. A disk that is full is no fault of the models in it.
+
+    Raises:
+        NotMeasurable: something in it cannot be written.
+    """
+    with TemporaryDirectory(prefix="graphopt-", ignore_cleanup_errors=True) as folder:
+        try:
+            yield Path(folder)
+        except OutputError as error:
+            raise NotMeasurable(str(error)) from error
+
+
+def made_up_feeds(graph: Graph, seed: int) -> samples.Feeds:
+    """Ordinary values: no denormals, indices within what they index, masks that leave something.
+
+    Raises:
+        NotMeasurable: an input has a type for which there are none.
+    """
+    try:
+        sketch = samples.sketch(onnx_io.to_proto(_model(graph)))
+        binding = samples.bindings(sketch.inputs, 0, {})[0]
+        return samples.feeds(sketch, binding, seed=seed, style=samples.NORMAL)
+    except GraphoptError as error:
+        raise NotMeasurable(f"no inputs can be made up: {error}") from error
+
+
+class Loaded(NamedTuple):
+    """A graph in ONNX Runtime."""
+
+    run: Callable[[], object]
+    """Runs it once; holds the session."""
+    simplified: str | None
+    """Identifies what ONNX Runtime has made of it; None where it was not asked."""
+
+
+def loaded(graph: Graph, path: Path, feeds: samples.Feeds, setting: Setting) -> Loaded:
+    """Load a graph and run it once. In a file, it may have weights of any size, which lie in files themselves.
+
+    Raises:
+        NotMeasurable: it cannot be written as a model, or ONNX Runtime refuses it.
+        OutputError: the file cannot be written.
+        UsageError: the provider does not start.
+    """
+    dump = path.with_suffix(".optimized.onnx") if setting.is_cpu and weight_bytes(graph) <= QUICK else None
+
+    def configure(options: Any) -> None:
+        if dump is not None:
+            options.optimized_model_filepath = str(dump)
+
+    try:
+        onnx_io.save(_model(graph), path)
+        run = runner(setting.open(path, configure=configure), feeds, setting)
+    except ModelError as error:
+        raise NotMeasurable(str(error).replace(str(path), "the graph")) from error
+    try:
+        run()
+    except Exception as error:  # the classes that onnxruntime raises share no base
+        raise NotMeasurable(f"the graph {FailedError('cannot be run', error)}") from error
+    return Loaded(run, None if dump is None else _identified(dump))
+
+
+def _identified(dump: Path) -> str | None:
+    try:
+        return digest(onnx_io.load(dump).graph)
+    except ModelError as error:  # it may hold what only ONNX Runtime knows
+        log.debug("what ONNX Runtime makes of a graph is not looked at: %s", error)
+        return None
+
+
+def _model(graph: Graph) -> onnx_io.Model:
+    shell = ModelProto(ir_version=10)
+    for domain, version in graph.opsets.items():
+        shell.opset_import.add(domain=domain, version=version)
+    return onnx_io.Model(graph, shell)
+
+
+def weight_bytes(graph: Graph) -> int:
+    """Of all constants of a graph, without those of bodies."""
+    return sum(node.data.nbytes for _, node in graph.items() if node.data is not None)
+
+
+def turns(runs: Sequence[Callable[[], object]], seconds: float) -> tuple[Samples, ...]:
+    """Time runs that each went well once; memory may still run out.
+
+    Raises:
+        NotMeasurable: it did.
+    """
+    try:
+        return interleaved(runs, seconds=seconds)
+    except Exception as error:  # the classes that onnxruntime raises share no base
+        raise NotMeasurable(f"the graphs {FailedError('cannot be run in turns', error)}") from error

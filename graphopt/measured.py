@@ -1,0 +1,99 @@
+"""How fast is a graph? Measured in ONNX Runtime against the graph that it is to replace, and kept."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+
+from graphopt.analytic import Analytic
+from graphopt.cache import Cache
+from graphopt.cost import NotMeasurable, decoded, key_of
+from graphopt.graph import Graph
+from graphopt.loading import loaded, made_up_feeds, scratch, turns, weight_bytes
+from graphopt.machine import Machine, circumstances
+from graphopt.measure import Setting, Speedup, speedup
+from graphopt.regions import digest
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 8
+"""Candidates that are timed in turn with each other: each waits for all of them."""
+ROOM = 1_000_000_000
+"""Bytes of weights that lie in memory at once; a session may hold its own twice."""
+
+SAME = Speedup(1.0, 1.0, 1.0, 1.0, rounds=0)
+"""Of graphs that ONNX Runtime turns into one and the same."""
+FAILED = Speedup(0.0, 0.0, 0.0, 0.0, rounds=0)
+"""Of a graph that ONNX Runtime refuses: not faster."""
+
+
+class Measured:
+    """What ONNX Runtime takes, with all its optimizations, under one setting; asked twice, it looks into the cache.
+
+    Costs of one provider, processor, number of threads or version of ONNX Runtime are never used for another. The
+    values of weights do not count: those of one region stand for all that are alike.
+    """
+
+    name = "measured"
+
+    def __init__(
+        self, setting: Setting, *, machine: Machine, cache: Cache, seconds: float = 0.4, seed: int = 0
+    ) -> None:
+        """`seconds` for each pair; the `seed` makes the inputs. Raises UsageError where the provider is missing."""
+        self.setting, self.cache, self.duration, self.seed = setting, cache, seconds, seed
+        self._analytic = Analytic(machine)
+        self._circumstances = circumstances(setting)
+
+    def seconds(self, graph: Graph) -> float:
+        """The estimate by the roofline."""
+        return self._analytic.seconds(graph)
+
+    def speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
+        """Measure what the cache lacks; one that ONNX Runtime refuses is `FAILED`.
+
+        Raises:
+            NotMeasurable: ONNX Runtime refuses `before`, or no inputs can be made up for it.
+        """
+        own = digest(before)
+        keys = [key_of("speedup", own, digest(graph), self._circumstances) for graph in after]
+        kept = self.cache.get(keys)
+        found = {key: known for key in keys if (known := decoded(Speedup, kept.get(key))) is not None}
+        missing = {key: graph for key, graph in zip(keys, after, strict=True) if key not in found}
+        for some in _batches(before, missing):
+            fresh = dict(zip(some, self._measured(before, list(some.values())), strict=True))
+            self.cache.put({key: json.dumps(asdict(made)) for key, made in fresh.items()})
+            found |= fresh
+        return [found[key] for key in keys]
+
+    def _measured(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
+        """Load all, then let them take turns. What becomes the same as `before` is not timed."""
+        found = [SAME] * len(after)
+        runs: dict[int, Callable[[], object]] = {}
+        with scratch() as folder:
+            feeds = made_up_feeds(before, self.seed)
+            own = loaded(before, folder / "before.onnx", feeds, self.setting)
+            for place, graph in enumerate(after):
+                try:
+                    other = loaded(graph, folder / f"{place}.onnx", feeds, self.setting)
+                except NotMeasurable as reason:
+                    log.info("a candidate counts as slower: %s", reason)
+                    found[place] = FAILED
+                    continue
+                if own.simplified is None or own.simplified != other.simplified:
+                    runs[place] = other.run
+            if runs:
+                first, *others = turns([own.run, *runs.values()], self.duration * len(runs))
+                for place, timed in zip(runs, others, strict=True):
+                    found[place] = speedup(first, timed)
+        return found
+
+
+def _batches(before: Graph, after: Mapping[str, Graph]) -> Iterator[dict[str, Graph]]:
+    """As many at once as there is room for."""
+    size = max(map(weight_bytes, [before, *after.values()]), default=0)
+    number = max(1, min(AT_ONCE, ROOM // max(size, 1)))
+    keys = list(after)
+    for start in range(0, len(keys), number):
+        yield {key: after[key] for key in keys[start : start + number]}

@@ -1,0 +1,128 @@
+"""What is kept between runs: it may be lost, and no run is lost for it."""
+
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphopt.cache import Cache
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "cache" / "costs.sqlite"
+
+
+def test_entries_are_kept_and_replaced(path: Path) -> None:
+    Cache(path).put({"a": "1", "b": "2"})
+    Cache(path).put({"b": "3"})
+    Cache(path).put({})
+    assert Cache(path).get(["b", "a", "c", "a"]) == {"b": "3", "a": "1"}
+
+
+def test_there_may_be_many(path: Path) -> None:
+    entries = {f"key {number}": str(number) for number in range(2000)}
+    Cache(path).put(entries)
+    assert Cache(path).get(entries) == entries
+
+
+def test_the_oldest_go_first(path: Path) -> None:
+    cache = Cache(path, most=10)
+    for number in range(25):
+        cache.put({str(number): "x"})
+    assert list(Cache(path).get(map(str, range(25)))) == [str(number) for number in range(15, 25)]
+
+
+@pytest.mark.slow
+def test_two_processes_write_at_once(path: Path) -> None:
+    code = """
+import sys
+from pathlib import Path
+from graphopt.cache import Cache
+for number in range(60):
+    Cache(Path(sys.argv[1])).put({f"{sys.argv[2]} {number}": sys.argv[2], "both": sys.argv[2]})
+"""
+    command = [sys.executable, "-c", code, str(path)]
+    writers = [subprocess.Popen([*command, name], stderr=subprocess.PIPE, text=True) for name in "ab"]
+    assert [writer.communicate(timeout=120)[1] for writer in writers] == ["", ""]
+    expected = {f"{name} {number}": name for name in "ab" for number in range(60)}
+    assert Cache(path).get(expected) == expected
+    assert Cache(path).get(["both"])["both"] in ("a", "b")
+
+
+@pytest.mark.parametrize("damage", ["garbage", "broken", "another table"])
+def test_a_damaged_file_is_set_aside(path: Path, caplog: pytest.LogCaptureFixture, damage: str) -> None:
+    Cache(path).put({f"key {number}": "x" * 100 for number in range(200)})
+    journal = path.with_name(f"{path.name}-journal")
+    match damage:
+        case "garbage":
+            path.write_text("this is no database\n" * 1000)
+            journal.write_text("nor is this its journal")
+        case "broken":
+            path.write_bytes(path.read_bytes()[:4096] + b"\xff" * 20_000)
+        case "another table":
+            path.unlink()
+            with closing(sqlite3.connect(path)) as connection:
+                connection.execute("CREATE TABLE entries (other)")
+    cache = Cache(path)
+    assert cache.get(["key 1"]) == {}
+    cache.put({"a": "1"})
+    assert Cache(path).get(["a"]) == {"a": "1"}
+    assert path.with_name(f"{path.name}.damaged").exists()
+    assert not journal.exists()
+    assert caplog.text.count("is set aside, for it is damaged") == 1
+
+
+def test_a_file_that_another_process_has_begun_is_no_damage(path: Path) -> None:
+    path.parent.mkdir()
+    path.touch()
+    assert Cache(path).get(["a"]) == {}
+    assert path.exists()
+
+
+def opened_with(monkeypatch: pytest.MonkeyPatch, mode: str, *pragmas: str) -> None:
+    """From now on, files of SQLite are opened in a mode, with some statements first."""
+    original = sqlite3.connect
+
+    def connect(path: Path, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = original(f"{path.as_uri()}?mode={mode}", uri=True, **options)
+        for pragma in pragmas:
+            connection.execute(pragma)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", connect)
+
+
+@pytest.mark.parametrize(
+    ("mode", "pragma", "why"), [("ro", "", "readonly"), ("rw", "PRAGMA max_page_count = 1", "full")]
+)
+def test_where_nothing_can_be_kept_the_run_goes_on(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, mode: str, pragma: str, why: str
+) -> None:
+    Cache(path).put({"a": "1"})
+    opened_with(monkeypatch, mode, *([pragma] if pragma else []))
+    cache = Cache(path)
+    assert cache.get(["a"]) == {"a": "1"}
+    cache.put({f"key {number}": "x" * 1000 for number in range(50)})
+    cache.put({"b": "2"})
+    assert cache.get(["a", "b", "key 7"]) == {"a": "1", "b": "2", "key 7": "x" * 1000}
+    (warning,) = caplog.messages
+    assert why in warning
+    assert "is not kept" in warning
+    assert Cache(path).get(["b"]) == {}
+
+
+def test_who_writes_for_too_long_is_not_waited_for(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    Cache(path).put({"a": "1"})
+    monkeypatch.setattr("graphopt.cache.PATIENCE", 0.01)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        assert Cache(path).get(["a"]) == {}
+    assert "locked" in caplog.text
+    assert Cache(path).get(["a"]) == {"a": "1"}

@@ -1,0 +1,289 @@
+"""What graphs cost as it is measured, once for each machine, and the machine itself."""
+
+import logging
+import sqlite3
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from graphopt import onnx_io
+from graphopt.analytic import Analytic
+from graphopt.cache import Cache
+from graphopt.cost import CostModel, NotMeasurable, user_cache
+from graphopt.errors import OutputError, UsageError
+from graphopt.graph import Graph, Patch
+from graphopt.infer import infer_graph
+from graphopt.machine import Machine
+from graphopt.measure import Samples, Setting, Verdict
+from graphopt.measured import FAILED, SAME, Measured
+from tests.graphs import IMAGE, OTHER, SAME_SIZE, graph, image, weight
+from tests.text import parse
+
+
+class Timer:
+    """In the place of `interleaved`: the second run is twice as fast as the first, the third three times."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        """How many runs took turns, each time."""
+
+    def __call__(self, runs: Sequence[Callable[[], object]], *, seconds: float) -> tuple[Samples, ...]:
+        assert seconds > 0
+        self.asked.append(len(runs))
+        return tuple(Samples((1 / place,) * 7) for place in range(1, len(runs) + 1))
+
+
+@pytest.fixture
+def timer(monkeypatch: pytest.MonkeyPatch) -> Timer:
+    made = Timer()
+    monkeypatch.setattr("graphopt.loading.interleaved", made)
+    return made
+
+
+def measured(path: Path, setting: Setting | None = None, *, seconds: float = 0.4) -> Measured:
+    return Measured(setting or Setting(), machine=Machine(), cache=Cache(path), seconds=seconds)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "cache" / "costs.sqlite"
+
+
+def vector(body: str) -> Graph:
+    return graph("float[64] x", body, "float[64] y")
+
+
+EXP, SINE, ROOT = vector("y = Exp(x)"), vector("y = Sin(x)"), vector("y = Sqrt(x)")
+REFUSED = vector("a = Exp(x); y = Reshape(a, [3,3])")
+
+
+def test_both_are_cost_models(path: Path) -> None:
+    models: tuple[CostModel, ...] = (Analytic(), measured(path))
+    assert [model.name for model in models] == ["analytic", "measured"]
+    assert models[0].seconds(SINE) == models[1].seconds(SINE) > models[0].seconds(ROOT) > 0
+
+
+@pytest.mark.slow
+def test_graphs_that_cost_the_same_are_measured_as_such(path: Path) -> None:
+    inputs, outputs = "float[128,128] x, float[128] z", "float[128,128] y"
+    before, after = (graph(inputs, f"a = {body}; y = Tanh(a)", outputs) for body in ("Mul(x, z)", "Mul(z, x)"))
+    (found,) = measured(path, seconds=0.1).speedups(before, [after])
+    assert found.rounds >= 7
+    assert 0 < found.low <= found.median <= found.high
+    assert found.minimum > 0
+
+
+def test_candidates_are_timed_together_and_each_once(path: Path, timer: Timer) -> None:
+    found = measured(path).speedups(EXP, [SINE, ROOT, SINE])
+    assert [speedup.median for speedup in found] == [2, 3, 2]
+    assert timer.asked == [3]
+    assert measured(path).speedups(EXP, []) == []
+
+
+def test_with_a_warm_cache_nothing_is_run_and_the_answers_are_the_same(
+    path: Path, timer: Timer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    candidates = [SINE, REFUSED, ROOT, EXP]
+    found = measured(path).speedups(EXP, candidates)
+    monkeypatch.delattr(Setting, "open")
+    assert measured(path).speedups(EXP, candidates) == found
+    assert timer.asked == [3]
+
+
+def test_only_what_the_cache_lacks_is_measured(path: Path, timer: Timer) -> None:
+    measured(path).speedups(EXP, [SINE])
+    measured(path).speedups(EXP, [SINE, ROOT])
+    measured(path).speedups(ROOT, [SINE])
+    assert timer.asked == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "other", [Setting("AzureExecutionProvider"), Setting(threads=2), Setting(spinning=not Setting().spinning)]
+)
+def test_under_another_setting_it_is_measured_anew(path: Path, timer: Timer, other: Setting) -> None:
+    """The Azure provider comes with every onnxruntime, and leaves all to the CPU."""
+    measured(path).speedups(EXP, [SINE])
+    measured(path, other).speedups(EXP, [SINE])
+    assert timer.asked == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "other"),
+    [
+        ("graphopt.machine", "processor", lambda: "another"),
+        ("graphopt.machine", "FORMAT", 0),
+        ("onnxruntime", "__version__", "0"),
+    ],
+)
+def test_on_another_machine_or_version_it_is_measured_anew(
+    path: Path, timer: Timer, monkeypatch: pytest.MonkeyPatch, module: str, name: str, other: object
+) -> None:
+    measured(path).speedups(EXP, [SINE])
+    monkeypatch.setattr(sys.modules[module], name, other)
+    measured(path).speedups(EXP, [SINE])
+    assert timer.asked == [2, 2]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"median": 1}'])
+def test_an_entry_that_makes_no_sense_is_measured_anew(path: Path, timer: Timer, text: str) -> None:
+    measured(path).speedups(EXP, [SINE])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE entries SET value = ?", (text,))
+    assert measured(path).speedups(EXP, [SINE])[0].median == 2
+    assert timer.asked == [2, 2]
+
+
+def test_what_onnx_runtime_makes_the_same_is_not_timed(path: Path, timer: Timer) -> None:
+    kernel, normal = weight(32, 32, 3, 3), weight(32)
+    apart = image(f"c = Conv{SAME_SIZE}(x, w); y = BatchNormalization(c, p, p, p, q)", w=kernel, p=normal, q=normal**2)
+    folded = image(f"y = Conv{SAME_SIZE}(x, w, p)", w=kernel, p=normal)
+    assert measured(path).speedups(apart, [folded]) == [SAME]
+    assert SAME.verdict is Verdict.SAME
+    assert timer.asked == []
+
+
+@pytest.mark.usefixtures("timer")
+def test_a_candidate_that_onnx_runtime_refuses_is_slower(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "graphopt.measured")
+    (vertex,) = EXP.with_op("Exp")
+    custom, nonsense = EXP.copy(), EXP.copy()
+    custom.apply(Patch({vertex: custom[vertex]}, {vertex: replace(custom[vertex], domain="my", version=0)}))
+    nonsense.apply(Patch({vertex: nonsense[vertex]}, {vertex: replace(nonsense[vertex], op="Nonsense")}))
+    found = measured(path).speedups(EXP, [REFUSED, SINE, custom, nonsense])
+    assert found[0] == found[2] == found[3] == FAILED
+    assert FAILED.verdict is Verdict.SLOWER
+    assert found[1].median == 2
+    assert "the graph cannot be run" in caplog.text
+    assert "the graph cannot be loaded" in caplog.text
+    assert "Nonsense 'y' cannot be written" in caplog.text
+
+
+def test_a_graph_that_cannot_be_run_cannot_be_a_base(path: Path, timer: Timer) -> None:
+    with pytest.raises(NotMeasurable, match=r"the graph cannot be run: .*Reshape"):
+        measured(path).speedups(REFUSED, [EXP])
+    assert timer.asked == []
+
+
+@pytest.mark.parametrize(
+    ("raised", "seen"), [(KeyboardInterrupt, KeyboardInterrupt), (MemoryError("out of memory"), NotMeasurable)]
+)
+def test_what_ends_a_timing_leaves_nothing_behind(
+    path: Path, monkeypatch: pytest.MonkeyPatch, raised: BaseException, seen: type[BaseException]
+) -> None:
+    def ended(*_: object, **__: object) -> None:
+        raise raised
+
+    monkeypatch.setattr("graphopt.loading.interleaved", ended)
+    with pytest.raises(seen):
+        measured(path).speedups(EXP, [SINE])
+    assert not path.exists()
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OutputError("0.onnx cannot be written: no space left on device")
+
+    monkeypatch.setattr(onnx_io, "save", full)
+
+
+@pytest.mark.usefixtures("timer", "full_disk")
+def test_a_full_disk_is_no_fault_of_a_candidate(path: Path) -> None:
+    with pytest.raises(NotMeasurable, match="no space"):
+        measured(path).speedups(EXP, [SINE])
+    assert not path.exists()
+
+
+def test_a_provider_that_is_missing_is_an_error_at_once(path: Path) -> None:
+    with pytest.raises(UsageError, match="no CUDAExecutionProvider"):
+        measured(path, Setting("cuda"))
+
+
+@pytest.mark.usefixtures("timer")
+def test_sessions_are_let_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[weakref.ref[Any]] = []
+    original = Setting.open
+
+    def opening(self: Setting, *arguments: Any, **options: Any) -> Any:
+        session = original(self, *arguments, **options)
+        opened.append(weakref.ref(session))
+        return session
+
+    monkeypatch.setattr(Setting, "open", opening)
+    measured(path).speedups(EXP, [SINE, REFUSED])
+    assert [reference() for reference in opened] == [None] * 3
+
+
+def test_large_weights_are_not_all_in_memory_at_once(path: Path, timer: Timer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphopt.measured.ROOM", 4 * 32 * 32)
+    candidates = [image(f"a = Conv(x, w); y = {op}(a)", w=weight(32, 32, 1, 1)) for op in ("Exp", "Sin", "Cos")]
+    found = measured(path).speedups(image("y = Conv(x, w)", w=weight(32, 32, 1, 1)), candidates)
+    assert [speedup.median for speedup in found] == [2, 2, 2]
+    assert timer.asked == [2, 2, 2]
+
+
+@pytest.mark.usefixtures("timer")
+def test_weights_in_files_of_their_own_come_along(path: Path, tmp_path: Path) -> None:
+    model = parse(IMAGE, "a = Conv(x, w); y = Exp(a)", {"w": weight(32, 32, 1, 1)}, outputs=OTHER)
+    onnx_io.save(onnx_io.load(model), tmp_path / "model.onnx", external=True)
+    lying = onnx_io.load(tmp_path / "model.onnx").graph
+    infer_graph(lying)
+    assert measured(path).speedups(lying, [image("y = Conv(x, w)", w=weight(32, 32, 1, 1))])[0].median == 2
+
+
+@pytest.mark.usefixtures("timer")
+def test_inputs_are_what_their_readers_take(path: Path) -> None:
+    inputs, outputs = "int64[9] tokens, bool[9,16] mask", "float[9,16] y"
+    body = "e = Gather(table, tokens); a = Where(mask, e, z); y = {}(a)"
+    weights: dict[str, Any] = {"table": weight(3, 16), "z": np.zeros((), np.float32)}
+    before, after = (graph(inputs, body.format(op), outputs, **weights) for op in ("Exp", "Sin"))
+    assert measured(path).speedups(before, [after])[0].median == 2
+
+
+def test_where_there_can_be_no_folder_the_run_goes_on(
+    tmp_path: Path, timer: Timer, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    model = measured(tmp_path / "file" / "costs.sqlite")
+    assert model.speedups(EXP, [SINE]) == model.speedups(EXP, [SINE])
+    assert timer.asked == [2]
+    assert len(caplog.messages) == 1
+
+
+def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GRAPHOPT_CACHE", str(tmp_path))
+    assert user_cache().path == tmp_path / "costs.sqlite"
+    monkeypatch.delenv("GRAPHOPT_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert "graphopt" in user_cache().path.parts
+
+
+# -- the machine -------------------------------------------------------------------------------------------------------
+
+
+def test_the_machine_is_timed_once(path: Path, timer: Timer) -> None:
+    """All that the clock says is a second a run."""
+    found = Machine.calibrated(Setting(), Cache(path))
+    assert found == Machine(2 * 512**3, 12 << 20, 1 / 256, found.block)
+    assert found.block in (8, 16)
+    assert timer.asked == [1, 1, 1]
+    assert Machine.calibrated(Setting(), Cache(path)) == found
+    assert timer.asked == [1, 1, 1]
+    Machine.calibrated(Setting(threads=2), Cache(path))
+    assert len(timer.asked) == 6
+
+
+@pytest.mark.usefixtures("timer", "full_disk")
+def test_a_machine_that_cannot_be_timed_is_taken_for_an_ordinary_one(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert Machine.calibrated(Setting(), Cache(path)) == Machine()
+    assert "an ordinary one is assumed: 0.onnx cannot be written" in caplog.text
+    assert not path.exists()
