@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -149,8 +150,6 @@ class Stuck(Exception):
 class Advance(NamedTuple):
     """A move that was made."""
 
-    move: Move
-    """With the places alone at which it was made."""
     steps: list[Step]
     is_whole: bool
     """False where weights refused it at some place: those of another copy may not."""
@@ -162,7 +161,7 @@ def advance(graph: Graph, move: Move, space: Space) -> Advance:
     Raises:
         Stuck: none of its places matches.
     """
-    made: dict[tuple[Value, ...], Step] = {}
+    steps = []
     is_whole = True
     for site in move.sites:
         match = _at(graph, move.rule, site)
@@ -175,11 +174,12 @@ def advance(graph: Graph, move: Move, space: Space) -> Advance:
             is_whole = False
         else:
             graph.apply(patch)
-            made[site] = Step(move.rule.name, graph, patch, is_rule=True)
-    if not made:
+            steps.append(Step(move.rule.name, graph, patch, is_rule=True))
+    if not steps:
         raise Stuck
-    tidied = space.simplifier.run(graph).steps if move.simplified else ()
-    return Advance(replace(move, sites=tuple(made)), [*made.values(), *tidied], is_whole)
+    if move.simplified:
+        steps += space.simplifier.run(graph).steps
+    return Advance(steps, is_whole)
 
 
 def replay(graph: Graph, moves: Sequence[Move], result: str, space: Space) -> list[Step]:
@@ -230,12 +230,13 @@ def _arranged(found: Mapping[Rule, Sequence[Match]]) -> Iterator[Move]:
 
 @dataclass(eq=False)
 class _State:
-    """A graph that a region can be turned into."""
+    """A graph that a region can be turned into. It is made anew when it is wanted: many would fill the memory."""
 
-    graph: Graph
+    start: Graph
+    """The region, or a copy of it that allows the moves."""
     moves: tuple[Move, ...]
-    numbers: Sequence[Graph]
-    """The graph at each set of sizes."""
+    kind: tuple[tuple[str, int], ...]
+    """Its operators."""
     estimate: float
     """How many times as dear as the region it is thought to be."""
     identity: str
@@ -247,6 +248,12 @@ class _State:
     def rank(self) -> tuple[int, int, float]:
         """The cheaper first; of those that differ less than can be measured, the ones that took fewer moves."""
         return round(log(self.estimate) / log(1 + NOISE)), len(self.moves), self.estimate
+
+    def graph(self, space: Space) -> Graph:
+        graph = self.start.copy()
+        for move in self.moves:
+            advance(graph, move, space)
+        return graph
 
 
 @dataclass(eq=False)
@@ -287,8 +294,7 @@ class _Frontier:
         self._fair = False
 
     def push(self, state: _State) -> None:
-        kind = tuple(sorted(state.graph.ops().items()))
-        heappush(self._kinds.setdefault(kind, []), (state.rank, next(self._order), state))
+        heappush(self._kinds.setdefault(state.kind, []), (state.rank, next(self._order), state))
 
     def pop(self) -> _State | None:
         """The state whose turn it is; None where none is left."""
@@ -327,113 +333,113 @@ class _Copy:
 
 
 class _Solver:
-    """Finds the fastest graph for one region; `best` is the fastest so far.
+    """Finds the fastest graph for one region, in turns; `best` is the fastest so far.
 
     A first move that the weights of one copy refuse is tried in the others. What follows stays with that copy.
     """
 
-    def __init__(self, space: Space, cost: CostModel, limits: Limits, over: Callable[[], bool]) -> None:
-        self.space, self.cost, self.limits, self.over = space, cost, limits, over
+    def __init__(self, space: Space, cost: CostModel, limits: Limits, weight: float, copies: Sequence[_Copy]) -> None:
+        self.space, self.cost, self.limits, self.weight, self.copies = space, cost, limits, weight, copies
+        self.region = copies[0]
+        self.dear = [max(cost.seconds(graph), 1e-9) for graph in self.region.numbers]
+        identity = digest(self.region.region.graph)
+        self.starts = [_State(copy.region.graph, (), (), 1.0, identity) for copy in copies]
+        self.begun: set[tuple[str, tuple[tuple[Value, ...], ...]]] = set()
+        self.seen = {identity}
+        self.frontier, self.pool = _Frontier(), list[_State]()
+        self.frontier.push(self.starts[0])
+        self.walk = self._walk()
         self.best: _State | None = None
-        self.seen: set[str] = set()
-        self.trials = 0
+        self.idle = self.trials = 0
+        self.is_explored = self.is_done = False
 
-    def solve(self, copies: Sequence[_Copy]) -> None:
-        """Look for faster graphs until none was found for a while, or a limit is reached.
+    def take_turn(self, is_over: Callable[[], bool]) -> None:
+        """Look for faster graphs until a go brings none, it is over, or nothing is left to try.
 
         Raises:
             NotMeasurable: the region cannot be timed.
         """
-        self.region = copies[0]
-        self.dear = [max(self.cost.seconds(graph), 1e-9) for graph in self.region.numbers]
-        identity = digest(self.region.region.graph)
-        self.starts = [_State(copy.region.graph, (), self.region.numbers, 1.0, identity) for copy in copies]
-        self.begun: set[tuple[str, tuple[tuple[Value, ...], ...]]] = set()
-        self.seen.add(identity)
-        self.frontier, pool, idle = _Frontier(), list[_State](), 0
-        self.frontier.push(self.starts[0])
-        while idle < self.limits.patience and (fresh := self._go()):
-            pool += fresh
-            fastest = self._judge(pool)
-            idle = 0 if fastest is not None else idle + 1
+        idle = self.idle
+        while not self.is_done and self.idle <= idle and not is_over():
+            self._explore(is_over)
+            fastest = self._judge()
+            self.idle = 0 if fastest is not None else self.idle + 1
             self.best = fastest or self.best
+            left = self.pool or not self.is_explored
+            self.is_done = self.idle >= self.limits.patience or not left
 
-    def _go(self) -> list[_State]:
-        """Some new states; none where nothing is left."""
-        fresh: list[_State] = []
-        until = len(self.seen) + self.limits.go
-        while (len(self.seen) < until or not fresh) and not self._is_over():
-            state = self.frontier.pop()
-            if state is None:
-                break
-            for child in self._children(state):
-                self.frontier.push(child)
-                fresh.append(child)
-        return fresh
+    def _explore(self, is_over: Callable[[], bool]) -> None:
+        """Put some new states into the pool."""
+        known, until = len(self.pool), len(self.seen) + self.limits.go
+        while not (self.is_explored or is_over() or (len(self.seen) >= until and len(self.pool) > known)):
+            self.is_explored = next(self.walk, True) or len(self.seen) >= self.limits.states
 
-    def _is_over(self) -> bool:
-        return len(self.seen) >= self.limits.states or self.over()
+    def _walk(self) -> Iterator[bool]:
+        """Make one move after the other, best first; False after each, for there may be more."""
+        while (state := self.frontier.pop()) is not None:
+            for each in [state] if state.moves else self.starts:
+                graph = each.graph(self.space)
+                for move in self._moves(each, graph):
+                    with suppress(Stuck):
+                        self._try(each, graph, move)
+                    yield False
 
-    def _children(self, state: _State) -> Iterator[_State]:
-        for start, move in self._moves(state):
-            if self._is_over():
-                return
-            try:
-                child = self._child(start, move)
-            except Stuck:
-                continue
-            if child is not None and child.estimate <= self.limits.slack:
-                yield child
+    def _moves(self, state: _State, graph: Graph) -> Iterator[Move]:
+        """The moves from a state; from the region itself, those that no copy before has made."""
+        found, debt = matches(graph, self.space), state.debt
+        if debt is not None:
+            found = {rule: [match for match in sites if debt.allows(graph, match)] for rule, sites in found.items()}
+        for move in _arranged(found):
+            if state.moves or (move.rule.name, move.sites) not in self.begun:
+                yield move
 
-    def _moves(self, state: _State) -> Iterator[tuple[_State, Move]]:
-        """The moves from a state; from the region itself, also those that only some of the copies allow."""
-        for each in [state] if state.moves else self.starts:
-            found, debt = matches(each.graph, self.space), each.debt
-            if debt is not None:
-                found = {rule: [m for m in sites if debt.allows(each.graph, m)] for rule, sites in found.items()}
-            for move in _arranged(found):
-                if each.moves or (move.rule.name, move.sites) not in self.begun:
-                    yield each, move
-
-    def _child(self, state: _State, move: Move) -> _State | None:
-        """What a move leads to; None where the search has been there.
+    def _try(self, state: _State, before: Graph, move: Move) -> None:
+        """See what a move leads to, where the search has not been yet.
 
         Raises:
             Stuck: it cannot be made.
         """
-        graph, made, identity = self._after(state, move)
+        graph, made, identity = self._after(before, move)
         if identity == state.identity:
-            graph, made, identity = self._after(state, replace(move, simplified=False))
+            move = replace(move, simplified=False)
+            graph, made, identity = self._after(before, move)
         if made.is_whole and not state.moves:
             self.begun.add((move.rule.name, move.sites))
         if identity in self.seen:
-            return None
+            return
         self.seen.add(identity)
-        numbers = [_as(graph, self.region.region.graph, known) for known in self.region.numbers]
-        ratios = [self.cost.seconds(known) / dear for known, dear in zip(numbers, self.dear, strict=True)]
-        estimate = _mean(ratios)
-        debt = None if estimate < state.estimate else _Debt.of(made.move, made.steps)
-        return _State(graph, (*state.moves, made.move), numbers, estimate, identity, debt)
+        seconds = map(self.cost.seconds, self._numbers(graph))
+        estimate = _mean([known / dear for known, dear in zip(seconds, self.dear, strict=True)])
+        if estimate <= self.limits.slack:
+            debt = None if estimate < state.estimate else _Debt.of(move, made.steps)
+            kind = tuple(sorted(graph.ops().items()))
+            child = _State(state.start, (*state.moves, move), kind, estimate, identity, debt)
+            self.frontier.push(child)
+            self.pool.append(child)
 
-    def _after(self, state: _State, move: Move) -> tuple[Graph, Advance, str]:
-        graph = state.graph.copy()
+    def _after(self, before: Graph, move: Move) -> tuple[Graph, Advance, str]:
+        graph = before.copy()
         made = advance(graph, move, self.space)
         return graph, made, digest(graph)
 
-    def _judge(self, pool: list[_State]) -> _State | None:
+    def _numbers(self, graph: Graph) -> list[Graph]:
+        """A graph that came of the region, at each set of sizes."""
+        return [_as(graph, self.region.region.graph, known) for known in self.region.numbers]
+
+    def _judge(self) -> _State | None:
         """Measure the most promising states of the pool; the fastest if it beats the best known."""
-        pool.sort(key=lambda state: state.estimate)
+        if not self.pool:
+            return None
+        self.pool.sort(key=lambda state: state.estimate)
         known = self.best.estimate if self.best is not None else 1.0
-        promising = [state for state in pool if state.estimate <= self.limits.doubt * max(pool[0].estimate, known)]
-        chosen = promising[: self.limits.trials]
-        found = [
-            self.cost.speedups(before, [state.numbers[index] for state in chosen])
-            for index, before in enumerate(self.region.numbers)
-        ]
+        enough = self.limits.doubt * max(self.pool[0].estimate, known)
+        chosen = [state for state in self.pool[: self.limits.trials] if state.estimate <= enough]
+        after = zip(*(self._numbers(state.graph(self.space)) for state in chosen), strict=True)
+        found = [self.cost.speedups(before, graphs) for before, graphs in zip(self.region.numbers, after, strict=True)]
         self.trials += len(chosen)
         for state, speedups in zip(chosen, zip(*found, strict=True), strict=True):
             state.speedup = together(speedups)
-            pool.remove(state)
+            self.pool.remove(state)
         fastest = max(chosen, key=_known)
         return fastest if _is_faster(fastest) and _known(fastest) > _known(self.best) else None
 
@@ -492,12 +498,12 @@ def explore(
         search.run(graph, shapes)
     except KeyboardInterrupt:
         search.stop = StopReason.INTERRUPTED
-    return search.outcome
+    return search.outcome()
 
 
 @dataclass(eq=False)
 class _Search:
-    """Solves the parts of a graph one after the other, the dearest first, each with a share of the time."""
+    """Solves the parts of a graph by turns."""
 
     space: Space
     cost: CostModel
@@ -505,6 +511,10 @@ class _Search:
     progress: Callable[[str, float], None]
     clock: Callable[[], float]
     stop: StopReason = StopReason.DONE
+    waiting: list[_Solver] = field(default_factory=list)
+    """Those that are not done."""
+    total: float = 0.0
+    """Seconds of one run that all parts are estimated to take."""
     solutions: list[Solution] = field(default_factory=list)
     regions: int = 0
     copies: int = 0
@@ -513,56 +523,67 @@ class _Search:
     notes: list[str] = field(default_factory=list)
 
     def run(self, graph: Graph, shapes: Sequence[Shapes]) -> None:
-        end = self.clock() + self.limits.seconds
-        waiting = deque(_classes(graph, self.space, self.cost, shapes))
-        self.regions, self.copies = len(waiting), sum(len(copies) for _, copies in waiting)
-        total = left = sum(weight for weight, _ in waiting)
-        while waiting:
-            weight, copies = waiting.popleft()
-            self.progress("search", 1 - left / total)
-            now = self.clock()
-            share = max((end - now) * weight / left, self.limits.seconds / 20)
-            remaining = self._solve(weight, copies, min(now + share, end))
-            left -= weight
-            if remaining:
-                waiting.append((weight * len(remaining) / len(copies), remaining))
-                left += waiting[-1][0]
+        start = self.clock()
+        classes = _classes(graph, self.space, self.cost, shapes)
+        self.regions, self.copies = len(classes), sum(len(copies) for _, copies in classes)
+        self.waiting = [_Solver(self.space, self.cost, self.limits, weight, copies) for weight, copies in classes]
+        self.total = sum(weight for weight, _ in classes)
+        while self.waiting and self.clock() < start + self.limits.seconds:
+            self._round(start)
+        self.stop = StopReason.TIME if self.waiting else StopReason.DONE
 
-    def _solve(self, weight: float, copies: Sequence[_Copy], until: float) -> list[_Copy]:
-        """Solve a part; returns the copies whose weights do not allow the solution: they need one of their own."""
-        solver = _Solver(self.space, self.cost, self.limits, lambda: self._is_late(until))
-        remaining: list[_Copy] = []
+    def _round(self, start: float) -> None:
+        """Give each part a turn, the dearest first. What a turn leaves of its share of the time goes to the others."""
+        end = start + self.limits.seconds
+        left = sum(solver.weight for solver in self.waiting)
+        for solver in sorted(self.waiting, key=lambda solver: -solver.weight):
+            now = self.clock()
+            open_ = sum(waiting.weight for waiting in self.waiting)
+            self.progress("search", min(1.0, max(1 - open_ / self.total, (now - start) / max(end - start, 1e-9))))
+            share = max((end - now) * solver.weight / left, self.limits.seconds / 20)
+            self._turn(solver, min(now + share, end))
+            left -= solver.weight
+
+    def _turn(self, solver: _Solver, until: float) -> None:
         try:
-            solver.solve(copies)
+            solver.take_turn(lambda: self.clock() >= until)
         except NotMeasurable as error:
-            self.notes.append(f"a part of {len(copies[0].vertices)} nodes was left as it is: {error}")
-        finally:  # whatever ends the search, what was found stays
-            best = solver.best
-            if best is not None and best.speedup is not None:
-                remaining = [copy for copy in copies if len(copies) > 1 and not self._allows(copy, best)]
-                able = tuple(copy.vertices for copy in copies if copy not in remaining)
-                part = weight * len(able) / len(copies)
-                self.solutions.append(Solution(able, best.moves, best.speedup, part, best.identity))
-            self.states += len(solver.seen)
-            self.trials += solver.trials
+            solver.is_done = True
+            self.notes.append(f"a part of {len(solver.region.vertices)} nodes was left as it is: {error}")
+        if solver.is_done:
+            remaining = self._settle(solver)
+            self.waiting.remove(solver)
+            if remaining:
+                weight = solver.weight * len(remaining) / len(solver.copies)
+                self.waiting.append(_Solver(self.space, self.cost, self.limits, weight, remaining))
+
+    def _settle(self, solver: _Solver) -> list[_Copy]:
+        """Note what was found; returns the copies whose weights do not allow it: they need a solution of their own."""
+        self.states += len(solver.seen)
+        self.trials += solver.trials
+        best, copies = solver.best, solver.copies
+        if best is None or best.speedup is None:
+            return []
+        hurries = self.stop is StopReason.INTERRUPTED
+        remaining = [copy for copy in copies if not (hurries or self._allows(copy, best))]
+        able = tuple(copy.vertices for copy in copies if copy not in remaining)
+        weight = solver.weight * len(able) / len(copies)
+        self.solutions.append(Solution(able, best.moves, best.speedup, weight, best.identity))
         return remaining
 
     def _allows(self, copy: _Copy, best: _State) -> bool:
         """Whether a part can be turned into the best graph of one that is alike but for its weights."""
+        if copy.region.graph is best.start:
+            return True
         try:
             replay(copy.region.graph.copy(), best.moves, best.identity, self.space)
         except Stuck:
             return False
         return True
 
-    def _is_late(self, until: float) -> bool:
-        is_late = self.clock() >= until
-        if is_late:
-            self.stop = StopReason.TIME
-        return is_late
-
-    @property
     def outcome(self) -> Exploration:
+        for solver in self.waiting:
+            self._settle(solver)
         solutions = sorted(self.solutions, key=lambda solution: -solution.saved)
         counts = self.regions, self.copies, self.states, self.trials
         return Exploration(tuple(solutions), self.stop, *counts, tuple(self.notes))

@@ -376,6 +376,58 @@ def test_a_search_ends_with_its_time_and_keeps_what_it_has_found() -> None:
     assert done(model, exploration, where).ops() == {"Add": 1, "Mul": 1, "Sin": 5, "Cos": 5}
 
 
+class Slow(Prices):
+    """A measurement takes ten seconds. What is measured may differ from what is estimated."""
+
+    def __init__(self, measured: Prices | None = None, **prices: float) -> None:
+        super().__init__(**prices)
+        self.truth = measured or Prices(**prices)
+        self.now = 0.0
+
+    def clock(self) -> float:
+        return self.now
+
+    def speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
+        self.now += 10.0 * len(after)
+        return self.truth.speedups(before, after)
+
+
+def test_time_that_a_part_leaves_is_given_to_those_that_need_more() -> None:
+    """The first part needs most of the time, and weighs but half: its share alone would not do."""
+    body = SINES.replace("f = Sin(e)", "f = Mul(e, 2.0)").replace("c = Sin(b)", "c = Mul(b, 2.0)")
+    model = parse("float[4] x", f"{body}; {COSINES}")
+    one = Limits(seconds=1e9, go=1, trials=1)
+    cost = Slow(Mul=2, Add=0.5, Sin=1.1)
+    _, at_leisure = found(model, where := space(DOUBLE), cost, one, clock=cost.clock)
+    limits = replace(one, seconds=cost.now + 1)
+    cost.now = 0.0
+    _, exploration = found(model, where, cost, limits, clock=cost.clock)
+    assert exploration.stop is StopReason.DONE
+    assert list(map(told, exploration.solutions)) == list(map(told, at_leisure.solutions))
+    assert [len(solution.moves[0].sites) for solution in exploration.solutions] == [3, 1]
+
+
+def test_all_parts_are_tried_before_one_that_brought_nothing_is_gone_on_with() -> None:
+    """The dear part has three things to try, none of which pays."""
+    dear = "a = Div(x, 4.0); b = Sin(a); c = Div(b, 4.0); d = Sin(c); e = Sin(d); f = Sin(e)"
+    model = parse("float[4] x", f"{dear}; {COSINES}")
+    quarter = Rule("quarter_is_product", x / 4.0, x * 0.25)
+    cost = Slow(Div=9, Mul=9.5, Add=0.5)
+    limits = Limits(seconds=25, go=1, trials=1)
+    _, exploration = found(model, space(quarter, DOUBLE), cost, limits, clock=cost.clock)
+    assert [solution.rules for solution in exploration.solutions] == [("double_is_sum",)]
+    assert exploration.stop is StopReason.TIME
+
+
+def test_where_there_is_time_the_less_promising_is_measured_too() -> None:
+    """The estimate prefers the sum, which turns out to be slow."""
+    fourth = Rule("double_is_difference", x * 2.0, x - op.Neg(x))
+    cost = Slow(Prices(Mul=2, Add=3, Sub=0.5, Neg=0.5), Mul=2, Add=1.5, Sub=0.9, Neg=0.9)
+    limits = Limits(seconds=60, trials=1)
+    _, exploration = found(DETOUR, space(DOUBLE, fourth), cost, limits, clock=cost.clock)
+    assert [solution.rules for solution in exploration.solutions] == [("double_is_difference",)]
+
+
 def test_no_time_is_no_search() -> None:
     _, exploration = found(TWO_PARTS, space(DOUBLE), Prices(Mul=2), Limits(seconds=0))
     assert (exploration.stop, exploration.solutions) == (StopReason.TIME, ())
@@ -410,7 +462,8 @@ def test_no_more_graphs_are_looked_at_than_allowed() -> None:
 def test_progress_is_told() -> None:
     heard: list[tuple[str, float]] = []
     found(TWO_PARTS, space(DOUBLE), Prices(), progress=lambda stage, part: heard.append((stage, part)))
-    assert heard == [("search", 0.0), ("search", 0.5)]
+    assert [stage for stage, _ in heard] == ["search", "search"]
+    assert [part for _, part in heard] == pytest.approx([0.0, 0.5], abs=1e-6)
 
 
 # -- what there is to search -------------------------------------------------------------------------------------------
