@@ -15,6 +15,7 @@ from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from uuid import uuid4
 
 import numpy as np
 import onnx
@@ -719,7 +720,8 @@ def save(model: Model, path: str | os.PathLike[str], *, external: bool | None = 
     if path.exists() and not path.is_file():
         raise OutputError(f"{path} cannot be written: it is no ordinary file")
     data = _free_data_path(model, path)
-    temporary = {final: final.with_name(f".{final.name}.{os.getpid()}.part") for final in (data, path)}
+    own = uuid4().hex[:12]  # no process's number: in containers all have the same
+    temporary = {final: final.with_name(f".{final.name}.{own}.part") for final in (data, path)}
     try:
         if external:
             _save_external(model, temporary[path], temporary[data], data.name)
@@ -751,12 +753,12 @@ def _weights(graph: Graph) -> int:
 
 
 def _rename(pairs: list[tuple[Path, Path]]) -> None:
-    """Put the files in place, the model last; an interrupt in between waits until both are."""
-    interrupt = None
+    """Put the files in place, the model last; a signal to end in between waits until both are."""
+    interrupt: KeyboardInterrupt | SystemExit | None = None
     for index, (part, final) in enumerate(pairs):
         try:
             part.replace(final)
-        except KeyboardInterrupt as error:
+        except (KeyboardInterrupt, SystemExit) as error:
             if index == 0 and part.exists():
                 raise
             interrupt = error

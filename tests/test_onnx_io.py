@@ -775,8 +775,11 @@ def test_an_interrupted_save(
     onnx_io.save(loaded, path, external=external)
 
 
+@pytest.mark.parametrize("signal", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("done", [False, True])
-def test_an_interrupt_between_the_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool) -> None:
+def test_an_interrupt_between_the_two_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool, signal: type[BaseException]
+) -> None:
     """The first of two files is in place, or just about to be: both are old, or both are new."""
     path = tmp_path / "model.onnx"
     onnx_io.save(onnx_io.load(linear()), path, external=True)
@@ -788,13 +791,31 @@ def test_an_interrupt_between_the_two_files(tmp_path: Path, monkeypatch: pytest.
             return replace(self, target)
         if done:
             replace(self, target)
-        raise KeyboardInterrupt
+        raise signal
 
     monkeypatch.setattr(Path, "replace", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(signal):
         onnx_io.save(loaded, path, external=True)
     assert (contents(tmp_path) != before) == done
     onnx.checker.check_model(path)
+
+
+def test_what_a_killed_process_has_left_is_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In containers the next process has the same number."""
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    loaded = onnx_io.load(linear())
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", killed)
+        patched.setattr(Path, "unlink", killed)
+        with pytest.raises(KeyboardInterrupt):
+            onnx_io.save(loaded, tmp_path / "model.onnx")
+    (left,) = contents(tmp_path)
+    assert left.startswith(".model.onnx.")
+    onnx_io.save(loaded, tmp_path / "model.onnx")
+    assert sorted(contents(tmp_path)) == [left, "model.onnx"]
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
