@@ -230,7 +230,7 @@ def _arranged(found: Mapping[Rule, Sequence[Match]]) -> Iterator[Move]:
 
 @dataclass(eq=False)
 class _State:
-    """A graph that a region can be turned into. It is made anew when it is wanted: many would fill the memory."""
+    """A graph that a region can be turned into."""
 
     start: Graph
     """The region, or a copy of it that allows the moves."""
@@ -242,18 +242,14 @@ class _State:
     identity: str
     debt: _Debt | None = None
     """What the last move made if it did not pay."""
+    held: Graph | None = None
+    """The graph, or None to be made anew: many of them would fill the memory."""
     speedup: Speedup | None = None
 
     @property
     def rank(self) -> tuple[int, int, float]:
         """The cheaper first; of those that differ less than can be measured, the ones that took fewer moves."""
         return round(log(self.estimate) / log(1 + NOISE)), len(self.moves), self.estimate
-
-    def graph(self, space: Space) -> Graph:
-        graph = self.start.copy()
-        for move in self.moves:
-            advance(graph, move, space)
-        return graph
 
 
 @dataclass(eq=False)
@@ -343,10 +339,10 @@ class _Solver:
         self.region = copies[0]
         self.dear = [max(cost.seconds(graph), 1e-9) for graph in self.region.numbers]
         identity = digest(self.region.region.graph)
-        self.starts = [_State(copy.region.graph, (), (), 1.0, identity) for copy in copies]
+        self.starts = [_State(copy.region.graph, (), (), 1.0, identity, held=copy.region.graph) for copy in copies]
         self.begun: set[tuple[str, tuple[tuple[Value, ...], ...]]] = set()
         self.seen = {identity}
-        self.frontier, self.pool = _Frontier(), list[_State]()
+        self.frontier, self.pool, self.holding = _Frontier(), list[_State](), list[_State]()
         self.frontier.push(self.starts[0])
         self.walk = self._walk()
         self.best: _State | None = None
@@ -367,6 +363,9 @@ class _Solver:
             self.best = fastest or self.best
             left = self.pool or not self.is_explored
             self.is_done = self.idle >= self.limits.patience or not left
+        for state in self.holding:
+            state.held = None
+        self.holding.clear()
 
     def _explore(self, is_over: Callable[[], bool]) -> None:
         """Put some new states into the pool."""
@@ -378,7 +377,7 @@ class _Solver:
         """Make one move after the other, best first; False after each, for there may be more."""
         while (state := self.frontier.pop()) is not None:
             for each in [state] if state.moves else self.starts:
-                graph = each.graph(self.space)
+                graph = self._graph(each)
                 for move in self._moves(each, graph):
                     with suppress(Stuck):
                         self._try(each, graph, move)
@@ -413,14 +412,23 @@ class _Solver:
         if estimate <= self.limits.slack:
             debt = None if estimate < state.estimate else _Debt.of(move, made.steps)
             kind = tuple(sorted(graph.ops().items()))
-            child = _State(state.start, (*state.moves, move), kind, estimate, identity, debt)
+            child = _State(state.start, (*state.moves, move), kind, estimate, identity, debt, graph)
             self.frontier.push(child)
             self.pool.append(child)
+            self.holding.append(child)
 
     def _after(self, before: Graph, move: Move) -> tuple[Graph, Advance, str]:
         graph = before.copy()
         made = advance(graph, move, self.space)
         return graph, made, digest(graph)
+
+    def _graph(self, state: _State) -> Graph:
+        if state.held is None:
+            state.held = state.start.copy()
+            for move in state.moves:
+                advance(state.held, move, self.space)
+            self.holding.append(state)
+        return state.held
 
     def _numbers(self, graph: Graph) -> list[Graph]:
         """A graph that came of the region, at each set of sizes."""
@@ -434,7 +442,7 @@ class _Solver:
         known = self.best.estimate if self.best is not None else 1.0
         enough = self.limits.doubt * max(self.pool[0].estimate, known)
         chosen = [state for state in self.pool[: self.limits.trials] if state.estimate <= enough]
-        after = zip(*(self._numbers(state.graph(self.space)) for state in chosen), strict=True)
+        after = zip(*(self._numbers(self._graph(state)) for state in chosen), strict=True)
         found = [self.cost.speedups(before, graphs) for before, graphs in zip(self.region.numbers, after, strict=True)]
         self.trials += len(chosen)
         for state, speedups in zip(chosen, zip(*found, strict=True), strict=True):
