@@ -7,7 +7,7 @@ lacks, is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -98,11 +98,12 @@ def build(graph: Graph, match: Match) -> Patch:
 
 
 def doomed(graph: Graph, match: Match) -> frozenset[int]:
-    """The matched vertices that nothing outside the match needs once its roots are replaced."""
+    """The matched vertices that neither the right side nor anything outside needs once the roots are replaced."""
     replaced = set(match.roots)
     outputs = {value.vertex for value in graph.outputs}
+    staying = {vertex for side in match.rule.right for vertex in _staying(side, match.terms)}
     gone: set[int] = set()
-    for vertex in sorted(match.vertices, reverse=True, key=lambda v: _order(graph, match, v)):
+    for vertex in sorted(match.vertices - staying, reverse=True, key=lambda v: _order(graph, match, v)):
         kept = [Value(vertex, i) for i in range(len(graph[vertex].names)) if Value(vertex, i) not in replaced]
         read = {value for reader in graph.readers(vertex) if reader not in gone for value in graph[reader].operands}
         if any(value in read for value in kept):
@@ -111,6 +112,17 @@ def doomed(graph: Graph, match: Match) -> frozenset[int]:
             continue
         gone.add(vertex)
     return frozenset(gone)
+
+
+def _staying(term: Term, matched: Mapping[App, Value]) -> Iterator[int]:
+    """The vertices of the left side that the right side takes as they are."""
+    if not isinstance(term, App) or term.domain == SCALAR:
+        return
+    if term in matched and term.node.op:
+        yield matched[term].vertex
+        return
+    for operand in term.operands:
+        yield from _staying(operand, matched)
 
 
 def _order(graph: Graph, match: Match, vertex: int) -> int:
