@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from graphopt.measure import WIDTH, Prepared, Samples, Speedup, Verdict, interle
 from graphopt.measured import FAILED
 from graphopt.regions import digest
 from graphopt.search import Solution
+from graphopt.sweep import Sweep
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class Group:
 
     rules: tuple[str, ...]
     copies: int
-    """Equal parts of the model in which they were made."""
+    """Equal parts of the model in which they were made; 0 for the model as a whole."""
     speedup: float
     """How many times as fast each part became, measured or estimated alone."""
     is_taken: bool
@@ -212,9 +213,11 @@ class Version:
     """Steps that make a version of the model, and how fast it is."""
 
     steps: tuple[Step, ...]
+    sweeps: tuple[Sweep, ...] = ()
+    """They follow the steps that simplified the model."""
     solutions: tuple[Solution, ...] = ()
     counts: tuple[int, ...] = ()
-    """How many steps each solution took; they follow those that simplified the model."""
+    """How many steps each solution took; they follow those of the sweeps."""
     number: int | None = None
     """Its session; None where it has none."""
     speedup: Speedup | None = None
@@ -248,48 +251,66 @@ class Chooser:
     current: Version = field(default_factory=lambda: Version(()))
     tried: int = 0
 
-    def choose(self, simplified: Version, solutions: Sequence[Solution]) -> Version:
+    def sweep(self, simplified: Version, sweeps: Iterable[Callable[[], Sweep | None]]) -> list[Version]:
+        """The simplified model, where the graph is, and it with each sweep; the fastest first, and the graph there."""
+        self.current = simplified
+        versions = []
+        for make in sweeps:
+            self.move_to(simplified)
+            if made := make():
+                self.current = Version((*simplified.steps, *made.steps), (made,))
+                self._enter(self.current)
+                versions.append(self.current)
+        if versions:
+            self._race([simplified, *versions])
+        faster = [version for version in versions if version.is_faster and _median(version) > _median(simplified)]
+        best = max(faster, key=_median, default=simplified)
+        self.move_to(best)
+        return [best, *(version for version in (simplified, *versions) if version is not best)]
+
+    def choose(self, simplified: Version, swept: Version, solutions: Sequence[Solution]) -> Version:
         """The fastest version; without a gain the simplified model, or what of it is not slower than the original.
 
-        The simplified model, at which the graph is, has entered the contest already.
+        The graph is at the swept version, on which the solutions were found; it may be the simplified model. Both have
+        entered the contest.
         """
-        self.current = simplified
-        versions = [simplified]
+        versions = [simplified] if swept is simplified else [simplified, swept]
+        known = len(versions)
         if solutions:
-            versions += self._explored(simplified, solutions)
+            versions += self._explored(swept, solutions)
         self._race(versions)
-        if not any(version.is_faster for version in versions[1:]):
-            versions += self._fewer_solutions(simplified, solutions)
+        if not any(version.is_faster for version in versions[known:]):
+            versions += self._fewer_solutions(swept, solutions)
         faster = [version for version in versions if version.is_faster]
         best = max(faster, key=_median, default=None) or self._tolerable(simplified)
         self.move_to(best)
         return best
 
-    def _explored(self, simplified: Version, solutions: Sequence[Solution]) -> list[Version]:
-        """The simplified model with some solutions of the search; and the same simplified once more.
+    def _explored(self, base: Version, solutions: Sequence[Solution]) -> list[Version]:
+        """A version with some solutions of the search; and the same simplified once more.
 
         Where two parts meet that were changed alike, there may be views that cancel. But simplifying may also undo what
         the search has done: which is better is left to the timing.
         """
-        self.move_to(simplified)
+        self.move_to(base)
         made = [self.apply(solution) for solution in solutions]
         steps = [step for some in made for step in some]
-        plain = self.current = Version((*simplified.steps, *steps), tuple(solutions), tuple(map(len, made)))
+        plain = self.current = Version((*base.steps, *steps), base.sweeps, tuple(solutions), tuple(map(len, made)))
         self._enter(plain)
         more = self.simplify(None)
         if not more:
             return [plain]
-        tidied = self.current = Version((*plain.steps, *more), plain.solutions, plain.counts)
+        tidied = self.current = Version((*plain.steps, *more), plain.sweeps, plain.solutions, plain.counts)
         self._enter(tidied)
         return [plain, tidied]
 
-    def _fewer_solutions(self, simplified: Version, solutions: Sequence[Solution]) -> Iterator[Version]:
+    def _fewer_solutions(self, base: Version, solutions: Sequence[Solution]) -> Iterator[Version]:
         """Where all solutions together do not win: each half, then each that remains of the better half."""
         left = list(solutions)
         while len(left) > 1 and not self._is_over():
             middle = len(left) // 2
             parts = (left[:middle], left[middle:])
-            halves = [version for part in parts for version in self._explored(simplified, part)]
+            halves = [version for part in parts for version in self._explored(base, part)]
             self._race(halves)
             yield from halves
             if any(half.is_faster for half in halves):

@@ -36,6 +36,15 @@ def load_rules(extra: Iterable[Source] = (), *, trades: bool = False) -> tuple[R
     return _distinct(_read(extra) + installed)
 
 
+def load_sweeps() -> dict[str, tuple[Rule, ...]]:
+    """What the installed modules call `SWEEPS`, which not all have: trades that pay together, by what they are for."""
+    return {
+        name: rules
+        for entry in sorted(entry_points(group=GROUP))
+        for name, rules in getattr(entry.load(), "SWEEPS", {}).items()
+    }
+
+
 def read_rules(sources: Iterable[Source]) -> tuple[Rule, ...]:
     """The rules given, without the installed ones. Raises what `load_rules` raises."""
     return _distinct(_read(sources))

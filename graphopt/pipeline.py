@@ -153,7 +153,8 @@ def optimize(
     tuned = Tuned(done.steps)
     if cost != "none":
         with clock("search"):
-            tuned = Tuner(model, loaded, chosen, trades, passes, gate.allows, tuning, tell).tune(done.steps)
+            tuner = Tuner(model, loaded, chosen, trades, passes, gate.allows, tuning, tell, library.load_sweeps())
+            tuned = tuner.tune(done.steps)
     comparison = None
     if check:
         with clock("check"):

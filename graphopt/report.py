@@ -301,7 +301,7 @@ def _speed(timing: Timing) -> Iterable[RenderableType]:
         table = _table("what the search found", "parts", "the part alone", "")
         for group in timing.groups:
             taken = "taken" if group.is_taken else "left"
-            table.add_row(", ".join(group.rules), str(group.copies), f"{group.speedup:.2f}x", taken)
+            table.add_row(", ".join(group.rules), str(group.copies or "all"), f"{group.speedup:.2f}x", taken)
         yield table
         yield ""
     table = _table("", "")

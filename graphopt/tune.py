@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from graphopt.passes import Pass
 from graphopt.regions import digest, weights_digest
 from graphopt.rule import Rule
 from graphopt.search import Exploration, Limits, Shapes, Solution, Space, StopReason, apply, explore
+from graphopt.sweep import Sweep, Sweeps, sweep
 
 COSTS = ("measured", "analytic", "none")
 """What the search asks: ONNX Runtime, an estimate, or nobody, which means no search and no timing."""
@@ -81,6 +83,8 @@ class Tuner:
     allows: Allows
     tuning: Tuning
     progress: Callable[[str, float], None] = lambda stage, done: None
+    sweeps: Sweeps = field(default_factory=dict)
+    """Timed only: what they bring is in what ONNX Runtime then fuses or leaves, of which the estimate knows nothing."""
     clock: Callable[[], float] = time.monotonic
     cache: Cache = field(default_factory=user_cache)
 
@@ -105,11 +109,13 @@ class Tuner:
             return Tuned(tuple(simplified), notes=(f"not timed: {error}",))
         chooser = self._chooser(Version(tuple(simplified)), ready)
         first = Version(tuple(simplified), number=chooser.contest.enter(self.model))
+        chooser.seconds = min(LONGEST, self.tuning.seconds / 16)
+        swept = chooser.sweep(first, self._sweeps())
         found = self._explored([_shapes(trial.feeds) for trial in ready.trials])
         left = self.tuning.seconds - (self.clock() - start)
         chooser.seconds = min(LONGEST, max(left, 0.0) / 8) if found.stop is not StopReason.INTERRUPTED else 0.0
         chooser.deadline = start + self.tuning.seconds
-        return self._chosen(chooser, first, found)
+        return self._chosen(chooser, first, swept, found)
 
     def _prepared(self, result: ModelProto) -> Prepared:
         """The original in a session, with inputs that it accepts.
@@ -154,6 +160,12 @@ class Tuner:
             seed=self.tuning.seed,
         )
 
+    def _sweeps(self) -> Iterator[Callable[[], Sweep | None]]:
+        """Each makes a sweep in the graph as it is then."""
+        for name, rules in self.sweeps.items():
+            known = [rule for rule in rules if rule in self.trades]
+            yield partial(sweep, self.model.graph, name, known, self._space)
+
     def _explored(self, shapes: Sequence[Shapes]) -> Exploration:
         limits = Limits(seconds=self.tuning.seconds * SHARE)
         try:
@@ -191,11 +203,15 @@ class Tuner:
             progress=self.progress,
         )
 
-    def _chosen(self, chooser: Chooser, first: Version, found: Exploration) -> Tuned:
-        best = chooser.choose(first, found.solutions)
+    def _chosen(self, chooser: Chooser, first: Version, swept: Sequence[Version], found: Exploration) -> Tuned:
+        best = chooser.choose(first, swept[0], found.solutions)
         taken = dict(zip(best.solutions, best.counts, strict=True))
+        groups = [_swept(version, first, best) for version in swept if version is not first]
+        start = len(first.steps) + sum(len(made.steps) for made in best.sweeps)
+        timing = self._timing(found, start, taken)
         timing = replace(
-            self._timing(found, len(first.steps), taken),
+            timing,
+            groups=(*groups, *timing.groups),
             speedup=best.speedup,
             simplified=first.speedup,
             latencies=best.latencies,
@@ -228,6 +244,14 @@ class Tuner:
             states=found.states,
             trials=found.trials,
         )
+
+
+def _swept(version: Version, first: Version, best: Version) -> Group:
+    """What a sweep of the simplified model brought, and whether the best version has it."""
+    (made,) = version.sweeps
+    ratio = version.speedup.median / first.speedup.median if version.speedup and first.speedup else 0.0
+    start, is_taken = len(first.steps), made in best.sweeps
+    return Group(made.rules, 0, ratio, is_taken, (start, start + len(made.steps) * is_taken))
 
 
 def _left_out(simplified: Sequence[Step], best: Version) -> Iterator[str]:

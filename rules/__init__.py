@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from graphopt.rule import Rule
 from graphopt.rules import (
     activation,
@@ -37,3 +39,6 @@ RULES: tuple[Rule, ...] = (
 
 TRADES: tuple[Rule, ...] = (*linear.TRADES, *parallel.TRADES, *kernels.TRADES, *moving.TRADES)
 """Rules that are true, and pay in some models only: for a search that measures."""
+
+SWEEPS: Mapping[str, tuple[Rule, ...]] = {**moving.SWEEPS}
+"""Trades that pay only together and all over a model, by what they are for; in the order to apply them."""

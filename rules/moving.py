@@ -220,3 +220,4 @@ ASSOCIATED = tuple(
 
 RULES: tuple[Rule, ...] = ()
 TRADES = (*TAKEN, *VIEWED, *FLATTENED, *ASSOCIATED)
+SWEEPS = {"stacks of matrices as one matrix": (*FLATTENED, *(rule for rule in VIEWED if "reshape" in rule.name))}

@@ -1,6 +1,7 @@
 """Which version of a model is returned, in contests whose outcome is made up."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import pytest
 
@@ -12,6 +13,7 @@ from graphopt.infer import infer_graph
 from graphopt.measure import Speedup
 from graphopt.rule import Rule, op, tensor
 from graphopt.search import Solution, Space, apply, explore
+from graphopt.sweep import sweep
 from tests.test_search import LONG, Prices
 from tests.text import parse
 
@@ -74,15 +76,24 @@ class Case:
         steps = self.simplify(None)
         self.solutions = explore(self.graph, space, PRICES, limits=LONG).solutions
         assert [solution.rules[0] for solution in self.solutions] == [rule.name for rule in TRADES[::-1]]
-        self.first = Version(tuple(steps), number=self.contest.enter(self.model))
+        self.first = self.chooser.current = Version(tuple(steps), number=self.contest.enter(self.model))
 
     def simplify(self, names: frozenset[str] | None) -> list[Step]:
         rules = [rule for rule in TIDY if names is None or rule.name in names]
         return list(Simplifier(rules, []).run(self.graph).steps)
 
     def choose(self, solutions: Sequence[Solution] | None = None) -> Version:
-        best = self.chooser.choose(self.first, self.solutions if solutions is None else solutions)
+        best = self.chooser.choose(self.first, self.first, self.solutions if solutions is None else solutions)
         self.graph.check()
+        return best
+
+    def swept(self, *names: str) -> Version:
+        """The better of the simplified model and that with a sweep of one of these rules."""
+        space = Space(TRADES, Simplifier([], []), lambda *_: True)
+        rules = {rule.name: rule for rule in TRADES}
+        best, *_ = self.chooser.sweep(
+            self.first, [partial(sweep, self.graph, name, [rules[name]], space) for name in names]
+        )
         return best
 
     @property
@@ -98,6 +109,23 @@ class Case:
 
 
 BOTH = {"double_neg", "double_abs"}
+
+
+def test_the_fastest_sweep_is_where_the_search_begins() -> None:
+    case = Case(lambda ops: (1.5 if "Div" not in ops else 1.0) * (1.2 if "Sub" not in ops else 1.0))
+    swept = case.swept("difference_is_sum", "quarter_is_product")
+    assert [made.rules for made in swept.sweeps] == [("quarter_is_product",)]
+    assert case.changed == BOTH | {"quarter_is_product"}
+    best = case.chooser.choose(case.first, swept, case.solutions[1:])
+    assert (best.sweeps, best.solutions) == (swept.sweeps, case.solutions[1:])
+    assert case.changed == {rule.name for rule in (*TIDY, *TRADES)}
+
+
+@pytest.mark.parametrize("speed", [0.9, 1.0])
+def test_a_sweep_that_brings_nothing_is_undone(speed: float) -> None:
+    case = Case(lambda ops: speed if "Div" not in ops else 1.1)
+    assert case.swept("quarter_is_product") is case.first
+    assert case.changed == BOTH
 
 
 def test_a_version_that_is_faster_is_taken() -> None:

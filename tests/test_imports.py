@@ -39,6 +39,7 @@ LAYERS = (
     "analytic",
     "measured",
     "search discover",
+    "sweep",
     "choose",
     "tune",
     "report library demo gate",

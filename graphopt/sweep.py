@@ -1,0 +1,59 @@
+"""Sweeps: rules that pay only together, and only everywhere, such as those that turn stacks of matrices into matrices.
+
+A search looks at one part of a model at a time, and on a part their views cost as much as they bring. So each sweep is
+made on the whole model, and timed as a whole.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from graphopt.fixpoint import Step
+from graphopt.graph import Graph
+from graphopt.rule import Rule
+from graphopt.search import Move, Space, Stuck, advance, matches
+
+log = logging.getLogger(__name__)
+
+Sweeps = Mapping[str, Sequence[Rule]]
+"""By what they are for: rules, those first which are to be applied first."""
+
+ROUNDS = 40
+"""After so many a sweep is given up: its rules undo each other, or what simplifies undoes them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """Rules that were applied wherever they match, and the steps that this took."""
+
+    name: str
+    rules: tuple[str, ...]
+    """Those that matched somewhere."""
+    steps: tuple[Step, ...]
+
+
+def sweep(graph: Graph, name: str, rules: Sequence[Rule], space: Space) -> Sweep | None:
+    """Apply rules that trade wherever they match until none does, in place; simplify after each.
+
+    None where none matched, or there was no end: then the graph is as before.
+    """
+    only = Space(rules, space.simplifier, space.allows)
+    done: list[Step] = []
+    used: list[str] = []
+    refused: set[Rule] = set()
+    for _ in range(ROUNDS):
+        found = matches(graph, only)
+        rule = next((rule for rule in rules if rule in found and rule not in refused), None)
+        if rule is None:
+            return Sweep(name, tuple(dict.fromkeys(used)), tuple(done)) if done else None
+        try:
+            done += advance(graph, Move(rule, tuple(match.roots for match in found[rule])), only).steps
+            used.append(rule.name)
+        except Stuck:
+            refused.add(rule)
+    log.warning("the sweep '%s' did not come to an end and is left", name)
+    for step in reversed(done):
+        step.undo()
+    return None

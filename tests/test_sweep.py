@@ -1,0 +1,74 @@
+"""Rules that pay only together, applied all over a model."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import pytest
+
+from graphopt import onnx_io
+from graphopt.compare import Verdict, compare
+from graphopt.fixpoint import Simplifier
+from graphopt.infer import infer_graph
+from graphopt.library import load_rules, load_sweeps
+from graphopt.passes import PASSES
+from graphopt.rule import Rule, op, tensor
+from graphopt.search import Space
+from graphopt.sweep import Sweep, sweep
+from tests.text import parse
+
+x, y = tensor("x"), tensor("y")
+(MATRICES,) = load_sweeps()
+
+
+def swept(
+    given: onnx.ModelProto, rules: Sequence[Rule], tidy: Sequence[Rule] = ()
+) -> tuple[onnx_io.Model, Sweep | None]:
+    model = onnx_io.load(given)
+    infer_graph(model.graph)
+    space = Space(rules, Simplifier(tidy, PASSES), lambda *_: True)
+    return model, sweep(model.graph, "sweep", rules, space)
+
+
+def block(sizes: str) -> onnx.ModelProto:
+    """Two layers, each a product, a bias, a Gelu, a sum and a normalization, as a BERT has them."""
+    generator = np.random.default_rng(0)
+    weights = {name: generator.standard_normal((8, 8)).astype(np.float32) for name in ("w0", "w1")}
+    weights |= {name: generator.standard_normal(8).astype(np.float32) for name in ("b0", "b1", "s", "c")}
+    layers = """a{i} = MatMul({x}, w{i}); d{i} = Add(a{i}, b{i}); g{i} = Gelu(d{i}); r{i} = Add(g{i}, {x});
+    n{i} = LayerNormalization<axis=-1>(r{i}, s, c);"""
+    body = layers.format(i=0, x="x") + layers.format(i=1, x="n0") + "y = Neg(n1)"
+    return parse(f"float[{sizes},8] x", body, weights=weights, opset=20)
+
+
+@pytest.mark.parametrize("sizes", ["2,5", "1,7", "batch,5"])
+def test_a_stack_of_tokens_becomes_one_matrix_with_a_view_at_each_end(sizes: str) -> None:
+    given = block(sizes)
+    model, made = swept(given, load_sweeps()[MATRICES], load_rules())
+    assert made is not None
+    assert model.graph.ops() == {"Reshape": 2, "Gemm": 2, "Gelu": 2, "Add": 2, "LayerNormalization": 2, "Neg": 1}
+    assert "flatten_layer_normalization" in made.rules
+    assert compare(given, model, bindings=[{"batch": 3}] if "batch" in sizes else None).verdict is Verdict.EQUAL
+
+
+def test_rules_are_applied_in_their_order_until_none_matches() -> None:
+    rules = [
+        Rule("double", x + x, x * 2.0),
+        Rule("sum", op.Neg(x) - y, op.Neg(x + y)),
+        Rule("minus", x - y, x + op.Neg(y)),
+    ]
+    model, made = swept(parse("float[4] x", "a = Neg(x); y = Sub(a, x)"), rules)
+    assert made is not None
+    assert made.rules == ("sum", "double"), "the first that matches first"
+    assert model.graph.ops() == {"Mul": 1, "Neg": 1}
+
+
+def test_where_no_rule_matches_there_is_no_sweep() -> None:
+    model, made = swept(parse("float[4] x", "y = Exp(x)"), [Rule("double", x + x, x * 2.0)])
+    assert (made, model.graph.ops()) == (None, {"Exp": 1})
+
+
+def test_rules_without_an_end_are_undone(caplog: pytest.LogCaptureFixture) -> None:
+    model, made = swept(parse("float[4] x,float[4] z", "y = Sub(x, z)"), [Rule("turn", x - y, op.Neg(y - x))])
+    assert (made, model.graph.ops()) == (None, {"Sub": 1})
+    assert "the sweep 'sweep' did not come to an end" in caplog.text
