@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import re
+import signal
 import sys
 import tempfile
 import threading
@@ -20,7 +21,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeAlias
 
 import typer
@@ -79,7 +80,7 @@ class Commands(TyperGroup):
             if code == 130:  # typer's own answer to Ctrl-C, which says nothing
                 raise KeyboardInterrupt
             sys.stdout.flush()
-        except (Exception, KeyboardInterrupt) as error:
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
             if debug:
                 traceback.print_exc()
             code = _failed(error)
@@ -140,6 +141,8 @@ def _described(error: BaseException) -> tuple[str, int]:
             return f"error: {_one_line(error)}", error.exit_code
         case KeyboardInterrupt() | typer.Abort():
             return "interrupted", 130
+        case SystemExit():
+            return "terminated", int(error.code or 0)
         case OSError():
             return f"error: the output cannot be written: {error.strerror or error}", 1
         case MemoryError():
@@ -860,5 +863,17 @@ def demo(
 
 
 def main() -> None:
-    """The console script."""
-    app()
+    """The console script. Signals that would end the process at once let it put away its temporary files first."""
+    for name in ("SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # `nohup` wants it ignored
+            signal.signal(number, _terminated)
+    try:
+        app()
+    finally:  # nothing is left to interrupt, and Python would answer with a traceback
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _terminated(number: int, _: FrameType | None) -> NoReturn:
+    """The signal's number, as a shell has it."""
+    raise SystemExit(128 + number)

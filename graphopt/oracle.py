@@ -179,13 +179,15 @@ def interruptible(run: Callable[[Any], Found], limit: float | None = None) -> Fo
         finally:
             done.set()
 
-    threading.Thread(target=work, daemon=True).start()
+    thread = threading.Thread(target=work)  # no daemon: one that is still in native code at the end aborts the process
     try:
+        thread.start()  # waits, too, and may be interrupted
         if not done.wait(limit):
             raise TimeoutError(f"a run takes more than {limit:.2g} s")
     except BaseException:
         options.terminate = True
-        done.wait()
+        if thread.ident is not None:
+            done.wait()
         raise
     if errors:
         raise errors[0]

@@ -1,0 +1,74 @@
+"""Whatever happens to a run: signals at bad moments, a damaged cache, no room. No wrong result and no crash."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from graphopt.oracle import interruptible
+from tests.text import parse
+
+LISTENING = "import signal; signal.signal(2, signal.default_int_handler); from graphopt.cli import main; main()"
+"""Hears Ctrl-C also where a shell has started the tests in the background, which ignores it."""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "in" / "model.onnx"
+    for folder in ("in", "out", "scratch"):
+        (tmp_path / folder).mkdir()
+    onnx.save(parse("float[64,64] x", "h = Tanh(x); y = Relu(h)"), path)
+    return path
+
+
+# -- signals -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_interrupt_while_the_thread_of_a_run_is_started_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Left alone, it would still be in native code when the interpreter ends, which aborts the process."""
+    start, ended = threading.Thread.start, threading.Event()
+
+    def interrupted(self: threading.Thread) -> None:
+        start(self)
+        raise KeyboardInterrupt
+
+    def run(options: Any) -> None:
+        while not options.terminate:
+            time.sleep(0.001)
+        ended.set()
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        interruptible(run)
+    assert ended.is_set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "code", "line"),
+    [(signal.SIGTERM, 143, "terminated"), (signal.SIGHUP, 129, "terminated"), (signal.SIGINT, 130, "interrupted")],
+)
+def test_a_signal_during_a_measurement_leaves_no_temporary_files(
+    model: Path, number: signal.Signals, code: int, line: str
+) -> None:
+    home = model.parent.parent
+    command = [sys.executable, "-c", LISTENING, str(model), str(home / "out" / "o.onnx")]
+    env = {**os.environ, "TMPDIR": str(home / "scratch"), "GRAPHOPT_CACHE": str(home / "cache")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as running:
+        while not any((home / "scratch").glob("graphopt-*/*.onnx")):
+            assert running.poll() is None
+            time.sleep(0.01)
+        running.send_signal(number)
+        printed, complaint = running.communicate(timeout=60)
+    assert (running.returncode, printed, complaint) == (code, "", f"graphopt: {line}\n")
+    assert not any((home / "scratch").glob("graphopt-*"))
+    assert not any((home / "out").iterdir())
