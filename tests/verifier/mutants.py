@@ -34,7 +34,7 @@ from graphopt.verifier.prove import prove
 
 RESULTS = Path(__file__).with_name("mutants.jsonl")
 LIBRARY = (*RULES, *TRADES)
-PROOF_SECONDS, RUN_SECONDS = 1.5, 0.6
+PROOF_SECONDS, RUN_SECONDS = 10.0, 0.6
 """Of processor time for an attempt at a proof, and for one at a refutation."""
 
 
@@ -324,7 +324,7 @@ EQUIVALENT = (
         "the condition says that it is the last axis, which is the default",
     ),
     (
-        "fuse_mul_into_rms_normalization",
+        "fuse_(mul|div)_into_rms_normalization|fuse_(mul|div|add)_into_layer_normalization",
         ".*condition dropped: normalized",
         "before other axes too the weights broadcast; it is the kernels that ask for the last",
     ),
@@ -375,7 +375,11 @@ EQUIVALENT = (
         ".*operand dropped: Slice",
         "the conditions say that the steps are 1, which is the default",
     ),
-    ("fuse_pad_.*", ".*: 2 . length.axes. becomes 3", "the amounts end there: a part may be asked for beyond the end"),
+    (
+        "fuse_pad_.*",
+        ".*: 2 . (length.axes.|rank.x.) becomes 3",
+        "the amounts end there: a part may be asked for beyond the end",
+    ),
     (
         (
             "eliminate_depth_to_space_of_space_to_depth|eliminate_nop_resize_.*|replace_einsum_abc_cde_to_abde"
@@ -400,16 +404,37 @@ EQUIVALENT = (
         "the axes are the first ones, as without them",
     ),
     (
-        "fuse_.*_of_.*conv.*|absorb_add_into_conv|widen_conv_beside_larger_conv",
+        "fuse_.*_of_.*conv.*|absorb_add_into_conv|widen_conv_beside_larger_conv|replace_grouped_conv_with_dense_conv",
         ".*operands swapped: join",
-        "the first two numbers are equal",
+        "two numbers are equal",
     ),
     (
         "widen_conv_beside_larger_conv",
         r".*condition dropped: sizes\('\*k'\) ==",
         "any kernel may be wider: that it becomes as large as the other is why it pays",
     ),
+    (
+        "fuse_concat_of_._adjoining_slices",
+        ".*condition dropped: length.axes. == 1",
+        "the axes are equal to that of the Concat, and no axis is sliced twice",
+    ),
     ("absorb_add_into_conv", ".*number changed: sizes", "the first two axes are the same"),
+    ("replace_grouped_conv_with_dense_conv", ".*condition dropped: 1 < group", "of one group both sides are the same"),
+    (
+        "fuse_pad_.*_into_max_pool",
+        ".*attribute dropped: MaxPool dilations",
+        "the condition says that they are 1, which is the default",
+    ),
+    (
+        "fuse_pad_.*",
+        ".*condition dropped: is_sorted",
+        "amounts go to their axes in any order: the condition saves proofs",
+    ),
+    (
+        "fuse_consecutive_slices_along_some_.*",
+        ".*operand dropped: Slice",
+        "all axes are listed, in order, as without them",
+    ),
     (
         "give_sizes_to_even_split_.|split_conv_of_2_groups",
         ".*operand dropped: Split",
@@ -427,8 +452,8 @@ EQUIVALENT = (
         "rows are normalized alike in any shape: the view is for what stands before",
     ),
     (
-        "flatten_layer_normalization",
-        "REAL attribute dropped: LayerNormalization stash_type",
+        "(flatten|push_slice_above)_layer_normalization",
+        "REAL (attribute dropped|number changed): LayerNormalization stash_type",
         "it says in which type is computed, and a proof over the reals does not count digits",
     ),
     (
