@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.models import QUICK, SUITE
 from benchmarks.tools import ALL, PLAIN, SEARCH
 from graphopt.errors import UsageError
-from graphopt.measure import Setting
+from graphopt.sessions import Setting
 
 QUICK_TOOLS = ["OnnxSlim", "graphopt-simplify", "graphopt"]
 QUICK_SEARCH = 4.0

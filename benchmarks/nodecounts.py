@@ -26,7 +26,7 @@ from rich.progress import track
 from benchmarks.checks import TOLERANCE, difference, machine
 from benchmarks.report import table
 from benchmarks.tools import TOOLS, Task, count, one_line, run
-from graphopt.measure import Setting
+from graphopt.sessions import Setting
 from tests import zoo
 
 RESULTS = Path(__file__).parent / "results"

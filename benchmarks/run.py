@@ -68,11 +68,12 @@ from benchmarks.checks import DEVICE_TOLERANCE, TOLERANCE, difference, gpu, is_i
 from benchmarks.models import MODELS, export
 from graphopt.errors import UsageError
 from graphopt.inputs import default_sizes
-from graphopt.measure import WIDTH, Samples, Setting, Speedup, Verdict, interleaved, runner, speedup
+from graphopt.measure import WIDTH, Samples, Speedup, Verdict, interleaved, speedup
 from graphopt.oracle import require_onnxruntime
 from graphopt.profile import profile
 from graphopt.samples import NORMAL, sketch
 from graphopt.samples import feeds as sample_feeds
+from graphopt.sessions import Setting, runner
 
 KERNELS = ("Conv", "FusedConv", "ConvTranspose", "Gemm", "FusedGemm", "MatMul", "FusedMatMul")
 """The kernels that fusion leaves alone, as ONNX Runtime's profile names them."""

@@ -45,7 +45,7 @@ class Task:
     """Of the model's architecture."""
     provider: str = "cpu"
     threads: int = 0
-    """The setting that tools which search optimize for, as `graphopt.measure.Setting` takes it."""
+    """The setting that tools which search optimize for, as `graphopt.sessions.Setting` takes it."""
     seconds: float = SEARCH
     """For the search."""
 

@@ -14,14 +14,16 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from graphopt import onnx_io
+from graphopt.bench import Prepared
 from graphopt.cache import Cache
 from graphopt.cost import key_of
 from graphopt.fixpoint import Step
 from graphopt.machine import circumstances
-from graphopt.measure import WIDTH, Prepared, Samples, Speedup, Verdict, interleaved, runner, speedup, together
+from graphopt.measure import WIDTH, Samples, Speedup, Verdict, interleaved, speedup, together
 from graphopt.measured import FAILED
 from graphopt.regions import digest
 from graphopt.search import Solution
+from graphopt.sessions import runner
 from graphopt.sweep import Sweep
 
 log = logging.getLogger(__name__)

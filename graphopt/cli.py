@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bar
 
+    from graphopt.bench import Prepared
     from graphopt.choose import Timing
     from graphopt.inputs import Trial
-    from graphopt.measure import Prepared
     from graphopt.profile import Profile
     from graphopt.proof import Proof
     from graphopt.rule import Rule
@@ -627,13 +627,14 @@ def bench(
     A speedup above 1 is faster. Between is where the true one lies, with a confidence of 95 %.
     """
     _logging(verbose, debug)
-    from graphopt import measure
+    from graphopt.bench import prepared, timed
+    from graphopt.sessions import Setting
 
-    setting = measure.Setting(provider, threads, dict(_pairs(provider_option, "=", "key=value")))
+    setting = Setting(provider, threads, dict(_pairs(provider_option, "=", "key=value")))
     with Progress(enabled=not quiet) as progress:
         progress("load", 0.0)
-        ready = measure.prepared(models, setting, dims=_sizes(dim), inputs=_arrays(inputs), seed=seed)
-        found = measure.timed(ready, seconds=seconds, progress=lambda done: progress("time", done))
+        ready = prepared(models, setting, dims=_sizes(dim), inputs=_arrays(inputs), seed=seed)
+        found = timed(ready, seconds=seconds, progress=lambda done: progress("time", done))
         profiles = _profiles(ready, models, progress) if profile else None
     if as_json:
         _print_json(found.to_json(), profiles)
@@ -689,11 +690,12 @@ def inspect(
     found = Inspection.of(onnx_io.load(model, inline_functions=False))
     profiles = None
     if profile:
-        from graphopt import measure
+        from graphopt.bench import prepared
+        from graphopt.sessions import Setting
 
         with Progress(enabled=True) as progress:
             progress("load", 0.0)
-            ready = measure.prepared([model], measure.Setting(provider, threads), dims=_sizes(dim))
+            ready = prepared([model], Setting(provider, threads), dims=_sizes(dim))
             profiles = _profiles(ready, [model], progress)
     elif dim or threads or provider != "cpu":
         raise UsageError("--dim, --threads and --provider say how a model is run: use them with --profile")

@@ -15,9 +15,10 @@ from graphopt import onnx_io, samples
 from graphopt.cost import NotMeasurable
 from graphopt.errors import GraphoptError, ModelError, OutputError
 from graphopt.graph import Graph
-from graphopt.measure import Samples, Setting, interleaved, runner
+from graphopt.measure import Samples, interleaved
 from graphopt.oracle import FailedError
 from graphopt.regions import digest
+from graphopt.sessions import Setting, runner
 
 log = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from graphopt.cache import Cache
 from graphopt.cost import NotMeasurable, decoded, key_of
 from graphopt.graph import INPUT, INTERNAL, Graph, Node, Value
 from graphopt.loading import loaded, made_up_feeds, scratch, turns
-from graphopt.measure import Setting
 from graphopt.ops import newest
 from graphopt.oracle import require_onnxruntime
+from graphopt.sessions import Setting
 from graphopt.types import DType, TensorType
 
 log = logging.getLogger(__name__)

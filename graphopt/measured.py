@@ -13,8 +13,9 @@ from graphopt.cost import NotMeasurable, decoded, key_of
 from graphopt.graph import Graph
 from graphopt.loading import loaded, made_up_feeds, scratch, turns, weight_bytes
 from graphopt.machine import Machine, circumstances
-from graphopt.measure import Setting, Speedup, speedup
+from graphopt.measure import Speedup, speedup
 from graphopt.regions import digest
+from graphopt.sessions import Setting
 
 log = logging.getLogger(__name__)
 

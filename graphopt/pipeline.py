@@ -17,10 +17,10 @@ from graphopt.compare import Comparison, Verdict, bisect, compare, compare_regio
 from graphopt.errors import DifferenceError, ModelError, UsageError
 from graphopt.fixpoint import Step, simplify_graph
 from graphopt.gate import Gate
-from graphopt.measure import Setting
 from graphopt.passes import PASSES, Pass, exact_forms
 from graphopt.report import Report, Rewrite, Summary, check_text
 from graphopt.rule import Rule
+from graphopt.sessions import Setting
 from graphopt.tune import LARGE, Tuned, Tuner, Tuning
 
 if TYPE_CHECKING:

@@ -13,9 +13,10 @@ from typing import Any
 import onnx
 from onnx import GraphProto, ModelProto
 
+from graphopt.bench import aligned, ms_text
 from graphopt.errors import ModelError
-from graphopt.measure import Setting, Source, aligned, called, ms_text, parsed, runner
 from graphopt.oracle import FailedError
+from graphopt.sessions import Setting, Source, called, parsed, runner
 
 RUNS = 20
 """Runs that count: the clock of ONNX Runtime's profile ticks in microseconds, so short kernels need many."""

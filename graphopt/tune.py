@@ -14,6 +14,7 @@ from onnx import ModelProto
 
 from graphopt import onnx_io, samples
 from graphopt.analytic import Analytic
+from graphopt.bench import Prepared, prepared
 from graphopt.cache import Cache
 from graphopt.choose import Chooser, Contest, Group, Timing, Version
 from graphopt.cost import CostModel, user_cache
@@ -21,12 +22,12 @@ from graphopt.errors import ModelError, UsageError
 from graphopt.fixpoint import Allows, Simplifier, Step
 from graphopt.inputs import default_sizes
 from graphopt.machine import Machine
-from graphopt.measure import Prepared, Setting, prepared
 from graphopt.measured import Measured
 from graphopt.passes import Pass
 from graphopt.regions import digest, weights_digest
 from graphopt.rule import Rule
 from graphopt.search import Exploration, Limits, Shapes, Solution, Space, StopReason, apply, explore
+from graphopt.sessions import Setting
 from graphopt.sweep import Sweep, Sweeps, sweep
 
 COSTS = ("measured", "analytic", "none")

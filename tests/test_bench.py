@@ -11,10 +11,12 @@ import pytest
 from onnx import numpy_helper
 from typer.testing import CliRunner, Result
 
+from graphopt.bench import Benchmark, Case, Timing, aligned, bench, ms_text, prepared
 from graphopt.cli import app
 from graphopt.errors import ModelError, UsageError
-from graphopt.measure import Benchmark, Case, Samples, Setting, Speedup, Timing, Verdict, bench, prepared
+from graphopt.measure import Samples, Speedup, Verdict
 from graphopt.profile import by_operator, operators, optimized_graph, profile
+from graphopt.sessions import Setting
 from tests.text import parse
 
 WEIGHTS = {"w": np.eye(8, dtype=np.float32)}
@@ -161,6 +163,17 @@ def test_a_model_over_2_gb_is_timed_and_its_weights_are_not_copied(tmp_path: Pat
     path = saved(tmp_path / "large.onnx", model)
     (case,) = bench([path], Setting(), seconds=0.0).cases
     assert len(case.timings[0].samples.seconds) == 7
+
+
+def test_tables_are_aligned() -> None:
+    assert aligned([("a", "b", "c"), ("long", "1", "x")], left=(0, 2)) == "a     b  c\nlong  1  x"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.0, "0"), (1.23456e-6, "0.001235"), (0.0123456, "12.35"), (12.3456, "12346")]
+)
+def test_milliseconds_have_four_digits(seconds: float, text: str) -> None:
+    assert ms_text(seconds) == text
 
 
 # -- profiles ----------------------------------------------------------------------------------------------------------

@@ -22,9 +22,9 @@ from benchmarks.models import FIXTURES, MODELS, QUICK, SUITE
 from benchmarks.run import Costs, Outcome, Plan
 from benchmarks.tools import ALL, PLAIN, Task, applies
 from graphopt.errors import UsageError
-from graphopt.measure import Setting
 from graphopt.oracle import require_onnxruntime
 from graphopt.profile import Profile, Row
+from graphopt.sessions import Setting
 from tests import zoo
 from tests.text import parse
 

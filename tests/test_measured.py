@@ -21,8 +21,9 @@ from graphopt.errors import OutputError, UsageError
 from graphopt.graph import Graph, Patch
 from graphopt.infer import infer_graph
 from graphopt.machine import Machine
-from graphopt.measure import Samples, Setting, Verdict
+from graphopt.measure import Samples, Verdict
 from graphopt.measured import FAILED, SAME, Measured
+from graphopt.sessions import Setting
 from tests.graphs import IMAGE, OTHER, SAME_SIZE, graph, image, weight
 from tests.text import parse
 

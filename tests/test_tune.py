@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 from graphopt import onnx_io, tune
+from graphopt.bench import prepared
 from graphopt.choose import Contest, Latency
 from graphopt.compare import Verdict, compare
 from graphopt.cost import user_cache
@@ -18,10 +19,11 @@ from graphopt.errors import ModelError, UsageError
 from graphopt.fixpoint import Simplifier
 from graphopt.graph import Patch
 from graphopt.infer import infer_graph
-from graphopt.measure import Setting, Speedup, prepared
+from graphopt.measure import Speedup
 from graphopt.regions import digest
 from graphopt.rule import Rule, op, tensor
 from graphopt.search import Exploration, StopReason
+from graphopt.sessions import Setting
 from graphopt.tune import Tuned, Tuner, Tuning
 from tests.test_search import Prices
 from tests.text import parse

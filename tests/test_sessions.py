@@ -1,0 +1,115 @@
+"""Sessions of ONNX Runtime: made of any form of a model, under any setting, and run to the end."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from graphopt.errors import ModelError, UsageError
+from graphopt.sessions import Setting, bound, runner
+from tests.text import parse
+
+
+def test_a_session_runs_with_its_feeds() -> None:
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    setting = Setting()
+    run = runner(setting.open(model.SerializeToString()), {"x": np.array([1, 2], np.float32)}, setting)
+    np.testing.assert_array_equal(run(), [[-1, -2]])
+
+
+def test_bound_outputs_of_several_types_are_those_of_a_plain_run() -> None:
+    body = "a = Add(x, x); b = Cast<to=10>(x); c = Cast<to=7>(x); d = Less(x, y); e = Transpose(y)"
+    outputs = "float[2,3] a, float16[2,3] b, int64[2,3] c, bool[2,3] d, float[3,2] e"
+    model = parse("float[2,3] x, float[2,3] y", body, outputs=outputs)
+    session = Setting().open(model)
+    values = np.random.default_rng(0).normal(0, 9, (3, 2, 2)).astype(np.float32)
+    feeds = {"x": values[..., 0].T, "y": values[..., 1].T}  # neither lies in the order of its axes
+    binding = bound(session, feeds, Setting().device)
+    session.run_with_iobinding(binding)
+    expected = session.run(None, feeds)
+    for found, wanted in zip(binding.copy_outputs_to_cpu(), expected, strict=True):
+        assert found.dtype == wanted.dtype
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_types_that_numpy_lacks_are_run() -> None:
+    model = parse("bfloat16[3] x", "a = Cast<to=1>(x); y = Neg(a)", outputs="float[3] y, bfloat16[3] x2")
+    model.graph.node.append(helper.make_node("Identity", ["x"], ["x2"]))
+    feeds = {"x": np.array([1, -2, 0.5], ml_dtypes.bfloat16)}
+    session = Setting().open(model)
+    assert runner(session, feeds, Setting())() is None
+    binding = bound(session, feeds, ("cpu", 0))
+    session.run_with_iobinding(binding)
+    np.testing.assert_array_equal(binding.get_outputs()[0].numpy(), [-1, 2, -0.5])
+
+
+def test_what_is_no_tensor_is_run() -> None:
+    body = "s = SequenceConstruct(x, x); y = SequenceInsert(s, x)"
+    model = parse("float[2] x", body, outputs="seq(float[2]) y")
+    session = Setting().open(model)
+    (found,) = session.run(None, {"x": np.ones(2, np.float32)})
+    assert len(found) == 3
+    run = runner(session, {"x": np.ones(2, np.float32)}, Setting())
+    np.testing.assert_array_equal(run(), [found])
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A model with its weight in a file of its own."""
+    model = parse("float[2] x", "y = Add(x, w)", outputs="float[2] y")
+    model.graph.initializer.append(numpy_helper.from_array(np.array([3, 4], np.float32), "w"))
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="weights", size_threshold=0)
+    return path
+
+
+@pytest.mark.parametrize("form", ["text", "path", "bytes", "message"])
+def test_a_session_is_made_of_a_path_bytes_or_a_message(outside: Path, form: str) -> None:
+    message = onnx.load(outside, load_external_data=False)
+    sources = {"text": str(outside), "path": outside, "bytes": outside.read_bytes(), "message": message}
+    folder = None if form in ("text", "path") else outside.parent
+    session = Setting().open(sources[form], folder=folder)
+    (found,) = session.run(None, {"x": np.zeros(2, np.float32)})
+    np.testing.assert_array_equal(found, [3, 4])
+
+
+def test_threads_spinning_and_affinity_are_set() -> None:
+    seen: list[Any] = []
+    model = parse("float[2] x", "y = Neg(x)", outputs="float[2] y")
+    setting = Setting(threads=2, spinning=True, affinity="1")
+    setting.open(model, configure=seen.append)
+    Setting().open(model, configure=seen.append)
+    entries = [options.get_session_config_entry("session.intra_op.allow_spinning") for options in seen]
+    assert entries == ["1", "0"]
+    assert [options.intra_op_num_threads for options in seen] == [2, 1]
+    assert seen[0].get_session_config_entry("session.intra_op_thread_affinities") == "1"
+
+
+def test_a_setting_says_what_it_is() -> None:
+    assert str(Setting(threads=2)) == "CPUExecutionProvider, 2 threads"
+    assert (
+        str(Setting(threads=2, spinning=True, affinity="1")) == "CPUExecutionProvider, 2 threads, spinning, pinned to 1"
+    )
+    assert str(Setting(options={"a": "1"})) == "CPUExecutionProvider, a=1, 1 thread"
+    assert re.fullmatch(r"CPUExecutionProvider, \d+ threads? \(one a core\)", str(Setting(threads=0)))
+
+
+def test_what_onnxruntime_refuses_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "text.onnx"
+    path.write_text("hello")
+    with pytest.raises(ModelError, match=r"^.*text\.onnx cannot be loaded: .*$"):
+        Setting().open(path)
+    with pytest.raises(ModelError, match=r"^the model cannot be loaded: .*$"):
+        Setting().open(b"hello")
+
+
+def test_a_provider_that_is_missing_is_named_with_what_to_install() -> None:
+    with pytest.raises(UsageError, match=r"no CUDAExecutionProvider, only .*CPU.*graphopt\[gpu\]"):
+        _ = Setting("cuda").provider_name
