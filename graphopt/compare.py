@@ -10,23 +10,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from heapq import heapify, heappop, heappush
-from math import inf, prod, sqrt
+from math import inf
 from typing import Any, TypeAlias
 
 import numpy as np
-from onnx import ModelProto
 
 from graphopt import onnx_io, samples
-from graphopt.errors import ModelError, UsageError
-from graphopt.graph import CONSTANT, INPUT, INTERNAL, Graph, Node, Patch, Value
+from graphopt.errors import UsageError
 from graphopt.inputs import fitted
-from graphopt.ops import RANDOM, is_deterministic
+from graphopt.ops import RANDOM
 from graphopt.oracle import PACKED, FailedError, Oracle, Runnable, Session, onnxruntime_unoptimized, reference
-from graphopt.protos import External, type_to_proto
 from graphopt.samples import Array, Binding, Feeds, Input, Sketch, Step
-from graphopt.tensor import Tensor
-from graphopt.types import DType, TensorType, Type
+from graphopt.tolerance import tolerance
+from graphopt.types import DType
 
 Source: TypeAlias = "onnx_io.Source | onnx_io.Model"
 """A model as `onnx_io.load` takes it, or as it returns it."""
@@ -36,6 +32,8 @@ REFERENCE_LIMIT = 100_000_000
 PERTURB_LIMIT = 500_000_000
 """Bytes of weights above which only the inputs are changed when a model's steadiness is measured."""
 SEEDS = (0, 1, 2)
+FLOOR = 1e-3
+"""An output that is smaller than this altogether is compared as if it were this large: it may well be noise."""
 
 # -- the verdict -------------------------------------------------------------------------------------------------------
 
@@ -547,73 +545,6 @@ class _Judge:
         return trials
 
 
-# -- tolerance ---------------------------------------------------------------------------------------------------------
-
-FLOOR = 1e-3
-"""An output that is smaller than this altogether is compared as if it were this large: it may well be noise."""
-ACCUMULATOR = 2.0**-23
-"""Sums of half-precision numbers are kept in single precision."""
-UNKNOWN_TERMS = 256
-"""Length that is assumed of a sum whose length no weight tells."""
-
-
-def tolerance(model: Sketch) -> tuple[float, str]:
-    """How far two equal models may be apart, relative to the largest magnitude of an output; and why.
-
-    Rewrites round elsewhere and add in another order. Each rounding to the coarsest float type in use errs by up to ε,
-    independently: √L of it over the L operators on the longest path. The sum of K terms errs by about √K of the
-    precision that it is kept in. L gets a few operators more for the approximations of exp, tanh and erf, and all of it
-    a factor of four: 4·(ε·√(16+L) + ε₃₂·√K). ONNX Runtime's own optimizations stay 3 to 50 times below it on the models
-    in `tests/fixtures`.
-    """
-    dtype = max(model.dtypes & _EPSILON.keys(), key=lambda d: _EPSILON[d], default=DType.FLOAT)
-    epsilon, length, terms = _EPSILON[dtype], _longest_path(model), _most_terms(model)
-    found = 4 * (epsilon * sqrt(16 + length) + min(epsilon, ACCUMULATOR) * sqrt(terms))
-    return found, (
-        f"4·(ε·√(16+L) + ε₃₂·√K) of the largest element: ε = {epsilon:.1e} ({dtype.name}),"
-        f" L = {length} operators in a row, K = {terms} terms in a sum"
-    )
-
-
-_EPSILON: Mapping[DType, float] = {
-    DType.BFLOAT16: 2.0**-7,
-    DType.FLOAT16: 2.0**-10,
-    DType.FLOAT: 2.0**-23,
-    DType.DOUBLE: 2.0**-52,
-}
-
-
-def _longest_path(model: Sketch) -> int:
-    depth: dict[str, int] = {}
-    for step in model.steps:
-        longest = 1 + max((depth.get(name, 0) for name in step.inputs), default=0)
-        depth.update(dict.fromkeys(step.outputs, longest))
-    return max(depth.values(), default=0)
-
-
-def _most_terms(model: Sketch) -> int:
-    """The number of terms in the longest sum, as the weights tell."""
-    terms = [_terms(step, [model.shapes.get(name) for name in step.inputs]) for step in model.steps]
-    return max(terms, default=1)
-
-
-def _terms(step: Step, shapes: Sequence[tuple[int, ...] | None]) -> int:
-    weight = shapes[1] if len(shapes) > 1 else None
-    match step.op:
-        case "MatMul" | "Gemm" if weight is not None and len(weight) >= 2:
-            transposed = any(a.name == "transB" and a.i for a in step.node.attribute)
-            return weight[-1 if transposed else -2]
-        case "Conv" if weight is not None:
-            return prod(weight[1:])
-        case "ConvTranspose" if weight is not None:
-            return prod(weight) // max(weight[1], 1)
-        case "LSTM" | "GRU" | "RNN" if weight is not None:
-            return weight[-1]
-        case "MatMul" | "Gemm" | "Conv" | "ConvTranspose" | "Einsum" | "Softmax" | "LayerNormalization":
-            return UNKNOWN_TERMS
-    return UNKNOWN_TERMS if step.op.startswith(("Reduce", "GlobalAverage", "CumSum", "LSTM", "GRU", "RNN")) else 1
-
-
 def _random_outputs(model: Sketch) -> dict[str, str]:
     """The outputs that a random operator without a seed reaches, and the operator."""
     reached: dict[str, str] = {}
@@ -629,194 +560,3 @@ def _is_random(step: Step) -> bool:
     if any(attribute.name == "seed" for attribute in step.node.attribute):
         return False
     return step.op in RANDOM or (step.op == "Dropout" and len(step.inputs) > 2 and bool(step.inputs[2]))
-
-
-# -- naming the culprit ------------------------------------------------------------------------------------------------
-
-
-def bisect(count: int, agrees: Callable[[int], bool]) -> int:
-    """The index of the first of `count` steps after which the models differ, by binary search.
-
-    `agrees(n)` says whether the model after the first n steps agrees with the original; it is taken for granted that
-    it does after none and does not after all.
-    """
-    good, bad = 0, count
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        good, bad = (middle, bad) if agrees(middle) else (good, middle)
-    return good
-
-
-CONTEXTS = (0, 16, 128)
-"""How many of the nodes before a region are taken in, one number after the other until the region is found equal."""
-CONTEXT_BYTES = 64_000_000
-"""Bytes of constants that may come in with them."""
-
-
-def compare_region(
-    graph: Graph, patch: Patch, *, any_values: bool, exact: bool = False, seeds: Sequence[int] = SEEDS
-) -> Comparison:
-    """Compare what a patch takes out with what it puts in, for models that cannot be run as a whole.
-
-    Equal for all values at the border is equal. Where it is not, the values may be such as cannot occur, or readers may
-    not mind, so what computes them and what reads them is taken in. A difference that remains counts if the rewrite
-    is to hold for `any_values`, as a rule is; else nothing is known.
-
-    Raises:
-        ModelError: the type of a value at the border is not known.
-    """
-    found = Comparison(Verdict.SKIPPED)
-    for context in CONTEXTS:
-        found = compare(*region_models(graph, patch, context=context), seeds=seeds, exact=exact, tries=3)
-        if found.verdict is Verdict.EQUAL:
-            return found
-    if found.verdict is Verdict.DIFFERENT and not any_values:
-        reason = f"differs on values that may not occur: {found.reason or found.worst}"
-        return replace(found, verdict=Verdict.SKIPPED, outputs=(), reason=reason)
-    return found
-
-
-def region_models(graph: Graph, patch: Patch, *, context: int = 0) -> tuple[ModelProto, ModelProto]:
-    """What a patch takes out and what it puts in, as two models of the same inputs and outputs.
-
-    `graph` may be as it was before the patch or as it is after it. Constants are read only here. The outputs are the
-    values that the readers which stay read before and after. With `context`, both models begin with up to as many
-    nodes that compute values at the border, and end with what the readers make of them, if they can be run.
-
-    Raises:
-        ModelError: the type of a value at the border is not known.
-    """
-    pairs = _replaced(patch, through_readers=context > 0)
-    wanted = [old for old, _ in pairs], [new for _, new in pairs]
-    sides: list[Mapping[int, Node]] = [patch.before, patch.after]
-    border = [value for nodes, values in zip(sides, wanted, strict=True) for value in _needed(nodes, values)[1]]
-    shared = _context(graph, border, context)
-    sides = [{**shared, **nodes} for nodes in sides]
-    needed = [_needed(nodes, values) for nodes, values in zip(sides, wanted, strict=True)]
-    border = list(dict.fromkeys(value for _, values in needed for value in values))
-    types = tuple((patch.before.get(old.vertex) or graph[old.vertex]).types[old.output] for old, _ in pairs)
-    first, second = (
-        _region(graph, [(vertex, nodes[vertex]) for vertex in vertices], border, values, types)
-        for nodes, (vertices, _), values in zip(sides, needed, wanted, strict=True)
-    )
-    return first, second
-
-
-def _context(graph: Graph, border: Iterable[Value], limit: int) -> dict[int, Node]:
-    """The nearest nodes that compute values at the border; those that compute sizes and indices come first."""
-    found: dict[int, Node] = {}
-    queue = [(_is_float(graph, value), 0, value) for value in border]
-    heapify(queue)
-    room = CONTEXT_BYTES
-    while queue and len(found) < limit:
-        _, distance, value = heappop(queue)
-        node = graph[value.vertex]
-        size = sum(constant.nbytes for operand in node.operands if (constant := graph.constant(operand)) is not None)
-        if value.vertex in found or size > room or not _is_runnable(node):
-            continue
-        found[value.vertex], room = node, room - size
-        for operand in node.operands:
-            heappush(queue, (_is_float(graph, operand), distance + 1, operand))
-    return found
-
-
-def _is_float(graph: Graph, value: Value) -> bool:
-    type_ = graph.tensor_type(value)
-    return type_ is None or type_.dtype.is_float
-
-
-def _replaced(patch: Patch, *, through_readers: bool) -> list[tuple[Value, Value]]:
-    """The values that what stays read before, with those that it reads after the patch; or what it makes of them."""
-    pairs = [] if patch.outputs is None else list(zip(*patch.outputs, strict=True))
-    for vertex in patch.before.keys() & patch.after.keys():
-        old, new = patch.before[vertex], patch.after[vertex]
-        if not _same_operation(old, new) or (through_readers and _is_runnable(old)):
-            pairs += [(value, value) for i, name in enumerate(old.names) if name for value in [Value(vertex, i)]]
-        else:
-            pairs += [(a, b) for a, b in zip(old.operands, new.operands, strict=True)]
-    changed = patch.before.keys() | patch.after.keys()
-    return [pair for pair in dict.fromkeys(pairs) if pair[0] != pair[1] or pair[0].vertex in changed]
-
-
-def _is_runnable(node: Node) -> bool:
-    return not node.is_internal and is_deterministic(node) and not any(True for _ in node.bodies)
-
-
-def _same_operation(old: Node, new: Node) -> bool:
-    present = [[value is None for value in node.inputs] for node in (old, new)]
-    same = (old.op, old.domain, old.version) == (new.op, new.domain, new.version) and old.attrs == new.attrs
-    return same and present[0] == present[1] and len(old.captures) == len(new.captures) and not old.is_internal
-
-
-def _needed(nodes: Mapping[int, Node], wanted: Sequence[Value]) -> tuple[list[int], list[Value]]:
-    """The vertices among `nodes` that some values depend on, producers first, and the values from elsewhere."""
-    order: dict[int, None] = {}
-    border: dict[Value, None] = {}
-    stack = [(value, False) for value in reversed(wanted)]
-    while stack:
-        value, done = stack.pop()
-        if done:
-            order[value.vertex] = None
-        elif value.vertex not in nodes:
-            border[value] = None
-        elif value.vertex not in order:
-            stack.append((value, True))
-            stack += [(operand, False) for operand in nodes[value.vertex].operands]
-    return list(order), list(border)
-
-
-def _held(tensor: Tensor) -> Tensor:
-    """The tensor with its values in memory: a region has no folder of its own."""
-    return Tensor.of(tensor.numpy()) if isinstance(tensor.source, External) else tensor
-
-
-def _region(
-    graph: Graph,
-    nodes: Sequence[tuple[int, Node]],
-    border: Sequence[Value],
-    outputs: Sequence[Value],
-    types: tuple[Type | None, ...],
-) -> ModelProto:
-    """A model of its own that computes `outputs` from the values in `border` by `nodes`."""
-    region = Graph("region", graph.opsets)
-    known: dict[Value, Value] = {}
-    inputs: list[Type] = []
-    for value in border:
-        node, type_ = graph[value.vertex], graph.type(value)
-        constant = graph.constant(value) or _constant_shape(graph, value)
-        name = region.new_name(node.names[value.output])
-        if constant is not None:
-            data = _held(constant)
-            known[value] = Value(region.add(Node(CONSTANT, (), (name,), (type_,), domain=INTERNAL, data=data)))
-            continue
-        if type_ is None or (isinstance(type_, TensorType) and type_.dtype is DType.UNDEFINED):
-            raise ModelError(f"the type of '{name}' is not known")
-        known[value] = Value(region.add(Node(INPUT, (), (name,), (type_,), domain=INTERNAL)))
-        region.inputs.append(known[value].vertex)
-        inputs.append(type_)
-    for vertex, node in nodes:
-        held = node if node.data is None else replace(node, data=_held(node.data))
-        place = region.add(held.reading(known))
-        known |= {Value(vertex, index): Value(place, index) for index in range(len(node.names))}
-    region.outputs = tuple(known[value] for value in outputs)
-    region.output_names = tuple(region.new_name(f"output_{index}") for index in range(len(outputs)))
-    region.output_types = types
-    shell = ModelProto(ir_version=10)
-    for domain, version in graph.opsets.items():
-        shell.opset_import.add(domain=domain, version=version)
-    proto = onnx_io.to_proto(onnx_io.Model(region, shell))
-    for declared, type_ in zip(proto.graph.input, inputs, strict=True):
-        declared.type.CopyFrom(type_to_proto(type_, anonymous=True))
-        for dim in declared.type.tensor_type.shape.dim:
-            if dim.dim_param:
-                dim.dim_param = dim.dim_param.replace("?", "unknown_")  # so that formulas of it can be read
-    return proto
-
-
-def _constant_shape(graph: Graph, value: Value) -> Tensor | None:
-    """A vector of sizes as a constant, where all of them are known: made-up ones would fit nothing."""
-    contents, type_ = graph.known_contents(value), graph.tensor_type(value)
-    if contents is None or type_ is None or not all(isinstance(size, int) for size in contents):
-        return None
-    array = np.array(contents, type_.dtype.numpy)
-    return Tensor.of(array.reshape(()) if type_.shape == () else array)

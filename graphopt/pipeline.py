@@ -13,15 +13,15 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from graphopt import infer, library, onnx_io, opsets
-from graphopt.compare import Comparison, Verdict, bisect, compare, compare_region
-from graphopt.errors import DifferenceError, ModelError, UsageError
+from graphopt.check import Check
+from graphopt.errors import UsageError
 from graphopt.fixpoint import Step, simplify_graph
 from graphopt.gate import Gate
 from graphopt.passes import PASSES, Pass, exact_forms
-from graphopt.report import Report, Rewrite, Summary, check_text
+from graphopt.report import Report, Rewrite
 from graphopt.rule import Rule
 from graphopt.sessions import Setting
-from graphopt.tune import LARGE, Tuned, Tuner, Tuning
+from graphopt.tune import Tuned, Tuner, Tuning
 
 if TYPE_CHECKING:
     import onnx
@@ -135,11 +135,7 @@ def optimize(
     with clock("load"):
         given = library.read_rules(rules)
         chosen, trades, passes = _chosen(given, skip, only)
-        loaded = onnx_io.load(model, inline_functions=inline_functions)
-        infer.infer_graph(loaded.graph)
-        opsets.raise_nodes(loaded.graph)  # some could not be while their types were unknown
-        if input_shapes or fixed:
-            infer.fix_inputs(loaded.graph, input_shapes or {}, fixed)
+        loaded = _loaded(model, inline_functions, input_shapes or {}, fixed)
         before = Report.summary(loaded)
     if target_opset is not None:
         with clock("convert"):
@@ -158,10 +154,25 @@ def optimize(
     comparison = None
     if check:
         with clock("check"):
-            comparison = _Check(model, loaded, before, tuned.steps, seed, inputs, exact, tell).verdict()
+            comparison = Check(model, loaded, before, tuned.steps, seed, inputs, exact, tell).verdict()
     notes = (*done.notes, *tuned.notes, *_refusals(gate))
     rewrites = _rewrites(tuned.steps, gate)
     return Result(loaded, Report.of(before, loaded, rewrites, comparison, clock.seconds, notes, tuned.timing))
+
+
+def _loaded(
+    model: onnx_io.Source,
+    inline_functions: bool,
+    input_shapes: Mapping[str, Sequence[int | str | None]],
+    dims: Mapping[str, int],
+) -> onnx_io.Model:
+    """The model with its types inferred and some of its sizes fixed."""
+    loaded = onnx_io.load(model, inline_functions=inline_functions)
+    infer.infer_graph(loaded.graph)
+    opsets.raise_nodes(loaded.graph)  # some could not be while their types were unknown
+    if input_shapes or dims:
+        infer.fix_inputs(loaded.graph, input_shapes, dims)
+    return loaded
 
 
 def _split(dims: Mapping[str, int | Sequence[int]]) -> tuple[dict[str, int], dict[str, Sequence[int]]]:
@@ -192,108 +203,6 @@ def _chosen(
         trades,
         [pass_ for pass_ in PASSES if pass_.name in chosen],
     )
-
-
-@dataclass(frozen=True)
-class _Check:
-    """The comparison of a result with the original: whole where that can be, else rewrite by rewrite."""
-
-    original: onnx_io.Source
-    loaded: onnx_io.Model
-    before: Summary
-    steps: Sequence[Step]
-    seed: int
-    inputs: Mapping[str, Any] | None
-    exact: bool
-    tell: Progress
-
-    def verdict(self) -> Comparison:
-        """What was found.
-
-        Raises:
-            DifferenceError: they differ; names the first rewrite that made the difference.
-        """
-        if self.before.weight_bytes > LARGE:
-            return self._by_region("the model is too large to be run twice")
-        found = self._whole()
-        if found.verdict is Verdict.SKIPPED:
-            return self._by_region(found.reason)
-        if found.verdict is Verdict.DIFFERENT:
-            guilty = _guilty(self.steps, lambda: self._whole().verdict is not Verdict.DIFFERENT)
-            raise DifferenceError(f"the optimized model is {check_text(found)}. {guilty}")
-        return found
-
-    def _whole(self) -> Comparison:
-        return compare(
-            self.original,
-            self.loaded,
-            seeds=(self.seed, self.seed + 1),
-            inputs=dict(self.inputs) if self.inputs else None,
-            exact=self.exact,
-            progress=lambda done: self.tell("check", done),
-        )
-
-    def _by_region(self, why: str) -> Comparison:
-        """Compare what each rewrite took out with what it put in, as small models of their own."""
-        compared, skipped, worst = 0, [], []
-        for done, step in enumerate(reversed(self.steps)):
-            found = self._region(step)
-            if isinstance(found, str) or found.verdict is not Verdict.EQUAL:
-                skipped.append(f"{step.name} at {_place(step)}: {found if isinstance(found, str) else found.reason}")
-            else:
-                compared += 1
-                worst += [found.worst] if found.worst else []
-            step.undo()
-            self.tell("check", (done + 1) / len(self.steps))
-        for step in self.steps:
-            step.redo()
-        outputs = sorted(worst, key=lambda difference: difference.relative / (difference.tolerance or 1))[-1:]
-        note = f"{why}, so {compared} of {len(self.steps)} rewrites were compared on their own"
-        verdict = Verdict.EQUAL if compared == len(self.steps) else Verdict.SKIPPED
-        return Comparison(verdict, tuple(outputs), reason=note, skipped=tuple(skipped))
-
-    def _region(self, step: Step) -> Comparison | str:
-        """The verdict on one rewrite, or why there is none."""
-        seeds = (self.seed, self.seed + 1)
-        try:
-            found = compare_region(step.graph, step.patch, any_values=step.is_rule, exact=self.exact, seeds=seeds)
-        except ModelError as error:
-            return str(error)
-        if found.verdict is Verdict.DIFFERENT:
-            raise DifferenceError(f"{_accusation(step)}: {check_text(found)}")
-        return found
-
-
-def _guilty(steps: Sequence[Step], agrees: Callable[[], bool]) -> str:
-    """The first step after which the models differ, found by undoing and redoing."""
-    position = len(steps)
-
-    def agrees_after(count: int) -> bool:
-        nonlocal position
-        while position > count:
-            position -= 1
-            steps[position].undo()
-        while position < count:
-            steps[position].redo()
-            position += 1
-        return agrees()
-
-    if not agrees_after(0):
-        return "No rewrite made the difference: it is there after loading and saving alone"
-    return _accusation(steps[bisect(len(steps), agrees_after)])
-
-
-def _accusation(step: Step) -> str:
-    what = "rule" if step.is_rule else "pass"
-    return (
-        f"The first difference is made by the {what} '{step.name}' at {_place(step)}; --skip {step.name} leaves it out"
-    )
-
-
-def _place(step: Step) -> str:
-    """The values that a step replaced, by name."""
-    names = [name for node in step.patch.removed if not node.is_constant for name in node.names if name]
-    return ", ".join(f"'{name}'" for name in names[:3]) + (" …" if len(names) > 3 else "")
 
 
 def _rewrites(steps: Sequence[Step], gate: Gate) -> tuple[Rewrite, ...]:

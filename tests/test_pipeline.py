@@ -8,8 +8,7 @@ import pytest
 from onnx import ModelProto
 
 import graphopt
-from graphopt import pipeline
-from graphopt.errors import DifferenceError, ModelError, UsageError
+from graphopt.errors import ModelError, UsageError
 from tests.text import parse
 
 WEIGHTS = {name: np.arange(1, 5, dtype=np.float32) for name in "sbmv"} | {"w": np.ones((4, 3, 1, 1), np.float32)}
@@ -58,30 +57,6 @@ def test_sizes_are_fixed_on_request() -> None:
 def test_the_opset_is_raised_on_request_and_otherwise_kept() -> None:
     assert graphopt.optimize(model(), cost="none").model.opset_import[0].version == 18
     assert graphopt.optimize(model(), target_opset=21, cost="none").model.opset_import[0].version == 21
-
-
-WRONG = """
-from graphopt.rule import Rule, op, tensor
-RULES = (Rule("forget_relu", op.Relu(op.Neg(tensor("x"))), op.Neg(tensor("x"))),)
-"""
-
-
-def test_a_difference_is_refused_and_traced_to_the_rule(tmp_path: Path) -> None:
-    (tmp_path / "wrong.py").write_text(WRONG)
-    given = parse("float[4] x", "a = Exp(x); b = Identity(a); n = Neg(b); y = Relu(n)", outputs="float[4] y")
-    with pytest.raises(DifferenceError, match="the rule 'forget_relu' at"):
-        graphopt.optimize(given, rules=[tmp_path / "wrong.py"], unverified=True, cost="none")
-
-
-def test_what_cannot_be_run_whole_is_compared_rewrite_by_rewrite(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pipeline, "LARGE", 0)
-    assert graphopt.optimize(model(), cost="none").ok
-    (tmp_path / "wrong.py").write_text(WRONG)
-    given = parse("float[4] x", "n = Neg(x); y = Relu(n)", outputs="float[4] y")
-    with pytest.raises(DifferenceError, match="the rule 'forget_relu' at"):
-        graphopt.optimize(given, rules=[tmp_path / "wrong.py"], unverified=True, cost="none")
 
 
 def test_simplify_takes_the_keywords_of_onnxsim() -> None:
