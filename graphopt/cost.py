@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from hashlib import sha256
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from graphopt.cache import Cache
 from graphopt.files import cache_folder
@@ -57,9 +58,27 @@ Kept = TypeVar("Kept", bound="DataclassInstance")
 
 
 def decoded(kind: type[Kept], text: str | None) -> Kept | None:
-    """What a text of the cache says; None where there is none, or it is of another make."""
+    """What a text of the cache says; None where there is none, or it is of another make or damaged."""
     try:
-        found = json.loads(text or "{}")
-        return kind(**{item.name: found[item.name] for item in fields(kind)})
-    except (ValueError, KeyError, TypeError):
+        return numbers(kind, json.loads(text or "{}"))
+    except UNREADABLE:
         return None
+
+
+UNREADABLE = (ValueError, KeyError, TypeError, RecursionError)
+"""What is raised where a text of the cache is not what was put there."""
+
+
+def numbers(kind: type[Kept], found: Mapping[str, Any]) -> Kept:
+    """A class that holds times, rates and ratios alone, out of what JSON makes of one.
+
+    Raises:
+        UNREADABLE: a number is missing, or is none that could have been measured.
+    """
+    for item in fields(kind):
+        if not 0 <= found[item.name] <= LARGEST:  # a NaN is neither
+            raise ValueError(f"{kind.__name__} with {item.name} {found[item.name]}")
+    return kind(**{item.name: found[item.name] for item in fields(kind)})
+
+
+LARGEST = sys.float_info.max

@@ -33,7 +33,11 @@ def scratch() -> Iterator[Path]:
     Raises:
         NotMeasurable: something in it cannot be written.
     """
-    with TemporaryDirectory(prefix="graphopt-", ignore_cleanup_errors=True) as folder:
+    try:
+        temporary = TemporaryDirectory(prefix="graphopt-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise NotMeasurable(f"there can be no temporary folder: {error.strerror or error}") from error
+    with temporary as folder:
         try:
             yield Path(folder)
         except OutputError as error:
@@ -72,14 +76,9 @@ def loaded(graph: Graph, path: Path, feeds: samples.Feeds, setting: Setting) -> 
         UsageError: the provider does not start.
     """
     dump = path.with_suffix(".optimized.onnx") if setting.is_cpu and weight_bytes(graph) <= QUICK else None
-
-    def configure(options: Any) -> None:
-        if dump is not None:
-            options.optimized_model_filepath = str(dump)
-
     try:
         onnx_io.save(_model(graph), path)
-        run = runner(setting.open(path, configure=configure), feeds, setting)
+        run = runner(_session(path, dump, setting), feeds, setting)
     except ModelError as error:
         raise NotMeasurable(str(error).replace(str(path), "the graph")) from error
     try:
@@ -87,6 +86,25 @@ def loaded(graph: Graph, path: Path, feeds: samples.Feeds, setting: Setting) -> 
     except Exception as error:  # the classes that onnxruntime raises share no base
         raise NotMeasurable(f"the graph {FailedError('cannot be run', error)}") from error
     return Loaded(run, None if dump is None else _identified(dump))
+
+
+def _session(path: Path, dump: Path | None, setting: Setting) -> Any:
+    """The file in ONNX Runtime, which writes to `dump` what it makes of it; where that cannot be, it goes without.
+
+    Raises:
+        ModelError: ONNX Runtime refuses the model.
+    """
+
+    def configure(options: Any) -> None:
+        options.optimized_model_filepath = str(dump)
+
+    if dump is not None:
+        try:
+            return setting.open(path, configure=configure)
+        except ModelError as error:  # of the model, or of a disk that is full
+            log.debug("%s is loaded again without writing what becomes of it: %s", path, error)
+            dump.unlink(missing_ok=True)
+    return setting.open(path)
 
 
 def _identified(dump: Path) -> str | None:

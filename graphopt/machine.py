@@ -38,6 +38,10 @@ class Machine:
     """Channels that ONNX Runtime's blocked layout of convolutions holds together (16 with AVX-512); 0: it has none,
     and fuses no activations either, as with CUDA."""
 
+    def __post_init__(self) -> None:
+        if min(self.flops_per_second, self.bytes_per_second, self.launch_seconds) <= 0:
+            raise ValueError(f"no machine is that slow, or that fast: {self}")
+
     @staticmethod
     def calibrated(setting: Setting, cache: Cache) -> Machine:
         """The machine at hand, timed once on three small models; the cache knows it from then on.

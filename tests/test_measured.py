@@ -17,7 +17,7 @@ from graphopt import onnx_io
 from graphopt.analytic import Analytic
 from graphopt.cache import Cache
 from graphopt.cost import CostModel, NotMeasurable, user_cache
-from graphopt.errors import OutputError, UsageError
+from graphopt.errors import ModelError, OutputError, UsageError
 from graphopt.graph import Graph, Patch
 from graphopt.infer import infer_graph
 from graphopt.machine import Machine
@@ -132,11 +132,20 @@ def test_on_another_machine_or_version_it_is_measured_anew(
     assert timer.asked == [2, 2]
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"median": 1}'])
-def test_an_entry_that_makes_no_sense_is_measured_anew(path: Path, timer: Timer, text: str) -> None:
-    measured(path).speedups(EXP, [SINE])
+def spoiled(path: Path, text: str) -> None:
+    """All entries of the file become this."""
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE entries SET value = ?", (text,))
+
+
+RATIOS = '{"minimum": %s, "median": 9, "low": 9, "high": 9, "rounds": 9, "confidence": 0.95}'
+NO_NUMBERS = ("NaN", "-1", "Infinity", '"9"', "null", "[9]", "1" + "0" * 400)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "7", '{"median": 1}', "[" * 100_000, *(RATIOS % n for n in NO_NUMBERS)])
+def test_an_entry_that_makes_no_sense_is_measured_anew(path: Path, timer: Timer, text: str) -> None:
+    measured(path).speedups(EXP, [SINE])
+    spoiled(path, text)
     assert measured(path).speedups(EXP, [SINE])[0].median == 2
     assert timer.asked == [2, 2]
 
@@ -200,6 +209,28 @@ def test_a_full_disk_is_no_fault_of_a_candidate(path: Path) -> None:
     with pytest.raises(NotMeasurable, match="no space"):
         measured(path).speedups(EXP, [SINE])
     assert not path.exists()
+
+
+def test_no_room_for_what_onnx_runtime_writes_is_no_fault_either(
+    path: Path, timer: Timer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Setting.open
+
+    def opening(self: Setting, model: Path, *, configure: Callable[[Any], None] | None = None) -> Any:
+        if configure is not None:
+            raise ModelError("Protobuf serialization failed")
+        return original(self, model)
+
+    monkeypatch.setattr(Setting, "open", opening)
+    assert measured(path).speedups(EXP, [SINE, EXP])[0].median == 2
+    assert timer.asked == [3]
+
+
+@pytest.mark.usefixtures("timer")
+def test_no_room_for_a_folder_is_no_fault_of_the_graphs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(path.parent / "missing"))
+    with pytest.raises(NotMeasurable, match="there can be no temporary folder: No such file"):
+        measured(path).speedups(EXP, [SINE])
 
 
 def test_a_provider_that_is_missing_is_an_error_at_once(path: Path) -> None:
@@ -278,6 +309,14 @@ def test_the_machine_is_timed_once(path: Path, timer: Timer) -> None:
     assert Machine.calibrated(Setting(), Cache(path)) == found
     assert timer.asked == [1, 1, 1]
     Machine.calibrated(Setting(threads=2), Cache(path))
+    assert len(timer.asked) == 6
+
+
+@pytest.mark.parametrize("rate", ["0", *NO_NUMBERS])
+def test_a_machine_that_cannot_be_is_timed_anew(path: Path, timer: Timer, rate: str) -> None:
+    found = Machine.calibrated(Setting(), Cache(path))
+    spoiled(path, f'{{"flops_per_second": {rate}, "bytes_per_second": 1, "launch_seconds": 1, "block": 8}}')
+    assert Machine.calibrated(Setting(), Cache(path)) == found
     assert len(timer.asked) == 6
 
 
