@@ -10,13 +10,14 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from graphopt import onnx_io
 from graphopt.bench import Prepared
 from graphopt.cache import Cache
 from graphopt.cost import key_of
+from graphopt.errors import ModelError
 from graphopt.fixpoint import Step
 from graphopt.machine import circumstances
 from graphopt.measure import WIDTH, Samples, Speedup, Verdict, interleaved, speedup, together
@@ -30,6 +31,9 @@ log = logging.getLogger(__name__)
 
 TOLERATED = 0.99
 """A version that is no faster is kept if it is at least this many times as fast as the original, or may be as fast."""
+
+FINALISTS = 2
+"""Versions that won the first race and are timed a second time, the fastest first, until one wins again."""
 
 TRIES = 6
 """Versions with fewer rewrites that are timed where all of them together do not win."""
@@ -117,11 +121,10 @@ class _Entrant:
     session: Any = None
     speedup: Speedup | None = None
     latencies: tuple[Latency, ...] = ()
-    races: int = 0
 
     def to_json(self) -> str:
         latencies = [asdict(latency) for latency in self.latencies]
-        return json.dumps({"speedup": asdict(self.speedup or FAILED), "latencies": latencies, "races": self.races})
+        return json.dumps({"speedup": asdict(self.speedup or FAILED), "latencies": latencies})
 
     @staticmethod
     def of(key: str, text: str | None) -> _Entrant | None:
@@ -131,7 +134,7 @@ class _Entrant:
             latencies = (
                 Latency(each["sizes"], Times(**each["before"]), Times(**each["after"])) for each in data["latencies"]
             )
-            return _Entrant(key, None, Speedup(**data["speedup"]), tuple(latencies), data["races"])
+            return _Entrant(key, None, Speedup(**data["speedup"]), tuple(latencies))
         except (ValueError, KeyError, TypeError):
             return None
 
@@ -142,23 +145,33 @@ class Contest:
     What was timed once is known from then on, so that the same question has the same answer.
     """
 
-    def __init__(self, original: Prepared, digest_: str, cache: Cache) -> None:
-        """The `original` with its inputs; the digest of its graph."""
-        self.original, self.cache = original, cache
+    def __init__(self, original: Prepared, source: onnx_io.Source, digest_: str, cache: Cache, heat: int = 1) -> None:
+        """The `original` with its inputs, where its sessions come from, and the digest of its graph.
+
+        Contests between the same are told apart by their `heat`.
+        """
+        self.original, self.source, self.digest, self.cache, self.heat = original, source, digest_, cache, heat
         sizes = json.dumps([dict(trial.sizes) for trial in original.trials], sort_keys=True)
-        self._known_by = ("whole", digest_, sizes, circumstances(original.setting))
+        self._known_by = ("whole", digest_, sizes, circumstances(original.setting), str(heat))
         self._entrants: list[_Entrant] = []
 
-    def enter(self, model: onnx_io.Model) -> int | None:
-        """Take part with a model as it is now; its number, or None where ONNX Runtime refuses it."""
+    def again(self) -> Contest:
+        """The next contest between the same, with new sessions: what the luck of one was does not go on."""
+        return Contest(self.original, self.source, self.digest, self.cache, self.heat + 1)
+
+    def enter(self, model: onnx_io.Model) -> int:
+        """Take part with a model as it is now, under a number.
+
+        Raises:
+            ModelError: ONNX Runtime refuses it.
+        """
         key = key_of(*self._known_by, digest(model.graph))
         entrant = _Entrant.of(key, self.cache.get([key]).get(key))
         if entrant is None:
             try:
                 entrant = _Entrant(key, self._opened(model))
             except Exception as error:  # the classes that onnxruntime raises share no base
-                log.warning("a version of the model does not run, and is left: %s", _first_line(error))
-                return None
+                raise ModelError(_first_line(error)) from error
         self._entrants.append(entrant)
         return len(self._entrants) - 1
 
@@ -170,19 +183,16 @@ class Contest:
             session.run(None, trial.feeds)
         return session
 
-    def race(
-        self, numbers: Sequence[int], seconds: float, *, again: bool = False
-    ) -> list[tuple[Speedup, tuple[Latency, ...]]]:
+    def race(self, numbers: Sequence[int], seconds: float) -> list[tuple[Speedup, tuple[Latency, ...]]]:
         """How fast some versions are against the original, over all sizes; `seconds` are for each of them.
 
-        What is known is not timed, unless it is to be timed `again` and was so once only.
+        What is known is not timed. Sessions end with their race.
+
+        Raises:
+            ModelError: there is no room for another session of the original.
         """
         entrants = [self._entrants[number] for number in numbers]
-        timed = [
-            entrant
-            for entrant in entrants
-            if entrant.session is not None and (entrant.speedup is None or (again and entrant.races < 2))
-        ]
+        timed = [entrant for entrant in entrants if entrant.session is not None]
         if timed:
             self._time(timed, seconds)
             self.cache.put({entrant.key: entrant.to_json() for entrant in timed})
@@ -191,7 +201,7 @@ class Contest:
     def _time(self, entrants: Sequence[_Entrant], seconds: float) -> None:
         ratios: list[list[Speedup]] = [[] for _ in entrants]
         latencies: list[list[Latency]] = [[] for _ in entrants]
-        sessions = (self.original.sessions[0], *(entrant.session for entrant in entrants))
+        sessions = (self._session(), *(entrant.session for entrant in entrants))
         share = seconds * len(sessions) / len(self.original.trials)
         for trial in self.original.trials:
             runs = [runner(session, trial.feeds, self.original.setting) for session in sessions]
@@ -200,7 +210,11 @@ class Contest:
                 ratios[index].append(speedup(before, after))
                 latencies[index].append(Latency(dict(trial.sizes), Times.of(before), Times.of(after)))
         for entrant, found, times in zip(entrants, ratios, latencies, strict=True):
-            entrant.speedup, entrant.latencies, entrant.races = together(found), tuple(times), entrant.races + 1
+            entrant.speedup, entrant.latencies, entrant.session = together(found), tuple(times), None
+
+    def _session(self) -> Any:
+        """A session of the original: the first contest has one already."""
+        return self.original.sessions[0] if self.heat == 1 else self.original.setting.open(self.source)
 
 
 def _first_line(error: Exception) -> str:
@@ -224,15 +238,21 @@ class Version:
     """Its session; None where it has none."""
     speedup: Speedup | None = None
     latencies: tuple[Latency, ...] = ()
+    refusal: str = ""
+    """Why ONNX Runtime does not take it."""
 
     @property
     def is_faster(self) -> bool:
-        return self.speedup is not None and self.speedup.verdict is Verdict.FASTER
+        """By more than noise; the original is not, whatever is measured."""
+        return bool(self.steps) and self.speedup is not None and self.speedup.verdict is Verdict.FASTER
 
     @property
     def is_tolerable(self) -> bool:
-        """Not slower, as far as can be told."""
-        return self.speedup is not None and (self.speedup.median >= TOLERATED or self.speedup.high >= 1)
+        """Not slower, as far as can be told: where runs differ much, the fastest ones have to agree."""
+        if self.speedup is None:
+            return False
+        may_be_as_fast = self.speedup.high >= 1 and self.speedup.minimum >= TOLERATED
+        return self.speedup.median >= TOLERATED or may_be_as_fast
 
 
 @dataclass(eq=False)
@@ -261,10 +281,10 @@ class Chooser:
             self.move_to(simplified)
             if made := make():
                 self.current = Version((*simplified.steps, *made.steps), (made,))
-                self._enter(self.current)
+                self.enter(self.current)
                 versions.append(self.current)
         if versions:
-            self._race([simplified, *versions])
+            self._race([simplified, *versions], self.contest)
         faster = [version for version in versions if version.is_faster and _median(version) > _median(simplified)]
         best = max(faster, key=_median, default=simplified)
         self.move_to(best)
@@ -280,13 +300,40 @@ class Chooser:
         known = len(versions)
         if solutions:
             versions += self._explored(swept, solutions)
-        self._race(versions)
+        self._race(versions, self.contest)
         if not any(version.is_faster for version in versions[known:]):
             versions += self._fewer_solutions(swept, solutions)
-        faster = [version for version in versions if version.is_faster]
-        best = max(faster, key=_median, default=None) or self._tolerable(simplified)
+        faster = sorted((version for version in versions if version.is_faster), key=_median, reverse=True)
+        best = self._confirmed(faster[:FINALISTS], simplified) or self._tolerable(simplified)
         self.move_to(best)
         return best
+
+    def _confirmed(self, finalists: Sequence[Version], simplified: Version) -> Version | None:
+        """The first of these that wins a second race too, or the simplified model where that does better.
+
+        The fastest of several was lucky, as a rule: what it is worth, the race that it won does not tell.
+        """
+        for version in finalists:
+            rivals = self._again([version] if version is simplified else [version, simplified])
+            best = max(rivals, key=_median, default=version)
+            if rivals and best.is_faster:
+                return best
+        return None
+
+    def _again(self, versions: Sequence[Version]) -> list[Version]:
+        """The versions that can be run, with what a second race says of them."""
+        contest, twins = self.contest.again(), []
+        for version in versions:
+            if version.steps and version.number is not None:
+                self.move_to(version)
+                twins.append(replace(version, speedup=None, latencies=()))
+                self._enter(twins[-1], contest)
+        try:
+            self._race(twins, contest)
+        except ModelError as error:
+            log.warning("there is no second race, so nothing is taken for faster: %s", error)
+            return []
+        return twins
 
     def _explored(self, base: Version, solutions: Sequence[Solution]) -> list[Version]:
         """A version with some solutions of the search; and the same simplified once more.
@@ -298,12 +345,12 @@ class Chooser:
         made = [self.apply(solution) for solution in solutions]
         steps = [step for some in made for step in some]
         plain = self.current = Version((*base.steps, *steps), base.sweeps, tuple(solutions), tuple(map(len, made)))
-        self._enter(plain)
+        self.enter(plain)
         more = self.simplify(None)
         if not more:
             return [plain]
         tidied = self.current = Version((*plain.steps, *more), plain.sweeps, plain.solutions, plain.counts)
-        self._enter(tidied)
+        self.enter(tidied)
         return [plain, tidied]
 
     def _fewer_solutions(self, base: Version, solutions: Sequence[Solution]) -> Iterator[Version]:
@@ -313,7 +360,7 @@ class Chooser:
             middle = len(left) // 2
             parts = (left[:middle], left[middle:])
             halves = [version for part in parts for version in self._explored(base, part)]
-            self._race(halves)
+            self._race(halves, self.contest)
             yield from halves
             if any(half.is_faster for half in halves):
                 return
@@ -321,35 +368,52 @@ class Chooser:
 
     def _tolerable(self, simplified: Version) -> Version:
         """The simplified model if it is not slower, else with fewer kinds of rewrites, else the original."""
-        version = simplified
-        if not version.is_tolerable and version.number is not None:
-            self._race([version], again=True)  # doubts are cheaper to remove than rewrites
-        while not version.is_tolerable and version.steps and not self._is_over():
-            names = list(dict.fromkeys(step.name for step in version.steps))
+        candidates = [simplified]
+        while (kept := next(filter(None, map(self._kept, candidates)), None)) is None and not self._is_over():
+            names = list(dict.fromkeys(step.name for step in candidates[0].steps))
             if len(names) == 1:
                 break
             middle = len(names) // 2
             halves = [self._simplified(frozenset(part)) for part in (names[:middle], names[middle:])]
-            self._race(halves)
-            version = max(halves, key=_median)
-        return version if version.is_tolerable else Version(())
+            self._race(halves, self.contest)
+            candidates = sorted(halves, key=_median, reverse=True)
+        return kept or Version(())
+
+    def _kept(self, version: Version) -> Version | None:
+        """The version, if two races together say that it is not slower."""
+        if not version.steps:
+            return version
+        for twin in self._again([version]):
+            if version.speedup is not None and twin.speedup is not None:
+                both = replace(twin, speedup=together([version.speedup, twin.speedup]))
+                return both if both.is_tolerable else None
+        return None
 
     def _simplified(self, names: frozenset[str]) -> Version:
         self.move_to(Version(()))
         version = self.current = Version(tuple(self.simplify(names)))
-        self._enter(version)
+        self.enter(version)
         return version
 
-    def _enter(self, version: Version) -> None:
-        version.number = self.contest.enter(self.model)
+    def enter(self, version: Version) -> None:
+        """Let the version at which the graph is take part."""
+        self._enter(version, self.contest)
         self.tried += 1
 
-    def _race(self, versions: Sequence[Version], *, again: bool = False) -> None:
+    def _enter(self, version: Version, contest: Contest) -> None:
+        try:
+            version.number = contest.enter(self.model)
+        except ModelError as error:
+            version.number, version.refusal = None, str(error)
+            log.warning("a version of the model does not run, and is left: %s", error)
+
+    def _race(self, versions: Sequence[Version], contest: Contest) -> None:
         self.progress("time", min(0.95, self.tried / (TRIES + 2)))
         able = [version for version in versions if version.number is not None]
         numbers = [version.number for version in able if version.number is not None]
+        seconds = min(self.seconds, max(self.deadline - self.clock(), 0.0) / (TRIES + 2))
         if numbers:
-            for version, found in zip(able, self.contest.race(numbers, self.seconds, again=again), strict=True):
+            for version, found in zip(able, contest.race(numbers, seconds), strict=True):
                 version.speedup, version.latencies = found
 
     def _is_over(self) -> bool:

@@ -109,7 +109,8 @@ class Tuner:
         except ModelError as error:
             return Tuned(tuple(simplified), notes=(f"not timed: {error}",))
         chooser = self._chooser(Version(tuple(simplified)), ready)
-        first = Version(tuple(simplified), number=chooser.contest.enter(self.model))
+        first = Version(tuple(simplified))
+        chooser.enter(first)
         chooser.seconds = min(LONGEST, self.tuning.seconds / 16)
         swept = chooser.sweep(first, self._sweeps())
         found = self._explored([_shapes(trial.feeds) for trial in ready.trials])
@@ -196,7 +197,7 @@ class Tuner:
         for step in simplified.steps:
             step.redo()
         return Chooser(
-            Contest(ready, own, self.cache),
+            Contest(ready, self.original, own, self.cache),
             self.model,
             apply=lambda solution: apply(graph, solution, space),
             simplify=self._simplified_with,
@@ -217,7 +218,7 @@ class Tuner:
             simplified=first.speedup,
             latencies=best.latencies,
         )
-        return Tuned(best.steps, timing, (*found.notes, *_left_out(first.steps, best)))
+        return Tuned(best.steps, timing, (*found.notes, *_left_out(first, best)))
 
     def _simplified_with(self, names: frozenset[str] | None) -> list[Step]:
         rules = [rule for rule in self.rules if names is None or rule.name in names]
@@ -255,15 +256,20 @@ def _swept(version: Version, first: Version, best: Version) -> Group:
     return Group(made.rules, 0, ratio, is_taken, (start, start + len(made.steps) * is_taken))
 
 
-def _left_out(simplified: Sequence[Step], best: Version) -> Iterator[str]:
-    """What to say of simplifications that were undone because the model was slower with them."""
-    if not best.steps and simplified:
-        yield "the simplified model was slower, so the original is returned"
+def _left_out(simplified: Version, best: Version) -> Iterator[str]:
+    """What to say of simplifications that were undone because ONNX Runtime refuses them, or is slower with them."""
+    refusal = simplified.refusal
+    if simplified.steps and not best.steps:
+        yield (
+            f"ONNX Runtime refuses the simplified model, so the original is returned: {refusal}"
+            if refusal
+            else "the simplified model was slower, so the original is returned"
+        )
         return
-    kept = {step.name for step in best.steps}
-    gone = sorted({step.name for step in simplified} - kept)
+    gone = sorted({step.name for step in simplified.steps} - {step.name for step in best.steps})
     if gone:
-        yield f"left out, for the model was slower with them: {', '.join(gone)}"
+        reason = "ONNX Runtime refuses the model with all of them" if refusal else "the model was slower with them"
+        yield f"left out, for {reason}: {', '.join(gone)}{f' ({refusal})' if refusal else ''}"
 
 
 def _shapes(inputs: samples.Feeds) -> Shapes:

@@ -1,7 +1,7 @@
 """From a simplified model to the fastest version: the search and the last word together."""
 
 import multiprocessing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from tests.text import parse
 
 x = tensor("x")
 DOUBLE_NEG = Rule("double_neg", op.Neg(op.Neg(x)), x)
+DOUBLE_ABS = Rule("double_abs", op.Abs(op.Abs(x)), op.Abs(x))
 DOUBLE = Rule("double_is_sum", x * 2.0, x + x)
 GIVEN = parse("float[n,8] x", "a = Neg(x); b = Neg(a); c = Mul(b, 2.0); y = Exp(c)", outputs="float[n,8] y")
 ONE_THREAD = Setting(threads=1)
@@ -40,13 +41,15 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRAPHOPT_CACHE", str(tmp_path))
 
 
-def tuner(given: onnx.ModelProto = GIVEN, **wanted: Any) -> tuple[Tuner, onnx_io.Model, Tuned]:
+def tuner(
+    given: onnx.ModelProto = GIVEN, rules: Sequence[Rule] = (DOUBLE_NEG,), **wanted: Any
+) -> tuple[Tuner, onnx_io.Model, Tuned]:
     """A tuner, its model, and what it made of it."""
     model = onnx_io.load(given)
     infer_graph(model.graph)
-    steps = Simplifier([DOUBLE_NEG], []).run(model.graph).steps
+    steps = Simplifier(rules, []).run(model.graph).steps
     tuning = Tuning(**{"setting": ONE_THREAD, "seconds": 0.5, **wanted})
-    found = Tuner(given, model, [DOUBLE_NEG], [DOUBLE], [], lambda *_: True, tuning)
+    found = Tuner(given, model, rules, [DOUBLE], [], lambda *_: True, tuning)
     return found, model, found.tune(steps)
 
 
@@ -54,14 +57,20 @@ def estimate(monkeypatch: pytest.MonkeyPatch, **prices: float) -> None:
     monkeypatch.setattr(Tuner, "_cost", lambda self: Prices(**prices))
 
 
-def outcomes(monkeypatch: pytest.MonkeyPatch, *speeds: float) -> None:
-    """Let the versions be so fast: the simplified model, then what the search found."""
-    left = list(speeds)
+def outcomes(monkeypatch: pytest.MonkeyPatch, simplified: float, searched: float = 1.0) -> None:
+    """Let the versions be so fast: the simplified model, and what the search made of it, which is a sum."""
+    entered: list[tuple[Contest, float]] = []
 
-    def race(_: Contest, numbers: Sequence[int], *__: float, **___: bool) -> list[tuple[Speedup, tuple[Latency, ...]]]:
-        speeds = [left.pop(0) for _ in numbers]
+    def enter(contest: Contest, model: onnx_io.Model) -> int:
+        entered.append((contest, searched if "Add" in model.graph.ops() else simplified))
+        return len(entered) - 1
+
+    def race(contest: Contest, numbers: Sequence[int], _: float) -> list[tuple[Speedup, tuple[Latency, ...]]]:
+        assert all(entered[number][0] is contest for number in numbers)
+        speeds = [entered[number][1] for number in numbers]
         return [(Speedup(speed, speed, speed, speed, rounds=9), ()) for speed in speeds]
 
+    monkeypatch.setattr(Contest, "enter", enter)
     monkeypatch.setattr(Contest, "race", race)
 
 
@@ -139,6 +148,37 @@ def test_a_simplified_model_that_is_slower_is_given_up(monkeypatch: pytest.Monke
     assert tuned.notes == ("the simplified model was slower, so the original is returned",)
 
 
+def refusing(monkeypatch: pytest.MonkeyPatch, is_refused: Callable[[Mapping[str, int]], bool]) -> None:
+    """Let ONNX Runtime refuse versions with such operators."""
+    enter = Contest.enter
+
+    def entering(contest: Contest, model: onnx_io.Model) -> int:
+        if is_refused(model.graph.ops()):
+            raise ModelError("no kernel")
+        return enter(contest, model)
+
+    monkeypatch.setattr(Contest, "enter", entering)
+
+
+def test_a_simplified_model_that_the_runtime_refuses_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    estimate(monkeypatch, Add=2)
+    refusing(monkeypatch, lambda ops: "Neg" not in ops)
+    _, model, tuned = tuner()
+    assert model.graph.ops() == {"Neg": 2, "Mul": 1, "Exp": 1}
+    assert tuned.notes == ("ONNX Runtime refuses the simplified model, so the original is returned: no kernel",)
+
+
+def test_what_the_runtime_refuses_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two rules one makes what ONNX Runtime has no kernel for."""
+    estimate(monkeypatch, Add=2)
+    given = parse("float[n,8] x", "a = Neg(x); b = Neg(a); c = Abs(b); d = Abs(c); y = Exp(d)", outputs="float[n,8] y")
+    outcomes(monkeypatch, 1.0)
+    refusing(monkeypatch, lambda ops: "Neg" not in ops)
+    _, model, tuned = tuner(given, rules=[DOUBLE_NEG, DOUBLE_ABS])
+    assert model.graph.ops() == {"Neg": 2, "Abs": 1, "Exp": 1}
+    assert tuned.notes == ("left out, for ONNX Runtime refuses the model with all of them: double_neg (no kernel)",)
+
+
 def test_a_model_that_is_refused_is_simplified_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise ModelError("no kernel")
@@ -165,7 +205,7 @@ def entered() -> tuple[Contest, onnx_io.Model]:
     own = digest(model.graph)
     ready = prepared([GIVEN], ONE_THREAD, dims={"n": [2, 3]})
     Simplifier([DOUBLE_NEG], []).run(model.graph)
-    return Contest(ready, own, user_cache()), model
+    return Contest(ready, GIVEN, own, user_cache()), model
 
 
 def test_what_was_timed_once_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,23 +220,39 @@ def test_what_was_timed_once_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Setting, "open", lambda *_, **__: pytest.fail("a session was opened"))
     number = again.enter(model)
     assert number == 0
-    assert again.race([number], 0.0, again=True) == [(first, latencies)]
+    assert again.race([number], 0.0) == [(first, latencies)]
 
 
-def test_a_version_that_the_runtime_refuses_does_not_enter(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_second_race_is_run_in_sessions_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    contest, model = entered()
+    first = contest.race([contest.enter(model)], 0.0)
+    opened: list[object] = []
+    open_ = Setting.open
+
+    def opening(*args: Any, **more: Any) -> Any:
+        opened.append(args[1])
+        return open_(*args, **more)
+
+    monkeypatch.setattr(Setting, "open", opening)
+    second = contest.again()
+    assert second.race([second.enter(model)], 0.0) != first
+    assert len(opened) == 2
+    assert opened[-1] is GIVEN
+
+
+def test_a_version_that_the_runtime_refuses_does_not_enter() -> None:
     contest, model = entered()
     (vertex,) = model.graph.with_op("Exp")
     node = model.graph[vertex]
     model.graph.apply(Patch({vertex: node}, {vertex: replace(node, op="Mystery", domain="own", version=0)}))
-    assert contest.enter(model) is None
-    assert "a version of the model does not run" in caplog.text
+    with pytest.raises(ModelError, match="own"):
+        contest.enter(model)
 
 
 def timed(_: int) -> float:
     """The speed that a process finds in the cache, or by timing."""
     contest, model = entered()
     number = contest.enter(model)
-    assert number is not None
     return contest.race([number], 0.0)[0][0].median
 
 
@@ -206,7 +262,6 @@ def test_processes_may_share_a_cache() -> None:
         speeds = pool.map(timed, range(2))
     contest, model = entered()
     number = contest.enter(model)
-    assert number is not None
     assert contest.race([number], 0.0)[0][0].median in speeds
     assert all(np.isfinite(speeds))
 
