@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from graphopt.errors import OutputError
 
 
 def write_text(path: Path, text: str) -> None:
@@ -23,6 +26,34 @@ def write_text(path: Path, text: str) -> None:
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+def check_writable(path: Path) -> None:
+    """Fail before the work, not after it.
+
+    Raises:
+        OutputError: the file cannot be written; says why.
+    """
+    folder = path.parent
+    if not folder.is_dir():
+        raise OutputError(f"{path} cannot be written: {folder} is {'no folder' if folder.exists() else 'missing'}")
+    if path.is_dir():
+        raise OutputError(f"{path} cannot be written: it is a folder")
+    if not os.access(folder, os.W_OK):
+        raise OutputError(f"{path} cannot be written: {folder} is read-only")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Names the file where it cannot be written after all.
+
+    Raises:
+        OutputError: in the place of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def cache_folder() -> Path:

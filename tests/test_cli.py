@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,7 +13,8 @@ import pytest
 from onnx import numpy_helper, parser
 from typer.testing import CliRunner, Result
 
-from graphopt.cli import COMMANDS, Progress, app
+from graphopt.arguments import COMMANDS
+from graphopt.cli import app
 from graphopt.report import Report
 
 
@@ -415,24 +415,3 @@ def test_a_terminal_without_greek_gets_question_marks(model: Path) -> None:
     done = process("compare", model, model, env={"PYTHONIOENCODING": "ascii", "PATH": ""})
     assert done.returncode == 0, done.stderr
     assert "4?(???(16+L)" in done.stdout
-
-
-def test_a_stage_that_takes_long_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Progress, "PATIENCE", 0.05)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-
-    def shown(stage: str) -> bool:
-        with Progress(enabled=True) as progress:
-            progress(stage, 0.0)
-            time.sleep(0.15 if stage == "slow" else 0.0)
-            progress(stage, 0.5)
-            return progress.bar is not None
-
-    assert shown("slow")
-    assert not shown("quick")
-
-
-def test_no_bar_where_nobody_watches() -> None:
-    with Progress(enabled=True) as progress:
-        progress("check", 0.5)
-        assert progress.timer is None

@@ -48,6 +48,7 @@ LAYERS = (
     "check",
     "pipeline proving",
     "catalogue",
+    "arguments options terminal",
     "cli __init__",
     "__main__",
 )

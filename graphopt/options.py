@@ -1,0 +1,99 @@
+"""The options of the command line, declared: what each is called, what it takes, and its line of help."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+# -- of several commands -----------------------------------------------------------------------------------------------
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="The model, an .onnx file.", show_default=False)]
+Quiet = Annotated[bool, typer.Option("--quiet", metavar="", help="Print no table.")]
+Verbose = Annotated[bool, typer.Option("--verbose", metavar="", help="Say on stderr what is being done.")]
+Debug = Annotated[bool, typer.Option("--debug", metavar="", help="Say more, and show where an error comes from.")]
+Timeout = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", help="Processor time for one rule.", min=0.1, show_default="10"),
+]
+AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON instead of a table.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Of the inputs that are made up for the check.")]
+Rules = Annotated[
+    list[Path] | None,
+    typer.Option("--rules", metavar="FILE", help="Further rules, in a .py or .jsonl file."),
+]
+Dims = Annotated[list[str] | None, typer.Option("--dim", metavar="batch=1", help="Give a dim of this name a size.")]
+Inputs = Annotated[
+    list[str] | None, typer.Option("--input", metavar="name:FILE.npy", help="Check with this input, not a made-up one.")
+]
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option("--dim", metavar="seq=16,128", help="Sizes of an open dim; each is run. By default a usual one."),
+]
+RunInputs = Annotated[
+    list[str] | None, typer.Option("--input", metavar="name:FILE.npy", help="Run on this input, not a made-up one.")
+]
+Provider = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, or any name that ONNX Runtime knows.")]
+ProviderOptions = Annotated[list[str] | None, typer.Option(metavar="key=value", help="An option of the provider.")]
+Threads = Annotated[
+    int, typer.Option(metavar="N", help="Of ONNX Runtime; 0 is one a core. None spins while it waits.", min=0)
+]
+
+# -- of optimize -------------------------------------------------------------------------------------------------------
+
+
+class Cost(StrEnum):
+    """What the search asks."""
+
+    MEASURED = "measured"
+    ANALYTIC = "analytic"
+    NONE = "none"
+
+
+Output = Annotated[str, typer.Argument(metavar="OUTPUT", help="Where the result goes.", show_default=False)]
+Skip = Annotated[list[str] | None, typer.Option(metavar="RULE...", help="Leave out these rules or passes.")]
+Only = Annotated[list[str] | None, typer.Option(metavar="RULE...", help="Use nothing but these.")]
+Unverified = Annotated[
+    bool, typer.Option("--unverified", metavar="", help="Apply rules that are not proved, too; the report says so.")
+]
+Exact = Annotated[
+    bool, typer.Option("--exact", metavar="", help="Change no bit of the outputs; fewer rules can be used.")
+]
+InputShapes = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="name:1,3,224,224",
+        help="Fix the shape of an input; the name may be left out if there is one. Also --overwrite-input-shape.",
+    ),
+]
+OverwriteInputShapes = Annotated[list[str] | None, typer.Option(hidden=True)]
+FixedDims = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="batch=1|seq=16,128",
+        help="Fix a dim; with several sizes it stays open, and the search measures at each.",
+    ),
+]
+CostKind = Annotated[
+    Cost,
+    typer.Option(metavar="KIND", help="measured; analytic: an estimate, nothing is run; none: no search, no timing."),
+]
+Seconds = Annotated[float, typer.Option(metavar="N", help="For the search and the timing, at most.", min=0.0)]
+RequiredSpeedup = Annotated[
+    float | None,
+    typer.Option(
+        metavar="RATIO", help="Exit code 4, and no file, unless the result is this many times as fast.", min=0.0
+    ),
+]
+TargetOpset = Annotated[
+    str | None, typer.Option(metavar="N|latest", help="Opset of the result; by default the model's.")
+]
+KeepFunctions = Annotated[bool, typer.Option("--keep-functions", metavar="", help="Do not inline local functions.")]
+ExternalData = Annotated[
+    bool | None,
+    typer.Option(metavar="", help="Weights go to OUTPUT.data; by default only above 1.9 GB.", show_default=False),
+]
+Check = Annotated[bool, typer.Option("--check/--no-check", metavar="", help="Compare the result with the original.")]
+ReportPath = Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write all that was done as JSON.")]
