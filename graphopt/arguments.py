@@ -6,12 +6,11 @@ A text of another form is a UsageError that shows the right one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from graphopt.errors import UsageError
+from graphopt.errors import UsageError, did_you_mean
 
 COMMANDS = ("optimize", "compare", "bench", "inspect", "verify", "rules", "demo")
 _WORD = re.compile(r"[a-z][a-z0-9_]*(,[a-z][a-z0-9_]*)*,?")
@@ -33,7 +32,8 @@ def expanded(args: list[str]) -> list[str]:
     first = args[0]
     if first not in (*COMMANDS, "--help", "--version"):
         if not first.startswith("-") and not _is_path(first):
-            raise UsageError(f"there is no command '{first}'{did_you_mean(first, COMMANDS)}")
+            hint = did_you_mean(first, COMMANDS) or f"; there is {', '.join(COMMANDS)}"
+            raise UsageError(f"there is no command '{first}'{hint}")
         args = ["optimize", *args]
     found: list[str] = []
     flag, value = "", None
@@ -51,15 +51,6 @@ def expanded(args: list[str]) -> list[str]:
 
 def _is_path(text: str) -> bool:
     return text.endswith(".onnx") or Path(text).exists()
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of an error: the known name that is nearest, or all of them if they are few."""
-    names = list(known)
-    near = get_close_matches(name, names, n=1)
-    if near:
-        return f"; did you mean '{near[0]}'?"
-    return f"; there is {', '.join(names)}" if len(names) < 12 else ""
 
 
 # -- values of options -------------------------------------------------------------------------------------------------

@@ -23,7 +23,14 @@ from typer.core import TyperGroup
 
 from graphopt import arguments
 from graphopt import options as opt
-from graphopt.errors import DifferenceError, ModelError, NoSpeedupError, ProofError, UsageError
+from graphopt.errors import (
+    DifferenceError,
+    ModelError,
+    NoSpeedupError,
+    ProofError,
+    UsageError,
+    did_you_mean,
+)
 from graphopt.files import check_writable, write_text, writing
 from graphopt.terminal import Progress, console, one_line, print_text, report_failure, set_up_logging
 
@@ -400,7 +407,7 @@ def _wanted(what: Sequence[str], everything: bool) -> list[Rule]:
     names = dict.fromkeys([*(item for item in what if item not in files), *(rule.name for rule in given)])
     for name in names:
         if name not in known:
-            raise UsageError(f"there is no rule '{name}'{arguments.did_you_mean(name, known) or _LISTED}")
+            raise UsageError(f"there is no rule '{name}'{did_you_mean(name, known) or _LISTED}")
     if not everything and not names:
         raise UsageError("nothing to verify: name rules or files of rules, or use --all")
     return list(known.values()) if everything else [known[name] for name in names]
@@ -423,7 +430,7 @@ def rules(
     found, applied = load_rules(given, trades=True), {rule.name for rule in load_rules(given)}
     known = {rule.name: rule.why for rule in found} | {pass_.name: pass_.why for pass_ in PASSES}
     if name is not None and name not in known:
-        raise UsageError(f"there is no rule or pass '{name}'{arguments.did_you_mean(name, known) or _LISTED}")
+        raise UsageError(f"there is no rule or pass '{name}'{did_you_mean(name, known) or _LISTED}")
     algebra = {rule.name: str(rule) for rule in found}
     rule = next((rule for rule in found if rule.name == name), None)
     if rule is not None:
@@ -482,7 +489,8 @@ def demo(
         print_text("\n".join(models))
         return
     if name not in models:
-        raise UsageError(f"there is no model '{name}'{arguments.did_you_mean(name, models)}")
+        hint = did_you_mean(name, models) or f"; there is {', '.join(models)}"
+        raise UsageError(f"there is no model '{name}'{hint}")
     folder = Path(tempfile.mkdtemp(prefix="graphopt-"))
     target = Path(output or folder / f"{name}-optimized.onnx")
     check_writable(target)

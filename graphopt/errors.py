@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class GraphoptError(Exception):
     """Base class: one line that names the file, node or rule, what was expected and what was found."""
@@ -45,3 +48,9 @@ class NoSpeedupError(GraphoptError):
 
 class OutputError(GraphoptError):
     """The output could not be written; no partial file is left."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of an error about a name that is not known: the one that is nearest; empty where none is near."""
+    near = get_close_matches(name, list(known), n=1)
+    return f"; did you mean '{near[0]}'?" if near else ""

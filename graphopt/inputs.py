@@ -9,13 +9,12 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
 from graphopt import samples
-from graphopt.errors import ModelError, UsageError
+from graphopt.errors import ModelError, UsageError, did_you_mean
 from graphopt.samples import Array, Binding, Feeds, Input, Sketch
 from graphopt.types import DType
 
@@ -35,7 +34,7 @@ def fitted(model: Sketch, inputs: Mapping[str, Any]) -> tuple[Feeds, dict[str, i
     sizes: dict[str, int] = {}
     for name, value in inputs.items():
         if name not in declared:
-            raise UsageError(f"there is no input '{name}'{_near(name, declared)}")
+            raise UsageError(f"there is no input '{name}'{did_you_mean(name, declared) or _listed(declared)}")
         feeds[name] = _fitting(declared[name], value, sizes) if isinstance(value, np.ndarray) else value
     return feeds, sizes
 
@@ -56,11 +55,8 @@ def _fitting(declared: Input, value: Array, sizes: dict[str, int]) -> Array:
     return value
 
 
-def _near(name: str, known: Iterable[str]) -> str:
-    """The end of an error: the name that is nearest, or all of them."""
-    names = list(known)
-    near = get_close_matches(name, names, 1)
-    return f"; did you mean '{near[0]}'?" if near else f"; there is {', '.join(map(repr, names)) or 'none'}"
+def _listed(names: Iterable[str]) -> str:
+    return f"; there is {', '.join(map(repr, names)) or 'none'}"
 
 
 # -- models that are run on the same inputs ----------------------------------------------------------------------------
@@ -136,7 +132,7 @@ def wanted_sizes(model: Sketch, dims: Mapping[str, int | Sequence[int]], own: Bi
     for name, given in dims.items():
         sizes = [given] if isinstance(given, int) else list(dict.fromkeys(given))
         if name not in known:
-            raise UsageError(f"there is no open dim '{name}'{_near(name, known)}")
+            raise UsageError(f"there is no open dim '{name}'{did_you_mean(name, known) or _listed(known)}")
         if not sizes or min(sizes) < 1:
             raise UsageError(f"'{name}' cannot be {min(sizes, default='of no size')}: sizes are 1 or more")
         if sizes != [own.get(name, sizes[0])] and name in own:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import json
 import os
@@ -14,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeAlias
 
-from graphopt.errors import RuleError, UsageError
+from graphopt.errors import RuleError, UsageError, did_you_mean
 from graphopt.rule import Rule
 
 GROUP = "graphopt.rules"
@@ -136,7 +135,6 @@ def select(names: Sequence[str], skip: Iterable[str], only: Iterable[str] | None
     """
     for name in (*skip, *(only or ())):
         if name not in names:
-            close = difflib.get_close_matches(name, names, n=1)
-            hint = f"; did you mean '{close[0]}'?" if close else "; `graphopt rules` lists them"
+            hint = did_you_mean(name, names) or "; `graphopt rules` lists them"
             raise UsageError(f"there is no rule or pass '{name}'{hint}")
     return frozenset(names if only is None else only) - frozenset(skip)

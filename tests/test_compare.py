@@ -1,18 +1,16 @@
 """Two models agree or differ: what the comparison sees, what it forgives, and what it says it cannot know."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from onnx import ModelProto, numpy_helper, parser
 
-from graphopt import onnx_io, oracle, samples
+from graphopt import onnx_io, oracle
 from graphopt.compare import Verdict, compare
 from graphopt.errors import ModelError, UsageError
 from graphopt.samples import Array
-from graphopt.tolerance import tolerance
 
 
 def model(text: str, **weights: Array) -> ModelProto:
@@ -204,21 +202,6 @@ def test_the_verdict_does_not_change_the_models() -> None:
 # -- what rounding may do ----------------------------------------------------------------------------------------------
 
 
-def test_the_tolerance_grows_with_the_sum_and_shrinks_with_precision() -> None:
-    def of(dtype: str, terms: int) -> float:
-        text = f"g ({dtype}[1,{terms}] x) => ({dtype}[1,2] z) {{ z = MatMul(x, w) }}"
-        weight = np.zeros((terms, 2), {"float": np.float32, "float16": np.float16, "double": np.float64}[dtype])
-        return tolerance(samples.sketch(model(text, w=weight)))[0]
-
-    assert of("double", 64) < of("float", 64) < of("float", 4096) < 1e-4 < of("float16", 64) < 0.05
-
-
-def test_the_tolerance_says_where_it_comes_from() -> None:
-    found = compare(*(model(text) for text in SAME[0][1:]))
-    assert found.worst is not None
-    assert "L = 2 operators in a row" in found.worst.why
-
-
 def test_integers_have_no_tolerance() -> None:
     found = compare(*[model("g (int32[2] x) => (int32[2] z) { z = Neg(x) }")] * 2)
     assert [(d.tolerance, d.why) for d in found.outputs] == [(0.0, "exact: no rounding is allowed")]
@@ -312,58 +295,6 @@ def test_without_onnxruntime_one_line_says_what_to_install(monkeypatch: pytest.M
 # -- inputs ------------------------------------------------------------------------------------------------------------
 
 
-def feeds(made: ModelProto, style: str = samples.NORMAL) -> samples.Feeds:
-    sketch = samples.sketch(made)
-    return samples.feeds(sketch, samples.bindings(sketch.inputs, 0, {})[0], seed=0, style=style)
-
-
-def test_token_ids_stay_within_the_table() -> None:
-    table = np.zeros((5, 8), np.float32)
-    made = model(
-        "g (int64[batch,seq] ids) => (float[batch,seq,8] z) { a = Cast<to = 6>(ids) z = Gather(w, a) }", w=table
-    )
-    ids = feeds(made)["ids"]
-    assert ids.min() >= 0
-    assert ids.max() < 5
-
-
-def test_a_mask_has_a_one_in_each_row() -> None:
-    made = model("g (int64[64,4] attention_mask) => (float[64,4] z) { z = Cast<to = 1>(attention_mask) }")
-    mask = feeds(made)["attention_mask"]
-    assert set(np.unique(mask)) == {0, 1}
-    assert mask.sum(axis=1).min() >= 1
-
-
-ROLES: list[tuple[str, str, Callable[[Array], bool]]] = [
-    ("g (float[2,3] x, int64[2] s) => (float[P,Q] z) { z = Reshape(x, s) }", "s", lambda s: s.tolist() == [-1, 1]),
-    ("g (float[2,3] x, int64[2] s) => (float[P,Q] z) { z = Expand(x, s) }", "s", lambda s: s.tolist() == [1, 1]),
-    ("g (float[6] x, int64[2] s) => (float[P] y, float[Q] z) { y, z = Split(x, s) }", "s", lambda s: s.sum() == 6),
-    ("g (float[2,3] x, int64[1] k) => (float[P,Q] y, int64[P,Q] z) { y, z = TopK(x, k) }", "k", lambda k: k[0] == 1),
-    ("g (float[2,3] x, int64[1] a) => (float[P,Q,R] z) { z = Unsqueeze(x, a) }", "a", lambda a: a.tolist() == [0]),
-    ("g (int64[2] s) => (float[P,Q] z) { z = ConstantOfShape(s) }", "s", lambda s: s.min() >= 1 and s.max() < 9),
-    (
-        "g (float[6] x, float[1] s) => (int8[6] z) { d = Constant<value = int8[1] {0}>() z = QuantizeLinear(x, s, d) }",
-        "s",
-        lambda s: s.min() > 0,
-    ),
-    ("g (int8[999] x) => (int8[999] z) { z = Identity(x) }", "x", lambda x: x.min() < -100 and x.max() > 100),
-]
-
-
-@pytest.mark.parametrize(("text", "name", "holds"), ROLES)
-def test_an_input_is_what_its_readers_take_it_for(text: str, name: str, holds: Callable[[Array], bool]) -> None:
-    made = model(text)
-    assert holds(feeds(made)[name])
-    assert compare(made, made).verdict is Verdict.EQUAL
-
-
-def test_wide_values_hold_zeros_negatives_and_large_ones() -> None:
-    values = feeds(model("g (float[999] x) => (float[999] z) { z = Neg(x) }"), style=samples.WIDE)["x"]
-    assert (values == 0).any()
-    assert values.min() < -50
-    assert values.max() > 50
-
-
 def test_values_that_overflow_are_made_smaller() -> None:
     text = "g (float[99] x) => (float[99] z) { z = Exp(x) }"
     assert [case.values for case in compare(model(text), model(text)).cases] == ["normal", "normal", "normal"]
@@ -408,19 +339,10 @@ def test_inputs_may_be_given_and_fix_the_sizes() -> None:
     assert found.cases[0].binding == {"N": 4}
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "complaint"),
-    [
-        ("xx", np.ones((4, 2)), "there is no input 'xx'; did you mean 'x'?"),
-        ("x", np.ones((4, 3)), r"input 'x' is FLOAT\[N,2\], the given values are float64\[4, 3\]"),
-        ("x", np.ones(4), r"input 'x' is FLOAT\[N,2\], the given values are float64\[4\]"),
-        ("x", np.ones((4, 2), np.int64), r"input 'x' is FLOAT\[N,2\], the given values are int64\[4, 2\]"),
-    ],
-)
-def test_inputs_that_do_not_fit_are_refused(name: str, value: Array, complaint: str) -> None:
+def test_inputs_that_do_not_fit_are_refused() -> None:
     text = "g (float[N,2] x) => (float[N,2] z) { z = Neg(x) }"
-    with pytest.raises(UsageError, match=complaint):
-        compare(model(text), model(text), inputs={name: value})
+    with pytest.raises(UsageError, match=r"input 'x' is FLOAT\[N,2\], the given values are float64\[4, 3\]"):
+        compare(model(text), model(text), inputs={"x": np.ones((4, 3))})
 
 
 def test_a_default_that_was_taken_for_a_constant_is_found() -> None:
