@@ -131,7 +131,8 @@ def optimize(
     clock = _Clock()
     gate = Gate(exact=exact, unverified=unverified, progress=tell)
     fixed, open_ = _split(dims or {})
-    tuning = Tuning(cost, Setting(provider, threads, provider_options or {}), seconds, open_, inputs, seed)
+    admits = "exact" if exact else "unverified" if unverified else "proved"
+    tuning = Tuning(cost, Setting(provider, threads, provider_options or {}), seconds, open_, inputs, seed, admits)
     with clock("load"):
         given = library.read_rules(rules)
         chosen, trades, passes = _chosen(given, skip, only)

@@ -165,7 +165,7 @@ def advance(graph: Graph, move: Move, space: Space) -> Advance:
     is_whole = True
     for site in move.sites:
         match = _at(graph, move.rule, site)
-        if match is None:  # what was done at another place has taken it
+        if match is None or not _is_allowed(graph, match, space):  # it was taken by what was done at another place
             continue
         try:
             patch = build(graph, match)
@@ -202,6 +202,10 @@ def _at(graph: Graph, rule: Rule, site: tuple[Value, ...]) -> Match | None:
     return next((match for match in find(rule, graph, site[0].vertex) if match.roots == site), None)
 
 
+def _is_allowed(graph: Graph, match: Match, space: Space) -> bool:
+    return space.allows(match.rule, computed_types(graph, match), read_types(graph, match))
+
+
 def matches(graph: Graph, space: Space) -> dict[Rule, list[Match]]:
     """Where the rules that trade may be applied, producers first; one match for each set of roots."""
     found: dict[Rule, dict[frozenset[Value], Match]] = {}
@@ -210,7 +214,7 @@ def matches(graph: Graph, space: Space) -> dict[Rule, list[Match]]:
         made_by = {graph[source].op for source in graph.sources(vertex)}
         for rule, needed in by_op.get(graph[vertex].op, ()):
             for match in find(rule, graph, vertex) if needed <= made_by else ():
-                if space.allows(rule, computed_types(graph, match), read_types(graph, match)):
+                if _is_allowed(graph, match, space):
                     found.setdefault(rule, {}).setdefault(frozenset(match.roots), match)
     return {rule: list(sites.values()) for rule, sites in found.items()}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,16 +13,16 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from graphopt import onnx_io, samples
+from graphopt import onnx_io, recall, samples
 from graphopt.analytic import Analytic
 from graphopt.bench import Prepared, prepared
 from graphopt.cache import Cache
 from graphopt.choose import Chooser, Contest, Group, Timing, Version
-from graphopt.cost import CostModel, user_cache
+from graphopt.cost import CostModel, key_of, user_cache
 from graphopt.errors import ModelError, UsageError
 from graphopt.fixpoint import Allows, Simplifier, Step
 from graphopt.inputs import default_sizes
-from graphopt.machine import Machine
+from graphopt.machine import Machine, circumstances
 from graphopt.measured import Measured
 from graphopt.passes import Pass
 from graphopt.regions import digest, weights_digest
@@ -57,6 +58,8 @@ class Tuning:
     """Of open dims, by name; several are each measured, and count the same."""
     inputs: Mapping[str, Any] | None = None
     seed: int = 0
+    admits: str = "proved"
+    """Which rules: a search among others may have found something else."""
 
     def __post_init__(self) -> None:
         if self.cost not in COSTS:
@@ -113,7 +116,7 @@ class Tuner:
         chooser.enter(first)
         chooser.seconds = min(LONGEST, self.tuning.seconds / 16)
         swept = chooser.sweep(first, self._sweeps())
-        found = self._explored([_shapes(trial.feeds) for trial in ready.trials])
+        found = self._recalled(chooser.contest.digest, [_shapes(trial.feeds) for trial in ready.trials])
         left = self.tuning.seconds - (self.clock() - start)
         chooser.seconds = min(LONGEST, max(left, 0.0) / 8) if found.stop is not StopReason.INTERRUPTED else 0.0
         chooser.deadline = start + self.tuning.seconds
@@ -167,6 +170,21 @@ class Tuner:
         for name, rules in self.sweeps.items():
             known = [rule for rule in rules if rule in self.trades]
             yield partial(sweep, self.model.graph, name, known, self._space)
+
+    def _recalled(self, original: str, shapes: Sequence[Shapes]) -> Exploration:
+        """What was found for this model and these shapes, in this run or an earlier one with as much time."""
+        tuning, graph = self.tuning, self.model.graph
+        what = (original, recall.identity(graph), json.dumps(shapes, sort_keys=True), str(tuning.seconds))
+        rules = recall.dependence((*self.rules, *self.trades))
+        passes = ",".join(pass_.name for pass_ in self.passes)
+        how = (rules, passes, tuning.admits, str(tuning.seed), circumstances(tuning.setting))
+        key = key_of("search", *what, *how)
+        found = recall.of_text(self.cache.get([key]).get(key), self.trades)
+        if found is None:
+            found = self._explored(shapes)
+            if found.stop is not StopReason.INTERRUPTED:
+                self.cache.put({key: recall.to_text(found)})
+        return found
 
     def _explored(self, shapes: Sequence[Shapes]) -> Exploration:
         limits = Limits(seconds=self.tuning.seconds * SHARE)

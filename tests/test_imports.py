@@ -41,7 +41,7 @@ LAYERS = (
     "analytic",
     "measured",
     "search discover",
-    "sweep",
+    "recall sweep",
     "choose",
     "tune",
     "report library demo gate",

@@ -22,7 +22,7 @@ from graphopt.infer import infer_graph
 from graphopt.measure import Speedup
 from graphopt.regions import digest
 from graphopt.rule import Rule, op, tensor
-from graphopt.search import Exploration, StopReason
+from graphopt.search import Exploration, Space, StopReason, apply, explore
 from graphopt.sessions import Setting
 from graphopt.tune import Tuned, Tuner, Tuning
 from tests.test_search import Prices
@@ -264,6 +264,60 @@ def test_processes_may_share_a_cache() -> None:
     number = contest.enter(model)
     assert contest.race([number], 0.0)[0][0].median in speeds
     assert all(np.isfinite(speeds))
+
+
+def searches(monkeypatch: pytest.MonkeyPatch, **prices: float) -> list[StopReason]:
+    """How each search ended that was really made."""
+    made: list[StopReason] = []
+
+    def exploring(*args: Any, **more: Any) -> Exploration:
+        exploration = explore(*args, **more)
+        made.append(exploration.stop)
+        return exploration
+
+    estimate(monkeypatch, **prices)
+    outcomes(monkeypatch, 1.0, 1.5)
+    monkeypatch.setattr(tune, "explore", exploring)
+    return made
+
+
+def test_what_a_search_found_is_known_in_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = searches(monkeypatch, Mul=2, Add=0.5)
+    found = [tuner()[1:] for _ in range(2)]
+    assert made == [StopReason.DONE]
+    (first, told), (second, told_again) = found
+    assert first.graph.ops() == second.graph.ops() == {"Add": 1, "Exp": 1}
+    assert told.timing == told_again.timing
+
+
+@pytest.mark.parametrize("other", [{"seconds": 0.6}, {"admits": "exact"}, {"seed": 1}, {"sizes": {"n": [3]}}])
+def test_a_search_under_other_circumstances_is_another(monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]) -> None:
+    made = searches(monkeypatch, Mul=2, Add=0.5)
+    tuner()
+    tuner(**other)
+    assert len(made) == 2
+
+
+def test_a_search_that_was_interrupted_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    made, speedups = searches(monkeypatch, Mul=2, Add=0.5), Prices.speedups
+    monkeypatch.setattr(Prices, "speedups", interrupt)
+    tuner()
+    monkeypatch.setattr(Prices, "speedups", speedups)
+    tuner()
+    assert made == [StopReason.INTERRUPTED, StopReason.DONE]
+
+
+def test_a_find_that_is_no_longer_admitted_is_not_made() -> None:
+    """It was remembered, and its rule is not proved any more."""
+    model = onnx_io.load(parse("float[8] x", "a = Mul(x, 2.0); y = Exp(a)"))
+    infer_graph(model.graph)
+    proved = Space([DOUBLE], Simplifier([], []), lambda *_: True)
+    (solution,) = explore(model.graph, proved, Prices(Mul=2, Add=0.5)).solutions
+    assert apply(model.graph, solution, replace(proved, allows=lambda *_: False)) == []
+    assert len(apply(model.graph, solution, proved)) == 1
 
 
 @pytest.mark.slow

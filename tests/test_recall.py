@@ -1,0 +1,59 @@
+"""What a search found survives being written down and read again."""
+
+import pytest
+
+from graphopt import recall
+from graphopt.rule import Rule
+from graphopt.search import Exploration, StopReason
+from tests.test_search import DETOUR, DOUBLE, LONG_WAY, SUM_IS_DIFFERENCE, Prices, found, load, told
+from tests.text import parse
+
+RULES = (DOUBLE, SUM_IS_DIFFERENCE)
+
+
+def exploration() -> Exploration:
+    return found(DETOUR, LONG_WAY, Prices(Mul=2, Add=4, Sub=0.2, Neg=0.2))[1]
+
+
+def test_finds_are_read_as_they_were_written() -> None:
+    before = exploration()
+    after = recall.of_text(recall.to_text(before), RULES)
+    assert after is not None
+    (was,), (is_,) = before.solutions, after.solutions
+    assert (is_.copies, is_.moves, is_.speedup, is_.weight, is_.result) == (
+        *(was.copies, was.moves, was.speedup, was.weight, was.result),
+    )
+    assert told(is_) == [("double_is_sum", 1, True), ("sum_is_difference", 1, True)]
+    assert after.stop is StopReason.DONE
+    assert (after.regions, after.copies, after.states, after.trials) == (1, 1, before.states, before.trials)
+
+
+@pytest.mark.parametrize("rules", [(), (DOUBLE,)])
+def test_finds_of_rules_that_are_gone_are_none(rules: tuple[Rule, ...]) -> None:
+    assert recall.of_text(recall.to_text(exploration()), rules) is None
+
+
+@pytest.mark.parametrize("text", [None, "", "{}", "[1]", "null", '{"solutions": [{}]}', "x"])
+def test_what_is_no_find_is_none(text: str | None) -> None:
+    assert recall.of_text(text, RULES) is None
+
+
+def test_a_damaged_find_is_none() -> None:
+    text = recall.to_text(exploration())
+    assert recall.of_text(text[:-5], RULES) is None
+    assert recall.of_text(text.replace('"minimum": ', '"minimum": -'), RULES) is None
+    assert recall.of_text(text.replace("nothing was left", "something was left"), RULES) is None
+
+
+def test_graphs_with_other_numbers_are_others() -> None:
+    """Finds are told by the numbers of vertices."""
+    one, same, other = (
+        load(parse("float[4] x", f"{body}; y = Add(a, b)")).graph
+        for body in ("a = Sin(x); b = Cos(x)", "a = Sin(x); b = Cos(x)", "b = Cos(x); a = Sin(x)")
+    )
+    assert recall.identity(one) == recall.identity(same) != recall.identity(other)
+
+
+def test_other_rules_are_another_search() -> None:
+    assert recall.dependence(RULES) == recall.dependence(RULES)
+    assert recall.dependence(RULES) != recall.dependence(RULES[:1])
