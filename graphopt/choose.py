@@ -16,7 +16,7 @@ from typing import Any
 from graphopt import onnx_io
 from graphopt.bench import Prepared
 from graphopt.cache import Cache
-from graphopt.cost import key_of
+from graphopt.cost import UNREADABLE, key_of, numbers
 from graphopt.errors import ModelError
 from graphopt.fixpoint import Step
 from graphopt.machine import circumstances
@@ -132,11 +132,16 @@ class _Entrant:
         try:
             data = json.loads(text or "{}")
             latencies = (
-                Latency(each["sizes"], Times(**each["before"]), Times(**each["after"])) for each in data["latencies"]
+                Latency(_sizes(each["sizes"]), numbers(Times, each["before"]), numbers(Times, each["after"]))
+                for each in data["latencies"]
             )
-            return _Entrant(key, None, Speedup(**data["speedup"]), tuple(latencies))
-        except (ValueError, KeyError, TypeError):
+            return _Entrant(key, None, numbers(Speedup, data["speedup"]), tuple(latencies))
+        except UNREADABLE:
             return None
+
+
+def _sizes(found: Mapping[str, int]) -> dict[str, int]:
+    return {name: int(found[name]) for name in found}
 
 
 class Contest:
@@ -189,12 +194,17 @@ class Contest:
         What is known is not timed. Sessions end with their race.
 
         Raises:
-            ModelError: there is no room for another session of the original.
+            ModelError: there is no room for another session of the original, or for all that run in turn.
         """
         entrants = [self._entrants[number] for number in numbers]
         timed = [entrant for entrant in entrants if entrant.session is not None]
         if timed:
-            self._time(timed, seconds)
+            try:
+                self._time(timed, seconds)
+            except Exception as error:  # the classes that onnxruntime raises share no base
+                for entrant in timed:
+                    entrant.session = None
+                raise ModelError(_first_line(error)) from error
             self.cache.put({entrant.key: entrant.to_json() for entrant in timed})
         return [(entrant.speedup or FAILED, entrant.latencies) for entrant in entrants]
 
@@ -328,11 +338,7 @@ class Chooser:
                 self.move_to(version)
                 twins.append(replace(version, speedup=None, latencies=()))
                 self._enter(twins[-1], contest)
-        try:
-            self._race(twins, contest)
-        except ModelError as error:
-            log.warning("there is no second race, so nothing is taken for faster: %s", error)
-            return []
+        self._race(twins, contest)
         return twins
 
     def _explored(self, base: Version, solutions: Sequence[Solution]) -> list[Version]:
@@ -412,9 +418,35 @@ class Chooser:
         able = [version for version in versions if version.number is not None]
         numbers = [version.number for version in able if version.number is not None]
         seconds = min(self.seconds, max(self.deadline - self.clock(), 0.0) / (TRIES + 2))
-        if numbers:
-            for version, found in zip(able, contest.race(numbers, seconds), strict=True):
-                version.speedup, version.latencies = found
+        if not numbers:
+            return
+        try:
+            found = self._raced(contest, numbers, seconds)
+        except ModelError as error:
+            log.warning("versions of the model cannot be timed, so none of them is taken for faster: %s", error)
+            return
+        for version, (ratio, latencies) in zip(able, found, strict=True):
+            version.speedup, version.latencies = ratio, latencies
+
+    def _raced(
+        self, contest: Contest, numbers: Sequence[int], seconds: float
+    ) -> list[tuple[Speedup, tuple[Latency, ...]]]:
+        """A race; the first Ctrl-C makes it a short one, and all that follow."""
+        try:
+            return contest.race(numbers, seconds)
+        except KeyboardInterrupt:
+            if self.is_hurried:
+                raise
+            self.hurry()
+            return contest.race(numbers, 0.0)
+
+    def hurry(self) -> None:
+        """From now on time no longer than it takes to tell what is faster, and no further versions."""
+        self.deadline = float("-inf")
+
+    @property
+    def is_hurried(self) -> bool:
+        return self.deadline == float("-inf")
 
     def _is_over(self) -> bool:
         return self.tried >= TRIES + 2 or self.clock() >= self.deadline

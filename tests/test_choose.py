@@ -249,12 +249,46 @@ def test_if_there_is_no_room_for_a_second_race_nothing_is_taken(caplog: pytest.L
     case = Case(quick)
     case.contest.again = lambda: Cramped(quick, quick)  # type: ignore[method-assign]
     assert case.choose().steps == ()
-    assert "no second race" in caplog.text
+    assert "cannot be timed, so none of them is taken for faster: out of memory" in caplog.text
 
 
 class Cramped(Made):
     def race(self, *_: Any) -> list[tuple[Speedup, tuple[Latency, ...]]]:
         raise ModelError("out of memory")
+
+
+class Interrupted(Made):
+    """Ctrl-C comes in the middle of some races."""
+
+    presses = 1
+
+    def race(self, numbers: Sequence[int], seconds: float) -> list[tuple[Speedup, tuple[Latency, ...]]]:
+        if self.presses and self.heat == 1:
+            self.presses -= 1
+            raise KeyboardInterrupt
+        assert seconds == 0
+        return super().race(numbers, seconds)
+
+    def again(self) -> Contest:
+        return Interrupted(self.speed, self.speed, 2)
+
+
+def test_an_interrupt_makes_the_timing_short() -> None:
+    case = Case(lambda ops: 1.0 if "Div" in ops else 1.3)
+    case.chooser.contest, case.chooser.seconds = Interrupted(case.contest.speed, case.contest.speed), 9.0
+    case.chooser.enter(case.first)
+    best = case.choose()
+    assert best.is_faster
+    assert "quarter_is_product" in case.changed
+
+
+def test_a_second_interrupt_ends_it() -> None:
+    case = Case(lambda ops: 1.0 if "Div" in ops else 1.3)
+    contest = case.chooser.contest = Interrupted(case.contest.speed, case.contest.speed)
+    contest.presses = 2
+    case.chooser.enter(case.first)
+    with pytest.raises(KeyboardInterrupt):
+        case.choose()
 
 
 def test_the_time_of_a_race_is_a_part_of_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

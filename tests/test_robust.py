@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
 
+from graphopt.cost import user_cache
+from graphopt.errors import ModelError
+from graphopt.measured import FAILED
 from graphopt.oracle import interruptible
+from tests.test_tune import entered
 from tests.text import parse
 
 LISTENING = "import signal; signal.signal(2, signal.default_int_handler); from graphopt.cli import main; main()"
 """Hears Ctrl-C also where a shell has started the tests in the background, which ignores it."""
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHOPT_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -62,7 +73,7 @@ def test_a_signal_during_a_measurement_leaves_no_temporary_files(
 ) -> None:
     home = model.parent.parent
     command = [sys.executable, "-c", LISTENING, str(model), str(home / "out" / "o.onnx")]
-    env = {**os.environ, "TMPDIR": str(home / "scratch"), "GRAPHOPT_CACHE": str(home / "cache")}
+    env = {**os.environ, "TMPDIR": str(home / "scratch")}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as running:
         while not any((home / "scratch").glob("graphopt-*/*.onnx")):
             assert running.poll() is None
@@ -72,3 +83,40 @@ def test_a_signal_during_a_measurement_leaves_no_temporary_files(
     assert (running.returncode, printed, complaint) == (code, "", f"graphopt: {line}\n")
     assert not any((home / "scratch").glob("graphopt-*"))
     assert not any((home / "out").iterdir())
+
+
+# -- the cache ---------------------------------------------------------------------------------------------------------
+
+KEPT = """{"speedup": {"minimum": 2, "median": %s, "low": 2, "high": 2, "rounds": 9, "confidence": 0.95},
+ "latencies": %s}"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{}", '{"speedup": 2, "latencies": []}', KEPT % ("NaN", "[]"), KEPT % ('"x"', "[]"), KEPT % (2, 3)]
+    + [KEPT % (2, f'[{{"sizes": {sizes}, "before": {{}}, "after": {{}}}}]') for sizes in ('["n"]', '{"n": "x"}', "{}")],
+)
+def test_a_verdict_that_makes_no_sense_is_reached_anew(text: str) -> None:
+    contest, model = entered()
+    contest.race([contest.enter(model)], 0.0)
+    with closing(sqlite3.connect(user_cache().path)) as connection, connection:
+        connection.execute("UPDATE entries SET value = ?", (text,))
+    again, model = entered()
+    ((found, latencies),) = again.race([again.enter(model)], 0.0)
+    assert found.rounds >= 7
+    assert len(latencies) == 2
+
+
+# -- the last word -----------------------------------------------------------------------------------------------------
+
+
+def test_versions_that_cannot_run_in_turn_end_their_race_and_their_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise MemoryError("no room")
+
+    contest, model = entered()
+    number = contest.enter(model)
+    monkeypatch.setattr("graphopt.choose.interleaved", failing)
+    with pytest.raises(ModelError, match="no room"):
+        contest.race([number], 0.0)
+    assert contest.race([number], 0.0) == [(FAILED, ())]
