@@ -65,7 +65,7 @@ def decoded(kind: type[Kept], text: str | None) -> Kept | None:
         return None
 
 
-UNREADABLE = (ValueError, KeyError, TypeError, RecursionError)
+UNREADABLE = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
 """What is raised where a text of the cache is not what was put there."""
 
 

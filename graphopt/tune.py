@@ -116,10 +116,14 @@ class Tuner:
         chooser.enter(first)
         chooser.seconds = min(LONGEST, self.tuning.seconds / 16)
         swept = chooser.sweep(first, self._sweeps())
-        found = self._recalled(chooser.contest.digest, [_shapes(trial.feeds) for trial in ready.trials])
+        found = Exploration((), StopReason.INTERRUPTED)
+        if not chooser.is_hurried:
+            found = self._recalled(chooser.contest.digest, [_shapes(trial.feeds) for trial in ready.trials])
         left = self.tuning.seconds - (self.clock() - start)
-        chooser.seconds = min(LONGEST, max(left, 0.0) / 8) if found.stop is not StopReason.INTERRUPTED else 0.0
+        chooser.seconds = min(LONGEST, max(left, 0.0) / 8)
         chooser.deadline = start + self.tuning.seconds
+        if found.stop is StopReason.INTERRUPTED:
+            chooser.hurry()
         return self._chosen(chooser, first, swept, found)
 
     def _prepared(self, result: ModelProto) -> Prepared:

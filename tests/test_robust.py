@@ -11,16 +11,21 @@ import threading
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import onnx
 import pytest
 
+from graphopt import onnx_io
+from graphopt.choose import Contest
 from graphopt.cost import user_cache
 from graphopt.errors import ModelError
+from graphopt.infer import infer_graph
 from graphopt.measured import FAILED
 from graphopt.oracle import interruptible
-from tests.test_tune import entered
+from graphopt.search import StopReason
+from graphopt.tune import Tuner, Tuning
+from tests.test_tune import DOUBLE, GIVEN, ONE_THREAD, entered
 from tests.text import parse
 
 LISTENING = "import signal; signal.signal(2, signal.default_int_handler); from graphopt.cli import main; main()"
@@ -91,10 +96,15 @@ KEPT = """{"speedup": {"minimum": 2, "median": %s, "low": 2, "high": 2, "rounds"
  "latencies": %s}"""
 
 
+SIZES = '[{"sizes": %s, "before": {}, "after": {}}]'
+
+
 @pytest.mark.parametrize(
     "text",
-    ["{}", '{"speedup": 2, "latencies": []}', KEPT % ("NaN", "[]"), KEPT % ('"x"', "[]"), KEPT % (2, 3)]
-    + [KEPT % (2, f'[{{"sizes": {sizes}, "before": {{}}, "after": {{}}}}]') for sizes in ('["n"]', '{"n": "x"}', "{}")],
+    [
+        *("{}", '{"speedup": 2, "latencies": []}', KEPT % ("NaN", "[]"), KEPT % ('"x"', "[]"), KEPT % (2, 3)),
+        *(KEPT % (2, SIZES % sizes) for sizes in ('["n"]', '{"n": "x"}', '{"n": Infinity}')),
+    ],
 )
 def test_a_verdict_that_makes_no_sense_is_reached_anew(text: str) -> None:
     contest, model = entered()
@@ -120,3 +130,33 @@ def test_versions_that_cannot_run_in_turn_end_their_race_and_their_sessions(monk
     with pytest.raises(ModelError, match="no room"):
         contest.race([number], 0.0)
     assert contest.race([number], 0.0) == [(FAILED, ())]
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_an_interrupt_before_the_search_leaves_it_out(monkeypatch: pytest.MonkeyPatch, presses: int) -> None:
+    """It comes while the simplified model and a sweep of it take turns with the original."""
+    race, left = Contest.race, [*range(presses)]
+
+    def interrupted(*args: Any) -> Any:
+        if left:
+            left.pop()
+            raise KeyboardInterrupt
+        return race(*args)
+
+    def searched(*_: object) -> NoReturn:
+        pytest.fail("the search was begun")
+
+    monkeypatch.setattr(Contest, "race", interrupted)
+    monkeypatch.setattr(Tuner, "_explored", searched)
+    model = onnx_io.load(GIVEN)
+    infer_graph(model.graph)
+    tuner = Tuner(
+        GIVEN, model, [], [DOUBLE], [], lambda *_: True, Tuning(setting=ONE_THREAD), sweeps={"doubles": [DOUBLE]}
+    )
+    if presses == 2:
+        with pytest.raises(KeyboardInterrupt):
+            tuner.tune([])
+        return
+    timing = tuner.tune([]).timing
+    assert timing is not None
+    assert timing.stop == StopReason.INTERRUPTED
