@@ -79,6 +79,7 @@ class Cache:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 identity = _identity(self.path)
                 with closing(sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)) as connection:
+                    connection.text_factory = _text
                     return work(connection)
             except (OSError, sqlite3.Error) as error:
                 if not (left and identity and _is_damage(error) and self._set_aside(identity, error)):
@@ -117,6 +118,11 @@ def _selected(connection: sqlite3.Connection, keys: list[str]) -> dict[str, str]
         places = ", ".join("?" * len(some))
         found |= connection.execute(f"SELECT key, value FROM entries WHERE key IN ({places})", some).fetchall()
     return found
+
+
+def _text(data: bytes) -> str:
+    """An entry that is no text is as good as any other that makes no sense; an error would close the file for good."""
+    return data.decode(errors="replace")
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

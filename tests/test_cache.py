@@ -77,6 +77,16 @@ def test_a_damaged_file_is_set_aside(path: Path, caplog: pytest.LogCaptureFixtur
     assert caplog.text.count("is set aside, for it is damaged") == 1
 
 
+def test_an_entry_that_is_no_text_is_no_error_and_is_replaced(path: Path) -> None:
+    Cache(path).put({"a": "1", "b": "2"})
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE entries SET value = CAST(x'ff80' AS TEXT) WHERE key = 'a'")
+    cache = Cache(path)
+    assert cache.get(["a", "b"]) == {"a": "\ufffd\ufffd", "b": "2"}
+    cache.put({"a": "3"})
+    assert Cache(path).get(["a"]) == {"a": "3"}
+
+
 def test_a_file_that_another_process_has_begun_is_no_damage(path: Path) -> None:
     path.parent.mkdir()
     path.touch()
