@@ -354,19 +354,17 @@ class _Solver:
         self.is_explored = self.is_done = False
 
     def take_turn(self, is_over: Callable[[], bool]) -> None:
-        """Look for faster graphs until a go brings none, it is over, or nothing is left to try.
+        """Look at some more graphs, until it is over, and measure those that promise most.
 
         Raises:
             NotMeasurable: the region cannot be timed.
         """
-        idle = self.idle
-        while not self.is_done and self.idle <= idle and not is_over():
-            self._explore(is_over)
-            fastest = self._judge()
-            self.idle = 0 if fastest is not None else self.idle + 1
-            self.best = fastest or self.best
-            left = self.pool or not self.is_explored
-            self.is_done = self.idle >= self.limits.patience or not left
+        self._explore(is_over)
+        fastest = self._judge()
+        self.idle = 0 if fastest is not None else self.idle + 1
+        self.best = fastest or self.best
+        left = self.pool or not self.is_explored
+        self.is_done = self.idle >= self.limits.patience or not left
         for state in self.holding:
             state.held = None
         self.holding.clear()
