@@ -127,13 +127,15 @@ def weight_bytes(graph: Graph) -> int:
     return sum(node.data.nbytes for _, node in graph.items() if node.data is not None)
 
 
-def turns(runs: Sequence[Callable[[], object]], seconds: float) -> tuple[Samples, ...]:
-    """Time runs that each went well once; memory may still run out.
+def turns(
+    runs: Sequence[Callable[[], object]], seconds: float, rounds: tuple[int, int] = (7, 60)
+) -> tuple[Samples, ...]:
+    """Time runs that each went well once, in so many rounds; memory may still run out.
 
     Raises:
         NotMeasurable: it did.
     """
     try:
-        return interleaved(runs, seconds=seconds)
+        return interleaved(runs, seconds=seconds, rounds=rounds)
     except Exception as error:  # the classes that onnxruntime raises share no base
         raise NotMeasurable(f"the graphs {FailedError('cannot be run in turns', error)}") from error

@@ -13,7 +13,7 @@ from graphopt.cost import NotMeasurable, decoded, key_of
 from graphopt.graph import Graph
 from graphopt.loading import loaded, made_up_feeds, scratch, turns, weight_bytes
 from graphopt.machine import Machine, circumstances
-from graphopt.measure import Speedup, speedup
+from graphopt.measure import NOISE, Speedup, speedup
 from graphopt.regions import digest
 from graphopt.sessions import Setting
 
@@ -21,6 +21,11 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 8
 """Candidates that are timed in turn with each other: each waits for all of them."""
+BRIEF = (5, 5)
+"""Rounds of a brief timing, which leaves out most of what is slower."""
+LONG = (7, 60)
+FEW = 3
+"""Candidates that are timed at length in turn with each other, the best by a brief timing of all."""
 ROOM = 1_000_000_000
 """Bytes of weights that lie in memory at once; a session may hold its own twice."""
 
@@ -84,11 +89,36 @@ class Measured:
                     continue
                 if own.simplified is None or own.simplified != other.simplified:
                     runs[place] = other.run
-            if runs:
-                first, *others = turns([own.run, *runs.values()], self.duration * len(runs))
-                for place, timed in zip(runs, others, strict=True):
-                    found[place] = speedup(first, timed)
+            for place, ratio in self._raced(own.run, runs).items():
+                found[place] = ratio
         return found
+
+    def _raced(self, own: _Run, runs: Mapping[int, _Run]) -> dict[int, Speedup]:
+        """Time all briefly, for most are no faster; then those that may be the fastest, until one of them is."""
+        found = _timed(own, runs, 0.0, BRIEF)
+        sure = dict[int, Speedup]()
+        while chosen := _chances(found, sure):
+            sure |= _timed(own, {place: runs[place] for place in chosen}, self.duration * len(chosen), LONG)
+        return found | sure
+
+
+_Run = Callable[[], object]
+
+
+def _timed(own: _Run, runs: Mapping[int, _Run], seconds: float, rounds: tuple[int, int]) -> dict[int, Speedup]:
+    """How many times as fast as `own` each run is."""
+    if not runs:
+        return {}
+    first, *others = turns([own, *runs.values()], seconds, rounds)
+    return {place: speedup(first, other) for place, other in zip(runs, others, strict=True)}
+
+
+def _chances(brief: Mapping[int, Speedup], sure: Mapping[int, Speedup]) -> list[int]:
+    """The best few by a brief timing that may beat all of which more is known, if that is faster beyond doubt."""
+    least = max([1 + NOISE / 2, *(ratio.median for ratio in sure.values())])
+    able = [place for place in brief if place not in sure and max(brief[place].median, brief[place].minimum) > least]
+    best = sorted(able, key=lambda place: -brief[place].median)[:FEW]
+    return [place for place in able if place in best]
 
 
 def _batches(before: Graph, after: Mapping[str, Graph]) -> Iterator[dict[str, Graph]]:

@@ -33,12 +33,33 @@ class Timer:
 
     def __init__(self) -> None:
         self.asked: list[int] = []
-        """How many runs took turns, each time."""
+        """How many runs took turns, each time at length."""
 
-    def __call__(self, runs: Sequence[Callable[[], object]], *, seconds: float) -> tuple[Samples, ...]:
-        assert seconds > 0
-        self.asked.append(len(runs))
-        return tuple(Samples((1 / place,) * 7) for place in range(1, len(runs) + 1))
+    def __call__(
+        self, runs: Sequence[Callable[[], object]], *, seconds: float, rounds: tuple[int, int]
+    ) -> tuple[Samples, ...]:
+        self.asked += [len(runs)] * (seconds > 0)
+        return tuple(Samples((1 / place,) * rounds[0]) for place in range(1, len(runs) + 1))
+
+
+class Truth:
+    """In the place of `interleaved`: a brief timing says one thing of each candidate, a long one another."""
+
+    def __init__(self, brief: Sequence[float], truth: Sequence[float]) -> None:
+        self.brief, self.truth = brief, truth
+        self.runs: list[Callable[[], object]] = []
+        self.asked: list[list[int]] = []
+        """Which candidates took turns, each time at length."""
+
+    def __call__(
+        self, runs: Sequence[Callable[[], object]], *, seconds: float, rounds: tuple[int, int]
+    ) -> tuple[Samples, ...]:
+        if not seconds:
+            self.runs = list(runs[1:])
+            return tuple(Samples((1 / speed,) * rounds[0]) for speed in (1.0, *self.brief))
+        places = [self.runs.index(run) for run in runs[1:]]
+        self.asked.append(places)
+        return tuple(Samples((1 / speed,) * rounds[1]) for speed in (1.0, *(self.truth[place] for place in places)))
 
 
 @pytest.fixture
@@ -86,6 +107,30 @@ def test_candidates_are_timed_together_and_each_once(path: Path, timer: Timer) -
     assert [speedup.median for speedup in found] == [2, 3, 2]
     assert timer.asked == [3]
     assert measured(path).speedups(EXP, []) == []
+
+
+@pytest.mark.parametrize(
+    ("brief", "truth", "asked", "found"),
+    [
+        ([0.9, 1.0, 1.005, 0.7], [9.0] * 4, [], [0.9, 1.0, 1.005, 0.7]),  # none has a chance
+        ([0.9, 1.3, 1.0, 1.2], [9.0, 1.4, 9.0, 1.3], [[1, 3]], [0.9, 1.4, 1.0, 1.3]),
+        ([1.5, 1.4, 1.3, 1.2], [1.3, 1.3, 1.3, 9.0], [[0, 1, 2]], [1.3, 1.3, 1.3, 1.2]),  # the last is behind
+        ([1.5, 1.4, 1.3, 1.2], [1.1, 1.1, 1.1, 1.2], [[0, 1, 2], [3]], [1.1, 1.1, 1.1, 1.2]),  # they were lucky
+    ],
+)
+def test_only_what_may_be_the_fastest_is_timed_at_length(
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    brief: list[float],
+    truth: list[float],
+    asked: list[list[int]],
+    found: list[float],
+) -> None:
+    timer = Truth(brief, truth)
+    monkeypatch.setattr("graphopt.loading.interleaved", timer)
+    candidates = [vector(f"y = {op}(x)") for op in ("Sin", "Sqrt", "Cos", "Abs")]
+    assert [speedup.median for speedup in measured(path).speedups(EXP, candidates)] == pytest.approx(found)
+    assert timer.asked == asked
 
 
 def test_with_a_warm_cache_nothing_is_run_and_the_answers_are_the_same(
