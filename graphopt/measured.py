@@ -116,7 +116,7 @@ def _timed(own: _Run, runs: Mapping[int, _Run], seconds: float, rounds: tuple[in
 def _chances(brief: Mapping[int, Speedup], sure: Mapping[int, Speedup]) -> list[int]:
     """The best few by a brief timing that may beat all of which more is known, if that is faster beyond doubt."""
     least = max([1 + NOISE / 2, *(ratio.median for ratio in sure.values())])
-    able = [place for place in brief if place not in sure and max(brief[place].median, brief[place].minimum) > least]
+    able = [place for place in brief if place not in sure and min(brief[place].median, brief[place].minimum) > least]
     best = sorted(able, key=lambda place: -brief[place].median)[:FEW]
     return [place for place in able if place in best]
 
