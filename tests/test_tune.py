@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import psutil
 import pytest
 
 from graphopt import onnx_io, tune
@@ -190,9 +191,19 @@ def test_a_model_that_is_refused_is_simplified_and_not_timed(monkeypatch: pytest
     assert tuned.timing is None
 
 
+def test_a_model_for_which_there_is_no_room_is_simplified_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = psutil.virtual_memory()._replace(available=79)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
+    weights = {"w": np.ones(2, np.float32)}
+    given = parse("float[n,2] x", "a = Neg(x); b = Neg(a); y = Mul(b, w)", weights, outputs="float[n,2] y")
+    _, model, tuned = tuner(given)
+    assert model.graph.ops() == {"Mul": 1}
+    assert tuned.notes == ("not timed: that takes 0.0 GB of memory, and 0.0 GB are free",)
+
+
 def test_a_model_that_is_too_large_is_simplified_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tune, "LARGE", 0)
-    assert tuner()[2].notes == ("not timed: 0.0 GB of weights, twice, are too much",)
+    assert tuner()[2].notes == ("not timed: 0.0 GB of weights are too much",)
 
 
 # -- with ONNX Runtime -------------------------------------------------------------------------------------------------
