@@ -34,6 +34,9 @@ from graphopt.types import DType, TensorType, Type
 
 logger = logging.getLogger(__name__)
 
+OFTEN = 4
+"""Copies in which a first move is tried while it is refused: if not for their weights, then all of them refuse it."""
+
 Shapes = Mapping[str, Sequence[int]]
 """Sizes of the inputs of a model, by name."""
 
@@ -344,7 +347,7 @@ class _Solver:
         self.dear = [max(cost.seconds(graph), 1e-9) for graph in self.region.numbers]
         identity = digest(self.region.region.graph)
         self.starts = [_State(copy.region.graph, (), (), 1.0, identity, held=copy.region.graph) for copy in copies]
-        self.begun: set[tuple[str, tuple[tuple[Value, ...], ...]]] = set()
+        self.begun = Counter[tuple[str, tuple[tuple[Value, ...], ...]]]()
         self.seen = {identity}
         self.frontier, self.pool, self.holding = _Frontier(), list[_State](), list[_State]()
         self.frontier.push(self.starts[0])
@@ -386,12 +389,12 @@ class _Solver:
                     yield False
 
     def _moves(self, state: _State, graph: Graph) -> Iterator[Move]:
-        """The moves from a state; from the region itself, those that no copy before has made."""
+        """The moves from a state; from the region itself, those that no copy before has made, or too many refused."""
         found, debt = matches(graph, self.space), state.debt
         if debt is not None:
             found = {rule: [match for match in sites if debt.allows(graph, match)] for rule, sites in found.items()}
         for move in _arranged(found):
-            if state.moves or (move.rule.name, move.sites) not in self.begun:
+            if state.moves or self.begun[move.rule.name, move.sites] < OFTEN:
                 yield move
 
     def _try(self, state: _State, before: Graph, move: Move) -> None:
@@ -400,12 +403,13 @@ class _Solver:
         Raises:
             Stuck: it cannot be made.
         """
+        self.begun[move.rule.name, move.sites] += not state.moves
         graph, made, identity = self._after(before, move)
         if identity == state.identity:
             move = replace(move, simplified=False)
             graph, made, identity = self._after(before, move)
         if made.is_whole and not state.moves:
-            self.begun.add((move.rule.name, move.sites))
+            self.begun[move.rule.name, move.sites] = OFTEN
         if identity in self.seen:
             return
         self.seen.add(identity)

@@ -18,9 +18,11 @@ from graphopt.fixpoint import Simplifier
 from graphopt.graph import Graph
 from graphopt.infer import infer_graph
 from graphopt.machine import Machine
+from graphopt.match import Match
 from graphopt.measure import Speedup
 from graphopt.passes import PASSES
 from graphopt.regions import blocks
+from graphopt.rewrite import Refused
 from graphopt.rule import Rule, const, fn, op, tensor
 from graphopt.rules import RULES, TRADES
 from graphopt.search import Exploration, Limits, Solution, Space, StopReason, apply, explore
@@ -241,6 +243,20 @@ def test_a_copy_whose_weights_do_not_allow_it_does_not_keep_the_others_from_it(p
     assert solution.weight == pytest.approx(2 * 6)
     assert done(model, exploration, where).ops()["Mul"] == 1 + 1 + 2
     assert compare(given, model).verdict is Verdict.EQUAL
+
+
+def test_what_all_copies_refuse_is_not_tried_in_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If one refuses it for its weights, another may not; but mostly all refuse it, for their shapes."""
+    tried: list[Rule] = []
+
+    def build(_: Graph, match: Match) -> None:
+        tried.append(match.rule)
+        raise Refused("for its shape")
+
+    monkeypatch.setattr("graphopt.search.build", build)
+    _, exploration = found(layers(24, LAYER), space(DOUBLE), Prices())
+    assert (exploration.copies, exploration.solutions) == (24, ())
+    assert tried == [DOUBLE] * 4
 
 
 def test_a_rule_that_does_not_even_match_in_the_first_copy_is_tried_in_the_others() -> None:
