@@ -333,7 +333,7 @@ def speed_text(timing: Timing) -> str:
 
 def search_text(timing: Timing) -> str:
     """How much was searched, and why it ended."""
-    parts = f"{timing.regions} distinct parts of {timing.copies}" if timing.copies else "no part in which a rule trades"
+    parts = f"{timing.regions} distinct of {timing.copies} parts" if timing.copies else "no part in which a rule trades"
     return f"{parts}, {timing.states} graphs, {timing.trials} {timing.cost}; {timing.stop}"
 
 
