@@ -43,7 +43,7 @@ ROOM = 10
 were read and those that were packed. Measured: 3.0 GB for 0.31 GB of weights."""
 
 SHARE = 0.6
-"""Of the time, for the search; the rest is for the last word."""
+"""Of the time that sweeps leave, for the search; the rest is for the last word."""
 
 RUNS = 40
 """So many runs fit into the time, at least: a model that is slower than that is not timed."""
@@ -110,7 +110,7 @@ class Tuner:
         result = onnx_io.to_proto(self.model)
         if self.tuning.cost == "analytic":
             shapes = [_shapes(fed) for fed in self._inputs(samples.sketch(result))]
-            return self._estimated(simplified, self._explored(shapes))
+            return self._estimated(simplified, self._explored(shapes, start))
         self.progress("time", 0.0)
         try:
             ready = self._prepared(result)
@@ -123,7 +123,7 @@ class Tuner:
         swept = chooser.sweep(first, self._sweeps())
         found = Exploration((), StopReason.INTERRUPTED)
         if not chooser.is_hurried:
-            found = self._recalled(chooser.contest.digest, [_shapes(trial.feeds) for trial in ready.trials])
+            found = self._recalled(chooser.contest.digest, [_shapes(trial.feeds) for trial in ready.trials], start)
         left = self.tuning.seconds - (self.clock() - start)
         chooser.seconds = min(LONGEST, max(left, 0.0) / 8)
         chooser.deadline = start + self.tuning.seconds
@@ -185,7 +185,7 @@ class Tuner:
             known = [rule for rule in rules if rule in self.trades]
             yield partial(sweep, self.model.graph, name, known, self._space)
 
-    def _recalled(self, original: str, shapes: Sequence[Shapes]) -> Exploration:
+    def _recalled(self, original: str, shapes: Sequence[Shapes], start: float) -> Exploration:
         """What was found for this model and these shapes, in this run or an earlier one with as much time."""
         tuning, graph = self.tuning, self.model.graph
         what = (original, recall.identity(graph), json.dumps(shapes, sort_keys=True), str(tuning.seconds))
@@ -195,13 +195,14 @@ class Tuner:
         key = key_of("search", *what, *how)
         found = recall.of_text(self.cache.get([key]).get(key), self.trades)
         if found is None:
-            found = self._explored(shapes)
+            found = self._explored(shapes, start)
             if found.stop is not StopReason.INTERRUPTED:
                 self.cache.put({key: recall.to_text(found)})
         return found
 
-    def _explored(self, shapes: Sequence[Shapes]) -> Exploration:
-        limits = Limits(seconds=self.tuning.seconds * SHARE)
+    def _explored(self, shapes: Sequence[Shapes], start: float) -> Exploration:
+        """What the search finds in its share of the time that is left; it began at `start`."""
+        limits = Limits(seconds=max(self.tuning.seconds - (self.clock() - start), 0.0) * SHARE)
         try:
             return explore(self.model.graph, self._space, self._cost(), shapes, limits, progress=self.progress)
         except ModelError as error:  # sizes that contradict the model
