@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import cells, nodecounts, pictures, report, scaling
-from benchmarks.tools import Task
+from benchmarks.tools import ALL, PLAIN, Task
 from graphopt.search import StopReason
 from tests import zoo
 from tests.text import parse
@@ -188,6 +188,11 @@ def test_the_readme_has_a_row_a_tool(tmp_path: Path) -> None:
 
 
 # -- pictures ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_tool_has_a_colour_of_its_own() -> None:
+    assert pictures.COLOURS.keys() == ALL.keys() - {PLAIN}
+    assert len(set(pictures.COLOURS.values())) == len(pictures.COLOURS)
 
 
 def texts(axis: Any) -> list[str]:
