@@ -233,17 +233,27 @@ def versions(tool: str) -> dict[str, str]:
 def revision() -> dict[str, str]:
     """Which graphopt this is: as git describes it, where it can, and the digest of its sources and proofs."""
     root = Path(__file__).parent.parent
-    paths = [path for folder in ("graphopt", "rules", "verifier") for path in sorted((root / folder).glob("*.py"))]
+    paths = [path for folder in _FOLDERS for path in sorted((root / folder).glob("*.py"))]
     digest = hashlib.sha256()
     for path in [*paths, *sorted((root / "rules").glob("*.json*"))]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    found = {"sources": digest.hexdigest()[:16]}
-    command = ["git", "-C", str(root), "describe", "--tags", "--always", "--dirty"]
+    commit = _git(root, "describe", "--tags", "--always")
+    changed = _git(root, "status", "--porcelain", "--", *_FOLDERS)  # a result file that grows makes no other graphopt
+    described = {"graphopt": f"{commit}-dirty" if changed else commit} if commit else {}
+    return {"sources": digest.hexdigest()[:16], **described}
+
+
+_FOLDERS = ("graphopt", "rules", "verifier")
+"""What makes graphopt's outcomes."""
+
+
+def _git(root: Path, *arguments: str) -> str:
+    """What git says; nothing where there is no git, or no repository."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        return found
-    return found | ({"graphopt": done.stdout.strip()} if done.returncode == 0 else {})
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def _version(package: str) -> str:

@@ -5,6 +5,7 @@ What is shown of them is in test_report_benchmarks.py, the models are in test_mo
 
 import importlib
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -497,6 +498,22 @@ def test_the_digest_of_graphopt_follows_its_sources(tmp_path: Path, monkeypatch:
     assert tools.revision()["sources"] == before
     (tmp_path / "rules" / "proofs.json").write_text("[]")
     assert tools.revision()["sources"] != before
+
+
+def test_only_changed_sources_make_a_revision_dirty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tools, "__file__", str(tmp_path / "benchmarks" / "tools.py"))
+    paths = [tmp_path / name for name in ("benchmarks/cpu.json", "graphopt/code.py", "rules/r.py", "verifier/v.py")]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_text("{}")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "First"]):
+        subprocess.run([*git, *command], check=True)
+    paths[0].write_text("[]")
+    clean = tools.revision()["graphopt"]
+    assert clean and "dirty" not in clean
+    paths[1].write_text("[]")
+    assert tools.revision()["graphopt"] == f"{clean}-dirty"
 
 
 def test_every_tool_says_how_it_is_called() -> None:
