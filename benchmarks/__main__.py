@@ -58,6 +58,21 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _threads(text: str) -> int:
+    return _at_least(0, text)
+
+
+def _size(text: str) -> int:
+    return _at_least(1, text)
+
+
+def _at_least(least: int, text: str) -> int:
+    number = int(text)
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of at least {least}")
+    return number
+
+
 def _report(arguments: argparse.Namespace) -> None:
     from benchmarks.report import report, update_readme
 
@@ -99,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--tools", nargs="+", choices=ALL, metavar="TOOL", help=", ".join(ALL))
     run.add_argument("--provider", default="cpu", help="cpu, cuda, or any name that ONNX Runtime knows")
     run.add_argument(
-        "--threads", nargs="+", type=int, help="0 is one a core; 1 and 0 unless named, 1 with --quick or on a device"
+        "--threads", nargs="+", type=_threads, help="0: one a core; 1 and 0 unless named, 1 with --quick or on a device"
     )
     run.add_argument("--seconds", type=_seconds, help="of timing, for each model, tool and number of threads; 2 (0.7)")
     run.add_argument("--search-seconds", type=_seconds, metavar="SECONDS", help="that graphopt may search; 60 (4)")
@@ -115,20 +130,22 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("new", type=Path)
     compare.set_defaults(command=_compare)
     scaling = commands.add_parser("scaling", help="seconds and memory against the number of nodes")
-    scaling.add_argument("--sizes", nargs="+", type=int, default=[100, 300, 1000, 3000, 10000, 30000])
+    scaling.add_argument("--sizes", nargs="+", type=_size, default=[100, 300, 1000, 3000, 10000, 30000])
     scaling.add_argument("--output", type=Path)
     scaling.set_defaults(command=_scaling)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """One command. What the user did wrong is one line, and the exit code 2."""
+    """One command. What the user did wrong is one line, and the exit code 2; Ctrl-C is one, and 130."""
     parser = _parser()
     parsed = parser.parse_args(arguments)
     try:
         parsed.command(parsed)
     except UsageError as error:
         parser.exit(2, f"error: {error}\n")
+    except KeyboardInterrupt:
+        parser.exit(130, "interrupted; `run` without --again goes on after the last model that is done\n")
 
 
 if __name__ == "__main__":

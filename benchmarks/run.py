@@ -61,7 +61,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks import tools as peers
 from benchmarks.checks import DEVICE_TOLERANCE, TOLERANCE, difference, gpu, is_insensitive, machine, movement
@@ -211,7 +211,7 @@ def _today() -> str:
 
 
 def _progress() -> Progress:
-    return Progress(TextColumn("{task.description} {task.completed}/{task.total}"), BarColumn(), TimeElapsedColumn())
+    return Progress(TextColumn("{task.description}"), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn())
 
 
 def _write(path: Path, results: Mapping[str, Any]) -> None:

@@ -318,13 +318,14 @@ def _without_times() -> Iterator[str]:
 
 
 def _waited(process: subprocess.Popen[bytes], limit: float) -> int | None:
-    """The exit code, None after a kill."""
+    """The exit code, None after the limit. No process is left behind, on Ctrl-C neither: it would disturb timings."""
     try:
         return process.wait(limit)
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
         return None
+    finally:
+        process.kill()  # does nothing to one that has ended
+        process.wait()
 
 
 def _note(task: Task) -> Path:

@@ -427,11 +427,36 @@ def test_each_run_measures_its_noise_and_says_what_it_took(
     assert "exports: 1 s; measuring: 2 s" in capsys.readouterr().out
 
 
+def test_an_interrupted_run_keeps_what_is_done_and_goes_on(
+    asked: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, measure = tmp_path / "cpu.json", run.measure
+    arguments = ["run", "--models", *QUICK[:2], "--tools", "onnxsim", "--threads", "1", "--output", str(path)]
+
+    def interrupted(name: str, *others: Any) -> dict[str, Any]:
+        if name == QUICK[1]:
+            raise KeyboardInterrupt
+        return measure(name, *others)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "measure", interrupted)
+        with pytest.raises(SystemExit) as ended:
+            commands.main(arguments)
+    assert ended.value.code == 130 and "interrupted" in capsys.readouterr().err
+    assert list(run.read(path)["models"]) == [QUICK[0]]
+    asked.clear()
+    commands.main(arguments)
+    assert list(run.read(path)["models"]) == list(QUICK[:2])
+    assert [what[0] for what in asked] == ["onnxsim", 1], "the first model is not measured again"
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
         (["run", "--provider", "nonsense"], "error: this onnxruntime has no nonsense, only "),
         (["run", "--seconds", "0"], "argument --seconds: 0 is not a number above 0"),
+        (["run", "--threads", "-1"], "argument --threads: -1 is not a number of at least 0"),
+        (["scaling", "--sizes", "0"], "argument --sizes: 0 is not a number of at least 1"),
         (["compare", "missing.json", "missing.json"], "error: missing.json cannot be read: "),
         (["compare", "foreign.json", "foreign.json"], "error: foreign.json is not a result file"),
         (["report", "text.json"], "error: text.json cannot be read: "),
@@ -526,6 +551,21 @@ def test_a_search_finds_no_times_of_an_earlier_run(monkeypatch: pytest.MonkeyPat
     with tools._without_times() as folder:
         assert [path.name for path in Path(folder).iterdir()] == ["proofs"]
         assert (Path(folder) / "proofs").resolve() == tmp_path / "proofs"
+
+
+def test_ctrl_c_leaves_no_tool_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+        wait = process.wait
+
+        def interrupted(limit: float | None = None) -> int:
+            if limit is not None:
+                raise KeyboardInterrupt
+            return wait()
+
+        monkeypatch.setattr(process, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            tools._waited(process, 60.0)
+        assert process.returncode == -9
 
 
 def test_a_tool_that_fails_says_why(tmp_path: Path) -> None:
