@@ -42,7 +42,9 @@ RATIO = "times as fast as the original"
 
 
 def draw(results: Row, path: Path) -> list[Path]:
-    """Draw all, beside the result file."""
+    """Draw all, beside the result file; nothing where nothing was timed."""
+    if not columns(results):
+        return []
     figures = {"summary": overview(results), "time": by_nodes(results), "headroom": by_headroom(results)}
     for column in columns(results):
         figures[f"{column.removeprefix(f'{path.stem}-')}-models"] = by_model(results, column)

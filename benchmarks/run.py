@@ -175,9 +175,18 @@ def read(path: Path) -> dict[str, Any]:
         results: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {peers.one_line(error)}") from error
-    if not isinstance(results, dict) or not {"machine", "models"} <= results.keys():
+    if not isinstance(results, dict) or not results.keys() >= _HEAD or not _are_rows(results["models"]):
         raise UsageError(f"{path} is not a result file of `python -m benchmarks run`")
     return results
+
+
+_HEAD = {"machine", "onnxruntime", "provider", "spinning", "date", "models"}
+"""What each result file has."""
+
+
+def _are_rows(models: Any) -> bool:
+    """Whether these are rows of models; what is in their cells is not looked at."""
+    return isinstance(models, dict) and all(isinstance(row, dict) and "family" in row for row in models.values())
 
 
 def _known(path: Path, head: Mapping[str, Any]) -> dict[str, Any]:

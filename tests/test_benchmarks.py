@@ -460,6 +460,7 @@ def test_an_interrupted_run_keeps_what_is_done_and_goes_on(
         (["compare", "missing.json", "missing.json"], "error: missing.json cannot be read: "),
         (["compare", "foreign.json", "foreign.json"], "error: foreign.json is not a result file"),
         (["report", "text.json"], "error: text.json cannot be read: "),
+        (["report", "rows.json"], "error: rows.json is not a result file"),
     ],
 )
 def test_what_a_user_did_wrong_is_one_line(
@@ -472,6 +473,8 @@ def test_what_a_user_did_wrong_is_one_line(
     monkeypatch.chdir(tmp_path)
     Path("foreign.json").write_text("{}")
     Path("text.json").write_text("hello")
+    head = dict.fromkeys(("machine", "onnxruntime", "provider", "spinning", "date"), "")
+    Path("rows.json").write_text(json.dumps({**head, "models": {"net": {}}}))
     with pytest.raises(SystemExit) as ended:
         commands.main(arguments)
     said = capsys.readouterr().err.strip().splitlines()

@@ -264,6 +264,13 @@ def test_every_picture_becomes_a_file(tmp_path: Path) -> None:
     assert {found.name for found in made} == names == {path.name for path in tmp_path.iterdir()}
 
 
+def test_where_no_model_could_be_exported_the_page_says_why(tmp_path: Path) -> None:
+    found = results() | {"models": {"net.dynamo": {"family": "Net", "error": "export: no torch"}}}
+    (tmp_path / "cpu.json").write_text(json.dumps(found))
+    assert report.report(tmp_path / "cpu.json") == [tmp_path / "cpu.md"]
+    assert "- net.dynamo, the model: export: no torch" in (tmp_path / "cpu.md").read_text()
+
+
 # -- two files ---------------------------------------------------------------------------------------------------------
 
 
