@@ -23,9 +23,9 @@ from benchmarks.cells import (
     unchanged,
     versions,
 )
-from benchmarks.pictures import UNCHANGED, draw, target
+from benchmarks.pictures import OWN, UNCHANGED, draw, target
 from benchmarks.run import read
-from benchmarks.tools import ALL
+from benchmarks.tools import ALL, applies
 
 README = Path(__file__).parent.parent / "README.md"
 MARKS = ("<!-- speedups -->", "<!-- /speedups -->")
@@ -83,6 +83,27 @@ def noise(results: Row) -> str:
         "others: means nearer to 1 than theirs, and single ratios between their worst and best, say nothing. Their "
         f"intervals held 1 in {' and '.join(held)}."
     )
+
+
+def alike(results: Row) -> Iterator[str]:
+    """Of each tool that is for some families only: its mean and graphopt's over what all of them were timed on."""
+    families = {row["family"] for row in results["models"].values()}
+    for tool in tools(results):
+        if all(applies(tool, family) for family in families):
+            continue
+        means = [shown for column in columns(results) if (shown := _means(results, tool, column))]
+        if means:
+            yield f"`{tool}` is for some families only. Geometric means over its models: {'; '.join(means)}."
+
+
+def _means(results: Row, tool: str, column: str) -> str:
+    """Of a tool and of graphopt over the models that they have in common; empty where there is none."""
+    timed = {name: found for name in (tool, *OWN) if (found := timings(results, name, column))}
+    common = set.intersection(*map(set, timed.values())) if tool in timed and len(timed) > 1 else set()
+    if not common:
+        return ""
+    means = [f"{name} {geometric_mean(found[m]['median'] for m in common):.3f}" for name, found in timed.items()]
+    return f"{', '.join(means)} ({setting(column)}, {_many(len(common), 'model')})"
 
 
 def _percent(share: float) -> str:
@@ -146,7 +167,7 @@ def _summary(results: Row) -> list[str]:
         rows.append([UNCHANGED, *_counted(unchanged(results, column)), "", ""])
         lines += [f"{setting(column)}:", "", *table(head, rows), ""]
     seconds = "Optimizer: the median over the models of the seconds that the tool's whole process took."
-    return [*lines, seconds, "", noise(results)]
+    return [*lines, seconds, "", noise(results), *(line for text in alike(results) for line in ("", text))]
 
 
 def _summary_row(results: Row, tool: str, column: str) -> list[str]:

@@ -140,6 +140,16 @@ def test_a_search_says_what_it_saw_and_why_it_ended() -> None:
     assert "## Searches" not in report.markdown(results(onnxsim=1.0), CPU)
 
 
+def test_a_tool_for_some_families_is_held_against_graphopt_on_those() -> None:
+    found = with_models(results(timm=1.3, graphopt=1.2), a=1.0)
+    found["models"]["a"]["tools"]["graphopt"] = cell(1.0)
+    (line,) = report.alike(found)
+    assert line.startswith("`timm` is for some families only. Geometric means over its models: ")
+    assert line.endswith(": timm 1.300, graphopt 1.200 (CPU, 1 thread, 1 model).")
+    assert line in report.markdown(found, CPU)
+    assert list(report.alike(results(onnxsim=1.0, graphopt=1.2))) == list(report.alike(results(timm=1.3))) == []
+
+
 def test_a_page_without_the_search_says_so() -> None:
     page = report.markdown(results(**{"graphopt-simplify": 1.0}), CPU)
     assert "The search (`graphopt`) is not in this table yet" in page and "searched for" not in page
