@@ -185,7 +185,7 @@ class Contest:
         folder = model.folders[0] if model.folders else None
         session = self.original.setting.open(onnx_io.to_proto(model), folder=folder)
         for trial in self.original.trials:
-            session.run(None, trial.feeds)
+            runner(session, trial.feeds, self.original.setting)()
         return session
 
     def race(self, numbers: Sequence[int], seconds: float) -> list[tuple[Speedup, tuple[Latency, ...]]]:

@@ -219,6 +219,15 @@ def entered() -> tuple[Contest, onnx_io.Model]:
     return Contest(ready, GIVEN, own, user_cache()), model
 
 
+def test_versions_are_fed_types_that_numpy_does_not_have() -> None:
+    given = parse("bfloat16[n,8] x", "a = Cast<to=1>(x); b = Neg(a); c = Neg(b); y = Exp(c)", outputs="float[n,8] y")
+    _, model, tuned = tuner(given)
+    assert model.graph.ops() == {"Cast": 1, "Exp": 1}
+    assert tuned.notes == ()
+    assert tuned.timing is not None
+    assert tuned.timing.speedup is not None
+
+
 def test_what_was_timed_once_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     contest, model = entered()
     number = contest.enter(model)
