@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from graphopt.choose import Chooser, Contest, Group, Timing, Version
 from graphopt.cost import CostModel, key_of, user_cache
 from graphopt.errors import ModelError, UsageError
 from graphopt.fixpoint import Allows, Simplifier, Step
-from graphopt.inputs import default_sizes
+from graphopt.inputs import default_sizes, fitted, wanted_sizes
 from graphopt.machine import Machine, circumstances
 from graphopt.measured import Measured
 from graphopt.passes import Pass
@@ -149,12 +148,15 @@ class Tuner:
         )
 
     def _inputs(self, model: samples.Sketch) -> Iterator[samples.Feeds]:
-        """Inputs at the wanted sizes, each count, and at usual ones where nothing was said; none is run."""
-        names = [*self.tuning.sizes]
-        for chosen in itertools.product(*(self.tuning.sizes[name] for name in names)):
-            given = dict(zip(names, chosen, strict=True))
-            sizes = given | default_sizes(model, given)
-            yield samples.feeds(model, sizes, seed=0, style=samples.NORMAL, given=self.tuning.inputs)
+        """Inputs at the wanted sizes, each count, and at usual ones where nothing was said; none is run.
+
+        Raises:
+            UsageError: the model has no such dim or input, or they do not fit.
+        """
+        given, own = fitted(model, self.tuning.inputs or {})
+        for binding in wanted_sizes(model, self.tuning.sizes, own):
+            sizes = binding | default_sizes(model, binding)
+            yield samples.feeds(model, sizes, seed=0, style=samples.NORMAL, given=given)
 
     def _too_large(self) -> str:
         weights = sum(node.data.nbytes for _, node in self.model.graph.items() if node.data is not None)

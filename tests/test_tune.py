@@ -112,6 +112,24 @@ def test_costs_are_taken_at_all_sizes_that_are_named(monkeypatch: pytest.MonkeyP
     assert [tuple(shapes["x"]) for shapes in seen] == [(16, 8), (128, 8)]
 
 
+def test_what_an_estimate_is_asked_for_has_to_fit_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs that are given say how large their open dims are, also where the others share them."""
+    seen: list[Mapping[str, Sequence[int]]] = []
+
+    def explore(*args: Any, **_: Any) -> Exploration:
+        seen.extend(args[3])
+        return Exploration((), StopReason.DONE)
+
+    monkeypatch.setattr(tune, "explore", explore)
+    given = parse("float[n,8] x, float[n,8] w", "y = Add(x, w)")
+    tuner(given, cost="analytic", inputs={"x": np.ones((5, 8), np.float32)})
+    assert [(tuple(shapes["x"]), tuple(shapes["w"])) for shapes in seen] == [((5, 8), (5, 8))]
+    with pytest.raises(UsageError, match="there is no open dim 'm'; there is 'n'"):
+        tuner(given, cost="analytic", sizes={"m": [1, 2]})
+    with pytest.raises(UsageError, match="'n' cannot be 0"):
+        tuner(given, cost="analytic", sizes={"n": [0, 2]})
+
+
 def test_an_unknown_cost_is_named() -> None:
     with pytest.raises(UsageError, match="there is no cost 'guessed'; there is measured, analytic, none"):
         Tuning(cost="guessed")
