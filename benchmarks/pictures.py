@@ -33,12 +33,13 @@ UNCHANGED = "unchanged (noise)"
 """The row of the outcomes that are their originals."""
 
 VISIBLE = 0.03
-"""A model whose ratios are all nearer to 1, and that has no verdict, is not worth a line."""
+"""A model without a verdict is worth a line where a ratio is farther from 1 and its interval leaves 1 out."""
 
 GROUPS = 5
 """So many groups of models, by nodes, has a line of medians."""
 
 RATIO = "times as fast as the original"
+LIMIT = "if only Conv, Gemm and MatMul were left, as they are"
 
 
 def draw(results: Row, path: Path) -> list[Path]:
@@ -94,7 +95,7 @@ def overview(results: Row) -> Any:
             _dots(axis, place, lines[name], COLOURS.get(name, "#bbbbbb"))
         axis.set_yticks(range(len(names)), list(reversed(names)))
         _ratio_axis(axis, everything)
-        axis.set_title(f"{setting(column)}: a dot a model; the bar and the number: geometric mean; the band: ±2 %")
+        axis.set_title(f"{setting(column)}: a dot a model; the bar: geometric mean, of so many; the band: ±2 %")
     axes[-1, 0].set_xlabel(f"{RATIO}, both under ORT_ENABLE_ALL")
     return figure
 
@@ -109,7 +110,7 @@ def _dots(axis: Any, place: int, ratios: Sequence[float], colour: str) -> None:
     if ratios:
         mean = geometric_mean(ratios)
         axis.plot([mean, mean], [place - 0.36, place + 0.36], color="black", linewidth=2)
-        axis.annotate(f"{mean:.3f}", (1.01, place), xycoords=("axes fraction", "data"), va="center")
+        axis.annotate(f"{mean:.3f} ({len(ratios)})", (1.01, place), xycoords=("axes fraction", "data"), va="center")
 
 
 def _ratio_axis(axis: Any, ratios: Iterable[float]) -> None:
@@ -149,13 +150,14 @@ def by_model(results: Row, column: str) -> Any:
     axis.tick_params("x", top=True, labeltop=True)
     axis.set_xlabel(f"{RATIO}, both under ORT_ENABLE_ALL; medians and their intervals; the band: ±2 %")
     rest = len(measured) - len(models)
-    axis.set_title(f"{setting(column)}: models with a verdict or a ratio beyond 3 %; no gain: {rest} models")
+    axis.set_title(f"{setting(column)}: models in which a difference is resolved; no difference: {rest} models")
     _legend(figure, names)
     return figure
 
 
 def _differs(timing: Row) -> bool:
-    return timing["verdict"] in ("faster", "slower") or abs(timing["median"] - 1) > VISIBLE
+    far = abs(timing["median"] - 1) > VISIBLE and not timing["low"] <= 1 <= timing["high"]
+    return far or timing["verdict"] in ("faster", "slower")
 
 
 def _interval(axis: Any, timing: Row, height: float, tool: str) -> None:
@@ -189,6 +191,10 @@ def by_headroom(results: Row) -> Any:
         axis.axhline(1, color="black", linewidth=0.8, zorder=0)
         axis.set_xlabel("headroom: time in all kernels / time in Conv, Gemm and MatMul")
         axis.set_title(f"{setting(column)}: medians and their intervals")
+    low, high = axes[0, 0].get_ylim()  # the panels share it
+    for axis in axes[0]:
+        axis.plot([1, high], [1, high], "--", color="#bbbbbb", linewidth=1, label=LIMIT, zorder=0)
+        axis.set_ylim(low, high)
     axes[0, 0].set_ylabel(RATIO)
     figure.legend(
         *axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False, fontsize=8

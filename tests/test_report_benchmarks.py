@@ -223,7 +223,7 @@ def test_the_summary_has_a_line_a_tool_and_one_of_noise() -> None:
     assert "1 thread" in one.get_title("left") and "all threads" in all_.get_title("left")
     assert "times as fast as the original" in all_.get_xlabel()
     assert (dots(one), dots(all_)) == (4, 2)
-    assert [note.get_text() for note in one.texts] == ["1.000", "1.200", "1.000"]
+    assert [note.get_text() for note in one.texts] == ["1.000 (1)", "1.200 (1)", "1.000 (2)"]
 
 
 def test_models_without_a_difference_share_one_line() -> None:
@@ -231,9 +231,14 @@ def test_models_without_a_difference_share_one_line() -> None:
     found = with_models(results(onnxsim=1.0, graphopt=1.2), a=1.0, b=1.01)
     (axis,) = pictures.by_model(found, "cpu-1").axes
     assert texts(axis) == ["net.dynamo"]
-    assert "no gain: 2 models" in axis.get_title("left")
+    assert "no difference: 2 models" in axis.get_title("left")
     sizes = {line.get_marker(): line.get_markersize() for line in axis.lines if line.get_marker() in ("o", "D")}
     assert sizes["D"] > sizes["o"], "graphopt's is larger"
+
+
+@pytest.mark.parametrize(("low", "shown"), [(0.99, False), (1.01, True)])
+def test_a_model_is_shown_if_an_interval_leaves_1_out(low: float, shown: bool) -> None:
+    assert pictures._differs({"median": 1.05, "low": low, "high": 1.1, "verdict": "no difference"}) is shown
 
 
 def test_headroom_is_shown_with_intervals_and_graphopt_in_colour() -> None:
@@ -246,6 +251,8 @@ def test_headroom_is_shown_with_intervals_and_graphopt_in_colour() -> None:
     (bar,) = graphopt.lines[2][0].get_segments()
     assert [tuple(end) for end in bar.round(2)] == [(1.5, 1.19), (1.5, 1.21)]
     assert "headroom" in axis.get_xlabel() and axis.get_ylabel() == pictures.RATIO
+    (limit,) = [line for line in axis.lines if line.get_label() == pictures.LIMIT]
+    assert list(limit.get_xdata()) == list(limit.get_ydata()) and axis.get_ylim()[1] > 1.2
 
 
 def test_a_model_without_headroom_is_in_no_picture_of_it() -> None:
