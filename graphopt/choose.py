@@ -156,13 +156,17 @@ class Contest:
         Contests between the same are told apart by their `heat`.
         """
         self.original, self.source, self.digest, self.cache, self.heat = original, source, digest_, cache, heat
+        self.keeps = True
+        """False where times are taken in a hurry: they are not to bind later runs."""
         sizes = json.dumps([dict(trial.sizes) for trial in original.trials], sort_keys=True)
         self._known_by = ("whole", digest_, sizes, circumstances(original.setting), str(heat))
         self._entrants: list[_Entrant] = []
 
     def again(self) -> Contest:
         """The next contest between the same, with new sessions: what the luck of one was does not go on."""
-        return Contest(self.original, self.source, self.digest, self.cache, self.heat + 1)
+        contest = Contest(self.original, self.source, self.digest, self.cache, self.heat + 1)
+        contest.keeps = self.keeps
+        return contest
 
     def enter(self, model: onnx_io.Model) -> int:
         """Take part with a model as it is now, under a number.
@@ -205,7 +209,8 @@ class Contest:
                 for entrant in timed:
                     entrant.session = None
                 raise ModelError(_first_line(error)) from error
-            self.cache.put({entrant.key: entrant.to_json() for entrant in timed})
+            if self.keeps:
+                self.cache.put({entrant.key: entrant.to_json() for entrant in timed})
         return [(entrant.speedup or FAILED, entrant.latencies) for entrant in entrants]
 
     def _time(self, entrants: Sequence[_Entrant], seconds: float) -> None:
@@ -438,11 +443,13 @@ class Chooser:
             if self.is_hurried:
                 raise
             self.hurry()
+            contest.keeps = False
             return contest.race(numbers, 0.0)
 
     def hurry(self) -> None:
         """From now on time no longer than it takes to tell what is faster, and no further versions."""
         self.deadline = float("-inf")
+        self.contest.keeps = False
 
     @property
     def is_hurried(self) -> bool:

@@ -42,7 +42,7 @@ class Made(Contest):
     """
 
     def __init__(self, speed: Callable[[Ops], float | None], second: Callable[[Ops], float | None], heat: int = 1):
-        self.speed, self.second, self.heat = speed, second, heat
+        self.speed, self.second, self.heat, self.keeps = speed, second, heat, True
         self.speeds: list[float] = []
         self.raced: list[tuple[float, int]] = []
 
@@ -280,6 +280,7 @@ def test_an_interrupt_makes_the_timing_short() -> None:
     best = case.choose()
     assert best.is_faster
     assert "quarter_is_product" in case.changed
+    assert not case.chooser.contest.keeps
 
 
 def test_a_second_interrupt_ends_it() -> None:

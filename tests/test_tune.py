@@ -261,6 +261,15 @@ def test_what_was_timed_once_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     assert again.race([number], 0.0) == [(first, latencies)]
 
 
+def test_what_was_timed_in_a_hurry_binds_no_later_run() -> None:
+    contest, model = entered()
+    contest.keeps = False
+    contest.race([contest.enter(model)], 0.0)
+    second = contest.again()
+    second.race([second.enter(model)], 0.0)
+    assert not user_cache().path.exists()
+
+
 def test_a_second_race_is_run_in_sessions_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     contest, model = entered()
     first = contest.race([contest.enter(model)], 0.0)
