@@ -299,7 +299,8 @@ def measure(name: str, source: Path | str, plan: Plan, known: Mapping[str, Any])
         if said:
             return row | said
         for outcome in wanted:
-            outcome.cell.update({"made": outcome.made, **optimized(outcome, source, row["family"], plan)})
+            cell = _placeless(optimized(outcome, source, row["family"], plan), folder)
+            outcome.cell.update({"made": outcome.made, **cell})
         for setting in plan.settings:
             _time(row, [some for some in wanted if some.lacks(setting)], source, setting, plan, original)
     return row
@@ -369,6 +370,11 @@ def optimized(outcome: Outcome, source: Path, family: str, plan: Plan) -> dict[s
     return cell | _job("check", job | _where(setting), plan.job_limit)
 
 
+def _placeless(cell: dict[str, Any], folder: str) -> dict[str, Any]:
+    """With reasons that are the same in the next run, whose folder has another name."""
+    return {key: value.replace(f"{folder}/", "") if isinstance(value, str) else value for key, value in cell.items()}
+
+
 def _where(setting: Setting) -> dict[str, Any]:
     """A setting in a job."""
     return {"provider": setting.provider, "threads": setting.threads}
@@ -387,7 +393,7 @@ def _time(row: dict[str, Any], todo: Sequence[Outcome], source: Path, setting: S
         for outcome in todo:
             alone = _timed([outcome], source, setting, brief, processes=1)
             if "error" in alone:
-                outcome.cell["error"] = f"timing: {alone['error']}"
+                outcome.cell.update(_placeless({"error": f"timing: {alone['error']}"}, str(outcome.path.parent)))
         todo = [outcome for outcome in todo if not outcome.has_failed]
         found = _timed(todo, source, setting, plan)
     if "error" in found:

@@ -144,6 +144,15 @@ def test_what_was_made_under_other_circumstances_is_measured_again(
     assert made["model"] == after["model"] == run.digest(source) and made["sources"]
 
 
+def test_a_reason_names_no_folder_of_its_run(asked: list[Any], source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(task: Task, _: float) -> dict[str, Any]:
+        return {"error": f"{task.target} cannot be written"}
+
+    monkeypatch.setattr(tools, "run", fail)
+    row = run.measure(NET, source, Plan([], ["onnxsim"], SETTINGS[:1], 1.0), {})
+    assert row["tools"]["onnxsim"]["error"] == "onnxsim.onnx cannot be written" and asked == [(1, [])]
+
+
 def test_another_export_drops_the_numbers_of_its_row(asked: list[Any], source: Path) -> None:
     plan = Plan([], ["onnxsim"], SETTINGS[:1], 1.0)
     row = json.loads(json.dumps(run.measure(NET, source, plan, {})))
