@@ -11,7 +11,10 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
 from typing import Any
+
+import numpy as np
 
 from graphopt import onnx_io
 from graphopt.bench import Prepared
@@ -23,6 +26,7 @@ from graphopt.machine import circumstances
 from graphopt.measure import WIDTH, Samples, Speedup, Verdict, interleaved, speedup, together
 from graphopt.measured import FAILED
 from graphopt.regions import digest
+from graphopt.samples import Feeds
 from graphopt.search import Solution
 from graphopt.sessions import runner
 from graphopt.sweep import Sweep
@@ -151,15 +155,15 @@ class Contest:
     """
 
     def __init__(self, original: Prepared, source: onnx_io.Source, digest_: str, cache: Cache, heat: int = 1) -> None:
-        """The `original` with its inputs, where its sessions come from, and the digest of its graph.
+        """The `original` with its inputs, its source, and the digest of what a race depends on besides.
 
         Contests between the same are told apart by their `heat`.
         """
         self.original, self.source, self.digest, self.cache, self.heat = original, source, digest_, cache, heat
         self.keeps = True
         """False where times are taken in a hurry: they are not to bind later runs."""
-        sizes = json.dumps([dict(trial.sizes) for trial in original.trials], sort_keys=True)
-        self._known_by = ("whole", digest_, sizes, circumstances(original.setting), str(heat))
+        fed = (text for trial in original.trials for text in (json.dumps(dict(trial.sizes)), _fed(trial.feeds)))
+        self._known_by = ("whole", digest_, *fed, circumstances(original.setting), str(heat))
         self._entrants: list[_Entrant] = []
 
     def again(self) -> Contest:
@@ -230,6 +234,16 @@ class Contest:
     def _session(self) -> Any:
         """A session of the original: the first contest has one already."""
         return self.original.sessions[0] if self.heat == 1 else self.original.setting.open(self.source)
+
+
+def _fed(feeds: Feeds) -> str:
+    """Identifies inputs: what is in them may decide what a run costs."""
+    said = sha256()
+    for name, value in feeds.items():
+        plain = isinstance(value, np.ndarray) and not value.dtype.hasobject
+        said.update(f"{name} {value.dtype.name} {value.shape}".encode() if plain else name.encode())
+        said.update(np.ascontiguousarray(value).tobytes() if plain else repr(value).encode())
+    return said.hexdigest()
 
 
 def _first_line(error: Exception) -> str:

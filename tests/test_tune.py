@@ -20,7 +20,7 @@ from graphopt.errors import ModelError, UsageError
 from graphopt.fixpoint import Simplifier
 from graphopt.graph import Patch
 from graphopt.infer import infer_graph
-from graphopt.measure import Speedup
+from graphopt.measure import Samples, Speedup
 from graphopt.regions import digest
 from graphopt.rule import Rule, op, tensor
 from graphopt.search import Exploration, Space, StopReason, apply, explore
@@ -343,6 +343,26 @@ def test_a_search_under_other_circumstances_is_another(monkeypatch: pytest.Monke
     tuner()
     tuner(**other)
     assert len(made) == 2
+
+
+@pytest.mark.parametrize(
+    "other", [{"seconds": 0.6}, {"seed": 1}, {"inputs": {"x": np.ones((1, 8), np.float32)}}, {"sizes": {"n": [1, 3]}}]
+)
+def test_a_race_under_other_circumstances_is_another(monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]) -> None:
+    """What is in the inputs may decide what a run costs; and a race in little time is not to bind one that has more."""
+    raced: list[int] = []
+
+    def racing(runs: Sequence[Callable[[], object]], **_: Any) -> tuple[Samples, ...]:
+        raced.append(len(runs))
+        return (Samples((1.0,)),) * len(runs)
+
+    monkeypatch.setattr("graphopt.choose.interleaved", racing)
+    monkeypatch.setattr(tune, "explore", lambda *_, **__: Exploration((), StopReason.DONE))
+    tuner()
+    tuner()
+    before = len(raced)
+    tuner(**other)
+    assert len(raced) > before == 2
 
 
 def test_a_search_that_was_interrupted_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
