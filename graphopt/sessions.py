@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto
 
 from graphopt import onnx_io
-from graphopt.errors import ModelError, UsageError
+from graphopt.errors import ModelError, UsageError, did_you_mean
 from graphopt.oracle import FailedError, Runnable, require_onnxruntime
 from graphopt.types import DType
 
@@ -28,7 +28,13 @@ _PROVIDERS = {
     "rocm": "ROCMExecutionProvider",
     "tensorrt": "TensorrtExecutionProvider",
 }
-_INSTALL = {"CUDAExecutionProvider": 'pip install "graphopt[gpu]" in an environment without onnxruntime'}
+_GPU = 'pip install "graphopt[gpu]" in an environment without onnxruntime'
+_INSTALL = {
+    "CUDAExecutionProvider": _GPU,
+    "DmlExecutionProvider": "pip install onnxruntime-directml in the place of onnxruntime",
+    "OpenVINOExecutionProvider": "pip install onnxruntime-openvino in the place of onnxruntime",
+    "TensorrtExecutionProvider": f"{_GPU}, and NVIDIA's TensorRT",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +68,7 @@ class Setting:
         name = _PROVIDERS.get(self.provider.lower(), self.provider)
         available = require_onnxruntime().get_available_providers()
         if name not in available:
-            hint = f"; {_INSTALL[name]}" if name in _INSTALL else ""
-            raise UsageError(f"this onnxruntime has no {name}, only {', '.join(available)}{hint}")
+            raise UsageError(f"this onnxruntime has no {name}, only {', '.join(available)}{_way_out(name)}")
         return name
 
     @property
@@ -130,6 +135,13 @@ class Setting:
         if folder is not None:
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
         return options
+
+
+def _way_out(name: str) -> str:
+    """The end of an error about a provider that is missing: what to install, or which was meant."""
+    if name in _INSTALL:
+        return f"; {_INSTALL[name]}"
+    return did_you_mean(name, _PROVIDERS) or "; another build of onnxruntime may have it"
 
 
 def _cores() -> int:

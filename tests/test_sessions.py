@@ -110,6 +110,18 @@ def test_what_onnxruntime_refuses_is_one_line(tmp_path: Path) -> None:
         Setting().open(b"hello")
 
 
-def test_a_provider_that_is_missing_is_named_with_what_to_install() -> None:
-    with pytest.raises(UsageError, match=r"no CUDAExecutionProvider, only .*CPU.*graphopt\[gpu\]"):
-        _ = Setting("cuda").provider_name
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("cuda", r"no CUDAExecutionProvider, only .*CPU.*graphopt\[gpu\]"),
+        ("OpenVINO", r"no OpenVINOExecutionProvider, .*onnxruntime-openvino"),
+        ("CoreMLExecutionProvider", "no CoreMLExecutionProvider, .*another build of onnxruntime may have it"),
+        ("cdua", "no cdua, .*did you mean 'cuda'"),
+    ],
+)
+def test_a_provider_that_is_missing_is_named_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, name: str, hint: str
+) -> None:
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
+    with pytest.raises(UsageError, match=hint):
+        _ = Setting(name).provider_name
