@@ -68,6 +68,8 @@ class Tuning:
     def __post_init__(self) -> None:
         if self.cost not in COSTS:
             raise UsageError(f"there is no cost '{self.cost}'; there is {', '.join(COSTS)}")
+        if self.cost == "measured":
+            _ = self.setting.provider_name  # where it is missing, that is said now, not when the work is done
 
 
 @dataclass(frozen=True)

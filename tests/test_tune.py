@@ -135,6 +135,12 @@ def test_an_unknown_cost_is_named() -> None:
         Tuning(cost="guessed")
 
 
+def test_a_provider_that_is_missing_is_named_before_anything_is_done() -> None:
+    with pytest.raises(UsageError, match="no NoSuchProvider"):
+        Tuning(setting=Setting("NoSuchProvider"))
+    assert Tuning(cost="analytic", setting=Setting("NoSuchProvider")).setting.threads == 1
+
+
 # -- by measurement ----------------------------------------------------------------------------------------------------
 
 
