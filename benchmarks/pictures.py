@@ -17,6 +17,7 @@ from benchmarks.cells import (
     tools,
     unchanged,
 )
+from benchmarks.tools import LIBRARIES
 from graphopt.measure import NOISE
 
 COLOURS = {
@@ -224,9 +225,14 @@ def _rooms_shown(axis: Any, rooms: Sequence[tuple[float, Row]], colour: str, lab
 
 
 def by_nodes(results: Row) -> Any:
-    """How long optimizing takes against the size of the graph: a dot an outcome, and a line of medians a tool."""
+    """How long optimizing takes against the size of the graph: a dot an outcome, and a line of medians a tool.
+
+    Without the libraries: most of their time is the export.
+    """
     figure, ((axis,),) = panels(1, 1, (7, 4.8))
     for tool in tools(results):
+        if tool in LIBRARIES:
+            continue
         points = sorted(
             (results["models"][name]["nodes"], cell["seconds"])
             for name, known, _, cell in cells(results)

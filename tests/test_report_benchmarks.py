@@ -266,7 +266,7 @@ def test_a_model_without_headroom_is_in_no_picture_of_it() -> None:
 
 def test_time_is_shown_with_a_line_of_medians_a_tool() -> None:
     pytest.importorskip("matplotlib")
-    (axis,) = pictures.by_nodes(with_models(results(onnxsim=1.0, graphopt=1.2), a=1.0)).axes
+    (axis,) = pictures.by_nodes(with_models(results(onnxsim=1.0, graphopt=1.2, timm=1.3), a=1.0)).axes
     assert {line.get_label(): len(line.get_xdata()) for line in axis.lines} == {"onnxsim": 2, "graphopt": 1}
     assert dots(axis) == 3
     assert (axis.get_xscale(), axis.get_yscale()) == ("log", "log")
