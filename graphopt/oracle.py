@@ -108,7 +108,7 @@ def require_onnxruntime() -> Any:
     except ImportError as error:
         raise UsageError(
             'running a model needs onnxruntime: pip install "graphopt[cpu]", or "graphopt[gpu]" for NVIDIA GPUs'
-            " (--no-check does without)"
+            " (optimize --cost none --no-check does without)"
         ) from error
     return onnxruntime
 
