@@ -102,7 +102,7 @@ def profile(model: Source, setting: Setting, feeds: Mapping[str, Any], *, runs: 
     Args:
         model: a path, the bytes of a file, or a model in memory.
         setting: provider and threads.
-        feeds: the inputs; `measure.prepared` makes some up.
+        feeds: the inputs; `bench.prepared` makes some up.
         runs: that count; one before them warms up.
 
     Raises:
