@@ -7,8 +7,9 @@ lacks, is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby, takewhile
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -225,8 +226,10 @@ class _Builder:
             return self._number(app, position, arg)
         return self._term(arg)
 
-    def _number(self, app: App, position: int, term: Term) -> _Folded:
+    def _number(self, app: App, position: int, term: Term) -> Built:
         value = evaluate(term, self.match.holes, self.match.axes, self.graph)
+        if app.op == "Reshape" and isinstance(value, tuple) and sum(isinstance(item, Sym) for item in value) > 1:
+            return self._sizes(value, app)
         if isinstance(value, tuple):
             return _Folded(np.asarray(_concrete(value, app), np.int64), DType.INT64, app.op.lower())
         if isinstance(value, Sym):
@@ -234,6 +237,46 @@ class _Builder:
         dtype = self._dtype_of_operand(app, position)
         wide = np.float64 if dtype.is_float or dtype is DType.UNDEFINED else np.int64
         return _Folded(np.asarray(value, wide), dtype, app.op.lower())
+
+    def _sizes(self, sizes: tuple[int | Sym, ...], app: App) -> Value:
+        """Sizes that are not all numbers, as they are known when the model runs: read off the graph's inputs."""
+        parts: list[Value] = []
+        for is_open, group in groupby(sizes, lambda size: isinstance(size, Sym)):
+            some = tuple(group)
+            if is_open:
+                parts += self._read(some, app)
+            else:
+                numbers = _Folded(np.asarray(some, np.int64), DType.INT64, app.op.lower())
+                parts.append(self._value(numbers, DType.INT64))
+        return parts[0] if len(parts) == 1 else self._plain("Concat", parts, {"axis": 0})
+
+    def _read(self, sizes: tuple[int | Sym, ...], app: App) -> Iterator[Value]:
+        """As many as possible from one input at a time."""
+        while sizes:
+            source, axis, count = self._source(sizes, app)
+            yield self._plain("Shape", [source], {"start": axis, "end": axis + count})
+            sizes = sizes[count:]
+
+    def _source(self, sizes: tuple[int | Sym, ...], app: App) -> tuple[Value, int, int]:
+        """An input with the first of the sizes, at which axis it has it, and how many sizes follow there alike."""
+        for source in map(Value, self.graph.inputs):
+            type_ = self.graph.type(source)
+            shape = type_.shape if isinstance(type_, TensorType) and type_.shape is not None else ()
+            if sizes[0] in shape:
+                axis = shape.index(sizes[0])
+                alike = takewhile(lambda pair: pair[0] == pair[1], zip(sizes, shape[axis:], strict=False))
+                return source, axis, sum(1 for _ in alike)
+        raise Refused(f"{app.op} needs {sizes[0]}, which no input has")
+
+    def _plain(self, op: str, inputs: Sequence[Value], attrs: Mapping[str, Attribute]) -> Value:
+        """A node that no term of the rule stands for."""
+        name = self._new_name(f"{self.graph.value_name(self.match.roots[0])}/{op}")
+        node = Node(op, tuple(inputs), (name,), (None,), attrs, "", ops.newest(op, ""))
+        if reason := opsets.why_not(node, self.draft):
+            raise Refused(reason)
+        vertex = self.graph.new_vertex()
+        self.draft.new[vertex] = infer_node(self.draft, node)
+        return Value(vertex)
 
     def _dtype_of_operand(self, app: App, position: int) -> DType:
         """What the schema says: a fixed type, or that of another operand with the same type variable."""

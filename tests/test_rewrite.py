@@ -6,6 +6,7 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 from graphopt import infer, onnx_io
+from graphopt.compare import Verdict, compare
 from graphopt.fixpoint import Simplification, simplify_graph
 from graphopt.graph import Graph
 from graphopt.match import find
@@ -175,3 +176,55 @@ def test_weights_are_computed_in_double_precision() -> None:
     text = CONV.replace("3.0, 5.0", f"{third!r}".removeprefix("np.float32(").removesuffix(")") + ", 5.0")
     model, _ = simplified(text, FOLD_SCALE)
     assert np.float32(weights(model)[model.graph.node[0].input[1]][0]) == third
+
+
+# -- sizes that are open --------------------------------------------------------------------------------------------
+
+u, v = tensor("u", "A 1 K"), tensor("v", "1 B K")
+AS_MATRIX = Rule(
+    "as_matrix",
+    op.Exp(tensor("x", "A B K")),
+    op.Reshape(op.Exp(op.Reshape(tensor("x", "A B K"), (-1, 8))), fn.sizes("A B K"), allowzero=1),
+)
+SUM = Rule("sum", u + v, op.Reshape(op.Sum(u, v), fn.sizes("A B K"), allowzero=1))
+
+
+def built(rule: Rule, given: ModelProto) -> onnx_io.Model:
+    """The model with a rule applied once, at its output."""
+    model = onnx_io.load(given)
+    infer.infer_graph(model.graph)
+    (match, *_) = find(rule, model.graph, model.graph.outputs[0].vertex)
+    model.graph.apply(build(model.graph, match))
+    model.graph.check()
+    return model
+
+
+@pytest.mark.parametrize(
+    ("rule", "given"),
+    [
+        pytest.param(AS_MATRIX, parse("float[a,b,8] x", "y = Exp(x)"), id="of one input"),
+        pytest.param(SUM, parse("float[a,1,8] x,float[1,b,8] z", "y = Add(x, z)"), id="of two inputs"),
+    ],
+)
+def test_a_view_with_two_open_sizes_reads_them_off_the_inputs(rule: Rule, given: ModelProto) -> None:
+    model = built(rule, given)
+    shapes = [node for _, node in model.graph.items() if node.op == "Shape"]
+    assert len(shapes) == len(given.graph.input)
+    assert model.graph.ops()["Concat"] == 1
+    assert compare(given, model, bindings=[{"a": 2, "b": 3}, {"a": 1, "b": 1}]).verdict is Verdict.EQUAL
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (parse("float[a,b,8] x", "y = Exp(x)", opset=14), "Shape"),
+        (
+            parse("float[a,b,8] x", "t = Concat<axis=0>(x, x); u = Concat<axis=1>(t, t); y = Exp(u)"),
+            "which no input has",
+        ),
+    ],
+    ids=["opset", "size"],
+)
+def test_sizes_that_cannot_be_read_are_refused(given: ModelProto, why: str) -> None:
+    with pytest.raises(Refused, match=why):
+        built(AS_MATRIX, given)

@@ -41,12 +41,15 @@ def block(sizes: str) -> onnx.ModelProto:
     return parse(f"float[{sizes},8] x", body, weights=weights, opset=20)
 
 
-@pytest.mark.parametrize("sizes", ["2,5", "1,7", "batch,5"])
+@pytest.mark.parametrize("sizes", ["2,5", "1,7", "batch,5", "batch,tokens"])
 def test_a_stack_of_tokens_becomes_one_matrix_with_a_view_at_each_end(sizes: str) -> None:
     given = block(sizes)
     model, made = swept(given, load_sweeps()[MATRICES], load_rules())
     assert made is not None
-    assert model.graph.ops() == {"Reshape": 2, "Gemm": 2, "Gelu": 2, "Add": 2, "LayerNormalization": 2, "Neg": 1}
+    ops = model.graph.ops()
+    open_sizes = (ops.pop("Shape", 0), ops.pop("Concat", 0))
+    assert open_sizes == ((1, 1) if sizes == "batch,tokens" else (0, 0)), "a Reshape can leave one size open, not two"
+    assert ops == {"Reshape": 2, "Gemm": 2, "Gelu": 2, "Add": 2, "LayerNormalization": 2, "Neg": 1}
     assert "flatten_layer_normalization" in made.rules
     assert compare(given, model, bindings=[{"batch": 3}] if "batch" in sizes else None).verdict is Verdict.EQUAL
 
