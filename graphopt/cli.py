@@ -316,8 +316,10 @@ def inspect(
         bool, typer.Option("--profile", metavar="", help="Run it, too, and say how long its operators take.")
     ] = False,
     provider: opt.Provider = "cpu",
+    provider_option: opt.ProviderOptions = None,
     threads: opt.Threads = 0,
     dim: opt.Sizes = None,
+    inputs: opt.RunInputs = None,
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
@@ -334,10 +336,12 @@ def inspect(
 
         with Progress(enabled=True) as progress:
             progress("load", 0.0)
-            ready = prepared([model], Setting(provider, threads), dims=arguments.sizes(dim))
+            setting = Setting(provider, threads, dict(arguments.pairs(provider_option, "=", "key=value")))
+            ready = prepared([model], setting, dims=arguments.sizes(dim), inputs=arguments.arrays(inputs))
             profiles = _profiles(ready, [model], progress)
-    elif dim or threads or provider != "cpu":
-        raise UsageError("--dim, --threads and --provider say how a model is run: use them with --profile")
+    elif dim or inputs or threads or provider_option or provider != "cpu":
+        options = "--dim, --input, --threads, --provider and --provider-option"
+        raise UsageError(f"{options} say how a model is run: use them with --profile")
     if as_json:
         _print_json(found.to_json(), profiles)
     else:

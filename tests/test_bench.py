@@ -356,8 +356,17 @@ def test_what_cannot_be_is_one_line(
     assert re.search(pattern, done.stderr), done.stderr
 
 
-def test_how_to_run_needs_a_profile(long: Path) -> None:
-    done = run("inspect", long, "--dim", "seq=4")
+def test_inspect_with_a_profile_runs_what_is_given(long: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((3, 2, 8), np.float32))
+    option = ("--provider-option", "arena_extend_strategy=kNextPowerOfTwo")
+    done = run("inspect", long, "--profile", "--input", f"x:{tmp_path / 'x.npy'}", *option, "--threads", 1)
+    assert done.exit_code == 0, done.stderr
+    assert "batch=3, seq=2\n" in done.stdout
+
+
+@pytest.mark.parametrize("option", ["--dim seq=4", "--input x:x.npy", "--threads 1", "--provider-option a=b"])
+def test_how_to_run_needs_a_profile(long: Path, option: str) -> None:
+    done = run("inspect", long, *option.split())
     assert done.exit_code == 2
     assert "use them with --profile" in done.stderr
 
