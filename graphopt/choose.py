@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -41,6 +41,8 @@ FINALISTS = 2
 
 TRIES = 6
 """Versions with fewer rewrites that are timed where all of them together do not win."""
+
+Found = TypeVar("Found")
 
 
 # -- what was found ----------------------------------------------------------------------------------------------------
@@ -427,7 +429,7 @@ class Chooser:
 
     def _enter(self, version: Version, contest: Contest) -> None:
         try:
-            version.number = contest.enter(self.model)
+            version.number = self._insisted(contest, lambda: contest.enter(self.model))
         except ModelError as error:
             version.number, version.refusal = None, str(error)
             log.warning("a version of the model does not run, and is left: %s", error)
@@ -440,25 +442,23 @@ class Chooser:
         if not numbers:
             return
         try:
-            found = self._raced(contest, numbers, seconds)
+            found = self._insisted(contest, lambda: contest.race(numbers, 0.0 if self.is_hurried else seconds))
         except ModelError as error:
             log.warning("versions of the model cannot be timed, so none of them is taken for faster: %s", error)
             return
         for version, (ratio, latencies) in zip(able, found, strict=True):
             version.speedup, version.latencies = ratio, latencies
 
-    def _raced(
-        self, contest: Contest, numbers: Sequence[int], seconds: float
-    ) -> list[tuple[Speedup, tuple[Latency, ...]]]:
-        """A race; the first Ctrl-C makes it a short one, and all that follow."""
+    def _insisted(self, contest: Contest, work: Callable[[], Found]) -> Found:
+        """Do what leaves the graph alone; after the first Ctrl-C again, and in a hurry as all that follows."""
         try:
-            return contest.race(numbers, seconds)
+            return work()
         except KeyboardInterrupt:
             if self.is_hurried:
                 raise
             self.hurry()
             contest.keeps = False
-            return contest.race(numbers, 0.0)
+            return work()
 
     def hurry(self) -> None:
         """From now on time no longer than it takes to tell what is faster, and no further versions."""

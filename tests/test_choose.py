@@ -283,6 +283,36 @@ def test_an_interrupt_makes_the_timing_short() -> None:
     assert not case.chooser.contest.keeps
 
 
+class InterruptedAtTheDoor(Made):
+    """Ctrl-C comes while versions are loaded."""
+
+    presses = 1
+
+    def enter(self, model: onnx_io.Model) -> int:
+        if self.presses:
+            self.presses -= 1
+            raise KeyboardInterrupt
+        return super().enter(model)
+
+    def race(self, numbers: Sequence[int], seconds: float) -> list[tuple[Speedup, tuple[Latency, ...]]]:
+        assert seconds == 0
+        return super().race(numbers, seconds)
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_an_interrupt_while_a_version_is_loaded_makes_the_timing_short(presses: int) -> None:
+    case = Case(lambda ops: 1.0 if "Div" in ops else 1.3)
+    contest = InterruptedAtTheDoor(case.contest.speed, case.contest.second)
+    case.chooser.contest, case.chooser.seconds, contest.presses = contest, 9.0, presses
+    if presses == 2:
+        with pytest.raises(KeyboardInterrupt):
+            case.chooser.enter(case.first)
+        return
+    case.chooser.enter(case.first)
+    assert case.choose().is_faster
+    assert "quarter_is_product" in case.changed
+
+
 def test_a_second_interrupt_ends_it() -> None:
     case = Case(lambda ops: 1.0 if "Div" in ops else 1.3)
     contest = case.chooser.contest = Interrupted(case.contest.speed, case.contest.speed)
