@@ -206,9 +206,13 @@ class Tuner:
 
     def _explored(self, shapes: Sequence[Shapes], start: float) -> Exploration:
         """What the search finds in its share of the time that is left; it began at `start`."""
+        try:
+            cost = self._cost()
+        except KeyboardInterrupt:  # while the machine was timed
+            return Exploration((), StopReason.INTERRUPTED)
         limits = Limits(seconds=max(self.tuning.seconds - (self.clock() - start), 0.0) * SHARE)
         try:
-            return explore(self.model.graph, self._space, self._cost(), shapes, limits, progress=self.progress)
+            return explore(self.model.graph, self._space, cost, shapes, limits, progress=self.progress)
         except ModelError as error:  # sizes that contradict the model
             return Exploration((), StopReason.DONE, notes=(f"no search: {error}",))
 

@@ -383,6 +383,18 @@ def test_a_search_that_was_interrupted_is_made_again(monkeypatch: pytest.MonkeyP
     assert made == [StopReason.INTERRUPTED, StopReason.DONE]
 
 
+def test_an_interrupt_while_the_machine_is_timed_leaves_the_search_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    outcomes(monkeypatch, 1.5)
+    monkeypatch.setattr("graphopt.machine.Machine.calibrated", interrupt)
+    _, model, tuned = tuner()
+    assert tuned.timing is not None
+    assert tuned.timing.stop == StopReason.INTERRUPTED
+    assert model.graph.ops() == {"Mul": 1, "Exp": 1}
+
+
 def test_a_find_that_is_no_longer_admitted_is_not_made() -> None:
     """It was remembered, and its rule is not proved any more."""
     model = onnx_io.load(parse("float[8] x", "a = Mul(x, 2.0); y = Exp(a)"))
