@@ -264,7 +264,7 @@ class _Run:
     @property
     def is_finite(self) -> bool:
         leaves = (leaf for output in self.outputs for _, leaf in _leaves(output))
-        return all(np.isfinite(_numbers(leaf)).all() for leaf in leaves if leaf.dtype != object)
+        return all(np.isfinite(_numbers(leaf)).all() for leaf in leaves if DType.of(leaf.dtype) is not DType.STRING)
 
 
 def _plan(model: Sketch, seeds: Sequence[int], bindings: Sequence[Binding], given: Feeds) -> _Plan:

@@ -55,6 +55,13 @@ SAME = [
         "g (bfloat16[3] x) => (bfloat16[3] z) { a = Identity(x) z = Identity(a) }",
     ),
     (
+        "strings of a fixed length, as onnx.reference hands them out",
+        """g (string[3] s, complex64[3] x) => (string[3] t, complex64[3] z)
+        { t = StringNormalizer<case_change_action = "UPPER">(s) z = Identity(x) }""",
+        """g (string[3] s, complex64[3] x) => (string[3] t, complex64[3] z)
+        { a = Identity(s) t = StringNormalizer<case_change_action = "UPPER">(a) z = Identity(x) }""",
+    ),
+    (
         "complex numbers, for which ONNX Runtime has no kernel",
         "g (complex64[3] x) => (complex64[3] z) { z = Identity(x) }",
         "g (complex64[3] x) => (complex64[3] z) { a = Identity(x) z = Identity(a) }",
