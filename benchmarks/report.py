@@ -31,8 +31,8 @@ README = Path(__file__).parent.parent / "README.md"
 MARKS = ("<!-- speedups -->", "<!-- /speedups -->")
 """Around the README's generated part."""
 
-DEARER = 1.2
-"""Seconds or memory of a tool that changed by less, as a factor, are not worth a line."""
+DEARER = {"seconds": 1.5, "memory_mb": 1.2}
+"""What a tool takes is not worth a line if it changed by less, as a factor: its seconds are those of one run."""
 
 SHOWN = 5
 """So many names a warning has; of more, it has their number."""
@@ -70,6 +70,13 @@ def searched(results: Row) -> str:
         f"`graphopt` searched for at most {limits} s for each number of threads; `graphopt-simplify` is rules alone, "
         "without timing."
     )
+
+
+def called(results: Row) -> str:
+    """The command that measures this."""
+    seconds = "".join(f" --seconds {limit:g}" for limit in made(results, "seconds")[-1:])
+    search = "".join(f" --search-seconds {limit:g}" for limit in made(results, "search")[-1:])
+    return f"Made by `python -m benchmarks run{seconds}{search}`."
 
 
 def noise(results: Row) -> str:
@@ -333,11 +340,13 @@ def readme_part(results: Row, path: Path) -> str:
     folder = f"{path.parent.parent.name}/{path.parent.name}"
     lines = [
         f"{suite(results)}; on {results['machine']}, {results['date']}; {_versions(results)}.",
+        called(results),
         searched(results),
         "",
         *table([*head, "failed or wrong"], [*rows, [UNCHANGED, *_shown(counts), ""]]),
         "",
         noise(results),
+        *alike(results),
         "",
         f"![Speed of each outcome against the original, a dot a model]({folder}/{target(path, 'summary').name})",
         "",
@@ -468,7 +477,7 @@ def _changed(old: Row, new: Row, column: str) -> Iterator[str]:
     if old.get("nodes", 0) != new.get("nodes", 0):
         yield f"{old.get('nodes', 0)} -> {new.get('nodes', 0)} nodes"
     for cost, unit in (("seconds", "s"), ("memory_mb", "MB")):
-        if cost in old and cost in new and not 1 / DEARER <= new[cost] / max(old[cost], 1e-9) <= DEARER:
+        if cost in old and cost in new and not 1 / DEARER[cost] <= new[cost] / max(old[cost], 1e-9) <= DEARER[cost]:
             yield f"optimizer: {old[cost]:g} -> {new[cost]:g} {unit}"
     if column in old.get("timings", {}) and column in new.get("timings", {}):
         one, other = old["timings"][column], new["timings"][column]

@@ -306,10 +306,10 @@ def test_a_change_within_the_intervals_is_none() -> None:
 
 def test_a_tool_that_takes_longer_or_more_memory_is_named() -> None:
     before, after = results(onnxsim=1.0, graphopt=1.0), results(onnxsim=1.0, graphopt=1.0)
-    after["models"]["net.dynamo"]["tools"]["graphopt"] |= {"seconds": 1.5, "memory_mb": 70}
-    after["models"]["net.dynamo"]["tools"]["onnxsim"] |= {"seconds": 1.1, "memory_mb": 90}
+    after["models"]["net.dynamo"]["tools"]["graphopt"] |= {"seconds": 1.6, "memory_mb": 70}
+    after["models"]["net.dynamo"]["tools"]["onnxsim"] |= {"seconds": 1.4, "memory_mb": 90}
     assert list(report.changes(before, after)) == [
-        "net.dynamo, graphopt: optimizer: 1 -> 1.5 s",
+        "net.dynamo, graphopt: optimizer: 1 -> 1.6 s",
         "net.dynamo, graphopt: optimizer: 100 -> 70 MB",
     ]
 
