@@ -336,7 +336,7 @@ def searches(monkeypatch: pytest.MonkeyPatch, **prices: float) -> list[StopReaso
 
 def test_what_a_search_found_is_known_in_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
     made = searches(monkeypatch, Mul=2, Add=0.5)
-    found = [tuner()[1:] for _ in range(2)]
+    found = [tuner(seconds=60.0)[1:] for _ in range(2)]
     assert made == [StopReason.DONE]
     (first, told), (second, told_again) = found
     assert first.graph.ops() == second.graph.ops() == {"Add": 1, "Exp": 1}
