@@ -46,7 +46,7 @@ def test_a_stack_of_tokens_becomes_one_matrix_with_a_view_at_each_end(sizes: str
     given = block(sizes)
     model, made = swept(given, load_sweeps()[MATRICES], load_rules())
     assert made is not None
-    ops = model.graph.ops()
+    ops = dict(model.graph.ops())
     open_sizes = (ops.pop("Shape", 0), ops.pop("Concat", 0))
     assert open_sizes == ((1, 1) if sizes == "batch,tokens" else (0, 0)), "a Reshape can leave one size open, not two"
     assert ops == {"Reshape": 2, "Gemm": 2, "Gelu": 2, "Add": 2, "LayerNormalization": 2, "Neg": 1}
