@@ -49,7 +49,7 @@ def tuner(
     model = onnx_io.load(given)
     infer_graph(model.graph)
     steps = Simplifier(rules, []).run(model.graph).steps
-    tuning = Tuning(**{"setting": ONE_THREAD, "seconds": 0.5, **wanted})
+    tuning = Tuning(**{"setting": ONE_THREAD, "seconds": 20.0, **wanted})
     found = Tuner(given, model, rules, [DOUBLE], [], lambda *_: True, tuning)
     return found, model, found.tune(steps)
 
@@ -243,6 +243,7 @@ def entered() -> tuple[Contest, onnx_io.Model]:
     return Contest(ready, GIVEN, own, user_cache()), model
 
 
+@pytest.mark.slow
 def test_versions_are_fed_types_that_numpy_does_not_have() -> None:
     given = parse("bfloat16[n,8] x", "a = Cast<to=1>(x); b = Neg(a); c = Neg(b); y = Exp(c)", outputs="float[n,8] y")
     _, model, tuned = tuner(given)
@@ -336,7 +337,7 @@ def searches(monkeypatch: pytest.MonkeyPatch, **prices: float) -> list[StopReaso
 
 def test_what_a_search_found_is_known_in_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
     made = searches(monkeypatch, Mul=2, Add=0.5)
-    found = [tuner(seconds=60.0)[1:] for _ in range(2)]
+    found = [tuner()[1:] for _ in range(2)]
     assert made == [StopReason.DONE]
     (first, told), (second, told_again) = found
     assert first.graph.ops() == second.graph.ops() == {"Add": 1, "Exp": 1}
