@@ -171,7 +171,10 @@ class Tuner:
 
     @property
     def _space(self) -> Space:
-        return Space(self.trades, Simplifier(self.rules, self.passes, self.allows), self.allows)
+        """What the search may do. What pays all over the model alone is for sweeps: it would multiply the graphs."""
+        swept = {rule.name for rules in self.sweeps.values() for rule in rules}
+        trades = [rule for rule in self.trades if rule.name not in swept]
+        return Space(trades, Simplifier(self.rules, self.passes, self.allows), self.allows)
 
     def _cost(self) -> CostModel:
         if self.tuning.cost == "analytic":

@@ -100,6 +100,18 @@ def test_what_an_estimate_speaks_against_is_not_taken(monkeypatch: pytest.Monkey
     assert (tuned.timing.groups, tuned.timing.regions, tuned.timing.stop) == ((), 1, StopReason.DONE)
 
 
+def test_what_is_swept_over_the_model_is_not_searched_by_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    estimate(monkeypatch, Mul=2, Add=0.5)
+    model = onnx_io.load(GIVEN)
+    infer_graph(model.graph)
+    steps = Simplifier([DOUBLE_NEG], []).run(model.graph).steps
+    tuning = Tuning(cost="analytic", setting=ONE_THREAD)
+    sweeps = {"sums": [DOUBLE]}
+    found = Tuner(GIVEN, model, [DOUBLE_NEG], [DOUBLE], [], lambda *_: True, tuning, sweeps=sweeps).tune(steps)
+    assert found.timing is not None
+    assert (found.timing.groups, found.timing.regions) == ((), 0)
+
+
 def test_costs_are_taken_at_all_sizes_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Mapping[str, Sequence[int]]] = []
 
