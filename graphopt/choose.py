@@ -332,7 +332,7 @@ class Chooser:
         if solutions:
             versions += self._explored(swept, solutions)
         self._race(versions, self.contest)
-        if not any(version.is_faster for version in versions[known:]):
+        if not any(_beats(version, swept) for version in versions[known:]):
             versions += self._fewer_solutions(swept, solutions)
         faster = sorted((version for version in versions if version.is_faster), key=_median, reverse=True)
         best = self._confirmed(faster[:FINALISTS], simplified) or self._tolerable(simplified)
@@ -389,7 +389,7 @@ class Chooser:
             halves = [version for part in parts for version in self._explored(base, part)]
             self._race(halves, self.contest)
             yield from halves
-            if any(half.is_faster for half in halves):
+            if any(_beats(half, base) for half in halves):
                 return
             left = list(max(halves, key=_median).solutions)
 
@@ -483,6 +483,11 @@ class Chooser:
         for step in want[shared:]:
             step.redo()
         self.current = version
+
+
+def _beats(version: Version, base: Version) -> bool:
+    """Whether a version is faster than the original, and no slower than what it was made of."""
+    return version.is_faster and _median(version) >= _median(base)
 
 
 def _median(version: Version) -> float:

@@ -130,7 +130,7 @@ def wanted_sizes(model: Sketch, dims: Mapping[str, int | Sequence[int]], own: Bi
     known = samples.bindings(model.inputs, 0, {})[0]
     choices: list[list[tuple[str, int]]] = []
     for name, given in dims.items():
-        sizes = [given] if isinstance(given, int) else list(dict.fromkeys(given))
+        sizes = [int(given)] if isinstance(given, int | np.integer) else [int(size) for size in dict.fromkeys(given)]
         if name not in known:
             raise UsageError(f"there is no open dim '{name}'{did_you_mean(name, known) or _listed(known)}")
         if not sizes or min(sizes) < 1:

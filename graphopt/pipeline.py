@@ -12,6 +12,8 @@ from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from graphopt import infer, library, onnx_io, opsets
 from graphopt.check import Check
 from graphopt.errors import UsageError
@@ -178,8 +180,8 @@ def _loaded(
 
 def _split(dims: Mapping[str, int | Sequence[int]]) -> tuple[dict[str, int], dict[str, Sequence[int]]]:
     """The sizes that are fixed for good, and those of dims that stay open, to measure at."""
-    fixed = {name: size for name, size in dims.items() if isinstance(size, int)}
-    return fixed, {name: sizes for name, sizes in dims.items() if not isinstance(sizes, int)}
+    fixed = {name: int(size) for name, size in dims.items() if isinstance(size, int | np.integer)}
+    return fixed, {name: sizes for name, sizes in dims.items() if not isinstance(sizes, int | np.integer)}
 
 
 def _refusals(gate: Gate) -> list[str]:

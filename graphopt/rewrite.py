@@ -31,6 +31,9 @@ from graphopt.types import DType, Sym, TensorType, Type
 GROWTH = 16 * 2**20
 """Bytes by which one rewrite may make the constants of a model larger."""
 
+MULTIPLICATIONS = 1 << 36
+"""In a product of constants, at most: that is two matrices of 4096 by 4096, a few seconds on one core."""
+
 
 class Refused(Exception):
     """A match that cannot be rewritten here; says why, for the report."""
@@ -322,6 +325,8 @@ class _Builder:
         version = ops.newest(app.op, app.domain)
         nothing = (None,) * app.outputs
         node = Node(app.op, (None,) * len(arrays), ("",) * app.outputs, nothing, self._attrs(app), app.domain, version)
+        if _multiplications(app.op, arrays) > MULTIPLICATIONS:
+            raise Refused(f"{app} takes too long to compute")
         results = compute(node, arrays, float64=True)
         if results is None:
             raise Refused(f"{app} cannot be computed")
@@ -507,6 +512,18 @@ def _stored(folded: _Folded, dtype: DType) -> Tensor:
     if dtype.is_integer and not np.array_equal(array, folded.array):
         raise Refused(f"{folded.base} does not fit {dtype.name}")
     return Tensor.of(array)
+
+
+def _multiplications(op: str, arrays: Sequence[NDArray[Any] | None]) -> int:
+    """In the product of two constants; 0 for operators whose time is in proportion to what they read or write."""
+    if op != "MatMul" or len(arrays) != 2:
+        return 0
+    left, right = arrays
+    assert left is not None
+    assert right is not None
+    columns = right.shape[-1] if right.ndim > 1 else 1
+    rows = left.shape[-2] if left.ndim > 1 else 1
+    return max(left.size * columns, right.size * rows)
 
 
 def _overflows(stored: NDArray[Any], computed: NDArray[Any]) -> bool:

@@ -160,6 +160,13 @@ def test_where_all_finds_together_lose_halves_are_tried() -> None:
     assert case.changed == BOTH | {"quarter_is_product"}
 
 
+def test_halves_are_tried_too_where_all_finds_together_win_but_less_than_the_model_without_them() -> None:
+    case = Case(lambda ops: 1.4 if "Div" not in ops and "Sub" in ops else 1.1 if "Div" not in ops else 1.2)
+    best = case.choose()
+    assert [solution.rules[0] for solution in best.solutions] == ["quarter_is_product"]
+    assert case.changed == BOTH | {"quarter_is_product"}
+
+
 def test_of_the_better_half_again_halves_are_tried() -> None:
     def speed(ops: Ops) -> float:
         """Of the last two, the sum pays and the difference costs."""

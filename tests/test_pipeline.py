@@ -1,6 +1,7 @@
 """The two front doors from Python: `graphopt.optimize` and `graphopt.simplify`."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -50,6 +51,8 @@ def test_rules_and_passes_are_chosen_by_name() -> None:
 def test_sizes_are_fixed_on_request() -> None:
     fixed = graphopt.optimize(model(), dims={"batch": 2}, cost="none").model
     assert [d.dim_value for d in fixed.graph.input[0].type.tensor_type.shape.dim] == [2, 3, 4, 4]
+    also: Any = {"batch": np.int64(2)}  # as it is read from an array
+    assert graphopt.optimize(model(), dims=also, cost="none").model == fixed
     with pytest.raises(UsageError, match="no input 'z'"):
         graphopt.optimize(model(), input_shapes={"z": [1]}, cost="none")
 

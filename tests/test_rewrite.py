@@ -87,6 +87,18 @@ def test_factors_that_would_vanish_together_stay_apart() -> None:
     assert any("underflow FLOAT16" in note for note in done.notes)
 
 
+def test_a_product_of_weights_that_takes_too_long_is_refused() -> None:
+    def notes(rows: int) -> tuple[str, ...]:
+        given = {"v": np.ones((rows, 4096), np.float32), "w": np.ones((4096, 4096), np.float32)}
+        graph = onnx_io.load(parse(f"float[1,{rows}] x", "a = MatMul(x, v); y = MatMul(a, w)", given)).graph
+        infer.infer_graph(graph)
+        return simplify_graph(graph, [Rule("reassociate", (x @ a) @ c, x @ (a @ c))], ()).notes
+
+    a, c = const("a", "M K"), const("c", "K N")
+    assert notes(8) == ()
+    assert any("takes too long" in note for note in notes(4097))
+
+
 def test_a_rule_whose_operator_the_opset_lacks_is_noted() -> None:
     gelu = Rule("fuse_gelu", op.Neg(op.Relu(x)), op.Gelu(x))  # not true, and never applied here
     text = """<ir_version: 8, opset_import: ["" : 17]>
