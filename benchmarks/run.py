@@ -545,9 +545,9 @@ def timed(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _loads(paths: Mapping[str, str], setting: Setting) -> dict[str, float]:
-    """Seconds to make a session: the least of three, in turns."""
+    """Seconds to make a session, in turns; once, for each process of a timing does that."""
     runs = [lambda path=path: setting.open(path) for path in paths.values()]
-    return {tool: s.minimum for tool, s in zip(paths, interleaved(runs, seconds=0, rounds=(3, 3)), strict=True)}
+    return {tool: s.minimum for tool, s in zip(paths, interleaved(runs, seconds=0, rounds=(1, 1)), strict=True)}
 
 
 def _headroom(source: str, setting: Setting, feeds: Mapping[str, Any]) -> float | None:
