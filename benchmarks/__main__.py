@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from benchmarks.cells import outcomes, reason
 from benchmarks.models import QUICK, SUITE
 from benchmarks.tools import ALL, PLAIN, SEARCH
-from graphopt.errors import UsageError
+from graphopt.errors import ModelError, UsageError, did_you_mean
 from graphopt.sessions import Setting
 
 QUICK_TOOLS = ["OnnxSlim", "graphopt-simplify", "graphopt"]
@@ -24,18 +26,55 @@ def _run(arguments: argparse.Namespace) -> None:
     from benchmarks.run import Plan, run
 
     quick: bool = arguments.quick
-    models = arguments.models or (QUICK if quick else SUITE)
+    models = _models(arguments.models or (QUICK if quick else SUITE))
     settings = _settings(arguments.provider, arguments.threads, quick)
     seconds = arguments.seconds or (0.7 if quick else 2.0)
-    path = arguments.output or RESULTS / f"{arguments.provider}{'-quick' if quick else ''}.json"
+    path = arguments.output or RESULTS / f"{arguments.provider.lower()}{'-quick' if quick else ''}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     search = arguments.search_seconds or (QUICK_SEARCH if quick else SEARCH)
-    named = arguments.tools or (QUICK_TOOLS if quick else list(ALL))
+    named = _known(arguments.tools or (QUICK_TOOLS if quick else list(ALL)), ALL, "tool")
     tools = list(dict.fromkeys([PLAIN, *named]))  # in each run: without it nobody knows the noise
-    plan = Plan(models, tools, settings, seconds, search, arguments.again, QUICK_LIMIT if quick else None)
-    costs = run(plan, path)
-    print(f"exports: {costs.exports:.0f} s; measuring: {costs.measuring:.0f} s")
-    print(f"written: {path}")
+    limit = QUICK_LIMIT if quick else None
+    plan = Plan(models, tools, settings, seconds, search, arguments.again, arguments.failed, limit)
+    done = run(plan, path)
+    print(f"exports: {done.exports:.0f} s; measuring: {done.measuring:.0f} s")
+    print(f"written: {path}; `python -m benchmarks report {path}` shows it")
+    _say_failures(done.rows, plan.models, plan.tools)
+
+
+def _models(names: Sequence[str]) -> list[str]:
+    """The exports that are named, or all of the architectures that are."""
+    architectures: dict[str, list[str]] = {}
+    for name in SUITE:
+        architectures.setdefault(name.split(".")[0], []).append(name)
+    _known(names, {*SUITE, *architectures}, "model")
+    return list(dict.fromkeys(export for name in names for export in architectures.get(name, [name])))
+
+
+def _known(names: Sequence[str], known: Collection[str], what: str) -> Sequence[str]:
+    for name in names:
+        if name not in known:
+            listed = f"; there are {', '.join(known)}" if len(known) < len(SUITE) else ""
+            raise UsageError(f"there is no {what} '{name}'{did_you_mean(name, known) or listed}")
+    return names
+
+
+def _say_failures(rows: Mapping[str, Any], models: Sequence[str], tools: Sequence[str]) -> None:
+    """How much failed of what was wanted.
+
+    Raises:
+        ModelError: all of it.
+    """
+    broken = {name: rows[name]["error"] for name in models if "error" in rows[name]}
+    cells = [outcomes(rows[name].get("tools", {}).get(tool, {})) for name in models for tool in tools]
+    wrong = [cell for found in cells for cell in found.values() if reason(cell)]
+    first = next((f"{name}: {why}" for name, why in broken.items()), "")
+    if len(broken) == len(models):
+        raise ModelError(f"no model could be measured; {first}")
+    if broken:
+        print(f"{len(broken)} of {len(models)} models could not be measured; {first}")
+    if wrong:
+        print(f"{len(wrong)} outcomes failed or are wrong; the report says why, `run --failed` tries them again")
 
 
 def _settings(provider: str, threads: Sequence[int] | None, quick: bool) -> list[Setting]:
@@ -76,7 +115,7 @@ def _at_least(least: int, text: str) -> int:
 def _report(arguments: argparse.Namespace) -> None:
     from benchmarks.report import report, update_readme
 
-    results = arguments.results or RESULTS / "cpu.json"
+    results = arguments.results or _latest(readme=arguments.readme)
     _require(results)
     for path in report(results):
         print(f"written: {path}")
@@ -90,6 +129,20 @@ def _compare(arguments: argparse.Namespace) -> None:
     _require(arguments.old)
     _require(arguments.new)
     compare(arguments.old, arguments.new)
+
+
+def _latest(*, readme: bool) -> Path:
+    """The result file that was written last; the README's is that of the CPU."""
+    paths = [path for path in RESULTS.glob("*.json") if _is_result(path)]
+    return RESULTS / "cpu.json" if readme or not paths else max(paths, key=lambda path: path.stat().st_mtime)
+
+
+def _is_result(path: Path) -> bool:
+    try:
+        _require(path)
+    except UsageError:
+        return False
+    return True
 
 
 def _require(path: Path) -> None:
@@ -109,9 +162,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(required=True)
     run = commands.add_parser("run", help="measure, and write a result file")
-    run.add_argument("--models", nargs="+", choices=SUITE, metavar="NAME", help="the whole suite unless named")
+    run.add_argument(
+        "--models", nargs="+", metavar="NAME", help="exports, or architectures; the whole suite unless named"
+    )
     run.add_argument("--quick", action="store_true", help="a few models, briefly: before and after a change")
-    run.add_argument("--tools", nargs="+", choices=ALL, metavar="TOOL", help=", ".join(ALL))
+    run.add_argument("--tools", nargs="+", metavar="TOOL", help=", ".join(ALL))
     run.add_argument("--provider", default="cpu", help="cpu, cuda, or any name that ONNX Runtime knows")
     run.add_argument(
         "--threads", nargs="+", type=_threads, help="0: one a core; 1 and 0 unless named, 1 with --quick or on a device"
@@ -120,9 +175,10 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--search-seconds", type=_seconds, metavar="SECONDS", help="that graphopt may search; 60 (4)")
     run.add_argument("--output", type=Path, help="the result file; what it holds of the same circumstances is kept")
     run.add_argument("--again", action="store_true", help="measure also what the file holds of them")
+    run.add_argument("--failed", action="store_true", help="measure also what failed when the file was made")
     run.set_defaults(command=_run)
     report = commands.add_parser("report", help="make the tables and pictures of a result file")
-    report.add_argument("results", nargs="?", type=Path, help="benchmarks/results/cpu.json unless named")
+    report.add_argument("results", nargs="?", type=Path, help="the one that was written last, unless named")
     report.add_argument("--readme", action="store_true", help="put the summary into the README, too")
     report.set_defaults(command=_report)
     compare = commands.add_parser("compare", help="what changed between two result files")
@@ -137,15 +193,18 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """One command. What the user did wrong is one line, and the exit code 2; Ctrl-C is one, and 130."""
+    """One command. What the user did wrong is one line, and the exit code 2; nothing measured is 1, and Ctrl-C 130."""
     parser = _parser()
     parsed = parser.parse_args(arguments)
     try:
         parsed.command(parsed)
     except UsageError as error:
         parser.exit(2, f"error: {error}\n")
+    except ModelError as error:
+        parser.exit(1, f"error: {error}\n")
     except KeyboardInterrupt:
-        parser.exit(130, "interrupted; `run` without --again goes on after the last model that is done\n")
+        goes_on = "; without --again it goes on after the last model that is done" if parsed.command is _run else ""
+        parser.exit(130, f"interrupted{goes_on}\n")
 
 
 if __name__ == "__main__":

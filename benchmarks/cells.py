@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -9,6 +11,11 @@ from typing import Any
 from benchmarks.tools import ALL, PLAIN
 
 Row = Mapping[str, Any]
+
+
+def digest(results: Row) -> str:
+    """Of all that a result file holds: pictures are told by it which file they are of."""
+    return hashlib.sha256(json.dumps(results, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def columns(results: Row) -> list[str]:
@@ -36,24 +43,34 @@ def made(results: Row, what: str) -> list[Any]:
 
 
 def versions(results: Row) -> dict[str, str]:
-    """Of all packages that made a cell; several, parted by a stroke, where it was made anew with another."""
+    """Of all packages that made a cell."""
+    return _together(cell.get("made", {}).get("versions", {}) for *_, cell in cells(results))
+
+
+def exporters(results: Row) -> dict[str, str]:
+    """The versions of the packages that the models were exported with."""
+    return _together(row.get("exporters", {}) for row in results["models"].values())
+
+
+def _together(many: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """By package; several, parted by a stroke, where something was made anew with another."""
     found: dict[str, set[str]] = {}
-    for *_, cell in cells(results):
-        for package, version in cell.get("made", {}).get("versions", {}).items():
+    for versions_ in many:
+        for package, version in versions_.items():
             found.setdefault(package, set()).add(version)
     return {package: "/".join(sorted(known)) for package, known in sorted(found.items())}
 
 
-def outcomes(cell: Row) -> Mapping[str, Row]:
+def outcomes(cell: Row) -> dict[str, dict[str, Any]]:
     """By setting, for a tool that optimizes for each; under no name that for all settings."""
-    found: Mapping[str, Row] = cell.get("settings", {"": cell})
+    found: dict[str, dict[str, Any]] = cell.get("settings", {"": cell})
     return found
 
 
 def outcome(row: Row, tool: str, column: str) -> Row:
     """What a tool made of a model for a setting; empty where it was not run."""
     found = outcomes(row.get("tools", {}).get(tool, {}))
-    return found.get("", found.get(column, {}))
+    return found[""] if "" in found else found.get(column, {})
 
 
 def timings(results: Row, tool: str, column: str) -> dict[str, Row]:

@@ -1,7 +1,8 @@
-"""How far an outcome is from its original, and on what machine that was found."""
+"""How far an outcome is from its original, and where and when that was found."""
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import platform
 import re
@@ -91,6 +92,11 @@ def machine() -> str:
     parts = [f"{model} ({flags})" if flags else model, f"{os.cpu_count()} cores"]
     parts += [f"{int(memory[0]) * 1024 / 1e9:.0f} GB"] if memory else []
     return ", ".join([*parts, platform.system()])
+
+
+def today() -> str:
+    """The date, in UTC."""
+    return dt.datetime.now(dt.UTC).date().isoformat()
 
 
 def gpu() -> str:

@@ -157,12 +157,17 @@ def key(model: Model) -> str:
     functions = (_export_dynamo, _export_torchscript, _take_positions, _case)
     parts = [repr(row), *(path.read_text(encoding="utf-8") for path in SOURCES)]
     parts += [inspect.getsource(function) for function in functions]
-    parts += [f"{package} {_version(package)}" for package in ("onnxscript", "timm", "torch", "transformers")]
+    parts += [f"{package} {version}" for package, version in exporters().items()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("architectures.py", "nets.py"))
 """What makes the modules."""
+
+
+def exporters() -> dict[str, str]:
+    """The versions of the packages that make the graphs."""
+    return {package: _version(package) for package in ("onnxscript", "timm", "torch", "transformers")}
 
 
 def _version(package: str) -> str:

@@ -12,7 +12,6 @@ updates ``benchmarks/results/nodecounts.json`` and ``nodecounts.md``; what is no
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import importlib.metadata
 import json
 import tempfile
@@ -23,7 +22,7 @@ from typing import Any
 import onnx
 from rich.progress import track
 
-from benchmarks.checks import TOLERANCE, difference, machine
+from benchmarks.checks import TOLERANCE, difference, machine, today
 from benchmarks.report import table
 from benchmarks.tools import TOOLS, Task, count, one_line, run
 from graphopt.sessions import Setting
@@ -77,8 +76,7 @@ def update(results: dict[str, Any], names: Iterable[str], tools: list[str]) -> I
     packages = ["onnx", "onnxruntime", *(TOOLS[tool].package for tool in tools)]
     versions = {package: importlib.metadata.version(package) for package in packages}
     results |= {"machine": machine(), "versions": results.get("versions", {}) | versions}
-    today = dt.datetime.now(dt.UTC).date().isoformat()
-    results["dates"] = results.get("dates", {}) | dict.fromkeys(tools, today)
+    results["dates"] = results.get("dates", {}) | dict.fromkeys(tools, today())
     rows = results.get("models", {})
     for name in track(list(names), description="models"):
         row = measure(name, tools)

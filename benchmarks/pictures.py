@@ -11,6 +11,7 @@ from benchmarks.cells import (
     Row,
     cells,
     columns,
+    digest,
     geometric_mean,
     setting,
     timings,
@@ -50,7 +51,7 @@ def draw(results: Row, path: Path) -> list[Path]:
     figures = {"summary": overview(results), "time": by_nodes(results), "headroom": by_headroom(results)}
     for column in columns(results):
         figures[f"{column.removeprefix(f'{path.stem}-')}-models"] = by_model(results, column)
-    return [saved(figure, target(path, name)) for name, figure in figures.items()]
+    return [saved(figure, target(path, name), results) for name, figure in figures.items()]
 
 
 def target(path: Path, name: str) -> Path:
@@ -58,11 +59,11 @@ def target(path: Path, name: str) -> Path:
     return path.with_name(f"{path.stem}-{name}.png")
 
 
-def saved(figure: Any, path: Path) -> Path:
-    """Write a figure, the same bytes for the same figure, and forget it."""
+def saved(figure: Any, path: Path, results: Row) -> Path:
+    """Write a figure, the same bytes for the same one, and in it the digest of what it shows; and forget it."""
     import matplotlib.pyplot as plt
 
-    figure.savefig(path, dpi=110, bbox_inches="tight", metadata={"Software": ""})
+    figure.savefig(path, dpi=110, bbox_inches="tight", metadata={"Software": "", "Source": digest(results)})
     plt.close(figure)
     return path
 
@@ -206,7 +207,7 @@ def by_headroom(results: Row) -> Any:
 def _rooms(results: Row, tool: str, column: str) -> Iterator[tuple[float, Row]]:
     """Headroom and timing of each model that has one: on devices, and without a heavy kernel, there is none."""
     for name, timing in timings(results, tool, column).items():
-        headroom = results["models"][name]["original"][column]["headroom"]
+        headroom = results["models"][name]["original"].get(column, {}).get("headroom")
         if headroom is not None:
             yield headroom, timing
 

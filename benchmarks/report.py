@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from benchmarks.cells import (
     Row,
     cells,
     columns,
+    exporters,
     failures,
     geometric_mean,
     holding,
@@ -25,7 +26,8 @@ from benchmarks.cells import (
 )
 from benchmarks.pictures import OWN, UNCHANGED, draw, target
 from benchmarks.run import read
-from benchmarks.tools import ALL, applies
+from benchmarks.tools import ALL, PLAIN, applies
+from graphopt.measure import NOISE
 
 README = Path(__file__).parent.parent / "README.md"
 MARKS = ("<!-- speedups -->", "<!-- /speedups -->")
@@ -52,12 +54,10 @@ def report(path: Path) -> list[Path]:
 def suite(results: Row) -> str:
     """What the models are: exports, not as many networks."""
     models = results["models"]
-    networks = {name.split(".")[0] for name in models}
-    families = {row["family"] for row in models.values()}
+    architectures = {row["family"] for row in models.values()}
     return (
-        f"{_many(len(models), 'export')} of {_many(len(networks), 'architecture')} in "
-        f"{_many(len(families), 'family', 'families')}, with random weights and at reduced size (images mostly of "
-        "128 to 160 pixels a side, fewer layers and tokens)"
+        f"{_many(len(models), 'export')} of {_many(len(architectures), 'architecture')}, with random weights, of fixed "
+        "shapes for one input, and at reduced size (images mostly of 128 to 160 pixels a side, fewer layers and tokens)"
     )
 
 
@@ -65,18 +65,21 @@ def searched(results: Row) -> str:
     """What graphopt's columns are, and whether the search is among them."""
     if "graphopt" not in tools(results):
         return "The search (`graphopt`) is not in this table yet; `graphopt-simplify` is rules alone, without timing."
-    limits = " or ".join(f"{seconds:g}" for seconds in made(results, "search"))
     return (
-        f"`graphopt` searched for at most {limits} s for each number of threads; `graphopt-simplify` is rules alone, "
-        "without timing."
+        f"`graphopt` searched for at most {_either(made(results, 'search'))} s for each number of threads; "
+        "`graphopt-simplify` is rules alone, without timing."
     )
 
 
 def called(results: Row) -> str:
     """The command that measures this."""
-    seconds = "".join(f" --seconds {limit:g}" for limit in made(results, "seconds")[-1:])
-    search = "".join(f" --search-seconds {limit:g}" for limit in made(results, "search")[-1:])
-    return f"Made by `python -m benchmarks run{seconds}{search}`."
+    options = {"--seconds": made(results, "seconds"), "--search-seconds": made(results, "search")}
+    said = [f" {option} {_either(limits)}" for option, limits in options.items() if limits]
+    return f"Made by `python -m benchmarks run{''.join(said)}`."
+
+
+def _either(limits: Iterable[float]) -> str:
+    return " or ".join(f"{limit:g}" for limit in limits)
 
 
 def noise(results: Row) -> str:
@@ -90,6 +93,23 @@ def noise(results: Row) -> str:
         "others: means nearer to 1 than theirs, and single ratios between their worst and best, say nothing. Their "
         f"intervals held 1 in {' and '.join(held)}."
     )
+
+
+def gains(results: Row) -> Iterator[str]:
+    """Of graphopt's columns: of which architectures the gains are, and what is left without those."""
+    for tool in OWN:
+        for column in columns(results):
+            timed = timings(results, tool, column)
+            family = {name: results["models"][name]["family"] for name in timed}
+            won = {family[name] for name, timing in timed.items() if timing["verdict"] == "faster"}
+            inside = [timing["median"] for name, timing in timed.items() if family[name] in won]
+            outside = [timing["median"] for name, timing in timed.items() if family[name] not in won]
+            if inside and outside:
+                yield (
+                    f"`{tool}` ({setting(column)}): {geometric_mean(inside):.3f} over the {len(inside)} exports of "
+                    f"{', '.join(sorted(won))}, of which one or more are faster; {geometric_mean(outside):.3f} over "
+                    f"the other {len(outside)}."
+                )
 
 
 def alike(results: Row) -> Iterator[str]:
@@ -117,8 +137,8 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def _many(count: int, one: str, more: str = "") -> str:
-    return f"{count} {one if count == 1 else more or f'{one}s'}"
+def _many(count: int, one: str) -> str:
+    return f"{count} {one if count == 1 else f'{one}s'}"
 
 
 # -- the page ----------------------------------------------------------------------------------------------------------
@@ -150,20 +170,24 @@ def _circumstances(results: Row) -> Iterator[str]:
     if "gpu" in results:
         yield f"Device: {results['gpu']}"
     yield f"Versions: {_versions(results)}"
+    if made_by := exporters(results):
+        yield f"Exported with {_listed(made_by)}"
     if revisions := made(results, "graphopt"):
         yield f"graphopt's revision: {' and '.join(revisions)}"
     yield f"Date: {results['date']}"
     yield f"Threads {'spin' if results['spinning'] else 'do not spin'} while they wait"
     if seconds := made(results, "seconds"):
-        yield f"Timed for at most {' or '.join(f'{limit:g}' for limit in seconds)} s for each outcome and setting"
+        yield f"Timed for about {_either(seconds)} s for each outcome and setting, and in at least 21 rounds"
     yield searched(results)
 
 
 def _versions(results: Row) -> str:
     known = {package: version for package, version in versions(results).items() if package != "onnxruntime"}
-    return ", ".join(
-        f"{package} {version}" for package, version in {"onnxruntime": results["onnxruntime"], **known}.items()
-    )
+    return _listed({"onnxruntime": results["onnxruntime"], **known})
+
+
+def _listed(known: Mapping[str, str]) -> str:
+    return ", ".join(f"{package} {version}" for package, version in known.items())
 
 
 def _summary(results: Row) -> list[str]:
@@ -174,7 +198,8 @@ def _summary(results: Row) -> list[str]:
         rows.append([UNCHANGED, *_counted(unchanged(results, column)), "", ""])
         lines += [f"{setting(column)}:", "", *table(head, rows), ""]
     seconds = "Optimizer: the median over the models of the seconds that the tool's whole process took."
-    return [*lines, seconds, "", noise(results), *(line for text in alike(results) for line in ("", text))]
+    notes = (noise(results), *gains(results), *alike(results))
+    return [*lines, seconds, *(line for note in notes for line in ("", note))]
 
 
 def _summary_row(results: Row, tool: str, column: str) -> list[str]:
@@ -244,12 +269,17 @@ def _speed_row(name: str, row: Row, names: Iterable[str], column: str) -> list[s
 
 def _speed_cell(cell: Row, column: str) -> str:
     if reason(cell):
-        return "fails" if "error" in cell else "wrong"
+        return _failure(cell)
     if column not in cell.get("timings", {}):
         return ""
     timing = cell["timings"][column]
     mark = {"faster": "▲ ", "slower": "▼ "}.get(timing["verdict"], "")
     return f"{mark}{timing['median']:.2f} ({timing['low']:.2f}–{timing['high']:.2f})"
+
+
+def _failure(cell: Row) -> str:
+    """In a word; nothing of an outcome that is right."""
+    return "fails" if "error" in cell else "wrong" if "wrong" in cell else ""
 
 
 def _rounds_row(name: str, row: Row, names: Iterable[str], column: str) -> list[str]:
@@ -281,11 +311,19 @@ def _costs(results: Row) -> Iterator[list[str]]:
     """What optimizing cost, what came of it, and how that loads and computes."""
     yield _cost_table(results, "Cost of optimizing", _PROCESS, _spent)
     yield _cost_table(results, "Outcomes", "Nodes and megabytes of the file.", _size)
-    yield _cost_table(results, "Loading and differences", _LOADING, _load)
+    yield _cost_table(results, "Loading and differences", f"{_LOADING}{_load_noise(results)}", _load)
 
 
 _PROCESS = "Seconds and peak megabytes of the tool's whole process, with imports, load and save."
 _LOADING = "Time to make a session, as a multiple of the original's, for each setting; and the largest difference."
+
+
+def _load_noise(results: Row) -> str:
+    """What copies take to load, for one is as good as another."""
+    found = {column: timings(results, PLAIN, column).values() for column in columns(results)}
+    loads = {column: [timing["load"] for timing in timed] for column, timed in found.items() if timed}
+    ranges = [f"{min(some):.2f} to {max(some):.2f} ({setting(column)})" for column, some in loads.items()]
+    return f" Copies of the originals took {' and '.join(ranges)}: what lies between says nothing." if ranges else ""
 
 
 def _cost_table(results: Row, title: str, note: str, show: Callable[[Row], str]) -> list[str]:
@@ -294,30 +332,24 @@ def _cost_table(results: Row, title: str, note: str, show: Callable[[Row], str])
     kinds = [(tool, column) for tool in tools(results) for known_tool, column in known if known_tool == tool]
     head = ["model", *(f"{tool}, {setting(column)}" if column else tool for tool, column in kinds)]
     rows = [
-        [name, *(_cost_cell(outcome(row, tool, column), show) for tool, column in kinds)]
-        for name, row in results["models"].items()
+        [name, *(show(outcome(row, tool, column)) for tool, column in kinds)] for name, row in results["models"].items()
     ]
     return [f"## {title}", "", note, "", *table(head, rows)]
 
 
-def _cost_cell(cell: Row, show: Callable[[Row], str]) -> str:
-    if "seconds" not in cell:
-        return "fails" if cell else ""
-    return show(cell)
-
-
 def _spent(cell: Row) -> str:
-    return f"{cell['seconds']:.1f} s, {cell['memory_mb']} MB"
+    return f"{cell['seconds']:.1f} s, {cell['memory_mb']} MB" if "seconds" in cell else _failure(cell)
 
 
 def _size(cell: Row) -> str:
-    return f"{cell['nodes']}, {_megabytes(cell)} MB"
+    return f"{cell['nodes']}, {_megabytes(cell)} MB" if "nodes" in cell else _failure(cell)
 
 
 def _load(cell: Row) -> str:
+    if reason(cell) or "difference" not in cell:
+        return _failure(cell)
     loads = "/".join(f"{timing['load']:.2f}" for timing in cell.get("timings", {}).values())
-    gap = f"{cell['difference']:.0e}" if "difference" in cell else "wrong"
-    return f"{loads}, {gap}" if loads else gap
+    return ", ".join(filter(None, (loads, f"{cell['difference']:.0e}")))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -346,7 +378,8 @@ def readme_part(results: Row, path: Path) -> str:
         *table([*head, "failed or wrong"], [*rows, [UNCHANGED, *_shown(counts), ""]]),
         "",
         noise(results),
-        *alike(results),
+        "",
+        *(f"- {line}" for line in (*gains(results), *alike(results))),
         "",
         f"![Speed of each outcome against the original, a dot a model]({folder}/{target(path, 'summary').name})",
         "",
@@ -395,12 +428,13 @@ def compare(old: Path, new: Path) -> None:
         return
     print("\n".join([*changes(before, after)] or ["No change is resolved."]))
     for column in columns(after):
-        for tool in tools(after):
+        for tool in (*tools(after), PLAIN):
             found, known = (timings(results, tool, column) for results in (after, before))
             both = sorted(found.keys() & known.keys())
             if both:
                 means = [geometric_mean(timing[name]["median"] for name in both) for timing in (known, found)]
-                print(f"{tool}, {setting(column)}, {_many(len(both), 'model')}: {means[0]:.3f} -> {means[1]:.3f}")
+                name = "copies (noise)" if tool == PLAIN else tool
+                print(f"{name}, {setting(column)}, {_many(len(both), 'model')}: {means[0]:.3f} -> {means[1]:.3f}")
 
 
 def warnings(before: Row, after: Row) -> Iterator[str]:
@@ -412,6 +446,8 @@ def warnings(before: Row, after: Row) -> Iterator[str]:
     for package in sorted(old.keys() & new.keys()):
         if package != "graphopt" and old[package] != new[package]:
             yield f"other version of {package}: {old[package]}; {new[package]}"
+    if exporters(before) != exporters(after):
+        yield f"other exporters: {_listed(exporters(before)) or 'not said'}; {_listed(exporters(after)) or 'not said'}"
     for what, meaning in (("seconds", "seconds of timing"), ("search", "seconds of search")):
         if made(before, what) != made(after, what):
             yield f"other {meaning}: {_said(made(before, what))}; {_said(made(after, what))}"
@@ -481,5 +517,6 @@ def _changed(old: Row, new: Row, column: str) -> Iterator[str]:
             yield f"optimizer: {old[cost]:g} -> {new[cost]:g} {unit}"
     if column in old.get("timings", {}) and column in new.get("timings", {}):
         one, other = old["timings"][column], new["timings"][column]
-        if one["high"] < other["low"] or other["high"] < one["low"]:
+        is_apart = one["high"] < other["low"] or other["high"] < one["low"]
+        if is_apart and not 1 / (1 + NOISE) <= other["median"] / one["median"] <= 1 + NOISE:
             yield f"{column}: {one['median']:.2f} -> {other['median']:.2f}"

@@ -15,6 +15,7 @@ The file (JSON; what is in brackets may be missing)::
      "models": {name: row}}
 
     row: {"family": "ResNet", "opset": 20, "nodes": 122, "bytes": 1000, "model": "hash of the file",
+          "exporters": {package: version},
           ["error": "why nothing is known: no export, the original fails, or no input moves its outputs",]
           ["insensitive": true,  # with that last error]
           "original": {column: {"made": made, "minimum_ms": 1.0, "median_ms": 1.1, "spread": 0.02,
@@ -44,17 +45,15 @@ of each process say so, each by more than graphopt.measure.NOISE, and the interv
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 import json
 import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
@@ -63,9 +62,12 @@ import numpy as np
 import onnx
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from benchmarks import jobs
 from benchmarks import tools as peers
-from benchmarks.checks import DEVICE_TOLERANCE, TOLERANCE, difference, gpu, is_insensitive, machine, movement
-from benchmarks.models import MODELS, export
+from benchmarks.cells import outcomes as outcomes_of
+from benchmarks.cells import reason
+from benchmarks.checks import DEVICE_TOLERANCE, TOLERANCE, difference, gpu, is_insensitive, machine, movement, today
+from benchmarks.models import MODELS, export, exporters
 from graphopt.errors import UsageError
 from graphopt.inputs import default_sizes
 from graphopt.measure import WIDTH, Samples, Speedup, Verdict, interleaved, speedup
@@ -102,6 +104,8 @@ class Plan:
     """Seconds that a tool may search for each model and setting."""
     again: bool = False
     """Measure also what the file holds."""
+    failed: bool = False
+    """Of what it holds, measure again what failed: a time limit may have been the reason, or a machine."""
     limit: float | None = None
     """Seconds after which a tool, a check or a process of a timing is given up; those of this module and of `tools`."""
 
@@ -115,11 +119,12 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
-    """What a run took, in seconds."""
+class Done:
+    """What a run took, in seconds, and the rows of the result file by then."""
 
     exports: float
     measuring: float
+    rows: Mapping[str, Any]
 
 
 def column(setting: Setting) -> str:
@@ -127,29 +132,32 @@ def column(setting: Setting) -> str:
     return f"{setting.provider}-{setting.threads or 'all'}"
 
 
-def run(plan: Plan, path: Path) -> Costs:
+def run(plan: Plan, path: Path) -> Done:
     """Fill the result file with what the plan asks for and the file lacks, or has of other circumstances.
 
     Raises:
-        UsageError: the file was made elsewhere or otherwise, or is none.
+        UsageError: the file was made elsewhere or otherwise, or is none; or a device or the exporters are missing.
     """
     head = _head(plan)
-    results = _known(path, head) if path.exists() else {**head, "date": _today(), "models": {}}
+    results = _known(path, head) if path.exists() else {**head, "date": today(), "models": {}}
     rows: dict[str, Any] = results["models"]
-    if plan.again:
-        _forget(rows, plan)
+    _forget(rows, plan)
+    _require_start(plan.settings[0])
     start = time.perf_counter()
     with _progress() as progress:
         sources = {name: _exported(name) for name in progress.track(plan.models, description="exports")}
         exported = time.perf_counter()
-        for name in progress.track(plan.models, description="models"):
+        task = progress.add_task("models", total=len(plan.models))
+        for name in plan.models:
+            progress.update(task, description=name)
             before = json.dumps(rows.get(name))
             rows[name] = measure(name, sources[name], plan, rows.get(name, {}))
             if json.dumps(rows[name]) != before:
-                results["date"] = _today()
+                results["date"] = today()
             results["models"] = rows = {known: rows[known] for known in MODELS if known in rows}
             _write(path, results)
-    return Costs(exported - start, time.perf_counter() - exported)
+            progress.advance(task)
+    return Done(exported - start, time.perf_counter() - exported, rows)
 
 
 def _head(plan: Plan) -> dict[str, Any]:
@@ -201,26 +209,37 @@ def _known(path: Path, head: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _forget(rows: Mapping[str, Any], plan: Plan) -> None:
-    """What the file holds of the models and tools that are named."""
+    """What the file holds of the models and tools that are named and is to be measured again."""
     for name in plan.models:
-        for tool in plan.tools:
-            rows.get(name, {}).get("tools", {}).pop(tool, None)
+        found = rows.get(name, {}).get("tools", {})
+        for tool in found.keys() & set(plan.tools):
+            for cell in outcomes_of(found[tool]).values():
+                if plan.again or (plan.failed and reason(cell)):
+                    cell.clear()
+
+
+def _require_start(setting: Setting) -> None:
+    """Raises UsageError where a provider is installed and does not start: no tool is to be blamed for it."""
+    if not setting.is_cpu:
+        value = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
+        graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "g", value[:1], value[1:])
+        opset = onnx.helper.make_opsetid("", 18)
+        setting.open(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=10))
 
 
 def _exported(name: str) -> Path | str:
     """The file, or why there is none."""
     try:
         return export(name)
+    except ModuleNotFoundError as error:
+        way_out = "pip install -e '.[cpu,bench]'"
+        raise UsageError(f"{error.name} is missing, and models are exported with it: {way_out}") from error
     except Exception as error:  # an exporter that fails is a result of the row
         return f"export: {peers.one_line(error)}"
 
 
-def _today() -> str:
-    return dt.datetime.now(dt.UTC).date().isoformat()
-
-
 def _progress() -> Progress:
-    return Progress(TextColumn("{task.description}"), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn())
+    return Progress(TextColumn("{task.description:24}"), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn())
 
 
 def _write(path: Path, results: Mapping[str, Any]) -> None:
@@ -234,7 +253,7 @@ def _write(path: Path, results: Mapping[str, Any]) -> None:
 
 def circumstances(tool: str, plan: Plan, model: str) -> Made:
     """What a tool's numbers depend on, but for the machine; `model` is the hash of the file."""
-    made: Made = {"date": _today(), "seconds": plan.seconds, "model": model, "versions": peers.versions(tool)}
+    made: Made = {"date": today(), "seconds": plan.seconds, "model": model, "versions": peers.versions(tool)}
     if peers.ALL[tool].package == "graphopt":
         made |= peers.revision()
     return made | ({"search": plan.search} if tool in peers.TUNED else {})
@@ -300,6 +319,8 @@ def measure(name: str, source: Path | str, plan: Plan, known: Mapping[str, Any])
             return row | said
         for outcome in wanted:
             cell = _placeless(optimized(outcome, source, row["family"], plan), folder)
+            for why in ("error", "wrong"):  # of an earlier run
+                outcome.cell.pop(why, None)
             outcome.cell.update({"made": outcome.made, **cell})
         for setting in plan.settings:
             _time(row, [some for some in wanted if some.lacks(setting)], source, setting, plan, original)
@@ -351,7 +372,8 @@ def _fresh(cell: dict[str, Any], made: Made) -> dict[str, Any]:
 def _facts(path: Path) -> dict[str, Any]:
     model = onnx.load(path)
     opset = next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
-    return {"opset": opset, "nodes": peers.count(model), "bytes": path.stat().st_size, "model": digest(path)}
+    size = {"nodes": peers.count(model), "bytes": path.stat().st_size}
+    return {"opset": opset, **size, "model": digest(path), "exporters": exporters()}
 
 
 def optimized(outcome: Outcome, source: Path, family: str, plan: Plan) -> dict[str, Any]:
@@ -388,8 +410,8 @@ def _time(row: dict[str, Any], todo: Sequence[Outcome], source: Path, setting: S
     if not todo and column(setting) in row["original"]:
         return
     found = _timed(todo, source, setting, plan)
-    if "error" in found and todo:
-        brief = Plan(plan.models, plan.tools, plan.settings, 0.0, plan.search, limit=plan.limit)
+    brief = replace(plan, seconds=0.0)
+    if "error" in found and todo and "error" not in _timed([], source, setting, brief, processes=1):
         for outcome in todo:
             alone = _timed([outcome], source, setting, brief, processes=1)
             if "error" in alone:
@@ -456,17 +478,7 @@ def _joined(samples: Iterable[Samples]) -> Samples:
 
 def _job(kind: str, job: Mapping[str, Any], limit: float) -> dict[str, Any]:
     """A check or a part of a timing in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.run", kind, json.dumps(job)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
-    except subprocess.TimeoutExpired:
-        return {"error": f"not done after {limit:.0f} s"}
-    lines = done.stdout.strip().splitlines()
-    if done.returncode == 0 and lines:
-        found: dict[str, Any] = json.loads(lines[-1])
-        return found
-    said = done.stderr.strip().splitlines()
-    return {"error": said[-1][:200] if said and done.returncode > 0 else f"process ended with code {done.returncode}"}
+    return jobs.job("benchmarks.run", kind, json.dumps(job), limit=limit)
 
 
 # -- in the process of a job -------------------------------------------------------------------------------------------

@@ -6,11 +6,9 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import importlib.metadata
 import json
 import math
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,7 +20,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.checks import machine
+from benchmarks.checks import machine, today
+from benchmarks.jobs import job
 from benchmarks.pictures import logarithmic, panels, saved
 from benchmarks.report import table
 from benchmarks.tools import peak_memory
@@ -34,6 +33,9 @@ WIDTH = 64
 
 LIMIT = 60.0
 """Seconds for the search and a last timing; where the search needs more than its share its growth is not seen."""
+
+GIVEN_UP = 900.0
+"""Seconds after which a size is."""
 
 LARGE = 1000
 """Nodes from which on growth is looked at: below, what every run costs is most of it."""
@@ -176,7 +178,7 @@ def run(sizes: Sequence[int], path: Path) -> Path:
     results: dict[str, Any] = {
         "machine": machine(),
         "versions": {package: importlib.metadata.version(package) for package in packages},
-        "date": dt.datetime.now(dt.UTC).date().isoformat(),
+        "date": today(),
         "rows": [],
     }
     with tempfile.TemporaryDirectory() as folder:
@@ -186,7 +188,7 @@ def run(sizes: Sequence[int], path: Path) -> Path:
                 print(json.dumps(results["rows"][-1]))
                 path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
                 path.with_suffix(".md").write_text(markdown(results), encoding="utf-8")
-    saved(picture(results), path.with_suffix(".png"))
+    saved(picture(results), path.with_suffix(".png"), results)
     return path
 
 
@@ -194,15 +196,7 @@ def _row(kind: str, model: onnx.ModelProto, path: Path) -> dict[str, Any]:
     """What a process of its own measures, or the reason why it did not."""
     onnx.save(model, path)
     row = {"kind": kind, "nodes": len(model.graph.node)}
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.scaling", str(path)], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        said = done.stderr.strip().splitlines()
-        ended = f"the process ended with code {done.returncode}"
-        return row | {"error": said[-1][:200] if said and done.returncode > 0 else ended}
-    measured: dict[str, Any] = json.loads(done.stdout)
-    return row | measured
+    return row | job("benchmarks.scaling", str(path), limit=GIVEN_UP)
 
 
 def work(path: str) -> dict[str, Any]:
@@ -214,10 +208,13 @@ def work(path: str) -> dict[str, Any]:
     """
     begun = time.perf_counter()
     import graphopt
+    from graphopt import onnx_io
 
     graphopt.optimize(convolutional(1), check=False, cost="analytic")
     seconds = {"start": time.perf_counter() - begun}
     memory = {"start": peak_memory()}
+    onnx_io.load(path)
+    memory["load"] = peak_memory()
     result = graphopt.optimize(path, check=False, cost="none")
     seconds |= {step: result.report.seconds[step] for step in ("load", "simplify")}
     memory["simplify"] = peak_memory()

@@ -25,6 +25,7 @@ from typing import Any
 import onnx
 import onnx.inliner
 
+from benchmarks.jobs import ended, late
 from graphopt.files import cache_folder
 
 SEARCH = 60.0
@@ -297,12 +298,11 @@ def run(task: Task, limit: float = LIMIT) -> dict[str, Any]:
         code = _waited(process, limit)
         seconds = time.perf_counter() - start
         errors.seek(0)
-        lines = errors.read().strip().splitlines()
+        said = errors.read()
     if code is None:
-        return {"error": f"not done after {limit:.0f} s"}
+        return {"error": late(limit)}
     if code:
-        said = lines[-1][:200] if lines else ""
-        return {"error": said if code > 0 and said else f"the process ended with code {code}"}
+        return {"error": ended(code, said)}
     told: dict[str, Any] = json.loads(_note(task).read_text(encoding="utf-8"))
     return {"seconds": round(seconds, 2), **told}
 

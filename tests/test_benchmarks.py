@@ -5,9 +5,11 @@ What is shown of them is in test_report_benchmarks.py, the models are in test_mo
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +22,7 @@ import graphopt
 from benchmarks import __main__ as commands
 from benchmarks import checks, run, scaling, tools
 from benchmarks.models import FIXTURES, MODELS, QUICK, SUITE
-from benchmarks.run import Costs, Outcome, Plan
+from benchmarks.run import Done, Outcome, Plan
 from benchmarks.tools import ALL, PLAIN, Task, applies
 from graphopt.errors import UsageError
 from graphopt.oracle import require_onnxruntime
@@ -171,6 +173,47 @@ def test_what_is_named_is_measured_again(asked: list[Any], tmp_path: Path) -> No
     run.run(Plan([NET], ["onnxsim"], SETTINGS, 1.0, again=True), path)
     assert [what[0] for what in asked] == ["onnxsim", 1, 0]
     assert run.read(path)["models"][NET]["tools"].keys() == first["models"][NET]["tools"].keys()
+
+
+def test_what_failed_is_measured_again_on_request(
+    asked: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, plan = tmp_path / "cpu.json", Plan([NET], ["onnxsim", "OnnxSlim"], SETTINGS[:1], 1.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            tools, "run", lambda task, limit: {"error": "not done"} if task.tool == "onnxsim" else {"error": ""}
+        )
+        run.run(plan, path)
+    assert run.read(path)["models"][NET]["tools"]["onnxsim"]["error"] == "not done"
+    asked.clear()
+    run.run(plan, path)
+    assert asked == []
+    run.run(replace(plan, failed=True), path)
+    assert ("onnxsim", 1, 60.0) in asked
+    assert "error" not in run.read(path)["models"][NET]["tools"]["onnxsim"]
+
+
+def test_without_the_exporters_that_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def export(_: str) -> Path:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setattr(run, "export", export)
+    with pytest.raises(UsageError, match=r"torch is missing.*pip install -e '\.\[cpu,bench\]'"):
+        run.run(Plan([NET], ["onnxsim"], SETTINGS, 1.0), tmp_path / "cpu.json")
+    assert not (tmp_path / "cpu.json").exists()
+
+
+def test_a_device_that_does_not_start_ends_the_run(
+    asked: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(*_: object) -> None:
+        raise UsageError("CUDAExecutionProvider does not start")
+
+    monkeypatch.setattr(Setting, "is_cpu", False)
+    monkeypatch.setattr(Setting, "open", fail)
+    with pytest.raises(UsageError, match="does not start"):
+        run.run(Plan([NET], ["onnxsim"], SETTINGS[:1], 1.0), tmp_path / "cpu.json")
+    assert asked == [] and not (tmp_path / "cpu.json").exists()
 
 
 def test_the_date_is_that_of_the_last_measurement(asked: list[Any], tmp_path: Path) -> None:
@@ -329,8 +372,11 @@ def test_an_outcome_that_crashes_takes_no_other_timing_along(source: Path, tmp_p
 def test_an_original_that_cannot_be_timed_is_an_error_of_the_row(tmp_path: Path) -> None:
     (tmp_path / "bad.onnx").write_bytes(b"no model")
     row: dict[str, Any] = {"original": {}}
-    run._time(row, [], tmp_path / "bad.onnx", SETTINGS[0], Plan([], [], SETTINGS[:1], 0.01), {})
+    onnx.save(model("y = Relu(x)"), tmp_path / "good.onnx")
+    good = Outcome("onnxsim", tmp_path / "good.onnx", SETTINGS[:1], {}, {})
+    run._time(row, [good], tmp_path / "bad.onnx", SETTINGS[0], Plan([], [], SETTINGS[:1], 0.01), {})
     assert row["error"].startswith("timing, cpu-1: ") and row["original"] == {}
+    assert good.cell == {}, "no tool is to be blamed"
 
 
 def test_a_job_that_takes_too_long_is_given_up(source: Path) -> None:
@@ -409,9 +455,9 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """Those that are run, which nobody does."""
     found = list[Plan]()
 
-    def noted(plan: Plan, _: Path) -> Costs:
+    def noted(plan: Plan, _: Path) -> Done:
         found.append(plan)
-        return Costs(1.0, 2.0)
+        return Done(1.0, 2.0, {name: {} for name in plan.models})
 
     monkeypatch.setattr(run, "run", noted)
     return found
@@ -433,7 +479,58 @@ def test_each_run_measures_its_noise_and_says_what_it_took(
 ) -> None:
     commands.main(["run", "--output", str(tmp_path / "out.json"), "--tools", "graphopt"])
     assert plans[0].tools == [PLAIN, "graphopt"]
-    assert "exports: 1 s; measuring: 2 s" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "exports: 1 s; measuring: 2 s" in said and f"`python -m benchmarks report {tmp_path / 'out.json'}`" in said
+
+
+def test_an_architecture_is_all_its_exports(plans: list[Plan], tmp_path: Path) -> None:
+    commands.main(["run", "--output", str(tmp_path / "out.json"), "--models", "yolo", "resnet50.dynamo"])
+    assert plans[0].models == ["yolo.dynamo", "yolo.torchscript", "resnet50.dynamo"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "code", "said"),
+    [
+        (
+            {NET: {"error": "export: no"}, QUICK[1]: {"error": "other"}},
+            1,
+            f"no model could be measured; {NET}: export: no",
+        ),
+        ({NET: {"error": "export: no"}, QUICK[1]: {}}, 0, f"1 of 2 models could not be measured; {NET}: export: no"),
+        ({NET: {"tools": {"onnxsim": {"wrong": "no"}}}, QUICK[1]: {}}, 0, "1 outcomes failed or are wrong"),
+    ],
+    ids=["all", "one", "outcome"],
+)
+def test_a_run_says_what_failed(
+    rows: dict[str, Any],
+    code: int,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(run, "run", lambda plan, path: Done(1.0, 2.0, rows))
+    arguments = ["run", "--output", str(tmp_path / "out.json"), "--models", NET, QUICK[1], "--tools", "onnxsim"]
+    if code:
+        with pytest.raises(SystemExit) as ended:
+            commands.main(arguments)
+        assert ended.value.code == code
+    else:
+        commands.main(arguments)
+    assert said in "".join(capsys.readouterr())
+
+
+def test_without_a_name_the_file_that_was_written_last_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "RESULTS", tmp_path)
+    head = dict.fromkeys(("machine", "onnxruntime", "provider", "spinning", "date"), "")
+    for age, name in enumerate(("cpu-quick.json", "cpu.json", "cuda.json")):
+        (tmp_path / name).write_text(json.dumps({**head, "models": {}}))
+        os.utime(tmp_path / name, (1e9 - age, 1e9 - age))
+    (tmp_path / "scaling.json").write_text("{}")
+    assert commands._latest(readme=False).name == "cpu-quick.json"
+    assert commands._latest(readme=True).name == "cpu.json"
 
 
 def test_an_interrupted_run_keeps_what_is_done_and_goes_on(
@@ -463,6 +560,11 @@ def test_an_interrupted_run_keeps_what_is_done_and_goes_on(
     ("arguments", "reason"),
     [
         (["run", "--provider", "nonsense"], "error: this onnxruntime has no nonsense, only "),
+        (
+            ["run", "--models", "resnet5.dynamo"],
+            "error: there is no model 'resnet5.dynamo'; did you mean 'resnet50.dynamo'?",
+        ),
+        (["run", "--tools", "onnxsmi"], "error: there is no tool 'onnxsmi'; did you mean 'onnxsim'?"),
         (["run", "--seconds", "0"], "argument --seconds: 0 is not a number above 0"),
         (["run", "--threads", "-1"], "argument --threads: -1 is not a number of at least 0"),
         (["scaling", "--sizes", "0"], "argument --sizes: 0 is not a number of at least 1"),

@@ -15,6 +15,7 @@ import pytest
 
 import graphopt
 from benchmarks import nodecounts, report, scaling
+from benchmarks.cells import digest
 from benchmarks.run import read
 from tests.text import parse
 
@@ -92,6 +93,14 @@ def test_speeds_are_those_of_the_committed_results() -> None:
     assert report.readme_text(path) == README, f"the README {stale}"
     pictures = re.findall(r"!\[[^]]*\]\((benchmarks/[^)]*)\)", README)
     assert pictures and all((ROOT / picture).is_file() for picture in pictures)
+
+
+@pytest.mark.parametrize("name", ["cpu", "scaling"])
+def test_pictures_are_those_of_the_committed_results(name: str) -> None:
+    shown = digest(json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))).encode()
+    paths = sorted(RESULTS.glob(f"{name}*.png"))
+    stale = [path.name for path in paths if shown not in path.read_bytes()]
+    assert paths and not stale, "`python -m benchmarks report` makes them anew, of scaling `scaling`"
 
 
 @pytest.mark.parametrize(("name", "made"), [("nodecounts", nodecounts.markdown), ("scaling", scaling.markdown)])

@@ -108,6 +108,32 @@ def test_failures_and_wrong_outputs_are_shown_with_their_reason() -> None:
     assert "| onnxsim | 0 |  |  |  | 0 | 0 | 1 |  |" in page
 
 
+def test_an_outcome_that_does_not_run_has_what_is_known_of_it() -> None:
+    found = results(onnxsim=1.0)
+    found["models"]["net.dynamo"]["tools"]["onnxsim"] = {"seconds": 1.0, "memory_mb": 100, "error": "no model: bad"}
+    page = report.markdown(found, CPU)
+    assert "| net.dynamo | 1.0 s, 100 MB |" in page
+    assert page.count("| net.dynamo | fails |") == 2, "its size, and how it loads"
+
+
+def test_how_long_copies_load_is_noise() -> None:
+    page = report.markdown(with_models(results(plain=1.0, onnxsim=1.0), other=1.0), CPU)
+    assert "Copies of the originals took 0.95 to 0.95 (CPU, 1 thread): what lies between says nothing." in page
+
+
+def test_gains_are_told_apart_from_what_is_left_without_them() -> None:
+    found = with_models(results(graphopt=1.2), a=1.0, b=1.0)
+    for name, family, ratio in (("a", "Net", 1.0), ("b", "Other", 1.01)):
+        found["models"][name] |= {"family": family, "tools": {"graphopt": cell(ratio)}}
+    (line,) = report.gains(found)
+    assert line == (
+        "`graphopt` (CPU, 1 thread): 1.095 over the 2 exports of Net, of which one or more are faster; 1.010 over the "
+        "other 1."
+    )
+    assert line in report.markdown(found, CPU)
+    assert list(report.gains(results(graphopt=1.2))) == list(report.gains(results(graphopt=1.0))) == []
+
+
 def test_a_tool_that_searches_is_shown_with_its_outcome_for_each_setting() -> None:
     page = report.markdown(tuned(cell(1.2), cell(1.3, "cpu-all", nodes=7)), CPU)
     assert "| net.dynamo | 1.50 | 2.00 | 1.00 (0.99–1.01) | ▲ 1.20 (1.19–1.21) |" in page
@@ -128,9 +154,13 @@ def test_the_page_says_how_the_file_was_made() -> None:
     assert "- Threads do not spin while they wait" in page
     assert "- Versions: onnxruntime 1.31, onnx 1.23" in page
     assert "- graphopt's revision: v0.1.0-3-g61652aa" in page
-    assert "- Timed for at most 2 s for each outcome and setting" in page
+    assert "- Timed for about 2 s for each outcome and setting, and in at least 21 rounds" in page
     assert "- `graphopt` searched for at most 60 s" in page
-    assert "- Models: 1 export of 1 architecture in 1 family, with random weights and at reduced size" in page
+    assert "- Models: 1 export of 1 architecture, with random weights" in page
+    assert "Exported with" not in page
+    found = results(graphopt=1.2)
+    found["models"]["net.dynamo"]["exporters"] = {"torch": "2.15", "timm": "1.0"}
+    assert "- Exported with timm 1.0, torch 2.15\n" in report.markdown(found, CPU)
 
 
 def test_a_search_says_what_it_saw_and_why_it_ended() -> None:
@@ -192,7 +222,7 @@ def test_the_readme_has_a_row_a_tool(tmp_path: Path) -> None:
     assert "| graphopt | 1/0 | 1.200 | 1.20–1.20 | 1, 0 |  |  |  | 0/1 |" in shown
     assert "| unchanged (noise) | 1/0 | 1.000 | 1.00–1.00 | 0, 0 |  |  |  |  |" in shown
     assert shown.startswith("before\n") and shown.endswith("\nafter\n") and "old" not in shown
-    assert "2 exports of 2 architectures in 1 family" in shown
+    assert "2 exports of 1 architecture, with random weights" in shown
     assert "on a machine, 2026-11-21; onnxruntime 1.31, onnx 1.23." in shown
     assert "(benchmarks/results/cpu-summary.png)" in shown
 
@@ -276,7 +306,9 @@ def test_time_is_shown_with_a_line_of_medians_a_tool() -> None:
 @pytest.mark.slow
 def test_every_picture_becomes_a_file(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    made = pictures.draw(tuned(cell(1.2), {"error": "killed"}), tmp_path / "cpu.json")
+    found = tuned(cell(1.2), {"error": "killed"})
+    made = pictures.draw(found, tmp_path / "cpu.json")
+    assert all(cells.digest(found).encode() in path.read_bytes() for path in made)
     names = {"cpu-summary.png", "cpu-1-models.png", "cpu-all-models.png", "cpu-time.png", "cpu-headroom.png"}
     assert {found.name for found in made} == names == {path.name for path in tmp_path.iterdir()}
 
@@ -304,6 +336,21 @@ def test_a_change_within_the_intervals_is_none() -> None:
     assert list(report.changes(results(graphopt=1.0), results(graphopt=1.01))) == []
 
 
+def test_a_change_that_is_no_more_than_noise_is_none() -> None:
+    before, after = results(graphopt=1.0), results(graphopt=1.015)
+    for found in (before, after):
+        timing = found["models"]["net.dynamo"]["tools"]["graphopt"]["timings"]["cpu-1"]
+        timing |= {"low": timing["median"], "high": timing["median"]}
+    assert list(report.changes(before, after)) == []
+
+
+def test_what_copies_do_is_shown_beside_the_tools(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, ratio in (("old", 1.0), ("new", 0.99)):
+        (tmp_path / name).write_text(json.dumps(results(plain=ratio, onnxsim=1.0)))
+    report.compare(tmp_path / "old", tmp_path / "new")
+    assert "copies (noise), CPU, 1 thread, 1 model: 1.000 -> 0.990" in capsys.readouterr().out
+
+
 def test_a_tool_that_takes_longer_or_more_memory_is_named() -> None:
     before, after = results(onnxsim=1.0, graphopt=1.0), results(onnxsim=1.0, graphopt=1.0)
     after["models"]["net.dynamo"]["tools"]["graphopt"] |= {"seconds": 1.6, "memory_mb": 70}
@@ -323,13 +370,14 @@ def test_a_model_that_cannot_be_measured_any_more_is_named() -> None:
 def test_files_that_were_made_otherwise_are_compared_with_warnings() -> None:
     before, after = results(onnxsim=1.0), with_models(results(onnxsim=1.0, graphopt=1.0), other=1.0)
     after |= {"machine": "another", "onnxruntime": "1.32"}
-    after["models"]["net.dynamo"]["model"] = "f00"
+    after["models"]["net.dynamo"] |= {"model": "f00", "exporters": {"torch": "2.15"}}
     for _, _, _, outcome in cells.cells(after):
         outcome["made"].update({"seconds": 0.7, "search": 4.0, "versions": {"onnx": "1.24"}})
     assert list(report.warnings(before, after)) == [
         "other machine: a machine; another",
         "other onnxruntime: 1.31; 1.32",
         "other version of onnx: 1.23; 1.24",
+        "other exporters: not said; torch 2.15",
         "other seconds of timing: 2; 0.7",
         "other seconds of search: 60; 4",
         "other files of the models: net.dynamo",
