@@ -69,6 +69,7 @@ class Latency:
     sizes: Mapping[str, int]
     before: Times
     after: Times
+    speedup: Speedup
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,17 +138,16 @@ class _Entrant:
         """What the cache holds; None where that is nothing or of another make."""
         try:
             data = json.loads(text or "{}")
-            latencies = (
-                Latency(_sizes(each["sizes"]), numbers(Times, each["before"]), numbers(Times, each["after"]))
-                for each in data["latencies"]
-            )
-            return _Entrant(key, None, numbers(Speedup, data["speedup"]), tuple(latencies))
+            return _Entrant(key, None, numbers(Speedup, data["speedup"]), tuple(map(_latency, data["latencies"])))
         except UNREADABLE:
             return None
 
 
-def _sizes(found: Mapping[str, int]) -> dict[str, int]:
-    return {name: int(found[name]) for name in found}
+def _latency(found: Mapping[str, Any]) -> Latency:
+    """Out of what JSON makes of one. Raises UNREADABLE."""
+    sizes = {name: int(found["sizes"][name]) for name in found["sizes"]}
+    before, after = numbers(Times, found["before"]), numbers(Times, found["after"])
+    return Latency(sizes, before, after, numbers(Speedup, found["speedup"]))
 
 
 class Contest:
@@ -220,18 +220,18 @@ class Contest:
         return [(entrant.speedup or FAILED, entrant.latencies) for entrant in entrants]
 
     def _time(self, entrants: Sequence[_Entrant], seconds: float) -> None:
-        ratios: list[list[Speedup]] = [[] for _ in entrants]
         latencies: list[list[Latency]] = [[] for _ in entrants]
         sessions = (self._session(), *(entrant.session for entrant in entrants))
         share = seconds * len(sessions) / len(self.original.trials)
         for trial in self.original.trials:
             runs = [runner(session, trial.feeds, self.original.setting) for session in sessions]
             before, *others = interleaved(runs, seconds=share, width=WIDTH)
-            for index, after in enumerate(others):
-                ratios[index].append(speedup(before, after))
-                latencies[index].append(Latency(dict(trial.sizes), Times.of(before), Times.of(after)))
-        for entrant, found, times in zip(entrants, ratios, latencies, strict=True):
-            entrant.speedup, entrant.latencies, entrant.session = together(found), tuple(times), None
+            for found, after in zip(latencies, others, strict=True):
+                ratio = speedup(before, after)
+                found.append(Latency(dict(trial.sizes), Times.of(before), Times.of(after), ratio))
+        for entrant, found in zip(entrants, latencies, strict=True):
+            entrant.speedup = together([latency.speedup for latency in found])
+            entrant.latencies, entrant.session = tuple(found), None
 
     def _session(self) -> Any:
         """A session of the original: the first contest has one already."""
@@ -274,16 +274,30 @@ class Version:
 
     @property
     def is_faster(self) -> bool:
-        """By more than noise; the original is not, whatever is measured."""
-        return bool(self.steps) and self.speedup is not None and self.speedup.verdict is Verdict.FASTER
+        """By more than noise, and slower at no size; the original is not, whatever is measured."""
+        if not self.steps or self.speedup is None or self._is_slower_somewhere:
+            return False
+        return self.speedup.verdict is Verdict.FASTER
 
     @property
     def is_tolerable(self) -> bool:
         """Not slower, as far as can be told: where runs differ much, the fastest ones have to agree."""
-        if self.speedup is None:
+        if self.speedup is None or self._is_slower_somewhere:
             return False
         may_be_as_fast = self.speedup.high >= 1 and self.speedup.minimum >= TOLERATED
         return self.speedup.median >= TOLERATED or may_be_as_fast
+
+    @property
+    def _is_slower_somewhere(self) -> bool:
+        """At some size, by more than noise: what is gained at others does not make up for that."""
+        return any(latency.speedup.verdict is Verdict.SLOWER for latency in self.latencies)
+
+    def joined(self, again: Version) -> Version:
+        """The version as a second race saw it, with the ratios of both."""
+        pairs = zip(self.latencies, again.latencies, strict=True)
+        latencies = tuple(replace(new, speedup=together([old.speedup, new.speedup])) for old, new in pairs)
+        ratios = [version.speedup for version in (self, again) if version.speedup is not None]
+        return replace(again, speedup=together(ratios), latencies=latencies)
 
 
 @dataclass(eq=False)
@@ -412,7 +426,7 @@ class Chooser:
             return version
         for twin in self._again([version]):
             if version.speedup is not None and twin.speedup is not None:
-                both = replace(twin, speedup=together([version.speedup, twin.speedup]))
+                both = version.joined(twin)
                 return both if both.is_tolerable else None
         return None
 

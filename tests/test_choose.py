@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from graphopt import onnx_io
-from graphopt.choose import Chooser, Contest, Latency, Version
+from graphopt.choose import Chooser, Contest, Latency, Times, Version
 from graphopt.errors import ModelError
 from graphopt.fixpoint import Simplifier, Step
 from graphopt.graph import Node
@@ -33,21 +33,32 @@ g = Sub(f, x); h = Cos(g); i = Cos(h); j = Cos(i); k = Cos(j); l = Cos(k);
 m = Div(l, 4.0); n = Tan(m); o = Tan(n); p = Neg(o); q = Neg(p); r = Abs(q); s = Abs(r); t = Exp(s); y = Tan(t)"""
 
 Ops = Mapping[str, int]
+Speed = Callable[[Ops], float | None]
+
+
+def sure(speed: float) -> Speedup:
+    """A ratio without noise."""
+    return Speedup(speed, speed, speed, speed, rounds=9)
+
+
+def at(size: int, speed: float) -> Latency:
+    once = Times(1.0, 1.0, 0.0)
+    return Latency({"n": size}, once, once, sure(speed))
 
 
 class Made(Contest):
     """A contest in which a function of a version's operators tells how fast it is; None: it does not run.
 
-    In the second one another may.
+    In the second one another may. By the skew a version is faster at the first of two sizes, and slower at the second.
     """
 
-    def __init__(self, speed: Callable[[Ops], float | None], second: Callable[[Ops], float | None], heat: int = 1):
-        self.speed, self.second, self.heat, self.keeps = speed, second, heat, True
+    def __init__(self, speed: Speed, second: Speed, heat: int = 1, skew: float = 1.0):
+        self.speed, self.second, self.heat, self.skew, self.keeps = speed, second, heat, skew, True
         self.speeds: list[float] = []
         self.raced: list[tuple[float, int]] = []
 
     def again(self) -> Contest:
-        twin = Made(self.second, self.second, self.heat + 1)
+        twin = Made(self.second, self.second, self.heat + 1, self.skew)
         twin.raced = self.raced
         return twin
 
@@ -65,15 +76,13 @@ class Made(Contest):
     ) -> list[tuple[Speedup, tuple[Latency, ...]]]:
         speeds = [self.speeds[number] for number in numbers]
         self.raced += [(speed, self.heat) for speed in speeds]
-        return [(Speedup(speed, speed, speed, speed, rounds=9), ()) for speed in speeds]
+        return [(sure(speed), (at(16, speed * self.skew), at(128, speed / self.skew))) for speed in speeds]
 
 
 class Case:
     """A model, simplified, with three finds of a search; the one that saves most comes first: Div, Sub, Mul."""
 
-    def __init__(
-        self, speed: Callable[[Ops], float | None], second: Callable[[Ops], float | None] | None = None
-    ) -> None:
+    def __init__(self, speed: Speed, second: Speed | None = None) -> None:
         self.model = onnx_io.load(parse("float[4] x", BODY))
         self.graph = self.model.graph
         infer_graph(self.graph)
@@ -250,6 +259,23 @@ def test_what_is_slower_is_kept_only_where_it_may_be_as_fast(
 ) -> None:
     """That an interval is wide is not enough: the fastest runs have to agree."""
     assert Version((), speedup=Speedup(minimum, median, 0.9, high, rounds=9)).is_tolerable is kept
+
+
+@pytest.mark.parametrize(("speed", "skew", "kept"), [(1.1, 1.3, False), (1.1, 1.1, True), (1.0, 1.3, False)])
+def test_what_is_slower_at_one_size_is_not_taken_whatever_it_gains_at_another(
+    speed: float, skew: float, *, kept: bool
+) -> None:
+    """1.43 and 0.85 times as fast is 1.1 by a geometric mean, and slower for whoever has the second size."""
+    case = Case(lambda _: speed)
+    case.contest.skew = skew
+    assert bool(case.choose().steps) is kept
+
+
+def test_what_two_races_say_together_they_say_of_each_size() -> None:
+    first = Version((), speedup=sure(1.0), latencies=(at(16, 1.0), at(128, 1.0)))
+    both = first.joined(Version((), speedup=sure(1.0), latencies=(at(16, 1.1), at(128, 0.9))))
+    assert [latency.speedup.median for latency in both.latencies] == pytest.approx([1.1**0.5, 0.9**0.5])
+    assert not both.is_tolerable
 
 
 def test_if_there_is_no_room_for_a_second_race_nothing_is_taken(caplog: pytest.LogCaptureFixture) -> None:

@@ -109,6 +109,9 @@ KEPT = """{"speedup": {"minimum": 2, "median": %s, "low": 2, "high": 2, "rounds"
 
 
 SIZES = '[{"sizes": %s, "before": {}, "after": {}}]'
+TIMES = '{"minimum": 1, "median": 1, "spread": 0}'
+NO_RATIO = f'[{{"sizes": {{"n": 2}}, "before": {TIMES}, "after": {TIMES}}}]'
+"""As an earlier version kept them."""
 
 
 @pytest.mark.parametrize(
@@ -116,6 +119,7 @@ SIZES = '[{"sizes": %s, "before": {}, "after": {}}]'
     [
         *("{}", '{"speedup": 2, "latencies": []}', KEPT % ("NaN", "[]"), KEPT % ('"x"', "[]"), KEPT % (2, 3)),
         *(KEPT % (2, SIZES % sizes) for sizes in ('["n"]', '{"n": "x"}', '{"n": Infinity}')),
+        KEPT % (2, NO_RATIO),
     ],
 )
 def test_a_verdict_that_makes_no_sense_is_reached_anew(text: str) -> None:
