@@ -354,15 +354,14 @@ class Chooser:
         return best
 
     def _confirmed(self, finalists: Sequence[Version], simplified: Version) -> Version | None:
-        """The first of these that wins a second race too, or the simplified model where that does better.
+        """The first of these that wins a second race too, or the simplified model where both won and it did better.
 
         The fastest of several was lucky, as a rule: what it is worth, the race that it won does not tell.
         """
         for version in finalists:
-            rivals = self._again([version] if version is simplified else [version, simplified])
-            best = max(rivals, key=_median, default=version)
-            if rivals and best.is_faster:
-                return best
+            rivals = [version] if version is simplified or not simplified.is_faster else [version, simplified]
+            if winners := [twin for twin in self._again(rivals) if twin.is_faster]:
+                return max(winners, key=_median)
         return None
 
     def _again(self, versions: Sequence[Version]) -> list[Version]:
