@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from graphopt.errors import ModelError
 from graphopt.fixpoint import Step
 from graphopt.machine import circumstances
 from graphopt.measure import WIDTH, Samples, Speedup, Verdict, interleaved, speedup, together
-from graphopt.measured import FAILED
 from graphopt.regions import digest
 from graphopt.samples import Feeds
 from graphopt.search import Solution
@@ -79,8 +78,8 @@ class Group:
     rules: tuple[str, ...]
     copies: int
     """Equal parts of the model in which they were made; 0 for the model as a whole."""
-    speedup: float
-    """How many times as fast each part became, measured or estimated alone."""
+    speedup: float | None
+    """How many times as fast each part became, measured or estimated alone; None where it could not be timed."""
     is_taken: bool
     rewrites: tuple[int, int] = (0, 0)
     """Where in the report's list its rewrites begin and end; the same twice where it was not taken."""
@@ -131,7 +130,7 @@ class _Entrant:
 
     def to_json(self) -> str:
         latencies = [asdict(latency) for latency in self.latencies]
-        return json.dumps({"speedup": asdict(self.speedup or FAILED), "latencies": latencies})
+        return json.dumps({"speedup": self.speedup and asdict(self.speedup), "latencies": latencies})
 
     @staticmethod
     def of(key: str, text: str | None) -> _Entrant | None:
@@ -148,6 +147,10 @@ def _latency(found: Mapping[str, Any]) -> Latency:
     sizes = {name: int(found["sizes"][name]) for name in found["sizes"]}
     before, after = numbers(Times, found["before"]), numbers(Times, found["after"])
     return Latency(sizes, before, after, numbers(Speedup, found["speedup"]))
+
+
+Outcome: TypeAlias = tuple[Speedup | None, tuple[Latency, ...]]
+"""The speedup of a version over all sizes, None where it could not be timed; and each size."""
 
 
 class Contest:
@@ -198,10 +201,10 @@ class Contest:
             runner(session, trial.feeds, self.original.setting)()
         return session
 
-    def race(self, numbers: Sequence[int], seconds: float) -> list[tuple[Speedup, tuple[Latency, ...]]]:
+    def race(self, numbers: Sequence[int], seconds: float) -> list[Outcome]:
         """How fast some versions are against the original, over all sizes; `seconds` are for each of them.
 
-        What is known is not timed. Sessions end with their race.
+        What is known is not timed. Sessions end with their race: of those whose race failed nothing will be known.
 
         Raises:
             ModelError: there is no room for another session of the original, or for all that run in turn.
@@ -217,7 +220,7 @@ class Contest:
                 raise ModelError(_first_line(error)) from error
             if self.keeps:
                 self.cache.put({entrant.key: entrant.to_json() for entrant in timed})
-        return [(entrant.speedup or FAILED, entrant.latencies) for entrant in entrants]
+        return [(entrant.speedup, entrant.latencies) for entrant in entrants]
 
     def _time(self, entrants: Sequence[_Entrant], seconds: float) -> None:
         latencies: list[list[Latency]] = [[] for _ in entrants]
@@ -270,7 +273,7 @@ class Version:
     speedup: Speedup | None = None
     latencies: tuple[Latency, ...] = ()
     refusal: str = ""
-    """Why ONNX Runtime does not take it."""
+    """Why it could not be timed: ONNX Runtime refuses it, or there was no room."""
 
     @property
     def is_faster(self) -> bool:
@@ -370,7 +373,7 @@ class Chooser:
         for version in versions:
             if version.steps and version.number is not None:
                 self.move_to(version)
-                twins.append(replace(version, speedup=None, latencies=()))
+                twins.append(replace(version, speedup=None, latencies=(), refusal=""))
                 self._enter(twins[-1], contest)
         self._race(twins, contest)
         return twins
@@ -423,11 +426,14 @@ class Chooser:
         """The version, if two races together say that it is not slower."""
         if not version.steps:
             return version
-        for twin in self._again([version]):
-            if version.speedup is not None and twin.speedup is not None:
-                both = version.joined(twin)
-                return both if both.is_tolerable else None
-        return None
+        if version.speedup is None:
+            return None
+        (twin,) = self._again([version])
+        if twin.speedup is None:
+            version.refusal = twin.refusal
+            return None
+        both = version.joined(twin)
+        return both if both.is_tolerable else None
 
     def _simplified(self, names: frozenset[str]) -> Version:
         self.move_to(Version(()))
@@ -458,6 +464,8 @@ class Chooser:
             found = self._insisted(contest, lambda: contest.race(numbers, 0.0 if self.is_hurried else seconds))
         except ModelError as error:
             log.warning("versions of the model cannot be timed, so none of them is taken for faster: %s", error)
+            for version in able:
+                version.refusal = "" if version.speedup else str(error)
             return
         for version, (ratio, latencies) in zip(able, found, strict=True):
             version.speedup, version.latencies = ratio, latencies

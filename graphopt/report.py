@@ -301,7 +301,8 @@ def _speed(timing: Timing) -> Iterable[RenderableType]:
         table = _table("what the search found", "parts", "the part alone", "")
         for group in timing.groups:
             taken = "taken" if group.is_taken else "left"
-            table.add_row(", ".join(group.rules), str(group.copies or "all"), f"{group.speedup:.2f}x", taken)
+            ratio = "not timed" if group.speedup is None else f"{group.speedup:.2f}x"
+            table.add_row(", ".join(group.rules), str(group.copies or "all"), ratio, taken)
         yield table
         yield ""
     table = _table("", "")

@@ -295,24 +295,21 @@ class Tuner:
 def _swept(version: Version, first: Version, best: Version) -> Group:
     """What a sweep of the simplified model brought, and whether the best version has it."""
     (made,) = version.sweeps
-    ratio = version.speedup.median / first.speedup.median if version.speedup and first.speedup else 0.0
+    ratio = version.speedup.median / first.speedup.median if version.speedup and first.speedup else None
     start, is_taken = len(first.steps), made in best.sweeps
     return Group(made.rules, 0, ratio, is_taken, (start, start + len(made.steps) * is_taken))
 
 
 def _left_out(simplified: Version, best: Version) -> Iterator[str]:
-    """What to say of simplifications that were undone because ONNX Runtime refuses them, or is slower with them."""
+    """What to say of simplifications that were undone because they could not be timed, or made the model slower."""
     refusal = simplified.refusal
     if simplified.steps and not best.steps:
-        yield (
-            f"ONNX Runtime refuses the simplified model, so the original is returned: {refusal}"
-            if refusal
-            else "the simplified model was slower, so the original is returned"
-        )
+        reason = f"could not be timed: {refusal};" if refusal else "was slower,"
+        yield f"the simplified model {reason} so the original is returned"
         return
     gone = sorted({step.name for step in simplified.steps} - {step.name for step in best.steps})
     if gone:
-        reason = "ONNX Runtime refuses the model with all of them" if refusal else "the model was slower with them"
+        reason = "the model with all of them could not be timed" if refusal else "the model was slower with them"
         yield f"left out, for {reason}: {', '.join(gone)}{f' ({refusal})' if refusal else ''}"
 
 

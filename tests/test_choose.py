@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from graphopt import onnx_io
-from graphopt.choose import Chooser, Contest, Latency, Times, Version
+from graphopt.choose import Chooser, Contest, Latency, Outcome, Times, Version
 from graphopt.errors import ModelError
 from graphopt.fixpoint import Simplifier, Step
 from graphopt.graph import Node
@@ -73,7 +73,7 @@ class Made(Contest):
         self,
         numbers: Sequence[int],
         seconds: float,  # noqa: ARG002  # no time passes
-    ) -> list[tuple[Speedup, tuple[Latency, ...]]]:
+    ) -> list[Outcome]:
         speeds = [self.speeds[number] for number in numbers]
         self.raced += [(speed.median, self.heat) for speed in speeds]
         return [(speed, (at(16, speed.median * self.skew), at(128, speed.median / self.skew))) for speed in speeds]
@@ -300,10 +300,33 @@ def test_if_there_is_no_room_for_a_second_race_nothing_is_taken(caplog: pytest.L
     case.contest.again = lambda: Cramped(quick, quick)  # type: ignore[method-assign]
     assert case.choose().steps == ()
     assert "cannot be timed, so none of them is taken for faster: out of memory" in caplog.text
+    assert case.first.refusal == "out of memory"
+
+
+def test_what_could_not_be_timed_says_why() -> None:
+    case = Case(quick)
+    case.chooser.contest = Cramped(quick, quick)
+    case.chooser.enter(case.first)
+    assert case.choose([]).steps == ()
+    assert (case.first.speedup, case.first.refusal) == (None, "out of memory")
+
+
+def test_what_does_not_open_a_second_time_says_why() -> None:
+    case = Case(lambda _: 1.0, lambda _: None)
+    assert case.choose([]).steps == ()
+    assert case.first.refusal == "no kernel"
+
+
+def test_what_was_timed_before_a_race_failed_is_still_known() -> None:
+    case = Case(lambda _: 0.9)
+    case.swept("double_is_sum")
+    case.contest.race = Cramped(quick, quick).race  # type: ignore[method-assign, assignment]
+    case.choose([])
+    assert (case.first.speedup, case.first.refusal) == (sure(0.9), "")
 
 
 class Cramped(Made):
-    def race(self, *_: Any) -> list[tuple[Speedup, tuple[Latency, ...]]]:
+    def race(self, *_: Any) -> list[Outcome]:
         raise ModelError("out of memory")
 
 
@@ -312,7 +335,7 @@ class Interrupted(Made):
 
     presses = 1
 
-    def race(self, numbers: Sequence[int], seconds: float) -> list[tuple[Speedup, tuple[Latency, ...]]]:
+    def race(self, numbers: Sequence[int], seconds: float) -> list[Outcome]:
         if self.presses and self.heat == 1:
             self.presses -= 1
             raise KeyboardInterrupt
@@ -344,7 +367,7 @@ class InterruptedAtTheDoor(Made):
             raise KeyboardInterrupt
         return super().enter(model)
 
-    def race(self, numbers: Sequence[int], seconds: float) -> list[tuple[Speedup, tuple[Latency, ...]]]:
+    def race(self, numbers: Sequence[int], seconds: float) -> list[Outcome]:
         assert seconds == 0
         return super().race(numbers, seconds)
 
@@ -375,7 +398,7 @@ def test_a_second_interrupt_ends_it() -> None:
 def test_the_time_of_a_race_is_a_part_of_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[float] = []
 
-    def race(_: Made, numbers: Sequence[int], seconds: float) -> list[tuple[Speedup, tuple[Latency, ...]]]:
+    def race(_: Made, numbers: Sequence[int], seconds: float) -> list[Outcome]:
         given.append(seconds)
         now[0] += seconds * (1 + len(numbers))
         return [(Speedup(1.0, 1.0, 1.0, 1.0, rounds=9), ()) for _ in numbers]
