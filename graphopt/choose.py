@@ -24,6 +24,7 @@ from graphopt.errors import ModelError
 from graphopt.fixpoint import Step
 from graphopt.machine import circumstances
 from graphopt.measure import WIDTH, Samples, Speedup, Verdict, interleaved, speedup, together
+from graphopt.oracle import FailedError
 from graphopt.regions import digest
 from graphopt.samples import Feeds
 from graphopt.search import Solution
@@ -182,14 +183,10 @@ class Contest:
 
         Raises:
             ModelError: ONNX Runtime refuses it.
+            UsageError: the provider does not start.
         """
         key = key_of(*self._known_by, digest(model.graph))
-        entrant = _Entrant.of(key, self.cache.get([key]).get(key))
-        if entrant is None:
-            try:
-                entrant = _Entrant(key, self._opened(model))
-            except Exception as error:  # the classes that onnxruntime raises share no base
-                raise ModelError(_first_line(error)) from error
+        entrant = _Entrant.of(key, self.cache.get([key]).get(key)) or _Entrant(key, self._opened(model))
         self._entrants.append(entrant)
         return len(self._entrants) - 1
 
@@ -198,8 +195,27 @@ class Contest:
         folder = model.folders[0] if model.folders else None
         session = self.original.setting.open(onnx_io.to_proto(model), folder=folder)
         for trial in self.original.trials:
-            runner(session, trial.feeds, self.original.setting)()
+            self._runner(session, trial.feeds)()
         return session
+
+    def _runner(self, session: Any, feeds: Feeds) -> Callable[[], object]:
+        """A call that runs a session once. Only what ONNX Runtime does is caught: other errors are graphopt's own.
+
+        Raises:
+            ModelError: ONNX Runtime refuses the inputs; the call raises it where it refuses to run.
+        """
+        try:
+            call = runner(session, feeds, self.original.setting)
+        except Exception as error:  # the classes that onnxruntime raises share no base
+            raise _failed(error) from error
+
+        def run() -> None:
+            try:
+                call()
+            except Exception as error:
+                raise _failed(error) from error
+
+        return run
 
     def race(self, numbers: Sequence[int], seconds: float) -> list[Outcome]:
         """How fast some versions are against the original, over all sizes; `seconds` are for each of them.
@@ -208,16 +224,17 @@ class Contest:
 
         Raises:
             ModelError: there is no room for another session of the original, or for all that run in turn.
+            UsageError: the provider does not start.
         """
         entrants = [self._entrants[number] for number in numbers]
         timed = [entrant for entrant in entrants if entrant.session is not None]
         if timed:
             try:
                 self._time(timed, seconds)
-            except Exception as error:  # the classes that onnxruntime raises share no base
+            except ModelError:
                 for entrant in timed:
                     entrant.session = None
-                raise ModelError(_first_line(error)) from error
+                raise
             if self.keeps:
                 self.cache.put({entrant.key: entrant.to_json() for entrant in timed})
         return [(entrant.speedup, entrant.latencies) for entrant in entrants]
@@ -227,7 +244,7 @@ class Contest:
         sessions = (self._session(), *(entrant.session for entrant in entrants))
         share = seconds * len(sessions) / len(self.original.trials)
         for trial in self.original.trials:
-            runs = [runner(session, trial.feeds, self.original.setting) for session in sessions]
+            runs = [self._runner(session, trial.feeds) for session in sessions]
             before, *others = interleaved(runs, seconds=share, width=WIDTH)
             for found, after in zip(latencies, others, strict=True):
                 ratio = speedup(before, after)
@@ -251,8 +268,8 @@ def _fed(feeds: Feeds) -> str:
     return said.hexdigest()
 
 
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), repr(error))
+def _failed(error: Exception) -> ModelError:
+    return ModelError(f"the model {FailedError('cannot be run', error)}")
 
 
 # -- choosing ----------------------------------------------------------------------------------------------------------

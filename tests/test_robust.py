@@ -20,10 +20,11 @@ from graphopt import onnx_io
 from graphopt.choose import Contest
 from graphopt.compare import Verdict, compare
 from graphopt.cost import user_cache
-from graphopt.errors import ModelError
+from graphopt.errors import ModelError, UsageError
 from graphopt.infer import infer_graph
 from graphopt.oracle import interruptible
 from graphopt.search import StopReason
+from graphopt.sessions import Setting
 from graphopt.tune import Tuner, Tuning
 from tests.test_tune import DOUBLE, GIVEN, ONE_THREAD, entered
 from tests.text import parse
@@ -137,15 +138,36 @@ def test_a_verdict_that_makes_no_sense_is_reached_anew(text: str) -> None:
 
 
 def test_versions_that_cannot_run_in_turn_end_their_race_and_their_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(*_: object, **__: object) -> None:
+    def failing() -> None:
         raise MemoryError("no room")
 
     contest, model = entered()
     number = contest.enter(model)
-    monkeypatch.setattr("graphopt.choose.interleaved", failing)
-    with pytest.raises(ModelError, match="no room"):
+    monkeypatch.setattr("graphopt.choose.runner", lambda *_: failing)
+    with pytest.raises(ModelError, match="the model cannot be run: no room"):
         contest.race([number], 0.0)
     assert contest.race([number], 0.0) == [(None, ())]
+
+
+@pytest.mark.parametrize("place", ["onnx_io.to_proto", "interleaved", "speedup"])
+def test_a_mistake_of_ours_is_not_blamed_on_the_runtime(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    def failing(*_: object, **__: object) -> NoReturn:
+        raise IndexError("a mistake")
+
+    contest, model = entered()
+    monkeypatch.setattr(f"graphopt.choose.{place}", failing)
+    with pytest.raises(IndexError, match="a mistake"):
+        contest.race([contest.enter(model)], 0.0)
+
+
+def test_a_provider_that_does_not_start_is_no_fault_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object, **__: object) -> NoReturn:
+        raise UsageError("its libraries are missing")
+
+    contest, model = entered()
+    monkeypatch.setattr(Setting, "open", failing)
+    with pytest.raises(UsageError, match="its libraries are missing"):
+        contest.enter(model)
 
 
 @pytest.mark.parametrize("presses", [1, 2])
