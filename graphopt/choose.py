@@ -239,6 +239,19 @@ class Contest:
                 self.cache.put({entrant.key: entrant.to_json() for entrant in timed})
         return [(entrant.speedup, entrant.latencies) for entrant in entrants]
 
+    def end(self) -> None:
+        """Remember that time was up when these versions had entered: no later run is to try more of them."""
+        if self.keeps:
+            self.cache.put({self._end: ""})
+
+    def has_ended(self) -> bool:
+        """Whether time was up here once, in an earlier run or in this one."""
+        return self._end in self.cache.get([self._end])
+
+    @property
+    def _end(self) -> str:
+        return key_of(*self._known_by, "end", *(entrant.key for entrant in self._entrants))
+
     def _time(self, entrants: Sequence[_Entrant], seconds: float) -> None:
         latencies: list[list[Latency]] = [[] for _ in entrants]
         sessions = (self._session(), *(entrant.session for entrant in entrants))
@@ -508,7 +521,13 @@ class Chooser:
         return self.deadline == float("-inf")
 
     def _is_over(self) -> bool:
-        return self.tried >= TRIES + 2 or self.clock() >= self.deadline
+        """Whether enough was tried, or time is up; where it once was, it is again, lest a second run find another."""
+        if self.tried >= TRIES + 2 or self.contest.has_ended():
+            return True
+        if self.clock() < self.deadline:
+            return False
+        self.contest.end()
+        return True
 
     def move_to(self, version: Version) -> None:
         """Undo and redo until the graph is that of a version."""

@@ -37,6 +37,9 @@ DOUBLE_NEG = Rule("double_neg", op.Neg(op.Neg(x)), x)
 DOUBLE_ABS = Rule("double_abs", op.Abs(op.Abs(x)), op.Abs(x))
 DOUBLE = Rule("double_is_sum", x * 2.0, x + x)
 GIVEN = parse("float[n,8] x", "a = Neg(x); b = Neg(a); c = Mul(b, 2.0); y = Exp(c)", outputs="float[n,8] y")
+NEG_AND_ABS = parse(
+    "float[n,8] x", "a = Neg(x); b = Neg(a); c = Abs(b); d = Abs(c); y = Exp(d)", outputs="float[n,8] y"
+)
 ONE_THREAD = Setting(threads=1)
 
 
@@ -229,10 +232,9 @@ def test_a_simplified_model_for_which_there_was_no_room_is_not_called_slower(mon
 def test_what_the_runtime_refuses_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two rules one makes what ONNX Runtime has no kernel for."""
     estimate(monkeypatch, Add=2)
-    given = parse("float[n,8] x", "a = Neg(x); b = Neg(a); c = Abs(b); d = Abs(c); y = Exp(d)", outputs="float[n,8] y")
     outcomes(monkeypatch, 1.0)
     refusing(monkeypatch, lambda ops: "Neg" not in ops)
-    _, model, tuned = tuner(given, rules=[DOUBLE_NEG, DOUBLE_ABS])
+    _, model, tuned = tuner(NEG_AND_ABS, [DOUBLE_NEG, DOUBLE_ABS])
     assert model.graph.ops() == {"Neg": 2, "Abs": 1, "Exp": 1}
     assert tuned.notes == ("left out, for the model with all of them could not be timed: double_neg (no kernel)",)
 
@@ -306,6 +308,7 @@ def test_what_was_timed_in_a_hurry_binds_no_later_run() -> None:
     contest, model = entered()
     contest.keeps = False
     contest.race([contest.enter(model)], 0.0)
+    contest.end()
     second = contest.again()
     second.race([second.enter(model)], 0.0)
     assert not user_cache().path.exists()
@@ -404,6 +407,25 @@ def test_a_race_under_other_circumstances_is_another(monkeypatch: pytest.MonkeyP
     before = len(raced)
     tuner(**other)
     assert len(raced) > before == 2
+
+
+def test_where_time_was_up_it_is_up_in_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With both rewrites it is slower. With one of them it would not be, but there is no time left to see that."""
+    now, raced = [0.0], list[int]()
+
+    def racing(runs: Sequence[Callable[[], object]], **_: Any) -> tuple[Samples, ...]:
+        raced.append(len(runs))
+        now[0] += 15.0
+        seconds = 1.2 if len(raced) <= 2 else 1.0
+        return Samples((1.0,) * 9), *[Samples((seconds,) * 9)] * (len(runs) - 1)
+
+    monkeypatch.setattr("graphopt.choose.interleaved", racing)
+    monkeypatch.setattr(tune, "explore", lambda *_, **__: Exploration((), StopReason.DONE))
+    for _ in range(2):
+        _, model, tuned = tuner(NEG_AND_ABS, [DOUBLE_NEG, DOUBLE_ABS], clock=lambda: now[0])
+        assert tuned.steps == ()
+        assert model.graph.ops() == {"Neg": 2, "Abs": 2, "Exp": 1}
+    assert raced == [2, 2]
 
 
 def test_a_search_that_was_interrupted_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
