@@ -50,8 +50,8 @@ def prepared(
 ) -> Prepared:
     """Load models and make inputs up that all of them accept; arguments and errors are those of `bench`.
 
-    The inputs fit `also` some models that are not loaded, as far as their declarations tell. A run that takes longer
-    than the `limit`, in seconds, is an error.
+    The inputs fit `also` some models that are not loaded, as far as their declarations tell. Of the `limit`, in
+    seconds, each set of sizes has an equal share, and a run that takes longer is an error.
     """
     if not models:
         raise UsageError("there is nothing to time: name a model")
@@ -61,12 +61,13 @@ def prepared(
     given, own = fitted(common, inputs or {})
     bindings = wanted_sizes(common, dims or {}, own)
     sessions = tuple(setting.open(model) for model in models)
+    share = None if limit is None else limit / len(bindings)
 
     def made(sizes: Binding) -> Feeds:
         return samples.feeds(common, sizes, seed=seed, style=samples.NORMAL, given=given)
 
     def refusal(feeds: Feeds, number: int = 0) -> str:
-        reason = _refusal(sessions[number], feeds, setting, limit)
+        reason = _refusal(sessions[number], feeds, setting, share)
         return f"{names[number]} {reason}" if reason else ""
 
     trials = tuple(accepted(common, binding, made, refusal) for binding in bindings)

@@ -19,11 +19,11 @@ import numpy as np
 from graphopt import onnx_io
 from graphopt.bench import Prepared
 from graphopt.cache import Cache
-from graphopt.cost import UNREADABLE, key_of, numbers
+from graphopt.cost import UNREADABLE, decoded, key_of, numbers
 from graphopt.errors import ModelError
 from graphopt.fixpoint import Step
 from graphopt.machine import circumstances
-from graphopt.measure import WIDTH, Samples, Speedup, Verdict, interleaved, speedup, together
+from graphopt.measure import LENGTHY, WIDTH, Samples, Speedup, Verdict, interleaved, speedup, together
 from graphopt.oracle import FailedError
 from graphopt.regions import digest
 from graphopt.samples import Feeds
@@ -38,6 +38,13 @@ TOLERATED = 0.99
 
 FINALISTS = 2
 """Versions that won the first race and are timed a second time, the fastest first, until one wins again."""
+
+ROUNDS = (7, 60)
+"""Of a race: the fewest and the most."""
+
+LEAST = 6 * (ROUNDS[0] + 2)
+"""Runs that the last word takes where there is little time: each session runs as it opens, to warm up and once a round,
+four in the first race and two in the second."""
 
 TRIES = 6
 """Versions with fewer rewrites that are timed where all of them together do not win."""
@@ -60,6 +67,14 @@ class Times:
     @staticmethod
     def of(samples: Samples) -> Times:
         return Times(samples.minimum, samples.median, samples.spread)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast a model runs, before anything is known more exactly."""
+
+    seconds: float
+    """Of a run at each size, all together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +193,20 @@ class Contest:
         contest.keeps = self.keeps
         return contest
 
+    def pace(self, clock: Callable[[], float]) -> Pace:
+        """The original's; once taken, it is known, so that what is left out for it is left out again.
+
+        Raises:
+            ModelError: ONNX Runtime refuses to run it.
+        """
+        key = key_of(*self._known_by, "pace")
+        found = decoded(Pace, self.cache.get([key]).get(key))
+        if found is None:
+            runs = [self._runner(self.original.sessions[0], trial.feeds) for trial in self.original.trials]
+            found = Pace(sum(_briefly(run, clock) for run in runs))
+            self.cache.put({key: json.dumps(asdict(found))})
+        return found
+
     def enter(self, model: onnx_io.Model) -> int:
         """Take part with a model as it is now, under a number.
 
@@ -258,7 +287,7 @@ class Contest:
         share = seconds * len(sessions) / len(self.original.trials)
         for trial in self.original.trials:
             runs = [self._runner(session, trial.feeds) for session in sessions]
-            before, *others = interleaved(runs, seconds=share, width=WIDTH)
+            before, *others = interleaved(runs, seconds=share, rounds=ROUNDS, width=WIDTH)
             for found, after in zip(latencies, others, strict=True):
                 ratio = speedup(before, after)
                 found.append(Latency(dict(trial.sizes), Times.of(before), Times.of(after), ratio))
@@ -269,6 +298,16 @@ class Contest:
     def _session(self) -> Any:
         """A session of the original: the first contest has one already."""
         return self.original.sessions[0] if self.heat == 1 else self.original.setting.open(self.source)
+
+
+def _briefly(run: Callable[[], object], clock: Callable[[], float]) -> float:
+    """Seconds of the fastest of a few runs, or of the first if that takes long."""
+    found: list[float] = []
+    while len(found) < 3 and sum(found) < LENGTHY:
+        start = clock()
+        run()
+        found.append(clock() - start)
+    return min(found)
 
 
 def _fed(feeds: Feeds) -> str:
@@ -345,6 +384,8 @@ class Chooser:
     """Simplify the graph as it is, with these rules and passes alone, or with all."""
     seconds: float = 0.0
     """Of timing a version."""
+    reserve: float = 0.0
+    """Seconds that trying and confirming further versions takes at least: with less time left, there are none."""
     deadline: float = float("inf")
     clock: Callable[[], float] = time.monotonic
     progress: Callable[[str, float], None] = lambda stage, done: None
@@ -524,7 +565,7 @@ class Chooser:
         """Whether enough was tried, or time is up; where it once was, it is again, lest a second run find another."""
         if self.tried >= TRIES + 2 or self.contest.has_ended():
             return True
-        if self.clock() < self.deadline:
+        if self.clock() + self.reserve < self.deadline:
             return False
         self.contest.end()
         return True

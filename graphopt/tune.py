@@ -17,7 +17,7 @@ from graphopt import onnx_io, recall, samples
 from graphopt.analytic import Analytic
 from graphopt.bench import Prepared, prepared
 from graphopt.cache import Cache
-from graphopt.choose import Chooser, Contest, Group, Timing, Version
+from graphopt.choose import LEAST, Chooser, Contest, Group, Timing, Version
 from graphopt.cost import CostModel, key_of, user_cache
 from graphopt.errors import ModelError, UsageError
 from graphopt.fixpoint import Allows, Simplifier, Step
@@ -42,10 +42,11 @@ ROOM = 10
 were read and those that were packed. Measured: 3.0 GB for 0.31 GB of weights."""
 
 SHARE = 0.6
-"""Of the time that sweeps leave, for the search; the rest is for the last word."""
+"""Of the time that sweeps leave, without what the last word takes at least, for the search; the rest is for that."""
 
 RUNS = 40
-"""So many runs fit into the time, at least: a model that is slower than that is not timed."""
+"""So many runs fit into the time, at least: a model that is slower than that is not timed. Two races of the original
+and the simplified model take a few less."""
 
 LONGEST = 3.0
 """Seconds for which one version is timed against the original, at most."""
@@ -104,30 +105,32 @@ class Tuner:
         Raises:
             UsageError: this onnxruntime lacks the provider, or the model has no such dim.
         """
-        start = self.clock()
+        deadline = self.clock() + self.tuning.seconds
         reason = self._too_large()
         if self.tuning.cost == "measured" and reason:
             return Tuned(tuple(simplified), notes=(reason,))
         result = onnx_io.to_proto(self.model)
         if self.tuning.cost == "analytic":
             shapes = [_shapes(fed) for fed in self._inputs(samples.sketch(result))]
-            return self._estimated(simplified, self._explored(shapes, start))
+            return self._estimated(simplified, self._explored(shapes, deadline))
         self.progress("time", 0.0)
         try:
             ready = self._prepared(result)
+            chooser = self._chooser(Version(tuple(simplified)), ready)
+            chooser.reserve = LEAST * chooser.contest.pace(self.clock).seconds
         except ModelError as error:
             return Tuned(tuple(simplified), notes=(f"not timed: {error}",))
-        chooser = self._chooser(Version(tuple(simplified)), ready)
         first = Version(tuple(simplified))
         chooser.enter(first)
         chooser.seconds = min(LONGEST, self.tuning.seconds / 16)
-        swept = chooser.sweep(first, self._sweeps())
+        has_time = chooser.reserve <= self.tuning.seconds
+        swept = chooser.sweep(first, self._sweeps() if has_time else ())
         found = Exploration((), StopReason.INTERRUPTED)
         if not chooser.is_hurried:
-            found = self._recalled(chooser.contest.digest, [_shapes(trial.feeds) for trial in ready.trials], start)
-        left = self.tuning.seconds - (self.clock() - start)
-        chooser.seconds = min(LONGEST, max(left, 0.0) / 8)
-        chooser.deadline = start + self.tuning.seconds
+            shapes = [_shapes(trial.feeds) for trial in ready.trials]
+            found = self._recalled(chooser.contest.digest, shapes, deadline - chooser.reserve)
+        chooser.seconds = min(LONGEST, max(deadline - self.clock(), 0.0) / 8)
+        chooser.deadline = deadline
         if found.stop is StopReason.INTERRUPTED:
             chooser.hurry()
         return self._chosen(chooser, first, swept, found)
@@ -192,7 +195,7 @@ class Tuner:
             known = [rule for rule in rules if rule in self.trades]
             yield partial(sweep, self.model.graph, name, known, self._space)
 
-    def _recalled(self, original: str, shapes: Sequence[Shapes], start: float) -> Exploration:
+    def _recalled(self, original: str, shapes: Sequence[Shapes], end: float) -> Exploration:
         """What was found for this model and these shapes, in this run or an earlier one with as much time."""
         tuning, graph = self.tuning, self.model.graph
         what = (original, recall.identity(graph), json.dumps(shapes, sort_keys=True), str(tuning.seconds))
@@ -202,18 +205,18 @@ class Tuner:
         key = key_of("search", *what, *how)
         found = recall.of_text(self.cache.get([key]).get(key), self.trades)
         if found is None:
-            found = self._explored(shapes, start)
+            found = self._explored(shapes, end)
             if found.stop is not StopReason.INTERRUPTED:
                 self.cache.put({key: recall.to_text(found)})
         return found
 
-    def _explored(self, shapes: Sequence[Shapes], start: float) -> Exploration:
-        """What the search finds in its share of the time that is left; it began at `start`."""
+    def _explored(self, shapes: Sequence[Shapes], end: float) -> Exploration:
+        """What the search finds in its share of the time that is left before the `end`."""
         try:
             cost = self._cost()
         except KeyboardInterrupt:  # while the machine was timed
             return Exploration((), StopReason.INTERRUPTED)
-        limits = Limits(seconds=max(self.tuning.seconds - (self.clock() - start), 0.0) * SHARE)
+        limits = Limits(seconds=max(end - self.clock(), 0.0) * SHARE)
         try:
             return explore(self.model.graph, self._space, cost, shapes, limits, progress=self.progress)
         except ModelError as error:  # sizes that contradict the model

@@ -53,6 +53,13 @@ def image() -> onnx.ModelProto:
 # -- from Python -------------------------------------------------------------------------------------------------------
 
 
+def test_sizes_share_the_limit_of_a_run(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[float] = []
+    monkeypatch.setattr("graphopt.bench.interruptible", lambda _, limit: limits.append(limit))
+    prepared([short], Setting(), dims={"batch": [1, 2], "seq": [4, 8]}, limit=2.0)
+    assert limits == [0.5] * 4
+
+
 def test_models_are_timed_against_the_first(long: Path, short: Path) -> None:
     found = bench([long, short, long], Setting(), dims={"batch": 1, "seq": 4}, seconds=0.0)
     (case,) = found.cases

@@ -4,6 +4,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,7 +23,7 @@ from graphopt.errors import ModelError, UsageError
 from graphopt.fixpoint import Simplifier
 from graphopt.graph import Patch
 from graphopt.infer import infer_graph
-from graphopt.measure import Samples, Speedup
+from graphopt.measure import Samples, Speedup, interleaved
 from graphopt.regions import digest
 from graphopt.rule import Rule, op, tensor
 from graphopt.search import Exploration, Space, StopReason, apply, explore
@@ -304,6 +305,14 @@ def test_what_was_timed_once_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     assert again.race([number], 0.0) == [(first, latencies)]
 
 
+def test_how_long_a_run_takes_is_asked_once() -> None:
+    """Of runs that are short the fastest of a few counts, at each of two sizes."""
+    contest, _ = entered()
+    pace = contest.pace(iter([0.0, 0.25, 1.0, 1.125, 2.0, 2.25, 3.0, 4.0]).__next__)
+    assert pace.seconds == 0.125 + 1.0
+    assert entered()[0].pace(lambda: pytest.fail("it was timed again")) == pace
+
+
 def test_what_was_timed_in_a_hurry_binds_no_later_run() -> None:
     contest, model = entered()
     contest.keeps = False
@@ -426,6 +435,33 @@ def test_where_time_was_up_it_is_up_in_the_next_run(monkeypatch: pytest.MonkeyPa
         assert tuned.steps == ()
         assert model.graph.ops() == {"Neg": 2, "Abs": 2, "Exp": 1}
     assert raced == [2, 2]
+
+
+@pytest.mark.parametrize("once", [0.05, 0.2, 0.5, 0.7])
+@pytest.mark.parametrize("sweeps", [{}, {"sums": [DOUBLE]}])
+def test_a_slow_model_is_searched_less_and_takes_no_more_time(
+    monkeypatch: pytest.MonkeyPatch, once: float, sweeps: Sweeps
+) -> None:
+    """A run takes so long at each of two sizes, the search all that it gets, and nothing else takes any time."""
+    now, searched = [0.0], list[float]()
+
+    def run() -> None:
+        now[0] += once
+
+    def exploring(*args: Any, **more: Any) -> Exploration:
+        searched.append(args[4].seconds)
+        now[0] += searched[0]
+        return explore(*args, **more)
+
+    estimate(monkeypatch, Mul=2, Add=0.5)
+    monkeypatch.setattr("graphopt.choose.runner", lambda *_: run)
+    monkeypatch.setattr("graphopt.choose.interleaved", partial(interleaved, clock=lambda: now[0]))
+    monkeypatch.setattr(tune, "explore", exploring)
+    _, _, tuned = tuner(sizes={"n": [1, 2]}, seconds=60.0, sweeps=sweeps, clock=lambda: now[0])
+    assert tuned.timing is not None
+    assert tuned.timing.speedup is not None
+    assert now[0] < 60
+    assert (searched[0] > 10) is (once < 0.5)
 
 
 def test_a_search_that_was_interrupted_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
