@@ -494,7 +494,10 @@ class Chooser:
         return kept or Version(())
 
     def _kept(self, version: Version) -> Version | None:
-        """The version, if two races together say that it is not slower."""
+        """The version, if two races together say that it is not slower.
+
+        If it won but one of them, that is no gain: it is worth what it was in the other.
+        """
         if not version.steps:
             return version
         if version.speedup is None:
@@ -504,7 +507,10 @@ class Chooser:
             version.refusal = twin.refusal
             return None
         both = version.joined(twin)
-        return both if both.is_tolerable else None
+        if not both.is_tolerable:
+            return None
+        unsure = [seen for seen in (twin, version) if not seen.is_faster]
+        return unsure[0] if unsure and both.is_faster else both
 
     def _simplified(self, names: frozenset[str]) -> Version:
         self.move_to(Version(()))

@@ -264,6 +264,15 @@ def test_a_simplified_model_that_is_slower_in_the_second_race_is_not_kept() -> N
     assert case.changed == {"double_abs"}
 
 
+@pytest.mark.parametrize(("first", "second"), [(1.1, 1.0), (1.0, 1.1)])
+def test_a_simplified_model_that_wins_one_race_of_two_is_kept_and_is_no_gain(first: float, second: float) -> None:
+    """By the two races together it is 1.05 times as fast."""
+    case = Case(lambda _: first, lambda _: second)
+    best = case.choose([])
+    assert best.steps == case.first.steps
+    assert best.speedup == sure(1.0)
+
+
 def test_a_model_that_is_not_changed_is_no_gain_whatever_is_measured() -> None:
     case = Case(lambda ops: 1.5 if ops.get("Neg", 0) == 2 and ops.get("Abs", 0) == 2 else 0.5)
     case.chooser.move_to(Version(()))
