@@ -173,6 +173,18 @@ class Graph:
         """The ONNX nodes (no inputs, constants, captures), in no particular order."""
         return ((vertex, node) for vertex, node in self.items() if node.domain != INTERNAL)
 
+    def graphs(self) -> Iterator[Graph]:
+        """The graph itself, then all bodies in it, however deep."""
+        yield self
+        for _, node in self.nodes():
+            for body in node.bodies:
+                yield from body.graphs()
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of its constants and of the defaults of its inputs, those of bodies too."""
+        return sum(node.data.nbytes for graph in self.graphs() for _, node in graph.items() if node.data is not None)
+
     def type(self, value: Value) -> Type | None:
         return self[value.vertex].types[value.output]
 

@@ -75,7 +75,7 @@ def loaded(graph: Graph, path: Path, feeds: samples.Feeds, setting: Setting) -> 
         OutputError: the file cannot be written.
         UsageError: the provider does not start.
     """
-    dump = path.with_suffix(".optimized.onnx") if setting.is_cpu and weight_bytes(graph) <= QUICK else None
+    dump = path.with_suffix(".optimized.onnx") if setting.is_cpu and graph.weight_bytes <= QUICK else None
     try:
         onnx_io.save(_model(graph), path)
         run = runner(_session(path, dump, setting), feeds, setting)
@@ -120,11 +120,6 @@ def _model(graph: Graph) -> onnx_io.Model:
     for domain, version in graph.opsets.items():
         shell.opset_import.add(domain=domain, version=version)
     return onnx_io.Model(graph, shell)
-
-
-def weight_bytes(graph: Graph) -> int:
-    """Of all constants of a graph, without those of bodies."""
-    return sum(node.data.nbytes for _, node in graph.items() if node.data is not None)
 
 
 def turns(

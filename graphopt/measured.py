@@ -11,7 +11,7 @@ from graphopt.analytic import Analytic
 from graphopt.cache import Cache
 from graphopt.cost import NotMeasurable, decoded, key_of
 from graphopt.graph import Graph
-from graphopt.loading import loaded, made_up_feeds, scratch, turns, weight_bytes
+from graphopt.loading import loaded, made_up_feeds, scratch, turns
 from graphopt.machine import Machine, circumstances
 from graphopt.measure import NOISE, Speedup, speedup
 from graphopt.regions import digest
@@ -123,7 +123,7 @@ def _chances(brief: Mapping[int, Speedup], sure: Mapping[int, Speedup]) -> list[
 
 def _batches(before: Graph, after: Mapping[str, Graph]) -> Iterator[dict[str, Graph]]:
     """As many at once as there is room for."""
-    size = max(map(weight_bytes, [before, *after.values()]), default=0)
+    size = max(graph.weight_bytes for graph in (before, *after.values()))
     number = max(1, min(AT_ONCE, ROOM // max(size, 1)))
     keys = list(after)
     for start in range(0, len(keys), number):

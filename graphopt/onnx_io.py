@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -663,7 +663,7 @@ def converted(model: Model, target_opset: int) -> Model:
     if not 1 <= target_opset <= ops.OPSET:
         raise ModelError(f"opset {target_opset} is not known here: the newest is {ops.OPSET}")
     opsets.raise_nodes(model.graph)  # more types may be known than when it was loaded
-    graphs = list(_all_graphs(model.graph))
+    graphs = list(model.graph.graphs())
     before = [graph.opsets for graph in graphs]
     target = {**model.graph.opsets, "": target_opset}
     for graph in graphs:
@@ -682,13 +682,6 @@ def converted(model: Model, target_opset: int) -> Model:
     shell.opset_import.insert(0, OperatorSetIdProto(version=target_opset))
     shell.ir_version = max(shell.ir_version, find_min_ir_version_for(shell.opset_import, True))
     return replace(model, shell=shell)
-
-
-def _all_graphs(graph: Graph) -> Iterator[Graph]:
-    yield graph
-    for _, node in graph.nodes():
-        for body in node.bodies:
-            yield from _all_graphs(body)
 
 
 def _check_expressible(graphs: Iterable[Graph]) -> None:
@@ -716,7 +709,7 @@ def save(model: Model, path: str | os.PathLike[str], *, external: bool | None = 
     """
     path = Path(path)
     if external is None:
-        external = _weights(model.graph) > INLINE_LIMIT
+        external = model.graph.weight_bytes > INLINE_LIMIT
     if path.exists() and not path.is_file():
         raise OutputError(f"{path} cannot be written: it is no ordinary file")
     data = _free_data_path(model, path)
@@ -740,16 +733,11 @@ def _free_data_path(model: Model, path: Path) -> Path:
     """Where the weights go: never over those of a model that is still there."""
     in_use = set()
     if model.path is not None and path.resolve() != model.path.resolve():
-        tensors = [
-            node.data for graph in _all_graphs(model.graph) for _, node in graph.items() if node.data is not None
-        ]
+        nodes = (node for graph in model.graph.graphs() for _, node in graph.items())
+        tensors = [node.data for node in nodes if node.data is not None]
         in_use = {t.source.path.resolve() for t in tensors if isinstance(t.source, protos.External)}
     names = (f"{path.name}{number}.data" for number in chain([""], (f".{n}" for n in count(1))))
     return next(path.with_name(name) for name in names if path.with_name(name).resolve() not in in_use)
-
-
-def _weights(graph: Graph) -> int:
-    return sum(node.data.nbytes for g in _all_graphs(graph) for _, node in g.items() if node.data is not None)
 
 
 def _rename(pairs: list[tuple[Path, Path]]) -> None:

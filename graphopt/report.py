@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin, get_ty
 
 from graphopt.choose import Timing
 from graphopt.compare import Comparison, Verdict
-from graphopt.graph import Graph, Node
+from graphopt.graph import Node
 from graphopt.onnx_io import Model
 from graphopt.proof import Proof
 from graphopt.proof import Verdict as Proved
@@ -147,30 +147,22 @@ class Report:
 def summary(model: Model) -> Summary:
     """A model in numbers, as it is now."""
     graph = model.graph
-    constants = [node for inner in graphs(graph) for _, node in inner.items() if node.data is not None]
+    constants = [node for inner in graph.graphs() for _, node in inner.items() if node.data is not None]
     inputs = [graph[vertex] for vertex in graph.inputs]
     outputs = zip(graph.output_names, graph.output_types, strict=True)
     ops: Counter[str] = Counter()
-    for inner in graphs(graph):
+    for inner in graph.graphs():
         ops.update(inner.ops())
     return Summary(
         ops=dict(sorted(ops.items())),
         initializers=len(constants),
         parameters=sum(node.data.size for node in constants if node.data is not None),
-        weight_bytes=sum(node.data.nbytes for node in constants if node.data is not None),
+        weight_bytes=graph.weight_bytes,
         inputs={node.names[0]: type_text(node.types[0]) for node in inputs},
         outputs={name: type_text(type_) for name, type_ in outputs},
         opsets={domain or "ai.onnx": number for domain, number in graph.opsets.items()},
         file_bytes=_file_bytes(model.path, constants) if model.path else None,
     )
-
-
-def graphs(graph: Graph) -> Iterable[Graph]:
-    """A graph and all the bodies in it."""
-    yield graph
-    for _, node in graph.nodes():
-        for body in node.bodies:
-            yield from graphs(body)
 
 
 def _file_bytes(path: Path, constants: Iterable[Node]) -> int:
@@ -408,7 +400,7 @@ class Inspection:
 
     @staticmethod
     def of(model: Model) -> Inspection:
-        inner = list(graphs(model.graph))
+        inner = list(model.graph.graphs())
         functions = [f"{function.domain}.{function.name}" for function in model.shell.functions]
         nodes = [node for graph in inner for _, node in graph.items()]
         strange = {f"{n.domain}.{n.op}" if n.domain else n.op for n in nodes if not n.is_internal and n.version == 0}

@@ -164,7 +164,7 @@ class Tuner:
             yield samples.feeds(model, sizes, seed=0, style=samples.NORMAL, given=given)
 
     def _too_large(self) -> str:
-        weights = sum(node.data.nbytes for _, node in self.model.graph.items() if node.data is not None)
+        weights = self.model.graph.weight_bytes
         if weights > LARGE:
             return f"not timed: {weights / 1e9:.1f} GB of weights are too much"
         free = psutil.virtual_memory().available

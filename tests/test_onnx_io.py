@@ -382,7 +382,7 @@ def test_local_functions_are_kept_on_request() -> None:
 def without(proto: ModelProto, op: str) -> str:
     """The model after every node of one input and one output of an operator has been taken out."""
     loaded = onnx_io.load(proto)
-    for graph in onnx_io._all_graphs(loaded.graph):
+    for graph in loaded.graph.graphs():
         for v in sorted(graph.with_op(op)):
             source = graph[v].inputs[0]
             assert source is not None

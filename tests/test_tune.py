@@ -266,6 +266,20 @@ def test_a_model_that_is_too_large_is_simplified_and_not_timed(monkeypatch: pyte
     assert tuner()[2].notes == ("not timed: 0.0 GB of weights are too much",)
 
 
+BRANCHES = """<ir_version: 8, opset_import: ["" : 18]> test (float[2] x, bool c) => (float[2] y) {{
+    y = If(c) <
+        then_branch = t () => (float[2] p) {{ v = Constant<value = float[2] {{1.0, {}}}>() p = Add(x, v) }},
+        else_branch = e () => (float[2] q) {{ w = Constant<value = float[2] {{3.0, 4.0}}>() q = Sub(x, w) }}
+    >
+}}"""
+
+
+def test_weights_in_branches_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = onnx.parser.parse_model(BRANCHES.format(2.0))
+    monkeypatch.setattr(tune, "LARGE", 2 * 8 - 1)
+    assert tuner(given)[2].notes == ("not timed: 0.0 GB of weights are too much",)
+
+
 # -- with ONNX Runtime -------------------------------------------------------------------------------------------------
 
 
