@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from hashlib import sha256
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias
@@ -64,6 +65,12 @@ class Model:
     @property
     def ir_version(self) -> int:
         return self.shell.ir_version
+
+    @property
+    def functions_digest(self) -> str:
+        """Identifies the local functions that were kept: the graph has their names only."""
+        functions = (function.SerializeToString(deterministic=True) for function in self.shell.functions)
+        return sha256(b"".join(functions)).hexdigest()
 
 
 # -- load --------------------------------------------------------------------------------------------------------------

@@ -252,13 +252,23 @@ def digest(graph: Graph) -> str:
 
 
 def weights_digest(graph: Graph) -> str:
-    """Identifies the values of a graph's weights, which `digest` leaves out: denormal ones decide what a run costs."""
+    """Identifies the values of weights, which `digest` leaves out: denormal ones decide what a run costs."""
     said = 0
-    for vertex in _walk(graph, graph.outputs, graph):
-        data = graph[vertex].data
-        if data is not None and data.dtype is not DType.STRING:
-            said = zlib.crc32(data.numpy().tobytes(), said)
+    for tensor in _weights(graph):
+        if tensor.dtype is not DType.STRING:
+            said = zlib.crc32(tensor.numpy().tobytes(), said)
     return f"{said:08x}"
+
+
+def _weights(graph: Graph) -> Iterator[Tensor]:
+    """The tensors of a graph and of its bodies, those in attributes too."""
+    for vertex in _walk(graph, graph.outputs, graph):
+        node = graph[vertex]
+        if node.data is not None:
+            yield node.data
+        yield from (attribute for attribute in node.attrs.values() if isinstance(attribute, Tensor))
+        for body in node.bodies:
+            yield from _weights(body)
 
 
 _UNNAMED = re.compile(r"\?\d+")

@@ -240,7 +240,7 @@ class Tuner:
         space, graph = self._space, self.model.graph
         for step in reversed(simplified.steps):
             step.undo()
-        own = key_of(digest(graph), weights_digest(graph), str(self.tuning.seconds))
+        own = key_of(digest(graph), weights_digest(graph), self.model.functions_digest, str(self.tuning.seconds))
         for step in simplified.steps:
             step.redo()
         return Chooser(

@@ -438,3 +438,22 @@ def test_weights_are_told_apart_by_their_values_where_that_is_asked_for() -> Non
     assert len({digest(graph) for graph in graphs}) == 1
     first, denormal, again = map(weights_digest, graphs)
     assert first == again != denormal
+
+
+WEIGHTS = """<ir_version: 8, opset_import: ["" : 18, "own" : 1]> test (float[2] x, bool c) => (float[2] y) {{
+    a = own.Scale<factors = float[2] {{1.0, {attribute}}}>(x)
+    y = If(c) <
+        then_branch = t () => (float[2] p) {{ v = Constant<value = float[2] {{1.0, {branch}}}>() p = Add(a, v) }},
+        else_branch = e () => (float[2] q) {{ q = Neg(a) }}
+    >
+}}"""
+
+
+@pytest.mark.parametrize("other", [{"attribute": 3.0}, {"branch": 3.0}])
+def test_weights_in_attributes_and_bodies_are_told_apart_too(other: dict[str, float]) -> None:
+    values = {"attribute": 2.0, "branch": 2.0}
+    one, twin, changed = (
+        onnx_io.load(onnx.parser.parse_model(WEIGHTS.format(**some))).graph for some in (values, values, values | other)
+    )
+    assert digest(one) == digest(changed)
+    assert weights_digest(one) == weights_digest(twin) != weights_digest(changed)

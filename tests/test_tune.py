@@ -16,7 +16,7 @@ import pytest
 
 from graphopt import onnx_io, tune
 from graphopt.bench import prepared
-from graphopt.choose import Contest, Outcome
+from graphopt.choose import Contest, Outcome, Version
 from graphopt.compare import Verdict, compare
 from graphopt.cost import user_cache
 from graphopt.errors import ModelError, UsageError
@@ -291,6 +291,23 @@ def entered() -> tuple[Contest, onnx_io.Model]:
     ready = prepared([GIVEN], ONE_THREAD, dims={"n": [2, 3]})
     Simplifier([DOUBLE_NEG], []).run(model.graph)
     return Contest(ready, GIVEN, own, user_cache()), model
+
+
+FUNCTION = """<ir_version: 8, opset_import: ["" : 18, "local" : 1]>
+test (float[2] x) => (float[2] y) {{ y = local.f(x) }}
+<domain: "local", opset_import: ["" : 18]> f (a) => (b) {{ b = {}(a) }}"""
+
+
+@pytest.mark.parametrize(("text", "one", "other"), [(FUNCTION, "Exp", "Sin"), (BRANCHES, 2.0, 1e-42)])
+def test_models_that_differ_in_a_function_or_a_branch_share_no_verdicts(text: str, one: object, other: object) -> None:
+    digests = []
+    for what in (one, other, one):
+        given = onnx.parser.parse_model(text.format(what))
+        model = onnx_io.load(given, inline_functions=False)
+        infer_graph(model.graph)
+        made = Tuner(given, model, [], [], [], lambda *_: True, Tuning(setting=ONE_THREAD))
+        digests.append(made._chooser(Version(()), prepared([given], ONE_THREAD)).contest.digest)
+    assert digests[0] == digests[2] != digests[1]
 
 
 @pytest.mark.slow
