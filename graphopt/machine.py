@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import platform
 import subprocess
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from graphopt.graph import INPUT, INTERNAL, Graph, Node, Value
 from graphopt.loading import loaded, made_up_feeds, scratch, turns
 from graphopt.ops import newest
 from graphopt.oracle import require_onnxruntime
-from graphopt.sessions import Setting
+from graphopt.sessions import Setting, usable_cores
 from graphopt.types import DType, TensorType
 
 log = logging.getLogger(__name__)
@@ -105,11 +106,17 @@ def circumstances(setting: Setting) -> str:
         "format": FORMAT,
         "provider": setting.provider_name,
         "threads": setting.cores,
+        "cores": usable_cores(),
         "processor": processor(),
         "accelerators": "" if setting.is_cpu else _accelerators(),
+        "visible": {} if setting.is_cpu else {name: os.environ.get(name) for name in _VISIBLE},
         "onnxruntime": require_onnxruntime().__version__,
     }
     return json.dumps(told, sort_keys=True, default=dict)
+
+
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+"""What says which of the machine's GPUs a process may use, and so which one comes first."""
 
 
 @cache

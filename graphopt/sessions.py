@@ -78,7 +78,7 @@ class Setting:
     @property
     def cores(self) -> int:
         """The threads that a session really gets."""
-        return self.threads or _cores()
+        return self.threads or usable_cores()
 
     @property
     def device(self) -> tuple[str, int]:
@@ -144,7 +144,7 @@ def _way_out(name: str) -> str:
     return did_you_mean(name, _PROVIDERS) or "; another build of onnxruntime may have it"
 
 
-def _cores() -> int:
+def usable_cores() -> int:
     """Those that this process may use, where the system tells."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

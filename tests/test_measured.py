@@ -164,6 +164,7 @@ def test_under_another_setting_it_is_measured_anew(path: Path, timer: Timer, oth
     ("module", "name", "other"),
     [
         ("graphopt.machine", "processor", lambda: "another"),
+        ("graphopt.machine", "usable_cores", lambda: 1000),
         ("graphopt.machine", "FORMAT", 0),
         ("onnxruntime", "__version__", "0"),
     ],
@@ -175,6 +176,19 @@ def test_on_another_machine_or_version_it_is_measured_anew(
     monkeypatch.setattr(sys.modules[module], name, other)
     measured(path).speedups(EXP, [SINE])
     assert timer.asked == [2, 2]
+
+
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"])
+def test_on_another_device_it_is_measured_anew(
+    path: Path, timer: Timer, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Which of them are visible is nothing to the CPU."""
+    elsewhere = Setting("AzureExecutionProvider")
+    for devices in ("0", "1", "0"):
+        monkeypatch.setenv(name, devices)
+        measured(path).speedups(EXP, [SINE])
+        measured(path, elsewhere).speedups(EXP, [SINE])
+    assert timer.asked == [2] * 3
 
 
 def spoiled(path: Path, text: str) -> None:
