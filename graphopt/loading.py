@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,6 +59,20 @@ def made_up_feeds(graph: Graph, seed: int) -> samples.Feeds:
         raise NotMeasurable(f"no inputs can be made up: {error}") from error
 
 
+class OutOfMemory(NotMeasurable):
+    """There was no room for a graph just then: another time there may be."""
+
+
+_NO_ROOM = re.compile(r"bad.alloc|fail\w* to allocate|out of memory|ALLOC_FAILED|smaller than requested", re.IGNORECASE)
+"""How ONNX Runtime, its providers and the C++ library say it."""
+
+
+def _refusal(text: str, error: BaseException) -> NotMeasurable:
+    """Why a graph cannot be measured, as an error."""
+    is_no_room = isinstance(error, MemoryError) or _NO_ROOM.search(str(error))
+    return OutOfMemory(text) if is_no_room else NotMeasurable(text)
+
+
 class Loaded(NamedTuple):
     """A graph in ONNX Runtime."""
 
@@ -71,7 +86,7 @@ def loaded(graph: Graph, path: Path, feeds: samples.Feeds, setting: Setting) -> 
     """Load a graph and run it once. In a file, it may have weights of any size, which lie in files themselves.
 
     Raises:
-        NotMeasurable: it cannot be written as a model, or ONNX Runtime refuses it.
+        NotMeasurable: it cannot be written as a model, or ONNX Runtime refuses it; `OutOfMemory` where that is why.
         OutputError: the file cannot be written.
         UsageError: the provider does not start.
     """
@@ -80,11 +95,11 @@ def loaded(graph: Graph, path: Path, feeds: samples.Feeds, setting: Setting) -> 
         onnx_io.save(_model(graph), path)
         run = runner(_session(path, dump, setting), feeds, setting)
     except ModelError as error:
-        raise NotMeasurable(str(error).replace(str(path), "the graph")) from error
+        raise _refusal(str(error).replace(str(path), "the graph"), error.__cause__ or error) from error
     try:
         run()
     except Exception as error:  # the classes that onnxruntime raises share no base
-        raise NotMeasurable(f"the graph {FailedError('cannot be run', error)}") from error
+        raise _refusal(f"the graph {FailedError('cannot be run', error)}", error) from error
     return Loaded(run, None if dump is None else _identified(dump))
 
 

@@ -11,7 +11,7 @@ from graphopt.analytic import Analytic
 from graphopt.cache import Cache
 from graphopt.cost import NotMeasurable, decoded, key_of
 from graphopt.graph import Graph
-from graphopt.loading import loaded, made_up_feeds, scratch, turns
+from graphopt.loading import OutOfMemory, loaded, made_up_feeds, scratch, turns
 from graphopt.machine import Machine, circumstances
 from graphopt.measure import NOISE, Speedup, speedup
 from graphopt.regions import digest
@@ -59,6 +59,8 @@ class Measured:
     def speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
         """Measure what the cache lacks; one that ONNX Runtime refuses is `FAILED`.
 
+        That is kept, too, unless memory ran out: another time there may be enough.
+
         Raises:
             NotMeasurable: ONNX Runtime refuses `before`, or no inputs can be made up for it.
         """
@@ -69,13 +71,17 @@ class Measured:
         missing = {key: graph for key, graph in zip(keys, after, strict=True) if key not in found}
         for some in _batches(before, missing):
             fresh = dict(zip(some, self._measured(before, list(some.values())), strict=True))
-            self.cache.put({key: json.dumps(asdict(made)) for key, made in fresh.items()})
-            found |= fresh
-        return [found[key] for key in keys]
+            lasting = {key: made for key, made in fresh.items() if made is not None}
+            self.cache.put({key: json.dumps(asdict(made)) for key, made in lasting.items()})
+            found |= lasting
+        return [found.get(key, FAILED) for key in keys]
 
-    def _measured(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
-        """Load all, then let them take turns. What becomes the same as `before` is not timed."""
-        found = [SAME] * len(after)
+    def _measured(self, before: Graph, after: Sequence[Graph]) -> list[Speedup | None]:
+        """Load all, then let them take turns. What becomes the same as `before` is not timed.
+
+        None is what there was no room for.
+        """
+        found: list[Speedup | None] = [SAME] * len(after)
         runs: dict[int, Callable[[], object]] = {}
         with scratch() as folder:
             feeds = made_up_feeds(before, self.seed)
@@ -85,7 +91,7 @@ class Measured:
                     other = loaded(graph, folder / f"{place}.onnx", feeds, self.setting)
                 except NotMeasurable as reason:
                     log.info("a candidate counts as slower: %s", reason)
-                    found[place] = FAILED
+                    found[place] = None if isinstance(reason, OutOfMemory) else FAILED
                     continue
                 if own.simplified is None or own.simplified != other.simplified:
                     runs[place] = other.run

@@ -7,11 +7,13 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from onnxruntime import InferenceSession
 
 from graphopt import onnx_io
 from graphopt.analytic import Analytic
@@ -232,6 +234,30 @@ def test_a_candidate_that_onnx_runtime_refuses_is_slower(path: Path, caplog: pyt
     assert "the graph cannot be run" in caplog.text
     assert "the graph cannot be loaded" in caplog.text
     assert "Nonsense 'y' cannot be written" in caplog.text
+
+
+ALLOCATION = "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Failed to allocate memory for requested buffer of size 9"
+
+
+@pytest.mark.parametrize("call", ["__init__", "run"])
+@pytest.mark.parametrize("error", [MemoryError("std::bad_alloc"), RuntimeError(ALLOCATION)])
+def test_a_candidate_for_which_memory_ran_out_is_tried_again(
+    path: Path, timer: Timer, monkeypatch: pytest.MonkeyPatch, error: Exception, call: str
+) -> None:
+    """Of the graphs that are loaded and run, the second is refused, once."""
+    original, calls = getattr(InferenceSession, call), count()
+
+    def called(*arguments: Any, **more: Any) -> Any:
+        if next(calls) == 1:
+            raise error
+        return original(*arguments, **more)
+
+    monkeypatch.setattr(InferenceSession, call, called)
+    monkeypatch.setattr("graphopt.loading.QUICK", -1)  # each is loaded once
+    model = measured(path)
+    assert [found.median for found in model.speedups(EXP, [SINE, ROOT])] == [0, 2]
+    assert [found.median for found in model.speedups(EXP, [SINE, ROOT])] == [2, 2]
+    assert timer.asked == [2, 2]
 
 
 def test_a_graph_that_cannot_be_run_cannot_be_a_base(path: Path, timer: Timer) -> None:
