@@ -278,9 +278,8 @@ class Tuner:
         groups = []
         for solution in found.solutions:
             end = start + taken.get(solution, 0)
-            groups.append(
-                Group(solution.rules, len(solution.copies), solution.speedup.median, solution in taken, (start, end))
-            )
+            ratio, rewrites = solution.speedup.median, (start, end)
+            groups.append(Group(solution.rules, len(solution.copies), ratio, start < end, rewrites, solution.saved))
             start = end
         return Timing(
             self.tuning.cost,
@@ -298,9 +297,18 @@ class Tuner:
 def _swept(version: Version, first: Version, best: Version) -> Group:
     """What a sweep of the simplified model brought, and whether the best version has it."""
     (made,) = version.sweeps
-    ratio = version.speedup.median / first.speedup.median if version.speedup and first.speedup else None
+    ratio, saved = None, 0.0
+    if version.speedup and first.speedup:
+        ratio, saved = version.speedup.median / first.speedup.median, _seconds(first) - _seconds(version)
     start, is_taken = len(first.steps), made in best.sweeps
-    return Group(made.rules, 0, ratio, is_taken, (start, start + len(made.steps) * is_taken))
+    rewrites = (start, start + len(made.steps) * is_taken)
+    return Group(made.rules, 0, ratio, is_taken, rewrites, saved)
+
+
+def _seconds(version: Version) -> float:
+    """Of a run, the mean over all sizes."""
+    medians = [latency.after.median for latency in version.latencies]
+    return sum(medians) / max(len(medians), 1)
 
 
 def _left_out(simplified: Version, best: Version) -> Iterator[str]:

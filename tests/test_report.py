@@ -12,7 +12,9 @@ from onnx import ModelProto, numpy_helper, parser
 from rich.console import Console
 
 from graphopt import onnx_io
+from graphopt.choose import Group, Timing
 from graphopt.compare import Case, Comparison, Difference, Verdict
+from graphopt.measure import Speedup
 from graphopt.report import Inspection, Report, Rewrite, bytes_text, check_text, print_comparison, summary
 
 GRAPH = """
@@ -135,6 +137,44 @@ def test_rules_with_the_same_to_say_share_a_note() -> None:
     rest = "needs Gelu, which the model's opset does not have"
     notes = tuple(f"rule fuse_gelu_{i} {rest}" for i in range(40))
     assert f"note     40 rules: {rest}" in printed(replace(report(), notes=notes))
+
+
+def speedup(ratio: float) -> Speedup:
+    return Speedup(ratio, ratio, ratio - 0.1, ratio + 0.1, rounds=9)
+
+
+TIMED = Timing(
+    "measured",
+    "CPUExecutionProvider",
+    threads=1,
+    speedup=speedup(1.5),
+    simplified=speedup(1.25),
+    stop="nothing was left to try",
+)
+FOUND = """\
+what the search found  parts  the part alone  saves a run
+a_rule, another           12           1.30x     0.346 ms  taken
+merge_all                all           1.02x       1.5 ms   left
+"""
+SPEED = """\
+speed   1.500 times as fast as the original (1.400 to 1.600); CPUExecutionProvider, 1 thread
+        1.250 times by what is done without a search
+search  no part in which a rule trades, 0 graphs, 0 measured; nothing was left to try
+"""
+
+
+def test_each_find_says_what_it_brings_to_the_part_and_to_the_whole() -> None:
+    finds = (
+        Group(("a_rule", "another"), 12, 1.3, is_taken=True, rewrites=(0, 12), saved=3.456e-4),
+        Group(("merge_all",), 0, 1.02, is_taken=False, saved=1.5e-3),
+    )
+    made = replace(report(), timing=replace(TIMED, groups=finds))
+    assert f"{FOUND}\n{SPEED}" in printed(made, 100)
+    assert Report.from_json(made.to_json()) == made
+
+
+def test_what_simplifying_brings_is_said_where_the_search_found_nothing() -> None:
+    assert SPEED in printed(replace(report(), timing=TIMED), 100)
 
 
 def test_nothing_done_is_said() -> None:

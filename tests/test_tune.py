@@ -16,7 +16,7 @@ import pytest
 
 from graphopt import onnx_io, tune
 from graphopt.bench import prepared
-from graphopt.choose import Contest, Outcome, Version
+from graphopt.choose import Contest, Group, Latency, Outcome, Times, Version
 from graphopt.compare import Verdict, compare
 from graphopt.cost import user_cache
 from graphopt.errors import ModelError, UsageError
@@ -28,7 +28,7 @@ from graphopt.regions import digest
 from graphopt.rule import Rule, op, tensor
 from graphopt.search import Exploration, Space, StopReason, apply, explore
 from graphopt.sessions import Setting
-from graphopt.sweep import Sweeps
+from graphopt.sweep import Sweep, Sweeps
 from graphopt.tune import Tuned, Tuner, Tuning
 from tests.test_search import Prices
 from tests.text import parse
@@ -101,7 +101,17 @@ def test_by_estimate_all_that_it_speaks_for_is_taken_and_nothing_is_run(monkeypa
     (group,) = tuned.timing.groups
     assert (group.rules, group.copies, group.is_taken) == (("double_is_sum",), 1, True)
     assert group.speedup == pytest.approx(3 / 1.5)
+    assert group.saved == pytest.approx(3 - 1.5)
     assert compare(GIVEN, model, bindings=[{"n": 1}, {"n": 5}]).verdict is Verdict.EQUAL
+
+
+def test_a_find_that_no_copy_allows_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    estimate(monkeypatch, Mul=2, Add=0.5)
+    monkeypatch.setattr(tune, "apply", lambda *_: [])
+    _, model, tuned = tuner(cost="analytic")
+    assert model.graph.ops() == {"Mul": 1, "Exp": 1}
+    assert tuned.timing is not None
+    assert [(group.is_taken, group.rewrites) for group in tuned.timing.groups] == [(False, (1, 1))]
 
 
 def test_what_an_estimate_speaks_against_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,6 +196,23 @@ def test_a_find_that_is_slower_in_the_whole_model_is_dropped_and_named(monkeypat
     assert tuned.timing is not None
     assert [(group.is_taken, group.rewrites) for group in tuned.timing.groups] == [(False, (1, 1))]
     assert tuned.notes == ()
+
+
+def test_what_a_sweep_saves_is_measured() -> None:
+    """Of two sizes it is the mean."""
+
+    def version(seconds: Sequence[float], *sweeps: Sweep) -> Version:
+        times = [Times(each, each, 0.0) for each in seconds]
+        ratio = 2 / sum(seconds)
+        return Version(
+            (),
+            sweeps,
+            speedup=Speedup(ratio, ratio, ratio, ratio, rounds=9),
+            latencies=tuple(Latency({"n": n}, time, time) for n, time in enumerate(times)),
+        )
+
+    made = version([0.25, 0.75], Sweep("all", ("a_rule",), ()))
+    assert tune._swept(made, version([0.5, 1.5]), made) == Group(("a_rule",), 0, 2.0, True, (0, 0), 0.5)
 
 
 def test_a_simplified_model_that_is_slower_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
