@@ -41,8 +41,9 @@ class Cache:
     ordinary journal, for a write-ahead log works on no network drive.
     """
 
-    def __init__(self, path: Path, most: int = MOST) -> None:
-        self.path, self.most = path, most
+    def __init__(self, path: Path, most: int = MOST, *, fresh: bool = False) -> None:
+        """A `fresh` one asks the file for nothing: it knows what was put into it, and keeps that as any other."""
+        self.path, self.most, self.fresh = path, most, fresh
         self._known: dict[str, str] = {}
         self._given_up = False
 
@@ -50,7 +51,7 @@ class Cache:
         """The entries of those keys that have one."""
         wanted = list(dict.fromkeys(keys))
         missing = [key for key in wanted if key not in self._known]
-        if missing and os.path.exists(self.path):  # False also where that may not be asked
+        if missing and not self.fresh and os.path.exists(self.path):  # False also where that may not be asked
             nothing: dict[str, str] = {}
             self._known |= self._with_file(lambda connection: _selected(connection, missing), nothing)
         return {key: self._known[key] for key in wanted if key in self._known}

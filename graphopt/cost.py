@@ -44,9 +44,9 @@ class NotMeasurable(Exception):
 # -- what is kept ------------------------------------------------------------------------------------------------------
 
 
-def user_cache() -> Cache:
-    """The user's own, of all models."""
-    return Cache(cache_folder() / "costs.sqlite")
+def user_cache(*, fresh: bool = False) -> Cache:
+    """The user's own, of all models; a `fresh` one knows nothing of earlier runs."""
+    return Cache(cache_folder() / "costs.sqlite", fresh=fresh)
 
 
 def key_of(*parts: str) -> str:

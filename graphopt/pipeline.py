@@ -16,6 +16,7 @@ import numpy as np
 
 from graphopt import infer, library, onnx_io, opsets
 from graphopt.check import Check
+from graphopt.cost import user_cache
 from graphopt.errors import UsageError
 from graphopt.fixpoint import Step, simplify_graph
 from graphopt.gate import Gate
@@ -97,6 +98,7 @@ def optimize(
     provider_options: Mapping[str, str] | None = None,
     threads: int = 0,
     seconds: float = 60.0,
+    fresh: bool = False,
     seed: int = 0,
     inputs: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
@@ -121,6 +123,7 @@ def optimize(
             search and no timing.
         provider, provider_options, threads: of ONNX Runtime, to measure with; no threads are one a core.
         seconds: for the search and the timing, at most.
+        fresh: time again what earlier runs have timed, for all of that is kept.
         seed, inputs: of the check and the timing.
 
     Raises:
@@ -152,7 +155,8 @@ def optimize(
     tuned = Tuned(done.steps)
     if cost != "none":
         with clock("search"):
-            tuner = Tuner(model, loaded, chosen, trades, passes, gate.allows, tuning, tell, library.load_sweeps())
+            sweeps, cache = library.load_sweeps(), user_cache(fresh=fresh)
+            tuner = Tuner(model, loaded, chosen, trades, passes, gate.allows, tuning, tell, sweeps=sweeps, cache=cache)
             tuned = tuner.tune(done.steps)
     comparison = None
     if check:

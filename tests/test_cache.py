@@ -24,6 +24,15 @@ def test_entries_are_kept_and_replaced(path: Path) -> None:
     assert Cache(path).get(["b", "a", "c", "a"]) == {"b": "3", "a": "1"}
 
 
+def test_a_fresh_one_knows_nothing_of_others_and_keeps_what_it_is_given(path: Path) -> None:
+    Cache(path).put({"a": "1", "b": "1"})
+    fresh = Cache(path, fresh=True)
+    assert fresh.get(["a", "b"]) == {}
+    fresh.put({"a": "2"})
+    assert fresh.get(["a", "b"]) == {"a": "2"}
+    assert Cache(path).get(["a", "b"]) == {"a": "2", "b": "1"}
+
+
 def test_there_may_be_many(path: Path) -> None:
     entries = {f"key {number}": str(number) for number in range(2000)}
     Cache(path).put(entries)

@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from graphopt.arguments import COMMANDS
 from graphopt.cli import app
+from graphopt.measure import Samples
 from graphopt.report import Report
 
 
@@ -254,6 +255,29 @@ def test_a_dim_with_several_sizes_stays_open_and_is_timed_at_each(model: Path, t
     assert timing is not None
     assert [latency.sizes for latency in timing.latencies] in ([{"batch": 1}, {"batch": 4}], [])
     assert onnx.load(tmp_path / "fast.onnx").graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+
+
+def test_what_was_timed_is_timed_again_where_that_is_asked_for(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine and versions of the model: all that is timed takes turns."""
+    timed: list[int] = []
+
+    def interleaved(runs: Sequence[object], **_: object) -> tuple[Samples, ...]:
+        timed.append(len(runs))
+        return (Samples((1.0,)),) * len(runs)
+
+    monkeypatch.setenv("GRAPHOPT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("graphopt.choose.interleaved", interleaved)
+    monkeypatch.setattr("graphopt.loading.interleaved", interleaved)
+    asked = []
+    for options in ([], [], ["--fresh"], ["--cached"]):
+        done = run(model, tmp_path / "fast.onnx", "--no-check", *options)
+        assert done.exit_code == 0, done.output
+        asked.append(len(timed))
+        timed.clear()
+    assert asked == [asked[0], 0, asked[0], 0]
+    assert asked[0] > 3
 
 
 def test_an_estimate_runs_nothing(model: Path, tmp_path: Path) -> None:
