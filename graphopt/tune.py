@@ -199,7 +199,7 @@ class Tuner:
         """What was found for this model and these shapes, in this run or an earlier one with as much time."""
         tuning, graph = self.tuning, self.model.graph
         what = (original, recall.identity(graph), json.dumps(shapes, sort_keys=True), str(tuning.seconds))
-        rules = recall.dependence((*self.rules, *self.trades))
+        rules = recall.dependence((*self.rules, *self._space.trades))
         passes = ",".join(pass_.name for pass_ in self.passes)
         how = (rules, passes, tuning.admits, str(tuning.seed), circumstances(tuning.setting))
         key = key_of("search", *what, *how)

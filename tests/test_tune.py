@@ -204,11 +204,12 @@ def test_what_a_sweep_saves_is_measured() -> None:
     def version(seconds: Sequence[float], *sweeps: Sweep) -> Version:
         times = [Times(each, each, 0.0) for each in seconds]
         ratio = 2 / sum(seconds)
+        found = Speedup(ratio, ratio, ratio, ratio, rounds=9)
         return Version(
             (),
             sweeps,
-            speedup=Speedup(ratio, ratio, ratio, ratio, rounds=9),
-            latencies=tuple(Latency({"n": n}, time, time) for n, time in enumerate(times)),
+            speedup=found,
+            latencies=tuple(Latency({"n": n}, time, time, found) for n, time in enumerate(times)),
         )
 
     made = version([0.25, 0.75], Sweep("all", ("a_rule",), ()))
@@ -520,6 +521,16 @@ def test_a_slow_model_is_searched_less_and_takes_no_more_time(
     assert tuned.timing.speedup is not None
     assert now[0] < 60
     assert (searched[0] > 10) is (once < 0.5)
+
+
+def test_a_rule_that_is_only_swept_makes_no_other_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = searches(monkeypatch, Mul=2, Add=0.5)
+    for swept in ([], [Rule("sine", op.Sin(x), op.Cos(x))], [Rule("cosine", op.Cos(x), op.Sin(x))]):
+        model = onnx_io.load(GIVEN)
+        infer_graph(model.graph)
+        trades, tuning = [DOUBLE, *swept], Tuning(setting=ONE_THREAD, seconds=20.0)
+        Tuner(GIVEN, model, [], trades, [], lambda *_: True, tuning, sweeps={"waves": swept}).tune([])
+    assert len(made) == 1
 
 
 def test_a_search_that_was_interrupted_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
