@@ -128,7 +128,7 @@ def optimize(
 
     Raises:
         ModelError: the model is not legal, or contradicts what was asked for.
-        UsageError: an unknown rule, input, dim, provider or cost, or both `exact` and `unverified`.
+        UsageError: an unknown rule, input, dim, provider or cost, no time to search, or both `exact` and `unverified`.
         ProofError: one of `rules` is not proved.
         DifferenceError: the check found a difference; names the first rewrite that made it.
     """

@@ -69,6 +69,8 @@ class Tuning:
     def __post_init__(self) -> None:
         if self.cost not in COSTS:
             raise UsageError(f"there is no cost '{self.cost}'; there is {', '.join(COSTS)}")
+        if self.cost != "none" and not self.seconds > 0:
+            raise UsageError(f"a search needs more than {self.seconds:g} seconds (cost none: no search and no timing)")
         if self.cost == "measured":
             _ = self.setting.provider_name  # where it is missing, that is said now, not when the work is done
 

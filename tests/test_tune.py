@@ -169,6 +169,13 @@ def test_an_unknown_cost_is_named() -> None:
         Tuning(cost="guessed")
 
 
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
+def test_without_time_there_is_no_search(seconds: float) -> None:
+    with pytest.raises(UsageError, match="a search needs more than"):
+        Tuning(cost="analytic", seconds=seconds)
+    assert Tuning(cost="none", seconds=seconds).cost == "none"
+
+
 def test_a_provider_that_is_missing_is_named_before_anything_is_done() -> None:
     with pytest.raises(UsageError, match="no NoSuchProvider"):
         Tuning(setting=Setting("NoSuchProvider"))
