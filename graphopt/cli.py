@@ -253,8 +253,8 @@ def bench(
         typer.Option(metavar="S", help="For each model and size, at most: ends when the ratios are certain.", min=0),
     ] = 2.0,
     dim: opt.Sizes = None,
-    inputs: opt.RunInputs = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the inputs that are made up.")] = 0,
+    inputs: opt.Inputs = None,
+    seed: opt.Seed = 0,
     profile: Annotated[
         bool, typer.Option("--profile", metavar="", help="Say for each model how long its operators take.")
     ] = False,
@@ -321,7 +321,7 @@ def inspect(
     provider_option: opt.ProviderOptions = None,
     threads: opt.Threads = 0,
     dim: opt.Sizes = None,
-    inputs: opt.RunInputs = None,
+    inputs: opt.Inputs = None,
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:

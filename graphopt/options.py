@@ -19,21 +19,18 @@ Timeout = Annotated[
     typer.Option(metavar="SECONDS", help="Processor time for one rule.", min=0.1, show_default="10"),
 ]
 AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON instead of a table.")]
-Seed = Annotated[int, typer.Option(metavar="N", help="Of the inputs that are made up for the check.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Of the inputs that are made up.")]
 Rules = Annotated[
     list[Path] | None,
     typer.Option("--rules", metavar="FILE", help="Further rules, in a .py or .jsonl file."),
 ]
 Dims = Annotated[list[str] | None, typer.Option("--dim", metavar="batch=1", help="Give a dim of this name a size.")]
 Inputs = Annotated[
-    list[str] | None, typer.Option("--input", metavar="name:FILE.npy", help="Check with this input, not a made-up one.")
+    list[str] | None, typer.Option("--input", metavar="name:FILE.npy", help="Run on this input, not a made-up one.")
 ]
 Sizes = Annotated[
     list[str] | None,
     typer.Option("--dim", metavar="seq=16,128", help="Sizes of an open dim; each is run. By default a usual one."),
-]
-RunInputs = Annotated[
-    list[str] | None, typer.Option("--input", metavar="name:FILE.npy", help="Run on this input, not a made-up one.")
 ]
 Provider = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, or any name that ONNX Runtime knows.")]
 ProviderOptions = Annotated[list[str] | None, typer.Option(metavar="key=value", help="An option of the provider.")]
