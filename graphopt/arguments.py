@@ -108,6 +108,17 @@ def dims(values: Sequence[str] | None) -> dict[str, int]:
     return found
 
 
+def options(values: Sequence[str] | None) -> dict[str, str]:
+    """`key=value`: of a provider; split at the first `=`, for a value may have more of them."""
+    found = {}
+    for value in values or ():
+        key, _, text = value.partition("=")
+        if not key or not text:
+            raise UsageError(f"'{value}' is not of the form key=value")
+        found[key] = text
+    return found
+
+
 _SIZES = "batch=1 or seq=16,128"
 
 

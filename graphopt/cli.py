@@ -146,7 +146,7 @@ def optimize(
         "dims": {name: sizes[0] if len(sizes) == 1 else sizes for name, sizes in arguments.sizes(dim).items()} or None,
         "cost": str(cost),
         "provider": provider,
-        "provider_options": dict(arguments.pairs(provider_option, "=", "key=value")),
+        "provider_options": arguments.options(provider_option),
         "threads": threads,
         "seconds": seconds,
         "fresh": fresh,
@@ -271,7 +271,7 @@ def bench(
     from graphopt.bench import prepared, timed
     from graphopt.sessions import Setting
 
-    setting = Setting(provider, threads, dict(arguments.pairs(provider_option, "=", "key=value")))
+    setting = Setting(provider, threads, arguments.options(provider_option))
     with Progress(enabled=not quiet) as progress:
         progress("load", 0.0)
         ready = prepared(models, setting, dims=arguments.sizes(dim), inputs=arguments.arrays(inputs), seed=seed)
@@ -338,7 +338,7 @@ def inspect(
 
         with Progress(enabled=True) as progress:
             progress("load", 0.0)
-            setting = Setting(provider, threads, dict(arguments.pairs(provider_option, "=", "key=value")))
+            setting = Setting(provider, threads, arguments.options(provider_option))
             ready = prepared([model], setting, dims=arguments.sizes(dim), inputs=arguments.arrays(inputs))
             profiles = _profiles(ready, [model], progress)
     elif dim or inputs or threads or provider_option or provider != "cpu":

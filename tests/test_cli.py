@@ -13,6 +13,7 @@ import pytest
 from onnx import numpy_helper, parser
 from typer.testing import CliRunner, Result
 
+from graphopt import arguments
 from graphopt.arguments import COMMANDS
 from graphopt.cli import app
 from graphopt.measure import Samples
@@ -301,6 +302,8 @@ def test_a_speedup_that_is_required_and_missed_writes_nothing(model: Path, tmp_p
         (["--provider", "cuda"], "this onnxruntime has no CUDAExecutionProvider"),
         (["--dim", "bach=1,2"], "there is no open dim 'bach'; did you mean 'batch'?"),
         (["--seconds", "-1"], "--seconds"),
+        (["--seconds", "0"], "a search needs more than 0 seconds (cost none: no search and no timing)"),
+        (["--provider-option", "=b"], "'=b' is not of the form key=value"),
     ],
 )
 def test_searches_that_cannot_be(model: Path, tmp_path: Path, options: list[str], line: str) -> None:
@@ -309,6 +312,10 @@ def test_searches_that_cannot_be(model: Path, tmp_path: Path, options: list[str]
     assert line in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "fast.onnx").exists()
+
+
+def test_a_value_of_an_option_of_the_provider_may_have_an_equals_sign() -> None:
+    assert arguments.options(["flags=a=b", "level=3"]) == {"flags": "a=b", "level": "3"}
 
 
 # -- the other commands ------------------------------------------------------------------------------------------------
