@@ -349,10 +349,11 @@ EXPENSE: Mapping[str, float] = {
     **dict.fromkeys(("Sqrt", "Reciprocal", "Floor", "Ceil", "Round"), 40),
     **dict.fromkeys(("Softmax", "LogSoftmax"), 40),
     **dict.fromkeys(("Erf", "LayerNormalization", "RMSNormalization", "Resize"), 60),
-    **dict.fromkeys(("Gelu", "BiasGelu", "FastGelu", "Swish", "PRelu"), 70),
+    **dict.fromkeys(("Gelu", "BiasGelu", "FastGelu", "Swish"), 70),
     **dict.fromkeys(("InstanceNormalization", "GroupNormalization", "ReduceL2", "ReduceSumSquare"), 60),
     **dict.fromkeys(("Sin", "Cos", "Log", "Elu", "Selu", "Celu", "TopK"), 200),
     **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), 300),
+    "PRelu": 400,
     **dict.fromkeys(("Pow", "Mod", "CumSum"), 700),
     **dict.fromkeys(("Softplus", "Mish"), 1200),
 }

@@ -37,7 +37,13 @@ RULES: tuple[Rule, ...] = (
 )
 """Rules that make a model simpler wherever they match."""
 
-TRADES: tuple[Rule, ...] = (*linear.TRADES, *parallel.TRADES, *kernels.TRADES, *moving.TRADES)
+TRADES: tuple[Rule, ...] = (
+    *linear.TRADES,
+    *parallel.TRADES,
+    *kernels.TRADES,
+    *activation.TRADES,
+    *moving.TRADES,
+)
 """Rules that are true, and pay in some models only: for a search that measures."""
 
 SWEEPS: Mapping[str, tuple[Rule, ...]] = {**moving.SWEEPS}

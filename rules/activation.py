@@ -7,7 +7,7 @@ from itertools import product
 from math import pi, sqrt
 from typing import NamedTuple
 
-from graphopt.rule import Rule, fn, op, real, tensor
+from graphopt.rule import Rule, const, fn, op, real, tensor
 from graphopt.term import App, Operand, Term
 from graphopt.types import DType
 
@@ -257,6 +257,28 @@ OTHERS = (
         op.Softsign(x),
         when=floats,
         why="Softsign is one pass.",
+    ),
+)
+
+# -- PRelu ---------------------------------------------------------------------------------------------------------
+
+slope = const("slope")
+image, of_channel = tensor("image", "N C *s"), const("slope", "C 1*s")
+
+TRADES = (
+    Rule(
+        "replace_prelu_with_clamps",
+        op.PRelu(x, slope),
+        op.Relu(x) + op.Min(x, 0.0) * slope,
+        when=floats,
+        why="Runtimes compute PRelu one element after the other, and these operators several at once.",
+    ),
+    Rule(
+        "replace_prelu_with_relu",
+        op.PRelu(image, of_channel),
+        image * op.Unsqueeze(of_channel, (0,)) + op.Relu(image) * op.Unsqueeze(1.0 - of_channel, (0,)),
+        when=fn.is_float(fn.dtype(image)),
+        why="Runtimes have no PRelu in the blocked layout of convolutions, but Relu, sums, and products by channel.",
     ),
 )
 

@@ -206,6 +206,15 @@ def test_a_chain_along_a_line_becomes_one_in_the_plane() -> None:
     assert whole == {"Unsqueeze": 1, "Conv": 2, "LeakyRelu": 1, "Squeeze": 1, "Tanh": 1}
 
 
+def test_a_slope_for_each_channel_is_written_out() -> None:
+    model = parse("float[N, 3, H, 5] x", "y = PRelu(x, s)", drawn(s=(3, 1, 1)), outputs="float[N, 3, H, 5] y")
+    assert traded(model, "replace_prelu_with_clamps") == {"Relu": 1, "Clip": 1, "Mul": 1, "Add": 1}
+    assert traded(model, "replace_prelu_with_relu") == {"Relu": 1, "Mul": 2, "Add": 1}
+    of_columns = parse("float[N, 3, H, 5] x", "y = PRelu(x, s)", drawn(s=(5,)), outputs="float[N, 3, H, 5] y")
+    assert matches(of_columns, "replace_prelu_with_relu") == 0
+    assert traded(of_columns, "replace_prelu_with_clamps") == {"Relu": 1, "Clip": 1, "Mul": 1, "Add": 1}
+
+
 @pytest.mark.parametrize("batch", ["2", "B"])
 def test_tokens_become_one_matrix(batch: str) -> None:
     body = """a = MatMul(x, w); a1 = Add(a, b); e = Gelu(a1); f = MatMul(e, v); f1 = Add(f, d); g = Add(x, f1);
