@@ -329,6 +329,11 @@ EQUIVALENT = (
         "before other axes too the weights broadcast; it is the kernels that ask for the last",
     ),
     (".*_before_conv", ".*: Reshape.c, sizes.'C 1.k'.. becomes c", "the constant is declared in that shape"),
+    (
+        "replace_prelu_with_relu",
+        ".*operator dropped: Unsqueeze.slope",
+        "an axis in front broadcasts alike; it is the kernels of the blocked layout that ask for four",
+    ),
     (".*_after_transpose_into_gemm", ".*: Transpose perm", "a permutation of two axes is its own inverse"),
     (
         "fuse_transpose_into_gemm.*",
