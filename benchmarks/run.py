@@ -209,12 +209,13 @@ def _known(path: Path, head: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _forget(rows: Mapping[str, Any], plan: Plan) -> None:
-    """What the file holds of the models and tools that are named and is to be measured again."""
+    """What the file holds of the models, tools and settings that are named and is to be measured again."""
+    wanted = {"", *map(column, plan.settings)}
     for name in plan.models:
         found = rows.get(name, {}).get("tools", {})
         for tool in found.keys() & set(plan.tools):
-            for cell in outcomes_of(found[tool]).values():
-                if plan.again or (plan.failed and reason(cell)):
+            for setting, cell in outcomes_of(found[tool]).items():
+                if setting in wanted and (plan.again or (plan.failed and reason(cell))):
                     cell.clear()
 
 

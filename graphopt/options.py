@@ -77,7 +77,7 @@ CostKind = Annotated[
     Cost,
     typer.Option(metavar="KIND", help="measured; analytic: an estimate, nothing is run; none: no search, no timing."),
 ]
-Seconds = Annotated[float, typer.Option(metavar="N", help="For the search and the timing, at most.", min=0.0)]
+Seconds = Annotated[float, typer.Option(metavar="N", help="For the search and the timing, about, at most.", min=0.0)]
 Fresh = Annotated[
     bool, typer.Option("--fresh/--cached", metavar="", help="Time again, or look up what was timed before.")
 ]

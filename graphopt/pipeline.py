@@ -122,7 +122,7 @@ def optimize(
         cost: what the search asks: "measured", or "analytic", an estimate for which nothing is run, or "none": no
             search and no timing.
         provider, provider_options, threads: of ONNX Runtime, to measure with; no threads are one a core.
-        seconds: for the search and the timing, at most.
+        seconds: for the search and the timing, about, at most.
         fresh: time again what earlier runs have timed, for all of that is kept.
         seed, inputs: of the check and the timing.
 

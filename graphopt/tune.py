@@ -264,7 +264,7 @@ class Tuner:
             timing,
             groups=(*groups, *timing.groups),
             speedup=best.speedup,
-            simplified=first.speedup,
+            simplified=best.speedup if best.steps == first.steps else first.speedup,
             latencies=best.latencies,
         )
         return Tuned(best.steps, timing, (*found.notes, *_left_out(first, best)))

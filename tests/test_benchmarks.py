@@ -175,6 +175,16 @@ def test_what_is_named_is_measured_again(asked: list[Any], tmp_path: Path) -> No
     assert run.read(path)["models"][NET]["tools"].keys() == first["models"][NET]["tools"].keys()
 
 
+def test_other_settings_are_not_measured_again(asked: list[Any], tmp_path: Path) -> None:
+    path, plan = tmp_path / "cpu.json", Plan([NET], ["graphopt"], SETTINGS, 1.0)
+    run.run(plan, path)
+    first = run.read(path)["models"][NET]["tools"]["graphopt"]["settings"]
+    asked.clear()
+    run.run(replace(plan, settings=SETTINGS[:1], again=True), path)
+    assert [what[:2] for what in asked] == [("graphopt", 1), (1, ["graphopt"])]
+    assert run.read(path)["models"][NET]["tools"]["graphopt"]["settings"]["cpu-all"] == first["cpu-all"]
+
+
 def test_what_failed_is_measured_again_on_request(
     asked: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
