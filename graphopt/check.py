@@ -16,6 +16,28 @@ from graphopt.tune import LARGE
 
 
 @dataclass(frozen=True)
+class Finding:
+    """What the check found; the step to blame where the models differ, None if none is: loading alone makes it."""
+
+    comparison: Comparison
+    guilty: Step | None = None
+
+    @property
+    def is_different(self) -> bool:
+        return self.comparison.verdict is Verdict.DIFFERENT
+
+    @property
+    def error(self) -> DifferenceError:
+        """The difference as an error: names the first rewrite that makes it."""
+        if self.guilty is None:
+            blame = "No rewrite made the difference: it is there after loading and saving alone"
+        else:
+            leave_out = f"--skip {self.guilty.name} leaves it out"
+            blame = f"The first difference is made by {label(self.guilty)} at {_place(self.guilty)}; {leave_out}"
+        return DifferenceError(f"the optimized model is {check_text(self.comparison)}. {blame}")
+
+
+@dataclass(frozen=True)
 class Check:
     """The comparison of a result with the original: whole where that can be, else rewrite by rewrite."""
 
@@ -28,21 +50,16 @@ class Check:
     exact: bool
     tell: Callable[[str, float], None]
 
-    def verdict(self) -> Comparison:
-        """What was found.
-
-        Raises:
-            DifferenceError: they differ; names the first rewrite that made the difference.
-        """
+    def run(self) -> Finding:
+        """Compare, and find the step to blame where the models differ. The graph is afterwards as it was."""
         if self.before.weight_bytes > LARGE:
             return self._by_region("the model is too large to be run twice")
         found = self._whole()
         if found.verdict is Verdict.SKIPPED:
             return self._by_region(found.reason)
         if found.verdict is Verdict.DIFFERENT:
-            guilty = _guilty(self.steps, lambda: self._whole().verdict is not Verdict.DIFFERENT)
-            raise DifferenceError(f"the optimized model is {check_text(found)}. {guilty}")
-        return found
+            return Finding(found, _guilty(self.steps, lambda: self._whole().verdict is not Verdict.DIFFERENT))
+        return Finding(found)
 
     def _whole(self) -> Comparison:
         return compare(
@@ -54,45 +71,50 @@ class Check:
             progress=lambda done: self.tell("check", done),
         )
 
-    def _by_region(self, why: str) -> Comparison:
-        """Compare what each rewrite took out with what it put in, as small models of their own."""
-        compared, skipped, worst = 0, [], []
-        for done, step in enumerate(reversed(self.steps)):
+    def _by_region(self, why: str) -> Finding:
+        """Compare what each rewrite took out with what it put in, as small models of their own, the last one first."""
+        skipped, worst = [], []
+        guilty: Finding | None = None
+        undone = 0
+        for step in reversed(self.steps):
             found = self._region(step)
-            if isinstance(found, str) or found.verdict is not Verdict.EQUAL:
-                skipped.append(f"{step.name} at {_place(step)}: {found if isinstance(found, str) else found.reason}")
-            else:
-                compared += 1
+            if found.verdict is Verdict.DIFFERENT:
+                guilty = Finding(found, step)
+                break
+            if found.verdict is Verdict.EQUAL:
                 worst += [found.worst] if found.worst else []
+            else:
+                skipped.append(f"{step.name} at {_place(step)}: {found.reason}")
             step.undo()
-            self.tell("check", (done + 1) / len(self.steps))
-        for step in self.steps:
+            undone += 1
+            self.tell("check", undone / len(self.steps))
+        for step in self.steps[len(self.steps) - undone :]:
             step.redo()
+        if guilty is not None:
+            return guilty
+        compared = len(self.steps) - len(skipped)
         outputs = sorted(worst, key=lambda difference: difference.relative / (difference.tolerance or 1))[-1:]
         note = f"{why}, so {compared} of {len(self.steps)} rewrites were compared on their own"
-        verdict = Verdict.EQUAL if compared == len(self.steps) else Verdict.SKIPPED
-        return Comparison(verdict, tuple(outputs), reason=note, skipped=tuple(skipped))
+        verdict = Verdict.SKIPPED if skipped else Verdict.EQUAL
+        return Finding(Comparison(verdict, tuple(outputs), reason=note, skipped=tuple(skipped)))
 
-    def _region(self, step: Step) -> Comparison | str:
-        """The verdict on one rewrite, or why there is none."""
+    def _region(self, step: Step) -> Comparison:
+        """The verdict on one rewrite."""
         seeds = (self.seed, self.seed + 1)
         try:
-            found = compare_region(step.graph, step.patch, any_values=step.is_rule, exact=self.exact, seeds=seeds)
+            return compare_region(step.graph, step.patch, any_values=step.is_rule, exact=self.exact, seeds=seeds)
         except ModelError as error:
-            return str(error)
-        if found.verdict is Verdict.DIFFERENT:
-            raise DifferenceError(f"{_accusation(step)}: {check_text(found)}")
-        return found
+            return Comparison(Verdict.SKIPPED, reason=str(error))
 
 
 # -- naming the culprit ------------------------------------------------------------------------------------------------
 
 
-def _guilty(steps: Sequence[Step], agrees: Callable[[], bool]) -> str:
-    """The first step after which the models differ, found by undoing and redoing."""
+def _guilty(steps: Sequence[Step], agrees: Callable[[], bool]) -> Step | None:
+    """The first step after which the models differ, found by undoing and redoing; None if they do before any."""
     position = len(steps)
 
-    def agrees_after(count: int) -> bool:
+    def move_to(count: int) -> None:
         nonlocal position
         while position > count:
             position -= 1
@@ -100,11 +122,15 @@ def _guilty(steps: Sequence[Step], agrees: Callable[[], bool]) -> str:
         while position < count:
             steps[position].redo()
             position += 1
+
+    def agrees_after(count: int) -> bool:
+        move_to(count)
         return agrees()
 
-    if not agrees_after(0):
-        return "No rewrite made the difference: it is there after loading and saving alone"
-    return _accusation(steps[bisect(len(steps), agrees_after)])
+    try:
+        return steps[bisect(len(steps), agrees_after)] if agrees_after(0) else None
+    finally:
+        move_to(len(steps))
 
 
 def bisect(count: int, agrees: Callable[[int], bool]) -> int:
@@ -120,11 +146,9 @@ def bisect(count: int, agrees: Callable[[int], bool]) -> int:
     return good
 
 
-def _accusation(step: Step) -> str:
-    what = "rule" if step.is_rule else "pass"
-    return (
-        f"The first difference is made by the {what} '{step.name}' at {_place(step)}; --skip {step.name} leaves it out"
-    )
+def label(step: Step) -> str:
+    """What a step is called in messages: `the rule 'fuse_relu'`."""
+    return f"the {'rule' if step.is_rule else 'pass'} '{step.name}'"
 
 
 def _place(step: Step) -> str:

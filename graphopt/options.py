@@ -95,5 +95,8 @@ ExternalData = Annotated[
     bool | None,
     typer.Option(metavar="", help="Weights go to OUTPUT.data; by default only above 1.9 GB.", show_default=False),
 ]
+Strict = Annotated[
+    bool, typer.Option("--strict", metavar="", help="Fail where the outputs differ, rather than leave a rewrite out.")
+]
 Check = Annotated[bool, typer.Option("--check/--no-check", metavar="", help="Compare the result with the original.")]
 ReportPath = Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write all that was done as JSON.")]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphopt import infer, library, onnx_io, opsets
-from graphopt.check import Check
+from graphopt.check import Check, Finding, label
 from graphopt.cost import user_cache
 from graphopt.errors import UsageError
 from graphopt.fixpoint import Step, simplify_graph
 from graphopt.gate import Gate
 from graphopt.passes import PASSES, Pass, exact_forms
-from graphopt.report import Report, Rewrite
+from graphopt.report import Report, Rewrite, Summary, check_text
 from graphopt.rule import Rule
 from graphopt.sessions import Setting
 from graphopt.tune import Tuned, Tuner, Tuning
@@ -89,6 +89,7 @@ def optimize(
     unverified: bool = False,
     exact: bool = False,
     check: bool = True,
+    strict: bool = False,
     input_shapes: Mapping[str, Sequence[int | str | None]] | None = None,
     dims: Mapping[str, int | Sequence[int]] | None = None,
     target_opset: int | None = None,
@@ -114,7 +115,9 @@ def optimize(
         rules: further rules, or `.py` and `.jsonl` files of them; they are proved first.
         unverified: apply rules that are not proved, too; the report says where.
         exact: change no bit of the outputs: use only rules and passes that round nothing otherwise.
-        check: run the original and the result on random inputs and compare.
+        check: run the original and the result on random inputs and compare. A rewrite that made a difference is left
+            out, with a warning and a note in the report, and all is done again without it.
+        strict: raise an error instead.
         input_shapes, dims: sizes to fix for good, by input and by name of a dim. A dim with several sizes stays open
             and is measured at each; what is not said is measured at a usual size.
         target_opset: the opset of the result; by default that of the model.
@@ -130,7 +133,7 @@ def optimize(
         ModelError: the model is not legal, or contradicts what was asked for.
         UsageError: an unknown rule, input, dim, provider or cost, no time to search, or both `exact` and `unverified`.
         ProofError: one of `rules` is not proved.
-        DifferenceError: the check found a difference; names the first rewrite that made it.
+        DifferenceError: the check found a difference, and `strict` was asked for, or no rewrite made it.
     """
     tell = progress or (lambda stage, done: None)
     clock = _Clock()
@@ -140,31 +143,105 @@ def optimize(
     tuning = Tuning(cost, Setting(provider, threads, provider_options or {}), seconds, open_, inputs, seed, admits)
     with clock("load"):
         given = library.read_rules(rules)
-        chosen, trades, passes = _chosen(given, skip, only)
-        loaded = _loaded(model, inline_functions, input_shapes or {}, fixed)
-        before = Report.summary(loaded)
-    if target_opset is not None:
-        with clock("convert"):
-            loaded = onnx_io.converted(loaded, target_opset)
-    if given:
-        with clock("prove"):
-            gate.demand(rule for rule in chosen if rule in given)
-    with clock("simplify"):
-        passes = exact_forms(passes) if exact else passes
-        done = simplify_graph(loaded.graph, chosen, passes, allows=gate.allows, progress=tell)
-    tuned = Tuned(done.steps)
-    if cost != "none":
-        with clock("search"):
-            sweeps, cache = library.load_sweeps(), user_cache(fresh=fresh)
-            tuner = Tuner(model, loaded, chosen, trades, passes, gate.allows, tuning, tell, sweeps=sweeps, cache=cache)
-            tuned = tuner.tune(done.steps)
-    comparison = None
-    if check:
-        with clock("check"):
-            comparison = Check(model, loaded, before, tuned.steps, seed, inputs, exact, tell).verdict()
-    notes = (*done.notes, *tuned.notes, *_refusals(gate))
-    rewrites = _rewrites(tuned.steps, gate)
-    return Result(loaded, Report.of(before, loaded, rewrites, comparison, clock.seconds, notes, tuned.timing))
+        space = _Space.of(given, skip, only, exact=exact)
+
+    def attempt(space: _Space, tuning: Tuning) -> _Attempt:
+        with clock("load"):
+            loaded = _loaded(model, inline_functions, input_shapes or {}, fixed)
+            before = Report.summary(loaded)
+        if target_opset is not None:
+            with clock("convert"):
+                loaded = onnx_io.converted(loaded, target_opset)
+        if given:
+            with clock("prove"):
+                gate.demand(rule for rule in space.rules if rule in given)
+        with clock("simplify"):
+            done = simplify_graph(loaded.graph, space.rules, space.passes, allows=gate.allows, progress=tell)
+        tuned = Tuned(done.steps)
+        if cost != "none":
+            with clock("search"):
+                sweeps, cache = library.load_sweeps(), user_cache(fresh=fresh)
+                searched = (space.rules, space.trades, space.passes, gate.allows, tuning, tell)
+                tuned = Tuner(model, loaded, *searched, sweeps=sweeps, cache=cache).tune(done.steps)
+        finding = None
+        if check:
+            with clock("check"):
+                finding = Check(model, loaded, before, tuned.steps, seed, inputs, exact, tell).run()
+        return _Attempt(loaded, before, tuned, done.notes, finding)
+
+    made, notes = attempt(space, tuning), dict[str, str]()
+    while made.finding is not None and made.finding.is_different:
+        guilty = made.finding.guilty
+        if strict or guilty is None:
+            raise made.finding.error
+        notes[guilty.name] = (
+            f"{label(guilty)} was left out: with it, the model is {check_text(made.finding.comparison)}"
+        )
+        log.warning("%s", notes[guilty.name])
+        if len(notes) > RETRIES:
+            notes["all"] = f"more than {RETRIES} rewrites made a difference, so the original is written"
+        space = space.without(notes) if len(notes) <= RETRIES else _Space()
+        left = max(seconds - clock.seconds.get("search", 0.0), seconds / 4)  # what is written is timed, too
+        made = attempt(space, replace(tuning, seconds=left))
+    return made.result(gate, clock, [*notes.values(), *_refusals(gate)])
+
+
+RETRIES = 8
+"""Rewrites that are left out, one after the other, because the check found a difference: then all of them are."""
+
+
+@dataclass(frozen=True)
+class _Space:
+    """What may be done to a model: the rules that are always applied, those that the search tries, and the passes."""
+
+    rules: Sequence[Rule] = ()
+    trades: Sequence[Rule] = ()
+    passes: Sequence[Pass] = ()
+
+    @staticmethod
+    def of(given: Sequence[Rule], skip: Sequence[str], only: Sequence[str] | None, *, exact: bool) -> _Space:
+        """What was chosen by name, of all that there is.
+
+        Raises:
+            UsageError: a name is not known.
+        """
+        everything = library.load_rules(given, trades=True)
+        plain = {rule.name for rule in library.load_rules(given)}
+        chosen = library.select([*(rule.name for rule in everything), *(pass_.name for pass_ in PASSES)], skip, only)
+        rules = [rule for rule in everything if rule.name in chosen]
+        passes = [pass_ for pass_ in PASSES if pass_.name in chosen]
+        return _Space(
+            [rule for rule in rules if rule.name in plain],
+            [rule for rule in rules if rule.name not in plain],
+            exact_forms(passes) if exact else passes,
+        )
+
+    def without(self, names: Container[str]) -> _Space:
+        """The rest of it."""
+        return _Space(
+            [rule for rule in self.rules if rule.name not in names],
+            [rule for rule in self.trades if rule.name not in names],
+            [pass_ for pass_ in self.passes if pass_.name not in names],
+        )
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """A model that was optimized, and what the check found."""
+
+    loaded: onnx_io.Model
+    before: Summary
+    tuned: Tuned
+    notes: tuple[str, ...]
+    finding: Finding | None
+
+    def result(self, gate: Gate, clock: _Clock, notes: Iterable[str]) -> Result:
+        comparison = None if self.finding is None else self.finding.comparison
+        rewrites, said = _rewrites(self.tuned.steps, gate), (*self.notes, *self.tuned.notes, *notes)
+        timing = self.tuned.timing
+        return Result(
+            self.loaded, Report.of(self.before, self.loaded, rewrites, comparison, clock.seconds, said, timing)
+        )
 
 
 def _loaded(
@@ -194,22 +271,6 @@ def _refusals(gate: Gate) -> list[str]:
         names = ", ".join(sorted(gate.refused))
         log.warning("rules left out because they are not proved: %s; `graphopt verify` says why", names)
     return [f"rule {name} was not applied: it is not proved" for name in sorted(gate.refused)]
-
-
-def _chosen(
-    given: Sequence[Rule], skip: Sequence[str], only: Sequence[str] | None
-) -> tuple[Sequence[Rule], Sequence[Rule], Sequence[Pass]]:
-    """The rules that are always applied, those that the search tries, and the passes."""
-    always = library.load_rules(given)
-    everything = library.load_rules(given, trades=True)
-    chosen = library.select([*(rule.name for rule in everything), *(pass_.name for pass_ in PASSES)], skip, only)
-    plain = {rule.name for rule in always}
-    trades = [rule for rule in everything if rule.name in chosen and rule.name not in plain]
-    return (
-        [rule for rule in always if rule.name in chosen],
-        trades,
-        [pass_ for pass_ in PASSES if pass_.name in chosen],
-    )
 
 
 def _rewrites(steps: Sequence[Step], gate: Gate) -> tuple[Rewrite, ...]:

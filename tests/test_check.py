@@ -1,37 +1,118 @@
-"""The check of a result: a difference is refused, and the rewrite that made it is named."""
+"""The check of a result: a rewrite that makes a difference is named and left out; with `strict` that is an error."""
 
-from pathlib import Path
+import logging
+from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 import graphopt
 from graphopt.check import bisect
+from graphopt.edit import replace_values
 from graphopt.errors import DifferenceError
+from graphopt.graph import Graph, Patch, Value
+from graphopt.passes import PASSES, Pass
+from graphopt.rule import Rule, op, tensor
 from tests.test_pipeline import model
 from tests.text import parse
 
-WRONG = """
-from graphopt.rule import Rule, op, tensor
-RULES = (Rule("forget_relu", op.Relu(op.Neg(tensor("x"))), op.Neg(tensor("x"))),)
-"""
+FORGET_RELU = Rule("forget_relu", op.Relu(op.Neg(tensor("x"))), op.Neg(tensor("x")))
+FORGET_EXP = Rule("forget_exp", op.Exp(op.Abs(tensor("x"))), op.Abs(tensor("x")))
+BOTH = parse(
+    "float[4] x",
+    "a = Abs(x); b = Identity(a); e = Exp(b); n = Neg(x); r = Relu(n); y = Add(e, r)",
+    outputs="float[4] y",
+)
 
 
-def test_a_difference_is_refused_and_traced_to_the_rule(tmp_path: Path) -> None:
-    (tmp_path / "wrong.py").write_text(WRONG)
+def names(result: graphopt.Result) -> set[str]:
+    return {rewrite.name for rewrite in result.report.rewrites}
+
+
+@pytest.mark.parametrize("cost", ["none", "analytic", pytest.param("measured", marks=pytest.mark.slow)])
+def test_a_wrong_rule_is_left_out_and_the_rest_is_done(cost: str, caplog: pytest.LogCaptureFixture) -> None:
     given = parse("float[4] x", "a = Exp(x); b = Identity(a); n = Neg(b); y = Relu(n)", outputs="float[4] y")
-    with pytest.raises(DifferenceError, match="the rule 'forget_relu' at"):
-        graphopt.optimize(given, rules=[tmp_path / "wrong.py"], unverified=True, cost="none")
+    with caplog.at_level(logging.WARNING):
+        result = graphopt.optimize(given, rules=[FORGET_RELU], unverified=True, cost=cost, seconds=2)
+    assert result.ok
+    assert "eliminate_identity" in names(result) and "forget_relu" not in names(result)
+    (note,) = (note for note in result.report.notes if "forget_relu" in note)
+    assert note.startswith("the rule 'forget_relu' was left out: with it, the model is different: output 'y' ")
+    assert note in caplog.text
 
 
+def test_strict_makes_a_difference_an_error() -> None:
+    with pytest.raises(DifferenceError, match=r"made by the rule 'forget_exp' at .*--skip forget_exp leaves it out"):
+        graphopt.optimize(BOTH, rules=[FORGET_EXP], unverified=True, cost="none", strict=True)
+
+
+@pytest.mark.parametrize("rules", [[FORGET_RELU, FORGET_EXP], [FORGET_EXP, FORGET_RELU]])
+def test_each_of_two_wrong_rules_is_left_out(rules: list[Rule]) -> None:
+    result = graphopt.optimize(BOTH, rules=rules, unverified=True, cost="none")
+    assert result.ok and names(result) == {"eliminate_identity"}
+    assert result.model == graphopt.optimize(BOTH, cost="none").model
+
+
+def test_a_trade_that_is_wrong_is_left_out_and_searched_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search takes it, for it saves an operator; what the report says of it is of the search without it."""
+    monkeypatch.setattr("graphopt.library._installed", lambda: [("test", (), (FORGET_EXP,))])
+    given = parse("float[512,512] x", "a = Abs(x); e = Exp(a); s = Sin(e); y = Cos(s)", outputs="float[512,512] y")
+    result = graphopt.optimize(given, unverified=True, cost="analytic", seconds=4)
+    assert result.ok and not result.changed
+    assert any("'forget_exp' was left out" in note for note in result.report.notes)
+    assert result.report.timing is not None and result.report.timing.groups == ()
+
+
+def wrong_pass(name: str, first: str, second: str) -> Pass:
+    """Forgets an operator where it follows another."""
+
+    def run(graph: Graph) -> Iterator[Patch]:
+        for vertex in sorted(graph.with_op(second)):
+            source = graph[vertex].inputs[0]
+            if source is not None and graph[source.vertex].op == first:
+                yield replace_values(graph, {Value(vertex): source})
+
+    return Pass(name, run, "It is a mistake.")
+
+
+@pytest.mark.parametrize("place", [0, 4, len(PASSES)])
+def test_a_wrong_pass_is_left_out_wherever_it_stands(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = (*PASSES[:place], wrong_pass("forget_neg", "Exp", "Neg"), *PASSES[place:])
+    monkeypatch.setattr("graphopt.pipeline.PASSES", passes)
+    given = parse("float[4] x", "e = Exp(x); n = Neg(e); c = Abs(w); s = Add(n, c); y = Identity(s)", {"w": np.ones(4, np.float32)}, outputs="float[4] y")  # fmt: skip
+    result = graphopt.optimize(given, cost="none")
+    assert result.ok and {"fold_constants", "eliminate_identity"} <= names(result)
+    assert any(note.startswith("the pass 'forget_neg' was left out") for note in result.report.notes)
+
+
+def test_after_many_wrong_rewrites_the_original_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphopt.pipeline.RETRIES", 1)
+    result = graphopt.optimize(BOTH, rules=[FORGET_RELU, FORGET_EXP], unverified=True, cost="none")
+    assert result.ok and not result.changed
+    assert any("the original is written" in note for note in result.report.notes)
+
+
+def test_what_no_rewrite_did_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from graphopt import compare
+
+    def different(*_: object, **__: object) -> compare.Comparison:
+        return compare.Comparison(compare.Verdict.DIFFERENT, reason="it was damaged")
+
+    monkeypatch.setattr("graphopt.check.compare", different)
+    with pytest.raises(DifferenceError, match="No rewrite made the difference"):
+        graphopt.optimize(BOTH, cost="none")
+
+
+@pytest.mark.parametrize("guilty", [[FORGET_RELU], [FORGET_EXP], [FORGET_EXP, FORGET_RELU]])
 def test_what_cannot_be_run_whole_is_compared_rewrite_by_rewrite(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    guilty: list[Rule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("graphopt.check.LARGE", 0)
     assert graphopt.optimize(model(), cost="none").ok
-    (tmp_path / "wrong.py").write_text(WRONG)
-    given = parse("float[4] x", "n = Neg(x); y = Relu(n)", outputs="float[4] y")
-    with pytest.raises(DifferenceError, match="the rule 'forget_relu' at"):
-        graphopt.optimize(given, rules=[tmp_path / "wrong.py"], unverified=True, cost="none")
+    result = graphopt.optimize(BOTH, rules=guilty, unverified=True, cost="none")
+    assert result.ok and names(result) == {"eliminate_identity"}
+    with pytest.raises(DifferenceError, match="the rule 'forget_(relu|exp)' at"):
+        graphopt.optimize(BOTH, rules=guilty, unverified=True, cost="none", strict=True)
 
 
 @pytest.mark.parametrize("guilty", [0, 1, 41, 99])
