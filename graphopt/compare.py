@@ -21,7 +21,7 @@ from graphopt.inputs import fitted
 from graphopt.ops import RANDOM
 from graphopt.oracle import PACKED, FailedError, Oracle, Runnable, Session, onnxruntime_unoptimized, reference
 from graphopt.samples import Array, Binding, Feeds, Input, Sketch, Step
-from graphopt.tolerance import tolerance
+from graphopt.tolerance import tolerances
 from graphopt.types import DType
 
 Source: TypeAlias = "onnx_io.Source | onnx_io.Model"
@@ -473,8 +473,9 @@ class _Judge:
 
     def __init__(self, original: Runnable, oracle: Oracle, model: Sketch, exact: bool) -> None:
         self.original, self.oracle, self.model, self.exact = original, oracle, model, exact
-        self.tolerance, self.why = (0.0, "every bit is to be the same") if exact else tolerance(model)
-        self.moves: dict[int, list[list[_Gap]]] = {}
+        same = dict.fromkeys(model.outputs, (0.0, "every bit is to be the same"))
+        self.tolerances = same if exact else tolerances(model)
+        self.moves: dict[tuple[int, float], list[list[_Gap]]] = {}
 
     def verdict(self, runs: Sequence[_Run], results: Sequence[list[Any]], oracle: str) -> Comparison:
         random = _random_outputs(self.model)
@@ -506,36 +507,44 @@ class _Judge:
                 yield name
 
     def _difference(self, index: int, run: _Run, gap: _Gap) -> Difference:
-        allowed, why = (0.0, "exact: no rounding is allowed") if gap.is_exact else (self.tolerance, self.why)
+        name = self.model.outputs[index]
+        tolerance, reason = self.tolerances[name]
+        allowed, why = (0.0, "exact: no rounding is allowed") if gap.is_exact else (tolerance, reason)
         scale = max(gap.scale, 1.0 if gap.is_exact else FLOOR)
         relative, detail = gap.absolute / scale, ""
         ok = not gap.problem and relative <= allowed
-        if not ok and not self.exact and (moved := self._moved(run, index)) is not None and gap.within(moved):
+        if (
+            not ok
+            and not self.exact
+            and (moved := self._moved(run, index, tolerance)) is not None
+            and gap.within(moved)
+        ):
             ok, allowed = True, moved.absolute / scale
-            why = f"the original moves as far if inputs and weights change by {self.tolerance:.1g} of their size"
+            why = f"the original moves as far if inputs and weights change by {tolerance:.1g} of their size"
         elif not ok:
             numbers = f"differs by {gap.absolute:.3g} (relative {relative:.2g}, tolerance {allowed:.2g})"
             detail = f"{gap.problem or numbers}, {run.case}"
-        return Difference(self.model.outputs[index], gap.dtype, gap.absolute, relative, allowed, why, ok, detail)
+        return Difference(name, gap.dtype, gap.absolute, relative, allowed, why, ok, detail)
 
-    def _moved(self, run: _Run, index: int) -> _Gap | None:
-        """How far an output of the original moves if its inputs and weights change by as little as the tolerance.
+    def _moved(self, run: _Run, index: int, amount: float) -> _Gap | None:
+        """How far an output of the original moves if its inputs and weights change by as little as its tolerance.
 
         What an ill-conditioned model, or one that jumps, as rounding and TopK do, makes of such a change, it may also
         make of another order of additions. None where it refuses the changed inputs.
         """
-        if run.case.seed not in self.moves:
-            self.moves[run.case.seed] = self._trials(run)
-        trials = self.moves[run.case.seed]
+        key = run.case.seed, amount
+        if key not in self.moves:
+            self.moves[key] = self._trials(run, amount)
+        trials = self.moves[key]
         return max((trial[index] for trial in trials), key=lambda gap: (not gap.problem, gap.mean), default=None)
 
-    def _trials(self, run: _Run) -> list[list[_Gap]]:
+    def _trials(self, run: _Run, amount: float) -> list[list[_Gap]]:
         trials = []
         for seed in (1, 2):
-            feeds = samples.perturbed(run.feeds, self.tolerance, seed)
+            feeds = samples.perturbed(run.feeds, amount, seed)
             model = self.original
             if self.model.weight_bytes <= PERTURB_LIMIT:
-                model = model.perturbed(self.tolerance, seed)
+                model = model.perturbed(amount, seed)
             try:
                 with self.oracle(model) as session:
                     outputs = session.run(feeds)

@@ -70,8 +70,8 @@ class Sketch:
     steps: tuple[Step, ...]
     shapes: Mapping[str, tuple[int, ...]]
     """Of constants and of values whose sizes the model declares as numbers."""
-    dtypes: frozenset[DType]
-    """Of the tensors that the model declares: inputs, outputs, weights, targets of Cast."""
+    types: Mapping[str, DType]
+    """Element types of inputs, constants and values, where the model declares them."""
     weight_bytes: int = 0
     defaults: Mapping[str, TensorProto] = field(default_factory=dict)
     """The initializers that are inputs too."""
@@ -98,17 +98,18 @@ def sketch(model: ModelProto) -> Sketch:
     constants = {tensor.name: tensor for tensor in graph.initializer}
     steps = tuple(_Flattener(model).graph(graph, {}))
     literals = {s.outputs[0]: a.t for s in steps for a in s.node.attribute if s.op == "Constant" and a.HasField("t")}
-    targets = (a.i for step in steps for a in step.node.attribute if step.op == "Cast" and a.name == "to")
-    tensors = (*constants.values(), *literals.values())
-    declared = (value.type.tensor_type.elem_type for value in (*graph.input, *graph.output))
+    inputs = tuple(_input(value, value.name in constants) for value in graph.input)
+    declared = {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.output)}
+    declared |= {name: tensor.data_type for name, tensor in (literals | constants).items()}
+    types = {name: _dtype(number) for name, number in declared.items()} | {given.name: given.dtype for given in inputs}
     return Sketch(
-        tuple(_input(value, value.name in constants) for value in graph.input),
+        inputs,
         tuple(value.name for value in graph.output),
         steps,
         {value.name: dims for value in (*graph.value_info, *graph.input) if (dims := _static(value.type))}
         | {name: tuple(tensor.dims) for name, tensor in (literals | constants).items()},
-        frozenset(map(_dtype, (*declared, *targets, *(tensor.data_type for tensor in tensors)))),
-        sum(map(nbytes, tensors)),
+        {name: dtype for name, dtype in types.items() if dtype is not DType.UNDEFINED},
+        sum(map(nbytes, (*constants.values(), *literals.values()))),
         {value.name: constants[value.name] for value in graph.input if value.name in constants},
     )
 
@@ -184,12 +185,14 @@ class _Flattener:
         for body in _bodies(node):
             yield from _aliases(inputs, (outer(value.name) for value in body.input))
             yield from self.graph(body, scope, prefix)
-            yield from _aliases((outer(value.name) for value in body.output[first:]), outputs)
+            made = tuple(outer(value.name) for value in body.output)
+            repeated = made if node.op_type in ("Loop", "Scan") else ()  # each turn may read all that the last one made
+            yield from _aliases(made[first:], outputs, also=repeated)
 
 
-def _aliases(sources: Iterable[str], targets: Iterable[str]) -> Iterator[Step]:
-    """What enters and leaves a body: the same value under two names."""
-    return (Step("Identity", (a,), (b,), NodeProto()) for a, b in zip(sources, targets, strict=False))
+def _aliases(sources: Iterable[str], targets: Iterable[str], also: Sequence[str] = ()) -> Iterator[Step]:
+    """What enters and leaves a body: the same value under two names; and what else it depends on."""
+    return (Step("Identity", (a, *also), (b,), NodeProto()) for a, b in zip(sources, targets, strict=False))
 
 
 def _bodies(node: NodeProto) -> Iterator[GraphProto]:
