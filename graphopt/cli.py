@@ -407,15 +407,13 @@ def verify(
 
 def _wanted(what: Sequence[str], everything: bool) -> list[Rule]:
     """The rules that were named, all rules of the files that were named, or all that are installed and given."""
-    from graphopt.library import load_rules, read_rules
+    from graphopt import library
 
     files = [item for item in what if Path(item).suffix in (".py", ".jsonl")]
-    given = read_rules(files)
-    known = {rule.name: rule for rule in load_rules(given, trades=True)}
-    names = dict.fromkeys([*(item for item in what if item not in files), *(rule.name for rule in given)])
-    for name in names:
-        if name not in known:
-            raise UsageError(f"there is no rule '{name}'{did_you_mean(name, known) or _LISTED}")
+    given = library.read(files)
+    known = {rule.name: rule for rule in library.load(given).everything}
+    names = dict.fromkeys([*(item for item in what if item not in files), *(rule.name for rule in given.everything)])
+    library.select(list(known), (), list(names))
     if not everything and not names:
         raise UsageError("nothing to verify: name rules or files of rules, or use --all")
     return list(known.values()) if everything else [known[name] for name in names]
@@ -430,15 +428,13 @@ def rules(
 ) -> None:
     """List the rules and passes: name, proof, algebra, and why it pays. Proves nothing: `graphopt verify` does."""
     set_up_logging(verbose=False, debug=debug)
-    from graphopt import gate
-    from graphopt.library import load_rules, read_rules
+    from graphopt import gate, library
     from graphopt.passes import PASSES
 
-    given = read_rules(rules or ())
-    found, applied = load_rules(given, trades=True), {rule.name for rule in load_rules(given)}
+    all_rules = library.load(library.read(rules or ()))
+    found, trades = all_rules.everything, {rule.name for rule in all_rules.trades}
     known = {rule.name: rule.why for rule in found} | {pass_.name: pass_.why for pass_ in PASSES}
-    if name is not None and name not in known:
-        raise UsageError(f"there is no rule or pass '{name}'{did_you_mean(name, known) or _LISTED}")
+    library.select(list(known), (), [name] if name else None)
     algebra = {rule.name: str(rule) for rule in found}
     rule = next((rule for rule in found if rule.name == name), None)
     if rule is not None:
@@ -447,7 +443,7 @@ def rules(
         print_text(json.dumps(data, ensure_ascii=False) if as_json else _in_full(rule, proof))
         return
     claims = {rule.name: proof.claim if (proof := gate.known(rule)) else "no proof yet" for rule in found}
-    claims |= {name: f"{claim}; pays in some models only" for name, claim in claims.items() if name not in applied}
+    claims |= {name: f"{claim}; pays in some models only" for name, claim in claims.items() if name in trades}
     if as_json:
         listed = [
             {"name": n, "proof": claims.get(n), "algebra": algebra.get(n), "why": why}
@@ -460,9 +456,6 @@ def rules(
     else:
         lines = ((f"{n}  ({claims.get(n, 'a pass')})", algebra.get(n), why) for n, why in known.items())
         print_text("\n\n".join("\n    ".join(filter(None, parts)) for parts in lines))
-
-
-_LISTED = "; `graphopt rules` lists them"
 
 
 def _in_full(rule: Rule, proof: Proof | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -50,7 +51,40 @@ class OutputError(GraphoptError):
     """The output could not be written; no partial file is left."""
 
 
+# -- what may have been meant -----------------------------------------------------------------------------------------
+
+_SPELLINGS = {
+    "bn": r"batch_?norm(alization)?",
+    "ln": r"layer_?norm(alization)?",
+    "conv": r"convolution",
+    "fuse": r"fusion|fused|fold|folding|merge|merged|combine",
+    "eliminate": r"elimination|remove|delete|drop|prune|skip",
+    "replace": r"convert|rewrite|change",
+    "constant": r"const",
+    "transpose": r"permute|permutation",
+    "cuda": r"gpu|nvidia",
+}
+"""Words that mean the same in the names of rules, operators and providers, here and in other tools."""
+_WORD = re.compile("|".join(f"(?P<{word}>{others})s?(?![a-z])" for word, others in _SPELLINGS.items()))
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of an error about a name that is not known: the one that is nearest; empty where none is near."""
-    near = get_close_matches(name, list(known), n=1)
-    return f"; did you mean '{near[0]}'?" if near else ""
+    """The end of an error about a name that is not known: those that may have been meant; empty where none may.
+
+    First those that have all its words, or others that mean the same, then the one that is nearest by letters.
+    """
+    asked, names = _words(name), list(known)
+    alike = sorted((other for other in names if asked <= _words(other)), key=lambda other: len(_words(other)))
+    alike = [other for other in alike if _words(other) == asked] or alike[:3]
+    if not asked or not alike:
+        lowered = {other.lower(): other for other in names}
+        alike = [lowered[near] for near in get_close_matches(name.lower(), lowered, n=1)]
+    shown = [f"'{other}'" for other in alike]
+    return f"; did you mean {' or '.join(filter(None, [', '.join(shown[:-1]), shown[-1]]))}?" if shown else ""
+
+
+def _words(name: str) -> frozenset[str]:
+    """The words of a name in snake_case or CamelCase, each in one spelling."""
+    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+    plain = _WORD.sub(lambda found: str(found.lastgroup), snake)
+    return frozenset(word.rstrip("s") for word in re.split(r"[^a-z0-9]+", plain)) - {"", "into", "of"}

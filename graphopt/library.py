@@ -6,8 +6,9 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from functools import cache
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -17,66 +18,99 @@ from graphopt.errors import RuleError, UsageError, did_you_mean
 from graphopt.rule import Rule
 
 GROUP = "graphopt.rules"
-"""The entry-point group: each entry is a module with `RULES`, a tuple of rules."""
+"""The entry-point group: each entry is a module with `RULES`, a tuple of rules, and perhaps `TRADES` and `SWEEPS`."""
 
 
 Source: TypeAlias = "str | os.PathLike[str] | Rule"
 """A file of rules, or a rule."""
 
 
+@dataclass(frozen=True)
+class Part:
+    """The rules of one module or file, under the names by which the module has them."""
+
+    source: str
+    rules: tuple[Rule, ...] = ()
+    """Applied wherever they match."""
+    trades: tuple[Rule, ...] = ()
+    """Pay in some models only: a search tries them."""
+    sweeps: Mapping[str, tuple[Rule, ...]] = field(default_factory=dict)
+    """Trades that pay together, by what they are for."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """The rules of several parts; what comes first is tried first."""
+
+    parts: tuple[Part, ...] = ()
+
+    @cached_property
+    def everything(self) -> tuple[Rule, ...]:
+        """All rules, trades last; the same rule twice counts once.
+
+        Raises:
+            RuleError: two different rules have one name.
+        """
+        always = [(rule, part.source) for part in self.parts for rule in part.rules]
+        return _distinct([*always, *((rule, part.source) for part in self.parts for rule in part.trades)])
+
+    @cached_property
+    def rules(self) -> tuple[Rule, ...]:
+        always = {rule.name for part in self.parts for rule in part.rules}
+        return tuple(rule for rule in self.everything if rule.name in always)
+
+    @cached_property
+    def trades(self) -> tuple[Rule, ...]:
+        return self.everything[len(self.rules) :]
+
+    @cached_property
+    def sweeps(self) -> dict[str, tuple[Rule, ...]]:
+        return {name: rules for part in self.parts for name, rules in part.sweeps.items()}
+
+
+def read(sources: Iterable[Source]) -> Library:
+    """Return the rules given, without the installed ones.
+
+    Raises:
+        RuleError: a file holds no rules or an ill-formed one.
+        UsageError: a file is missing, or neither `.py` nor `.jsonl`.
+    """
+    return Library(tuple(map(_read, sources)))
+
+
+def load(given: Library | None = None) -> Library:
+    """Return the rules given, and after them the installed ones."""
+    return Library((*(given.parts if given else ()), *_installed()))
+
+
 def load_rules(extra: Iterable[Source] = (), *, trades: bool = False) -> tuple[Rule, ...]:
-    """The rules given, which are tried first, then the installed ones; with `trades` also those that pay sometimes.
+    """Return the rules given, then the installed ones; with `trades` also those that pay sometimes.
 
     Raises:
         RuleError: a file holds no rules or an ill-formed one, or two different rules have one name.
         UsageError: a file is missing, or neither `.py` nor `.jsonl`.
     """
-    installed = [(rule, source) for source, rules, others in _installed() for rule in (*rules, *others * trades)]
-    return _distinct(_read(extra) + installed)
-
-
-def load_sweeps() -> dict[str, tuple[Rule, ...]]:
-    """What the installed modules call `SWEEPS`, which not all have: trades that pay together, by what they are for."""
-    return {
-        name: rules
-        for entry in sorted(entry_points(group=GROUP))
-        for name, rules in getattr(entry.load(), "SWEEPS", {}).items()
-    }
-
-
-def read_rules(sources: Iterable[Source]) -> tuple[Rule, ...]:
-    """The rules given, without the installed ones. Raises what `load_rules` raises."""
-    return _distinct(_read(sources))
-
-
-def _read(sources: Iterable[Source]) -> list[tuple[Rule, str]]:
-    found: list[tuple[Rule, str]] = []
-    for source in sources:
-        if isinstance(source, Rule):
-            found.append((source, "what was given"))
-        else:
-            found += [(rule, str(source)) for rule in _from_file(Path(source))]
-    return found
+    library = load(read(extra))
+    return library.everything if trades else library.rules
 
 
 @cache
-def _installed() -> tuple[tuple[str, tuple[Rule, ...], tuple[Rule, ...]], ...]:
-    """The modules of the entry points: name, `RULES` and `TRADES`, which not all have."""
-    modules = [(entry.value, entry.load()) for entry in sorted(entry_points(group=GROUP))]
-    return tuple(
-        (name, _rules_of(module, name), _rules_of(module, name, "TRADES") if hasattr(module, "TRADES") else ())
-        for name, module in modules
-    )
+def _installed() -> tuple[Part, ...]:
+    """The modules of the entry points."""
+    return tuple(_part(entry.load(), entry.value) for entry in sorted(entry_points(group=GROUP)))
 
 
-def _from_file(path: Path) -> tuple[Rule, ...]:
+def _read(source: Source) -> Part:
+    if isinstance(source, Rule):
+        return Part("what was given", (source,))
+    path = Path(source)
     if not path.is_file():
         raise UsageError(f"{path}: no such file of rules")
     match path.suffix:
         case ".py":
-            return _rules_of(_run(path), str(path))
+            return _part(_run(path), str(path))
         case ".jsonl":
-            return _read_lines(path)
+            return Part(str(path), _read_lines(path))
     raise UsageError(f"{path}: rules are in a .py file with RULES, or a .jsonl file")
 
 
@@ -95,8 +129,19 @@ def _run(path: Path) -> ModuleType:
     return module
 
 
-def _rules_of(module: ModuleType, source: str, name: str = "RULES") -> tuple[Rule, ...]:
-    rules = getattr(module, name, None)
+def _part(module: ModuleType, source: str) -> Part:
+    """The rules of a module: `RULES`, `TRADES` or both, and perhaps `SWEEPS`."""
+    if not hasattr(module, "RULES") and not hasattr(module, "TRADES"):
+        raise RuleError(f"{source}: no RULES = (…), a tuple of rules")
+    sweeps = getattr(module, "SWEEPS", {})
+    if not isinstance(sweeps, Mapping):
+        raise RuleError(f"{source}: SWEEPS is no mapping from what they are for to tuples of rules")
+    listed = {str(name): _checked(rules, source, f"SWEEPS['{name}']") for name, rules in sweeps.items()}
+    rules, trades = (_checked(getattr(module, name, ()), source, name) for name in ("RULES", "TRADES"))
+    return Part(source, rules, trades, listed)
+
+
+def _checked(rules: object, source: str, name: str) -> tuple[Rule, ...]:
     if not isinstance(rules, Iterable):
         raise RuleError(f"{source}: no {name} = (…), a tuple of rules")
     listed = tuple(rules)

@@ -49,6 +49,19 @@ def newest(op: str, domain: str = "") -> int:
     return found.since_version if found and not found.deprecated else 0
 
 
+def names(domain: str = "") -> frozenset[str]:
+    """The operators of a domain."""
+    return frozenset(known.name for known in onnx.defs.get_all_schemas() if known.domain == domain)
+
+
+def without_attribute(op: str, attribute: str) -> int | None:
+    """The first opset in which an operator no longer has an attribute that it had; None if it never had it."""
+    versions = (known for known in onnx.defs.get_all_schemas_with_history() if (known.name, known.domain) == (op, ""))
+    has = {known.since_version: attribute in known.attributes for known in versions}
+    last = max((version for version, had in has.items() if had), default=None)
+    return None if last is None else min((version for version in has if version > last), default=None)
+
+
 def schema_of(node: Node) -> OpSchema | None:
     """The schema that gives a node its meaning."""
     return schema(node.op, node.domain, node.version) if node.version else None

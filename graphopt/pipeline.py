@@ -142,8 +142,9 @@ def optimize(
     admits = "exact" if exact else "unverified" if unverified else "proved"
     tuning = Tuning(cost, Setting(provider, threads, provider_options or {}), seconds, open_, inputs, seed, admits)
     with clock("load"):
-        given = library.read_rules(rules)
-        space = _Space.of(given, skip, only, exact=exact)
+        given = library.read(rules)
+        known = library.load(given)
+        space = _Space.of(known, skip, only, exact=exact)
 
     def attempt(space: _Space, tuning: Tuning) -> _Attempt:
         with clock("load"):
@@ -152,17 +153,17 @@ def optimize(
         if target_opset is not None:
             with clock("convert"):
                 loaded = onnx_io.converted(loaded, target_opset)
-        if given:
+        if given.parts:
             with clock("prove"):
-                gate.demand(rule for rule in space.rules if rule in given)
+                gate.demand(rule for rule in (*space.rules, *space.trades) if rule in given.everything)
         with clock("simplify"):
             done = simplify_graph(loaded.graph, space.rules, space.passes, allows=gate.allows, progress=tell)
         tuned = Tuned(done.steps)
         if cost != "none":
             with clock("search"):
-                sweeps, cache = library.load_sweeps(), user_cache(fresh=fresh)
+                cache = user_cache(fresh=fresh)
                 searched = (space.rules, space.trades, space.passes, gate.allows, tuning, tell)
-                tuned = Tuner(model, loaded, *searched, sweeps=sweeps, cache=cache).tune(done.steps)
+                tuned = Tuner(model, loaded, *searched, sweeps=known.sweeps, cache=cache).tune(done.steps)
         finding = None
         if check:
             with clock("check"):
@@ -199,20 +200,18 @@ class _Space:
     passes: Sequence[Pass] = ()
 
     @staticmethod
-    def of(given: Sequence[Rule], skip: Sequence[str], only: Sequence[str] | None, *, exact: bool) -> _Space:
+    def of(known: library.Library, skip: Sequence[str], only: Sequence[str] | None, *, exact: bool) -> _Space:
         """What was chosen by name, of all that there is.
 
         Raises:
             UsageError: a name is not known.
         """
-        everything = library.load_rules(given, trades=True)
-        plain = {rule.name for rule in library.load_rules(given)}
-        chosen = library.select([*(rule.name for rule in everything), *(pass_.name for pass_ in PASSES)], skip, only)
-        rules = [rule for rule in everything if rule.name in chosen]
+        names = [*(rule.name for rule in known.everything), *(pass_.name for pass_ in PASSES)]
+        chosen = library.select(names, skip, only)
         passes = [pass_ for pass_ in PASSES if pass_.name in chosen]
         return _Space(
-            [rule for rule in rules if rule.name in plain],
-            [rule for rule in rules if rule.name not in plain],
+            [rule for rule in known.rules if rule.name in chosen],
+            [rule for rule in known.trades if rule.name in chosen],
             exact_forms(passes) if exact else passes,
         )
 

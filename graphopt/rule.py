@@ -14,11 +14,12 @@ from typing import Any, cast
 from onnx.defs import OpSchema
 
 from graphopt import ops
-from graphopt.errors import RuleError
-from graphopt.scalar import FACTS, FUNCTIONS, PROPERTIES
+from graphopt.errors import RuleError, did_you_mean
+from graphopt.scalar import FACTS, FUNCTIONS, PROPERTIES, TRUTHS
 from graphopt.term import (
     SCALAR,
     App,
+    Kind,
     Lit,
     Term,
     Var,
@@ -28,6 +29,7 @@ from graphopt.term import (
     holes,
     integer,
     integers,
+    is_scalar,
     microsoft,
     op,
     real,
@@ -62,9 +64,10 @@ class Rule:
     whose inputs are all constant is evaluated when the rule is applied, not emitted.
 
     Raises:
-        RuleError: a hole of the right side that the left does not bind, one name declared two ways, an unknown
-            operator, attribute or function, left equal to right, a name that is not snake_case, "the other attributes"
-            of operators that differ in them.
+        RuleError: what is no term, a hole of the right side that the left does not bind, one name declared two ways, an
+            unknown operator, attribute or function, an attribute of another kind, a condition that is neither true nor
+            false, left equal to right, a name that is not snake_case, "the other attributes" of operators that differ
+            in them.
     """
 
     name: str
@@ -74,6 +77,9 @@ class Rule:
     why: str = ""
 
     def __post_init__(self) -> None:
+        for part in ("lhs", "rhs", "when"):
+            if isinstance(terms := getattr(self, part), list):
+                object.__setattr__(self, part, tuple(terms))
         if isinstance(self.when, tuple) and len(self.when) == 1:  # one condition has one spelling
             object.__setattr__(self, "when", self.when[0])
         for problem in _problems(self):
@@ -169,6 +175,8 @@ def _problems(rule: Rule) -> Iterator[str]:
     if not _NAME.fullmatch(rule.name):
         yield f"the name must be snake_case, like 'fuse_bn_into_conv', not '{rule.name}'"
     sides, right = _tuple(rule.lhs), rule.right
+    yield from _foreign((*sides, *right), "side")
+    yield from _foreign(rule.conditions, "condition")
     if len(sides) != len(right):
         yield f"{len(sides)} left sides and {len(right)} right sides; there must be as many"
     if not all(isinstance(side, App) and side.domain != SCALAR for side in sides):
@@ -182,6 +190,35 @@ def _problems(rule: Rule) -> Iterator[str]:
         yield from _misspelt(side)
         yield from _unspeakable(side)
     yield from _misplaced(sides, right, rule.conditions)
+    yield from _undecidable(rule.conditions)
+
+
+def _foreign(parts: Iterable[object], what: str) -> Iterator[str]:
+    """What is no term at all."""
+    for part in parts:
+        if isinstance(part, bool):
+            yield (
+                f"a {what} is {part}: `==` and `!=` say at once whether two terms are the same;"
+                " what a model must fulfil is written fn.eq(a, b), fn.ne(a, b), a < b, fn.is_one(c), …"
+            )
+        elif callable(part):
+            yield (
+                f"a {what} is a Python function: a rule holds no code, so that it can be proved;"
+                ' conditions are terms like fn.size("C") > 4 and fn.is_float(fn.dtype(x))'
+            )
+        elif not isinstance(part, Var | Lit | App):
+            yield f"a {what} is {part!r}, which is no term: neither an operator, op.Name(…), nor a hole"
+
+
+def _undecidable(conditions: tuple[Term, ...]) -> Iterator[str]:
+    """Conditions that are numbers or tensors."""
+    for condition in conditions:
+        if not (isinstance(condition, App) and condition.domain == SCALAR and condition.op in {*TRUTHS, *PROPERTIES}):
+            what = "number" if is_scalar(condition) else "tensor"
+            yield (
+                f"the condition '{render(condition)}' is a {what}, neither true nor false; there are comparisons, as in"
+                f' fn.size("C") > 4, and {", ".join(f"fn.{name}" for name in (*TRUTHS, *PROPERTIES))}'
+            )
 
 
 def _unspeakable(part: Term) -> Iterator[str]:
@@ -285,20 +322,38 @@ def _default(attribute: OpSchema.Attribute, operator: str) -> Any:
 def _misspelt(part: Term) -> Iterator[str]:
     for app in (sub for sub in walk(part) if isinstance(sub, App)):
         if app.domain == SCALAR:
-            if app.op not in {*FUNCTIONS, *FACTS, *PROPERTIES}:
-                yield f"unknown scalar function '{app.op}'; there are {', '.join(sorted(FUNCTIONS))}"
+            yield from _against_table(app)
         elif app.domain == "" or ops.newest(app.op, app.domain):
             yield from _against_schema(app)
+
+
+def _against_table(app: App) -> Iterator[str]:
+    """What is wrong with the name or the arguments of a scalar function."""
+    if app.op in FACTS:
+        example, about = FACTS[app.op]
+        kind = Lit if example.startswith('"') else Var
+        if len(app.args) != 1 or not isinstance(app.args[0], kind) or app.attrs:
+            yield f"'{render(app)}': {app.op} is {about}, as in fn.{app.op}({example})"
+    elif app.op in FUNCTIONS:
+        taken = FUNCTIONS[app.op].parameters
+        if app.attrs or ("*parts" not in taken and len(taken) != len(app.args)):
+            yield f"'{render(app)}': it is called as fn.{app.op}({', '.join(taken)})"
+    elif app.op not in PROPERTIES:
+        known = sorted({*FUNCTIONS, *FACTS, *PROPERTIES})
+        hint = did_you_mean(app.op, known) or f"; there are {', '.join(known)}"
+        yield f"unknown scalar function '{app.op}'{hint}"
 
 
 def _against_schema(app: App) -> Iterator[str]:
     schema = ops.schema(app.op)
     if schema is None:
-        yield f"unknown operator '{app.op}'"
+        yield f"unknown operator '{app.op}'{did_you_mean(app.op, ops.names())}"
         return
-    for name, _ in app.attrs:
-        if name not in schema.attributes:
-            yield f"{app.op} has no attribute '{name}'; it has {', '.join(sorted(schema.attributes)) or 'none'}"
+    for name, value in app.attrs:
+        if name in schema.attributes:
+            yield from _of_other_kind(app, name, value, schema.attributes[name])
+        else:
+            yield _no_attribute(schema, name)
     if not schema.min_input <= len(app.inputs) <= schema.max_input:
         yield f"{app.op} takes {schema.min_input} to {schema.max_input} inputs, not {len(app.inputs)}"
     if not schema.min_output <= app.outputs <= schema.max_output:
@@ -306,6 +361,40 @@ def _against_schema(app: App) -> Iterator[str]:
     for position, arg in enumerate(app.inputs):
         if arg is None and _option(schema, position) == OpSchema.FormalParameterOption.Single:
             yield f"input {position} of {app.op} is not optional"
+
+
+_ATTRIBUTE_KINDS: Mapping[OpSchema.AttrType, tuple[Kind, type | tuple[type, ...]]] = {
+    OpSchema.AttrType.INT: ("integer", int),
+    OpSchema.AttrType.FLOAT: ("real", (int, float)),
+    OpSchema.AttrType.STRING: ("string", str),
+    OpSchema.AttrType.INTS: ("integers", tuple),
+    OpSchema.AttrType.FLOATS: ("integers", tuple),  # no hole is a list of reals
+}
+"""What an attribute of a type may be: a hole of this kind, or a literal of this type."""
+
+
+def _of_other_kind(app: App, name: str, value: Term, attribute: OpSchema.Attribute) -> Iterator[str]:
+    """What is wrong with the value of an attribute that the operator has; scalar functions give any kind."""
+    if attribute.type not in _ATTRIBUTE_KINDS:
+        return
+    kind, literal = _ATTRIBUTE_KINDS[attribute.type]
+    if isinstance(value, App):
+        fits = value.domain == SCALAR
+    else:
+        fits = value.kind == kind if isinstance(value, Var) else isinstance(value.value, literal)
+    if not fits:
+        shown = f'{value.kind}("{value.name}")' if isinstance(value, Var) else render(value)
+        yield f'{name} of {app.op} is an attribute: write {kind}("{name}"), not {shown}'
+
+
+def _no_attribute(schema: OpSchema, name: str) -> str:
+    """That an operator has no such attribute; of one that it had, when it was given up, and for what."""
+    inputs = [parameter.name for parameter in schema.inputs]
+    since = ops.without_attribute(schema.name, name)
+    problem = f"{schema.name} has no attribute '{name}'{f' since opset {since}' if since else ''}"
+    if name in inputs:
+        return f"{problem}: it is an input, op.{schema.name}({', '.join(inputs[: inputs.index(name) + 1])})"
+    return f"{problem}; it has {', '.join(sorted(schema.attributes)) or 'none'}"
 
 
 def _option(schema: OpSchema, position: int) -> OpSchema.FormalParameterOption:

@@ -7,7 +7,9 @@ the verifier. A list has a known length in both; its elements may be symbols.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
+from inspect import Parameter, signature
 from math import sqrt
 from operator import floordiv, mod, truediv
 from typing import Any, Protocol
@@ -106,10 +108,10 @@ def _each(function: Callable[[Scalar, Scalar], Scalar]) -> Callable[[Scalars, Sc
     return lifted
 
 
-def _equal(logic: Logic, left: Scalars, right: Scalars) -> Any:
-    if isinstance(left, tuple) and isinstance(right, tuple) and len(left) != len(right):
+def _equal(logic: Logic, a: Scalars, b: Scalars) -> Any:
+    if isinstance(a, tuple) and isinstance(b, tuple) and len(a) != len(b):
         return logic.any(())
-    return logic.all(_flat(_each(logic.eq)(left, right)))
+    return logic.all(_flat(_each(logic.eq)(a, b)))
 
 
 def _flat(value: Scalars) -> tuple[Scalar, ...]:
@@ -203,67 +205,125 @@ def _spread(items: Sequence[Scalar], positions: Scalars, length: int) -> tuple[S
     return tuple(where.get(i, 0) for i in range(length))
 
 
-FUNCTIONS: Mapping[str, Callable[..., Scalars]] = {
-    # numbers, elementwise on lists
-    "add": lambda logic, a, b: _each(lambda x, y: x + y)(a, b),
-    "sub": lambda logic, a, b: _each(lambda x, y: x - y)(a, b),
-    "mul": lambda logic, a, b: _each(lambda x, y: x * y)(a, b),
-    "div": lambda logic, a, b: _each(_defined(floordiv))(a, b),
-    "mod": lambda logic, a, b: _each(_defined(mod))(a, b),
-    "divide": lambda logic, a, b: _each(_defined(truediv))(a, b),
-    "neg": lambda logic, a: _each(lambda x, y: y - x)(a, 0),
-    "larger": lambda logic, a, b: _each(lambda x, y: _larger(logic, x, y))(a, b),
-    "smaller": lambda logic, a, b: _each(lambda x, y: _smaller(logic, x, y))(a, b),
-    "sqrt": lambda logic, a: _defined(sqrt)(a),
-    # lists
-    "join": lambda logic, *parts: tuple(item for part in parts for item in _flat(part)),
-    "item": lambda logic, items, index: _item(items, index),
-    "length": lambda logic, items: len(items),
-    "part": lambda logic, items, start, stop: tuple(items[start:stop]),
-    "repeat": lambda logic, value, count: (value,) * count,
-    "total": lambda logic, items: reduce(lambda x, y: x + y, items, 0),
-    "product": lambda logic, items: reduce(lambda x, y: x * y, items, 1),
-    "without": lambda logic, items, positions: _without(items, positions),
-    "inserted": lambda logic, items, positions, value: _inserted(items, positions, value),
-    "spread": lambda logic, items, positions, length: _spread(items, positions, length),
-    "compose": lambda logic, first, second: tuple(_item(first, i) for i in second),
-    "inverse": lambda logic, perm: tuple(sorted(range(len(perm)), key=_plain(perm).__getitem__)),
-    "is_identity": lambda logic, perm: _equal(logic, perm, tuple(range(len(perm)))),
-    "is_sorted": lambda logic, items: _plain(items) == tuple(sorted(items)),
-    "normalized": _normalized,
-    "sorted": lambda logic, items: tuple(sorted(_plain(items))),
-    "range": lambda logic, count: tuple(range(count)),
-    "broadcast": _broadcast,
-    "among": lambda logic, value, items: logic.any(logic.eq(value, item) for item in items),
-    "asks_for": _asks_for,
-    "zeros_among": _zeros_among,
-    # truth; on lists: for every element
-    "eq": _equal,
-    "ne": lambda logic, a, b: logic.negate(_equal(logic, a, b)),
-    "le": lambda logic, a, b: logic.all(_flat(_each(logic.le)(a, b))),
-    "lt": lambda logic, a, b: logic.all(_flat(_each(lambda x, y: logic.negate(logic.le(y, x)))(a, b))),
-    "both": lambda logic, *parts: logic.all(parts),
-    "either": lambda logic, *parts: logic.any(parts),
-    "no": lambda logic, part: logic.negate(part),
-    "choose": lambda logic, condition, a, b: logic.choose(condition, a, b),
-    # element types: concrete in both worlds
-    "is_float": lambda logic, dtype: DType(dtype).is_float,
-    "is_integer": lambda logic, dtype: DType(dtype).is_integer,
-    "holds": lambda logic, wide, narrow: holds(DType(wide), DType(narrow)),
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A scalar function, and its line in the guide."""
+
+    compute: Callable[..., Scalars]
+    about: str
+
+    def __call__(self, logic: Logic, *arguments: Scalars) -> Scalars:
+        return self.compute(logic, *arguments)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """What it takes: names, `*parts` for any number. The logic is none of the rule's."""
+        taken = list(signature(self.compute).parameters.values())[1:]
+        return tuple(str(parameter.replace(annotation=Parameter.empty)) for parameter in taken)
+
+
+NUMBERS: Mapping[str, Function] = {
+    "add": Function(lambda logic, a, b: _each(lambda x, y: x + y)(a, b), "`a + b`"),
+    "sub": Function(lambda logic, a, b: _each(lambda x, y: x - y)(a, b), "`a - b`"),
+    "mul": Function(lambda logic, a, b: _each(lambda x, y: x * y)(a, b), "`a * b`"),
+    "div": Function(lambda logic, a, b: _each(_defined(floordiv))(a, b), "`a // b`: the quotient, rounded down"),
+    "mod": Function(lambda logic, a, b: _each(_defined(mod))(a, b), "`a % b`: the remainder of that"),
+    "divide": Function(lambda logic, a, b: _each(_defined(truediv))(a, b), "`a / b`, not rounded"),
+    "neg": Function(lambda logic, a: _each(lambda x, y: y - x)(a, 0), "`-a`"),
+    "larger": Function(lambda logic, a, b: _each(lambda x, y: _larger(logic, x, y))(a, b), "the larger of the two"),
+    "smaller": Function(lambda logic, a, b: _each(lambda x, y: _smaller(logic, x, y))(a, b), "the smaller of the two"),
+    "sqrt": Function(lambda logic, a: _defined(sqrt)(a), "the square root"),
+    "choose": Function(
+        lambda logic, condition, a, b: logic.choose(condition, a, b), "`a` where the condition holds, else `b`"
+    ),
+    "item": Function(lambda logic, items, index: _item(items, index), "one element of a list; -1 is the last"),
+    "length": Function(lambda logic, items: len(items), "how many elements a list has"),
+    "total": Function(lambda logic, items: reduce(lambda x, y: x + y, items, 0), "the sum of a list"),
+    "product": Function(lambda logic, items: reduce(lambda x, y: x * y, items, 1), "the product of a list"),
 }
+"""Functions that give numbers. Arithmetic is elementwise on two lists of one length, or a list and a number."""
+
+LISTS: Mapping[str, Function] = {
+    "join": Function(
+        lambda logic, *parts: tuple(item for part in parts for item in _flat(part)), "numbers and lists in a row"
+    ),
+    "part": Function(lambda logic, items, start, stop: tuple(items[start:stop]), "the elements from `start` to `stop`"),
+    "repeat": Function(lambda logic, value, count: (value,) * count, "`count` times the same number"),
+    "range": Function(lambda logic, count: tuple(range(count)), "0, 1, … below `count`"),
+    "without": Function(
+        lambda logic, items, positions: _without(items, positions), "a list without the elements at `positions`"
+    ),
+    "inserted": Function(
+        lambda logic, items, positions, value: _inserted(items, positions, value),
+        "a list that has `value` at `positions` and the items elsewhere, in order",
+    ),
+    "spread": Function(
+        lambda logic, items, positions, length: _spread(items, positions, length),
+        "a list of `length` numbers that has the items at `positions` and 0 elsewhere",
+    ),
+    "sorted": Function(lambda logic, items: tuple(sorted(_plain(items))), "the elements, smallest first"),
+    "compose": Function(
+        lambda logic, first, second: tuple(_item(first, i) for i in second), "the permutation `first`, then `second`"
+    ),
+    "inverse": Function(
+        lambda logic, perm: tuple(sorted(range(len(perm)), key=_plain(perm).__getitem__)),
+        "the permutation that undoes `perm`",
+    ),
+    "normalized": Function(_normalized, "positions counted from the start of `length` elements, negative ones too"),
+    "broadcast": Function(_broadcast, "the shape of an elementwise operator's result, for two shapes that fit"),
+}
+"""Functions that give lists."""
+
+TRUTHS: Mapping[str, Function] = {
+    "eq": Function(_equal, "equal; of lists, everywhere"),
+    "ne": Function(lambda logic, a, b: logic.negate(_equal(logic, a, b)), "not `eq`"),
+    "le": Function(lambda logic, a, b: logic.all(_flat(_each(logic.le)(a, b))), "`a <= b`; of lists, everywhere"),
+    "lt": Function(
+        lambda logic, a, b: logic.all(_flat(_each(lambda x, y: logic.negate(logic.le(y, x)))(a, b))),
+        "`a < b`; of lists, everywhere",
+    ),
+    "both": Function(lambda logic, *parts: logic.all(parts), "all of the conditions hold"),
+    "either": Function(lambda logic, *parts: logic.any(parts), "one of the conditions holds, or several"),
+    "no": Function(lambda logic, part: logic.negate(part), "the condition does not hold"),
+    "among": Function(
+        lambda logic, value, items: logic.any(logic.eq(value, item) for item in items), "a list has the number"
+    ),
+    "is_identity": Function(
+        lambda logic, perm: _equal(logic, perm, tuple(range(len(perm)))), "the permutation moves nothing"
+    ),
+    "is_sorted": Function(
+        lambda logic, items: _plain(items) == tuple(sorted(items)), "the smallest is first, and so on"
+    ),
+    "asks_for": Function(_asks_for, "a Reshape of a tensor of this shape to `request` leaves the shape as it is"),
+    "zeros_among": Function(_zeros_among, "`others` has a zero wherever `items` has one"),
+    "is_float": Function(lambda logic, dtype: DType(dtype).is_float, "a floating-point type"),
+    "is_integer": Function(lambda logic, dtype: DType(dtype).is_integer, "an integer type"),
+    "holds": Function(
+        lambda logic, wide, narrow: holds(DType(wide), DType(narrow)), "every value of `narrow` is one of `wide`"
+    ),
+}
+"""Functions that are conditions. Element types are concrete for matcher and verifier."""
+
+FUNCTIONS: Mapping[str, Function] = {**NUMBERS, **LISTS, **TRUTHS}
 """name -> function(logic, *arguments). `size`, `shape`, `rank`, `dtype` and the properties of constants are not here:
 the matcher reads them off the graph, the verifier off its symbolic tensors."""
 
-FACTS = frozenset({"size", "sizes", "shape", "rank", "dtype"})
-"""Functions of what a hole is bound to: `size("N")`, `sizes("*b N")`, `shape(x)`, `rank(x)`, `dtype(x)`."""
+FACTS: Mapping[str, tuple[str, str]] = {
+    "size": ('"N"', "the size of an axis"),
+    "sizes": ('"*b N 1"', "a list of sizes: of axes, of all those of a pack, or 1"),
+    "shape": ("x", "all sizes of a tensor"),
+    "rank": ("x", "how many axes a tensor has"),
+    "dtype": ("x", "the element type of a tensor"),
+}
+"""Functions of what a hole or an axis is bound to: an example of what each takes, and what it gives."""
 
-PROPERTIES: Mapping[str, Callable[[Logic, Scalar], Any]] = {
-    "is_zero": lambda logic, x: logic.eq(x, 0),
-    "is_not_zero": lambda logic, x: logic.negate(logic.eq(x, 0)),
-    "is_one": lambda logic, x: logic.eq(x, 1),
-    "is_positive": lambda logic, x: logic.negate(logic.le(x, 0)),
-    "is_negative": lambda logic, x: logic.negate(logic.le(0, x)),
-    "is_not_negative": lambda logic, x: logic.le(0, x),
+PROPERTIES: Mapping[str, Function] = {
+    "is_zero": Function(lambda logic, x: logic.eq(x, 0), "every element is 0"),
+    "is_not_zero": Function(lambda logic, x: logic.negate(logic.eq(x, 0)), "no element is 0"),
+    "is_one": Function(lambda logic, x: logic.eq(x, 1), "every element is 1"),
+    "is_positive": Function(lambda logic, x: logic.negate(logic.le(x, 0)), "every element is above 0"),
+    "is_negative": Function(lambda logic, x: logic.negate(logic.le(0, x)), "every element is below 0"),
+    "is_not_negative": Function(lambda logic, x: logic.le(0, x), "every element is 0 or above"),
 }
 """Properties of a constant, as what holds for each of its elements: the matcher checks them all, the prover assumes
 them. A tensor with a NaN, an infinity or a negative zero has none of them: what is proved bit for bit of an element

@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from numbers import Integral, Real
+from typing import Any, Literal, TypeAlias
+
+from graphopt.errors import RuleError
 
 SCALAR = "scalar"
 """The domain of the scalar functions: numbers, lists of numbers and truth values, no tensors."""
@@ -24,7 +27,11 @@ _AXIS = re.compile(r"_|\d+|[A-Z]\w*|\*[a-z]\w*|1\*[a-z]\w*")
 
 
 class _Arithmetic:
-    """Sugar: on tensors `x + y` is `op.Add(x, y)`, on scalars it is the scalar function."""
+    """Sugar: on tensors `x + y` is `op.Add(x, y)` and `x < y` is `op.Less(x, y)`, on scalars the scalar function.
+
+    `//` and `%` are of scalars alone, `**` and `@` of tensors. `==` is not among it: it compares terms, as sets and
+    tables do.
+    """
 
     __slots__ = ()
 
@@ -43,6 +50,15 @@ class _Arithmetic:
     def __matmul__(self, other: Operand) -> App:
         return _binary("MatMul", "", self, other)
 
+    def __pow__(self, other: Operand) -> App:
+        return _binary("Pow", "", self, other)
+
+    def __floordiv__(self, other: Operand) -> App:
+        return _binary("", "div", self, other)
+
+    def __mod__(self, other: Operand) -> App:
+        return _binary("", "mod", self, other)
+
     def __neg__(self) -> App:
         inner = term(self)
         return App("neg", (inner,), domain=SCALAR) if is_scalar(inner) else App("Neg", (inner,))
@@ -58,6 +74,18 @@ class _Arithmetic:
 
     def __rtruediv__(self, other: Operand) -> App:
         return _binary("Div", "divide", other, self)
+
+    def __lt__(self, other: Operand) -> App:
+        return _binary("Less", "lt", self, other)
+
+    def __le__(self, other: Operand) -> App:
+        return _binary("LessOrEqual", "le", self, other)
+
+    def __gt__(self, other: Operand) -> App:
+        return _swapped("Greater", "lt", self, other)
+
+    def __ge__(self, other: Operand) -> App:
+        return _swapped("GreaterOrEqual", "le", self, other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +137,19 @@ class App(_Arithmetic):
     def __hash__(self) -> int:
         return self._hash
 
+    def __bool__(self) -> bool:
+        """Return True for a tensor, so that `given or usual` reads as ever.
+
+        Raises:
+            RuleError: `and`, `or`, `not` or `a < b < c` would decide now what is to be asked of each model.
+        """
+        if self.domain == SCALAR:
+            raise RuleError(
+                f"'{self}' is neither true nor false while a rule is written: for `a and b`, `a or b`, `not a` and"
+                " `a < b < c` write fn.both(a, b), fn.either(a, b), fn.no(a) and fn.both(a < b, b < c)"
+            )
+        return True
+
     def __reduce__(self) -> tuple[type[App], tuple[object, ...]]:
         """Made again where it is unpickled: each process hashes texts in its own way."""
         return App, (self.op, self.args, self.attrs, self.domain, self.output, self.outputs)
@@ -141,18 +182,50 @@ def is_scalar(subject: Term) -> bool:
 
 
 def term(operand: _Arithmetic | Constant) -> Term:
-    """A Python number, text or tuple as a literal; a term is itself."""
+    """Return a Python number, text or list of numbers as a literal; a term is itself.
+
+    Raises:
+        RuleError: it is something else, such as an array.
+    """
     if isinstance(operand, _Arithmetic):
         assert isinstance(operand, Var | Lit | App)
         return operand
-    return Lit(operand)
+    if isinstance(operand, tuple | list):
+        return Lit(tuple(map(_number, operand)))
+    return Lit(operand if isinstance(operand, str) else _number(operand))
+
+
+def _number(value: Any) -> Number:
+    """Return the plain number that numpy's scalars stand for, too."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    raise RuleError(
+        f"{value!r} cannot be part of a rule: it holds terms, numbers, texts and lists of numbers;"
+        " what a model's tensors hold is said by holes, such as const('c')"
+    )
 
 
 def _binary(op_name: str, function: str, left: _Arithmetic | Constant, right: _Arithmetic | Constant) -> App:
     both = (term(left), term(right))
-    if function and all(map(is_scalar, both)) and not all(isinstance(side, Lit) for side in both):
+    if function and _are_scalar(both):
         return App(function, both, domain=SCALAR)
+    if not op_name:
+        raise RuleError(f"fn.{function} is of numbers, not of the tensors '{both[0]}' and '{both[1]}'")
     return App(op_name, both)
+
+
+def _swapped(op_name: str, function: str, left: _Arithmetic | Constant, right: _Arithmetic | Constant) -> App:
+    """The same where the scalar function takes its operands the other way round: there is no greater, only less."""
+    both = (term(left), term(right))
+    return App(function, both[::-1], domain=SCALAR) if _are_scalar(both) else App(op_name, both)
+
+
+def _are_scalar(both: tuple[Term, Term]) -> bool:
+    return all(map(is_scalar, both)) and not all(isinstance(side, Lit) for side in both)
 
 
 # -- holes ---------------------------------------------------------------------------------------------------------
@@ -164,10 +237,18 @@ def _axes(text: str | None) -> tuple[str, ...] | None:
     tokens = tuple(text.split())
     for token in tokens:
         if not _AXIS.fullmatch(token):
-            raise ValueError(f"'{token}' names no axis: use N, _, 1, *b (any number of axes) or 1*b (as many ones)")
+            raise RuleError(f"'{token}' names no axis{_hint(token)}")
     if sum("*" in token for token in tokens) > 1:
-        raise ValueError(f"'{text}' has more than one pack of axes")
+        raise RuleError(f"'{text}' has more than one pack of axes")
     return tokens
+
+
+def _hint(token: str) -> str:
+    """What axes are called, and what may have been meant by a text that names none."""
+    forms = (token.capitalize(), f"*{token.strip('*').lower()}")
+    meant = [f"'{form}'" for form in forms if _AXIS.fullmatch(form)]
+    likely = f"; did you mean {' or '.join(meant)}?" if meant else ""
+    return f": one axis is N, C, … or _, one of size 1 is 1, any number of axes *b, as many of size 1 are 1*b{likely}"
 
 
 def tensor(name: str, axes: str | None = None) -> Var:

@@ -207,6 +207,15 @@ def test_a_wrong_rule_is_refused_with_its_counterexample(wrong: tuple[Path, Path
     assert not (tmp_path / "out.onnx").exists()
 
 
+def test_a_wrong_trade_is_refused_as_a_wrong_rule_is(wrong: tuple[Path, Path], tmp_path: Path) -> None:
+    path, rules = wrong
+    rules.write_text(RULES.replace("RULES =", "TRADES ="))
+    done = optimize(path, tmp_path / "out.onnx", "--rules", rules)
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "turn_neg_into_abs  REFUTED" in done.stderr
+    assert "pays in some models only" in run("rules", "--rules", rules).stdout.split("turn_neg_into_abs")[1]
+
+
 def test_an_unverified_rule_is_marked_in_the_report(wrong: tuple[Path, Path], tmp_path: Path) -> None:
     path, rules = wrong
     options = ("--rules", rules, "--unverified", "--only", "turn_neg_into_abs")

@@ -1,15 +1,20 @@
 """Rules of one's own, from files; names chosen by the user."""
 
+import importlib
 import json
+import pkgutil
 from pathlib import Path
 
 import pytest
 
+from graphopt import rules
 from graphopt.errors import RuleError, UsageError
-from graphopt.library import load_rules, select
+from graphopt.library import load, load_rules, read, select
+from graphopt.passes import PASSES
 from graphopt.rule import Rule, op, tensor
 
 MINE = """
+from graphopt.passes import PASSES
 from graphopt.rule import Rule, op, tensor
 x = tensor("x")
 RULES = (Rule("my_double_relu", op.Relu(op.Relu(op.Relu(x))), op.Relu(x), why="Relu is idempotent."),)
@@ -23,6 +28,25 @@ def test_a_python_file_adds_its_rules(tmp_path: Path) -> None:
     assert len(names) == len(load_rules()) + 1
 
 
+def test_a_python_file_may_hold_trades_too(tmp_path: Path) -> None:
+    file = tmp_path / "trades.py"
+    file.write_text(MINE.replace("RULES = (", "TRADES = (") + "SWEEPS = {'fewer Relus': TRADES}\n")
+    found = load(read([file]))
+    (mine,) = read([file]).trades
+    assert (mine.name, found.trades[0].name) == ("my_double_relu", "my_double_relu")
+    assert mine not in found.rules
+    assert found.sweeps["fewer Relus"] == (mine,)
+    assert [rule.name for rule in found.rules] == [rule.name for rule in load_rules()]
+
+
+def test_a_trade_that_is_also_a_rule_is_a_rule() -> None:
+    trade = load().trades[0]
+    found = load(read([trade]))
+    assert found.rules[0] is trade
+    assert trade not in found.trades
+    assert len(found.everything) == len(load().everything)
+
+
 def test_a_jsonl_file_adds_its_rules(tmp_path: Path) -> None:
     rule = Rule("my_rule", op.Relu(op.Relu(op.Relu(tensor("x")))), op.Relu(tensor("x")))
     (tmp_path / "mine.jsonl").write_text(json.dumps(rule.to_json()) + "\n\n")
@@ -34,6 +58,9 @@ def test_a_jsonl_file_adds_its_rules(tmp_path: Path) -> None:
     [
         ("rules.py", "RULES = 3", "no RULES"),
         ("rules.py", "RULES = (3,)", "which is no Rule"),
+        ("rules.py", "TRADES = 3", "no TRADES"),
+        ("rules.py", "RULES = SWEEPS = ()", "SWEEPS is no mapping"),
+        ("rules.py", "RULES, SWEEPS = (), {'a': (3,)}", r"SWEEPS\['a'\] holds 3, which is no Rule"),
         ("rules.py", "1 / 0", "ZeroDivisionError"),
         ("rules.jsonl", "{}", "rules.jsonl:1: rule '[?]' is not in graphopt's JSON form"),
         ("rules.jsonl", "no json", "rules.jsonl:1"),
@@ -67,3 +94,32 @@ def test_names_are_selected_and_misspelt_ones_explained() -> None:
     assert select(names, [], ["eliminate_identity"]) == {"eliminate_identity"}
     with pytest.raises(UsageError, match="did you mean 'fuse_bn_into_conv'"):
         select(names, ["fuse_bn_into_con"], None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("fuse_bn", "did you mean 'fuse_bn_into_conv',"),
+        ("fuse_batchnorm_into_conv", "did you mean 'fuse_bn_into_conv'?"),
+        ("ConvBNFusion", "did you mean 'fuse_bn_into_conv'?"),
+        ("constant_folding", "did you mean 'fold_constants'?"),
+        ("eliminate_identiy", "did you mean 'eliminate_identity'?"),
+        ("remove_dropout", "did you mean 'eliminate_nop_dropout',"),
+        ("xyzzy", "`graphopt rules` lists them"),
+        ("_", "`graphopt rules` lists them"),
+    ],
+)
+def test_names_are_suggested_by_what_they_mean(asked: str, meant: str) -> None:
+    names = [*(rule.name for rule in load_rules(trades=True)), *(pass_.name for pass_ in PASSES)]
+    with pytest.raises(UsageError) as caught:
+        select(names, [asked], None)
+    assert f"'{asked}'; {meant}" in str(caught.value)
+
+
+def test_every_module_of_built_in_rules_is_listed() -> None:
+    known = {rule.name for rule in load_rules(trades=True)}
+    for _, name, _ in pkgutil.iter_modules(rules.__path__, "graphopt.rules."):
+        module = importlib.import_module(name)
+        listed = {rule.name for what in ("RULES", "TRADES") for rule in getattr(module, what, ())}
+        file = f"rules/{name.rpartition('.')[2]}.py"
+        assert listed <= known, f"{file} is not listed in rules/__init__.py: add its RULES and TRADES there"

@@ -1,13 +1,19 @@
 """A rule is data: it prints as algebra, survives JSON, and refuses nonsense where it is written."""
 
 import json
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 
 from graphopt.errors import RuleError
-from graphopt.rule import Rule, attributes, const, fn, integer, integers, microsoft, op, real, tensor
+from graphopt.rule import Rule, attributes, const, fn, integer, integers, microsoft, op, real, string, tensor
 
 x, w, s = tensor("x", "*b M K"), const("w", "K N"), const("s", "N")
+ARRAY: Any = np.ones(3, np.float32)
+NOTHING: Any = None
+SIZE: Any = fn.size("K")
 p, q = integers("p"), integers("q")
 rest = attributes("rest")
 
@@ -88,10 +94,84 @@ def test_nonsense_is_refused_where_it_is_written(
 
 
 def test_axes_are_checked_where_they_are_written() -> None:
-    with pytest.raises(ValueError, match="names no axis"):
+    with pytest.raises(RuleError, match=r"'n' names no axis: .*did you mean 'N' or '\*n'\?$"):
         tensor("x", "n c")
-    with pytest.raises(ValueError, match="more than one pack"):
+    with pytest.raises(RuleError, match=r"'b\*' names no axis: .*did you mean '\*b'\?$"):
+        tensor("x", "b* C")
+    with pytest.raises(RuleError, match="more than one pack"):
         tensor("x", "*a *b")
+
+
+def test_comparisons_are_conditions() -> None:
+    size, k = fn.size("K"), integer("k")
+    assert [size < 4, size <= 4, size > 4, size >= 4] == [
+        fn.lt(size, 4),
+        fn.le(size, 4),
+        fn.lt(4, size),
+        fn.le(4, size),
+    ]
+    assert [4 < size, 4 <= size, 4 > size, 4 >= size] == [size > 4, size >= 4, size < 4, size <= 4]  # noqa: SIM300
+    assert [size // 2, k % 2] == [fn.div(size, 2), fn.mod(k, 2)]
+    assert [x > w, x >= w, x < w, x <= w, x**2] == [
+        op.Greater(x, w), op.GreaterOrEqual(x, w), op.Less(x, w), op.LessOrEqual(x, w), op.Pow(x, 2)
+    ]  # fmt: skip
+    listed: Any = [size > 4]
+    assert str(Rule("small", op.Relu(x), op.Abs(x), when=listed)).endswith("where 4 < size('K')")
+
+
+@pytest.mark.parametrize(
+    ("when", "complaint"),
+    [
+        (lambda: lambda model: True, "a condition is a Python function: a rule holds no code"),
+        (lambda: SIZE == 4, "a condition is False: `==` and `!=` .* is written fn.eq"),
+        (lambda: (SIZE != 4,), "a condition is True: "),
+        (lambda: fn.size("K") > 4 and fn.size("M") > 4, "'4 < size.'K'.' is neither true nor false .* write fn.both"),
+        (lambda: 1 < fn.size("K") < 4, "write fn.both"),
+        (lambda: not fn.is_float(fn.dtype(x)), "write .*fn.no"),
+        (lambda: fn.size("K"), "the condition 'size.'K'.' is a number, neither true nor false; there are comparisons"),
+        (lambda: op.Equal(w, 0), "the condition 'Equal.w, 0.' is a tensor"),
+        (lambda: "K > 4", "a condition is 'K > 4', which is no term"),
+        (lambda: fn.eq(fn.size(x), 1), 'size is the size of an axis, as in fn.size."N".$'),
+        (lambda: fn.eq(fn.rank("x"), 1), "rank is how many axes a tensor has, as in fn.rank.x.$"),
+        (lambda: fn.eq(1), "called as fn.eq.a, b.$"),
+        (lambda: x // 2 > 1, "fn.div is of numbers, not of the tensors 'x' and '2'"),
+    ],
+)
+def test_a_condition_that_is_none_is_refused_with_what_to_write(when: Callable[[], Any], complaint: str) -> None:
+    with pytest.raises(RuleError, match=complaint):
+        Rule("a_rule", op.MatMul(x, w), op.MatMul(x, w + 0.0), when())
+
+
+@pytest.mark.parametrize(
+    ("made", "complaint"),
+    [
+        (lambda: op.Transpose(x, perm=const("c")), 'perm of Transpose is an attribute: write integers."perm".'),
+        (
+            lambda: op.Softmax(x, axis=tensor("y")),
+            r'axis of Softmax is an attribute: write integer\("axis"\), not',
+        ),
+        (lambda: op.Softmax(x, axis=(1,)), r'write integer\("axis"\), not \[1\]'),
+        (lambda: op.Elu(x, alpha=string("a")), r'write real\("alpha"\), not string\("a"\)'),
+        (lambda: op.Transpose(x, perm=op.Shape(x)), r'write integers\("perm"\), not Shape\(x\)'),
+        (lambda: op.Squeeze(x, axes=(0,)), r"'axes' since opset 13: it is an input, op.Squeeze\(data, axes\)"),
+        (lambda: op.Clip(x, max=6.0), r"'max' since opset 11: it is an input, op.Clip\(input, min, max\)"),
+        (lambda: op.BatchNormalization(x, w, w, w, w, spatial=1), "no attribute 'spatial' since opset 9; it has eps"),
+        (lambda: op.Reshape(x, shape=(1,)), r"no attribute 'shape' since opset 5: it is an input, op.Reshape\("),
+        (lambda: op.relu(x), "unknown operator 'relu'; did you mean 'Relu'?"),
+        (lambda: x * ARRAY, "cannot be part of a rule: .* said by holes"),
+        (lambda: x * NOTHING, "None cannot be part of a rule"),
+    ],
+)
+def test_an_operator_that_is_none_is_refused_with_what_to_write(made: Callable[[], Any], complaint: str) -> None:
+    with pytest.raises(RuleError, match=complaint):
+        Rule("a_rule", made(), x)
+
+
+def test_numbers_and_lists_may_be_numpys() -> None:
+    half = ARRAY[0] / 2
+    order: Any = [*ARRAY.astype(np.int64)]
+    assert x * half == x * 0.5
+    assert op.Transpose(x, perm=order) == op.Transpose(x, perm=(1, 1, 1))
 
 
 def test_a_file_that_holds_no_rule_is_an_error() -> None:

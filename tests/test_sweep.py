@@ -10,7 +10,7 @@ from graphopt import onnx_io
 from graphopt.compare import Verdict, compare
 from graphopt.fixpoint import Simplifier
 from graphopt.infer import infer_graph
-from graphopt.library import load_rules, load_sweeps
+from graphopt.library import load, load_rules
 from graphopt.passes import PASSES
 from graphopt.rule import Rule, op, tensor
 from graphopt.search import Space
@@ -18,7 +18,7 @@ from graphopt.sweep import Sweep, sweep
 from tests.text import parse
 
 x, y = tensor("x"), tensor("y")
-(MATRICES,) = load_sweeps()
+(MATRICES,) = load().sweeps
 
 
 def swept(
@@ -44,7 +44,7 @@ def block(sizes: str) -> onnx.ModelProto:
 @pytest.mark.parametrize("sizes", ["2,5", "1,7", "batch,5", "batch,tokens"])
 def test_a_stack_of_tokens_becomes_one_matrix_with_a_view_at_each_end(sizes: str) -> None:
     given = block(sizes)
-    model, made = swept(given, load_sweeps()[MATRICES], load_rules())
+    model, made = swept(given, load().sweeps[MATRICES], load_rules())
     assert made is not None
     ops = dict(model.graph.ops())
     open_sizes = (ops.pop("Shape", 0), ops.pop("Concat", 0))
