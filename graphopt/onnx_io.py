@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
-from uuid import uuid4
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import onnx
@@ -34,17 +32,17 @@ from onnx import (
 )
 from onnx.helper import find_min_ir_version_for
 
-from graphopt import ops, opsets, protos
+from graphopt import files, ops, opsets, payload, protos, weightfiles
 from graphopt.errors import ModelError, OutputError
 from graphopt.graph import CAPTURE, CONSTANT, INPUT, INTERNAL, Attribute, Graph, Node, Patch, Value
 from graphopt.protos import Folders
 from graphopt.tensor import Tensor
 from graphopt.types import OpaqueType, TensorType, Type
 
+_LIMIT = 1 << 31
+"""Bytes that no protobuf has."""
 INLINE_LIMIT = 1_900_000_000
 """Bytes of weights above which a model is saved with its weights in a file of their own; protobuf ends at 2 GiB."""
-SMALLEST_EXTERNAL = 1024
-"""Bytes below which a tensor stays in the model file also when the others move out."""
 
 Source: TypeAlias = "str | os.PathLike[str] | ModelProto | Any"
 """A path, a ModelProto, an `onnx_ir.Model` or what `torch.onnx.export` returns (neither is imported here)."""
@@ -114,7 +112,7 @@ def parse(path: Path) -> ModelProto:
             size = os.fstat(file.fileno()).st_size
             if size == 0:
                 raise ModelError(f"{path} is empty")
-            if size >= 1 << 31:
+            if size >= _LIMIT:
                 raise ModelError(f"{path} is larger than 2 GiB: no ONNX file can be, without its weights in another")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
                 start = raw[:512]
@@ -449,26 +447,14 @@ def _constant_value(attrs: Mapping[str, Attribute]) -> Tensor | None:
 
 # -- write -------------------------------------------------------------------------------------------------------------
 
-Place: TypeAlias = Callable[[Tensor, str, TensorProto], object]
-"""Writes a tensor of a name into an empty message."""
-
 
 def to_proto(model: Model) -> ModelProto:
     """The model as a message. Weights that were loaded from external files still lie there."""
     proto = ModelProto()
     proto.CopyFrom(model.shell)
     for name, node in _Writer(model.ir_version, protos.tensor_to_proto).graph(model.graph, proto.graph, None):
-        _put_initializer(proto.graph.initializer.add(), name, node, protos.tensor_to_proto)
+        payload.put_initializer(proto.graph.initializer.add(), name, node, protos.tensor_to_proto)
     return proto
-
-
-def _put_initializer(into: TensorProto, name: str, node: Node, place: Place) -> None:
-    assert node.data is not None, name
-    place(node.data, name, into)
-    if node.doc:
-        into.doc_string = node.doc
-    for key, text in node.metadata.items():
-        into.metadata_props.add(key=key, value=text)
 
 
 @dataclass(frozen=True)
@@ -489,7 +475,7 @@ class _Writer:
     """Writes the graphs of one model, and changes none of them."""
 
     ir_version: int
-    place: Place
+    place: payload.Place
     used: set[str] = field(default_factory=set)
     """Names that were made up while writing."""
 
@@ -519,11 +505,11 @@ class _Writer:
         constants = []
         for name, node in self.graph(graph, into, captured):
             if self.ir_version >= 4 or any(info.name == name for info in into.input):
-                _put_initializer(into.initializer.add(), name, node, self.place)
+                payload.put_initializer(into.initializer.add(), name, node, self.place)
             else:
                 constant = NodeProto(op_type="Constant", output=[name])
                 attribute = constant.attribute.add(name="value", type=AttributeProto.TENSOR)
-                _put_initializer(attribute.t, name, node, self.place)
+                payload.put_initializer(attribute.t, name, node, self.place)
                 constants.append(constant)
         if constants:
             nodes = [*constants, *into.node]
@@ -706,10 +692,15 @@ def _check_expressible(graphs: Iterable[Graph]) -> None:
 def save(model: Model, path: str | os.PathLike[str], *, external: bool | None = None) -> None:
     """Write a model to a file. It appears under its name when it is complete, or not at all.
 
+    A file of weights is never written over: whoever reads the model that was there finds its weights or none. A new
+    model's are in `<path>.data`; those that differ from what lies there, or replace a model, in
+    `<path>.<digest>.data`, named by their content. Those that the replaced model had are removed, if they have such a
+    name and no other file of the folder mentions it. A link is followed, and its target written.
+
     Args:
         model: stays as it is.
         path: may be the file that the model was loaded from.
-        external: weights go to `<path>.data`; None: only if they are too large for one file.
+        external: weights go to a file of their own; None: only if they are too large for one file.
 
     Raises:
         OutputError: the file cannot be written; nothing is left behind, and an old file stays as it was.
@@ -717,177 +708,86 @@ def save(model: Model, path: str | os.PathLike[str], *, external: bool | None = 
     path = Path(path)
     if external is None:
         external = model.graph.weight_bytes > INLINE_LIMIT
-    if path.exists() and not path.is_file():
+    target = files.real(path)
+    if target.exists() and not target.is_file():
         raise OutputError(f"{path} cannot be written: it is no ordinary file")
-    data = _free_data_path(model, path)
-    own = uuid4().hex[:12]  # no process's number: in containers all have the same
-    temporary = {final: final.with_name(f".{final.name}.{own}.part") for final in (data, path)}
-    try:
+    if external and target.parent != Path(os.path.realpath(path.parent)) and path.is_symlink():
+        raise OutputError(f"{path} cannot be written: its weights would be missed beside that link: give {target}")
+    with files.writing(path):
         if external:
-            _save_external(model, temporary[path], temporary[data], data.name)
+            _save_external(model, target)
         else:
-            _save_inline(model, temporary[path])
-        _rename([(temporary[final], final) for final in ((data, path) if external else (path,))])
-    except OSError as error:
-        raise OutputError(f"{path} cannot be written: {error.strerror or error}") from error
-    finally:
-        for part in temporary.values():
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
+            _save_inline(model, target)
 
 
-def _free_data_path(model: Model, path: Path) -> Path:
-    """Where the weights go: never over those of a model that is still there."""
-    in_use = set()
-    if model.path is not None and path.resolve() != model.path.resolve():
-        nodes = (node for graph in model.graph.graphs() for _, node in graph.items())
-        tensors = [node.data for node in nodes if node.data is not None]
-        in_use = {t.source.path.resolve() for t in tensors if isinstance(t.source, protos.External)}
-    names = (f"{path.name}{number}.data" for number in chain([""], (f".{n}" for n in count(1))))
-    return next(path.with_name(name) for name in names if path.with_name(name).resolve() not in in_use)
+def _save_inline(model: Model, target: Path) -> None:
+    with files.part_of(target) as part:
+        write(model, part)
+        files.flush(part)
+        with files.exclusive(target.parent):
+            files.sweep(weightfiles.plain(target))
+            stale = weightfiles.superseded(target, "")
+            with files.undisturbed():
+                files.put(part, target)
+                weightfiles.remove(stale)
 
 
-def _rename(pairs: list[tuple[Path, Path]]) -> None:
-    """Put the files in place, the model last; a signal to end in between waits until both are."""
-    interrupt: KeyboardInterrupt | SystemExit | None = None
-    for index, (part, final) in enumerate(pairs):
-        try:
-            part.replace(final)
-        except (KeyboardInterrupt, SystemExit) as error:
-            if index == 0 and part.exists():
-                raise
-            interrupt = error
-            if part.exists():
-                part.replace(final)
-    if interrupt:
-        raise interrupt
+def _save_external(model: Model, target: Path) -> None:
+    with files.part_of(weightfiles.plain(target)) as data, files.part_of(target) as part:
+        proto = _proto_beside(model, data)
+        files.flush(data)
+        with files.exclusive(target.parent):
+            place = weightfiles.place(target, data)
+            for tensor in protos.external_tensors(proto):
+                protos.put_location(tensor, place.name)
+            part.write(proto.SerializeToString())
+            files.flush(part)
+            stale = weightfiles.superseded(target, place.name)
+            with files.undisturbed():
+                if not place.exists():
+                    files.put(data, place, like=target)
+                files.put(part, target)
+                weightfiles.remove(stale)
 
 
-def _save_inline(model: Model, path: Path) -> None:
-    """One file. The initializers, last in the graph, go into it one by one: there is no second copy in memory."""
+def write(model: Model, file: BinaryIO) -> None:
+    """Write a model in one piece. The initializers, last in the graph, follow one by one: memory holds no second copy.
+
+    Raises:
+        OutputError: it is too large for one file.
+    """
     proto = ModelProto()
-    writer = _Writer(model.ir_version, _place_inline)
-    initializers = writer.graph(model.graph, proto.graph, None)
-    entries = [_Entry.of(name, node) for name, node in initializers]
+    proto.CopyFrom(model.shell)
+    initializers = _Writer(model.ir_version, payload.place_inline).graph(model.graph, proto.graph, None)
+    entries = [payload.Entry.of(name, node) for name, node in initializers]
+    _hold_attributes(proto, model.folders)
     graph = proto.graph.SerializeToString()
     size = len(graph) + sum(len(entry.head) + entry.payload for entry in entries)
-    with path.open("xb") as file:
-        file.write(model.shell.SerializeToString())
-        file.write(_tag(ModelProto, "graph") + protos.varint(size))
-        file.write(graph)
-        for entry in entries:
-            file.write(entry.head)
-            if entry.payload:
-                _copy_payload(file, entry.tensor, entry.payload, entry.name)
+    if size >= _LIMIT:
+        raise OutputError(f"a model of {size / 1e9:.1f} GB is too large for one file: its weights need another")
+    proto.ClearField("graph")
+    file.write(proto.SerializeToString())
+    file.write(payload.tag(ModelProto, "graph") + protos.varint(size))
+    file.write(graph)
+    for entry in entries:
+        file.write(entry.head)
+        if entry.payload:
+            payload.copy(file, entry.tensor, entry.payload, entry.name)
 
 
-def _place_inline(tensor: Tensor, name: str, into: TensorProto) -> None:
-    if isinstance(tensor.source, protos.External):
-        into.CopyFrom(_bare(tensor, name))
-        into.raw_data = b"".join(protos.raw_chunks(tensor))
-    else:
-        protos.tensor_to_proto(tensor, name, into)
-
-
-class _Entry(NamedTuple):
-    """An initializer in the wire format: all up to its bytes, and how many these are."""
-
-    name: str
-    tensor: Tensor
-    head: bytes
-    payload: int
-
-    @staticmethod
-    def of(name: str, node: Node) -> _Entry:
-        assert node.data is not None, name
-        proto = TensorProto()
-        if _is_raw(node.data):
-            _put_initializer(proto, name, node, _put_bare)
-            payload = node.data.nbytes
-            inner = proto.SerializeToString() + _tag(TensorProto, "raw_data") + protos.varint(payload)
-        else:
-            _put_initializer(proto, name, node, protos.tensor_to_proto)
-            payload, inner = 0, proto.SerializeToString()
-        head = _tag(GraphProto, "initializer") + protos.varint(len(inner) + payload) + inner
-        return _Entry(name, node.data, head, payload)
-
-
-def _is_raw(tensor: Tensor) -> bool:
-    """Whether the tensor's bytes will be raw data: not strings, nor numbers that came in a list."""
-    declared = protos.declared(tensor)
-    if declared is None or isinstance(tensor.source, protos.External):
-        return tensor.dtype.bits > 0
-    return bool(declared.HasField("raw_data")) and tensor.dtype.bits > 0
-
-
-def _put_bare(tensor: Tensor, name: str, into: TensorProto) -> None:
-    into.CopyFrom(_bare(tensor, name))
-
-
-def _bare(tensor: Tensor, name: str) -> TensorProto:
-    """The declaration of a tensor without its values and their place."""
-    proto = TensorProto(data_type=tensor.dtype, dims=tensor.shape, name=name)
-    declared = protos.declared(tensor)
-    if declared is not None:
-        proto.doc_string = declared.doc_string
-        proto.metadata_props.extend(declared.metadata_props)
-        proto.MergeFromString(protos.unknown_fields(declared))
+def _proto_beside(model: Model, data: BinaryIO) -> ModelProto:
+    """The message of a model whose weights, those of some size, are written to a file that has no name yet."""
+    proto, store = ModelProto(), payload.Store(data)
+    proto.CopyFrom(model.shell)
+    for name, node in _Writer(model.ir_version, store.put).graph(model.graph, proto.graph, None):
+        payload.put_initializer(proto.graph.initializer.add(), name, node, store.put)
+    _hold_attributes(proto, model.folders)
     return proto
 
 
-def _tag(message: type[Message], field_name: str) -> bytes:
-    return protos.varint(message.DESCRIPTOR.fields_by_name[field_name].number << 3 | 2)
-
-
-def _copy_payload(file: BinaryIO, tensor: Tensor, size: int, name: str) -> None:
-    """Append the bytes of a tensor. Long runs of zeros become holes, where the file system has such."""
-    written = 0
-    for chunk in protos.raw_chunks(tensor):
-        written += len(chunk)
-        if len(chunk) >= _PAGE and chunk == protos.ZEROS[: len(chunk)]:
-            file.seek(len(chunk), os.SEEK_CUR)
-        else:
-            file.write(chunk)
-    file.truncate()
-    if written != size:
-        raise ModelError(f"tensor '{name}' holds {written} bytes, its shape needs {size}")
-
-
-_PAGE = 4096
-
-
-def _save_external(model: Model, path: Path, data: Path, location: str) -> None:
-    """Two files: weights of some size go to `data`, which the model knows as `location`."""
-    proto = ModelProto()
-    proto.CopyFrom(model.shell)
-    with data.open("xb") as file:
-        store = _Store(file, location)
-        for name, node in _Writer(model.ir_version, store.put).graph(model.graph, proto.graph, None):
-            _put_initializer(proto.graph.initializer.add(), name, node, store.put)
-    with path.open("xb") as file:
-        file.write(proto.SerializeToString())
-
-
-@dataclass(frozen=True)
-class _Store:
-    """A file of weights that is being written. What lies in one place already is written once."""
-
-    file: BinaryIO
-    location: str
-    places: dict[object, int] = field(default_factory=dict)
-
-    def put(self, tensor: Tensor, name: str, into: TensorProto) -> None:
-        if tensor.nbytes < SMALLEST_EXTERNAL:
-            _place_inline(tensor, name, into)
-            return
-        source = tensor.source
-        key = (source.path, source.offset, source.length) if isinstance(source, protos.External) else id(tensor)
-        if key not in self.places:
-            self.file.seek(-self.file.tell() % _PAGE, os.SEEK_CUR)
-            self.places[key] = self.file.tell()
-            _copy_payload(self.file, tensor, tensor.nbytes, name)
-        into.CopyFrom(_bare(tensor, name))
-        into.data_location = TensorProto.EXTERNAL
-        entries = {"location": self.location, "offset": self.places[key], "length": tensor.nbytes}
-        for entry, text in entries.items():
-            into.external_data.add(key=entry, value=str(text))
+def _hold_attributes(proto: ModelProto, folders: Folders) -> None:
+    """Take the tensors among attributes in that lie in files: they are found from the folder of the old model only."""
+    for tensor in protos.external_tensors(proto):
+        if protos.location(tensor):
+            loaded = protos.tensor_from_proto(tensor, folders)
+            payload.place_inline(loaded, tensor.name, tensor)

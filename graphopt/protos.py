@@ -8,9 +8,11 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from io import FileIO
+from itertools import chain
 from math import prod
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias, cast
@@ -20,7 +22,7 @@ import onnx
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 from numpy.typing import NDArray
-from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
 from graphopt.errors import ModelError
 from graphopt.graph import Attribute, Graph, Node, Opaque, Scalar
@@ -181,7 +183,7 @@ def _external(proto: TensorProto, nbytes: int, folders: Folders) -> External:
         )
     path = _inside(proto.name, location, folders)
     try:
-        stamp = file_stamp(path)
+        stamp = _stamp(path.stat())
         offset = int(entries.get("offset") or 0)
         length = int(entries.get("length") or nbytes)
     except OSError as error:
@@ -198,9 +200,8 @@ def _external(proto: TensorProto, nbytes: int, folders: Folders) -> External:
     return External(path, offset, length, proto, stamp)
 
 
-def file_stamp(path: Path) -> tuple[int, ...]:
+def _stamp(stat: os.stat_result) -> tuple[int, ...]:
     """Size first, and what else changes when another file takes the place of this one."""
-    stat = path.stat()
     return (stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_dev)
 
 
@@ -220,35 +221,76 @@ def _inside(name: str, location: str, folders: Folders) -> Path:
 
 
 def _read_external(source: External, dtype: DType, shape: tuple[int, ...]) -> NDArray[Any]:
-    _unchanged(source)
-    if source.length == 0:
-        return np.empty(shape, dtype.numpy)
-    raw = np.memmap(source.path, np.uint8, "r", source.offset, (source.length,))
+    with _opened(source) as file:
+        if source.length == 0:
+            return np.empty(shape, dtype.numpy)
+        raw = np.memmap(file, np.uint8, "r", source.offset, (source.length,))
     if dtype.bits % 8:
         packed = TensorProto(dims=shape, data_type=dtype, raw_data=raw.tobytes())
         return numpy_helper.to_array(packed)
     return raw.view(np.ndarray).view(dtype.numpy).reshape(shape)
 
 
-def _unchanged(source: External) -> None:
+@contextmanager
+def _opened(source: External) -> Iterator[FileIO]:
+    """The file of a tensor.
+
+    Raises:
+        ModelError: it is another one than when the model was loaded, or cannot be read.
+    """
     try:
-        same = file_stamp(source.path) == source.stamp
-    except OSError:
-        same = False
-    if not same:
-        raise ModelError(f"{source.path} has changed since the model was loaded: load the model again")
+        with source.path.open("rb", buffering=0) as file:
+            if _stamp(os.fstat(file.fileno())) != source.stamp:
+                raise FileNotFoundError
+            yield file
+    except FileNotFoundError:
+        raise ModelError(f"{source.path} has changed since the model was loaded: load the model again") from None
+    except OSError as error:
+        raise ModelError(f"{source.path} cannot be read: {error.strerror}") from error
+
+
+def external_tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """Every tensor of a model that lies in a file: initializers, and those in attributes, bodies and functions."""
+    nodes = chain(model.graph.node, *(function.node for function in model.functions))
+    for tensor in chain(_initializers(model.graph), chain.from_iterable(map(_tensors, nodes))):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            yield tensor
+
+
+def _initializers(graph: GraphProto) -> Iterator[TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+
+
+def _tensors(node: NodeProto) -> Iterator[TensorProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
+        for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+            yield from _initializers(graph)
+            yield from chain.from_iterable(map(_tensors, graph.node))
+
+
+def location(tensor: TensorProto) -> str:
+    """The file that a tensor says it lies in."""
+    return next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+
+
+def put_location(tensor: TensorProto, file: str) -> None:
+    """Say that a tensor lies in another file, at the same place there."""
+    for entry in tensor.external_data:
+        if entry.key == "location":
+            entry.value = file
 
 
 def raw_chunks(tensor: Tensor) -> Iterator[bytes | memoryview]:
     """The bytes of a tensor as ONNX stores them, little by little where they lie in a file."""
     source = tensor.source
     if isinstance(source, External):
-        _unchanged(source)
-        try:
-            with source.path.open("rb", buffering=0) as file:
-                yield from _chunks(file, source.offset, source.offset + source.length)
-        except OSError as error:
-            raise ModelError(f"{source.path} cannot be read: {error.strerror}") from error
+        with _opened(source) as file:
+            yield from _chunks(file, source.offset, source.offset + source.length)
     elif isinstance(source, TensorProto) and source.HasField("raw_data"):
         yield source.raw_data
     else:

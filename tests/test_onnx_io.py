@@ -1,8 +1,5 @@
 """Models come back as they were, whatever they hold; what cannot be a model is refused in one line."""
 
-import os
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +17,7 @@ from onnx.printer import to_text
 
 from graphopt import onnx_io, protos
 from graphopt.edit import replace_values
-from graphopt.errors import ModelError, OutputError
+from graphopt.errors import ModelError
 from graphopt.graph import CAPTURE, CONSTANT, INPUT, Graph, Value
 from graphopt.tensor import Tensor
 from graphopt.types import DType, OpaqueType, Sym, TensorType
@@ -657,17 +654,6 @@ def test_shared_external_data_is_written_once(tmp_path: Path) -> None:
     assert (tmp_path / "again.onnx.data").stat().st_size == (tmp_path / "model.onnx.data").stat().st_size
 
 
-def test_another_model_keeps_its_weights(tmp_path: Path) -> None:
-    """`b.onnx` was renamed `a.onnx`, its weights were not; a new `b.onnx` must not overwrite them."""
-    onnx_io.save(onnx_io.load(linear()), tmp_path / "b.onnx", external=True)
-    (tmp_path / "b.onnx").rename(tmp_path / "a.onnx")
-    weights = (tmp_path / "b.onnx.data").read_bytes()
-    onnx_io.save(onnx_io.load(tmp_path / "a.onnx"), tmp_path / "b.onnx", external=True)
-    assert [*contents(tmp_path)] == ["a.onnx", "b.onnx", "b.onnx.1.data", "b.onnx.data"]
-    assert (tmp_path / "b.onnx.data").read_bytes() == weights
-    onnx.checker.check_model(tmp_path / "b.onnx")
-
-
 OUTSIDE = {
     "nothing.data": "No such file or directory",
     "../w.data": "outside the model's folder",
@@ -749,109 +735,6 @@ def test_a_message_with_external_data_needs_a_folder(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="load the model by its path"):
         onnx_io.load(proto)
     assert onnx_io.to_proto(onnx_io.load(proto, folder=tmp_path)) == proto
-
-
-# -- a save that fails leaves all as it was ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("external", [False, True])
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device")])
-def test_an_interrupted_save(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, external: bool
-) -> None:
-    path = tmp_path / "model.onnx"
-    onnx_io.save(onnx_io.load(linear()), path, external=external)
-    before, loaded, chunks = contents(tmp_path), onnx_io.load(path), protos.raw_chunks
-
-    def failing(tensor: Tensor) -> Iterator[bytes | memoryview]:
-        yield b"half of it" if tensor.nbytes > 10 else b""
-        raise error
-
-    monkeypatch.setattr(protos, "raw_chunks", failing)
-    with pytest.raises(KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else OutputError):
-        onnx_io.save(loaded, path, external=external)
-    assert contents(tmp_path) == before
-    monkeypatch.setattr(protos, "raw_chunks", chunks)
-    onnx_io.save(loaded, path, external=external)
-
-
-@pytest.mark.parametrize("signal", [KeyboardInterrupt, SystemExit])
-@pytest.mark.parametrize("done", [False, True])
-def test_an_interrupt_between_the_two_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool, signal: type[BaseException]
-) -> None:
-    """The first of two files is in place, or just about to be: both are old, or both are new."""
-    path = tmp_path / "model.onnx"
-    onnx_io.save(onnx_io.load(linear()), path, external=True)
-    before, loaded, replace, calls = contents(tmp_path), onnx_io.load(linear(700)), Path.replace, []
-
-    def interrupted(self: Path, target: Path) -> Path:
-        calls.append(target)
-        if len(calls) > 1:
-            return replace(self, target)
-        if done:
-            replace(self, target)
-        raise signal
-
-    monkeypatch.setattr(Path, "replace", interrupted)
-    with pytest.raises(signal):
-        onnx_io.save(loaded, path, external=True)
-    assert (contents(tmp_path) != before) == done
-    onnx.checker.check_model(path)
-
-
-def test_what_a_killed_process_has_left_is_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In containers the next process has the same number."""
-
-    def killed(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    loaded = onnx_io.load(linear())
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "replace", killed)
-        patched.setattr(Path, "unlink", killed)
-        with pytest.raises(KeyboardInterrupt):
-            onnx_io.save(loaded, tmp_path / "model.onnx")
-    (left,) = contents(tmp_path)
-    assert left.startswith(".model.onnx.")
-    onnx_io.save(loaded, tmp_path / "model.onnx")
-    assert sorted(contents(tmp_path)) == [left, "model.onnx"]
-
-
-def test_a_full_disk(tmp_path: Path) -> None:
-    """The limit on the size of files stands for the end of the disk."""
-    script = f"""
-import resource, signal
-from pathlib import Path
-from graphopt import onnx_io
-from graphopt.errors import OutputError
-from tests.test_onnx_io import linear
-folder = Path({str(tmp_path)!r})
-onnx_io.save(onnx_io.load(linear(100)), folder / "model.onnx")
-before = (folder / "model.onnx").read_bytes()
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
-for external in (False, True):
-    try:
-        onnx_io.save(onnx_io.load(linear()), folder / "model.onnx", external=external)
-    except OutputError as error:
-        print(error)
-assert [path.name for path in folder.iterdir()] == ["model.onnx"]
-assert (folder / "model.onnx").read_bytes() == before
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{tmp_path / 'model.onnx'} cannot be written: File too large\n" * 2
-
-
-def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
-    loaded = onnx_io.load(linear())
-    for path, message in [(tmp_path / "nowhere" / "y.onnx", "No such file"), (tmp_path, "it is no ordinary file")]:
-        with pytest.raises(OutputError, match=message):
-            onnx_io.save(loaded, path)
-    with pytest.raises(OutputError, match="no ordinary file"):
-        onnx_io.save(loaded, os.devnull)
-    assert not Path(os.devnull).is_file()
 
 
 # -- all the models of the onnx package --------------------------------------------------------------------------------
