@@ -35,7 +35,11 @@ CHUNK = 1 << 24
 ZEROS = bytes(CHUNK)
 
 Folders: TypeAlias = tuple[Path, ...]
-"""The folder of the model file, then that of the file which it is a link to, as in the caches of model hubs."""
+"""The folder of the model file, then that of the file which it is a link to.
+
+The second may be a store, as the caches of model hubs have one: a model in `snapshots` is a link to a file in `blobs`, and
+so are its weights. A link to weights may lead out of the model's own folder into such a store, and nowhere else: the
+model is a link itself, and the weights lie in the very folder that it leads to."""
 
 # -- types -------------------------------------------------------------------------------------------------------------
 
@@ -211,13 +215,32 @@ def _resolved(path: Path) -> Path:
 
 
 def _inside(name: str, location: str, folders: Folders) -> Path:
-    """The path of a data file, refused where it leaves the model's folder, also by way of a symbolic link."""
+    """The path of a data file, refused where it leaves the model's folder; a link may lead into its store."""
     parts = PurePosixPath(location.replace("\\", "/").replace("\0", "/../")).parts
     path = folders[0].joinpath(*parts)
     target = path.resolve()
-    if not parts or ".." in parts or not any(target.is_relative_to(_resolved(folder)) for folder in folders):
+    is_inside = target.is_relative_to(_resolved(folders[0])) or target.parent == _resolved(folders[-1])
+    if not parts or ".." in parts or not is_inside:
         raise ModelError(f"the data of tensor '{name}' is said to be in '{location}', outside the model's folder")
     return path
+
+
+def settle(model: ModelProto, folders: Folders) -> Path | None:
+    """Say of all data in files where they really lie, links followed, seen from one folder, which is returned.
+
+    ONNX Runtime follows no link out of the folder that a model in memory comes with. None: there are no such data.
+
+    Raises:
+        ModelError: some lie outside the model's folder.
+    """
+    tensors = list(external_tensors(model)) if folders else []
+    paths = [_inside(tensor.name, location(tensor), folders).resolve() for tensor in tensors]
+    if not paths:
+        return None
+    folder = Path(os.path.commonpath([path.parent for path in paths]))
+    for tensor, path in zip(tensors, paths, strict=True):
+        put_location(tensor, path.relative_to(folder).as_posix())
+    return folder
 
 
 def _read_external(source: External, dtype: DType, shape: tuple[int, ...]) -> NDArray[Any]:

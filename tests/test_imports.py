@@ -16,11 +16,11 @@ ROOT = Path(__file__).parent.parent
 LAYERS = (
     "errors",
     "files types",
-    "cache scalar tensor",
+    "cache scalar tensor weightfiles",
     "graph",
     "ops",
     "edit protos shapes",
-    "contents evaluate opsets",
+    "contents evaluate opsets payload",
     "infer",
     "fold grids regions",
     "passes",
