@@ -37,9 +37,9 @@ ZEROS = bytes(CHUNK)
 Folders: TypeAlias = tuple[Path, ...]
 """The folder of the model file, then that of the file which it is a link to.
 
-The second may be a store, as the caches of model hubs have one: a model in `snapshots` is a link to a file in `blobs`, and
-so are its weights. A link to weights may lead out of the model's own folder into such a store, and nowhere else: the
-model is a link itself, and the weights lie in the very folder that it leads to."""
+The second may be a store, as the caches of model hubs have one: a model in `snapshots` is a link to a file in `blobs`,
+and so are its weights. A link to weights may lead out of the model's own folder into such a store, and nowhere else:
+the model is a link itself, and the weights lie in the very folder that it leads to."""
 
 # -- types -------------------------------------------------------------------------------------------------------------
 
