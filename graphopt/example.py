@@ -21,7 +21,7 @@ from graphopt import ops
 from graphopt.graph import Node
 from graphopt.protos import node_to_proto, tensor_to_proto, type_from_proto, type_to_proto
 from graphopt.rule import Rule
-from graphopt.scalar import FACTS, FUNCTIONS, PROPERTIES, PYTHON, Unknown, has_property
+from graphopt.scalar import FACTS, PROPERTIES, PYTHON, Unknown, apply, has_property
 from graphopt.schemas import Misfit, Operator, Place, Types, described
 from graphopt.tensor import Tensor
 from graphopt.term import SCALAR, App, Lit, Term, Var, applications, holes, is_scalar, walk
@@ -117,10 +117,7 @@ def evaluate(term: Term, rule: Rule, instance: Instance) -> Any:
             return has_property(name, _array(rule, instance, hole.name))
     assert term.domain == SCALAR, f"{term} is not scalar"
     operands = [evaluate(arg, rule, instance) for arg in term.operands]
-    try:
-        return FUNCTIONS[term.op](PYTHON, *operands)
-    except (TypeError, IndexError, AttributeError, ZeroDivisionError, ValueError) as error:
-        raise Misfit(f"{term.op}: {error}") from error
+    return apply(term.op, PYTHON, *operands)
 
 
 def satisfies(rule: Rule, instance: Instance) -> bool:

@@ -20,7 +20,7 @@ from onnx.defs import OpSchema
 from graphopt import ops
 from graphopt.graph import Attribute, Graph, Node, Value
 from graphopt.rule import Rule
-from graphopt.scalar import FACTS, FUNCTIONS, PROPERTIES, PYTHON, Unknown, has_property
+from graphopt.scalar import FACTS, PROPERTIES, PYTHON, Unknown, apply, has_property
 from graphopt.tensor import Tensor, same_values
 from graphopt.term import SCALAR, App, Lit, Term, Var
 from graphopt.types import Dim, DType, Shape, TensorType
@@ -301,10 +301,10 @@ def _match_leaf(graph: Graph, node: Node, pattern: Term | None, value: Value | N
             return _match_elements(graph, node, pattern, value, state)
 
 
-def _number(term: App) -> float | None:
-    """A number that is computed in the rule, such as sqrt(2); None, which nothing equals, where there is no such."""
+def _number(term: App) -> object:
+    """What is computed in the rule, such as sqrt(2); None, which nothing equals, where that has no value."""
     try:
-        return float(evaluate(term, {}, {}, None))
+        return evaluate(term, {}, {}, None)
     except Unknown:
         return None
 
@@ -609,7 +609,7 @@ def evaluate(term: Term, bound: Mapping[str, Bound], axes: Axes, graph: Graph | 
             return _has_property(name, bound[hole])
         case App(op=name):
             arguments = [evaluate(arg, bound, axes, graph) for arg in term.args if arg is not None]
-            return FUNCTIONS[name](PYTHON, *arguments)
+            return apply(name, PYTHON, *arguments)
 
 
 def _has_property(name: str, bound: Bound) -> bool:

@@ -23,7 +23,7 @@ from graphopt.graph import Attribute, Graph, Node, Patch, Value
 from graphopt.infer import infer_node
 from graphopt.match import Absent, Known, Match, evaluate, known_tensor
 from graphopt.rule import Rule
-from graphopt.scalar import Unknown
+from graphopt.scalar import LONGEST, Unknown
 from graphopt.tensor import Tensor
 from graphopt.term import SCALAR, App, Term, Var, applications, is_scalar
 from graphopt.types import DType, Sym, TensorType, Type
@@ -239,7 +239,7 @@ class _Builder:
             raise Refused(f"{term} is not a number here")
         dtype = self._dtype_of_operand(app, position)
         wide = np.float64 if dtype.is_float or dtype is DType.UNDEFINED else np.int64
-        return _Folded(np.asarray(value, wide), dtype, app.op.lower())
+        return _Folded(np.asarray(_concrete(value, app), wide), dtype, app.op.lower())
 
     def _sizes(self, sizes: tuple[int | Sym, ...], app: App) -> Value:
         """Sizes that are not all numbers, as they are known when the model runs: read off the graph's inputs."""
@@ -482,6 +482,9 @@ def _concrete(value: Any, app: App) -> Any:
     """Numbers for an attribute or a constant input; one unknown size of a Reshape's target is -1."""
     if isinstance(value, Sym):
         raise Refused(f"{app.op} needs a number, not {value}")
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, int) and not ~LONGEST <= number <= LONGEST:
+            raise Refused(f"{app.op} needs a number of 64 bits, not {number}")
     if not isinstance(value, tuple):
         return value
     symbolic = [item for item in value if isinstance(item, Sym)]

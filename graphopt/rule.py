@@ -185,6 +185,7 @@ def _problems(rule: Rule) -> Iterator[str]:
         yield "left and right are the same"
     yield from _ambiguous([*sides, *right, *rule.conditions])
     yield from _unbound(sides, right, rule.conditions)
+    yield from _computed_on_the_left(sides)
     yield from _mixed_bundles(sides, right)
     for side in (*sides, *right, *rule.conditions):
         yield from _misspelt(side)
@@ -268,6 +269,13 @@ def _unbound(sides: tuple[Term, ...], right: tuple[Term, ...], conditions: tuple
         for name in _sizes_read(part):
             if name.removeprefix("1") not in axes and not name.isdigit():
                 yield f"axis '{name}' is not bound by the left side"
+
+
+def _computed_on_the_left(sides: tuple[Term, ...]) -> Iterator[str]:
+    """A number that is computed is compared when nothing is bound yet."""
+    for part in (part for side in sides for part in walk(side)):
+        if isinstance(part, App) and part.domain == SCALAR and any(holes(part)):
+            yield f"the left side cannot compute '{render(part)}' from what it is to bind: say it in `when`"
 
 
 def _sizes_read(part: Term) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Scalar functions: what attributes and conditions of rules are computed with. A closed set, one table for all.
 
 Each function is written against a `Logic`, which decides comparisons and choices: Python's for the matcher, Z3's for
-the verifier. A list has a known length in both; its elements may be symbols.
+the verifier. A list has a known length in both; its elements may be symbols, which nothing but the Logic may look at.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from inspect import Parameter, signature
+from itertools import pairwise
 from math import sqrt
 from operator import floordiv, mod, truediv
 from typing import Any, Protocol
@@ -27,6 +28,10 @@ class Unknown(Exception):
     """A number that hangs on a comparison which cannot be decided: when matching, that means no."""
 
 
+class Misused(Unknown):
+    """A scalar function of what it is not made for: a list where it takes a number, or one argument too many."""
+
+
 class Logic(Protocol):
     """How truth is represented: Python's booleans and None here, Z3's formulas in the verifier."""
 
@@ -36,6 +41,9 @@ class Logic(Protocol):
     def any(self, parts: Iterable[Any]) -> Any: ...
     def negate(self, part: Any) -> Any: ...
     def choose(self, condition: Any, then: Scalar, otherwise: Scalar) -> Scalar: ...
+    def known(self, number: Scalar) -> int:
+        """A number that counts or names a position, as Python's own; raises where it is a symbol."""
+        ...
 
 
 class PythonLogic:
@@ -74,9 +82,14 @@ class PythonLogic:
             raise Unknown(f"whether it is {then} or {otherwise}")
         return then if condition else otherwise
 
+    def known(self, number: Scalar) -> int:
+        return _whole(number)
+
 
 LONGEST = 2**63 - 1
 """No axis is longer: sizes are 64-bit integers. As the end of a slice it means "to the end"."""
+MOST = 1 << 16
+"""A rule makes no longer list: lists are of axes, or have a few numbers for each."""
 PYTHON = PythonLogic()
 
 
@@ -108,10 +121,10 @@ def _each(function: Callable[[Scalar, Scalar], Scalar]) -> Callable[[Scalars, Sc
     return lifted
 
 
-def _equal(logic: Logic, a: Scalars, b: Scalars) -> Any:
-    if isinstance(a, tuple) and isinstance(b, tuple) and len(a) != len(b):
+def _equal(logic: Logic, left: Scalars, right: Scalars) -> Any:
+    if isinstance(left, tuple) and isinstance(right, tuple) and len(left) != len(right):
         return logic.any(())
-    return logic.all(_flat(_each(logic.eq)(a, b)))
+    return logic.all(_flat(_each(logic.eq)(left, right)))
 
 
 def _flat(value: Scalars) -> tuple[Scalar, ...]:
@@ -139,18 +152,48 @@ def _defined(function: Callable[..., Scalar]) -> Callable[..., Scalar]:
     return partial
 
 
-def _plain(numbers: Scalars) -> tuple[int, ...]:
-    """Numbers that count or name positions: they must be known."""
-    if any(isinstance(number, Sym) for number in _flat(numbers)):
-        raise Unknown(f"which positions {numbers} are")
-    return _flat(numbers)
+def _whole(number: Scalar) -> int:
+    """Any whole number that is no symbol.
+
+    Raises:
+        Unknown: it is a symbol, or lies between whole numbers.
+    """
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise Unknown(f"which number {number} is")
+    return number
 
 
-def _item(sequence: Sequence[Scalar], position: int) -> Scalar:
-    (index,) = _plain(position)
-    if not -len(sequence) <= index < len(sequence):
-        raise Unknown(f"element {index} of a list of {len(sequence)}")
-    return sequence[index]
+def _known(logic: Logic, numbers: Scalars) -> tuple[int, ...]:
+    return tuple(map(logic.known, _flat(numbers)))
+
+
+def _length(logic: Logic, count: Scalar) -> int:
+    """How long a list is to be.
+
+    Raises:
+        Unknown: longer than any.
+    """
+    length = logic.known(count)
+    if length > MOST:
+        raise Unknown(f"a list of {length} numbers")
+    return length
+
+
+def _item(logic: Logic, items: Sequence[Scalar], index: Scalar) -> Scalar:
+    place = logic.known(index)
+    if not -len(items) <= place < len(items):
+        raise Unknown(f"element {place} of a list of {len(items)}")
+    return items[place]
+
+
+def _sorted(logic: Logic, items: Sequence[Scalar]) -> tuple[Scalar, ...]:
+    """By exchanging neighbours, so that the Logic decides each comparison."""
+    result = list(items)
+    for end in range(len(result) - 1, 0, -1):
+        for i in range(end):
+            one, other = result[i], result[i + 1]
+            result[i], result[i + 1] = _smaller(logic, one, other), _larger(logic, one, other)
+    return tuple(result)
 
 
 def _normalized(logic: Logic, positions: Scalars, length: Scalars) -> Scalars:
@@ -187,22 +230,43 @@ def _zeros_among(logic: Logic, items: Sequence[Scalar], others: Sequence[Scalar]
     return logic.all(logic.any([logic.negate(logic.eq(a, 0)), logic.eq(b, 0)]) for a, b in pairs)
 
 
-def _without(items: Sequence[Scalar], positions: Scalars) -> tuple[Scalar, ...]:
-    dropped = {position % len(items) for position in _plain(positions)} if items else set()
+def _places(logic: Logic, positions: Scalars, length: int) -> list[int]:
+    """Positions counted from the start of a list.
+
+    Raises:
+        Unknown: one lies outside of the list.
+    """
+    places = _known(logic, positions)
+    if not all(-length <= place < length for place in places):
+        raise Unknown(f"places {places} of a list of {length}")
+    return [place % length for place in places]
+
+
+def _without(logic: Logic, items: Sequence[Scalar], positions: Scalars) -> tuple[Scalar, ...]:
+    dropped = _places(logic, positions, len(items))
     return tuple(item for position, item in enumerate(items) if position not in dropped)
 
 
-def _inserted(items: Sequence[Scalar], positions: Scalars, value: Scalar) -> tuple[Scalar, ...]:
+def _inserted(logic: Logic, items: Sequence[Scalar], positions: Scalars, value: Scalar) -> tuple[Scalar, ...]:
     """A list that has `value` at `positions` and the items elsewhere, in order."""
-    where = {position % (len(items) + len(_flat(positions))) for position in _plain(positions)}
+    longer = len(items) + len(_flat(positions))
+    where = _places(logic, positions, longer)
+    if len(set(where)) < len(where):
+        raise Unknown(f"two numbers in one of the places {where}")
     rest = iter(items)
-    return tuple(value if i in where else next(rest) for i in range(len(items) + len(where)))
+    return tuple(value if i in where else next(rest) for i in range(longer))
 
 
-def _spread(items: Sequence[Scalar], positions: Scalars, length: int) -> tuple[Scalar, ...]:
+def _spread(logic: Logic, items: Sequence[Scalar], positions: Scalars, length: Scalar) -> tuple[Scalar, ...]:
     """A list of `length` numbers that has the items at `positions` and 0 elsewhere."""
-    where = dict(zip((position % length for position in _plain(positions)), items, strict=True))
-    return tuple(where.get(i, 0) for i in range(length))
+    count = _length(logic, length)
+    where = dict(zip(_places(logic, positions, count), items, strict=True))
+    return tuple(where.get(i, 0) for i in range(count))
+
+
+def _inverse(logic: Logic, perm: Sequence[Scalar]) -> tuple[int, ...]:
+    """Where each number of a permutation stands; of other lists the positions in the order of their numbers."""
+    return tuple(sorted(range(len(perm)), key=_known(logic, perm).__getitem__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +300,7 @@ NUMBERS: Mapping[str, Function] = {
     "choose": Function(
         lambda logic, condition, a, b: logic.choose(condition, a, b), "`a` where the condition holds, else `b`"
     ),
-    "item": Function(lambda logic, items, index: _item(items, index), "one element of a list; -1 is the last"),
+    "item": Function(_item, "one element of a list; -1 is the last"),
     "length": Function(lambda logic, items: len(items), "how many elements a list has"),
     "total": Function(lambda logic, items: reduce(lambda x, y: x + y, items, 0), "the sum of a list"),
     "product": Function(lambda logic, items: reduce(lambda x, y: x * y, items, 1), "the product of a list"),
@@ -247,26 +311,28 @@ LISTS: Mapping[str, Function] = {
     "join": Function(
         lambda logic, *parts: tuple(item for part in parts for item in _flat(part)), "numbers and lists in a row"
     ),
-    "part": Function(lambda logic, items, start, stop: tuple(items[start:stop]), "the elements from `start` to `stop`"),
-    "repeat": Function(lambda logic, value, count: (value,) * count, "`count` times the same number"),
-    "range": Function(lambda logic, count: tuple(range(count)), "0, 1, … below `count`"),
-    "without": Function(
-        lambda logic, items, positions: _without(items, positions), "a list without the elements at `positions`"
+    "part": Function(
+        lambda logic, items, start, stop: tuple(items[logic.known(start) : logic.known(stop)]),
+        "the elements from `start` to `stop`",
     ),
+    "repeat": Function(lambda logic, value, count: (value,) * _length(logic, count), "`count` times the same number"),
+    "range": Function(lambda logic, count: tuple(range(_length(logic, count))), "0, 1, … below `count`"),
+    "without": Function(_without, "a list without the elements at `positions`"),
     "inserted": Function(
-        lambda logic, items, positions, value: _inserted(items, positions, value),
+        _inserted,
         "a list that has `value` at `positions` and the items elsewhere, in order",
     ),
     "spread": Function(
-        lambda logic, items, positions, length: _spread(items, positions, length),
+        _spread,
         "a list of `length` numbers that has the items at `positions` and 0 elsewhere",
     ),
-    "sorted": Function(lambda logic, items: tuple(sorted(_plain(items))), "the elements, smallest first"),
+    "sorted": Function(_sorted, "the elements, smallest first"),
     "compose": Function(
-        lambda logic, first, second: tuple(_item(first, i) for i in second), "the permutation `first`, then `second`"
+        lambda logic, first, second: tuple(_item(logic, first, i) for i in second),
+        "the permutation `first`, then `second`",
     ),
     "inverse": Function(
-        lambda logic, perm: tuple(sorted(range(len(perm)), key=_plain(perm).__getitem__)),
+        _inverse,
         "the permutation that undoes `perm`",
     ),
     "normalized": Function(_normalized, "positions counted from the start of `length` elements, negative ones too"),
@@ -292,7 +358,7 @@ TRUTHS: Mapping[str, Function] = {
         lambda logic, perm: _equal(logic, perm, tuple(range(len(perm)))), "the permutation moves nothing"
     ),
     "is_sorted": Function(
-        lambda logic, items: _plain(items) == tuple(sorted(items)), "the smallest is first, and so on"
+        lambda logic, items: logic.all(logic.le(a, b) for a, b in pairwise(items)), "the smallest is first, and so on"
     ),
     "asks_for": Function(_asks_for, "a Reshape of a tensor of this shape to `request` leaves the shape as it is"),
     "zeros_among": Function(_zeros_among, "`others` has a zero wherever `items` has one"),
@@ -307,6 +373,20 @@ TRUTHS: Mapping[str, Function] = {
 FUNCTIONS: Mapping[str, Function] = {**NUMBERS, **LISTS, **TRUTHS}
 """name -> function(logic, *arguments). `size`, `shape`, `rank`, `dtype` and the properties of constants are not here:
 the matcher reads them off the graph, the verifier off its symbolic tensors."""
+
+
+def apply(name: str, logic: Logic, *arguments: Scalars) -> Scalars:
+    """What a scalar function gives for these arguments.
+
+    Raises:
+        Unknown: that cannot be known, or there is no such value.
+        Misused: it is no function of such arguments.
+    """
+    try:
+        return FUNCTIONS[name](logic, *arguments)
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        raise Misused(f"{name}: {error}") from error
+
 
 FACTS: Mapping[str, tuple[str, str]] = {
     "size": ('"N"', "the size of an axis"),
@@ -350,6 +430,9 @@ class NumpyLogic:
 
     def choose(self, condition: Any, then: Scalar, otherwise: Scalar) -> Scalar:
         return np.where(condition, then, otherwise)
+
+    def known(self, number: Scalar) -> int:
+        return _whole(number)
 
 
 def has_property(name: str, values: NDArray[Any]) -> bool:

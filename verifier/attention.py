@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from graphopt.types import DType
 from graphopt.verifier.broadcasting import exactly, fits, stretched
+from graphopt.verifier.elementwise import nonzero
 from graphopt.verifier.instances import Undefined, Unsupported, real
 from graphopt.verifier.integers import (
     TRUE,
@@ -62,7 +63,8 @@ def Attention(node: Node) -> tuple[Tensor, ...]:
         return scale * total((E,), lambda e: q.at((b, h, i, *e)) * k.at((b, quotient(h, share), j, *e)))
 
     def capped(index: Index) -> Value:
-        return product_(index) if cap.constant == 0 else cap * call("Tanh", product_(index) / cap)
+        bare = product_(index)
+        return select(nonzero(cap), cap * call("Tanh", bare / cap), bare)
 
     def exp(index: Index) -> Value:
         return guarded(seen(index), call("Exp", capped(index) + bias(index)))
@@ -78,7 +80,7 @@ def Attention(node: Node) -> tuple[Tensor, ...]:
     if node.app.outputs == 1:
         return (y,)
     shown = node.attribute("qk_matmul_output_mode", 0, lambda: node.choose((0, 1, 2, 3)))
-    if shown == 2:
+    if shown not in (0, 1, 3):
         raise Unsupported("Attention that shows scores of what is not seen: they are infinite")
     return (y, k, v, Tensor((B, H, L, S), {0: product_, 1: capped, 3: weight}[shown]))
 
@@ -131,8 +133,8 @@ def _mask(node: Node, shape: Shape) -> tuple[Body, Callable[[Index], Formula]]:
             TRUE if mask is None else lt(j, mask.shape[-1]),
             truth(element(index)) if truths else TRUE,
             le(j, i) if causal else TRUE,
-            TRUE if left == -1 else le(i, j + left),
-            TRUE if right == -1 else le(j, i + right),
+            disj(eq(left, -1), le(i, j + left)),
+            disj(eq(right, -1), le(j, i + right)),
         )
 
     return lambda index: number(0) if mask is None or truths else element(index), seen

@@ -16,7 +16,7 @@ from onnx.defs import OpSchema
 
 from graphopt import ops
 from graphopt.rule import Rule
-from graphopt.scalar import FUNCTIONS, PYTHON
+from graphopt.scalar import FUNCTIONS, PYTHON, Unknown, apply
 from graphopt.term import SCALAR, App, Lit, Term, Var, applications, is_scalar
 from graphopt.types import COMMON, DType
 
@@ -156,6 +156,8 @@ class Typing:
             return bool(self._scalar(condition))
         except _NotOnTypes:
             return True
+        except Unknown:  # nor does it match
+            return False
 
     def _scalar(self, part: Term) -> Any:
         match part:
@@ -166,7 +168,7 @@ class Typing:
             case App(op="dtype"):
                 return self.of(part.operands[0])
             case App(domain=domain, op=op) if domain == SCALAR and op in FUNCTIONS:
-                return FUNCTIONS[op](PYTHON, *(self._scalar(arg) for arg in part.operands))
+                return apply(op, PYTHON, *(self._scalar(arg) for arg in part.operands))
         raise _NotOnTypes
 
 

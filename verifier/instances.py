@@ -16,7 +16,7 @@ from math import isinf, isqrt
 from typing import Any, TypeVar
 
 from graphopt.rule import Rule, asserted
-from graphopt.scalar import FUNCTIONS, LONGEST, PROPERTIES, Unknown
+from graphopt.scalar import FUNCTIONS, LONGEST, PROPERTIES, PYTHON, Misused, Unknown, apply
 from graphopt.term import SCALAR, App, Lit, Term, Var, holes, is_scalar, walk
 from graphopt.types import DType
 from graphopt.verifier import dtypes
@@ -29,6 +29,7 @@ from graphopt.verifier.integers import (
     Formula,
     Int,
     Size,
+    Truth,
     choice,
     conj,
     disj,
@@ -125,26 +126,46 @@ class Z3Logic:
         return le(left, right)
 
     def all(self, parts: Iterable[Any]) -> Formula:
-        return conj(*map(formula, parts))
+        return conj(*map(truth_value, parts))
 
     def any(self, parts: Iterable[Any]) -> Formula:
-        return disj(*map(formula, parts))
+        return disj(*map(truth_value, parts))
 
     def negate(self, part: Any) -> Formula:
-        return negate(formula(part))
+        return negate(truth_value(part))
 
     def choose(self, condition: Any, then: Any, otherwise: Any) -> Any:
-        condition = formula(condition)
-        if condition in (TRUE, FALSE) or isinstance(then, tuple):
-            if condition not in (TRUE, FALSE):
-                raise Unsupported("a choice between lists")
-            return then if condition == TRUE else otherwise
+        decides = truth_value(condition)
+        if decides in (TRUE, FALSE):
+            return then if decides == TRUE else otherwise
+        if isinstance(then, Truth) and isinstance(otherwise, Truth):
+            return disj(conj(decides, formula(then)), conj(negate(decides), formula(otherwise)))
         if _is_real(then) or _is_real(otherwise):
-            return select(condition, real(then), real(otherwise))
-        return choice(condition, then, otherwise)
+            return select(decides, real(then), real(otherwise))
+        if isinstance(then, int | Int) and isinstance(otherwise, int | Int):
+            return choice(decides, then, otherwise)
+        if then != otherwise:
+            raise Unsupported(f"whether it is {then} or {otherwise}")
+        return then
+
+    def known(self, number_: Any) -> int:
+        if isinstance(number_, Int | Value):
+            raise Unsupported(f"which number {number_} is")
+        return PYTHON.known(number_)
 
 
 LOGIC = Z3Logic()
+
+
+def truth_value(part: Any) -> Formula:
+    """A truth value as a formula.
+
+    Raises:
+        Unsupported: it is none.
+    """
+    if not isinstance(part, Truth):
+        raise Unsupported(f"{part} where a truth value is needed")
+    return formula(part)
 
 
 def real(number_: Any) -> Value:
@@ -314,7 +335,7 @@ class Instance:
         for condition in self.rule.conditions:
             if name in _asks(condition)[0] and self._can_tell(condition):
                 with suppress(Unsupported):  # as of lists that an operator is still to refuse; asked again in the end
-                    self.require(formula(self.scalar(condition)), "the condition does not hold")
+                    self.require(truth_value(self.scalar(condition)), f"{condition} does not hold")
 
     def _can_tell(self, part: Term) -> bool:
         """Whether all that a scalar term speaks of is bound."""
@@ -328,7 +349,7 @@ class Instance:
         facts, scalars = len(self.facts), self.scalars
         self.scalars = dict(scalars)
         try:
-            return not any(formula(self.scalar(condition)) == FALSE for condition in told)
+            return not any(truth_value(self.scalar(condition)) == FALSE for condition in told)
         except Unsupported:  # as of lists that an operator is still to refuse
             return True
         except Undefined:
@@ -377,11 +398,11 @@ class Instance:
         if app.op == "choose" and isinstance(args[1], tuple):
             return self._chosen(*args)
         try:
-            return FUNCTIONS[app.op](LOGIC, *args)
-        except Unknown as error:
+            return apply(app.op, LOGIC, *args)
+        except Misused as error:
+            raise Unsupported(str(error)) from error
+        except Unknown as error:  # nor does it match
             raise Undefined(f"{app.op}: {error}") from error
-        except (TypeError, IndexError, KeyError, AttributeError, ZeroDivisionError, ValueError) as error:
-            raise Unsupported(f"{app.op} of symbols: {error}") from error
 
     def _of_reals(self, name: str, args: Sequence[Any]) -> Value | None:
         """What a scalar function gives of real numbers, None where it is not about them.
@@ -422,8 +443,7 @@ class Instance:
     def assume_conditions(self) -> None:
         """The conditions of the rule become facts."""
         for condition in self.rule.conditions:
-            value = formula(self.scalar(condition))
-            self.require(value, "the condition does not hold")
+            self.require(truth_value(self.scalar(condition)), f"{condition} does not hold")
 
     # -- terms
 

@@ -386,6 +386,8 @@ class Fact(_Numbered, metaclass=_Interned):
 
 Basic: TypeAlias = "Comparison | Fact"
 Formula: TypeAlias = "Comparison | Fact | And | Or"
+Truth = bool | Comparison | Fact | And | Or
+"""A truth value of either kind."""
 TRUE = And(frozenset())
 FALSE = Or(frozenset())
 
@@ -645,9 +647,8 @@ def definition(atom: Atom) -> tuple[Formula, ...]:
     return small, negative, disj(eq(by), eq(over, whole * by + own))
 
 
-def formula(part: Any) -> Formula:
+def formula(part: bool | Formula) -> Formula:
     """A truth value of either kind as a formula."""
     if isinstance(part, bool):
         return TRUE if part else FALSE
-    assert isinstance(part, Comparison | Fact | And | Or)
     return part

@@ -58,8 +58,8 @@ def Transpose(node: Node) -> Tensor:
     x = node.input(0)
     backwards = tuple(reversed(range(x.rank)))
     perm = node.attribute("perm", backwards, lambda: OneOf(_permutations(x.rank)))
-    if not all(isinstance(p, int) for p in perm):
-        raise Unsupported("Transpose by symbols")
+    if not isinstance(perm, tuple) or not all(isinstance(p, int) for p in perm):
+        raise Unsupported(f"Transpose by {perm}")
     if sorted(perm) != list(range(x.rank)):
         raise Undefined(f"Transpose by {perm} of rank {x.rank}")
 
@@ -108,8 +108,7 @@ def Reshape(node: Node) -> Tensor:
     """To the shape that the second input asks for: -1 is inferred, 0 is copied unless `allowzero`."""
     x = node.input(0)
     literal = node.flag("allowzero")
-    asked = node.numbers(1, lambda: _propose_shape(node))
-    asked = asked if isinstance(asked, tuple) else (asked,)
+    asked = node.list(1, lambda: _propose_shape(node))
     shape = _answered(node, x, asked, literal)
     for condition, reason in _answers(x, asked, shape, literal):
         node.require(condition, reason)
@@ -214,8 +213,7 @@ def Unsqueeze(node: Node) -> Tensor:
     """With new axes of size 1 at the positions `axes` of the output."""
     x = node.input(0)
 
-    asked = node.numbers(1, lambda: OneOf(_new_axes(x.rank, node.instance.max_rank + 1)))
-    asked = asked if isinstance(asked, tuple) else (asked,)
+    asked = node.list(1, lambda: OneOf(_new_axes(x.rank, node.instance.max_rank + 1)))
     rank = x.rank + len(asked)
     axes = [node.counted(axis, rank) for axis in asked]
     if len(set(axes)) < len(axes):
@@ -274,7 +272,7 @@ def Split(node: Node) -> tuple[Tensor, ...]:
     count = node.app.outputs
     size = x.shape[axis]
     if node.has(1):
-        lengths = node.numbers(1, lambda: _propose_lengths(count))
+        lengths = node.list(1, lambda: _propose_lengths(count))
         if len(lengths) != count:
             raise Undefined("Split into another number of parts")
         for length in lengths:
@@ -327,8 +325,7 @@ def _slice_numbers(node: Node, position: int, rank: int) -> tuple[Size, ...]:
         length = len(earlier) if isinstance(earlier, tuple) else node.choose(range(rank + 1))
         return tuple(fresh(("", "start", "end", "", "step")[position]) for _ in range(length))
 
-    value = node.numbers(position, propose)
-    return value if isinstance(value, tuple) else (value,)
+    return node.list(position, propose)
 
 
 def _run(node: Node, size: Size, start: Size, end: Size, step: Size) -> tuple[Size, Size, Size]:
@@ -434,8 +431,7 @@ def _lookup(row: Whole, where: Value) -> Element:
 def Expand(node: Node) -> Tensor:
     """Broadcast to the common shape of the input and the second input."""
     x = node.input(0)
-    asked = node.numbers(1, lambda: _propose_sizes(node))
-    asked = asked if isinstance(asked, tuple) else (asked,)
+    asked = node.list(1, lambda: _propose_sizes(node))
     for size in asked:
         node.require(ge(size), "a size is not negative")
     shape = broadcast(node, [x.shape, asked])
@@ -453,7 +449,7 @@ def Tile(node: Node) -> Tensor:
     def propose() -> tuple[Size, ...]:
         return tuple(fresh("repeat") for _ in range(x.rank))
 
-    repeats = node.numbers(1, propose)
+    repeats = node.list(1, propose)
     if len(repeats) != x.rank:
         raise Undefined("Tile: not one number per axis")
     for repeat in repeats:
@@ -476,7 +472,7 @@ def Pad(node: Node) -> Tensor:
     def propose() -> tuple[Size, ...]:
         return tuple(fresh("pad") for _ in range(2 * len(axes)))
 
-    pads = node.numbers(1, propose)
+    pads = node.list(1, propose)
     if len(pads) != 2 * len(axes):
         raise Undefined("Pad: not two numbers per axis")
     value = node.input(2).at(()) if node.has(2) and node.input(2).rank == 0 else _one_element(node)
@@ -541,8 +537,10 @@ def Resize(node: Node) -> Tensor:
     rounding = node.text("nearest_mode", "round_prefer_floor", ROUNDINGS) if mode == "nearest" else ""
     for name in ("antialias", "cubic_coeff_a", "exclude_outside", "extrapolation_value"):
         node.ignored(name)
-    axes = node.attribute("axes", None, lambda: node.choose((None, *subsets(x.rank))))
-    axes = range(x.rank) if axes is None else [node.counted(axis, x.rank) for axis in axes]
+    asked = node.attribute("axes", None, lambda: node.choose((None, *subsets(x.rank))))
+    if not isinstance(asked, tuple | None):
+        raise Undefined(f"Resize along {asked}, which is no list")
+    axes = range(x.rank) if asked is None else [node.counted(axis, x.rank) for axis in asked]
     new = _enlarged(node, [x.shape[axis] for axis in axes])
     if len(new) != len(axes) or len(set(axes)) < len(axes):
         raise Undefined("Resize: not one size per axis")
@@ -564,7 +562,7 @@ def _enlarged(node: Node, sizes: Sequence[Size]) -> Sequence[Size]:
     """The sizes that a Resize asks for, or makes of scales that are whole numbers."""
     if node.has(3):
         node.text("keep_aspect_ratio_policy", "stretch", ("stretch",))
-        asked: Sequence[Size] = node.numbers(3, lambda: tuple(fresh("size") for _ in sizes))
+        asked: Sequence[Size] = node.list(3, lambda: tuple(fresh("size") for _ in sizes))
         for size in asked:
             node.require(ge(size, 1), "a size is at least 1")
         return asked
@@ -644,11 +642,11 @@ def EyeLike(node: Node) -> Tensor:
 
 def ConstantOfShape(node: Node) -> Tensor:
     """Zeros of the shape that the input says."""
-    sizes = node.numbers(0, lambda: _propose_sizes(node))
+    sizes = node.list(0, lambda: _propose_sizes(node))
     node.absent("value")
     for size in sizes:
         node.require(ge(size), "a size is not negative")
-    return Tensor(tuple(sizes), lambda _: number(0))
+    return Tensor(sizes, lambda _: number(0))
 
 
 def Shape_(node: Node) -> Tensor:

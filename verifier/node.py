@@ -113,6 +113,13 @@ class Node:
         self.read.add(position)
         return value
 
+    def list(self, position: int, propose: Callable[[], Any]) -> tuple[Size, ...]:
+        """The value of an input that is a list: on the left a single number is as good as a list of one."""
+        value = self.numbers(position, propose)
+        if not isinstance(value, tuple) and not self.instance.assuming:
+            raise Undefined(f"{self.op}: input {position} is a list, not the number {value}")
+        return value if isinstance(value, tuple) else (value,)
+
     def _whole(self, value: Any, name: str) -> Any:
         """A whole number or a list of them; what is computed as a real number may lie between."""
         if not all(isinstance(item, int | Int) for item in (value if isinstance(value, tuple) else (value,))):
@@ -173,7 +180,10 @@ class Node:
         return found
 
     def real(self, name: str, default: float | None = None) -> Value:
-        return real(self.attribute(name, default, lambda: self.unknown(name)))
+        value = self.attribute(name, default, lambda: self.unknown(name))
+        if isinstance(value, str | tuple):
+            raise Undefined(f"{self.op}: {name} is a number, not {value}")
+        return real(value)
 
     def unknown(self, name: str) -> Value:
         """Some real number."""
@@ -205,8 +215,7 @@ class Node:
 
     def axes(self, position: int, rank: int, count: int | None = None) -> tuple[int, ...]:
         """Axes that are an input: distinct, counted from the start; as many as `count` says."""
-        value = self.numbers(position, lambda: OneOf(subsets(rank, count)))
-        axes = tuple(self.counted(v, rank) for v in (value if isinstance(value, tuple) else (value,)))
+        axes = tuple(self.counted(v, rank) for v in self.list(position, lambda: OneOf(subsets(rank, count))))
         if len(set(axes)) < len(axes):
             raise Undefined(f"{self.op}: an axis twice")
         return axes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graphopt.verifier.broadcasting import exactly, fits, stretched
-from graphopt.verifier.instances import Undefined, Unsupported
+from graphopt.verifier.instances import OneOf, Undefined, Unsupported
 from graphopt.verifier.integers import disj, eq, ge, quotient
 from graphopt.verifier.node import Body, Node, Shape
 from graphopt.verifier.reductions import mean, over
@@ -138,7 +138,9 @@ def LpNormalization(node: Node) -> Tensor:
     """x divided by its p-norm along an axis."""
     x = node.input(0)
     axis = node.axis("axis", x.rank, -1)
-    p = node.attribute("p", 2, lambda: node.choose((1, 2)))
+    p = node.attribute("p", 2, lambda: OneOf((1, 2)))
+    if p not in (1, 2):
+        raise Undefined(f"LpNormalization: p is 1 or 2, not {p}")
 
     def at(index: Index) -> Value:
         element, extents, others = over(x, (axis,), index)

@@ -160,6 +160,8 @@ def _plainer(name: str, place: int, number: float, of: Instance) -> Instance | N
     value = of.values[name]
     if place >= value.size or _oddness(number) >= _oddness(float(value.flat[place])):
         return None
+    if value.dtype.kind == "u" and number < 0:
+        return None
     changed = value.copy()
     changed.flat[place] = number
     return _with(of, name, changed)

@@ -238,7 +238,9 @@ def average(node: Node, window: Window) -> Callable[[Body, Index], Value]:
 
 def power_mean(node: Node, window: Window) -> Callable[[Body, Index], Value]:
     """The p-norm."""
-    p = integer(node.integer("p", 2, least=1))
+    asked = node.integer("p", 2, least=1)
+    node.require(ge(asked, 1), "p is at least 1")
+    p = integer(asked)
 
     def combine(x: Body, out: Index) -> Value:
         powers = total(window.kernel, lambda k: call("Pow", call("Abs", x(k)), p), window.inside(out))
