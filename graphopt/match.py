@@ -47,6 +47,12 @@ class Absent:
 
     default: float
     shape: tuple[int, ...]
+    dtype: DType
+    """That of the operator's output."""
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """The default at every place, as precisely as it is computed with."""
+        return np.full(self.shape, self.default, np.float64 if self.dtype.is_float else self.dtype.numpy)
 
 
 Numbers: TypeAlias = "Attribute | Dim | Shape"
@@ -148,6 +154,8 @@ class _Constant:
     other: Shape | None
     """Shape of the other operand where this one may broadcast to it, else None."""
     broadcasts: bool
+    dtype: DType
+    """Of the reader's output: that of an input that is absent."""
 
 
 def _same(left: Bound, right: Bound) -> bool:
@@ -326,7 +334,9 @@ def _match_const(graph: Graph, node: Node, hole: Var, value: Value | None, state
         return None
     other = _other_operand(graph, node, value) if value is not None else None
     broadcasts = node.op in ops.ELEMENTWISE_BINARY and node.domain == ""
-    pending = _Constant(hole, value, tensor, other, broadcasts)
+    made = node.types[0]
+    dtype = made.dtype if isinstance(made, TensorType) else DType.UNDEFINED
+    pending = _Constant(hole, value, tensor, other, broadcasts, dtype)
     return _State(state.holes, state.axes, state.terms, (*state.pending, pending))
 
 
@@ -543,7 +553,9 @@ def _settle(constant: _Constant, axes: Axes) -> tuple[Bound, Axes] | None:
     if constant.tensor is None or constant.value is None:
         if declared is None or not _all_ints(declared) or constant.hole.default is None:
             return None
-        return Absent(constant.hole.default, _ints(declared)), axes
+        if constant.dtype is DType.UNDEFINED:
+            return None
+        return Absent(constant.hole.default, _ints(declared), constant.dtype), axes
     own = constant.tensor.shape
     known = Known(constant.value, constant.tensor, own)
     if constant.hole.axes is None or own == declared:
@@ -643,6 +655,8 @@ def _type(bound: Bound, graph: Graph) -> TensorType:
             found = graph.tensor_type(bound)
         case Known():
             found = TensorType(bound.tensor.dtype, bound.shape)
+        case Absent():
+            found = TensorType(bound.dtype, bound.shape)
         case _:
             found = None
     if found is None:

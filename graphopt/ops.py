@@ -27,6 +27,9 @@ ELEMENTWISE_BINARY = frozenset(
 )
 """Binary operators that broadcast as numpy does: an operand may carry axes of size 1 or lack leading axes."""
 
+ZERO_IS_ABSENT = frozenset({("Conv", 2), ("ConvTranspose", 2), ("Gemm", 2), ("LayerNormalization", 2)})
+"""Optional inputs that are added: of zeros they may as well be absent."""
+
 RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
@@ -60,6 +63,15 @@ def without_attribute(op: str, attribute: str) -> int | None:
     has = {known.since_version: attribute in known.attributes for known in versions}
     last = max((version for version, had in has.items() if had), default=None)
     return None if last is None else min((version for version in has if version > last), default=None)
+
+
+@cache
+def is_optional(op: str, domain: str, position: int) -> bool:
+    """Whether an operator may lack an input."""
+    found = schema(op, domain, OPSET if domain == "" else 1)
+    if found is None or position >= len(found.inputs):
+        return False
+    return bool(found.inputs[position].option == OpSchema.FormalParameterOption.Optional)
 
 
 def schema_of(node: Node) -> OpSchema | None:

@@ -47,7 +47,9 @@ class _Folded:
     dtype: DType
     base: str
     absent: bool = False
-    """All of it comes from an absent optional input."""
+    """It stands for an optional input that is absent."""
+    zero: bool = False
+    """It is computed from such an input, and nothing but zeros."""
 
 
 Built: TypeAlias = "Value | _Folded | None"
@@ -205,7 +207,7 @@ class _Builder:
                     return bound.value
                 return _Folded(bound.array(), bound.tensor.dtype, self.graph.value_name(bound.value))
             case Absent():
-                return _Folded(np.full(bound.shape, bound.default), DType.UNDEFINED, "", absent=True)
+                return _Folded(bound.array(), bound.dtype, "", absent=True)
         raise Refused(f"hole '{hole.name}' stands where a tensor is needed")
 
     def _app(self, app: App) -> Built:
@@ -221,13 +223,15 @@ class _Builder:
         return Value(vertex, app.output)
 
     def _operand(self, app: App, position: int) -> Built:
-        """An argument; numbers get the type that the operator's schema gives them."""
+        """An argument; numbers get the type that the operator's schema gives them, what was absent stays so."""
         arg = app.inputs[position]
         if arg is None:
             return None
         if is_scalar(arg):
             return self._number(app, position, arg)
-        return self._term(arg)
+        built = self._term(arg)
+        absent = isinstance(built, _Folded) and built.absent
+        return None if absent and ops.is_optional(app.op, app.domain, position) else built
 
     def _number(self, app: App, position: int, term: Term) -> Built:
         value = evaluate(term, self.match.holes, self.match.axes, self.graph)
@@ -333,8 +337,8 @@ class _Builder:
         array = results[app.output]
         base = next((c.base for c in constants if c is not None and c.base and c.dtype is not DType.INT64), "")
         base = base or next((c.base for c in constants if c is not None and c.base), app.op.lower())
-        absent = any(c is not None and c.absent for c in constants) and not array.any()
-        return _Folded(array, DType.of(array.dtype) if dtype is DType.UNDEFINED else dtype, base, absent)
+        zero = any(c is not None and (c.absent or c.zero) for c in constants) and not array.any()
+        return _Folded(array, DType.of(array.dtype) if dtype is DType.UNDEFINED else dtype, base, zero=zero)
 
     def _dtype_of_folded(self, app: App, position: int, constant: _Folded) -> DType:
         return constant.dtype if constant.dtype is not DType.UNDEFINED else self._dtype_of_operand(app, position)
@@ -368,7 +372,7 @@ class _Builder:
     def _emit(self, app: App, operands: list[Built]) -> int:
         inputs: list[Value | None] = []
         for position, operand in enumerate(operands):
-            if operand is None or (isinstance(operand, _Folded) and operand.absent and _is_optional(app, position)):
+            if operand is None or _adds_nothing(app, position, operand):
                 inputs.append(None)
             else:
                 inputs.append(self._value(operand, self._dtype_of_operand(app, position)))
@@ -474,8 +478,9 @@ def _formal(app: App, position: int) -> OpSchema.FormalParameter:
     return schema.inputs[min(position, len(schema.inputs) - 1)]
 
 
-def _is_optional(app: App, position: int) -> bool:
-    return bool(_formal(app, position).option == OpSchema.FormalParameterOption.Optional)
+def _adds_nothing(app: App, position: int, operand: Built) -> bool:
+    """Whether an operand that came of an absent one is all zeros again, where zeros may as well be absent."""
+    return isinstance(operand, _Folded) and operand.zero and (app.op, position) in ops.ZERO_IS_ABSENT
 
 
 def _concrete(value: Any, app: App) -> Any:

@@ -23,6 +23,7 @@ from graphopt.term import (
     Lit,
     Term,
     Var,
+    applications,
     attributes,
     const,
     fn,
@@ -186,6 +187,7 @@ def _problems(rule: Rule) -> Iterator[str]:
     yield from _ambiguous([*sides, *right, *rule.conditions])
     yield from _unbound(sides, right, rule.conditions)
     yield from _computed_on_the_left(sides)
+    yield from _unused_defaults(sides)
     yield from _mixed_bundles(sides, right)
     for side in (*sides, *right, *rule.conditions):
         yield from _misspelt(side)
@@ -276,6 +278,19 @@ def _computed_on_the_left(sides: tuple[Term, ...]) -> Iterator[str]:
     for part in (part for side in sides for part in walk(side)):
         if isinstance(part, App) and part.domain == SCALAR and any(holes(part)):
             yield f"the left side cannot compute '{render(part)}' from what it is to bind: say it in `when`"
+
+
+def _unused_defaults(sides: tuple[Term, ...]) -> Iterator[str]:
+    """A default is for an optional input, of the element type of the operator's output, that may be absent."""
+    defaults = {hole.name for side in sides for hole in holes(side) if hole.default is not None}
+    for app in (app for side in sides for app in applications(side)):
+        schema = ops.schema(app.op, app.domain, ops.OPSET if not app.domain else 1)
+        for position, arg in enumerate(app.inputs if schema else ()):
+            if isinstance(arg, Var) and schema and ops.is_optional(app.op, app.domain, position):
+                if schema.inputs[position].type_str == schema.outputs[0].type_str:
+                    defaults.discard(arg.name)
+    for name in sorted(defaults):
+        yield f"hole '{name}' has a default, but is no optional input of its operator's own element type"
 
 
 def _sizes_read(part: Term) -> Iterator[str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from math import isinf, isqrt
 from typing import Any, TypeVar
@@ -215,6 +215,9 @@ class Instance:
     answers: dict[tuple[Size, Size], Size] = field(default_factory=dict)
     """The sizes that a Reshape of the left side gives, by what is asked for and the number of elements."""
 
+    absences: dict[str, bool] = field(default_factory=dict)
+    """Of the constants with a default, whether they are optional inputs that are absent."""
+
     scalars: dict[Term, Any] = field(default_factory=dict)
     """What was computed of the numbers of the rule."""
     settled: Context | None = None
@@ -293,8 +296,18 @@ class Instance:
             self.packs[name] = tuple(self._new_size(f"{name}{i}") for i in range(length))
         return self.packs[name]
 
+    def is_absent(self, var: Var) -> bool:
+        """Whether a hole is an optional input that is absent: both are tried where it has a default."""
+        if var.default is None:
+            return False
+        if var.name not in self.absences:
+            self.absences[var.name] = self.choices.choose((False, True))
+        return self.absences[var.name]
+
     def hole(self, var: Var) -> Tensor:
-        """The tensor that a hole stands for: a function of indices of which nothing is known."""
+        """The tensor that a hole stands for: a function of indices of which nothing is known, or its default."""
+        if self.is_absent(var) and self.assuming:
+            raise Undefined(f"{var.name} is absent")
         if var.name not in self.holes:
             if var.axes is not None:
                 shape = self.shape(var.axes)
@@ -302,7 +315,10 @@ class Instance:
                 rank = self.choices.choose(range(self.max_rank + 1))
                 shape = tuple(self._new_size(f"{var.name}{i}") for i in range(rank))
             dtype = self.typing.types.get(var.name, DType.FLOAT)
-            self.holes[var.name] = Tensor(shape, self._reader(var.name, dtype), dtype, dtype)
+            at = self._reader(var.name, dtype)
+            if self.is_absent(var):
+                at = partial(_constant, real(var.default))
+            self.holes[var.name] = Tensor(shape, at, dtype, dtype)
         found: Tensor = self.holes[var.name]
         return found
 
@@ -420,6 +436,8 @@ class Instance:
         (of,) = app.operands
         if not isinstance(of, Var) or app.op not in self.properties.get(of.name, ()):
             raise Unsupported(f"{app}, which no condition says")
+        if self.is_absent(of):
+            return truth_value(PROPERTIES[app.op](PYTHON, of.default))
         return TRUE
 
     def _broadcast(self, left: Sequence[Size], right: Sequence[Size]) -> tuple[Size, ...]:
@@ -479,7 +497,7 @@ class Instance:
         """The outputs with their element types."""
         if len(found) < app.outputs:
             raise Unsupported(f"{app.op} with {app.outputs} outputs")
-        inputs = [None if a is None or is_scalar(a) else self.tensor(a).dtype for a in app.inputs]
+        inputs = [None if a is None or is_scalar(a) else self._dtype(a) for a in app.inputs]
         try:
             types = dtypes.outputs(app, inputs, self.typing.target(app) if app.op == "Cast" else None)
         except Mistyped as error:
@@ -488,6 +506,10 @@ class Instance:
             replace(t, dtype=d, values=d if t.values is DType.UNDEFINED else t.values)
             for t, d in zip(found, types, strict=False)
         )
+
+    def _dtype(self, part: Term) -> DType | None:
+        """The element type of an operand, None where it is absent."""
+        return None if isinstance(part, Var) and self.is_absent(part) else self.tensor(part).dtype
 
     def hole_tensors(self) -> list[Tensor]:
         return [value for value in self.holes.values() if isinstance(value, Tensor)]
@@ -551,6 +573,11 @@ _REAL_FUNCTIONS: Mapping[str, Callable[..., Value]] = {
 
 _ROUNDING = frozenset({"add", "sub", "mul", "div", "mod", "divide", "neg", "sqrt", "total", "product", "normalized"})
 """The scalar functions that compute, and so round."""
+
+
+def _constant(value: Value, _: Index) -> Value:
+    """The element of a tensor that has the same one everywhere."""
+    return value
 
 
 def _flat(value: Any) -> tuple[Any, ...]:

@@ -63,7 +63,11 @@ class Node:
         return len(self.app.inputs)
 
     def has(self, position: int) -> bool:
-        return position < self.count and self.app.inputs[position] is not None
+        """Whether there is such an input. A hole that is absent is so wherever an operator takes it as it is."""
+        part = self.app.inputs[position] if position < self.count else None
+        if isinstance(part, Var) and part.default is not None and ops.is_optional(self.op, self.app.domain, position):
+            return not self.instance.is_absent(part)
+        return part is not None
 
     def input(self, position: int) -> Tensor:
         part = self.app.inputs[position] if self.has(position) else None

@@ -179,9 +179,10 @@ def _sizes_known(left: Sequence[Tensor], right: Sequence[Tensor], known: Context
 
 def _place(instance: Instance) -> str:
     shown = [f"{name} of {len(sizes)} axes" for name, sizes in instance.packs.items()]
+    shown += [f"{name} absent" for name, absent in instance.absences.items() if absent]
     for name, value in instance.holes.items():
         if isinstance(value, Tensor):
-            if instance.rule.holes[name].axes is None:
+            if instance.rule.holes[name].axes is None and not instance.absences.get(name):
                 shown.append(f"{name} of rank {value.rank}")
         else:
             shown.append(f"{name}={value if not isinstance(value, tuple) else list(value)}")
