@@ -286,9 +286,10 @@ def _unused_defaults(sides: tuple[Term, ...]) -> Iterator[str]:
     for app in (app for side in sides for app in applications(side)):
         schema = ops.schema(app.op, app.domain, ops.OPSET if not app.domain else 1)
         for position, arg in enumerate(app.inputs if schema else ()):
-            if isinstance(arg, Var) and schema and ops.is_optional(app.op, app.domain, position):
-                if schema.inputs[position].type_str == schema.outputs[0].type_str:
-                    defaults.discard(arg.name)
+            if not isinstance(arg, Var) or not schema or not ops.is_optional(app.op, app.domain, position):
+                continue
+            if schema.inputs[position].type_str == schema.outputs[0].type_str:
+                defaults.discard(arg.name)
     for name in sorted(defaults):
         yield f"hole '{name}' has a default, but is no optional input of its operator's own element type"
 

@@ -121,10 +121,10 @@ def _each(function: Callable[[Scalar, Scalar], Scalar]) -> Callable[[Scalars, Sc
     return lifted
 
 
-def _equal(logic: Logic, left: Scalars, right: Scalars) -> Any:
-    if isinstance(left, tuple) and isinstance(right, tuple) and len(left) != len(right):
+def _equal(logic: Logic, a: Scalars, b: Scalars) -> Any:
+    if isinstance(a, tuple) and isinstance(b, tuple) and len(a) != len(b):
         return logic.any(())
-    return logic.all(_flat(_each(logic.eq)(left, right)))
+    return logic.all(_flat(_each(logic.eq)(a, b)))
 
 
 def _flat(value: Scalars) -> tuple[Scalar, ...]:
