@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from graphopt import ops
 from graphopt.graph import Graph, Patch, Value
+from graphopt.infinities import mark_bodies, may_hold
 from graphopt.match import Known, Match, find, producers
 from graphopt.passes import Pass
 from graphopt.rewrite import Refused, build, gain_at_least, lacking
@@ -50,8 +51,9 @@ class Simplification:
     notes: tuple[str, ...]
 
 
-Allows: TypeAlias = Callable[[Rule, Iterable[DType], Iterable[DType]], bool]
-"""Whether a rule may be applied where its left side computes in some element types and reads others."""
+Allows: TypeAlias = Callable[[Rule, Iterable[DType], Iterable[DType], Callable[[], bool]], bool]
+"""Whether a rule may be applied where its left side computes in some element types and reads others, and where what it
+reads may hold infinities or not."""
 
 
 def simplify_graph(
@@ -85,7 +87,7 @@ class Simplifier:
         progress: Callable[[str, float], None] | None = None,
     ) -> None:
         self.rules, self.passes = rules, passes
-        self.allows = allows or (lambda rule, computed, read: True)
+        self.allows = allows or (lambda rule, computed, read, may_be_infinite: True)
         self.progress = progress or (lambda stage, done: None)
         self.steps: list[Step] = []
         self.notes: set[str] = set()
@@ -108,6 +110,7 @@ class Simplifier:
             self._rewrite(graph, by_op)
             self._pass(graph, late=True)
             for _, node in list(graph.nodes()):
+                mark_bodies(graph, node)
                 for body in node.bodies:
                     self._settle(body)
             if len(self.steps) == before:
@@ -168,7 +171,7 @@ class Simplifier:
         if missing := self.missing.get(match.rule.name):
             self.notes.add(f"rule {match.rule.name} needs {missing}, which the model's opset does not have")
             return None
-        if not self.allows(match.rule, computed_types(graph, match), read_types(graph, match)):
+        if not is_allowed(graph, match, self.allows):
             return None
         try:
             patch = build(graph, match)
@@ -198,6 +201,17 @@ class Simplifier:
         yield from seen
 
 
+def is_allowed(graph: Graph, match: Match, allows: Allows) -> bool:
+    """Whether a rule may be applied where it matches."""
+    inside = [value for value in match.terms.values() if value not in match.roots]
+    return allows(
+        match.rule,
+        computed_types(graph, match),
+        read_types(graph, match),
+        lambda: may_hold(graph, [*read_values(match), *inside]),
+    )
+
+
 def computed_types(graph: Graph, match: Match) -> frozenset[DType]:
     """The element types in which the left side of a match computes.
 
@@ -209,8 +223,13 @@ def computed_types(graph: Graph, match: Match) -> frozenset[DType]:
 
 def read_types(graph: Graph, match: Match) -> frozenset[DType]:
     """The element types of what a match reads: of the tensors that its holes are bound to."""
+    return frozenset(map(graph.dtype, read_values(match)))
+
+
+def read_values(match: Match) -> list[Value]:
+    """The tensors that the holes of a match are bound to."""
     values = (bound.value if isinstance(bound, Known) else bound for bound in match.holes.values())
-    return frozenset(graph.dtype(value) for value in values if isinstance(value, Value))
+    return [value for value in values if isinstance(value, Value)]
 
 
 def gain(patch: Patch) -> int:

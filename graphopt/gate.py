@@ -135,14 +135,20 @@ class Gate:
         *,
         exact: bool = False,
         unverified: bool = False,
+        keep_nonfinite: bool = False,
         progress: Callable[[str, float], None] | None = None,
     ) -> None:
-        if exact and unverified:
-            raise UsageError("exact and unverified exclude each other: a rule without a proof may change any bit")
-        self.exact, self.unverified = exact, unverified
+        for strict, name in ((exact, "exact"), (keep_nonfinite, "keep_nonfinite")):
+            if strict and unverified:
+                raise UsageError(
+                    f"{name} and unverified exclude each other: a rule without a proof may change anything"
+                )
+        self.exact, self.unverified, self.keep_nonfinite = exact, unverified, keep_nonfinite
         self.progress = progress or (lambda stage, done: None)
         self.refused: dict[str, Proof] = {}
         """What is known of the rules that would have been applied had they been proved, by name."""
+        self.withheld: dict[str, str] = {}
+        """Why rules that are proved for finite values alone were not applied somewhere, by name."""
         self._proofs: dict[str, Proof] = {}
 
     def proof(self, rule: Rule) -> Proof:
@@ -176,8 +182,17 @@ class Gate:
             what = "a rule that is not proved is not applied (--unverified applies it all the same)"
             raise ProofError("\n".join([what, *(proof.complaint for proof in failed)]))
 
-    def allows(self, rule: Rule, computed: Iterable[DType], read: Iterable[DType]) -> bool:
-        """Whether a rule may be applied where its left side computes in some element types and reads others."""
+    def allows(
+        self,
+        rule: Rule,
+        computed: Iterable[DType],
+        read: Iterable[DType],
+        may_be_infinite: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Whether a rule may be applied where its left side computes in some element types and reads others.
+
+        `may_be_infinite` says whether what it reads or has in between may hold an infinity that the model means.
+        """
         proof = self.proof(rule)
         if not proof.holds:
             if not self.unverified:
@@ -186,7 +201,19 @@ class Gate:
         computed = frozenset(computed)
         if rule.minds_types and not computed.union(read) <= frozenset(COMMON):
             return False
-        return all(map(proof.licenses, computed)) and not (self.exact and proof.model is not Model.EXACT)
+        if not all(map(proof.licenses, computed)) or (self.exact and proof.model is not Model.EXACT):
+            return False
+        return not proof.is_finite or self._are_finite(rule, may_be_infinite)
+
+    def _are_finite(self, rule: Rule, may_be_infinite: Callable[[], bool]) -> bool:
+        """Whether a rule that is proved for finite values alone may be applied; notes why not."""
+        if self.keep_nonfinite:
+            self.withheld.setdefault(rule.name, "it is proved for finite values only, and others are to be kept")
+            return False
+        if may_be_infinite():
+            self.withheld.setdefault(rule.name, "it is proved for finite values only, and one there may be infinite")
+            return False
+        return True
 
     def claim(self, name: str) -> str | None:
         """What the report says of a rule that was asked for."""

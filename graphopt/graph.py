@@ -144,6 +144,8 @@ class Graph:
     """Every value and node name in use, in bodies and enclosing graphs too (one shared set): new names avoid them."""
     extra: bytes = b""
     """Fields of the GraphProto that graphopt does not interpret, serialized."""
+    infinite: frozenset[int] = frozenset()
+    """In a body or a part: the inputs and captures that may hold an infinity, as is known outside (`infinities`)."""
     nx: nx.DiGraph[int] = field(default_factory=nx.DiGraph)
     _by_op: dict[str, set[int]] = field(default_factory=dict)
     _next: int = 0
@@ -278,7 +280,7 @@ class Graph:
         """A graph of its own with the same vertices and nodes, bodies copied too; tensors are shared."""
         twin = Graph(
             self.name, self.opsets, [*self.inputs], self.outputs, self.output_names, self.output_types,
-            self.doc, self.metadata, {*self.names}, self.extra, _next=self._next,
+            self.doc, self.metadata, {*self.names}, self.extra, self.infinite, _next=self._next,
         )  # fmt: skip
         twin._put({vertex: _with_own_bodies(node) for vertex, node in self.items()})
         return twin

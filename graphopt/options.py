@@ -58,6 +58,10 @@ Unverified = Annotated[
 Exact = Annotated[
     bool, typer.Option("--exact", metavar="", help="Change no bit of the outputs; fewer rules can be used.")
 ]
+KeepNonfinite = Annotated[
+    bool,
+    typer.Option("--keep-nonfinite", metavar="", help="Keep infinities and NaN in place; fewer rules can be used."),
+]
 InputShapes = Annotated[
     list[str] | None,
     typer.Option(

@@ -88,6 +88,7 @@ def optimize(
     rules: Sequence[library.Source] = (),
     unverified: bool = False,
     exact: bool = False,
+    keep_nonfinite: bool = False,
     check: bool = True,
     strict: bool = False,
     input_shapes: Mapping[str, Sequence[int | str | None]] | None = None,
@@ -115,6 +116,7 @@ def optimize(
         rules: further rules, or `.py` and `.jsonl` files of them; they are proved first.
         unverified: apply rules that are not proved, too; the report says where.
         exact: change no bit of the outputs: use only rules and passes that round nothing otherwise.
+        keep_nonfinite: keep infinities and NaN where they are: use no rule that is proved for finite values only.
         check: run the original and the result on random inputs and compare. A rewrite that made a difference is left
             out, with a warning and a note in the report, and all is done again without it.
         strict: raise an error instead.
@@ -131,15 +133,17 @@ def optimize(
 
     Raises:
         ModelError: the model is not legal, or contradicts what was asked for.
-        UsageError: an unknown rule, input, dim, provider or cost, no time to search, or both `exact` and `unverified`.
+        UsageError: an unknown rule, input, dim, provider or cost, no time to search, or `unverified` beside
+            `exact` or `keep_nonfinite`.
         ProofError: one of `rules` is not proved.
         DifferenceError: the check found a difference, and `strict` was asked for, or no rewrite made it.
     """
     tell = progress or (lambda stage, done: None)
     clock = _Clock()
-    gate = Gate(exact=exact, unverified=unverified, progress=tell)
+    gate = Gate(exact=exact, unverified=unverified, keep_nonfinite=keep_nonfinite, progress=tell)
     fixed, open_ = _split(dims or {})
     admits = "exact" if exact else "unverified" if unverified else "proved"
+    admits += ", nonfinite kept" if keep_nonfinite else ""
     tuning = Tuning(cost, Setting(provider, threads, provider_options or {}), seconds, open_, inputs, seed, admits)
     with clock("load"):
         given = library.read(rules)
@@ -265,11 +269,12 @@ def _split(dims: Mapping[str, int | Sequence[int]]) -> tuple[dict[str, int], dic
 
 
 def _refusals(gate: Gate) -> list[str]:
-    """What to say of rules that would have been applied had they been proved."""
+    """What to say of rules that would have been applied had they been proved, or proved for more."""
     if gate.refused:
         names = ", ".join(sorted(gate.refused))
         log.warning("rules left out because they are not proved: %s; `graphopt verify` says why", names)
-    return [f"rule {name} was not applied: it is not proved" for name in sorted(gate.refused)]
+    notes = dict.fromkeys(gate.refused, "it is not proved") | gate.withheld
+    return [f"rule {name} was not applied: {why}" for name, why in sorted(notes.items())]
 
 
 def _rewrites(steps: Sequence[Step], gate: Gate) -> tuple[Rewrite, ...]:

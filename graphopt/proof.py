@@ -24,9 +24,14 @@ class Verdict(StrEnum):
 
 
 class Model(StrEnum):
-    """EXACT: equal bit for bit. REAL: equal over exact real arithmetic, so floats may round differently."""
+    """In which arithmetic the two sides are equal, the strictest first.
+
+    EXACT: bit for bit. EXTENDED: over the real numbers, infinities and NaN, so floats may round differently. REAL:
+    over the real numbers alone, so the values have to be finite as well.
+    """
 
     EXACT = "EXACT"
+    EXTENDED = "EXTENDED"
     REAL = "REAL"
 
 
@@ -55,7 +60,9 @@ class Proof:
         """What a report says beside a rewrite."""
         if not self.holds:
             return f"not proved: {self.verdict.lower()}"
-        return "proved, reassociates" if self.reassociates else "proved, exact"
+        if not self.reassociates:
+            return "proved, exact"
+        return "proved, reassociates, finite" if self.is_finite else "proved, reassociates"
 
     @property
     def complaint(self) -> str:
@@ -66,10 +73,15 @@ class Proof:
     @property
     def reassociates(self) -> bool:
         """Whether floats may be rounded in another order than before."""
+        return self.model in (Model.EXTENDED, Model.REAL)
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether it speaks of finite values only: where there is an infinity or NaN the two sides may differ."""
         return self.model is Model.REAL
 
     def licenses(self, dtype: DType) -> bool:
-        """Whether the rule may be applied to a result of this element type: REAL speaks of rounded numbers only."""
+        """Whether the rule may be applied to a result of this element type: only EXACT speaks of others than floats."""
         return self.holds and (self.model is Model.EXACT or dtype.is_float)
 
     def to_json(self) -> dict[str, Any]:

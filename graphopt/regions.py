@@ -18,6 +18,7 @@ import numpy as np
 from graphopt.edit import replace_values
 from graphopt.graph import CONSTANT, INPUT, INTERNAL, Attribute, Graph, Node, Patch, Value
 from graphopt.infer import infer_graph
+from graphopt.infinities import may_hold
 from graphopt.ops import is_deterministic
 from graphopt.tensor import Tensor
 from graphopt.types import DType, Sym, TensorType, Type, substitute
@@ -165,6 +166,8 @@ def _border(region: Region, value: Value) -> Value:
         name, type_ = node.names[value.output], node.types[value.output]
         place = region.graph.add(Node(INPUT, (), (name,), (type_,), domain=INTERNAL, contents=contents))
         region.graph.inputs.append(place)
+        if may_hold(region.whole, [value]):
+            region.graph.infinite |= {place}
         region.places[Value(place)] = value
     return Value(place)
 
@@ -246,6 +249,7 @@ def digest(graph: Graph) -> str:
         said.append(repr((places.get(vertex), *_described(graph[vertex], numbers))))
     said.append(repr([(numbers[vertex], output) for vertex, output in graph.outputs]))
     said.append(repr(sorted(graph.opsets.items())))
+    said += [repr(sorted(places[vertex] for vertex in graph.infinite if vertex in places))] if graph.infinite else []
     names: dict[str, str] = {}  # sizes that nothing is known about are named anew in each copy
     text = _UNNAMED.sub(lambda match: names.setdefault(match[0], f"?{len(names)}"), "\n".join(said))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -73,7 +73,7 @@ class Rewrite:
     """The nodes that it took out: operator and name."""
     added: tuple[str, ...] = ()
     proof: str | None = None
-    """What is known of the rule: `proved, exact`, `proved, reassociates`, `not proved: …`; None for a pass."""
+    """What is known of the rule, as `Proof.claim` says it: `proved, exact`, `not proved: …`; None for a pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -511,13 +511,15 @@ def _proof_parts(proofs: Sequence[Proof]) -> Iterable[RenderableType]:
 
 
 def proof_counts(proofs: Iterable[Proof]) -> str:
-    """`640 rules: 640 proved (402 exact, 238 reassociate)`."""
+    """`640 rules: 640 proved (402 exact, 238 reassociate, 31 of these for finite values)`."""
     listed = list(proofs)
     verdicts = Counter(proof.verdict for proof in listed)
     proved, real = verdicts.pop(Proved.PROVED, 0), sum(proof.holds and proof.reassociates for proof in listed)
     others = "".join(f", {count} {verdict.lower()}" for verdict, count in sorted(verdicts.items()))
     rules = f"{len(listed)} rule{'s' * (len(listed) != 1)}"
-    return f"{rules}: {proved} proved ({proved - real} exact, {real} reassociate){others}"
+    finite = sum(proof.holds and proof.is_finite for proof in listed)
+    of_these = f", {finite} of these for finite values" if finite else ""
+    return f"{rules}: {proved} proved ({proved - real} exact, {real} reassociate{of_these}){others}"
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------

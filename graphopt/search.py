@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from graphopt.cost import CostModel, NotMeasurable
 from graphopt.errors import ModelError
-from graphopt.fixpoint import Allows, Candidates, Simplifier, Step, computed_types, read_types
+from graphopt.fixpoint import Allows, Candidates, Simplifier, Step, is_allowed
 from graphopt.graph import Graph, Value
 from graphopt.infer import fix_inputs
 from graphopt.match import Match, find, producers
@@ -206,7 +206,7 @@ def _at(graph: Graph, rule: Rule, site: tuple[Value, ...]) -> Match | None:
 
 
 def _is_allowed(graph: Graph, match: Match, space: Space) -> bool:
-    return space.allows(match.rule, computed_types(graph, match), read_types(graph, match))
+    return is_allowed(graph, match, space.allows)
 
 
 def matches(graph: Graph, space: Space) -> dict[Rule, list[Match]]:

@@ -1,0 +1,121 @@
+"""Rules that are proved for finite values alone stay away from infinities that a model means."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+import graphopt
+from graphopt import infer, onnx_io
+from graphopt.errors import UsageError
+from graphopt.graph import Graph, Value
+from graphopt.infinities import may_hold
+from tests.text import parse, run
+
+LOWEST = float(np.finfo(np.float32).min)
+Weights = Mapping[str, object]
+
+
+def scalar(number: float) -> "np.ndarray":
+    return np.array(number, np.float32)
+
+
+def holder(body: str, weights: Weights, name: str = "y") -> tuple[Graph, Value]:
+    """A graph, and the value of this name in it."""
+    graph = onnx_io.load(parse("float[4] x, bool[4] c", body, dict(weights), outputs="y")).graph
+    infer.infer_graph(graph)
+    return graph, next(Value(v, node.names.index(name)) for v, node in graph.items() if name in node.names)
+
+
+@pytest.mark.parametrize(
+    ("body", "weights"),
+    [
+        ("y = Log(x)", {}),
+        ("y = Reciprocal(x)", {}),
+        ("y = Div(x, x)", {}),
+        ("y = Pow(x, n)", {"n": scalar(-0.5)}),
+        ("y = Add(x, m)", {"m": np.array([0, -np.inf, 0, 0], np.float32)}),
+        ("y = Where(c, x, m)", {"m": scalar(-np.inf)}),
+        ("w = Where(c, m, z); v = Where(c, z, m); y = Add(v, w)", {"m": scalar(LOWEST), "z": scalar(0)}),
+        ("l = Log(x); r = Reshape(l, s); n = Neg(r); y = Max(n, z)", {"s": np.array([2, 2]), "z": scalar(0)}),
+        ("y = Mul(x, x); i = IsInf(y); n = Not(i)", {}),
+    ],
+)
+def test_a_value_may_hold_an_infinity(body: str, weights: Weights) -> None:
+    graph, value = holder(body, weights)
+    assert may_hold(graph, [value])
+
+
+@pytest.mark.parametrize(
+    ("body", "weights"),
+    [
+        ("y = Exp(x)", {}),
+        ("y = Div(x, n)", {"n": scalar(8)}),
+        ("y = Pow(x, n)", {"n": scalar(2)}),
+        ("q = Mul(x, x); m = ReduceMean(q); e = Add(m, n); r = Sqrt(e); y = Div(x, r)", {"n": scalar(1e-5)}),
+        ("e = Exp(x); s = ReduceSum(e); y = Div(e, s)", {}),
+        ("a = Abs(x); e = Max(a, n); y = Log(e)", {"n": scalar(1e-12)}),
+        ("y = Where(c, x, m)", {"m": scalar(-1e9)}),
+        ("m = Where(c, x, n); y = Softmax(m)", {"n": scalar(-np.inf)}),
+        ("l = Log(x); y = MatMul(l, w)", {"w": np.ones((4, 4), np.float32)}),
+    ],
+)
+def test_a_value_holds_none(body: str, weights: Weights) -> None:
+    graph, value = holder(body, weights)
+    assert not may_hold(graph, [value])
+
+
+@pytest.mark.parametrize(
+    ("body", "number"),
+    [
+        ("r = Reciprocal(x); y = Max(r, n)", 0.75),
+        ("r = Reciprocal(x); y = Min(r, n)", 0.75),
+        ("r = Reciprocal(x); t = Max(r, n); i = IsInf(t); y = Where(i, n, t)", 0.75),
+        ("l = Log(x); y = Pow(l, n)", -0.5),
+        ("l = Log(x); y = Pow(l, n)", 0.5),
+    ],
+)
+def test_an_infinity_stays_one(body: str, number: float) -> None:
+    model = parse("float[4] x", body, {"n": scalar(number)}, outputs="float[4] y")
+    feeds = {"x": np.array([0, 1, 2, -3], np.float32)}
+    result = graphopt.optimize(model, cost="none")
+    assert np.array_equal(run(result.model, feeds)["y"], run(model, feeds)["y"], equal_nan=True)
+
+
+def test_the_report_says_why_a_rule_was_left_out() -> None:
+    model = parse("float[4] x", "r = Reciprocal(x); y = Max(r, n)", {"n": scalar(0.75)}, outputs="float[4] y")
+    notes = graphopt.optimize(model, cost="none").report.notes
+    why = "it is proved for finite values only, and one there may be infinite"
+    assert f"rule replace_max_with_clip was not applied: {why}" in notes
+
+
+def clamped() -> "onnx_io.Source":
+    return parse("float[4] x", "y = Max(x, n)", {"n": scalar(0.75)}, outputs="float[4] y")
+
+
+def test_finite_values_are_clamped() -> None:
+    result = graphopt.optimize(clamped(), cost="none")
+    assert [(r.name, r.proof) for r in result.report.rewrites] == [
+        ("replace_max_with_clip", "proved, reassociates, finite")
+    ]
+
+
+def test_keep_nonfinite_leaves_out_what_is_proved_for_finite_values() -> None:
+    result = graphopt.optimize(clamped(), keep_nonfinite=True, cost="none")
+    assert [node.op_type for node in result.model.graph.node] == ["Max"]
+    why = "it is proved for finite values only, and others are to be kept"
+    assert result.report.notes == (f"rule replace_max_with_clip was not applied: {why}",)
+
+
+def test_keep_nonfinite_and_unverified_contradict_each_other() -> None:
+    with pytest.raises(UsageError, match="keep_nonfinite and unverified exclude each other"):
+        graphopt.optimize(clamped(), keep_nonfinite=True, unverified=True, cost="none")
+
+
+def test_the_body_of_a_loop_knows_what_it_reads_from_outside() -> None:
+    body = "r = Reciprocal(x); y = If (f) <then_branch = t () => (float[4] a) { a = Max(r, n) }, "
+    body += "else_branch = e () => (float[4] b) { b = Identity(x) }>"
+    model = parse("float[4] x, bool f", body, {"n": scalar(0.75)}, outputs="float[4] y")
+    feeds = {"x": np.array([0, 1, 2, -3], np.float32), "f": np.array(True)}
+    result = graphopt.optimize(model, cost="none")
+    assert np.array_equal(run(result.model, feeds)["y"], run(model, feeds)["y"])
