@@ -1,9 +1,12 @@
 """Rules that are proved for finite values alone stay away from infinities that a model means."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from numpy.typing import NDArray
 
 import graphopt
 from graphopt import infer, onnx_io
@@ -13,10 +16,10 @@ from graphopt.infinities import may_hold
 from tests.text import parse, run
 
 LOWEST = float(np.finfo(np.float32).min)
-Weights = Mapping[str, object]
+Weights = Mapping[str, NDArray[Any]]
 
 
-def scalar(number: float) -> "np.ndarray":
+def scalar(number: float) -> NDArray[Any]:
     return np.array(number, np.float32)
 
 
@@ -89,7 +92,7 @@ def test_the_report_says_why_a_rule_was_left_out() -> None:
     assert f"rule replace_max_with_clip was not applied: {why}" in notes
 
 
-def clamped() -> "onnx_io.Source":
+def clamped() -> onnx.ModelProto:
     return parse("float[4] x", "y = Max(x, n)", {"n": scalar(0.75)}, outputs="float[4] y")
 
 

@@ -150,7 +150,10 @@ def test_write_makes_the_ledger_and_the_catalogue(copied: Path, rules: Path) -> 
     page = (copied / "README.md").read_text(encoding="utf-8")
     assert "3 rules: 3 proved" in page
     readme = (copied.parent / "README.md").read_text(encoding="utf-8")
-    assert readme == "The ledger holds 3 rules: 3 proved (2 exact, 1 reassociate). And more.\n"
+    assert (
+        readme
+        == "The ledger holds 3 rules: 3 proved (2 exact, 1 reassociate, 1 of these for finite values). And more.\n"
+    )
     assert re.search(rf"\n\| {names[0]} \| `.* -> .*` \| .*\. \| EXACT \| 0–4 \| \d+ \|\n", page)
 
 
