@@ -21,7 +21,7 @@ LAYERS = (
     "ops",
     "edit protos shapes",
     "contents evaluate opsets payload",
-    "infer",
+    "infer infinities",
     "fold grids regions",
     "passes",
     "term",
