@@ -105,6 +105,8 @@ def dims(values: Sequence[str] | None) -> dict[str, int]:
         if not text.isdecimal():
             raise UsageError(f"'{name}={text}' is not of the form batch=1: a size is a number")
         found[name] = int(text)
+        if not found[name]:
+            raise UsageError(f"'{name}={text}': a size is 1 or more")
     return found
 
 
@@ -129,6 +131,8 @@ def sizes(values: Sequence[str] | None) -> dict[str, list[int]]:
         if not re.fullmatch(r"\d+(,\d+)*,?", text):
             raise UsageError(f"'{name}={text}' is not of the form {_SIZES}: sizes are numbers")
         found.setdefault(name, []).extend(int(size) for size in text.split(",") if size)
+        if 0 in found[name]:
+            raise UsageError(f"'{name}={text}': a size is 1 or more")
     return found
 
 

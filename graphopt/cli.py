@@ -7,6 +7,7 @@ command loads what it needs.
 from __future__ import annotations
 
 import json
+import logging
 import re
 import signal
 import sys
@@ -40,7 +41,10 @@ if TYPE_CHECKING:
     from graphopt.inputs import Trial
     from graphopt.profile import Profile
     from graphopt.proof import Proof
+    from graphopt.report import Report
     from graphopt.rule import Rule
+
+log = logging.getLogger(__name__)
 
 
 class Commands(TyperGroup):
@@ -184,14 +188,18 @@ def _optimize(
         found = result.report.comparison
         if found is not None and not found.legal:
             raise ModelError(f"{model}: {found.reason} (--no-check does without running it)")
-        if required is not None:
-            _require(required, result.report.timing, model)
+        try:
+            if required is not None:
+                _require(required, result.report.timing, model)
+        except NoSpeedupError:
+            _write_report(result.report, report_path)
+            raise
         progress("save", 0.0)
         result.save(target, external=external)
+    for line in result.report.decisions():
+        log.info("%s", line)
     report = result.report.saved(target)
-    if report_path is not None:
-        with writing(report_path):
-            write_text(report_path, report.to_json() + "\n")
+    _write_report(report, report_path)
     if as_json:
         sys.stdout.write(report.to_json() + "\n")
     elif not quiet:
@@ -200,13 +208,19 @@ def _optimize(
         sys.stderr.write(f"graphopt: warning: the check is not complete: {one_line(found.reason)}\n")
 
 
+def _write_report(report: Report, path: Path | None) -> None:
+    if path is not None:
+        with writing(path):
+            write_text(path, report.to_json() + "\n")
+
+
 def _require(ratio: float, timing: Timing | None, model: str) -> None:
     """Fail unless the result is so many times as fast, beyond noise."""
     if timing is None or timing.speedup is None:
-        raise NoSpeedupError(f"{model}: no speedup was measured, {ratio:g} is required; nothing was written")
+        raise NoSpeedupError(f"{model}: no speedup was measured, {ratio:g} is required; no model was written")
     if not timing.is_gain or timing.speedup.median < ratio:
         found = f"{timing.speedup.median:.3f}{'' if timing.is_gain else ', no gain beyond noise'}"
-        raise NoSpeedupError(f"{model}: the speedup is {found}; {ratio:g} is required, so nothing was written")
+        raise NoSpeedupError(f"{model}: the speedup is {found}; {ratio:g} is required, so no model was written")
 
 
 @app.command(short_help="Say whether two models agree; exit code 3 if they do not.")

@@ -183,7 +183,8 @@ class Simplifier:
 
     def _apply(self, name: str, graph: Graph, patch: Patch, *, is_rule: bool) -> Patch:
         graph.apply(patch)
-        log.debug("%s: -%s +%s", name, [node.op for node in patch.removed], [node.op for node in patch.added])
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s: %s", name, _told(patch))
         self.steps.append(Step(name, graph, patch, is_rule))
         return patch
 
@@ -241,3 +242,12 @@ def _changed(patch: Patch) -> int:
     """The same for vertices that stay but become another operator."""
     stay = patch.before.keys() & patch.after.keys()
     return sum(ops.weight(patch.before[vertex]) - ops.weight(patch.after[vertex]) for vertex in stay)
+
+
+def _told(patch: Patch) -> str:
+    """What a patch does, in operators: `Conv, BatchNormalization -> Conv`."""
+    sides = ([node.op for node in nodes if not node.is_internal] for nodes in (patch.removed, patch.added))
+    before, after = (", ".join(side) for side in sides)
+    if before or after:
+        return f"{before or 'nothing'} -> {after or 'nothing'}"
+    return f"changes {len(patch.after.keys() & patch.before.keys())} nodes in place"

@@ -404,8 +404,8 @@ def _named_sizes(graph: Graph, dims: Mapping[str, int]) -> dict[str, Dim]:
     for name, size in dims.items():
         if name not in named:
             raise UsageError(f"the model's inputs have no size named '{name}'; they have {_listed(named)}")
-        if size < 0:
-            raise UsageError(f"size '{name}' cannot be {size}")
+        if size < 1:
+            raise UsageError(f"size '{name}' cannot be {size}: sizes are 1 or more")
     return dict(dims)
 
 

@@ -12,7 +12,7 @@ import typer
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="The model, an .onnx file.", show_default=False)]
 Quiet = Annotated[bool, typer.Option("--quiet", metavar="", help="Print no table.")]
-Verbose = Annotated[bool, typer.Option("--verbose", metavar="", help="Say on stderr what is being done.")]
+Verbose = Annotated[bool, typer.Option("--verbose", metavar="", help="Say on stderr what is done and decided.")]
 Debug = Annotated[bool, typer.Option("--debug", metavar="", help="Say more, and show where an error comes from.")]
 Timeout = Annotated[
     float | None,

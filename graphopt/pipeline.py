@@ -60,6 +60,9 @@ class Result:
         """Write the model. `external` puts weights into `<path>.data`; by default only above 1.9 GB."""
         onnx_io.save(self.loaded, path, external=external)
 
+    def __repr__(self) -> str:
+        return f"<Result: {self.report!r}>"
+
     def __iter__(self) -> Iterator[Any]:
         yield self.model
         yield self.ok

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
@@ -76,7 +76,7 @@ class Rewrite:
     """What is known of the rule, as `Proof.claim` says it: `proved, exact`, `not proved: …`; None for a pass."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """Everything that a run of `optimize` found and did."""
 
@@ -136,9 +136,32 @@ class Report:
         report: Report = _build(Report, json.loads(text))
         return report
 
+    def __repr__(self) -> str:
+        """Say in a line what came of it: all else is in the fields, and in `to_json`."""
+        parts = [f"{self.before.nodes} -> {self.after.nodes} nodes", f"{len(self.rewrites)} rewrites"]
+        if self.timing is not None and self.timing.speedup is not None:
+            parts.append(f"{self.timing.speedup.median:.3f} times as fast{'' if self.timing.is_gain else ' (no gain)'}")
+        parts.append("not checked" if self.comparison is None else str(self.comparison.verdict))
+        return f"<Report on {self.source}: {', '.join(parts)}>"
+
+    def decisions(self) -> Iterator[str]:
+        """What was decided, a line each: every rewrite with its nodes, and every find of the search."""
+        for rewrite in self.rewrites:
+            before, after = (_few(nodes) for nodes in (rewrite.removed, rewrite.added))
+            change = f"{before or 'nothing'} -> {after or 'nothing'}" if before or after else "moves no node"
+            yield f"{rewrite.name}{f' in {rewrite.graph}' * bool(rewrite.graph)}: {change}"
+        for group in self.timing.groups if self.timing else ():
+            ratio = "not timed" if group.speedup is None else f"{group.speedup:.2f} times as fast alone"
+            yield f"{'taken' if group.is_taken else 'left'}: {', '.join(group.rules)} ({ratio})"
+
     def print(self, console: Console | None = None) -> None:
         """Print the table: operators before and after, sizes, rewrites by rule, the check, seconds."""
         _show(_parts(self), console)
+
+
+def _few(nodes: Sequence[str]) -> str:
+    """The first of them."""
+    return ", ".join([*nodes[:4], *[f"{len(nodes) - 4} more"] * (len(nodes) > 4)])
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------

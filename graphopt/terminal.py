@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -82,7 +83,8 @@ def print_text(text: str) -> None:
 
 class _Line(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return f"graphopt: {'warning: ' * (record.levelno == logging.WARNING)}{super().format(record)}"
+        is_warning = record.levelno == logging.WARNING and not hasattr(record, "plain")
+        return f"graphopt: {'warning: ' * is_warning}{super().format(record)}"
 
 
 def set_up_logging(verbose: bool, debug: bool) -> None:
@@ -97,13 +99,17 @@ def set_up_logging(verbose: bool, debug: bool) -> None:
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """A bar for each stage that takes over two seconds, if somebody is watching."""
+    """Say what takes long: a bar for each stage that takes over two seconds, or a line where nobody is watching.
+
+    With `--verbose` each stage has its line, too.
+    """
 
     PATIENCE = 2.0
 
     def __init__(self, enabled: bool) -> None:
         self.enabled = enabled and sys.stderr.isatty()
-        self.stage, self.done = "", 0.0
+        self.in_lines = enabled and not sys.stderr.isatty()
+        self.stage, self.done, self.since = "", 0.0, 0.0
         self.bar: Bar | None = None
         self.timer: threading.Timer | None = None
         self.lock = threading.Lock()
@@ -111,13 +117,20 @@ class Progress(AbstractContextManager["Progress"]):
     def __call__(self, stage: str, done: float) -> None:
         with self.lock:
             if stage != self.stage:
-                logging.getLogger(__name__).info(stage)
                 self._close()
-                self.stage = stage
+                self._tell()
+                self.stage, self.since = stage, time.monotonic()
                 self._wait()
             self.done = done
             if self.bar is not None:
                 self.bar.update(self.bar.task_ids[0], completed=done)
+
+    def _tell(self) -> None:
+        """Print the line of a stage that is done."""
+        if self.stage:
+            seconds = time.monotonic() - self.since
+            level = logging.WARNING if self.in_lines and seconds >= self.PATIENCE else logging.INFO
+            logging.getLogger(__name__).log(level, "%s, %.1f s", self.stage, seconds, extra={"plain": True})
 
     def _wait(self) -> None:
         if self.enabled:
@@ -150,3 +163,5 @@ class Progress(AbstractContextManager["Progress"]):
         with self.lock:
             self.enabled = False
             self._close()
+            if error is None:
+                self._tell()

@@ -114,6 +114,14 @@ def test_rules_may_be_listed_in_any_form(model: Path, tmp_path: Path, form: list
     assert operators(tmp_path / "fast.onnx")[:3] == ["Conv", "BatchNormalization", "Dropout"]
 
 
+def test_decisions_are_told_where_that_is_wanted(model: Path, tmp_path: Path) -> None:
+    told = optimize(model, tmp_path / "fast.onnx", "--verbose").stderr
+    assert re.search(r"^graphopt: fuse_bn_into_conv in net: .*BatchNormalization.* -> Conv$", told, re.MULTILINE)
+    assert re.search(r"^graphopt: check, \d\.\d s$", told, re.MULTILINE)
+    told = optimize(model, tmp_path / "fast.onnx", "--debug").stderr
+    assert "graphopt: eliminate_identity: Identity -> nothing\n" in told
+
+
 def test_only_one_rule(model: Path, tmp_path: Path) -> None:
     optimize(model, tmp_path / "fast.onnx", "--only", "fuse_bn_into_conv")
     assert operators(tmp_path / "fast.onnx") == ["Conv", "Dropout", "Identity"]
@@ -303,8 +311,10 @@ def test_an_estimate_runs_nothing(model: Path, tmp_path: Path) -> None:
 
 
 def test_a_speedup_that_is_required_and_missed_writes_nothing(model: Path, tmp_path: Path) -> None:
-    done = run(model, tmp_path / "fast.onnx", "--seconds", 1, "--require-speedup", 1000)
+    report = tmp_path / "report.json"
+    done = run(model, tmp_path / "fast.onnx", "--seconds", 1, "--require-speedup", 1000, "--report", report)
     assert done.exit_code == 4
+    assert Report.from_json(report.read_text()).counts["fuse_bn_into_conv"] == 1
     assert re.fullmatch(r"graphopt: error: .*net\.onnx: .*speedup .*1000 is required.*\n", done.stderr)
     assert not (tmp_path / "fast.onnx").exists()
 
@@ -315,6 +325,10 @@ def test_a_speedup_that_is_required_and_missed_writes_nothing(model: Path, tmp_p
         (["--require-speedup", "1.1", "--cost", "none"], "--require-speedup needs --cost measured"),
         (["--cost", "guessed"], "'guessed' is not one of 'measured', 'analytic', 'none'"),
         (["--provider", "cuda"], "this onnxruntime has no CUDAExecutionProvider"),
+        (["--provider", "gpu"], "this onnxruntime has no gpu, only "),
+        (["--provider", "gpu"], "; did you mean 'cuda'?"),
+        (["--dim", "batch=0"], "'batch=0': a size is 1 or more"),
+        (["--dim", "batch=1,0"], "'batch=1,0': a size is 1 or more"),
         (["--dim", "bach=1,2"], "there is no open dim 'bach'; did you mean 'batch'?"),
         (["--seconds", "-1"], "--seconds"),
         (["--seconds", "0"], "a search needs more than 0 seconds (cost none: no search and no timing)"),

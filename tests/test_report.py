@@ -177,6 +177,12 @@ def test_what_simplifying_brings_is_said_where_the_search_found_nothing() -> Non
     assert SPEED in printed(replace(report(), timing=TIMED), 100)
 
 
+def test_a_report_is_a_line_where_it_is_only_looked_at() -> None:
+    text = repr(replace(report(), timing=TIMED))
+    assert text.startswith("<Report on ") and text.endswith(", 1.500 times as fast, equal>")
+    assert len(text) < 120
+
+
 def test_nothing_done_is_said() -> None:
     text = printed(replace(report(), rewrites=(), comparison=None))
     assert "no rewrite applies" in text
