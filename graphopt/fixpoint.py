@@ -17,7 +17,7 @@ from graphopt.graph import Graph, Patch, Value
 from graphopt.infinities import mark_bodies, may_hold
 from graphopt.match import Known, Match, find, producers
 from graphopt.passes import Pass
-from graphopt.rewrite import Refused, build, gain_at_least, lacking
+from graphopt.rewrite import Refusal, Refused, build, gain_at_least, lacking
 from graphopt.rule import Rule, depth
 from graphopt.types import DType
 
@@ -62,14 +62,16 @@ def simplify_graph(
     passes: Sequence[Pass],
     *,
     allows: Allows | None = None,
+    refusal: Refusal | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Simplification:
     """Simplify a graph and the bodies in it, in place.
 
-    `allows` is asked before a rule is applied; without it the rules are taken at their word. `progress` is told a stage
-    and how much of it is done, 0 to 1. Ctrl-C leaves the graph legal and equal.
+    `allows` is asked before a rule is applied; without it the rules are taken at their word. `refusal` is asked about
+    each patch, of passes too. `progress` is told a stage and how much of it is done, 0 to 1. Ctrl-C leaves the graph
+    legal and equal.
     """
-    return Simplifier(rules, passes, allows, progress).run(graph)
+    return Simplifier(rules, passes, allows, refusal, progress).run(graph)
 
 
 Candidates = Mapping[str, tuple[tuple[Rule, frozenset[str]], ...]]
@@ -84,9 +86,10 @@ class Simplifier:
         rules: Sequence[Rule],
         passes: Sequence[Pass],
         allows: Allows | None = None,
+        refusal: Refusal | None = None,
         progress: Callable[[str, float], None] | None = None,
     ) -> None:
-        self.rules, self.passes = rules, passes
+        self.rules, self.passes, self.refusal = rules, passes, refusal
         self.allows = allows or (lambda rule, computed, read, may_be_infinite: True)
         self.progress = progress or (lambda stage, done: None)
         self.steps: list[Step] = []
@@ -121,7 +124,10 @@ class Simplifier:
         for pass_ in self.passes:
             if pass_.late == late:
                 for patch in pass_.run(graph):
-                    self._apply(pass_.name, graph, patch, is_rule=False)
+                    if self.refusal is not None and (reason := self.refusal(graph, patch)):
+                        self.notes.add(f"pass {pass_.name} left something as it was: {reason}")
+                    else:
+                        self._apply(pass_.name, graph, patch, is_rule=False)
 
     def _candidates(self, graph: Graph) -> Candidates:
         """The rules by the operators that their left sides end in; notes which of them the opset cannot express."""
@@ -174,7 +180,7 @@ class Simplifier:
         if not is_allowed(graph, match, self.allows):
             return None
         try:
-            patch = build(graph, match)
+            patch = build(graph, match, self.refusal)
         except Refused as refused:
             where = graph.value_name(match.roots[0])
             self.notes.add(f"rule {match.rule.name} was not applied at '{where}': {refused}")

@@ -1,8 +1,8 @@
 """What cannot be said as a rule: folding, common subexpressions, dead code, duplicate weights, constant branches.
 
 A pass is a generator of patches. Each is made for the graph as it is when the pass is asked for it, so the caller
-applies a patch before asking for the next; a patch that is not applied ends the pass's use. A pass that yields nothing
-has nothing left to do. Passes look at one graph; bodies are graphs of their own.
+applies a patch before asking for the next, or leaves it and goes on. A pass that yields nothing, or only what was left
+before, has nothing left to do. Passes look at one graph; bodies are graphs of their own.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from graphopt.cost import user_cache
 from graphopt.errors import UsageError
 from graphopt.fixpoint import Step, simplify_graph
 from graphopt.gate import Gate
+from graphopt.kernels import Kernels
 from graphopt.passes import PASSES, Pass, exact_forms
 from graphopt.report import Report, Rewrite, Summary, check_text
 from graphopt.rule import Rule
@@ -125,7 +126,8 @@ def optimize(
         strict: raise an error instead.
         input_shapes, dims: sizes to fix for good, by input and by name of a dim. A dim with several sizes stays open
             and is measured at each; what is not said is measured at a usual size.
-        target_opset: the opset of the result; by default that of the model.
+        target_opset: the opset of the result; by default that of the model. With the check, it is an error where ONNX
+            Runtime has a kernel for a node in the model's opset, and none in this.
         inline_functions: put the bodies of model-local functions in the place of their calls.
         cost: what the search asks: "measured", or "analytic", an estimate for which nothing is run, or "none": no
             search and no timing.
@@ -144,10 +146,12 @@ def optimize(
     tell = progress or (lambda stage, done: None)
     clock = _Clock()
     gate = Gate(exact=exact, unverified=unverified, keep_nonfinite=keep_nonfinite, progress=tell)
+    setting = Setting(provider, threads, provider_options or {})
+    kernels = Kernels(setting)
     fixed, open_ = _split(dims or {})
     admits = "exact" if exact else "unverified" if unverified else "proved"
     admits += ", nonfinite kept" if keep_nonfinite else ""
-    tuning = Tuning(cost, Setting(provider, threads, provider_options or {}), seconds, open_, inputs, seed, admits)
+    tuning = Tuning(cost, setting, seconds, open_, inputs, seed, admits)
     with clock("load"):
         given = library.read(rules)
         known = library.load(given)
@@ -159,17 +163,22 @@ def optimize(
             before = Report.summary(loaded)
         if target_opset is not None:
             with clock("convert"):
+                before_it = [(graph, graph.opsets) for graph in loaded.graph.graphs()]
                 loaded = onnx_io.converted(loaded, target_opset)
+                if check:
+                    kernels.demand(before_it)
         if given.parts:
             with clock("prove"):
                 gate.demand(rule for rule in (*space.rules, *space.trades) if rule in given.everything)
         with clock("simplify"):
-            done = simplify_graph(loaded.graph, space.rules, space.passes, allows=gate.allows, progress=tell)
+            done = simplify_graph(
+                loaded.graph, space.rules, space.passes, allows=gate.allows, refusal=kernels.refusal, progress=tell
+            )
         tuned = Tuned(done.steps)
         if cost != "none":
             with clock("search"):
                 cache = user_cache(fresh=fresh)
-                searched = (space.rules, space.trades, space.passes, gate.allows, tuning, tell)
+                searched = (space.rules, space.trades, space.passes, gate.allows, tuning, tell, kernels.refusal)
                 tuned = Tuner(model, loaded, *searched, sweeps=known.sweeps, cache=cache).tune(done.steps)
         finding = None
         if check:
@@ -191,7 +200,7 @@ def optimize(
         space = space.without(notes) if len(notes) <= RETRIES else _Space()
         left = max(seconds - clock.seconds.get("search", 0.0), seconds / 4)  # what is written is timed, too
         made = attempt(space, replace(tuning, seconds=left))
-    return made.result(gate, clock, [*notes.values(), *_refusals(gate)])
+    return made.result(gate, clock, [*notes.values(), *_refusals(gate), *kernels.notes])
 
 
 RETRIES = 8

@@ -7,7 +7,7 @@ lacks, is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, takewhile
 from typing import Any, TypeAlias
@@ -55,13 +55,13 @@ class _Folded:
 Built: TypeAlias = "Value | _Folded | None"
 
 
-class _Draft(Graph):
+class Draft(Graph):
     """The graph together with nodes that are not in it yet, for type inference."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, new: Mapping[int, Node] | None = None) -> None:
         super().__init__(opsets=graph.opsets)
         self.graph = graph
-        self.new: dict[int, Node] = {}
+        self.new = dict(new or {})
 
     def __getitem__(self, vertex: int) -> Node:
         return self.new.get(vertex) or self.graph[vertex]
@@ -86,15 +86,22 @@ def _is_constant(term: Term | None) -> bool:
     return True
 
 
-def build(graph: Graph, match: Match) -> Patch:
+Refusal: TypeAlias = Callable[[Graph, Patch], str]
+"""Why a patch must not be made, such as that it could not run; empty where it may."""
+
+
+def build(graph: Graph, match: Match, refusal: Refusal | None = None) -> Patch:
     """The patch that puts the right side of the match's rule in the place of the left.
 
     Raises:
-        Refused: it cannot be done here without changing more than the rule says.
+        Refused: it cannot be done here without changing more than the rule says, or for the `refusal`.
     """
     builder = _Builder(graph, match)
     try:
-        return builder.patch()
+        patch = builder.patch()
+        if refusal is not None and (reason := refusal(graph, patch)):
+            raise Refused(reason)
+        return patch
     except Unknown as unknown:
         graph.names.difference_update(builder.names)
         raise Refused(f"not known here: {unknown}") from None
@@ -158,7 +165,7 @@ class _Builder:
 
     def __init__(self, graph: Graph, match: Match) -> None:
         self.graph, self.match = graph, match
-        self.draft = _Draft(graph)
+        self.draft = Draft(graph)
         self.names: list[str] = []
         self.memo: dict[App, int] = {}
         self.computed: dict[App, _Folded] = {}

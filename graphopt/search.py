@@ -171,7 +171,7 @@ def advance(graph: Graph, move: Move, space: Space) -> Advance:
         if match is None or not _is_allowed(graph, match, space):  # it was taken by what was done at another place
             continue
         try:
-            patch = build(graph, match)
+            patch = build(graph, match, space.simplifier.refusal)
         except Refused as refused:
             logger.debug("%s: %s", move.rule.name, refused)
             is_whole = False

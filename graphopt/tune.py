@@ -26,6 +26,7 @@ from graphopt.machine import Machine, circumstances
 from graphopt.measured import Measured
 from graphopt.passes import Pass
 from graphopt.regions import digest, weights_digest
+from graphopt.rewrite import Refusal
 from graphopt.rule import Rule
 from graphopt.search import Exploration, Limits, Shapes, Solution, Space, StopReason, apply, explore
 from graphopt.sessions import Setting
@@ -96,6 +97,7 @@ class Tuner:
     allows: Allows
     tuning: Tuning
     progress: Callable[[str, float], None] = lambda stage, done: None
+    refusal: Refusal | None = None
     sweeps: Sweeps = field(default_factory=dict)
     """Timed only: what they bring is in what ONNX Runtime then fuses or leaves, of which the estimate knows nothing."""
     clock: Callable[[], float] = time.monotonic
@@ -179,7 +181,7 @@ class Tuner:
         """What the search may do. What pays all over the model alone is for sweeps: it would multiply the graphs."""
         swept = {rule.name for rules in self.sweeps.values() for rule in rules}
         trades = [rule for rule in self.trades if rule.name not in swept]
-        return Space(trades, Simplifier(self.rules, self.passes, self.allows), self.allows)
+        return Space(trades, Simplifier(self.rules, self.passes, self.allows, self.refusal), self.allows)
 
     def _cost(self) -> CostModel:
         if self.tuning.cost == "analytic":
@@ -272,7 +274,7 @@ class Tuner:
     def _simplified_with(self, names: frozenset[str] | None) -> list[Step]:
         rules = [rule for rule in self.rules if names is None or rule.name in names]
         passes = [pass_ for pass_ in self.passes if names is None or pass_.name in names]
-        return list(Simplifier(rules, passes, self.allows).run(self.model.graph).steps)
+        return list(Simplifier(rules, passes, self.allows, self.refusal).run(self.model.graph).steps)
 
     def _timing(self, found: Exploration, start: int, taken: Mapping[Solution, int]) -> Timing:
         """What was found; of the solutions that were taken the steps begin at `start`, so many of each."""

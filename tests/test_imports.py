@@ -32,7 +32,7 @@ LAYERS = (
     "fixpoint inputs",
     "oracle",
     "measure sessions tolerance",
-    "compare bench",
+    "compare bench kernels",
     "excerpts",
     "profile",
     "cost",

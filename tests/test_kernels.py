@@ -1,0 +1,159 @@
+"""What is written can be run where what it replaces could: each node is put to ONNX Runtime before it is written."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import graphopt
+from graphopt import infer, onnx_io, ops
+from graphopt.edit import replace_node
+from graphopt.errors import ModelError, UsageError
+from graphopt.fixpoint import Simplifier, simplify_graph
+from graphopt.graph import Graph, Patch
+from graphopt.kernels import Kernels
+from graphopt.library import load_rules
+from graphopt.passes import PASSES, Pass
+from graphopt.rule import Rule, op, tensor
+from tests.text import parse
+
+
+def optimized(model: onnx.ModelProto, **options: object) -> graphopt.Result:
+    """The result, which ONNX Runtime opens as it opened the model."""
+    result = graphopt.optimize(model, **({"cost": "none"} | options))  # type: ignore[arg-type]
+    for each in (model, result.model):
+        onnxruntime.InferenceSession(each.SerializeToString(), providers=["CPUExecutionProvider"])
+    return result
+
+
+def notes(result: graphopt.Result) -> str:
+    return "\n".join(result.report.notes)
+
+
+@pytest.mark.parametrize("opset", [9, 10, 11, 12])
+@pytest.mark.parametrize("body", ["a = Max(x, w); y = Min(a, v)", "a = Min(x, v); y = Max(a, w)"])
+def test_a_clip_in_double_is_not_written_before_opset_12(body: str, opset: int) -> None:
+    weights = {"w": np.array(0.0), "v": np.array(6.0)}
+    result = optimized(parse("double[4] x", body, weights, outputs="double[4] y", opset=opset))
+    assert ("Clip" in result.report.after.ops) == (opset >= 12)
+
+
+def test_a_softsign_in_double_is_not_written() -> None:
+    body = "a = Abs(x); o = Constant<value = double {1.0}>(); s = Add(a, o); y = Div(x, s)"
+    result = optimized(parse("double[4] x", body, outputs="double[4] y", opset=17))
+    assert "Softsign" not in result.report.after.ops
+    assert "has no kernel for Softsign of tensor(double) in opset 17" in notes(result)
+    body = body.replace("double", "float")
+    assert "Softsign" in optimized(parse("float[4] x", body, outputs="float[4] y", opset=17)).report.after.ops
+
+
+def test_from_opset_18_it_is_for_onnx_runtime_replaces_it_by_its_definition() -> None:
+    body = "a = Abs(x); o = Constant<value = double {1.0}>(); s = Add(a, o); y = Div(x, s)"
+    assert "Softsign" in optimized(parse("double[4] x", body, outputs="double[4] y", opset=18)).report.after.ops
+
+
+@pytest.mark.parametrize("opset", [9, 10, 11, 13])
+def test_bounds_that_exclude_each_other_make_no_clip_that_is_refused(opset: int) -> None:
+    body = "a = Clip<min=-1.0>(x); y = Clip<max=-2.0>(a)" if opset < 11 else "a = Clip(x, l); y = Clip(a, , u)"
+    weights = {} if opset < 11 else {"l": np.float32(-1), "u": np.float32(-2)}
+    optimized(
+        parse("float[4] x", body, {k: np.asarray(v) for k, v in weights.items()}, outputs="float[4] y", opset=opset)
+    )
+
+
+EMPTY = (
+    "m = ReduceMean<keepdims=1>(x, a); d = Sub(x, m); q = Mul(d, d); v = ReduceMean<keepdims=1>(q, a); e = Add(v, f);"
+)
+EMPTY += "s = Sqrt(e); n = Div(d, s); g = Mul(n, w); y = Add(g, b)"
+
+
+@pytest.mark.parametrize("size", [0, 4])
+def test_a_normalization_of_no_elements_is_left_as_it_is(size: int) -> None:
+    weights = {
+        "a": np.array([-1]),
+        "f": np.full(1, 1e-5, np.float32),
+        "w": np.ones(size, np.float32),
+        "b": np.ones(size, np.float32),
+    }
+    model = parse(f"float[2,{size}] x", EMPTY, weights, outputs=f"float[2,{size}] y")
+    result = optimized(model)
+    assert ("LayerNormalization" in result.report.after.ops) == (size > 0)
+    for each in (model, result.model):
+        session = onnxruntime.InferenceSession(each.SerializeToString())
+        assert session.run(None, {"x": np.zeros((2, size), np.float32)})[0].shape == (2, size)
+
+
+def test_where_the_original_cannot_run_there_is_nothing_to_protect() -> None:
+    """The processor has no kernels for bfloat16; other devices do."""
+    rule = Rule("to_relu", op.Abs(op.Neg(tensor("x"))), op.Relu(tensor("x")))
+    loaded = onnx_io.load(parse("bfloat16[4] x", "a = Neg(x); y = Abs(a)", outputs="bfloat16[4] y"))
+    infer.infer_graph(loaded.graph)
+    simplify_graph(loaded.graph, [rule], [], refusal=Kernels().refusal)
+    assert loaded.graph.ops() == {"Relu": 1}
+
+
+def test_a_pass_that_writes_what_cannot_run_goes_on_with_the_rest() -> None:
+    def run(graph: Graph) -> Iterator[Patch]:
+        for vertex in sorted(graph.with_op("Neg")):
+            yield replace_node(graph, vertex, replace(graph[vertex], op="Softsign", version=ops.newest("Softsign")))
+
+    text = "a = Neg(x); b = Neg(z); y = Exp(a); w = Exp(b)"
+    loaded = onnx_io.load(parse("double[4] x, float[4] z", text, outputs="double[4] y, float[4] w", opset=17))
+    infer.infer_graph(loaded.graph)
+    done = simplify_graph(loaded.graph, [], [Pass("soften", run, "A test.")], refusal=Kernels().refusal)
+    assert loaded.graph.ops() == {"Neg": 1, "Softsign": 1, "Exp": 2}
+    (note,) = done.notes
+    assert note.startswith("pass soften left something as it was: ONNX Runtime has no kernel for Softsign")
+
+
+def test_without_onnxruntime_nothing_is_refused_and_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> object:
+        raise UsageError("running a model needs onnxruntime")
+
+    monkeypatch.setattr("graphopt.sessions.require_onnxruntime", missing)
+    body = "a = Abs(x); o = Constant<value = double {1.0}>(); s = Add(a, o); y = Div(x, s)"
+    model = parse("double[4] x", body, outputs="double[4] y", opset=17)
+    result = graphopt.optimize(model, cost="none", check=False)
+    assert "Softsign" in result.report.after.ops
+    assert "it is not known whether what was written has kernels: running a model needs onnxruntime" in notes(result)
+
+
+def test_operators_that_are_replaced_by_their_definition_need_no_kernel() -> None:
+    loaded = onnx_io.load(parse("float16[4] x", "y = HardSwish(x)", outputs="float16[4] y"))
+    infer.infer_graph(loaded.graph)
+    (node,) = (node for _, node in loaded.graph.nodes())
+    assert Kernels().complaint(node, loaded.graph) == ""
+
+
+def test_a_node_is_asked_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from graphopt.sessions import Setting
+
+    opened: list[bytes] = []
+    real = Setting.open
+
+    def counting(self: Setting, model: bytes, **options: object) -> object:
+        opened.append(model)
+        return real(self, model, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Setting, "open", counting)
+    body = "; ".join(f"a{i} = Neg({f'r{i - 1}' if i else 'x'}); b{i} = Neg(a{i}); s{i} = Mul(b{i}, b{i}); "
+                     f"r{i} = Sqrt(s{i})" for i in range(20))  # fmt: skip
+    loaded = onnx_io.load(parse("float[4] x", f"{body}; y = Abs(r19)", outputs="float[4] y"))
+    infer.infer_graph(loaded.graph)
+    Simplifier(load_rules(), PASSES, None, Kernels().refusal).run(loaded.graph)
+    assert len(opened) == len(set(opened)) < 5
+
+
+def test_a_conversion_to_an_opset_without_the_kernel_is_refused() -> None:
+    """In opset 18 ONNX Runtime replaces it by its definition."""
+    model = parse("double[4] x", "y = ThresholdedRelu(x)", outputs="double[4] y", opset=18)
+    reason = (
+        r"ThresholdedRelu 'y' could not run any more: .* no kernel for ThresholdedRelu of tensor\(double\) in opset 22"
+    )
+    with pytest.raises(ModelError, match=reason):
+        graphopt.optimize(model, target_opset=22, cost="none")
+    assert graphopt.optimize(model, target_opset=22, cost="none", check=False).report.after.opsets["ai.onnx"] == 22
+    assert optimized(model, target_opset=18).ok
