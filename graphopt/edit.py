@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from graphopt.graph import CONSTANT, INPUT, INTERNAL, Graph, Node, Patch, Value
+from graphopt import ops
+from graphopt.graph import CAPTURE, CONSTANT, INPUT, INTERNAL, NO_ATTRIBUTES, Graph, Node, Patch, Value
 from graphopt.tensor import Tensor
-from graphopt.types import TensorType
+from graphopt.types import TensorType, Type
 
 
 def constant_node(tensor: Tensor, name: str) -> Node:
@@ -24,12 +25,14 @@ def replace_values(graph: Graph, mapping: Mapping[Value, Value], new: Mapping[in
     `new` holds nodes in new vertices, or in the place of present ones; they are taken literally, so that a new node
     may read a value that it replaces. A chain in `mapping` (a -> b, b -> c) is followed to its end. Vertices whose last
     reader goes away by this go too, with all that only they read; inputs of the graph stay.
+
+    An output whose value is to be an input or another output becomes an Identity of it, as it is in a file.
     """
     new = new or {}
     mapping = {old: _end_of_chain(mapping, old) for old in mapping}
     after = {reader: graph[reader].reading(mapping) for reader in _readers(graph, mapping) if reader not in new}
     after.update(new)
-    outputs = tuple(mapping.get(value, value) for value in graph.outputs)
+    outputs = _outputs(graph, mapping, after)
     replaced = [graph[vertex] for vertex in new if vertex in graph]
     suspects = [value.vertex for value in mapping]
     suspects += [value.vertex for node in replaced for value in node.operands]
@@ -54,6 +57,45 @@ def unread(graph: Graph) -> Patch | None:
         stack += fresh
     dead = {vertex: node for vertex, node in graph.items() if vertex not in alive and not _is_input(node)}
     return Patch(dead, {}) if dead else None
+
+
+def needs_copy(graph: Graph, value: Value, by: Value) -> bool:
+    """Whether an Identity stays where a value takes the place of another, for both are outputs, or it is an input."""
+    if graph.is_region or not graph.is_output(value):
+        return False
+    return graph.is_output(by) or _has_fixed_name(graph[by.vertex])
+
+
+def _has_fixed_name(node: Node) -> bool:
+    return node.domain == INTERNAL and node.op in (INPUT, CAPTURE)
+
+
+def _outputs(graph: Graph, mapping: Mapping[Value, Value], after: dict[int, Node]) -> tuple[Value, ...]:
+    """The outputs after the change; puts the Identities that these need among the nodes `after` it."""
+    if not any(map(graph.is_output, mapping)):
+        return graph.outputs
+    outputs = [mapping.get(value, value) for value in graph.outputs]
+    taken = {value for value in graph.outputs if value not in mapping}
+    for place, (old, value) in enumerate(zip(graph.outputs, outputs, strict=True)):
+        if old == value or graph.is_region:
+            continue
+        node = after.get(value.vertex) or graph[value.vertex]
+        if value in taken or _has_fixed_name(node):
+            outputs[place] = Value(graph.new_vertex())
+            after[outputs[place].vertex] = _copy(graph, old, value, node.types[value.output])
+        taken.add(outputs[place])
+    return tuple(outputs)
+
+
+def _copy(graph: Graph, old: Value, value: Value, type_: Type | None) -> Node:
+    """An Identity of a value, called as the node whose place it takes where that has no other output."""
+    node = graph[old.vertex]
+    alone = len(node.names) == 1
+    label = node.name if alone else graph.new_name(f"{node.names[old.output]}_copy")
+    return Node(
+        "Identity", (value,), (node.names[old.output],), (type_ or node.types[old.output],), NO_ATTRIBUTES, "",
+        ops.newest("Identity"), label,
+    )  # fmt: skip
 
 
 def _end_of_chain(mapping: Mapping[Value, Value], start: Value) -> Value:

@@ -27,6 +27,10 @@ ROUNDS = 50
 """Rounds of passes and rules after which something is wrong; real models take three or four."""
 
 
+MANY = 64
+"""Readers of one value from which on they are not near it: a later round sees what has become possible there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One change that was made: by which rule or pass, in which graph, and the patch that was applied."""
@@ -202,8 +206,9 @@ class Simplifier:
         seen: dict[int, None] = {}
         for _ in range(self.reach + 1):
             seen |= level
-            level = dict.fromkeys(r for v in level for r in graph.readers(v) if r not in seen)
-            if len(level) > 64:  # a value that everything reads: its readers are not near
+            few = [vertex for vertex in level if graph.fan_out(vertex) <= MANY]
+            level = dict.fromkeys(r for v in few for r in graph.readers(v) if r not in seen)
+            if len(level) > MANY:
                 break
         yield from seen
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt import ops
-from graphopt.edit import constant_node, replace_node, replace_values
+from graphopt.edit import constant_node, needs_copy, replace_node, replace_values
 from graphopt.evaluate import evaluate, is_exact
 from graphopt.graph import Graph, Node, Patch, Value
 from graphopt.shapes import Operands, plain, slice_range, slice_size, slices
@@ -200,7 +200,7 @@ def _equal_sizes(graph: Graph) -> Iterator[Patch]:
             earlier = first.get(key)
             if earlier is None or earlier.vertex not in graph:
                 first[key] = value
-            elif graph.uses(value):
+            elif graph.is_used(value) and not needs_copy(graph, value, earlier):
                 yield replace_values(graph, {value: earlier})
 
 

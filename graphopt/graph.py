@@ -146,8 +146,12 @@ class Graph:
     """Fields of the GraphProto that graphopt does not interpret, serialized."""
     infinite: frozenset[int] = frozenset()
     """In a body or a part: the inputs and captures that may hold an infinity, as is known outside (`infinities`)."""
+    is_region: bool = False
+    """Outputs may be inputs, or share a value: they are no names in a file, but what is read elsewhere."""
     nx: nx.DiGraph[int] = field(default_factory=nx.DiGraph)
     _by_op: dict[str, set[int]] = field(default_factory=dict)
+    _outputs: tuple[tuple[Value, ...], frozenset[Value]] = ((), frozenset())
+    """The outputs as a set, with the tuple that it was made of."""
     _next: int = 0
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -225,6 +229,10 @@ class Graph:
         found: Iterable[int] = self.nx.succ[vertex]
         return found
 
+    def fan_out(self, vertex: int) -> int:
+        """How many vertices read any output of `vertex`."""
+        return len(self.nx.succ[vertex])
+
     def known_contents(self, value: Value | None) -> tuple[Dim, ...] | None:
         """The elements of an integer tensor of rank <= 1, constant or symbolic; None where they are not known."""
         if value is None:
@@ -243,6 +251,18 @@ class Graph:
         """How many times a value is read: input slots, captures and graph outputs all count."""
         inside = sum(sum(v == value for v in self[reader].operands) for reader in self.readers(value.vertex))
         return inside + self.outputs.count(value)
+
+    def is_output(self, value: Value) -> bool:
+        """Whether a value is an output of the graph; quick also where there are thousands."""
+        if self._outputs[0] is not self.outputs:
+            self._outputs = self.outputs, frozenset(self.outputs)
+        return value in self._outputs[1]
+
+    def is_used(self, value: Value) -> bool:
+        """Whether anything reads a value, or it is an output."""
+        if self.is_output(value) or len(self[value.vertex].names) == 1:
+            return self.is_output(value) or self.fan_out(value.vertex) > 0
+        return any(value in self[reader].operands for reader in self.readers(value.vertex))
 
     def topological(self) -> list[int]:
         """Vertices, producers first, otherwise in the order of creation. Raises ModelError for a cycle.
@@ -280,7 +300,7 @@ class Graph:
         """A graph of its own with the same vertices and nodes, bodies copied too; tensors are shared."""
         twin = Graph(
             self.name, self.opsets, [*self.inputs], self.outputs, self.output_names, self.output_types,
-            self.doc, self.metadata, {*self.names}, self.extra, self.infinite, _next=self._next,
+            self.doc, self.metadata, {*self.names}, self.extra, self.infinite, self.is_region, _next=self._next,
         )  # fmt: skip
         twin._put({vertex: _with_own_bodies(node) for vertex, node in self.items()})
         return twin

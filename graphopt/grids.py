@@ -175,25 +175,29 @@ def simplify_views(graph: Graph) -> Iterator[Patch]:
 
     Equal wherever the gather is defined: an index that counts is never out of range where it counts to the end.
     """
-    for vertex in reversed(graph.topological()):
-        if vertex in graph and graph[vertex].domain == "" and graph[vertex].op in {*VIEWS, "Gather", "GatherND"}:
-            base, gathers = _base(graph, Value(vertex))
-            patch = _as_view(graph, vertex, base) if gathers else None
+    order = graph.topological()
+    bases = _bases(graph, order)
+    for vertex in reversed(order):  # what is changed here is the base of nothing that comes before it
+        if vertex in bases and vertex in graph:
+            patch = _as_view(graph, vertex, bases[vertex])
             if patch is not None:
                 yield patch
 
 
-def _base(graph: Graph, value: Value) -> tuple[Value, bool]:
-    """What a value is a view of, and whether a gather lies in between."""
-    gathers = False
-    while True:
-        node = graph[value.vertex]
+def _bases(graph: Graph, order: Sequence[int]) -> dict[int, Value]:
+    """What vertices are views of, where a gather that keeps the order lies in between."""
+    sources: dict[int, Value] = {}
+    gathered: dict[int, Value] = {}
+    for vertex in order:
+        node = graph[vertex]
         gather = node.op in ("Gather", "GatherND") and node.domain == "" and _keeps_order(graph, node)
         view = node.op in VIEWS and node.domain == ""
         source = node.inputs[0] if gather or view else None
-        if source is None:
-            return value, gathers
-        value, gathers = source, gathers or gather
+        if source is not None:
+            sources[vertex] = sources.get(source.vertex, source)
+            if gather or source.vertex in gathered:
+                gathered[vertex] = sources[vertex]
+    return gathered
 
 
 def _keeps_order(graph: Graph, node: Node) -> bool:

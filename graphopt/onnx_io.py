@@ -537,7 +537,7 @@ class _Writer:
                 copies.append((value, name))
             else:
                 settled[value] = renamed[value] = name
-        taken = {*renamed.values(), *(name for _, name in copies)}
+        taken = {*outputs, *renamed.values()} if graph.outputs else set()
         for vertex, node in graph.items() if taken else ():
             for index, name in enumerate(node.names):
                 value = Value(vertex, index)

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from graphopt import ops
-from graphopt.edit import replace_node, replace_values, unread
+from graphopt.edit import needs_copy, replace_node, replace_values, unread
 from graphopt.fold import fold_constants, fold_shapes
 from graphopt.graph import CAPTURE, CONSTANT, INTERNAL, Attribute, Graph, Node, Patch, Value
 from graphopt.grids import eliminate_true_conditions, simplify_views
@@ -82,20 +82,38 @@ def _index(capture: Node) -> int:
 
 
 def merge_common_subexpressions(graph: Graph) -> Iterator[Patch]:
-    """Of two nodes that compute the same from the same values, keep the first."""
-    first: dict[object, int] = {}
-    for vertex in graph.topological():
-        if vertex not in graph or graph[vertex].is_internal or not ops.is_deterministic(graph[vertex]):
-            continue
-        node = graph[vertex]
-        key = _key(node, _operands(node))
-        earlier = first.get(key)
-        if earlier is None or earlier not in graph:
-            first[key] = vertex
-            continue
-        mapping = {Value(vertex, i): Value(earlier, i) for i, name in enumerate(node.names) if name}
-        if any(graph.uses(value) for value in mapping):
+    """Of nodes that compute the same from the same values, keep the first."""
+    for first, others in _equal_nodes(graph).items():
+        there = [v for v in others if v in graph] if first in graph else []
+        pairs = [{Value(v, i): Value(first, i) for i, name in enumerate(graph[v].names) if name} for v in there]
+        mapping = {old: new for pair in pairs if _is_worth_merging(graph, pair) for old, new in pair.items()}
+        if mapping:
             yield replace_values(graph, mapping)
+
+
+def _equal_nodes(graph: Graph) -> dict[int, list[int]]:
+    """The vertices that compute what an earlier one does, by that one: where they read equal vertices, too."""
+    keys: dict[object, int] = {}
+    equal: dict[int, list[int]] = {}
+    mapping: dict[Value, Value] = {}
+    for vertex in graph.topological():
+        if graph[vertex].is_internal or not ops.is_deterministic(graph[vertex]):
+            continue
+        node = graph[vertex].reading(mapping) if mapping else graph[vertex]
+        first = keys.setdefault(_key(node, _operands(node)), vertex)
+        if first != vertex:
+            equal.setdefault(first, []).append(vertex)
+            mapping |= {Value(vertex, i): Value(first, i) for i in range(len(node.names))}
+    return equal
+
+
+def _is_worth_merging(graph: Graph, mapping: Mapping[Value, Value]) -> bool:
+    """Whether what is computed once less is more than the Identities that two outputs with one value need."""
+    if not any(map(graph.is_used, mapping)):
+        return False
+    node = graph[next(iter(mapping)).vertex]
+    copies = sum(needs_copy(graph, old, new) for old, new in mapping.items())
+    return copies == 0 or (copies == 1 and ops.weight(node) > ops.WEIGHT["Identity"])
 
 
 def _operands(node: Node) -> tuple[Value | None, ...]:
@@ -177,11 +195,11 @@ def merge_duplicate_initializers(graph: Graph) -> Iterator[Patch]:
             assert tensor is not None
             others = kept.setdefault(_sample(tensor), [])
             equal = next((other for other in others if _equal(tensor, other)), None)
-            if equal is not None:
-                yield replace_values(graph, {Value(vertex): Value(places[equal])})
-            else:
+            if equal is None:
                 others.append(tensor)
                 places[tensor] = vertex
+            elif not needs_copy(graph, Value(vertex), Value(places[equal])):
+                yield replace_values(graph, {Value(vertex): Value(places[equal])})
 
 
 _SAMPLES: WeakKeyDictionary[Tensor, bytes] = WeakKeyDictionary()

@@ -133,7 +133,7 @@ def cut_out(whole: Graph, vertices: Sequence[int]) -> Region | None:
     inside = frozenset(vertices)
     if any(not _can_leave(whole[vertex]) for vertex in vertices):
         return None
-    graph = Graph("region", whole.opsets)
+    graph = Graph("region", whole.opsets, is_region=True)
     region = Region(whole, graph)
     known: dict[Value, Value] = {}
     outputs = [value for vertex in vertices for value in _read_outside(whole, vertex, inside)]

@@ -7,6 +7,11 @@ from typing import Any
 import pytest
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "for how long each test in tests/fuzz draws cases; without it, a fixed and small number of them"
+    parser.addoption("--fuzz-seconds", type=float, default=0.0, help=text)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _proofs_of_this_run(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[None]:
     """What tests prove is kept for all of them, but not in the user's own cache."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphopt.edit import constant_node, replace_node, replace_values, unread
+from graphopt.edit import constant_node, needs_copy, replace_node, replace_values, unread
 from graphopt.graph import CAPTURE, INPUT, INTERNAL, Graph, Node, Patch, Value
 from graphopt.tensor import Tensor
 from graphopt.types import DType, TensorType
@@ -83,12 +83,30 @@ def test_a_value_takes_the_place_of_another_and_what_only_it_read_goes() -> None
 def test_an_output_of_the_graph_may_be_replaced() -> None:
     graph, value = build(
         """
-        a = Identity(x)
+        h = Neg(x)
+        b = Relu(h)
+        return = b
+        """
+    )
+    assert applied(graph, replace_values(graph, {value("b"): value("h")})) == ["h = Neg(x)", "return = h"]
+
+
+@pytest.mark.parametrize("by", ["x", "b"])
+def test_an_output_whose_value_becomes_an_input_or_another_output_is_a_copy_of_it(by: str) -> None:
+    """As in a file, which has no other way to give a value two names; the copy is called what it replaces."""
+    graph, value = build(
+        """
+        a = Neg(x)
         b = Relu(x)
         return = a, b
         """
     )
-    assert applied(graph, replace_values(graph, {value("a"): value("x")})) == ["b = Relu(x)", "return = x, b"]
+    assert needs_copy(graph, value("a"), value(by))
+    assert applied(graph, replace_values(graph, {value("a"): value(by)})) == [
+        "b = Relu(x)",
+        f"a = Identity({by})",
+        "return = a, b",
+    ]
 
 
 def test_a_node_with_another_output_in_use_stays() -> None:

@@ -397,11 +397,11 @@ RENAMED = {
     ),
     "two outputs that are one value: an Identity": (
         "g (float[N] x) => (float[N] y, float[N] z) { y = Relu (x)  z = Drop (y) }",
-        "g (float[N] x) => (float[N] y, float[N] z) { y = Relu (x)  [z_copy_1] z = Identity (y) }",
+        "g (float[N] x) => (float[N] y, float[N] z) { y = Relu (x)  z = Identity (y) }",
     ),
     "an output that is an input: an Identity": (
         "g (float[N] x) => (float[N] y) { y = Drop (x) }",
-        "g (float[N] x) => (float[N] y) { [y_copy_1] y = Identity (x) }",
+        "g (float[N] x) => (float[N] y) { y = Identity (x) }",
     ),
     "an output that is a constant: the constant takes the name": (
         "g (float[1] x) => (float[1] y) <float[1] c = {3}> { y = Drop (c) }",
@@ -417,7 +417,7 @@ RENAMED = {
         }""",
         """g (bool c, float[N] x) => (float[N] y) {
             y = If (c) <
-                then_branch = yes () => (float[N] p) { [p_copy_1] p = Identity (x) },
+                then_branch = yes () => (float[N] p) { p = Identity (x) },
                 else_branch = no () => (float[N] q) { q = Neg (x) }
             >
         }""",

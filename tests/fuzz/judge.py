@@ -1,0 +1,257 @@
+"""Optimizes drawn legal models in every mode, and judges: right, runnable, no larger, the same when done again.
+
+``python -m tests.fuzz.judge --seconds 600 --start 0`` draws many, ``python -m tests.fuzz.judge 17:none 18:exact`` runs
+single ones again and keeps their files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+import graphopt
+from graphopt.errors import GraphoptError
+from tests.fuzz import legal
+
+Array: TypeAlias = NDArray[Any]
+Found: TypeAlias = Iterable[tuple[str, str]]
+"""Kinds of faults, and what is to be said of them."""
+
+MODES: Mapping[str, Mapping[str, Any]] = {
+    "none": {"cost": "none"},
+    "exact": {"cost": "analytic", "exact": True, "seconds": 2.0},
+    "analytic": {"cost": "analytic", "seconds": 2.0},
+    "opset": {"cost": "none"},
+    "measured": {"cost": "measured", "seconds": 0.5, "threads": 1},
+}
+"""How models are optimized; each model in one of them, the search with measured costs in few."""
+
+CLOSE = 1e-2
+"""Elements may be apart by this much of the largest finite one in float16, by a hundredth of it in other types."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with a run."""
+
+    seed: int
+    mode: str
+    kind: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.seed}:{self.mode} {self.kind}: {self.detail}"
+
+
+@dataclass
+class Tally:
+    """What became of the models that were drawn."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    faults: list[Fault] = field(default_factory=list)
+
+
+def mode_of(seed: int) -> str:
+    """The mode in which a seed is tried: a tenth of them with a search by measured cost."""
+    return "measured" if seed % 10 == 9 else ("none", "exact", "analytic", "opset")[seed % 4]
+
+
+def options(seed: int, mode: str) -> dict[str, Any]:
+    """The arguments of `graphopt.optimize` for a seed."""
+    target = {"target_opset": 9 + seed // 4 % 16} if mode == "opset" else {}
+    return {**MODES[mode], **target}
+
+
+def judge(seed: int, mode: str) -> tuple[str, list[Fault]]:
+    """Optimize one drawn model and say what became of it, with all that is wrong."""
+    drawn = legal.draw(seed)
+    before = _session(drawn.proto)
+    if before is None:
+        return "not runnable as it is", []
+    chosen = options(seed, mode)
+    try:
+        result = graphopt.optimize(drawn.proto, **chosen)
+        again = graphopt.optimize(result.model, **chosen)
+    except GraphoptError as error:
+        if mode == "opset" and "opset" in str(error):
+            return "refused: the opset cannot express it", []
+        return "fault", [Fault(seed, mode, type(error).__name__, str(error))]
+    except Exception:  # whatever it is: that is what is looked for
+        return "fault", [Fault(seed, mode, "traceback", traceback.format_exc())]
+    faults = [*_sizes(drawn.proto, result, again, mode), *_values(drawn, before, result.model, mode)]
+    return ("fault" if faults else "right"), [Fault(seed, mode, kind, detail) for kind, detail in faults]
+
+
+def _sizes(
+    given: onnx.ModelProto, result: graphopt.Result, again: graphopt.Result, mode: str
+) -> Iterable[tuple[str, str]]:
+    """More nodes than before, and what a second run still changes."""
+    before, after = count(given.graph), count(result.model.graph)
+    if after > before and mode != "opset":
+        yield "more nodes", f"{before} became {after} by {_steps(result)}"
+    once, twice = (found.model.SerializeToString(deterministic=True) for found in (result, again))
+    if once != twice:
+        yield "not idempotent", f"{_steps(again)} after {_steps(result)}"
+
+
+def _steps(result: graphopt.Result) -> str:
+    return " ".join(dict.fromkeys(rewrite.name for rewrite in result.report.rewrites)) or "nothing"
+
+
+def count(graph: onnx.GraphProto) -> int:
+    """The nodes of a graph and of its bodies, without constants."""
+    inner: int = sum(
+        count(attribute.g) for node in graph.node for attribute in node.attribute if attribute.HasField("g")
+    )
+    return inner + sum(node.op_type != "Constant" for node in graph.node)
+
+
+def _values(drawn: legal.Model, before: Any, after: onnx.ModelProto, mode: str) -> Found:
+    """Differences between the two in ONNX Runtime, which rewrites neither, on plain and on special inputs."""
+    session = _session(after)
+    if session is None:
+        yield "unrunnable", ""
+        return
+    for seed, special in ((0, False), (1, False), (2, True), (3, True)):
+        feeds = drawn.feeds(seed, special=special)
+        wanted = _run(before, feeds)
+        if wanted is None:
+            continue
+        found = _run(session, feeds)
+        if found is None:
+            yield "unrunnable", f"on inputs {seed}"
+            return
+        for output, a, b in zip(before.get_outputs(), wanted, found, strict=True):
+            detail = difference(a, b, exact=mode == "exact", finite=special)
+            if detail and (mode == "exact" or not _is_unsteady(before, feeds, output.name, a, b)):
+                yield ("wrong on special values" if special else "wrong"), f"{output.name}, inputs {seed}: {detail}"
+                return
+
+
+def difference(a: Array, b: Array, *, exact: bool, finite: bool = False) -> str:
+    """What is different, "" where nothing is; with `finite`, only where the first is a finite number."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return f"{a.dtype}{a.shape} became {b.dtype}{b.shape}"
+    same = _equal(a, b) if exact or a.dtype.kind != "f" else _close(a, b, finite=finite)
+    wrong = np.argwhere(~np.asarray(same))
+    if not len(wrong):
+        return ""
+    first = tuple(wrong[0])
+    return f"{a[first]!r} became {b[first]!r} at {[int(i) for i in first]}, {len(wrong)} of {a.size}"
+
+
+def _equal(a: Array, b: Array) -> Array:
+    """Where two arrays are equal in every bit; one NaN is as good as another."""
+    if a.dtype.kind != "f":
+        return np.asarray(a == b)
+    return np.asarray(((a == b) & (np.signbit(a) == np.signbit(b))) | (np.isnan(a) & np.isnan(b)))
+
+
+def _close(a: Array, b: Array, *, finite: bool) -> Array:
+    """Where two arrays agree but for rounding; with `finite`, also where the first is no finite number."""
+    usable = np.isfinite(a)
+    wide, other = a.astype(np.float64), b.astype(np.float64)
+    largest = np.abs(wide[usable]).max(initial=1e-3)
+    with np.errstate(all="ignore"):
+        near = np.abs(wide - other) <= CLOSE * (1 if a.dtype == np.float16 else 0.01) * largest
+    special = (wide == other) | (np.isnan(wide) & np.isnan(other)) | finite
+    return np.asarray(np.where(usable, near, special))
+
+
+def _is_unsteady(session: Any, feeds: Mapping[str, Array], output: str, a: Array, b: Array) -> bool:
+    """Whether the original itself is as far off where its inputs change by a few roundings."""
+    with np.errstate(all="ignore"):
+        off = np.abs(b.astype(np.float64) - a.astype(np.float64))
+        excused = (off == 0) | (np.isnan(a) & np.isnan(b))
+        for seed in range(8):
+            moved = {name: _moved(array, seed) for name, array in feeds.items()}
+            other = session.run([output], moved)[0]
+            if other.shape != a.shape:
+                return True
+            excused |= np.abs(other.astype(np.float64) - a.astype(np.float64)) * 10 >= off
+            excused |= np.isfinite(other) != np.isfinite(a)
+    return bool(np.all(excused))
+
+
+def _moved(array: Array, seed: int) -> Array:
+    """An array of floats with each element changed by a few roundings up or down, or not at all."""
+    if array.dtype.kind != "f":
+        return array
+    by = np.random.default_rng(seed).choice([-1, 0, 1], array.shape) * (1e-3 if array.dtype == np.float16 else 3e-6)
+    with np.errstate(all="ignore"):
+        return np.asarray(array * (1 + by), array.dtype)
+
+
+def _session(proto: onnx.ModelProto) -> Any:
+    """A session that runs a model as it is written; None where there is no kernel for some node."""
+    import onnxruntime
+
+    settings = onnxruntime.SessionOptions()
+    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    settings.log_severity_level, settings.intra_op_num_threads = 4, 1
+    try:
+        return onnxruntime.InferenceSession(proto.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    except Exception:  # its errors share no base
+        return None
+
+
+def _run(session: Any, feeds: Mapping[str, Array]) -> list[Array] | None:
+    try:
+        found: list[Array] = session.run(None, dict(feeds))
+    except Exception:  # its errors share no base
+        return None
+    return found
+
+
+def soak(cases: Iterable[tuple[int, str]], seconds: float) -> Tally:
+    """Judge cases until they or the seconds are used up."""
+    tally, end = Tally(), time.monotonic() + seconds
+    for seed, mode in cases:
+        if time.monotonic() > end:
+            break
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            outcome, faults = judge(seed, mode)
+        tally.counts[f"{mode}: {outcome}"] += 1
+        tally.faults += faults
+    return tally
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.judge", description=__doc__)
+    parser.add_argument("cases", nargs="*", help="SEED:MODE, to run again")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--start", type=int, default=0)
+    parser.add_argument("--modes", default="", help="all in these modes, with commas between them")
+    given = parser.parse_args()
+    if given.cases:
+        folder = Path(tempfile.mkdtemp(prefix="drawn-"))
+        for case in given.cases:
+            seed, mode = case.split(":")
+            path = folder / f"{seed}.onnx"
+            onnx.save(legal.draw(int(seed)).proto, path)
+            outcome, faults = judge(int(seed), mode)
+            print(f"{case} {outcome}: {path}", *faults, sep="\n  ")
+        return
+    modes = [mode for mode in given.modes.split(",") if mode]
+    cases = ((n, modes[n % len(modes)] if modes else mode_of(n)) for n in itertools.count(given.start))
+    tally = soak(cases, given.seconds)
+    counts = [*sorted(tally.counts.items()), *Counter(fault.kind for fault in tally.faults).most_common()]
+    print(*tally.faults, *(f"{number:6d}  {what}" for what, number in counts), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

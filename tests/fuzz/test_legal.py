@@ -1,0 +1,56 @@
+"""Drawn legal models in every mode: right, runnable, no larger, and the same when done again."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.fuzz import legal
+from tests.fuzz.judge import MODES, difference, judge, mode_of, soak
+
+CASES = 80
+"""Models that are drawn where no time is asked for: under half a minute on one core."""
+
+
+@pytest.mark.slow
+def test_drawn_models_stay_right_runnable_and_no_larger_and_a_second_run_changes_nothing(
+    pytestconfig: pytest.Config,
+) -> None:
+    """Numbers that are not finite count with `exact` only: rules that are exact over the reals may lose them."""
+    seconds = pytestconfig.getoption("--fuzz-seconds")
+    seeds = itertools.count() if seconds else range(CASES)
+    tally = soak(((seed, mode_of(seed)) for seed in seeds), seconds or 1e9)
+    assert [
+        str(fault) for fault in tally.faults if fault.kind != "wrong on special values" or fault.mode == "exact"
+    ] == []
+
+
+def test_a_drawing_is_its_seed_s_alone() -> None:
+    assert legal.draw(3).proto == legal.draw(3).proto
+    assert legal.draw(3).proto != legal.draw(4).proto
+
+
+def test_drawn_models_are_legal_and_of_many_kinds() -> None:
+    drawn = [legal.draw(seed).proto for seed in range(150)]
+    for proto in drawn:
+        onnx.checker.check_model(proto)
+    operators = {node.op_type for proto in drawn for node in proto.graph.node}
+    assert {"If", "Loop", "Identity", "Conv", "Slice", "Where", "Clip", "Reshape"} <= operators
+    assert {proto.opset_import[0].version for proto in drawn} == set(legal.OPSETS)
+
+
+def test_the_judge_tells_a_wrong_model() -> None:
+    a = np.array([1.0, -0.0, np.nan], np.float32)
+    assert difference(a, a.copy(), exact=True) == ""
+    assert difference(a, np.abs(a), exact=True)
+    assert difference(a, np.abs(a), exact=False) == ""
+    assert difference(a, a + 1, exact=False)
+    assert set(map(mode_of, range(20))) == set(MODES)
+
+
+def test_a_rewrite_between_two_outputs_is_no_change_for_a_second_run() -> None:
+    """One that found an Identity of an input or of another output took it away, and the file needed it again."""
+    assert judge(6, "none") == ("right", [])
