@@ -116,7 +116,8 @@ def count(graph: onnx.GraphProto) -> int:
     inner: int = sum(
         count(attribute.g) for node in graph.node for attribute in node.attribute if attribute.HasField("g")
     )
-    return inner + sum(node.op_type != "Constant" for node in graph.node)
+    own = [node for node in graph.node if node.op_type != "Constant"]
+    return len(own) + inner
 
 
 def _values(drawn: legal.Model, before: Any, after: onnx.ModelProto, mode: str) -> Found:
