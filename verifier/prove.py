@@ -20,6 +20,7 @@ from graphopt.verifier.dtypes import Mistyped, Typing
 from graphopt.verifier.equality import Equality, composites, cuts, ranges
 from graphopt.verifier.instances import MAX_RANK, Choices, Instance, Undefined, Unsupported
 from graphopt.verifier.integers import Formula, Int, Size, Substitution, eq, forget, ge, negate, restart
+from graphopt.verifier.rounding import unlicensed
 from graphopt.verifier.signs import Signs
 from graphopt.verifier.solver import Effort, OutOfTime, models
 from graphopt.verifier.symbolic import Binders, Tensor, Value, bind
@@ -82,6 +83,8 @@ def _verdict(rule: Rule, start: float, timeout: float) -> tuple[Verdict, Model |
     effort = Effort(deadline=lambda: time.process_time() - start > timeout)
     for model in (Model.EXACT, Model.REAL):
         outcome = _try(rule, model is Model.EXACT, choices, effort)
+        if not outcome.failure and model is not Model.EXACT:
+            outcome.failure = unlicensed(rule, choices)
         if not outcome.failure:
             return (Verdict.PROVED if outcome.reached else Verdict.VACUOUS), model, outcome
     return Verdict.UNKNOWN, None, outcome

@@ -1,0 +1,141 @@
+"""What real arithmetic leaves out: a rule may be true of all real numbers and yet no rule for floats.
+
+Rounding is taken to change little. That is not so before a jump (at 31, x / 7 · 7 is a little less than 31, and its
+floor 30), where a number of the rule is so large that what is added to it is lost, and where one that was computed is
+kept in single precision although the model computes in double.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import isfinite
+
+import numpy as np
+from onnx.defs import OpSchema
+
+from graphopt import ops
+from graphopt.rule import Rule
+from graphopt.term import App, Lit, Term, Var, applications, is_scalar, walk
+from graphopt.types import DType
+from graphopt.verifier.dtypes import Typing
+
+JUMPS = frozenset(
+    {"Floor", "Ceil", "Round", "Sign", "Mod", "ThresholdedRelu", "Shrink", "IsInf", "IsNaN", "Hardmax", "TopK"}
+    | {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "NonZero", "OneHot", "Unique"}
+    | {"QuantizeLinear", "DynamicQuantizeLinear"}
+)
+"""Operators on floats whose result jumps. ArgMax and ArgMin are none: where two elements are equal but for rounding,
+the place of either is a place of the greatest. A Cast to another type than floats is one, too."""
+
+SELECTING = frozenset(
+    {"Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Concat", "Split", "Slice", "Gather"}
+    | {"GatherElements", "GatherND", "Expand", "Tile", "Pad", "DepthToSpace", "SpaceToDepth", "Trilu", "Dropout"}
+    | {"Where", "Max", "Min", "Clip", "Relu", "Neg", "Abs", "ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool"}
+    | {"And", "Or", "Xor", "Not", "Shape", "Size", "EyeLike", "ConstantOfShape", "ArgMax", "ArgMin"}
+)
+"""Operators that round nothing."""
+
+ADDED = 2.0**10
+"""The largest number that a rule may add to a value: single precision keeps four digits of the value then."""
+LARGEST = 2.0**20
+"""The largest number that a rule may write for floats, and one over the smallest."""
+
+
+def unlicensed(rule: Rule, typings: Sequence[Typing]) -> str:
+    """Return why equality over the real numbers does not license a rule for floats; an empty text where it does."""
+    reasons = (*_jumps(rule, typings), *_numbers(rule), *_kept_in_single(rule, typings))
+    return next(iter(reasons), "")
+
+
+# -- jumps -------------------------------------------------------------------------------------------------------------
+
+
+def _jumps(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
+    """Jumps whose operand was rounded, and which the other side does not have word for word."""
+    left, right = (dict.fromkeys(_rounded_jumps(sides, typings)) for sides in (rule.left, rule.right))
+    for app in (*(app for app in left if app not in right), *(app for app in right if app not in left or _folds(app))):
+        yield (
+            f"{app.op} jumps, and its operand is the same over the real numbers only: it has to be computed in the"
+            f" same way on both sides, not rounded otherwise; found {app}"
+        )
+
+
+def _rounded_jumps(sides: Iterable[Term], typings: Sequence[Typing]) -> Iterator[App]:
+    """The jumps in some terms before which something is rounded."""
+    for app in (app for side in sides for app in applications(side) if _is_jump(app, typings)):
+        operands = (operand for operand in app.inputs if operand is not None)
+        if any(_rounds(part) for operand in operands for part in applications(operand)):
+            yield app
+
+
+def _is_jump(app: App, typings: Sequence[Typing]) -> bool:
+    """Whether an operator jumps, on floats, in some choice of element types."""
+    if app.op in ("Cast", "CastLike"):
+        return any(not _is_float(typing.of(app)) and _reads_floats(app, typing) for typing in typings)
+    return app.op in JUMPS and any(_reads_floats(app, typing) for typing in typings)
+
+
+def _reads_floats(app: App, typing: Typing) -> bool:
+    first = app.inputs[0]
+    return first is not None and not is_scalar(first) and _is_float(typing.of(first))
+
+
+def _is_float(dtype: DType | None) -> bool:
+    return dtype is not None and dtype.is_float
+
+
+def _rounds(app: App) -> bool:
+    return app.op not in SELECTING and app.op not in JUMPS
+
+
+def _folds(app: App) -> bool:
+    """Whether it is computed when the rule is applied, in double precision: then it is not what ran before."""
+    return not any(isinstance(part, Var) and part.kind == "tensor" for part in walk(app))
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+def _numbers(rule: Rule) -> Iterator[str]:
+    """Numbers of the rule that single precision does not bear."""
+    sides = (*rule.left, *rule.right)
+    for value in (value for side in sides for value in _floats(walk(side)) if _is_extreme(value)):
+        yield f"the number {value:g} is too large or too small to compute with in single precision"
+    sums = (app for side in sides for app in applications(side) if app.op in ("Add", "Sub", "Sum", "Mean"))
+    for value in (value for app in sums for value in _floats(app.inputs) if abs(value) > ADDED):
+        yield f"the number {value:g} is so large that what is added to it is lost in rounding"
+
+
+def _floats(terms: Iterable[Term | None]) -> Iterator[float]:
+    """The numbers with a decimal point among some terms."""
+    yield from (term.value for term in terms if isinstance(term, Lit) and isinstance(term.value, float))
+
+
+def _is_extreme(value: float) -> bool:
+    return isfinite(value) and value != 0 and not 1 / LARGEST <= abs(value) <= LARGEST
+
+
+# -- attributes --------------------------------------------------------------------------------------------------------
+
+
+def _kept_in_single(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
+    """Attributes of the right side that are single precision, where what they stand for need not be."""
+    given = {value for side in rule.left for app in applications(side) for _, value in app.attrs}
+    for app in (app for side in rule.right for app in applications(side)):
+        for name, value in app.attrs:
+            if not _is_real(app, name) or value in given or _is_single(value):
+                continue
+            if any(typing.of(app) is DType.DOUBLE for typing in typings):
+                yield f"the attribute {name} of {app.op} is kept in single precision: too little where it is in double"
+
+
+def _is_real(app: App, name: str) -> bool:
+    schema = ops.schema(app.op, app.domain)
+    attribute: OpSchema.Attribute | None = None if schema is None else schema.attributes.get(name)
+    return attribute is not None and attribute.type == OpSchema.AttrType.FLOAT
+
+
+def _is_single(value: Term) -> bool:
+    """Whether it is a number that single precision holds."""
+    number = value.value if isinstance(value, Lit) else None
+    return isinstance(number, int | float) and float(np.float32(number)) == number
