@@ -416,8 +416,8 @@ def test_rules_as_json() -> None:
 
 def test_the_demo_names_its_models() -> None:
     names = run("demo", "--list").stdout.split()
-    assert "resnet50" in names
-    assert "squeezenet" in names
+    assert names[0] == "mobileone"
+    assert {"resnet50", "squeezenet"} <= set(names)
 
 
 @pytest.mark.slow
@@ -426,7 +426,19 @@ def test_the_demo_optimizes_a_real_model(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert (tmp_path / "out.onnx").exists()
     assert "equal: " in done.stdout
-    assert "squeezenet" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_demo_shows_a_gain_and_a_model_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphopt.demo.SECONDS", 1.0)
+    done = run("demo")
+    assert done.exit_code == 0, done.output
+    gain, rest = done.stdout.split("\nResNet-50: ")
+    assert gain.startswith("MobileOne as it is trained")
+    assert re.search(r"\nfuse_add_of_convs +81 ", gain), "branches become one convolution"
+    assert "resnet50.onnx" in rest
+    assert [gain.count("equal: "), rest.count("equal: ")] == [1, 1]
+    assert done.stdout.endswith("\nFor a model of your own:\n$ graphopt optimize model.onnx fast.onnx\n")
 
 
 # -- the process -------------------------------------------------------------------------------------------------------
