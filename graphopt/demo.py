@@ -26,7 +26,7 @@ SHOWN = {
     "resnet50": "ResNet-50: ONNX Runtime itself does most of this when it loads a model.",
 }
 """What a demonstration shows, and why."""
-SECONDS = 8.0
+SECONDS = 7.0
 """Of search and timing for each model: all of it takes less than half a minute."""
 
 
