@@ -48,6 +48,7 @@ class Check:
     seed: int
     inputs: Mapping[str, Any] | None
     exact: bool
+    keep_nonfinite: bool
     tell: Callable[[str, float], None]
 
     def run(self) -> Finding:
@@ -68,6 +69,7 @@ class Check:
             seeds=(self.seed, self.seed + 1),
             inputs=dict(self.inputs) if self.inputs else None,
             exact=self.exact,
+            keep_nonfinite=self.keep_nonfinite,
             progress=lambda done: self.tell("check", done),
         )
 
@@ -102,7 +104,14 @@ class Check:
         """The verdict on one rewrite."""
         seeds = (self.seed, self.seed + 1)
         try:
-            return compare_region(step.graph, step.patch, any_values=step.is_rule, exact=self.exact, seeds=seeds)
+            return compare_region(
+                step.graph,
+                step.patch,
+                any_values=step.is_rule,
+                exact=self.exact,
+                keep_nonfinite=self.keep_nonfinite,
+                seeds=seeds,
+            )
         except ModelError as error:
             return Comparison(Verdict.SKIPPED, reason=str(error))
 

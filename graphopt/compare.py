@@ -56,7 +56,7 @@ class Case:
     seed: int
     binding: Binding
     values: str
-    """normal, wide or small; see `samples`."""
+    """normal, wide, small or non-finite; see `samples`."""
     overridden: tuple[str, ...] = ()
     """The initializers that were fed."""
 
@@ -151,6 +151,7 @@ def compare(
     bindings: Sequence[Binding] | None = None,
     inputs: Feeds | None = None,
     exact: bool = False,
+    keep_nonfinite: bool = False,
     tries: int = 20,
     progress: Callable[[float], None] | None = None,
 ) -> Comparison:
@@ -158,7 +159,8 @@ def compare(
 
     `bindings` are sizes for open dims, used in turn; what they leave out is chosen, `tries` times at most if the model
     refuses it. `inputs` are used in every case in the place of made-up ones. `exact` allows no rounding: every bit is
-    to be the same. Neither model is changed.
+    to be the same. A model that compares or masks its inputs is also fed infinities and NaN; what it makes of them is
+    compared where its own result is finite, and with `keep_nonfinite` everywhere. Neither model is changed.
 
     Raises:
         UsageError: `inputs` or `bindings` do not fit the model, or onnxruntime is not installed.
@@ -178,6 +180,7 @@ def compare(
     try:
         with _opened(first, before) as (oracle, session, failure):
             name, runs = session.name, _runs(session, plan, lambda part: advance(part / 2))
+            runs += _nonfinite(session, plan, runs[0])
     except FailedError as failed:
         return _unloadable(failed, second)
     except _RefusedError as refused:
@@ -191,7 +194,7 @@ def compare(
                 advance((1 + number / len(runs)) / 2)
     except FailedError as failed:
         return Comparison(Verdict.DIFFERENT, (), cases, name, f"the original runs, but the optimized model {failed}")
-    return _Judge(first, oracle, before, exact).verdict(runs, results, name)
+    return _Judge(first, oracle, before, exact, keep_nonfinite).verdict(runs, results, name)
 
 
 def _agreed(before: Sketch, after: Sketch) -> tuple[Sketch, str]:
@@ -311,6 +314,17 @@ def _runs(session: Session, plan: _Plan, advance: Callable[[float], None]) -> li
         found.append(_first_accepted(session, plan, number, seed, overridden))
         advance((number + 1) / len(plan.seeds))
     return found
+
+
+def _nonfinite(session: Session, plan: _Plan, run: _Run) -> list[_Run]:
+    """The case of a run once more with infinities and NaN, if the model minds them and accepts them."""
+    feeds = samples.nonfinite(plan.model, run.feeds, plan.given, run.case.seed)
+    if feeds is None:
+        return []
+    try:
+        return [_Run(replace(run.case, values=samples.NONFINITE), feeds, session.run(feeds))]
+    except FailedError:  # as one that takes a NaN for an index
+        return []
 
 
 class _RefusedError(Exception):
@@ -471,11 +485,14 @@ def _numbers(array: Array) -> Array:
 class _Judge:
     """Weighs how far two models are apart against what rounding explains."""
 
-    def __init__(self, original: Runnable, oracle: Oracle, model: Sketch, exact: bool) -> None:
+    def __init__(
+        self, original: Runnable, oracle: Oracle, model: Sketch, exact: bool, keep_nonfinite: bool = False
+    ) -> None:
         self.original, self.oracle, self.model, self.exact = original, oracle, model, exact
+        self.keeps_nonfinite = exact or keep_nonfinite
         same = dict.fromkeys(model.outputs, (0.0, "every bit is to be the same"))
         self.tolerances = same if exact else tolerances(model)
-        self.moves: dict[tuple[int, float], list[list[_Gap]]] = {}
+        self.moves: dict[tuple[int, str, float], list[list[_Gap]]] = {}
 
     def verdict(self, runs: Sequence[_Run], results: Sequence[list[Any]], oracle: str) -> Comparison:
         random = _random_outputs(self.model)
@@ -483,7 +500,7 @@ class _Judge:
         for index, name in enumerate(self.model.outputs):
             seen = []
             for run, result in zip(runs, results, strict=True):
-                gap = _gap(run.outputs[index], result[index])
+                gap = _gap(run.outputs[index], self._judged(run, run.outputs[index], result[index]))
                 if name in random and not gap.problem:
                     gap = replace(gap, absolute=0.0)
                 elif self.exact and gap.is_same and _zeros_differ(run.outputs[index], result[index]):
@@ -496,6 +513,16 @@ class _Judge:
             f"how output '{name}' depends on the inputs: it was the same for all" for name in self._constant(runs)
         ]
         return Comparison(verdict, tuple(found), tuple(run.case for run in runs), oracle, skipped=tuple(skipped))
+
+    def _judged(self, run: _Run, before: Any, after: Any) -> Any:
+        """What is judged of a result: what a rule may make of infinities that were fed is what the original made."""
+        if self.keeps_nonfinite or run.case.values != samples.NONFINITE:
+            return after
+        if not isinstance(before, np.ndarray) or not isinstance(after, np.ndarray) or before.shape != after.shape:
+            return after
+        if not DType.of(before.dtype).is_float or before.dtype != after.dtype:
+            return after
+        return np.where(np.isfinite(_numbers(before)), after, before)
 
     def _constant(self, runs: Sequence[_Run]) -> Iterator[str]:
         """The float outputs that were the same whatever the inputs: of how they are computed, little was seen."""
@@ -532,7 +559,7 @@ class _Judge:
         What an ill-conditioned model, or one that jumps, as rounding and TopK do, makes of such a change, it may also
         make of another order of additions. None where it refuses the changed inputs.
         """
-        key = run.case.seed, amount
+        key = run.case.seed, run.case.values, amount
         if key not in self.moves:
             self.moves[key] = self._trials(run, amount)
         trials = self.moves[key]

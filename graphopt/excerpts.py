@@ -25,7 +25,13 @@ CONTEXT_BYTES = 64_000_000
 
 
 def compare_region(
-    graph: Graph, patch: Patch, *, any_values: bool, exact: bool = False, seeds: Sequence[int] = SEEDS
+    graph: Graph,
+    patch: Patch,
+    *,
+    any_values: bool,
+    exact: bool = False,
+    keep_nonfinite: bool = False,
+    seeds: Sequence[int] = SEEDS,
 ) -> Comparison:
     """Compare what a patch takes out with what it puts in, for models that cannot be run as a whole.
 
@@ -38,7 +44,8 @@ def compare_region(
     """
     found = Comparison(Verdict.SKIPPED)
     for context in CONTEXTS:
-        found = compare(*region_models(graph, patch, context=context), seeds=seeds, exact=exact, tries=3)
+        models = region_models(graph, patch, context=context)
+        found = compare(*models, seeds=seeds, exact=exact, keep_nonfinite=keep_nonfinite, tries=3)
         if found.verdict is Verdict.EQUAL:
             return found
     if found.verdict is Verdict.DIFFERENT and not any_values:

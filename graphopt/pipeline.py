@@ -183,7 +183,7 @@ def optimize(
         finding = None
         if check:
             with clock("check"):
-                finding = Check(model, loaded, before, tuned.steps, seed, inputs, exact, tell).run()
+                finding = Check(model, loaded, before, tuned.steps, seed, inputs, exact, keep_nonfinite, tell).run()
         return _Attempt(loaded, before, tuned, done.notes, finding)
 
     made, notes = attempt(space, tuning), dict[str, str]()

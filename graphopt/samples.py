@@ -419,7 +419,7 @@ def _value(formula: ast.expr, binding: Binding) -> int:
 
 # -- values ------------------------------------------------------------------------------------------------------------
 
-NORMAL, WIDE, SMALL = "normal", "wide", "small"
+NORMAL, WIDE, SMALL, NONFINITE = "normal", "wide", "small", "non-finite"
 """Kinds of values: usual ones; zeros, tiny, large and negative ones; those that hardly any model refuses."""
 
 _WORDS = ("", "a", "B c", "ä", "7", "graph", "a\nb")
@@ -447,6 +447,50 @@ def overrides(model: Sketch, names: Iterable[str], *, seed: int, style: str) -> 
             default = changed.astype(default.dtype)
         found[name] = default
     return found
+
+
+_ASKING = frozenset({"IsInf", "IsNaN", "Where", "Max", "Min", "Clip", "Equal"})
+_ASKING |= {"Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
+"""Operators by which a model tells infinities and NaN from other numbers, or masks with them."""
+_ELEMENTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "Abs", "Sqrt", "Exp", "Log", "Reciprocal", "Pow", "Relu"})
+
+
+def nonfinite(model: Sketch, feeds: Feeds, given: Iterable[str], seed: int) -> Feeds | None:
+    """The same inputs with infinities and NaN among the floats that the model compares or masks.
+
+    None where it has no such input but those that are `given`.
+    """
+    asked = {item.name for item in model.required if item.dtype.is_float and item.kind == "tensor"} - set(given)
+    asked = {name for name in asked if role(model, _named(model, name)).name in ("", "mask") and _is_asked(model, name)}
+    if not asked:
+        return None
+    return feeds | {name: _with_nonfinite(feeds[name], _random(seed, name)) for name in sorted(asked)}
+
+
+def _named(model: Sketch, name: str) -> Input:
+    return next(item for item in model.inputs if item.name == name)
+
+
+def _is_asked(model: Sketch, name: str) -> bool:
+    """Whether an input, or what is computed from each of its elements alone, is compared or masked."""
+    stack, seen = [name], {name}
+    while stack:
+        for step, _ in model.readers.get(stack.pop(), ()):
+            if step.op in _ASKING:
+                return True
+            if step.op in _PASSING | _ELEMENTWISE:
+                fresh = set(step.outputs) - seen
+                seen |= fresh
+                stack += fresh
+    return False
+
+
+def _with_nonfinite(array: Array, rng: np.random.Generator) -> Array:
+    """The array with an infinity of each sign and a NaN at three places in eight, one place at least."""
+    places = rng.permutation(array.size)[: max(1, 3 * array.size // 8)]
+    changed = array.ravel().copy()
+    changed[places] = np.resize(np.array([np.inf, -np.inf, np.nan], array.dtype), places.shape)
+    return changed.reshape(array.shape)
 
 
 def perturbed(feeds: Feeds, amount: float, seed: int) -> Feeds:

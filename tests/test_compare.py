@@ -11,6 +11,7 @@ from graphopt import onnx_io, oracle
 from graphopt.compare import Verdict, compare
 from graphopt.errors import ModelError, UsageError
 from graphopt.samples import Array
+from tests.text import parse
 
 
 def model(text: str, **weights: Array) -> ModelProto:
@@ -395,3 +396,42 @@ def test_a_comparison_prints_what_it_rests_on() -> None:
     found = compare(*(model(text) for text in SAME[0][1:]), seeds=(3,))
     assert str(found).splitlines()[2:] == ["run: seed 3, normal values", f"oracle: {found.oracle}"]
     assert found.oracle.endswith("all its optimizations off")
+
+
+# -- infinities and NaN ------------------------------------------------------------------------------------------------
+
+BOUND = {"n": np.array(0.75, np.float32), "z": np.array(0, np.float32)}
+
+
+def clamps(body: str, inputs: str = "float[8] x") -> ModelProto:
+    return parse(inputs, body, BOUND, outputs="float[8] y")
+
+
+def test_infinities_are_drawn_where_a_model_compares() -> None:
+    plain = compare(clamps("y = Add(x, n)"), clamps("y = Add(x, n)"))
+    asked = compare(clamps("y = Max(x, n)"), clamps("y = Max(x, n)"))
+    assert [case.values for case in plain.cases] == ["normal", "wide", "normal"]
+    assert [case.values for case in asked.cases] == ["normal", "wide", "normal", "non-finite"]
+    assert plain.ok
+    assert asked.ok
+
+
+def test_what_a_rule_makes_of_infinities_is_judged_where_they_are_to_be_kept() -> None:
+    before, after = clamps("y = Max(x, n)"), clamps("y = Clip(x, n)")
+    assert compare(before, after).ok
+    found = compare(before, after, keep_nonfinite=True)
+    assert found.verdict is Verdict.DIFFERENT
+    assert "elements are NaN or infinite in one model only, seed 0, non-finite values" in str(found)
+
+
+def test_a_finite_number_that_came_of_an_infinity_is_always_judged() -> None:
+    before = clamps("m = Max(x, n); i = IsInf(m); y = Where(i, z, m)")
+    after = clamps("m = Clip(x, n); i = IsInf(m); y = Where(i, z, m)")
+    found = compare(before, after)
+    assert found.verdict is Verdict.DIFFERENT
+    assert "non-finite values" in str(found)
+
+
+def test_inputs_that_are_given_stay_as_they_are() -> None:
+    given = {"x": np.arange(8, dtype=np.float32)}
+    assert all(case.values != "non-finite" for case in compare(*[clamps("y = Max(x, n)")] * 2, inputs=given).cases)
