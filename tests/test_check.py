@@ -11,6 +11,7 @@ from graphopt.check import bisect
 from graphopt.edit import replace_values
 from graphopt.errors import DifferenceError
 from graphopt.graph import Graph, Patch, Value
+from graphopt.library import Part
 from graphopt.passes import PASSES, Pass
 from graphopt.rule import Rule, op, tensor
 from tests.test_pipeline import model
@@ -56,7 +57,7 @@ def test_each_of_two_wrong_rules_is_left_out(rules: list[Rule]) -> None:
 
 def test_a_trade_that_is_wrong_is_left_out_and_searched_without(monkeypatch: pytest.MonkeyPatch) -> None:
     """The search takes it, for it saves an operator; what the report says of it is of the search without it."""
-    monkeypatch.setattr("graphopt.library._installed", lambda: [("test", (), (FORGET_EXP,))])
+    monkeypatch.setattr("graphopt.library._installed", lambda: [Part("test", (), (FORGET_EXP,))])
     given = parse("float[512,512] x", "a = Abs(x); e = Exp(a); s = Sin(e); y = Cos(s)", outputs="float[512,512] y")
     result = graphopt.optimize(given, unverified=True, cost="analytic", seconds=4)
     assert result.ok and not result.changed
