@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,9 @@ from benchmarks.cells import (
     unchanged,
     versions,
 )
-from benchmarks.pictures import OWN, UNCHANGED, draw, target
+from benchmarks.pictures import OWN, UNCHANGED, draw
 from benchmarks.run import read
-from benchmarks.tools import ALL, PLAIN, applies
+from benchmarks.tools import ALL, PLAIN, TOOLS, applies
 from graphopt.measure import NOISE
 
 README = Path(__file__).parent.parent / "README.md"
@@ -362,44 +362,59 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def readme_part(results: Row, path: Path) -> str:
-    """Between the marks: what was measured where, a row a tool, and a picture, in the README's folder."""
+    """Between the marks: a row an architecture that gains, one of all others, and where the numbers come from."""
     settings = columns(results)
-    head = ["tool", "models"]
+    head = ["architecture", "exports"]
     for column in settings:
-        head += [f"{setting(column)}: mean", "worst to best", "faster, slower"]
-    rows = [_readme_row(results, tool, settings) for tool in tools(results)]
-    counts = [_counted(unchanged(results, column)) for column in settings]
-    folder = f"{path.parent.parent.name}/{path.parent.name}"
-    lines = [
-        f"{suite(results)}; on {results['machine']}, {results['date']}; {_versions(results)}.",
-        called(results),
-        searched(results),
-        "",
-        *table([*head, "failed or wrong"], [*rows, [UNCHANGED, *_shown(counts), ""]]),
-        "",
-        noise(results),
-        "",
-        *(f"- {line}" for line in (*gains(results), *alike(results))),
-        "",
-        f"![Speed of each outcome against the original, a dot a model]({folder}/{target(path, 'summary').name})",
-        "",
-        f"[The whole table]({folder}/{path.stem}.md) has every model, and what optimizing cost.",
-    ]
-    return "\n".join(lines)
+        head += [setting(column), "others"]
+    families = _families(results)
+    won = {family: names for family, names in families.items() if _gains(results, names)}
+    listed = sorted(won.items(), key=lambda item: -max(_ratios(results, ("graphopt",), item[1])))
+    rest = [name for family, names in families.items() if family not in won for name in names]
+    listed += [(f"{_many(len(families) - len(won), 'other')}", rest)] if rest else []
+    rows = [[family, str(len(names)), *_gain_cells(results, names)] for family, names in listed]
+    rows += [["all", str(len(results["models"])), *_gain_cells(results, [*results["models"]])]]
+    peers = ", ".join(tool for tool in tools(results) if tool in PEERS)
+    page = f"{path.parent.parent.name}/{path.parent.name}/{path.stem}.md"
+    note = (
+        "How many times as fast as the original, both with all of ONNX Runtime's own optimizations: geometric means. "
+        f"Others: the best of {peers}. On {results['machine']}, {results['date']}, onnxruntime "
+        f"{results['onnxruntime']}; [every model, every tool and how this was measured]({page})."
+    )
+    return "\n".join([*table(head, rows), "", note])
 
 
-def _readme_row(results: Row, tool: str, settings: Sequence[str]) -> list[str]:
-    counts = [_counted(timings(results, tool, column).values()) for column in settings]
-    failed = dict.fromkeys(str(_failures(results, tool, column)) for column in settings)
-    return [tool, *_shown(counts), "/".join(failed)]
+PEERS = tuple(tool for tool in TOOLS if tool not in OWN)
+"""The tools of others that take any file and keep to standard operators."""
 
 
-def _shown(counts: Sequence[Sequence[str]]) -> list[str]:
-    """The counts of each setting in the README's few cells, those of models in one."""
-    row = ["/".join(dict.fromkeys(models for models, *_ in counts))]
-    for _, mean, best, worst, faster, slower in counts:
-        row += [mean, f"{worst}–{best}", f"{faster}, {slower}"] if mean else [""] * 3
-    return row
+def _families(results: Row) -> dict[str, list[str]]:
+    """The models of each architecture."""
+    found: dict[str, list[str]] = {}
+    for name, row in results["models"].items():
+        found.setdefault(row["family"], []).append(name)
+    return found
+
+
+def _gains(results: Row, names: Iterable[str]) -> bool:
+    """Whether each of the models is faster by graphopt, in one setting or all."""
+    timed = [timings(results, "graphopt", column) for column in columns(results)]
+    return all(any(found.get(name, {}).get("verdict") == "faster" for found in timed) for name in names)
+
+
+def _ratios(results: Row, of: Iterable[str], names: Collection[str]) -> list[float]:
+    """The best mean over the models of the tools in each setting; 0 where none of them was timed."""
+    best = []
+    for column in columns(results):
+        found = (timings(results, tool, column) for tool in of if tool in tools(results))
+        means = [[timed[name]["median"] for name in names if name in timed] for timed in found]
+        best.append(max((geometric_mean(ratios) for ratios in means if ratios), default=0.0))
+    return best
+
+
+def _gain_cells(results: Row, names: Collection[str]) -> list[str]:
+    pairs = zip(_ratios(results, ("graphopt",), names), _ratios(results, PEERS, names), strict=True)
+    return [f"{ratio:.2f}" if ratio else "" for pair in pairs for ratio in pair]
 
 
 def readme_text(path: Path, readme: Path = README) -> str:

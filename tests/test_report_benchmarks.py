@@ -211,20 +211,29 @@ def test_without_such_outcomes_nothing_is_known_of_noise() -> None:
 # -- the README --------------------------------------------------------------------------------------------------------
 
 
-def test_the_readme_has_a_row_a_tool(tmp_path: Path) -> None:
+def test_the_readme_has_a_row_an_architecture_that_gains(tmp_path: Path) -> None:
     path, readme = tmp_path / "benchmarks" / "results" / "cpu.json", tmp_path / "README.md"
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(with_models(tuned(cell(1.2), {"wrong": "outputs differ by 3"}), a=1.0)))
+    found = with_models(tuned(cell(1.2), cell(1.1, "cpu-all")), a=1.0, b=1.1)
+    found["models"]["a"]["family"] = found["models"]["b"]["family"] = "Other"
+    path.write_text(json.dumps(found))
     readme.write_text(f"before\n{report.MARKS[0]}\nold\n{report.MARKS[1]}\nafter\n")
     report.update_readme(path, readme)
     shown = readme.read_text()
-    assert "| onnxsim | 2/1 | 1.000 | 1.00–1.00 | 0, 0 | 0.900 | 0.90–0.90 | 0, 1 | 0 |" in shown
-    assert "| graphopt | 1/0 | 1.200 | 1.20–1.20 | 1, 0 |  |  |  | 0/1 |" in shown
-    assert "| unchanged (noise) | 1/0 | 1.000 | 1.00–1.00 | 0, 0 |  |  |  |  |" in shown
+    assert "| architecture | exports | CPU, 1 thread | others | CPU, all threads | others |" in shown
+    assert "| Net | 1 | 1.20 | 1.00 | 1.10 | 0.90 |" in shown
+    assert "| 1 other | 2 |  | 1.05 |  |  |" in shown
+    assert "| all | 3 | 1.20 | 1.03 | 1.10 | 0.90 |" in shown
     assert shown.startswith("before\n") and shown.endswith("\nafter\n") and "old" not in shown
-    assert "2 exports of 1 architecture, with random weights" in shown
-    assert "on a machine, 2026-11-21; onnxruntime 1.31, onnx 1.23." in shown
-    assert "(benchmarks/results/cpu-summary.png)" in shown
+    assert "Others: the best of onnxsim. On a machine, 2026-11-21, onnxruntime 1.31; [" in shown
+    assert "(benchmarks/results/cpu.md)" in shown
+
+
+def test_an_architecture_gains_where_each_of_its_exports_does(tmp_path: Path) -> None:
+    found = with_models(tuned(cell(1.2), cell(1.1, "cpu-all")), slow=1.0)
+    part = report.readme_part(found, tmp_path / "cpu.json")
+    assert "| Net |" not in part
+    assert "| 1 other | 2 | 1.20 | 1.00 |" in part
 
 
 # -- pictures ----------------------------------------------------------------------------------------------------------
