@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import prod
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 import numpy as np
+import onnx
 from onnx import ModelProto
 
 from graphopt import opsets
@@ -41,6 +44,7 @@ class Kernels:
         self.missing = ""
         """Why nothing could be asked, such as that there is no ONNX Runtime; empty where it could, or was not."""
         self._known: dict[object, str] = {}
+        self._cast: dict[bytes, bool] = {}
 
     @property
     def notes(self) -> list[str]:
@@ -50,7 +54,7 @@ class Kernels:
         """Why a patch would write a node that cannot run, in the place of some that can; empty if it would not."""
         draft = Draft(graph, patch.after)
         for vertex, node in patch.after.items():
-            if _is_same(patch.before.get(vertex), node):
+            if node.is_internal or _is_same(patch.before.get(vertex), node):
                 continue
             reason = self.complaint(node, draft)
             if reason:
@@ -66,6 +70,61 @@ class Kernels:
             *(text for body, other in inner for text in self._complaints(body, other)),
         ]
         return [text for text in found if text]
+
+    def exact_refusal(self, graph: Graph, patch: Patch) -> str:
+        """The same, or why a patch that is exact would change bits all the same."""
+        return self.refusal(graph, patch) or self.rounding(graph, patch)
+
+    def rounding(self, graph: Graph, patch: Patch) -> str:
+        """Why a patch may change bits in half precision; empty where it does not.
+
+        For what it has no half kernel for, ONNX Runtime computes in single precision, with casts around. Between two
+        such nodes it drops the casts, and a half kernel alone between two such nodes it does not use: what is rounded
+        depends on what stands beside what. So a patch is left that changes what stands beside such a node, or has two
+        of them in it.
+        """
+        gone, new = _changed(patch.before, patch.after), _changed(patch.after, patch.before)
+        if all(node.is_internal for node in (*gone.values(), *new.values())):
+            return ""
+        draft = Draft(graph, patch.after)
+        beside = {value.vertex for node in (*gone.values(), *new.values()) for value in node.operands}
+        beside = (beside | patch.after.keys()) - gone.keys() - new.keys()
+        found = [node for node in map(draft.__getitem__, sorted(beside)) if self._is_cast(node, draft)]
+        for nodes, facts in ((gone, graph), (new, draft)):
+            inside = [node for node in nodes.values() if self._is_cast(node, facts)]
+            found += inside if len(inside) > 1 else []
+        if not found:
+            return ""
+        return f"ONNX Runtime computes {found[0].op} in single precision, and rounds by what stands beside it"
+
+    def _is_cast(self, node: Node, facts: Graph) -> bool:
+        """Whether a node of half precision is a Cast, or ONNX Runtime puts some around it."""
+        types = [*(facts.type(value) for value in node.operands), *node.types]
+        halves = [type_ for type_ in types if isinstance(type_, TensorType) and type_.dtype in _HALVES]
+        if node.is_internal or not halves or any(True for _ in node.bodies) or self.missing:
+            return False
+        model = _model(opsets.lowered(node, facts), facts)
+        if model is None:
+            return False
+        if model not in self._cast:
+            self._cast[model] = self._has_casts(model)
+        return self._cast[model]
+
+    def _has_casts(self, model: bytes) -> bool:
+        with TemporaryDirectory(prefix="graphopt-", ignore_cleanup_errors=True) as folder:
+            path = Path(folder) / "opened.onnx"
+
+            def configure(options: Any) -> None:
+                options.optimized_model_filepath = str(path)
+
+            try:
+                self.settings[0].open(model, optimize=False, configure=configure)
+            except UsageError as error:
+                self.missing = str(error)
+                return False
+            except ModelError:  # on another device, perhaps, where there is a kernel
+                return False
+            return any(node.op_type == "Cast" for node in onnx.load(path).graph.node)
 
     def demand(self, converted: Iterable[tuple[Graph, Mapping[str, int]]]) -> None:
         """Look at graphs that were converted, each with the opsets that it had.
@@ -132,11 +191,19 @@ def _title(node: Node, facts: opsets.Facts) -> str:
 
 def _is_same(old: Node | None, new: Node) -> bool:
     """Whether a node does what it did, perhaps with other values of the same types."""
-    if new.is_internal or old is None:
-        return new.is_internal
+    if old is None or old.is_internal or new.is_internal:
+        return old is not None and old.is_internal and new.is_internal
     present = [[value is None for value in node.inputs] for node in (old, new)]
     alike = (old.op, old.domain, old.version) == (new.op, new.domain, new.version)
     return alike and old.attrs == new.attrs and present[0] == present[1]
+
+
+_HALVES = (DType.FLOAT16, DType.BFLOAT16)
+
+
+def _changed(nodes: Mapping[int, Node], others: Mapping[int, Node]) -> dict[int, Node]:
+    """The nodes that the others do not have in the same place, or that do something else there."""
+    return {vertex: node for vertex, node in nodes.items() if not _is_same(others.get(vertex), node)}
 
 
 def _model(node: Node, facts: opsets.Facts) -> bytes | None:

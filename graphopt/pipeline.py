@@ -119,7 +119,8 @@ def optimize(
         skip, only: names of rules and passes (`graphopt rules` lists them).
         rules: further rules, or `.py` and `.jsonl` files of them; they are proved first.
         unverified: apply rules that are not proved, too; the report says where.
-        exact: change no bit of the outputs: use only rules and passes that round nothing otherwise.
+        exact: change no bit of the outputs: use only rules and passes that round nothing otherwise, and none in half
+            precision beside what ONNX Runtime computes in single precision.
         keep_nonfinite: keep infinities and NaN where they are: use no rule that is proved for finite values only.
         check: run the original and the result on random inputs and compare. A rewrite that made a difference is left
             out, with a warning and a note in the report, and all is done again without it.
@@ -148,6 +149,7 @@ def optimize(
     gate = Gate(exact=exact, unverified=unverified, keep_nonfinite=keep_nonfinite, progress=tell)
     setting = Setting(provider, threads, provider_options or {})
     kernels = Kernels(setting)
+    refusal = kernels.exact_refusal if exact else kernels.refusal
     fixed, open_ = _split(dims or {})
     admits = "exact" if exact else "unverified" if unverified else "proved"
     admits += ", nonfinite kept" if keep_nonfinite else ""
@@ -172,13 +174,13 @@ def optimize(
                 gate.demand(rule for rule in (*space.rules, *space.trades) if rule in given.everything)
         with clock("simplify"):
             done = simplify_graph(
-                loaded.graph, space.rules, space.passes, allows=gate.allows, refusal=kernels.refusal, progress=tell
+                loaded.graph, space.rules, space.passes, allows=gate.allows, refusal=refusal, progress=tell
             )
         tuned = Tuned(done.steps)
         if cost != "none":
             with clock("search"):
                 cache = user_cache(fresh=fresh)
-                searched = (space.rules, space.trades, space.passes, gate.allows, tuning, tell, kernels.refusal)
+                searched = (space.rules, space.trades, space.passes, gate.allows, tuning, tell, refusal)
                 tuned = Tuner(model, loaded, *searched, sweeps=known.sweeps, cache=cache).tune(done.steps)
         finding = None
         if check:

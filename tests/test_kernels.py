@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import onnx
@@ -157,3 +158,53 @@ def test_a_conversion_to_an_opset_without_the_kernel_is_refused() -> None:
         graphopt.optimize(model, target_opset=22, cost="none")
     assert graphopt.optimize(model, target_opset=22, cost="none", check=False).report.after.opsets["ai.onnx"] == 22
     assert optimized(model, target_opset=18).ok
+
+
+# -- exact in half precision -------------------------------------------------------------------------------------------
+
+BESIDE = "m = Mul(x, z); t = Transpose<perm=[1,0]>(m); u = Transpose<perm=[1,0]>(t); y = Add(u, x)"
+
+
+@pytest.mark.parametrize(("dtype", "nodes"), [("float", 2), ("float16", 4)])
+def test_exact_leaves_views_beside_what_is_computed_in_single_precision(dtype: str, nodes: int) -> None:
+    """ONNX Runtime has no half kernel for Mul and Add: it rounds between them only if something stands there."""
+    model = parse(f"{dtype}[4,4] x, {dtype}[4,4] z", BESIDE, outputs=f"{dtype}[4,4] y")
+    result = optimized(model, exact=True, strict=True)
+    assert result.ok and result.report.after.nodes == nodes
+    assert ("in single precision, and rounds by what stands beside it" in notes(result)) == (dtype == "float16")
+    assert optimized(model).report.after.nodes == 2
+
+
+def test_exact_removes_views_among_views_in_half_precision() -> None:
+    body = "t = Transpose<perm=[1,0]>(x); u = Transpose<perm=[1,0]>(t); y = Concat<axis=0>(u, z)"
+    model = parse("float16[4,4] x, float16[4,4] z", body, outputs="float16[8,4] y")
+    assert optimized(model, exact=True, strict=True).report.after.ops == {"Concat": 1}
+
+
+UNARY = ["Relu({})", "Neg({})", "Abs({})", "Exp({})", "Identity({})", "Sqrt({})", "Transpose<perm=[1,0]>({})"]
+UNARY += ["Softmax({})", "Clip({}, l, u)", "Reshape({}, r)", "Cast<to=10>({})", "Tanh({})"]
+BINARY = ["Mul({}, {})", "Add({}, {})", "Sub({}, {})", "Max({}, {})", "MatMul({}, {})", "Where(c, {}, {})"]
+CONSTANTS = {
+    "l": np.float16(-1), "u": np.float16(3), "o": np.float16(1), "p": np.float16(0), "r": np.array([4, 4]),
+    "c": np.eye(4, dtype=bool),
+}  # fmt: skip
+
+
+def drawn(draw: Random) -> onnx.ModelProto:
+    """A few operators one after the other, as exporters leave them."""
+    values, nodes = ["x", "z", "o", "p"], []
+    for number in range(14):
+        form = draw.choice(UNARY * 2 + BINARY)
+        operands = [draw.choice(values[-3:] if slot == 0 and number else values) for slot in range(form.count("{}"))]
+        operands[0] = operands[0] if operands[0] not in "op" else "x"
+        operands[-1] = operands[-1] if "MatMul" not in form or operands[-1] not in "op" else "z"
+        nodes.append(f"v{number} = {form.format(*operands)}")
+        values.append(f"v{number}")
+    weights = {name: np.asarray(value) for name, value in CONSTANTS.items()}
+    outputs = "float16[4,4] v13, float16[4,4] v9"
+    return parse("float16[4,4] x, float16[4,4] z", "; ".join(nodes), weights, outputs=outputs, opset=17)
+
+
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 40))])
+def test_exact_changes_no_bit_of_drawn_models_in_half_precision(seed: int) -> None:
+    assert optimized(drawn(Random(seed)), exact=True, strict=True).ok
