@@ -199,7 +199,14 @@ def timed(ready: Prepared, *, seconds: float = 2.0, progress: Callable[[float], 
             if progress is not None:
                 progress((before + done) / len(ready.trials))
 
-        found = interleaved(runs, seconds=seconds * len(runs), rounds=_ROUNDS, width=WIDTH, progress=advance)
+        found = interleaved(
+            runs,
+            seconds=seconds * len(runs),
+            rounds=_ROUNDS,
+            width=WIDTH,
+            meter=ready.setting.meter,
+            progress=advance,
+        )
         ratios = [None, *(speedup(found[0], other) for other in found[1:])]
         cases.append(Case(trial.sizes, trial.chosen, tuple(map(Timing, ready.names, found, ratios))))
     return Benchmark(ready.names, ready.setting, ready.seed, tuple(cases))

@@ -138,14 +138,14 @@ def _model(graph: Graph) -> onnx_io.Model:
 
 
 def turns(
-    runs: Sequence[Callable[[], object]], seconds: float, rounds: tuple[int, int] = (7, 60)
+    runs: Sequence[Callable[[], object]], setting: Setting, seconds: float, rounds: tuple[int, int] = (7, 60)
 ) -> tuple[Samples, ...]:
-    """Time runs that each went well once, in so many rounds; memory may still run out.
+    """Time runs under one setting that each went well once, in so many rounds; memory may still run out.
 
     Raises:
         NotMeasurable: it did.
     """
     try:
-        return interleaved(runs, seconds=seconds, rounds=rounds)
+        return interleaved(runs, seconds=seconds, rounds=rounds, meter=setting.meter)
     except Exception as error:  # the classes that onnxruntime raises share no base
         raise NotMeasurable(f"the graphs {FailedError('cannot be run in turns', error)}") from error

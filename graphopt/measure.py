@@ -1,6 +1,7 @@
 """Paired timing: runs take turns in one process, so that what disturbs one disturbs all.
 
-An absolute time means nothing on a machine that does other work too; the ratio of two times of one round does.
+An absolute time means nothing on a machine that does other work too; the ratio of two times of one round does. What
+is left of the disturbance is seen where two copies of one model take turns, too: see `noise`.
 """
 
 from __future__ import annotations
@@ -17,9 +18,16 @@ from functools import cached_property
 NOISE = 0.02
 """Ratios nearer to 1 count as no difference: two sessions of one and the same model differ by up to this."""
 
+QUIET = 0.04
+"""Where two copies of one model may differ by more, the machine is too busy for a verdict that is to be kept."""
+
 CONFIDENCE = 0.95
 TURN = 0.01
-"""Seconds that a turn lasts at least: short runs are repeated, for the clock and the switch cost something too."""
+"""Seconds that a turn lasts at least, for the switch costs something: short runs are repeated."""
+
+SLICE = 0.0005
+"""Seconds of the shortest piece of a turn that is timed: long enough for the clock, and short enough that some piece of
+a turn is not interrupted by other processes, which take a processor for a few milliseconds."""
 
 LONG = 0.05
 """A run of this many seconds needs no warming up at each turn."""
@@ -77,23 +85,36 @@ class Speedup:
     """Between these the true median lies, with a confidence of `confidence`."""
     rounds: int
     confidence: float = CONFIDENCE
+    noise: float = NOISE
+    """Ratios nearer to 1 count as no difference: as far as two copies of one model may be apart."""
 
     @property
     def verdict(self) -> Verdict:
         """Faster or slower only where the fastest runs, the medians and the interval say so, beyond noise."""
-        if min(self.minimum, self.median) > 1 + NOISE and self.low > 1:
+        if min(self.minimum, self.median) > 1 + self.noise and self.low > 1:
             return Verdict.FASTER
-        if max(self.minimum, self.median) < 1 - NOISE and self.high < 1:
+        if max(self.minimum, self.median) < 1 / (1 + self.noise) and self.high < 1:
             return Verdict.SLOWER
         return Verdict.SAME
 
+    @property
+    def is_steady(self) -> bool:
+        """Whether the machine was quiet enough to rely on this another time."""
+        return self.noise <= QUIET
 
-def speedup(before: Samples, after: Samples, confidence: float = CONFIDENCE) -> Speedup:
+
+def speedup(before: Samples, after: Samples, confidence: float = CONFIDENCE, noise: float = NOISE) -> Speedup:
     """How much faster `after` ran than `before`, from rounds in which both took a turn."""
     ratios = sorted(b / a for b, a in zip(before.seconds, after.seconds, strict=True))
     low, high = _median_interval(len(ratios), confidence)
     median = statistics.median(ratios)
-    return Speedup(before.minimum / after.minimum, median, ratios[low], ratios[high], len(ratios), confidence)
+    return Speedup(before.minimum / after.minimum, median, ratios[low], ratios[high], len(ratios), confidence, noise)
+
+
+def noise(one: Samples, copy: Samples) -> float:
+    """How far apart two copies of one model may be, which took turns: at least `NOISE`."""
+    ratio = speedup(one, copy)
+    return max(NOISE, ratio.high - 1, 1 / ratio.low - 1)
 
 
 def _median_interval(count: int, confidence: float) -> tuple[int, int]:
@@ -117,7 +138,8 @@ def together(ratios: Sequence[Speedup]) -> Speedup:
         return ratios[0]
     parts = zip(*((ratio.minimum, ratio.median, ratio.low, ratio.high) for ratio in ratios), strict=True)
     minimum, median, low, high = (math.exp(statistics.fmean(math.log(max(r, 1e-9)) for r in part)) for part in parts)
-    return Speedup(minimum, median, low, high, sum(ratio.rounds for ratio in ratios), ratios[0].confidence)
+    rounds, largest = sum(ratio.rounds for ratio in ratios), max(ratio.noise for ratio in ratios)
+    return Speedup(minimum, median, low, high, rounds, ratios[0].confidence, largest)
 
 
 # -- turns -------------------------------------------------------------------------------------------------------------
@@ -130,6 +152,7 @@ def interleaved(
     rounds: tuple[int, int] = (7, 60),
     width: float | None = None,
     clock: Callable[[], float] = time.perf_counter,
+    meter: Callable[[], float] | None = None,
     progress: Callable[[float], object] | None = None,
     seed: int = 0,
 ) -> tuple[Samples, ...]:
@@ -137,9 +160,10 @@ def interleaved(
 
     In an order that is fixed or rotates, each run would always follow the same one, and inherit its caches and clock.
 
-    A turn repeats short runs for at least `TURN` seconds, after one that does not count: it fills the caches again and
-    outlasts the threads of the session before, which spin for a while. It ends after `seconds`, or the most rounds,
-    but not before the fewest; with `width` also as soon as the intervals are narrow.
+    A turn repeats short runs for at least `TURN` seconds and counts the fastest, for other processes can only slow a
+    run down. One run before that does not count: it fills the caches again and outlasts the threads of the session
+    before, which spin for a while. Timing ends after `seconds`, or the most rounds, but not before the fewest; with
+    `width` also as soon as the intervals are narrow.
 
     Args:
         runs: what is timed.
@@ -147,18 +171,20 @@ def interleaved(
         rounds: the fewest and the most.
         width: of the interval of each ratio to the first, or of the time of a run alone, as a part of it. It is the
             width that ends the timing and not the verdict: to stop at the first clear one would favour chance.
-        clock: seconds.
+        clock: seconds that pass.
+        meter: seconds that a run is charged; those that pass unless another is given.
         progress: is told the part that is done, from 0 to 1.
         seed: of the orders.
     """
-    repeats = [_repeats(run, clock) for run in runs]
+    meter = meter or clock
+    turns = [_Turn.of(run, meter) for run in runs]
     found: list[list[float]] = [[] for _ in runs]
     drawn = random.Random(seed)
     fewest, most = rounds
     start = clock()
     for number in range(1, most + 1):
         for which in drawn.sample(range(len(runs)), len(runs)):
-            found[which].append(_turn(runs[which], repeats[which], clock))
+            found[which].append(turns[which].seconds(meter))
         passed = clock() - start
         if progress is not None:
             progress(min(1.0, max(number / most, min(number / fewest, passed / max(seconds, 1e-9)))))
@@ -175,28 +201,40 @@ def _are_narrow(found: Sequence[Sequence[float]], width: float | None) -> bool:
     return all(ratio.high - ratio.low <= width * ratio.median for ratio in ratios)
 
 
-def _repeats(run: Callable[[], object], clock: Callable[[], float]) -> int:
-    """How often a run is repeated in one turn. The first two runs, which grow the memory arena, do not count.
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """What a run does when it is its turn: some pieces that are timed, each of some runs."""
 
-    A run that takes long is not held up by that, and one of it has to do.
-    """
-    start = clock()
-    run()
-    if clock() - start >= LENGTHY:
-        return 0
-    run()
-    start = clock()
-    run()
-    once = clock() - start
-    return max(1, math.ceil(TURN / max(once, 1e-7))) if once < LONG else 0
+    run: Callable[[], object]
+    warms_up: bool
+    pieces: int = 1
+    repeats: int = 1
+
+    @staticmethod
+    def of(run: Callable[[], object], meter: Callable[[], float]) -> _Turn:
+        """Made for how long a run takes. The first two, which grow the memory arena, do not count.
+
+        A run that takes long is not held up by that, and one of it has to do.
+        """
+        once = _metered(run, meter)
+        if once < LENGTHY:
+            run()
+            once = max(_metered(run, meter), 1e-7)
+        if once >= LONG:
+            return _Turn(run, warms_up=False)
+        repeats = math.ceil(SLICE / once)
+        return _Turn(run, True, math.ceil(TURN / (once * repeats)), repeats)
+
+    def seconds(self, meter: Callable[[], float]) -> float:
+        """Seconds of one run, in the fastest piece."""
+        if self.warms_up:
+            self.run()
+        return min(_metered(self.run, meter, self.repeats) for _ in range(self.pieces))
 
 
-def _turn(run: Callable[[], object], repeats: int, clock: Callable[[], float]) -> float:
-    """Seconds of one run."""
-    if repeats:
-        run()
-    times = max(1, repeats)
-    start = clock()
+def _metered(run: Callable[[], object], meter: Callable[[], float], times: int = 1) -> float:
+    """Seconds of one run, the mean of so many in a row."""
+    start = meter()
     for _ in range(times):
         run()
-    return (clock() - start) / times
+    return (meter() - start) / times
