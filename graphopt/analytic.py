@@ -25,6 +25,7 @@ class Analytic:
     """A roofline: for ranking and pruning, and for where nothing may be run."""
 
     name = "analytic"
+    is_steady = True
 
     def __init__(self, machine: Machine | None = None) -> None:
         self.machine = machine or Machine()

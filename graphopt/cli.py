@@ -36,12 +36,12 @@ from graphopt.terminal import Progress, console, one_line, print_text, report_fa
 
 if TYPE_CHECKING:
     from graphopt.bench import Prepared
-    from graphopt.choose import Timing
     from graphopt.inputs import Trial
     from graphopt.profile import Profile
     from graphopt.proof import Proof
     from graphopt.report import Report
     from graphopt.rule import Rule
+    from graphopt.timing import Timing
 
 log = logging.getLogger(__name__)
 

@@ -25,6 +25,8 @@ class CostModel(Protocol):
     """What a search asks. The graphs are small, and have static shapes where anything is to be run."""
 
     name: str
+    is_steady: bool
+    """False as soon as a measurement was too noisy to be kept."""
 
     def seconds(self, graph: Graph) -> float:
         """An estimate of one run, for which nothing is run; the same for the same graph."""

@@ -47,6 +47,16 @@ class Step:
         self.graph.apply(self.patch)
 
 
+def undone(steps: Iterable[Step]) -> None:
+    """Undo steps, the last first."""
+    for step in reversed(list(steps)):
+        step.undo()
+
+
+class TimeUp(Exception):
+    """There is no time for what was begun; the graph is as it was before that."""
+
+
 @dataclass(frozen=True)
 class Simplification:
     """The steps in the order in which they were made, and why rules that matched were not applied."""
@@ -92,8 +102,10 @@ class Simplifier:
         allows: Allows | None = None,
         refusal: Refusal | None = None,
         progress: Callable[[str, float], None] | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
-        self.rules, self.passes, self.refusal = rules, passes, refusal
+        """`check` is called often, and ends the work by raising TimeUp."""
+        self.rules, self.passes, self.refusal, self.check = rules, passes, refusal, check
         self.allows = allows or (lambda rule, computed, read, may_be_infinite: True)
         self.progress = progress or (lambda stage, done: None)
         self.steps: list[Step] = []
@@ -103,9 +115,17 @@ class Simplifier:
         self._by_opsets: dict[tuple[tuple[str, int], ...], Candidates] = {}
 
     def run(self, graph: Graph) -> Simplification:
-        """Simplify a graph and the bodies in it, in place."""
+        """Simplify a graph and the bodies in it, in place.
+
+        Raises:
+            TimeUp: the check does; then the graph is as before.
+        """
         self.steps, self.notes = [], set()
-        self._settle(graph)
+        try:
+            self._settle(graph)
+        except TimeUp:
+            undone(self.steps)
+            raise
         return Simplification(tuple(self.steps), tuple(sorted(self.notes)))
 
     def _settle(self, graph: Graph) -> None:
@@ -126,6 +146,7 @@ class Simplifier:
 
     def _pass(self, graph: Graph, *, late: bool) -> None:
         for pass_ in self.passes:
+            self.check()
             if pass_.late == late:
                 for patch in pass_.run(graph):
                     if self.refusal is not None and (reason := self.refusal(graph, patch)):
@@ -152,6 +173,7 @@ class Simplifier:
         queue = deque(vertex for vertex in graph.topological() if graph[vertex].op in by_op)
         queued, total = set(queue), len(queue)
         while queue:
+            self.check()
             vertex = queue.popleft()
             queued.discard(vertex)
             if vertex not in graph:

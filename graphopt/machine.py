@@ -93,7 +93,7 @@ def _chain(op: str, inputs: Sequence[tuple[int, ...]], output: tuple[int, ...], 
 def _seconds_of(graph: Graph, setting: Setting) -> float:
     with scratch() as folder:
         ready = loaded(graph, folder / "model.onnx", made_up_feeds(graph, 0), setting)
-        (found,) = turns([ready.run], 0.2)
+        (found,) = turns([ready.run], setting, 0.2)
     return found.minimum
 
 

@@ -25,6 +25,9 @@ CONFIDENCE = 0.95
 TURN = 0.01
 """Seconds that a turn lasts at least, for the switch costs something: short runs are repeated."""
 
+FEWEST = 6
+"""Rounds that say anything: of fewer no interval holds the median with that confidence."""
+
 SLICE = 0.0005
 """Seconds of the shortest piece of a turn that is timed: long enough for the clock, and short enough that some piece of
 a turn is not interrupted by other processes, which take a processor for a few milliseconds."""
@@ -91,6 +94,8 @@ class Speedup:
     @property
     def verdict(self) -> Verdict:
         """Faster or slower only where the fastest runs, the medians and the interval say so, beyond noise."""
+        if 0 < self.rounds < FEWEST:
+            return Verdict.SAME
         if min(self.minimum, self.median) > 1 + self.noise and self.low > 1:
             return Verdict.FASTER
         if max(self.minimum, self.median) < 1 / (1 + self.noise) and self.high < 1:
@@ -151,6 +156,7 @@ def interleaved(
     seconds: float,
     rounds: tuple[int, int] = (7, 60),
     width: float | None = None,
+    limit: float = math.inf,
     clock: Callable[[], float] = time.perf_counter,
     meter: Callable[[], float] | None = None,
     progress: Callable[[float], object] | None = None,
@@ -171,6 +177,7 @@ def interleaved(
         rounds: the fewest and the most.
         width: of the interval of each ratio to the first, or of the time of a run alone, as a part of it. It is the
             width that ends the timing and not the verdict: to stop at the first clear one would favour chance.
+        limit: seconds after which no further round begins even before the fewest.
         clock: seconds that pass.
         meter: seconds that a run is charged; those that pass unless another is given.
         progress: is told the part that is done, from 0 to 1.
@@ -188,7 +195,7 @@ def interleaved(
         passed = clock() - start
         if progress is not None:
             progress(min(1.0, max(number / most, min(number / fewest, passed / max(seconds, 1e-9)))))
-        if number >= fewest and (passed > seconds or _are_narrow(found, width)):
+        if passed > limit or (number >= fewest and (passed > seconds or _are_narrow(found, width))):
             break
     return tuple(Samples(tuple(samples)) for samples in found)
 

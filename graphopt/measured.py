@@ -13,7 +13,7 @@ from graphopt.cost import NotMeasurable, decoded, key_of
 from graphopt.graph import Graph
 from graphopt.loading import OutOfMemory, loaded, made_up_feeds, scratch, turns
 from graphopt.machine import Machine, circumstances
-from graphopt.measure import NOISE, Speedup, speedup
+from graphopt.measure import NOISE, Speedup, noise, speedup
 from graphopt.regions import digest
 from graphopt.sessions import Setting
 
@@ -38,6 +38,8 @@ FAILED = Speedup(0.0, 0.0, 0.0, 0.0, rounds=0)
 class Measured:
     """What ONNX Runtime takes, with all its optimizations, under one setting; asked twice, it looks into the cache.
 
+    What was measured while two sessions of one graph differed is not kept.
+
     Costs of one provider, processor, number of threads or version of ONNX Runtime are never used for another. The
     values of weights do not count: those of one region stand for all that are alike.
     """
@@ -51,6 +53,7 @@ class Measured:
         self.setting, self.cache, self.duration, self.seed = setting, cache, seconds, seed
         self._analytic = Analytic(machine)
         self._circumstances = circumstances(setting)
+        self.is_steady = True
 
     def seconds(self, graph: Graph) -> float:
         """The estimate by the roofline."""
@@ -59,7 +62,7 @@ class Measured:
     def speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
         """Measure what the cache lacks; one that ONNX Runtime refuses is `FAILED`.
 
-        That is kept, too, unless memory ran out: another time there may be enough.
+        That is kept, too, unless memory ran out: another time there may be enough. So it is with noise.
 
         Raises:
             NotMeasurable: ONNX Runtime refuses `before`, or no inputs can be made up for it.
@@ -67,13 +70,15 @@ class Measured:
         own = digest(before)
         keys = [key_of("speedup", own, digest(graph), self._circumstances) for graph in after]
         kept = self.cache.get(keys)
-        found = {key: known for key in keys if (known := decoded(Speedup, kept.get(key))) is not None}
+        found = {key: ratio for key in keys if (ratio := decoded(Speedup, kept.get(key))) is not None}
         missing = {key: graph for key, graph in zip(keys, after, strict=True) if key not in found}
         for some in _batches(before, missing):
             fresh = dict(zip(some, self._measured(before, list(some.values())), strict=True))
-            lasting = {key: made for key, made in fresh.items() if made is not None}
-            self.cache.put({key: json.dumps(asdict(made)) for key, made in lasting.items()})
-            found |= lasting
+            known = {key: made for key, made in fresh.items() if made is not None}
+            lasting = {key: json.dumps(asdict(made)) for key, made in known.items() if made.is_steady}
+            self.is_steady &= len(lasting) == len(known)
+            self.cache.put(lasting)
+            found |= known
         return [found.get(key, FAILED) for key in keys]
 
     def _measured(self, before: Graph, after: Sequence[Graph]) -> list[Speedup | None]:
@@ -95,28 +100,31 @@ class Measured:
                     continue
                 if own.simplified is None or own.simplified != other.simplified:
                     runs[place] = other.run
-            for place, ratio in self._raced(own.run, runs).items():
-                found[place] = ratio
+            if runs:
+                copy = loaded(before, folder / "copy.onnx", feeds, self.setting)
+                for place, ratio in self._raced((own.run, copy.run), runs).items():
+                    found[place] = ratio
         return found
 
-    def _raced(self, own: _Run, runs: Mapping[int, _Run]) -> dict[int, Speedup]:
+    def _raced(self, own: tuple[_Run, _Run], runs: Mapping[int, _Run]) -> dict[int, Speedup]:
         """Time all briefly, for most are no faster; then those that may be the fastest, until one of them is."""
-        found = _timed(own, runs, 0.0, BRIEF)
+        found = self._timed(own, runs, 0.0, BRIEF)
         sure = dict[int, Speedup]()
         while chosen := _chances(found, sure):
-            sure |= _timed(own, {place: runs[place] for place in chosen}, self.duration * len(chosen), LONG)
+            some = {place: runs[place] for place in chosen}
+            sure |= self._timed(own, some, self.duration * (len(chosen) + 1), LONG)
         return found | sure
+
+    def _timed(
+        self, own: tuple[_Run, _Run], runs: Mapping[int, _Run], seconds: float, rounds: tuple[int, int]
+    ) -> dict[int, Speedup]:
+        """How many times as fast as `own`, of which there are two, each run is."""
+        first, copy, *others = turns([*own, *runs.values()], self.setting, seconds, rounds)
+        apart = noise(first, copy)
+        return {place: speedup(first, other, noise=apart) for place, other in zip(runs, others, strict=True)}
 
 
 _Run = Callable[[], object]
-
-
-def _timed(own: _Run, runs: Mapping[int, _Run], seconds: float, rounds: tuple[int, int]) -> dict[int, Speedup]:
-    """How many times as fast as `own` each run is."""
-    if not runs:
-        return {}
-    first, *others = turns([own, *runs.values()], seconds, rounds)
-    return {place: speedup(first, other) for place, other in zip(runs, others, strict=True)}
 
 
 def _chances(brief: Mapping[int, Speedup], sure: Mapping[int, Speedup]) -> list[int]:

@@ -36,8 +36,9 @@ def of_text(text: str | None, rules: Sequence[Rule]) -> Exploration | None:
     try:
         data = json.loads(text or "{}")
         solutions = tuple(_solution(each, known) for each in data["solutions"])
-        counts = {name: int(data[name]) for name in _COUNTS}
-        return Exploration(solutions, StopReason(data["stop"]), notes=tuple(map(str, data["notes"])), **counts)
+        regions, copies, states, trials = (int(data[name]) for name in _COUNTS)
+        notes = tuple(map(str, data["notes"]))
+        return Exploration(solutions, StopReason(data["stop"]), regions, copies, states, trials, notes)
     except UNREADABLE:
         return None
 

@@ -14,13 +14,14 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin, get_type_hints
 
-from graphopt.choose import Timing
 from graphopt.compare import Comparison, Verdict
 from graphopt.graph import Node
+from graphopt.measure import QUIET
 from graphopt.onnx_io import Model
 from graphopt.proof import Proof
 from graphopt.proof import Verdict as Proved
 from graphopt.protos import External
+from graphopt.timing import Timing, said, unresolved
 from graphopt.types import OpaqueType, Type
 
 if TYPE_CHECKING:
@@ -301,7 +302,8 @@ def _interface(model: Summary) -> RenderableType:
 
 def _rewrites(report: Report) -> RenderableType:
     if not report.rewrites:
-        return "no rewrite applies"
+        was_timed = report.timing is not None and report.timing.simplified is not None
+        return "no rewrite was kept: see the notes" if was_timed else "no rewrite applies"
     proofs = {rewrite.name: rewrite.proof or "" for rewrite in report.rewrites}
     table = _table("rewrites", str(len(report.rewrites)), "")
     table.columns[2].justify = "left"
@@ -320,6 +322,7 @@ def _speed(timing: Timing) -> Iterable[RenderableType]:
             table.add_row(", ".join(group.rules), str(group.copies or "all"), ratio, saved, taken)
         yield table
         yield ""
+        yield from _left(timing)
     table = _table("", "")
     table.columns[1].justify = "left"
     table.add_row("speed", speed_text(timing), style="green" if timing.is_gain else "")
@@ -329,8 +332,27 @@ def _speed(timing: Timing) -> Iterable[RenderableType]:
         table.add_row("", f"{after} after, {before} before" + (f", at {sizes}" if sizes else ""))
     if timing.simplified is not None:
         table.add_row("", f"{timing.simplified.median:.3f} times by what is done without a search")
+    if timing.searched is not None:
+        table.add_row("", f"{said(timing.searched)} as without the finds of the search")
+    if timing.speedup is not None and (reason := unresolved(timing.speedup)):
+        table.add_row("", f"no gain: {reason}")
+    if timing.noise > QUIET:
+        text = f"two copies of the original differed by up to {timing.noise:.0%}: nothing smaller is taken for a gain,"
+        table.add_row("noise", f"{text} and what was timed is not kept", style="yellow")
     table.add_row("search", search_text(timing))
     yield table
+
+
+def _left(timing: Timing) -> Iterable[RenderableType]:
+    """Why finds were left out, each reason once."""
+    reasons: dict[str, list[str]] = {}
+    for group in timing.groups:
+        if group.reason:
+            reasons.setdefault(group.reason, []).append(", ".join(group.rules))
+    for reason, rules in reasons.items():
+        yield f"left: {'; '.join(rules) if len(rules) < 4 else f'{len(rules)} finds'}: {reason}"
+    if reasons:
+        yield ""
 
 
 def speed_text(timing: Timing) -> str:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from graphopt.cost import CostModel, NotMeasurable
 from graphopt.errors import ModelError
-from graphopt.fixpoint import Allows, Candidates, Simplifier, Step, is_allowed
+from graphopt.fixpoint import Allows, Candidates, Simplifier, Step, TimeUp, is_allowed, undone
 from graphopt.graph import Graph, Value
 from graphopt.infer import fix_inputs
 from graphopt.match import Match, find, producers
@@ -120,11 +120,16 @@ class Exploration:
     trials: int = 0
     """Graphs measured, or asked for."""
     notes: tuple[str, ...] = ()
+    is_steady: bool = True
+    """False where the machine was too busy to rely on this another time."""
 
 
 @dataclass(frozen=True)
 class Space:
-    """What a search may do: the rules that trade, what it tidies up with, and which rules are admitted."""
+    """What a search may do: the rules that trade, what it tidies up with, and which rules are admitted.
+
+    What takes long calls the simplifier's `check`, which ends it by raising TimeUp: then the graph is as before.
+    """
 
     trades: Sequence[Rule]
     simplifier: Simplifier
@@ -163,8 +168,25 @@ def advance(graph: Graph, move: Move, space: Space) -> Advance:
 
     Raises:
         Stuck: none of its places matches.
+        TimeUp: the simplifier's check does; then the graph is as before.
     """
-    steps = []
+    steps: list[Step] = []
+    try:
+        is_whole = _made(graph, move, space, steps)
+        if move.simplified:
+            steps += space.simplifier.run(graph).steps
+    except TimeUp:
+        undone(steps)
+        raise
+    return Advance(steps, is_whole)
+
+
+def _made(graph: Graph, move: Move, space: Space, steps: list[Step]) -> bool:
+    """Apply the rule of a move at its places; False where weights refused it at some place.
+
+    Raises:
+        Stuck: none of its places matches.
+    """
     is_whole = True
     for site in move.sites:
         match = _at(graph, move.rule, site)
@@ -178,11 +200,10 @@ def advance(graph: Graph, move: Move, space: Space) -> Advance:
         else:
             graph.apply(patch)
             steps.append(Step(move.rule.name, graph, patch, is_rule=True))
+        space.simplifier.check()
     if not steps:
         raise Stuck
-    if move.simplified:
-        steps += space.simplifier.run(graph).steps
-    return Advance(steps, is_whole)
+    return is_whole
 
 
 def replay(graph: Graph, moves: Sequence[Move], result: str, space: Space) -> list[Step]:
@@ -214,6 +235,7 @@ def matches(graph: Graph, space: Space) -> dict[Rule, list[Match]]:
     found: dict[Rule, dict[frozenset[Value], Match]] = {}
     by_op = space.candidates(graph.opsets)
     for vertex in graph.topological():
+        space.simplifier.check()
         made_by = {graph[source].op for source in graph.sources(vertex)}
         for rule, needed in by_op.get(graph[vertex].op, ()):
             for match in find(rule, graph, vertex) if needed <= made_by else ():
@@ -510,6 +532,8 @@ def explore(
     search = _Search(space, cost, limits, progress or (lambda stage, done: None), clock)
     try:
         search.run(graph, shapes)
+    except TimeUp:  # before the parts were known
+        search.stop = StopReason.TIME
     except KeyboardInterrupt:
         search.stop = StopReason.INTERRUPTED
     return search.outcome()
@@ -561,6 +585,8 @@ class _Search:
     def _turn(self, solver: _Solver, until: float) -> None:
         try:
             solver.take_turn(lambda: self.clock() >= until)
+        except TimeUp:
+            return
         except NotMeasurable as error:
             solver.is_done = True
             self.notes.append(f"a part of {len(solver.region.vertices)} nodes was left as it is: {error}")
@@ -578,19 +604,23 @@ class _Search:
         best, copies = solver.best, solver.copies
         if best is None or best.speedup is None:
             return []
-        hurries = self.stop is StopReason.INTERRUPTED
-        remaining = [copy for copy in copies if not (hurries or self._allows(copy, best))]
+        remaining = [copy for copy in copies if not self._allows(copy, best)]
         able = tuple(copy.vertices for copy in copies if copy not in remaining)
         weight = solver.weight * len(able) / len(copies)
         self.solutions.append(Solution(able, best.moves, best.speedup, weight, best.identity))
         return remaining
 
     def _allows(self, copy: _Copy, best: _State) -> bool:
-        """Whether a part can be turned into the best graph of one that is alike but for its weights."""
-        if copy.region.graph is best.start:
+        """Whether a part can be turned into the best graph of one that is alike but for its weights.
+
+        Without time it is taken to be so: to carry the solution over will show it.
+        """
+        if copy.region.graph is best.start or self.stop is StopReason.INTERRUPTED:
             return True
         try:
             replay(copy.region.graph.copy(), best.moves, best.identity, self.space)
+        except TimeUp:
+            return True
         except Stuck:
             return False
         return True
@@ -600,7 +630,7 @@ class _Search:
             self._settle(solver)
         solutions = sorted(self.solutions, key=lambda solution: -solution.saved)
         counts = self.regions, self.copies, self.states, self.trials
-        return Exploration(tuple(solutions), self.stop, *counts, tuple(self.notes))
+        return Exploration(tuple(solutions), self.stop, *counts, tuple(self.notes), self.cost.is_steady)
 
 
 def _classes(graph: Graph, space: Space, cost: CostModel, shapes: Sequence[Shapes]) -> list[tuple[float, list[_Copy]]]:
@@ -608,11 +638,13 @@ def _classes(graph: Graph, space: Space, cost: CostModel, shapes: Sequence[Shape
     known = [_at_shapes(graph, each) for each in shapes]
     classes: dict[tuple[str, tuple[_Flow, ...]], list[_Copy]] = {}
     for vertices in _parts(graph, space):
+        space.simplifier.check()
         copy = _copy(graph, vertices, known)
         if copy is not None:
             classes.setdefault(copy.key, []).append(copy)
     weighed = []
     for copies in classes.values():
+        space.simplifier.check()
         try:
             seconds = _mean([max(cost.seconds(numbers), 1e-9) for numbers in copies[0].numbers])
         except ModelError as error:
@@ -686,7 +718,11 @@ def _parts(graph: Graph, space: Space) -> list[list[int]]:
 
 
 def apply(graph: Graph, solution: Solution, space: Space) -> list[Step]:
-    """Carry a solution over to every copy, in place; a copy whose own weights do not allow it stays as it is."""
+    """Carry a solution over to every copy, in place; a copy whose own weights do not allow it stays as it is.
+
+    Raises:
+        TimeUp: the simplifier's check does; then the graph is as before.
+    """
     steps: list[Step] = []
     for vertices in solution.copies:
         region = cut_out(graph, vertices) if all(vertex in graph for vertex in vertices) else None
@@ -695,6 +731,9 @@ def apply(graph: Graph, solution: Solution, space: Space) -> list[Step]:
             continue
         try:
             made = replay(region.graph, solution.moves, solution.result, space)
+        except TimeUp:
+            undone(steps)
+            raise
         except Stuck:
             logger.info("%s cannot be done in a copy of the part", ", ".join(solution.rules))
             continue

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from graphopt.fixpoint import Step
+from graphopt.fixpoint import Step, TimeUp, undone
 from graphopt.graph import Graph
 from graphopt.rule import Rule
 from graphopt.search import Move, Space, Stuck, advance, matches
@@ -37,23 +37,39 @@ class Sweep:
 def sweep(graph: Graph, name: str, rules: Sequence[Rule], space: Space) -> Sweep | None:
     """Apply rules that trade wherever they match until none does, in place; simplify after each.
 
-    None where none matched, or there was no end: then the graph is as before.
+    None where none matched, or there was no end or no time: then the graph is as before.
     """
     only = Space(rules, space.simplifier, space.allows)
     done: list[Step] = []
-    used: list[str] = []
+    try:
+        used = _swept(graph, rules, only, done)
+    except TimeUp:
+        log.info("there is no time for the sweep '%s'", name)
+        undone(done)
+        return None
+    except _Endless:
+        log.warning("the sweep '%s' did not come to an end and is left", name)
+        undone(done)
+        return None
+    return Sweep(name, used, tuple(done)) if done else None
+
+
+class _Endless(Exception):
+    """The rules of a sweep undo each other."""
+
+
+def _swept(graph: Graph, rules: Sequence[Rule], space: Space, done: list[Step]) -> tuple[str, ...]:
+    """Make the steps, and note them; returns the rules that were used."""
+    used: dict[str, None] = {}
     refused: set[Rule] = set()
     for _ in range(ROUNDS):
-        found = matches(graph, only)
+        found = matches(graph, space)
         rule = next((rule for rule in rules if rule in found and rule not in refused), None)
         if rule is None:
-            return Sweep(name, tuple(dict.fromkeys(used)), tuple(done)) if done else None
+            return tuple(used)
         try:
-            done += advance(graph, Move(rule, tuple(match.roots for match in found[rule])), only).steps
-            used.append(rule.name)
+            done += advance(graph, Move(rule, tuple(match.roots for match in found[rule])), space).steps
+            used[rule.name] = None
         except Stuck:
             refused.add(rule)
-    log.warning("the sweep '%s' did not come to an end and is left", name)
-    for step in reversed(done):
-        step.undo()
-    return None
+    raise _Endless

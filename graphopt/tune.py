@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -17,20 +18,23 @@ from graphopt import onnx_io, recall, samples
 from graphopt.analytic import Analytic
 from graphopt.bench import Prepared, prepared
 from graphopt.cache import Cache
-from graphopt.choose import LEAST, Chooser, Contest, Group, Timing, Version
+from graphopt.choose import LEAST, TURNS, Chooser, Version
 from graphopt.cost import CostModel, key_of, user_cache
 from graphopt.errors import ModelError, UsageError
-from graphopt.fixpoint import Allows, Simplifier, Step
+from graphopt.fixpoint import Allows, Simplifier, Step, TimeUp, undone
 from graphopt.inputs import default_sizes, fitted, wanted_sizes
 from graphopt.machine import Machine, circumstances
+from graphopt.measure import NOISE
 from graphopt.measured import Measured
 from graphopt.passes import Pass
+from graphopt.race import Contest
 from graphopt.regions import digest, weights_digest
 from graphopt.rewrite import Refusal
 from graphopt.rule import Rule
 from graphopt.search import Exploration, Limits, Shapes, Solution, Space, StopReason, apply, explore
 from graphopt.sessions import Setting
 from graphopt.sweep import Sweep, Sweeps, sweep
+from graphopt.timing import Group, Timing, said, unresolved
 
 COSTS = ("measured", "analytic", "none")
 """What the search asks: ONNX Runtime, an estimate, or nobody, which means no search and no timing."""
@@ -38,19 +42,25 @@ COSTS = ("measured", "analytic", "none")
 LARGE = 1_500_000_000
 """Bytes of weights above which a model is not timed: ONNX Runtime takes no more than 2 GB that is not in a file."""
 
-ROOM = 10
-"""So many times its weights a model takes while it is timed: in each of three sessions those in the file, those that
-were read and those that were packed. Measured: 3.0 GB for 0.31 GB of weights."""
+ROOM = 12
+"""So many times its weights a model takes while it is timed: in each session those that were read and those that were
+packed, and those in the file of the one that is being opened."""
+
+SWEEPS = 0.3
+"""Of the time, without what the last word takes at least, in which a sweep has to be made."""
 
 SHARE = 0.6
 """Of the time that sweeps leave, without what the last word takes at least, for the search; the rest is for that."""
 
-RUNS = 40
-"""So many runs fit into the time, at least: a model that is slower than that is not timed. Two races of the original
-and the simplified model take a few less."""
+RUNS = 6 * TURNS
+"""So many runs fit into the time, at least: a model that is slower than that is not timed. Two races of the original,
+a copy of it and the simplified model take them."""
 
-LONGEST = 3.0
-"""Seconds for which one version is timed against the original, at most."""
+OPENED = 4
+"""Sessions that are opened for these two races, beside those of the original that are open."""
+
+STARVED = 0.8
+"""A search that had less than this part of a processor was held up by others: another time it would find more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,25 +126,38 @@ class Tuner:
         result = onnx_io.to_proto(self.model)
         if self.tuning.cost == "analytic":
             shapes = [_shapes(fed) for fed in self._inputs(samples.sketch(result))]
-            return self._estimated(simplified, self._explored(shapes, deadline))
+            return self._estimated(simplified, self._explored(shapes, deadline), deadline)
         self.progress("time", 0.0)
         try:
             ready = self._prepared(result)
-            chooser = self._chooser(Version(tuple(simplified)), ready)
-            chooser.reserve = LEAST * chooser.contest.pace(self.clock).seconds
+            contest = self._contest(simplified, ready)
+            pace = contest.pace(self.clock)
         except ModelError as error:
             return Tuned(tuple(simplified), notes=(f"not timed: {error}",))
-        first = Version(tuple(simplified))
-        chooser.enter(first)
-        chooser.seconds = min(LONGEST, self.tuning.seconds / 16)
-        has_time = chooser.reserve <= self.tuning.seconds
-        swept = chooser.sweep(first, self._sweeps() if has_time else ())
+        least = OPENED * pace.opening + RUNS * pace.running
+        if self.clock() + least > deadline:
+            text = f"not timed: two races would take {least:.0f} s of {self.tuning.seconds:g} s that are given"
+            return Tuned(tuple(simplified), notes=(text,))
+        del result
+        first = Version(tuple(simplified), key=digest(self.model.graph))
+        reserve = LEAST * (pace.opening + TURNS * pace.running)
+        chooser = Chooser(
+            contest,
+            self.model,
+            partial(apply, self.model.graph, space=self._space(deadline - reserve / 2)),
+            partial(self._simplified_with, deadline=deadline - reserve / 2),
+            reserve=reserve,
+            deadline=deadline,
+            clock=self.clock,
+            progress=self.progress,
+            current=first,
+        )
+        now = self.clock()
+        swept = chooser.sweep(first, self._sweeps(now + SWEEPS * (deadline - reserve - now)))
         found = Exploration((), StopReason.INTERRUPTED)
         if not chooser.is_hurried:
             shapes = [_shapes(trial.feeds) for trial in ready.trials]
-            found = self._recalled(chooser.contest.digest, shapes, deadline - chooser.reserve)
-        chooser.seconds = min(LONGEST, max(deadline - self.clock(), 0.0) / 8)
-        chooser.deadline = deadline
+            found = self._recalled(contest.digest, shapes, deadline - reserve)
         if found.stop is StopReason.INTERRUPTED:
             chooser.hurry()
         return self._chosen(chooser, first, swept, found)
@@ -176,12 +199,27 @@ class Tuner:
             return ""
         return f"not timed: that takes {ROOM * weights / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free"
 
+    def _space(self, end: float) -> Space:
+        """What the search may do until then. What pays all over the model alone is for sweeps.
+
+        It would multiply the graphs.
+        """
+        simplifier = Simplifier(self.rules, self.passes, self.allows, self.refusal, check=self._check(end))
+        return Space(self._searched, simplifier, self.allows)
+
     @property
-    def _space(self) -> Space:
-        """What the search may do. What pays all over the model alone is for sweeps: it would multiply the graphs."""
+    def _searched(self) -> list[Rule]:
         swept = {rule.name for rules in self.sweeps.values() for rule in rules}
-        trades = [rule for rule in self.trades if rule.name not in swept]
-        return Space(trades, Simplifier(self.rules, self.passes, self.allows, self.refusal), self.allows)
+        return [rule for rule in self.trades if rule.name not in swept]
+
+    def _check(self, end: float) -> Callable[[], None]:
+        """Raises TimeUp when it is called after the end."""
+
+        def check() -> None:
+            if self.clock() >= end:
+                raise TimeUp
+
+        return check
 
     def _cost(self) -> CostModel:
         if self.tuning.cost == "analytic":
@@ -193,24 +231,30 @@ class Tuner:
             seed=self.tuning.seed,
         )
 
-    def _sweeps(self) -> Iterator[Callable[[], Sweep | None]]:
-        """Each makes a sweep in the graph as it is then."""
+    def _sweeps(self, end: float) -> Iterator[Callable[[], Sweep | None]]:
+        """Each makes a sweep in the graph as it is then, if that is done before the `end`."""
         for name, rules in self.sweeps.items():
             known = [rule for rule in rules if rule in self.trades]
-            yield partial(sweep, self.model.graph, name, known, self._space)
+            yield partial(sweep, self.model.graph, name, known, self._space(end))
 
     def _recalled(self, original: str, shapes: Sequence[Shapes], end: float) -> Exploration:
-        """What was found for this model and these shapes, in this run or an earlier one with as much time."""
+        """What was found for this model and these shapes, in this run or an earlier one with as much time.
+
+        What a search found on a busy machine, or without all of its time, does not bind later ones.
+        """
         tuning, graph = self.tuning, self.model.graph
         what = (original, recall.identity(graph), json.dumps(shapes, sort_keys=True), str(tuning.seconds))
-        rules = recall.dependence((*self.rules, *self._space.trades))
+        rules = recall.dependence((*self.rules, *self._searched))
         passes = ",".join(pass_.name for pass_ in self.passes)
         how = (rules, passes, tuning.admits, str(tuning.seed), circumstances(tuning.setting))
         key = key_of("search", *what, *how)
         found = recall.of_text(self.cache.get([key]).get(key), self.trades)
         if found is None:
+            start, used = time.monotonic(), time.process_time()
             found = self._explored(shapes, end)
-            if found.stop is not StopReason.INTERRUPTED:
+            is_starved = time.process_time() - used < STARVED * (time.monotonic() - start)
+            is_cut = found.stop is StopReason.INTERRUPTED or (found.stop is StopReason.TIME and is_starved)
+            if found.is_steady and not is_cut:
                 self.cache.put({key: recall.to_text(found)})
         return found
 
@@ -220,70 +264,75 @@ class Tuner:
             cost = self._cost()
         except KeyboardInterrupt:  # while the machine was timed
             return Exploration((), StopReason.INTERRUPTED)
-        limits = Limits(seconds=max(end - self.clock(), 0.0) * SHARE)
+        now = self.clock()
+        limits = Limits(seconds=max(end - now, 0.0) * SHARE)
+        space = self._space(now + limits.seconds)
         try:
-            return explore(self.model.graph, self._space, cost, shapes, limits, progress=self.progress)
+            return explore(self.model.graph, space, cost, shapes, limits, progress=self.progress)
         except ModelError as error:  # sizes that contradict the model
             return Exploration((), StopReason.DONE, notes=(f"no search: {error}",))
 
-    def _estimated(self, simplified: Sequence[Step], found: Exploration) -> Tuned:
+    def _estimated(self, simplified: Sequence[Step], found: Exploration, deadline: float) -> Tuned:
         """All that the estimate speaks for: nothing is run."""
-        graph, cost = self.model.graph, self._cost()
-        made = [apply(graph, solution, self._space) for solution in found.solutions]
-        steps = [step for some in made for step in some]
-        before = cost.seconds(graph)
-        tidied = self._simplified_with(None) if steps else []
-        if tidied and cost.seconds(graph) > before:  # it undid what the search had done
-            for step in reversed(tidied):
-                step.undo()
-            tidied = []
-        timing = self._timing(found, len(simplified), dict(zip(found.solutions, map(len, made), strict=True)))
-        return Tuned((*simplified, *steps, *tidied), timing, found.notes)
+        graph, cost, space = self.model.graph, self._cost(), self._space(deadline)
+        made: list[list[Step]] = []
+        tidied: list[Step] = []
+        with suppress(TimeUp):
+            made += (apply(graph, solution, space) for solution in found.solutions)
+            before = cost.seconds(graph)
+            tidied = self._simplified_with(None, deadline) if any(made) else []
+            if tidied and cost.seconds(graph) > before:  # it undid what the search had done
+                undone(tidied)
+                tidied = []
+        timing = self._timing(found, len(simplified), dict(zip(found.solutions, map(len, made), strict=False)))
+        return Tuned((*simplified, *(step for some in made for step in some), *tidied), timing, found.notes)
 
-    def _chooser(self, simplified: Version, ready: Prepared) -> Chooser:
-        space, graph = self._space, self.model.graph
-        for step in reversed(simplified.steps):
-            step.undo()
+    def _contest(self, simplified: Sequence[Step], ready: Prepared) -> Contest:
+        graph = self.model.graph
+        undone(simplified)
         own = key_of(digest(graph), weights_digest(graph), self.model.functions_digest, str(self.tuning.seconds))
-        for step in simplified.steps:
+        for step in simplified:
             step.redo()
-        return Chooser(
-            Contest(ready, self.original, own, self.cache),
-            self.model,
-            apply=lambda solution: apply(graph, solution, space),
-            simplify=self._simplified_with,
-            clock=self.clock,
-            progress=self.progress,
-        )
+        return Contest(ready, self.original, own, self.cache)
 
     def _chosen(self, chooser: Chooser, first: Version, swept: Sequence[Version], found: Exploration) -> Tuned:
         best = chooser.choose(first, swept[0], found.solutions)
         taken = dict(zip(best.solutions, best.counts, strict=True))
         groups = [_swept(version, first, best) for version in swept if version is not first]
         start = len(first.steps) + sum(len(made.steps) for made in best.sweeps)
-        timing = self._timing(found, start, taken)
+        timing = self._timing(found, start, taken, chooser.raced)
         timing = replace(
             timing,
             groups=(*groups, *timing.groups),
             speedup=best.speedup,
             simplified=best.speedup if best.steps == first.steps else first.speedup,
+            searched=best.gain if best.sweeps or best.solutions else None,
             latencies=best.latencies,
+            noise=max((version.speedup.noise for version in chooser.raced if version.speedup), default=NOISE),
         )
         return Tuned(best.steps, timing, (*found.notes, *_left_out(first, best)))
 
-    def _simplified_with(self, names: frozenset[str] | None) -> list[Step]:
+    def _simplified_with(self, names: frozenset[str] | None, deadline: float) -> list[Step]:
+        """Simplify the graph with these rules and passes, or with all. Raises TimeUp."""
         rules = [rule for rule in self.rules if names is None or rule.name in names]
         passes = [pass_ for pass_ in self.passes if names is None or pass_.name in names]
-        return list(Simplifier(rules, passes, self.allows, self.refusal).run(self.model.graph).steps)
+        check = self._check(deadline)
+        simplifier = Simplifier(rules, passes, self.allows, self.refusal, check=check)
+        return list(simplifier.run(self.model.graph).steps)
 
-    def _timing(self, found: Exploration, start: int, taken: Mapping[Solution, int]) -> Timing:
+    def _timing(
+        self, found: Exploration, start: int, taken: Mapping[Solution, int], raced: Sequence[Version] = ()
+    ) -> Timing:
         """What was found; of the solutions that were taken the steps begin at `start`, so many of each."""
         setting = self.tuning.setting
         groups = []
         for solution in found.solutions:
             end = start + taken.get(solution, 0)
-            ratio, rewrites = solution.speedup.median, (start, end)
-            groups.append(Group(solution.rules, len(solution.copies), ratio, start < end, rewrites, solution.saved))
+            ratio, is_taken = solution.speedup.median, start < end
+            with_it = [version for version in raced if solution in version.solutions]
+            reason = "" if is_taken or self.tuning.cost == "analytic" else _because(with_it)
+            copies, rewrites = len(solution.copies), (start, end)
+            groups.append(Group(solution.rules, copies, ratio, is_taken, rewrites, solution.saved, reason))
             start = end
         return Timing(
             self.tuning.cost,
@@ -302,11 +351,11 @@ def _swept(version: Version, first: Version, best: Version) -> Group:
     """What a sweep of the simplified model brought, and whether the best version has it."""
     (made,) = version.sweeps
     ratio, saved = None, 0.0
-    if version.speedup and first.speedup:
-        ratio, saved = version.speedup.median / first.speedup.median, _seconds(first) - _seconds(version)
+    if version.gain and version.latencies:
+        ratio, saved = version.gain.median, _seconds(version) * (version.gain.median - 1)
     start, is_taken = len(first.steps), made in best.sweeps
     rewrites = (start, start + len(made.steps) * is_taken)
-    return Group(made.rules, 0, ratio, is_taken, rewrites, saved)
+    return Group(made.rules, 0, ratio, is_taken, rewrites, saved, "" if is_taken else _because([version]))
 
 
 def _seconds(version: Version) -> float:
@@ -315,16 +364,35 @@ def _seconds(version: Version) -> float:
     return sum(medians) / max(len(medians), 1)
 
 
+def _because(versions: Sequence[Version]) -> str:
+    """What there is against versions of the model."""
+    timed = [version for version in versions if version.gain is not None]
+    if not timed:
+        refused = [version.refusal for version in versions if version.refusal]
+        return f"the model with it does not run: {refused[0]}" if refused else "no time was left to time it"
+    best = max(timed, key=lambda version: version.gain.median if version.gain else 0.0)
+    assert best.gain is not None
+    if best.is_slower:
+        return "the model with it is slower than the original"
+    why = unresolved(best.gain) or "and in a second race it was no faster"
+    return f"the model with it is {said(best.gain)} as without it; {why}"
+
+
 def _left_out(simplified: Version, best: Version) -> Iterator[str]:
     """What to say of simplifications that were undone because they could not be timed, or made the model slower."""
-    refusal = simplified.refusal
+    refusal, was = simplified.refusal, simplified.speedup
+    if best.steps == simplified.steps:
+        if simplified.steps and best.speedup is None:
+            yield f"the simplified model was not timed{f' twice: {best.refusal}' if best.refusal else ''}"
+        return
+    slower = f", {said(was)} as the original" if was else ""
     if simplified.steps and not best.steps:
-        reason = f"could not be timed: {refusal};" if refusal else "was slower,"
+        reason = f"does not run: {refusal};" if refusal else f"was slower in two races{slower};"
         yield f"the simplified model {reason} so the original is returned"
         return
     gone = sorted({step.name for step in simplified.steps} - {step.name for step in best.steps})
     if gone:
-        reason = "the model with all of them could not be timed" if refusal else "the model was slower with them"
+        reason = "the model with it does not run" if refusal else f"the model is slower with it, in two races{slower}"
         yield f"left out, for {reason}: {', '.join(gone)}{f' ({refusal})' if refusal else ''}"
 
 

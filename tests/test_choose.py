@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from graphopt import onnx_io
-from graphopt.choose import Chooser, Contest, Latency, Outcome, Times, Version
+from graphopt.choose import Chooser, Version
 from graphopt.errors import ModelError
 from graphopt.fixpoint import Simplifier, Step
 from graphopt.graph import Node
 from graphopt.infer import infer_graph
 from graphopt.measure import Speedup, Verdict
+from graphopt.race import Contest, Latency, Outcome, Times
+from graphopt.regions import digest
 from graphopt.rule import Rule, op, tensor
 from graphopt.search import Solution, Space, apply, explore
 from graphopt.sweep import sweep
@@ -41,9 +43,9 @@ def sure(speed: float | Speedup) -> Speedup:
     return speed if isinstance(speed, Speedup) else Speedup(speed, speed, speed, speed, rounds=9)
 
 
-def at(size: int, speed: float) -> Latency:
+def at(size: int, speed: Speedup, skew: float) -> Latency:
     once = Times(1.0, 1.0, 0.0)
-    return Latency({"n": size}, once, once, sure(speed))
+    return Latency({"n": size}, once, once, speed if skew == 1 else sure(speed.median * skew))
 
 
 class Made(Contest):
@@ -54,7 +56,6 @@ class Made(Contest):
 
     def __init__(self, speed: Speed, second: Speed, heat: int = 1, skew: float = 1.0):
         self.speed, self.second, self.heat, self.skew, self.keeps = speed, second, heat, skew, True
-        self.speeds: list[Speedup] = []
         self.raced: list[tuple[float, int]] = []
 
     def again(self) -> Contest:
@@ -62,27 +63,43 @@ class Made(Contest):
         twin.raced = self.raced
         return twin
 
-    def end(self) -> None:
+    def end(self, keys: Sequence[str]) -> None:
         """Nothing is remembered."""
 
-    def has_ended(self) -> bool:
+    def has_ended(self, keys: Sequence[str]) -> bool:  # noqa: ARG002
         return False
 
-    def enter(self, model: onnx_io.Model) -> int:
+    def known(self, keys: Sequence[str]) -> None:
+        """Nothing."""
+
+    def opened(self, model: onnx_io.Model) -> Speedup:
         found = self.speed(model.graph.ops())
         if found is None:
             raise ModelError("no kernel")
-        self.speeds.append(sure(found))
-        return len(self.speeds) - 1
+        return sure(found)
 
     def race(
         self,
-        numbers: Sequence[int],
-        seconds: float,  # noqa: ARG002  # no time passes
+        keys: Sequence[str],  # noqa: ARG002
+        sessions: Sequence[Speedup],
+        *seconds: float,  # noqa: ARG002  # no time passes
     ) -> list[Outcome]:
-        speeds = [self.speeds[number] for number in numbers]
-        self.raced += [(speed.median, self.heat) for speed in speeds]
-        return [(speed, (at(16, speed.median * self.skew), at(128, speed.median / self.skew))) for speed in speeds]
+        self.raced += [(speed.median, self.heat) for speed in sessions]
+        return [
+            Outcome(speed, over(speed, sessions[0]), (at(16, speed, self.skew), at(128, speed, 1 / self.skew)))
+            for speed in sessions
+        ]
+
+
+def over(speed: Speedup, first: Speedup) -> Speedup:
+    """The ratio of two versions, where each is known as a ratio to the original."""
+    return Speedup(
+        speed.minimum / first.minimum,
+        speed.median / first.median,
+        speed.low / first.high,
+        speed.high / first.low,
+        rounds=9,
+    )
 
 
 class Case:
@@ -99,10 +116,10 @@ class Case:
             self.contest, self.model, apply=lambda found: apply(self.graph, found, space), simplify=self.simplify
         )
         steps = self.simplify(None)
+        own = digest(self.graph)
         self.solutions = explore(self.graph, space, PRICES, limits=LONG).solutions
         assert [solution.rules[0] for solution in self.solutions] == [rule.name for rule in TRADES[::-1]]
-        self.first = self.chooser.current = Version(tuple(steps))
-        self.chooser.enter(self.first)
+        self.first = self.chooser.current = Version(tuple(steps), key=own)
 
     def simplify(self, names: frozenset[str] | None) -> list[Step]:
         rules = [rule for rule in TIDY if names is None or rule.name in names]
@@ -240,28 +257,58 @@ def test_where_the_fastest_loses_the_second_race_the_next_may_win_it() -> None:
     assert best.speedup.median == 1.3
 
 
-def test_a_simplified_model_that_wins_the_second_race_alone_is_no_gain() -> None:
-    """The version with the finds won both, and is taken although it is less fast in the second."""
+def test_a_simplified_model_that_is_slower_in_one_race_and_faster_in_the_other_is_kept_and_is_no_gain() -> None:
+    """The finds beat it in the first race alone."""
     case = Case(lambda ops: 1.05 if "Div" not in ops else 0.93, lambda ops: 1.04 if "Div" not in ops else 1.06)
     best = case.choose()
-    assert best.solutions == case.solutions
+    assert (best.steps, case.changed) == (case.first.steps, BOTH)
     assert best.speedup is not None
-    assert best.speedup.median == 1.04
+    assert best.speedup.median == pytest.approx((0.93 * 1.06) ** 0.5)
+    assert not best.is_faster
 
 
-def test_a_simplified_model_that_may_be_faster_does_not_displace_what_is() -> None:
-    doubtful = Speedup(minimum=1.0, median=1.12, low=0.9, high=1.3, rounds=9)
-    case = Case(lambda ops: 1.2 if "Div" not in ops else 1.1, lambda ops: 1.1 if "Div" not in ops else doubtful)
-    best = case.choose()
-    assert best.solutions == case.solutions
+DOUBTFUL = Speedup(minimum=1.0, median=1.12, low=0.9, high=1.3, rounds=9)
+
+
+def test_finds_that_are_not_shown_to_be_faster_than_the_simplified_model_are_left() -> None:
+    case = Case(lambda ops: 1.2 if "Div" not in ops else 1.1, lambda ops: 1.1 if "Div" not in ops else DOUBTFUL)
+    assert (case.choose().solutions, case.changed) == ((), BOTH)
+
+
+@pytest.mark.parametrize(("finds", "taken"), [(1.03, True), (1.015, False)])
+def test_where_the_simplified_model_is_no_gain_a_gain_over_the_original_needs_less(
+    finds: float, *, taken: bool
+) -> None:
+    """They are 1.5 % faster than the simplified model, which alone would be no gain."""
+    case = Case(lambda ops: finds if "Div" not in ops else finds / 1.015)
+    assert bool(case.choose().solutions) is taken
+
+
+def test_a_simplified_model_that_is_slower_in_one_race_is_kept() -> None:
+    case = Case(lambda ops: 1.0, lambda ops: 0.92)
+    assert case.choose([]).steps == case.first.steps
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.3])
+def test_a_simplified_model_that_looks_slower_is_kept_where_copies_of_the_original_differ_as_much(noise: float) -> None:
+    """The interval of 0.87 to 1.32 with which a ViT lost all its rewrites, and a clear one on a busy machine."""
+    for ratio in (Speedup(0.93, 0.97, 0.87, 1.32, rounds=25), Speedup(0.92, 0.93, 0.91, 0.95, 25, noise=noise)):
+        case = Case(lambda _, ratio=ratio: ratio)  # type: ignore[misc]
+        assert case.choose([]).steps == case.first.steps
+
+
+def test_only_the_part_that_makes_the_model_slower_is_taken_back() -> None:
+    """Two kinds of rewrites, of which one has to go with each half."""
+    case = Case(lambda ops: 1.2 if ops.get("Abs", 0) == 2 else 0.9)
+    best = case.choose([])
+    assert {step.name for step in best.steps} == {"double_neg"}
     assert best.is_faster
 
 
-def test_a_simplified_model_that_is_slower_in_the_second_race_is_not_kept() -> None:
-    """By the two races together it is 0.96 times as fast."""
-    case = Case(lambda ops: 1.0, lambda ops: 1.0 if ops.get("Neg", 0) == 2 else 0.92)
-    case.choose([])
-    assert case.changed == {"double_abs"}
+def test_what_is_taken_back_has_to_be_shown_to_be_the_cause() -> None:
+    """Without either kind the model may be faster, and neither race shows it."""
+    case = Case(lambda ops: 0.9 if ops.get("Neg", 0) != 2 and ops.get("Abs", 0) != 2 else 0.91)
+    assert case.choose([]).steps == ()
 
 
 @pytest.mark.parametrize(("first", "second"), [(1.1, 1.0), (1.0, 1.1)])
@@ -273,24 +320,12 @@ def test_a_simplified_model_that_wins_one_race_of_two_is_kept_and_is_no_gain(fir
     assert best.speedup == sure(1.0)
 
 
-def test_a_model_that_is_not_changed_is_no_gain_whatever_is_measured() -> None:
-    case = Case(lambda ops: 1.5 if ops.get("Neg", 0) == 2 and ops.get("Abs", 0) == 2 else 0.5)
+def test_a_model_that_is_not_changed_is_not_timed() -> None:
+    case = Case(lambda _: 1.5)
     case.chooser.move_to(Version(()))
     same = Version(())
-    case.chooser.enter(same)
-    assert case.chooser.choose(same, same, []).steps == ()
-    assert not same.is_faster
-
-
-@pytest.mark.parametrize(
-    ("minimum", "median", "high", "kept"),
-    [(1.0, 0.995, 0.998, True), (0.995, 0.97, 1.01, True), (0.96, 0.97, 1.01, False), (0.995, 0.97, 0.99, False)],
-)
-def test_what_is_slower_is_kept_only_where_it_may_be_as_fast(
-    minimum: float, median: float, high: float, *, kept: bool
-) -> None:
-    """That an interval is wide is not enough: the fastest runs have to agree."""
-    assert Version((), speedup=Speedup(minimum, median, 0.9, high, rounds=9)).is_tolerable is kept
+    assert case.chooser.choose(same, same, []) is same
+    assert case.contest.raced == []
 
 
 @pytest.mark.parametrize(("speed", "skew", "kept"), [(1.1, 1.3, False), (1.1, 1.1, True), (1.0, 1.3, False)])
@@ -303,33 +338,27 @@ def test_what_is_slower_at_one_size_is_not_taken_whatever_it_gains_at_another(
     assert bool(case.choose().steps) is kept
 
 
-def test_what_two_races_say_together_they_say_of_each_size() -> None:
-    first = Version((), speedup=sure(1.0), latencies=(at(16, 1.0), at(128, 1.0)))
-    both = first.joined(Version((), speedup=sure(1.0), latencies=(at(16, 1.1), at(128, 0.9))))
-    assert [latency.speedup.median for latency in both.latencies] == pytest.approx([1.1**0.5, 0.9**0.5])
-    assert not both.is_tolerable
-
-
-def test_if_there_is_no_room_for_a_second_race_nothing_is_taken(caplog: pytest.LogCaptureFixture) -> None:
+def test_where_there_is_no_room_for_a_second_race_nothing_is_taken_for_faster(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     case = Case(quick)
     case.contest.again = lambda: Cramped(quick, quick)  # type: ignore[method-assign]
-    assert case.choose().steps == ()
+    best = case.choose()
+    assert (best.steps, best.speedup) == (case.first.steps, None)
     assert "cannot be timed, so none of them is taken for faster: out of memory" in caplog.text
-    assert case.first.refusal == "out of memory"
 
 
-def test_what_could_not_be_timed_says_why() -> None:
+def test_a_simplified_model_that_could_not_be_timed_is_kept() -> None:
     case = Case(quick)
     case.chooser.contest = Cramped(quick, quick)
-    case.chooser.enter(case.first)
-    assert case.choose([]).steps == ()
-    assert (case.first.speedup, case.first.refusal) == (None, "out of memory")
+    assert case.choose([]).steps == case.first.steps
+    assert (case.first.speedup, case.first.refusal) == (None, "")
 
 
 def test_what_does_not_open_a_second_time_says_why() -> None:
     case = Case(lambda _: 1.0, lambda _: None)
-    assert case.choose([]).steps == ()
-    assert case.first.refusal == "no kernel"
+    best = case.choose([])
+    assert (best.steps, best.speedup, best.refusal) == (case.first.steps, None, "no kernel")
 
 
 def test_what_was_timed_before_a_race_failed_is_still_known() -> None:
@@ -350,12 +379,12 @@ class Interrupted(Made):
 
     presses = 1
 
-    def race(self, numbers: Sequence[int], seconds: float) -> list[Outcome]:
+    def race(self, keys: Sequence[str], sessions: Sequence[Speedup], *seconds: float) -> list[Outcome]:
         if self.presses and self.heat == 1:
             self.presses -= 1
             raise KeyboardInterrupt
-        assert seconds == 0
-        return super().race(numbers, seconds)
+        assert seconds[0] == 0
+        return super().race(keys, sessions, *seconds)
 
     def again(self) -> Contest:
         return Interrupted(self.speed, self.speed, 2)
@@ -363,8 +392,7 @@ class Interrupted(Made):
 
 def test_an_interrupt_makes_the_timing_short() -> None:
     case = Case(lambda ops: 1.0 if "Div" in ops else 1.3)
-    case.chooser.contest, case.chooser.seconds = Interrupted(case.contest.speed, case.contest.speed), 9.0
-    case.chooser.enter(case.first)
+    case.chooser.contest = Interrupted(case.contest.speed, case.contest.speed)
     best = case.choose()
     assert best.is_faster
     assert "quarter_is_product" in case.changed
@@ -376,27 +404,26 @@ class InterruptedAtTheDoor(Made):
 
     presses = 1
 
-    def enter(self, model: onnx_io.Model) -> int:
+    def opened(self, model: onnx_io.Model) -> Speedup:
         if self.presses:
             self.presses -= 1
             raise KeyboardInterrupt
-        return super().enter(model)
+        return super().opened(model)
 
-    def race(self, numbers: Sequence[int], seconds: float) -> list[Outcome]:
-        assert seconds == 0
-        return super().race(numbers, seconds)
+    def race(self, keys: Sequence[str], sessions: Sequence[Speedup], *seconds: float) -> list[Outcome]:
+        assert seconds[0] == 0
+        return super().race(keys, sessions, *seconds)
 
 
 @pytest.mark.parametrize("presses", [1, 2])
 def test_an_interrupt_while_a_version_is_loaded_makes_the_timing_short(presses: int) -> None:
     case = Case(lambda ops: 1.0 if "Div" in ops else 1.3)
     contest = InterruptedAtTheDoor(case.contest.speed, case.contest.second)
-    case.chooser.contest, case.chooser.seconds, contest.presses = contest, 9.0, presses
+    case.chooser.contest, contest.presses = contest, presses
     if presses == 2:
         with pytest.raises(KeyboardInterrupt):
-            case.chooser.enter(case.first)
+            case.choose()
         return
-    case.chooser.enter(case.first)
     assert case.choose().is_faster
     assert "quarter_is_product" in case.changed
 
@@ -405,26 +432,24 @@ def test_a_second_interrupt_ends_it() -> None:
     case = Case(lambda ops: 1.0 if "Div" in ops else 1.3)
     contest = case.chooser.contest = Interrupted(case.contest.speed, case.contest.speed)
     contest.presses = 2
-    case.chooser.enter(case.first)
     with pytest.raises(KeyboardInterrupt):
         case.choose()
 
 
 def test_the_time_of_a_race_is_a_part_of_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[float] = []
+    race, now = Made.race, [0.0]
 
-    def race(_: Made, numbers: Sequence[int], seconds: float) -> list[Outcome]:
+    def racing(made: Made, keys: Sequence[str], sessions: Sequence[Speedup], seconds: float, _: float) -> list[Outcome]:
         given.append(seconds)
-        now[0] += seconds * (1 + len(numbers))
-        return [(Speedup(1.0, 1.0, 1.0, 1.0, rounds=9), ()) for _ in numbers]
+        now[0] += seconds
+        return race(made, keys, sessions, seconds)
 
-    now = [0.0]
-    monkeypatch.setattr(Made, "race", race)
+    monkeypatch.setattr(Made, "race", racing)
     case = Case(quick)
-    case.chooser.seconds, case.chooser.deadline, case.chooser.clock = 3.0, 20.0, lambda: now[0]
+    case.chooser.deadline, case.chooser.clock = 20.0, lambda: now[0]
     case.choose()
-    assert given[0] == pytest.approx(20 / 8)
-    assert given == sorted(given, reverse=True)
+    assert given == pytest.approx([0.4 * 20, 0.6 * 0.6 * 20])
     assert now[0] < 20
 
 
@@ -449,8 +474,8 @@ def test_no_further_versions_are_tried_after_the_deadline(hours: float) -> None:
     case = Case(lambda ops: 0.5)
     case.chooser.deadline, case.chooser.clock = 60.0, lambda: 3600 * hours
     case.choose()
-    assert (len(case.contest.speeds) > 2) is (hours == 0)
-    assert dict(case.graph.items()) == case.original
+    assert len(case.contest.raced) == (0 if hours else 9)
+    assert case.changed == (BOTH if hours else set())
 
 
 def test_moving_between_versions_keeps_the_graph_sound() -> None:

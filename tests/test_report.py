@@ -12,10 +12,10 @@ from onnx import ModelProto, numpy_helper, parser
 from rich.console import Console
 
 from graphopt import onnx_io
-from graphopt.choose import Group, Timing
 from graphopt.compare import Case, Comparison, Difference, Verdict
 from graphopt.measure import Speedup
 from graphopt.report import Inspection, Report, Rewrite, bytes_text, check_text, print_comparison, summary
+from graphopt.timing import Group, Timing
 
 GRAPH = """
 <ir_version: 10, opset_import: ["" : 20, "acme" : 1]>
@@ -181,6 +181,44 @@ def test_a_report_is_a_line_where_it_is_only_looked_at() -> None:
     text = repr(replace(report(), timing=TIMED))
     assert text.startswith("<Report on ") and text.endswith(", 1.500 times as fast, equal>")
     assert len(text) < 120
+
+
+WIDE = Speedup(0.98, 1.05, 0.95, 1.15, rounds=25)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "why"),
+    [
+        (Speedup(1.0, 1.004, 0.99, 1.01, rounds=25), "no gain: what differs by 2% or less is not told from chance"),
+        (WIDE, "no gain: some 4 times the --seconds may tell"),
+        (replace(WIDE, noise=0.32), "two copies of the original differ by up to 32%: a quieter machine may tell"),
+        (Speedup(0.9, 0.9, 0.89, 0.91, rounds=25), "no gain: it is slower"),
+    ],
+)
+def test_no_gain_says_why_and_what_would_tell(ratio: Speedup, why: str) -> None:
+    made = replace(report(), timing=replace(TIMED, speedup=ratio, noise=ratio.noise))
+    text = printed(made, 120)
+    assert why in text
+    assert ("noise   two copies of the original differed by up to 32%" in text) is (ratio.noise == 0.32)
+
+
+def test_a_find_that_is_left_out_says_why() -> None:
+    reason = "the model with it is 1.004 times as fast (0.990 to 1.010) as without it"
+    finds = tuple(Group((name,), 3, 1.3, is_taken=False, reason=reason) for name in ("a_rule", "another"))
+    made = replace(report(), timing=replace(TIMED, groups=finds))
+    assert f"left: a_rule; another: {reason}\n" in printed(made, 120)
+    assert Report.from_json(made.to_json()) == made
+
+
+def test_what_the_search_brought_beside_simplifying_is_said() -> None:
+    made = replace(report(), timing=replace(TIMED, searched=speedup(1.2)))
+    assert "1.200 times as fast (1.100 to 1.300) as without the finds of the search" in printed(made, 100)
+
+
+def test_rewrites_that_were_all_taken_back_are_not_called_none() -> None:
+    text = printed(replace(report(), rewrites=(), timing=replace(TIMED, speedup=None)))
+    assert "no rewrite was kept: see the notes" in text
+    assert "no rewrite applies" not in text
 
 
 def test_nothing_done_is_said() -> None:

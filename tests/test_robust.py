@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
 import time
-from contextlib import closing
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,12 +15,12 @@ import onnx
 import pytest
 
 from graphopt import onnx_io
-from graphopt.choose import Contest
 from graphopt.compare import Verdict, compare
 from graphopt.cost import user_cache
 from graphopt.errors import ModelError, UsageError
 from graphopt.infer import infer_graph
 from graphopt.oracle import interruptible
+from graphopt.race import Contest
 from graphopt.search import StopReason
 from graphopt.sessions import Setting
 from graphopt.tune import Tuner, Tuning
@@ -104,8 +102,8 @@ def test_a_run_that_is_interrupted_while_it_measures_leaves_a_whole_model_or_non
 
 # -- the cache ---------------------------------------------------------------------------------------------------------
 
-KEPT = """{"speedup": {"minimum": 2, "median": %s, "low": 2, "high": 2, "rounds": 9, "confidence": 0.95},
- "latencies": %s}"""
+RATIO = '{"minimum": 2, "median": %s, "low": 2, "high": 2, "rounds": 9, "confidence": 0.95, "noise": 0.02}'
+KEPT = f'[{{"speedup": {RATIO}, "gain": {RATIO % 1}, "latencies": %s}}]'
 
 
 SIZES = '[{"sizes": %s, "before": {}, "after": {}}]'
@@ -117,36 +115,37 @@ NO_RATIO = f'[{{"sizes": {{"n": 2}}, "before": {TIMES}, "after": {TIMES}}}]'
 @pytest.mark.parametrize(
     "text",
     [
-        *("{}", '{"speedup": 2, "latencies": []}', KEPT % ("NaN", "[]"), KEPT % ('"x"', "[]"), KEPT % (2, 3)),
+        *(
+            "{}",
+            "[{}, {}]",
+            '[{"speedup": 2, "gain": 2, "latencies": []}]',
+            KEPT % ("NaN", "[]"),
+            KEPT % ('"x"', "[]"),
+            KEPT % (2, 3),
+        ),
         *(KEPT % (2, SIZES % sizes) for sizes in ('["n"]', '{"n": "x"}', '{"n": Infinity}')),
         KEPT % (2, NO_RATIO),
     ],
 )
 def test_a_verdict_that_makes_no_sense_is_reached_anew(text: str) -> None:
-    contest, model = entered()
-    contest.race([contest.enter(model)], 0.0)
-    with closing(sqlite3.connect(user_cache().path)) as connection, connection:
-        connection.execute("UPDATE entries SET value = ?", (text,))
-    again, model = entered()
-    ((found, latencies),) = again.race([again.enter(model)], 0.0)
-    assert found is not None
-    assert found.rounds >= 7
-    assert len(latencies) == 2
+    contest, _ = entered()
+    user_cache().put({contest._key(["key"]): text})
+    assert entered()[0].known(["key"]) is None
 
 
 # -- the last word -----------------------------------------------------------------------------------------------------
 
 
-def test_versions_that_cannot_run_in_turn_end_their_race_and_their_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_that_cannot_run_in_turn_end_their_race(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing() -> None:
         raise MemoryError("no room")
 
     contest, model = entered()
-    number = contest.enter(model)
-    monkeypatch.setattr("graphopt.choose.runner", lambda *_: failing)
+    session = contest.opened(model)
+    monkeypatch.setattr("graphopt.race.runner", lambda *_: failing)
     with pytest.raises(ModelError, match="the model cannot be run: no room"):
-        contest.race([number], 0.0)
-    assert contest.race([number], 0.0) == [(None, ())]
+        contest.race(["key"], [session], 0.0)
+    assert contest.known(["key"]) is None
 
 
 @pytest.mark.parametrize("place", ["onnx_io.to_proto", "interleaved", "speedup"])
@@ -155,9 +154,9 @@ def test_a_mistake_of_ours_is_not_blamed_on_the_runtime(monkeypatch: pytest.Monk
         raise IndexError("a mistake")
 
     contest, model = entered()
-    monkeypatch.setattr(f"graphopt.choose.{place}", failing)
+    monkeypatch.setattr(f"graphopt.race.{place}", failing)
     with pytest.raises(IndexError, match="a mistake"):
-        contest.race([contest.enter(model)], 0.0)
+        contest.race(["key"], [contest.opened(model)], 0.0)
 
 
 def test_a_provider_that_does_not_start_is_no_fault_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +166,7 @@ def test_a_provider_that_does_not_start_is_no_fault_of_the_model(monkeypatch: py
     contest, model = entered()
     monkeypatch.setattr(Setting, "open", failing)
     with pytest.raises(UsageError, match="its libraries are missing"):
-        contest.enter(model)
+        contest.opened(model)
 
 
 @pytest.mark.parametrize("presses", [1, 2])

@@ -46,6 +46,7 @@ class Prices:
     """So many seconds for each operator; counts how often it is asked."""
 
     name = "prices"
+    is_steady = True
 
     def __init__(self, **prices: float) -> None:
         self.prices = prices

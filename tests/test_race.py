@@ -1,0 +1,122 @@
+"""Which version wins on a machine that is busy: races whose times are made up, judged as those that are measured."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from graphopt import onnx_io
+from graphopt.choose import Chooser, Version
+from graphopt.fixpoint import Simplifier, Step
+from graphopt.infer import infer_graph
+from graphopt.measure import QUIET, Samples, Verdict
+from graphopt.race import Contest, Outcome, judged
+from graphopt.regions import digest
+from graphopt.rule import Rule, op, tensor
+from tests.text import parse
+
+ROUNDS = 25
+Noise = Callable[[np.random.Generator], np.ndarray]
+
+
+def quiet(random: np.random.Generator) -> np.ndarray:
+    return 1 + 0.005 * np.abs(random.standard_normal(ROUNDS))
+
+
+def busy(random: np.random.Generator) -> np.ndarray:
+    """Two loops beside it: some rounds are not disturbed, most take up to three times as long."""
+    return 1 + 0.01 * np.abs(random.standard_normal(ROUNDS)) + random.exponential(0.4, ROUNDS)
+
+
+def biased(random: np.random.Generator) -> np.ndarray:
+    """Each session is fast or slow for as long as it lives."""
+    return quiet(random) * random.uniform(0.99, 1.01)
+
+
+class Noisy(Contest):
+    """A contest of versions that take so many seconds by their operators, under noise."""
+
+    def __init__(self, seconds: Callable[[dict[str, int]], float], noise: Noise, random: np.random.Generator) -> None:
+        self.seconds, self.noise, self.random, self.keeps = seconds, noise, random, True
+
+    def again(self) -> Contest:
+        return self
+
+    def known(self, keys: Sequence[str]) -> None:
+        """Nothing."""
+
+    def has_ended(self, keys: Sequence[str]) -> bool:  # noqa: ARG002
+        return False
+
+    def opened(self, model: onnx_io.Model) -> float:
+        return self.seconds(dict(model.graph.ops()))
+
+    def race(self, keys: Sequence[str], sessions: Sequence[float], *limits: float) -> list[Outcome]:  # noqa: ARG002
+        times = [seconds * self.noise(self.random) for seconds in (1.0, 1.0, *sessions)]
+        return judged([({}, [Samples(tuple(each.tolist())) for each in times])])
+
+
+x = tensor("x")
+TIDY = (Rule("double_neg", op.Neg(op.Neg(x)), x), Rule("double_abs", op.Abs(op.Abs(x)), op.Abs(x)))
+
+
+def chosen(seconds: Callable[[dict[str, int]], float], noise: Noise, seed: int) -> Version:
+    """The version of a model that two rules simplify, where it takes so many seconds."""
+    model = onnx_io.load(parse("float[4] x", "a = Neg(x); b = Neg(a); c = Abs(b); d = Abs(c); y = Exp(d)"))
+    infer_graph(model.graph)
+
+    def simplify(names: frozenset[str] | None) -> list[Step]:
+        rules = [rule for rule in TIDY if names is None or rule.name in names]
+        return list(Simplifier(rules, []).run(model.graph).steps)
+
+    contest = Noisy(seconds, noise, np.random.default_rng(seed))
+    first = Version(tuple(simplify(None)), key=digest(model.graph))
+    return Chooser(contest, model, lambda _: [], simplify, current=first).choose(first, first, [])
+
+
+@pytest.mark.parametrize("noise", [quiet, busy, biased])
+@pytest.mark.parametrize("seconds", [1.0, 0.98])
+def test_whatever_the_noise_the_simplified_model_stays(noise: Noise, seconds: float) -> None:
+    kept = [chosen(lambda _: seconds, noise, seed).steps for seed in range(60)]
+    assert all(len(steps) == 2 for steps in kept)
+
+
+def test_on_a_quiet_machine_it_stays_if_it_is_slower_by_no_more_than_noise() -> None:
+    assert all(len(chosen(lambda _: 1.01, quiet, seed).steps) == 2 for seed in range(60))
+
+
+@pytest.mark.parametrize("noise", [quiet, busy, biased])
+def test_equal_models_are_not_called_faster(noise: Noise) -> None:
+    assert sum(chosen(lambda _: 1.0, noise, seed).is_faster for seed in range(60)) <= 1
+
+
+def test_on_a_quiet_machine_a_rewrite_that_costs_a_tenth_is_taken_back_alone() -> None:
+    found = [chosen(lambda ops: 1.0 if ops.get("Abs") == 2 else 1.1, quiet, seed) for seed in range(20)]
+    assert all([step.name for step in version.steps] == ["double_neg"] for version in found)
+
+
+def test_on_a_busy_machine_nothing_is_taken_back_that_is_not_seen() -> None:
+    found = [chosen(lambda ops: 1.0 if ops.get("Abs") == 2 else 1.1, busy, seed) for seed in range(20)]
+    assert all(len(version.steps) == 2 for version in found)
+
+
+def raced(noise: Noise, *seconds: float, seed: int = 0) -> list[Outcome]:
+    return Noisy(lambda _: 1.0, noise, np.random.default_rng(seed)).race([], seconds)
+
+
+def test_copies_of_the_original_tell_the_noise() -> None:
+    assert all(outcome.speedup.is_steady for seed in range(20) for outcome in raced(quiet, 1.0, seed=seed))
+    assert not any(outcome.speedup.is_steady for seed in range(20) for outcome in raced(busy, 1.0, seed=seed))
+    assert raced(busy, 1.0)[0].speedup.noise > QUIET
+
+
+def test_what_is_twice_as_fast_is_seen_on_a_busy_machine_too() -> None:
+    (found,) = raced(busy, 0.4)
+    assert found.speedup.verdict is Verdict.FASTER
+
+
+def test_a_gain_is_over_the_first_version_in_the_race() -> None:
+    floor, other = raced(quiet, 0.8, 0.5)
+    assert (floor.gain.median, floor.gain.verdict) == (1.0, Verdict.SAME)
+    assert other.gain.median == pytest.approx(1.6, rel=0.02)
+    assert other.speedup.median == pytest.approx(2.0, rel=0.02)
