@@ -75,7 +75,7 @@ def estimate(monkeypatch: pytest.MonkeyPatch, **prices: float) -> None:
 def outcomes(monkeypatch: pytest.MonkeyPatch, simplified: float, searched: float = 1.0) -> None:
     """Let the versions be so fast: the simplified model, and what the search made of it, which is a sum."""
 
-    def race(self: Contest, keys: Sequence[str], sessions: Sequence[float], *_: float) -> list[Outcome]:
+    def race(_contest: Contest, keys: Sequence[str], sessions: Sequence[float], *_: float) -> list[Outcome]:
         assert len(keys) == len(sessions)
         return [Outcome(known(each), known(each / sessions[0])) for each in sessions]
 
