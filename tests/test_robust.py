@@ -115,14 +115,8 @@ NO_RATIO = f'[{{"sizes": {{"n": 2}}, "before": {TIMES}, "after": {TIMES}}}]'
 @pytest.mark.parametrize(
     "text",
     [
-        *(
-            "{}",
-            "[{}, {}]",
-            '[{"speedup": 2, "gain": 2, "latencies": []}]',
-            KEPT % ("NaN", "[]"),
-            KEPT % ('"x"', "[]"),
-            KEPT % (2, 3),
-        ),
+        *("{}", "[{}, {}]", '[{"speedup": 2, "gain": 2, "latencies": []}]'),
+        *(KEPT % ("NaN", "[]"), KEPT % ('"x"', "[]"), KEPT % (2, 3)),
         *(KEPT % (2, SIZES % sizes) for sizes in ('["n"]', '{"n": "x"}', '{"n": Infinity}')),
         KEPT % (2, NO_RATIO),
     ],
