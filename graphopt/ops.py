@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from string import ascii_letters
 
@@ -10,7 +10,7 @@ import onnx
 from onnx.defs import OpSchema
 
 from graphopt.graph import INPUT, Attribute, Graph, Node
-from graphopt.types import Shape
+from graphopt.types import DType, Shape
 
 OPSET = min(onnx.defs.onnx_opset_version(), 28)
 """The opset whose meanings of operators rules are written for, and proved for: a later onnx package changes none."""
@@ -72,6 +72,45 @@ def is_optional(op: str, domain: str, position: int) -> bool:
     if found is None or position >= len(found.inputs):
         return False
     return bool(found.inputs[position].option == OpSchema.FormalParameterOption.Optional)
+
+
+_DTYPES = {f"tensor({dtype.name.lower()})": dtype for dtype in DType}
+
+
+@cache
+def _input(op: str, domain: str, position: int) -> tuple[str, frozenset[DType]]:
+    """The type variable of an input, and the element types that it may be. A variadic one may have one for each."""
+    found = schema(op, domain, OPSET if domain == "" else 1)
+    if found is None or not found.inputs:
+        return f"#{position}", frozenset()
+    formal = found.inputs[min(position, len(found.inputs) - 1)]
+    named = {c.type_param_str: c.allowed_type_strs for c in found.type_constraints}.get(formal.type_str)
+    allowed = frozenset(_DTYPES[name] for name in named or [formal.type_str] if name in _DTYPES)
+    free = formal.option == OpSchema.FormalParameterOption.Variadic and not formal.is_homogeneous
+    return (f"{formal.type_str}#{position}" if free else str(formal.type_str)), allowed
+
+
+def number_type(
+    op: str, domain: str, position: int, others: Sequence[DType | None], made: DType, *, whole: bool
+) -> DType:
+    """The element type of numbers that a rule writes as an input, UNDEFINED where nothing says which.
+
+    It is what the schema asks for there: a fixed type, that of another input with the same type variable (`others`, by
+    position, None for what has none of its own), or of the output (`made`, UNDEFINED where that is not known). Else it
+    is that of the first input if it may be, as of an exponent; else 64-bit integers for whole numbers, or floats.
+    """
+    name, allowed = _input(op, domain, position)
+    if len(allowed) == 1:
+        return next(iter(allowed))
+    known = {other: d for other, d in enumerate(others) if d and other != position}
+    found = schema(op, domain, OPSET if domain == "" else 1)
+    likely = [
+        *(dtype for other, dtype in known.items() if _input(op, domain, other)[0] == name),
+        *([made] if found and found.outputs[0].type_str == name else []),
+        *([known[0]] if 0 in known else []),
+        *([DType.INT64] if whole or DType.FLOAT not in allowed else [DType.FLOAT]),
+    ]
+    return next((dtype for dtype in likely if dtype in allowed), DType.UNDEFINED)
 
 
 def schema_of(node: Node) -> OpSchema | None:

@@ -25,7 +25,7 @@ from graphopt.match import Absent, Known, Match, evaluate, known_tensor
 from graphopt.rule import Rule
 from graphopt.scalar import LONGEST, Unknown
 from graphopt.tensor import Tensor
-from graphopt.term import SCALAR, App, Term, Var, applications, is_scalar
+from graphopt.term import SCALAR, App, Term, Var, applications, is_scalar, is_whole
 from graphopt.types import DType, Sym, TensorType, Type
 
 GROWTH = 16 * 2**20
@@ -168,6 +168,8 @@ class _Builder:
         self.draft = Draft(graph)
         self.names: list[str] = []
         self.memo: dict[App, int] = {}
+        self.made: Mapping[Term, DType] = {}
+        """The element type that a right side has to have."""
         self.computed: dict[App, _Folded] = {}
         self.read: dict[Value, _Folded] = {}
         self.doomed = doomed(graph, match)
@@ -188,8 +190,8 @@ class _Builder:
     # -- terms -----------------------------------------------------------------------------------------------------
 
     def _root(self, side: Term, root: Value) -> Value:
-        built = self._term(side)
-        value = self._value(built, self.draft.dtype(root))
+        self.made = {side: self.draft.dtype(root)}
+        value = self._value(self._term(side))
         if value.vertex in self.draft.new:
             self._rename(value, root)
         return value
@@ -244,13 +246,12 @@ class _Builder:
         value = evaluate(term, self.match.holes, self.match.axes, self.graph)
         if app.op == "Reshape" and isinstance(value, tuple) and sum(isinstance(item, Sym) for item in value) > 1:
             return self._sizes(value, app)
-        if isinstance(value, tuple):
-            return _Folded(np.asarray(_concrete(value, app), np.int64), DType.INT64, app.op.lower())
         if isinstance(value, Sym):
             raise Refused(f"{term} is not a number here")
-        dtype = self._dtype_of_operand(app, position)
-        wide = np.float64 if dtype.is_float or dtype is DType.UNDEFINED else np.int64
-        return _Folded(np.asarray(_concrete(value, app), wide), dtype, app.op.lower())
+        dtype = self._number_type(app, position, term)
+        if dtype is DType.UNDEFINED:
+            raise Refused(f"the element type of {term} in {app.op} is not known")
+        return _Folded(np.asarray(_concrete(value, app)), dtype, app.op.lower())
 
     def _sizes(self, sizes: tuple[int | Sym, ...], app: App) -> Value:
         """Sizes that are not all numbers, as they are known when the model runs: read off the graph's inputs."""
@@ -260,8 +261,7 @@ class _Builder:
             if is_open:
                 parts += self._read(some, app)
             else:
-                numbers = _Folded(np.asarray(some, np.int64), DType.INT64, app.op.lower())
-                parts.append(self._value(numbers, DType.INT64))
+                parts.append(self._value(_Folded(np.asarray(some, np.int64), DType.INT64, app.op.lower())))
         return parts[0] if len(parts) == 1 else self._plain("Concat", parts, {"axis": 0})
 
     def _read(self, sizes: tuple[int | Sym, ...], app: App) -> Iterator[Value]:
@@ -292,19 +292,11 @@ class _Builder:
         self.draft.new[vertex] = infer_node(self.draft, node)
         return Value(vertex)
 
-    def _dtype_of_operand(self, app: App, position: int) -> DType:
-        """What the schema says: a fixed type, or that of another operand with the same type variable."""
-        declared = _formal(app, position).type_str
-        if declared.startswith("tensor("):
-            return _DTYPES[declared]
-        for other, arg in enumerate(app.inputs):
-            if other == position or arg is None or is_scalar(arg):
-                continue
-            if _formal(app, other).type_str == declared:
-                dtype = self._built_dtype(self._term(arg))
-                if dtype is not DType.UNDEFINED:
-                    return dtype
-        return self.draft.dtype(self.match.roots[0])
+    def _number_type(self, app: App, position: int, term: Term) -> DType:
+        """What the schema says, and the other operands."""
+        others = [None if arg is None or is_scalar(arg) else self._built_dtype(self._term(arg)) for arg in app.inputs]
+        made = self.made.get(app, DType.UNDEFINED)
+        return ops.number_type(app.op, app.domain, position, others, made, whole=is_whole(term))
 
     def _built_dtype(self, built: Built) -> DType:
         if isinstance(built, _Folded):
@@ -329,10 +321,7 @@ class _Builder:
     def _folded(self, app: App, operands: list[Built]) -> _Folded:
         constants = [self._constant(operand) for operand in operands]
         dtype = self._folded_dtype(app, constants)
-        arrays = [
-            None if constant is None else _wide(constant, self._dtype_of_folded(app, position, constant))
-            for position, constant in enumerate(constants)
-        ]
+        arrays = [None if constant is None else _wide(constant) for constant in constants]
         version = ops.newest(app.op, app.domain)
         nothing = (None,) * app.outputs
         node = Node(app.op, (None,) * len(arrays), ("",) * app.outputs, nothing, self._attrs(app), app.domain, version)
@@ -347,9 +336,6 @@ class _Builder:
         zero = any(c is not None and (c.absent or c.zero) for c in constants) and not array.any()
         return _Folded(array, DType.of(array.dtype) if dtype is DType.UNDEFINED else dtype, base, zero=zero)
 
-    def _dtype_of_folded(self, app: App, position: int, constant: _Folded) -> DType:
-        return constant.dtype if constant.dtype is not DType.UNDEFINED else self._dtype_of_operand(app, position)
-
     def _folded_dtype(self, app: App, constants: list[_Folded | None]) -> DType:
         """The type in which a computed constant is stored: that of its operands where the schema says so."""
         to = dict(app.attrs).get("to")
@@ -359,17 +345,16 @@ class _Builder:
         assert schema is not None, app.op
         declared = schema.outputs[min(app.output, len(schema.outputs) - 1)].type_str
         for position, constant in enumerate(constants):
-            known = constant is not None and constant.dtype is not DType.UNDEFINED
-            if constant is not None and known and _formal(app, position).type_str == declared:
+            if constant is not None and _formal(app, position).type_str == declared:
                 return constant.dtype
         return _DTYPES.get(declared, DType.UNDEFINED)
 
-    def _value(self, built: Built, dtype: DType) -> Value:
+    def _value(self, built: Built) -> Value:
         """A value of the graph: what is computed becomes a constant of its own."""
         if isinstance(built, Value):
             return built
         assert built is not None, "an absent value stands for nothing"
-        stored = _stored(built, dtype if built.dtype is DType.UNDEFINED else built.dtype)
+        stored = _stored(built)
         vertex = self.graph.new_vertex()
         self.draft.new[vertex] = constant_node(stored, self._new_name(f"{built.base or 'constant'}_folded"))
         return Value(vertex)
@@ -382,7 +367,7 @@ class _Builder:
             if operand is None or _adds_nothing(app, position, operand):
                 inputs.append(None)
             else:
-                inputs.append(self._value(operand, self._dtype_of_operand(app, position)))
+                inputs.append(self._value(operand))
         while inputs and inputs[-1] is None:
             inputs.pop()
         node = self._node(app, tuple(inputs))
@@ -507,24 +492,25 @@ def _concrete(value: Any, app: App) -> Any:
     raise Refused(f"{app.op} needs numbers, not {', '.join(map(str, symbolic))}")
 
 
-def _wide(constant: _Folded, dtype: DType) -> NDArray[Any]:
+def _wide(constant: _Folded) -> NDArray[Any]:
     """The values as they are computed with: floats in float64, all else as it is."""
-    return constant.array.astype(np.float64) if dtype.is_float else constant.array.astype(dtype.numpy)
+    return constant.array.astype(np.float64) if constant.dtype.is_float else _stored(constant).numpy()
 
 
-def _stored(folded: _Folded, dtype: DType) -> Tensor:
+def _stored(folded: _Folded) -> Tensor:
     """The values in the type in which the model keeps them.
 
     Raises:
-        Refused: a finite number would become infinite, another one zero, or a whole number would wrap around.
+        Refused: a finite number would become infinite, another one zero, or a number that is no float another one.
     """
+    dtype = folded.dtype
     with np.errstate(all="ignore"):
         array = np.array(folded.array, dtype.numpy, order="C")
     if dtype.is_float and not np.isfinite(array).all() and _overflows(array, folded.array):
         raise Refused(f"{folded.base} would overflow {dtype.name}")
     if dtype.is_float and np.count_nonzero(array) != np.count_nonzero(folded.array):
         raise Refused(f"{folded.base} would underflow {dtype.name}")
-    if dtype.is_integer and not np.array_equal(array, folded.array):
+    if not dtype.is_float and not np.array_equal(array, folded.array):
         raise Refused(f"{folded.base} does not fit {dtype.name}")
     return Tensor.of(array)
 

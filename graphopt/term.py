@@ -209,6 +209,17 @@ def _number(value: Any) -> Number:
     )
 
 
+def is_whole(subject: Term) -> bool:
+    """Whether a number or a list of the rule is plainly of whole numbers: nothing real goes into it."""
+    match subject:
+        case Var(kind=kind):
+            return kind != "real"
+        case Lit(value=value):
+            return all(isinstance(item, int) for item in (value if isinstance(value, tuple) else (value,)))
+        case App(op=name):
+            return name not in ("divide", "sqrt") and all(map(is_whole, subject.operands))
+
+
 def _binary(op_name: str, function: str, left: _Arithmetic | Constant, right: _Arithmetic | Constant) -> App:
     both = (term(left), term(right))
     if function and _are_scalar(both):

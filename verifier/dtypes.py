@@ -17,7 +17,7 @@ from onnx.defs import OpSchema
 from graphopt import ops
 from graphopt.rule import Rule
 from graphopt.scalar import FUNCTIONS, PYTHON, Unknown, apply
-from graphopt.term import SCALAR, App, Lit, Term, Var, applications, is_scalar
+from graphopt.term import SCALAR, App, Lit, Term, Var, applications, is_scalar, is_whole
 from graphopt.types import COMMON, DType
 
 MANY = 5_000
@@ -54,16 +54,16 @@ def _formal(app: App, position: int) -> str:
     return f"{formal.type_str}#{position}" if free else str(formal.type_str)
 
 
-def outputs(
-    app: App, inputs: Iterable[DType | None], to: Any = None, numbers: DType = DType.UNDEFINED
-) -> tuple[DType, ...]:
+def outputs(app: App, inputs: Iterable[DType | None], to: Any = None, made: DType | None = None) -> tuple[DType, ...]:
     """The element types of the outputs, UNDEFINED where not known; raises Mistyped.
 
-    None among the inputs is a number of the rule: it fits everywhere, and alone it has the type `numbers`.
+    None among the inputs is a number of the rule. On the left side (`made` is None) it fits everywhere; on the right
+    it has the type that it is written in, for which `made` says the type of the output if that is known.
     """
+    types = list(inputs) if made is None else _written(app, inputs, made)
     bound: dict[str, DType] = {}
     unknown = set()
-    for position, dtype in enumerate(inputs):
+    for position, dtype in enumerate(types):
         if dtype is None:
             continue
         name = _formal(app, position)
@@ -75,10 +75,22 @@ def outputs(
         if dtype not in _allowed(app.op, app.domain, name.partition("#")[0]):
             raise Mistyped(f"{app.op} of {dtype.name}")
     for position, arg in enumerate(app.inputs):
-        own = _of_number(arg, numbers)
-        if own is not DType.UNDEFINED and (name := _formal(app, position)) not in unknown:
-            bound.setdefault(name, own)
+        if made is None and _is_list(arg) and (name := _formal(app, position)) not in unknown:
+            bound.setdefault(name, DType.INT64)
     return tuple(_output(app, position, bound, to) for position in range(app.outputs))
+
+
+def _written(app: App, inputs: Iterable[DType | None], made: DType) -> list[DType | None]:
+    """The element types of the inputs, numbers with the types in which the right side writes them."""
+    types = list(inputs)
+    others = [None if arg is None or is_scalar(arg) else own for arg, own in zip(app.inputs, types, strict=True)]
+    for position, arg in enumerate(app.inputs):
+        if arg is not None and is_scalar(arg):
+            own = ops.number_type(app.op, app.domain, position, others, made, whole=is_whole(arg))
+            if own is DType.UNDEFINED and DType.UNDEFINED not in others:
+                raise Mistyped(f"{app.op} of {arg}, whose element type nothing says")
+            types[position] = own
+    return types
 
 
 def _output(app: App, position: int, bound: Mapping[str, DType], to: Any) -> DType:
@@ -97,14 +109,12 @@ def _output(app: App, position: int, bound: Mapping[str, DType], to: Any) -> DTy
     return next(iter(allowed)) if len(allowed) == 1 else DType.UNDEFINED
 
 
-def _of_number(arg: Term | None, numbers: DType) -> DType:
-    """The type that a number of the rule has where no tensor gives it one; lists are of 64-bit integers."""
+def _is_list(arg: Term | None) -> bool:
+    """A list of the left side is of 64-bit integers."""
     match arg:
         case Lit(value=tuple()) | Var(kind="integers"):
-            return DType.INT64
-        case Lit() | Var(kind="integer" | "real"):
-            return numbers
-    return DType.UNDEFINED
+            return True
+    return False
 
 
 def _of_eye(app: App, like: DType) -> DType:
@@ -124,15 +134,16 @@ class Typing:
     types: dict[str, DType]
     targets: dict[str, DType] = field(default_factory=dict)
 
-    def of(self, part: Term, numbers: DType = DType.UNDEFINED) -> DType | None:
-        """The element type of a term, whose numbers have the type `numbers` where no tensor gives them one."""
+    def of(self, part: Term, made: DType | None = None) -> DType | None:
+        """The element type of a term; on the right side `made` is the one that it is to have, if that is known."""
         match part:
             case Var(kind="tensor" | "const", name=name):
                 return self.types.get(name)
             case App(domain=domain) if domain != SCALAR:
                 to = self.target(part) if part.op == "Cast" else None
-                inputs = [None if a is None or is_scalar(a) else self.of(a, numbers) for a in part.inputs]
-                return outputs(part.node, inputs, to, numbers)[part.output]
+                inner = None if made is None else DType.UNDEFINED
+                inputs = [None if a is None or is_scalar(a) else self.of(a, inner) for a in part.inputs]
+                return outputs(part.node, inputs, to, made)[part.output]
         return None
 
     def target(self, cast: App) -> DType:
@@ -268,13 +279,13 @@ def _groups(rule: Rule) -> dict[Any, tuple[list[str], frozenset[DType]]]:
 def disagreement(rule: Rule, choices: Iterable[Typing]) -> str | None:
     """A choice of types for which the right side is ill-typed, or is not known to have the type of the left.
 
-    When the right side is built its numbers take the type of what they meet, else that of the first left side.
+    When the right side is built its numbers take the type that `ops.number_type` says.
     """
     for typing in choices:
-        numbers = typing.of(rule.left[0]) or DType.UNDEFINED
         try:
             for left, right in zip(rule.left, rule.right, strict=True):
-                one, other = typing.of(left), typing.of(right, numbers)
+                one = typing.of(left)
+                other = typing.of(right, one or DType.UNDEFINED)
                 if other is DType.UNDEFINED:
                     return f"{_shown(typing)}: the element type on the right is not known"
                 if other is not None and one != other:

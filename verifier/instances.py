@@ -304,6 +304,19 @@ class Instance:
             self.absences[var.name] = self.choices.choose((False, True))
         return self.absences[var.name]
 
+    def assume_absences(self) -> None:
+        """What is absent has a shape that other holes say: without one the left side does not match."""
+        present = [hole for hole in self.rule.holes.values() if not self.absences.get(hole.name)]
+        said = {axis.removeprefix("1") for hole in present for axis in hole.axes or ()} - {"_"}
+        for name, absent in self.absences.items():
+            if absent and not all(axis.removeprefix("1") in said or axis.isdigit() for axis in self.axes_of(name)):
+                raise Undefined(f"nothing says the shape of {name}, which is absent")
+
+    def axes_of(self, name: str) -> tuple[str, ...]:
+        """The axes that a hole declares; without any it matches no input that is absent."""
+        axes = self.rule.holes[name].axes
+        return ("_",) if axes is None else axes
+
     def hole(self, var: Var) -> Tensor:
         """The tensor that a hole stands for: a function of indices of which nothing is known, or its default."""
         if self.is_absent(var) and self.assuming:
@@ -499,7 +512,8 @@ class Instance:
             raise Unsupported(f"{app.op} with {app.outputs} outputs")
         inputs = [None if a is None or is_scalar(a) else self._dtype(a) for a in app.inputs]
         try:
-            types = dtypes.outputs(app, inputs, self.typing.target(app) if app.op == "Cast" else None)
+            to = self.typing.target(app) if app.op == "Cast" else None
+            types = dtypes.outputs(app, inputs, to, None if self.assuming else DType.UNDEFINED)
         except Mistyped as error:
             raise Undefined(str(error)) from error
         return tuple(

@@ -150,6 +150,7 @@ def _obligations(instance: Instance) -> frozenset[int] | None:
     rule = instance.rule
     try:
         left = [instance.tensor(side) for side in rule.left]
+        instance.assume_absences()
         instance.assume_conditions()
     except Undefined:
         return None
