@@ -117,6 +117,8 @@ def Swish(node: Node) -> Function:
 
 def Mod(node: Node) -> Function:
     kind = node.flag("fmod")
+    if node.dtype.is_float and not kind:
+        raise Undefined("Mod of floats is asked for by fmod=1")
     return lambda a, b: call("FMod" if kind else "Mod", a, b)
 
 

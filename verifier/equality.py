@@ -251,9 +251,9 @@ class Equality:
         if left.monoid == "prod":
             denied = (replace(_as_term(piece), coefficient=Fraction(-1)) for piece in right.pieces)
             return self._cancel([*map(_as_term, left.pieces), *denied], known)
-        return self._covered(left.pieces, right.pieces, known) and self._covered(right.pieces, left.pieces, known)
+        return self.covered(left.pieces, right.pieces, known) and self.covered(right.pieces, left.pieces, known)
 
-    def _covered(self, pieces: Iterable[Piece], others: Sequence[Piece], known: Context) -> bool:
+    def covered(self, pieces: Iterable[Piece], others: Sequence[Piece], known: Context) -> bool:
         """Whether each element of one side is one of the other: greatest and least do not count repetitions."""
         return all(self._is_covered(_as_term(piece), [_as_term(o) for o in others], known) for piece in pieces)
 

@@ -194,6 +194,16 @@ def _root(decimal: float) -> Value:
     return number(Fraction(repr(decimal)))
 
 
+@dataclass(frozen=True)
+class Elements:
+    """The elements of a tensor, with what has to be true of each for an operator to be defined."""
+
+    of: Tensor
+    below: Size | None
+    """Each is an index of so many elements, negative ones counted from the end; None: each is a divisor, not 0."""
+    reason: str
+
+
 @dataclass
 class Instance:
     """One rule at one path: what is bound, what is assumed, and what has to be shown."""
@@ -209,6 +219,12 @@ class Instance:
     holes: dict[str, Any] = field(default_factory=dict)
     facts: list[Formula] = field(default_factory=list)
     demands: list[tuple[Formula, str]] = field(default_factory=list)
+    known_elements: list[Elements] = field(default_factory=list)
+    """What the left side says of elements, being defined."""
+    wanted_elements: list[Elements] = field(default_factory=list)
+    """What the right side asks of them."""
+    typings: Sequence[Typing] = ()
+    """All choices of element types, of which `typing` is one."""
     properties: Mapping[str, frozenset[str]] = field(default_factory=dict)
     assuming: bool = True
     tensors: dict[Term, tuple[Tensor, ...]] = field(default_factory=dict)
@@ -253,6 +269,10 @@ class Instance:
             self.facts.append(condition)
         elif condition != TRUE:
             self.demands.append((condition, reason))
+
+    def require_elements(self, elements: Elements) -> None:
+        """As `require`, of elements of which nothing is known but where they come from."""
+        (self.known_elements if self.assuming else self.wanted_elements).append(elements)
 
     # -- holes
 

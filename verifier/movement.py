@@ -397,6 +397,7 @@ def _most_indices(rule: Rule) -> int:
 
 def _gather_tensor(node: Node, x: Tensor, indices: Tensor, axis: int) -> Tensor:
     """With indices that are not known. Where the operator is defined they can only be 0 along an axis of size 1."""
+    node.require_indices(indices, x.shape[axis])
     shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
     single = x.shape[axis] == 1 and node.instance.assuming
 

@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 from graphopt import ops
 from graphopt.term import App, Term, Var, applications, is_scalar, walk
 from graphopt.types import DType
-from graphopt.verifier.instances import Instance, OneOf, T, Undefined, Unsupported, real
+from graphopt.verifier.dtypes import Typing
+from graphopt.verifier.instances import Elements, Instance, OneOf, T, Undefined, Unsupported, real
 from graphopt.verifier.integers import Formula, Int, Size, fresh, ge
 from graphopt.verifier.symbolic import Index, Read, Tensor, Value, lift
 
@@ -36,6 +37,19 @@ class Node:
 
     def require(self, condition: Formula, reason: str) -> None:
         self.instance.require(condition, f"{self.op}: {reason}")
+
+    def require_indices(self, indices: Tensor, size: Size) -> None:
+        """Each element is an index of so many elements."""
+        self.instance.require_elements(Elements(indices, size, f"{self.op}: an index is out of range"))
+
+    def require_divisors(self, divisors: Tensor) -> None:
+        """No element is 0 where the operator computes in integers, which EXACT licenses."""
+        if self.instance.exact and any(self._is_of_integers(typing) for typing in self.instance.typings):
+            self.instance.require_elements(Elements(divisors, None, f"{self.op}: division of integers by 0"))
+
+    def _is_of_integers(self, typing: Typing) -> bool:
+        types = [typing.of(arg) for arg in self.app.operands if not is_scalar(arg)]
+        return any(dtype is not None and dtype.is_integer for dtype in types)
 
     @property
     def folded(self) -> bool:

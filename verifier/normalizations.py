@@ -54,6 +54,7 @@ def LayerNormalization(node: Node) -> Tensor:
         raise Unsupported("the mean of LayerNormalization as an output")
     _fits(node, [scale, b], x.shape)
     axes = tuple(range(axis, x.rank))
+    _not_empty(node, x.shape[axis:])
 
     def at(index: Index) -> Value:
         scaled = standardized(*over(x, axes, index), epsilon) * stretched(scale, x.shape, index)
@@ -73,6 +74,12 @@ def _fits(node: Node, tensors: Sequence[Tensor | None], shape: Shape) -> None:
             node.require(disj(eq(size, full), eq(size, 1)), "a parameter does not broadcast to the input")
 
 
+def _not_empty(node: Node, sizes: Shape) -> None:
+    """There is something to normalize: ONNX Runtime refuses to run else."""
+    for size in sizes:
+        node.require(ge(size, 1), "an axis to be normalized is not empty")
+
+
 def RMSNormalization(node: Node) -> Tensor:
     """x / √(mean of squares from `axis` on + epsilon) · scale."""
     x, scale = node.input(0), node.input(1)
@@ -81,6 +88,7 @@ def RMSNormalization(node: Node) -> Tensor:
     node.ignored("stash_type", 1)
     _fits(node, [scale], x.shape)
     axes = tuple(range(axis, x.rank))
+    _not_empty(node, x.shape[axis:])
 
     def at(index: Index) -> Value:
         element, extents, others = over(x, axes, index)
@@ -112,6 +120,7 @@ def GroupNormalization(node: Node) -> Tensor:
     node.ignored("stash_type", 1)
     node.require(ge(groups, 1), "num_groups is at least 1")
     size = exactly(node, x.shape[1], groups, "the channels do not divide into groups")
+    _not_empty(node, x.shape[1:])
 
     def at(index: Index) -> Value:
         n, c = index[:2]

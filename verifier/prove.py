@@ -18,12 +18,37 @@ from graphopt.verifier import counterexample, dtypes
 from graphopt.verifier.context import Context
 from graphopt.verifier.dtypes import Mistyped, Typing
 from graphopt.verifier.equality import Equality, composites, cuts, ranges
-from graphopt.verifier.instances import MAX_RANK, Choices, Instance, Undefined, Unsupported
-from graphopt.verifier.integers import Formula, Int, Size, Substitution, eq, forget, ge, negate, restart
+from graphopt.verifier.instances import MAX_RANK, Choices, Elements, Instance, Undefined, Unsupported
+from graphopt.verifier.integers import (
+    TRUE,
+    Formula,
+    Int,
+    Size,
+    Substitution,
+    conj,
+    eq,
+    forget,
+    ge,
+    le,
+    lt,
+    negate,
+    restart,
+)
 from graphopt.verifier.rounding import unlicensed
 from graphopt.verifier.signs import Signs
 from graphopt.verifier.solver import Effort, OutOfTime, models
-from graphopt.verifier.symbolic import Binders, Tensor, Value, bind
+from graphopt.verifier.symbolic import (
+    Binders,
+    Element,
+    Piece,
+    Tensor,
+    Term,
+    Value,
+    Whole,
+    as_size,
+    bind,
+    cases,
+)
 
 MANY = 300
 """With more choices of element types than this, all but one are tried on scalars only."""
@@ -124,25 +149,27 @@ def instances(rule: Rule, exact: bool, typings: Sequence[Typing], effort: Effort
     if not exact:
         others = [t for t in others if all(d.is_float for d in t.types.values())]
     for typing in first:
-        yield from _at(rule, exact, effort, typing, MAX_RANK)
+        yield from _at(rule, exact, effort, typing, MAX_RANK, typings)
     for typing in others:
         for bound in range(1 if len(others) < MANY else 0, MAX_RANK + 1):
             occurs = False
-            for instance in _at(rule, exact, effort, typing, bound):
+            for instance in _at(rule, exact, effort, typing, bound, typings):
                 yield instance
                 occurs = occurs or not instance.assuming
             if occurs:
                 break
 
 
-def _at(rule: Rule, exact: bool, effort: Effort, typing: Typing, bound: int) -> Iterator[Instance]:
+def _at(
+    rule: Rule, exact: bool, effort: Effort, typing: Typing, bound: int, typings: Sequence[Typing]
+) -> Iterator[Instance]:
     """All ranks up to a bound and all attributes, for one choice of element types."""
     choices = Choices()
     for position, _ in enumerate(choices.paths()):
         if position % 16 == 0 and effort.deadline():  # to read the clock takes as long as an instance
             raise OutOfTime
         restart()
-        yield Instance(rule, exact, choices, effort, typing, bound)
+        yield Instance(rule, exact, choices, effort, typing, bound, typings=typings)
 
 
 def _obligations(instance: Instance) -> frozenset[int] | None:
@@ -167,6 +194,9 @@ def _obligations(instance: Instance) -> frozenset[int] | None:
         if not known.proves(demand):
             raise Failed(f"{_place(instance)}: not shown on the right: {reason}")
     known = known.knowing(*(demand for demand, _ in instance.demands))
+    for elements in instance.wanted_elements:
+        if not _follows(elements, instance, known):
+            raise Failed(f"{_place(instance)}: not shown on the right: {elements.reason}")
     for one, other in zip(left, right, strict=True):
         _agree(instance, one, other, known)
     return frozenset(t.rank for t in (*left, *instance.hole_tensors()))
@@ -179,6 +209,55 @@ def _sizes_known(left: Sequence[Tensor], right: Sequence[Tensor], known: Context
             if a != b and known.proves(same := eq(a, b)):
                 known = known.knowing(same)
     return known
+
+
+def _follows(wanted: Elements, instance: Instance, known: Context) -> bool:
+    """Whether each element is what the right side asks for: plainly, or as one of which the left side says it."""
+    index, binders = bind([known.simplify(size) for size in wanted.of.shape], "i")
+    equality = Equality(Signs(instance.properties))
+    said = [
+        [Piece(inner, condition, body) for condition, (body,) in cases(elements.of.at(at))]
+        for elements in instance.known_elements
+        if (elements.below is None) == (wanted.below is None)
+        and (wanted.below is None or known.proves(le(_below(elements), wanted.below)))
+        for at, inner in [bind([known.simplify(size) for size in elements.of.shape], "j")]
+    ]
+    for condition, (body,) in cases(wanted.of.at(index)):
+        piece = _of_row(Piece(binders, condition, body))
+        here = known.knowing(ranges(piece.binders), piece.guard)
+        if not here.possible or _is_plainly(piece.body, wanted.below, equality, here):
+            continue
+        if not any(equality.covered([piece], others, known) for others in said):
+            return False
+    return True
+
+
+def _below(elements: Elements) -> Size:
+    assert elements.below is not None
+    return elements.below
+
+
+def _of_row(piece: Piece) -> Piece:
+    """What is looked up in a row is an element of it."""
+    match piece.body.terms:
+        case (Term(coefficient=1, factors=(Element("Gather", (), (Whole() as row, Whole())),)) as term,):
+            if term.guard == TRUE and not term.binders:
+                inner = tuple(zip(row.index, row.shape, strict=True))
+                return _of_row(Piece((*piece.binders, *inner), piece.guard, row.body))
+    return piece
+
+
+def _is_plainly(value: Value, below: Size | None, equality: Equality, known: Context) -> bool:
+    """Whether a value is an index of so many elements, or (None) is not 0, by itself."""
+    number = as_size(value)
+    if below is None:
+        constant = value.constant
+        factors = [factor for term in value.terms for factor in term.factors]
+        single = len(value.terms) == 1 and not value.terms[0].binders and value.terms[0].guard == TRUE
+        return bool(constant) or (
+            constant is None and single and all(equality.signs.not_zero(factor, known) for factor in factors)
+        )
+    return number is not None and known.proves(conj(ge(number, -1 * below), lt(number, below)))
 
 
 def _place(instance: Instance) -> str:

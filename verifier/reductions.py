@@ -194,15 +194,24 @@ def ArgMax(node: Node) -> Tensor:
     return Tensor(shape, at)
 
 
-def Einsum(node: Node) -> Tensor:
-    """Σ over the letters that are not in the result, of the product of the operands; no ellipsis."""
+def _letters(node: Node) -> tuple[list[str], str]:
+    """The letters of the axes of each operand, and of the result."""
     equation = str(node.attribute("equation", "", lambda: "")).replace(" ", "")
     left, arrow, result = equation.partition("->")
-    terms, operands = left.split(","), [node.input(i) for i in range(node.count)]
+    terms = left.split(",")
     if not "".join(terms).isalpha():
         raise Unsupported(f"Einsum of {equation}")
     if not arrow:
         result = "".join(letter for letter in sorted(set("".join(terms))) if left.count(letter) == 1)
+    if len(set(result)) < len(result) or not set(result) <= set(left):
+        raise Undefined(f"Einsum of {equation}: a letter of the result is one of an operand, and once")
+    return terms, result
+
+
+def Einsum(node: Node) -> Tensor:
+    """Σ over the letters that are not in the result, of the product of the operands; no ellipsis."""
+    terms, result = _letters(node)
+    operands = [node.input(i) for i in range(node.count)]
     if [len(letters) for letters in terms] != [operand.rank for operand in operands]:
         raise Undefined("Einsum: an operand of another rank")
     sizes: dict[str, Size] = {}

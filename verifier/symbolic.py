@@ -395,6 +395,20 @@ def integer(size: Size) -> Value:
     return Value(tuple(terms))
 
 
+def as_size(value: Value) -> Size | None:
+    """The integer that a value is, where it is made of sizes and indices alone; the inverse of `integer`."""
+    total: Size = 0
+    for term in value.terms:
+        plain = term.guard == TRUE and not term.binders and term.coefficient.denominator == 1
+        if not plain or not all(isinstance(factor, Number) for factor in term.factors):
+            return None
+        part: Size = int(term.coefficient)
+        for factor in term.factors:
+            part = (factor.of if isinstance(factor, Number) else 1) * part
+        total = part + total
+    return total
+
+
 def lift(factor: Factor | Value) -> Value:
     return factor if isinstance(factor, Value) else Value((Term(Fraction(1), (factor,)),))
 

@@ -41,6 +41,9 @@ class Window:
         for size in kernel:
             node.require(ge(size, 1), "a kernel has at least one element")
         self.reach = tuple((k - 1) * d + 1 for k, d in zip(kernel, self.dilations, strict=True))
+        if node.op != "Conv":  # a limit of ONNX Runtime: a window of the edge alone would see nothing
+            for pad, size in zip(pads, (*kernel, *kernel), strict=True):
+                node.require(lt(pad, size), "a pad is shorter than the kernel")
         if mode == "NOTSET":
             self.begin, self.end = pads[:rank], pads[rank:]
         elif mode == "VALID":
@@ -255,6 +258,8 @@ def global_pool(reduce_: Reduction) -> Denotation:
     def denotation(node: Node) -> Tensor:
         x = node.input(0)
         space = spatial(node, x)
+        for size in space:
+            node.require(ge(size, 1), "there is something to pool")
 
         def at(index: Index) -> Value:
             return reduce_(space, lambda k: x.at((*index[:2], *k)))
