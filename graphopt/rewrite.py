@@ -25,7 +25,7 @@ from graphopt.match import Absent, Known, Match, evaluate, known_tensor
 from graphopt.rule import Rule
 from graphopt.scalar import LONGEST, Unknown
 from graphopt.tensor import Tensor
-from graphopt.term import SCALAR, App, Term, Var, applications, is_scalar, is_whole
+from graphopt.term import SCALAR, App, Term, Var, applications, is_scalar, is_whole, is_written
 from graphopt.types import DType, Sym, TensorType, Type
 
 GROWTH = 16 * 2**20
@@ -168,8 +168,8 @@ class _Builder:
         self.draft = Draft(graph)
         self.names: list[str] = []
         self.memo: dict[App, int] = {}
-        self.made: Mapping[Term, DType] = {}
-        """The element type that a right side has to have."""
+        self.made: dict[Term, DType] = {}
+        """The element types that right sides have to have, and what is made of numbers alone."""
         self.computed: dict[App, _Folded] = {}
         self.read: dict[Value, _Folded] = {}
         self.doomed = doomed(graph, match)
@@ -190,7 +190,7 @@ class _Builder:
     # -- terms -----------------------------------------------------------------------------------------------------
 
     def _root(self, side: Term, root: Value) -> Value:
-        self.made = {side: self.draft.dtype(root)}
+        self.made[side] = self.draft.dtype(root)
         value = self._value(self._term(side))
         if value.vertex in self.draft.new:
             self._rename(value, root)
@@ -238,6 +238,8 @@ class _Builder:
             return None
         if is_scalar(arg):
             return self._number(app, position, arg)
+        if is_written(arg):
+            self.made.setdefault(arg, self._number_type(app, position, arg))
         built = self._term(arg)
         absent = isinstance(built, _Folded) and built.absent
         return None if absent and ops.is_optional(app.op, app.domain, position) else built
@@ -294,7 +296,7 @@ class _Builder:
 
     def _number_type(self, app: App, position: int, term: Term) -> DType:
         """What the schema says, and the other operands."""
-        others = [None if arg is None or is_scalar(arg) else self._built_dtype(self._term(arg)) for arg in app.inputs]
+        others = [None if arg is None or is_written(arg) else self._built_dtype(self._term(arg)) for arg in app.inputs]
         made = self.made.get(app, DType.UNDEFINED)
         return ops.number_type(app.op, app.domain, position, others, made, whole=is_whole(term))
 

@@ -220,6 +220,13 @@ def is_whole(subject: Term) -> bool:
             return name not in ("divide", "sqrt") and all(map(is_whole, subject.operands))
 
 
+def is_written(subject: Term) -> bool:
+    """Whether a term is made of numbers alone, through operators or not: no tensor gives it an element type."""
+    if is_scalar(subject):
+        return True
+    return isinstance(subject, App) and bool(subject.operands) and all(map(is_written, subject.operands))
+
+
 def _binary(op_name: str, function: str, left: _Arithmetic | Constant, right: _Arithmetic | Constant) -> App:
     both = (term(left), term(right))
     if function and _are_scalar(both):

@@ -86,6 +86,7 @@ y, axes, epsilon = tensor("x", "*b N"), integers("axes"), real("epsilon")
 last_axis = fn.eq(fn.normalized(axes, fn.rank(y)), fn.join(fn.sub(fn.rank(y), 1)))
 # The operators compute mean and deviation in single precision, whatever the type: too little for DOUBLE.
 floats = fn.among(fn.dtype(y), (int(DType.FLOAT), int(DType.FLOAT16), int(DType.BFLOAT16)))
+not_empty = fn.le(1, fn.size("N"))  # else ONNX Runtime refuses to run the operators
 scale, offset = const("scale", "N"), const("offset", "N")
 ones = op.Expand(1.0, fn.sizes("N"))
 
@@ -125,14 +126,14 @@ WRITTEN_OUT = tuple(
             f"fuse_layer_normalization_{square.name}_{by_root.name}",
             by_root.of(centred, mean(square.of(centred)) + epsilon),
             op.LayerNormalization(y, ones, axis=-1, epsilon=epsilon),
-            when=(floats, last_axis),
+            when=(floats, last_axis, not_empty),
             why="Runtimes have one fast kernel for layer normalization, and know few of the ways to write it out.",
         ),
         Rule(
             f"fuse_rms_normalization_{square.name}_{by_root.name}",
             by_root.of(y, mean(square.of(y)) + epsilon),
             op.RMSNormalization(y, ones, axis=-1, epsilon=epsilon),
-            when=(floats, last_axis),
+            when=(floats, last_axis, not_empty),
             why="Runtimes have one fast kernel for RMS normalization, and know few of the ways to write it out.",
         ),
     )
@@ -150,7 +151,7 @@ FACTORED = tuple(
         f"fuse_factored_layer_normalization_{square.name}_{inverse.name}",
         _factored(square, inverse),
         op.LayerNormalization(y, scale, offset, axis=-1, epsilon=epsilon),
-        when=(floats, last_axis),
+        when=(floats, last_axis, not_empty),
         why="TensorFlow multiplies the scale into the deviation first; it is the same layer normalization.",
     )
     for square, inverse in product(SQUARES, INVERSE_ROOTS)

@@ -5,7 +5,7 @@ Read off the onnx package's schemas. Values are proved equal with one choice of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
@@ -17,7 +17,7 @@ from onnx.defs import OpSchema
 from graphopt import ops
 from graphopt.rule import Rule
 from graphopt.scalar import FUNCTIONS, PYTHON, Unknown, apply
-from graphopt.term import SCALAR, App, Lit, Term, Var, applications, is_scalar, is_whole
+from graphopt.term import SCALAR, App, Lit, Term, Var, applications, is_scalar, is_whole, is_written
 from graphopt.types import COMMON, DType
 
 MANY = 5_000
@@ -60,7 +60,12 @@ def outputs(app: App, inputs: Iterable[DType | None], to: Any = None, made: DTyp
     None among the inputs is a number of the rule. On the left side (`made` is None) it fits everywhere; on the right
     it has the type that it is written in, for which `made` says the type of the output if that is known.
     """
-    types = list(inputs) if made is None else _written(app, inputs, made)
+    types = list(inputs)
+    if made is not None:
+        types = [
+            d if arg is None or not is_scalar(arg) else hint
+            for arg, d, hint in zip(app.inputs, types, hints(app, types, made), strict=True)
+        ]
     bound: dict[str, DType] = {}
     unknown = set()
     for position, dtype in enumerate(types):
@@ -80,17 +85,18 @@ def outputs(app: App, inputs: Iterable[DType | None], to: Any = None, made: DTyp
     return tuple(_output(app, position, bound, to) for position in range(app.outputs))
 
 
-def _written(app: App, inputs: Iterable[DType | None], made: DType) -> list[DType | None]:
-    """The element types of the inputs, numbers with the types in which the right side writes them."""
-    types = list(inputs)
-    others = [None if arg is None or is_scalar(arg) else own for arg, own in zip(app.inputs, types, strict=True)]
+def hints(app: App, inputs: Sequence[DType | None], made: DType) -> list[DType]:
+    """The element types in which the right side writes the inputs that are made of numbers; raises Mistyped."""
+    others = [None if arg is None or is_written(arg) else own for arg, own in zip(app.inputs, inputs, strict=True)]
+    found = []
     for position, arg in enumerate(app.inputs):
-        if arg is not None and is_scalar(arg):
+        own = DType.UNDEFINED
+        if arg is not None and is_written(arg):
             own = ops.number_type(app.op, app.domain, position, others, made, whole=is_whole(arg))
             if own is DType.UNDEFINED and DType.UNDEFINED not in others:
                 raise Mistyped(f"{app.op} of {arg}, whose element type nothing says")
-            types[position] = own
-    return types
+        found.append(own)
+    return found
 
 
 def _output(app: App, position: int, bound: Mapping[str, DType], to: Any) -> DType:
@@ -133,6 +139,8 @@ class Typing:
 
     types: dict[str, DType]
     targets: dict[str, DType] = field(default_factory=dict)
+    written: dict[App, tuple[DType, ...]] = field(default_factory=dict)
+    """The element types of the operators of the right side, numbers in the types in which it writes them."""
 
     def of(self, part: Term, made: DType | None = None) -> DType | None:
         """The element type of a term; on the right side `made` is the one that it is to have, if that is known."""
@@ -140,11 +148,21 @@ class Typing:
             case Var(kind="tensor" | "const", name=name):
                 return self.types.get(name)
             case App(domain=domain) if domain != SCALAR:
-                to = self.target(part) if part.op == "Cast" else None
-                inner = None if made is None else DType.UNDEFINED
-                inputs = [None if a is None or is_scalar(a) else self.of(a, inner) for a in part.inputs]
-                return outputs(part.node, inputs, to, made)[part.output]
+                return self._outputs(part.node, made)[part.output]
         return None
+
+    def _outputs(self, app: App, made: DType | None) -> tuple[DType, ...]:
+        to = self.target(app) if app.op == "Cast" else None
+        if made is None:
+            inputs = [None if a is None or is_scalar(a) else self.of(a) for a in app.inputs]
+            return outputs(app, inputs, to)
+        tensors = [None if a is None or is_written(a) else self.of(a, DType.UNDEFINED) for a in app.inputs]
+        pairs = zip(app.inputs, tensors, hints(app, tensors, made), strict=True)
+        inputs = [
+            self.of(a, hint) if a is not None and is_written(a) and not is_scalar(a) else d for a, d, hint in pairs
+        ]
+        self.written[app] = outputs(app, inputs, to, made)
+        return self.written[app]
 
     def target(self, cast: App) -> DType:
         to = dict(cast.attrs).get("to")

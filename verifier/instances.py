@@ -350,7 +350,7 @@ class Instance:
             dtype = self.typing.types.get(var.name, DType.FLOAT)
             at = self._reader(var.name, dtype)
             if self.is_absent(var):
-                at = partial(_constant, real(var.default))
+                at = partial(_constant, real(self._written(var.default)))
             self.holes[var.name] = Tensor(shape, at, dtype, dtype)
         found: Tensor = self.holes[var.name]
         return found
@@ -413,7 +413,7 @@ class Instance:
         """The value of an attribute or condition: an int, an Int, a Value, a text, a formula or a tuple of them."""
         match part:
             case Lit(value=value):
-                return value
+                return self._written(value)
             case Var(name=name):
                 if name not in self.holes:
                     raise Unsupported(f"{name} is used before it is bound")
@@ -423,6 +423,12 @@ class Instance:
                     self.scalars[part] = self._apply(part)
                 return self.scalars[part]
         raise Unsupported(f"{part} is no number")
+
+    def _written(self, value: Any) -> Any:
+        """A number that the rule writes: the real model is of real numbers."""
+        if not self.exact and isinstance(value, float) and isinf(value):
+            raise Unsupported(f"real arithmetic with {value}")
+        return value
 
     def _apply(self, app: App) -> Any:
         if app.op in PROPERTIES:
@@ -530,10 +536,8 @@ class Instance:
         """The outputs with their element types."""
         if len(found) < app.outputs:
             raise Unsupported(f"{app.op} with {app.outputs} outputs")
-        inputs = [None if a is None or is_scalar(a) else self._dtype(a) for a in app.inputs]
         try:
-            to = self.typing.target(app) if app.op == "Cast" else None
-            types = dtypes.outputs(app, inputs, to, None if self.assuming else DType.UNDEFINED)
+            types = self._types(app)
         except Mistyped as error:
             raise Undefined(str(error)) from error
         return tuple(
@@ -541,9 +545,16 @@ class Instance:
             for t, d in zip(found, types, strict=False)
         )
 
-    def _dtype(self, part: Term) -> DType | None:
-        """The element type of an operand, None where it is absent."""
-        return None if isinstance(part, Var) and self.is_absent(part) else self.tensor(part).dtype
+    def _types(self, app: App) -> tuple[DType, ...]:
+        """The element types of the outputs of an operator."""
+        if not self.assuming and app in self.typing.written:
+            return self.typing.written[app]
+        to = self.typing.target(app) if app.op == "Cast" else None
+        inputs = [None if a is None or is_scalar(a) or self._lacks(a) else self.tensor(a).dtype for a in app.inputs]
+        return dtypes.outputs(app, inputs, to)
+
+    def _lacks(self, part: Term) -> bool:
+        return self.assuming and isinstance(part, Var) and self.is_absent(part)
 
     def hole_tensors(self) -> list[Tensor]:
         return [value for value in self.holes.values() if isinstance(value, Tensor)]

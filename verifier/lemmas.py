@@ -42,7 +42,7 @@ def _negative(value: Value) -> bool:
 
 
 def exp(x: Value) -> Value | None:
-    """exp(0) = 1, exp(a + b) = exp(a)·exp(b), exp(-a) = 1/exp(a), exp(log-free n·a) = exp(a)^n, exp(-inf) = 0."""
+    """exp(0) = 1, exp(a + b) = exp(a)·exp(b), exp(-a) = 1/exp(a)."""
     if not x.terms:
         return number(1)
     if len(x.terms) > 1:
@@ -51,9 +51,7 @@ def exp(x: Value) -> Value | None:
             result = result * call("Exp", Value((term,)))
         return result
     (term,) = x.terms
-    if term.coefficient < 0:
-        return ZERO if any(_is(f, "Infinity") for f in term.factors) else inverse(call("Exp", -x))
-    return None
+    return inverse(call("Exp", -x)) if term.coefficient < 0 else None
 
 
 def log(x: Value) -> Value | None:

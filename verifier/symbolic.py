@@ -377,11 +377,11 @@ def _free(binders: Binders, guard: Formula, *inner: frozenset[Atom]) -> frozense
 
 
 def number(subject: Operand) -> Value:
-    """A number as a value."""
+    """A number as a value. Of an infinity nothing is known but its name."""
     if isinstance(subject, Value):
         return subject
     if isinstance(subject, float) and isinf(subject):
-        return Value((Term(Fraction(1 if subject > 0 else -1), (Call("Infinity", ()),)),))
+        return lift(Call("Infinity", (), (str(subject),)))
     return Value((Term(Fraction(subject)),)) if subject else ZERO
 
 

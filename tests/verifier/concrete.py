@@ -57,7 +57,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "FMod": np.fmod,
     "IsNaN": np.isnan,
     "IsInf": lambda x, negative, positive: np.isinf(x) & np.where(x < 0, negative, positive),
-    "Infinity": lambda: np.inf,
+    "Infinity": float,
     "Cast": lambda x, kind, to: x.astype(DType[to].numpy).astype(np.float64),
 }
 START = {"max": -np.inf, "min": np.inf, "prod": 1.0}

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from typing import Any
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from graphopt.verifier.context import context
 from graphopt.verifier.equality import Equality
 from graphopt.verifier.integers import TRUE, Formula, ge, only_symbol, symbol
-from graphopt.verifier.lemmas import LEMMAS
+from graphopt.verifier.lemmas import EXACT_LEMMAS, LEMMAS
 from graphopt.verifier.signs import Signs
 from graphopt.verifier.solver import Effort
 from graphopt.verifier.symbolic import Call, Piece, Read, Value, call, fold, lift, number, total
@@ -32,18 +37,65 @@ def exponents(base: Value) -> tuple[tuple[Value, ...], ...]:
     return powers if base.constant != 0 else powers[:3]
 
 
-@pytest.mark.parametrize("function", LEMMAS)
-def test_what_a_lemma_makes_of_a_call_is_the_same_number(function: str) -> None:
-    random = np.random.default_rng(7)
-    numbers = {"x": np.array(random.normal()), "y": np.array(random.normal()), "z": random.normal(size=3)}
-    grid = Grid(numbers, symbols={only_symbol(n): 3})
+DRAWN = np.random.default_rng(7).normal(size=(4, 2)).tolist()
+SPECIAL = (0.0, -0.0, 1.0, -1.0, 1e-30, -30.0)
+
+
+@pytest.mark.parametrize("numbers", [*DRAWN, *product(SPECIAL, repeat=2)], ids=str)
+def test_what_a_lemma_makes_of_a_call_is_the_same_number(numbers: Sequence[float]) -> None:
+    """Wherever it is finite and so is what it is made of: the real model knows no infinity."""
+    arrays = {"x": np.array(numbers[0]), "y": np.array(numbers[1]), "z": np.random.default_rng(7).normal(size=3)}
+    grid = Grid(arrays, symbols={only_symbol(n): 3})
+    for function in LEMMAS:
+        compare(function, grid)
+
+
+def compare(function: str, grid: Grid) -> None:
     for argument in ARGUMENTS:
         for more in exponents(argument) if function == "Pow" else ((),):
             with np.errstate(all="ignore"):
-                expected = FUNCTIONS[function](grid.value(argument), *map(grid.value, more))
+                given = grid.value(argument)
+                expected = FUNCTIONS[function](given, *map(grid.value, more))
                 found = grid.value(call(function, argument, *more))
-            if np.isfinite(expected):
+            if np.isfinite(given) and np.isfinite(expected):
                 assert found == pytest.approx(float(expected)), f"{function}({argument})"
+
+
+FLOATS = np.array([0.0, -0.0, 1.0, -1.0, 0.5, 1e-45, -1e-45, 3e38, np.inf, -np.inf, np.nan], np.float32)
+INTEGERS = np.array([0, 1, -1, 2, 2**31 - 1, -(2**31)], np.int32)
+EXACTLY: Mapping[str, Callable[..., Any]] = {
+    **{"Mul": np.multiply, "Div": np.divide, "Sub": np.subtract, "Pow": np.power, "Max": np.maximum, "Min": np.minimum},
+    **{"Abs": np.abs, "Floor": np.floor, "Ceil": np.ceil, "Round": np.round, "Sign": np.sign, "Neg": np.negative},
+    **{"Relu": lambda a: np.maximum(a, 0), "BitwiseNot": np.invert},
+}
+
+
+@pytest.mark.parametrize("name", EXACT_LEMMAS)
+def test_an_exact_lemma_holds_bit_for_bit(name: str) -> None:
+    """Of what each makes of the element a, beside 0 and 1 and inside itself; infinities and NaN included."""
+    function, plain = EXACTLY[name.rstrip("!")], lift(Read("x", ()))
+    arrays = [INTEGERS] if name == "BitwiseNot!" else [FLOATS]
+    for arguments in ((plain,), (call(name, plain),), (plain, number(0)), (plain, number(1)), (plain, plain)):
+        if len(arguments) != (2 if name[:-1] in ("Mul", "Div", "Sub", "Pow", "Max", "Min") else 1):
+            continue
+        found = EXACT_LEMMAS[name](*arguments)
+        for array in arrays if found is not None else ():
+            with np.errstate(all="ignore"):
+                expected = function(*(exactly(argument, array) for argument in arguments))
+            np.testing.assert_array_equal(expected, exactly(found, array), err_msg=f"{name}{arguments}")
+
+
+def exactly(value: Value | None, array: NDArray[Any]) -> NDArray[Any]:
+    """The element, a number, or a function of the element, in the array's own type."""
+    assert value is not None
+    if value.constant is not None:
+        return np.full_like(array, float(value.constant))
+    (factor,) = value.terms[0].factors
+    if isinstance(factor, Read):
+        return array
+    assert isinstance(factor, Call)
+    with np.errstate(all="ignore"):
+        return np.asarray(EXACTLY[factor.function.rstrip("!")](*(exactly(arg, array) for arg in factor.args)))
 
 
 def of(monoid: str, *values: Value) -> Value:
