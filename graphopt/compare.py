@@ -169,7 +169,7 @@ def compare(
     advance = progress or (lambda _: None)
     advance(0.0)
     first, second = Runnable(original), Runnable(optimized)
-    before, reason = _agreed(samples.sketch(first.proto), samples.sketch(second.proto))
+    before, reason = _agreed(samples.sketch(first.outline), samples.sketch(second.outline))
     if reason:
         return Comparison(Verdict.DIFFERENT, reason=reason)
     plan = replace(_plan(before, seeds, bindings or ({},), inputs or {}), tries=tries)

@@ -89,7 +89,7 @@ def load(source: Source, *, inline_functions: bool = True, folder: str | os.Path
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         proto = parse(path)
-        folders = tuple(dict.fromkeys((path.parent, path.resolve().parent)))
+        folders = folders_of(path)
     else:
         proto, own_folder = as_proto(source)
         chosen = folder or own_folder
@@ -102,8 +102,16 @@ def load(source: Source, *, inline_functions: bool = True, folder: str | os.Path
         raise ModelError(f"{path}: {error}" if path else str(error)) from error.__cause__
 
 
-def parse(path: Path) -> ModelProto:
-    """The message in a file; its external data is not looked at. Raises ModelError."""
+def folders_of(path: Path) -> Folders:
+    """Where the external data of a model file is looked for."""
+    return tuple(dict.fromkeys((path.parent, path.resolve().parent)))
+
+
+def parse(path: Path, *, weights: bool = True) -> ModelProto:
+    """The message in a file; its external data is not looked at. Raises ModelError.
+
+    Without `weights`, large initializers have no values, and none of them is read.
+    """
     proto, start = ModelProto(), b""
     try:
         if path.is_dir():
@@ -117,7 +125,7 @@ def parse(path: Path) -> ModelProto:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
                 start = raw[:512]
                 with memoryview(raw) as view:
-                    proto.ParseFromString(view)
+                    proto.ParseFromString(view if weights else payload.skimmed(view))
     except FileNotFoundError:
         raise ModelError(f"{path} does not exist") from None
     except OSError as error:
@@ -644,6 +652,25 @@ def _declare(into: ValueInfoProto, declared: ValueInfoProto | None, name: str, t
             into.type.ParseFromString(type_.proto)
 
 
+def overridable(proto: ModelProto) -> set[str]:
+    """The names that may be those of inputs and of initializers too, whose values then are defaults."""
+    return {info.name for info in proto.graph.input} if proto.ir_version >= 4 else set()
+
+
+def outline(proto: ModelProto) -> ModelProto:
+    """The message without the values of large weights, in memory of its own; defaults of inputs stay."""
+    defaults = overridable(proto)
+    bare = [payload.is_large(tensor) and tensor.name not in defaults for tensor in proto.graph.initializer]
+    if not any(bare):
+        return proto
+    copy = ModelProto()
+    _copy_fields(proto, copy, without=("graph",))
+    _copy_fields(proto.graph, copy.graph, without=("initializer",))
+    for tensor, is_bare in zip(proto.graph.initializer, bare, strict=True):
+        _copy_fields(tensor, copy.graph.initializer.add(), without=payload.VALUES if is_bare else ())
+    return copy
+
+
 # -- another opset -----------------------------------------------------------------------------------------------------
 
 
@@ -760,7 +787,7 @@ def write(model: Model, file: BinaryIO) -> None:
     proto.CopyFrom(model.shell)
     initializers = _Writer(model.ir_version, payload.place_inline).graph(model.graph, proto.graph, None)
     entries = [payload.Entry.of(name, node) for name, node in initializers]
-    _hold_attributes(proto, model.folders)
+    take_in(proto, model.folders)
     graph = proto.graph.SerializeToString()
     size = len(graph) + sum(len(entry.head) + entry.payload for entry in entries)
     if size >= _LIMIT:
@@ -781,12 +808,12 @@ def _proto_beside(model: Model, data: BinaryIO) -> ModelProto:
     proto.CopyFrom(model.shell)
     for name, node in _Writer(model.ir_version, store.put).graph(model.graph, proto.graph, None):
         payload.put_initializer(proto.graph.initializer.add(), name, node, store.put)
-    _hold_attributes(proto, model.folders)
+    take_in(proto, model.folders)
     return proto
 
 
-def _hold_attributes(proto: ModelProto, folders: Folders) -> None:
-    """Take the tensors among attributes in that lie in files: they are found from the folder of the old model only."""
+def take_in(proto: ModelProto, folders: Folders) -> None:
+    """Read the tensors into a message that it says lie in a file; not those whose file has no name yet."""
     for tensor in protos.external_tensors(proto):
         if protos.location(tensor):
             loaded = protos.tensor_from_proto(tensor, folders)

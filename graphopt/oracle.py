@@ -8,13 +8,14 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import cached_property, partial
 from math import prod
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -22,44 +23,85 @@ import onnx
 from google.protobuf.message import EncodeError
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, numpy_helper
-from onnx.external_data_helper import load_external_data_for_model
 
-from graphopt import onnx_io, samples
-from graphopt.errors import UsageError
+from graphopt import onnx_io, protos, samples
+from graphopt.errors import OutputError, UsageError
 from graphopt.types import DType
 
-LARGE = 1_900_000_000
-"""Bytes of weights above which a model is handed over as a file: a protobuf ends at 2 GB."""
+IN_MEMORY = 1 << 24
+"""Bytes of weights up to which a message is handed over as it is: a large one would be in memory three times."""
 
 
 class Runnable:
-    """A model that can be run: a path, a message in memory, or what `onnx_io` made of either."""
+    """A model that can be run: a path, a message in memory, or what `onnx_io` made of either. Copies no weights."""
 
-    def __init__(self, source: onnx_io.Source | onnx_io.Model) -> None:
-        self.path = Path(source) if isinstance(source, str | os.PathLike) else None
-        self.folder: Path | None = None
-        """Where the external data of a message lies."""
+    def __init__(self, source: onnx_io.Source | onnx_io.Model, folder: str | os.PathLike[str] | None = None) -> None:
+        self.path: Path | None = None
+        self._made = source if isinstance(source, onnx_io.Model) else None
+        self._message: Callable[[], ModelProto]
         if isinstance(source, onnx_io.Model):
-            self.proto = onnx_io.to_proto(source)
-            self.folder = source.folders[0] if source.folders else None
-        elif self.path is not None:
-            self.proto = onnx_io.parse(self.path)
+            self._message, self._folders = partial(onnx_io.to_proto, source), source.folders
+        elif isinstance(source, str | os.PathLike):
+            self.path = Path(source)
+            self._message, self._folders = partial(onnx_io.parse, self.path), onnx_io.folders_of(self.path)
         else:
-            self.proto, folder = onnx_io.as_proto(source)
-            self.folder = Path(folder) if folder else None
+            given, own_folder = onnx_io.as_proto(source)
+            chosen = folder or own_folder
+            self._message, self._folders = lambda: given, (Path(chosen),) if chosen else ()
+
+    @cached_property
+    def outline(self) -> ModelProto:
+        """The message without the values of large weights."""
+        if self.path is not None:
+            skimmed = onnx_io.parse(self.path, weights=False)
+            if not onnx_io.overridable(skimmed) & {tensor.name for tensor in skimmed.graph.initializer}:
+                return onnx_io.outline(skimmed)
+        return onnx_io.outline(self._message())
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(map(samples.nbytes, self.outline.graph.initializer))
+
+    def settled(self) -> tuple[ModelProto, Path | None]:
+        """The message, and the folder in which its external data is found, links followed, if it has such."""
+        message = self._message()
+        if next(protos.external_tensors(message), None) is None:
+            return message, None
+        own = ModelProto()
+        own.CopyFrom(message)
+        return own, protos.settle(own, self._folders)
+
+    def whole(self) -> ModelProto:
+        """The message with its external data in it."""
+        message, folder = self.settled()
+        if folder is not None:
+            onnx_io.take_in(message, (folder,))
+        return message
+
+    def write(self, path: Path) -> None:
+        """Write it to a file, with its weights in another if they are too large for one.
+
+        Raises:
+            OSError, OutputError: there is no room.
+        """
+        made = self._made
+        if made is None:
+            try:
+                path.write_bytes(self.whole().SerializeToString())
+                return
+            except EncodeError:  # weights in bodies and attributes made it too large
+                made = onnx_io.load(self._message(), folder=self._folders[0] if self._folders else None)
+        onnx_io.save(made, path)
 
     def perturbed(self, amount: float, seed: int) -> Runnable:
         """The model with every float weight changed by up to `amount` of its size; numbers, such as exponents, stay."""
-        proto = ModelProto()
-        proto.CopyFrom(self.proto)
-        copy = Runnable(proto)
-        copy.folder = self.folder if self.path is None else self.path.parent
-        for tensor in proto.graph.initializer:
+        message = ModelProto()
+        message.CopyFrom(self.whole())
+        for tensor in message.graph.initializer:
             if tensor.data_type in _PERTURBED and prod(tensor.dims) > 1:
-                array = numpy_helper.to_array(tensor, str(copy.folder or ""))
-                changed = samples.jittered(array, amount, seed, tensor.name)
+                changed = samples.jittered(numpy_helper.to_array(tensor), amount, seed, tensor.name)
                 tensor.CopyFrom(numpy_helper.from_array(changed, tensor.name))
-        return copy
+        return Runnable(message)
 
 
 _PERTURBED = {DType.FLOAT, DType.DOUBLE, DType.FLOAT16, DType.BFLOAT16}
@@ -120,41 +162,43 @@ def onnxruntime_unoptimized(model: Runnable) -> Iterator[Session]:
     options = runtime.SessionOptions()
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4  # what fails is raised, too
-    if model.folder is not None:
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(model.folder))
     with _loadable(model) as loadable:
         try:
-            native = runtime.InferenceSession(loadable, options, providers=["CPUExecutionProvider"])
+            session = _Runtime(runtime, runtime.InferenceSession(loadable, options, providers=["CPUExecutionProvider"]))
         except Exception as error:  # the classes that onnxruntime raises share no base
             raise FailedError("cannot be loaded", error) from error
-        yield _Runtime(runtime, native)
+        try:
+            yield session
+        finally:
+            session.end()
 
 
 @contextmanager
 def _loadable(model: Runnable) -> Iterator[str | bytes]:
-    """A path or bytes; a large message is written to a file for as long as it is needed."""
+    """A path or bytes; a large message is written to a file for as long as it is needed, if there is room for one."""
     if model.path is not None:
         yield str(model.path)
         return
-    message = _serialized(model.proto)
-    if message is not None:
+    with ExitStack() as stack:
+        path = _written(model, stack) if model.weight_bytes > IN_MEMORY else None
+        if path is not None:
+            yield str(path)
+            return
+        try:
+            message: bytes = model.whole().SerializeToString()
+        except EncodeError as error:
+            raise FailedError("cannot be loaded", error) from error
         yield message
-        return
-    with tempfile.TemporaryDirectory(prefix="graphopt-") as folder:
+
+
+def _written(model: Runnable, stack: ExitStack) -> Path | None:
+    """The model in a temporary file; None where there is no room."""
+    with suppress(OSError, OutputError):
+        folder = stack.enter_context(TemporaryDirectory(prefix="graphopt-", ignore_cleanup_errors=True))
         path = Path(folder) / "model.onnx"
-        onnx_io.save(onnx_io.load(model.proto, folder=model.folder), path, external=True)
-        yield str(path)
-
-
-def _serialized(proto: ModelProto) -> bytes | None:
-    inside = (t for t in proto.graph.initializer if t.data_location != TensorProto.EXTERNAL)
-    if sum(map(samples.nbytes, inside)) > LARGE:
-        return None
-    try:
-        message: bytes = proto.SerializeToString()
-        return message
-    except EncodeError:  # weights in bodies and attributes made it too large
-        return None
+        model.write(path)
+        return path
+    return None
 
 
 def interruptible(run: Callable[[Any], Found], limit: float | None = None) -> Found:
@@ -204,6 +248,10 @@ class _Runtime:
         declared = (*native.get_inputs(), *native.get_overridable_initializers())
         self._types = {given.name: _dtype(given.type) for given in declared}
         self._exotic = any(_dtype(made.type) in _EXOTIC for made in native.get_outputs())
+
+    def end(self) -> None:
+        """Give the memory back, whoever may still hold this."""
+        self._native = None
 
     def run(self, feeds: Mapping[str, Any]) -> list[Any]:
         try:
@@ -262,20 +310,10 @@ def reference(model: Runnable) -> Iterator[Session]:
     from onnx.reference import ReferenceEvaluator
 
     try:
-        evaluator = ReferenceEvaluator(str(model.path) if model.path else _whole(model))
+        evaluator = ReferenceEvaluator(model.whole())
     except Exception as error:  # whatever an operator's Python code raises
         raise FailedError("cannot be loaded", error) from error
     yield _Reference(evaluator)
-
-
-def _whole(model: Runnable) -> ModelProto:
-    """The message with its external data in it."""
-    if model.folder is None:
-        return model.proto
-    proto = ModelProto()
-    proto.CopyFrom(model.proto)
-    load_external_data_for_model(proto, str(model.folder))
-    return proto
 
 
 class _Reference:

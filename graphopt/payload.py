@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import prod
 from typing import BinaryIO, NamedTuple, TypeAlias
 
-from google.protobuf.message import Message
-from onnx import GraphProto, TensorProto
+from google.protobuf.message import DecodeError, Message
+from onnx import GraphProto, ModelProto, TensorProto
 
 from graphopt import protos
 from graphopt.errors import ModelError
@@ -21,8 +22,26 @@ from graphopt.tensor import Tensor
 SMALLEST_EXTERNAL = 1024
 """Bytes below which a tensor stays in the model file also when the others move out."""
 
+VALUES = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+"""The fields of a tensor that may hold its values."""
+
 Place: TypeAlias = Callable[[Tensor, str, TensorProto], object]
 """Writes a tensor of a name into an empty message."""
+
+
+def is_large(tensor: TensorProto) -> bool:
+    """Whether a tensor holds many values itself."""
+    return tensor.data_location != TensorProto.EXTERNAL and prod(tensor.dims) > SMALLEST_EXTERNAL
+
+
+def skimmed(model: memoryview) -> bytes | memoryview:
+    """A serialized model without the bytes of large initializers; as it is where it cannot be taken apart."""
+    path = (ModelProto, "graph"), (GraphProto, "initializer"), (TensorProto, "raw_data")
+    numbers = [message.DESCRIPTOR.fields_by_name[name].number for message, name in path]
+    try:
+        return protos.pruned(model, numbers, SMALLEST_EXTERNAL)
+    except DecodeError:
+        return model
 
 
 def put_initializer(into: TensorProto, name: str, node: Node, place: Place) -> None:

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 import onnx
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 from numpy.typing import NDArray
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
@@ -534,3 +534,55 @@ def varint(number: int) -> bytes:
         digits.append(number & 0x7F | 0x80)
         number >>= 7
     return bytes([*digits, number])
+
+
+# -- messages that are not read whole ----------------------------------------------------------------------------------
+
+
+def pruned(wire: memoryview, path: Sequence[int], larger: int) -> bytes:
+    """A serialized message without those fields, found by a path of field numbers, that take more than some bytes.
+
+    Raises:
+        DecodeError: it is none, or cut short.
+    """
+    kept = bytearray()
+    for number, start, body, end in _fields(wire):
+        if number != path[0] or end - body <= larger:
+            kept += wire[start:end]
+        elif len(path) > 1:
+            kept += varint(number << 3 | 2) + delimited(pruned(wire[body:end], path[1:], larger))
+    return bytes(kept)
+
+
+def _fields(wire: memoryview) -> Iterator[tuple[int, int, int, int]]:
+    """Of each field of a serialized message its number, where it starts, where its content does, and where it ends."""
+    at, size = 0, len(wire)
+    while at < size:
+        start = at
+        key, at = _read_varint(wire, at)
+        body = at
+        match key & 7:
+            case 0:
+                _, at = _read_varint(wire, at)
+            case 1:
+                at += 8
+            case 2:
+                length, body = _read_varint(wire, at)
+                at = body + length
+            case 5:
+                at += 4
+            case _:
+                raise DecodeError("a group, which ONNX has none of")
+        if at > size:
+            raise DecodeError("cut short")
+        yield key >> 3, start, body, at
+
+
+def _read_varint(wire: memoryview, at: int) -> tuple[int, int]:
+    """A number as protobuf writes it, and where it ends."""
+    number = 0
+    for place, byte in enumerate(wire[at : at + 10]):
+        number |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return number, at + place + 1
+    raise DecodeError("a number without an end")

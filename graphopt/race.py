@@ -121,8 +121,7 @@ class Contest:
             ModelError: ONNX Runtime refuses it.
             UsageError: the provider does not start.
         """
-        folder = model.folders[0] if model.folders else None
-        session = self.original.setting.open(onnx_io.to_proto(model), folder=folder)
+        session = self.original.setting.open(model)
         for trial in self.original.trials:
             self._runner(session, trial.feeds)()
         return session

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,8 +17,8 @@ from graphopt.errors import ModelError, UsageError, did_you_mean
 from graphopt.oracle import FailedError, Runnable, require_onnxruntime
 from graphopt.types import DType
 
-Source: TypeAlias = "onnx_io.Source | bytes"
-"""A model as `onnx_io.load` takes it, or as it lies in a file."""
+Source: TypeAlias = "onnx_io.Source | onnx_io.Model | bytes"
+"""A model as `onnx_io.load` takes or returns it, or as it lies in a file."""
 
 _PROVIDERS = {
     "cpu": "CPUExecutionProvider",
@@ -119,8 +118,8 @@ class Setting:
         runtime, name = require_onnxruntime(), self.provider_name
         if not self.is_cpu and hasattr(runtime, "preload_dlls"):
             runtime.preload_dlls()
-        loadable, own_folder = _loadable(model)
-        options = self._session_options(runtime, optimize, folder or own_folder)
+        loadable, folder = _loadable(model, folder)
+        options = self._session_options(runtime, optimize, folder)
         if configure is not None:
             configure(options)
         providers = [(name, dict(self.options))]
@@ -166,15 +165,18 @@ def called(model: Source, number: int | None = None) -> str:
     return "the model" if number is None else f"model {number + 1}"
 
 
-def _loadable(model: Source) -> tuple[str | bytes, Path | None]:
-    """What a session is made of, and the folder of its external data if the model in memory states one."""
+_Folder: TypeAlias = "str | os.PathLike[str] | None"
+
+
+def _loadable(model: Source, folder: _Folder) -> tuple[str | bytes, _Folder]:
+    """What a session is made of, and the folder of its external data if it is no path."""
     if isinstance(model, str | os.PathLike):
         return os.fspath(model), None
     if isinstance(model, bytes):
-        return model, None
-    held = Runnable(model)
+        return model, folder
     try:
-        return held.proto.SerializeToString(), held.folder
+        message, folder = Runnable(model, folder).settled()
+        return message.SerializeToString(), folder
     except (EncodeError, ValueError) as error:
         raise ModelError("a model in memory cannot be over 2 GB: save it, and give the path") from error
 
@@ -221,9 +223,9 @@ def _is_native(text: str) -> bool:
 
 
 def parsed(model: Source) -> ModelProto:
-    """The message, without its external data. Raises ModelError."""
+    """The message, without the values of large weights. Raises ModelError."""
     if not isinstance(model, bytes):
-        return Runnable(model).proto
+        return Runnable(model).outline
     try:
         proto: ModelProto = ModelProto.FromString(model)
         return proto

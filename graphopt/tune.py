@@ -26,6 +26,7 @@ from graphopt.inputs import default_sizes, fitted, wanted_sizes
 from graphopt.machine import Machine, circumstances
 from graphopt.measure import NOISE
 from graphopt.measured import Measured
+from graphopt.oracle import Runnable
 from graphopt.passes import Pass
 from graphopt.race import Contest
 from graphopt.regions import digest, weights_digest
@@ -123,7 +124,7 @@ class Tuner:
         reason = self._too_large()
         if self.tuning.cost == "measured" and reason:
             return Tuned(tuple(simplified), notes=(reason,))
-        result = onnx_io.to_proto(self.model)
+        result = Runnable(self.model).outline
         if self.tuning.cost == "analytic":
             shapes = [_shapes(fed) for fed in self._inputs(samples.sketch(result))]
             return self._estimated(simplified, self._explored(shapes, deadline), deadline)

@@ -384,7 +384,7 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_large_model_in_memory_is_run_from_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oracle, "LARGE", 100)
+    monkeypatch.setattr(oracle, "IN_MEMORY", 100)
     made = model("g (float[1,64] x) => (float[1,64] z) { z = MatMul(x, w) }", w=np.eye(64, dtype=np.float32))
     assert compare(made, made).verdict is Verdict.EQUAL
 
