@@ -8,10 +8,11 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import cached_property, partial
 from math import prod
 from pathlib import Path
@@ -164,9 +165,12 @@ def onnxruntime_unoptimized(model: Runnable) -> Iterator[Session]:
     options.log_severity_level = 4  # what fails is raised, too
     with _loadable(model) as loadable:
         try:
-            session = _Runtime(runtime, runtime.InferenceSession(loadable, options, providers=["CPUExecutionProvider"]))
+            with _sparing() if model.weight_bytes > IN_MEMORY else nullcontext():
+                native = runtime.InferenceSession(loadable, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # the classes that onnxruntime raises share no base
             raise FailedError("cannot be loaded", error) from error
+        session = _Runtime(runtime, native)
+        del native
         try:
             yield session
         finally:
@@ -199,6 +203,28 @@ def _written(model: Runnable, stack: ExitStack) -> Path | None:
         model.write(path)
         return path
     return None
+
+
+@contextmanager
+def _sparing() -> Iterator[None]:
+    """Have blocks that are allocated meanwhile returned to the system when they are freed.
+
+    glibc keeps those below 32 MB, once it has seen such: three times the weights of a model with many smaller ones.
+    """
+    libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if not hasattr(libc, "mallopt"):  # musl
+        yield
+        return
+    libc.malloc_trim(0)
+    libc.mallopt(_MMAP_THRESHOLD, 1 << 20)
+    try:
+        yield
+    finally:
+        libc.mallopt(_MMAP_THRESHOLD, 32 << 20)
+
+
+_MMAP_THRESHOLD = -3
+"""The name of the option in `malloc.h`."""
 
 
 def interruptible(run: Callable[[Any], Found], limit: float | None = None) -> Found:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto, TensorProto, numpy_helper
 from onnx.parser import parse_model
 
 GIB = 1 << 30
@@ -112,3 +112,41 @@ result.save({str(out)!r})"""
     assert peak(script) < GIB
     assert same_ends(out)
     onnx.checker.check_model(out)
+
+
+# -- memory with the check ---------------------------------------------------------------------------------------------
+
+LAYERS = 8
+
+
+def dense(folder: Path, size: int, *, external: bool = False) -> Path:
+    """Products with weights of so many rows; what may be left out, and what may not, between them."""
+    names = [f"w{layer}" for layer in range(LAYERS)]
+    lines = [
+        f"a{i} = MatMul (x{i}, {name})  b{i} = Identity (a{i})  x{i + 1} = Tanh (b{i})" for i, name in enumerate(names)
+    ]
+    head = f"g (float[N, {size}] x0) => (float[N, {size}] x{LAYERS})"
+    proto = parse_model(f'<ir_version: 10, opset_import: ["": 18]> {head} {{ {" ".join(lines)} }}')
+    random = np.random.default_rng(0)
+    for name in names:
+        values = random.standard_normal((size, size), np.float32) / np.float32(np.sqrt(size))
+        proto.graph.initializer.append(numpy_helper.from_array(values, name))
+    path = folder / f"dense{size}.onnx"
+    onnx.save(proto, path, save_as_external_data=external, location=f"{path.name}.data")
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("external", [False, True])
+def test_the_check_takes_less_than_three_times_the_weights(tmp_path: Path, external: bool) -> None:
+    size = 1400
+    weights = LAYERS * size * size * 4  # 63 MB
+
+    def taken(size: int) -> int:
+        path = dense(tmp_path, size, external=external)
+        return peak(f"""import graphopt
+result = graphopt.optimize({str(path)!r}, cost='none')
+assert result.ok
+result.save({str(tmp_path / "out.onnx")!r})""")
+
+    assert taken(size) - taken(16) < 3 * weights
