@@ -514,7 +514,7 @@ def demo(
         check_writable(target)
         source.write_bytes(demos.model(shown).SerializeToString())
         print_text(f"{demos.SHOWN.get(shown, shown)}\n$ graphopt optimize {source} {target}\n")
-        _optimize(str(source), target, {"seconds": demos.SECONDS}, as_json=False, quiet=False)
+        _optimize(str(source), target, {"seconds": demos.SECONDS.get(shown, 11.0)}, as_json=False, quiet=False)
         print_text("")
     print_text("For a model of your own:\n$ graphopt optimize model.onnx fast.onnx")
 

@@ -146,18 +146,24 @@ class Report:
         return f"<Report on {self.source}: {', '.join(parts)}>"
 
     def decisions(self) -> Iterator[str]:
-        """What was decided, a line each: every rewrite with its nodes, and every find of the search."""
-        for rewrite in self.rewrites:
-            before, after = (_few(nodes) for nodes in (rewrite.removed, rewrite.added))
-            change = f"{before or 'nothing'} -> {after or 'nothing'}" if before or after else "moves no node"
-            yield f"{rewrite.name}{f' in {rewrite.graph}' * bool(rewrite.graph)}: {change}"
+        """What was decided, a line each: the rewrites with their nodes, and every find of the search."""
+        for text, count in Counter(map(_change, self.rewrites)).items():
+            yield f"{text}{f' ({count} times)' * (count > 1)}"
         for group in self.timing.groups if self.timing else ():
             ratio = "not timed" if group.speedup is None else f"{group.speedup:.2f} times as fast alone"
-            yield f"{'taken' if group.is_taken else 'left'}: {', '.join(group.rules)} ({ratio})"
+            why = f": {group.reason}" if group.reason else ""
+            yield f"{'taken' if group.is_taken else 'left'}: {', '.join(group.rules)} ({ratio}){why}"
 
     def print(self, console: Console | None = None) -> None:
         """Print the table: operators before and after, sizes, rewrites by rule, the check, seconds."""
         _show(_parts(self), console)
+
+
+def _change(rewrite: Rewrite) -> str:
+    """`fuse_bn_into_conv in net: Conv c, BatchNormalization b -> Conv c`."""
+    before, after = (_few(nodes) or "nothing" for nodes in (rewrite.removed, rewrite.added))
+    where = f" in {rewrite.graph}" if rewrite.graph else ""
+    return f"{rewrite.name}{where}: {f'{before} -> {after}' if before != after else 'moves no node'}"
 
 
 def _few(nodes: Sequence[str]) -> str:

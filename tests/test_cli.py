@@ -120,6 +120,7 @@ def test_decisions_are_told_where_that_is_wanted(model: Path, tmp_path: Path) ->
     assert re.search(r"^graphopt: check, \d\.\d s$", told, re.MULTILINE)
     told = optimize(model, tmp_path / "fast.onnx", "--debug").stderr
     assert "graphopt: eliminate_identity: Identity -> nothing\n" in told
+    assert "\n\n" not in told
 
 
 def test_only_one_rule(model: Path, tmp_path: Path) -> None:
@@ -430,7 +431,7 @@ def test_the_demo_optimizes_a_real_model(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_demo_shows_a_gain_and_a_model_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphopt.demo.SECONDS", 1.0)
+    monkeypatch.setattr("graphopt.demo.SECONDS", {"mobileone": 1.0, "resnet50": 1.0})
     done = run("demo")
     assert done.exit_code == 0, done.output
     gain, rest = done.stdout.split("\nResNet-50: ")

@@ -1,5 +1,6 @@
 """What is installed, and that the checks are the ones the documentation names."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -126,3 +127,11 @@ def test_ci_runs_what_the_readme_says() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert f"\ntests='{command}'\n" in script
     assert '\nstage "tests" bash -c "$tests"\n' in script
+
+
+def test_contributing_names_the_steps_that_tests_ask_for() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = re.compile(r"graphopt verify --all --write --cached|python -m (?:tests|benchmarks)[.\w]*(?: report)?")
+    asked = {step for path in (ROOT / "tests").rglob("test_*.py") for step in named.findall(path.read_text("utf-8"))}
+    assert {"python -m tests.verifier.mutants", "python -m benchmarks report"} <= asked
+    assert [step for step in sorted(asked) if step not in page] == []

@@ -221,6 +221,23 @@ def test_rewrites_that_were_all_taken_back_are_not_called_none() -> None:
     assert "no rewrite applies" not in text
 
 
+def test_decisions_are_told_a_line_each() -> None:
+    groups = (
+        Group(("merge_all",), 0, 1.02, is_taken=False, reason="it is slower"),
+        Group(("a_rule", "another"), 2, None, is_taken=True),
+    )
+    fused = Rewrite("fuse_bn_into_conv", graph="net", removed=("Conv", "BatchNormalization"), added=("Conv",))
+    many = Rewrite("drop", removed=tuple(f"Relu r{i}" for i in range(6)))
+    made = replace(report(), rewrites=(fused, many, fused, Rewrite("move")), timing=replace(TIMED, groups=groups))
+    assert list(made.decisions()) == [
+        "fuse_bn_into_conv in net: Conv, BatchNormalization -> Conv (2 times)",
+        "drop: Relu r0, Relu r1, Relu r2, Relu r3, 2 more -> nothing",
+        "move: moves no node",
+        "left: merge_all (1.02 times as fast alone): it is slower",
+        "taken: a_rule, another (not timed)",
+    ]
+
+
 def test_nothing_done_is_said() -> None:
     text = printed(replace(report(), rewrites=(), comparison=None))
     assert "no rewrite applies" in text
