@@ -19,6 +19,7 @@ from onnx.defs import OpSchema
 from graphopt import ops
 from graphopt.graph import Node
 from graphopt.protos import node_to_proto, type_to_proto
+from graphopt.shapes import ENDLESS
 from graphopt.types import DType, TensorType
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,8 @@ def _is_undefined(node: Node, inputs: Sequence[Array | None]) -> bool:
     """Where the two may do as they like: a division of integers by 0, a float that an integer type cannot hold."""
     if node.op in ("Div", "Mod") and len(inputs) == 2 and inputs[1] is not None and inputs[1].dtype.kind in "iu":
         return not bool(np.all(inputs[1]))
+    if node.op == "Slice" and len(inputs) > 4:  # an end that ONNX Runtime takes for one in either direction
+        return inputs[2] is not None and bool(np.isin(inputs[2], ENDLESS).any())
     if node.op != "Cast" or inputs[0] is None or not DType.of(inputs[0].dtype).is_float:
         return False
     target = node.attrs.get("to")
@@ -141,7 +144,7 @@ def _implementation(node: Node, arity: int) -> Any:
     schema = ops.schema_of(node)
     if schema is None or node.domain != "":
         return None
-    key = tuple(sorted(node.attrs.items()))
+    key = tuple((name, value, repr(value)) for name, value in sorted(node.attrs.items()))  # -0.0 is equal to 0.0
     try:
         return _shared(node.op, schema.since_version, key, arity, len(node.names))
     except TypeError:  # an attribute that has no hash
@@ -149,10 +152,11 @@ def _implementation(node: Node, arity: int) -> Any:
 
 
 @lru_cache(4096)
-def _shared(op: str, version: int, attrs: tuple[tuple[str, Any], ...], arity: int, outputs: int) -> Any:
+def _shared(op: str, version: int, attrs: tuple[tuple[str, Any, str], ...], arity: int, outputs: int) -> Any:
     schema = ops.schema(op, "", version)
     assert schema is not None, op
-    return _instance(Node(op, (None,) * arity, ("",) * outputs, (None,) * outputs, dict(attrs)), schema, arity)
+    spelled = {name: value for name, value, _ in attrs}
+    return _instance(Node(op, (None,) * arity, ("",) * outputs, (None,) * outputs, spelled), schema, arity)
 
 
 def _instance(node: Node, schema: OpSchema, arity: int) -> Any:

@@ -7,16 +7,19 @@ The solver is loaded only then: the built-in rules need none.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
+from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 
 from graphopt.errors import ProofError, UsageError
 from graphopt.files import cache_folder
 from graphopt.proof import Ledger, Model, Proof, Verdict
 from graphopt.rule import Rule
+from graphopt.term import App, applications
 from graphopt.types import COMMON, DType
 
 log = logging.getLogger(__name__)
@@ -42,6 +45,17 @@ def source_digest() -> str:
     for path in sources:
         digest.update(path.name.encode() + b"\0" + path.read_bytes().replace(b"\r\n", b"\n"))
     return digest.hexdigest()
+
+
+def prover_digest() -> str:
+    """Identifies the source, and the versions of z3 and of onnx, whose schemas it reads: proofs are kept by it.
+
+    Those that ship with the rules are believed with other versions, too: the meanings of operators end at `ops.OPSET`.
+    """
+    return sha256(f"{source_digest()} onnx {_version('onnx')} z3 {_version('z3-solver')}".encode()).hexdigest()
+
+
+_version = cache(version)
 
 
 # -- what is known -----------------------------------------------------------------------------------------------------
@@ -91,7 +105,7 @@ def _recalled(rule: Rule) -> Proof | None:
     except OSError as error:
         log.warning("%s cannot be read: %s", path, error)
         return None
-    return found.get(rule.digest) if found.verifier == source_digest() else None
+    return found.get(rule.digest) if found.verifier == prover_digest() else None
 
 
 def remember(proof: Proof) -> None:
@@ -101,7 +115,7 @@ def remember(proof: Proof) -> None:
     path = _place(proof.digest)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        Ledger([proof], source_digest()).save(path)
+        Ledger([proof], prover_digest()).save(path)
     except OSError as error:
         log.warning("the proof of rule '%s' cannot be kept: %s", proof.rule, error)
 
@@ -122,6 +136,46 @@ def attempt(rule: Rule, timeout: float = TIMEOUT) -> Proof:
         log.debug("the prover failed on rule '%s'", rule.name, exc_info=True)
         failure = f"the prover failed: {type(error).__name__}: {error}"
         return Proof(rule.name, rule.digest, Verdict.UNKNOWN, detail=failure)
+
+
+# -- kernels -----------------------------------------------------------------------------------------------------------
+
+FLOATS = frozenset(dtype for dtype in DType if dtype.is_float)
+BY_PLACE = frozenset(
+    {"Celu", "Cos", "Elu", "Erf", "Exp", "Gelu", "HardSwish", "Log", "Mish", "Selu", "Sigmoid", "Sin", "Softplus"}
+    | {"Softsign", "Swish", "Tanh"}
+)
+"""Operators of which ONNX Runtime computes an element by other instructions within a vector than at its end."""
+KERNELS: Mapping[str, frozenset[DType]] = {
+    **dict.fromkeys(sorted(BY_PLACE), FLOATS),
+    "Max": FLOATS,  # of 0 and -0 it may give either, by their order
+    "Min": FLOATS,
+    "Where": FLOATS,  # -0 becomes 0
+    "Pow": frozenset({DType.INT64, DType.UINT64}),  # by way of double, which has 53 bits
+}
+"""Operators whose kernels depart from what their exact meaning says, and in which element types.
+
+What they make of the same operands is the same, so a rule keeps the bits where it keeps the node. Where it makes such a
+node, computes it on another tensor or does without it, the result is right, but not bit for bit.
+"""
+VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+"""Operators after which every element lies where it did."""
+
+
+def kernels_touched(rule: Rule) -> frozenset[str]:
+    """The operators in `KERNELS` that a rule makes, moves to other operands or drops."""
+    left, right = (set(map(_in_memory, chain(*map(applications, sides)))) for sides in (rule.left, rule.right))
+    return frozenset(op for op, _ in left ^ right if op in KERNELS)
+
+
+def _in_memory(app: App) -> tuple[str, object]:
+    """What an operator is computed on; one that minds the place of elements alone minds no view of them."""
+    if app.op not in BY_PLACE or app.domain != "":
+        return app.op if app.domain == "" else "", app.node
+    operand = app.inputs[0]
+    while isinstance(operand, App) and operand.domain == "" and operand.op in VIEWS:
+        operand = operand.inputs[0]
+    return app.op, (operand, app.attrs)
 
 
 # -- the gate ----------------------------------------------------------------------------------------------------------
@@ -150,6 +204,7 @@ class Gate:
         self.withheld: dict[str, str] = {}
         """Why rules that are proved for finite values alone were not applied somewhere, by name."""
         self._proofs: dict[str, Proof] = {}
+        self._touched: dict[str, frozenset[str]] = {}
 
     def proof(self, rule: Rule) -> Proof:
         """What is known of a rule; where that is nothing, it is proved now, and kept for later runs."""
@@ -203,7 +258,16 @@ class Gate:
             return False
         if not all(map(proof.licenses, computed)) or (self.exact and proof.model is not Model.EXACT):
             return False
+        if not self._keeps_bits(rule, computed):
+            return False
         return not proof.is_finite or self._are_finite(rule, may_be_infinite)
+
+    def _keeps_bits(self, rule: Rule, computed: Iterable[DType]) -> bool:
+        """Whether no kernel is touched that rounds in a way of its own: floats may be rounded, unless it is `exact`."""
+        if rule.name not in self._touched:
+            self._touched[rule.name] = kernels_touched(rule)
+        minded = [dtype for dtype in computed if self.exact or not dtype.is_float]
+        return not any(dtype in KERNELS[op] for op in self._touched[rule.name] for dtype in minded)
 
     def _are_finite(self, rule: Rule, may_be_infinite: Callable[[], bool]) -> bool:
         """Whether a rule that is proved for finite values alone may be applied; notes why not."""

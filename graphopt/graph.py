@@ -296,13 +296,17 @@ class Graph:
     def _internal(self) -> int:
         return sum(self[v].is_internal for op in (INPUT, CONSTANT, CAPTURE) for v in self._by_op.get(op, ()))
 
-    def copy(self) -> Graph:
-        """A graph of its own with the same vertices and nodes, bodies copied too; tensors are shared."""
+    def copy(self, names: set[str] | None = None) -> Graph:
+        """A graph of its own with the same vertices and nodes, bodies copied too; tensors are shared.
+
+        `names` are those in use around it, where it is the copy of a body: one set for all graphs of a model.
+        """
+        names = {*self.names} if names is None else names
         twin = Graph(
             self.name, self.opsets, [*self.inputs], self.outputs, self.output_names, self.output_types,
-            self.doc, self.metadata, {*self.names}, self.extra, self.infinite, self.is_region, _next=self._next,
+            self.doc, self.metadata, names, self.extra, self.infinite, self.is_region, _next=self._next,
         )  # fmt: skip
-        twin._put({vertex: _with_own_bodies(node) for vertex, node in self.items()})
+        twin._put({vertex: _with_own_bodies(node, names) for vertex, node in self.items()})
         return twin
 
     # -- changing --------------------------------------------------------------------------------------------------
@@ -375,17 +379,17 @@ class Graph:
         self.topological()
 
 
-def _with_own_bodies(node: Node) -> Node:
+def _with_own_bodies(node: Node, names: set[str]) -> Node:
     if not any(True for _ in node.bodies):
         return node
-    attrs = {name: _own_bodies(attribute) for name, attribute in node.attrs.items()}
+    attrs = {name: _own_bodies(attribute, names) for name, attribute in node.attrs.items()}
     return replace(node, attrs=attrs)
 
 
-def _own_bodies(attribute: Attribute) -> Attribute:
+def _own_bodies(attribute: Attribute, names: set[str]) -> Attribute:
     match attribute:
         case Graph():
-            return attribute.copy()
+            return attribute.copy(names)
         case (Graph(), *_):
-            return tuple(body.copy() for body in attribute if isinstance(body, Graph))
+            return tuple(body.copy(names) for body in attribute if isinstance(body, Graph))
     return attribute

@@ -6,6 +6,7 @@ The base is the onnx package's own inference, with the node's own schema; `shape
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -19,8 +20,10 @@ from graphopt.contents import LIMIT, contents
 from graphopt.errors import ModelError, UsageError
 from graphopt.graph import CAPTURE, INTERNAL, Graph, Node, Patch, Value
 from graphopt.protos import node_to_proto, type_from_proto, type_to_proto
-from graphopt.shapes import SHAPES, Open, Operands, normalised, plain
+from graphopt.shapes import ENDLESS, SHAPES, Open, Operands, normalised, plain
 from graphopt.types import Dim, DType, Shape, Sym, TensorType, Type, substitute
+
+log = logging.getLogger(__name__)
 
 # -- one node ----------------------------------------------------------------------------------------------------------
 
@@ -95,16 +98,23 @@ def _base(graph: Graph, node: Node, strict: bool) -> list[Type | None]:
     outputs = [f"o{i}" if name else "" for i, name in enumerate(node.names)]
     present = [(name, value) for name, value in zip(inputs, node.inputs, strict=True) if value is not None]
     types = {name: _type_proto(graph.type(value)) for name, value in present}
-    reads_data = node.op not in ops.ELEMENTWISE_BINARY
+    reads_data = node.op not in ops.ELEMENTWISE_BINARY and not _is_endless(graph, node)
     data = {name: proto for name, value in present if reads_data and (proto := _data(graph, value)) is not None}
     try:
         found = shape_inference.infer_node_outputs(schema, node_to_proto(node, inputs, outputs), types, data)
     except (shape_inference.InferenceError, checker.ValidationError, ValueError, RuntimeError) as error:
         if strict:
             raise ModelError(f"{_label(node)} cannot be: {str(error).strip().splitlines()[0]}") from error
+        log.debug("nothing is inferred of %s: %s", _label(node), error)
         found = {}
     known = [type_from_proto(found[name], anonymous=True) if name in found else None for name in outputs]
     return [_declared_by(schema, graph, node, i) if type_ is None else type_ for i, type_ in enumerate(known)]
+
+
+def _is_endless(graph: Graph, node: Node) -> bool:
+    """Whether the onnx package would misread a Slice: ONNX Runtime takes some ends otherwise, which `shapes` knows."""
+    ends = graph.known_contents(node.inputs[2]) if node.op == "Slice" and len(node.inputs) > 4 else None
+    return ends is not None and any(end in ENDLESS for end in ends)
 
 
 def _declared_by(schema: OpSchema, graph: Graph, node: Node, output: int) -> Type | None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -116,7 +117,8 @@ def _read(source: Source) -> Part:
 
 def _run(path: Path) -> ModuleType:
     """Import a file of rules by its path. This runs its code."""
-    spec = importlib.util.spec_from_file_location(f"graphopt_rules_{path.stem}", path)
+    place = sha256(str(path.resolve()).encode()).hexdigest()[:16]  # two files may have one stem
+    spec = importlib.util.spec_from_file_location(f"graphopt_rules_{place}_{path.stem}", path)
     assert spec is not None and spec.loader is not None, path
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module

@@ -68,7 +68,7 @@ class Measured:
             NotMeasurable: ONNX Runtime refuses `before`, or no inputs can be made up for it.
         """
         own = digest(before)
-        keys = [key_of("speedup", own, digest(graph), self._circumstances) for graph in after]
+        keys = [key_of("speedup", own, digest(graph), self._circumstances, str(self.seed)) for graph in after]
         kept = self.cache.get(keys)
         found = {key: ratio for key in keys if (ratio := decoded(Speedup, kept.get(key))) is not None}
         missing = {key: graph for key, graph in zip(keys, after, strict=True) if key not in found}

@@ -117,8 +117,8 @@ def _is_worth_merging(graph: Graph, mapping: Mapping[Value, Value]) -> bool:
 
 
 def _operands(node: Node) -> tuple[Value | None, ...]:
-    """The inputs, in a fixed order where the operator does not mind."""
-    variadic = node.op in ops.COMMUTATIVE_VARIADIC and (len(node.inputs) == 2 or node.op in ("Max", "Min"))
+    """The inputs, in a fixed order where the operator does not mind; which zero Max and Min give depends on it."""
+    variadic = node.op in ("Sum", "Mean") and len(node.inputs) == 2
     if node.domain == "" and (node.op in ops.COMMUTATIVE or variadic):
         return tuple(sorted(node.inputs, key=lambda value: value or (-1, -1)))
     return node.inputs

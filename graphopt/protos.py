@@ -28,7 +28,7 @@ from graphopt.errors import ModelError
 from graphopt.graph import Attribute, Graph, Node, Opaque, Scalar
 from graphopt.ops import text_or_bytes
 from graphopt.tensor import Tensor
-from graphopt.types import Dim, DType, OpaqueType, Shape, Sym, TensorType, Type
+from graphopt.types import MADE, UNKNOWN, Dim, DType, OpaqueType, Shape, Sym, TensorType, Type
 
 CHUNK = 1 << 24
 """Bytes that are in memory at once when a tensor is copied from file to file."""
@@ -74,7 +74,7 @@ def _dim(proto: onnx.TensorShapeProto.Dimension, anonymous: bool) -> Dim:
     name = proto.dim_param
     if anonymous and name in _SYMS:
         return _SYMS[name]
-    return Sym.fresh() if not name or name.startswith("?") else Sym.of(name)
+    return Sym.fresh() if not name or name.startswith((UNKNOWN, MADE)) else Sym.of(name)
 
 
 def type_to_proto(type_: Type | None, *, anonymous: bool = False) -> TypeProto:

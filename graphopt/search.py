@@ -11,7 +11,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -406,8 +405,10 @@ class _Solver:
             for each in [state] if state.moves else self.starts:
                 graph = self._graph(each)
                 for move in self._moves(each, graph):
-                    with suppress(Stuck):
+                    try:
                         self._try(each, graph, move)
+                    except (Stuck, ModelError) as reason:  # of this move: what others led to stands
+                        logger.debug("%s leads nowhere: %s", move.rule.name, reason)
                     yield False
 
     def _moves(self, state: _State, graph: Graph) -> Iterator[Move]:

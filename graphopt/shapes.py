@@ -314,7 +314,11 @@ def _scaled(size: Dim, scale: float) -> Dim | None:
 
 
 def slice_range(size: int, start: int, end: int, step: int) -> range:
-    """The indices that Slice takes of an axis; unlike in Python, a start before the first one is the first one."""
+    """The indices that Slice takes of an axis; unlike in Python, a start before the first one is the first one.
+
+    As in ONNX Runtime, an end in `ENDLESS` is beyond the axis in either direction.
+    """
+    end = -size - 1 if step < 0 and end in ENDLESS else end
     start, end = normalised(start, size), normalised(end, size)
     if step > 0:
         return range(min(max(start, 0), size), min(max(end, 0), size), step)
@@ -322,16 +326,11 @@ def slice_range(size: int, start: int, end: int, step: int) -> range:
 
 
 def slice_size(size: Dim, start: Dim, end: Dim, step: int) -> Dim | None:
-    """How many indices Slice takes of an axis; None also where ONNX Runtime departs from the text.
-
-    It takes a huge end for "to the end" in either direction, so that backwards from -1 it is the whole axis.
-    """
-    if step < 0 and isinstance(end, int) and end >= _ENDLESS:
-        return None
+    """How many indices Slice takes of an axis; None where that cannot be told."""
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
         return len(slice_range(size, start, end, step))
     if step < 0:
-        backwards = start == -1 and isinstance(end, int) and end <= -_ENDLESS
+        backwards = start == -1 and isinstance(end, int) and (end <= -_ENDLESS or end in ENDLESS)
         return (size + (-step - 1)) // -step if backwards else None
     first, last = _clamped(start, size), _clamped(end, size)
     if first is None or last is None:
@@ -339,6 +338,8 @@ def slice_size(size: Dim, start: Dim, end: Dim, step: int) -> Dim | None:
     return (last - least(last, first) + (step - 1)) // step
 
 
+ENDLESS = (2**31 - 1, 2**63 - 1)
+"""Ends of Slice that ONNX Runtime takes for "to the end" also where it goes backwards, against the ONNX text."""
 _ENDLESS = 2**31 - 1
 """What exporters write for "to the end", or more: no axis is that long."""
 

@@ -143,12 +143,12 @@ class Sym:
     @staticmethod
     def fresh() -> Sym:
         """A size that is equal to nothing but itself."""
-        return Sym.of(f"?{next(_FRESH)}")
+        return Sym.of(f"{UNKNOWN}{next(_FRESH):06d}")  # of equal length: their order is that in which they were made
 
     @property
     def is_anonymous(self) -> bool:
         """True where a part of it was never named by the model: such a size is not written to files."""
-        return any(name.startswith(("?", "(")) for names, _ in self.terms for name in names)
+        return any(name.startswith((UNKNOWN, MADE)) for names, _ in self.terms for name in names)
 
     def __add__(self, other: Dim) -> Dim:
         return _polynomial([*self.terms, *_terms(other)])
@@ -195,14 +195,17 @@ class Sym:
         return text.replace("+-", "-")
 
 
+UNKNOWN, MADE = "?", "("
+"""What the names begin with that are made up here; no name that a model gives may, or it would mean something."""
 _FRESH = count()
 _MADE: dict[str, tuple[Dim, str, Dim]] = {}
 """What the names stand for that arithmetic has made: `(n//2)` -> n, "//", 2."""
 
 
 def _made(left: Dim, operation: str, right: Dim) -> Sym:
-    name = f"({_parenthesised(left)}{operation}{_parenthesised(right)})"
-    _MADE[name] = (left, operation, right)
+    name, made = f"({_parenthesised(left)}{operation}{_parenthesised(right)})", (left, operation, right)
+    while _MADE.setdefault(name, made) != made:  # a model that names a size "a*b" makes two sizes look alike
+        name += "'"
     return Sym.of(name)
 
 

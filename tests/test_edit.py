@@ -249,3 +249,16 @@ def test_replacing_leaves_no_new_dead_nodes_and_can_be_undone(graph: Graph, data
     patch = replace_values(graph, {later: earlier})
     applied(graph, patch)
     assert unread(graph) is None
+
+
+def test_the_bodies_of_a_copy_share_its_names() -> None:
+    """A name that the copy has given in its outer graph is not given again in a body."""
+    body = Graph("body")
+    value = body.add(Node("Relu", (), ("r",), (None,)))
+    body.outputs = (Value(value),)
+    graph = Graph("outer")
+    graph.add(Node("Loop", (), ("y",), (None,), {"body": body}))
+    twin = graph.copy()
+    (inner,) = [g for g in twin.graphs() if g.name == "body"]
+    assert twin.new_name("fresh") != inner.new_name("fresh")
+    assert inner.new_name("y") != "y"

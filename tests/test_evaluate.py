@@ -257,3 +257,19 @@ def test_a_version_has_its_own_defaults() -> None:
     old = evaluate(node("Softmax", opset=11), [x])
     assert old is not None
     np.testing.assert_allclose(old[0].sum((1, 2)), np.ones(2), rtol=1e-5)
+
+
+def test_a_zero_is_not_the_other_zero_that_came_before() -> None:
+    """Instances of the reference are kept by their attributes, and 0.0 == -0.0."""
+    for zero in (0.0, -0.0):
+        (found,) = evaluate(node("Constant", {"value_float": zero}), [], float64=True) or ()
+        assert np.signbit(found) == np.signbit(zero)
+
+
+@pytest.mark.parametrize("end", [2**31 - 1, 2**63 - 1])
+def test_a_slice_backwards_to_an_end_that_onnx_runtime_reads_otherwise_is_not_computed(end: int) -> None:
+    arrays = [np.arange(5), *(np.array([number]) for number in (-1, end, 0, -1))]
+    assert evaluate(node("Slice"), arrays) is None
+    arrays[2] = np.array([-9])
+    (found,) = evaluate(node("Slice"), arrays) or ()
+    assert found.tolist() == [4, 3, 2, 1, 0]

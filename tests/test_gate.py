@@ -314,3 +314,51 @@ def test_the_solver_is_not_loaded(code: str, tmp_path: Path) -> None:
     watched = f"import sys\ntry:\n    {code}\nfinally:\n    print('z3' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", watched], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n", done.stderr
+
+
+# -- what kernels of ONNX Runtime do to bits ---------------------------------------------------------------------------
+
+KERNEL_RULES = {
+    "eliminate_where_true": ("float[4] x", "y = Where(t,x,x2)", DType.FLOAT, True),
+    "eliminate_nop_with_unit_pow": ("int64[1] x", "y = Pow(x,one)", DType.INT64, False),
+}
+
+
+@pytest.mark.parametrize("name", KERNEL_RULES)
+def test_a_rule_that_drops_a_kernel_with_bits_of_its_own_is_not_exact(name: str) -> None:
+    """ONNX Runtime's Where makes 0 of -0; its Pow of integers goes by way of double, so that 2^53 + 1 becomes even."""
+    rule = next(rule for rule in library.load_rules() if rule.name == name)
+    _, _, dtype, otherwise = KERNEL_RULES[name]
+    proved = {rule.name: Proof(rule.name, rule.digest, Verdict.PROVED, Model.EXACT)}
+    for exact in (True, False):
+        asked = gate.Gate(exact=exact)
+        asked._proofs |= proved
+        assert asked.allows(rule, {dtype}, {dtype}) == (otherwise and not exact)
+        assert asked.allows(rule, {DType.INT32}, {DType.INT32}), "in other types the kernel does what it says"
+
+
+@pytest.mark.parametrize(
+    "op_name", ["Elu", "Softplus", "Log", "Sin", "Cos", "Mish", "Selu", "Celu", "Tanh", "Exp", "Sigmoid"]
+)
+def test_trades_that_move_an_element_within_a_vector_are_not_exact(op_name: str) -> None:
+    """The last elements of a tensor are computed by other instructions than those of a whole vector before them."""
+    trades = [
+        rule
+        for rule in library.load_rules(trades=True)
+        if rule.name in (f"split_{op_name.lower()}_of_concat", f"merge_{op_name.lower()}_of_concat")
+    ]
+    for rule in trades:
+        assert gate.kernels_touched(rule) == {op_name}
+
+
+def test_a_rule_that_keeps_such_a_node_on_its_operands_is_exact() -> None:
+    x = tensor("x")
+    assert gate.kernels_touched(Rule("keeps", op.Neg(op.Neg(op.Exp(x))), op.Exp(x))) == frozenset()
+    assert gate.kernels_touched(Rule("views", op.Exp(op.Flatten(x)), op.Flatten(op.Exp(x)))) == frozenset()
+    assert gate.kernels_touched(Rule("moves", op.Exp(op.Transpose(x)), op.Transpose(op.Exp(x)))) == {"Exp"}
+
+
+def test_proofs_are_kept_by_the_versions_of_what_made_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = gate.prover_digest()
+    monkeypatch.setattr(gate, "_version", lambda package: f"99 of {package}")
+    assert gate.prover_digest() != before

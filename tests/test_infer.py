@@ -10,6 +10,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
+import graphopt
 from graphopt import onnx_io
 from graphopt.errors import ModelError, UsageError
 from graphopt.graph import Graph, Value
@@ -403,3 +404,18 @@ def test_three_thousand_nodes_take_about_half_a_second() -> None:
     infer_graph(graph)
     assert time.process_time() - start < 3
     assert told(graph, "y") == "FLOAT[N,S,64]"
+
+
+@pytest.mark.parametrize("end", [2**31 - 1, 2**63 - 1])
+@pytest.mark.parametrize("size", ["5", "n"])
+def test_a_slice_backwards_to_an_end_that_onnx_runtime_takes_for_beyond_the_front(size: str, end: int) -> None:
+    """Against the ONNX text, by which nothing is taken; a smaller or larger end is what the text says."""
+    model = parse(f"float[{size}] x", "y = Slice(x,[-1],[END],[0],[-1])".replace("END", str(end)))
+    x = np.arange(5, dtype=np.float32)
+    assert run(model, {"x": x})["y"].tolist() == x[::-1].tolist()
+    loaded = onnx_io.load(model).graph
+    infer_graph(loaded)
+    found = loaded.tensor_type(loaded.outputs[0])
+    assert found is not None and found.shape is not None and str(found.shape[0]) == size
+    result = graphopt.optimize(model, cost="none")
+    assert run(result.model, {"x": x})["y"].tolist() == x[::-1].tolist()

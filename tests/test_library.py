@@ -3,6 +3,7 @@
 import importlib
 import json
 import pkgutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -123,3 +124,13 @@ def test_every_module_of_built_in_rules_is_listed() -> None:
         listed = {rule.name for what in ("RULES", "TRADES") for rule in getattr(module, what, ())}
         file = f"rules/{name.rpartition('.')[2]}.py"
         assert listed <= known, f"{file} is not listed in rules/__init__.py: add its RULES and TRADES there"
+
+
+def test_two_files_of_one_name_are_two_modules(tmp_path: Path) -> None:
+    """The second is no reason to forget the first, which pickling or a debugger looks for by its name."""
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(MINE.replace("my_double", f"my_{folder}"))
+    before = set(sys.modules)
+    load_rules([tmp_path / "one" / "mine.py", tmp_path / "two" / "mine.py"])
+    assert len({name for name in set(sys.modules) - before if name.endswith("_mine")}) == 2

@@ -77,3 +77,22 @@ def test_simplify_takes_the_keywords_of_onnxsim() -> None:
 def test_what_is_no_model_is_one_clear_error() -> None:
     with pytest.raises(ModelError):
         graphopt.optimize("missing.onnx", cost="none")
+
+
+HALVED = "s = Shape(x); n = Gather(s,0); h = Div(n,2); u = Unsqueeze(h,[0]); y = Slice(x,[0],u,[0])"
+STRANGE = ("(n//2)", "?0", "n")
+
+
+@pytest.mark.parametrize("first", STRANGE)
+def test_models_do_not_change_what_others_become(first: str) -> None:
+    """Sizes that are computed have names of their own, which a model before or after may use for its own."""
+    wanted = [graphopt.optimize(_halved(name), cost="none").model.SerializeToString() for name in STRANGE]
+    graphopt.optimize(_halved(first), cost="none")
+    again = [graphopt.optimize(_halved(name), cost="none").model.SerializeToString() for name in reversed(STRANGE)]
+    assert again[::-1] == wanted
+
+
+def _halved(name: str) -> onnx.ModelProto:
+    model = parse("float[n] x", HALVED)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = name
+    return model

@@ -16,6 +16,7 @@ from graphopt.analytic import Analytic
 from graphopt.cache import Cache
 from graphopt.compare import Verdict, compare
 from graphopt.cost import CostModel, NotMeasurable
+from graphopt.errors import ModelError
 from graphopt.fixpoint import Simplifier
 from graphopt.graph import Graph
 from graphopt.infer import infer_graph
@@ -551,3 +552,16 @@ def test_parts_around_a_body_are_searched() -> None:
     assert (exploration.regions, exploration.copies) == (1, 2)
     assert done(model, exploration, where).ops() == {"Add": 2, "If": 1}
     assert compare(given, model).verdict is Verdict.EQUAL
+
+
+def test_a_move_that_cannot_be_keeps_nothing_from_what_others_lead_to() -> None:
+    class Choosy(Prices):
+        def seconds(self, graph: Graph) -> float:
+            if "Sub" in graph.ops():
+                raise ModelError("these sizes contradict the model")
+            return super().seconds(graph)
+
+    model = parse("float[4] x", "a = Mul(x,2.0); b = Add(x,x); y = Max(a,b)")
+    where = space(DOUBLE, SUM_IS_DIFFERENCE)
+    loaded, exploration = found(model, where, Choosy(Mul=9.0))
+    assert "Mul" not in done(loaded, exploration, where).ops()

@@ -5,7 +5,7 @@ from math import prod
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphopt.types import Dim, DType, Sym, divide
+from graphopt.types import Dim, DType, Sym, divide, substitute
 
 BATCH, SEQ = Sym.of("batch"), Sym.of("seq")
 
@@ -62,3 +62,17 @@ def test_every_element_type_has_a_numpy_type_and_back() -> None:
             assert DType.of(dtype.numpy) is dtype
     assert DType.INT4.bits == 4
     assert DType.BFLOAT16.is_float
+
+
+def test_what_an_earlier_model_named_its_sizes_means_nothing() -> None:
+    """A product that prints as a name does is another size, whichever of the two came first."""
+    n, product = Sym.of("a*b"), Sym.of("a") * Sym.of("b")
+    assert n // 2 != product // 2
+    assert substitute(n // 2, {"a*b": 6}) == 3
+    assert substitute(product // 2, {"a": 2, "b": 4}) == 4
+
+
+def test_unknown_sizes_are_ordered_as_they_were_made() -> None:
+    """However many an earlier model needed: "?9" would come after "?10"."""
+    made = [str(Sym.fresh()) for _ in range(200)]
+    assert made == sorted(made)

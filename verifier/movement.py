@@ -335,10 +335,15 @@ def _run(node: Node, size: Size, start: Size, end: Size, step: Size) -> tuple[Si
     most = choice(forward, size, size - 1)
     first = _clamped(_from_start(start, size), 0, most)
     stop = _clamped(_from_start(end, size), choice(forward, 0, -1), most)
+    stop = choice(conj(lt(step, 0), disj(*(eq(end - other) for other in ENDLESS))), -1, stop)
     span = choice(forward, stop - first, first - stop)
     span = choice(ge(span), span, 0)
     by = choice(forward, step, -step)
     return first, span if step == 1 else quotient(span + by - 1, by), step
+
+
+ENDLESS = (2**31 - 1, 2**63 - 1)
+"""Ends that ONNX Runtime takes for "to the end" also where a slice goes backwards, against the ONNX text."""
 
 
 def _from_start(position: Size, size: Size) -> Size:
