@@ -14,6 +14,7 @@ from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import onnx
@@ -45,6 +46,7 @@ class Kernels:
         """Why nothing could be asked, such as that there is no ONNX Runtime; empty where it could, or was not."""
         self._known: dict[object, str] = {}
         self._cast: dict[bytes, bool] = {}
+        self._casts: WeakKeyDictionary[Graph, str] = WeakKeyDictionary()
 
     @property
     def notes(self) -> list[str]:
@@ -79,30 +81,26 @@ class Kernels:
         """Why a patch may change bits in half precision; empty where it does not.
 
         For what it has no half kernel for, ONNX Runtime computes in single precision, with casts around. Between two
-        such nodes it drops the casts, and a half kernel alone between two such nodes it does not use: what is rounded
-        depends on what stands beside what. So a patch is left that changes what stands beside such a node, or has two
-        of them in it.
+        such nodes it drops the casts, and half kernels that are few between them it does not use: what is rounded
+        depends on what stands around. So nothing of half precision is changed in a graph with such nodes.
         """
-        gone, new = _changed(patch.before, patch.after), _changed(patch.after, patch.before)
-        if all(node.is_internal for node in (*gone.values(), *new.values())):
-            return ""
         draft = Draft(graph, patch.after)
-        beside = {value.vertex for node in (*gone.values(), *new.values()) for value in node.operands}
-        beside = (beside | patch.after.keys()) - gone.keys() - new.keys()
-        found = [node for node in map(draft.__getitem__, sorted(beside)) if self._is_cast(node, draft)]
-        for nodes, facts in ((gone, graph), (new, draft)):
-            inside = [node for node in nodes.values() if self._is_cast(node, facts)]
-            found += inside if len(inside) > 1 else []
-        if not found:
+        gone, new = _changed(patch.before, patch.after), _changed(patch.after, patch.before)
+        if not any(_is_half(node, graph) for node in gone) and not any(_is_half(node, draft) for node in new):
             return ""
-        return f"ONNX Runtime computes {found[0].op} in single precision, and rounds by what stands beside it"
+        if graph not in self._casts:  # this remains so, for what would change it is refused
+            self._casts[graph] = self._cast_among((node for _, node in graph.nodes()), graph)
+        op = self._casts[graph] or self._cast_among(new, draft)
+        said = f"ONNX Runtime computes {op} in single precision, and what it rounds depends on what stands around"
+        return said if op else ""
+
+    def _cast_among(self, nodes: Iterable[Node], facts: Graph) -> str:
+        """The operator of the first node that is a Cast of half precision, or gets some around it; empty for none."""
+        return next((node.op for node in nodes if _is_half(node, facts) and self._is_cast(node, facts)), "")
 
     def _is_cast(self, node: Node, facts: Graph) -> bool:
-        """Whether a node of half precision is a Cast, or ONNX Runtime puts some around it."""
-        types = [*(facts.type(value) for value in node.operands), *node.types]
-        halves = [type_ for type_ in types if isinstance(type_, TensorType) and type_.dtype in _HALVES]
-        if node.is_internal or not halves or any(True for _ in node.bodies) or self.missing:
-            return False
+        if node.op == "Cast" or any(True for _ in node.bodies) or self.missing:
+            return node.op == "Cast"
         model = _model(opsets.lowered(node, facts), facts)
         if model is None:
             return False
@@ -201,9 +199,15 @@ def _is_same(old: Node | None, new: Node) -> bool:
 _HALVES = (DType.FLOAT16, DType.BFLOAT16)
 
 
-def _changed(nodes: Mapping[int, Node], others: Mapping[int, Node]) -> dict[int, Node]:
+def _is_half(node: Node, facts: Graph) -> bool:
+    """Whether a node reads or makes half precision."""
+    types = [*(facts.type(value) for value in node.operands), *node.types]
+    return not node.is_internal and any(isinstance(type_, TensorType) and type_.dtype in _HALVES for type_ in types)
+
+
+def _changed(nodes: Mapping[int, Node], others: Mapping[int, Node]) -> list[Node]:
     """The nodes that the others do not have in the same place, or that do something else there."""
-    return {vertex: node for vertex, node in nodes.items() if not _is_same(others.get(vertex), node)}
+    return [node for vertex, node in nodes.items() if not _is_same(others.get(vertex), node)]
 
 
 def _model(node: Node, facts: opsets.Facts) -> bytes | None:

@@ -120,7 +120,7 @@ def optimize(
         rules: further rules, or `.py` and `.jsonl` files of them; they are proved first.
         unverified: apply rules that are not proved, too; the report says where.
         exact: change no bit of the outputs: use only rules and passes that round nothing otherwise, and none in half
-            precision beside what ONNX Runtime computes in single precision.
+            precision where ONNX Runtime computes some of it in single precision.
         keep_nonfinite: keep infinities and NaN where they are: use no rule that is proved for finite values only.
         check: run the original and the result on random inputs and compare. A rewrite that made a difference is left
             out, with a warning and a note in the report, and all is done again without it.

@@ -166,12 +166,14 @@ BESIDE = "m = Mul(x, z); t = Transpose<perm=[1,0]>(m); u = Transpose<perm=[1,0]>
 
 
 @pytest.mark.parametrize(("dtype", "nodes"), [("float", 2), ("float16", 4)])
-def test_exact_leaves_views_beside_what_is_computed_in_single_precision(dtype: str, nodes: int) -> None:
+def test_exact_leaves_views_around_what_is_computed_in_single_precision(dtype: str, nodes: int) -> None:
     """ONNX Runtime has no half kernel for Mul and Add: it rounds between them only if something stands there."""
     model = parse(f"{dtype}[4,4] x, {dtype}[4,4] z", BESIDE, outputs=f"{dtype}[4,4] y")
     result = optimized(model, exact=True, strict=True)
     assert result.ok and result.report.after.nodes == nodes
-    assert ("in single precision, and rounds by what stands beside it" in notes(result)) == (dtype == "float16")
+    assert ("in single precision, and what it rounds depends on what stands around" in notes(result)) == (
+        dtype == "float16"
+    )
     assert optimized(model).report.after.nodes == 2
 
 
