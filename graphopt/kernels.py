@@ -2,8 +2,8 @@
 
 A session of the node alone says so: it is opened, which looks for the kernel and shows it the attributes, and run only
 where the node works on an empty tensor, which some kernels refuse. An operator without a kernel that ONNX Runtime
-replaces by its definition is opened as any other. A session takes 0.3 ms, a look into the cache as long: what was found
-is kept in memory alone.
+replaces by its definition is opened as any other. A session takes a tenth of a millisecond or two, as does a look into
+the cache, and to keep one more there takes longer: what was found is kept in memory alone.
 """
 
 from __future__ import annotations

@@ -188,21 +188,23 @@ def optimize(
                 finding = Check(model, loaded, before, tuned.steps, seed, inputs, exact, keep_nonfinite, tell).run()
         return _Attempt(loaded, before, tuned, done.notes, finding)
 
-    made, notes = attempt(space, tuning), dict[str, str]()
+    made, left_out, notes = attempt(space, tuning), set[str](), list[str]()
     while made.finding is not None and made.finding.is_different:
         guilty = made.finding.guilty
         if strict or guilty is None:
             raise made.finding.error
-        notes[guilty.name] = (
-            f"{label(guilty)} was left out: with it, the model is {check_text(made.finding.comparison)}"
-        )
-        log.warning("%s", notes[guilty.name])
-        if len(notes) > RETRIES:
-            notes["all"] = f"more than {RETRIES} rewrites made a difference, so the original is written"
-        space = space.without(notes) if len(notes) <= RETRIES else _Space()
-        left = max(seconds - clock.seconds.get("search", 0.0), seconds / 4)  # what is written is timed, too
-        made = attempt(space, replace(tuning, seconds=left))
-    return made.result(gate, clock, [*notes.values(), *_refusals(gate), *kernels.notes])
+        assert guilty.name not in left_out, f"{guilty.name} was left out, and made a difference all the same"
+        left_out.add(guilty.name)
+        difference = check_text(made.finding.comparison)
+        notes.append(f"{label(guilty)} was left out: with it, the model is {difference}")
+        space = space.without(left_out)
+        if len(left_out) > RETRIES:
+            notes[-1] += f"; these are more than {RETRIES}, so the original is written"
+            space = _Space()
+        log.warning("%s", notes[-1])
+        remaining = max(seconds - clock.seconds.get("search", 0.0), seconds / 4)  # what is written is timed, too
+        made = attempt(space, replace(tuning, seconds=remaining))
+    return made.result(gate, clock, [*notes, *_refusals(gate), *kernels.notes])
 
 
 RETRIES = 8

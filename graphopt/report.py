@@ -528,13 +528,21 @@ def _comparison_parts(found: Comparison) -> Iterable[RenderableType]:
     facts.columns[1].justify = "left"
     facts.add_row("verdict", f"{found.verdict}{': ' * bool(found.reason)}{found.reason}", style=_colour(found))
     rows = [("", f"{item.output} {item.detail}") for item in found.outputs if item.detail]
-    rows += [("tolerance", why) for why in dict.fromkeys(item.why for item in found.outputs)]
+    rows += [("tolerance", why) for why in _reasons(found)]
     rows += [("run", str(case)) for case in found.cases]
     rows += [("not compared", what) for what in found.skipped]
     rows += [("oracle", found.oracle)] if found.oracle else []
     for row in rows:
         facts.add_row(*row)
     yield facts
+
+
+def _reasons(found: Comparison) -> list[str]:
+    """Where tolerances come from: each if they are few, else that of the output which comes nearest to its own."""
+    reasons = list(dict.fromkeys(item.why for item in found.outputs))
+    if len(reasons) <= 3 or found.worst is None:
+        return reasons
+    return [f"of '{found.worst.output}', and of the others alike: {found.worst.why}"]
 
 
 def print_proofs(proofs: Sequence[Proof], console: Console | None = None) -> None:

@@ -1,10 +1,14 @@
 """How far two models may be apart follows from what is computed on the way to each output, and says so."""
 
+from io import StringIO
+
 import numpy as np
 import pytest
+from rich.console import Console
 
 from graphopt import samples
 from graphopt.compare import Verdict, compare
+from graphopt.report import print_comparison
 from graphopt.tolerance import tolerances
 from tests.test_compare import SAME, model
 
@@ -84,3 +88,14 @@ def test_bodies_are_on_the_way_and_each_turn_of_a_loop_reads_what_the_last_one_m
             b (int64 i, bool d, float[4] a, float16[4] m) => (bool e, float[4] s, float16[4] o) {
             e = Identity(d) w = Cast<to=1>(m) s = Add(a, w) o = Exp(m) }> }""")
     assert found["y"] > 1e-2
+
+
+def test_of_many_outputs_one_tolerance_is_explained() -> None:
+    outputs = ", ".join(f"float[4] y{number}" for number in range(9))
+    body = "y0 = Exp(x) " + " ".join(f"y{number + 1} = Sin(y{number})" for number in range(8))
+    text = f"g (float[4] x) => ({outputs}) {{ {body} }}"
+    found = compare(model(text), model(text))
+    console = Console(file=StringIO(), width=200)
+    print_comparison(found, console)
+    assert isinstance(console.file, StringIO)
+    assert console.file.getvalue().count("operators in a row") == 1
