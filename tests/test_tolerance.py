@@ -95,7 +95,7 @@ def test_of_many_outputs_one_tolerance_is_explained() -> None:
     body = "y0 = Exp(x) " + " ".join(f"y{number + 1} = Sin(y{number})" for number in range(8))
     text = f"g (float[4] x) => ({outputs}) {{ {body} }}"
     found = compare(model(text), model(text))
-    console = Console(file=StringIO(), width=200)
+    console = Console(file=StringIO(), width=1000)
     print_comparison(found, console)
     assert isinstance(console.file, StringIO)
     assert console.file.getvalue().count("operators in a row") == 1
