@@ -220,7 +220,9 @@ class Chooser:
         (twin,) = self._again(simplified)
         if simplified.is_slower and twin.is_slower:
             return self._reduced(simplified)
-        if twin.speedup is None or (twin.is_faster and simplified.is_faster):
+        if twin.speedup is None and not simplified.is_faster:
+            return simplified
+        if twin.speedup is None or (twin.is_faster and simplified.is_faster):  # what won one race only is no gain
             return twin
         unsure = [seen for seen in (twin, simplified) if not (seen.is_faster or seen.is_slower)]
         return unsure[0] if unsure else replace(twin, speedup=together([simplified.speedup, twin.speedup]))

@@ -533,7 +533,7 @@ def explore(
     search = _Search(space, cost, limits, progress or (lambda stage, done: None), clock)
     try:
         search.run(graph, shapes)
-    except TimeUp:  # before the parts were known
+    except TimeUp:
         search.stop = StopReason.TIME
     except KeyboardInterrupt:
         search.stop = StopReason.INTERRUPTED
@@ -586,8 +586,6 @@ class _Search:
     def _turn(self, solver: _Solver, until: float) -> None:
         try:
             solver.take_turn(lambda: self.clock() >= until)
-        except TimeUp:
-            return
         except NotMeasurable as error:
             solver.is_done = True
             self.notes.append(f"a part of {len(solver.region.vertices)} nodes was left as it is: {error}")

@@ -344,7 +344,7 @@ def test_where_there_is_no_room_for_a_second_race_nothing_is_taken_for_faster(
     case = Case(quick)
     case.contest.again = lambda: Cramped(quick, quick)  # type: ignore[method-assign]
     best = case.choose()
-    assert (best.steps, best.speedup) == (case.first.steps, None)
+    assert (best.steps, best.speedup) == (case.first.steps, sure(1.0))
     assert "cannot be timed, so none of them is taken for faster: out of memory" in caplog.text
 
 
@@ -355,10 +355,12 @@ def test_a_simplified_model_that_could_not_be_timed_is_kept() -> None:
     assert (case.first.speedup, case.first.refusal) == (None, "")
 
 
-def test_what_does_not_open_a_second_time_says_why() -> None:
-    case = Case(lambda _: 1.0, lambda _: None)
+@pytest.mark.parametrize(("speed", "seen"), [(1.0, sure(1.0)), (1.2, None)])
+def test_what_does_not_open_a_second_time_is_no_gain(speed: float, seen: Speedup | None) -> None:
+    case = Case(lambda _: speed, lambda _: None)
     best = case.choose([])
-    assert (best.steps, best.speedup, best.refusal) == (case.first.steps, None, "no kernel")
+    assert (best.steps, best.speedup) == (case.first.steps, seen)
+    assert best.refusal == ("" if seen else "no kernel")
 
 
 def test_what_was_timed_before_a_race_failed_is_still_known() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from graphopt.measure import Samples, Verdict, interleaved, speedup
+from graphopt.measure import NOISE, Samples, Verdict, interleaved, noise, speedup
 
 
 class Clock:
@@ -73,6 +73,62 @@ def test_runs_take_turns_in_an_order_that_is_drawn_for_each_round() -> None:
     pairs = Counter(itertools.pairwise("".join(found)))
     assert all(pairs[before, after] > 200 for before, after in itertools.permutations("abc", 2))
     assert turns(9, seed=0) == found[:9] != turns(9, seed=1)
+
+
+def test_a_turn_counts_the_fastest_piece() -> None:
+    """Now and then another process takes the processor for four milliseconds."""
+    clock = Clock()
+    disturbed = clock.task(*[0.001, 0.001, 0.001, 0.005, 0.001] * 1000)
+    (samples,) = interleaved([disturbed], seconds=0, rounds=(9, 9), clock=clock)
+    assert samples.seconds == pytest.approx((0.001,) * 9)
+
+
+def test_very_short_runs_are_timed_in_pieces_of_many() -> None:
+    clock = Clock()
+    asked: list[float] = []
+
+    def meter() -> float:
+        asked.append(clock())
+        return asked[-1]
+
+    (samples,) = interleaved([clock.task(0.00001)], seconds=0, rounds=(1, 1), clock=clock, meter=meter)
+    assert samples.seconds == pytest.approx((0.00001,))
+    pieces = [end - start for start, end in itertools.pairwise(asked[-40:])][::2]
+    assert min(pieces) == pytest.approx(0.0005, rel=0.01)
+
+
+def test_what_others_take_is_not_charged() -> None:
+    """The clock goes on while another process runs, the meter does not."""
+    clock, used = Clock(), Clock()
+
+    def run() -> None:
+        used.now += 0.1
+        clock.now += 0.3
+
+    (samples,) = interleaved([run], seconds=3.5, rounds=(1, 50), clock=clock, meter=used)
+    assert samples.seconds == pytest.approx((0.1,) * 12)
+
+
+def test_a_limit_ends_the_rounds_before_the_fewest() -> None:
+    clock = Clock()
+    (samples,) = interleaved([clock.task(1.0)], seconds=0, rounds=(7, 50), limit=2.5, clock=clock)
+    assert len(samples.seconds) == 3
+
+
+def test_of_few_rounds_there_is_no_verdict() -> None:
+    first, second = Samples((2.0,) * 5), Samples((1.0,) * 5)
+    assert speedup(first, second).verdict is Verdict.SAME
+    assert speedup(Samples((2.0,) * 6), Samples((1.0,) * 6)).verdict is Verdict.FASTER
+
+
+def test_nothing_is_told_that_differs_less_than_copies() -> None:
+    copies = noise(noisy(1.0, 0.1, 0), noisy(1.0, 0.1, 1))
+    assert 0.02 < copies < 0.2
+    assert noise(Samples((1.0,) * 9), Samples((1.001,) * 9)) == NOISE
+    first, second = Samples((1.1,) * 9), Samples((1.0,) * 9)
+    assert speedup(first, second).verdict is Verdict.FASTER
+    assert speedup(first, second, noise=0.12).verdict is Verdict.SAME
+    assert speedup(second, first, noise=0.12).verdict is Verdict.SAME
 
 
 def test_short_runs_are_repeated() -> None:

@@ -17,7 +17,7 @@ from graphopt.cache import Cache
 from graphopt.compare import Verdict, compare
 from graphopt.cost import CostModel, NotMeasurable
 from graphopt.errors import ModelError
-from graphopt.fixpoint import Simplifier
+from graphopt.fixpoint import Simplifier, TimeUp
 from graphopt.graph import Graph
 from graphopt.infer import infer_graph
 from graphopt.machine import Machine
@@ -477,6 +477,34 @@ def test_where_there_is_time_the_less_promising_is_measured_too() -> None:
     limits = Limits(seconds=60, trials=1)
     _, exploration = found(DETOUR, space(DOUBLE, fourth), cost, limits, clock=cost.clock)
     assert [solution.rules for solution in exploration.solutions] == [("double_is_difference",)]
+
+
+@pytest.mark.parametrize("calls", [0, 5, 20])
+def test_where_time_runs_out_in_the_middle_of_a_step_the_search_ends(calls: int) -> None:
+    """The clock that ends the search is looked at by turns; that of the simplifier all the time."""
+    left = iter(range(calls))
+
+    def check() -> None:
+        if next(left, None) is None:
+            raise TimeUp
+
+    where = Space([DOUBLE], Simplifier([], [], check=check), lambda *_: True)
+    model, exploration = found(TWO_PARTS, where, Prices(Mul=2), Limits(seconds=60))
+    assert exploration.stop is StopReason.TIME
+    assert exploration.solutions == ()
+    model.graph.check()
+
+
+def test_a_find_for_which_time_runs_out_is_carried_over_to_no_copy() -> None:
+    model, exploration = found(TWO_PARTS, space(DOUBLE), Prices(Mul=2, Add=0.5), LONG)
+    before = dict(model.graph.items())
+
+    def check() -> None:
+        raise TimeUp
+
+    with pytest.raises(TimeUp):
+        apply(model.graph, exploration.solutions[0], Space([DOUBLE], Simplifier([], [], check=check), lambda *_: True))
+    assert dict(model.graph.items()) == before
 
 
 def test_no_time_is_no_search() -> None:

@@ -1,6 +1,7 @@
 """Sessions of ONNX Runtime: made of any form of a model, under any setting, and run to the end."""
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -125,3 +126,19 @@ def test_a_provider_that_is_missing_is_named_with_what_to_install(
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
     with pytest.raises(UsageError, match=hint):
         _ = Setting(name).provider_name
+
+
+def test_a_session_of_one_thread_is_timed_by_what_that_thread_is_charged() -> None:
+    assert Setting(threads=1).meter is time.thread_time
+    assert Setting(threads=2).meter is time.perf_counter
+    assert Setting("AzureExecutionProvider", threads=1).meter is time.perf_counter
+
+
+def test_onnx_runtime_works_in_the_thread_that_calls_it() -> None:
+    """Else its processor time would tell nothing."""
+    model = parse("float[256,256] x", "a = MatMul(x, x); b = MatMul(a, a); y = MatMul(b, b)")
+    session, feeds = Setting(threads=1).open(model), {"x": np.ones((256, 256), np.float32)}
+    thread, process = time.thread_time(), time.process_time()
+    for _ in range(20):
+        session.run(None, feeds)
+    assert time.thread_time() - thread > 0.9 * (time.process_time() - process) > 0

@@ -8,7 +8,7 @@ import pytest
 
 from graphopt import onnx_io
 from graphopt.compare import Verdict, compare
-from graphopt.fixpoint import Simplifier
+from graphopt.fixpoint import Simplifier, TimeUp
 from graphopt.infer import infer_graph
 from graphopt.library import load, load_rules
 from graphopt.passes import PASSES
@@ -69,6 +69,23 @@ def test_rules_are_applied_in_their_order_until_none_matches() -> None:
 def test_where_no_rule_matches_there_is_no_sweep() -> None:
     model, made = swept(parse("float[4] x", "y = Exp(x)"), [Rule("double", x + x, x * 2.0)])
     assert (made, model.graph.ops()) == (None, {"Exp": 1})
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2, 3, 5, 8])
+def test_a_sweep_for_which_time_runs_out_is_undone(calls: int) -> None:
+    """Whenever that is: between two rules, at a place of one, or while the graph is simplified after it."""
+    model = onnx_io.load(block("batch,tokens"))
+    infer_graph(model.graph)
+    before, left = dict(model.graph.items()), iter(range(calls * 40))
+
+    def check() -> None:
+        if next(left, None) is None:
+            raise TimeUp
+
+    space = Space(load().sweeps[MATRICES], Simplifier(load_rules(), PASSES, check=check), lambda *_: True)
+    assert sweep(model.graph, "sweep", load().sweeps[MATRICES], space) is None
+    assert dict(model.graph.items()) == before
+    model.graph.check()
 
 
 def test_rules_without_an_end_are_undone(caplog: pytest.LogCaptureFixture) -> None:
