@@ -472,7 +472,10 @@ class _Solver:
         enough = self.limits.doubt * max(self.pool[0].estimate, known)
         chosen = [state for state in self.pool[: self.limits.trials] if state.estimate <= enough]
         after = zip(*(self._numbers(self._graph(state)) for state in chosen), strict=True)
-        found = [self.cost.speedups(before, graphs) for before, graphs in zip(self.region.numbers, after, strict=True)]
+        found = []
+        for before, graphs in zip(self.region.numbers, after, strict=True):
+            self.space.simplifier.check()
+            found.append(self.cost.speedups(before, graphs))
         self.trials += len(chosen)
         for state, speedups in zip(chosen, zip(*found, strict=True), strict=True):
             state.speedup = together(speedups)

@@ -384,7 +384,8 @@ def _left_out(simplified: Version, best: Version) -> Iterator[str]:
     refusal, was = simplified.refusal, simplified.speedup
     if best.steps == simplified.steps:
         if simplified.steps and best.speedup is None:
-            yield f"the simplified model was not timed{f' twice: {best.refusal}' if best.refusal else ''}"
+            once = f"was {said(was)} as the original in one race, and in no second" if was else "was not timed"
+            yield f"the simplified model {once}: {best.refusal or 'there was no time or no room'}"
         return
     slower = f", {said(was)} as the original" if was else ""
     if simplified.steps and not best.steps:

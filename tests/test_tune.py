@@ -263,7 +263,7 @@ def test_a_simplified_model_for_which_there_was_no_room_is_kept_and_no_gain(monk
     monkeypatch.setattr(Contest, "race", failing)
     _, model, tuned = tuner(sweeps={"sums": [DOUBLE]})
     assert model.graph.ops() == {"Mul": 1, "Exp": 1}
-    assert tuned.notes == ("the simplified model was not timed",)
+    assert tuned.notes == ("the simplified model was not timed: there was no time or no room",)
     assert tuned.timing is not None
     assert (tuned.timing.speedup, tuned.timing.simplified) == (None, None)
     assert [group.speedup for group in tuned.timing.groups] == [None]
