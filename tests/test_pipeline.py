@@ -37,6 +37,11 @@ def test_a_result_unpacks_and_the_callers_model_stays_as_it_was(tmp_path: Path) 
     assert ops(onnx.load(tmp_path / "out.onnx")) == ["Conv"]
 
 
+def test_a_result_is_a_line_where_it_is_only_looked_at() -> None:
+    result = graphopt.optimize(model(), cost="none", check=False)
+    assert repr(result) == "<Result: <Report on model 'test': 3 -> 1 nodes, 2 rewrites, not checked>>"
+
+
 def test_rules_and_passes_are_chosen_by_name() -> None:
     assert ops(graphopt.optimize(model(), skip=["fuse_bn_into_conv"], cost="none").model) == [
         "Conv",
