@@ -22,21 +22,22 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeAlias
 import typer
 from typer.core import TyperGroup
 
-from graphopt import arguments
+from graphopt import arguments, files
 from graphopt import options as opt
 from graphopt.errors import (
     DifferenceError,
     ModelError,
     NoSpeedupError,
+    OutputError,
     ProofError,
     UsageError,
 )
-from graphopt.files import check_writable, write_text, writing
 from graphopt.terminal import Progress, console, one_line, print_text, report_failure, set_up_logging
 
 if TYPE_CHECKING:
     from graphopt.bench import Prepared
     from graphopt.inputs import Trial
+    from graphopt.pipeline import Result
     from graphopt.profile import Profile
     from graphopt.proof import Proof
     from graphopt.report import Report
@@ -138,8 +139,7 @@ def optimize(
     target = Path(output)
     if require_speedup is not None and cost is not opt.Cost.MEASURED:
         raise UsageError("--require-speedup needs --cost measured: nothing else is timed")
-    for path in (target, *([report] if report else [])):
-        check_writable(path)
+    _check_outputs(target, report, external_data, as_json=as_json)
     keywords = {
         "skip": arguments.names(skip),
         "only": arguments.names(only) if only else None,
@@ -193,24 +193,66 @@ def _optimize(
         except NoSpeedupError:
             _write_report(result.report, report_path)
             raise
-        progress("save", 0.0)
+    before = files.identity(target)
+    try:
+        with Progress(enabled=not quiet) as progress:
+            progress("save", 0.0)
+            report = _saved(result, target, external)
+        _write_report(report, report_path)
+        _show(report, as_json=as_json, quiet=quiet, stderr=files.is_stdout(target))
+    except (KeyboardInterrupt, SystemExit) as error:
+        if files.identity(target) == before:  # what is on the disk decides, at whatever instant the signal came
+            raise
+        raise OutputError(f"interrupted when {target} was written already; the report may be missing") from error
+
+
+def _saved(result: Result, target: Path, external: bool | None) -> Report:
+    """Write the result, and return its report."""
+    if not files.is_stdout(target):
         result.save(target, external=external)
-    for line in result.report.decisions():
+        return result.report.saved(target)
+    from graphopt import onnx_io
+
+    onnx_io.write(result.loaded, sys.stdout.buffer)
+    sys.stdout.buffer.flush()
+    return result.report
+
+
+def _show(report: Report, *, as_json: bool, quiet: bool, stderr: bool) -> None:
+    for line in report.decisions():
         log.info("%s", line)
-    report = result.report.saved(target)
-    _write_report(report, report_path)
     if as_json:
         sys.stdout.write(report.to_json() + "\n")
     elif not quiet:
-        report.print(console())
+        report.print(console(stderr=stderr))
+    found = report.comparison
     if found is not None and found.verdict != "equal":
         sys.stderr.write(f"graphopt: warning: the check is not complete: {one_line(found.reason)}\n")
 
 
+def _check_outputs(target: Path, report: Path | None, external: bool | None, *, as_json: bool) -> None:
+    """Fail before the work where something cannot be written.
+
+    Raises:
+        OutputError, UsageError: says why.
+    """
+    files.check_writable(target)
+    if report is not None:
+        files.check_writable(report, is_plain=False)
+    if not files.is_stdout(target):
+        return
+    if sys.stdout.isatty():
+        raise UsageError("a model is nothing for a terminal: name a file, or pipe stdout somewhere")
+    if as_json or (report is not None and files.is_stdout(report)):
+        raise UsageError("stdout is for the model: --report FILE writes the report to a file")
+    if external:
+        raise UsageError("--external-data needs a model in a file: on stdout its weights are in it")
+
+
 def _write_report(report: Report, path: Path | None) -> None:
     if path is not None:
-        with writing(path):
-            write_text(path, report.to_json() + "\n")
+        with files.writing(path):
+            files.write_text(path, report.to_json() + "\n")
 
 
 def _require(ratio: float, timing: Timing | None, model: str) -> None:
@@ -408,7 +450,7 @@ def verify(
     if write:
         from graphopt import catalogue
 
-        with writing(catalogue.folder()):
+        with files.writing(catalogue.folder()):
             catalogue.write(proofs)
     if as_json:
         print_text(json.dumps([proof.to_json() for proof in proofs], indent=2, ensure_ascii=False))
@@ -511,7 +553,7 @@ def demo(
     folder = Path(tempfile.mkdtemp(prefix="graphopt-"))
     for shown in [name] if name else demos.SHOWN:
         source, target = folder / f"{shown}.onnx", Path(output or folder / f"{shown}-optimized.onnx")
-        check_writable(target)
+        files.check_writable(target)
         source.write_bytes(demos.model(shown).SerializeToString())
         print_text(f"{demos.SHOWN.get(shown, shown)}\n$ graphopt optimize {source} {target}\n")
         _optimize(str(source), target, {"seconds": demos.SECONDS.get(shown, 11.0)}, as_json=False, quiet=False)

@@ -20,9 +20,6 @@ from graphopt.errors import OutputError
 if sys.platform != "win32":
     import fcntl
 
-STDOUT = frozenset({"-", "/dev/stdout"})
-"""The names of an output that goes to stdout."""
-
 PATIENCE = 5.0
 """Seconds to wait for a folder that is locked: another run needs milliseconds, and another program may need hours."""
 
@@ -171,7 +168,7 @@ def write_text(path: Path, text: str) -> None:
 
     Two processes or threads may write the same file: one of the two texts will be in it.
     """
-    if str(path) in STDOUT:
+    if is_stdout(path):
         sys.stdout.write(text)
         return
     target = real(path)
@@ -188,12 +185,28 @@ def write_text(path: Path, text: str) -> None:
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 
+def is_stdout(path: Path) -> bool:
+    """Whether an output is meant for stdout, whatever that is."""
+    return str(path) in ("-", "/dev/stdout")
+
+
+def identity(path: Path) -> tuple[int, ...] | None:
+    """What changes when a file takes the place of another; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns
+
+
 def check_writable(path: Path, *, is_plain: bool = True) -> None:
     """Fail before the work, not after it. Only a plain file can be whole or not there; `is_plain` demands one.
 
     Raises:
         OutputError: the file cannot be written; says why.
     """
+    if is_stdout(path):
+        return
     target = real(path)
     folder = target.parent
     if not folder.is_dir():

@@ -49,7 +49,9 @@ class Cost(StrEnum):
     NONE = "none"
 
 
-Output = Annotated[str, typer.Argument(metavar="OUTPUT", help="Where the result goes.", show_default=False)]
+Output = Annotated[
+    str, typer.Argument(metavar="OUTPUT", help="Where the result goes; - is stdout.", show_default=False)
+]
 Skip = Annotated[list[str] | None, typer.Option(metavar="RULE...", help="Leave out these rules or passes.")]
 Only = Annotated[list[str] | None, typer.Option(metavar="RULE...", help="Use nothing but these.")]
 Unverified = Annotated[
@@ -97,7 +99,11 @@ TargetOpset = Annotated[
 KeepFunctions = Annotated[bool, typer.Option("--keep-functions", metavar="", help="Do not inline local functions.")]
 ExternalData = Annotated[
     bool | None,
-    typer.Option(metavar="", help="Weights go to OUTPUT.data; by default only above 1.9 GB.", show_default=False),
+    typer.Option(
+        metavar="",
+        help="Weights go to OUTPUT.data, or OUTPUT.<digest>.data to replace others; by default only above 1.9 GB.",
+        show_default=False,
+    ),
 ]
 Strict = Annotated[
     bool, typer.Option("--strict", metavar="", help="Fail where the outputs differ, rather than leave a rewrite out.")

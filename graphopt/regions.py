@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -257,11 +256,11 @@ def digest(graph: Graph) -> str:
 
 def weights_digest(graph: Graph) -> str:
     """Identifies the values of weights, which `digest` leaves out: denormal ones decide what a run costs."""
-    said = 0
+    said = hashlib.sha256()
     for tensor in _weights(graph):
         if tensor.dtype is not DType.STRING:
-            said = zlib.crc32(tensor.numpy().tobytes(), said)
-    return f"{said:08x}"
+            said.update(np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8).data)
+    return said.hexdigest()
 
 
 def _weights(graph: Graph) -> Iterator[Tensor]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin, get_type_hints
 
+from graphopt import onnx_io, protos
 from graphopt.compare import Comparison, Verdict
 from graphopt.graph import Node
 from graphopt.measure import QUIET
@@ -122,9 +123,9 @@ class Report:
 
     def saved(self, path: Path) -> Report:
         """The same report, with the size of the file that the result was written to."""
-        size, data = path.stat().st_size, path.with_name(f"{path.name}.data")
-        if size < self.after.weight_bytes and data.exists():
-            size += data.stat().st_size
+        outside = protos.external_tensors(onnx_io.parse(path, weights=False))
+        files = {path, *(path.with_name(protos.location(tensor)) for tensor in outside)}
+        size = sum(file.stat().st_size for file in files)
         return replace(self, after=replace(self.after, file_bytes=size))
 
     def to_json(self) -> str:

@@ -67,13 +67,14 @@ def _abandon_stdout() -> None:
 # -- text --------------------------------------------------------------------------------------------------------------
 
 
-def console() -> Console:
-    """Where tables are printed."""
+def console(*, stderr: bool = False) -> Console:
+    """Where tables are printed: stdout, unless that is for the model."""
     from rich.console import Console
 
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that has no √ gets a question mark
-    return Console(highlight=False, markup=False, soft_wrap=False)
+    stream = sys.stderr if stderr else sys.stdout
+    if hasattr(stream, "reconfigure"):
+        stream.reconfigure(errors="replace")  # a terminal that has no √ gets a question mark
+    return Console(highlight=False, markup=False, soft_wrap=False, stderr=stderr)
 
 
 def print_text(text: str) -> None:
