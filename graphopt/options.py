@@ -90,7 +90,7 @@ Fresh = Annotated[
 RequiredSpeedup = Annotated[
     float | None,
     typer.Option(
-        metavar="RATIO", help="Exit code 4, and no file, unless the result is this many times as fast.", min=0.0
+        metavar="RATIO", help="Exit code 4, and no model, unless the result is this many times as fast.", min=0.0
     ),
 ]
 TargetOpset = Annotated[
