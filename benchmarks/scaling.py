@@ -166,7 +166,20 @@ def _model(build: _Builder, output: str, shape: Shape, output_shape: Shape = ())
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
-KINDS = {"transformer": transformer, "convolutional": convolutional, "varied": varied}
+def chains(nodes: int) -> onnx.ModelProto:
+    """All that goes away: a chain of Identities, then one of additions of constants, then as many equal nodes."""
+    build = _Builder()
+    x = "x"
+    for _ in range(nodes // 3):
+        x = build.node("Identity", x)
+    for _ in range(nodes // 3):
+        x = build.node("Add", x, build.number(1.0))
+    equal = [build.node("Relu", x) for _ in range(nodes - len(build.nodes))]
+    y = build.node("ReduceMax", build.node("Concat", *equal, axis=0), build.ints(0), keepdims=0)
+    return _model(build, y, [WIDTH, WIDTH], [WIDTH])
+
+
+KINDS = {"transformer": transformer, "convolutional": convolutional, "varied": varied, "chains": chains}
 
 
 # -- a run -------------------------------------------------------------------------------------------------------------
