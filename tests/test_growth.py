@@ -41,8 +41,7 @@ def looks(body: str, monkeypatch: pytest.MonkeyPatch) -> int:
     graph = onnx_io.load(parse("float[4] v0", body)).graph
     infer_graph(graph)
     count = 0
-    get, operands = Graph.__getitem__, Node.operands.fget
-    assert operands is not None
+    get, operands = Graph.__getitem__, vars(Node)["operands"].fget
 
     def counted(self: Graph, vertex: int) -> Node:
         nonlocal count
