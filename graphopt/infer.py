@@ -61,6 +61,8 @@ def _types(graph: Graph, node: Node, strict: bool) -> list[Type | None]:
         found = _BODIES[node.op](graph, node)
         return [*found, *[None] * (len(node.names) - len(found))][: len(node.names)]
     base = _base(graph, node, strict)
+    if base is None:
+        return [None] * len(node.names)
     refine = SHAPES.get(node.op) if node.domain == "" and any(map(_is_open, base)) else None
     refined = refine(Operands(graph, node)) if refine else None
     if refined is None:
@@ -87,8 +89,8 @@ def _is_size(dim: Dim | None) -> bool:
     return dim is not None and not (isinstance(dim, int) and dim < 0)
 
 
-def _base(graph: Graph, node: Node, strict: bool) -> list[Type | None]:
-    """What the onnx package's inference says of the outputs."""
+def _base(graph: Graph, node: Node, strict: bool) -> list[Type | None] | None:
+    """What the onnx package's inference says of the outputs; None where it says that the node cannot be."""
     schema = ops.schema_of(node)
     if schema is None or any(True for _ in node.bodies):
         return [None] * len(node.names)
@@ -106,7 +108,7 @@ def _base(graph: Graph, node: Node, strict: bool) -> list[Type | None]:
         if strict:
             raise ModelError(f"{_label(node)} cannot be: {str(error).strip().splitlines()[0]}") from error
         log.debug("nothing is inferred of %s: %s", _label(node), error)
-        found = {}
+        return None
     known = [type_from_proto(found[name], anonymous=True) if name in found else None for name in outputs]
     return [_declared_by(schema, graph, node, i) if type_ is None else type_ for i, type_ in enumerate(known)]
 

@@ -35,6 +35,7 @@ from onnx.helper import find_min_ir_version_for
 from graphopt import files, ops, opsets, payload, protos, weightfiles
 from graphopt.errors import ModelError, OutputError
 from graphopt.graph import CAPTURE, CONSTANT, INPUT, INTERNAL, Attribute, Graph, Node, Patch, Value
+from graphopt.legal import demand_legal, domain_of, label
 from graphopt.protos import Folders
 from graphopt.tensor import Tensor
 from graphopt.types import OpaqueType, TensorType, Type
@@ -134,6 +135,10 @@ def parse(path: Path, *, weights: bool = True) -> ModelProto:
         raise ModelError(f"{path} is {_looks_like(start)}") from error
     if not proto.HasField("graph") or not (proto.opset_import or proto.ir_version):
         raise ModelError(f"{path} is {_looks_like(start)}")
+    try:
+        demand_legal(proto)
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from error
     return proto
 
 
@@ -146,7 +151,13 @@ def _looks_like(start: bytes) -> str:
 
 
 def as_proto(source: object) -> tuple[ModelProto, str | None]:
-    """A model in memory as a ModelProto, and the folder of its external data if it states one."""
+    """A model in memory as a ModelProto, and the folder of its external data if it states one. Raises ModelError."""
+    proto, folder = _as_proto(source)
+    demand_legal(proto)
+    return proto, folder
+
+
+def _as_proto(source: object) -> tuple[ModelProto, str | None]:
     if isinstance(source, ModelProto):
         return source, None
     if type(source).__module__.partition(".")[0] == "onnx_ir":
@@ -181,13 +192,13 @@ def _inlined(proto: ModelProto) -> ModelProto:
 
 def _import_domains(model: ModelProto, functions: Iterable[FunctionProto]) -> bool:
     """Import what only inlined functions imported; False where they do not agree on a version."""
-    versions = {_domain(entry.domain): entry.version for entry in model.opset_import}
+    versions = {domain_of(entry.domain): entry.version for entry in model.opset_import}
     kept = {(function.domain, function.name, function.overload) for function in model.functions}
     for function in functions:
         if (function.domain, function.name, function.overload) in kept:
             continue
         for entry in function.opset_import:
-            domain = _domain(entry.domain)
+            domain = domain_of(entry.domain)
             if domain not in versions:
                 versions[domain] = entry.version
                 model.opset_import.append(entry)
@@ -212,19 +223,15 @@ def _copy_fields(source: Message, target: Message, without: Iterable[str]) -> No
 def _read(proto: ModelProto, path: Path | None, folders: Folders) -> Model:
     shell = ModelProto()
     _copy_fields(proto, shell, without=("graph",))
-    imports = {_domain(entry.domain): entry.version for entry in proto.opset_import}
+    imports = {domain_of(entry.domain): entry.version for entry in proto.opset_import}
     if not imports:
         if proto.ir_version >= 3:
             raise ModelError("the model states no opset")
         imports = {"": 1}
-    functions = frozenset((_domain(function.domain), function.name) for function in proto.functions)
+    functions = frozenset((domain_of(function.domain), function.name) for function in proto.functions)
     graph = _Reader(imports, functions, proto.ir_version, folders).graph(proto.graph, None)
     opsets.raise_nodes(graph)
     return Model(graph, shell, path, folders)
-
-
-def _domain(domain: str) -> str:
-    return "" if domain == "ai.onnx" else domain
 
 
 @dataclass(eq=False)
@@ -296,7 +303,7 @@ class _Reader:
         for vertex, node in zip(vertices, proto.node, strict=True):
             for index, name in enumerate(node.output):
                 if name:
-                    scope.define(name, Value(vertex, index), _label(node))
+                    scope.define(name, Value(vertex, index), label(node))
         for vertex, node in zip(vertices, proto.node, strict=True):
             scope.nodes[vertex] = self._node(node, scope)
         graph.outputs = tuple(self._output(info, scope) for info in proto.output)
@@ -341,12 +348,12 @@ class _Reader:
         scope.nodes[vertex] = Node(CONSTANT, (), (name,), (scope.types[name],), domain=INTERNAL, data=tensor)
 
     def _node(self, proto: NodeProto, scope: _Scope) -> Node:
-        domain = _domain(proto.domain)
+        domain = domain_of(proto.domain)
         inputs: list[Value | None] = []
         for name in proto.input:
             value = scope.find(name) if name else None
             if name and value is None:
-                raise ModelError(f"{_label(proto)} reads '{name}', which nothing defines")
+                raise ModelError(f"{label(proto)} reads '{name}', which nothing defines")
             inputs.append(value)
         captures: list[Value] = []
         attrs = {attribute.name: self._attribute(attribute, scope, captures) for attribute in proto.attribute}
@@ -393,10 +400,6 @@ class _Reader:
 
 def _metadata(proto: NodeProto | GraphProto) -> Mapping[str, str]:
     return {entry.key: entry.value for entry in proto.metadata_props}
-
-
-def _label(proto: NodeProto) -> str:
-    return f"node {proto.op_type} '{proto.name or next(iter(proto.output), '')}'"
 
 
 def _skeleton(proto: GraphProto) -> bytes:
@@ -697,7 +700,7 @@ def converted(model: Model, target_opset: int) -> Model:
     shell = ModelProto()
     shell.CopyFrom(model.shell)
     for entry in [*shell.opset_import]:
-        if _domain(entry.domain) == "":
+        if domain_of(entry.domain) == "":
             shell.opset_import.remove(entry)
     shell.opset_import.insert(0, OperatorSetIdProto(version=target_opset))
     shell.ir_version = max(shell.ir_version, find_min_ir_version_for(shell.opset_import, True))

@@ -143,13 +143,9 @@ def tensor_from_proto(proto: TensorProto, folders: Folders = ()) -> Tensor:
     External data lies in the first of `folders`; a symbolic link there may point into any of them.
 
     Raises:
-        ModelError: the tensor cannot be what it says, or its data is missing, too short or outside the folder.
+        ModelError: its data is missing, too short or outside the folder.
     """
-    if proto.data_type not in _KNOWN or not proto.data_type:
-        raise ModelError(f"tensor '{proto.name}' has the unknown element type {proto.data_type}")
     dtype, shape = DType(proto.data_type), tuple(proto.dims)
-    if any(size < 0 for size in shape):
-        raise ModelError(f"tensor '{proto.name}' has a negative size: {list(shape)}")
     if proto.data_location == TensorProto.EXTERNAL:
         source = _external(proto, Tensor(dtype, shape, _nothing).nbytes, folders)
         return Tensor(dtype, shape, lambda: _read_external(source, dtype, shape), source)

@@ -21,7 +21,7 @@ LAYERS = (
     "ops",
     "edit protos shapes",
     "contents evaluate opsets payload",
-    "infer infinities",
+    "infer infinities legal",
     "fold grids regions",
     "passes",
     "term",

@@ -1,0 +1,82 @@
+"""Optimizes broken models, one after the other, in a process that may be lost: `python -m tests.fuzz.worker FOLDER`.
+
+Reads numbers of cases from stdin, and writes what became of each as a line of JSON.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import resource
+import sys
+import time
+import traceback
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+from tests.fuzz.mutations import case, pool
+
+ROOM = 8 << 30
+"""Bytes of addresses that the process may have: what takes all memory fails here, not the machine."""
+
+BUDGET = 1 << 30
+"""Bytes that one small model may take."""
+
+
+def outcome(source: Path, output: Path, number: int) -> tuple[str, str]:
+    """What the command line makes of a file: "optimized", "refused", or a fault; and what it said."""
+    from graphopt.cli import app
+
+    said, told = io.StringIO(), io.StringIO()
+    cost = "analytic" if number % 8 == 7 else "none"
+    options = ["--target-opset", "latest"] if number % 16 == 5 else ["--keep-functions"] if number % 16 == 3 else []
+    output.unlink(missing_ok=True)
+    with redirect_stderr(said), redirect_stdout(told):
+        try:
+            app(["optimize", str(source), str(output), "--cost", cost, "--seconds", "2", *options])
+            code: object = 0
+        except SystemExit as end:
+            code = end.code
+        except BaseException:  # a fault like any other
+            return "traceback", traceback.format_exc()
+    lines = [line for line in said.getvalue().splitlines() if not line.startswith("graphopt: warning:")]
+    return judged(code, lines, told.getvalue(), output.exists()), "\n".join(lines)
+
+
+def judged(code: object, lines: list[str], told: str, written: bool) -> str:
+    """Whether a run ended as it should."""
+    if code == 0:
+        return "optimized" if written and not lines else "success without a file, or with an error"
+    if code != 1:
+        return f"exit code {code}"
+    if written or told:
+        return "an error, and a file or a table all the same"
+    if len(lines) != 1 or not lines[0].startswith("graphopt: error: "):
+        return "more or less than one line"
+    return "no reason" if "not enough memory" in lines[0] else "refused"
+
+
+def peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    resource.setrlimit(resource.RLIMIT_AS, (ROOM, ROOM))
+    source, output = folder / "model.onnx", folder / "out.onnx"
+    pool()
+    told = sys.stdout
+    print(json.dumps({"ready": True}), file=told, flush=True)
+    for line in sys.stdin:
+        number = int(line)
+        source.write_bytes(case(number).data)
+        before, start = peak(), time.perf_counter()
+        found, said = outcome(source, output, number)
+        if peak() - before > BUDGET:
+            found = "takes too much memory"
+        data = {"number": number, "found": found, "said": said, "seconds": time.perf_counter() - start}
+        print(json.dumps(data), file=told, flush=True)
+
+
+if __name__ == "__main__":
+    main()
