@@ -11,6 +11,8 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,14 +24,16 @@ MOST = 200_000
 PATIENCE = 10.0
 """Seconds to wait while other processes write."""
 
-TRIES = 3
-"""Files that are tried, the damaged ones among them, before a cache is given up."""
-
-_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
+_DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT})
 """How SQLite says that a file is no database, or broken, or that its table is another than this module's."""
 
 _AT_ONCE = 500
 """Keys in one question: SQLite has a limit."""
+
+_CREATE = (
+    "CREATE TABLE IF NOT EXISTS kept"
+    " (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, value TEXT NOT NULL, digest TEXT NOT NULL)"
+)
 
 Found = TypeVar("Found")
 
@@ -45,96 +49,88 @@ class Cache:
         """A `fresh` one asks the file for nothing: it knows what was put into it, and keeps that as any other."""
         self.path, self.most, self.fresh = path, most, fresh
         self._known: dict[str, str] = {}
-        self._given_up = False
+        self._given_up = self._renewed = False
 
     def get(self, keys: Iterable[str]) -> dict[str, str]:
         """The entries of those keys that have one."""
         wanted = list(dict.fromkeys(keys))
         missing = [key for key in wanted if key not in self._known]
         if missing and not self.fresh and os.path.exists(self.path):  # False also where that may not be asked
-            nothing: dict[str, str] = {}
-            self._known |= self._with_file(lambda connection: _selected(connection, missing), nothing)
+            self._known |= self._on_file(lambda connection: _selected(connection, missing)) or {}
         return {key: self._known[key] for key in wanted if key in self._known}
 
     def put(self, entries: Mapping[str, str]) -> None:
         """Keep entries in the place of those that their keys had."""
         self._known |= entries
         if entries:
-            self._with_file(lambda connection: self._insert(connection, entries), None)
+            self._on_file(lambda connection: self._insert(connection, entries))
 
     def _insert(self, connection: sqlite3.Connection, entries: Mapping[str, str]) -> None:
+        rows = [(key, value, _digest(key, value)) for key, value in entries.items()]
         connection.execute("BEGIN IMMEDIATE")
-        connection.execute(
-            "CREATE TABLE IF NOT EXISTS entries (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, value TEXT NOT NULL)"
-        )
-        connection.executemany("INSERT OR REPLACE INTO entries (key, value) VALUES (?, ?)", entries.items())
-        connection.execute("DELETE FROM entries WHERE id <= (SELECT max(id) FROM entries) - ?", (self.most,))
+        connection.execute(_CREATE)
+        connection.executemany("INSERT OR REPLACE INTO kept (key, value, digest) VALUES (?, ?, ?)", rows)
+        connection.execute("DELETE FROM kept WHERE id <= (SELECT max(id) FROM kept) - ?", (self.most,))
         connection.execute("COMMIT")
 
-    def _with_file(self, work: Callable[[sqlite3.Connection], Found], otherwise: Found) -> Found:
-        """Work on the file, or on a new one if it is damaged; `otherwise` where that cannot be."""
-        tries = 0 if self._given_up else TRIES
-        for left in reversed(range(tries)):
-            identity = None
+    def _on_file(self, work: Callable[[sqlite3.Connection], Found]) -> Found | None:
+        """Work on the file, or on a new one if it is damaged; None where that cannot be."""
+        while not self._given_up:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                identity = _identity(self.path)
                 with closing(sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)) as connection:
-                    connection.text_factory = _text
+                    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
                     return work(connection)
-            except (OSError, sqlite3.Error) as error:
-                if not (left and identity and _is_damage(error) and self._set_aside(identity, error)):
+            except (OSError, sqlite3.Error, _DamageError) as error:
+                if _is_damage(error) and not self._renewed:
+                    self._set_aside(error)
+                else:
                     self._give_up(error)
-                    break
-        return otherwise
+        return None
 
-    def _set_aside(self, identity: tuple[int, int], error: Exception) -> bool:
-        """Put a damaged file out of the way, unless another process was quicker; False where that cannot be.
-
-        Its journal goes first: SQLite would play it back into the new file.
-        """
+    def _set_aside(self, damage: Exception) -> None:
+        """Put the file out of the way. Its journal goes first: SQLite would play it back into the new file."""
+        self._renewed = True
+        log.warning("%s is set aside, for it is damaged: %s", self.path, damage)
         try:
-            if _identity(self.path) == identity:
-                log.warning("%s is set aside, for it is damaged: %s", self.path, error)
-                self.path.with_name(f"{self.path.name}-journal").unlink(missing_ok=True)
-                self.path.replace(self.path.with_name(f"{self.path.name}.damaged"))
+            self.path.with_name(f"{self.path.name}-journal").unlink(missing_ok=True)
+            self.path.replace(self.path.with_name(f"{self.path.name}.damaged"))
         except FileNotFoundError:
-            return True
-        except OSError:
-            return False
-        return True
+            pass  # another process was quicker
+        except OSError as error:
+            self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
         self._given_up = True
         log.warning("%s cannot be used, so what is found out in this run is not kept: %s", self.path, error)
 
 
+class _DamageError(Exception):
+    """An entry is not what was put there."""
+
+
+def _digest(key: str, value: str) -> str:
+    """Tells an entry from one of which a disk, or whoever else, has changed a byte: SQLite itself does not look."""
+    return sha256(f"{key}\0{value}".encode()).hexdigest()
+
+
 def _selected(connection: sqlite3.Connection, keys: list[str]) -> dict[str, str]:
     """Another process may have begun the file, and not yet its table."""
-    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'entries'").fetchone():
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'kept'").fetchone():
         return {}
     found: dict[str, str] = {}
     for start in range(0, len(keys), _AT_ONCE):
         some = keys[start : start + _AT_ONCE]
         places = ", ".join("?" * len(some))
-        found |= connection.execute(f"SELECT key, value FROM entries WHERE key IN ({places})", some).fetchall()
+        for key, value, digest in connection.execute(
+            f"SELECT key, value, digest FROM kept WHERE key IN ({places})", some
+        ):
+            if digest != _digest(key, value):
+                raise _DamageError(f"the entry '{key}' has changed")
+            found[key] = value
     return found
-
-
-def _text(data: bytes) -> str:
-    """An entry that is no text is as good as any other that makes no sense; an error would close the file for good."""
-    return data.decode(errors="replace")
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Tells a file from another that takes its name; None where there is none."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def _is_damage(error: Exception) -> bool:
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
-    return code & 0xFF in _DAMAGED  # the rest of an extended code says where it was seen
+    return isinstance(error, _DamageError) or code & 0xFF in _DAMAGE  # the rest of a code says where it was seen

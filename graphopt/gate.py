@@ -6,15 +6,16 @@ The solver is loaded only then: the built-in rules need none.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 
+from graphopt.cache import Cache
 from graphopt.errors import ProofError, UsageError
 from graphopt.files import cache_folder
 from graphopt.proof import Ledger, Model, Proof, Verdict
@@ -26,9 +27,6 @@ log = logging.getLogger(__name__)
 
 TIMEOUT = 10.0
 """Seconds of processor time for one rule: twice what any built-in rule needs, as processors differ."""
-
-OUT_OF_TIME = "out of time"
-"""The detail of a proof that was cut short."""
 
 CORE = ("ops", "rule", "scalar", "term", "types")
 """The modules of the compiler that a proof depends on, beside all of the verifier's."""
@@ -93,36 +91,32 @@ def known(rule: Rule) -> Proof | None:
 
 
 def _recalled(rule: Rule) -> Proof | None:
-    """The proof in the cache: a file per rule, a ledger of one proof. One that cannot be read is set aside."""
-    path = _place(rule.digest)
+    key = _key(rule.digest)
     try:
-        found = Ledger.load(path)
-    except ValueError as error:
-        log.warning("%s is set aside: %s", path, error)
-        with suppress(FileNotFoundError):  # another process was quicker
-            path.replace(path.with_suffix(".damaged"))
+        return Proof.from_json(json.loads(_kept(cache_folder()).get([key])[key]))
+    except (KeyError, ValueError, TypeError):  # there is none, or it is of another make
         return None
-    except OSError as error:
-        log.warning("%s cannot be read: %s", path, error)
-        return None
-    return found.get(rule.digest) if found.verifier == prover_digest() else None
 
 
 def remember(proof: Proof) -> None:
-    """Keep a proof in the user's cache. Where that cannot be, it is made again the next time; so is one cut short."""
-    if proof.detail == OUT_OF_TIME:
-        return
-    path = _place(proof.digest)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Ledger([proof], prover_digest()).save(path)
-    except OSError as error:
-        log.warning("the proof of rule '%s' cannot be kept: %s", proof.rule, error)
+    """Keep a proof, or a counterexample, in the user's cache.
+
+    What could be neither proved nor refuted is tried again the next time: time or memory may have run out, or the
+    prover may have failed.
+    """
+    if proof.verdict is not Verdict.UNKNOWN:
+        _kept(cache_folder()).put({_key(proof.digest): json.dumps(proof.to_json())})
 
 
-def _place(digest: str) -> Path:
-    """The file in the user's cache that keeps the proof of a rule."""
-    return cache_folder() / "proofs" / f"{digest}.json"
+@cache
+def _kept(folder: Path) -> Cache:
+    """The proofs in a folder, opened once: what is wrong with the file is said once."""
+    return Cache(folder / "proofs.sqlite")
+
+
+def _key(digest: str) -> str:
+    """Of the proof of a rule by this verifier."""
+    return f"{prover_digest()} {digest}"
 
 
 def attempt(rule: Rule, timeout: float = TIMEOUT) -> Proof:

@@ -175,6 +175,9 @@ class _Checker:
         for index in form.needed:
             if not node.input[index]:
                 raise self.error(node, f"lacks its input {index}")
+        parts = next((each.i for each in node.attribute if each.name == "num_outputs"), None)
+        if parts not in (None, len(node.output)):  # the onnx package's inference ends the process
+            raise self.error(node, f"has {len(node.output)} outputs, but its num_outputs is {parts}")
 
     def attribute(self, node: NodeProto, attribute: AttributeProto, wanted: int | None) -> None:
         kind = attribute_kind(attribute)

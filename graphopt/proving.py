@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 
 from graphopt import gate
@@ -55,6 +56,8 @@ def _proved(rules: Sequence[Rule], timeout: float) -> Iterator[Proof]:
                 if made_by != source:
                     raise GraphoptError("the source of the verifier has changed meanwhile: start again")
                 yield proof
+        except BrokenProcessPool as error:
+            raise GraphoptError("a process that proves rules has died; there may not be enough memory") from error
         except BaseException:  # also Ctrl-C: do not wait for what is being proved
             for process in multiprocessing.active_children():
                 process.terminate()

@@ -1,5 +1,6 @@
 """What is kept between runs: it may be lost, and no run is lost for it."""
 
+import random
 import sqlite3
 import subprocess
 import sys
@@ -76,7 +77,7 @@ def test_a_damaged_file_is_set_aside(path: Path, caplog: pytest.LogCaptureFixtur
         case "another table":
             path.unlink()
             with closing(sqlite3.connect(path)) as connection:
-                connection.execute("CREATE TABLE entries (other)")
+                connection.execute("CREATE TABLE kept (other)")
     cache = Cache(path)
     assert cache.get(["key 1"]) == {}
     cache.put({"a": "1"})
@@ -86,14 +87,43 @@ def test_a_damaged_file_is_set_aside(path: Path, caplog: pytest.LogCaptureFixtur
     assert caplog.text.count("is set aside, for it is damaged") == 1
 
 
-def test_an_entry_that_is_no_text_is_no_error_and_is_replaced(path: Path) -> None:
-    Cache(path).put({"a": "1", "b": "2"})
+@pytest.mark.parametrize(
+    "change",
+    [
+        "value = CAST(x'ff80' AS TEXT)",
+        "value = '3'",
+        "value = 3",
+        "value = x'32'",
+        "digest = ''",
+        "key = 'b', value = 'x'",
+    ],
+)
+def test_an_entry_that_has_changed_is_not_believed(path: Path, caplog: pytest.LogCaptureFixture, change: str) -> None:
+    Cache(path).put({"a": "2"})
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE entries SET value = CAST(x'ff80' AS TEXT) WHERE key = 'a'")
+        connection.execute(f"UPDATE kept SET {change}")
     cache = Cache(path)
-    assert cache.get(["a", "b"]) == {"a": "\ufffd\ufffd", "b": "2"}
-    cache.put({"a": "3"})
-    assert Cache(path).get(["a"]) == {"a": "3"}
+    assert cache.get(["a", "b"]) == {}
+    cache.put({"a": "4"})
+    assert Cache(path).get(["a"]) == {"a": "4"}
+    assert caplog.text.count("is set aside, for it is damaged") == len(caplog.messages) == 1
+
+
+@pytest.mark.slow
+def test_no_byte_that_changes_makes_another_entry_or_an_error(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    entries = {f"key {number}": f"value {number}" for number in range(30)}
+    Cache(path).put(entries)
+    whole, rng = path.read_bytes(), random.Random(0)
+    for _ in range(400):
+        flipped = bytearray(whole)
+        flipped[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+        path.write_bytes(flipped)
+        caplog.clear()
+        cache = Cache(path)
+        assert cache.get(entries).items() <= entries.items()
+        cache.put({"new": "1"})
+        assert cache.get([*entries, "new"]).items() <= (entries | {"new": "1"}).items()
+        assert len(caplog.messages) <= 1
 
 
 def test_a_file_that_another_process_has_begun_is_no_damage(path: Path) -> None:

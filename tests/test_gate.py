@@ -2,9 +2,12 @@
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import onnx
@@ -35,9 +38,9 @@ REGENERATE = "`graphopt verify --all --write` makes the ledger anew; it takes mi
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache of the user's."""
+    """Where the user's cache of proofs will be."""
     monkeypatch.setenv("GRAPHOPT_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "proofs"
+    return tmp_path / "cache" / "proofs.sqlite"
 
 
 def relus(op_type: str = "Relu") -> onnx.ModelProto:
@@ -99,7 +102,8 @@ def test_a_ledger_of_another_verifier_is_not_believed(caplog: pytest.LogCaptureF
 def test_a_built_in_rule_is_then_proved_when_it_is_first_wanted(cache: Path) -> None:
     result = graphopt.optimize(parse("float[4] x", "a = Neg(x); y = Neg(a)", outputs="float[4] y"), cost="none")
     assert [rewrite.proof for rewrite in result.report.rewrites] == ["proved, exact"]
-    assert len(list(cache.iterdir())) == 1, "no other rule was wanted"
+    with closing(sqlite3.connect(cache)) as connection:
+        assert connection.execute("SELECT count(*) FROM kept").fetchone() == (1,), "no other rule was wanted"
 
 
 @pytest.mark.usefixtures("cache")
@@ -128,22 +132,23 @@ def test_a_ledger_reads_back_and_says_the_same_again(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["proofs.json"]
 
 
-def test_a_proof_in_the_cache_outdoes_a_failure_in_the_ledger(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("cache")
+def test_a_proof_in_the_cache_outdoes_a_failure_in_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = Proof(RIGHT.name, RIGHT.digest, Verdict.UNKNOWN, detail="out of time")
     monkeypatch.setattr(gate, "ledger", lambda: Ledger([failed]))
     assert gate.known(RIGHT) == failed
     gate.remember(Proof(RIGHT.name, RIGHT.digest, Verdict.PROVED, Model.EXACT))
     assert gate.Gate().proof(RIGHT).holds
-    assert len(list(cache.iterdir())) == 1
 
 
 # -- rules of one's own ------------------------------------------------------------------------------------------------
 
 
-def test_a_rule_that_is_given_is_proved_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("cache")
+def test_a_rule_that_is_given_is_proved_once(monkeypatch: pytest.MonkeyPatch) -> None:
     result = graphopt.optimize(relus(), rules=[RIGHT], only=[RIGHT.name], cost="none")
     assert [rewrite.proof for rewrite in result.report.rewrites] == ["proved, exact"]
-    assert [path.name for path in cache.iterdir()] == [f"{RIGHT.digest}.json"]
+    gate._kept.cache_clear()
     monkeypatch.setattr(gate, "attempt", lambda rule: pytest.fail("it was proved again"))
     assert graphopt.optimize(relus(), rules=[RIGHT], only=[RIGHT.name], cost="none").changed
 
@@ -173,24 +178,40 @@ def test_a_prover_that_fails_has_proved_nothing(monkeypatch: pytest.MonkeyPatch)
     assert (proof.verdict, proof.detail) == (Verdict.UNKNOWN, "the prover failed: ZeroDivisionError: division by zero")
 
 
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize("failure", [MemoryError(), RecursionError(), OSError("no more processes")])
+def test_the_next_run_does_not_believe_a_prover_that_failed(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    def failing(*_: object, **__: object) -> NoReturn:
+        raise failure
+
+    with monkeypatch.context() as patch:
+        patch.setattr("graphopt.verifier.prove.prove", failing)
+        assert gate.Gate().proof(RIGHT).verdict is Verdict.UNKNOWN
+    gate._kept.cache_clear()
+    assert gate.known(RIGHT) is None
+    assert gate.Gate().proof(RIGHT).holds
+
+
 # -- the cache ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_damaged_file_in_the_cache_is_set_aside(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
-    cache.mkdir(parents=True)
-    for damaged in ('{"verifier": "', "3", '{"verifier": "v", "proofs": [{"rule": "a"}]}', "\xff"):
-        (cache / f"{RIGHT.digest}.json").write_text(damaged, encoding="latin-1")
-        assert gate.known(RIGHT) is None
-        assert (cache / f"{RIGHT.digest}.damaged").read_text(encoding="latin-1") == damaged
-        assert "is set aside" in caplog.text
-    assert gate.Gate().proof(RIGHT).holds
-    assert gate.known(RIGHT) == gate.Gate().proof(RIGHT)
+def test_a_proof_in_the_cache_that_has_changed_is_made_again(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    gate.remember(Proof(WRONG.name, WRONG.digest, Verdict.REFUTED, detail="as it was"))
+    with closing(sqlite3.connect(cache)) as connection, connection:
+        connection.execute("UPDATE kept SET value = replace(value, 'REFUTED', 'PROVED')")
+    gate._kept.cache_clear()
+    assert gate.known(WRONG) is None
+    assert not gate.Gate().proof(WRONG).holds
+    assert caplog.text.count("is set aside") == 1
 
 
-def test_a_proof_of_another_verifier_is_not_taken_from_the_cache(cache: Path) -> None:
-    cache.mkdir(parents=True)
-    claim = Proof(WRONG.name, WRONG.digest, Verdict.PROVED, Model.EXACT)
-    Ledger([claim], "0" * 64).save(cache / f"{WRONG.digest}.json")
+@pytest.mark.usefixtures("cache")
+def test_a_proof_of_another_verifier_is_not_taken_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(gate, "source_digest", lambda: "0" * 64)
+        gate.remember(Proof(WRONG.name, WRONG.digest, Verdict.PROVED, Model.EXACT))
     assert gate.known(WRONG) is None
 
 
@@ -200,11 +221,12 @@ def test_a_cache_that_cannot_be_written_is_done_without(
     (tmp_path / "file").touch()
     monkeypatch.setenv("GRAPHOPT_CACHE", str(tmp_path / "file"))
     assert gate.Gate().proof(RIGHT).holds
-    assert "cannot be kept" in caplog.text
+    assert "is not kept" in caplog.text
 
 
 @pytest.mark.slow
-def test_two_processes_may_prove_the_same_at_once(cache: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("cache")
+def test_two_processes_may_prove_the_same_at_once(tmp_path: Path) -> None:
     rules = tmp_path / "mine.jsonl"
     rules.write_text("".join(json.dumps(rule.to_json()) + "\n" for rule in (RIGHT, WRONG)))
     command = [sys.executable, "-m", "graphopt", "verify", "--quiet", str(rules)]
@@ -212,7 +234,7 @@ def test_two_processes_may_prove_the_same_at_once(cache: Path, tmp_path: Path) -
     for process in running:
         assert "1 of 2 rules not proved: my_lost_relu" in process.communicate()[1]
         assert process.returncode == 3
-    assert sorted(path.name for path in cache.iterdir()) == sorted(f"{rule.digest}.json" for rule in (RIGHT, WRONG))
+    gate._kept.cache_clear()
     assert all(gate.known(rule) for rule in (RIGHT, WRONG))
 
 

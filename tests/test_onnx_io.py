@@ -467,7 +467,8 @@ WRONG = {
     "g (float[N] x) => (float[N] y) { x = Relu (x)  y = Relu (x) }": "node Relu 'x' defines 'x' a second time",
     "g (float[N] x, float[N] x) => (float[N] y) { y = Relu (x) }": "input 'x' defines 'x' a second time",
     "g (float[N] x) => (float[N] y) { [p] a = Add (x, b)  [q] b = Relu (a)  y = Abs (b) }": "has a cycle: Add 'p'",
-    "g (bool c) => (float[N] y) { y = If (c) <then_branch = t () => (float[N] a) { a = Relu (z) }> }": "reads 'z'",
+    "g (bool c) => (float[N] y) { y = If (c) <then_branch = t () => (float[N] a) { a = Relu (z) }"
+    ", else_branch = e () => (float[N] b) { b = Relu (z) }> }": "reads 'z'",
 }
 
 
