@@ -12,6 +12,7 @@ from typing import Any
 from graphopt import samples
 from graphopt.errors import ModelError, UsageError
 from graphopt.inputs import Trial, accepted, common_inputs, fitted, sizes_text, wanted_sizes, with_sizes
+from graphopt.limits import LimitError
 from graphopt.measure import WIDTH, Samples, Speedup, interleaved, speedup, together
 from graphopt.oracle import FailedError, interruptible, require_onnxruntime
 from graphopt.samples import Array, Binding, Feeds
@@ -83,6 +84,8 @@ def _refusal(session: Any, feeds: Feeds, setting: Setting, limit: float | None) 
         interruptible(runner(session, feeds, setting), limit)
     except TimeoutError as error:
         raise ModelError(f"{error} (limited by the seconds that timing may take)") from error
+    except LimitError:
+        raise
     except Exception as error:  # the classes that onnxruntime raises share no base
         return str(FailedError("cannot be run", error))
     return ""

@@ -32,6 +32,7 @@ from graphopt.errors import (
     ProofError,
     UsageError,
 )
+from graphopt.limits import SECONDS, RunLimits, limited
 from graphopt.terminal import Progress, console, one_line, print_text, report_failure, set_up_logging
 
 if TYPE_CHECKING:
@@ -124,6 +125,8 @@ def optimize(
     strict: opt.Strict = False,
     inputs: opt.Inputs = None,
     seed: opt.Seed = 0,
+    run_limit: opt.RunLimit = SECONDS,
+    memory_limit: opt.MemoryLimit = None,
     report: opt.ReportPath = None,
     as_json: opt.AsJson = False,
     quiet: opt.Quiet = False,
@@ -161,6 +164,8 @@ def optimize(
         "inline_functions": not keep_functions,
         "seed": seed,
         "inputs": arguments.arrays(inputs) or None,
+        "run_limit": run_limit,
+        "memory_limit": memory_limit,
     }
     _optimize(model, target, keywords, external_data, report, require_speedup, as_json=as_json, quiet=quiet)
 
@@ -271,6 +276,8 @@ def compare(
     dim: opt.Dims = None,
     inputs: opt.Inputs = None,
     seed: opt.Seed = 0,
+    run_limit: opt.RunLimit = SECONDS,
+    memory_limit: opt.MemoryLimit = None,
     as_json: opt.AsJson = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
@@ -282,7 +289,7 @@ def compare(
     from graphopt.report import comparison_json, print_comparison
 
     dims = arguments.dims(dim)
-    with Progress(enabled=not quiet) as progress:
+    with Progress(enabled=not quiet) as progress, limited(RunLimits(run_limit, memory_limit)):
         found = comparing.compare(
             original,
             optimized,
@@ -569,6 +576,8 @@ def main() -> None:
             signal.signal(number, _terminated)
     try:
         app()
+    except KeyboardInterrupt:  # a second one, while the first was answered
+        sys.exit(130)
     finally:  # nothing is left to interrupt, and Python would answer with a traceback
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import TypeAlias
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
@@ -45,6 +46,7 @@ def demand_legal(model: ModelProto) -> None:
     checker = _Checker(_imports(model), functions)
     checker.graph(model.graph)
     _demand_declared_inputs(model.graph)
+    _demand_few_nodes(model)
     for function in model.functions:
         imports = _imports(function)
         for node in function.node:
@@ -249,6 +251,50 @@ def _form(op: str, domain: str, version: int) -> _Form:
         {name: int(each.type.value) for name, each in schema.attributes.items()},  # type: ignore[attr-defined]
         frozenset(name for name, attribute in schema.attributes.items() if attribute.required),
     )
+
+
+# -- local functions ---------------------------------------------------------------------------------------------------
+
+MOST_NODES = 1_000_000
+"""Nodes that the local functions of a model may stand for: they are put in the place of their calls."""
+
+_Key: TypeAlias = tuple[str, str, str]
+
+
+def _demand_few_nodes(model: ModelProto) -> None:
+    """Raise ModelError for functions that call themselves, or each other so often that nobody could inline them."""
+    functions = {_key(each.domain, each.name, each.overload): each for each in model.functions}
+    counts: dict[_Key, int] = {}
+
+    def count(nodes: Iterable[NodeProto], callers: tuple[_Key, ...]) -> int:
+        return sum(
+            1 + calls(node, callers) + sum(count(each.node, callers) for each in _bodies(node)) for node in nodes
+        )
+
+    def calls(node: NodeProto, callers: tuple[_Key, ...]) -> int:
+        key = _key(node.domain, node.op_type, node.overload)
+        if key not in functions:
+            return 0
+        if key in callers:
+            raise ModelError(f"the function '{node.op_type}' calls itself")
+        if key not in counts:
+            counts[key] = count(functions[key].node, (*callers, key))
+        return counts[key]
+
+    if functions and (found := count(model.graph.node, ())) > MOST_NODES:
+        raise ModelError(
+            f"the model's local functions stand for {found:,} nodes, more than can be inlined ({MOST_NODES:,})"
+        )
+
+
+def _key(domain: str, name: str, overload: str) -> _Key:
+    return domain_of(domain), name, overload
+
+
+def _bodies(node: NodeProto) -> Iterator[GraphProto]:
+    """The graphs among the attributes of a node."""
+    for attribute in node.attribute:
+        yield from _graphs(attribute, attribute_kind(attribute))
 
 
 # -- tensors and types -------------------------------------------------------------------------------------------------

@@ -117,6 +117,8 @@ def parse(path: Path, *, weights: bool = True) -> ModelProto:
     try:
         if path.is_dir():
             raise ModelError(f"{path} is a folder, not a model")
+        if path.exists() and not path.is_file():  # to open a pipe would be to wait for who writes into it
+            raise ModelError(f"{path} is no ordinary file")
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size == 0:

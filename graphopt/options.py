@@ -38,6 +38,16 @@ Threads = Annotated[
     int, typer.Option(metavar="N", help="Of ONNX Runtime; 0 is one a core. None spins while it waits.", min=0)
 ]
 
+RunLimit = Annotated[
+    float, typer.Option(metavar="SECONDS", help="The longest that one run of a model may take.", min=0.001)
+]
+MemoryLimit = Annotated[
+    float | None,
+    typer.Option(
+        metavar="GB", help="Memory that runs may take; by default what is free.", min=0.001, show_default=False
+    ),
+]
+
 # -- of optimize -------------------------------------------------------------------------------------------------------
 
 

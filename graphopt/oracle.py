@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -27,6 +28,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 
 from graphopt import onnx_io, protos, samples
 from graphopt.errors import OutputError, UsageError
+from graphopt.limits import MEMORY_HINT, TIME_HINT, LimitError, resident, run_limits, size_text
 from graphopt.types import DType
 
 IN_MEMORY = 1 << 24
@@ -169,7 +171,7 @@ def onnxruntime_unoptimized(model: Runnable) -> Iterator[Session]:
                 native = runtime.InferenceSession(loadable, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # the classes that onnxruntime raises share no base
             raise FailedError("cannot be loaded", error) from error
-        session = _Runtime(runtime, native)
+        session = _Runtime(runtime, native, str(model.path or "the model"))
         del native
         try:
             yield session
@@ -230,10 +232,11 @@ _MMAP_THRESHOLD = -3
 def interruptible(run: Callable[[Any], Found], limit: float | None = None) -> Found:
     """Run a session, with `RunOptions`, in a thread of its own: Ctrl-C is heard at once.
 
-    It ends the run after the operator in progress, and so do `limit` seconds.
+    It ends the run after the operator in progress, and so do `limit` seconds, and the limits that `limits` sets.
 
     Raises:
-        TimeoutError: the limit was reached.
+        TimeoutError: `limit` was reached.
+        LimitError: the run takes longer, or more memory, than any may.
     """
     options = require_onnxruntime().RunOptions()
     options.log_severity_level = 4
@@ -252,8 +255,7 @@ def interruptible(run: Callable[[Any], Found], limit: float | None = None) -> Fo
     thread = threading.Thread(target=work)  # no daemon: one that is still in native code at the end aborts the process
     try:
         thread.start()  # waits, too, and may be interrupted
-        if not done.wait(limit):
-            raise TimeoutError(f"a run takes more than {limit:.2g} s")
+        _await(done, limit)
     except BaseException:
         options.terminate = True
         if thread.ident is not None:
@@ -264,10 +266,28 @@ def interruptible(run: Callable[[Any], Found], limit: float | None = None) -> Fo
     return outputs[0]
 
 
+TICK = 0.1
+"""Seconds between two looks at what a run takes."""
+
+
+def _await(done: threading.Event, limit: float | None) -> None:
+    """Wait for the end of a run, within its limits."""
+    limits, start = run_limits(), time.monotonic()
+    allowed = limits.seconds if limit is None else min(limit, limits.seconds)
+    while not done.wait(min(TICK, max(0.0, start + allowed - time.monotonic()))):
+        if time.monotonic() - start >= allowed:
+            if allowed == limit:
+                raise TimeoutError(f"a run takes more than {limit:.2g} s")
+            raise LimitError(f"a run takes more than {allowed:g} s{TIME_HINT}")
+        if (taken := resident()) > (room := limits.room()):
+            raise LimitError(f"a run takes {size_text(taken)}, and the limit is {size_text(room)}{MEMORY_HINT}")
+
+
 class _Runtime:
     """A session of ONNX Runtime."""
 
-    def __init__(self, runtime: Any, native: Any) -> None:
+    def __init__(self, runtime: Any, native: Any, model: str) -> None:
+        self.model = model
         self.name = f"onnxruntime {runtime.__version__}, all its optimizations off"
         self.overridable = frozenset(given.name for given in native.get_overridable_initializers())
         self._runtime, self._native = runtime, native
@@ -283,6 +303,8 @@ class _Runtime:
         try:
             given = {name: self._fed(name, value) for name, value in feeds.items()}
             return interruptible(lambda options: self._outputs(given, options))
+        except LimitError as error:
+            raise LimitError(f"{self.model}: {error}") from error
         except Exception as error:
             raise FailedError("cannot be run", error) from error
 

@@ -20,12 +20,15 @@ from graphopt.cost import user_cache
 from graphopt.errors import UsageError
 from graphopt.fixpoint import Step, simplify_graph
 from graphopt.gate import Gate
+from graphopt.graph import Graph
 from graphopt.kernels import Kernels
+from graphopt.limits import SECONDS, RunLimits, limited
 from graphopt.passes import PASSES, Pass, exact_forms
 from graphopt.report import Report, Rewrite, Summary, check_text
 from graphopt.rule import Rule
-from graphopt.sessions import Setting
+from graphopt.sessions import Setting, called
 from graphopt.tune import Tuned, Tuner, Tuning
+from graphopt.types import TensorType
 
 if TYPE_CHECKING:
     import onnx
@@ -111,6 +114,8 @@ def optimize(
     fresh: bool = False,
     seed: int = 0,
     inputs: Mapping[str, Any] | None = None,
+    run_limit: float = SECONDS,
+    memory_limit: float | None = None,
     progress: Progress | None = None,
 ) -> Result:
     """Optimize a model: the same function, faster in ONNX Runtime. The caller's object is not changed.
@@ -140,9 +145,11 @@ def optimize(
         seconds: for the search and the timing, about, at most.
         fresh: time again what earlier runs have timed, for all of that is kept.
         seed, inputs: of the check and the timing.
+        run_limit: the most seconds that one run of a model may take.
+        memory_limit: the most gigabytes that the process may take to run one; by default nine tenths of what is free.
 
     Raises:
-        ModelError: the model is not legal, or contradicts what was asked for.
+        ModelError: the model is not legal, or contradicts what was asked for, or a run of it takes too much.
         UsageError: an unknown rule, input, dim, provider or cost, no time to search, or `unverified` beside
             `exact` or `keep_nonfinite`.
         ProofError: one of `rules` is not proved.
@@ -151,7 +158,7 @@ def optimize(
     tell = progress or (lambda stage, done: None)
     clock = _Clock()
     gate = Gate(exact=exact, unverified=unverified, keep_nonfinite=keep_nonfinite, progress=tell)
-    setting = Setting(provider, threads, provider_options or {})
+    setting, limits = Setting(provider, threads, provider_options or {}), RunLimits(run_limit, memory_limit)
     kernels = Kernels(setting)
     refusal = kernels.exact_refusal if exact else kernels.refusal
     fixed, open_ = _split(dims or {})
@@ -167,6 +174,7 @@ def optimize(
         with clock("load"):
             loaded = _loaded(model, inline_functions, input_shapes or {}, fixed)
             before = Report.summary(loaded)
+            _demand_room(loaded.graph if check or cost == "measured" else Graph(), limits, called(model))
         if target_opset is not None:
             with clock("convert"):
                 before_it = [(graph, graph.opsets) for graph in loaded.graph.graphs()]
@@ -182,13 +190,13 @@ def optimize(
             )
         tuned = Tuned(done.steps)
         if cost != "none":
-            with clock("search"):
+            with clock("search"), limited(limits):
                 cache = user_cache(fresh=fresh)
                 searched = (space.rules, space.trades, space.passes, gate.allows, tuning, tell, refusal)
                 tuned = Tuner(model, loaded, *searched, sweeps=known.sweeps, cache=cache).tune(done.steps)
         finding = None
         if check:
-            with clock("check"):
+            with clock("check"), limited(limits):
                 finding = Check(model, loaded, before, tuned.steps, seed, inputs, exact, keep_nonfinite, tell).run()
         return _Attempt(loaded, before, tuned, done.notes, finding)
 
@@ -280,6 +288,17 @@ def _loaded(
     if input_shapes or dims:
         infer.fix_inputs(loaded.graph, input_shapes, dims)
     return loaded
+
+
+def _demand_room(graph: Graph, limits: RunLimits, model: str) -> None:
+    """Raise a LimitError for a value that a run makes, and that is larger than all memory."""
+    for inner in graph.graphs():
+        for _, node in inner.nodes():
+            for name, type_ in zip(node.names, node.types, strict=True):
+                if isinstance(type_, TensorType) and isinstance(type_.size, int) and node.data is None:
+                    limits.demand_room(
+                        type_.size * type_.dtype.bits // 8, f"{model}: '{name}' of node {node.op}, {type_},"
+                    )
 
 
 def _split(dims: Mapping[str, int | Sequence[int]]) -> tuple[dict[str, int], dict[str, Sequence[int]]]:

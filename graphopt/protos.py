@@ -182,6 +182,8 @@ def _external(proto: TensorProto, nbytes: int, folders: Folders) -> External:
             " load the model by its path"
         )
     path = _inside(proto.name, location, folders)
+    if path.exists() and not path.is_file():
+        raise ModelError(f"the data of tensor '{proto.name}' is said to be in {path}, which is no ordinary file")
     try:
         stamp = _stamp(path.stat())
         offset = int(entries.get("offset") or 0)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
 from graphopt.errors import UsageError
+from graphopt.limits import run_limits
 from graphopt.types import DType
 
 Array: TypeAlias = NDArray[Any]
@@ -511,11 +512,16 @@ def _random(seed: int, name: str) -> np.random.Generator:
     return np.random.default_rng([seed, crc32(name.encode())])
 
 
+DRAWN = 24
+"""Bytes for each element that is made up: it is drawn as a float64, and copied."""
+
+
 def _values(given: Input, role: Role, binding: Binding, rng: np.random.Generator, style: str) -> Any:
     shape = given.shape
     if shape is None:
         shape = (4,) * binding.get(rank_name(given), 1)
     sizes = tuple(size(dim, binding) for dim in shape)
+    run_limits().demand_room(prod(sizes) * DRAWN, f"the input '{given.name}', {given},")
     match given.kind:
         case "tensor":
             return _tensor(given.dtype, role, sizes, rng, style)

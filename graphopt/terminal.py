@@ -25,12 +25,17 @@ if TYPE_CHECKING:
 def report_failure(error: BaseException) -> int:
     """Print the line for a failure and return its exit code."""
     text, code = _described(error)
-    with suppress(OSError, ValueError):
-        sys.stderr.write(f"graphopt: {text}\n")
-        sys.stderr.flush()
-    if isinstance(error, OSError):
+    if text:
+        with suppress(OSError, ValueError):
+            sys.stderr.write(f"graphopt: {text}\n")
+            sys.stderr.flush()
+    if isinstance(error, OSError) or code == GONE:
         _abandon_stdout()
     return code
+
+
+GONE = 141
+"""Whoever read the output has read enough: what a shell says of a process that ends by SIGPIPE."""
 
 
 def _described(error: BaseException) -> tuple[str, int]:
@@ -41,8 +46,12 @@ def _described(error: BaseException) -> tuple[str, int]:
             return f"error: {one_line(error)}", error.exit_code
         case KeyboardInterrupt() | typer.Abort():
             return "interrupted", 130
+        case SystemExit(code=1):  # typer's answer to a reader that has gone
+            return "", GONE
         case SystemExit():
             return "terminated", int(error.code or 0)
+        case BrokenPipeError():
+            return "", GONE
         case OSError():
             return f"error: the output cannot be written: {error.strerror or error}", 1
         case MemoryError():

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 # The compiler, lowest first: a module imports only from the lines above its own.
 LAYERS = (
     "errors",
-    "files types",
+    "files limits types",
     "cache scalar tensor weightfiles",
     "graph",
     "ops",

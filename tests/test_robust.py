@@ -100,6 +100,72 @@ def test_a_run_that_is_interrupted_while_it_measures_leaves_a_whole_model_or_non
     assert all(compare(model, path).verdict is Verdict.EQUAL for path in left)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("delay", [0.25, 0.4, 0.7])
+def test_an_interrupt_while_modules_are_loaded_is_one_line(model: Path, delay: float) -> None:
+    """Python itself takes a tenth of a second to start, in which nobody hears."""
+    output = model.parent.parent / "out" / "o.onnx"
+    code = LISTENING.replace("cli", "__main__")
+    with subprocess.Popen([sys.executable, "-c", code, str(model), str(output)], stderr=subprocess.PIPE) as running:
+        time.sleep(delay)
+        running.send_signal(signal.SIGINT)
+        _, complaint = running.communicate(timeout=60)
+    assert b"Traceback" not in complaint or b"graphopt" not in complaint
+    assert running.returncode in (130, 0)
+    assert complaint in (b"graphopt: interrupted\n", b"")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pause", [0.0, 0.001, 0.01])
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_two_signals_at_once_end_the_run_as_one(model: Path, second: signal.Signals, pause: float) -> None:
+    command = [sys.executable, "-c", LISTENING, str(model), str(model.parent.parent / "out" / "o.onnx")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        time.sleep(1.5)
+        running.send_signal(signal.SIGTERM)
+        time.sleep(pause)
+        running.send_signal(second)
+        _, complaint = running.communicate(timeout=60)
+    assert running.returncode in (143, 130, -second)  # the last: by the signal itself, when the interpreter had ended
+    assert "Traceback" not in complaint
+    assert complaint in ("graphopt: terminated\n", "graphopt: interrupted\n", "")
+
+
+# -- closed streams ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ("inspect {model} >&-", 0, ""),
+        ("inspect {model} <&-", 0, ""),
+        ("inspect {model} >&- 2>&-", 0, ""),
+        ("--version >&-", 0, ""),
+        ("--help >&-", 0, ""),
+        ("optimize {model} {output} --cost none >&-", 0, ""),
+        ("optimize nowhere.onnx {output} 2>&-", 1, ""),
+        ("optimize nowhere.onnx {output} >&-", 1, "graphopt: error: nowhere.onnx does not exist\n"),
+        ("inspect {model} | true", 141, ""),
+        ("rules --json | true", 141, ""),
+        ("--help | true", 141, ""),
+        ("rules | head -1 >&2", 141, None),
+        ("inspect {model} > /dev/full", 1, "graphopt: error: the output cannot be written: No space left on device\n"),
+    ],
+)
+def test_closed_streams_are_no_reason_for_a_traceback(model: Path, command: str, code: int, said: str | None) -> None:
+    output = model.parent.parent / "out" / "o.onnx"
+    line = f"{sys.executable} -m graphopt {command.format(model=model, output=output)}"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {line}"], capture_output=True, text=True, check=False)
+    assert done.returncode == code or (code == 141 and done.returncode == 0), done.stderr  # the reader may be late
+    complaint = "".join(part for part in done.stderr.splitlines(keepends=True) if "is not of this verifier" not in part)
+    assert said is None or complaint == said
+    assert "Traceback" not in complaint
+    assert "internal error" not in complaint
+    if "--cost none" in command:
+        assert compare(model, output).verdict is Verdict.EQUAL
+
+
 # -- the cache ---------------------------------------------------------------------------------------------------------
 
 RATIO = '{"minimum": 2, "median": %s, "low": 2, "high": 2, "rounds": 9, "confidence": 0.95, "noise": 0.02}'
