@@ -18,6 +18,9 @@ from typing import Any
 PATIENCE = 60.0
 """Seconds that one case may take: a small model takes a tenth of one."""
 
+STARTING = 300.0
+"""Seconds for a worker to begin: the onnx package makes two thousand models."""
+
 ALLOWED = ("optimized", "refused")
 
 
@@ -46,18 +49,18 @@ class Worker:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=env
             )
-        assert self._answer(self.process).get("ready"), (self.folder / "errors").read_text()
+        assert self._answer(self.process, STARTING).get("ready"), (self.folder / "errors").read_text()
         return self.process
 
-    def _answer(self, process: subprocess.Popen[str]) -> dict[str, Any]:
+    def _answer(self, process: subprocess.Popen[str], patience: float = PATIENCE) -> dict[str, Any]:
         assert process.stdout is not None
-        ready, _, _ = select.select([process.stdout], [], [], PATIENCE)
+        ready, _, _ = select.select([process.stdout], [], [], patience)
         line = process.stdout.readline() if ready else ""
         if line:
             found: dict[str, Any] = json.loads(line)
             return found
         self.close()
-        how = f"died with {process.returncode}" if ready else f"no end after {PATIENCE:g} s"
+        how = f"died with {process.returncode}" if ready else f"no end after {patience:g} s"
         return {"found": how, "said": (self.folder / "errors").read_text()[-2000:]}
 
     def close(self) -> None:

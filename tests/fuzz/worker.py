@@ -45,7 +45,7 @@ def said_of(arguments: Iterable[object]) -> tuple[object, list[str]]:
     said = io.StringIO()
     with redirect_stderr(said), redirect_stdout(io.StringIO()):
         try:
-            app([*map(str, arguments)])
+            app([*map(str, arguments), "--quiet"])
             code: object = 0
         except SystemExit as end:
             code = end.code
