@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import TypeAlias
 
 from graphopt import ops
@@ -65,9 +66,9 @@ class Simplification:
     notes: tuple[str, ...]
 
 
-Allows: TypeAlias = Callable[[Rule, Iterable[DType], Iterable[DType], Callable[[], bool]], bool]
+Allows: TypeAlias = Callable[[Rule, Iterable[DType], Iterable[DType], Callable[[bool], bool]], bool]
 """Whether a rule may be applied where its left side computes in some element types and reads others, and where what it
-reads may hold infinities or not."""
+reads, or only its constants, may hold infinities or not."""
 
 
 def simplify_graph(
@@ -247,13 +248,15 @@ class Simplifier:
 
 def is_allowed(graph: Graph, match: Match, allows: Allows) -> bool:
     """Whether a rule may be applied where it matches."""
-    inside = [value for value in match.terms.values() if value not in match.roots]
-    return allows(
-        match.rule,
-        computed_types(graph, match),
-        read_types(graph, match),
-        lambda: may_hold(graph, [*read_values(match), *inside]),
-    )
+
+    def may_be_infinite(constants: bool) -> bool:
+        inside = [value for value in match.terms.values() if value not in match.roots]
+        known = [bound.value for bound in match.holes.values() if isinstance(bound, Known)]
+        numbers = (bound for bound in match.holes.values() if isinstance(bound, float))
+        looked_at = known if constants else [*read_values(match), *inside]
+        return not all(map(isfinite, numbers)) or may_hold(graph, looked_at)
+
+    return allows(match.rule, computed_types(graph, match), read_types(graph, match), may_be_infinite)
 
 
 def computed_types(graph: Graph, match: Match) -> frozenset[DType]:

@@ -236,11 +236,12 @@ class Gate:
         rule: Rule,
         computed: Iterable[DType],
         read: Iterable[DType],
-        may_be_infinite: Callable[[], bool] = lambda: False,
+        may_be_infinite: Callable[[bool], bool] = lambda constants: False,
     ) -> bool:
         """Whether a rule may be applied where its left side computes in some element types and reads others.
 
-        `may_be_infinite` says whether what it reads or has in between may hold an infinity that the model means.
+        `may_be_infinite` says whether what it reads or has in between may hold an infinity that the model means; if so
+        asked, of its constants alone.
         """
         proof = self.proof(rule)
         if not proof.holds:
@@ -254,6 +255,8 @@ class Gate:
             return False
         if not self._keeps_bits(rule, computed):
             return False
+        if proof.model is Model.EXTENDED:
+            return not may_be_infinite(True)
         return not proof.is_finite or self._are_finite(rule, may_be_infinite)
 
     def _keeps_bits(self, rule: Rule, computed: Iterable[DType]) -> bool:
@@ -263,12 +266,12 @@ class Gate:
         minded = [dtype for dtype in computed if self.exact or not dtype.is_float]
         return not any(dtype in KERNELS[op] for op in self._touched[rule.name] for dtype in minded)
 
-    def _are_finite(self, rule: Rule, may_be_infinite: Callable[[], bool]) -> bool:
+    def _are_finite(self, rule: Rule, may_be_infinite: Callable[[bool], bool]) -> bool:
         """Whether a rule that is proved for finite values alone may be applied; notes why not."""
         if self.keep_nonfinite:
             self.withheld.setdefault(rule.name, "it is proved for finite values only, and others are to be kept")
             return False
-        if may_be_infinite():
+        if may_be_infinite(False):
             self.withheld.setdefault(rule.name, "it is proved for finite values only, and one there may be infinite")
             return False
         return True

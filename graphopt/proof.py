@@ -26,8 +26,8 @@ class Verdict(StrEnum):
 class Model(StrEnum):
     """In which arithmetic the two sides are equal, the strictest first.
 
-    EXACT: bit for bit. EXTENDED: over the real numbers, infinities and NaN, so floats may round differently. REAL:
-    over the real numbers alone, so the values have to be finite as well.
+    EXACT: bit for bit. EXTENDED: over the real numbers, infinities and NaN where constants are finite, so floats may
+    round differently. REAL: over the real numbers alone, so the values have to be finite as well.
     """
 
     EXACT = "EXACT"

@@ -12,6 +12,7 @@ from fractions import Fraction
 from itertools import chain, islice, permutations, product
 from typing import TypeAlias
 
+from graphopt.verifier import symbolic
 from graphopt.verifier.context import Context
 from graphopt.verifier.integers import (
     FALSE,
@@ -62,6 +63,7 @@ from graphopt.verifier.symbolic import (
     fold,
     integer,
     lift,
+    multiplied,
     number,
 )
 
@@ -85,7 +87,9 @@ class Equality:
             return True
         denied = (replace(term, coefficient=-term.coefficient) for term in self.settle(right, known))
         terms = self._same_facts([*self.settle(left, known), *denied], known)
-        return self._cancel(terms, known) or (has_cases(terms) and add_up_to_zero(terms, known, self))
+        if self._cancel(terms, known):
+            return True
+        return symbolic.arithmetic is None and has_cases(terms) and add_up_to_zero(terms, known, self)
 
     def _same_facts(self, terms: list[Term], known: Context) -> list[Term]:
         """The terms with equal truth values in their guards as one object each: the solver compares only names."""
@@ -311,7 +315,7 @@ class Equality:
         result = number(1)
         for factor in term.factors:
             moved = lift(factor.rebuild(change)).rebuild(inner)
-            result = result * self._deep(moved, inner)
+            result = multiplied(result, self._deep(moved, inner))
         return result
 
     def _deep(self, value: Value, known: Context) -> Value:

@@ -214,6 +214,8 @@ class Instance:
     effort: Effort
     typing: Typing
     max_rank: int = MAX_RANK
+    extended: bool = False
+    """Whether values may be infinite."""
     sizes: dict[str, Size] = field(default_factory=dict)
     packs: dict[str, tuple[Size, ...]] = field(default_factory=dict)
     holes: dict[str, Any] = field(default_factory=dict)
@@ -244,7 +246,7 @@ class Instance:
     """Whether it was asked of sizes that are not plainly equal."""
 
     def __post_init__(self) -> None:  # denotations ask for them: constants that are all ones say how much to enlarge
-        self.properties = _asserted(self.rule)
+        self.properties = properties_of(self.rule)
 
     @property
     def known(self) -> Context:
@@ -561,7 +563,7 @@ class Instance:
 
 
 @cache
-def _asserted(rule: Rule) -> Mapping[str, frozenset[str]]:
+def properties_of(rule: Rule) -> Mapping[str, frozenset[str]]:
     """The properties of constants that the conditions say, by name."""
     found: dict[str, frozenset[str]] = {}
     for app in chain.from_iterable(map(asserted, rule.conditions)):

@@ -11,6 +11,7 @@ from graphopt import ops
 from graphopt.term import App, Term, Var, applications, is_scalar, walk
 from graphopt.types import DType
 from graphopt.verifier.dtypes import Typing
+from graphopt.verifier.extended import ARITHMETIC
 from graphopt.verifier.instances import Elements, Instance, OneOf, T, Undefined, Unsupported, real
 from graphopt.verifier.integers import Formula, Int, Size, fresh, ge
 from graphopt.verifier.symbolic import Index, Read, Tensor, Value, lift
@@ -54,9 +55,11 @@ class Node:
     @property
     def folded(self) -> bool:
         """On the right side an operator on constants is computed when the rule is applied, in double precision."""
-        return not self.instance.assuming and not any(
-            isinstance(part, Var) and part.kind == "tensor" for part in walk(self.app)
-        )
+        return not self.instance.assuming and self._is_constant
+
+    @property
+    def _is_constant(self) -> bool:
+        return not any(isinstance(part, Var) and part.kind == "tensor" for part in walk(self.app))
 
     @property
     def dtype(self) -> DType:
@@ -66,9 +69,14 @@ class Node:
 
     @property
     def is_exact(self) -> bool:
-        """Whether arithmetic is only what it is called: in the exact model, and on what is no float."""
+        """Whether arithmetic is only what it is called: in the exact model, and on what is no float.
+
+        With infinities so is all that is not arithmetic, but on constants, which are finite.
+        """
         dtype = self.dtype
-        return self.instance.exact or not (dtype.is_float or dtype is DType.UNDEFINED)
+        if self.instance.exact or not (dtype.is_float or dtype is DType.UNDEFINED):
+            return True
+        return self.instance.extended and self.op not in ARITHMETIC and not self._is_constant
 
     # inputs
 

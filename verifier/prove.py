@@ -9,16 +9,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 import z3
 
 from graphopt.proof import Model, Proof, Verdict
 from graphopt.rule import Rule
+from graphopt.term import Lit, walk
 from graphopt.verifier import counterexample, dtypes
 from graphopt.verifier.context import Context
 from graphopt.verifier.dtypes import Mistyped, Typing
 from graphopt.verifier.equality import Equality, composites, cuts, ranges
-from graphopt.verifier.instances import MAX_RANK, Choices, Elements, Instance, Undefined, Unsupported
+from graphopt.verifier.extended import Extended, NotExtended, extended
+from graphopt.verifier.instances import MAX_RANK, Choices, Elements, Instance, Undefined, Unsupported, properties_of
 from graphopt.verifier.integers import (
     TRUE,
     Formula,
@@ -111,15 +114,28 @@ def _verdict(rule: Rule, start: float, timeout: float) -> tuple[Verdict, Model |
         if not outcome.failure and model is not Model.EXACT:
             outcome.failure = unlicensed(rule, choices)
         if not outcome.failure:
+            if model is Model.REAL and _holds_for_infinities(rule, choices, effort):
+                model = Model.EXTENDED
             return (Verdict.PROVED if outcome.reached else Verdict.VACUOUS), model, outcome
     return Verdict.UNKNOWN, None, outcome
 
 
-def _try(rule: Rule, exact: bool, choices: Sequence[Typing], effort: Effort) -> Outcome:
+def _holds_for_infinities(rule: Rule, choices: Sequence[Typing], effort: Effort) -> bool:
+    """Whether a rule that is true of real numbers is so of infinities and NaN, where its constants are finite."""
+    numbers = (part.value for side in (*rule.left, *rule.right) for part in walk(side) if isinstance(part, Lit))
+    if any(isinstance(number, float) and not isfinite(number) for number in numbers):
+        return False
+    tensors = frozenset(name for name, hole in rule.holes.items() if hole.kind == "tensor")
+    with extended(Extended(tensors, properties_of(rule))):  # what was found out so far is of real numbers
+        return not _try(rule, False, choices, Effort(deadline=effort.deadline), infinities=True).failure
+
+
+def _try(rule: Rule, exact: bool, choices: Sequence[Typing], effort: Effort, *, infinities: bool = False) -> Outcome:
     """All instances in one model."""
     outcome = Outcome()
     try:
         for instance in instances(rule, exact, choices, effort):
+            instance.extended = infinities
             ranks = _obligations(instance)
             if ranks is not None:
                 outcome.cases += 1
@@ -129,7 +145,7 @@ def _try(rule: Rule, exact: bool, choices: Sequence[Typing], effort: Effort) -> 
         outcome.failure = "out of time"
     except Unsupported as error:
         outcome.failure = f"unsupported: {error}"
-    except Failed as error:
+    except (Failed, NotExtended) as error:
         outcome.failure = str(error)
     return outcome
 

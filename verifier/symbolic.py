@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from math import isinf
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from graphopt.types import DType
 from graphopt.verifier.integers import (
@@ -279,10 +279,13 @@ class Value(_Spoken):
     terms: tuple[Term, ...]
 
     def __add__(self, other: Operand) -> Value:
-        return _collected((*self.terms, *number(other).terms))
+        return collected((*self.terms, *number(other).terms))
 
     def __mul__(self, other: Operand) -> Value:
-        return _collected(_times(t, u) for t in self.terms for u in number(other).terms)
+        other = number(other)
+        if arithmetic is None or (arithmetic.is_finite(self) and arithmetic.is_finite(other)):
+            return multiplied(self, other)
+        return arithmetic.product(self, other)
 
     def __neg__(self) -> Value:
         return self * -1
@@ -311,7 +314,7 @@ class Value(_Spoken):
                 total += _rebuilt(term, change)
             else:
                 total.append(term)
-        return _collected(total)
+        return collected(total)
 
     @cached_property
     def names(self) -> frozenset[Atom]:
@@ -339,6 +342,18 @@ Operand: TypeAlias = "Value | int | float | Fraction"
 ZERO = Value(())
 
 
+class Arithmetic(Protocol):
+    """What products and quotients are where values may be infinite (`extended.py`)."""
+
+    def is_finite(self, value: Value) -> bool: ...
+    def product(self, left: Value, right: Value) -> Value: ...
+    def inverse(self, value: Value) -> Value: ...
+
+
+arithmetic: Arithmetic | None = None
+"""The arithmetic of the moment; None for that of real numbers."""
+
+
 def _shown(binders: Binders) -> str:
     return ", ".join(f"{b}<{e}" for b, e in binders)
 
@@ -356,7 +371,7 @@ def _rebuilt(term: Term, change: Change) -> tuple[Term, ...]:
     binders = tuple((b, rebuild(extent, change)) for b, extent in term.binders)
     new = Value((Term(term.coefficient, (), binders, rebuild_formula(term.guard, change)),))
     for factor in term.factors:
-        new = new * lift(factor.rebuild(change))
+        new = multiplied(new, lift(factor.rebuild(change)))
     return new.terms
 
 
@@ -413,7 +428,13 @@ def lift(factor: Factor | Value) -> Value:
     return factor if isinstance(factor, Value) else Value((Term(Fraction(1), (factor,)),))
 
 
-def _collected(terms: Iterable[Term]) -> Value:
+def multiplied(left: Value, right: Value) -> Value:
+    """Each term of one value times each of the other."""
+    return collected(_times(t, u) for t in left.terms for u in right.terms)
+
+
+def collected(terms: Iterable[Term]) -> Value:
+    """The sum of some terms, equal ones added up."""
     total: dict[tuple[Any, ...], Fraction] = {}
     for term in terms:
         if term.guard != FALSE:
@@ -463,7 +484,7 @@ def guarded(condition: Formula, value: Value) -> Value:
     """`value` where the condition holds, else 0."""
     if condition == TRUE:
         return value
-    return _collected(Term(t.coefficient, t.factors, t.binders, conj(condition, t.guard)) for t in value.terms)
+    return collected(Term(t.coefficient, t.factors, t.binders, conj(condition, t.guard)) for t in value.terms)
 
 
 def select(condition: Formula, then: Value, otherwise: Value) -> Value:
@@ -483,7 +504,7 @@ def total(
     """Σ of `body` over all indices below the extents (for which `where` holds)."""
     index, binders = bind(extents)
     inner = guarded(where(index) if where else TRUE, body(index))
-    return _collected(Term(t.coefficient, t.factors, binders + t.binders, t.guard) for t in inner.terms)
+    return collected(Term(t.coefficient, t.factors, binders + t.binders, t.guard) for t in inner.terms)
 
 
 def folded(
@@ -559,6 +580,8 @@ def _only_factor(value: Value) -> Factor | None:
 
 def inverse(value: Value) -> Value:
     """1 / value. 1 / 0 is a number of which nothing is known but 1 / (a·b) = (1 / a)·(1 / b) and 1 / (1 / a) = a."""
+    if arithmetic is not None and not arithmetic.is_finite(value):
+        return arithmetic.inverse(value)
     return _by_cases(_inverse, value)
 
 
@@ -629,7 +652,7 @@ def _outer(term: Term) -> Formula:
 
 
 def _under(value: Value, known: Formula) -> Value:
-    return _collected(
+    return collected(
         Term(t.coefficient, t.factors, t.binders, conj(*(conjuncts(t.guard) - conjuncts(known))))
         for t in value.terms
         if conj(t.guard, known) != FALSE

@@ -1,0 +1,145 @@
+"""Arithmetic on real numbers, infinities and NaN: what of the algebra of `symbolic` holds for these, too.
+
+Sums and products may be reordered and regrouped, and a finite factor may be multiplied into a sum. Nothing cancels
+(inf - inf is NaN), nothing is dropped that is multiplied with 0, and no factor that may be infinite is multiplied into
+a sum or taken out of one. The sign of 0 is not known of a sum, so one is not divided by. Terms that may be infinite
+have a positive coefficient: a minus is a factor of its own, and two terms never cancel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from graphopt.verifier import symbolic
+from graphopt.verifier.integers import TRUE
+from graphopt.verifier.symbolic import Call, Factor, Fold, Number, Read, Value, lift
+
+ARITHMETIC = frozenset(
+    {"Add", "Sub", "Mul", "Div", "Neg", "Sum", "Mean", "Reciprocal", "MatMul", "Gemm", "Conv", "ConvTranspose"}
+    | {"Einsum", "ReduceSum", "ReduceMean", "BatchNormalization"}
+)
+"""Operators that add up products, and are looked into; others are functions of which only the name is known."""
+
+MINUS = Call("Minus^", ())
+NOT_ZERO = frozenset({"is_not_zero", "is_positive", "is_negative", "is_one"})
+
+
+class NotExtended(Exception):
+    """A step that does not hold for infinities."""
+
+
+@dataclass(frozen=True)
+class Extended:
+    """The arithmetic of one rule: the tensors whose elements may be infinite, and the properties of its constants."""
+
+    infinite: frozenset[str]
+    properties: Mapping[str, frozenset[str]]
+    _known: dict[Value, bool] = field(default_factory=dict)
+
+    def is_finite(self, value: Value) -> bool:
+        """Whether a value is a finite number: made of constants, sizes and numbers of the rule alone."""
+        if value not in self._known:
+            self._known[value] = all(self._is_finite(factor) for term in value.terms for factor in term.factors)
+        return self._known[value]
+
+    def _is_finite(self, factor: Factor) -> bool:
+        match factor:
+            case Read():
+                return factor.tensor not in self.infinite
+            case Number():
+                return True
+            case Call("Inverse", (value,)):
+                return self.is_finite(value) and self._is_not_zero(value)
+            case Call():
+                return factor.function != "Infinity" and factor != MINUS and all(map(self.is_finite, factor.args))
+            case Fold():
+                return all(self.is_finite(piece.body) for piece in factor.pieces)
+        return False
+
+    def _is_not_zero(self, value: Value) -> bool:
+        """Whether a finite value is known not to be 0; a deviation is not."""
+        if value.constant is not None:
+            return bool(value.constant)
+        match [factor for term in value.terms for factor in term.factors]:
+            case [Read(tensor=name)]:
+                return bool(self.properties.get(name, frozenset()) & NOT_ZERO)
+            case [Number()] | [Call("Exp" | "Sqrt")]:
+                return True
+        return False
+
+    def product(self, left: Value, right: Value) -> Value:
+        """The product of two values of which one at least may be infinite."""
+        result = symbolic.ZERO
+        for condition, (a, b) in symbolic.cases(left, right):
+            result = result + symbolic.guarded(condition, self._product(a, b))
+        return result
+
+    def _product(self, left: Value, right: Value) -> Value:
+        if self.is_finite(left) and self.is_finite(right):
+            return symbolic.multiplied(left, right)
+        left, right = (self._as_factor(side) if self.is_finite(side) else side for side in (left, right))
+        if not (self.is_finite(left) or self.is_finite(right)):
+            left, right = self._as_factor(left), self._as_factor(right)
+        return self.signed(symbolic.multiplied(left, right))
+
+    def _as_factor(self, value: Value) -> Value:
+        """The value as one product: a sum, and 0, as a function of which nothing is known."""
+        return value if _is_product(value) else lift(Call("Sum^", (value,)))
+
+    def signed(self, value: Value) -> Value:
+        """The terms that may be infinite with a positive coefficient: two minuses are none."""
+        terms = []
+        for term in value.terms:
+            if self.is_finite(Value((term,))):
+                terms.append(term)
+                continue
+            minus = (term.coefficient < 0) != (sum(factor == MINUS for factor in term.factors) % 2 == 1)
+            factors = (*(factor for factor in term.factors if factor != MINUS), *([MINUS] if minus else []))
+            terms.append(replace(term, coefficient=abs(term.coefficient), factors=factors))
+        return symbolic.collected(terms)
+
+    def inverse(self, value: Value) -> Value:
+        """1 over a value that may be infinite.
+
+        Raises:
+            NotExtended: it is a sum, and so may be 0 with either sign.
+        """
+        result = symbolic.ZERO
+        for condition, (inner,) in symbolic.cases(value):
+            if not _is_product(inner):
+                raise NotExtended("a sum that may be 0 is divided by")
+            (term,) = inner.terms
+            kept = symbolic.number(Fraction(1) / term.coefficient)
+            for factor in term.factors:
+                kept = symbolic.multiplied(kept, _inverse(factor))
+            result = result + symbolic.guarded(condition, kept)
+        return result
+
+
+def _inverse(factor: Factor) -> Value:
+    if factor == MINUS:
+        return lift(MINUS)
+    if isinstance(factor, Call) and factor.function == "Inverse":
+        return factor.args[0]
+    return lift(Call("Inverse", (lift(factor),)))
+
+
+def _is_product(value: Value) -> bool:
+    if len(value.terms) != 1:
+        return False
+    (term,) = value.terms
+    return not term.binders and term.guard == TRUE
+
+
+@contextmanager
+def extended(arithmetic: Extended) -> Iterator[None]:
+    """Compute with infinities: the operators of `Value` mean this arithmetic until the end."""
+    assert symbolic.arithmetic is None
+    symbolic.arithmetic = arithmetic
+    try:
+        yield
+    finally:
+        symbolic.arithmetic = None
