@@ -1,4 +1,4 @@
-"""Proves a rule, or says why not: the obligations at every instance, in the exact and then in the real model.
+"""Proves a rule, or says why not: the obligations at every instance, in the exact, the extended and the real model.
 
 Assuming that the left side is defined and the conditions hold: the right side is defined, ranks, sizes and element
 types agree, every element agrees, and some instance is reachable. Whatever is not shown is not proved.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import isfinite
 
@@ -108,39 +109,27 @@ def _verdict(rule: Rule, start: float, timeout: float) -> tuple[Verdict, Model |
     if wrong is not None:
         return Verdict.UNKNOWN, None, Outcome(failure=wrong, wrong=True)
     outcome = Outcome()
-    effort = Effort(deadline=lambda: time.process_time() - start > timeout)
-    for model in (Model.EXACT, Model.REAL):
-        outcome = _try(rule, model is Model.EXACT, choices, effort)
+    for model in Model:
+        effort = Effort(deadline=lambda: time.process_time() - start > timeout)  # what one model shows is no other's
+        outcome = _try(rule, model, choices, effort)
         if not outcome.failure and model is not Model.EXACT:
             outcome.failure = unlicensed(rule, choices)
         if not outcome.failure:
-            if model is Model.REAL and _holds_for_infinities(rule, choices, effort):
-                model = Model.EXTENDED
             return (Verdict.PROVED if outcome.reached else Verdict.VACUOUS), model, outcome
     return Verdict.UNKNOWN, None, outcome
 
 
-def _holds_for_infinities(rule: Rule, choices: Sequence[Typing], effort: Effort) -> bool:
-    """Whether a rule that is true of real numbers is so of infinities and NaN, where its constants are finite."""
-    numbers = (part.value for side in (*rule.left, *rule.right) for part in walk(side) if isinstance(part, Lit))
-    if any(isinstance(number, float) and not isfinite(number) for number in numbers):
-        return False
-    tensors = frozenset(name for name, hole in rule.holes.items() if hole.kind == "tensor")
-    with extended(Extended(tensors, properties_of(rule))):  # what was found out so far is of real numbers
-        return not _try(rule, False, choices, Effort(deadline=effort.deadline), infinities=True).failure
-
-
-def _try(rule: Rule, exact: bool, choices: Sequence[Typing], effort: Effort, *, infinities: bool = False) -> Outcome:
+def _try(rule: Rule, model: Model, choices: Sequence[Typing], effort: Effort) -> Outcome:
     """All instances in one model."""
     outcome = Outcome()
     try:
-        for instance in instances(rule, exact, choices, effort):
-            instance.extended = infinities
-            ranks = _obligations(instance)
-            if ranks is not None:
-                outcome.cases += 1
-                outcome.ranks |= ranks
-                outcome.reached = outcome.reached or _reachable(instance)
+        with _arithmetic(rule, model):
+            for instance in instances(rule, model, choices, effort):
+                ranks = _obligations(instance)
+                if ranks is not None:
+                    outcome.cases += 1
+                    outcome.ranks |= ranks
+                    outcome.reached = outcome.reached or _reachable(instance)
     except OutOfTime:
         outcome.failure = "out of time"
     except Unsupported as error:
@@ -150,11 +139,26 @@ def _try(rule: Rule, exact: bool, choices: Sequence[Typing], effort: Effort, *, 
     return outcome
 
 
+def _arithmetic(rule: Rule, model: Model) -> AbstractContextManager[None]:
+    """What products and quotients are in a model.
+
+    Raises:
+        NotExtended: the rule writes an infinity, of which the extended model knows nothing.
+    """
+    if model is not Model.EXTENDED:
+        return nullcontext()
+    numbers = (part.value for side in (*rule.left, *rule.right) for part in walk(side) if isinstance(part, Lit))
+    if any(isinstance(number, float) and not isfinite(number) for number in numbers):
+        raise NotExtended("an infinity is written")
+    tensors = frozenset(name for name, hole in rule.holes.items() if hole.kind == "tensor")
+    return extended(Extended(tensors, properties_of(rule)))
+
+
 class Failed(Exception):
     """An obligation that could not be shown."""
 
 
-def instances(rule: Rule, exact: bool, typings: Sequence[Typing], effort: Effort) -> Iterator[Instance]:
+def instances(rule: Rule, model: Model, typings: Sequence[Typing], effort: Effort) -> Iterator[Instance]:
     """All ranks and attributes for one choice of element types; where types matter, small ranks for all of them.
 
     Small are the first ranks at which the left side occurs with these types, for else nothing would be shown of them.
@@ -162,14 +166,14 @@ def instances(rule: Rule, exact: bool, typings: Sequence[Typing], effort: Effort
     floats = [t for t in typings if all(d.is_float or d.name in ("BOOL", "INT64") for d in t.types.values())]
     first = (floats or list(typings))[:1]
     others = [t for t in typings if t is not first[0]] if rule.minds_types else []
-    if not exact:
+    if model is not Model.EXACT:
         others = [t for t in others if all(d.is_float for d in t.types.values())]
     for typing in first:
-        yield from _at(rule, exact, effort, typing, MAX_RANK, typings)
+        yield from _at(rule, model, effort, typing, MAX_RANK, typings)
     for typing in others:
         for bound in range(1 if len(others) < MANY else 0, MAX_RANK + 1):
             occurs = False
-            for instance in _at(rule, exact, effort, typing, bound, typings):
+            for instance in _at(rule, model, effort, typing, bound, typings):
                 yield instance
                 occurs = occurs or not instance.assuming
             if occurs:
@@ -177,7 +181,7 @@ def instances(rule: Rule, exact: bool, typings: Sequence[Typing], effort: Effort
 
 
 def _at(
-    rule: Rule, exact: bool, effort: Effort, typing: Typing, bound: int, typings: Sequence[Typing]
+    rule: Rule, model: Model, effort: Effort, typing: Typing, bound: int, typings: Sequence[Typing]
 ) -> Iterator[Instance]:
     """All ranks up to a bound and all attributes, for one choice of element types."""
     choices = Choices()
@@ -185,7 +189,16 @@ def _at(
         if position % 16 == 0 and effort.deadline():  # to read the clock takes as long as an instance
             raise OutOfTime
         restart()
-        yield Instance(rule, exact, choices, effort, typing, bound, typings=typings)
+        yield Instance(
+            rule,
+            model is Model.EXACT,
+            choices,
+            effort,
+            typing,
+            bound,
+            typings=typings,
+            extended=model is Model.EXTENDED,
+        )
 
 
 def _obligations(instance: Instance) -> frozenset[int] | None:
