@@ -152,7 +152,7 @@ def test_the_two_models_are_written_and_differ(tmp_path: Path) -> None:
 # -- and right rules are proved ----------------------------------------------------------------------------------------
 
 RIGHT = (
-    (Model.REAL, Rule("scale_into_weights", (x @ a) * b, x @ (a * b))),
+    (Model.EXTENDED, Rule("scale_into_weights", (x @ a) * b, x @ (a * b))),
     (Model.REAL, Rule("distribute", x * tensor("z", "M K") + x, x * (tensor("z", "M K") + 1.0))),
     (
         Model.EXACT,
