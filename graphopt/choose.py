@@ -213,6 +213,8 @@ class Chooser:
 
     def _floor(self, simplified: Version) -> Version:
         """The simplified model unless two races show that it is slower, or it does not run; else less of it."""
+        if not simplified.steps:  # whatever was measured, it is the original
+            return Version(())
         if simplified.refusal:
             return self._reduced(simplified)
         if simplified.speedup is None:

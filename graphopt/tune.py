@@ -306,7 +306,7 @@ class Tuner:
             timing,
             groups=(*groups, *timing.groups),
             speedup=best.speedup,
-            simplified=best.speedup if best.steps == first.steps else first.speedup,
+            simplified=None if not first.steps else best.speedup if best.steps == first.steps else first.speedup,
             searched=best.gain if best.sweeps or best.solutions else None,
             latencies=best.latencies,
             noise=max((version.speedup.noise for version in chooser.raced if version.speedup), default=NOISE),

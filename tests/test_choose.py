@@ -324,8 +324,16 @@ def test_a_model_that_is_not_changed_is_not_timed() -> None:
     case = Case(lambda _: 1.5)
     case.chooser.move_to(Version(()))
     same = Version(())
-    assert case.chooser.choose(same, same, []) is same
+    assert case.chooser.choose(same, same, []).steps == ()
     assert case.contest.raced == []
+
+
+def test_where_nothing_was_simplified_and_no_find_pays_the_original_is_no_gain_whatever_is_measured() -> None:
+    case = Case(lambda ops: 1.5)
+    case.chooser.move_to(Version(()))
+    same, kept = Version(()), case.solutions
+    best = case.chooser.choose(same, same, kept)
+    assert (best.steps, best.speedup) == ((), None)
 
 
 @pytest.mark.parametrize(("speed", "skew", "kept"), [(1.1, 1.3, False), (1.1, 1.1, True), (1.0, 1.3, False)])
