@@ -47,7 +47,7 @@ ROOM = 12
 """So many times its weights a model takes while it is timed: in each session those that were read and those that were
 packed, and those in the file of the one that is being opened."""
 
-SWEEPS = 0.3
+SWEEPS = 0.5
 """Of the time, without what the last word takes at least, in which a sweep has to be made."""
 
 SHARE = 0.6
