@@ -66,7 +66,7 @@ class Simplification:
     notes: tuple[str, ...]
 
 
-Allows: TypeAlias = Callable[[Rule, Iterable[DType], Iterable[DType], Callable[[bool], bool]], bool]
+Allows: TypeAlias = Callable[[Rule, Iterable[DType], Iterable[DType], Callable[[bool], bool], bool], bool]
 """Whether a rule may be applied where its left side computes in some element types and reads others, and where what it
 reads, or only its constants, may hold infinities or not."""
 
@@ -114,7 +114,7 @@ class Simplifier:
     ) -> None:
         """`check` is called often, and ends the work by raising TimeUp."""
         self.rules, self.passes, self.refusal, self.check = rules, passes, refusal, check
-        self.allows = allows or (lambda rule, computed, read, may_be_infinite: True)
+        self.allows = allows or (lambda *_: True)
         self.progress = progress or (lambda stage, done: None)
         self.steps: list[Step] = []
         self.notes: set[str] = set()
@@ -256,7 +256,8 @@ def is_allowed(graph: Graph, match: Match, allows: Allows) -> bool:
         looked_at = known if constants else [*read_values(match), *inside]
         return not all(map(isfinite, numbers)) or may_hold(graph, looked_at)
 
-    return allows(match.rule, computed_types(graph, match), read_types(graph, match), may_be_infinite)
+    computed, read = computed_types(graph, match), read_types(graph, match)
+    return allows(match.rule, computed, read, may_be_infinite, match.reordered)
 
 
 def computed_types(graph: Graph, match: Match) -> frozenset[DType]:

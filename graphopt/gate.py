@@ -237,11 +237,13 @@ class Gate:
         computed: Iterable[DType],
         read: Iterable[DType],
         may_be_infinite: Callable[[bool], bool] = lambda constants: False,
+        reordered: bool = False,
     ) -> bool:
         """Whether a rule may be applied where its left side computes in some element types and reads others.
 
         `may_be_infinite` says whether what it reads or has in between may hold an infinity that the model means; if so
-        asked, of its constants alone.
+        asked, of its constants alone. `reordered`: operands that floats are rounded by stand in another order than in
+        the rule.
         """
         proof = self.proof(rule)
         if not proof.holds:
@@ -253,14 +255,16 @@ class Gate:
             return False
         if not all(map(proof.licenses, computed)) or (self.exact and proof.model is not Model.EXACT):
             return False
-        if not self._keeps_bits(rule, computed):
+        if not self._keeps_bits(rule, computed, reordered):
             return False
         if proof.model is Model.EXTENDED:
             return not may_be_infinite(True)
         return not proof.is_finite or self._are_finite(rule, may_be_infinite)
 
-    def _keeps_bits(self, rule: Rule, computed: Iterable[DType]) -> bool:
+    def _keeps_bits(self, rule: Rule, computed: Iterable[DType], reordered: bool) -> bool:
         """Whether no kernel is touched that rounds in a way of its own: floats may be rounded, unless it is `exact`."""
+        if self.exact and reordered and any(dtype.is_float for dtype in computed):
+            return False
         if rule.name not in self._touched:
             self._touched[rule.name] = kernels_touched(rule)
         minded = [dtype for dtype in computed if self.exact or not dtype.is_float]

@@ -8,7 +8,7 @@ swapped, and a constant operand of an elementwise operator may be spelt in any s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import permutations
 from math import copysign
@@ -70,6 +70,8 @@ class Match:
     axes: Axes
     terms: Mapping[App, Value]
     """The value that each operator of the left side matched."""
+    reordered: bool = False
+    """Some operator has its inputs in another order than the rule writes, which floats may be rounded by."""
 
     @property
     def vertices(self) -> frozenset[int]:
@@ -139,11 +141,16 @@ class _State:
     terms: Mapping[App, Value]
     pending: tuple[_Constant, ...] = ()
     """Constants in a declared shape, looked at when all axes are bound."""
+    reordered: bool = False
 
     def bind(self, name: str, bound: Bound) -> _State | None:
         if name in self.holes:
             return self if _same(self.holes[name], bound) else None
-        return _State({**self.holes, name: bound}, self.axes, self.terms, self.pending)
+        return _State({**self.holes, name: bound}, self.axes, self.terms, self.pending, self.reordered)
+
+    def after(self, reordered: bool) -> _State:
+        """The same, once inputs were matched in some order."""
+        return replace(self, reordered=True) if reordered else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,10 +208,11 @@ def _match_app(graph: Graph, app: App, value: Value, state: _State) -> Iterator[
     with_attributes = _match_attributes(graph, app, node, state)
     if with_attributes is None:
         return
-    seen = _State(with_attributes.holes, state.axes, {**state.terms, app: value}, state.pending)
+    terms = {**state.terms, app: value}
+    seen = _State(with_attributes.holes, state.axes, terms, state.pending, state.reordered)
     for order in _orders(app, inputs[: len(app.inputs)]):
         pairs = tuple(zip(app.inputs, order, strict=True))
-        bound = _bind_implied(graph, node, pairs, seen)
+        bound = _bind_implied(graph, node, pairs, seen.after(_rounds_otherwise(app.op, order, inputs)))
         if bound is not None:
             yield from _match_inputs(graph, node, [pair for pair in pairs if not _is_implied(*pair)], bound)
 
@@ -270,6 +278,13 @@ def _orders(app: App, inputs: tuple[Value | None, ...]) -> Iterator[tuple[Value 
         yield inputs
 
 
+def _rounds_otherwise(op: str, order: tuple[Value | None, ...], inputs: tuple[Value | None, ...]) -> bool:
+    """Whether another order of inputs may give another float: of 0.0 and -0.0 Max takes one by their places."""
+    if op not in ops.COMMUTATIVE_VARIADIC or order == inputs[: len(order)]:
+        return False
+    return op in ("Max", "Min") or len(order) > 2
+
+
 def _match_inputs(
     graph: Graph, node: Node, pairs: Sequence[tuple[Term | None, Value | None]], state: _State
 ) -> Iterator[_State]:
@@ -325,7 +340,7 @@ def _match_tensor(graph: Graph, hole: Var, value: Value, state: _State) -> _Stat
     if type_ is None or type_.shape is None:
         return None
     axes = unify(hole.axes, type_.shape, bound.axes)
-    return None if axes is None else _State(bound.holes, axes, bound.terms, bound.pending)
+    return None if axes is None else _State(bound.holes, axes, bound.terms, bound.pending, bound.reordered)
 
 
 def _match_const(graph: Graph, node: Node, hole: Var, value: Value | None, state: _State) -> _State | None:
@@ -337,7 +352,7 @@ def _match_const(graph: Graph, node: Node, hole: Var, value: Value | None, state
     made = node.types[0]
     dtype = made.dtype if isinstance(made, TensorType) else DType.UNDEFINED
     pending = _Constant(hole, value, tensor, other, broadcasts, dtype)
-    return _State(state.holes, state.axes, state.terms, (*state.pending, pending))
+    return _State(state.holes, state.axes, state.terms, (*state.pending, pending), state.reordered)
 
 
 def known_tensor(graph: Graph, value: Value | None) -> Tensor | None:
@@ -541,7 +556,7 @@ def _settled(state: _State) -> _State | None:
         if constant.hole.name in holes and not _same(holes[constant.hole.name], bound):
             return None
         holes[constant.hole.name] = bound
-    return _State(holes, axes, state.terms)
+    return _State(holes, axes, state.terms, reordered=state.reordered)
 
 
 def _declared(constant: _Constant, axes: Axes) -> Shape | None:
@@ -594,7 +609,7 @@ def _broadcasts(own: tuple[int, ...], declared: tuple[int, ...], other: Shape | 
 
 def _finish(rule: Rule, state: _State) -> Match:
     roots = tuple(state.terms[side] for side in rule.left)
-    return Match(rule, roots, state.holes, state.axes, state.terms)
+    return Match(rule, roots, state.holes, state.axes, state.terms, state.reordered)
 
 
 def _holds(rule: Rule, graph: Graph, match: Match) -> bool:

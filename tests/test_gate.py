@@ -257,6 +257,15 @@ def test_equality_over_the_reals_licenses_floats_only() -> None:
         assert one.allows(rule, dtypes, dtypes) is allowed
 
 
+def test_what_is_exact_in_one_order_of_operands_is_not_exact_in_another() -> None:
+    rule = Rule("max", op.Relu(op.Max(x, op.Neg(tensor("y")))), op.Max(x, op.Neg(tensor("y"))))
+    for exactly, dtype, allowed in ((True, DType.FLOAT, False), (True, DType.INT32, True), (False, DType.FLOAT, True)):
+        one = gate.Gate(exact=exactly)
+        one._proofs[rule.name] = Proof(rule.name, "", Verdict.PROVED, Model.EXACT)
+        assert one.allows(rule, [dtype], [dtype])
+        assert one.allows(rule, [dtype], [dtype], reordered=True) is allowed
+
+
 def test_proofs_of_casts_speak_of_common_types_only() -> None:
     rule = Rule("bare", op.Cast(op.Neg(op.Cast(x, to=7)), to=7), op.Neg(op.Cast(x, to=7)))
     one = gate.Gate()

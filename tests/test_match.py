@@ -161,3 +161,25 @@ def test_a_number_that_has_no_value_matches_nothing() -> None:
     k, text = real("k"), "g (float[3] x) => (float[3] y) <float a = { 1.0 }> { y = Mul(x, a) }"
     assert not count(Rule("root", x * fn.sqrt(-1.0), op.Identity(x)), text)
     assert not count(Rule("quotient", x * k, op.Identity(x), when=fn.lt(fn.divide(1.0, k - k), 1)), text)
+
+
+def test_a_match_says_whether_floats_are_rounded_in_another_order() -> None:
+    """Of two operands a sum is the same; of 0.0 and -0.0 a maximum is one or the other, by their places."""
+    z = tensor("z")
+    text = "g (float[4] a, float[4] b, float[4] c) => (float[4] y) { r = Relu(c)  y = OP(INPUTS) }"
+    for name in ("Sum", "Mean", "Max", "Min"):
+        two = Rule("two", getattr(op, name)(op.Relu(x), y), x)
+        three = Rule("three", getattr(op, name)(op.Relu(x), y, z), x)
+        for rule, inputs, orders in (
+            (two, "r, a", {False}),
+            (two, "a, r", {name in ("Max", "Min")}),
+            (three, "a, r, b", {True}),
+        ):
+            found = find(rule, graph(text.replace("OP", name).replace("INPUTS", inputs)))
+            assert {match.reordered for match in found} == orders, (name, inputs)
+    assert all(
+        not match.reordered
+        for match in find(
+            Rule("add", op.Add(op.Relu(x), y), x), graph(text.replace("OP", "Add").replace("INPUTS", "a, r"))
+        )
+    )

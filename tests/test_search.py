@@ -551,7 +551,7 @@ def test_progress_is_told() -> None:
 def test_rules_that_are_not_admitted_are_not_used() -> None:
     asked: list[tuple[str, frozenset[DType], frozenset[DType]]] = []
 
-    def allows(rule: Rule, computed: frozenset[DType], read: frozenset[DType], _: object) -> bool:
+    def allows(rule: Rule, computed: frozenset[DType], read: frozenset[DType], *_: object) -> bool:
         asked.append((rule.name, computed, read))
         return rule is not DOUBLE
 

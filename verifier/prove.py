@@ -80,7 +80,7 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
     forget()
     start = time.process_time()
     verdict, model, outcome = _verdict(rule, start, timeout)
-    example = counterexample.find(rule) if verdict is Verdict.UNKNOWN and refute else None
+    example = counterexample.find(rule) if verdict is not Verdict.PROVED and refute else None
     verdict = Verdict.REFUTED if example is not None else verdict
     ranks = f"{min(outcome.ranks)}–{max(outcome.ranks)}" if outcome.ranks else ""
     seconds = round(time.process_time() - start, 3)
