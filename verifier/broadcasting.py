@@ -61,7 +61,8 @@ def elementwise(node: Node) -> Tensor:
     present = [tensor for tensor in inputs if tensor is not None]
     shape = broadcast(node, [tensor.shape for tensor in present])
     if node.op in ("Div", "Mod"):
-        node.require_divisors(node.input(1))
+        divisor = node.input(1)
+        node.require_divisors(Tensor(shape, lambda index: stretched(divisor, shape, index)))
     function = ELEMENTWISE[node.op](node)
     compares_exactly = node.op in COMPARISONS and (node.dtype.is_integer or node.dtype is DType.BOOL)
     if node.op not in LOGICAL and not compares_exactly and node.is_exact:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+<<<<<<< HEAD
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import isfinite
+=======
+from dataclasses import dataclass, replace
+>>>>>>> 0555050 (Keep on file the wrong rules at the edges of a proof)
 
 import z3
 
@@ -37,6 +41,7 @@ from graphopt.verifier.integers import (
     lt,
     negate,
     restart,
+    symbols,
 )
 from graphopt.verifier.rounding import unlicensed
 from graphopt.verifier.signs import Signs
@@ -252,7 +257,7 @@ def _follows(wanted: Elements, instance: Instance, known: Context) -> bool:
         for at, inner in [bind([known.simplify(size) for size in elements.of.shape], "j")]
     ]
     for condition, (body,) in cases(wanted.of.at(index)):
-        piece = _of_row(Piece(binders, condition, body))
+        piece = _without_spare(_of_row(Piece(binders, condition, body)))
         here = known.knowing(ranges(piece.binders), piece.guard)
         if not here.possible or _is_plainly(piece.body, wanted.below, equality, here):
             continue
@@ -274,6 +279,12 @@ def _of_row(piece: Piece) -> Piece:
                 inner = tuple(zip(row.index, row.shape, strict=True))
                 return _of_row(Piece((*piece.binders, *inner), piece.guard, row.body))
     return piece
+
+
+def _without_spare(piece: Piece) -> Piece:
+    """The piece without the binders on which nothing in it depends: what then is asked of no element is asked, too."""
+    used = piece.guard.symbols.union(piece.body.symbols, *(symbols(extent) for _, extent in piece.binders))
+    return replace(piece, binders=tuple(pair for pair in piece.binders if pair[0] in used))
 
 
 def _is_plainly(value: Value, below: Size | None, equality: Equality, known: Context) -> bool:
