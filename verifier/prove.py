@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-<<<<<<< HEAD
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from math import isfinite
-=======
 from dataclasses import dataclass, replace
->>>>>>> 0555050 (Keep on file the wrong rules at the edges of a proof)
+from math import isfinite
 
 import z3
 
