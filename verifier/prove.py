@@ -45,6 +45,7 @@ from graphopt.verifier.solver import Effort, OutOfTime, models
 from graphopt.verifier.symbolic import (
     Binders,
     Element,
+    Index,
     Piece,
     Tensor,
     Term,
@@ -245,6 +246,8 @@ def _follows(wanted: Elements, instance: Instance, known: Context) -> bool:
     """Whether each element is what the right side asks for: plainly, or as one of which the left side says it."""
     index, binders = bind([known.simplify(size) for size in wanted.of.shape], "i")
     equality = Equality(Signs(instance.properties))
+    if any(_are_the_same(wanted, elements, index, binders, equality, known) for elements in instance.known_elements):
+        return True
     said = [
         [Piece(inner, condition, body) for condition, (body,) in cases(elements.of.at(at))]
         for elements in instance.known_elements
@@ -260,6 +263,18 @@ def _follows(wanted: Elements, instance: Instance, known: Context) -> bool:
         if not any(equality.covered([piece], others, known) for others in said):
             return False
     return True
+
+
+def _are_the_same(
+    wanted: Elements, said: Elements, index: Index, binders: Binders, equality: Equality, known: Context
+) -> bool:
+    """Whether the left side says the same of the elements of a tensor of the same shape, place by place."""
+    if (said.below is None) != (wanted.below is None) or said.of.rank != wanted.of.rank:
+        return False
+    pairs = [*zip(said.of.shape, wanted.of.shape, strict=True), (said.below or 0, wanted.below or 0)]
+    if not all(known.proves(eq(one, other)) for one, other in pairs):
+        return False
+    return equality.equal(wanted.of.at(index), said.of.at(index), known.knowing(ranges(binders)))
 
 
 def _below(elements: Elements) -> Size:
