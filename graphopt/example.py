@@ -22,7 +22,7 @@ from graphopt.graph import Node
 from graphopt.protos import node_to_proto, tensor_to_proto, type_from_proto, type_to_proto
 from graphopt.rule import Rule
 from graphopt.scalar import FACTS, PROPERTIES, PYTHON, Unknown, apply, has_property
-from graphopt.schemas import Misfit, Operator, Place, Types, described
+from graphopt.schemas import USUAL, Misfit, Operator, Place, Types, described
 from graphopt.tensor import Tensor
 from graphopt.term import SCALAR, App, Lit, Term, Var, applications, holes, is_scalar, walk
 from graphopt.types import DType, TensorType
@@ -61,23 +61,40 @@ class Instance:
         return ", ".join(shown)
 
 
-def instances(
-    rule: Rule, seed: int = 0, count: int = 10, attempts: int = 5_000, *, plain: bool = False
-) -> Iterator[Instance]:
-    """Up to `count` instances, the same for the same seed; fewer where `attempts` draws did not give as many.
+@dataclass(frozen=True)
+class Scope:
+    """Of what size, and of which numbers, instances are drawn; what is listed more often is drawn more often."""
 
-    `plain` ones have axes of at most three elements, and values that a person can reckon with: whole and half numbers.
-    """
+    ranks: Shape = (0, 1, 1, 2, 2, 2, 3, 4)
+    """Of holes without axes."""
+    packs: Shape = (0, 1, 1, 2, 2, 3)
+    """How many axes a pack stands for."""
+    sizes: Shape = (1, 1, 2, 2, 3, 3, 4, 4, 5, 6)
+    dtypes: tuple[DType, ...] = USUAL
+    numbers: Shape = (0, 1, 2, 3)
+    """In lists of which nothing is known but that they hold whole numbers."""
+    plain: bool = False
+    """Values that a person can reckon with: whole and half numbers."""
+
+
+ANY = Scope()
+PLAIN = Scope(sizes=(1, 2, 2, 3), plain=True)
+
+
+def instances(
+    rule: Rule, seed: int = 0, count: int = 10, attempts: int = 5_000, *, scope: Scope = ANY
+) -> Iterator[Instance]:
+    """Up to `count` instances, the same for the same seed; fewer where `attempts` draws did not give as many."""
     rng = random.Random(f"{rule.name}/{seed}")
     try:
-        types = Types(rule.left, {}).obey(rule.conditions)
+        types = Types(rule.left, {}, scope.dtypes).obey(rule.conditions)
     except Misfit:
         return
     for _ in range(attempts):
         if count == 0:
             return
         try:
-            yield _Draft(rule, rng, types.copy(), {}, {}, plain=plain).finished()
+            yield _Draft(rule, rng, types.copy(), {}, {}, scope).finished()
             count -= 1
         except (Misfit, Unknown):
             continue
@@ -164,11 +181,10 @@ class _Draft:
         types: Types,
         dims: dict[str, Any],
         values: dict[str, Any],
-        *,
-        plain: bool = False,
+        scope: Scope = ANY,
     ) -> None:
-        self.rule, self.rng, self.types, self.dims, self.values, self.plain = rule, rng, types, dims, values, plain
-        self.rank = rng.choice((0, 1, 1, 2, 2, 2, 3, 4))  # of holes without axes
+        self.rule, self.rng, self.types, self.dims, self.values, self.scope = rule, rng, types, dims, values, scope
+        self.rank = rng.choice(scope.ranks)  # of holes without axes
         self.base: Shape | None = None
         self.shapes: dict[Term, Shape | None] = {}
         self.bounds: dict[str, int] = {}  # holes that hold indices, and into how many elements
@@ -191,7 +207,7 @@ class _Draft:
     # sizes
 
     def size(self) -> int:
-        return self.rng.choice((1, 2, 2, 3) if self.plain else (1, 1, 2, 2, 3, 3, 4, 4, 5, 6))
+        return self.rng.choice(self.scope.sizes)
 
     def shape_of(self, hole: Var) -> Shape:
         """The shape of a hole; sizes that are still open are drawn."""
@@ -221,7 +237,7 @@ class _Draft:
 
     def _pack(self) -> Shape:
         packs = [len(sizes) for sizes in self.dims.values() if isinstance(sizes, tuple)]
-        rank = self.rng.choice(packs) if packs and self.rng.random() < 0.7 else self.rng.choice((0, 1, 1, 2, 2, 3))
+        rank = self.rng.choice(packs) if packs and self.rng.random() < 0.7 else self.rng.choice(self.scope.packs)
         return tuple(self.size() for _ in range(rank))
 
     def _base(self) -> Shape:
@@ -370,11 +386,11 @@ class _Draft:
         if hole.name in self.bounds:
             bound = max(self.bounds[hole.name], 1)
             return rng.integers(-bound, bound, shape).astype(dtype.numpy)
-        array = _random_array(rng, shape, dtype, plain=self.plain)
+        array = _random_array(rng, shape, dtype, plain=self.scope.plain)
         for name in self._properties(hole):
             array = _PROPERTY[name](array)
         if hole.name in self.positive:
-            array = np.abs(array) + np.asarray(1.0 if self.plain else 0.1, array.dtype)
+            array = np.abs(array) + np.asarray(1.0 if self.scope.plain else 0.1, array.dtype)
         if hole.kind == "const" and shape and self.rng.random() < 0.3:  # a constant that is written shorter
             array = self._uniform(hole, array)
         return np.asarray(array)
@@ -523,7 +539,7 @@ def _by_kind(context: _Context, kind: str) -> Any:
         case "integer":
             return rng.randint(-1, 3)
         case "integers":
-            return tuple(rng.randint(0, 3) for _ in range(rng.choice((1, context.rank))))
+            return tuple(rng.choice(context.draft.scope.numbers) for _ in range(rng.choice((1, context.rank))))
         case "real":
             return rng.choice((0.5, 1.0, 2.0, 0.25, -1.5, 3.0, 6.0, 0.0))
     return "NOTSET"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
@@ -19,7 +19,8 @@ class Misfit(Exception):
     """What was drawn is no instance of the rule, or its right side says nothing there: draw again."""
 
 
-_COMMON = (DType.FLOAT,) * 6 + (DType.INT64,) * 3 + (DType.INT32, DType.DOUBLE, DType.BOOL, DType.UINT8)
+USUAL = (DType.FLOAT,) * 6 + (DType.INT64,) * 3 + (DType.INT32, DType.DOUBLE, DType.BOOL, DType.UINT8)
+"""From what an element type is drawn where one of these is possible."""
 _TYPE_NAMES = {f"tensor({np.dtype(d.numpy).name})": d for d in DType if d not in (DType.UNDEFINED, DType.STRING)}
 _TYPE_NAMES |= {"tensor(float)": DType.FLOAT, "tensor(double)": DType.DOUBLE}
 _ANY = frozenset(DType)
@@ -85,7 +86,8 @@ def _read_schema(op: str, domain: str) -> Operator:
 class Types:
     """The element types of a rule's sides: type variables that are unified, then chosen."""
 
-    def __init__(self, sides: Iterable[Term], known: Mapping[str, DType]) -> None:
+    def __init__(self, sides: Iterable[Term], known: Mapping[str, DType], usual: Sequence[DType] = USUAL) -> None:
+        self._usual = usual
         self._parent: dict[Place, Place] = {}
         self._allowed: dict[Place, frozenset[DType]] = {}
         for name, dtype in known.items():
@@ -96,7 +98,7 @@ class Types:
 
     def copy(self) -> Types:
         """The same, to choose from anew."""
-        other = Types((), {})
+        other = Types((), {}, self._usual)
         other._parent, other._allowed = dict(self._parent), dict(self._allowed)
         return other
 
@@ -151,10 +153,10 @@ class Types:
     def of(self, place: Place, rng: random.Random | None = None) -> DType:
         """The element type of a place; chosen, and from then on fixed, where several are possible."""
         allowed = self._allowed.get(self._root(place), frozenset((DType.FLOAT,)))
-        common = [dtype for dtype in _COMMON if dtype in allowed] or sorted(allowed)
-        if not common:
+        usual = [dtype for dtype in self._usual if dtype in allowed] or sorted(allowed)
+        if not usual:
             raise Misfit("no element type fits")
-        chosen = rng.choice(common) if rng else common[0]
+        chosen = rng.choice(usual) if rng else usual[0]
         self.restrict(place, {chosen})
         return chosen
 

@@ -199,13 +199,13 @@ def _variants(rule: Rule) -> Iterator[Variant]:
     if len(set(rule.right)) > 1:
         yield "outputs swapped", "", rule.right[::-1], rule.conditions
     for one, other in _interchangeable(rule):
-        swapped = tuple(_exchanged(side, {one: other, other: one}) for side in rule.right)
+        swapped = tuple(exchanged(side, {one: other, other: one}) for side in rule.right)
         yield "holes swapped", f"{one} and {other}", swapped, rule.conditions
     nodes = dict.fromkeys(part.node for side in rule.right for part in walk(side) if isinstance(part, App))
     for kind, change in CHANGES.items():
         for node in nodes:
             for new in change(node):
-                right = tuple(_replaced(side, node, new) for side in rule.right)
+                right = tuple(replaced(side, node, new) for side in rule.right)
                 yield kind, _said(node, new), right, rule.conditions
 
 
@@ -230,20 +230,20 @@ def _interchangeable(rule: Rule) -> Iterator[tuple[Var, Var]]:
                 yield one, other
 
 
-def _exchanged(subject: Term, names: dict[Var, Var]) -> Term:
+def exchanged(subject: Term, names: dict[Var, Var]) -> Term:
     if isinstance(subject, Var):
         return names.get(subject, subject)
-    return _rebuilt(subject, lambda part: _exchanged(part, names))
+    return rebuilt(subject, lambda part: exchanged(part, names))
 
 
-def _replaced(subject: Term, old: App, new: Term) -> Term:
+def replaced(subject: Term, old: App, new: Term) -> Term:
     """The term with an operator replaced wherever it occurs, whichever of its outputs is meant."""
     if isinstance(subject, App) and subject.node == old:
         return replace(new, output=subject.output) if isinstance(new, App) and new.outputs > 1 else new
-    return _rebuilt(subject, lambda part: _replaced(part, old, new))
+    return rebuilt(subject, lambda part: replaced(part, old, new))
 
 
-def _rebuilt(subject: Term, change: Callable[[Term], Term]) -> Term:
+def rebuilt(subject: Term, change: Callable[[Term], Term]) -> Term:
     if not isinstance(subject, App):
         return subject
     args = tuple(None if arg is None else change(arg) for arg in subject.args)
