@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from math import prod
 from typing import Any, TypeAlias
 
@@ -22,7 +23,8 @@ from graphopt.graph import Node
 from graphopt.protos import node_to_proto, tensor_to_proto, type_from_proto, type_to_proto
 from graphopt.rule import Rule
 from graphopt.scalar import FACTS, PROPERTIES, PYTHON, Unknown, apply, has_property
-from graphopt.schemas import USUAL, Misfit, Operator, Place, Types, described
+from graphopt.schemas import Misfit, Operator, Place, Types, described
+from graphopt.scope import ANY, WITH_PROPERTY, Scope, random_array
 from graphopt.tensor import Tensor
 from graphopt.term import SCALAR, App, Lit, Term, Var, applications, holes, is_scalar, walk
 from graphopt.types import DType, TensorType
@@ -59,26 +61,6 @@ class Instance:
             text = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else value
             shown.append(f"{name}={text}")
         return ", ".join(shown)
-
-
-@dataclass(frozen=True)
-class Scope:
-    """Of what size, and of which numbers, instances are drawn; what is listed more often is drawn more often."""
-
-    ranks: Shape = (0, 1, 1, 2, 2, 2, 3, 4)
-    """Of holes without axes."""
-    packs: Shape = (0, 1, 1, 2, 2, 3)
-    """How many axes a pack stands for."""
-    sizes: Shape = (1, 1, 2, 2, 3, 3, 4, 4, 5, 6)
-    dtypes: tuple[DType, ...] = USUAL
-    numbers: Shape = (0, 1, 2, 3)
-    """In lists of which nothing is known but that they hold whole numbers."""
-    plain: bool = False
-    """Values that a person can reckon with: whole and half numbers."""
-
-
-ANY = Scope()
-PLAIN = Scope(sizes=(1, 2, 2, 3), plain=True)
 
 
 def instances(
@@ -268,6 +250,7 @@ class _Draft:
     def _apply(self, app: App) -> None:
         if app.op in ("Conv", "MatMul"):
             self._match_weights(app)
+        self._size_what_is_read(app)
         tensors = {i: self.visit(arg) for i, arg in enumerate(app.inputs) if arg is not None and not is_scalar(arg)}
         operator = described(app)
         inputs = [tensors.get(i) for i in range(len(app.inputs))]
@@ -287,6 +270,13 @@ class _Draft:
         self._infer(context)
         if app.op in _DEFINED and not _DEFINED[app.op](context):
             raise Misfit(f"{app.op} is not defined for these sizes, though its shape can be inferred")
+
+    def _size_what_is_read(self, app: App) -> None:
+        """Draw the sizes that are named before a tensor that has them was visited."""
+        said = chain((arg for arg in app.inputs if arg is not None), dict(app.attrs).values())
+        for part in chain.from_iterable(map(walk, filter(is_scalar, said))):
+            if isinstance(part, App) and part.op in ("size", "sizes") and isinstance(part.args[0], Lit):
+                self._sizes(str(part.args[0].value).split())
 
     def _match_weights(self, app: App) -> None:
         """An axis of the weights that nothing has fixed yet is as long as the first operand has it, in one group."""
@@ -386,9 +376,9 @@ class _Draft:
         if hole.name in self.bounds:
             bound = max(self.bounds[hole.name], 1)
             return rng.integers(-bound, bound, shape).astype(dtype.numpy)
-        array = _random_array(rng, shape, dtype, plain=self.scope.plain)
+        array = random_array(rng, shape, dtype, plain=self.scope.plain)
         for name in self._properties(hole):
-            array = _PROPERTY[name](array)
+            array = WITH_PROPERTY[name](array)
         if hole.name in self.positive:
             array = np.abs(array) + np.asarray(1.0 if self.scope.plain else 0.1, array.dtype)
         if hole.kind == "const" and shape and self.rng.random() < 0.3:  # a constant that is written shorter
@@ -398,7 +388,7 @@ class _Draft:
     def _properties(self, hole: Var) -> Iterator[str]:
         for condition in self.rule.conditions:
             for part in walk(condition):
-                if isinstance(part, App) and part.op in _PROPERTY and hole in part.args:
+                if isinstance(part, App) and part.op in WITH_PROPERTY and hole in part.args:
                     yield part.op
 
     def _uniform(self, hole: Var, array: Array) -> Array:
@@ -455,30 +445,6 @@ def _is_operand(rule: Rule, hole: Var) -> bool:
     """True for a constant with axes that the left side reads only as operand of elementwise binary operators."""
     readers = [app for side in rule.left for app in applications(side) if hole in app.args]
     return hole.axes is not None and all(app.op in ops.ELEMENTWISE_BINARY for app in readers)
-
-
-def _random_array(rng: np.random.Generator, shape: Shape, dtype: DType, *, plain: bool) -> Array:
-    """Floats around zero, zero among them; integers without zero, for they may divide."""
-    if dtype is DType.BOOL:
-        return rng.integers(0, 2, shape).astype(bool)
-    if dtype.is_float and plain:
-        few: Array = rng.integers(-3, 4, shape) * rng.choice((0.5, 1.0, 1.0))
-        return few.astype(dtype.numpy)
-    if dtype.is_float:
-        array: Array = np.where(rng.random(shape) < 0.05, 0.0, rng.normal(0, 1.5, shape))
-        return array.astype(dtype.numpy)
-    low = 1 if dtype.name.startswith("U") else -6
-    array = rng.integers(low, 7, shape)
-    return np.where(array == 0, 1, array).astype(dtype.numpy)
-
-
-_PROPERTY: Mapping[str, Callable[[Array], Array]] = {
-    "is_zero": np.zeros_like,
-    "is_one": np.ones_like,
-    "is_positive": lambda array: np.abs(array) + np.asarray(0.5, array.dtype),
-    "is_negative": lambda array: -np.abs(array) - np.asarray(0.5, array.dtype),
-    "is_not_negative": np.abs,
-}
 
 
 # -- proposals -----------------------------------------------------------------------------------------------------

@@ -107,3 +107,9 @@ def test_numbers_take_the_element_type_of_their_operand() -> None:
         (two,) = (numpy_helper.to_array(t) for t in models(halves, one)[0].graph.initializer)
         assert two.dtype == one.values["x"].dtype
     assert len(types) > 1
+
+
+def test_a_size_may_be_named_before_a_tensor_has_it() -> None:
+    x = tensor("x", "M N")
+    rule = Rule("ones", op.ConstantOfShape(fn.sizes("M N")) + x, op.Identity(x))
+    assert len(list(instances(rule))) == 10

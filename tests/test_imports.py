@@ -26,6 +26,7 @@ LAYERS = (
     "passes",
     "term",
     "rule schemas",
+    "scope",
     "proof example",
     "onnx_io match",
     "rewrite samples",
@@ -54,7 +55,7 @@ LAYERS = (
 )
 # The two packages that the compiler composes, and all of it that they see.
 RULES = "errors types term rule"
-VERIFIER = "errors types scalar term ops rule schemas proof example"
+VERIFIER = "errors types scalar term ops rule schemas scope proof example"
 # The only ones that may import those two packages, inside the functions that need them.
 COMPOSERS = "library gate catalogue"
 # A third-party module that not everybody may know.

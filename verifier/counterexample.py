@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from graphopt import example
+from graphopt import scope
 from graphopt.example import Instance, instances, models
 from graphopt.rule import Rule
 from graphopt.scalar import Unknown
@@ -116,7 +116,7 @@ def differences(rule: Rule, deadline: float, further: int = PLAIN + ANY) -> Iter
     After the first so many `further` instances are tried; until the processor time `deadline` at most.
     """
     end = PLAIN + ANY
-    plain = instances(rule, seed=1, count=PLAIN, attempts=2_000, scope=example.PLAIN)
+    plain = instances(rule, seed=1, count=PLAIN, attempts=2_000, scope=scope.PLAIN)
     for tried, instance in enumerate(chain(plain, instances(rule, seed=1, count=ANY))):
         if tried > end or time.process_time() > deadline:
             break

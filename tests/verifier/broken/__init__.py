@@ -1,0 +1,7 @@
+"""Wrong rules, by what is wrong. None may be proved; of those that a small instance shows to be wrong it is found."""
+
+from tests.verifier.broken import classics, edges, functions, operators, plain
+
+REFUTED = (*plain.BROKEN, *classics.NEIGHBOURS, *operators.REFUTED, *functions.REFUTED)
+UNPROVED = (*edges.HOSTILE, *operators.UNPROVED, *functions.UNPROVED)
+VACUOUS = plain.VACUOUS
