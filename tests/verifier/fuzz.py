@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count, islice
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -426,31 +427,39 @@ def difference(rule: Rule, proof: Proof, instance: Instance, rng: np.random.Gene
         before = run(left, instance.feeds(rule))
     except (Misfit, Unknown, Failure):
         return None
-    if not _as_inferred(left, before):
-        return None
-    arrays = [*instance.feeds(rule).values(), *before.outputs, *before.inside]
-    computed = {DType.of(array.dtype) for array in (*before.outputs, *before.inside)} - {DType.BOOL}
-    computed |= {DType.of(array.dtype) for array in before.outputs}
-    read = {DType.of(v.dtype) for v in instance.values.values() if isinstance(v, np.ndarray)}
-    if not all(map(proof.licenses, computed)) or (rule.minds_types and not computed | read <= set(COMMON)):
-        return None
-    touched = kernels_touched(rule)
-    if any(dtype in KERNELS[name] and not dtype.is_float for name in touched for dtype in computed):
+    if not (_as_inferred(left, before) and _is_licensed(rule, proof, instance, before)):
         return None
     try:
         after = run(right, instance.feeds(rule))
     except Failure as failure:
         return None if failure.lacks else f"the right side is refused: {failure}"
-    arrays += after.inside
+    arrays = [*instance.feeds(rule).values(), *before.outputs, *before.inside, *after.inside]
     if proof.model is Model.REAL and not all(map(_all_finite, arrays)):
         return None
-    as_bits = proof.model is Model.EXACT and not touched
+    as_bits = proof.model is Model.EXACT and not kernels_touched(rule)
+    return _gap(before, after, _same_bits if as_bits else partial(_close, _largest(arrays)))
+
+
+def _gap(before: Run, after: Run, same: Callable[[Array, Array], bool]) -> str:
     for one, other in zip(before.outputs, after.outputs, strict=True):
         if (one.dtype, one.shape) != (other.dtype, other.shape):
             return f"{one.dtype}{list(one.shape)} becomes {other.dtype}{list(other.shape)}"
-        if not (_same_bits(one, other) if as_bits else _close(one, other, _largest(arrays))):
+        if not same(one, other):
             return f"{one.tolist()} becomes {other.tolist()}"[:600]
     return ""
+
+
+def _is_licensed(rule: Rule, proof: Proof, instance: Instance, found: Run) -> bool:
+    """Whether the gate lets a rule be applied where its left side computes these element types."""
+    own = {DType.of(array.dtype) for array in found.outputs}
+    computed = own | {DType.of(array.dtype) for array in found.inside} - {DType.BOOL}
+    read = {DType.of(v.dtype) for v in instance.values.values() if isinstance(v, np.ndarray)}
+    if rule.minds_types and not computed | read <= set(COMMON):
+        return False
+    kernels = [KERNELS[name] for name in kernels_touched(rule)]
+    if any(dtype in kernel and not dtype.is_float for kernel in kernels for dtype in computed):
+        return False
+    return all(map(proof.licenses, computed))
 
 
 def _as_inferred(model: onnx.ModelProto, found: Run) -> bool:
@@ -502,7 +511,7 @@ def _same_bits(one: Array, other: Array) -> bool:
     return bool((nan | (np.ascontiguousarray(one).view(unsigned) == np.ascontiguousarray(other).view(unsigned))).all())
 
 
-def _close(one: Array, other: Array, largest: float) -> bool:
+def _close(largest: float, one: Array, other: Array) -> bool:
     if one.dtype.kind != "f":
         return bool((one == other).all())
     a, b = one.astype(np.float64), other.astype(np.float64)

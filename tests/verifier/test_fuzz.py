@@ -10,6 +10,7 @@ import pytest
 def test_what_is_proved_of_drawn_rules_holds() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.verifier.fuzz", "--seed", "1", "--batches", "4"],
+        check=False,
         capture_output=True,
         text=True,
         timeout=300,
