@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import sys
@@ -10,7 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from hashlib import sha256
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 from typing import TypeAlias
@@ -115,15 +116,23 @@ def _read(source: Source) -> Part:
     raise UsageError(f"{path}: rules are in a .py file with RULES, or a .jsonl file")
 
 
+class _Uncached(SourceFileLoader):
+    """Loads a file of the user's and puts no `__pycache__` beside it."""
+
+    def set_data(self, path: str, data: object, *, _mode: int = 0) -> None:
+        pass
+
+
 def _run(path: Path) -> ModuleType:
     """Import a file of rules by its path. This runs its code."""
     place = sha256(str(path.resolve()).encode()).hexdigest()[:16]  # two files may have one stem
-    spec = importlib.util.spec_from_file_location(f"graphopt_rules_{place}_{path.stem}", path)
-    assert spec is not None and spec.loader is not None, path
-    module = importlib.util.module_from_spec(spec)
+    loader = _Uncached(f"graphopt_rules_{place}_{path.stem}", str(path))
+    spec = spec_from_loader(loader.name, loader)
+    assert spec is not None, path
+    module = module_from_spec(spec)
     sys.modules[spec.name] = module
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except RuleError as error:
         raise RuleError(f"{path}: {error}") from error
     except Exception as error:

@@ -203,7 +203,8 @@ def test_a_shape_without_a_name_needs_a_single_input(folder: Path) -> None:
         ("rules.txt", "", "rules are in a .py file with RULES, or a .jsonl file"),
     ],
 )
-def test_rules_that_are_none(folder: Path, name: str, text: str, line: str) -> None:
+def test_rules_that_are_none(folder: Path, name: str, text: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)  # as where no variable says so
     (folder / name).write_text(text)
     refused(folder, folder / "good.onnx", folder / "out/o.onnx", "--rules", folder / name, code=2, line=line)
 
