@@ -733,19 +733,31 @@ def models(rule: Rule, instance: Instance) -> tuple[onnx.ModelProto, onnx.ModelP
     Raises:
         Misfit, Unknown: an attribute or number of the right side has no value at this instance.
     """
-    left = _Writer(rule, instance, rule.left, as_written=True).model()
-    return left, _Writer(rule, instance, rule.right, as_written=False).model()
+    left = _Writer(rule, instance, rule.left)
+    return left.model(), _Writer(rule, instance, rule.right, beside=left).model()
 
 
 class _Writer:
     """One side of a rule as a graph; equal terms are one node."""
 
-    def __init__(self, rule: Rule, instance: Instance, sides: tuple[Term, ...], *, as_written: bool) -> None:
-        self.rule, self.instance, self.sides, self.as_written = rule, instance, sides, as_written
+    def __init__(
+        self, rule: Rule, instance: Instance, sides: tuple[Term, ...], *, beside: _Writer | None = None
+    ) -> None:
+        """`beside` the left side the right one is written: numbers are of the type of what they replace."""
+        self.rule, self.instance, self.sides, self.as_written = rule, instance, sides, beside is None
         arrays = {name: v for name, v in instance.values.items() if isinstance(v, np.ndarray)}
         self.types = Types(sides, {name: DType.of(array.dtype) for name, array in arrays.items()})
-        self.graph = onnx.GraphProto(name=f"{rule.name}_{'left' if as_written else 'right'}")
+        if beside is not None:
+            self._type_numbers(beside.types.of(self._place(beside.sides[0])))
+        self.graph = onnx.GraphProto(name=f"{rule.name}_{'right' if beside else 'left'}")
         self.names: dict[Term, str] = {}
+
+    def _type_numbers(self, dtype: DType) -> None:
+        """Give the numbers that are written this type, where no operand says another."""
+        for app in (app for side in self.sides for app in applications(side)):
+            for position, arg in enumerate(app.inputs):
+                if isinstance(arg, Lit):
+                    self.types.prefer((app.node, described(app).input(position).variable), dtype)
 
     def model(self) -> onnx.ModelProto:
         for name, array in self.instance.feeds(self.rule).items():

@@ -6,6 +6,8 @@ from onnx import checker, numpy_helper
 
 from graphopt.example import Instance, instance, instances, models, satisfies
 from graphopt.rule import Rule, attributes, const, fn, integers, op, real, tensor
+from graphopt.scope import Scope
+from graphopt.types import DType
 
 x, w, b, rest = tensor("x", "N C *s"), const("w", "M I *k"), const("b", "M", default=0), attributes("rest")
 c = const("c", "M 1*k")
@@ -113,3 +115,11 @@ def test_a_size_may_be_named_before_a_tensor_has_it() -> None:
     x = tensor("x", "M N")
     rule = Rule("ones", op.ConstantOfShape(fn.sizes("M N")) + x, op.Identity(x))
     assert len(list(instances(rule))) == 10
+
+
+def test_a_number_of_the_right_side_is_of_the_type_of_what_is_replaced() -> None:
+    x = tensor("x", "M N")
+    rule = Rule("unit_scale", op.Identity(x), op.RMSNormalization(x, op.Expand(1.0, fn.sizes("N"))))
+    drawn = next(instances(rule, scope=Scope(dtypes=(DType.DOUBLE,))))
+    _, right = models(rule, drawn)
+    assert numpy_helper.to_array(right.graph.initializer[0]).dtype == np.float64
