@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 TIMEOUT = 10.0
 """Seconds of processor time for one rule: twice what any built-in rule needs, as processors differ."""
 
-CORE = ("ops", "rule", "scalar", "term", "types")
+CORE = ("coverage", "ops", "rule", "scalar", "term", "types")
 """The modules of the compiler that a proof depends on, beside all of the verifier's."""
 
 

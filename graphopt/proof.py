@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from textwrap import indent
 from typing import Any
 
+from graphopt.coverage import Tree
 from graphopt.files import write_text
 from graphopt.types import DType
 
@@ -49,6 +50,8 @@ class Proof:
     solver: str = ""
     counterexample: str = ""
     detail: str = ""
+    coverage: Tree = field(default_factory=list)
+    """For which ranks, lists and attributes."""
 
     @property
     def holds(self) -> bool:
@@ -86,7 +89,7 @@ class Proof:
 
     def to_json(self) -> dict[str, Any]:
         """As plain data, without what is empty."""
-        return {key: value for key, value in asdict(self).items() if value not in ("", None)}
+        return {key: value for key, value in asdict(self).items() if value not in ("", None, [])}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Proof:

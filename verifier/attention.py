@@ -8,7 +8,7 @@ from dataclasses import replace
 from graphopt.types import DType
 from graphopt.verifier.broadcasting import exactly, fits, stretched
 from graphopt.verifier.elementwise import nonzero
-from graphopt.verifier.instances import Undefined, Unsupported, real
+from graphopt.verifier.instances import OneOf, Undefined, Unsupported, real
 from graphopt.verifier.integers import (
     TRUE,
     Formula,
@@ -50,11 +50,11 @@ def Attention(node: Node) -> tuple[Tensor, ...]:
     (B, H, L, E), (_, G, S, _), F = q.shape, k.shape, v.shape[3]
     fits(node, (*k.shape, *v.shape), (B, G, S, E, B, G, S, F), "batch, heads, keys or their sizes differ")
     share = exactly(node, H, G, "the heads of Q do not divide among those of K and V")
-    given = node.attribute("scale", None, lambda: node.choose((None, node.unknown("scale"))))
+    given = node.attribute("scale", None, lambda: OneOf((None, node.unknown("scale"))))
     scale = 1 / call("Sqrt", integer(E)) if given is None else real(given)
     if given is not None:
         node.require(truth(call("Positive", scale)), "Q and K are both scaled by its root: the scale is positive")
-    cap = real(node.attribute("softcap", 0.0, lambda: node.choose((0.0, node.unknown("softcap")))))
+    cap = real(node.attribute("softcap", 0.0, lambda: OneOf((0.0, node.unknown("softcap")))))
     node.ignored("softmax_precision")
     bias, seen = _mask(node, (B, H, L, S))
 
@@ -79,7 +79,7 @@ def Attention(node: Node) -> tuple[Tensor, ...]:
     y = Tensor((B, H, L, F) if node.input(0).rank == 4 else (B, L, H * F), at)
     if node.app.outputs == 1:
         return (y,)
-    shown = node.attribute("qk_matmul_output_mode", 0, lambda: node.choose((0, 1, 2, 3)))
+    shown = node.attribute("qk_matmul_output_mode", 0, lambda: OneOf((0, 1, 2, 3)))
     if shown not in (0, 1, 3):
         raise Unsupported("Attention that shows scores of what is not seen: they are infinite")
     return (y, k, v, Tensor((B, H, L, S), {0: product_, 1: capped, 3: weight}[shown]))
@@ -109,7 +109,7 @@ def _mask(node: Node, shape: Shape) -> tuple[Body, Callable[[Index], Formula]]:
     mask = node.optional(3)
     causal = node.flag("is_causal")
     left, right = (
-        node.attribute(f"{side}_window_size", -1, lambda: node.choose((-1, node.natural("window"))))
+        node.attribute(f"{side}_window_size", -1, lambda: OneOf((-1, node.natural("window"))))
         for side in ("left", "right")
     )
     for bound in (left, right):

@@ -13,8 +13,10 @@ from fractions import Fraction
 from functools import cache, partial
 from itertools import chain
 from math import isinf, isqrt
-from typing import Any, TypeVar
+from types import EllipsisType
+from typing import Any
 
+from graphopt.coverage import Answer, Choice, Label
 from graphopt.rule import Rule, asserted
 from graphopt.scalar import FUNCTIONS, LONGEST, PROPERTIES, PYTHON, Misused, Unknown, apply
 from graphopt.term import SCALAR, App, Lit, Term, Var, holes, is_scalar, walk
@@ -62,8 +64,6 @@ from graphopt.verifier.symbolic import (
 MAX_RANK = 4
 """Ranks are enumerated up to this one; a pack of axes beside named ones up to at least two axes."""
 
-T = TypeVar("T")
-
 
 class Undefined(Exception):
     """The operator has no meaning for these inputs: the left side does not occur, the right side is wrong."""
@@ -75,32 +75,48 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True)
 class OneOf:
-    """Values that a hole may have: each is tried, but those that the conditions refuse."""
+    """Values that a hole may have: each is tried, but those that the conditions refuse. A symbol is any other."""
 
     options: Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """Lists of symbols that a hole may have: each length is tried."""
+
+    name: str
+    lengths: Sequence[int]
 
 
 class Choices:
     """A path through the choices of an evaluation. `paths` runs a function once for each."""
 
     def __init__(self) -> None:
+        self.path: list[Choice] = []
+        """What was chosen on this path until now."""
         self._taken: list[tuple[int, list[int]]] = []
-        self._position = 0
 
-    def choose(self, options: Sequence[T], admitted: Callable[[T], bool] = lambda _: True) -> T:
-        """One of the options; which of them are admitted is asked once, whatever is chosen later on."""
-        if self._position == len(self._taken):
-            left = [position for position, option in enumerate(options) if admitted(option)]
+    def choose(
+        self, question: str, options: Sequence[Any], admitted: Callable[[Any], bool] = lambda _: True, usual: Any = None
+    ) -> Any:
+        """One of the options; which of them are admitted is asked once, whatever is chosen later on.
+
+        `usual` is what a match has that says nothing.
+        """
+        position = len(self.path)
+        if position == len(self._taken):
+            left = [number for number, option in enumerate(options) if admitted(option)]
             if not left:
                 raise Undefined("nothing to choose from")
             self._taken.append((0, left))
-        chosen, left = self._taken[self._position]
-        self._position += 1
-        return options[left[chosen]]
+        chosen, left = self._taken[position]
+        option = options[left[chosen]]
+        self.path.append(Choice(question, _label(option), usual))
+        return option
 
     def paths(self) -> Iterator[None]:
         while True:
-            self._position = 0
+            self.path = []
             yield
             while self._taken and self._taken[-1][0] + 1 == len(self._taken[-1][1]):
                 self._taken.pop()
@@ -108,6 +124,40 @@ class Choices:
                 return
             chosen, left = self._taken.pop()
             self._taken.append((chosen + 1, left))
+
+
+class Met(Choices):
+    """The one path of a match, which answers each question; it may lie beyond what `Choices` would try."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def choose(
+        self, question: str, options: Sequence[Any], admitted: Callable[[Any], bool] = lambda _: True, usual: Any = None
+    ) -> Any:
+        try:
+            found = self.answer(question)
+        except Unknown as error:
+            raise Unsupported(str(error)) from error
+        if not _is_plain_value(found):
+            raise Unsupported(f"{question}: {found} is not known")
+        found = usual if found is None else found
+        labelled = {_label(option): option for option in options}
+        chosen = labelled.get(found, labelled.get(..., found))
+        if not admitted(chosen):
+            raise Undefined("the conditions do not hold")
+        self.path.append(Choice(question, _label(chosen), usual))
+        return chosen
+
+
+def _label(option: Any) -> Label | EllipsisType:
+    """How a path names an option: symbols stand for whatever is none of the others."""
+    return option if _is_plain_value(option) else ...
+
+
+def _is_plain_value(option: Any) -> bool:
+    return all(item is None or isinstance(item, int | float | str) for item in _flat(option))
 
 
 class Z3Logic:
@@ -314,7 +364,8 @@ class Instance:
 
     def pack(self, name: str, others: int) -> tuple[Size, ...]:
         if name not in self.packs:
-            length = self.choices.choose(range(max(min(2, self.max_rank), self.max_rank - others) + 1))
+            most = max(min(2, self.max_rank), self.max_rank - others)
+            length = self.choices.choose(f"pack {name}", range(most + 1))
             self.packs[name] = tuple(self._new_size(f"{name}{i}") for i in range(length))
         return self.packs[name]
 
@@ -323,7 +374,7 @@ class Instance:
         if var.default is None:
             return False
         if var.name not in self.absences:
-            self.absences[var.name] = self.choices.choose((False, True))
+            self.absences[var.name] = self.choices.choose(f"absent {var.name}", (False, True))
         return self.absences[var.name]
 
     def assume_absences(self) -> None:
@@ -347,7 +398,7 @@ class Instance:
             if var.axes is not None:
                 shape = self.shape(var.axes)
             else:
-                rank = self.choices.choose(range(self.max_rank + 1))
+                rank = self.choices.choose(f"rank {var.name}", range(self.max_rank + 1))
                 shape = tuple(self._new_size(f"{var.name}{i}") for i in range(rank))
             dtype = self.typing.types.get(var.name, DType.FLOAT)
             at = self._reader(var.name, dtype)

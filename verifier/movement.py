@@ -10,7 +10,7 @@ from typing import Any
 from graphopt.rule import Rule
 from graphopt.term import Lit, walk
 from graphopt.verifier.broadcasting import broadcast, exactly, stretched
-from graphopt.verifier.instances import MAX_RANK, OneOf, Undefined, Unsupported
+from graphopt.verifier.instances import MAX_RANK, OneOf, Symbols, Undefined, Unsupported
 from graphopt.verifier.integers import (
     FALSE,
     TRUE,
@@ -108,18 +108,13 @@ def Reshape(node: Node) -> Tensor:
     """To the shape that the second input asks for: -1 is inferred, 0 is copied unless `allowzero`."""
     x = node.input(0)
     literal = node.flag("allowzero")
-    asked = node.list(1, lambda: _propose_shape(node))
+    asked = node.list(1, lambda: Symbols("size", range(node.instance.max_rank + 1)))
     shape = _answered(node, x, asked, literal)
     for condition, reason in _answers(x, asked, shape, literal):
         node.require(condition, reason)
     if node.instance.assuming:
         node.instance.facts.extend(_cancelled(x, asked, shape))
     return reshaped(node, x, shape)
-
-
-def _propose_shape(node: Node) -> tuple[Size, ...]:
-    """Any list up to the bound on ranks."""
-    return tuple(fresh("size") for _ in range(node.choose(range(node.instance.max_rank + 1))))
 
 
 def _answered(node: Node, x: Tensor, asked: Shape, literal: bool) -> Shape:
@@ -320,10 +315,11 @@ def Slice(node: Node) -> Tensor:
 
 def _slice_numbers(node: Node, position: int, rank: int) -> tuple[Size, ...]:
 
-    def propose() -> tuple[Size, ...]:
-        earlier = node.used.get("input1")
-        length = len(earlier) if isinstance(earlier, tuple) else node.choose(range(rank + 1))
-        return tuple(fresh(("", "start", "end", "", "step")[position]) for _ in range(length))
+    def propose() -> Any:
+        earlier, name = node.used.get("input1"), ("", "start", "end", "", "step")[position]
+        if isinstance(earlier, tuple):
+            return tuple(fresh(name) for _ in earlier)
+        return Symbols(name, range(rank + 1))
 
     return node.list(position, propose)
 
@@ -390,7 +386,7 @@ def _propose_indices(node: Node) -> Any:
     part = node.app.inputs[1]
     if getattr(part, "kind", "") == "integer":
         return fresh("index")
-    return tuple(fresh("index") for _ in range(node.choose(range(_most_indices(node.instance.rule) + 1))))
+    return Symbols("index", range(_most_indices(node.instance.rule) + 1))
 
 
 @cache
@@ -437,15 +433,14 @@ def _lookup(row: Whole, where: Value) -> Element:
 def Expand(node: Node) -> Tensor:
     """Broadcast to the common shape of the input and the second input."""
     x = node.input(0)
-    asked = node.list(1, lambda: _propose_sizes(node))
+    asked = node.list(1, lambda: SIZES)
     for size in asked:
         node.require(ge(size), "a size is not negative")
     shape = broadcast(node, [x.shape, asked])
     return Tensor(shape, lambda index: stretched(x, shape, index))
 
 
-def _propose_sizes(node: Node) -> tuple[Size, ...]:
-    return tuple(fresh("size") for _ in range(node.choose(range(MAX_RANK + 1))))
+SIZES = Symbols("size", range(MAX_RANK + 1))
 
 
 def Tile(node: Node) -> Tensor:
@@ -543,7 +538,7 @@ def Resize(node: Node) -> Tensor:
     rounding = node.text("nearest_mode", "round_prefer_floor", ROUNDINGS) if mode == "nearest" else ""
     for name in ("antialias", "cubic_coeff_a", "exclude_outside", "extrapolation_value"):
         node.ignored(name)
-    asked = node.attribute("axes", None, lambda: node.choose((None, *subsets(x.rank))))
+    asked = node.attribute("axes", None, lambda: OneOf((None, *subsets(x.rank))))
     if not isinstance(asked, tuple | None):
         raise Undefined(f"Resize along {asked}, which is no list")
     axes = range(x.rank) if asked is None else [node.counted(axis, x.rank) for axis in asked]
@@ -648,7 +643,7 @@ def EyeLike(node: Node) -> Tensor:
 
 def ConstantOfShape(node: Node) -> Tensor:
     """Zeros of the shape that the input says."""
-    sizes = node.list(0, lambda: _propose_sizes(node))
+    sizes = node.list(0, lambda: SIZES)
     node.absent("value")
     for size in sizes:
         node.require(ge(size), "a size is not negative")
@@ -659,8 +654,8 @@ def Shape_(node: Node) -> Tensor:
     """The sizes as a vector, from axis `start` to before `end`."""
     x = node.input(0)
     everywhere = range(-x.rank - 1, x.rank + 2)
-    start = node.attribute("start", 0, lambda: node.choose(everywhere))
-    end = node.attribute("end", None, lambda: node.choose((None, *everywhere)))
+    start = node.attribute("start", 0, lambda: OneOf(everywhere))
+    end = node.attribute("end", None, lambda: OneOf((None, *everywhere)))
     if not isinstance(start, int) or not isinstance(end, int | None):
         raise Unsupported("Shape from a symbol")
     sizes = x.shape[max(start + x.rank, 0) if start < 0 else start : end]

@@ -12,7 +12,7 @@ from graphopt.term import App, Term, Var, applications, is_scalar, walk
 from graphopt.types import DType
 from graphopt.verifier.dtypes import Typing
 from graphopt.verifier.extended import ARITHMETIC
-from graphopt.verifier.instances import Elements, Instance, OneOf, T, Undefined, Unsupported, real
+from graphopt.verifier.instances import Elements, Instance, OneOf, Symbols, Undefined, Unsupported, real
 from graphopt.verifier.integers import Formula, Int, Size, fresh, ge
 from graphopt.verifier.symbolic import Index, Read, Tensor, Value, lift
 
@@ -115,11 +115,9 @@ class Node:
         part = self._term(name)
         if part is None and self.app.bundle is not None and not self._is_named_elsewhere(name):
             part = Var(f"{self.app.bundle.name}.{name}", "string")
-        if part is None:
-            schema_default = _schema_default(self.op, name)
-            value = default if schema_default is None else schema_default
-        else:
-            value = self._value(part, propose)
+        schema_default = _schema_default(self.op, name)
+        usual = default if schema_default is None else schema_default
+        value = usual if part is None else self._value(part, propose, usual)
         self.used[name] = value
         return value
 
@@ -152,20 +150,33 @@ class Node:
             raise Unsupported(f"{self.op} whose {name} is not known to be whole")
         return value
 
-    def _value(self, part: Term, propose: Callable[[], Any]) -> Any:
+    def _value(self, part: Term, propose: Callable[[], Any], usual: Any = None) -> Any:
         hole = self.instance.open_hole(part)
         if hole is not None:
             if not self.instance.assuming:
                 raise Unsupported(f"{hole.name} is open on the right side")
-            proposed = propose()
-            if isinstance(proposed, OneOf):
-                admitted = partial(self.instance.admits, hole.name)
-                proposed = self.instance.choices.choose(proposed.options, admitted)
-            self.instance.bind(hole.name, proposed)
+            self.instance.bind(hole.name, self._chosen(hole, propose(), usual))
         return self.instance.scalar(part)
 
-    def choose(self, options: Sequence[T]) -> T:
-        return self.instance.choices.choose(options)
+    def _chosen(self, hole: Var, proposed: Any, usual: Any) -> Any:
+        """What stands for a hole on this path; a hole for one number is no list, where an operator takes either."""
+        choices, single = self.instance.choices, hole.kind == "integer"
+        match proposed:
+            case OneOf(options):
+                if single:
+                    options = [number for option in options for number in _single(option)]
+                admitted = partial(self.instance.admits, hole.name)
+                return choices.choose(f"value {hole.name}", options, admitted, usual)
+            case Symbols(name, _) if single:
+                return fresh(name)
+            case Symbols(name, lengths):
+                length = choices.choose(f"length {hole.name}", lengths)
+                return tuple(fresh(name) for _ in range(length))
+            case tuple() if single:
+                if len(proposed) != 1:
+                    raise Undefined(f"{self.op}: {hole.name} is one number")
+                return proposed[0]
+        return proposed
 
     def integer(self, name: str, default: int | None = None, least: int | None = None) -> Size:
         """An integer that stays a symbol."""
@@ -262,6 +273,11 @@ class Node:
         for item in self._whole(value, name):
             self.require(ge(item, least), f"{name} is at least {least}")
         return value
+
+
+def _single(option: Any) -> Sequence[Any]:
+    """A number as it is, that of a list of one, nothing of longer ones."""
+    return (option,) if not isinstance(option, tuple) else option if len(option) == 1 else ()
 
 
 @cache

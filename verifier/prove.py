@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import isfinite
 
 import z3
 
+from graphopt.coverage import Answer, Choice, is_pointwise, of_any_rank, tree_of
 from graphopt.proof import Model, Proof, Verdict
 from graphopt.rule import Rule
 from graphopt.term import Lit, walk
@@ -22,7 +23,16 @@ from graphopt.verifier.context import Context
 from graphopt.verifier.dtypes import Mistyped, Typing
 from graphopt.verifier.equality import Equality, composites, cuts, ranges
 from graphopt.verifier.extended import Extended, NotExtended, extended
-from graphopt.verifier.instances import MAX_RANK, Choices, Elements, Instance, Undefined, Unsupported, properties_of
+from graphopt.verifier.instances import (
+    MAX_RANK,
+    Choices,
+    Elements,
+    Instance,
+    Met,
+    Undefined,
+    Unsupported,
+    properties_of,
+)
 from graphopt.verifier.integers import (
     TRUE,
     Formula,
@@ -58,6 +68,7 @@ from graphopt.verifier.symbolic import (
 
 MANY = 300
 """With more choices of element types than this, all but one are tried on scalars only."""
+OUT_OF_TIME = "out of time"
 SOLVER = f"z3 {z3.get_version_string()}"
 
 
@@ -72,6 +83,8 @@ class Outcome:
     failure: str = ""
     wrong: bool = False
     """The failure is definite: ranks or types differ, whatever the sizes."""
+    paths: list[tuple[Choice, ...]] = field(default_factory=list)
+    """What was chosen at the instances that were shown, at all ranks."""
 
 
 def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
@@ -97,7 +110,24 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
         SOLVER,
         "" if example is None else str(example),
         outcome.failure,
+        tree_of(outcome.paths) if verdict is Verdict.PROVED else [],
     )
+
+
+def prove_met(rule: Rule, model: Model, answer: Answer, *, timeout: float = 5.0) -> tuple[list[Choice], str]:
+    """What a rule that is proved in a model chooses at the one instance of a match, and what is not shown there."""
+    forget()
+    start = time.process_time()
+    effort = Effort(deadline=lambda: time.process_time() - start > timeout)
+    choices = Met(answer)
+
+    def met() -> Iterator[Instance]:
+        restart()
+        typings = dtypes.typings(rule)
+        yield _instance(rule, model, choices, effort, _first(typings), MAX_RANK, typings)
+
+    outcome = _try(rule, model, met())
+    return choices.path, outcome.failure or ("" if outcome.cases else "the left side is not defined there")
 
 
 def _verdict(rule: Rule, start: float, timeout: float) -> tuple[Verdict, Model | None, Outcome]:
@@ -113,7 +143,7 @@ def _verdict(rule: Rule, start: float, timeout: float) -> tuple[Verdict, Model |
     outcome = Outcome()
     for model in Model:
         effort = Effort(deadline=lambda: time.process_time() - start > timeout)  # what one model shows is no other's
-        outcome = _try(rule, model, choices, effort)
+        outcome = _try(rule, model, instances(rule, model, choices, effort))
         if not outcome.failure and model is not Model.EXACT:
             outcome.failure = unlicensed(rule, choices)
         if not outcome.failure:
@@ -121,19 +151,22 @@ def _verdict(rule: Rule, start: float, timeout: float) -> tuple[Verdict, Model |
     return Verdict.UNKNOWN, None, outcome
 
 
-def _try(rule: Rule, model: Model, choices: Sequence[Typing], effort: Effort) -> Outcome:
-    """All instances in one model."""
+def _try(rule: Rule, model: Model, instances: Iterable[Instance]) -> Outcome:
+    """Some instances in one model."""
     outcome = Outcome()
     try:
         with _arithmetic(rule, model):
-            for instance in instances(rule, model, choices, effort):
+            for instance in instances:
                 ranks = _obligations(instance)
                 if ranks is not None:
                     outcome.cases += 1
+                    if instance.typing is _first(instance.typings):
+                        path = instance.choices.path
+                        outcome.paths.append(of_any_rank(path) if is_pointwise(rule) else tuple(path))
                     outcome.ranks |= ranks
                     outcome.reached = outcome.reached or _reachable(instance)
     except OutOfTime:
-        outcome.failure = "out of time"
+        outcome.failure = OUT_OF_TIME
     except Unsupported as error:
         outcome.failure = f"unsupported: {error}"
     except (Failed, NotExtended) as error:
@@ -165,13 +198,11 @@ def instances(rule: Rule, model: Model, typings: Sequence[Typing], effort: Effor
 
     Small are the first ranks at which the left side occurs with these types, for else nothing would be shown of them.
     """
-    floats = [t for t in typings if all(d.is_float or d.name in ("BOOL", "INT64") for d in t.types.values())]
-    first = (floats or list(typings))[:1]
-    others = [t for t in typings if t is not first[0]] if rule.minds_types else []
+    first = _first(typings)
+    others = [t for t in typings if t is not first] if rule.minds_types else []
     if model is not Model.EXACT:
         others = [t for t in others if all(d.is_float for d in t.types.values())]
-    for typing in first:
-        yield from _at(rule, model, effort, typing, MAX_RANK, typings)
+    yield from _at(rule, model, effort, first, MAX_RANK, typings)
     for typing in others:
         for bound in range(1 if len(others) < MANY else 0, MAX_RANK + 1):
             occurs = False
@@ -191,16 +222,20 @@ def _at(
         if position % 16 == 0 and effort.deadline():  # to read the clock takes as long as an instance
             raise OutOfTime
         restart()
-        yield Instance(
-            rule,
-            model is Model.EXACT,
-            choices,
-            effort,
-            typing,
-            bound,
-            typings=typings,
-            extended=model is Model.EXTENDED,
-        )
+        yield _instance(rule, model, choices, effort, typing, bound, typings)
+
+
+def _first(typings: Sequence[Typing]) -> Typing:
+    """The choice of element types with which all ranks are tried: of floats, if there is one."""
+    floats = (t for t in typings if all(d.is_float or d.name in ("BOOL", "INT64") for d in t.types.values()))
+    return next(floats, typings[0])
+
+
+def _instance(
+    rule: Rule, model: Model, choices: Choices, effort: Effort, typing: Typing, bound: int, typings: Sequence[Typing]
+) -> Instance:
+    exact, extended_ = model is Model.EXACT, model is Model.EXTENDED
+    return Instance(rule, exact, choices, effort, typing, bound, typings=typings, extended=extended_)
 
 
 def _obligations(instance: Instance) -> frozenset[int] | None:

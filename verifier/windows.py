@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from graphopt.verifier.broadcasting import exactly, fits
-from graphopt.verifier.instances import Undefined, Unsupported
+from graphopt.verifier.instances import OneOf, Undefined, Unsupported
 from graphopt.verifier.integers import (
     Formula,
     Size,
@@ -186,7 +186,7 @@ def _transposed_sizes(node: Node, full: Shape, same: Shape) -> tuple[Shape, Shap
     rank = len(full)
     mode = node.text("auto_pad", "NOTSET", AUTO_PADS)
     pads = node.sizes("pads", 2 * rank, 0, 0)
-    asked = node.attribute("output_shape", None, lambda: node.choose((None, tuple(fresh("out") for _ in full))))
+    asked = node.attribute("output_shape", None, lambda: OneOf((None, tuple(fresh("out") for _ in full))))
     if asked is None and mode in ("NOTSET", "VALID"):
         pads = pads if mode == "NOTSET" else (0,) * 2 * rank
         return tuple(full[a] - pads[a] - pads[rank + a] for a in range(rank)), pads[:rank]

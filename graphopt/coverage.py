@@ -1,0 +1,178 @@
+"""What a proof covers: the ranks, lists and attributes that it was made for, and whether a match is one of them.
+
+A proof chooses what it cannot leave open: how many axes a pack has, the rank of a hole, how long a list is, which axes.
+Each way through the choices at which both sides were shown to be equal is a path. The paths are kept as a decision tree
+in which equal subtrees are one, and a match walks down that tree with answers of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import EllipsisType
+from typing import Any, TypeAlias
+
+from graphopt.rule import Rule
+from graphopt.scalar import FACTS, Unknown
+from graphopt.term import SCALAR, App, Lit, applications, is_scalar, walk
+
+Label: TypeAlias = "int | float | str | tuple[Any, ...] | None"
+"""What is chosen: a number of axes, a value of an attribute; None is an attribute that is absent."""
+
+Answer: TypeAlias = "Callable[[str], Label]"
+"""What a match has in the place of a choice; raises Unknown where that is not known."""
+
+Tree: TypeAlias = list[list[Any]]
+"""Nodes, each after its subtrees, so the last one is the root: `[question, usual, [[labels, subtree], ...]]`.
+
+`usual` is the label that absence stands for. A subtree is named by its position, and labels that lead to the same one
+are listed together; null in the place of the labels is any other. The empty node is the end of a path. This is plain
+JSON, which is read as it is.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One choice of a proof."""
+
+    question: str
+    """`pack b`, `rank x`, `length p` (of a list), `absent c`, `value p`, `value rest.axis` (of a bundle)."""
+
+    label: Label | EllipsisType
+    """What was chosen, `...` if it stands for all that is not chosen otherwise."""
+
+    usual: Label = None
+    """What it is where it is absent."""
+
+
+def tree_of(paths: Iterable[Iterable[Choice]]) -> Tree:
+    """Return the decision tree of some paths, which ask the same question after the same answers."""
+    grown: dict[Any, Any] = {}
+    for path in paths:
+        here = grown
+        for choice in path:
+            question = here.setdefault((choice.question, choice.usual), {})
+            assert len(here) == 1, f"either {' or '.join(str(key) for key in here)} is asked after the same answers"
+            here = question.setdefault(choice.label, {})
+        here[None] = True
+    numbers: dict[Any, int] = {}
+    if grown:
+        _number(grown, numbers)
+    return [_listed(node) for node in numbers]
+
+
+def _number(grown: Mapping[Any, Any], numbers: dict[Any, int]) -> int:
+    """The position of a node, equal ones having the same."""
+    node: Any = ()
+    ((key, branches),) = grown.items()
+    if key is not None:
+        leads: dict[int, list[Any]] = {}
+        for label, branch in branches.items():
+            leads.setdefault(_number(branch, numbers), []).append(label)
+        node = (*key, tuple((tuple(labels), subtree) for subtree, labels in leads.items()))
+    return numbers.setdefault(node, len(numbers))
+
+
+def _listed(node: Any) -> list[Any]:
+    """A node as JSON has it."""
+    if not node:
+        return []
+    question, usual, leads = node
+    plain = [[[_plain(label) for label in labels if label is not ...], subtree] for labels, subtree in leads]
+    others = [[None, subtree] for labels, subtree in leads if ... in labels]
+    return [question, _plain(usual), [*(lead for lead in plain if lead[0]), *others]]
+
+
+def _plain(label: Label) -> Any:
+    return list(label) if isinstance(label, tuple) else label
+
+
+def covers(tree: Tree, answer: Answer) -> bool:
+    """Return whether what a match answers is one of the paths."""
+    node = tree[-1] if tree else None
+    while node:
+        question, usual, leads = node
+        try:
+            label = _plain(answer(question))
+        except Unknown:
+            label = ...
+        labels = [label] if label is not None or usual is None else [usual]
+        node = next((tree[subtree] for known, subtree in leads if known is None or labels[0] in known), None)
+    return node is not None
+
+
+def told(tree: Tree) -> str:
+    """Return what was chosen from, in words: `x of rank 0–4, *b of 0–2 axes, lists p of 0–3`."""
+    found: dict[str, list[Any]] = {}
+    for node in tree:
+        if node:
+            question, _, leads = node
+            found.setdefault(question, []).extend(label for labels, _ in leads for label in labels or [None])
+    return ", ".join(text for question in sorted(found) if (text := _told(question, found[question])))
+
+
+def _told(question: str, labels: list[Any]) -> str:
+    kind, _, name = question.partition(" ")
+    if kind not in _FORMS:
+        return ""
+    numbers = [label for label in labels if isinstance(label, int)]
+    return _FORMS[kind].format(name=name, range=_range(numbers) if numbers else "any")
+
+
+_FORMS = {
+    "pack": "*{name} of {range} axes",
+    "rank": "{name} of rank {range}",
+    "length": "{name} of {range} numbers",
+}
+
+
+def _range(numbers: list[int]) -> str:
+    least, most = min(numbers), max(numbers)
+    return str(least) if least == most else f"{least}–{most}"
+
+
+# -- ranks that do not matter ------------------------------------------------------------------------------------------
+
+POINTWISE = frozenset(
+    {"Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitwiseAnd", "BitwiseNot", "BitwiseOr"}
+    | {"BitwiseXor", "Cast", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div", "Elu", "Equal", "Erf", "Exp", "Floor"}
+    | {"Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu"}
+    | {"Less", "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or", "Pow"}
+    | {"Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign"}
+    | {"Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Where", "Xor"}
+)
+"""Operators of which an element is made of one element of each input, which broadcast to one shape."""
+
+
+@cache
+def is_pointwise(rule: Rule) -> bool:
+    """Return whether the proof for scalars and vectors is one for all ranks.
+
+    Where all operators are pointwise, an element of either side is made of one element of each hole, and these are an
+    instance of scalars. The size of an axis is made of the sizes that the holes have there, if any, and these are an
+    instance of scalars and vectors. So two sides that are equal for all of those are equal for any ranks; but a
+    condition on shapes, a declared axis or a list may tell one rank from another.
+    """
+    sides = (*rule.left, *rule.right)
+    return (
+        all(_is_pointwise(app) for side in sides for app in applications(side))
+        and all(hole.axes is None and hole.default is None and hole.kind != "integers" for hole in rule.holes.values())
+        and not any(
+            (isinstance(part, App) and part.domain == SCALAR and part.op in FACTS and part.op != "dtype")
+            or (isinstance(part, Lit) and isinstance(part.value, tuple))
+            for term in (*sides, *rule.conditions)
+            for part in walk(term)
+        )
+    )
+
+
+def _is_pointwise(app: App) -> bool:
+    """Whether any input may be broadcast: the bounds of a Clip are to be numbers of the rule."""
+    bounds = app.operands[1:] if app.op == "Clip" else ()
+    return app.domain == "" and app.op in POINTWISE and all(map(is_scalar, bounds))
+
+
+def of_any_rank(path: Iterable[Choice]) -> tuple[Choice, ...]:
+    """Return a path on which no rank is told from another."""
+    return tuple(Choice(choice.question, ...) if choice.question.startswith("rank ") else choice for choice in path)
