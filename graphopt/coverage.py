@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from types import EllipsisType
 from typing import Any, TypeAlias
 
 from graphopt.rule import Rule
@@ -27,9 +26,16 @@ Tree: TypeAlias = list[list[Any]]
 """Nodes, each after its subtrees, so the last one is the root: `[question, usual, [[labels, subtree], ...]]`.
 
 `usual` is the label that absence stands for. A subtree is named by its position, and labels that lead to the same one
-are listed together; null in the place of the labels is any other. The empty node is the end of a path. This is plain
-JSON, which is read as it is.
+are listed together; `[labels, subtree, true]` is for all but the labels. The empty node is the end of a path. This is
+plain JSON, which is read as it is.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """Whatever is not among the labels; also what is not known, if there are none."""
+
+    than: tuple[Label, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +45,18 @@ class Choice:
     question: str
     """`pack b`, `rank x`, `length p` (of a list), `absent c`, `value p`, `value rest.axis` (of a bundle)."""
 
-    label: Label | EllipsisType
-    """What was chosen, `...` if it stands for all that is not chosen otherwise."""
+    label: Any
+    """A label or `Other`."""
 
     usual: Label = None
     """What it is where it is absent."""
+
+    def __str__(self) -> str:
+        kind, _, name = self.question.partition(" ")
+        label = "another" if isinstance(self.label, Other) else _plain(self.label)
+        if kind == "absent":
+            return f"{name} {'absent' if self.label else 'present'}"
+        return _FORMS[kind].format(name=name, range=label) if kind in _FORMS else f"{name}={label}"
 
 
 def tree_of(paths: Iterable[Iterable[Choice]]) -> Tree:
@@ -53,7 +66,7 @@ def tree_of(paths: Iterable[Iterable[Choice]]) -> Tree:
         here = grown
         for choice in path:
             question = here.setdefault((choice.question, choice.usual), {})
-            assert len(here) == 1, f"either {' or '.join(str(key) for key in here)} is asked after the same answers"
+            assert len(here) == 1, f"either {' or '.join(map(str, here))} is asked after the same answers"
             here = question.setdefault(choice.label, {})
         here[None] = True
     numbers: dict[Any, int] = {}
@@ -67,10 +80,14 @@ def _number(grown: Mapping[Any, Any], numbers: dict[Any, int]) -> int:
     node: Any = ()
     ((key, branches),) = grown.items()
     if key is not None:
-        leads: dict[int, list[Any]] = {}
+        leads: dict[Any, list[Any]] = {}
         for label, branch in branches.items():
-            leads.setdefault(_number(branch, numbers), []).append(label)
-        node = (*key, tuple((tuple(labels), subtree) for subtree, labels in leads.items()))
+            subtree = _number(branch, numbers)
+            if isinstance(label, Other):
+                leads[subtree, True] = list(label.than)
+            else:
+                leads.setdefault((subtree,), []).append(label)
+        node = (*key, tuple((tuple(labels), *lead) for lead, labels in leads.items()))
     return numbers.setdefault(node, len(numbers))
 
 
@@ -79,9 +96,7 @@ def _listed(node: Any) -> list[Any]:
     if not node:
         return []
     question, usual, leads = node
-    plain = [[[_plain(label) for label in labels if label is not ...], subtree] for labels, subtree in leads]
-    others = [[None, subtree] for labels, subtree in leads if ... in labels]
-    return [question, _plain(usual), [*(lead for lead in plain if lead[0]), *others]]
+    return [question, _plain(usual), [[list(map(_plain, labels)), *lead] for labels, *lead in leads]]
 
 
 def _plain(label: Label) -> Any:
@@ -93,22 +108,44 @@ def covers(tree: Tree, answer: Answer) -> bool:
     node = tree[-1] if tree else None
     while node:
         question, usual, leads = node
-        try:
-            label = _plain(answer(question))
-        except Unknown:
-            label = ...
-        labels = [label] if label is not None or usual is None else [usual]
-        node = next((tree[subtree] for known, subtree in leads if known is None or labels[0] in known), None)
+        label = _answered(answer, question, usual)
+        node = next((tree[subtree] for labels, subtree, *other in leads if _fits(label, labels, bool(other))), None)
     return node is not None
 
 
+_UNKNOWN = object()
+
+
+def _answered(answer: Answer, question: str, usual: Any) -> Any:
+    """What a match has, as JSON has it."""
+    try:
+        label = _plain(answer(question))
+    except Unknown:
+        return _UNKNOWN
+    return usual if label is None else label
+
+
+def _fits(label: Any, labels: list[Any], other: bool) -> bool:
+    """Whether a label is listed, or is another than those that are."""
+    return (not labels if label is _UNKNOWN else label not in labels) if other else label in labels
+
+
+def unknown(tree: Tree, answer: Answer) -> str:
+    """Return what a proof has to know and a match does not say, nothing where it says all."""
+    for node in filter(None, tree):
+        question, _, leads = node
+        if any(labels or not other for labels, _, *other in leads) and _answered(answer, question, None) is _UNKNOWN:
+            return f"the {question.replace(' ', ' of ', 1)}"
+    return ""
+
+
 def told(tree: Tree) -> str:
-    """Return what was chosen from, in words: `x of rank 0–4, *b of 0–2 axes, lists p of 0–3`."""
+    """Return what was chosen from, in words: `*b of 0–2 axes, p of 0–3 numbers, x of rank 0–4`."""
     found: dict[str, list[Any]] = {}
     for node in tree:
         if node:
             question, _, leads = node
-            found.setdefault(question, []).extend(label for labels, _ in leads for label in labels or [None])
+            found.setdefault(question, []).extend(label for labels, *_ in leads for label in labels or [None])
     return ", ".join(text for question in sorted(found) if (text := _told(question, found[question])))
 
 
@@ -159,11 +196,11 @@ def is_pointwise(rule: Rule) -> bool:
         all(_is_pointwise(app) for side in sides for app in applications(side))
         and all(hole.axes is None and hole.default is None and hole.kind != "integers" for hole in rule.holes.values())
         and not any(
-            (isinstance(part, App) and part.domain == SCALAR and part.op in FACTS and part.op != "dtype")
-            or (isinstance(part, Lit) and isinstance(part.value, tuple))
+            isinstance(part, App) and part.domain == SCALAR and part.op in FACTS and part.op != "dtype"
             for term in (*sides, *rule.conditions)
             for part in walk(term)
         )
+        and not any(isinstance(part, Lit) and isinstance(part.value, tuple) for side in sides for part in walk(side))
     )
 
 
@@ -175,4 +212,4 @@ def _is_pointwise(app: App) -> bool:
 
 def of_any_rank(path: Iterable[Choice]) -> tuple[Choice, ...]:
     """Return a path on which no rank is told from another."""
-    return tuple(Choice(choice.question, ...) if choice.question.startswith("rank ") else choice for choice in path)
+    return tuple(Choice(choice.question, Other()) if choice.question.startswith("rank ") else choice for choice in path)

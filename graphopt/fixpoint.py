@@ -10,17 +10,16 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import TypeAlias
 
 from graphopt import ops
-from graphopt.graph import Graph, Patch, Value
-from graphopt.infinities import mark_bodies, may_hold
-from graphopt.match import Known, Match, find, producers
+from graphopt.graph import Graph, Patch
+from graphopt.infinities import mark_bodies
+from graphopt.match import Match, find, producers
 from graphopt.passes import Pass
 from graphopt.rewrite import Refusal, Refused, build, gain_at_least, lacking
 from graphopt.rule import Rule, depth
-from graphopt.types import DType
+from graphopt.sites import Site
 
 log = logging.getLogger(__name__)
 
@@ -66,9 +65,8 @@ class Simplification:
     notes: tuple[str, ...]
 
 
-Allows: TypeAlias = Callable[[Rule, Iterable[DType], Iterable[DType], Callable[[bool], bool], bool], bool]
-"""Whether a rule may be applied where its left side computes in some element types and reads others, and where what it
-reads, or only its constants, may hold infinities or not."""
+Allows: TypeAlias = Callable[[Site], bool]
+"""Whether a rule may be applied at a place."""
 
 
 def simplify_graph(
@@ -214,7 +212,7 @@ class Simplifier:
         if missing := self.missing.get((_opsets(graph), match.rule.name)):
             self.notes.add(f"rule {match.rule.name} needs {missing}, which the model's opset does not have")
             return None
-        if not is_allowed(graph, match, self.allows):
+        if not self.allows(Site.of(graph, match)):
             return None
         try:
             patch = build(graph, match, self.refusal)
@@ -244,40 +242,6 @@ class Simplifier:
             if len(level) > MANY:
                 break
         yield from seen
-
-
-def is_allowed(graph: Graph, match: Match, allows: Allows) -> bool:
-    """Whether a rule may be applied where it matches."""
-
-    def may_be_infinite(constants: bool) -> bool:
-        inside = [value for value in match.terms.values() if value not in match.roots]
-        known = [bound.value for bound in match.holes.values() if isinstance(bound, Known)]
-        numbers = (bound for bound in match.holes.values() if isinstance(bound, float))
-        looked_at = known if constants else [*read_values(match), *inside]
-        return not all(map(isfinite, numbers)) or may_hold(graph, looked_at)
-
-    computed, read = computed_types(graph, match), read_types(graph, match)
-    return allows(match.rule, computed, read, may_be_infinite, match.reordered)
-
-
-def computed_types(graph: Graph, match: Match) -> frozenset[DType]:
-    """The element types in which the left side of a match computes.
-
-    A truth value inside it does not count: it is neither rounded nor does it wrap around.
-    """
-    inside = frozenset(map(graph.dtype, match.terms.values()))
-    return inside - {DType.BOOL} | frozenset(map(graph.dtype, match.roots))
-
-
-def read_types(graph: Graph, match: Match) -> frozenset[DType]:
-    """The element types of what a match reads: of the tensors that its holes are bound to."""
-    return frozenset(map(graph.dtype, read_values(match)))
-
-
-def read_values(match: Match) -> list[Value]:
-    """The tensors that the holes of a match are bound to."""
-    values = (bound.value if isinstance(bound, Known) else bound for bound in match.holes.values())
-    return [value for value in values if isinstance(value, Value)]
 
 
 def gain(patch: Patch) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
@@ -16,10 +17,12 @@ from itertools import chain
 from pathlib import Path
 
 from graphopt.cache import Cache
+from graphopt.coverage import Answer, Choice, Label, Tree, covers, told, tree_of, unknown
 from graphopt.errors import ProofError, UsageError
 from graphopt.files import cache_folder
 from graphopt.proof import Ledger, Model, Proof, Verdict
 from graphopt.rule import Rule
+from graphopt.sites import Site
 from graphopt.term import App, applications
 from graphopt.types import COMMON, DType
 
@@ -132,6 +135,71 @@ def attempt(rule: Rule, timeout: float = TIMEOUT) -> Proof:
         return Proof(rule.name, rule.digest, Verdict.UNKNOWN, detail=failure)
 
 
+# -- what is met beyond a proof ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """An instance that a proof does not cover, met in a model and tried there."""
+
+    tree: Tree
+    why_not: str
+    """What was not shown; nothing where all was."""
+
+
+def attempt_at(rule: Rule, proof: Proof, answer: Answer) -> Tried:
+    """Prove a rule at one instance, in the model in which it is proved at others."""
+    missing = unknown(proof.coverage, answer)
+    if missing:
+        return Tried([], f"it is proved for {told(proof.coverage)}, and {missing} is not known there")
+    asked: list[Choice] = []
+
+    def heard(question: str) -> Label:
+        label = answer(question)
+        asked.append(Choice(question, label))
+        return label
+
+    log.info("proving %s at an instance that was met", rule.name)
+    failure = _failure_at(rule, proof, heard)
+    met = ", ".join(map(str, asked))
+    return Tried(
+        tree_of([asked]), failure and f"it is proved for {told(proof.coverage)}; not shown for {met}: {failure}"
+    )
+
+
+def _failure_at(rule: Rule, proof: Proof, answer: Answer) -> str:
+    """What is not shown at an instance, nothing where all is. A prover that fails has shown nothing."""
+    source_digest()  # as in `attempt`
+    from graphopt.verifier.prove import unproved_at
+
+    assert proof.model is not None
+    try:
+        return unproved_at(rule, proof.model, answer)
+    except Exception as error:
+        log.debug("the prover failed on rule '%s'", rule.name, exc_info=True)
+        return f"the prover failed: {type(error).__name__}: {error}"
+
+
+def recalled_instances(proof: Proof) -> list[Tried]:
+    """What the user's cache holds on instances beyond a proof."""
+    key = _key_beyond(proof)
+    try:
+        return [Tried(*kept) for kept in json.loads(_kept(cache_folder()).get([key])[key])]
+    except (KeyError, ValueError, TypeError):  # there is none, or it is of another make
+        return []
+
+
+def remember_instances(proof: Proof, tried: Iterable[Tried]) -> None:
+    """Keep what was shown at instances beyond a proof; the others are tried again the next time."""
+    shown = [(instance.tree, instance.why_not) for instance in tried if not instance.why_not]
+    if shown:
+        _kept(cache_folder()).put({_key_beyond(proof): json.dumps(shown)})
+
+
+def _key_beyond(proof: Proof) -> str:
+    return f"{_key(proof.digest)} {proof.model} beyond"
+
+
 # -- kernels -----------------------------------------------------------------------------------------------------------
 
 FLOATS = frozenset(dtype for dtype in DType if dtype.is_float)
@@ -199,6 +267,7 @@ class Gate:
         """Why rules that are proved for finite values alone were not applied somewhere, by name."""
         self._proofs: dict[str, Proof] = {}
         self._touched: dict[str, frozenset[str]] = {}
+        self._tried: dict[str, list[Tried]] = {}
 
     def proof(self, rule: Rule) -> Proof:
         """What is known of a rule; where that is nothing, it is proved now, and kept for later runs."""
@@ -231,54 +300,63 @@ class Gate:
             what = "a rule that is not proved is not applied (--unverified applies it all the same)"
             raise ProofError("\n".join([what, *(proof.complaint for proof in failed)]))
 
-    def allows(
-        self,
-        rule: Rule,
-        computed: Iterable[DType],
-        read: Iterable[DType],
-        may_be_infinite: Callable[[bool], bool] = lambda constants: False,
-        reordered: bool = False,
-    ) -> bool:
-        """Whether a rule may be applied where its left side computes in some element types and reads others.
+    def allows(self, site: Site) -> bool:
+        """Return whether a rule may be applied at a place.
 
-        `may_be_infinite` says whether what it reads or has in between may hold an infinity that the model means; if so
-        asked, of its constants alone. `reordered`: operands that floats are rounded by stand in another order than in
-        the rule.
+        Its proof has to license the element types and infinities there, and the ranks, lists and attributes: those that
+        it was not made for are proved now.
         """
-        proof = self.proof(rule)
+        rule, proof = site.rule, self.proof(site.rule)
         if not proof.holds:
             if not self.unverified:
                 self.refused[rule.name] = proof
             return self.unverified
-        computed = frozenset(computed)
-        if rule.minds_types and not computed.union(read) <= frozenset(COMMON):
+        if rule.minds_types and not site.computed | site.read <= frozenset(COMMON):
             return False
-        if not all(map(proof.licenses, computed)) or (self.exact and proof.model is not Model.EXACT):
+        if not all(map(proof.licenses, site.computed)) or (self.exact and proof.model is not Model.EXACT):
             return False
-        if not self._keeps_bits(rule, computed, reordered):
-            return False
-        if proof.model is Model.EXTENDED:
-            return not may_be_infinite(True)
-        return not proof.is_finite or self._are_finite(rule, may_be_infinite)
+        return self._keeps_bits(site) and self._are_finite(site, proof) and self._is_covered(site, proof)
 
-    def _keeps_bits(self, rule: Rule, computed: Iterable[DType], reordered: bool) -> bool:
+    def _keeps_bits(self, site: Site) -> bool:
         """Whether no kernel is touched that rounds in a way of its own: floats may be rounded, unless it is `exact`."""
-        if self.exact and reordered and any(dtype.is_float for dtype in computed):
+        if self.exact and site.reordered and any(dtype.is_float for dtype in site.computed):
             return False
-        if rule.name not in self._touched:
-            self._touched[rule.name] = kernels_touched(rule)
-        minded = [dtype for dtype in computed if self.exact or not dtype.is_float]
-        return not any(dtype in KERNELS[op] for op in self._touched[rule.name] for dtype in minded)
+        if site.rule.name not in self._touched:
+            self._touched[site.rule.name] = kernels_touched(site.rule)
+        minded = [dtype for dtype in site.computed if self.exact or not dtype.is_float]
+        return not any(dtype in KERNELS[op] for op in self._touched[site.rule.name] for dtype in minded)
 
-    def _are_finite(self, rule: Rule, may_be_infinite: Callable[[bool], bool]) -> bool:
-        """Whether a rule that is proved for finite values alone may be applied; notes why not."""
-        if self.keep_nonfinite:
-            self.withheld.setdefault(rule.name, "it is proved for finite values only, and others are to be kept")
-            return False
-        if may_be_infinite(False):
-            self.withheld.setdefault(rule.name, "it is proved for finite values only, and one there may be infinite")
-            return False
-        return True
+    def _are_finite(self, site: Site, proof: Proof) -> bool:
+        """Whether the values are as finite as the proof takes them to be; notes why not."""
+        if proof.model is Model.EXTENDED:
+            return not site.may_be_infinite(True)
+        why = ""
+        if proof.is_finite and self.keep_nonfinite:
+            why = "it is proved for finite values only, and others are to be kept"
+        elif proof.is_finite and site.may_be_infinite(False):
+            why = "it is proved for finite values only, and one there may be infinite"
+        return self._unless(why, site)
+
+    def _is_covered(self, site: Site, proof: Proof) -> bool:
+        """Whether the ranks, lists and attributes are some that it is proved for, now if need be; notes why not."""
+        return covers(proof.coverage, site.answer) or self._unless(self._why_not_there(site, proof), site)
+
+    def _why_not_there(self, site: Site, proof: Proof) -> str:
+        """Why a rule is not known to hold at a place beyond what its proof covers, nothing where it holds."""
+        tried = self._tried.setdefault(site.rule.name, recalled_instances(proof))
+        for instance in tried:
+            if covers(instance.tree, site.answer):
+                return instance.why_not
+        made = attempt_at(site.rule, proof, site.answer)
+        tried.append(made)
+        remember_instances(proof, tried)
+        return made.why_not
+
+    def _unless(self, why: str, site: Site) -> bool:
+        """False where there is a reason against a place, which is noted."""
+        if why:
+            self.withheld.setdefault(site.rule.name, why)
+        return not why
 
     def claim(self, name: str) -> str | None:
         """What the report says of a rule that was asked for."""

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from graphopt.cost import CostModel, NotMeasurable
 from graphopt.errors import ModelError
-from graphopt.fixpoint import Allows, Candidates, Simplifier, Step, TimeUp, is_allowed, undone
+from graphopt.fixpoint import Allows, Candidates, Simplifier, Step, TimeUp, undone
 from graphopt.graph import Graph, Value
 from graphopt.infer import fix_inputs
 from graphopt.match import Match, find, producers
@@ -29,6 +29,7 @@ from graphopt.measure import NOISE, Speedup, Verdict, together
 from graphopt.regions import MOST, Region, at_sizes, blocks, cut_out, digest
 from graphopt.rewrite import Refused, build, lacking
 from graphopt.rule import Rule
+from graphopt.sites import Site
 from graphopt.types import DType, TensorType, Type
 
 logger = logging.getLogger(__name__)
@@ -226,7 +227,7 @@ def _at(graph: Graph, rule: Rule, site: tuple[Value, ...]) -> Match | None:
 
 
 def _is_allowed(graph: Graph, match: Match, space: Space) -> bool:
-    return is_allowed(graph, match, space.allows)
+    return space.allows(Site.of(graph, match))
 
 
 def matches(graph: Graph, space: Space) -> dict[Rule, list[Match]]:

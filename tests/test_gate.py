@@ -5,7 +5,9 @@ import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,11 +17,12 @@ import pytest
 
 import graphopt
 from graphopt import gate, infer, library, onnx_io
+from graphopt.coverage import tree_of
 from graphopt.errors import ProofError, UsageError
-from graphopt.fixpoint import computed_types
 from graphopt.match import find
 from graphopt.proof import Ledger, Model, Proof, Verdict
 from graphopt.rule import Rule, op, tensor
+from graphopt.sites import Site
 from graphopt.term import Term
 from graphopt.types import DType
 from tests import zoo
@@ -242,9 +245,20 @@ def test_two_processes_may_prove_the_same_at_once(tmp_path: Path) -> None:
 # -- what a proof allows -----------------------------------------------------------------------------------------------
 
 
+EVERYWHERE = tree_of([()])
+"""The coverage of a proof that had nothing to choose."""
+
+
+def place(rule: Rule, computed: Iterable[DType], read: Iterable[DType] | None = None) -> Site:
+    """Where a rule could be applied, of which no more than element types is known."""
+    return Site(rule, frozenset(computed), frozenset(computed if read is None else read))
+
+
 def test_equality_over_the_reals_licenses_floats_only() -> None:
     rule = Rule("distribute", op.Mul(x, tensor("y") + tensor("z")), op.Mul(x, tensor("y")) + op.Mul(x, tensor("z")))
-    exact, real = (Proof("distribute", "", Verdict.PROVED, model) for model in (Model.EXACT, Model.REAL))
+    exact, real = (
+        Proof("distribute", "", Verdict.PROVED, model, coverage=EVERYWHERE) for model in (Model.EXACT, Model.REAL)
+    )
     for proof, dtypes, exactly, allowed in (
         (real, [DType.FLOAT16, DType.DOUBLE], False, True),
         (real, [DType.FLOAT, DType.INT64], False, False),
@@ -254,25 +268,25 @@ def test_equality_over_the_reals_licenses_floats_only() -> None:
     ):
         one = gate.Gate(exact=exactly)
         one._proofs[rule.name] = proof
-        assert one.allows(rule, dtypes, dtypes) is allowed
+        assert one.allows(place(rule, dtypes)) is allowed
 
 
 def test_what_is_exact_in_one_order_of_operands_is_not_exact_in_another() -> None:
     rule = Rule("max", op.Relu(op.Max(x, op.Neg(tensor("y")))), op.Max(x, op.Neg(tensor("y"))))
     for exactly, dtype, allowed in ((True, DType.FLOAT, False), (True, DType.INT32, True), (False, DType.FLOAT, True)):
         one = gate.Gate(exact=exactly)
-        one._proofs[rule.name] = Proof(rule.name, "", Verdict.PROVED, Model.EXACT)
-        assert one.allows(rule, [dtype], [dtype])
-        assert one.allows(rule, [dtype], [dtype], reordered=True) is allowed
+        one._proofs[rule.name] = Proof(rule.name, "", Verdict.PROVED, Model.EXACT, coverage=EVERYWHERE)
+        assert one.allows(place(rule, [dtype]))
+        assert one.allows(replace(place(rule, [dtype]), reordered=True)) is allowed
 
 
 def test_proofs_of_casts_speak_of_common_types_only() -> None:
     rule = Rule("bare", op.Cast(op.Neg(op.Cast(x, to=7)), to=7), op.Neg(op.Cast(x, to=7)))
     one = gate.Gate()
-    one._proofs[rule.name] = Proof(rule.name, "", Verdict.PROVED, Model.EXACT)
-    assert one.allows(rule, [DType.INT64], [DType.FLOAT])
-    assert not one.allows(rule, [DType.INT64], [DType.STRING])
-    assert not one.allows(rule, [DType.INT64, DType.INT4], [DType.FLOAT])
+    one._proofs[rule.name] = Proof(rule.name, "", Verdict.PROVED, Model.EXACT, coverage=EVERYWHERE)
+    assert one.allows(place(rule, [DType.INT64], [DType.FLOAT]))
+    assert not one.allows(place(rule, [DType.INT64], [DType.STRING]))
+    assert not one.allows(place(rule, [DType.INT64, DType.INT4], [DType.FLOAT]))
 
 
 @pytest.mark.parametrize(
@@ -288,7 +302,7 @@ def test_the_left_side_computes_in_the_types_of_its_values(body: str, rule: Term
     graph = onnx_io.load(parse("float[4] x", body, outputs="y")).graph
     infer.infer_graph(graph)
     match = next(find(Rule("any", rule, op.Identity(x)), graph))
-    assert computed_types(graph, match) == expected
+    assert Site.of(graph, match).computed == expected
 
 
 # -- exact -------------------------------------------------------------------------------------------------------------
@@ -361,12 +375,12 @@ def test_a_rule_that_drops_a_kernel_with_bits_of_its_own_is_not_exact(name: str)
     """ONNX Runtime's Where makes 0 of -0; its Pow of integers goes by way of double, so that 2^53 + 1 becomes even."""
     rule = next(rule for rule in library.load_rules() if rule.name == name)
     _, _, dtype, otherwise = KERNEL_RULES[name]
-    proved = {rule.name: Proof(rule.name, rule.digest, Verdict.PROVED, Model.EXACT)}
+    proved = {rule.name: Proof(rule.name, rule.digest, Verdict.PROVED, Model.EXACT, coverage=EVERYWHERE)}
     for exact in (True, False):
         asked = gate.Gate(exact=exact)
         asked._proofs |= proved
-        assert asked.allows(rule, {dtype}, {dtype}) == (otherwise and not exact)
-        assert asked.allows(rule, {DType.INT32}, {DType.INT32}), "in other types the kernel does what it says"
+        assert asked.allows(place(rule, [dtype])) == (otherwise and not exact)
+        assert asked.allows(place(rule, [DType.INT32])), "in other types the kernel does what it says"
 
 
 @pytest.mark.parametrize(

@@ -26,10 +26,10 @@ LAYERS = (
     "passes",
     "term",
     "rule schemas",
-    "scope",
-    "proof example",
+    "coverage scope",
+    "example proof",
     "onnx_io match",
-    "rewrite samples",
+    "rewrite samples sites",
     "fixpoint inputs",
     "oracle",
     "measure sessions tolerance",
@@ -55,7 +55,7 @@ LAYERS = (
 )
 # The two packages that the compiler composes, and all of it that they see.
 RULES = "errors types term rule"
-VERIFIER = "errors types scalar term ops rule schemas scope proof example"
+VERIFIER = "errors types scalar term ops rule schemas coverage scope proof example"
 # The only ones that may import those two packages, inside the functions that need them.
 COMPOSERS = "library gate catalogue"
 # A third-party module that not everybody may know.

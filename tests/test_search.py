@@ -31,6 +31,7 @@ from graphopt.rule import Rule, const, fn, op, tensor
 from graphopt.rules import RULES, TRADES
 from graphopt.search import Exploration, Limits, Solution, Space, StopReason, apply, explore
 from graphopt.sessions import Setting
+from graphopt.sites import Site
 from graphopt.types import DType
 from tests.text import parse, printed
 
@@ -551,9 +552,9 @@ def test_progress_is_told() -> None:
 def test_rules_that_are_not_admitted_are_not_used() -> None:
     asked: list[tuple[str, frozenset[DType], frozenset[DType]]] = []
 
-    def allows(rule: Rule, computed: frozenset[DType], read: frozenset[DType], *_: object) -> bool:
-        asked.append((rule.name, computed, read))
-        return rule is not DOUBLE
+    def allows(site: Site) -> bool:
+        asked.append((site.rule.name, site.computed, site.read))
+        return site.rule is not DOUBLE
 
     _, exploration = found(DETOUR, space(DOUBLE, SUM_IS_DIFFERENCE, allows=allows), Prices(Mul=2, Add=0.1))
     assert exploration == Exploration((), StopReason.DONE)

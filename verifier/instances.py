@@ -13,10 +13,9 @@ from fractions import Fraction
 from functools import cache, partial
 from itertools import chain
 from math import isinf, isqrt
-from types import EllipsisType
 from typing import Any
 
-from graphopt.coverage import Answer, Choice, Label
+from graphopt.coverage import Answer, Choice, Label, Other
 from graphopt.rule import Rule, asserted
 from graphopt.scalar import FUNCTIONS, LONGEST, PROPERTIES, PYTHON, Misused, Unknown, apply
 from graphopt.term import SCALAR, App, Lit, Term, Var, holes, is_scalar, walk
@@ -111,7 +110,7 @@ class Choices:
             self._taken.append((0, left))
         chosen, left = self._taken[position]
         option = options[left[chosen]]
-        self.path.append(Choice(question, _label(option), usual))
+        self.path.append(_choice(question, options, option, usual))
         return option
 
     def paths(self) -> Iterator[None]:
@@ -143,17 +142,18 @@ class Met(Choices):
         if not _is_plain_value(found):
             raise Unsupported(f"{question}: {found} is not known")
         found = usual if found is None else found
-        labelled = {_label(option): option for option in options}
-        chosen = labelled.get(found, labelled.get(..., found))
+        symbol = next((option for option in options if not _is_plain_value(option)), found)
+        chosen = found if found in filter(_is_plain_value, options) else symbol
         if not admitted(chosen):
             raise Undefined("the conditions do not hold")
-        self.path.append(Choice(question, _label(chosen), usual))
+        self.path.append(_choice(question, options, chosen, usual))
         return chosen
 
 
-def _label(option: Any) -> Label | EllipsisType:
-    """How a path names an option: symbols stand for whatever is none of the others."""
-    return option if _is_plain_value(option) else ...
+def _choice(question: str, options: Sequence[Any], chosen: Any, usual: Label) -> Choice:
+    """What a path says of a choice: symbols stand for whatever is none of the other options."""
+    plain = _is_plain_value(chosen)
+    return Choice(question, chosen if plain else Other(tuple(filter(_is_plain_value, options))), usual)
 
 
 def _is_plain_value(option: Any) -> bool:

@@ -114,20 +114,19 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
     )
 
 
-def prove_met(rule: Rule, model: Model, answer: Answer, *, timeout: float = 5.0) -> tuple[list[Choice], str]:
-    """What a rule that is proved in a model chooses at the one instance of a match, and what is not shown there."""
+def unproved_at(rule: Rule, model: Model, answer: Answer, *, timeout: float = 5.0) -> str:
+    """What is not shown, in the model in which a rule is proved, at the one instance of a match; nothing if all is."""
     forget()
     start = time.process_time()
     effort = Effort(deadline=lambda: time.process_time() - start > timeout)
-    choices = Met(answer)
 
     def met() -> Iterator[Instance]:
         restart()
         typings = dtypes.typings(rule)
-        yield _instance(rule, model, choices, effort, _first(typings), MAX_RANK, typings)
+        yield _instance(rule, model, Met(answer), effort, _first(typings), MAX_RANK, typings)
 
     outcome = _try(rule, model, met())
-    return choices.path, outcome.failure or ("" if outcome.cases else "the left side is not defined there")
+    return outcome.failure or ("" if outcome.cases else "the left side is not defined there")
 
 
 def _verdict(rule: Rule, start: float, timeout: float) -> tuple[Verdict, Model | None, Outcome]:
