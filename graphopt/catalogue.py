@@ -94,6 +94,6 @@ def _row(rule: Rule, proof: Proof | None) -> str:
     if proof is None or not proof.holds:
         shown = f"| {proof.verdict if proof else 'no proof yet'} | | |"
     else:
-        shown = f"| {proof.model} | {proof.ranks} | {proof.cases} |"
+        shown = f"| {proof.model} | {proof.reach} | {proof.cases} |"
     algebra = re.sub(r"  (?=->  |where )", " ", str(rule)).replace("->  ", "-> ").replace("|", "\\|")
     return f"| {rule.name} | `{algebra}` | {rule.why} {shown}"

@@ -7,7 +7,7 @@ in which equal subtrees are one, and a match walks down that tree with answers o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias
@@ -53,10 +53,9 @@ class Choice:
 
     def __str__(self) -> str:
         kind, _, name = self.question.partition(" ")
-        label = "another" if isinstance(self.label, Other) else _plain(self.label)
         if kind == "absent":
             return f"{name} {'absent' if self.label else 'present'}"
-        return _FORMS[kind].format(name=name, range=label) if kind in _FORMS else f"{name}={label}"
+        return _in_words(self.question, str(self.label)) if kind in _FORMS else f"{name}={_plain(self.label)}"
 
 
 def tree_of(paths: Iterable[Iterable[Choice]]) -> Tree:
@@ -139,22 +138,18 @@ def unknown(tree: Tree, answer: Answer) -> str:
     return ""
 
 
-def told(tree: Tree) -> str:
+def told(tree: Tree, kinds: Sequence[str] = ("pack", "rank", "length")) -> str:
     """Return what was chosen from, in words: `*b of 0–2 axes, p of 0–3 numbers, x of rank 0–4`."""
     found: dict[str, list[Any]] = {}
-    for node in tree:
-        if node:
-            question, _, leads = node
-            found.setdefault(question, []).extend(label for labels, *_ in leads for label in labels or [None])
-    return ", ".join(text for question in sorted(found) if (text := _told(question, found[question])))
+    for question, _, leads in filter(None, tree):
+        found.setdefault(question, []).extend(label for labels, *_ in leads for label in labels)
+    wanted = [question for question in sorted(found) if question.partition(" ")[0] in kinds]
+    return ", ".join(_in_words(question, _range(found[question])) for question in wanted)
 
 
-def _told(question: str, labels: list[Any]) -> str:
+def _in_words(question: str, numbers: str) -> str:
     kind, _, name = question.partition(" ")
-    if kind not in _FORMS:
-        return ""
-    numbers = [label for label in labels if isinstance(label, int)]
-    return _FORMS[kind].format(name=name, range=_range(numbers) if numbers else "any")
+    return _FORMS[kind].format(name=name, range=numbers)
 
 
 _FORMS = {
@@ -164,9 +159,9 @@ _FORMS = {
 }
 
 
-def _range(numbers: list[int]) -> str:
-    least, most = min(numbers), max(numbers)
-    return str(least) if least == most else f"{least}–{most}"
+def _range(numbers: Sequence[int]) -> str:
+    least, most = min(numbers, default=0), max(numbers, default=0)
+    return "any" if not numbers else str(least) if least == most else f"{least}–{most}"
 
 
 # -- ranks that do not matter ------------------------------------------------------------------------------------------

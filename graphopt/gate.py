@@ -149,9 +149,9 @@ class Tried:
 
 def attempt_at(rule: Rule, proof: Proof, answer: Answer) -> Tried:
     """Prove a rule at one instance, in the model in which it is proved at others."""
-    missing = unknown(proof.coverage, answer)
-    if missing:
-        return Tried([], f"it is proved for {told(proof.coverage)}, and {missing} is not known there")
+    known = told(proof.coverage) or "other attributes"
+    if missing := unknown(proof.coverage, answer):
+        return Tried([], f"it is proved for {known}, and {missing} is not known there")
     asked: list[Choice] = []
 
     def heard(question: str) -> Label:
@@ -162,9 +162,7 @@ def attempt_at(rule: Rule, proof: Proof, answer: Answer) -> Tried:
     log.info("proving %s at an instance that was met", rule.name)
     failure = _failure_at(rule, proof, heard)
     met = ", ".join(map(str, asked))
-    return Tried(
-        tree_of([asked]), failure and f"it is proved for {told(proof.coverage)}; not shown for {met}: {failure}"
-    )
+    return Tried(tree_of([asked]), failure and f"it is proved for {known}, but not for {met}: {failure}")
 
 
 def _failure_at(rule: Rule, proof: Proof, answer: Answer) -> str:

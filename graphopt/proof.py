@@ -10,7 +10,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any
 
-from graphopt.coverage import Tree
+from graphopt.coverage import Tree, told
 from graphopt.files import write_text
 from graphopt.types import DType
 
@@ -68,6 +68,12 @@ class Proof:
         return "proved, reassociates, finite" if self.is_finite else "proved, reassociates"
 
     @property
+    def reach(self) -> str:
+        """For which ranks, and how long lists, it was made: `1–4, *s of 1–2 axes, p of 0–3 numbers`."""
+        lists = told(self.coverage, ("pack", "length"))
+        return f"{self.ranks}, {lists}" if lists else self.ranks
+
+    @property
     def complaint(self) -> str:
         """Why it does not hold, over several lines: what differs where something does, else what could not be shown."""
         why = self.counterexample or self.detail or "no element types and sizes of at least 1 fit the left side"
@@ -101,7 +107,7 @@ class Proof:
     def __str__(self) -> str:
         if not self.holds:
             return self.complaint
-        return f"{self.rule}: {self.claim}, for all sizes; ranks {self.ranks}, {self.cases} cases, {self.seconds:.2g} s"
+        return f"{self.rule}: {self.claim}, for all sizes; ranks {self.reach}; {self.cases} cases, {self.seconds:.2g} s"
 
 
 class Ledger:

@@ -559,7 +559,7 @@ def _proof_parts(proofs: Sequence[Proof]) -> Iterable[RenderableType]:
 
     table = _table("rule", "verdict", "model", "ranks", "cases", "seconds")
     for proof in proofs:
-        numbers = proof.ranks, str(proof.cases or ""), f"{proof.seconds:.2f}"
+        numbers = proof.reach, str(proof.cases or ""), f"{proof.seconds:.2f}"
         table.add_row(proof.rule, proof.verdict, proof.model or "", *numbers, style=_COLOURS[proof.verdict])
     yield table
     for proof in proofs:

@@ -98,6 +98,7 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
     example = counterexample.find(rule) if verdict is not Verdict.PROVED and refute else None
     verdict = Verdict.REFUTED if example is not None else verdict
     ranks = f"{min(outcome.ranks)}–{max(outcome.ranks)}" if outcome.ranks else ""
+    ranks = "all" if ranks and is_pointwise(rule) else ranks
     seconds = round(time.process_time() - start, 3)
     return Proof(
         rule.name,

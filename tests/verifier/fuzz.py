@@ -27,14 +27,19 @@ import onnx
 from numpy.typing import NDArray
 from onnx.shape_inference import InferenceError
 
+from graphopt import onnx_io
+from graphopt.coverage import covers
 from graphopt.errors import RuleError
 from graphopt.example import Instance, instances, models
-from graphopt.gate import KERNELS, kernels_touched
+from graphopt.gate import KERNELS, attempt_at, kernels_touched
+from graphopt.infer import infer_graph
+from graphopt.match import find
 from graphopt.proof import Model, Proof
 from graphopt.rule import Rule, const, fn, integer, integers, op, tensor
 from graphopt.scalar import Unknown
 from graphopt.schemas import Misfit
 from graphopt.scope import Scope
+from graphopt.sites import Site
 from graphopt.term import App, Lit, Term, Var, applications, walk
 from graphopt.term import term as term_of
 from graphopt.types import COMMON, DType
@@ -440,6 +445,14 @@ def difference(rule: Rule, proof: Proof, instance: Instance, rng: np.random.Gene
     return _gap(before, after, _same_bits if as_bits else partial(_close, _largest(arrays)))
 
 
+def is_applied(rule: Rule, proof: Proof, instance: Instance) -> bool:
+    """Whether the gate lets the rule be applied there: the instance is covered, or is proved when it is met."""
+    graph = onnx_io.load(models(rule, instance)[0]).graph
+    infer_graph(graph)
+    answers = [Site.of(graph, match).answer for match in find(rule, graph)]
+    return any(covers(proof.coverage, answer) or not attempt_at(rule, proof, answer).why_not for answer in answers)
+
+
 def _gap(before: Run, after: Run, same: Callable[[Array, Array], bool]) -> str:
     for one, other in zip(before.outputs, after.outputs, strict=True):
         if (one.dtype, one.shape) != (other.dtype, other.shape):
@@ -563,7 +576,7 @@ def trial(rule: Rule, seed: int) -> Trial:
     for instance in instances(rule, seed=seed, count=INSTANCES, attempts=600, scope=scope):
         what = difference(rule, proof, instance, np.random.default_rng(seed + ran))
         ran += what is not None
-        if what:
+        if what and is_applied(rule, proof, instance):
             return Trial(str(rule), proof.verdict, ran, Difference(rule, proof, instance, what))
     return Trial(str(rule), proof.verdict, ran)
 
