@@ -42,7 +42,7 @@ def test_a_file_of_rules(rules: Path) -> None:
     done = run(rules)
     assert done.exit_code == 3
     assert re.search(r"rule +verdict +model +ranks +cases +seconds\n", done.stdout)
-    assert re.search(r"my_triple_relu +PROVED +EXACT +0–4 +\d+ +\d+\.\d\d\n", done.stdout)
+    assert re.search(r"my_triple_relu +PROVED +EXACT +all +\d+ +\d+\.\d\d\n", done.stdout)
     assert re.search(r"my_lost_shift +REFUTED +\d+\.\d\d\n", done.stdout)
     assert re.search(r"\nmy_lost_shift  REFUTED\n    .+\n", done.stdout), "the counterexample is shown below the table"
     assert "2 rules: 1 proved (1 exact, 0 reassociate), 1 refuted; " in done.stdout
@@ -154,7 +154,7 @@ def test_write_makes_the_ledger_and_the_catalogue(copied: Path, rules: Path) -> 
         readme
         == "The ledger holds 3 rules: 3 proved (2 exact, 1 reassociate, 1 of these for finite values). And more.\n"
     )
-    assert re.search(rf"\n\| {names[0]} \| `.* -> .*` \| .*\. \| EXACT \| 0–4 \| \d+ \|\n", page)
+    assert re.search(rf"\n\| {names[0]} \| `.* -> .*` \| .*\. \| EXACT \| all \| \d+ \|\n", page)
 
 
 def test_writing_again_changes_nothing(copied: Path) -> None:
