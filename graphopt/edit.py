@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from graphopt import ops
-from graphopt.graph import CAPTURE, CONSTANT, INPUT, INTERNAL, NO_ATTRIBUTES, Graph, Node, Patch, Value
+from graphopt.graph import CONSTANT, INPUT, INTERNAL, NO_ATTRIBUTES, Graph, Node, Patch, Value
 from graphopt.tensor import Tensor
 from graphopt.types import TensorType, Type
 
@@ -63,11 +63,7 @@ def needs_copy(graph: Graph, value: Value, by: Value) -> bool:
     """Whether an Identity stays where a value takes the place of another, for both are outputs, or it is an input."""
     if graph.is_region or not graph.is_output(value):
         return False
-    return graph.is_output(by) or _has_fixed_name(graph[by.vertex])
-
-
-def _has_fixed_name(node: Node) -> bool:
-    return node.domain == INTERNAL and node.op in (INPUT, CAPTURE)
+    return graph.is_output(by) or graph[by.vertex].is_given
 
 
 def _outputs(graph: Graph, mapping: Mapping[Value, Value], after: dict[int, Node]) -> tuple[Value, ...]:
@@ -80,7 +76,7 @@ def _outputs(graph: Graph, mapping: Mapping[Value, Value], after: dict[int, Node
         if old == value or graph.is_region:
             continue
         node = after.get(value.vertex) or graph[value.vertex]
-        if value in taken or _has_fixed_name(node):
+        if value in taken or node.is_given:
             outputs[place] = Value(graph.new_vertex())
             after[outputs[place].vertex] = _copy(graph, old, value, node.types[value.output])
         taken.add(outputs[place])

@@ -68,13 +68,14 @@ def region_models(graph: Graph, patch: Patch, *, context: int = 0) -> tuple[Mode
     wanted = [old for old, _ in pairs], [new for _, new in pairs]
     sides: list[Mapping[int, Node]] = [patch.before, patch.after]
     border = [value for nodes, values in zip(sides, wanted, strict=True) for value in _needed(nodes, values)[1]]
-    shared = _context(graph, border, context)
+    shared = _context(graph, (value for value in border if value.vertex in graph), context)
     sides = [{**shared, **nodes} for nodes in sides]
     needed = [_needed(nodes, values) for nodes, values in zip(sides, wanted, strict=True)]
     border = list(dict.fromkeys(value for _, values in needed for value in values))
+    sources = {value.vertex: patch.before.get(value.vertex) or graph[value.vertex] for value in border}
     types = tuple((patch.before.get(old.vertex) or graph[old.vertex]).types[old.output] for old, _ in pairs)
     first, second = (
-        _region(graph, [(vertex, nodes[vertex]) for vertex in vertices], border, values, types)
+        _region(graph.opsets, [(vertex, nodes[vertex]) for vertex in vertices], border, sources, values, types)
         for nodes, (vertices, _), values in zip(sides, needed, wanted, strict=True)
     )
     return first, second
@@ -135,7 +136,7 @@ def _needed(nodes: Mapping[int, Node], wanted: Sequence[Value]) -> tuple[list[in
         value, done = stack.pop()
         if done:
             order[value.vertex] = None
-        elif value.vertex not in nodes:
+        elif value.vertex not in nodes or nodes[value.vertex].is_given:
             border[value] = None
         elif value.vertex not in order:
             stack.append((value, True))
@@ -149,19 +150,21 @@ def _held(tensor: Tensor) -> Tensor:
 
 
 def _region(
-    graph: Graph,
+    opsets: Mapping[str, int],
     nodes: Sequence[tuple[int, Node]],
     border: Sequence[Value],
+    sources: Mapping[int, Node],
     outputs: Sequence[Value],
     types: tuple[Type | None, ...],
 ) -> ModelProto:
-    """A model of its own that computes `outputs` from the values in `border` by `nodes`."""
-    region = Graph("region", graph.opsets)
+    """A model of its own that computes `outputs` from the values in `border`, which come from `sources`, by `nodes`."""
+    region = Graph("region", opsets)
     known: dict[Value, Value] = {}
     inputs: list[Type] = []
     for value in border:
-        node, type_ = graph[value.vertex], graph.type(value)
-        constant = graph.constant(value) or _constant_shape(graph, value)
+        node = sources[value.vertex]
+        type_ = node.types[value.output]
+        constant = node.data if node.is_constant else _constant_shape(node, value.output)
         name = region.new_name(node.names[value.output])
         if constant is not None:
             data = _held(constant)
@@ -180,7 +183,7 @@ def _region(
     region.output_names = tuple(region.new_name(f"output_{index}") for index in range(len(outputs)))
     region.output_types = types
     shell = ModelProto(ir_version=10)
-    for domain, version in graph.opsets.items():
+    for domain, version in opsets.items():
         shell.opset_import.add(domain=domain, version=version)
     proto = onnx_io.to_proto(onnx_io.Model(region, shell))
     for declared, type_ in zip(proto.graph.input, inputs, strict=True):
@@ -191,10 +194,10 @@ def _region(
     return proto
 
 
-def _constant_shape(graph: Graph, value: Value) -> Tensor | None:
+def _constant_shape(node: Node, output: int) -> Tensor | None:
     """A vector of sizes as a constant, where all of them are known: made-up ones would fit nothing."""
-    contents, type_ = graph.known_contents(value), graph.tensor_type(value)
-    if contents is None or type_ is None or not all(isinstance(size, int) for size in contents):
+    contents, type_ = node.contents[output] if node.contents else None, node.types[output]
+    if contents is None or not isinstance(type_, TensorType) or not all(isinstance(size, int) for size in contents):
         return None
     array = np.array(contents, type_.dtype.numpy)
     return Tensor.of(array.reshape(()) if type_.shape == () else array)

@@ -80,6 +80,11 @@ class Node:
         return self.op == CONSTANT and self.domain == INTERNAL
 
     @property
+    def is_given(self) -> bool:
+        """Whether it comes from outside the graph, which then does not choose its name."""
+        return self.domain == INTERNAL and self.op in (INPUT, CAPTURE)
+
+    @property
     def operands(self) -> Iterator[Value]:
         """Every value that it reads: the inputs that are present, then the captures."""
         yield from (value for value in self.inputs if value is not None)

@@ -546,7 +546,7 @@ class _Writer:
         for value, name in dict.fromkeys(wanted):
             if settled.get(value) == name:
                 continue
-            if value in settled or _is_frozen(graph[value.vertex]):
+            if value in settled or graph[value.vertex].is_given:
                 copies.append((value, name))
             else:
                 settled[value] = renamed[value] = name
@@ -617,11 +617,6 @@ class _Writer:
             known = types.get(info.name)
             if known is not None or (info.name in types and protos.type_from_proto(info.type) is None):
                 _declare(into.value_info.add(), info, info.name, known)
-
-
-def _is_frozen(node: Node) -> bool:
-    """Its name is not the graph's to choose."""
-    return node.domain == INTERNAL and node.op in (INPUT, CAPTURE)
 
 
 def _index(capture: Node) -> int:

@@ -185,10 +185,18 @@ def _not_to_float8(spelling: Spelling, facts: Facts) -> bool:
     return isinstance(to, int) and not DType(to).name.startswith("FLOAT8")
 
 
+def _says_its_limits(spelling: Spelling, facts: Facts) -> bool:
+    """An absent limit was that of float32, infinite in float16; now it is that of the type."""
+    found = facts.tensor_type(spelling.inputs[0]) if isinstance(spelling.inputs[0], Value) else None
+    both = len(spelling.inputs) == 3 and None not in spelling.inputs
+    return both or (found is not None and found.dtype is DType.FLOAT)
+
+
 Condition: TypeAlias = Callable[[Spelling, Facts], bool]
 ONLY_IF: Mapping[Key, Condition] = {
     ("Dropout", 10): _no_mask,
     ("ConvTranspose", 11): _says_its_pads,
+    ("Clip", 11): _says_its_limits,
     ("BatchNormalization", 14): _no_mask,  # more outputs mean training
     **{(op, 13): _over_last_axis for op in ("Softmax", "LogSoftmax", "Hardmax")},
     ("RoiAlign", 16): _averages,

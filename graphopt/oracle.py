@@ -151,6 +151,8 @@ def require_onnxruntime() -> Any:
     try:
         import onnxruntime
     except ImportError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # Ctrl-C, heard by a module in C++ while it was loaded
+            raise KeyboardInterrupt from error
         raise UsageError(
             'running a model needs onnxruntime: pip install "graphopt[cpu]", or "graphopt[gpu]" for NVIDIA GPUs'
             " (optimize --cost none --no-check does without)"

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 def report_failure(error: BaseException) -> int:
     """Print the line for a failure and return its exit code."""
+    if isinstance(error, typer.Abort) and isinstance(error.__cause__, EOFError):
+        error = error.__cause__  # typer takes it for Ctrl-D at a prompt; graphopt has none
     text, code = _described(error)
     if text:
         with suppress(OSError, ValueError):

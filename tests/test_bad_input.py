@@ -256,7 +256,8 @@ def test_a_full_disk(folder: Path, options: list[str]) -> None:
     onnx.save(model(graph, {"w": np.eye(64, dtype=np.float32)}), folder / "big.onnx")
     target = folder / "out/o.onnx"
     target.write_bytes(b"an older result")
-    command = [sys.executable, "-m", "graphopt", str(folder / "big.onnx"), str(target), *options]
+    python = [sys.executable, "-B"]  # else it would cut its own files of bytecode short, too
+    command = [*python, "-m", "graphopt", str(folder / "big.onnx"), str(target), "--quiet", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=small_files_only)
     assert done.returncode == 1
     warnings, _, last = done.stderr.rstrip().rpartition("\n")
@@ -268,7 +269,7 @@ def test_a_full_disk(folder: Path, options: list[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="a device of Linux")
-@pytest.mark.parametrize("args", [["rules"], ["optimize", "good.onnx", "o.onnx", "--report", "/dev/full"]])
+@pytest.mark.parametrize("args", [["rules"], ["optimize", "good.onnx", "o.onnx", "--quiet", "--report", "/dev/full"]])
 def test_a_full_device(folder: Path, args: list[str]) -> None:
     command = [sys.executable, "-m", "graphopt", *args]
     with Path("/dev/full").open("w") as full:
@@ -298,19 +299,30 @@ def lengthy(tmp_path: Path) -> Path:
     return tmp_path / "lengthy.onnx"
 
 
-LISTENING = "import signal; signal.signal(2, signal.default_int_handler); from graphopt.cli import main; main()"
-"""Hears Ctrl-C also where a shell has started the tests in the background, which ignores it."""
+TELLING = """
+import signal, sys
+from graphopt import cli, terminal
+
+def told(progress, stage, done, tell=terminal.Progress.__call__):
+    tell(progress, stage, done)
+    print("at", stage, file=sys.stderr, flush=True)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+terminal.Progress.__call__ = told
+cli.main()
+"""
+"""Says where it is, and hears Ctrl-C also where a shell has started the tests in the background, which ignores it."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["rules", "time", "check"])
 def test_an_interrupt(lengthy: Path, stage: str) -> None:
     target = lengthy.parent / "out/o.onnx"
-    command = [sys.executable, "-c", LISTENING, str(lengthy), str(target), "--verbose", "--seconds", "4"]
+    command = [sys.executable, "-c", TELLING, str(lengthy), str(target), "--seconds", "4"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         assert running.stdout is not None
-        assert f"graphopt: {stage}\n" in running.stderr  # reads up to that line
+        assert f"at {stage}\n" in running.stderr  # reads up to that line
         running.send_signal(signal.SIGINT)
         rest = running.stderr.read()
         assert running.wait(timeout=30) == 130
@@ -330,13 +342,14 @@ def test_debug_shows_where_it_happened(folder: Path) -> None:
     assert done.stderr.endswith("nope.onnx does not exist\n")
 
 
-def test_a_fault_of_ours_is_called_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [KeyError("lost"), EOFError("lost")], ids=["KeyError", "EOFError"])
+def test_a_fault_of_ours_is_called_one(folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def broken(*_: object, **__: object) -> None:
-        raise KeyError("lost")
+        raise error
 
     monkeypatch.setattr(onnx_io, "load", broken)
     done = CliRunner().invoke(app, ["inspect", str(folder / "good.onnx")])
     assert done.exit_code == 1
-    assert done.stderr == (
-        "graphopt: internal error: KeyError: 'lost'; --debug shows where, and a report of it is welcome\n"
+    assert done.stderr.splitlines()[-1] == (
+        f"graphopt: internal error: {type(error).__name__}: {error}; --debug shows where, and a report of it is welcome"
     )

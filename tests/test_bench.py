@@ -325,7 +325,7 @@ def test_inspect_with_a_profile(long: Path) -> None:
         ("long.onnx --provider-option x", 2, "'x' is not of the form key=value"),
         ("long.onnx --dim sq=3", 2, "there is no open dim 'sq'; did you mean 'seq'?"),
         ("long.onnx --dim heads=3", 2, "there is no open dim 'heads'; there is 'batch', 'seq'"),
-        ("long.onnx --dim seq=0", 2, "'seq' cannot be 0: sizes are 1 or more"),
+        ("long.onnx --dim seq=0", 2, "'seq=0': a size is 1 or more"),
         ("long.onnx --dim seq=many", 2, "'seq=many' is not of the form batch=1 or seq=16,128: sizes are numbers"),
         ("long.onnx --input x:rows.npy", 2, "input 'x' is FLOAT[batch,seq,8], the given values are float32[3, 7]"),
         ("long.onnx --input z:rows.npy", 2, "there is no input 'z'; there is 'x'"),

@@ -117,3 +117,29 @@ def test_an_operator_replaced_in_place_is_compared_by_its_outputs() -> None:
         assert node.op == "Abs"
     with pytest.raises(ModelError, match="the type of 'a' is not known"):
         region_models(graph, wrong)
+
+
+def test_what_a_body_captures_is_an_input_of_the_excerpt() -> None:
+    """A pass that puts a constant in the place of a captured value takes the capture out."""
+    loaded = onnx_io.load(
+        model("""
+        g (float[1,4] x, bool c) => (float[4] y) {
+            axes = Constant<value = int64[1] {0}>()
+            y = If(c) <
+                then_branch = t () => (float[4] p) { p = Squeeze(x, axes) },
+                else_branch = e () => (float[4] q) { q = Squeeze(x, axes) }
+            >
+        }""")
+    )
+    infer_graph(loaded.graph)
+    body = next(graph for graph in loaded.graph.graphs() if graph.name == "t")
+    (squeeze,) = body.with_op("Squeeze")
+    axes = body[squeeze].inputs[1]
+    assert axes is not None
+    patch = replace_values(body, {axes: Value(own := body.new_vertex())}, {
+        own: constant_node(Tensor.of(np.zeros(1, np.int64)), body.new_name("axes"))
+    })  # fmt: skip
+    dead = Patch({axes.vertex: body[axes.vertex], **patch.before}, patch.after)
+    for _ in ("before the patch", "after it"):
+        assert compare_region(body, dead, any_values=True).verdict is Verdict.EQUAL
+        body.apply(dead) if axes.vertex in body else None
