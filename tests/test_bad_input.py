@@ -260,9 +260,9 @@ def test_a_full_disk(folder: Path, options: list[str]) -> None:
     env = {**os.environ, "PYTHONPYCACHEPREFIX": str(folder / "cache")}  # Python cuts its own files short, too
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=env, preexec_fn=small_files_only)
     assert done.returncode == 1
-    warnings, _, last = done.stderr.rstrip().rpartition("\n")
+    *warnings, last = done.stderr.splitlines()
     assert re.fullmatch(r"graphopt: error: .*o.onnx cannot be written: File too large", last)
-    assert re.fullmatch(r"(graphopt: warning: .*costs.sqlite cannot be used, .*)?", warnings)
+    assert all(re.fullmatch(r"graphopt: warning: .*\.sqlite cannot be used, .*", line) for line in warnings)
     assert target.read_bytes() == b"an older result"
     assert sorted(path.name for path in target.parent.iterdir()) == ["o.onnx"]
 
@@ -288,7 +288,9 @@ def lengthy(tmp_path: Path) -> Path:
     graph = """g (float[64,64] x) => (float[64,64] z) {
         n = Constant<value = int64 {10000000}>()
         c = Constant<value = bool {1}>()
-        z = Loop(n, c, x) <body = b (int64 i, bool p, float[64,64] s) => (bool q, float[64,64] t) {
+        a = Neg(x)
+        m = Neg(a)
+        z = Loop(n, c, m) <body = b (int64 i, bool p, float[64,64] s) => (bool q, float[64,64] t) {
             q = Identity(p)
             u = MatMul(s, s)
             t = Tanh(u)
