@@ -172,7 +172,7 @@ def _failure_at(rule: Rule, proof: Proof, answer: Answer) -> str:
 
     assert proof.model is not None
     try:
-        return unproved_at(rule, proof.model, answer)
+        return unproved_at(rule, proof.model, answer, timeout=TIMEOUT)
     except Exception as error:
         log.debug("the prover failed on rule '%s'", rule.name, exc_info=True)
         return f"the prover failed: {type(error).__name__}: {error}"

@@ -246,7 +246,7 @@ def test_what_is_taken_out_of_a_coverage_is_proved_when_it_is_met() -> None:
 def test_a_crash_of_the_prover_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     from graphopt.verifier import prove as prover
 
-    monkeypatch.setattr(prover, "unproved_at", lambda *_: 1 // 0)
+    monkeypatch.setattr(prover, "unproved_at", lambda *_, **__: 1 // 0)
     result = optimized(SIX, UNDONE)
     assert not result.changed
     (note,) = result.report.notes
