@@ -16,7 +16,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", metavar="", help="Say on std
 Debug = Annotated[bool, typer.Option("--debug", metavar="", help="Say more, and show where an error comes from.")]
 Timeout = Annotated[
     float | None,
-    typer.Option(metavar="SECONDS", help="Processor time for one rule.", min=0.1, show_default="10"),
+    typer.Option(metavar="SECONDS", help="For one rule; counted in steps.", min=0.1, show_default="10"),
 ]
 AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON instead of a table.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Of the inputs that are made up.")]

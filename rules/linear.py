@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, real, tensor
 from graphopt.rules.affine import AFFINE, SCALINGS, SHIFTS, Affine, normalization
@@ -379,11 +379,20 @@ HEADS: Mapping[str, Callable[[Term], App]] = {
     "heads": lambda value: op.Transpose(op.Reshape(value, target, view), perm=(0, 2, 1, 3)),
     "transposed_heads": lambda value: op.Transpose(op.Reshape(value, target, view), perm=(0, 2, 3, 1)),
 }
-any_weights = const("w", "_ _")
-SCALED: Mapping[str, Callable[[Callable[[Term], Term], Callable[[Term], Term]], tuple[Term, Var]]] = {
+_Scaled: TypeAlias = "Callable[[Callable[[Term], Term], Callable[[Term], Term]], tuple[Term, Var]]"
+
+
+def _scaled_gemm(held: _Weights) -> _Scaled:
+    def scaled(weights: Callable[[Term], Term], bias: Callable[[Term], Term]) -> tuple[Term, Var]:
+        return op.Gemm(any_rows, weights(held.hole), bias(b), rest, transB=held.transposed), any_rows
+
+    return scaled
+
+
+SCALED: Mapping[str, _Scaled] = {
     "matmul": lambda weights, bias: (batch @ weights(w), batch),
     "matmul_add": lambda weights, bias: ((batch @ weights(w)) + bias(d), batch),
-    "gemm": lambda weights, bias: (op.Gemm(any_rows, weights(any_weights), bias(b), rest), any_rows),
+    **{f"gemm{held.suffix}": _scaled_gemm(held) for held in WEIGHTS},
 }
 """Products whose weights and bias are given as functions of those that they have."""
 

@@ -7,6 +7,7 @@ from graphopt import infer, onnx_io
 from graphopt.graph import Graph
 from graphopt.match import find
 from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, real, tensor
+from graphopt.rules import RULES
 from graphopt.term import App
 
 x, y = tensor("x"), tensor("y")
@@ -182,4 +183,20 @@ def test_a_match_says_whether_floats_are_rounded_in_another_order() -> None:
         for match in find(
             Rule("add", op.Add(op.Relu(x), y), x), graph(text.replace("OP", "Add").replace("INPUTS", "a, r"))
         )
+    )
+
+
+@pytest.mark.parametrize(("held", "attrs"), [("3, 5", ""), ("5, 3", "<transB = 1>")])
+def test_a_factor_behind_views_goes_into_a_gemm_with_an_absent_bias(held: str, attrs: str) -> None:
+    name = f"fuse_mul_after_transpose_into_gemm{'_transposed' if attrs else ''}"
+    rule = next(rule for rule in RULES if rule.name == name)
+    weights = ", ".join(["1"] * 15)
+    assert (
+        count(
+            rule,
+            f"""m (float[2, 3] x) => (float[5, 2] y)
+        <float[{held}] w = {{{weights}}}, float c = {{0.5}}>
+        {{ a = Gemm {attrs} (x, w)  b = Transpose <perm = [1, 0]> (a)  y = Mul (b, c) }}""",
+        )
+        == 1
     )

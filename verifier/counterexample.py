@@ -95,8 +95,11 @@ class Counterexample:
         return left, right, inputs
 
 
-def find(rule: Rule, seconds: float = 3.0) -> Counterexample | None:
-    """A small counterexample, None where none was found; the same one again unless the time runs out."""
+def find(rule: Rule, seconds: float = 15.0) -> Counterexample | None:
+    """A small counterexample, None where none was found; the same one again unless the time runs out.
+
+    The time is a guard: instances are counted, and take a second or two.
+    """
     deadline = time.process_time() + seconds
     found = list(islice(differences(rule, deadline, FURTHER), FOUND))
     if not found:

@@ -78,7 +78,7 @@ def outputs(app: App, inputs: Iterable[DType | None], to: Any = None, made: DTyp
         if bound.setdefault(name, dtype) != dtype:
             raise Mistyped(f"{app.op} of {bound[name].name} and {dtype.name}")
         if dtype not in _allowed(app.op, app.domain, name.partition("#")[0]):
-            raise Mistyped(f"{app.op} of {dtype.name}")
+            raise Mistyped(f"{app.op} of {dtype.name}, which there is not")
     for position, arg in enumerate(app.inputs):
         if made is None and _is_list(arg) and (name := _formal(app, position)) not in unknown:
             bound.setdefault(name, DType.INT64)
@@ -315,4 +315,4 @@ def disagreement(rule: Rule, choices: Iterable[Typing]) -> str | None:
 
 
 def _shown(typing: Typing) -> str:
-    return ", ".join(f"{name}: {d.name}" for name, d in {**typing.types, **typing.targets}.items())
+    return ", ".join(f"{name} of {d.name}" for name, d in {**typing.types, **typing.targets}.items())

@@ -68,6 +68,10 @@ class Undefined(Exception):
     """The operator has no meaning for these inputs: the left side does not occur, the right side is wrong."""
 
 
+class NothingLeft(Undefined):
+    """The conditions refuse each value that a hole may have."""
+
+
 class Unsupported(Exception):
     """The verifier has no denotation for this: nothing is claimed."""
 
@@ -106,7 +110,7 @@ class Choices:
         if position == len(self._taken):
             left = [number for number, option in enumerate(options) if admitted(option)]
             if not left:
-                raise Undefined("nothing to choose from")
+                raise NothingLeft
             self._taken.append((0, left))
         chosen, left = self._taken[position]
         option = options[left[chosen]]
@@ -279,6 +283,8 @@ class Instance:
     """All choices of element types, of which `typing` is one."""
     properties: Mapping[str, frozenset[str]] = field(default_factory=dict)
     assuming: bool = True
+    unmet: str = ""
+    """Why the left side does not occur, where it does not."""
     tensors: dict[Term, tuple[Tensor, ...]] = field(default_factory=dict)
     answers: dict[tuple[Size, Size], Size] = field(default_factory=dict)
     """The sizes that a Reshape of the left side gives, by what is asked for and the number of elements."""

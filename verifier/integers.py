@@ -138,6 +138,11 @@ def forget() -> None:
         memory.cache_clear()
 
 
+def interned() -> int:
+    """How many polynomials and formulas were made since all was forgotten: a measure of work."""
+    return len(_TABLE)
+
+
 @until_forgotten
 def symbol(name: str) -> Int:
     """The unknown integer of that name."""

@@ -7,9 +7,11 @@ types agree, every element agrees, and some instance is reachable. Whatever is n
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import isfinite
 
 import z3
@@ -18,8 +20,8 @@ from graphopt.coverage import Answer, Choice, is_pointwise, of_any_rank, tree_of
 from graphopt.proof import Model, Proof, Verdict
 from graphopt.rule import Rule
 from graphopt.term import Lit, walk
-from graphopt.verifier import counterexample, dtypes
-from graphopt.verifier.context import Context
+from graphopt.verifier import counterexample, dtypes, words
+from graphopt.verifier.context import Context, context
 from graphopt.verifier.dtypes import Mistyped, Typing
 from graphopt.verifier.equality import Equality, composites, cuts, ranges
 from graphopt.verifier.extended import Extended, NotExtended, extended
@@ -29,6 +31,7 @@ from graphopt.verifier.instances import (
     Elements,
     Instance,
     Met,
+    NothingLeft,
     Undefined,
     Unsupported,
     properties_of,
@@ -51,7 +54,7 @@ from graphopt.verifier.integers import (
 )
 from graphopt.verifier.rounding import unlicensed
 from graphopt.verifier.signs import Signs
-from graphopt.verifier.solver import Effort, OutOfTime, models
+from graphopt.verifier.solver import Budget, Effort, OutOfTime, models
 from graphopt.verifier.symbolic import (
     Binders,
     Element,
@@ -85,18 +88,24 @@ class Outcome:
     """The failure is definite: ranks or types differ, whatever the sizes."""
     paths: list[tuple[Choice, ...]] = field(default_factory=list)
     """What was chosen at the instances that were shown, at all ranks."""
+    unmet: Counter[str] = field(default_factory=Counter)
+    """Why the left side does not occur, by how often."""
+    advice: Callable[[], Iterable[str]] = tuple
+    """More about the failure, and what to try next."""
 
 
 def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
-    """The proof of a rule, or the verdict that there is none. `timeout` is in seconds of processor time.
+    """The proof of a rule, or the verdict that there is none. `timeout` is in seconds, each so many steps (`Budget`).
 
-    What is not proved is tried on small models if it is to be refuted: a difference there makes it REFUTED.
+    What is not proved is tried on small models if it is to be refuted: a difference there makes it REFUTED. Else what
+    may help is looked for.
     """
-    forget()
     start = time.process_time()
-    verdict, model, outcome = _verdict(rule, start, timeout)
+    verdict, model, outcome = _verdict(rule, timeout)
     example = counterexample.find(rule) if verdict is not Verdict.PROVED and refute else None
     verdict = Verdict.REFUTED if example is not None else verdict
+    if verdict is Verdict.UNKNOWN and refute:
+        outcome.failure = "\n".join([outcome.failure, *outcome.advice()])
     ranks = f"{min(outcome.ranks)}–{max(outcome.ranks)}" if outcome.ranks else ""
     ranks = "all" if ranks and is_pointwise(rule) else ranks
     seconds = round(time.process_time() - start, 3)
@@ -118,59 +127,75 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
 def unproved_at(rule: Rule, model: Model, answer: Answer, *, timeout: float = 5.0) -> str:
     """What is not shown, in the model in which a rule is proved, at the one instance of a match; nothing if all is."""
     forget()
-    start = time.process_time()
-    effort = Effort(deadline=lambda: time.process_time() - start > timeout)
+    effort = Effort(budget=Budget(timeout))
 
     def met() -> Iterator[Instance]:
         restart()
         typings = dtypes.typings(rule)
         yield _instance(rule, model, Met(answer), effort, _first(typings), MAX_RANK, typings)
 
-    outcome = _try(rule, model, met())
+    outcome = _try(rule, model, met(), effort.budget)
     return outcome.failure or ("" if outcome.cases else "the left side is not defined there")
 
 
-def _verdict(rule: Rule, start: float, timeout: float) -> tuple[Verdict, Model | None, Outcome]:
+def _verdict(rule: Rule, timeout: float) -> tuple[Verdict, Model | None, Outcome]:
+    forget()
     try:
         choices = dtypes.typings(rule)
     except Mistyped as error:
         return Verdict.UNKNOWN, None, Outcome(failure=str(error))
     if not choices:
-        return Verdict.VACUOUS, None, Outcome(failure="no element types fit the left side and the conditions")
+        return Verdict.VACUOUS, None, Outcome(failure=words.untypable(rule))
     wrong = dtypes.disagreement(rule, choices)
     if wrong is not None:
-        return Verdict.UNKNOWN, None, Outcome(failure=wrong, wrong=True)
-    outcome = Outcome()
+        return (
+            Verdict.UNKNOWN,
+            None,
+            Outcome(failure=wrong, wrong=True, advice=partial(words.about_types, rule, choices)),
+        )
+    outcome, budget = Outcome(), Budget(timeout)
     for model in Model:
-        effort = Effort(deadline=lambda: time.process_time() - start > timeout)  # what one model shows is no other's
-        outcome = _try(rule, model, instances(rule, model, choices, effort))
+        effort = Effort(budget=budget)  # what one model shows is no other's
+        outcome = _try(rule, model, instances(rule, model, choices, effort), budget)
+        if not outcome.failure and not outcome.reached:
+            outcome.failure = words.nowhere(outcome.unmet)
+            return Verdict.VACUOUS, model, outcome
         if not outcome.failure and model is not Model.EXACT:
             outcome.failure = unlicensed(rule, choices)
         if not outcome.failure:
-            return (Verdict.PROVED if outcome.reached else Verdict.VACUOUS), model, outcome
+            return Verdict.PROVED, model, outcome
+        if budget.is_spent:
+            break
     return Verdict.UNKNOWN, None, outcome
 
 
-def _try(rule: Rule, model: Model, instances: Iterable[Instance]) -> Outcome:
+def _try(rule: Rule, model: Model, instances: Iterable[Instance], budget: Budget) -> Outcome:
     """Some instances in one model."""
-    outcome = Outcome()
+    outcome, instance = Outcome(), None
     try:
         with _arithmetic(rule, model):
             for instance in instances:
                 ranks = _obligations(instance)
+                outcome.reached = outcome.reached or (not instance.unmet and _reachable(instance))
                 if ranks is not None:
                     outcome.cases += 1
                     if instance.typing is _first(instance.typings):
                         path = instance.choices.path
                         outcome.paths.append(of_any_rank(path) if is_pointwise(rule) else tuple(path))
                     outcome.ranks |= ranks
-                    outcome.reached = outcome.reached or _reachable(instance)
+                if not outcome.reached:
+                    outcome.unmet[instance.unmet] += 1
     except OutOfTime:
-        outcome.failure = OUT_OF_TIME
+        where = "" if instance is None else f", {words.place(instance)}"
+        outcome.failure = f"{OUT_OF_TIME} after {outcome.cases} cases{where}"
+        outcome.advice = partial(words.about_time, budget.seconds)
     except Unsupported as error:
         outcome.failure = f"unsupported: {error}"
-    except (Failed, NotExtended) as error:
+        outcome.advice = partial(words.about_operators, str(error))
+    except NotExtended as error:
         outcome.failure = str(error)
+    except Failed as error:
+        outcome.failure, outcome.advice = str(error), error.advice
     return outcome
 
 
@@ -190,7 +215,11 @@ def _arithmetic(rule: Rule, model: Model) -> AbstractContextManager[None]:
 
 
 class Failed(Exception):
-    """An obligation that could not be shown."""
+    """An obligation that could not be shown at an instance; `advice` says more of it."""
+
+    def __init__(self, instance: Instance, reason: str, advice: Callable[[], Iterable[str]] = tuple) -> None:
+        super().__init__(f"{words.place(instance)}: {reason}")
+        self.advice = advice
 
 
 def instances(rule: Rule, model: Model, typings: Sequence[Typing], effort: Effort) -> Iterator[Instance]:
@@ -219,7 +248,8 @@ def _at(
     """All ranks up to a bound and all attributes, for one choice of element types."""
     choices = Choices()
     for position, _ in enumerate(choices.paths()):
-        if position % 16 == 0 and effort.deadline():  # to read the clock takes as long as an instance
+        effort.budget.instances += 1
+        if position % 16 == 0 and effort.budget.is_spent:  # to read the clock takes as long as an instance
             raise OutOfTime
         restart()
         yield _instance(rule, model, choices, effort, typing, bound, typings)
@@ -241,31 +271,48 @@ def _instance(
 def _obligations(instance: Instance) -> frozenset[int] | None:
     """Shows all obligations of one instance: the ranks that it speaks of, None where the left side does not occur."""
     rule = instance.rule
-    try:
-        left = [instance.tensor(side) for side in rule.left]
-        instance.assume_absences()
-        instance.assume_conditions()
-    except Undefined:
+    left = _left(instance)
+    if left is None:
         return None
     known = instance.known
-    if not known.possible or not consistent(instance.properties):
-        return None
     instance.assuming = False
     try:
         right = [instance.tensor(side) for side in rule.right]
     except Undefined as error:
-        raise Failed(f"{_place(instance)}: on the right, {error}") from error
+        raise Failed(instance, f"on the right, {error}") from error
     known = _sizes_known(left, right, known)
     for demand, reason in instance.demands:
         if not known.proves(demand):
-            raise Failed(f"{_place(instance)}: not shown on the right: {reason}")
+            asked = words.Wording(instance)(known.simplify_formula(demand))
+            raise Failed(instance, f"not shown on the right: {reason}", partial(iter, [f"to be shown: {asked}"]))
     known = known.knowing(*(demand for demand, _ in instance.demands))
     for elements in instance.wanted_elements:
         if not _follows(elements, instance, known):
-            raise Failed(f"{_place(instance)}: not shown on the right: {elements.reason}")
-    for one, other in zip(left, right, strict=True):
-        _agree(instance, one, other, known)
+            raise Failed(instance, f"not shown on the right: {elements.reason}")
+    for position, (one, other) in enumerate(zip(left, right, strict=True)):
+        name = f"output {position + 1} of {len(left)}: " if len(left) > 1 else ""
+        _agree(instance, name, one, other, known)
     return frozenset(t.rank for t in (*left, *instance.hole_tensors()))
+
+
+def _left(instance: Instance) -> list[Tensor] | None:
+    """The tensors of the left side with all that is assumed; None, and why, where it does not occur."""
+    try:
+        left = [instance.tensor(side) for side in instance.rule.left]
+        instance.assume_absences()
+        before = instance.known
+        instance.assume_conditions()
+    except NothingLeft:
+        instance.unmet = f"no value that is tried fulfils {', '.join(map(str, instance.rule.conditions))}"
+        return None
+    except Undefined as error:
+        instance.unmet = str(error)
+        return None
+    if not instance.known.possible:
+        instance.unmet = words.contradiction(instance, before)
+    elif not consistent(instance.properties):
+        instance.unmet = f"no constant is all of these: {words.properties(instance)}"
+    return None if instance.unmet else left
 
 
 def _sizes_known(left: Sequence[Tensor], right: Sequence[Tensor], known: Context) -> Context:
@@ -346,23 +393,14 @@ def _is_plainly(value: Value, below: Size | None, equality: Equality, known: Con
     return number is not None and known.proves(conj(ge(number, -1 * below), lt(number, below)))
 
 
-def _place(instance: Instance) -> str:
-    shown = [f"{name} of {len(sizes)} axes" for name, sizes in instance.packs.items()]
-    shown += [f"{name} absent" for name, absent in instance.absences.items() if absent]
-    for name, value in instance.holes.items():
-        if isinstance(value, Tensor):
-            if instance.rule.holes[name].axes is None and not instance.absences.get(name):
-                shown.append(f"{name} of rank {value.rank}")
-        else:
-            shown.append(f"{name}={value if not isinstance(value, tuple) else list(value)}")
-    return ", ".join(shown) or "in general"
-
-
 def _reachable(instance: Instance) -> bool:
     """Whether some sizes, all at least 1 that may be, satisfy what is assumed; what is not known counts as no."""
     sizes = (s for t in instance.hole_tensors() for s in t.shape if isinstance(s, Int))
     facts = [*instance.facts, *(ge(size, 1) for size in sizes)]
-    return next(models(facts, instance.effort, ()), None) is not None
+    found = next(models(facts, instance.effort, ()), None) is not None
+    if not found:
+        instance.unmet = words.only_empty(instance)
+    return found
 
 
 def consistent(properties: Mapping[str, frozenset[str]]) -> bool:
@@ -374,17 +412,17 @@ def consistent(properties: Mapping[str, frozenset[str]]) -> bool:
     )
 
 
-def _agree(instance: Instance, left: Tensor, right: Tensor, known: Context, cases: int = 3) -> None:
+def _agree(instance: Instance, name: str, left: Tensor, right: Tensor, known: Context, cases: int = 3) -> None:
     """Rank, sizes and elements; where that is not shown at once, by cases of how the shapes are computed."""
     instance.settled = known
-    failure = _disagreement(instance, left, right, known)
+    failure, advice = _disagreement(instance, left, right, known)
     if not failure or not known.possible:
         return
     condition = next(_undecided((*left.shape, *right.shape), known), None) if cases else None
     if condition is None:
-        raise Failed(f"{_place(instance)}: {failure}")
+        raise Failed(instance, f"{name}{failure}", advice)
     for side in (condition, negate(condition)):
-        _agree(instance, left, right, known.knowing(side), cases - 1)
+        _agree(instance, name, left, right, known.knowing(side), cases - 1)
 
 
 def _undecided(shape: Iterable[Size], known: Context) -> Iterator[Formula]:
@@ -394,21 +432,30 @@ def _undecided(shape: Iterable[Size], known: Context) -> Iterator[Formula]:
             yield from (atom.args[0] for atom in size.atoms if atom.kind == "choice")
 
 
-def _disagreement(instance: Instance, left: Tensor, right: Tensor, known: Context) -> str:
-    """What is not shown to agree."""
+def _disagreement(
+    instance: Instance, left: Tensor, right: Tensor, known: Context
+) -> tuple[str, Callable[[], Iterable[str]]]:
+    """What is not shown to agree, and more about it; nothing if all is."""
+    wording = words.Wording(instance)
     if left.rank != right.rank:
-        return f"rank {left.rank} becomes {right.rank}"
+        return f"rank {left.rank} becomes {right.rank}", tuple
     for axis, (a, b) in enumerate(zip(left.shape, right.shape, strict=True)):
         if not known.proves(eq(a, b)):
-            return f"size of axis {axis}: {a} is not shown to be {b}"
-    if not _elements_agree(instance, left, right, known):
-        return "elements are not shown to be equal"
-    return ""
-
-
-def _elements_agree(instance: Instance, left: Tensor, right: Tensor, known: Context) -> bool:
-    """Every element agrees; instances often come to the same question, which is then asked once."""
+            one, other = map(wording, map(known.simplify, (a, b)))
+            return f"size of axis {axis}: {one} is not shown to be {other}", partial(words.about_sizes, one, other)
     index, binders = bind([known.simplify(s) for s in left.shape], "i")
+    if not _elements_agree(instance, left, right, index, binders, known):
+        place = f" at [{wording(*index)}]" if index else ""
+        return f"elements{place} are not shown to be equal", partial(
+            _advice, instance, wording, left, right, index, binders
+        )
+    return "", tuple
+
+
+def _elements_agree(
+    instance: Instance, left: Tensor, right: Tensor, index: Index, binders: Binders, known: Context
+) -> bool:
+    """Every element agrees; instances often come to the same question, which is then asked once."""
     instance.plainly, instance.compared = True, False
     one, other = left.at(index), right.at(index)
     instance.plainly = False
@@ -420,6 +467,28 @@ def _elements_agree(instance: Instance, left: Tensor, right: Tensor, known: Cont
     if question not in known.agreed:
         known.agreed[question] = _values_agree(*question, known, Equality(Signs(instance.properties)))
     return known.agreed[question]
+
+
+def _advice(
+    instance: Instance, wording: words.Wording, left: Tensor, right: Tensor, index: Index, binders: Binders
+) -> Iterator[str]:
+    """The two elements that are not shown to be equal, and a condition with which the rule is proved."""
+    one, other = left.at(index), right.at(index)
+    yield from words.about_elements(wording, one, other)
+
+    def equal(properties: Mapping[str, frozenset[str]], fact: Formula) -> bool:
+        with suppress(OutOfTime):
+            known = context([*instance.facts, fact], Effort(budget=instance.effort.budget))
+            return _values_agree(one, other, binders, known, Equality(Signs(properties)))
+        return False
+
+    rule, seconds = instance.rule, instance.effort.budget.seconds
+    for condition in list(words.helpful(instance, equal)):
+        more = replace(rule, when=(*rule.conditions, condition))
+        if _verdict(more, seconds)[0] is Verdict.PROVED:
+            yield f"it is proved with the condition `{words.spelled(condition)}`"
+            return
+    yield "if it holds under a condition only, add it with `when=`: of sizes, attributes, or constants"
 
 
 def _values_agree(left: Value, right: Value, binders: Binders, known: Context, equality: Equality) -> bool:

@@ -6,7 +6,8 @@ counts as not refuted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,7 @@ from graphopt.verifier.integers import (
     conjuncts,
     definition,
     ge,
+    interned,
     ordered,
     until_forgotten,
 )
@@ -136,17 +138,58 @@ MILLISECONDS = 60_000
 """The limit of one search by the clock, for what Z3 does not count: far off, as a busy machine may stand still."""
 
 
+STEPS_PER_SECOND = 15_000
+"""A quick machine does about 10,000. The dearest built-in rule takes 51,000: a third of the ten seconds of the gate."""
+STEPS_OF_INSTANCE = 25
+SEARCHED_PER_STEP = 100
+"""What Z3 counts in the time of one step."""
+PATIENCE = 5
+"""The clock is read as well, for what no step counts: where a proof takes this many times its seconds, it ends."""
+
+
+class Budget:
+    """How much work a rule may take, counted in steps and not timed: the same verdicts on each machine, however busy.
+
+    A step is an integer or formula that is new; instances and what Z3 counts are as many steps as they take time.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.instances = 0
+        self._searched = 0
+        self._end = time.process_time() + PATIENCE * seconds
+
+    def count(self, solver: z3.Solver, before: int) -> int:
+        """Add what Z3 has counted since `before`; returns its count by now."""
+        statistics = solver.statistics()
+        keys = statistics.keys()
+        after: int = statistics.get_key_value("rlimit count") if "rlimit count" in keys else before
+        self._searched += after - before
+        return after
+
+    @property
+    def steps(self) -> int:
+        """The work until now."""
+        return interned() + self.instances * STEPS_OF_INSTANCE + self._searched // SEARCHED_PER_STEP
+
+    @property
+    def is_spent(self) -> bool:
+        return self.steps > self.seconds * STEPS_PER_SECOND or time.process_time() > self._end
+
+
 @dataclass(slots=True)
 class Effort:
-    """How hard the solver may try: steps for one search, as Z3 counts them, and until when.
+    """How hard the solver may try: steps for one search, as Z3 counts them, and for all of a rule.
 
     What Z3 answers hangs on what it was told before and in which order, so each rule has a Z3 of its own.
     """
 
     steps: int = 500_000
     """The hardest question of a built-in rule that has to be refuted takes about as many, the next a tenth."""
-    deadline: Callable[[], bool] = lambda: False
+    budget: Budget = field(default_factory=lambda: Budget(float("inf")))
     asked: int = 0
+    searched: int = 0
+    """What Z3 has counted for these questions."""
     contexts: dict[Any, Any] = field(default_factory=dict)
     """What is known of each set of facts: instances that know the same share what follows from it."""
     answers: dict[Any, bool] = field(default_factory=dict)
@@ -163,13 +206,14 @@ class Effort:
         for seed in range(SEEDS):
             solver.set(random_seed=seed, rlimit=self.steps, timeout=MILLISECONDS)
             found = solver.check()
-            if found != z3.unknown or self.deadline():
+            self.searched = self.budget.count(solver, self.searched)
+            if found != z3.unknown or self.budget.is_spent:
                 return found
         return z3.unknown
 
 
 class OutOfTime(Exception):
-    """The time for this rule is used up."""
+    """The work that this rule may take is done."""
 
 
 def refuted(parts: Iterable[Formula], effort: Effort) -> bool:
@@ -177,7 +221,7 @@ def refuted(parts: Iterable[Formula], effort: Effort) -> bool:
     parts = ordered(parts)
     question = _question(parts)
     if question not in effort.answers:
-        if effort.deadline():
+        if effort.budget.is_spent:
             raise OutOfTime
         effort.asked += 1
         effort.answers[question] = _ask(parts, effort)
@@ -282,7 +326,7 @@ def models(parts: Iterable[Formula], effort: Effort, variables: Iterable[Atom]) 
     solver = z3.Solver(ctx=effort.home)
     solver.add(effort.exact.formulas(parts))
     unknowns = {atom: effort.exact.atom(atom) for atom in variables}
-    while not effort.deadline() and effort.answer(solver) == z3.sat:
+    while not effort.budget.is_spent and effort.answer(solver) == z3.sat:
         model = solver.model()
         found = {atom: model.eval(unknown, model_completion=True).as_long() for atom, unknown in unknowns.items()}
         yield found

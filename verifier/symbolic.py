@@ -157,7 +157,8 @@ class Piece(_Spoken):
         return _free(self.binders, self.guard, self.body.symbols)
 
     def __str__(self) -> str:
-        return f"{self.body} for {_shown(self.binders)} if {self.guard}"
+        over = f" for {_shown(self.binders)}" if self.binders else ""
+        return f"{self.body}{over}" if self.guard == TRUE else f"{self.body}{over} if {self.guard}"
 
 
 @_hashed_once

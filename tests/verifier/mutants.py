@@ -294,7 +294,7 @@ def fate(rule: Rule, mutant: Mutant) -> Survivor | str:
         return replace(survivor, why=reason_for(rule.name, survivor))
     if next(differences, None) is not None:
         return "refuted"
-    return "out of time" if proof.detail == "out of time" else "not shown"
+    return "out of time" if proof.detail.startswith("out of time") else "not shown"
 
 
 def reason_for(rule: str, survivor: Survivor) -> str:

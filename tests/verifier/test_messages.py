@@ -1,0 +1,136 @@
+"""What `graphopt verify` says of a rule that is not proved, as its author reads it."""
+
+from itertools import count
+
+import pytest
+
+from graphopt.proof import Verdict
+from graphopt.rule import Rule, const, fn, integer, integers, op, tensor
+from graphopt.verifier import prove as prover
+from graphopt.verifier.prove import prove
+from graphopt.verifier.solver import Budget, Effort
+
+x, c, axis = tensor("x"), const("c", "N"), integer("axis")
+a, b, rows = tensor("a", "M N"), tensor("b", "K N"), tensor("r", "*b M")
+image = tensor("img", "B C H W")
+NO_HINT = "if it holds under a condition only, add it with `when=`: of sizes, attributes, or constants"
+
+
+def unproved(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is said where no counterexample is found."""
+    monkeypatch.setattr(prover.counterexample, "find", lambda rule: None)
+    proof = prove(rule)
+    assert proof.verdict is Verdict.UNKNOWN, proof
+    return proof.detail.splitlines()
+
+
+def test_elements_are_named_by_place_with_what_each_side_has_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = Rule("moved_relu", op.Relu(op.Tanh(rows)), op.Tanh(op.Relu(rows)))
+    assert unproved(rule, monkeypatch) == [
+        "*b of 0 axes: elements at [i] are not shown to be equal",
+        "left   max(Tanh(r[i]); 0)",
+        "right  Tanh(max(r[i]; 0))",
+        NO_HINT,
+    ]
+
+
+def test_the_rank_and_the_output_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = Rule("second", (op.Relu(x), op.Abs(x)), (op.Relu(op.Relu(x)), op.Abs(x * 0.5)))
+    assert unproved(rule, monkeypatch)[0] == "x of rank 0: output 2 of 2: elements are not shown to be equal"
+
+
+def test_sizes_are_named_as_the_rule_names_axes(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = Rule("longer", op.Relu(op.Concat(a, b, axis=0)), op.Relu(op.Concat(a, a, axis=0)))
+    assert unproved(rule, monkeypatch) == [
+        "in general: size of axis 0: K+M is not shown to be 2*M",
+        "where it holds under a condition only, add it with `when=…`: K+M = 2*M",
+    ]
+    product = a @ tensor("v", "N K")
+    assert unproved(Rule("flipped", op.Relu(product), op.Relu(op.Transpose(product, perm=(1, 0)))), monkeypatch) == [
+        "in general: size of axis 0: M is not shown to be K",
+        'where M and K are the same size, name the axes alike; else add `when=fn.eq(fn.size("M"), fn.size("K"))`',
+    ]
+    rule = Rule("unnamed", op.Concat(x, tensor("y"), axis=0), op.Concat(x, x, axis=0))
+    assert unproved(rule, monkeypatch)[0].startswith("x of rank 1, y of rank 1: size of axis 0: ")
+    assert "x.shape[0]" in unproved(rule, monkeypatch)[0]
+
+
+def test_a_property_that_is_missing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = Rule("over_itself", op.Tanh(a * c / c), op.Tanh(a), when=fn.is_float(fn.dtype(a)))
+    assert unproved(rule, monkeypatch) == [
+        "a of FLOAT, c of FLOAT: elements at [i, j] are not shown to be equal",
+        "left   Tanh(a[i, j]·c[j]·Inverse(c[j]))",
+        "right  Tanh(a[i, j])",
+        "it is proved with the condition `fn.is_not_zero(c)`",
+    ]
+
+
+def test_a_type_that_is_too_many_is_excluded(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = Rule("pooled", op.ReduceMax(image, (2, 3), keepdims=1), op.GlobalMaxPool(image))
+    first, hint = unproved(rule, monkeypatch)
+    assert first == "img of UINT8: on the right GlobalMaxPool of UINT8, which there is not"
+    assert hint == "it is well-typed with this condition: `when=fn.is_float(fn.dtype(img))`"
+
+
+def test_operators_without_a_meaning_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert unproved(Rule("hidden", op.Relu(op.NonZero(x)), op.NonZero(x)), monkeypatch) == [
+        "unsupported: no denotation of NonZero",
+        "the verifier does not say what this operator computes: verifier/semantics.py lists those it knows",
+    ]
+
+
+def test_where_the_work_ran_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prover.counterexample, "find", lambda rule: None)
+    transposed = op.Transpose(x, perm=integers("perm"))
+    rule = Rule("late", op.Relu(op.Relu(transposed)), op.Relu(transposed))
+    first, *hints = prove(rule, timeout=0.02).detail.splitlines()
+    assert first.startswith("out of time after ") and "x of rank 4, perm=" in first
+    assert hints == [
+        "`graphopt verify --timeout 0.12` takes longer",
+        "axes with names and attributes that are written leave fewer cases",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rule", "why"),
+    [
+        (Rule("small", op.Relu(op.Relu(a)), op.Relu(a), when=fn.le(fn.size("M"), -1)),
+         "size('M') <= -1 does not hold for any sizes"),
+        (Rule("both", op.Relu(op.Relu(a)), op.Relu(a),
+              when=(fn.lt(fn.size("M"), fn.size("N")), fn.lt(fn.size("N"), fn.size("M")))),
+         "these do not hold together: size('M') < size('N'), size('N') < size('M')"),
+        (Rule("ranks", op.Relu(op.Transpose(a, perm=(0, 2, 1))), op.Relu(a)), "Transpose by (0, 2, 1) of rank 2"),
+        (Rule("far", op.Softmax(op.Relu(a), axis=axis), op.Softmax(a, axis=axis), when=fn.le(7, axis)),
+         "no value that is tried fulfils 7 <= axis"),
+        (Rule("two", a + c, a, when=(fn.is_zero(c), fn.is_one(c))),
+         "no constant is all of these: is_one(c), is_zero(c)"),
+        (Rule("empty", op.Relu(op.Relu(a)), op.Relu(a), when=fn.le(fn.size("M"), 0)), "it occurs only where M is 0"),
+    ],
+    ids=lambda item: item.name if isinstance(item, Rule) else "",
+)  # fmt: skip
+def test_what_never_occurs_names_the_condition_or_the_operator(rule: Rule, why: str) -> None:
+    proof = prove(rule, refute=False)
+    assert (proof.verdict, proof.detail) == (Verdict.VACUOUS, f"the left side never occurs: {why}")
+
+
+def test_types_that_never_fit_name_the_condition() -> None:
+    rule = Rule("types", op.Tanh(op.Relu(x)), op.Relu(x), when=fn.is_integer(fn.dtype(x)))
+    proof = prove(rule, refute=False)
+    assert proof.detail == "no element types for which is_integer(dtype(x)) holds fit the left side"
+
+
+def test_the_work_is_the_same_whatever_the_clock_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = Rule("joined", op.Concat(op.Relu(a), op.Relu(b), axis=0), op.Relu(op.Concat(a, b, axis=0)))
+    budgets: list[Budget] = []
+
+    def kept(*, budget: Budget) -> Effort:
+        budgets.append(budget)
+        return Effort(budget=budget)
+
+    monkeypatch.setattr(prover, "Effort", kept)
+    quick = prove(rule, refute=False)
+    ticks = count(step=0.01)
+    monkeypatch.setattr("time.process_time", lambda: next(ticks))  # as on a machine that is busy
+    slow = prove(rule, refute=False)
+    assert quick.verdict is slow.verdict is Verdict.PROVED
+    assert budgets[0].instances == budgets[-1].instances

@@ -1,0 +1,212 @@
+"""What could not be shown, in the words of the rule: its own names, and what to try next."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from graphopt.rule import Rule
+from graphopt.term import App, Lit, Term, fn
+from graphopt.verifier import dtypes
+from graphopt.verifier.context import Context
+from graphopt.verifier.dtypes import Typing
+from graphopt.verifier.instances import Instance, truth_value
+from graphopt.verifier.integers import TRUE, Formula, Int, eq, ge
+from graphopt.verifier.symbolic import Tensor, Value
+
+SHOWN = 160
+"""Of a longer expression only so many characters are shown."""
+REASONS = 3
+"""So many reasons why a left side does not occur are told."""
+HELPFUL = ("is_not_zero", "is_positive", "is_not_negative")
+"""The properties of constants of which it is tried whether a proof lacks only them."""
+
+_INTERNAL = re.compile(r"(\w*)'\d+")
+
+
+Equal: TypeAlias = "Callable[[Mapping[str, frozenset[str]], Formula], bool]"
+"""Whether two elements are equal, given properties of constants and a fact."""
+
+
+def place(instance: Instance) -> str:
+    """The ranks and attributes of an instance."""
+    shown = [f"*{name} of {_count(len(sizes), 'axis', 'axes')}" for name, sizes in instance.packs.items()]
+    if instance.rule.minds_types:
+        shown += [f"{name} of {dtype.name}" for name, dtype in instance.typing.types.items()]
+    shown += [f"{name} absent" for name, absent in instance.absences.items() if absent]
+    for name, value in instance.holes.items():
+        if isinstance(value, Tensor):
+            if instance.rule.holes[name].axes is None and not instance.absences.get(name):
+                shown.append(f"{name} of rank {value.rank}")
+        elif isinstance(value, tuple) and value and all(isinstance(item, Int) for item in value):
+            shown.append(f"{name} of {_count(len(value), 'number', 'numbers')}")
+        elif not isinstance(value, Int | Value):  # which is any number
+            shown.append(f"{name}={list(value) if isinstance(value, tuple) else value}")
+    return ", ".join(shown) or "in general"
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+class Wording:
+    """Puts sizes, formulas and values into words: with the names that the rule gives to what they speak of."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._names = dict(_names(instance))
+        self._letters = iter("ijklnpqrstuvz")
+
+    def __call__(self, *subjects: object) -> str:
+        text = _INTERNAL.sub(self._name, ", ".join(map(str, subjects))).replace("[]", "")
+        text = text.replace("!(", "(").replace("~(", "(")
+        return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+    def _name(self, match: re.Match[str]) -> str:
+        """Indices that run are letters; what else has no name in the rule is called what it is."""
+        internal, what = match[0], match[1]
+        if internal not in self._names:
+            self._names[internal] = next(self._letters, what) if len(what) == 1 else what
+        return self._names[internal]
+
+
+def _names(instance: Instance) -> Iterator[tuple[str, str]]:
+    """What the rule calls the integers that have a name of ours."""
+    for name, value in instance.holes.items():
+        if isinstance(value, Tensor):
+            yield from _of_list(value.shape, f"{name}.shape")
+        elif isinstance(value, Int):
+            yield str(value), name
+        elif isinstance(value, tuple):
+            yield from _of_list(value, name)
+    for name, sizes in instance.packs.items():  # the name that the rule declares rather than that of a hole
+        yield from _of_list(sizes, f"*{name}")
+
+
+def _of_list(items: Iterable[object], name: str) -> Iterator[tuple[str, str]]:
+    return ((str(item), f"{name}[{i}]") for i, item in enumerate(items) if isinstance(item, Int))
+
+
+# -- what to try next ----------------------------------------------------------------------------------------------
+
+
+def about_sizes(one: str, other: str) -> list[str]:
+    """What makes two sizes equal."""
+    if one.isidentifier() and other.isidentifier():
+        asked = f'`when=fn.eq(fn.size("{one}"), fn.size("{other}"))`'
+        return [f"where {one} and {other} are the same size, name the axes alike; else add {asked}"]
+    if ".shape[" in one + other:
+        return ["name the axes, alike where sizes are the same: `tensor(NAME, AXES)` declares them"]
+    return [f"where it holds under a condition only, add it with `when=…`: {one} = {other}"]
+
+
+def about_elements(wording: Wording, left: Value, right: Value) -> list[str]:
+    """The two elements without what they have in common."""
+    common = set(left.terms) & set(right.terms)
+    sides = (replace(side, terms=tuple(t for t in side.terms if t not in common)) for side in (left, right))
+    one, other = map(wording, sides)
+    beside = ", beside what is the same on the right" if common else ""
+    return [f"left   {one}{beside}", f"right  {other}"]
+
+
+def helpful(instance: Instance, equal: Equal) -> Iterator[Term]:
+    """Conditions that rules often lack, under which the elements are equal."""
+    for hole in (hole for hole in instance.rule.holes.values() if hole.kind == "const"):
+        for name in HELPFUL:
+            said = instance.properties.get(hole.name, frozenset())
+            if equal({**instance.properties, hole.name: said | {name}}, TRUE):
+                yield getattr(fn, name)(hole)
+    for axis, size in instance.sizes.items():
+        if equal(instance.properties, ge(size, 1)):
+            yield fn.le(1, fn.size(axis))
+
+
+def spelled(condition: Term | None) -> str:
+    """A condition as it is written in Python."""
+    match condition:
+        case App(op=name, args=args):
+            return f"fn.{name}({', '.join(map(spelled, args))})"
+        case Lit(value=str(value)):
+            return f'"{value}"'
+    return str(condition)
+
+
+def about_operators(reason: str) -> list[str]:
+    """What to do where the verifier lacks a meaning."""
+    if reason.startswith("no denotation"):
+        return ["the verifier does not say what this operator computes: verifier/semantics.py lists those it knows"]
+    return []
+
+
+def about_time(seconds: float) -> list[str]:
+    return [
+        f"`graphopt verify --timeout {6 * seconds:g}` takes longer",
+        "axes with names and attributes that are written leave fewer cases",
+    ]
+
+
+def about_types(rule: Rule, choices: Sequence[Typing]) -> list[str]:
+    """A condition on element types that leaves only those for which the right side is well-typed."""
+    for name in (name for name, hole in rule.holes.items() if hole.kind in ("tensor", "const")):
+        floats = [typing for typing in choices if typing.types[name].is_float]
+        if floats and dtypes.disagreement(rule, floats) is None:
+            return [f"it is well-typed with this condition: `when=fn.is_float(fn.dtype({name}))`"]
+    return []
+
+
+# -- why a left side does not occur ----------------------------------------------------------------------------------
+
+
+def untypable(rule: Rule) -> str:
+    """Why no element types fit."""
+    if not dtypes.typings(replace(rule, when=())):
+        return "no element types fit the operators of the left side"
+    for condition in rule.conditions:
+        if not dtypes.typings(replace(rule, when=condition)):
+            return f"no element types for which {condition} holds fit the left side"
+    return "no element types for which all conditions hold fit the left side"
+
+
+def contradiction(instance: Instance, before: Context) -> str:
+    """Which conditions no sizes fulfil, given what was known before them."""
+    if not before.possible:
+        return "no sizes are what the operators of the left side ask for"
+    conditions = {c: truth_value(instance.scalar(c)) for c in instance.rule.conditions}
+    for condition, said in conditions.items():
+        if not before.knowing(said).possible:
+            return f"{condition} does not hold for any sizes"
+    kept: list[str] = []
+    known = before
+    for condition, said in conditions.items():
+        kept.append(str(condition))
+        known = known.knowing(said)
+        if not known.possible:
+            break
+    return f"these do not hold together: {', '.join(kept)}"
+
+
+def nowhere(reasons: Counter[str]) -> str:
+    """Why no way to read the left side occurs: the most frequent reasons."""
+    most = reasons.most_common(REASONS)
+    if len(reasons) == 1:
+        return f"the left side never occurs: {most[0][0]}"
+    total = sum(reasons.values())
+    lines = [f"{count} of {total}: {reason}" for reason, count in most]
+    return "\n".join(["the left side never occurs, by ranks and attributes:", *lines])
+
+
+def properties(instance: Instance) -> str:
+    """What the conditions say of constants."""
+    return ", ".join(f"{said}({name})" for name, known in instance.properties.items() for said in sorted(known))
+
+
+def only_empty(instance: Instance) -> str:
+    """Which sizes are 0 wherever the left side occurs."""
+    wording = Wording(instance)
+    sizes = {wording(size): size for tensor in instance.hole_tensors() for size in tensor.shape}
+    empty = [name for name, size in sizes.items() if instance.known.proves(eq(size, 0))]
+    if empty:
+        return f"it occurs only where {', '.join(empty)} is 0"
+    return "no sizes of at least 1 were found for which the conditions hold"
