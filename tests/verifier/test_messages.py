@@ -18,7 +18,7 @@ NO_HINT = "if it holds under a condition only, add it with `when=`: of sizes, at
 
 def unproved(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is said where no counterexample is found."""
-    monkeypatch.setattr(prover.counterexample, "find", lambda rule: None)
+    monkeypatch.setattr("graphopt.verifier.counterexample.find", lambda rule: None)
     proof = prove(rule)
     assert proof.verdict is Verdict.UNKNOWN, proof
     return proof.detail.splitlines()
@@ -80,7 +80,7 @@ def test_operators_without_a_meaning_are_named(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_where_the_work_ran_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prover.counterexample, "find", lambda rule: None)
+    monkeypatch.setattr("graphopt.verifier.counterexample.find", lambda rule: None)
     transposed = op.Transpose(x, perm=integers("perm"))
     rule = Rule("late", op.Relu(op.Relu(transposed)), op.Relu(transposed))
     first, *hints = prove(rule, timeout=0.02).detail.splitlines()
