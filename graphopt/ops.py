@@ -96,8 +96,9 @@ def number_type(
     """The element type of numbers that a rule writes as an input, UNDEFINED where nothing says which.
 
     It is what the schema asks for there: a fixed type, that of another input with the same type variable (`others`, by
-    position, None for what has none of its own), or of the output (`made`, UNDEFINED where that is not known). Else it
-    is that of the first input if it may be, as of an exponent; else 64-bit integers for whole numbers, or floats.
+    position, None for what has none of its own), or of the output (`made`, UNDEFINED where that is not known). Else
+    indices are 64-bit integers, and other numbers are of the first input's type if they may be, as an exponent is;
+    else 64-bit integers where whole, or floats.
     """
     name, allowed = _input(op, domain, position)
     if len(allowed) == 1:
@@ -107,7 +108,7 @@ def number_type(
     likely = [
         *(dtype for other, dtype in known.items() if _input(op, domain, other)[0] == name),
         *([made] if found and found.outputs[0].type_str == name else []),
-        *([known[0]] if 0 in known else []),
+        *([known[0]] if 0 in known and not allowed <= {DType.INT32, DType.INT64} else []),
         *([DType.INT64] if whole or DType.FLOAT not in allowed else [DType.FLOAT]),
     ]
     return next((dtype for dtype in likely if dtype in allowed), DType.UNDEFINED)

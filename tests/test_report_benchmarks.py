@@ -493,7 +493,7 @@ def test_each_row_is_kept_as_soon_as_it_is_measured(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(subprocess, "run", run)
     scaling.run([3], path)
     rows = {row["kind"]: row for row in json.loads(path.read_text())["rows"]}
-    assert list(rows) == list(scaling.KINDS) and known == [0, 1, 2]
+    assert list(rows) == list(scaling.KINDS) and known == [*range(len(scaling.KINDS))]
     assert rows["convolutional"]["error"] == "MemoryError: too large" and "error" not in rows["varied"]
     assert "MemoryError: too large" in (tmp_path / "scaling.md").read_text() and (tmp_path / "scaling.png").exists()
 
