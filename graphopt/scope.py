@@ -34,6 +34,11 @@ class Scope:
 
 ANY = Scope()
 PLAIN = Scope(sizes=(1, 2, 2, 3), plain=True)
+FEW = Scope(sizes=(0, 0, 1, 1, 2), plain=True)
+"""Empty tensors, and those of one element."""
+
+FATAL = frozenset({"Conv", "ConvTranspose", "Einsum"})
+"""Operators of which ONNX Runtime has kernels that divide by the size of an axis: an empty one ends the process."""
 
 
 def random_array(rng: np.random.Generator, shape: Shape, dtype: DType, *, plain: bool) -> Array:

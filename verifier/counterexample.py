@@ -23,14 +23,15 @@ from graphopt.example import Instance, instances, models
 from graphopt.rule import Rule
 from graphopt.scalar import Unknown
 from graphopt.schemas import Misfit
+from graphopt.term import applications
 from graphopt.types import DType
 from graphopt.verifier.shrink import shrink
 
 Array: TypeAlias = NDArray[Any]
 TOLERANCE = {2: 2e-2, 4: 1e-3, 8: 1e-6}
 """By bytes of an element, relative to the largest: operands are small and sums short, what is wrong is so by more."""
-PLAIN, ANY = 120, 300
-"""How many instances are tried: small ones of small whole numbers first."""
+PLAIN, ANY, FEW = 120, 300, 60
+"""How many instances are tried: small ones of small whole numbers first, those with empty axes last."""
 FOUND, FURTHER = 3, 20
 """Of so many counterexamples the smallest is taken; after the first so many more instances are looked at."""
 STEPS = 150
@@ -113,20 +114,25 @@ def find(rule: Rule, seconds: float = 15.0) -> Counterexample | None:
     return shrink(rule, first.instance, still, STEPS) or first
 
 
-def differences(rule: Rule, deadline: float, further: int = PLAIN + ANY) -> Iterator[Counterexample]:
+def differences(rule: Rule, deadline: float, further: int = PLAIN + ANY + FEW) -> Iterator[Counterexample]:
     """Counterexamples as they are found.
 
     After the first so many `further` instances are tried; until the processor time `deadline` at most.
     """
-    end = PLAIN + ANY
+    end = PLAIN + ANY + FEW
     plain = instances(rule, seed=1, count=PLAIN, attempts=2_000, scope=scope.PLAIN)
-    for tried, instance in enumerate(chain(plain, instances(rule, seed=1, count=ANY))):
+    few = () if is_fatal_if_empty(rule) else instances(rule, seed=1, count=FEW, attempts=1_000, scope=scope.FEW)
+    for tried, instance in enumerate(chain(plain, instances(rule, seed=1, count=ANY), few)):
         if tried > end or time.process_time() > deadline:
             break
         found = difference(rule, instance)
         if found is not None:
             end = min(end, tried + further)
             yield found
+
+
+def is_fatal_if_empty(rule: Rule) -> bool:
+    return any(app.op in scope.FATAL for side in (*rule.left, *rule.right) for app in applications(side))
 
 
 # -- one instance ------------------------------------------------------------------------------------------------------

@@ -484,8 +484,9 @@ def Pad(node: Node) -> Tensor:
         node.require(ge(shape[axis]), "the result has no negative size")
         if mode != "constant":
             node.require(conj(ge(begin[axis]), ge(end[axis])), "negative pads in another mode than constant")
-            least = conj(*(le(p, x.shape[axis] - 1) for p in (begin[axis], end[axis])))
-            node.require(least if mode == "reflect" else ge(x.shape[axis], 1), "the input is too small to be repeated")
+            for pad in (begin[axis], end[axis]):
+                least = pad + 1 if mode == "reflect" else 1
+                node.require(disj(eq(pad), ge(x.shape[axis], least)), "the input is too small to be repeated")
 
     def at(index: Index) -> Value:
         moved = tuple(i - begin.get(a, 0) for a, i in enumerate(index))
@@ -511,7 +512,7 @@ def _mirrored(mode: str, i: Size, size: Size) -> Size:
     if mode == "edge":
         return _clamped(i, 0, size - 1)
     if mode == "wrap":
-        return remainder(i, size)
+        return remainder(i, size) if size != 0 else 0
     return choice(ge(i), choice(lt(i, size), i, 2 * (size - 1) - i), -1 * i)
 
 
@@ -609,7 +610,7 @@ def SpaceToDepth(node: Node) -> Tensor:
 
     def at(index: Index) -> Value:
         n, channel, y, z = index
-        block, c = quotient(channel, C), remainder(channel, C)
+        block, c = (quotient(channel, C), remainder(channel, C)) if C != 0 else (0, 0)
         return x.at((n, c, y * b + quotient(block, b), z * b + remainder(block, b)))
 
     return Tensor((N, C * b * b, height, width), at)

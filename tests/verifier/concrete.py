@@ -7,13 +7,12 @@ is an array along an axis of its own, what is summed over comes in front.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from graphopt.rule import Rule
 from graphopt.term import App, Var, op
@@ -30,6 +29,7 @@ from graphopt.verifier.integers import (
     Or,
     Size,
     eq,
+    forget,
     fresh,
     negate,
     only_symbol,
@@ -37,9 +37,21 @@ from graphopt.verifier.integers import (
 from graphopt.verifier.node import Node
 from graphopt.verifier.semantics import denote
 from graphopt.verifier.solver import Effort, models
-from graphopt.verifier.symbolic import Binders, Call, Element, Factor, Fold, Number, Piece, Read, Tensor, Value, bind
-
-Array = NDArray[Any]
+from graphopt.verifier.symbolic import (
+    Binders,
+    Call,
+    Element,
+    Factor,
+    Fold,
+    Number,
+    Piece,
+    Read,
+    Tensor,
+    Value,
+    Whole,
+    bind,
+)
+from tests.verifier.evaluators import Array, Case, model, reference, runtime
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "Inverse": lambda x: 1 / x,
@@ -58,7 +70,31 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "IsNaN": np.isnan,
     "IsInf": lambda x, negative, positive: np.isinf(x) & np.where(x < 0, negative, positive),
     "Infinity": float,
-    "Cast": lambda x, kind, to: x.astype(DType[to].numpy).astype(np.float64),
+    "Cast": lambda x, kind, to: CASTS[kind](np.asarray(x), DType[to].numpy),
+}
+
+
+def rounded(x: Array, to: np.dtype[Any]) -> Array:
+    return x.astype(to).astype(np.float64)
+
+
+def truncated(x: Array, to: np.dtype[Any]) -> Array:
+    """NaN where the number is out of range: what a cast gives there is not defined."""
+    limits, whole = np.iinfo(to), np.trunc(x)
+    return np.where((whole < limits.min) | (whole > limits.max), np.nan, whole)
+
+
+def wrapped(x: Array, to: np.dtype[Any]) -> Array:
+    """NaN where the number is not whole: integers alone wrap."""
+    limits = np.iinfo(to)
+    span = float(limits.max) - float(limits.min) + 1
+    return np.where(x == np.trunc(x), np.mod(x - float(limits.min), span) + float(limits.min), np.nan)
+
+
+CASTS: Mapping[str, Callable[[Array, np.dtype[Any]], Array]] = {
+    "rounded": rounded,
+    "truncated": truncated,
+    "wrapped": wrapped,
 }
 START = {"max": -np.inf, "min": np.inf, "prod": 1.0}
 MONOIDS: Mapping[str, Any] = {"max": np.maximum, "min": np.minimum, "prod": np.multiply}
@@ -72,6 +108,8 @@ class Grid:
     shape: tuple[int, ...] = ()
     symbols: Mapping[Atom, Any] = field(default_factory=dict)
     asked: Any = True
+    node: Node | None = None
+    """The operator that is not looked into, in the exact model."""
 
     def over(self, binders: Binders) -> Grid:
         """With one more axis in front for each binder."""
@@ -133,6 +171,8 @@ class Grid:
                 return self._read(self.arrays[name], [self.size(i) for i in index], str(factor))
             case Number(of=size):
                 return self.size(size)
+            case Call(function=name, args=args, params=params) if name.endswith(("!", "~")):
+                return self._named(name, list(map(self.value, args)), params)
             case Call(function=name, args=args, params=params):
                 return FUNCTIONS[name](*map(self.value, args), *params)
             case Fold(monoid=monoid, pieces=pieces):
@@ -143,7 +183,8 @@ class Grid:
     def _read(self, array: Array, index: list[Any], text: str) -> Any:
         """An element, which exists wherever it is asked for."""
         for i, n in zip(index, array.shape, strict=True):
-            assert not np.any(self.asked & ((i < 0) | (i >= n))), f"{text} outside of {array.shape}"
+            beyond = np.broadcast_to(self.asked & ((i < 0) | (i >= n)), self.shape)
+            assert not beyond.any(), f"{text} outside of {array.shape}"
         if 0 in array.shape:
             return np.zeros(())
         return array[tuple(np.clip(i, 0, n - 1) for i, n in zip(index, array.shape, strict=True))].astype(np.float64)
@@ -155,6 +196,8 @@ class Grid:
 
     def _element(self, element: Element) -> Any:
         """Gather with indices that are not known, ArgMax and ArgMin: functions of what lies along an axis."""
+        if self.node is not None and element.operator == self.node.op and len(element.params) > 1:
+            return self._opaque(self.node, element)
         (along, *others) = element.operands
         assert along is not None
         inner = self.over(tuple(zip(along.index, along.shape, strict=True)))
@@ -167,11 +210,80 @@ class Grid:
         best = np.argmax if element.operator == "place of the greatest" else np.argmin
         return len(values) - 1 - best(values[::-1], 0) if element.params[0] else best(values, 0)
 
+    def _named(self, name: str, args: list[Any], params: tuple[Any, ...]) -> Any:
+        """A function of the exact model: the operator of this name, with the attributes that tell it from others."""
+        assert self.node is not None and name[-1] == "!", "nothing here is folded"
+        dtype, *values = params
+        attrs = self._given(dict(zip(sorted(self.node.used), values, strict=False)))
+        absent = iter(values[len(attrs) :] or [False] * len(args))
+        rest = iter(np.broadcast_arrays(*args))
+        arrays = [None if gone else next(rest).astype(dtype.numpy) for gone in absent]
+        if name == "Clip!":  # whose bounds are scalars
+            shape = np.broadcast_shapes(*map(np.shape, args))
+            places = [[None if a is None else a.ravel()[i] for a in arrays] for i in range(math.prod(shape))]
+            return np.array([computed("Clip", p, attrs)[0] for p in places], float).reshape(shape)
+        return computed(name[:-1], arrays, attrs)[0].astype(np.float64)
+
+    def _opaque(self, node: Node, element: Element) -> Any:
+        """An element of what an operator makes of whole tensors, with the attributes that tell it from others."""
+        position, folded, dtype, *used = element.params
+        assert (folded, dtype) == (node.folded, node.dtype)
+        attrs, arrays = dict(used), list[Array | None]()
+        for place, operand in enumerate(element.operands):
+            outer = replace(
+                self, shape=(), asked=True, symbols={a: v for a, v in self.symbols.items() if np.ndim(v) == 0}
+            )
+            arrays.append(None if operand is None else outer.whole(operand).astype(node.input(place).dtype.numpy))
+        for key in [key for key in attrs if key.startswith("input")]:
+            arrays[int(key.removeprefix("input"))] = np.array(self._plain(attrs.pop(key)), np.int64)
+        if "along" in attrs:
+            axes = attrs.pop("along")
+            attrs["keepdims"] = 0
+            if node.op.startswith("Reduce"):
+                arrays, attrs["noop_with_empty_axes"] = [arrays[0], np.array(axes, np.int64)], 1
+            else:
+                (attrs["axis"],) = axes
+        result = computed(node.op, arrays, self._given(attrs), node.app.outputs)[position]
+        at = tuple(np.broadcast_to(self.size(i), self.shape) for i in element.index)
+        return result[at].astype(np.float64)
+
+    def whole(self, operand: Whole) -> Array:
+        """All elements of an operand."""
+        shape = tuple(int(self.size(size)) for size in operand.shape)
+        symbols = dict(zip(operand.index, np.indices(shape, sparse=True), strict=True))
+        inner = replace(self, shape=shape, symbols={**self.symbols, **symbols})
+        return np.array(np.broadcast_to(inner.value(operand.body), shape))
+
+    def _given(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
+        given = {key: self._plain(value) for key, value in attrs.items() if value is not None}
+        if given.get("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in given:
+            given.pop("pads", None)  # which then say nothing, and must not be there
+        return given
+
+    def _plain(self, value: Any) -> Any:
+        """An attribute with numbers put in."""
+        if isinstance(value, tuple):
+            return [self._plain(item) for item in value]
+        return int(self.size(value)) if isinstance(value, Int | int) else value
+
+
+def computed(name: str, arrays: Sequence[Array | None], attrs: Mapping[str, Any], outputs: int = 1) -> list[Array]:
+    """The outputs of one operator by ONNX Runtime, or by the reference evaluator where that lacks it."""
+    inputs = list(arrays)
+    while inputs[-1] is None:
+        inputs.pop()
+    proto, feeds = model(name, Case(inputs, dict(attrs), outputs))
+    try:
+        return runtime(proto, feeds)
+    except Exception:  # what it raises where it has no kernel has no common base
+        return reference(proto, feeds)
+
 
 class Known:
     """Numbers that are given to a denotation as symbols, as a proof does, and what they stand for."""
 
     def __init__(self) -> None:
+        forget()
         self.symbols: dict[Atom, int] = {}
         self.holes: dict[str, Any] = {}
 
@@ -195,6 +307,7 @@ class Evaluation:
     arrays: Mapping[str, Array]
     known: Known = field(default_factory=Known)
     axes: frozenset[str] = frozenset()
+    exact: bool = False
 
     def __post_init__(self) -> None:
         self.sizes = {
@@ -205,7 +318,8 @@ class Evaluation:
     def node(self, choices: Choices) -> Node:
         """The operator as its denotation sees it."""
         dtypes = {name: DType.of(array.dtype) for name, array in self.arrays.items()}
-        instance = Instance(ANY, False, choices, Effort(), Typing(dtypes), holes=dict(self.known.holes))
+        typing, numbers = Typing(dtypes), dict(self.known.holes)
+        instance = Instance(ANY, self.exact, choices, Effort(), typing, holes=numbers, typings=(typing,))
         for name, dtype in dtypes.items():
             instance.holes[name] = Tensor(self.sizes[name], instance._reader(name, dtype), dtype, dtype)
         return Node(instance, self.app)
@@ -216,11 +330,16 @@ class Evaluation:
         tensors = denote(node)
         if node.instance.answers:
             self.known.symbols.update(self._answers(node.instance))
-        grid = Grid(self.arrays, symbols=self.known.symbols)
+        grid = Grid(self.arrays, symbols=self.known.symbols, node=node if node.is_exact else None)
         with np.errstate(all="ignore"):
             for fact in node.instance.facts:
                 if not grid.holds(fact):
                     raise Undefined(f"not {fact}")
+            for elements in node.instance.known_elements:
+                values, size = _array(elements.of, grid), elements.below
+                wrong = values == 0 if size is None else (values < -grid.size(size)) | (values >= grid.size(size))
+                if wrong.any():
+                    raise Undefined(elements.reason)
             return [_array(tensor, grid) for tensor in tensors], node.used
 
     def _answers(self, instance: Instance) -> Mapping[Atom, int]:

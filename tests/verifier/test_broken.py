@@ -197,3 +197,11 @@ RIGHT = (
 def test_a_right_rule_is_proved_in_the_stronger_model_that_holds(model: Model, rule: Rule) -> None:
     proof = prove(rule, timeout=20, refute=False)
     assert (proof.verdict, proof.model) == (Verdict.PROVED, model), proof
+
+
+def test_a_rule_that_is_wrong_for_empty_tensors_alone_is_refuted() -> None:
+    x = tensor("x", "N")
+    rule = Rule("size_is_positive", op.Sign(op.Size(x)), op.Gather(op.Shape(op.Unsqueeze(x, (0,))), 0))
+    proof = prove(rule)
+    assert proof.verdict is Verdict.REFUTED
+    assert "[0]" in proof.counterexample

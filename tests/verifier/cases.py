@@ -1,0 +1,761 @@
+"""Cases of each operator, drawn over all that its denotation claims, and what two evaluators of ONNX make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+import numpy as np
+from onnx import helper
+
+from graphopt.term import App, Lit, Term, Var
+from graphopt.verifier.movement import ENDLESS, EVEN, REPEATS, ROUNDINGS
+from tests.verifier.concrete import Evaluation, Known
+from tests.verifier.evaluators import Array, Case, model, reference, runtime
+
+
+class Draw:
+    """Random choices of one case."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.numpy = np.random.default_rng(random.getrandbits(32))
+
+    def size(self, least: int = 1, most: int = 3) -> int:
+        return self.random.randint(least, most)
+
+    def shape(self, least: int = 0, most: int = 4) -> tuple[int, ...]:
+        return tuple(self.size() for _ in range(self.size(least, most)))
+
+    def extent(self, most: int = 3) -> int:
+        """The size of an axis that may be empty."""
+        return 0 if self.random.random() < 0.06 else self.size(1, most)
+
+    def any_shape(self, least: int = 0) -> tuple[int, ...]:
+        """With an empty axis at times: not for reductions, of which runtimes make different things then."""
+        return tuple(self.extent() for _ in range(self.size(least, 4)))
+
+    def array(self, *shape: int, low: float = -2.0, high: float = 2.0) -> Array:
+        return self.numpy.uniform(low, high, shape).astype(np.float32)
+
+    def spread(self, *shape: int) -> Array:
+        """Neighbours have different signs: where more than one are normalized, their variance is not almost nothing."""
+        odd = np.indices(shape).sum(0) % 2 == 1
+        values = self.array(*shape, low=0.5)
+        return np.where(odd, -values, values)
+
+    def strewn(self, values: Array, among: Sequence[float]) -> Array:
+        """The values, of which some are taken from a few: where a function has its borders, or what is no number."""
+        chosen = self.numpy.choice(np.array(among or [0], values.dtype), values.shape)
+        return np.where(self.numpy.random(values.shape) < 0.2, chosen, values) if among else values
+
+    def special(self, *shape: int) -> Array:
+        """Infinities and NaN among the values: what is moved arrives as it was."""
+        return self.strewn(self.array(*shape), (np.inf, -np.inf, np.nan, 0.0))
+
+    def flag(self) -> int:
+        return self.random.randint(0, 1)
+
+    def axis(self, rank: int) -> int:
+        return self.random.randrange(-rank, rank)
+
+    def axes(self, rank: int, least: int = 0) -> tuple[int, ...]:
+        chosen = self.random.sample(range(rank), self.random.randint(min(least, rank), rank))
+        return tuple(a - rank if self.flag() else a for a in chosen)
+
+    def some(self, **attrs: Any) -> dict[str, Any]:
+        """Some of the attributes: the others keep their defaults."""
+        return {name: value for name, value in attrs.items() if self.random.random() < 0.7}
+
+    def choice(self, *options: Any) -> Any:
+        return self.random.choice(options)
+
+
+def unary(low: float = -2.0, high: float = 2.0, **attrs: tuple[float, float]) -> Callable[[Draw], Case]:
+    def build(d: Draw) -> Case:
+        drawn = {name: d.random.choice((0.25, 0.5, d.random.uniform(*bounds))) for name, bounds in attrs.items()}
+        borders = [b for b in (0, 0.25, -0.25, 0.5, -0.5, 1, -1, 1.5) if low <= b <= high and b not in (low, high)]
+        return Case([d.strewn(d.array(*d.any_shape(), low=low, high=high), borders)], d.some(**drawn))
+
+    return build
+
+
+def shapes_that_broadcast(d: Draw, count: int) -> list[tuple[int, ...]]:
+    full = d.any_shape()
+    return [
+        tuple(1 if d.random.random() < 0.3 else s for s in full)[d.size(0, len(full)) if i and d.flag() else 0 :]
+        for i in range(count)
+    ]
+
+
+def broadcasting(count: int, low: float = -2.0, dtype: Any = np.float32) -> Callable[[Draw], Case]:
+    def build(d: Draw) -> Case:
+        arrays = [d.array(*s, low=low) for s in shapes_that_broadcast(d, count)]
+        return Case([(a > 0 if dtype is bool else np.round(a) if d.flag() else a).astype(dtype) for a in arrays])
+
+    return build
+
+
+def where(d: Draw) -> Case:
+    c, x, y = shapes_that_broadcast(d, 3)
+    return Case([d.array(*c) > 0, d.special(*x), d.special(*y)])
+
+
+def clip(d: Draw) -> Case:
+    low, high = np.float32(d.random.uniform(-2, 0)), np.float32(d.random.uniform(0, 2))
+    return Case([d.array(*d.shape()), np.array(low) if d.flag() else None, np.array(high) if d.flag() else None])
+
+
+def matmul(d: Draw) -> Case:
+    k = d.extent()
+    batch = tuple(d.extent() for _ in range(d.size(0, 2)))
+    a = (*(1 if d.flag() else s for s in batch), d.extent(), k)
+    b = (*batch[d.size(0, len(batch)) :], k, d.extent())
+    a, b = (a[-1:] if d.random.random() < 0.15 else a), (b[-2:-1] if d.random.random() < 0.15 else b)
+    return Case([d.array(*a), d.array(*b)])
+
+
+def gemm(d: Draw) -> Case:
+    m, k, n = d.extent(), d.extent(), d.extent()
+    ta, tb = d.flag(), d.flag()
+    c = d.choice(None, (), (n,), (1,), (1, n), (m, 1), (m, n))
+    inputs = [d.array(*((k, m) if ta else (m, k))), d.array(*((n, k) if tb else (k, n)))]
+    inputs += [] if c is None else [d.array(*c)]
+    return Case(inputs, {"transA": ta, "transB": tb, **d.some(alpha=0.5, beta=-1.5)})
+
+
+def window(d: Draw, kernel: tuple[int, ...], *, pool: bool = False) -> dict[str, Any]:
+    rank = len(kernel)
+    attrs = d.some(strides=[d.size() for _ in kernel], dilations=[d.size(1, 2) for _ in kernel])
+    mode = d.choice("NOTSET", "", "VALID", "SAME_UPPER", "SAME_LOWER")
+    if mode == "NOTSET":
+        attrs["pads"] = [d.size(0, max(kernel[i % rank] - 1, 0)) for i in range(2 * rank)]
+    if mode.startswith("SAME") and pool:
+        attrs.pop("dilations", None)  # ONNX Runtime departs from the text: it takes them for 1
+        attrs["strides"] = [d.size(1, k + 1) for k in kernel]
+    return {**attrs, "auto_pad": mode} if mode and (mode != "NOTSET" or d.flag()) else attrs
+
+
+def conv(d: Draw) -> Case:
+    space = tuple(d.size(3, 5) for _ in range(d.choice(1, 1, 2, 2, 3)))
+    kernel = tuple(d.size(1, 2) for _ in space)
+    group, i, o = d.choice(1, 1, 2), d.size(1, 2), d.size(1, 2)
+    inputs = [d.array(d.extent(2), i * group, *space), d.array(o * group, i, *kernel)]
+    inputs += [d.array(o * group)] if d.flag() else []
+    return Case(inputs, {**window(d, kernel), **({"group": group} if group > 1 or d.flag() else {})})
+
+
+def conv_transpose(d: Draw) -> Case:
+    space = tuple(d.size(2, 3) for _ in range(d.choice(1, 2)))
+    kernel = tuple(d.size(1, 3) for _ in space)
+    group, i, o = d.choice(1, 1, 2), d.size(1, 2), d.size(1, 2)
+    inputs = [d.array(1, i * group, *space), d.array(i * group, o, *kernel)]
+    inputs += [d.array(o * group)] if d.flag() else []
+    attrs = {**window(d, kernel), "group": group}
+    attrs["strides"] = strides = [d.size(1, k) for k in kernel]
+    if d.flag():
+        attrs["output_padding"] = [d.size(0, s - 1) for s in strides]
+    if "pads" not in attrs and d.flag():
+        attrs["output_shape"] = [s * n + d.size(0, k - s) for s, n, k in zip(strides, space, kernel, strict=True)]
+    return Case(inputs, attrs)
+
+
+def pool(*, average: bool, lp: bool = False) -> Callable[[Draw], Case]:
+    def build(d: Draw) -> Case:
+        space = tuple(d.size(3, 5) for _ in range(d.choice(1, 2, 2)))
+        kernel = tuple(d.size(1, 2) for _ in space)
+        attrs = {**window(d, kernel, pool=True), "kernel_shape": list(kernel), **d.some(ceil_mode=d.flag())}
+        attrs |= d.some(count_include_pad=d.flag()) if average else {}
+        attrs |= {"p": d.size(1, 3)} if lp else {}
+        return Case([d.array(d.extent(1), d.size(1, 2), *space)], attrs)
+
+    return build
+
+
+def global_pool(d: Draw) -> Case:
+    return Case([d.array(d.size(), d.size(), *d.shape(1, 2))])
+
+
+def reduce(low: float = -2.0) -> Callable[[Draw], Case]:
+    def build(d: Draw) -> Case:
+        x = d.array(*d.shape(1), low=low)
+        axes = d.choice(None, (), *[d.axes(x.ndim, 1)] * 6)
+        return Case([x, axes], d.some(keepdims=d.flag(), noop_with_empty_axes=d.flag()))
+
+    return build
+
+
+def along(name: str = "axis", **more: Any) -> Callable[[Draw], Case]:
+    def build(d: Draw) -> Case:
+        x = d.array(*d.any_shape(1))
+        drawn = {key: d.flag() for key in more}
+        return Case([x], d.some(**{name: d.axis(x.ndim)}, **drawn))
+
+    return build
+
+
+def cumsum(d: Draw) -> Case:
+    x = d.array(*d.any_shape(1))
+    return Case([x, d.axis(x.ndim)], d.some(exclusive=d.flag(), reverse=d.flag()))
+
+
+def batch_normalization(d: Draw) -> Case:
+    x = d.spread(*d.shape(2, 3), *d.shape(0, 1))
+    c = x.shape[1]
+    parameters = [d.array(c), d.array(c), d.array(c), d.array(c, low=0.1)]
+    return Case([x, *parameters], d.some(epsilon=0.01, momentum=0.5, training_mode=d.flag()))
+
+
+def layer_normalization(d: Draw) -> Case:
+    x = d.spread(*d.shape(1, 3))
+    axis = d.axis(x.ndim)
+    tail = x.shape[axis:]
+    return Case([x, d.array(*tail), *([d.array(*tail)] if d.flag() else [])], {"axis": axis, **d.some(epsilon=0.01)})
+
+
+def rms_normalization(d: Draw) -> Case:
+    x = d.spread(*d.shape(1, 3))
+    axis = d.axis(x.ndim)
+    return Case([x, d.array(*x.shape[axis:])], {"axis": axis, **d.some(epsilon=0.01)})
+
+
+def instance_normalization(d: Draw) -> Case:
+    x = d.spread(d.size(), d.size(), *d.shape(1, 2))
+    # of one element ONNX Runtime makes x * s - x * s, which is rounding divided by the root of epsilon
+    attrs = d.some(epsilon=0.01) if x[0, 0].size > 1 else {"epsilon": 0.01}
+    return Case([x, d.array(x.shape[1]), d.array(x.shape[1])], attrs)
+
+
+def group_normalization(d: Draw) -> Case:
+    groups, space = d.size(1, 2), (d.size(1, 2) for _ in range(d.size(0, 2)))
+    c = groups * d.size(1, 2)
+    return Case(
+        [d.spread(d.size(1, 2), c, *space), d.array(c), d.array(c)], {"num_groups": groups, **d.some(epsilon=0.01)}
+    )
+
+
+def heads(d: Draw, batch: int, count: int, length: int, size: int, rank: int) -> Array:
+    return d.array(batch, count, length, size) if rank == 4 else d.array(batch, length, count * size)
+
+
+def attention(d: Draw) -> Case:
+    rank, batch, shared = d.choice(3, 4), d.size(1, 2), d.size(1, 2)
+    count, queries, keys, size, other = shared * d.size(1, 2), d.size(), d.size(), d.size(1, 2), d.size(1, 2)
+    q, k, v = (
+        heads(d, batch, *shape, rank) for shape in ((count, queries, size), (shared, keys, size), (shared, keys, other))
+    )
+    causal = d.flag()
+    mask = [d.choice(1, batch), d.choice(1, count), queries if causal else d.choice(1, queries)][d.size(0, 3) :]
+    bias = d.array(*mask, d.choice(keys, keys, d.size(1, keys)))  # causal, the reference takes one row for one query
+    attrs = {"is_causal": causal} | d.some(scale=d.random.uniform(0.1, 2), softcap=d.choice(0.0, 1.5))
+    attrs |= d.some(left_window_size=d.size(-1, 2), right_window_size=d.size(-1, 2)) if d.flag() else {}
+    attrs |= {"q_num_heads": count, "kv_num_heads": shared} if rank == 3 else {}
+    outputs = d.choice(1, 4)
+    if outputs == 4:  # with a cap the reference shows capped products where raw ones are asked for
+        attrs["qk_matmul_output_mode"] = d.choice(1, 3) if attrs.get("softcap") else d.choice(0, 1, 3)
+    return Case([q, k, v, d.choice(None, bias, bias > -1)], attrs, outputs)
+
+
+def rotary_embedding(d: Draw) -> Case:
+    rank, batch, count, length, size = d.choice(3, 4), d.size(1, 2), d.size(1, 2), d.size(), 2 * d.size()
+    turned = d.choice(0, 2 * d.size(1, size // 2))
+    caches = (d.size(3, 4),) if (looked_up := d.flag()) else (batch, length)
+    inputs = [heads(d, batch, count, length, size, rank), *(d.array(*caches, (turned or size) // 2) for _ in "cs")]
+    inputs += [d.numpy.integers(0, 3, (batch, length))] if looked_up else []
+    attrs = {"num_heads": count} if rank == 3 or turned else {}
+    return Case(
+        inputs, {**attrs, **d.some(interleaved=d.flag()), **({"rotary_embedding_dim": turned} if turned else {})}
+    )
+
+
+def resize(d: Draw) -> Case:
+    x = d.array(*d.shape(1, 3))
+    where, rounding = d.choice(*EVEN), d.choice(*ROUNDINGS)
+    mode = d.choice(*["nearest"] * 4, "linear", "cubic", "cubic")
+    axes = d.axes(x.ndim, 1)
+    repeats = mode == "nearest" and (where, rounding) in REPEATS
+    factors = tuple(d.size() if repeats else 1 for _ in axes)
+    attrs = {"coordinate_transformation_mode": where, "nearest_mode": rounding, "mode": mode}
+    given = attrs | ({"axes": list(axes)} if axes != tuple(range(x.ndim)) or d.flag() else {})
+    if d.flag():
+        return Case([x, None, tuple(map(float, factors))], given)
+    return Case([x, None, None, tuple(f * x.shape[a] for f, a in zip(factors, axes, strict=True))], given)
+
+
+def transpose(d: Draw) -> Case:
+    x = d.special(*d.any_shape())
+    perm = d.random.sample(range(x.ndim), x.ndim)
+    return Case([x], {"perm": perm} if perm and d.random.random() < 0.8 else {})
+
+
+def reshape(d: Draw) -> Case:
+    x = d.array(*(d.choice(1, 2, 2, 4) for _ in range(d.size(1, 4))))
+    size = x.size
+    shape: list[int] = []
+    while size > 1 or len(shape) < d.size(1, 2):
+        part = d.choice(*(n for n in (1, 2, 4, size) if size % n == 0))
+        shape.append(part)
+        size //= part
+    if d.flag():
+        shape[d.random.randrange(len(shape))] = -1
+    literal = d.flag()
+    for i, n in enumerate(shape):
+        if i < x.ndim and n == x.shape[i] and d.flag() and not literal:
+            shape[i] = 0
+    return Case([x, tuple(shape)], {"allowzero": 1} if literal else d.some(allowzero=0))
+
+
+def flatten(d: Draw) -> Case:
+    x = d.special(*d.any_shape())
+    return Case([x], d.some(axis=d.random.randint(-x.ndim, x.ndim)) if x.ndim else {"axis": 0})
+
+
+def squeeze(d: Draw) -> Case:
+    x = d.array(*(d.choice(1, 1, 2) for _ in range(d.size(0, 3))), 1)
+    ones = [i for i, s in enumerate(x.shape) if s == 1]
+    chosen = d.random.sample(ones, d.random.randint(1, len(ones)))
+    return Case([x, tuple(a - x.ndim if d.flag() else a for a in chosen)])
+
+
+def unsqueeze(d: Draw) -> Case:
+    x = d.special(*d.any_shape()[:3])
+    rank = x.ndim + d.size(0, 3)
+    chosen = d.random.sample(range(rank), rank - x.ndim)
+    return Case([x, tuple(a - rank if d.flag() else a for a in chosen)])
+
+
+def concat(d: Draw) -> Case:
+    shape = d.any_shape(1)
+    axis = d.axis(len(shape))
+    parts = []
+    for _ in range(d.size(1, 3)):
+        own = list(shape)
+        own[axis] = d.extent()
+        parts.append(d.special(*own))
+    return Case(parts, {"axis": axis})
+
+
+def split(d: Draw) -> Case:
+    x = d.special(*(d.size(0, 4) for _ in range(d.size(1, 3))))
+    axis, count = d.axis(x.ndim), d.size(1, 2)
+    if d.flag():
+        first = d.size(0, x.shape[axis])
+        lengths = (first, x.shape[axis] - first)[:count] if count == 2 else (x.shape[axis],)
+        return Case([x, lengths], {"axis": axis}, outputs=len(lengths))
+    return Case([x], {"axis": axis, "num_outputs": count}, outputs=count)
+
+
+def slice_(d: Draw) -> Case:
+    x = d.special(*(d.extent(4) for _ in range(d.size(1, 3))))
+    axes = d.axes(x.ndim)
+    # not before the first element: there the reference leaves the text, which clamps, and ONNX Runtime
+    starts = tuple(d.random.choice((d.random.randint(-x.shape[axis], 6), 0, 2**63 - 1)) for axis in axes)
+    ends = tuple(d.choice(-9, -3, -2, -1, 0, 1, 2, 3, 2**40, -(2**40), 2**31 - 1, 2**63 - 1, 1 - 2**63) for _ in axes)
+    steps = tuple(d.choice(-2, -1, 1, 1, 2, 3) for _ in axes)
+    return Case([x, starts, ends, axes, steps])
+
+
+def gather(d: Draw) -> Case:
+    x = d.special(*d.shape(1))
+    axis = d.axis(x.ndim)
+    n = x.shape[axis]
+    if d.flag():
+        return Case([x, d.axis(n)], {"axis": axis})
+    return Case([x, tuple(d.axis(n) for _ in range(d.size(0)))], {"axis": axis})
+
+
+def gather_tensor(d: Draw) -> Case:
+    x = d.array(*d.shape(1))
+    axis = d.axis(x.ndim)
+    return Case([x, d.numpy.integers(0, x.shape[axis], d.shape(0, 2))], {"axis": axis})
+
+
+def expand(d: Draw) -> Case:
+    one, other = shapes_that_broadcast(d, 2)
+    return Case([d.special(*one), other])
+
+
+def tile(d: Draw) -> Case:
+    x = d.special(*d.any_shape(1)[:3])
+    return Case([x, tuple(d.size(0, 3) for _ in range(x.ndim))])
+
+
+def pad(d: Draw) -> Case:
+    x = d.special(*(d.choice(0, 1, 2, 2, 3, 3, 4) for _ in range(d.size(1, 3))))
+    mode = d.choice("constant", "constant", "edge", "reflect", "wrap")
+    axes = d.axes(x.ndim, 1) if d.flag() else tuple(range(x.ndim))
+    least = -1 if mode == "constant" else 0
+    pads = tuple(d.size(least, 1) for _ in range(2 * len(axes)))
+    given = axes if len(axes) < x.ndim or d.flag() else None
+    if given is None:
+        pads = tuple(d.size(least, 1) for _ in range(2 * x.ndim))
+    value = np.array(np.float32(0.5)) if mode == "constant" and d.flag() else None
+    return Case([x, pads, value, given], {"mode": mode})
+
+
+def depth_to_space(d: Draw) -> Case:
+    b = d.size(1, 2)
+    x = d.special(d.extent(2), d.extent(2) * b * b, d.extent(), d.extent())
+    return Case([x], {"blocksize": b, **d.some(mode=d.choice("DCR", "CRD"))})
+
+
+def space_to_depth(d: Draw) -> Case:
+    b = d.size(1, 2)
+    return Case([d.special(d.extent(2), d.extent(2), d.extent() * b, d.extent() * b)], {"blocksize": b})
+
+
+def trilu(d: Draw) -> Case:
+    x = d.special(*d.any_shape(2))
+    return Case([x, d.random.randint(-3, 3)] if d.flag() else [x], d.some(upper=d.flag()))
+
+
+def eye_like(d: Draw) -> Case:
+    return Case([d.array(d.extent(), d.extent())], d.some(k=d.random.randint(-2, 2)))
+
+
+def einsum(d: Draw) -> Case:
+    sizes = {letter: d.size() for letter in "abcd"}  # of an empty axis the process of ONNX Runtime dies
+    terms = ["".join(d.random.choices("abcd", k=d.size())) for _ in range(d.size(1, 3))]
+    letters = sorted(set("".join(terms)))
+    result = "".join(d.random.sample(letters, d.size(0, len(letters))))
+    shapes = ([1 if d.random.random() < 0.1 else sizes[letter] for letter in t] for t in terms)
+    return Case([d.array(*shape) for shape in shapes], {"equation": ",".join(terms) + d.choice("->" + result, "")})
+
+
+def arg(d: Draw) -> Case:
+    x = np.round(d.array(*d.shape(1)))
+    return Case([x], {"axis": d.axis(x.ndim), **d.some(keepdims=d.flag(), select_last_index=d.flag())})
+
+
+CAST = (np.float32, np.float64, np.float16, np.bool_, np.int32, np.int64, np.uint8)
+
+
+def castable(d: Draw) -> Array:
+    """Floats that the integers hold, for there a cast is not defined; integers that wrap."""
+    x = d.strewn(d.array(*d.any_shape()) * 3, (0, 0.5, -0.5, 1))
+    whole = d.strewn(np.round(x).astype(np.int64), (2**31, 2**32 + 1, -(2**31) - 1, 255, 256, -1))
+    drawn: Array = d.choice(x, x > 0, x.astype(np.float64), whole, whole.astype(np.int32))
+    return drawn
+
+
+def cast(d: Draw) -> Case:
+    x, to = castable(d), d.choice(*CAST)
+    return Case(
+        [abs(x) if to is np.uint8 and x.dtype.kind == "f" else x], {"to": helper.np_dtype_to_tensor_dtype(np.dtype(to))}
+    )
+
+
+def cast_like(d: Draw) -> Case:
+    case = cast(d)
+    to = helper.tensor_dtype_to_np_dtype(case.attrs["to"])
+    return Case([*case.inputs, d.array().astype(to)])
+
+
+def is_infinite(d: Draw) -> Case:
+    x = d.special(*d.any_shape())
+    return Case([x], d.some(detect_negative=d.flag(), detect_positive=d.flag()))
+
+
+def lp_normalization(d: Draw) -> Case:
+    x = d.array(*d.shape(1), low=0.1)
+    return Case([x], d.some(axis=d.axis(x.ndim), p=d.size(1, 2)))
+
+
+CASES_OF: dict[str, Callable[[Draw], Case]] = {
+    **{f: broadcasting(2) for f in ("Add", "Sub", "Mul", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "Equal")},
+    **{f: broadcasting(3) for f in ("Sum", "Mean", "Max", "Min")},
+    **{f: broadcasting(2, dtype=bool) for f in ("And", "Or", "Xor")},
+    "Div": broadcasting(2, low=0.6),
+    "Pow": broadcasting(2, low=0.6),
+    "PRelu": broadcasting(2),
+    "Not": lambda d: Case([d.array(*d.shape()) > 0]),
+    "Where": where,
+    "Clip": clip,
+    "Cast": cast,
+    "CastLike": cast_like,
+    "IsInf": is_infinite,
+    **{
+        f: unary() for f in ("Neg", "Relu", "Sigmoid", "Softplus", "Softsign", "Mish", "HardSwish", "Exp", "Abs", "Erf")
+    },
+    **{f: unary() for f in ("Tanh", "Sin", "Cos", "Tan", "Atan", "Sinh", "Cosh", "Asinh", "Floor", "Ceil", "Round")},
+    **{f: unary() for f in ("Erf", "Sign", "Shape", "Size")},
+    **{f: lambda d: Case([d.special(*d.any_shape())]) for f in ("IsNaN", "Identity", "Dropout")},
+    **{f: unary(0.2) for f in ("Log", "Sqrt", "Reciprocal")},
+    **{f: unary(-0.9, 0.9) for f in ("Asin", "Acos", "Atanh")},
+    "Acosh": unary(1.1, 3.0),
+    "LeakyRelu": unary(alpha=(0, 1)),
+    "ThresholdedRelu": unary(alpha=(0, 1.5)),
+    "Elu": unary(alpha=(0, 2)),
+    "Celu": unary(alpha=(0.5, 2)),
+    "Selu": unary(alpha=(0, 2), gamma=(1, 2)),
+    "HardSigmoid": unary(alpha=(0, 1), beta=(0, 1)),
+    "Shrink": unary(lambd=(0, 1), bias=(-1, 1)),
+    "Swish": unary(alpha=(0.5, 2)),
+    "Gelu": lambda d: Case([d.array(*d.shape())], d.some(approximate=d.choice("none", "tanh"))),
+    "MatMul": matmul,
+    "Gemm": gemm,
+    "Einsum": einsum,
+    "Conv": conv,
+    "ConvTranspose": conv_transpose,
+    "MaxPool": pool(average=False),
+    "AveragePool": pool(average=True),
+    "LpPool": pool(average=False, lp=True),
+    "GlobalMaxPool": global_pool,
+    "GlobalAveragePool": global_pool,
+    **{f"Reduce{f}": reduce() for f in ("Sum", "Mean", "Max", "Min", "Prod", "SumSquare", "L1", "L2", "LogSumExp")},
+    "ReduceLogSum": reduce(0.2),
+    "CumSum": cumsum,
+    "ArgMax": arg,
+    "ArgMin": arg,
+    "Softmax": along(),
+    "LogSoftmax": along(),
+    "BatchNormalization": batch_normalization,
+    "LayerNormalization": layer_normalization,
+    "RMSNormalization": rms_normalization,
+    "InstanceNormalization": instance_normalization,
+    "GroupNormalization": group_normalization,
+    "LpNormalization": lp_normalization,
+    "Transpose": transpose,
+    "Reshape": reshape,
+    "Flatten": flatten,
+    "Squeeze": squeeze,
+    "Unsqueeze": unsqueeze,
+    "Concat": concat,
+    "Split": split,
+    "Slice": slice_,
+    "Gather": gather,
+    "Expand": expand,
+    "Tile": tile,
+    "Pad": pad,
+    "DepthToSpace": depth_to_space,
+    "SpaceToDepth": space_to_depth,
+    "Trilu": trilu,
+    "EyeLike": eye_like,
+    "Resize": resize,
+    "Attention": attention,
+    "RotaryEmbedding": rotary_embedding,
+}
+
+UNTESTED = {
+    **dict.fromkeys(
+        ("Mod", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot"), "only its name is known"
+    ),
+    "ConstantOfShape": "zeros",
+}
+
+SYMBOLS = frozenset(
+    (
+        *("strides", "dilations", "pads", "kernel_shape", "output_padding", "output_shape", "group", "num_groups"),
+        *("blocksize", "k", "num_heads", "q_num_heads", "kv_num_heads", "rotary_embedding_dim"),
+        *("left_window_size", "right_window_size"),
+    )
+)
+"""Attributes that may be symbols in a proof."""
+SYMBOLIC_INPUTS = {
+    "Expand": {1},
+    "Tile": {1},
+    "Pad": {1},
+    "Slice": {1, 2, 4},
+    "Split": {1},
+    "Gather": {1},
+    "Trilu": {1},
+}
+SYMBOLIC_INPUTS |= {"Reshape": {1}}
+SIGNED = ("Slice", "Gather", "Pad", "Trilu", "EyeLike")
+"""Operators to which negative numbers are numbers like others."""
+
+
+def application(name: str, case: Case, known: Known, chosen: Callable[[], object]) -> App:
+    """The node in the language of rules; some of the numbers that may be symbols in a proof are symbols."""
+
+    def number(value: Any, *, symbol: bool) -> Term:
+        value = tuple(value) if isinstance(value, list) else value
+        least = min(value, default=0) if isinstance(value, tuple) else value
+        return known.hole(value) if symbol and chosen() and (least >= 0 or name in SIGNED) else Lit(value)
+
+    args: list[Term | None] = []
+    for position, value in enumerate(case.inputs):
+        if value is None or isinstance(value, np.ndarray):
+            args.append(None if value is None else Var(f"x{position}", "tensor"))
+        else:
+            args.append(number(value, symbol=position in SYMBOLIC_INPUTS.get(name, ())))
+    while args[-1] is None:
+        args.pop()
+    attrs = {key: number(value, symbol=key in SYMBOLS) for key, value in case.attrs.items()}
+    return App(name, tuple(args), tuple(sorted(attrs.items())), outputs=case.outputs)
+
+
+DEPARTS: Mapping[str, frozenset[str]] = {
+    # dilations without pads, ceil_mode and SAME of pools, the rank of a global one, groups of a transposed convolution
+    "reference": frozenset({"MaxPool", "AveragePool", "LpPool", "GlobalMaxPool", "ConvTranspose"}),
+    "runtime": frozenset(),
+}
+"""Who does not say what the text says."""
+
+
+def departs(who: str, name: str, case: Case) -> bool:
+    """Whether it does not say what the denotation says on purpose."""
+    endless = name == "Slice" and who == "reference" and set(case.inputs[2]) & set(ENDLESS)
+    return bool(endless) or name in DEPARTS[who]
+
+
+def answers(name: str, case: Case) -> dict[str, list[Array]]:
+    """What the two say of a case, where they follow the text and have an answer."""
+    proto, feeds = model(name, case)
+    found = {}
+    for run in (reference, runtime):
+        if not departs(run.__name__, name, case):
+            try:
+                found[run.__name__] = run(proto, feeds)
+            except (
+                Exception
+            ):  # no implementation or kernel, or one that refuses the case: what is raised has no common base
+                continue
+    return found
+
+
+REFUSE = (
+    *("Add", "Where", "PRelu", "MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose", "DepthToSpace", "SpaceToDepth"),
+    *("BatchNormalization", "LayerNormalization", "RMSNormalization", "InstanceNormalization", "GroupNormalization"),
+    *("Attention", "RotaryEmbedding", "Reshape", "Squeeze", "Expand", "Concat", "Split", "Gather", "Pad", "Resize"),
+)
+"""Operators that do not take every size or number."""
+
+
+def is_refused(before: Mapping[str, object], after: Mapping[str, object]) -> bool:
+    """Whether ONNX Runtime, where it has a kernel, has no answer any more."""
+    return ("runtime" if "runtime" in before else "reference") not in after
+
+
+def spoilt(case: Case, d: Draw) -> Case:
+    """The case with an axis of an input longer, or with other numbers in a list or an attribute."""
+    inputs, attrs = list(case.inputs), dict(case.attrs)
+    numbers = [key for key, value in attrs.items() if key in SYMBOLS and value != []]
+    if numbers and d.random.random() < 0.3:
+        key = d.choice(*numbers)
+        attrs[key] = list(moved(attrs[key], d)) if isinstance(attrs[key], list) else attrs[key] + d.choice(-1, 1, 4)
+        return Case(inputs, attrs, case.outputs)
+    position = d.random.choice([i for i, value in enumerate(inputs) if np.size(value) and np.ndim(value)] or [0])
+    value = inputs[position]
+    if isinstance(value, np.ndarray) and value.ndim:
+        longer = d.random.randrange(value.ndim)
+        inputs[position] = np.pad(value, [(0, int(axis == longer)) for axis in range(value.ndim)])
+    elif isinstance(value, tuple) and value:
+        inputs[position] = moved(value, d)
+    return Case(inputs, attrs, case.outputs)
+
+
+def moved(numbers: Sequence[int], d: Draw) -> tuple[int, ...]:
+    """One of the numbers larger or smaller, or some taken from one and given to the next."""
+    new, place, change = list(numbers), d.random.randrange(len(numbers)), d.choice(-3, -1, 1, 4)
+    new[place] += change
+    if place and d.flag():
+        new[place - 1] -= change
+    return tuple(new)
+
+
+def evaluation(name: str, case: Case, *, symbols: bool, exact: bool = False) -> Evaluation:
+    """The case with all that may be symbols in a proof as such, or as numbers."""
+    feeds = {f"x{i}": value for i, value in enumerate(case.inputs) if isinstance(value, np.ndarray)}
+    known = Known()
+    app = application(name, case, known, lambda: symbols)
+    return Evaluation(app, feeds, known, frozenset(feeds if symbols else ()), exact)
+
+
+def of(*shape: int) -> Array:
+    """Floats of a shape, whatever they are."""
+    return np.linspace(0.5, 2.0, int(np.prod(shape)), dtype=np.float32).reshape(shape)
+
+
+UNDEFINED: Sequence[tuple[str, Case]] = (
+    *(("Add", Case([of(2), of(3)])), ("Sum", Case([of(2, 2), of(3), of(2)])), ("Expand", Case([of(2), (3,)]))),
+    *(("MatMul", Case([of(), of(2)])), ("MatMul", Case([of(2, 3), of(2, 3)])), ("MatMul", Case([of(3), of()]))),
+    ("MatMul", Case([of(2, 1, 3), of(3, 3, 1)])),
+    *(("Gemm", Case([of(1, 2, 3), of(3, 2)])), ("Gemm", Case([of(2, 3), of(3)]))),
+    *(("Gemm", Case([of(2, 3), of(2, 3)])), ("Gemm", Case([of(2, 3), of(3, 2), of(1, 1, 2)]))),
+    *(("Gemm", Case([of(2, 3), of(3, 2), of(3)])), ("Gemm", Case([of(2, 3), of(3, 2), of(3, 1)]))),
+    *(("Conv", Case([of(1, 2, 3), of(2, 1, 2)])), ("Conv", Case([of(1, 2, 3), of(3, 1, 2)], {"group": 2}))),
+    *(("Conv", Case([of(1, 2), of(2, 2)])), ("Conv", Case([of(1, 2, 3), of(2, 2, 4)]))),
+    *(("Conv", Case([of(1, 2, 3), of(2, 2, 2), of(3)])), ("Conv", Case([of(1, 2, 3), of(2, 2, 2), of(2, 1)]))),
+    ("Conv", Case([of(1, 2, 3), of(2, 2, 2)], {"kernel_shape": [3]})),
+    ("Conv", Case([of(1, 2, 3, 3), of(2, 2, 2)])),
+    *(("Conv", Case([of(1, 2, 3), of(2, 2, 2)], {key: [1, 1, 1]})) for key in ("pads", "strides", "dilations")),
+    ("ConvTranspose", Case([of(1, 2, 3), of(3, 2, 2)])),
+    ("ConvTranspose", Case([of(1, 3, 3), of(3, 2, 2)], {"group": 2})),
+    ("ConvTranspose", Case([of(1, 2, 3), of(2, 2, 2), of(3)])),
+    ("ConvTranspose", Case([of(1, 2), of(2, 2)])),
+    ("GlobalMaxPool", Case([of(1, 2)])),
+    ("MaxPool", Case([of(1, 1, 3)], {"kernel_shape": [2], "pads": [2, 0]})),
+    ("MaxPool", Case([of(1, 1, 3)], {"kernel_shape": [2], "pads": [0, 2]})),
+    ("AveragePool", Case([of(1, 1, 3)], {"kernel_shape": [2, 2]})),
+    *(("ReduceSum", Case([of(2, 3), axes])) for axes in ((2,), (-3,), (0, 1, 2))),
+    *(("ArgMax", Case([of(0, 2)], {"axis": 0})), ("ArgMin", Case([of(2, 0)], {"axis": -1}))),
+    *(("ArgMax", Case([of(2, 2)], {"axis": axis})) for axis in (2, -3)),
+    *(("Softmax", Case([of(2, 2)], {"axis": axis})) for axis in (2, -3)),
+    *(("CumSum", Case([of(2, 2), axis])) for axis in (2, -3)),
+    *(("Einsum", Case([of(2, 3), of(2, 3)], {"equation": equation})) for equation in ("ab,bc->ac", "abc,ab->a")),
+    *(("Reshape", Case([of(2, 3), shape])) for shape in ((-1, -1), (4,), (4, -1), (-2, 3), (2, 3, 0), (0, 2))),
+    *(("Reshape", Case([of(0, 3), shape], {"allowzero": 1})) for shape in ((-1, 0), (0, -1), (2, 3))),
+    *(("Transpose", Case([of(2, 3)], {"perm": perm})) for perm in ([0, 0], [0], [1, 2], [0, 1, 2])),
+    *(("Flatten", Case([of(2, 3)], {"axis": axis})) for axis in (3, -3)),
+    *(("Squeeze", Case([of(2, 1), axes])) for axes in ((0,), (2,), (0, 1), (-3,))),
+    *(("Unsqueeze", Case([of(2), axes])) for axes in ((0, 0), (2,), (0, -3), (-3,))),
+    *(("Concat", Case([of(2, 2), part], {"axis": 0})) for part in (of(2), of(2, 3), of(2, 2, 1))),
+    ("Concat", Case([of(2), of(2)], {"axis": 1})),
+    *(("Split", Case([of(4), lengths], {"axis": 0}, 2)) for lengths in ((5, -1), (1, 2), (2, 1, 1))),
+    *(("Split", Case([of(4)], {"axis": 0, "num_outputs": n}, 2)) for n in (3,)),
+    ("Split", Case([of(4)], {"axis": 1, "num_outputs": 2}, 2)),
+    ("Slice", Case([of(4), (0,), (2,), (0,), (0,)])),
+    *(("Slice", Case([of(4), (0,), (2,), axes])) for axes in ((1,), (-2,), (0, 0))),
+    *(("Slice", Case([of(4, 4), (0, 0), (2, 2), (0, -2)])), ("Slice", Case([of(4), (0, 0), (2,)]))),
+    *(("Gather", Case([of(3), index])) for index in (3, -4, (0, 3), np.array([3]), np.array(-4))),
+    ("Gather", Case([of(3), 0], {"axis": 1})),
+    *(("Tile", Case([of(2), repeats])) for repeats in ((-1,), (1, 2))),
+    *(("Pad", Case([of(3), pads])) for pads in ((-4, 0), (1, 0, 0, 0), (-2, -2))),
+    *(("Pad", Case([of(3), pads, None, None], {"mode": "reflect"})) for pads in ((3, 0), (0, 3))),
+    *(
+        ("Pad", Case([of(0), pads, None, None], {"mode": mode}))
+        for mode in ("edge", "reflect")
+        for pads in ((1, 0), (0, 1))
+    ),
+    *(("Pad", Case([of(3), (1, 1), of(2)])), ("Pad", Case([of(3, 3), (1,) * 4, None, (0, 0)]))),
+    *((name, Case([of(4, 4, 4)], {"blocksize": 2})) for name in ("DepthToSpace", "SpaceToDepth")),
+    ("DepthToSpace", Case([of(1, 2, 2, 2)], {"blocksize": 2})),
+    ("SpaceToDepth", Case([of(1, 2, 3, 2)], {"blocksize": 2})),
+    *(("Trilu", Case([of(3)])), ("EyeLike", Case([of(3)])), ("EyeLike", Case([of(3, 3, 3)]))),
+    ("BatchNormalization", Case([of(2, 3), of(3), of(3), of(3), of(2)])),
+    *(("LayerNormalization", Case([of(2, size), of(size)])) for size in (0,)),
+    *(("LayerNormalization", Case([of(2, 3), scale])) for scale in (of(2), of(2, 2, 3))),
+    ("LayerNormalization", Case([of(2, 3), of(3), of(2)])),
+    ("LayerNormalization", Case([of(2, 3), of(3)], {"axis": 2})),
+    *(("RMSNormalization", Case([of(2, 3), of(2)])), ("RMSNormalization", Case([of(2, 0), of(0)]))),
+    *(
+        ("InstanceNormalization", Case([of(2, 3), of(3), of(3)])),
+        ("InstanceNormalization", Case([of(2, 3, 2), of(2), of(3)])),
+    ),
+    *(("GroupNormalization", Case([of(2, 3, 2), of(3), of(3)], {"num_groups": n})) for n in (2, 4)),
+    ("GroupNormalization", Case([of(1, 4, 2), of(2), of(4)], {"num_groups": 2})),
+    ("LpNormalization", Case([of(2, 3)], {"p": 3})),
+    *(("Resize", Case([of(2, 2), None, None, sizes], {"mode": "nearest"})) for sizes in ((2,), (2, 2, 2))),
+    ("Resize", Case([of(2, 2), None, None, (2, 2)], {"axes": [0, 0]})),
+    ("Resize", Case([of(2, 2), None, None, (0, 2)])),
+    *(("Attention", Case([of(1, 2, 4)] * 3, {"q_num_heads": q, "kv_num_heads": k})) for q, k in ((2, 4), (3, 1))),
+    ("Attention", Case([of(1, 1, 2, 2)] * 3 + [of(3, 2)])),
+    ("RotaryEmbedding", Case([of(1, 1, 2, 4), of(1, 2, 1), of(1, 2, 1)])),
+    ("RotaryEmbedding", Case([of(1, 1, 2, 4), of(2, 2), of(2, 2), np.array([[0, 2]])])),
+    ("Mod", Case([of(2), of(2)], {"fmod": 0})),
+)
+"""What ONNX Runtime refuses."""
+
+BEYOND: Sequence[tuple[str, Case]] = (
+    ("Clip", Case([of(2), of(2)])),
+    *(("Clip", Case([of(2), of(1), None])), ("Clip", Case([of(2), None, of(1)]))),
+    *(("Conv", Case([of(1, 0, 3), of(2, 0, 2)])), ("Conv", Case([of(1, 2, 3), of(0, 2, 2)]))),
+    *((name, Case([of(1, 1, 3)], {"kernel_shape": [4]})) for name in ("AveragePool", "MaxPool", "LpPool")),
+    ("Split", Case([of(4)], {"axis": 0, "num_outputs": 1}, 2)),
+    *(("Attention", Case([of(1, 1, 2, 2)] * 3, {"scale": scale})) for scale in (-0.5, 0.0)),
+    *(("Attention", Case([of(1, 1, 2, 2)] * 3 + [mask])) for mask in (of(2, 3), of(1, 1, 1, 2, 2))),
+    ("RotaryEmbedding", Case([of(1, 1, 2, 3), of(1, 2, 1), of(1, 2, 1)])),
+)
+"""What the ONNX text does not define, though ONNX Runtime makes something of it, or ends the process."""

@@ -1,0 +1,478 @@
+"""Mutants of the denotations: each with one thing made wrong, mechanically. Tests that let one live see too little.
+
+A mutant is a place in the source of a denotation and another text there: an operator for its opposite, a number moved
+by one, operands or branches swapped, a condition or a requirement dropped, a function for its sibling. It is put in the
+place of the original in a process of its own, and the cases that run through this place are asked again: drawn ones in
+both models, those that ONNX Runtime refuses, and the rules of `LAWS`. What `EQUIVALENT` names computes the same.
+
+`python -m tests.verifier.denotations` tries all; see `--help` for fewer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import random
+import signal
+import sys
+import time
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from graphopt import verifier
+from graphopt.verifier.instances import Undefined, Unsupported
+from tests.verifier.cases import (
+    BEYOND,
+    CASES_OF,
+    REFUSE,
+    UNDEFINED,
+    Draw,
+    answers,
+    application,
+    evaluation,
+    is_refused,
+    spoilt,
+)
+from tests.verifier.concrete import Evaluation, Known
+from tests.verifier.equivalents import EQUIVALENT
+from tests.verifier.evaluators import Case
+from tests.verifier.laws import LAWS, Law
+
+HOME = Path(next(iter(verifier.__path__))).resolve()
+MODULES = (
+    *("elementwise", "broadcasting", "reductions", "windows", "normalizations", "movement", "attention"),
+    "semantics",
+)
+"""In the order in which they import each other."""
+DRAWN, EXACT, REFUSED = 24, 6, 10
+"""How many cases of each operator are asked: in the real model, in the exact one, and of those that are refused."""
+SECONDS = 20
+"""For one mutant, which may run forever; it is killed then."""
+
+# -- mutants -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A module of the verifier with one place of its source replaced."""
+
+    module: str
+    function: str
+    start: int
+    end: int
+    text: str
+    line: int
+    lines: frozenset[int] = field(compare=False)
+    """Of the statement that it is in: what runs none of them cannot tell the mutant from the original."""
+    before: str = field(compare=False)
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What identifies it as long as the function has no such place twice."""
+        return f"{self.module}.{self.function}", self.before, self.text
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.function}:{self.line}: {self.before} -> {self.text}"
+
+
+SWAPPED: Mapping[type[ast.AST], str] = {
+    ast.Add: "-",
+    ast.Sub: "+",
+    ast.Mult: "/",
+    ast.Div: "*",
+    ast.FloorDiv: "*",
+    ast.Mod: "//",
+    ast.Lt: "<=",
+    ast.LtE: "<",
+    ast.Gt: ">=",
+    ast.GtE: ">",
+    ast.Eq: "!=",
+    ast.NotEq: "==",
+    ast.In: "not in",
+    ast.NotIn: "in",
+    ast.Is: "is not",
+    ast.IsNot: "is",
+    ast.And: "or",
+    ast.Or: "and",
+}
+SIGN: dict[type[ast.AST], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+}
+SIGN |= {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=", ast.In: "in"}
+SIGN |= {ast.NotIn: "not in", ast.Is: "is", ast.IsNot: "is not", ast.And: "and", ast.Or: "or"}
+SIBLINGS = """ge lt, le lt, lt le, eq ge, conj disj, disj conj, quotient remainder, remainder quotient, largest least,
+    least largest, positive nonzero, nonzero positive, mean total, total mean, any all, all any, min max, max min"""
+SIBLING = dict(pair.split() for pair in SIBLINGS.split(","))
+TEXTS = {"max": "min", "min": "max", "prod": "max", "SAME_UPPER": "SAME_LOWER", "DCR": "CRD", "reflect": "edge"}
+TEXTS |= {"Exp": "Log", "Log": "Exp", "Sqrt": "Abs", "Abs": "Sqrt", "Erf": "Tanh", "Tanh": "Erf", "edge": "wrap"}
+TEXTS |= {"rounded": "truncated", "truncated": "wrapped", "wrapped": "truncated", "~": "!", "Mod": "FMod"}
+TEXTS |= {"constant": "edge", "none": "tanh", "Greater": "Less", "Less": "Greater", "LessOrEqual": "Less"}
+ORDERED = frozenset({"quotient", "remainder", "choice", "select", "ge", "le", "lt", "stretched", "exactly", "matrix"})
+"""Functions whose last two arguments are not interchangeable."""
+
+
+def mutants(module: str) -> Iterator[Mutant]:
+    """All of a module, in the order of its source."""
+    source = (HOME / f"{module}.py").read_text(encoding="utf-8")
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line.encode()))
+    raw = source.encode()
+
+    def offset(line: int, column: int) -> int:
+        return starts[line - 1] + column
+
+    for top in ast.parse(source).body:
+        if isinstance(top, ast.Import | ast.ImportFrom):
+            continue
+        for statement, node, name in _places(top, _named(top)):
+            for old, text in _changes(node, lambda part: ast.get_source_segment(source, part) or ""):
+                start, end = offset(old[0], old[1]), offset(old[2], old[3])
+                lines = frozenset(range(statement.lineno, (statement.end_lineno or 0) + 1))
+                before = " ".join(raw[start:end].decode().split())
+                yield Mutant(module, name, start, end, text, old[0], lines, before)
+
+
+def _named(node: ast.AST) -> str:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return node.name
+    target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+    return target.id if isinstance(target, ast.Name) else "module"
+
+
+def _places(node: ast.AST, name: str, statement: ast.AST | None = None) -> Iterator[tuple[Any, ast.AST, str]]:
+    """Each expression and statement that says what is computed, with the statement that it is in."""
+    compound = ast.FunctionDef | ast.ClassDef | ast.For | ast.If | ast.With
+    simple = isinstance(node, ast.stmt) and not isinstance(node, compound)
+    statement = node if simple else statement
+    yield (statement or node), node, name
+    for key, child in ast.iter_fields(node):
+        if key in ("annotation", "returns", "decorator_list", "args") and not isinstance(node, ast.Call):
+            continue
+        for item in child if isinstance(child, list) else [child]:
+            if isinstance(item, ast.expr) and isinstance(node, compound):
+                yield from _places(item, name, item)
+            elif isinstance(item, ast.AST) and not isinstance(item, ast.JoinedStr) and not _says_nothing(item):
+                yield from _places(item, name, statement)
+
+
+def _says_nothing(node: ast.AST) -> bool:
+    """A docstring, what is raised, and whether a zip is strict."""
+    text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return text or isinstance(node, ast.Raise) or (isinstance(node, ast.keyword) and node.arg == "strict")
+
+
+Span = tuple[int, int, int, int]
+
+
+def _span(node: Any, until: Any = None) -> Span:
+    last = until or node
+    return node.lineno, node.col_offset, last.end_lineno, last.end_col_offset
+
+
+Change = Iterator[tuple[Span, str]]
+Text = Callable[[Any], str]
+
+
+def _changes(node: Any, text: Text) -> Change:
+    """What a node may be replaced by."""
+    for kind, changes in CHANGES.items():
+        if isinstance(node, kind):
+            yield from changes(node, text)
+
+
+def _arithmetic(node: Any, text: Text) -> Change:
+    left, right, op = text(node.left), text(node.right), type(node.op)
+    if op in SWAPPED:
+        yield from ((_span(node), other) for other in (f"({left} {SWAPPED[op]} {right})", left, right))
+        if op not in (ast.Add, ast.Mult):
+            yield _span(node), f"({right} {SIGN[op]} {left})"
+
+
+def _comparison(node: Any, text: Text) -> Change:
+    if len(node.ops) == 1:
+        left, right, op = text(node.left), text(node.comparators[0]), type(node.ops[0])
+        yield _span(node), f"({left} {SWAPPED[op]} {right})"
+        if op in (ast.Lt, ast.LtE, ast.Gt, ast.GtE):
+            yield _span(node), f"({right} {SIGN[op]} {left})"
+
+
+def _logical(node: Any, text: Text) -> Change:
+    parts = [f"({text(value)})" for value in node.values]
+    yield _span(node), f"({f' {SWAPPED[type(node.op)]} '.join(parts)})"
+    for gone in range(len(parts)):
+        yield _span(node), f"({f' {SIGN[type(node.op)]} '.join(parts[:gone] + parts[gone + 1 :])})"
+
+
+def _alternative(node: Any, text: Text) -> Change:
+    yield from ((_span(node), f"({text(part)})") for part in (node.body, node.orelse))
+
+
+def _opposite(node: Any, text: Text) -> Change:
+    if not isinstance(node.operand, ast.Constant):
+        yield _span(node), f"({text(node.operand)})"
+
+
+def _constant(node: Any, _text: Text) -> Change:
+    match node.value:
+        case bool(value):
+            yield _span(node), str(not value)
+        case int(value):
+            yield from ((_span(node), other) for other in (str(value + 1), f"({value - 1})"))
+        case float(value):
+            yield _span(node), str(value + 0.25)
+        case str(value) if value in TEXTS:
+            yield _span(node), repr(TEXTS[value])
+
+
+def _call(node: Any, text: Text) -> Change:
+    name, arguments = getattr(node.func, "id", ""), node.args
+    if name in SIBLING:
+        yield _span(node.func), SIBLING[name]
+    if name in ORDERED and len(arguments) > 1 and not isinstance(arguments[-1], ast.Starred):
+        one, other = arguments[-2:] if name != "exactly" else arguments[1:3]
+        yield _span(one, other), f"{text(other)}, {text(one)}"
+    if name in ("conj", "disj"):
+        for gone in (part for part in arguments if not isinstance(part, ast.Starred)):
+            yield _span(node), f"{name}({', '.join(text(part) for part in arguments if part is not gone)})"
+    if name == "guarded":
+        yield _span(arguments[0]), "TRUE"
+    if name == "boolean":
+        yield _span(arguments[0]), f"negate({text(arguments[0])})"
+
+
+def _requirement(node: Any, _text: Text) -> Change:
+    """A call for what it does: to require something, to say what is ignored."""
+    if isinstance(node.value, ast.Call):
+        yield _span(node), "pass"
+
+
+def _branch(node: Any, _text: Text) -> Change:
+    yield _span(node.test), "False"
+    if not isinstance(node.body[0], ast.Raise):
+        yield _span(node.test), "True"
+
+
+def _filter(node: Any, _text: Text) -> Change:
+    yield from ((_span(test), "True") for test in node.ifs)
+
+
+CHANGES: Mapping[type[ast.AST], Callable[[Any, Text], Change]] = {
+    ast.BinOp: _arithmetic,
+    ast.Compare: _comparison,
+    ast.BoolOp: _logical,
+    ast.IfExp: _alternative,
+    ast.UnaryOp: _opposite,
+    ast.Constant: _constant,
+    ast.Call: _call,
+    ast.Expr: _requirement,
+    ast.If: _branch,
+    ast.comprehension: _filter,
+}
+
+
+def mutated(mutant: Mutant) -> CodeType | None:
+    """The module of a mutant, None where the change makes no sense."""
+    raw = (HOME / f"{mutant.module}.py").read_bytes()
+    source = raw[: mutant.start] + mutant.text.encode() + raw[mutant.end :]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return compile(source, str(HOME / f"{mutant.module}.py"), "exec")
+        except SyntaxError:
+            return None
+
+
+def install(mutant: Mutant, code: CodeType) -> None:
+    """Put a mutant in the place of its module, in this process, for all that imports it."""
+    renewed = MODULES[MODULES.index(mutant.module) :]
+    replaced: dict[int, Any] = {}
+    for name in renewed:
+        module = import_module(f"graphopt.verifier.{name}")
+        old = dict(vars(module))
+        text = HOME / f"{name}.py"
+        exec(code if name == mutant.module else compile(text.read_bytes(), str(text), "exec"), vars(module))
+        replaced |= {id(value): vars(module)[key] for key, value in old.items() if vars(module)[key] is not value}
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("graphopt.verifier", "tests.verifier")) and name.rpartition(".")[2] not in renewed:
+            for key, value in list(vars(module).items()):
+                if id(value) in replaced and not key.startswith("__"):
+                    setattr(module, key, replaced[id(value)])
+
+
+# -- what is asked of them ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Probe:
+    """A question about an operator, or a rule, that has one answer."""
+
+    of: str
+    ask: Callable[[], bool]
+    """Whether the answer is right."""
+    lines: frozenset[tuple[str, int]] = frozenset()
+    """Which lines of the denotations it runs through."""
+
+
+def probes(only: str = "") -> Iterator[Probe]:
+    """All that mutants are asked, of all operators or of one; the answers come from the two evaluators, once."""
+    for name in sorted(CASES_OF):
+        if only in ("", name):
+            yield from _drawn(name)
+            yield from _spoilt(name) if name in REFUSE else ()
+    for name, case in (*UNDEFINED, *BEYOND):
+        if only in ("", name):
+            yield Probe(name, partial(_is_undefined, name, case))
+    for law in LAWS:
+        if not only or only in law.operators:
+            yield Probe(law.rule.name, partial(Law.holds, law))
+
+
+def _drawn(name: str) -> Iterator[Probe]:
+    for seed in range(DRAWN):
+        case = CASES_OF[name](Draw(random.Random(f"{name}/{seed}")))
+        wanted = answers(name, case)
+        if wanted:
+            for exact in (False, True) if seed < EXACT else (False,):
+                yield Probe(name, partial(_is_answered, name, case, wanted, seed, exact))
+
+
+def _spoilt(name: str) -> Iterator[Probe]:
+    for seed in range(REFUSED):
+        d = Draw(random.Random(f"{name}/{seed}/spoilt"))
+        case = CASES_OF[name](d)
+        changed, before = spoilt(case, d), answers(name, case)
+        if before and is_refused(before, answers(name, changed)):
+            yield Probe(name, partial(_is_undefined, name, changed))
+
+
+def _is_answered(name: str, case: Case, wanted: Mapping[str, Any], seed: int, exact: bool) -> bool:
+    chosen = random.Random(seed)
+    known = Known()
+    app = application(name, case, known, lambda: chosen.random() < 0.5)
+    feeds = {f"x{i}": value for i, value in enumerate(case.inputs) if isinstance(value, np.ndarray)}
+    free = frozenset(feeds) if name != "Resize" and chosen.random() < 0.7 else frozenset()
+    found, _ = Evaluation(app, feeds, known, free, exact).run()
+    return all(
+        one.shape == other.shape and np.allclose(other, one.astype(np.float64), rtol=1e-5, atol=1e-5, equal_nan=True)
+        for arrays in wanted.values()
+        for one, other in zip(arrays, found, strict=False)
+    )
+
+
+def _is_undefined(name: str, case: Case) -> bool:
+    for symbols in (False, True):
+        try:
+            evaluation(name, case, symbols=symbols).run()
+        except (Undefined, Unsupported):
+            continue
+        return False
+    return True
+
+
+def traced(probe: Probe) -> Probe:
+    """The probe with the lines it runs through; it has to be answered well by the original."""
+    lines: set[tuple[str, int]] = set()
+    names = {str(import_module(f"graphopt.verifier.{module}").__file__): module for module in MODULES}
+
+    def local(frame: FrameType, _event: str, _value: Any) -> Any:
+        lines.add((names[frame.f_code.co_filename], frame.f_lineno))
+        return local
+
+    def entered(frame: FrameType, event: str, value: Any) -> Any:
+        return local(frame, event, value) if frame.f_code.co_filename in names else None
+
+    sys.settrace(entered)
+    try:
+        right = probe.ask()
+    finally:
+        sys.settrace(None)
+    assert right, f"the original fails: {probe}"
+    return Probe(probe.of, probe.ask, frozenset(lines))
+
+
+class Court:
+    """Tries mutants: each is asked in a process of its own until it gives a wrong answer."""
+
+    def __init__(self, only: str = "") -> None:
+        warnings.simplefilter("ignore")
+        with np.errstate(all="ignore"):
+            self.probes = [traced(probe) for probe in probes(only)]
+        self.at: Mapping[tuple[str, int], list[int]] = defaultdict(list)
+        for number, probe in enumerate(self.probes):
+            for place in probe.lines:
+                self.at[place].append(number)
+
+    def fate(self, mutant: Mutant) -> str:
+        """Killed if a question that runs through its lines has another answer; senseless where it is no program."""
+        code = mutated(mutant)
+        if mutant.key in EQUIVALENT or code is None:
+            return "equivalent" if code else "senseless"
+        child = os.fork()
+        if child == 0:
+            with open(os.devnull, "w") as null:
+                os.dup2(null.fileno(), 2)
+            os._exit(0 if self._survives(mutant, code) else 1)
+        return "killed" if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) else "alive"
+
+    def _survives(self, mutant: Mutant, code: CodeType) -> bool:
+        signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)  # whose signal ends the process
+        try:
+            install(mutant, code)
+            return all(self.probes[number].ask() for number in self._questions(mutant))
+        except BaseException:  # any failure is a wrong answer
+            return False
+
+    def _questions(self, mutant: Mutant) -> Sequence[int]:
+        found = {number for line in mutant.lines for number in self.at.get((mutant.module, line), ())}
+        if not found:  # a table, which is read when it is imported
+            return [number for number, probe in enumerate(self.probes) if number % 4 == 0]
+        return sorted(found, key=lambda number: (number * 7919) % 10007)
+
+
+def all_mutants() -> list[Mutant]:
+    return [mutant for module in MODULES for mutant in mutants(module)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="mutants of this function, and cases of this operator if it is one")
+    parser.add_argument("--sample", type=int, default=0, help="so many, drawn")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further mutant after that")
+    options = parser.parse_args()
+    console, begun = Console(soft_wrap=True, highlight=False, markup=False), time.monotonic()
+    tried = [m for m in all_mutants() if not options.only or options.only == m.function]
+    if options.sample:
+        tried = random.Random(options.seed).sample(tried, min(options.sample, len(tried)))
+    court = Court(options.only if options.only in CASES_OF else "")
+    console.print(f"{len(court.probes)} questions, asked of the original in {time.monotonic() - begun:.0f} s")
+    fates: Counter[str] = Counter()
+    for mutant in tried:
+        if time.monotonic() - begun > options.seconds:
+            break
+        fates[fate := court.fate(mutant)] += 1
+        if fate == "alive":
+            console.print(str(mutant))
+    console.print(f"{dict(fates)} of {len(tried)} mutants in {time.monotonic() - begun:.0f} s")
+    sys.exit(bool(fates["alive"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Mutants of the denotations are killed; those that are not compute the same, for a reason that is on record."""
+
+import pytest
+
+from tests.verifier.denotations import Court, all_mutants, mutants, mutated
+from tests.verifier.equivalents import EQUIVALENT
+from tests.verifier.laws import LAWS, Law
+
+FUNCTIONS = ("Clip", "Reshape", "ArgMax", "Gemm")
+"""Of which some are tried each time; `python -m tests.verifier.denotations` tries all of all."""
+
+
+def test_one_thing_is_changed_in_each() -> None:
+    changed = [f"{m.before} becomes {m.text}" for m in mutants("reductions") if m.function == "mean"]
+    assert changed == [
+        "total(extents, body) / integer(product(extents)) becomes (total(extents, body) * integer(product(extents)))",
+        "total(extents, body) / integer(product(extents)) becomes total(extents, body)",
+        "total(extents, body) / integer(product(extents)) becomes integer(product(extents))",
+        "total(extents, body) / integer(product(extents)) becomes (integer(product(extents)) / total(extents, body))",
+        "total becomes mean",
+    ]
+
+
+def test_what_is_on_record_is_in_the_source() -> None:
+    keys = {mutant.key for mutant in all_mutants()}
+    assert not [key for key in EQUIVALENT if key not in keys]
+    assert all(why.endswith(".") for why in EQUIVALENT.values())
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.rule.name)
+def test_what_the_exact_model_tells_apart(law: Law) -> None:
+    assert law.holds()
+
+
+KILLED = {
+    "casts from floats and from integers are one function": ("cast", "Cast", "'truncated'", "'wrapped'"),
+    "Clip takes bounds of any rank": ("Clip", "Clip", "bound is not None and bound.rank != 0", "False"),
+    "Conv without channels": ("_filters", "Conv", "size, 1", "0"),
+    "Reshape with -1 twice or beside 0": ("_answers", "Reshape", "_differ(size, -1)", ""),
+    "ArgMax of an empty axis": ("ArgMax", "ArgMax", "the axis is not empty", "pass"),
+    "Attention with a negative scale": ("Attention", "Attention", "the scale is positive", "pass"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", KILLED)
+def test_what_let_wrong_rules_through_is_killed(what: str) -> None:
+    function, operator, part, text = KILLED[what]
+    tried = [m for m in all_mutants() if m.function == function and part in m.before and (not text or m.text == text)]
+    court = Court(operator)
+    assert tried
+    assert {court.fate(mutant) for mutant in tried if mutated(mutant)} <= {"killed", "equivalent"}
