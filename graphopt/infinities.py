@@ -1,8 +1,9 @@
 """Which values of a graph may hold an infinity that the model means: -inf in a mask, the logarithm of 0, 1/0.
 
 A rule that is proved for finite values alone is kept away from them. Infinities that numbers overflow to are not
-looked for, neither are those that a caller feeds: any value might hold one. What adds up products (a convolution, a
-normalization) makes no use of an infinity: behind it none is meant.
+looked for, neither are those that a caller feeds, unless the model asks for them or takes them for a mask: any value
+might hold one. What adds up products (a convolution, a normalization) makes no use of an infinity: behind it none is
+meant.
 """
 
 from __future__ import annotations
@@ -54,6 +55,12 @@ LARGEST_MASK = 1 << 24
 
 QUESTIONS = ("IsInf", "IsNaN")
 """Operators of which the model says itself that what they read may hold infinities."""
+
+COMPARISONS = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
+"""Operators that say so where they compare with an infinite or huge constant."""
+
+MASKED = ("Softmax", "LogSoftmax")
+"""Operators that masks are added ahead of."""
 
 
 class Infinities:
@@ -260,8 +267,8 @@ SOURCES: Mapping[str, Callable[[Graph, Node], bool]] = {
 
 
 def _asked(graph: Graph) -> Iterator[int]:
-    """What an IsInf or IsNaN reads, back to where it comes from."""
-    stack = [vertex for op in QUESTIONS for vertex in sorted(graph.with_op(op))]
+    """What a question reads, back to where it comes from, and the inputs that are masks."""
+    stack = list(_questions(graph))
     seen = set(stack)
     while stack:
         for source in graph.sources(stack.pop()):
@@ -270,3 +277,31 @@ def _asked(graph: Graph) -> Iterator[int]:
                 yield source
                 if graph[source].op not in MIXING:
                     stack.append(source)
+    if not graph.is_region:  # of its inputs it is known outside
+        yield from _masks(graph)
+
+
+def _questions(graph: Graph) -> Iterator[int]:
+    """The operators that tell infinities from other numbers."""
+    for op in QUESTIONS:
+        yield from sorted(graph.with_op(op))
+    for op in COMPARISONS:
+        for vertex in sorted(graph.with_op(op)):
+            constants = (graph.constant(value) for value in graph[vertex].inputs)
+            if any(tensor is not None and _of_constant(tensor) is not Reach.ORDINARY for tensor in constants):
+                yield vertex
+
+
+def _masks(graph: Graph) -> Iterator[int]:
+    """The float inputs that are added to what a Softmax reads."""
+    stack = [(vertex, False) for op in MASKED for vertex in sorted(graph.with_op(op))]
+    seen = set(stack)
+    while stack:
+        vertex, is_added = stack.pop()
+        if vertex in graph.inputs and is_added and _is_float(graph, Value(vertex)):
+            yield vertex
+        is_added |= graph[vertex].op in ("Add", "Sum")
+        for source in graph.sources(vertex):
+            if (source, is_added) not in seen and graph[source].op not in MIXING | BOUNDED:
+                seen.add((source, is_added))
+                stack.append((source, is_added))

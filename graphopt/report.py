@@ -256,7 +256,7 @@ def _parts(report: Report) -> Iterable[RenderableType]:
     yield _rewrites(report)
     yield ""
     if report.timing is not None:
-        yield from _speed(report.timing)
+        yield from _speed(report.timing, is_changed=bool(report.rewrites))
     yield _facts(report)
 
 
@@ -319,7 +319,7 @@ def _rewrites(report: Report) -> RenderableType:
     return table
 
 
-def _speed(timing: Timing) -> Iterable[RenderableType]:
+def _speed(timing: Timing, *, is_changed: bool) -> Iterable[RenderableType]:
     """What the search tried, and how fast the result is."""
     if timing.groups:
         table = _table("what the search found", "parts", "the part alone", "saves a run", "")
@@ -332,7 +332,7 @@ def _speed(timing: Timing) -> Iterable[RenderableType]:
         yield from _left(timing)
     table = _table("", "")
     table.columns[1].justify = "left"
-    table.add_row("speed", speed_text(timing), style="green" if timing.is_gain else "")
+    table.add_row("speed", speed_text(timing, is_changed=is_changed), style="green" if timing.is_gain else "")
     for latency in timing.latencies:
         sizes = ", ".join(f"{name}={size}" for name, size in latency.sizes.items())
         before, after = (f"{t.median * 1e3:.3g} ms (±{t.spread / 2:.0%})" for t in (latency.before, latency.after))
@@ -362,16 +362,14 @@ def _left(timing: Timing) -> Iterable[RenderableType]:
         yield ""
 
 
-def speed_text(timing: Timing) -> str:
+def speed_text(timing: Timing, *, is_changed: bool) -> str:
     """`1.13 times as fast …` or `no gain …`, and how that was measured."""
     where = f"{timing.provider}, {timing.threads} thread{'s' * (timing.threads != 1)}"
     ratio = timing.speedup
+    if ratio is None and timing.cost == "analytic":
+        return f"not measured: chosen by an estimate for {where}"
     if ratio is None:
-        return (
-            f"not measured: chosen by an estimate for {where}"
-            if timing.cost == "analytic"
-            else "the original, as it was"
-        )
+        return timing.untimed or "not timed" if is_changed else "the original, as it was"
     numbers = f"{ratio.median:.3f} times as fast as the original ({ratio.low:.3f} to {ratio.high:.3f}); {where}"
     return numbers if timing.is_gain else f"no gain: {numbers}"
 
@@ -401,7 +399,14 @@ def _grouped(notes: Iterable[str]) -> Iterable[str]:
         found = re.fullmatch(r"rule (\w+) (.*)", note)
         rules.setdefault(found[2] if found else note, []).extend([found[1]] if found else [])
     for text, names in rules.items():
-        yield text if not names else f"{', '.join(names)}: {text}" if len(names) < 4 else f"{len(names)} rules: {text}"
+        who = ", ".join(names) if len(names) < 4 else f"{len(names)} rules"
+        yield f"{who} {_plural(text) if len(names) > 1 else text}" if names else text
+
+
+def _plural(text: str) -> str:
+    """Return what is said of one rule as it is said of several: `was not applied: it is …`, `needs …`."""
+    text = re.sub(r"^was (.*?: )it is ", r"were \1they are ", text)
+    return re.sub(r"^(was|needs)\b", lambda verb: {"was": "were", "needs": "need"}[verb[0]], text)
 
 
 def _colour(found: Comparison | None) -> str:

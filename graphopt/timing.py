@@ -37,6 +37,8 @@ class Timing:
     threads: int
     speedup: Speedup | None = None
     """Of the result over the original; None where they were not timed."""
+    untimed: str = ""
+    """Why a result that differs from the original was not timed."""
     simplified: Speedup | None = None
     """Of the model that is simplified only, over the original: what is done without a search."""
     searched: Speedup | None = None

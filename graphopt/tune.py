@@ -306,6 +306,7 @@ class Tuner:
             timing,
             groups=(*groups, *timing.groups),
             speedup=best.speedup,
+            untimed=_untimed(first, best) if best.steps and best.speedup is None else "",
             simplified=None if not first.steps else best.speedup if best.steps == first.steps else first.speedup,
             searched=best.gain if best.sweeps or best.solutions else None,
             latencies=best.latencies,
@@ -379,13 +380,20 @@ def _because(versions: Sequence[Version]) -> str:
     return f"the model with it is {said(best.gain)} as without it; {why}"
 
 
+def _untimed(simplified: Version, best: Version) -> str:
+    """Return why there is no speedup to report of the version that was taken."""
+    once, was = "not timed", simplified.speedup
+    if was and best.steps == simplified.steps:
+        once = f"{said(was)} as the original in one race, and in no second"
+    return f"{once}: {best.refusal or 'there was no time or no room'}"
+
+
 def _left_out(simplified: Version, best: Version) -> Iterator[str]:
     """What to say of simplifications that were undone because they could not be timed, or made the model slower."""
     refusal, was = simplified.refusal, simplified.speedup
     if best.steps == simplified.steps:
         if simplified.steps and best.speedup is None:
-            once = f"was {said(was)} as the original in one race, and in no second" if was else "was not timed"
-            yield f"the simplified model {once}: {best.refusal or 'there was no time or no room'}"
+            yield f"the simplified model was {_untimed(simplified, best)}"
         return
     slower = f", {said(was)} as the original" if was else ""
     if simplified.steps and not best.steps:

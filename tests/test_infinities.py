@@ -85,6 +85,22 @@ def test_an_infinity_stays_one(body: str, number: float) -> None:
     assert np.array_equal(run(result.model, feeds)["y"], run(model, feeds)["y"], equal_nan=True)
 
 
+MASKS = [
+    ("b = Min(mask, n); e = Equal(b, i); y = Where(e, z, x)", {"n": 1e4, "i": -np.inf, "z": 0}),
+    ("b = Min(mask, n); e = Less(b, i); y = Where(e, z, x)", {"n": 1e4, "i": LOWEST / 2, "z": 0}),
+    ("s = Add(x, mask); b = Min(s, n); y = Softmax(b)", {"n": 1e4}),
+]
+
+
+@pytest.mark.parametrize(("body", "numbers"), MASKS)
+def test_an_infinity_that_the_caller_masks_with_stays_one(body: str, numbers: Mapping[str, float]) -> None:
+    weights = {name: scalar(number) for name, number in numbers.items()}
+    model = parse("float[4] x, float[4] mask", body, weights, outputs="float[4] y")
+    feeds = {"x": np.array([0, 1, 2, -3], np.float32), "mask": np.full(4, -np.inf, np.float32)}
+    result = graphopt.optimize(model, cost="none", check=False)
+    assert np.array_equal(run(result.model, feeds)["y"], run(model, feeds)["y"], equal_nan=True)
+
+
 def test_the_report_says_why_a_rule_was_left_out() -> None:
     model = parse("float[4] x", "r = Reciprocal(x); y = Max(r, n)", {"n": scalar(0.75)}, outputs="float[4] y")
     notes = graphopt.optimize(model, cost="none").report.notes

@@ -101,7 +101,7 @@ fold_constants     1
 check    equal: differs by at most 2.4e-07 in 'z', 6.1e-08 of its largest
          element, with a tolerance of 2.1e-06 (seeds 0, 1; batch=1; batch=3)
 seconds  load 0.0, simplify 1.3
-note     fuse_gelu: needs Gelu, which the model's opset does not have
+note     fuse_gelu needs Gelu, which the model's opset does not have
 """
 
 
@@ -136,7 +136,7 @@ def test_a_proof_is_shown_where_one_is_known() -> None:
 def test_rules_with_the_same_to_say_share_a_note() -> None:
     rest = "needs Gelu, which the model's opset does not have"
     notes = tuple(f"rule fuse_gelu_{i} {rest}" for i in range(40))
-    assert f"note     40 rules: {rest}" in printed(replace(report(), notes=notes))
+    assert f"note     40 rules need Gelu, which the model's opset does not have" in printed(replace(report(), notes=notes))
 
 
 def speedup(ratio: float) -> Speedup:
@@ -219,6 +219,26 @@ def test_rewrites_that_were_all_taken_back_are_not_called_none() -> None:
     text = printed(replace(report(), rewrites=(), timing=replace(TIMED, speedup=None)))
     assert "no rewrite was kept: see the notes" in text
     assert "no rewrite applies" not in text
+
+
+def test_a_result_that_was_not_timed_is_not_called_the_original() -> None:
+    reason = "not timed: there was no time or no room"
+    text = printed(replace(report(), timing=replace(TIMED, speedup=None, untimed=reason)), 120)
+    assert f"speed   {reason}" in text
+    assert "the original, as it was" not in text
+
+
+@pytest.mark.parametrize(
+    ("names", "line"),
+    [
+        ("a", "a was not applied: it is proved for finite values only"),
+        ("ab", "a, b were not applied: they are proved for finite values only"),
+        ("abcd", "4 rules were not applied: they are proved for finite values only"),
+    ],
+)
+def test_a_note_on_several_rules_is_in_the_plural(names: str, line: str) -> None:
+    notes = tuple(f"rule {name} was not applied: it is proved for finite values only" for name in names)
+    assert f"note     {line}\n" in printed(replace(report(), notes=notes), 120)
 
 
 def test_decisions_are_told_a_line_each() -> None:
