@@ -136,7 +136,7 @@ def test_a_proof_is_shown_where_one_is_known() -> None:
 def test_rules_with_the_same_to_say_share_a_note() -> None:
     rest = "needs Gelu, which the model's opset does not have"
     notes = tuple(f"rule fuse_gelu_{i} {rest}" for i in range(40))
-    assert f"note     40 rules need Gelu, which the model's opset does not have" in printed(
+    assert "note     40 rules need Gelu, which the model's opset does not have" in printed(
         replace(report(), notes=notes)
     )
 
