@@ -307,7 +307,7 @@ def reason_for(rule: str, survivor: Survivor) -> str:
 EQUIVALENT = (
     (
         ".*",
-        r"REAL condition dropped: (is_float|is_integer|among)\(dtype",
+        r"(REAL|EXTENDED) condition dropped: (is_float|is_integer|among)\(dtype",
         "a proof over the reals licenses floats alone, and does not count digits: the condition keeps those",
     ),
     (
