@@ -6,6 +6,7 @@ rule and no operator.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
@@ -322,11 +323,20 @@ class Graph:
         return self._next - 1
 
     def new_name(self, base: str) -> str:
-        """A name that nothing in the model has, `base` itself if that is free; reserved from now on."""
-        name, suffix = base, 0
-        while name in self.names or not name:
-            suffix += 1
-            name = f"{base}_{suffix}"
+        """A name that nothing in the model has, `base` itself if that is free; reserved from now on.
+
+        The number behind a name that is taken is found by bisection: thousands may share the name.
+        """
+
+        def is_free(number: int) -> bool:
+            return f"{base}_{number}" not in self.names
+
+        name = base
+        if name in self.names or not name:
+            end = 1
+            while not is_free(end):
+                end *= 2
+            name = f"{base}_{end // 2 + 1 + bisect_left(range(end // 2 + 1, end), True, key=is_free)}"
         self.names.add(name)
         return name
 

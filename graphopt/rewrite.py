@@ -7,6 +7,7 @@ lacks, is refused.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, takewhile
@@ -358,7 +359,7 @@ class _Builder:
         assert built is not None, "an absent value stands for nothing"
         stored = _stored(built)
         vertex = self.graph.new_vertex()
-        self.draft.new[vertex] = constant_node(stored, self._new_name(f"{built.base or 'constant'}_folded"))
+        self.draft.new[vertex] = constant_node(stored, self._new_name(_folded_name(built.base)))
         return Value(vertex)
 
     # -- nodes -----------------------------------------------------------------------------------------------------
@@ -515,6 +516,14 @@ def _stored(folded: _Folded) -> Tensor:
     if not dtype.is_float and not np.array_equal(array, folded.array):
         raise Refused(f"{folded.base} does not fit {dtype.name}")
     return Tensor.of(array)
+
+
+_FOLDED = re.compile(r"(?:_folded(?:_\d+)?)+$")
+
+
+def _folded_name(base: str) -> str:
+    """Return the name of what is computed of a constant; of what was computed itself, the same, so that none grows."""
+    return f"{_FOLDED.sub('', base) or 'constant'}_folded"
 
 
 def _multiplications(op: str, arrays: Sequence[NDArray[Any] | None]) -> int:

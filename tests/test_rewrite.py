@@ -54,6 +54,17 @@ def test_constants_are_computed_and_nodes_keep_their_names() -> None:
     assert weights(model) == {conv.input[1]: [3.0, 10.0], conv.input[2]: [30.0, 100.0]}
 
 
+def test_names_do_not_grow_along_a_chain_of_folded_constants() -> None:
+    nodes = " ".join(f"v{i + 1} = Add (v{i}, c)" for i in range(50))
+    chain = f"""<ir_version: 10, opset_import: ["" : 20]>
+    g (float[2] v0) => (float[2] v50) <float[2] c = {{1.0, 2.0}}> {{ {nodes} }}"""
+    model, _ = simplified(chain, Rule("fuse_consecutive_adds", (x + c) + d, x + (c + d)))
+    ((name, values),) = weights(model).items()
+    assert values == [50.0, 100.0]
+    assert name.startswith("c_folded")
+    assert len(name) <= len("c_folded_49")
+
+
 def test_an_absent_input_stays_absent_where_it_stays_zero() -> None:
     model, _ = simplified(CONV.replace("(x, w, b)", "(x, w)"), FOLD_SCALE)
     (conv,) = model.graph.node
