@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeAlias
 import typer
 from typer.core import TyperGroup
 
-from graphopt import arguments, files
+from graphopt import arguments, files, weightfiles
 from graphopt import options as opt
 from graphopt.errors import (
     DifferenceError,
@@ -142,7 +142,7 @@ def optimize(
     target = Path(output)
     if require_speedup is not None and cost is not opt.Cost.MEASURED:
         raise UsageError("--require-speedup needs --cost measured: nothing else is timed")
-    _check_outputs(target, report, external_data, as_json=as_json)
+    _check_outputs(Path(model), target, report, external_data, as_json=as_json)
     keywords = {
         "skip": arguments.names(skip),
         "only": arguments.names(only) if only else None,
@@ -235,8 +235,8 @@ def _show(report: Report, *, as_json: bool, quiet: bool, stderr: bool) -> None:
         sys.stderr.write(f"graphopt: warning: the check is not complete: {one_line(found.reason)}\n")
 
 
-def _check_outputs(target: Path, report: Path | None, external: bool | None, *, as_json: bool) -> None:
-    """Fail before the work where something cannot be written.
+def _check_outputs(model: Path, target: Path, report: Path | None, external: bool | None, *, as_json: bool) -> None:
+    """Fail before the work where something cannot be written, or would take the place of what the run reads or writes.
 
     Raises:
         OutputError, UsageError: says why.
@@ -244,7 +244,10 @@ def _check_outputs(target: Path, report: Path | None, external: bool | None, *, 
     files.check_writable(target)
     if report is not None:
         files.check_writable(report, is_plain=False)
+    _check_overwrites(model, target, report)
     if not files.is_stdout(target):
+        if external:
+            weightfiles.check(target)
         return
     if sys.stdout.isatty():
         raise UsageError("a model is nothing for a terminal: name a file, or pipe stdout somewhere")
@@ -252,6 +255,25 @@ def _check_outputs(target: Path, report: Path | None, external: bool | None, *, 
         raise UsageError("stdout is for the model: --report FILE writes the report to a file")
     if external:
         raise UsageError("--external-data needs a model in a file: on stdout its weights are in it")
+
+
+def _check_overwrites(model: Path, target: Path, report: Path | None) -> None:
+    """Raise UsageError where an output would take the place of another file of the run."""
+    from graphopt import onnx_io
+
+    weights = onnx_io.data_files(model)
+    if not files.is_stdout(target) and any(files.are_same(target, file) for file in weights):
+        raise UsageError(f"{target} holds weights of {model}: the result needs another name")
+    if report is None or files.is_stdout(report):
+        return
+    taken = {model: "the model"} | dict.fromkeys(weights, f"a file of weights of {model}")
+    if not files.is_stdout(target):
+        taken |= {target: "the output"} | dict.fromkeys(onnx_io.data_files(target), f"a file of weights of {target}")
+        if weightfiles.is_beside(report, target):
+            taken[report] = f"where weights of {target} go"
+    for file, role in taken.items():
+        if files.are_same(report, file):
+            raise UsageError(f"{report} is {role}: the report needs another name")
 
 
 def _write_report(report: Report, path: Path | None) -> None:

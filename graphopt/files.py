@@ -29,10 +29,12 @@ PATIENCE = 5.0
 def real(path: Path) -> Path:
     """The file that a path leads to: what is written under a link becomes its target, and the link stays.
 
+    A link to what is no ordinary file is itself the answer: the target of `/dev/fd/3` may be no path, but a pipe.
+
     Raises:
         OutputError: the link leads back to itself.
     """
-    if not path.is_symlink():
+    if not path.is_symlink() or (path.exists() and not path.is_file()):
         return path
     target = Path(os.path.realpath(path))
     if target.is_symlink():
@@ -188,6 +190,13 @@ def write_text(path: Path, text: str) -> None:
 def is_stdout(path: Path) -> bool:
     """Whether an output is meant for stdout, whatever that is."""
     return str(path) in ("-", "/dev/stdout")
+
+
+def are_same(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one file, or would."""
+    if os.path.realpath(one) == os.path.realpath(other):
+        return True
+    return one.exists() and other.exists() and one.samefile(other)
 
 
 def identity(path: Path) -> tuple[int, ...] | None:

@@ -152,6 +152,17 @@ def _looks_like(start: bytes) -> str:
     return "not an ONNX model, or it is cut short"
 
 
+def data_files(path: Path) -> set[Path]:
+    """Return the files beside a model that its weights lie in; none where there is no model, or none that is legal."""
+    if not path.is_file():
+        return set()
+    try:
+        places = {protos.location(tensor) for tensor in protos.external_tensors(parse(path, weights=False))}
+    except ModelError:  # to be overwritten it need not be a model, and to be read it will be parsed again
+        return set()
+    return {folder / place for folder in folders_of(path) for place in places if "\0" not in place}
+
+
 def as_proto(source: object) -> tuple[ModelProto, str | None]:
     """A model in memory as a ModelProto, and the folder of its external data if it states one. Raises ModelError."""
     proto, folder = _as_proto(source)
@@ -726,20 +737,22 @@ def save(model: Model, path: str | os.PathLike[str], *, external: bool | None = 
 
     Args:
         model: stays as it is.
-        path: may be the file that the model was loaded from.
+        path: may be the file that the model was loaded from. `-`, on the command line stdout, is refused.
         external: weights go to a file of their own; None: only if they are too large for one file.
 
     Raises:
         OutputError: the file cannot be written; nothing is left behind, and an old file stays as it was.
     """
+    if os.fspath(path) == "-":
+        raise OutputError("a model is not saved to '-', which is stdout on the command line only: name a file")
     path = Path(path)
     if external is None:
         external = model.graph.weight_bytes > INLINE_LIMIT
     target = files.real(path)
     if target.exists() and not target.is_file():
         raise OutputError(f"{path} cannot be written: it is no ordinary file")
-    if external and target.parent != Path(os.path.realpath(path.parent)) and path.is_symlink():
-        raise OutputError(f"{path} cannot be written: its weights would be missed beside that link: give {target}")
+    if external:
+        weightfiles.check(path)
     with files.writing(path):
         if external:
             _save_external(model, target)

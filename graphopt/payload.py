@@ -6,6 +6,8 @@ Knows of single tensors and their initializers only; `onnx_io` puts the pieces t
 from __future__ import annotations
 
 import os
+import stat
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
@@ -18,6 +20,9 @@ from graphopt import protos
 from graphopt.errors import ModelError
 from graphopt.graph import Node
 from graphopt.tensor import Tensor
+
+if sys.platform != "win32":
+    import fcntl
 
 SMALLEST_EXTERNAL = 1024
 """Bytes below which a tensor stays in the model file also when the others move out."""
@@ -116,7 +121,7 @@ def tag(message: type[Message], field_name: str) -> bytes:
 
 def copy(file: BinaryIO, tensor: Tensor, size: int, name: str) -> None:
     """Append the bytes of a tensor. Long runs of zeros become holes, where the file system has such."""
-    written, has_holes = 0, file.seekable()
+    written, has_holes = 0, _takes_holes(file)
     for chunk in protos.raw_chunks(tensor):
         written += len(chunk)
         if has_holes and len(chunk) >= _PAGE and chunk == protos.ZEROS[: len(chunk)]:
@@ -130,6 +135,17 @@ def copy(file: BinaryIO, tensor: Tensor, size: int, name: str) -> None:
 
 
 _PAGE = 4096
+
+
+def _takes_holes(file: BinaryIO) -> bool:
+    """Whether bytes that are left out read as zeros: not in a device, nor where each write goes to the end."""
+    try:
+        handle = file.fileno()
+    except OSError:  # in memory
+        return file.seekable()
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        return False
+    return sys.platform == "win32" or not fcntl.fcntl(handle, fcntl.F_GETFL) & os.O_APPEND
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import BinaryIO
 
+from graphopt import files
 from graphopt.errors import OutputError
 
 LARGEST_MODEL = 1 << 31
@@ -20,6 +21,16 @@ CHUNK = 1 << 24
 def plain(target: Path) -> Path:
     """Where the weights of a new model go."""
     return target.with_name(f"{target.name}.data")
+
+
+def check(path: Path) -> None:
+    """Raise OutputError where weights that are written beside a model would be missed: it is a link elsewhere."""
+    target = files.real(path)
+    if path.is_symlink() and target.parent != Path(os.path.realpath(path.parent)):
+        raise OutputError(
+            f"{path} cannot be written: it is a link to {target}, and its weights would be missed beside the link: "
+            "give a file in another folder"
+        )
 
 
 def place(target: Path, weights: BinaryIO) -> Path:
@@ -53,13 +64,25 @@ def _have_same_bytes(one: Path, other: Path) -> bool:
     return True
 
 
+def is_beside(path: Path, target: Path) -> bool:
+    """Whether a path is where graphopt puts weights of a model: in its folder, with a name as they have."""
+    target = files.real(target)
+    is_there = os.path.realpath(path.parent) == os.path.realpath(target.parent)
+    return is_there and _ours(target).fullmatch(path.name) is not None
+
+
+def _ours(target: Path) -> re.Pattern[str]:
+    """Names as graphopt gives to weights of a model."""
+    return re.compile(rf"{re.escape(target.name)}(\.[0-9a-f]{{12}}|\.[0-9a-f]{{64}})?\.data")
+
+
 def superseded(target: Path, kept: str) -> list[Path]:
     """The files that held the weights of a model which is about to be replaced, and that nothing mentions besides.
 
     Only those that have a name as graphopt gives to weights of that model, and are no links. Whatever other file of
     the folder has the name in it, even by chance, keeps the file. The folder is to be `exclusive`.
     """
-    ours = re.compile(rf"{re.escape(target.name)}(\.[0-9a-f]{{12}}|\.[0-9a-f]{{64}})?\.data")
+    ours = _ours(target)
     if not target.is_file():
         return []
     with os.scandir(target.parent) as entries:

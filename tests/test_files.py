@@ -413,7 +413,7 @@ def test_weights_beside_the_target_of_a_link_elsewhere_would_be_missed(tmp_path:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "link.onnx").symlink_to("elsewhere/model.onnx")
     (tmp_path / "beside.onnx").symlink_to("model.onnx")
-    with pytest.raises(OutputError, match=r"link\.onnx cannot be written: .*give .*elsewhere/model\.onnx"):
+    with pytest.raises(OutputError, match=r"link\.onnx cannot be written: .*elsewhere/model\.onnx.*another folder"):
         save(1, tmp_path / "link.onnx")
     assert not [*contents(tmp_path / "elsewhere")]
     save(1, tmp_path / "beside.onnx")

@@ -8,13 +8,16 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 from typer.testing import CliRunner
 from typer.testing import Result as Run
 
 from graphopt import onnx_io
 from graphopt.cli import app
+from graphopt.errors import OutputError
 from graphopt.pipeline import Result
 from tests.text import parse
 
@@ -99,6 +102,107 @@ def test_what_is_no_file_is_refused_before_the_work(model: Path, tmp_path: Path)
         done = run(model, target)
         assert (done.exit_code, done.stdout) == (1, "")
         assert "cannot be written: it is no ordinary file (- is stdout)" in done.stderr
+
+
+# -- what is in the way ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """A model whose weights lie beside it, mostly zeros."""
+    made = parse("float[4096] x", "y = Mul(x, w)")
+    values = np.zeros(4096, np.float32)
+    values[0] = 2
+    made.graph.initializer.append(numpy_helper.from_array(values, "w"))
+    path = tmp_path / "large.onnx"
+    onnx_io.save(onnx_io.load(made), path, external=True)
+    return path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.exists()}
+
+
+@pytest.mark.parametrize(
+    ("output", "report", "line"),
+    [
+        ("out.onnx", "large.onnx", "large.onnx is the model: the report needs another name"),
+        ("out.onnx", "link.onnx", "link.onnx is the model"),
+        ("out.onnx", "large.onnx.data", "large.onnx.data is a file of weights of"),
+        ("-", "large.onnx.data", "large.onnx.data is a file of weights of"),
+        ("out.onnx", "out.onnx", "out.onnx is the output"),
+        ("out.onnx", "out-link.onnx", "out-link.onnx is the output"),
+        ("out.onnx", "out.onnx.data", "out.onnx.data is where weights of"),
+        ("old.onnx", "old.weights", "old.weights is a file of weights of"),
+        ("large.onnx.data", "report.json", "large.onnx.data holds weights of"),
+    ],
+)
+def test_no_file_of_the_run_takes_the_place_of_another(large: Path, output: str, report: str, line: str) -> None:
+    folder = large.parent
+    (folder / "link.onnx").symlink_to("large.onnx")
+    (folder / "out-link.onnx").symlink_to("out.onnx")
+    old = onnx.load(large)
+    onnx.save(old, folder / "old.onnx", save_as_external_data=True, location="old.weights")
+    before = contents(folder)
+    done = run(large, output if output == "-" else folder / output, "--report", f"{folder}/{report}")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert line in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert contents(folder) == before
+
+
+def test_weights_beside_a_link_elsewhere_are_refused_before_the_work(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the cache of a hub."""
+    link = model.parent / "snapshot" / "link.onnx"
+    link.parent.mkdir()
+    link.symlink_to(model)
+    monkeypatch.setattr("graphopt.pipeline.optimize", lambda *_, **__: pytest.fail("worked before it refused"))
+    done = run(link, link, "--external-data")
+    assert done.exit_code == 1
+    assert "its weights would be missed beside the link: give a file in another folder" in done.stderr
+
+
+# -- what is no file ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="the system has no files for open ones")
+def test_a_report_goes_into_a_pipe(model: Path, tmp_path: Path) -> None:
+    """What a shell makes of `--report >(cat)`."""
+    read, write = os.pipe()
+    done = run(model, tmp_path / "out.onnx", "--quiet", "--report", f"/dev/fd/{write}")
+    os.close(write)
+    with open(read) as pipe:
+        assert pipe.read().startswith("{")
+    assert done.exit_code == 0, done.stderr
+
+
+def test_a_device_takes_a_model(large: Path) -> None:
+    with open(os.devnull, "r+b") as device:
+        onnx_io.write(onnx_io.load(large), device)
+
+
+def test_a_model_is_appended_whole(tmp_path: Path) -> None:
+    """Holes cannot be left where each write goes to the end of the file."""
+    made = parse("float[4096] x", "a = Add(x, zeros); y = Mul(a, ones)")
+    for name, value in (("zeros", 0), ("ones", 1)):
+        made.graph.initializer.append(numpy_helper.from_array(np.full(4096, value, np.float32), name))
+    with open(tmp_path / "appended", "ab") as file:
+        file.write(b"before")
+        onnx_io.write(onnx_io.load(made), file)
+    whole = onnx.ModelProto.FromString((tmp_path / "appended").read_bytes().removeprefix(b"before"))
+    sums = {tensor.name: numpy_helper.to_array(tensor).sum() for tensor in whole.graph.initializer}
+    assert sums == {"zeros": 0, "ones": 4096}
+
+
+@pytest.mark.parametrize("path", ["-", Path("-")])
+def test_a_model_is_not_saved_to_a_file_that_looks_like_stdout(
+    model: Path, path: str | Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OutputError, match="'-', which is stdout on the command line only"):
+        onnx_io.save(onnx_io.load(model), path)
 
 
 # -- what the report says of files ------------------------------------------------------------------------------------
