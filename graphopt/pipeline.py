@@ -215,6 +215,7 @@ def optimize(
             space = _Space()
         log.warning("%s", notes[-1])
         remaining = max(seconds - clock.seconds.get("search", 0.0), seconds / 4)  # what is written is timed, too
+        del made, guilty  # the model with it, which may be large
         made = attempt(space, replace(tuning, seconds=remaining))
     return made.result(gate, clock, [*notes, *_refusals(gate), *kernels.notes])
 

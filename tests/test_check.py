@@ -1,13 +1,18 @@
 """The check of a result: a rewrite that makes a difference is named and left out; with `strict` that is an error."""
 
+import gc
 import logging
+import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import graphopt
+from graphopt import onnx_io
 from graphopt.check import bisect
 from graphopt.edit import replace_values
 from graphopt.errors import DifferenceError
@@ -41,6 +46,22 @@ def test_a_wrong_rule_is_left_out_and_the_rest_is_done(cost: str, caplog: pytest
     (note,) = (note for note in result.report.notes if "forget_relu" in note)
     assert note.startswith("the rule 'forget_relu' was left out: with it, the model is different: output 'y' ")
     assert note in caplog.text
+
+
+def test_the_first_attempt_is_gone_when_the_second_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its weights would be in memory twice."""
+    load, loaded, alive = onnx_io.load, list["weakref.ref[onnx_io.Model]"](), list[int]()
+
+    def watched(*args: Any, **options: Any) -> onnx_io.Model:
+        gc.collect()
+        alive.append(sum(model() is not None for model in loaded))
+        made = load(*args, **options)
+        loaded.append(weakref.ref(made))
+        return made
+
+    monkeypatch.setattr(onnx_io, "load", watched)
+    graphopt.optimize(BOTH, rules=[FORGET_RELU], unverified=True, cost="none")
+    assert len(alive) >= 2 and not any(alive)
 
 
 def test_strict_makes_a_difference_an_error() -> None:
@@ -92,6 +113,17 @@ def test_a_wrong_pass_is_left_out_wherever_it_stands(place: int, monkeypatch: py
     result = graphopt.optimize(given, cost="none")
     assert result.ok and {"fold_constants", "eliminate_identity"} <= names(result)
     assert any(note.startswith("the pass 'forget_neg' was left out") for note in result.report.notes)
+
+
+def test_passes_that_go_on_for_ever_end_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    def turn(graph: Graph) -> Iterator[Patch]:
+        for vertex in sorted(graph.with_op("Sin") | graph.with_op("Cos")):
+            old = graph[vertex]
+            yield Patch({vertex: old}, {vertex: replace(old, op="Cos" if old.op == "Sin" else "Sin")})
+
+    monkeypatch.setattr("graphopt.pipeline.PASSES", [Pass("turn", turn, "It goes round in circles.")])
+    result = graphopt.optimize(parse("float[4] x", "y = Sin(x)", outputs="float[4] y"), cost="none", check=False)
+    assert any("did not settle in" in note and "turn go on for ever" in note for note in result.report.notes)
 
 
 def test_after_many_wrong_rewrites_the_original_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
