@@ -163,7 +163,7 @@ def _number_unknown(rule: Rule, _: random.Random) -> Iterator[Rule | None]:
     """An attribute that the rule writes becomes a hole: the same wherever it is written."""
     for app in (app for side in rule.left for app in applications(side)):
         for name, value in app.attrs:
-            if isinstance(value, Lit) and isinstance(value.value, int | tuple) and name not in ("to", "equation"):
+            if isinstance(value, Lit) and isinstance(value.value, int | tuple) and name not in ("to", "equation", "num_outputs"):
                 hole = integers("some") if isinstance(value.value, tuple) else integer("some")
 
                 def change(term: Term, key: str = name, old: Term = value, hole: Var = hole) -> Term:
@@ -439,9 +439,10 @@ def difference(rule: Rule, proof: Proof, instance: Instance, rng: np.random.Gene
         after = run(right, instance.feeds(rule))
     except Failure as failure:
         return None if failure.lacks else f"the right side is refused: {failure}"
-    arrays = [*instance.feeds(rule).values(), *before.outputs, *before.inside, *after.inside]
+    arrays = [*instance.feeds(rule).values(), *before.outputs, *before.inside]
     if proof.model is Model.REAL and not all(map(_all_finite, arrays)):
         return None
+    arrays += after.inside
     as_bits = proof.model is Model.EXACT and not kernels_touched(rule)
     return _gap(before, after, _same_bits if as_bits else partial(_close, _largest(arrays)))
 
