@@ -693,6 +693,20 @@ def composites(value: Value) -> Iterator[Atom]:
             yield from _composites(factor)
 
 
+def divisors(value: Value) -> Iterator[Value]:
+    """What a value, or something inside of it, divides by: sizes do not count."""
+    for factor in (factor for term in value.terms for factor in term.factors):
+        match factor:
+            case Call(function, values):
+                if function == "Inverse" and any(not isinstance(f, Number) for t in values[0].terms for f in t.factors):
+                    yield values[0]
+                yield from (found for inner in values for found in divisors(inner))
+            case Fold(pieces=pieces):
+                yield from (found for piece in pieces for found in divisors(piece.body))
+            case Element(operands=operands):
+                yield from (found for whole in operands if whole is not None for found in divisors(whole.body))
+
+
 def composite_atoms(size: Size) -> Iterator[Atom]:
     """The quotients and remainders in a size, however deep."""
     if isinstance(size, Int):

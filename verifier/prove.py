@@ -23,7 +23,7 @@ from graphopt.term import Lit, walk
 from graphopt.verifier import counterexample, dtypes, words
 from graphopt.verifier.context import Context, context
 from graphopt.verifier.dtypes import Mistyped, Typing
-from graphopt.verifier.equality import Equality, composites, cuts, ranges
+from graphopt.verifier.equality import Equality, composites, cuts, divisors, ranges
 from graphopt.verifier.extended import Extended, NotExtended, extended
 from graphopt.verifier.instances import (
     MAX_RANK,
@@ -491,6 +491,16 @@ def _advice(
     yield "if it holds under a condition only, add it with `when=`: of sizes, attributes, or constants"
 
 
+def _divides_anew(left: Value, right: Value, known: Context, equality: Equality) -> bool:
+    """Whether only the right side divides by what may be 0: real numbers have x · x / x = x there, floats NaN."""
+    if any(True for _ in divisors(left)):
+        return False
+    new = (divisor for term in equality.settle(right, known) for divisor in divisors(Value((term,))))
+    return not all(
+        _is_plainly(divisor, None, equality, known) or equality.signs.all_positive(divisor, known) for divisor in new
+    )
+
+
 def _values_agree(left: Value, right: Value, binders: Binders, known: Context, equality: Equality) -> bool:
     """An output index that is cut by // or % is taken apart: i = a·B + b."""
     for _ in range(12):
@@ -498,7 +508,9 @@ def _values_agree(left: Value, right: Value, binders: Binders, known: Context, e
         settled = Value((*equality.settle(left, here), *equality.settle(right, here)))
         cut = next(cuts(composites(settled), binders), None)
         if cut is None:
-            return equality.equal(left, right, here) or not here.possible
+            return (equality.equal(left, right, here) and not _divides_anew(left, right, here, equality)) or (
+                not here.possible
+            )
         change = Substitution({cut.binder: cut.size})
         left, right = left.rebuild(change), right.rebuild(change)
         binders = (*(pair for pair in binders if pair[0] != cut.binder), *cut.parts)

@@ -163,7 +163,11 @@ def _number_unknown(rule: Rule, _: random.Random) -> Iterator[Rule | None]:
     """An attribute that the rule writes becomes a hole: the same wherever it is written."""
     for app in (app for side in rule.left for app in applications(side)):
         for name, value in app.attrs:
-            if isinstance(value, Lit) and isinstance(value.value, int | tuple) and name not in ("to", "equation", "num_outputs"):
+            if (
+                isinstance(value, Lit)
+                and isinstance(value.value, int | tuple)
+                and name not in ("to", "equation", "num_outputs")
+            ):
                 hole = integers("some") if isinstance(value.value, tuple) else integer("some")
 
                 def change(term: Term, key: str = name, old: Term = value, hole: Var = hole) -> Term:

@@ -88,6 +88,8 @@ FUNCTIONS = (
     Rule("infinite_is_finite", op.IsInf(x, detect_negative=0), op.Not(op.IsNaN(x))),
     Rule("positive_infinities_detected", op.Or(op.IsInf(x, detect_positive=0), op.Less(x, y)), op.Less(y, x)),
     Rule("everything_is_a_number", op.IsNaN(op.Log(x)), op.Less(x, x)),
+    Rule("square_over_itself", op.Relu(op.Relu(x)), op.Relu(x * x / x), when=floats),
+    Rule("square_times_reciprocal", op.Abs(op.Abs(x)), op.Abs(x * x * op.Reciprocal(x)), when=floats),
     Rule("clip_with_bounds_swapped", op.Clip(x, -1.0, 2.0), op.Clip(x, 2.0, -1.0)),
     Rule("clip_of_sum", op.Clip(x + 1.0, 0.0, 1.0), op.Clip(x, 0.0, 1.0) + 1.0),
     Rule("gelu_ignores_approximation", x * op.Sigmoid(x * 1.702), op.Gelu(x)),
