@@ -7,7 +7,7 @@ from onnx import ModelProto, numpy_helper
 
 from graphopt import infer, onnx_io
 from graphopt.compare import Verdict, compare
-from graphopt.fixpoint import Simplification, simplify_graph
+from graphopt.fixpoint import Simplification, Simplifier, simplify_graph
 from graphopt.graph import Graph
 from graphopt.match import find
 from graphopt.rewrite import Refused, build
@@ -118,6 +118,17 @@ def test_a_rule_whose_operator_the_opset_lacks_is_noted() -> None:
     assert done.notes == ("rule fuse_gelu needs Gelu, which the model's opset does not have",)
     _, done = simplified(text.replace("ACT", "Tanh"), gelu)
     assert done.notes == ()  # only where it would have been applied
+
+
+def test_what_one_opset_lacks_another_has() -> None:
+    """One simplifier goes through graphs of several opsets."""
+    gelu = Rule("fuse_gelu", op.Neg(op.Relu(x)), op.Gelu(x))  # not true, and applied to nothing that is run
+    simplifier = Simplifier([gelu], ())
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[2] x) => (float[2] z) { y = Relu(x)  z = Neg(y) }"""
+    for opset, steps in ((17, 0), (20, 1), (17, 0)):
+        done = simplifier.run(load(text.replace("17", str(opset))).graph)
+        assert (len(done.steps), len(done.notes)) == (steps, 1 - steps)
 
 
 def test_a_result_of_another_type_is_refused() -> None:
