@@ -33,9 +33,9 @@ def test_what_the_exact_model_tells_apart(law: Law) -> None:
 
 
 KILLED = {
-    "casts from floats and from integers are one function": ("cast", "Cast", "'truncated'", "'wrapped'"),
+    "casts from floats and from integers are one function": ("cast", "Cast", '"truncated"', "'wrapped'"),
     "Clip takes bounds of any rank": ("Clip", "Clip", "bound is not None and bound.rank != 0", "False"),
-    "Conv without channels": ("_filters", "Conv", "size, 1", "0"),
+    "Conv without channels": ("_filters", "Conv", "there are filters", "pass"),
     "Reshape with -1 twice or beside 0": ("_answers", "Reshape", "_differ(size, -1)", ""),
     "ArgMax of an empty axis": ("ArgMax", "ArgMax", "the axis is not empty", "pass"),
     "Attention with a negative scale": ("Attention", "Attention", "the scale is positive", "pass"),
