@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -27,14 +28,19 @@ class RunLimits:
     """Of memory, for the whole process; None: what there is."""
 
     def __post_init__(self) -> None:
-        if self.seconds <= 0 or (self.gigabytes is not None and self.gigabytes <= 0):
+        if not self.seconds > 0 or (self.gigabytes is not None and not self.gigabytes > 0):  # NaN is no limit
             raise UsageError("a limit of time or memory is more than 0")
 
     def room(self) -> int:
         """Bytes that the process may take in all."""
         if self.gigabytes is not None:
-            return int(self.gigabytes * 1e9)
+            return int(min(self.gigabytes * 1e9, sys.maxsize))
         return resident() + int(FREE * psutil.virtual_memory().available)
+
+    def demand_memory(self, what: str) -> None:
+        """Raise a LimitError if the process takes more than it may now; `what` says when."""
+        if (taken := resident()) > (room := self.room()):
+            raise LimitError(f"{what} takes {size_text(taken)}, and the limit is {size_text(room)}{MEMORY_HINT}")
 
     def demand_room(self, nbytes: int, what: str) -> None:
         """Raise a LimitError for something that is larger than all that the process may take."""

@@ -44,7 +44,10 @@ RunLimit = Annotated[
 MemoryLimit = Annotated[
     float | None,
     typer.Option(
-        metavar="GB", help="Memory that runs may take; by default what is free.", min=0.001, show_default=False
+        metavar="GB",
+        help="Memory of the process in all, when a run begins, ends, and each 0.1 s; by default what is free.",
+        min=0.001,
+        show_default=False,
     ),
 ]
 

@@ -28,7 +28,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 
 from graphopt import onnx_io, protos, samples
 from graphopt.errors import OutputError, UsageError
-from graphopt.limits import MEMORY_HINT, TIME_HINT, LimitError, resident, run_limits, size_text
+from graphopt.limits import TIME_HINT, LimitError, run_limits
 from graphopt.types import DType
 
 IN_MEMORY = 1 << 24
@@ -240,6 +240,7 @@ def interruptible(run: Callable[[Any], Found], limit: float | None = None) -> Fo
         TimeoutError: `limit` was reached.
         LimitError: the run takes longer, or more memory, than any may.
     """
+    run_limits().demand_memory("the process, before a run,")
     options = require_onnxruntime().RunOptions()
     options.log_severity_level = 4
     outputs: list[Found] = []
@@ -281,8 +282,8 @@ def _await(done: threading.Event, limit: float | None) -> None:
             if allowed == limit:
                 raise TimeoutError(f"a run takes more than {limit:.2g} s")
             raise LimitError(f"a run takes more than {allowed:g} s{TIME_HINT}")
-        if (taken := resident()) > (room := limits.room()):
-            raise LimitError(f"a run takes {size_text(taken)}, and the limit is {size_text(room)}{MEMORY_HINT}")
+        limits.demand_memory("a run")
+    limits.demand_memory("a run")
 
 
 class _Runtime:

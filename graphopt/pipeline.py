@@ -146,15 +146,19 @@ def optimize(
         fresh: time again what earlier runs have timed, for all of that is kept.
         seed, inputs: of the check and the timing.
         run_limit: the most seconds that one run of a model may take.
-        memory_limit: the most gigabytes that the process may take to run one; by default nine tenths of what is free.
+        memory_limit: the most gigabytes that the process may take in all to run one; by default what it takes and nine
+            tenths of what is free. It is looked at before a run, ten times a second, and after it: a peak in between
+            is not seen.
 
     Raises:
         ModelError: the model is not legal, or contradicts what was asked for, or a run of it takes too much.
         UsageError: an unknown rule, input, dim, provider or cost, no time to search, or `unverified` beside
-            `exact` or `keep_nonfinite`.
+            `exact` or `keep_nonfinite`, or `strict` without the check.
         ProofError: one of `rules` is not proved.
         DifferenceError: the check found a difference, and `strict` was asked for, or no rewrite made it.
     """
+    if strict and not check:
+        raise UsageError("strict needs the check: without it no difference is found")
     tell = progress or (lambda stage, done: None)
     clock = _Clock()
     gate = Gate(exact=exact, unverified=unverified, keep_nonfinite=keep_nonfinite, progress=tell)
@@ -189,7 +193,7 @@ def optimize(
                 loaded.graph, space.rules, space.passes, allows=gate.allows, refusal=refusal, progress=tell
             )
         tuned = Tuned(done.steps)
-        if cost != "none":
+        if tuning.cost != "none":
             with clock("search"), limited(limits):
                 cache = user_cache(fresh=fresh)
                 searched = (space.rules, space.trades, space.passes, gate.allows, tuning, tell, refusal)
@@ -200,8 +204,21 @@ def optimize(
                 finding = Check(model, loaded, before, tuned.steps, seed, inputs, exact, keep_nonfinite, tell).run()
         return _Attempt(loaded, before, tuned, done.notes, finding)
 
+    made, notes = _checked(attempt, space, tuning, clock, strict=strict)
+    return made.result(gate, clock, [*notes, *_refusals(gate), *kernels.notes])
+
+
+def _checked(
+    attempt: Callable[[_Space, Tuning], _Attempt], space: _Space, tuning: Tuning, clock: _Clock, *, strict: bool
+) -> tuple[_Attempt, list[str]]:
+    """Attempt it without the rewrites that made a difference, until there is none; say what was left out.
+
+    Raises:
+        DifferenceError: there is a difference that no rewrite made, or, if `strict`, any.
+    """
     made, left_out, notes = attempt(space, tuning), set[str](), list[str]()
-    while made.finding is not None and made.finding.is_different:
+    spare = tuning.seconds / 4  # what is written is timed, too, if others took all the time
+    while made.finding is not None and made.is_different:
         guilty = made.finding.guilty
         if strict or guilty is None:
             raise made.finding.error
@@ -214,10 +231,18 @@ def optimize(
             notes[-1] += f"; these are more than {RETRIES}, so the original is written"
             space = _Space()
         log.warning("%s", notes[-1])
-        remaining = max(seconds - clock.seconds.get("search", 0.0), seconds / 4)  # what is written is timed, too
         del made, guilty  # the model with it, which may be large
-        made = attempt(space, replace(tuning, seconds=remaining))
-    return made.result(gate, clock, [*notes, *_refusals(gate), *kernels.notes])
+        made = attempt(space, replace(tuning, cost="none"))  # a search waits until what it begins with is right
+        left = tuning.seconds - clock.seconds.get("search", 0.0)
+        if tuning.cost == "none" or made.is_different:
+            continue
+        if max(left, spare) <= 0:
+            notes.append("not timed: searches that the check refused have taken the --seconds")
+            break
+        del made
+        made = attempt(space, replace(tuning, seconds=max(left, spare)))
+        spare = spare if left > spare else 0.0
+    return made, notes
 
 
 RETRIES = 8
@@ -266,6 +291,10 @@ class _Attempt:
     tuned: Tuned
     notes: tuple[str, ...]
     finding: Finding | None
+
+    @property
+    def is_different(self) -> bool:
+        return self.finding is not None and self.finding.is_different
 
     def result(self, gate: Gate, clock: _Clock, notes: Iterable[str]) -> Result:
         comparison = None if self.finding is None else self.finding.comparison

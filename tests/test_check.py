@@ -3,9 +3,10 @@
 import gc
 import logging
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,12 @@ import graphopt
 from graphopt import onnx_io
 from graphopt.check import bisect
 from graphopt.edit import replace_values
-from graphopt.errors import DifferenceError
+from graphopt.errors import DifferenceError, UsageError
+from graphopt.fixpoint import Step
 from graphopt.graph import Graph, Patch, Value
 from graphopt.passes import PASSES, Pass
 from graphopt.rule import Rule, op, tensor
+from graphopt.tune import Tuned, Tuner
 from tests.test_pipeline import model
 from tests.text import parse
 
@@ -74,6 +77,26 @@ def test_each_of_two_wrong_rules_is_left_out(rules: list[Rule]) -> None:
     result = graphopt.optimize(BOTH, rules=rules, unverified=True, cost="none")
     assert result.ok and names(result) == {"eliminate_identity"}
     assert result.model == graphopt.optimize(BOTH, cost="none").model
+
+
+def test_searches_after_a_failed_check_share_the_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, searched = [0.0], list[float]()
+
+    def tune(self: Tuner, simplified: Sequence[Step]) -> Tuned:
+        searched.append(self.tuning.seconds)
+        now[0] += self.tuning.seconds
+        return Tuned(tuple(simplified))
+
+    monkeypatch.setattr(Tuner, "tune", tune)
+    monkeypatch.setattr("graphopt.pipeline.time", SimpleNamespace(perf_counter=lambda: now[0]))
+    result = graphopt.optimize(BOTH, rules=[FORGET_RELU, FORGET_EXP], unverified=True, cost="analytic", seconds=4)
+    assert result.ok and names(result) == {"eliminate_identity"}
+    assert searched == [4.0, 1.0]
+
+
+def test_strict_without_the_check_is_refused() -> None:
+    with pytest.raises(UsageError, match="strict needs the check"):
+        graphopt.optimize(BOTH, cost="none", strict=True, check=False)
 
 
 TRADES = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -14,11 +15,13 @@ from typing import Any, NoReturn
 import onnx
 import pytest
 
+import graphopt
 from graphopt import onnx_io
 from graphopt.compare import Verdict, compare
 from graphopt.cost import user_cache
 from graphopt.errors import ModelError, UsageError
 from graphopt.infer import infer_graph
+from graphopt.limits import LimitError, RunLimits, limited
 from graphopt.oracle import interruptible
 from graphopt.race import Contest
 from graphopt.search import StopReason
@@ -43,6 +46,28 @@ def model(tmp_path: Path) -> Path:
         (tmp_path / folder).mkdir()
     onnx.save(parse("float[64,64] x", "h = Tanh(x); y = Relu(h)"), path)
     return path
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limits", [{"run_limit": math.nan}, {"memory_limit": math.nan}, {"run_limit": 0.0}])
+def test_a_limit_is_more_than_nothing(model: Path, limits: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match="a limit of time or memory is more than 0"):
+        graphopt.optimize(model, cost="none", **limits)  # type: ignore[arg-type]
+
+
+def test_a_short_run_keeps_to_the_limit_of_memory_too(model: Path) -> None:
+    said = r"the process, before a run, takes \d\.\d GB, and the limit is 0\.0 GB \(--memory-limit sets another\)"
+    with pytest.raises(ModelError, match=said):
+        graphopt.optimize(model, cost="none", memory_limit=0.01)
+
+
+def test_memory_is_looked_at_after_a_short_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = iter([0, 2_000_000_000])
+    monkeypatch.setattr("graphopt.limits.resident", lambda: next(taken))
+    with limited(RunLimits(gigabytes=1.0)), pytest.raises(LimitError, match=r"a run takes 2\.0 GB, and the limit is 1"):
+        interruptible(lambda _: None)
 
 
 # -- signals -----------------------------------------------------------------------------------------------------------
