@@ -15,6 +15,7 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeAlias
@@ -203,12 +204,27 @@ def _optimize(
         with Progress(enabled=not quiet) as progress:
             progress("save", 0.0)
             report = _saved(result, target, external)
-        _write_report(report, report_path)
-        _show(report, as_json=as_json, quiet=quiet, stderr=files.is_stdout(target))
+        with _told_that_the_model_was_written():
+            _write_report(report, report_path)
+            _show(report, as_json=as_json, quiet=quiet, stderr=files.is_stdout(target))
     except (KeyboardInterrupt, SystemExit) as error:
         if files.identity(target) == before:  # what is on the disk decides, at whatever instant the signal came
             raise
         raise OutputError(f"interrupted when {target} was written already; the report may be missing") from error
+
+
+@contextmanager
+def _told_that_the_model_was_written() -> Iterator[None]:
+    """Make every failure say so that comes after the model was saved; not that a reader of the table has gone."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OutputError as error:
+        raise OutputError(f"{error}; the model was written") from error
+    except OSError as error:
+        raise OutputError(f"stdout cannot be written: {error.strerror or error}; the model was written") from error
 
 
 def _saved(result: Result, target: Path, external: bool | None) -> Report:

@@ -19,6 +19,7 @@ from graphopt import onnx_io
 from graphopt.cli import app
 from graphopt.errors import OutputError
 from graphopt.pipeline import Result
+from graphopt.protos import CHUNK
 from tests.text import parse
 
 
@@ -185,15 +186,17 @@ def test_a_device_takes_a_model(large: Path) -> None:
 
 def test_a_model_is_appended_whole(tmp_path: Path) -> None:
     """Holes cannot be left where each write goes to the end of the file."""
-    made = parse("float[4096] x", "a = Add(x, zeros); y = Mul(a, ones)")
-    for name, value in (("zeros", 0), ("ones", 1)):
-        made.graph.initializer.append(numpy_helper.from_array(np.full(4096, value, np.float32), name))
+    made = parse("float[n] x", "y = Add(x, w)")
+    values = np.zeros(CHUNK // 2, np.float32)
+    values[-1] = 2
+    made.graph.initializer.append(numpy_helper.from_array(values, "w"))
+    onnx_io.save(onnx_io.load(made), tmp_path / "model.onnx", external=True)
     with open(tmp_path / "appended", "ab") as file:
         file.write(b"before")
-        onnx_io.write(onnx_io.load(made), file)
+        onnx_io.write(onnx_io.load(tmp_path / "model.onnx"), file)
     whole = onnx.ModelProto.FromString((tmp_path / "appended").read_bytes().removeprefix(b"before"))
-    sums = {tensor.name: numpy_helper.to_array(tensor).sum() for tensor in whole.graph.initializer}
-    assert sums == {"zeros": 0, "ones": 4096}
+    (again,) = map(numpy_helper.to_array, whole.graph.initializer)
+    assert np.array_equal(again, values)
 
 
 @pytest.mark.parametrize("path", ["-", Path("-")])
@@ -218,6 +221,37 @@ def test_the_size_of_a_result_is_that_of_both_its_files(tmp_path: Path) -> None:
         assert done.exit_code == 0, done.stderr
         size = sum(path.stat().st_size for path in tmp_path.glob("out.onnx*"))
         assert f'"file_bytes": {size}' in done.stdout
+
+
+# -- failures after the model was written ------------------------------------------------------------------------------
+
+
+def test_a_failure_that_comes_after_the_model_was_written_says_so(model: Path, tmp_path: Path) -> None:
+    done = run(model, tmp_path / "out.onnx", "--quiet", "--report", "/dev/full")
+    assert done.exit_code == 1
+    assert done.stderr.endswith("/dev/full cannot be written: No space left on device; the model was written\n")
+    assert operators((tmp_path / "out.onnx").read_bytes()) == ["Relu"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_table_that_cannot_be_printed_is_missed_when_the_model_is_there(
+    model: Path, tmp_path: Path, form: list[str]
+) -> None:
+    options = ["--cost", "none", "--no-check", *form]
+    command = [sys.executable, "-m", "graphopt", str(model), str(tmp_path / "out.onnx"), *options]
+    read, write = os.pipe()
+    os.close(read)
+    gone = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert gone.returncode == 141, gone.stderr
+    assert "error" not in gone.stderr
+    (tmp_path / "out.onnx").unlink()
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert "error: stdout cannot be written: No space left on device; the model was written\n" in done.stderr
+    assert operators((tmp_path / "out.onnx").read_bytes()) == ["Relu"]
 
 
 # -- signals -----------------------------------------------------------------------------------------------------------
