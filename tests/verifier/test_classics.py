@@ -77,7 +77,7 @@ blocks = const("w", "G O I K")
 diagonal = op.Unsqueeze(blocks, (2,)) * flat(eye(G), G, 1, G, 1, 1)
 missing = [wider - own_pad for wider, own_pad in zip(ends(wide, 1), ends(pads, 1), strict=True)]
 mix = shaped(const("v", "P M 1"), "P M")
-is_float = fn.is_float(fn.dtype(line))
+single = fn.eq(fn.dtype(line), DType.FLOAT)  # as EyeLike makes of a number
 not_empty = tuple(fn.le(1, size) for size in (C, M, L))
 
 CLASSICS = (
@@ -135,7 +135,7 @@ CLASSICS = (
         "identity_is_pointwise_conv",
         op.Identity(line),
         op.Conv(line, op.Unsqueeze(op.EyeLike(op.Expand(0.0, fn.sizes("C C"))), (2,))),
-        when=(fn.le(1, fn.size("C")), fn.le(1, fn.size("L")), fn.is_float(fn.dtype(line))),
+        when=(fn.le(1, fn.size("C")), fn.le(1, fn.size("L")), fn.eq(fn.dtype(line), DType.FLOAT)),
     ),
     Rule(
         "identity_is_wide_conv",
@@ -145,13 +145,13 @@ CLASSICS = (
             op.Pad(op.Unsqueeze(op.EyeLike(op.Expand(0.0, fn.sizes("C C"))), (2,)), (0, 0, 2, 0, 0, 2)),
             pads=(2, 2),
         ),
-        when=(fn.le(1, fn.size("C")), fn.le(1, fn.size("L")), fn.is_float(fn.dtype(line))),
+        when=(fn.le(1, fn.size("C")), fn.le(1, fn.size("L")), fn.eq(fn.dtype(line), DType.FLOAT)),
     ),
     Rule(
         "identity_branch_beside_conv_of_any_width",
         op.Conv(line, const("w", "C C K"), pads=pads) + line,
         op.Conv(line, const("w", "C C K") + padded(op.Unsqueeze(eye(C), (2,)), *ends(pads, 1)), pads=pads),
-        when=(fn.le(1, C), fn.le(1, L), fn.le(0, pads), fn.eq(K, fn.total(pads) + 1), is_float),
+        when=(fn.le(1, C), fn.le(1, L), fn.le(0, pads), fn.eq(K, fn.total(pads) + 1), single),
     ),
     Rule(
         "identity_branch_beside_plane_conv",
@@ -161,7 +161,7 @@ CLASSICS = (
             *(fn.le(1, size) for size in (C, H, W)),
             fn.le(0, pads),
             fn.eq(fn.sizes("K J"), fn.add(ends(pads, 2)[0], ends(pads, 2)[1]) + 1),
-            fn.is_float(fn.dtype(plane)),
+            fn.eq(fn.dtype(plane), DType.FLOAT),
         ),
     ),
     Rule(
@@ -179,7 +179,7 @@ CLASSICS = (
         "grouped_conv_is_conv_with_block_diagonal_weights",
         op.Conv(line, flat(blocks, G * outof, into, K), group=G, **grouped),
         op.Conv(line, flat(diagonal, G * outof, G * into, K), **grouped),
-        when=is_float,
+        when=single,
     ),
     Rule(
         "pad_into_conv",
@@ -207,7 +207,7 @@ CLASSICS = (
         "matmul_is_pointwise_conv",
         const("w", "M C") @ line,
         op.Conv(line, op.Unsqueeze(const("w", "M C"), (2,))),
-        when=(*not_empty, is_float),
+        when=(*not_empty, single),
     ),
     Rule(
         "pointwise_conv_after_conv",
@@ -260,6 +260,7 @@ CLASSICS = (
         "layer_norm",
         centred / op.Sqrt(op.ReduceMean(centred * centred, (-1,)) + eps) * const("g", "K") + const("h", "K"),
         op.LayerNormalization(vec, const("g", "K"), const("h", "K"), axis=-1, epsilon=eps),
+        when=(fn.le(1, fn.size("K")), fn.eq(fn.dtype(vec), DType.FLOAT)),
     ),
     Rule(
         "group_norm",
@@ -271,12 +272,13 @@ CLASSICS = (
             ),
             N, fn.size("G"), fn.size("D"), L,
         ),
-        when=tuple(fn.le(1, fn.size(axis)) for axis in "NGDL"),
+        when=(*(fn.le(1, fn.size(axis)) for axis in "NGDL"), fn.eq(fn.dtype(grouped_line), DType.FLOAT)),
     ),
     Rule(
         "rms_norm",
         vec / op.Sqrt(op.ReduceMean(vec * vec, (-1,)) + eps) * const("g", "K"),
         op.RMSNormalization(vec, const("g", "K"), axis=-1, epsilon=eps),
+        when=(fn.le(1, fn.size("K")), fn.eq(fn.dtype(vec), DType.FLOAT)),
     ),
     Rule(
         "rotary_embedding",
@@ -293,7 +295,7 @@ CLASSICS = (
         "attention_with_mask",
         op.Softmax(scores * attention_scale + mask, axis=-1) @ values,
         op.Attention(queries, keys, values, mask, scale=attention_scale),
-        when=fn.lt(0.0, attention_scale),
+        when=(fn.lt(0.0, attention_scale), fn.eq(fn.dtype(queries), DType.FLOAT)),
     ),
     Rule(
         "attention_with_its_own_scale",
