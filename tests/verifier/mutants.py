@@ -334,7 +334,11 @@ EQUIVALENT = (
         ".*operator dropped: Unsqueeze.slope",
         "an axis in front broadcasts alike; it is the kernels of the blocked layout that ask for four",
     ),
-    (".*_after_transpose_into_gemm", ".*: Transpose perm", "a permutation of two axes is its own inverse"),
+    (
+        ".*_after_transpose_into_gemm(_transposed)?",
+        ".*: Transpose perm",
+        "a permutation of two axes is its own inverse",
+    ),
     (
         "fuse_transpose_into_gemm.*",
         ".*condition dropped: either.trans",
