@@ -78,12 +78,16 @@ def prepared(
     return Prepared(names, setting, seed, sessions, trials)
 
 
+class TooSlowError(ModelError):
+    """A run takes longer than the caller of `prepared` has time for."""
+
+
 def _refusal(session: Any, feeds: Feeds, setting: Setting, limit: float | None) -> str:
     """Why a model does not run on these inputs, if it does not."""
     try:
         interruptible(runner(session, feeds, setting), limit)
     except TimeoutError as error:
-        raise ModelError(f"{error} (limited by the seconds that timing may take)") from error
+        raise TooSlowError(str(error)) from error
     except LimitError:
         raise
     except Exception as error:  # the classes that onnxruntime raises share no base

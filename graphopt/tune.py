@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +17,7 @@ from onnx import ModelProto
 
 from graphopt import onnx_io, recall, samples
 from graphopt.analytic import Analytic
-from graphopt.bench import Prepared, prepared
+from graphopt.bench import Prepared, TooSlowError, prepared
 from graphopt.cache import Cache
 from graphopt.choose import LEAST, TURNS, Chooser, Version
 from graphopt.cost import CostModel, key_of, user_cache
@@ -56,6 +57,9 @@ SHARE = 0.6
 RUNS = 6 * TURNS
 """So many runs fit into the time, at least: a model that is slower than that is not timed. Two races of the original,
 a copy of it and the simplified model take them."""
+
+TRIED = 0.2
+"""Of the time, in which one run of the original has to end: it is run twice before it is known whether to time it."""
 
 OPENED = 4
 """Sessions that are opened for these two races, beside those of the original that are open."""
@@ -133,11 +137,16 @@ class Tuner:
             ready = self._prepared(result)
             contest = self._contest(simplified, ready)
             pace = contest.pace(self.clock)
+        except TooSlowError as error:
+            needed = math.ceil(RUNS * self._longest)
+            return Tuned(tuple(simplified), notes=(f"not timed: {error}, so --seconds {needed} at least are needed",))
         except ModelError as error:
             return Tuned(tuple(simplified), notes=(f"not timed: {error}",))
         least = OPENED * pace.opening + RUNS * pace.running
         if self.clock() + least > deadline:
-            text = f"not timed: two races would take {least:.0f} s of {self.tuning.seconds:g} s that are given"
+            left = max(math.floor(deadline - self.clock()), 0)
+            text = f"not timed: two races would take {math.ceil(least)} s, and {left} s are left of"
+            text += f" --seconds {self.tuning.seconds:g}"
             return Tuned(tuple(simplified), notes=(text,))
         del result
         first = Version(tuple(simplified), key=digest(self.model.graph))
@@ -177,8 +186,13 @@ class Tuner:
             inputs=wanted.inputs,
             seed=wanted.seed,
             also=[result],
-            limit=wanted.seconds / RUNS,
+            limit=self._longest,
         )
+
+    @property
+    def _longest(self) -> float:
+        """Seconds after which a run is given up: longer than could be timed, to say how many that would take."""
+        return self.tuning.seconds * TRIED
 
     def _inputs(self, model: samples.Sketch) -> Iterator[samples.Feeds]:
         """Inputs at the wanted sizes, each count, and at usual ones where nothing was said; none is run.

@@ -438,6 +438,7 @@ def test_the_demo_shows_a_gain_and_a_model_without_one(monkeypatch: pytest.Monke
     assert gain.startswith("MobileOne as it is trained")
     assert re.search(r"\nfuse_add_of_convs +81 ", gain), "branches become one convolution"
     assert "resnet50.onnx" in rest
+    assert "the original, as it was" not in gain, "branches were joined, timed or not"
     assert [gain.count("equal: "), rest.count("equal: ")] == [1, 1]
     assert done.stdout.endswith("\nFor a model of your own:\n$ graphopt optimize model.onnx fast.onnx\n")
 

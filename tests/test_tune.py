@@ -1,5 +1,6 @@
 """From a simplified model to the fastest version: the search and the last word together."""
 
+import math
 import multiprocessing
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -559,9 +560,19 @@ def test_a_slow_model_is_searched_less_and_takes_no_more_time(
 
 def test_a_model_that_is_too_slow_to_be_timed_twice_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Contest, "pace", lambda *_: Pace(1.0, 2.0))
-    _, model, tuned = tuner(seconds=60.0)
+    _, model, tuned = tuner(seconds=60.0, clock=lambda: 0.0)
     assert model.graph.ops() == {"Mul": 1, "Exp": 1}
-    assert tuned.notes == ("not timed: two races would take 112 s of 60 s that are given",)
+    assert tuned.notes == ("not timed: two races would take 112 s, and 60 s are left of --seconds 60",)
+
+
+def test_a_run_that_is_too_long_says_how_many_seconds_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(_: object, limit: float) -> None:
+        raise TimeoutError(f"a run takes more than {limit:g} s")
+
+    monkeypatch.setattr("graphopt.bench.interruptible", slow)
+    _, _, tuned = tuner(seconds=60.0)
+    needed = math.ceil(tune.RUNS * 12)
+    assert tuned.notes == (f"not timed: a run takes more than 12 s, so --seconds {needed} at least are needed",)
 
 
 def test_a_rule_that_is_only_swept_makes_no_other_search(monkeypatch: pytest.MonkeyPatch) -> None:
