@@ -333,6 +333,10 @@ MERGED = {
         "a = Elu<alpha=0.0>(x); b = Elu<alpha=-0.0>(x); y = Mul(a,b)",
         ["a = Elu(x)", "b = Elu(x)", "y = Mul(a, b)", "return y"],
     ),
+    "the order of zeros": (  # ONNX Runtime takes the first of 0.0 and -0.0
+        "a = Max(x,z); b = Max(z,x); y = Sub(a,b)",
+        ["a = Max(x, z)", "b = Max(z, x)", "y = Sub(a, b)", "return y"],
+    ),
     "random": (
         "a = RandomNormalLike(x); b = RandomNormalLike(x); y = Mul(a,b)",
         ["a = RandomNormalLike(x)", "b = RandomNormalLike(x)", "y = Mul(a, b)", "return y"],
