@@ -230,8 +230,7 @@ def _told_that_the_model_was_written() -> Iterator[None]:
 def _saved(result: Result, target: Path, external: bool | None) -> Report:
     """Write the result, and return its report."""
     if not files.is_stdout(target):
-        result.save(target, external=external)
-        return result.report.saved(target)
+        return result.report.saved(result.save(target, external=external))
     from graphopt import onnx_io
 
     onnx_io.write(result.loaded, sys.stdout.buffer)

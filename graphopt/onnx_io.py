@@ -727,8 +727,8 @@ def _check_expressible(graphs: Iterable[Graph]) -> None:
 # -- save --------------------------------------------------------------------------------------------------------------
 
 
-def save(model: Model, path: str | os.PathLike[str], *, external: bool | None = None) -> None:
-    """Write a model to a file. It appears under its name when it is complete, or not at all.
+def save(model: Model, path: str | os.PathLike[str], *, external: bool | None = None) -> int:
+    """Write a model to a file and return its size. It appears under its name when it is complete, or not at all.
 
     A file of weights is never written over: whoever reads the model that was there finds its weights or none. A new
     model's are in `<path>.data`; those that differ from what lies there, or replace a model, in
@@ -739,6 +739,9 @@ def save(model: Model, path: str | os.PathLike[str], *, external: bool | None = 
         model: stays as it is.
         path: may be the file that the model was loaded from. `-`, on the command line stdout, is refused.
         external: weights go to a file of their own; None: only if they are too large for one file.
+
+    Returns:
+        The bytes of the file, and of that of its weights.
 
     Raises:
         OutputError: the file cannot be written; nothing is left behind, and an old file stays as it was.
@@ -754,25 +757,24 @@ def save(model: Model, path: str | os.PathLike[str], *, external: bool | None = 
     if external:
         weightfiles.check(path)
     with files.writing(path):
-        if external:
-            _save_external(model, target)
-        else:
-            _save_inline(model, target)
+        return _save_external(model, target) if external else _save_inline(model, target)
 
 
-def _save_inline(model: Model, target: Path) -> None:
+def _save_inline(model: Model, target: Path) -> int:
     with files.part_of(target) as part:
         write(model, part)
         files.flush(part)
+        size = os.fstat(part.fileno()).st_size
         with files.exclusive(target.parent):
             files.sweep(weightfiles.plain(target))
             stale = weightfiles.superseded(target, "")
             with files.undisturbed():
                 files.put(part, target)
                 weightfiles.remove(stale)
+    return size
 
 
-def _save_external(model: Model, target: Path) -> None:
+def _save_external(model: Model, target: Path) -> int:
     with files.part_of(weightfiles.plain(target)) as data, files.part_of(target) as part:
         proto = _proto_beside(model, data)
         files.flush(data)
@@ -782,12 +784,14 @@ def _save_external(model: Model, target: Path) -> None:
                 protos.put_location(tensor, place.name)
             part.write(proto.SerializeToString())
             files.flush(part)
+            size = sum(os.fstat(file.fileno()).st_size for file in (data, part))
             stale = weightfiles.superseded(target, place.name)
             with files.undisturbed():
                 if not place.exists():
                     files.put(data, place, like=target)
                 files.put(part, target)
                 weightfiles.remove(stale)
+    return size
 
 
 def write(model: Model, file: BinaryIO) -> None:

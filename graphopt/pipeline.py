@@ -60,13 +60,13 @@ class Result:
     def changed(self) -> bool:
         return bool(self.report.rewrites)
 
-    def save(self, path: str | PathLike[str], *, external: bool | None = None) -> None:
-        """Write the model; what is read or killed meanwhile never meets half of it, as `onnx_io.save` says.
+    def save(self, path: str | PathLike[str], *, external: bool | None = None) -> int:
+        """Write the model and return its size in bytes; nobody ever meets half of it, as `onnx_io.save` says.
 
         `external` puts weights into `<path>.data`, or `<path>.<digest>.data` to replace others; by default only above
         1.9 GB.
         """
-        onnx_io.save(self.loaded, path, external=external)
+        return onnx_io.save(self.loaded, path, external=external)
 
     def __repr__(self) -> str:
         return f"<Result: {self.report!r}>"

@@ -14,7 +14,6 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin, get_type_hints
 
-from graphopt import onnx_io, protos
 from graphopt.compare import Comparison, Verdict
 from graphopt.graph import Node
 from graphopt.measure import QUIET
@@ -121,12 +120,9 @@ class Report:
         """How often each rule or pass was applied, the most frequent first."""
         return dict(Counter(rewrite.name for rewrite in self.rewrites).most_common())
 
-    def saved(self, path: Path) -> Report:
-        """The same report, with the size of the file that the result was written to."""
-        outside = protos.external_tensors(onnx_io.parse(path, weights=False))
-        files = {path, *(path.with_name(protos.location(tensor)) for tensor in outside)}
-        size = sum(file.stat().st_size for file in files)
-        return replace(self, after=replace(self.after, file_bytes=size))
+    def saved(self, file_bytes: int) -> Report:
+        """Return the same report, with the size of the result's file, and of that of its weights."""
+        return replace(self, after=replace(self.after, file_bytes=file_bytes))
 
     def to_json(self) -> str:
         """JSON that any reader takes: an infinite difference is null."""

@@ -158,7 +158,7 @@ def ended(work: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def killed_at(step: int, work: Callable[[], None]) -> bool:
+def killed_at(step: int, work: Callable[[], object]) -> bool:
     """Do some work in a process that is killed after its n-th call to the system; False if it has fewer."""
 
     def run() -> None:
@@ -305,7 +305,7 @@ def test_an_interrupted_save(
 INTERRUPTED = 7
 
 
-def interrupted_at(step: int, work: Callable[[], None]) -> bool | None:
+def interrupted_at(step: int, work: Callable[[], object]) -> bool | None:
     """Do some work in a process that hears Ctrl-C after its n-th call to the system; None if it has fewer."""
 
     def run() -> None:
