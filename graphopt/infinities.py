@@ -293,7 +293,11 @@ def _questions(graph: Graph) -> Iterator[int]:
 
 
 def _masks(graph: Graph) -> Iterator[int]:
-    """The float inputs that are added to what a Softmax reads."""
+    """The float inputs that are called a mask, or added to what a Softmax reads; one that is a factor is 0 or 1."""
+    for vertex in graph.inputs:
+        is_factor = any(graph[reader].op in ("Mul", "Sub") for reader in graph.readers(vertex))
+        if "mask" in graph[vertex].names[0].lower() and _is_float(graph, Value(vertex)) and not is_factor:
+            yield vertex
     stack = [(vertex, False) for op in MASKED for vertex in sorted(graph.with_op(op))]
     seen = set(stack)
     while stack:

@@ -88,6 +88,7 @@ def test_an_infinity_stays_one(body: str, number: float) -> None:
 MASKS = [
     ("b = Min(mask, n); e = Equal(b, i); y = Where(e, z, x)", {"n": 1e4, "i": -np.inf, "z": 0}),
     ("b = Min(mask, n); e = Less(b, i); y = Where(e, z, x)", {"n": 1e4, "i": LOWEST / 2, "z": 0}),
+    ("b = Min(mask, n); y = Add(b, x)", {"n": 1e4}),
     ("s = Add(x, mask); b = Min(s, n); y = Softmax(b)", {"n": 1e4}),
 ]
 
