@@ -57,6 +57,8 @@ MODULES = (
 """In the order in which they import each other."""
 DRAWN, EXACT, REFUSED = 24, 6, 10
 """How many cases of each operator are asked: in the real model, in the exact one, and of those that are refused."""
+TABLES = 4
+"""How many questions about each operator are asked where a table is changed."""
 SECONDS = 20
 """For one mutant, which may run forever; it is killed then."""
 
@@ -441,8 +443,11 @@ class Court:
 
     def _questions(self, mutant: Mutant) -> Sequence[int]:
         found = {number for line in mutant.lines for number in self.at.get((mutant.module, line), ())}
-        if not found:  # a table, which is read when it is imported
-            return [number for number, probe in enumerate(self.probes) if number % 4 == 0]
+        if not found or mutant.function.isupper():  # a table, which is read when it is imported
+            seen = Counter[str]()
+            for number, probe in enumerate(self.probes):
+                seen[probe.of] += 1
+                found |= {number} if seen[probe.of] <= TABLES else set()
         return sorted(found, key=lambda number: (number * 7919) % 10007)
 
 

@@ -9,10 +9,9 @@ from graphopt.rule import Rule, const, op, tensor
 from graphopt.term import applications
 from graphopt.verifier.prove import prove
 
-x, y, z = (tensor(name) for name in "xyz")
-m, n, o = tensor("m", "M K"), tensor("n", "K N"), tensor("o", "M N")
+x, y, o = tensor("x"), tensor("y"), tensor("o", "M N")
 c, d = const("c"), const("d")
-u, v = const("u", "K L"), const("v", "L N")
+u, v = const("u", "M L"), const("v", "L N")
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,8 @@ LAWS = (
     law("greater_turns_round", op.Greater(x, y), op.Less(y, x), True),
     law("greater_or_equal_turns_round", op.GreaterOrEqual(x, y), op.LessOrEqual(y, x), True),
     law("less_is_not_less_or_equal", op.Less(x, y), op.LessOrEqual(x, y), False),
-    law("folded_is_not_run", op.Neg(op.Add(c, d)), op.Sub(0.0, op.Add(c, d)), False),
-    law("a_folded_product_is_another", op.MatMul(op.MatMul(m, u), v), op.MatMul(m, op.MatMul(u, v)), False),
+    law("a_sum_that_is_folded_is_another", op.Mul(op.Add(c, d), x), op.Mul(op.Add(d, c), x), False),
+    law("a_sum_that_is_run_is_the_same", op.Mul(op.Add(y, d), x), op.Mul(op.Add(d, y), x), True),
+    law("a_product_that_is_folded_is_another", op.Add(u @ v, o), op.Add(u @ op.Identity(v), o), False),
     law("exp_of_log", op.Exp(op.Identity(x)), op.Exp(x), True),
 )
