@@ -84,7 +84,7 @@ def _resized(rule: Rule, name: str, axis: int, to: int, of: Instance) -> Instanc
 def _without_axis(rule: Rule, name: str, axis: int, of: Instance) -> Instance | None:
     """An axis less of a pack, or of a tensor of any rank; lists with a number or two for each axis lose theirs."""
     size = of.dims[name]
-    if isinstance(size, int) or axis >= len(size):
+    if isinstance(size, int) or axis >= len(size) or size[axis] == 0:  # of no elements there is none to keep
         return None
 
     def shorter(value: Any) -> Any:

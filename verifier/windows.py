@@ -56,8 +56,11 @@ class Window:
     def _same(self, node: Node, *, upper: bool) -> None:
         """SAME: as many outputs as there are strides in the input, rounded up; the odd element at the end or begin.
 
-        Undefined for pools that would leave out more than one element: runtimes disagree where they begin.
+        Undefined for pools that would leave out more than one element: runtimes disagree where they begin. ONNX Runtime
+        refuses convolutions with dilations.
         """
+        for dilation in self.dilations if node.op == "Conv" else ():
+            node.require(eq(dilation, 1), "a dilation beside SAME")
         begin: list[Size] = []
         end: list[Size] = []
         for size, stride, reach in zip(self.space, self.strides, self.reach, strict=True):

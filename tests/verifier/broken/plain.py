@@ -432,7 +432,7 @@ VACUOUS = (
         op.Split.split(2, x, axis=0, num_outputs=3),
         op.Split.split(2, x, axis=0, num_outputs=2),
     ),
-    Rule("zero_and_one", x * a, x, when=(fn.is_zero(a), fn.is_one(a))),
+    Rule("zero_and_one", tensor("v", "N") * s, tensor("v", "N"), when=(fn.is_zero(s), fn.is_one(s))),
     Rule("sizes_that_cannot_be", tensor("x", "A") + 0.0, tensor("x", "A"), when=fn.lt(fn.size("A"), 0)),
     Rule("false_condition", op.Transpose(x, perm=p), op.Identity(x), when=fn.lt(fn.rank(x), 0)),
     Rule("text_that_is_float", op.Relu(x), op.Identity(x), when=(fn.is_integer(fn.dtype(x)), fn.is_float(fn.dtype(x)))),
