@@ -143,7 +143,10 @@ def conv(d: Draw) -> Case:
     group, i, o = d.choice(1, 1, 2), d.size(1, 2), d.size(1, 2)
     inputs = [d.array(d.extent(2), i * group, *space), d.array(o * group, i, *kernel)]
     inputs += [d.array(o * group)] if d.flag() else []
-    return Case(inputs, {**window(d, kernel), **({"group": group} if group > 1 or d.flag() else {})})
+    attrs = window(d, kernel)
+    if attrs.get("auto_pad", "").startswith("SAME"):
+        attrs.pop("dilations", None)  # ONNX Runtime refuses them
+    return Case(inputs, {**attrs, **({"group": group} if group > 1 or d.flag() else {})})
 
 
 def conv_transpose(d: Draw) -> Case:
@@ -390,6 +393,9 @@ def pad(d: Draw) -> Case:
     given = axes if len(axes) < x.ndim or d.flag() else None
     if given is None:
         pads = tuple(d.size(least, 1) for _ in range(2 * x.ndim))
+    if mode != "constant":  # too small to be repeated is undefined; ONNX Runtime lets it pass beside an empty axis
+        padded = [x.shape[axis] for axis in (given or range(x.ndim))] * 2
+        pads = tuple(pad if size > (mode == "reflect") else 0 for pad, size in zip(pads, padded, strict=True))
     value = np.array(np.float32(0.5)) if mode == "constant" and d.flag() else None
     return Case([x, pads, value, given], {"mode": mode})
 
