@@ -151,8 +151,11 @@ def test_two_signals_at_once_end_the_run_as_one(model: Path, second: signal.Sign
         time.sleep(pause)
         running.send_signal(second)
         _, complaint = running.communicate(timeout=60)
-    assert running.returncode in (143, 130, -second)  # the last: by the signal itself, when the interpreter had ended
     assert "Traceback" not in complaint
+    if running.returncode == 0:  # the run was quicker
+        assert (model.parent.parent / "out" / "o.onnx").exists()
+        return
+    assert running.returncode in (143, 130, -second)  # the last: by the signal itself, when the interpreter had ended
     assert complaint in ("graphopt: terminated\n", "graphopt: interrupted\n", "")
 
 
