@@ -293,7 +293,7 @@ class Tuner:
         made: list[list[Step]] = []
         tidied: list[Step] = []
         with suppress(TimeUp):
-            made += (apply(graph, solution, space) for solution in found.solutions)
+            made += (apply(graph, solution, space) for solution in found.solutions)  # what was made in time stays
             before = cost.seconds(graph)
             tidied = self._simplified_with(None, deadline) if any(made) else []
             if tidied and cost.seconds(graph) > before:  # it undid what the search had done
