@@ -50,11 +50,11 @@ def Attention(node: Node) -> tuple[Tensor, ...]:
     (B, H, L, E), (_, G, S, _), F = q.shape, k.shape, v.shape[3]
     fits(node, (*k.shape, *v.shape), (B, G, S, E, B, G, S, F), "batch, heads, keys or their sizes differ")
     share = exactly(node, H, G, "the heads of Q do not divide among those of K and V")
-    given = node.attribute("scale", None, lambda: OneOf((None, node.unknown("scale"))))
+    given = node.attribute("scale", lambda: OneOf((None, node.unknown("scale"))))
     scale = 1 / call("Sqrt", integer(E)) if given is None else real(given)
     if given is not None:
         node.require(truth(call("Positive", scale)), "Q and K are both scaled by its root: the scale is positive")
-    cap = real(node.attribute("softcap", 0.0, lambda: OneOf((0.0, node.unknown("softcap")))))
+    cap = real(node.attribute("softcap", lambda: OneOf((0.0, node.unknown("softcap")))))
     node.ignored("softmax_precision")
     bias, seen = _mask(node, (B, H, L, S))
 
@@ -79,7 +79,7 @@ def Attention(node: Node) -> tuple[Tensor, ...]:
     y = Tensor((B, H, L, F) if node.input(0).rank == 4 else (B, L, H * F), at)
     if node.app.outputs == 1:
         return (y,)
-    shown = node.attribute("qk_matmul_output_mode", 0, lambda: OneOf((0, 1, 2, 3)))
+    shown = node.attribute("qk_matmul_output_mode", lambda: OneOf((0, 1, 2, 3)))
     if shown not in (0, 1, 3):
         raise Unsupported("Attention that shows scores of what is not seen: they are infinite")
     return (y, k, v, Tensor((B, H, L, S), {0: product_, 1: capped, 3: weight}[shown]))
@@ -90,10 +90,9 @@ def _heads(node: Node, position: int, name: str) -> Tensor:
     x = node.input(position)
     if x.rank == 4:
         return x
-    heads = node.integer(name, least=1)
-    if x.rank != 3 or heads is None:
+    if x.rank != 3:
         raise Undefined(f"{node.op}: ranks")
-    node.require(ge(heads, 1), f"{name} is at least 1")
+    heads = node.integer(name, least=1)
     size = exactly(node, x.shape[2], heads, "the last axis does not divide into heads")
     return Tensor((x.shape[0], heads, x.shape[1], size), lambda i: x.at((i[0], i[2], i[1] * size + i[3])))
 
@@ -109,8 +108,7 @@ def _mask(node: Node, shape: Shape) -> tuple[Body, Callable[[Index], Formula]]:
     mask = node.optional(3)
     causal = node.flag("is_causal")
     left, right = (
-        node.attribute(f"{side}_window_size", -1, lambda: OneOf((-1, node.natural("window"))))
-        for side in ("left", "right")
+        node.attribute(f"{side}_window_size", lambda: OneOf((-1, node.natural("window")))) for side in ("left", "right")
     )
     for bound in (left, right):
         node.require(ge(bound, -1), "a window reaches no less than nothing")
@@ -149,7 +147,7 @@ def RotaryEmbedding(node: Node) -> Tensor:
     original = node.input(0)
     x = _heads(node, 0, "num_heads")
     B, _, S, E = x.shape
-    turned = node.integer("rotary_embedding_dim", 0, least=0)
+    turned = node.integer("rotary_embedding_dim", least=0)
     turned = choice(eq(turned), E, turned)
     neighbours = node.flag("interleaved")
     node.require(le(turned, E), "more elements are turned than there are")

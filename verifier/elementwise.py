@@ -68,17 +68,17 @@ def Clip(node: Node) -> Function:
 
 
 def LeakyRelu(node: Node) -> Function:
-    alpha = node.real("alpha", 0.01)
+    alpha = node.real("alpha")
     return lambda x: select(positive(x), x, alpha * x)
 
 
 def ThresholdedRelu(node: Node) -> Function:
-    alpha = node.real("alpha", 1.0)
+    alpha = node.real("alpha")
     return lambda x: select(positive(x - alpha), x, number(0))
 
 
 def Elu(node: Node) -> Function:
-    alpha = node.real("alpha", 1.0)
+    alpha = node.real("alpha")
     return lambda x: select(positive(x), x, alpha * (call("Exp", x) - 1))
 
 
@@ -88,30 +88,30 @@ def Selu(node: Node) -> Function:
 
 
 def Celu(node: Node) -> Function:
-    alpha = node.real("alpha", 1.0)
+    alpha = node.real("alpha")
     return lambda x: largest(number(0), x) + least(number(0), alpha * (call("Exp", x / alpha) - 1))
 
 
 def HardSigmoid(node: Node) -> Function:
-    alpha, beta = node.real("alpha", 0.2), node.real("beta", 0.5)
+    alpha, beta = node.real("alpha"), node.real("beta")
     return lambda x: largest(number(0), least(number(1), alpha * x + beta))
 
 
 def Shrink(node: Node) -> Function:
-    lambd, bias = node.real("lambd", 0.5), node.real("bias", 0.0)
+    lambd, bias = node.real("lambd"), node.real("bias")
     return lambda x: select(positive(-lambd - x), x + bias, select(positive(x - lambd), x - bias, number(0)))
 
 
 def Gelu(node: Node) -> Function:
     """x·Φ(x), or the approximation with tanh."""
-    if node.text("approximate", "none", ("none", "tanh")) == "none":
+    if node.text("approximate", ("none", "tanh")) == "none":
         return lambda x: x * (1 + call("Erf", x / call("Sqrt", number(2)))) / 2
     root = real((2 / 3.141592653589793) ** 0.5)
     return lambda x: x * (1 + call("Tanh", root * (x + real(0.044715) * x * x * x))) / 2
 
 
 def Swish(node: Node) -> Function:
-    alpha = node.real("alpha", 1.0)
+    alpha = node.real("alpha")
     return lambda x: x * sigmoid(alpha * x)
 
 
@@ -123,12 +123,12 @@ def Mod(node: Node) -> Function:
 
 
 def BitShift(node: Node) -> Function:
-    direction = node.text("direction", "", ("LEFT", "RIGHT"))
+    direction = node.text("direction", ("LEFT", "RIGHT"))
     return lambda a, b: call(f"Shift{direction}", a, b)
 
 
 def IsInf(node: Node) -> Function:
-    signs = node.flag("detect_negative", 1), node.flag("detect_positive", 1)
+    signs = node.flag("detect_negative"), node.flag("detect_positive")
     return lambda x: boolean(nonzero(call("IsInf", x, params=signs)))
 
 

@@ -57,7 +57,7 @@ def Transpose(node: Node) -> Tensor:
     """Output axis i is input axis perm[i]; without `perm` all axes are reversed."""
     x = node.input(0)
     backwards = tuple(reversed(range(x.rank)))
-    perm = node.attribute("perm", backwards, lambda: OneOf(_permutations(x.rank)))
+    perm = node.attribute("perm", lambda: OneOf(_permutations(x.rank)), backwards)
     if not isinstance(perm, tuple) or not all(isinstance(p, int) for p in perm):
         raise Unsupported(f"Transpose by {perm}")
     if sorted(perm) != list(range(x.rank)):
@@ -176,7 +176,7 @@ def _cancelled(x: Tensor, asked: Shape, shape: Shape) -> Iterator[Formula]:
 def Flatten(node: Node) -> Tensor:
     """Two axes: all before `axis`, and all from it on."""
     x = node.input(0)
-    axis = node.attribute("axis", 1, lambda: OneOf(range(-x.rank, x.rank + 1)))
+    axis = node.attribute("axis", lambda: OneOf(range(-x.rank, x.rank + 1)))
     if not isinstance(axis, int):
         raise Unsupported("Flatten along a symbol")
     if not -x.rank <= axis <= x.rank:
@@ -263,7 +263,7 @@ def sum_of(sizes: Any) -> Size:
 def Split(node: Node) -> tuple[Tensor, ...]:
     """Parts along `axis`, of the sizes that the second input says, or equal ones (the last may be smaller)."""
     x = node.input(0)
-    axis = node.axis("axis", x.rank, 0)
+    axis = node.axis("axis", x.rank)
     count = node.app.outputs
     size = x.shape[axis]
     if node.has(1):
@@ -276,7 +276,7 @@ def Split(node: Node) -> tuple[Tensor, ...]:
     else:
         each = quotient(size + count - 1, count)
         lengths = (*(each,) * (count - 1), size - each * (count - 1))
-        asked = node.integer("num_outputs", count)
+        asked = node.integer("num_outputs", default=count)
         node.require(eq(asked, count), "num_outputs is not the number of outputs")
         node.require(ge(lengths[-1]), "the last part has no negative size")
     starts = [sum_of(lengths[:i]) for i in range(count)]
@@ -354,7 +354,7 @@ def _clamped(value: Size, least: Size, most: Size) -> Size:
 def Gather(node: Node) -> Tensor:
     """out[…, i…, …] = data[…, indices[i…], …] along `axis`; negative indices count from the end."""
     x = node.input(0)
-    axis = node.axis("axis", x.rank, 0)
+    axis = node.axis("axis", x.rank)
     size = x.shape[axis]
     if not node.is_number(1):
         return _gather_tensor(node, x, node.input(1), axis)
@@ -467,7 +467,7 @@ def Tile(node: Node) -> Tensor:
 def Pad(node: Node) -> Tensor:
     """`pads` elements before and after each axis, constant, repeated (edge), mirrored (reflect) or in turn (wrap)."""
     x = node.input(0)
-    mode = node.text("mode", "constant", ("constant", "edge", "reflect", "wrap"))
+    mode = node.text("mode", ("constant", "edge", "reflect", "wrap"))
     axes = node.axes(3, x.rank) if node.has(3) else tuple(range(x.rank))
 
     def propose() -> tuple[Size, ...]:
@@ -534,12 +534,12 @@ def Resize(node: Node) -> Tensor:
     By other factors and between elements what is computed rests on how floats are rounded: that is not denoted.
     """
     x = node.input(0)
-    mode = node.text("mode", "nearest", ("nearest", "linear", "cubic"))
-    where = node.text("coordinate_transformation_mode", "half_pixel", (*EVEN, "tf_crop_and_resize"))
-    rounding = node.text("nearest_mode", "round_prefer_floor", ROUNDINGS) if mode == "nearest" else ""
+    mode = node.text("mode", ("nearest", "linear", "cubic"))
+    where = node.text("coordinate_transformation_mode", (*EVEN, "tf_crop_and_resize"))
+    rounding = node.text("nearest_mode", ROUNDINGS) if mode == "nearest" else ""
     for name in ("antialias", "cubic_coeff_a", "exclude_outside", "extrapolation_value"):
         node.ignored(name)
-    asked = node.attribute("axes", None, lambda: OneOf((None, *subsets(x.rank))))
+    asked = node.attribute("axes", lambda: OneOf((None, *subsets(x.rank))))
     if not isinstance(asked, tuple | None):
         raise Undefined(f"Resize along {asked}, which is no list")
     axes = range(x.rank) if asked is None else [node.counted(axis, x.rank) for axis in asked]
@@ -563,7 +563,7 @@ def Resize(node: Node) -> Tensor:
 def _enlarged(node: Node, sizes: Sequence[Size]) -> Sequence[Size]:
     """The sizes that a Resize asks for, or makes of scales that are whole numbers."""
     if node.has(3):
-        node.text("keep_aspect_ratio_policy", "stretch", ("stretch",))
+        node.text("keep_aspect_ratio_policy", ("stretch",))
         asked: Sequence[Size] = node.list(3, lambda: tuple(fresh("size") for _ in sizes))
         for size in asked:
             node.require(ge(size, 1), "a size is at least 1")
@@ -584,8 +584,7 @@ def DepthToSpace(node: Node) -> Tensor:
     if x.rank != 4:
         raise Undefined("DepthToSpace of another rank than 4")
     b = node.integer("blocksize", least=1)
-    node.require(ge(b, 1), "blocksize is at least 1")
-    mode = node.text("mode", "DCR", ("DCR", "CRD"))
+    mode = node.text("mode", ("DCR", "CRD"))
     N, C, H, W = x.shape
     depth = exactly(node, C, b * b, "the channels do not divide into blocks")
 
@@ -604,7 +603,6 @@ def SpaceToDepth(node: Node) -> Tensor:
     if x.rank != 4:
         raise Undefined("SpaceToDepth of another rank than 4")
     b = node.integer("blocksize", least=1)
-    node.require(ge(b, 1), "blocksize is at least 1")
     N, C, H, W = x.shape
     height, width = (exactly(node, s, b, "space does not divide into blocks") for s in (H, W))
 
@@ -623,7 +621,7 @@ def Trilu(node: Node) -> Tensor:
         raise Undefined("Trilu of a vector")
 
     k = node.numbers(1, lambda: fresh("k")) if node.has(1) else 0
-    upper = node.flag("upper", 1)
+    upper = node.flag("upper")
 
     def at(index: Index) -> Value:
         row, column = index[-2:]
@@ -637,7 +635,7 @@ def EyeLike(node: Node) -> Tensor:
     x = node.input(0)
     if x.rank != 2:
         raise Undefined("EyeLike of another rank than 2")
-    k = node.integer("k", 0)
+    k = node.integer("k")
     node.ignored("dtype")
     return Tensor(x.shape, lambda index: boolean(eq(index[1], index[0] + k)))
 
@@ -655,8 +653,8 @@ def Shape_(node: Node) -> Tensor:
     """The sizes as a vector, from axis `start` to before `end`."""
     x = node.input(0)
     everywhere = range(-x.rank - 1, x.rank + 2)
-    start = node.attribute("start", 0, lambda: OneOf(everywhere))
-    end = node.attribute("end", None, lambda: OneOf((None, *everywhere)))
+    start = node.attribute("start", lambda: OneOf(everywhere))
+    end = node.attribute("end", lambda: OneOf((None, *everywhere)))
     if not isinstance(start, int) or not isinstance(end, int | None):
         raise Unsupported("Shape from a symbol")
     sizes = x.shape[max(start + x.rank, 0) if start < 0 else start : end]

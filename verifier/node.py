@@ -110,8 +110,11 @@ class Node:
     def _term(self, name: str) -> Term | None:
         return dict(self.app.attrs).get(name)
 
-    def attribute(self, name: str, default: Any, propose: Callable[[], Any]) -> Any:
-        """The value of an attribute; what an open hole may stand for is proposed, once."""
+    def attribute(self, name: str, propose: Callable[[], Any], default: Any = None) -> Any:
+        """The value of an attribute; what an open hole may stand for is proposed, once.
+
+        `default` is for attributes of which the schema says none.
+        """
         part = self._term(name)
         if part is None and self.app.bundle is not None and not self._is_named_elsewhere(name):
             part = Var(f"{self.app.bundle.name}.{name}", "string")
@@ -178,16 +181,11 @@ class Node:
                 return proposed[0]
         return proposed
 
-    def integer(self, name: str, default: int | None = None, least: int | None = None) -> Size:
+    def integer(self, name: str, least: int | None = None, default: int | None = None) -> Size:
         """An integer that stays a symbol."""
-
-        def propose() -> Size:
-            new = fresh(name)
-            if least is not None:
-                self.instance.facts.append(ge(new, least))
-            return new
-
-        value: Size = self._whole(self.attribute(name, default, propose), name)
+        value: Size = self._whole(self.attribute(name, lambda: fresh(name), default), name)
+        if least is not None:
+            self.require(ge(value, least), f"{name} is at least {least}")
         return value
 
     def natural(self, name: str) -> Size:
@@ -196,16 +194,16 @@ class Node:
         self.instance.facts.append(ge(new))
         return new
 
-    def flag(self, name: str, default: int = 0) -> bool:
-        value = self.attribute(name, default, lambda: OneOf((0, 1)))
+    def flag(self, name: str) -> bool:
+        value = self.attribute(name, lambda: OneOf((0, 1)))
         if not isinstance(value, int):
             raise Unsupported(f"{name} is a symbol")
         if value not in (0, 1):
             raise Undefined(f"{self.op}: {name} is 0 or 1")
         return bool(value)
 
-    def text(self, name: str, default: str, options: Sequence[str]) -> str:
-        value = self.attribute(name, default, lambda: OneOf(options))
+    def text(self, name: str, options: Sequence[str]) -> str:
+        value = self.attribute(name, lambda: OneOf(options))
         if value not in options:
             raise Unsupported(f"{self.op} with {name}={value}")
         return str(value)
@@ -213,11 +211,11 @@ class Node:
     def target(self) -> DType:
         """The element type that a Cast is to."""
         found = self.instance.typing.target(self.app)
-        self.attribute("to", None, lambda: int(found))
+        self.attribute("to", lambda: int(found))
         return found
 
-    def real(self, name: str, default: float | None = None) -> Value:
-        value = self.attribute(name, default, lambda: self.unknown(name))
+    def real(self, name: str) -> Value:
+        value = self.attribute(name, lambda: self.unknown(name))
         if isinstance(value, str | tuple):
             raise Undefined(f"{self.op}: {name} is a number, not {value}")
         return real(value)
@@ -226,18 +224,18 @@ class Node:
         """Some real number."""
         return lift(Read(f"{self.op}.{name}'{fresh(name)}", ()))
 
-    def ignored(self, name: str, default: Any = None) -> None:
+    def ignored(self, name: str) -> None:
         """An attribute that says how to compute, not what; two of them are the same only where that is known."""
-        self.attribute(name, default, lambda: fresh(name))
+        self.attribute(name, lambda: fresh(name))
 
     def absent(self, name: str) -> None:
         """An attribute with which the operator is not denoted."""
-        if self.attribute(name, None, lambda: fresh(name)) is not None:
+        if self.attribute(name, lambda: fresh(name)) is not None:
             raise Unsupported(f"{self.op} with {name}")
 
-    def axis(self, name: str, rank: int, default: int | None = None) -> int:
+    def axis(self, name: str, rank: int) -> int:
         """An axis, counted from the start."""
-        value = self.attribute(name, default, lambda: OneOf(range(-rank, rank)))
+        value = self.attribute(name, lambda: OneOf(range(-rank, rank)))
         return self.counted(value, rank)
 
     def counted(self, value: Any, rank: int) -> int:
@@ -257,15 +255,9 @@ class Node:
             raise Undefined(f"{self.op}: an axis twice")
         return axes
 
-    def sizes(self, name: str, count: int, default: int, least: int) -> tuple[Size, ...]:
-        """One integer for each axis of space, or two; they stay symbols."""
-
-        def propose() -> tuple[Size, ...]:
-            new = tuple(fresh(name) for _ in range(count))
-            self.instance.facts.extend(ge(n, least) for n in new)
-            return new
-
-        value = self.attribute(name, (default,) * count, propose)
+    def sizes(self, name: str, count: int, least: int) -> tuple[Size, ...]:
+        """One integer for each axis of space, or two; they stay symbols. The least is also the default."""
+        value = self.attribute(name, lambda: tuple(fresh(name) for _ in range(count)), (least,) * count)
         if not isinstance(value, tuple):
             raise Unsupported(f"{name} is no list")
         if len(value) != count:

@@ -16,8 +16,8 @@ from graphopt.verifier.windows import spatial
 def BatchNormalization(node: Node) -> Tensor:
     """(x - mean) / √(var + epsilon) · scale + B, per channel; in training, mean and variance are those of the batch."""
     x, *parameters = (node.input(i) for i in range(5))
-    epsilon = node.real("epsilon", 1e-5)
-    node.real("momentum", 0.9)
+    epsilon = node.real("epsilon")
+    node.real("momentum")
     training = node.flag("training_mode")
     if node.app.outputs > 1:
         raise Unsupported("the running statistics of BatchNormalization")
@@ -47,9 +47,9 @@ def standardized(x: Value, extents: Shape, others: Body, epsilon: Value) -> Valu
 def LayerNormalization(node: Node) -> Tensor:
     """Standardized over the axes from `axis` on, times Scale plus B."""
     x, scale, b = node.input(0), node.input(1), node.optional(2)
-    axis = node.axis("axis", x.rank, -1)
-    epsilon = node.real("epsilon", 1e-5)
-    node.ignored("stash_type", 1)
+    axis = node.axis("axis", x.rank)
+    epsilon = node.real("epsilon")
+    node.ignored("stash_type")
     if node.app.outputs > 1:
         raise Unsupported("the mean of LayerNormalization as an output")
     _fits(node, [scale, b], x.shape)
@@ -83,9 +83,9 @@ def _not_empty(node: Node, sizes: Shape) -> None:
 def RMSNormalization(node: Node) -> Tensor:
     """x / √(mean of squares from `axis` on + epsilon) · scale."""
     x, scale = node.input(0), node.input(1)
-    axis = node.axis("axis", x.rank, -1)
-    epsilon = node.real("epsilon", 1e-5)
-    node.ignored("stash_type", 1)
+    axis = node.axis("axis", x.rank)
+    epsilon = node.real("epsilon")
+    node.ignored("stash_type")
     _fits(node, [scale], x.shape)
     axes = tuple(range(axis, x.rank))
     _not_empty(node, x.shape[axis:])
@@ -102,7 +102,7 @@ def InstanceNormalization(node: Node) -> Tensor:
     """Standardized over space for each instance and channel, times scale plus B per channel."""
     x, scale, b = _per_channel(node)
     spatial(node, x)
-    epsilon = node.real("epsilon", 1e-5)
+    epsilon = node.real("epsilon")
     axes = tuple(range(2, x.rank))
 
     def at(index: Index) -> Value:
@@ -116,9 +116,8 @@ def GroupNormalization(node: Node) -> Tensor:
     """Standardized over space and a group of C / num_groups channels, times scale plus bias per channel."""
     x, scale, b = _per_channel(node)
     groups = node.integer("num_groups", least=1)
-    epsilon = node.real("epsilon", 1e-5)
-    node.ignored("stash_type", 1)
-    node.require(ge(groups, 1), "num_groups is at least 1")
+    epsilon = node.real("epsilon")
+    node.ignored("stash_type")
     size = exactly(node, x.shape[1], groups, "the channels do not divide into groups")
     _not_empty(node, x.shape[1:])
 
@@ -146,8 +145,8 @@ def _per_channel(node: Node) -> tuple[Tensor, Tensor, Tensor]:
 def LpNormalization(node: Node) -> Tensor:
     """x divided by its p-norm along an axis."""
     x = node.input(0)
-    axis = node.axis("axis", x.rank, -1)
-    p = node.attribute("p", 2, lambda: OneOf((1, 2)))
+    axis = node.axis("axis", x.rank)
+    p = node.attribute("p", lambda: OneOf((1, 2)))
     if p not in (1, 2):
         raise Undefined(f"LpNormalization: p is 1 or 2, not {p}")
 

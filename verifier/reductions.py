@@ -53,7 +53,7 @@ def Gemm(node: Node) -> Tensor:
     a, b, c = node.input(0), node.input(1), node.optional(2)
     if a.rank != 2 or b.rank != 2 or (c is not None and c.rank > 2):
         raise Undefined("Gemm of something else than matrices")
-    alpha, beta = node.real("alpha", 1.0), node.real("beta", 1.0)
+    alpha, beta = node.real("alpha"), node.real("beta")
     flipped_a, flipped_b = node.flag("transA"), node.flag("transB")
     (M, K) = a.shape[::-1] if flipped_a else a.shape
     (L, N) = b.shape[::-1] if flipped_b else b.shape
@@ -86,7 +86,7 @@ def reduction(combine: Reduction) -> Denotation:
 
     def denotation(node: Node) -> Tensor:
         x = node.input(0)
-        keep = node.flag("keepdims", 1)
+        keep = node.flag("keepdims")
         noop = node.flag("noop_with_empty_axes")
         axes = node.axes(1, x.rank) if node.has(1) else ()
         axes = axes if axes or noop else tuple(range(x.rank))
@@ -153,7 +153,7 @@ def over(x: Tensor, axes: Sequence[int], index: Index) -> tuple[Value, Shape, Bo
 def Softmax(node: Node) -> Tensor:
     """exp(x) / Σ exp(x) along `axis`."""
     x = node.input(0)
-    axis = node.axis("axis", x.rank, -1)
+    axis = node.axis("axis", x.rank)
 
     def at(index: Index) -> Value:
         element, extents, others = over(x, (axis,), index)
@@ -165,7 +165,7 @@ def Softmax(node: Node) -> Tensor:
 def LogSoftmax(node: Node) -> Tensor:
     """x - log Σ exp(x) along `axis`."""
     x = node.input(0)
-    axis = node.axis("axis", x.rank, -1)
+    axis = node.axis("axis", x.rank)
 
     def at(index: Index) -> Value:
         element, extents, others = over(x, (axis,), index)
@@ -180,8 +180,8 @@ PLACES = {"ArgMax": "place of the greatest", "ArgMin": "place of the least"}
 def ArgMax(node: Node) -> Tensor:
     """Where along an axis the greatest (least) element is: a function of what lies along the axis."""
     x = node.input(0)
-    axis = node.axis("axis", x.rank, 0)
-    keep, last = node.flag("keepdims", 1), node.flag("select_last_index")
+    axis = node.axis("axis", x.rank)
+    keep, last = node.flag("keepdims"), node.flag("select_last_index")
     along(node, (axis,))
     shape = tuple(1 if i == axis else s for i, s in enumerate(x.shape) if keep or i != axis)
     node.require(ge(x.shape[axis], 1), "the axis is not empty")
@@ -196,7 +196,7 @@ def ArgMax(node: Node) -> Tensor:
 
 def _letters(node: Node) -> tuple[list[str], str]:
     """The letters of the axes of each operand, and of the result."""
-    equation = str(node.attribute("equation", "", lambda: "")).replace(" ", "")
+    equation = str(node.attribute("equation", lambda: "")).replace(" ", "")
     left, arrow, result = equation.partition("->")
     terms = left.split(",")
     if not "".join(terms).isalpha():

@@ -34,10 +34,10 @@ class Window:
         if not rank:
             raise Undefined("no axis of space")
         self.space, self.kernel = space, kernel
-        self.strides = node.sizes("strides", rank, 1, 1)
-        self.dilations = node.sizes("dilations", rank, 1, 1)
-        mode = node.text("auto_pad", "NOTSET", AUTO_PADS)
-        pads = node.sizes("pads", 2 * rank, 0, 0)
+        self.strides = node.sizes("strides", rank, 1)
+        self.dilations = node.sizes("dilations", rank, 1)
+        mode = node.text("auto_pad", AUTO_PADS)
+        pads = node.sizes("pads", 2 * rank, 0)
         for size in kernel:
             node.require(ge(size, 1), "a kernel has at least one element")
         self.reach = tuple((k - 1) * d + 1 for k, d in zip(kernel, self.dilations, strict=True))
@@ -141,10 +141,9 @@ def _filters(node: Node) -> tuple[Tensor, Tensor, Tensor | None, Size]:
     kernel = spatial(node, w)
     for size in w.shape[:2]:
         node.require(ge(size, 1), "there are filters, and channels to filter")
-    given = node.attribute("kernel_shape", None, lambda: kernel)
+    given = node.attribute("kernel_shape", lambda: kernel)
     fits(node, kernel if given is None else given, kernel, "kernel_shape is not that of the weights")
-    group = node.integer("group", 1, least=1)
-    node.require(ge(group, 1), "group is at least 1")
+    group = node.integer("group", least=1)
     return x, w, b, group
 
 
@@ -161,8 +160,8 @@ def ConvTranspose(node: Node) -> Tensor:
     if b is not None:
         fits(node, b.shape, (Mg * group,), "the bias is not one number per filter")
     rank = len(space)
-    strides, dilations = node.sizes("strides", rank, 1, 1), node.sizes("dilations", rank, 1, 1)
-    extra = node.sizes("output_padding", rank, 0, 0)
+    strides, dilations = node.sizes("strides", rank, 1), node.sizes("dilations", rank, 1)
+    extra = node.sizes("output_padding", rank, 0)
     full = tuple(strides[a] * (space[a] - 1) + extra[a] + (kernel[a] - 1) * dilations[a] + 1 for a in range(rank))
     for more, stride, dilation in zip(extra, strides, dilations, strict=True):
         node.require(disj(lt(more, stride), lt(more, dilation)), "output_padding is less than stride or dilation")
@@ -187,9 +186,9 @@ def ConvTranspose(node: Node) -> Tensor:
 def _transposed_sizes(node: Node, full: Shape, same: Shape) -> tuple[Shape, Shape]:
     """The sizes of a transposed convolution, of which `full` is left without pads, and what is cut off in front."""
     rank = len(full)
-    mode = node.text("auto_pad", "NOTSET", AUTO_PADS)
-    pads = node.sizes("pads", 2 * rank, 0, 0)
-    asked = node.attribute("output_shape", None, lambda: OneOf((None, tuple(fresh("out") for _ in full))))
+    mode = node.text("auto_pad", AUTO_PADS)
+    pads = node.sizes("pads", 2 * rank, 0)
+    asked = node.attribute("output_shape", lambda: OneOf((None, tuple(fresh("out") for _ in full))))
     if asked is None and mode in ("NOTSET", "VALID"):
         pads = pads if mode == "NOTSET" else (0,) * 2 * rank
         return tuple(full[a] - pads[a] - pads[rank + a] for a in range(rank)), pads[:rank]
@@ -211,7 +210,7 @@ def pool(element: Callable[[Node, Window], Callable[[Body, Index], Value]]) -> D
         space = spatial(node, x)
         if node.app.outputs > 1:
             raise Unsupported("the indices of MaxPool")
-        kernel = node.sizes("kernel_shape", len(space), 1, 1)
+        kernel = node.sizes("kernel_shape", len(space), 1)
         window = Window(node, space, kernel)
         combine = element(node, window)
 
@@ -225,7 +224,7 @@ def pool(element: Callable[[Node, Window], Callable[[Body, Index], Value]]) -> D
 
 def greatest(node: Node, window: Window) -> Callable[[Body, Index], Value]:
     """Padding does not count."""
-    node.ignored("storage_order", 0)
+    node.ignored("storage_order")
     return lambda x, out: folded("max", window.kernel, x, window.inside(out))
 
 
@@ -244,9 +243,7 @@ def average(node: Node, window: Window) -> Callable[[Body, Index], Value]:
 
 def power_mean(node: Node, window: Window) -> Callable[[Body, Index], Value]:
     """The p-norm."""
-    asked = node.integer("p", 2, least=1)
-    node.require(ge(asked, 1), "p is at least 1")
-    p = integer(asked)
+    p = integer(node.integer("p", least=1))
 
     def combine(x: Body, out: Index) -> Value:
         powers = total(window.kernel, lambda k: call("Pow", call("Abs", x(k)), p), window.inside(out))

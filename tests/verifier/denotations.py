@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import ast
+import ctypes
+import gc
 import os
 import random
 import signal
@@ -20,7 +22,7 @@ import time
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -59,7 +61,7 @@ DRAWN, EXACT, REFUSED = 24, 6, 10
 """How many cases of each operator are asked: in the real model, in the exact one, and of those that are refused."""
 TABLES = 4
 """How many questions about each operator are asked where a table is changed."""
-SECONDS = 20
+SECONDS = 6
 """For one mutant, which may run forever; it is killed then."""
 
 # -- mutants -----------------------------------------------------------------------------------------------------------
@@ -78,6 +80,8 @@ class Mutant:
     lines: frozenset[int] = field(compare=False)
     """Of the statement that it is in: what runs none of them cannot tell the mutant from the original."""
     before: str = field(compare=False)
+    operator: str = field(default="", compare=False)
+    """Under which it stands in a table."""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -143,12 +147,12 @@ def mutants(module: str) -> Iterator[Mutant]:
     for top in ast.parse(source).body:
         if isinstance(top, ast.Import | ast.ImportFrom):
             continue
-        for statement, node, name in _places(top, _named(top)):
-            for old, text in _changes(node, lambda part: ast.get_source_segment(source, part) or ""):
+        for place in _places(Place(top, top, _named(top))):
+            for old, text in _changes(place.node, lambda part: ast.get_source_segment(source, part) or ""):
                 start, end = offset(old[0], old[1]), offset(old[2], old[3])
-                lines = frozenset(range(statement.lineno, (statement.end_lineno or 0) + 1))
+                lines = frozenset(range(place.statement.lineno, (place.statement.end_lineno or 0) + 1))
                 before = " ".join(raw[start:end].decode().split())
-                yield Mutant(module, name, start, end, text, old[0], lines, before)
+                yield Mutant(module, place.function, start, end, text, old[0], lines, before, place.operator)
 
 
 def _named(node: ast.AST) -> str:
@@ -158,20 +162,39 @@ def _named(node: ast.AST) -> str:
     return target.id if isinstance(target, ast.Name) else "module"
 
 
-def _places(node: ast.AST, name: str, statement: ast.AST | None = None) -> Iterator[tuple[Any, ast.AST, str]]:
-    """Each expression and statement that says what is computed, with the statement that it is in."""
-    compound = ast.FunctionDef | ast.ClassDef | ast.For | ast.If | ast.With
-    simple = isinstance(node, ast.stmt) and not isinstance(node, compound)
-    statement = node if simple else statement
-    yield (statement or node), node, name
+@dataclass(frozen=True)
+class Place:
+    """An expression or a statement that says what is computed."""
+
+    node: ast.AST
+    statement: Any
+    """In which it is, or an item of a table."""
+    function: str
+    operator: str = ""
+
+    def within(self, node: ast.AST, statement: ast.AST | None = None) -> Place:
+        return replace(self, node=node, statement=statement or self.statement)
+
+
+def _places(place: Place) -> Iterator[Place]:
+    """A place and all those in it."""
+    node, compound = place.node, ast.FunctionDef | ast.ClassDef | ast.For | ast.If | ast.With
+    if isinstance(node, ast.stmt) and not isinstance(node, compound):
+        place = replace(place, statement=node)
+    yield place
+    if isinstance(node, ast.Dict):
+        for name, value in zip(node.keys, node.values, strict=True):
+            operator = name.value if isinstance(name, ast.Constant) else ""
+            yield from _places(replace(place.within(value, value), operator=operator or place.operator))
+        return
     for key, child in ast.iter_fields(node):
         if key in ("annotation", "returns", "decorator_list", "args") and not isinstance(node, ast.Call):
             continue
         for item in child if isinstance(child, list) else [child]:
             if isinstance(item, ast.expr) and isinstance(node, compound):
-                yield from _places(item, name, item)
+                yield from _places(place.within(item, item))
             elif isinstance(item, ast.AST) and not isinstance(item, ast.JoinedStr) and not _says_nothing(item):
-                yield from _places(item, name, statement)
+                yield from _places(place.within(item))
 
 
 def _says_nothing(node: ast.AST) -> bool:
@@ -245,8 +268,6 @@ def _constant(node: Any, _text: Text) -> Change:
 
 def _call(node: Any, text: Text) -> Change:
     name, arguments = getattr(node.func, "id", ""), node.args
-    if name in SIBLING:
-        yield _span(node.func), SIBLING[name]
     if name in ORDERED and len(arguments) > 1 and not isinstance(arguments[-1], ast.Starred):
         one, other = arguments[-2:] if name != "exactly" else arguments[1:3]
         yield _span(one, other), f"{text(other)}, {text(one)}"
@@ -257,6 +278,11 @@ def _call(node: Any, text: Text) -> Change:
         yield _span(arguments[0]), "TRUE"
     if name == "boolean":
         yield _span(arguments[0]), f"negate({text(arguments[0])})"
+
+
+def _name(node: Any, _text: Text) -> Change:
+    if node.id in SIBLING and isinstance(node.ctx, ast.Load):
+        yield _span(node), SIBLING[node.id]
 
 
 def _requirement(node: Any, _text: Text) -> Change:
@@ -283,6 +309,7 @@ CHANGES: Mapping[type[ast.AST], Callable[[Any, Text], Change]] = {
     ast.UnaryOp: _opposite,
     ast.Constant: _constant,
     ast.Call: _call,
+    ast.Name: _name,
     ast.Expr: _requirement,
     ast.If: _branch,
     ast.comprehension: _filter,
@@ -420,6 +447,9 @@ class Court:
         for number, probe in enumerate(self.probes):
             for place in probe.lines:
                 self.at[place].append(number)
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # a process with fewer pages is forked sooner
+        gc.freeze()
 
     def fate(self, mutant: Mutant) -> str:
         """Killed if a question that runs through its lines has another answer; senseless where it is no program."""
@@ -443,7 +473,9 @@ class Court:
 
     def _questions(self, mutant: Mutant) -> Sequence[int]:
         found = {number for line in mutant.lines for number in self.at.get((mutant.module, line), ())}
-        if not found or mutant.function.isupper():  # a table, which is read when it is imported
+        if mutant.operator:
+            found |= {number for number, probe in enumerate(self.probes) if probe.of == mutant.operator}
+        elif not found or mutant.function.isupper():  # a table, which is read when it is imported
             seen = Counter[str]()
             for number, probe in enumerate(self.probes):
                 seen[probe.of] += 1
@@ -457,13 +489,15 @@ def all_mutants() -> list[Mutant]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="mutants of this function, and cases of this operator if it is one")
+    parser.add_argument(
+        "--only", default="", help="mutants of this module or function; if an operator, its cases alone"
+    )
     parser.add_argument("--sample", type=int, default=0, help="so many, drawn")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further mutant after that")
     options = parser.parse_args()
     console, begun = Console(soft_wrap=True, highlight=False, markup=False), time.monotonic()
-    tried = [m for m in all_mutants() if not options.only or options.only == m.function]
+    tried = [m for m in all_mutants() if options.only in ("", m.module, m.function)]
     if options.sample:
         tried = random.Random(options.seed).sample(tried, min(options.sample, len(tried)))
     court = Court(options.only if options.only in CASES_OF else "")
