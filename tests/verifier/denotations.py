@@ -184,8 +184,8 @@ def _places(place: Place) -> Iterator[Place]:
     yield place
     if isinstance(node, ast.Dict):
         for name, value in zip(node.keys, node.values, strict=True):
-            operator = name.value if isinstance(name, ast.Constant) else ""
-            yield from _places(replace(place.within(value, value), operator=operator or place.operator))
+            operator = str(name.value) if isinstance(name, ast.Constant) else place.operator
+            yield from _places(replace(place.within(value, value), operator=operator))
         return
     for key, child in ast.iter_fields(node):
         if key in ("annotation", "returns", "decorator_list", "args") and not isinstance(node, ast.Call):
