@@ -36,8 +36,12 @@ MOST = 64
 
 
 def blocks(graph: Graph) -> list[list[int]]:
-    """The vertices of the ONNX nodes in topological order, cut into runs that hand on one value."""
-    order = [vertex for vertex in graph.topological() if not graph[vertex].is_internal]
+    """The vertices of the ONNX nodes in topological order, cut into runs that hand on one value.
+
+    Identities that only an output reads are in none: they go from any part, whatever is done to it, and stay in the
+    model, which needs them to give one value two names.
+    """
+    order = [v for v in graph.topological() if not graph[v].is_internal and not _is_second_name(graph, v)]
     crossing = _crossing(graph, order)
     found: list[list[int]] = []
     start = 0
@@ -52,13 +56,17 @@ def blocks(graph: Graph) -> list[list[int]]:
     return found
 
 
+def _is_second_name(graph: Graph, vertex: int) -> bool:
+    return graph[vertex].op == "Identity" and not graph.readers(vertex)
+
+
 def _crossing(graph: Graph, order: Sequence[int]) -> list[int]:
     """After each position, how many values made before it are read behind it, soon."""
     place = {vertex: position for position, vertex in enumerate(order)}
     change = [0] * (len(order) + 1)
     for vertex in order:
         last: dict[int, int] = {}
-        for reader in graph.readers(vertex):
+        for reader in filter(place.__contains__, graph.readers(vertex)):
             for value in graph[reader].operands:
                 if value.vertex == vertex:
                     last[value.output] = max(last.get(value.output, 0), place[reader])

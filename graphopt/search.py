@@ -705,9 +705,9 @@ def _parts(graph: Graph, space: Space) -> list[list[int]]:
     touched: set[int] = set()
     bridged: set[int] = set()
     for match in chain.from_iterable(matches(graph, space).values()):
-        spanned = {where[vertex] for vertex in match.vertices}
-        touched |= spanned
-        bridged.update(range(min(spanned) + 1, max(spanned) + 1))
+        spanned = sorted({where[vertex] for vertex in match.vertices if vertex in where})
+        touched.update(spanned)
+        bridged.update(range(spanned[0] + 1, spanned[-1] + 1) if spanned else ())
     parts: list[list[int]] = []
     for index, block in enumerate(found):
         if index in bridged and len(parts[-1]) + len(block) <= MOST:

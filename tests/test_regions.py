@@ -111,6 +111,13 @@ def test_short_runs_are_joined_and_long_ones_halved() -> None:
     assert all(MOST // 4 < len(block) <= MOST for block in found)
 
 
+def test_an_identity_that_gives_an_output_its_name_is_in_no_part() -> None:
+    """In a part it could go, by whatever else is done to the part, which then seemed to pay."""
+    outputs = "float[4] y, float[4] same, float[4] given"
+    graph = graph_of("float[4] x", "y = Neg(x) same = Identity(y) given = Identity(x)", outputs=outputs)
+    assert [ops_of(graph, block) for block in blocks(graph)] == ["Neg"]
+
+
 def test_what_means_something_else_elsewhere_stands_alone() -> None:
     text = """<ir_version: 8, opset_import: ["" : 18, "own" : 1]> test (float[4] x, bool c) => (float[4] y) {
         a = Neg(x)
