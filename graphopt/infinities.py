@@ -3,7 +3,7 @@
 A rule that is proved for finite values alone is kept away from them. Infinities that numbers overflow to are not
 looked for, neither are those that a caller feeds, unless the model asks for them or takes them for a mask: any value
 might hold one. What adds up products (a convolution, a normalization) makes no use of an infinity: behind it none is
-meant.
+meant, unless it is one of its weights.
 """
 
 from __future__ import annotations
@@ -90,8 +90,12 @@ class Infinities:
             return Reach.INFINITE
         if node.is_constant:
             return Reach.ORDINARY if node.data is None else _of_constant(node.data)
-        if node.is_internal or node.op in MIXING or node.op in BOUNDED:
+        if node.is_internal or node.op in BOUNDED:
             return Reach.ORDINARY
+        if node.op in MIXING:
+            weights = [value for value in node.operands if graph[value.vertex].is_constant]
+            infinite = any(self._read(graph, weight) is Reach.INFINITE for weight in weights)
+            return Reach.INFINITE if infinite else Reach.ORDINARY
         read = [self._read(graph, value) for value in _elements(node)]
         highest = max(read, default=Reach.ORDINARY)
         if node.op in SOURCES and SOURCES[node.op](graph, node):

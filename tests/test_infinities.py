@@ -42,6 +42,7 @@ def holder(body: str, weights: Weights, name: str = "y") -> tuple[Graph, Value]:
         ("w = Where(c, m, z); v = Where(c, z, m); y = Add(v, w)", {"m": scalar(LOWEST), "z": scalar(0)}),
         ("l = Log(x); r = Reshape(l, s); n = Neg(r); y = Max(n, z)", {"s": np.array([2, 2]), "z": scalar(0)}),
         ("y = Mul(x, x); i = IsInf(y); n = Not(i)", {}),
+        ("y = MatMul(x, w)", {"w": np.full((4, 2), -np.inf, np.float32)}),
     ],
 )
 def test_a_value_may_hold_an_infinity(body: str, weights: Weights) -> None:

@@ -26,6 +26,7 @@ FLOATS, INTEGERS = (FLOAT, DOUBLE, HALF), (INT64, INT32, UINT8)
 
 SIZES: Mapping[str, int] = {"batch": 2, "length": 5, "empty": 0}
 """What symbolic sizes are when a model is run."""
+OTHER_SIZES: Mapping[str, int] = {"batch": 1, "length": 3, "empty": 2}
 
 OPSETS = range(9, 25)
 SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, 2.0, inf, -inf, nan, 1e-40, 6e4, -3e38)
@@ -52,17 +53,18 @@ class Model:
     proto: onnx.ModelProto
     inputs: tuple[Tensor, ...]
 
-    def feeds(self, seed: int, *, special: bool) -> dict[str, Array]:
+    def feeds(self, seed: int, *, special: bool, sizes: Mapping[str, int] = SIZES) -> dict[str, Array]:
         """Inputs drawn anew; with `special`, some elements are zeros, infinities, NaN and the largest numbers."""
         rng = np.random.default_rng(seed)
         return {
-            tensor.name: _values(rng, tensor.dtype, concrete(tensor.shape), special=special) for tensor in self.inputs
+            tensor.name: _values(rng, tensor.dtype, concrete(tensor.shape, sizes), special=special)
+            for tensor in self.inputs
         }
 
 
-def concrete(shape: Sequence[Size]) -> tuple[int, ...]:
+def concrete(shape: Sequence[Size], sizes: Mapping[str, int] = SIZES) -> tuple[int, ...]:
     """A shape as it is when the model is run."""
-    return tuple(size if isinstance(size, int) else SIZES[size] for size in shape)
+    return tuple(size if isinstance(size, int) else sizes[size] for size in shape)
 
 
 def _values(rng: np.random.Generator, dtype: int, shape: tuple[int, ...], *, special: bool) -> Array:

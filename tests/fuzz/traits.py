@@ -1,0 +1,77 @@
+"""What drawn models have that is easily got wrong, and what many of them have to have for a run to mean something."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+import graphopt
+from tests.fuzz import legal
+
+SEARCHLESS = ("none", "opset")
+"""Modes without a search."""
+
+
+def wanted(modes: Iterable[str]) -> list[str]:
+    """Return the traits that some of many models have, in these modes."""
+    modes = list(modes)
+    targets = legal.OPSETS if "opset" in modes else ()
+    return [
+        *(f"with a body of {op}" for op in ("If", "Loop")),
+        *("with open sizes", "with infinite or NaN constants", "with half precision", "rewritten"),
+        *(["tried by a search"] if set(modes).difference(SEARCHLESS) else ()),
+        *(f"in mode {mode}" for mode in modes),
+        *(f"of opset {number:2d}" for number in legal.OPSETS),
+        *(f"to opset {number:2d}" for number in targets),
+    ]
+
+
+def traits(drawn: legal.Model, result: graphopt.Result, mode: str, options: Mapping[str, Any]) -> frozenset[str]:
+    """Return what is to be said of a model that was optimized."""
+    own = _of_model(drawn), _of_result(result)
+    target = [f"to opset {options['target_opset']:2d}"] if "target_opset" in options else []
+    return frozenset(chain(*own, [f"in mode {mode}"], target))
+
+
+def _of_model(drawn: legal.Model) -> Iterator[str]:
+    yield f"of opset {drawn.proto.opset_import[0].version:2d}"
+    if any(isinstance(size, str) for given in drawn.inputs for size in given.shape):
+        yield "with open sizes"
+    if any(given.dtype == legal.HALF for given in drawn.inputs):
+        yield "with half precision"
+    for graph in graphs(drawn.proto.graph):
+        constants = [a.t for node in graph.node for a in node.attribute if a.type == onnx.AttributeProto.TENSOR]
+        if any(_is_special(constant) for constant in (*graph.initializer, *constants)):
+            yield "with infinite or NaN constants"
+        for node in graph.node:
+            if any(attribute.HasField("g") for attribute in node.attribute):
+                yield f"with a body of {node.op_type}"
+
+
+def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield a graph and the bodies in it."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from graphs(attribute.g)
+
+
+def _is_special(tensor: onnx.TensorProto) -> bool:
+    return not np.all(np.isfinite(numpy_helper.to_array(tensor)))
+
+
+def _of_result(result: graphopt.Result) -> Iterator[str]:
+    report = result.report
+    if report.rewrites:
+        yield "rewritten"
+    if report.timing is not None:
+        yield from ["tried by a search"] if report.timing.states > report.timing.regions else []
+        yield from ["changed by a search"] if any(group.is_taken for group in report.timing.groups) else []
+    if any("was left out: with it" in note for note in report.notes):
+        yield "with a rewrite that the check refused"
