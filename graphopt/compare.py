@@ -13,6 +13,7 @@ from enum import StrEnum
 from math import inf
 from typing import Any, TypeAlias
 
+import ml_dtypes
 import numpy as np
 
 from graphopt import onnx_io, samples
@@ -515,14 +516,18 @@ class _Judge:
         return Comparison(verdict, tuple(found), tuple(run.case for run in runs), oracle, skipped=tuple(skipped))
 
     def _judged(self, run: _Run, before: Any, after: Any) -> Any:
-        """What is judged of a result: what a rule may make of infinities that were fed is what the original made."""
+        """Return what is judged of a result: what a rule may make of infinities that were fed is what the original made.
+
+        So is what it may make of the largest number: a Clip without a bound has it for one, and turns infinities into it.
+        """
         if self.keeps_nonfinite or run.case.values != samples.NONFINITE:
             return after
         if not isinstance(before, np.ndarray) or not isinstance(after, np.ndarray) or before.shape != after.shape:
             return after
         if not DType.of(before.dtype).is_float or before.dtype != after.dtype:
             return after
-        return np.where(np.isfinite(_numbers(before)), after, before)
+        largest = float(ml_dtypes.finfo(before.dtype).max)  # type: ignore[no-untyped-call]
+        return np.where(np.abs(_numbers(before)) < largest, after, before)
 
     def _constant(self, runs: Sequence[_Run]) -> Iterator[str]:
         """The float outputs that were the same whatever the inputs: of how they are computed, little was seen."""

@@ -6,7 +6,6 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -292,13 +291,15 @@ class Tuner:
         graph, cost, space = self.model.graph, self._cost(), self._space(deadline)
         made: list[list[Step]] = []
         tidied: list[Step] = []
-        with suppress(TimeUp):
+        try:
             made += (apply(graph, solution, space) for solution in found.solutions)  # what was made in time stays
             before = cost.seconds(graph)
             tidied = self._simplified_with(None, deadline) if any(made) else []
             if tidied and cost.seconds(graph) > before:  # it undid what the search had done
                 undone(tidied)
                 tidied = []
+        except TimeUp:
+            found = replace(found, stop=StopReason.TIME)
         timing = self._timing(found, len(simplified), dict(zip(found.solutions, map(len, made), strict=False)))
         return Tuned((*simplified, *(step for some in made for step in some), *tidied), timing, found.notes)
 

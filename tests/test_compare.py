@@ -432,6 +432,19 @@ def test_a_finite_number_that_came_of_an_infinity_is_always_judged() -> None:
     assert "non-finite values" in str(found)
 
 
+@pytest.mark.parametrize("dtype", ["float", "float16", "double"])
+def test_the_largest_number_that_an_absent_bound_makes_of_an_infinity_is_not_judged(dtype: str) -> None:
+    """ONNX Runtime takes it for the bound; no model means it."""
+    before, after = (
+        parse(f"{dtype}[8] x", body, {}, outputs=f"{dtype}[8] y") for body in ("y = Clip(x)", "y = Abs(x)")
+    )
+    same = parse(f"{dtype}[8] x", "y = Identity(x)", {}, outputs=f"{dtype}[8] y")
+    assert "non-finite" in [case.values for case in compare(before, same).cases]
+    assert compare(before, same).ok
+    assert not compare(before, same, keep_nonfinite=True).ok
+    assert not compare(before, after).ok
+
+
 def test_inputs_that_are_given_stay_as_they_are() -> None:
     given = {"x": np.arange(8, dtype=np.float32)}
     assert all(case.values != "non-finite" for case in compare(*[clamps("y = Max(x, n)")] * 2, inputs=given).cases)

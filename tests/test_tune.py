@@ -116,6 +116,22 @@ def test_a_find_that_no_copy_allows_is_not_taken(monkeypatch: pytest.MonkeyPatch
     assert [(group.is_taken, group.rewrites) for group in tuned.timing.groups] == [(False, (1, 1))]
 
 
+def test_a_find_that_there_was_no_time_to_make_is_said_to_be_left_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    def exploring(*args: Any, **more: Any) -> Exploration:
+        found = explore(*args, **more)
+        now[0] += 21.0
+        return found
+
+    estimate(monkeypatch, Mul=2, Add=0.5)
+    monkeypatch.setattr(tune, "explore", exploring)
+    _, model, tuned = tuner(cost="analytic", seconds=20.0, clock=lambda: now[0])
+    assert model.graph.ops() == {"Mul": 1, "Exp": 1}
+    assert tuned.timing is not None
+    assert (tuned.timing.groups[0].is_taken, tuned.timing.stop) == (False, StopReason.TIME)
+
+
 def test_what_an_estimate_speaks_against_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     estimate(monkeypatch, Add=1.5)
     _, model, tuned = tuner(cost="analytic")
