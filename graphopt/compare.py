@@ -516,9 +516,9 @@ class _Judge:
         return Comparison(verdict, tuple(found), tuple(run.case for run in runs), oracle, skipped=tuple(skipped))
 
     def _judged(self, run: _Run, before: Any, after: Any) -> Any:
-        """Return what is judged of a result: what a rule may make of infinities that were fed is what the original made.
+        """Return what is judged of a result: what rules may make of infinities that were fed is what the original made.
 
-        So is what it may make of the largest number: a Clip without a bound has it for one, and turns infinities into it.
+        So is what they may make of the largest number: a Clip without a bound has it for one, and makes it of those.
         """
         if self.keeps_nonfinite or run.case.values != samples.NONFINITE:
             return after

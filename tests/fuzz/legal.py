@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, nan, prod
+from math import inf, isfinite, nan, prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -31,6 +31,9 @@ OTHER_SIZES: Mapping[str, int] = {"batch": 1, "length": 3, "empty": 2}
 OPSETS = range(9, 25)
 SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, 2.0, inf, -inf, nan, 1e-40, 6e4, -3e38)
 """Constants that change the meaning of an operator beside them."""
+TINY = (0.0, -0.0, 1e-40)
+NONFINITE = (*TINY, inf, -inf, nan, 1e300)
+"""Inputs of which some operators make something of their own; the last is the largest number of a type."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +56,14 @@ class Model:
     proto: onnx.ModelProto
     inputs: tuple[Tensor, ...]
 
-    def feeds(self, seed: int, *, special: bool, sizes: Mapping[str, int] = SIZES) -> dict[str, Array]:
-        """Inputs drawn anew; with `special`, some elements are zeros, infinities, NaN and the largest numbers."""
+    def feeds(self, seed: int, special: Sequence[float] = (), sizes: Mapping[str, int] = SIZES) -> dict[str, Array]:
+        """Return inputs drawn anew; some elements of floats are `special` numbers, if there are any.
+
+        Some integers are then the largest and the smallest.
+        """
         rng = np.random.default_rng(seed)
         return {
-            tensor.name: _values(rng, tensor.dtype, concrete(tensor.shape, sizes), special=special)
-            for tensor in self.inputs
+            tensor.name: _values(rng, tensor.dtype, concrete(tensor.shape, sizes), special) for tensor in self.inputs
         }
 
 
@@ -67,17 +72,18 @@ def concrete(shape: Sequence[Size], sizes: Mapping[str, int] = SIZES) -> tuple[i
     return tuple(size if isinstance(size, int) else sizes[size] for size in shape)
 
 
-def _values(rng: np.random.Generator, dtype: int, shape: tuple[int, ...], *, special: bool) -> Array:
+def _values(rng: np.random.Generator, dtype: int, shape: tuple[int, ...], special: Sequence[float] = ()) -> Array:
     kind = helper.tensor_dtype_to_np_dtype(dtype)
     if dtype == BOOL:
         return np.asarray(rng.random(shape) < 0.5)
     if dtype in INTEGERS:
         low = 0 if dtype == UINT8 else -5
         values = rng.integers(low, 6, shape).astype(kind)
-        extremes: list[float] = [np.iinfo(kind).min, np.iinfo(kind).max]
+        extremes: Sequence[float] = (np.iinfo(kind).min, np.iinfo(kind).max)
     else:
         values = (rng.standard_normal(shape) * rng.choice([0.5, 3.0])).astype(kind)
-        extremes = [0.0, -0.0, inf, -inf, nan, float(np.finfo(kind).max), 1e-40]
+        largest = float(np.finfo(kind).max)
+        extremes = [min(number, largest) if isfinite(number) else number for number in special]
     if special:
         values = np.where(rng.random(shape) < 0.25, np.asarray(rng.choice(np.asarray(extremes, kind), shape)), values)
     return np.asarray(values, kind)
@@ -149,7 +155,7 @@ class Drawing:
             with np.errstate(over="ignore"):
                 return self.constant(np.full(shape, number, kind))
         rng = np.random.default_rng(self.rng.randrange(1 << 30))
-        return self.constant(_values(rng, dtype, tuple(shape), special=False))
+        return self.constant(_values(rng, dtype, tuple(shape)))
 
     def beside(self, tensor: Tensor) -> Tensor:
         """A second operand that broadcasts with a value: another value, or a constant."""

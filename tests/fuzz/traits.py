@@ -42,7 +42,7 @@ def _of_model(drawn: legal.Model) -> Iterator[str]:
     yield f"of opset {drawn.proto.opset_import[0].version:2d}"
     if any(isinstance(size, str) for given in drawn.inputs for size in given.shape):
         yield "with open sizes"
-    if any(given.dtype == legal.HALF for given in drawn.inputs):
+    if is_half(drawn.proto):
         yield "with half precision"
     for graph in graphs(drawn.proto.graph):
         constants = [a.t for node in graph.node for a in node.attribute if a.type == onnx.AttributeProto.TENSOR]
@@ -51,6 +51,13 @@ def _of_model(drawn: legal.Model) -> Iterator[str]:
         for node in graph.node:
             if any(attribute.HasField("g") for attribute in node.attribute):
                 yield f"with a body of {node.op_type}"
+
+
+def is_half(model: onnx.ModelProto) -> bool:
+    """Return whether some of a model is computed in half precision."""
+    nodes = [node for graph in graphs(model.graph) for node in graph.node]
+    to = [attribute.i for node in nodes if node.op_type == "Cast" for attribute in node.attribute]
+    return legal.HALF in (*to, *(given.type.tensor_type.elem_type for given in model.graph.input))
 
 
 def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
