@@ -6,12 +6,13 @@ Part of the trusted base; tested with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TypeAlias
 
 from graphopt.scalar import holds
 from graphopt.types import DType
 from graphopt.verifier.instances import Undefined, real
-from graphopt.verifier.integers import TRUE, Formula, conj, disj, negate
+from graphopt.verifier.integers import TRUE, Formula, conj, disj, fresh, negate
 from graphopt.verifier.node import Node
 from graphopt.verifier.symbolic import Piece, Value, boolean, call, fold, number, select, truth
 
@@ -150,15 +151,15 @@ def cast(node: Node, to: DType) -> Function:
 
     Out of range, a cast to integers wraps where it comes from integers, and is undefined where it comes from floats.
     """
-    for name in ("saturate", "round_mode"):  # of element types of eight bits, of which proofs do not speak
-        node.ignored(name)
+    ways = [node.attribute(name, partial(fresh, name)) for name in ("saturate", "round_mode")]
     x = node.input(0)
     if holds(to, x.values):
         return lambda value: value
     if to is DType.BOOL:
         return lambda value: boolean(nonzero(value))
     kind = "rounded" if to.is_float else "truncated" if x.dtype.is_float else "wrapped"
-    return lambda value: call("Cast", value, params=(kind, to.name))
+    params = (kind, to.name, *(ways if to.bits == 8 and to.is_float else ()))  # elsewhere they mean nothing
+    return lambda value: call("Cast", value, params=params)
 
 
 ELEMENTWISE: Mapping[str, Callable[[Node], Function]] = {

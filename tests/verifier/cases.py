@@ -89,10 +89,25 @@ def shapes_that_broadcast(d: Draw, count: int) -> list[tuple[int, ...]]:
     ]
 
 
-def broadcasting(count: int, low: float = -2.0, dtype: Any = np.float32) -> Callable[[Draw], Case]:
+def broadcasting(*counts: int, low: float = -2.0, dtype: Any = np.float32) -> Callable[[Draw], Case]:
     def build(d: Draw) -> Case:
-        arrays = [d.array(*s, low=low) for s in shapes_that_broadcast(d, count)]
+        arrays = [d.array(*s, low=low) for s in shapes_that_broadcast(d, d.choice(*counts))]
         return Case([(a > 0 if dtype is bool else np.round(a) if d.flag() else a).astype(dtype) for a in arrays])
+
+    return build
+
+
+def mod(d: Draw) -> Case:
+    """Of floats what C makes of them; of integers either, none divided by 0."""
+    x, y = (np.round(d.array(*s, low=1, high=9)) * d.choice(-1, 1) for s in shapes_that_broadcast(d, 2))
+    to, fmod = d.choice((np.float32, 1), (np.int32, 0), (np.int64, 1), (np.int64, 0))
+    return Case([x.astype(to), y.astype(to)], {"fmod": fmod} if fmod else d.some(fmod=0))
+
+
+def bits(*counts: int, **attrs: Any) -> Callable[[Draw], Case]:
+    def build(d: Draw) -> Case:
+        arrays = [d.numpy.integers(0, 8, s).astype(np.uint8) for s in shapes_that_broadcast(d, d.choice(*counts))]
+        return Case(arrays, {name: d.choice(*options) for name, options in attrs.items()})
 
     return build
 
@@ -103,8 +118,8 @@ def where(d: Draw) -> Case:
 
 
 def clip(d: Draw) -> Case:
-    low, high = np.float32(d.random.uniform(-2, 0)), np.float32(d.random.uniform(0, 2))
-    return Case([d.array(*d.shape()), np.array(low) if d.flag() else None, np.array(high) if d.flag() else None])
+    low, high = np.float32(d.random.uniform(-2, 1)), np.float32(d.random.uniform(-1, 2))
+    return Case([d.array(*d.any_shape()), np.array(low) if d.flag() else None, np.array(high) if d.flag() else None])
 
 
 def matmul(d: Draw) -> Case:
@@ -182,7 +197,7 @@ def global_pool(d: Draw) -> Case:
 
 def reduce(low: float = -2.0) -> Callable[[Draw], Case]:
     def build(d: Draw) -> Case:
-        x = d.array(*d.shape(1), low=low)
+        x = d.array(*d.shape(), low=low)
         axes = d.choice(None, (), *[d.axes(x.ndim, 1)] * 6)
         return Case([x, axes], d.some(keepdims=d.flag(), noop_with_empty_axes=d.flag()))
 
@@ -204,8 +219,8 @@ def cumsum(d: Draw) -> Case:
 
 
 def batch_normalization(d: Draw) -> Case:
-    x = d.spread(*d.shape(2, 3), *d.shape(0, 1))
-    c = x.shape[1]
+    x = d.spread(*d.shape(1, 3), *d.shape(0, 1))
+    c = x.shape[1] if x.ndim > 1 else 1
     parameters = [d.array(c), d.array(c), d.array(c), d.array(c, low=0.1)]
     return Case([x, *parameters], d.some(epsilon=0.01, momentum=0.5, training_mode=d.flag()))
 
@@ -213,14 +228,20 @@ def batch_normalization(d: Draw) -> Case:
 def layer_normalization(d: Draw) -> Case:
     x = d.spread(*d.shape(1, 3))
     axis = d.axis(x.ndim)
-    tail = x.shape[axis:]
-    return Case([x, d.array(*tail), *([d.array(*tail)] if d.flag() else [])], {"axis": axis, **d.some(epsilon=0.01)})
+    tails = (broadcasts_to(d, x.shape[axis:]) for _ in range(d.size(1, 2)))
+    return Case([x, *(d.array(*tail) for tail in tails)], {"axis": axis, **d.some(epsilon=0.01)})
+
+
+def broadcasts_to(d: Draw, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape, at times with sizes of 1 or without its first axes."""
+    stretched = d.random.random() < 0.3
+    return tuple(d.choice(1, s) for s in shape)[d.size(0, len(shape)) :] if stretched else shape
 
 
 def rms_normalization(d: Draw) -> Case:
     x = d.spread(*d.shape(1, 3))
     axis = d.axis(x.ndim)
-    return Case([x, d.array(*x.shape[axis:])], {"axis": axis, **d.some(epsilon=0.01)})
+    return Case([x, d.array(*broadcasts_to(d, x.shape[axis:]))], {"axis": axis, **d.some(epsilon=0.01)})
 
 
 def instance_normalization(d: Draw) -> Case:
@@ -396,7 +417,7 @@ def pad(d: Draw) -> Case:
     if mode != "constant":  # too small to be repeated is undefined; ONNX Runtime lets it pass beside an empty axis
         padded = [x.shape[axis] for axis in (given or range(x.ndim))] * 2
         pads = tuple(pad if size > (mode == "reflect") else 0 for pad, size in zip(pads, padded, strict=True))
-    value = np.array(np.float32(0.5)) if mode == "constant" and d.flag() else None
+    value = np.full(d.choice((), (1,)), 0.5, np.float32) if mode == "constant" and d.flag() else None
     return Case([x, pads, value, given], {"mode": mode})
 
 
@@ -458,6 +479,18 @@ def cast_like(d: Draw) -> Case:
     return Case([*case.inputs, d.array().astype(to)])
 
 
+def shape_of(d: Draw) -> Case:
+    x = d.array(*d.any_shape())
+    borders = range(-x.ndim - 1, x.ndim + 2)
+    return Case([x], d.some(start=d.choice(*borders), end=d.choice(*borders)))
+
+
+def dropout(d: Draw) -> Case:
+    """Where nothing is dropped."""
+    switches = d.choice((), (0.5,), (0.5, False), (0.0, True), (None, False))
+    return Case([d.special(*d.any_shape()), *switches], d.some(seed=1), d.size(1, 2))
+
+
 def is_infinite(d: Draw) -> Case:
     x = d.special(*d.any_shape())
     return Case([x], d.some(detect_negative=d.flag(), detect_positive=d.flag()))
@@ -470,7 +503,7 @@ def lp_normalization(d: Draw) -> Case:
 
 CASES_OF: dict[str, Callable[[Draw], Case]] = {
     **{f: broadcasting(2) for f in ("Add", "Sub", "Mul", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "Equal")},
-    **{f: broadcasting(3) for f in ("Sum", "Mean", "Max", "Min")},
+    **{f: broadcasting(1, 2, 3) for f in ("Sum", "Mean", "Max", "Min")},
     **{f: broadcasting(2, dtype=bool) for f in ("And", "Or", "Xor")},
     "Div": broadcasting(2, low=0.6),
     "Pow": broadcasting(2, low=0.6),
@@ -480,13 +513,20 @@ CASES_OF: dict[str, Callable[[Draw], Case]] = {
     "Clip": clip,
     "Cast": cast,
     "CastLike": cast_like,
+    "Mod": mod,
+    "BitShift": bits(2, direction=("LEFT", "RIGHT")),
+    **{f"Bitwise{f}": bits(2) for f in ("And", "Or", "Xor")},
+    "BitwiseNot": bits(1),
     "IsInf": is_infinite,
     **{
         f: unary() for f in ("Neg", "Relu", "Sigmoid", "Softplus", "Softsign", "Mish", "HardSwish", "Exp", "Abs", "Erf")
     },
     **{f: unary() for f in ("Tanh", "Sin", "Cos", "Tan", "Atan", "Sinh", "Cosh", "Asinh", "Floor", "Ceil", "Round")},
-    **{f: unary() for f in ("Erf", "Sign", "Shape", "Size")},
-    **{f: lambda d: Case([d.special(*d.any_shape())]) for f in ("IsNaN", "Identity", "Dropout")},
+    **{f: unary() for f in ("Erf", "Sign", "Size")},
+    **{f: lambda d: Case([d.special(*d.any_shape())]) for f in ("IsNaN", "Identity")},
+    "Shape": shape_of,
+    "Dropout": dropout,
+    "ConstantOfShape": lambda d: Case([d.any_shape()]),
     **{f: unary(0.2) for f in ("Log", "Sqrt", "Reciprocal")},
     **{f: unary(-0.9, 0.9) for f in ("Asin", "Acos", "Atanh")},
     "Acosh": unary(1.1, 3.0),
@@ -543,13 +583,6 @@ CASES_OF: dict[str, Callable[[Draw], Case]] = {
     "RotaryEmbedding": rotary_embedding,
 }
 
-UNTESTED = {
-    **dict.fromkeys(
-        ("Mod", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot"), "only its name is known"
-    ),
-    "ConstantOfShape": "zeros",
-}
-
 SYMBOLS = frozenset(
     (
         *("strides", "dilations", "pads", "kernel_shape", "output_padding", "output_shape", "group", "num_groups"),
@@ -604,7 +637,8 @@ def departs(who: str, name: str, case: Case) -> bool:
     """Whether it does not say what the denotation says on purpose."""
     endless = name == "Slice" and who == "reference" and set(case.inputs[2]) & set(ENDLESS)
     mirrored = name == "Pad" and who == "reference" and case.attrs.get("mode") == "reflect"  # further than there is
-    return bool(endless or mirrored) or name in DEPARTS[who]
+    nothing = name == "Shape" and who == "reference" and case.attrs.get("end", 0) < -np.ndim(case.inputs[0])
+    return bool(endless or mirrored or nothing) or name in DEPARTS[who]
 
 
 def answers(name: str, case: Case) -> dict[str, list[Array]]:
@@ -622,147 +656,9 @@ def answers(name: str, case: Case) -> dict[str, list[Array]]:
     return found
 
 
-REFUSE = (
-    *("Add", "Where", "PRelu", "MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose", "DepthToSpace", "SpaceToDepth"),
-    *("BatchNormalization", "LayerNormalization", "RMSNormalization", "InstanceNormalization", "GroupNormalization"),
-    *("Attention", "RotaryEmbedding", "Reshape", "Squeeze", "Expand", "Concat", "Split", "Gather", "Pad", "Resize"),
-)
-"""Operators that do not take every size or number."""
-
-
-def is_refused(before: Mapping[str, object], after: Mapping[str, object]) -> bool:
-    """Whether ONNX Runtime, where it has a kernel, has no answer any more."""
-    return ("runtime" if "runtime" in before else "reference") not in after
-
-
-def spoilt(case: Case, d: Draw) -> Case:
-    """The case with an axis of an input longer, or with other numbers in a list or an attribute."""
-    inputs, attrs = list(case.inputs), dict(case.attrs)
-    numbers = [key for key, value in attrs.items() if key in SYMBOLS and value != []]
-    if numbers and d.random.random() < 0.3:
-        key = d.choice(*numbers)
-        attrs[key] = list(moved(attrs[key], d)) if isinstance(attrs[key], list) else attrs[key] + d.choice(-1, 1, 4)
-        return Case(inputs, attrs, case.outputs)
-    position = d.random.choice([i for i, value in enumerate(inputs) if np.size(value) and np.ndim(value)] or [0])
-    value = inputs[position]
-    if isinstance(value, np.ndarray) and value.ndim:
-        longer = d.random.randrange(value.ndim)
-        inputs[position] = np.pad(value, [(0, int(axis == longer)) for axis in range(value.ndim)])
-    elif isinstance(value, tuple) and value:
-        inputs[position] = moved(value, d)
-    return Case(inputs, attrs, case.outputs)
-
-
-def moved(numbers: Sequence[int], d: Draw) -> tuple[int, ...]:
-    """One of the numbers larger or smaller, or some taken from one and given to the next."""
-    new, place, change = list(numbers), d.random.randrange(len(numbers)), d.choice(-3, -1, 1, 4)
-    new[place] += change
-    if place and d.flag():
-        new[place - 1] -= change
-    return tuple(new)
-
-
 def evaluation(name: str, case: Case, *, symbols: bool, exact: bool = False) -> Evaluation:
     """The case with all that may be symbols in a proof as such, or as numbers."""
     feeds = {f"x{i}": value for i, value in enumerate(case.inputs) if isinstance(value, np.ndarray)}
     known = Known()
     app = application(name, case, known, lambda: symbols)
     return Evaluation(app, feeds, known, frozenset(feeds if symbols else ()), exact)
-
-
-def of(*shape: int) -> Array:
-    """Floats of a shape, whatever they are."""
-    return np.linspace(0.5, 2.0, int(np.prod(shape)), dtype=np.float32).reshape(shape)
-
-
-UNDEFINED: Sequence[tuple[str, Case]] = (
-    *(("Add", Case([of(2), of(3)])), ("Sum", Case([of(2, 2), of(3), of(2)])), ("Expand", Case([of(2), (3,)]))),
-    *(("MatMul", Case([of(), of(2)])), ("MatMul", Case([of(2, 3), of(2, 3)])), ("MatMul", Case([of(3), of()]))),
-    ("MatMul", Case([of(2, 1, 3), of(3, 3, 1)])),
-    *(("Gemm", Case([of(1, 2, 3), of(3, 2)])), ("Gemm", Case([of(2, 3), of(3)]))),
-    *(("Gemm", Case([of(2, 3), of(2, 3)])), ("Gemm", Case([of(2, 3), of(3, 2), of(1, 1, 2)]))),
-    *(("Gemm", Case([of(2, 3), of(3, 2), of(3)])), ("Gemm", Case([of(2, 3), of(3, 2), of(3, 1)]))),
-    *(("Conv", Case([of(1, 2, 3), of(2, 1, 2)])), ("Conv", Case([of(1, 2, 3), of(3, 1, 2)], {"group": 2}))),
-    *(("Conv", Case([of(1, 2), of(2, 2)])), ("Conv", Case([of(1, 2, 3), of(2, 2, 4)]))),
-    *(("Conv", Case([of(1, 2, 3), of(2, 2, 2), of(3)])), ("Conv", Case([of(1, 2, 3), of(2, 2, 2), of(2, 1)]))),
-    ("Conv", Case([of(1, 2, 3), of(2, 2, 2)], {"kernel_shape": [3]})),
-    ("Conv", Case([of(1, 2, 3, 3), of(2, 2, 2)])),
-    *(("Conv", Case([of(1, 2, 3), of(2, 2, 2)], {key: [1, 1, 1]})) for key in ("pads", "strides", "dilations")),
-    ("ConvTranspose", Case([of(1, 2, 3), of(3, 2, 2)])),
-    ("ConvTranspose", Case([of(1, 3, 3), of(3, 2, 2)], {"group": 2})),
-    ("ConvTranspose", Case([of(1, 2, 3), of(2, 2, 2), of(3)])),
-    ("ConvTranspose", Case([of(1, 2), of(2, 2)])),
-    ("GlobalMaxPool", Case([of(1, 2)])),
-    ("MaxPool", Case([of(1, 1, 3)], {"kernel_shape": [2], "pads": [2, 0]})),
-    ("MaxPool", Case([of(1, 1, 3)], {"kernel_shape": [2], "pads": [0, 2]})),
-    ("AveragePool", Case([of(1, 1, 3)], {"kernel_shape": [2, 2]})),
-    *(("ReduceSum", Case([of(2, 3), axes])) for axes in ((2,), (-3,), (0, 1, 2))),
-    *(("ArgMax", Case([of(0, 2)], {"axis": 0})), ("ArgMin", Case([of(2, 0)], {"axis": -1}))),
-    *(("ArgMax", Case([of(2, 2)], {"axis": axis})) for axis in (2, -3)),
-    *(("Softmax", Case([of(2, 2)], {"axis": axis})) for axis in (2, -3)),
-    *(("CumSum", Case([of(2, 2), axis])) for axis in (2, -3)),
-    *(("Einsum", Case([of(2, 3), of(2, 3)], {"equation": equation})) for equation in ("ab,bc->ac", "abc,ab->a")),
-    *(("Reshape", Case([of(2, 3), shape])) for shape in ((-1, -1), (4,), (4, -1), (-2, 3), (2, 3, 0), (0, 2))),
-    *(("Reshape", Case([of(0, 3), shape], {"allowzero": 1})) for shape in ((-1, 0), (0, -1), (2, 3))),
-    *(("Transpose", Case([of(2, 3)], {"perm": perm})) for perm in ([0, 0], [0], [1, 2], [0, 1, 2])),
-    *(("Flatten", Case([of(2, 3)], {"axis": axis})) for axis in (3, -3)),
-    *(("Squeeze", Case([of(2, 1), axes])) for axes in ((0,), (2,), (0, 1), (-3,))),
-    *(("Unsqueeze", Case([of(2), axes])) for axes in ((0, 0), (2,), (0, -3), (-3,))),
-    *(("Concat", Case([of(2, 2), part], {"axis": 0})) for part in (of(2), of(2, 3), of(2, 2, 1))),
-    ("Concat", Case([of(2), of(2)], {"axis": 1})),
-    *(("Split", Case([of(4), lengths], {"axis": 0}, 2)) for lengths in ((5, -1), (1, 2), (2, 1, 1))),
-    *(("Split", Case([of(4)], {"axis": 0, "num_outputs": n}, 2)) for n in (3,)),
-    ("Split", Case([of(4)], {"axis": 1, "num_outputs": 2}, 2)),
-    ("Slice", Case([of(4), (0,), (2,), (0,), (0,)])),
-    *(("Slice", Case([of(4), (0,), (2,), axes])) for axes in ((1,), (-2,), (0, 0))),
-    *(("Slice", Case([of(4, 4), (0, 0), (2, 2), (0, -2)])), ("Slice", Case([of(4), (0, 0), (2,)]))),
-    *(("Gather", Case([of(3), index])) for index in (3, -4, (0, 3), np.array([3]), np.array(-4))),
-    ("Gather", Case([of(3), 0], {"axis": 1})),
-    *(("Tile", Case([of(2), repeats])) for repeats in ((-1,), (1, 2))),
-    *(("Pad", Case([of(3), pads])) for pads in ((-4, 0), (1, 0, 0, 0), (-2, -2))),
-    *(("Pad", Case([of(3), pads, None, None], {"mode": "reflect"})) for pads in ((3, 0), (0, 3))),
-    *(
-        ("Pad", Case([of(0), pads, None, None], {"mode": mode}))
-        for mode in ("edge", "reflect")
-        for pads in ((1, 0), (0, 1))
-    ),
-    *(("Pad", Case([of(3), (1, 1), of(2)])), ("Pad", Case([of(3, 3), (1,) * 4, None, (0, 0)]))),
-    *((name, Case([of(4, 4, 4)], {"blocksize": 2})) for name in ("DepthToSpace", "SpaceToDepth")),
-    ("DepthToSpace", Case([of(1, 2, 2, 2)], {"blocksize": 2})),
-    ("SpaceToDepth", Case([of(1, 2, 3, 2)], {"blocksize": 2})),
-    *(("Trilu", Case([of(3)])), ("EyeLike", Case([of(3)])), ("EyeLike", Case([of(3, 3, 3)]))),
-    ("BatchNormalization", Case([of(2, 3), of(3), of(3), of(3), of(2)])),
-    *(("LayerNormalization", Case([of(2, size), of(size)])) for size in (0,)),
-    *(("LayerNormalization", Case([of(2, 3), scale])) for scale in (of(2), of(2, 2, 3))),
-    ("LayerNormalization", Case([of(2, 3), of(3), of(2)])),
-    ("LayerNormalization", Case([of(2, 3), of(3)], {"axis": 2})),
-    *(("RMSNormalization", Case([of(2, 3), of(2)])), ("RMSNormalization", Case([of(2, 0), of(0)]))),
-    *(
-        ("InstanceNormalization", Case([of(2, 3), of(3), of(3)])),
-        ("InstanceNormalization", Case([of(2, 3, 2), of(2), of(3)])),
-    ),
-    *(("GroupNormalization", Case([of(2, 3, 2), of(3), of(3)], {"num_groups": n})) for n in (2, 4)),
-    ("GroupNormalization", Case([of(1, 4, 2), of(2), of(4)], {"num_groups": 2})),
-    ("LpNormalization", Case([of(2, 3)], {"p": 3})),
-    *(("Resize", Case([of(2, 2), None, None, sizes], {"mode": "nearest"})) for sizes in ((2,), (2, 2, 2))),
-    ("Resize", Case([of(2, 2), None, None, (2, 2)], {"axes": [0, 0]})),
-    ("Resize", Case([of(2, 2), None, None, (0, 2)])),
-    *(("Attention", Case([of(1, 2, 4)] * 3, {"q_num_heads": q, "kv_num_heads": k})) for q, k in ((2, 4), (3, 1))),
-    ("Attention", Case([of(1, 1, 2, 2)] * 3 + [of(3, 2)])),
-    ("RotaryEmbedding", Case([of(1, 1, 2, 4), of(1, 2, 1), of(1, 2, 1)])),
-    ("RotaryEmbedding", Case([of(1, 1, 2, 4), of(2, 2), of(2, 2), np.array([[0, 2]])])),
-    ("Mod", Case([of(2), of(2)], {"fmod": 0})),
-)
-"""What ONNX Runtime refuses."""
-
-BEYOND: Sequence[tuple[str, Case]] = (
-    ("Clip", Case([of(2), of(2)])),
-    *(("Clip", Case([of(2), of(1), None])), ("Clip", Case([of(2), None, of(1)]))),
-    *(("Conv", Case([of(1, 0, 3), of(2, 0, 2)])), ("Conv", Case([of(1, 2, 3), of(0, 2, 2)]))),
-    *((name, Case([of(1, 1, 3)], {"kernel_shape": [4]})) for name in ("AveragePool", "MaxPool", "LpPool")),
-    ("Split", Case([of(4)], {"axis": 0, "num_outputs": 1}, 2)),
-    *(("Attention", Case([of(1, 1, 2, 2)] * 3, {"scale": scale})) for scale in (-0.5, 0.0)),
-    *(("Attention", Case([of(1, 1, 2, 2)] * 3 + [mask])) for mask in (of(2, 3), of(1, 1, 1, 2, 2))),
-    ("RotaryEmbedding", Case([of(1, 1, 2, 3), of(1, 2, 1), of(1, 2, 1)])),
-)
-"""What the ONNX text does not define, though ONNX Runtime makes something of it, or ends the process."""

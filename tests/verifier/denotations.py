@@ -34,22 +34,12 @@ from rich.console import Console
 
 from graphopt import verifier
 from graphopt.verifier.instances import Undefined, Unsupported
-from tests.verifier.cases import (
-    BEYOND,
-    CASES_OF,
-    REFUSE,
-    UNDEFINED,
-    Draw,
-    answers,
-    application,
-    evaluation,
-    is_refused,
-    spoilt,
-)
+from tests.verifier.cases import CASES_OF, Draw, answers, application, evaluation
 from tests.verifier.concrete import Evaluation, Known
 from tests.verifier.equivalents import EQUIVALENT
 from tests.verifier.evaluators import Case
 from tests.verifier.laws import LAWS, Law
+from tests.verifier.refused import BEYOND, REFUSE, UNDEFINED, is_refused, spoilt
 
 HOME = Path(next(iter(verifier.__path__))).resolve()
 MODULES = (
@@ -475,7 +465,7 @@ class Court:
         found = {number for line in mutant.lines for number in self.at.get((mutant.module, line), ())}
         if mutant.operator:
             found |= {number for number, probe in enumerate(self.probes) if probe.of == mutant.operator}
-        elif not found or mutant.function.isupper():  # a table, which is read when it is imported
+        elif mutant.function.isupper():  # a table, which is read when it is imported
             seen = Counter[str]()
             for number, probe in enumerate(self.probes):
                 seen[probe.of] += 1

@@ -39,8 +39,9 @@ def model(name: str, case: Case) -> tuple[onnx.ModelProto, dict[str, Array]]:
         if isinstance(value, np.ndarray):
             feeds[names[-1]] = value
         elif value is not None:
-            whole = all(isinstance(v, int) for v in np.ravel(np.array(value, object)))
-            constants.append(numpy_helper.from_array(np.array(value, np.int64 if whole else np.float32), names[-1]))
+            kinds = {type(v) for v in np.ravel(np.array(value, object))}
+            dtype = np.bool_ if kinds == {bool} else np.int64 if kinds <= {int} else np.float32
+            constants.append(numpy_helper.from_array(np.array(value, dtype), names[-1]))
     while names[-1] == "":
         names.pop()
     results = [f"y{i}" for i in range(case.outputs)]

@@ -1,0 +1,147 @@
+"""Cases that ONNX Runtime refuses, or that the ONNX text does not define: what has no denotation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tests.verifier.cases import SYMBOLS, Draw
+from tests.verifier.evaluators import Array, Case
+
+REFUSE = (
+    *("Add", "Where", "PRelu", "MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose", "DepthToSpace", "SpaceToDepth"),
+    *("BatchNormalization", "LayerNormalization", "RMSNormalization", "InstanceNormalization", "GroupNormalization"),
+    *("Attention", "RotaryEmbedding", "Reshape", "Squeeze", "Expand", "Concat", "Split", "Gather", "Pad", "Resize"),
+)
+"""Operators that do not take every size or number."""
+
+
+def is_refused(before: Mapping[str, object], after: Mapping[str, object]) -> bool:
+    """Whether ONNX Runtime, where it has a kernel, has no answer any more."""
+    return ("runtime" if "runtime" in before else "reference") not in after
+
+
+def spoilt(case: Case, d: Draw) -> Case:
+    """The case with an axis of an input longer, or with other numbers in a list or an attribute."""
+    inputs, attrs = list(case.inputs), dict(case.attrs)
+    numbers = [key for key, value in attrs.items() if key in SYMBOLS and value != []]
+    if numbers and d.random.random() < 0.3:
+        key = d.choice(*numbers)
+        attrs[key] = list(moved(attrs[key], d)) if isinstance(attrs[key], list) else attrs[key] + d.choice(-1, 1, 4)
+        return Case(inputs, attrs, case.outputs)
+    position = d.random.choice([i for i, value in enumerate(inputs) if np.size(value) and np.ndim(value)] or [0])
+    value = inputs[position]
+    if isinstance(value, np.ndarray) and value.ndim:
+        longer = d.random.randrange(value.ndim)
+        inputs[position] = np.pad(value, [(0, int(axis == longer)) for axis in range(value.ndim)])
+    elif isinstance(value, tuple) and value:
+        inputs[position] = moved(value, d)
+    return Case(inputs, attrs, case.outputs)
+
+
+def moved(numbers: Sequence[int], d: Draw) -> tuple[int, ...]:
+    """One of the numbers larger or smaller, or some taken from one and given to the next."""
+    new, place, change = list(numbers), d.random.randrange(len(numbers)), d.choice(-3, -1, 1, 4)
+    new[place] += change
+    if place and d.flag():
+        new[place - 1] -= change
+    return tuple(new)
+
+
+def of(*shape: int) -> Array:
+    """Floats of a shape, whatever they are."""
+    return np.linspace(0.5, 2.0, int(np.prod(shape)), dtype=np.float32).reshape(shape)
+
+
+UNDEFINED: Sequence[tuple[str, Case]] = (
+    *(("Add", Case([of(2), of(3)])), ("Sum", Case([of(2, 2), of(3), of(2)])), ("Expand", Case([of(2), (3,)]))),
+    *(("MatMul", Case([of(), of(2)])), ("MatMul", Case([of(2, 3), of(2, 3)])), ("MatMul", Case([of(3), of()]))),
+    ("MatMul", Case([of(2, 1, 3), of(3, 3, 1)])),
+    *(("Gemm", Case([of(1, 2, 3), of(3, 2)])), ("Gemm", Case([of(2, 3), of(3)]))),
+    *(("Gemm", Case([of(2, 3), of(2, 3)])), ("Gemm", Case([of(2, 3), of(3, 2), of(1, 1, 2)]))),
+    *(("Gemm", Case([of(2, 3), of(3, 2), of(3)])), ("Gemm", Case([of(2, 3), of(3, 2), of(3, 1)]))),
+    *(("Conv", Case([of(1, 2, 3), of(2, 1, 2)])), ("Conv", Case([of(1, 2, 3), of(3, 1, 2)], {"group": 2}))),
+    *(("Conv", Case([of(1, 2), of(2, 2)])), ("Conv", Case([of(1, 2, 3), of(2, 2, 4)]))),
+    *(("Conv", Case([of(1, 2, 3), of(2, 2, 2), of(3)])), ("Conv", Case([of(1, 2, 3), of(2, 2, 2), of(2, 1)]))),
+    ("Conv", Case([of(1, 2, 3), of(2, 2, 2)], {"kernel_shape": [3]})),
+    ("Conv", Case([of(1, 2, 3, 3), of(2, 2, 2)])),
+    *(("Conv", Case([of(1, 2, 3), of(2, 2, 2)], {key: [1, 1, 1]})) for key in ("pads", "strides", "dilations")),
+    ("ConvTranspose", Case([of(1, 2, 3), of(3, 2, 2)])),
+    ("ConvTranspose", Case([of(1, 3, 3), of(3, 2, 2)], {"group": 2})),
+    ("ConvTranspose", Case([of(1, 2, 3), of(2, 2, 2), of(3)])),
+    ("ConvTranspose", Case([of(1, 2), of(2, 2)])),
+    ("GlobalMaxPool", Case([of(1, 2)])),
+    ("MaxPool", Case([of(1, 1, 3)], {"kernel_shape": [2], "pads": [2, 0]})),
+    ("MaxPool", Case([of(1, 1, 3)], {"kernel_shape": [2], "pads": [0, 2]})),
+    ("AveragePool", Case([of(1, 1, 3)], {"kernel_shape": [2, 2]})),
+    *(("ReduceSum", Case([of(2, 3), axes])) for axes in ((2,), (-3,), (0, 1, 2))),
+    *(("ArgMax", Case([of(0, 2)], {"axis": 0})), ("ArgMin", Case([of(2, 0)], {"axis": -1}))),
+    *(("ArgMax", Case([of(2, 2)], {"axis": axis})) for axis in (2, -3)),
+    *(("Softmax", Case([of(2, 2)], {"axis": axis})) for axis in (2, -3)),
+    *(("CumSum", Case([of(2, 2), axis])) for axis in (2, -3)),
+    *(("Einsum", Case([of(2, 3), of(2, 3)], {"equation": equation})) for equation in ("ab,bc->ac", "abc,ab->a")),
+    *(("Reshape", Case([of(2, 3), shape])) for shape in ((-1, -1), (4,), (4, -1), (-2, 3), (2, 3, 0), (0, 2))),
+    *(("Reshape", Case([of(0, 3), shape], {"allowzero": 1})) for shape in ((-1, 0), (0, -1), (2, 3))),
+    *(("Transpose", Case([of(2, 3)], {"perm": perm})) for perm in ([0, 0], [0], [1, 2], [0, 1, 2])),
+    *(("Flatten", Case([of(2, 3)], {"axis": axis})) for axis in (3, -3)),
+    *(("Squeeze", Case([of(2, 1), axes])) for axes in ((0,), (2,), (0, 1), (-3,))),
+    *(("Unsqueeze", Case([of(2), axes])) for axes in ((0, 0), (2,), (0, -3), (-3,))),
+    *(("Concat", Case([of(2, 2), part], {"axis": 0})) for part in (of(2), of(2, 3), of(2, 2, 1))),
+    ("Concat", Case([of(2), of(2)], {"axis": 1})),
+    *(("Split", Case([of(4), lengths], {"axis": 0}, 2)) for lengths in ((5, -1), (1, 2), (2, 1, 1))),
+    *(("Split", Case([of(4)], {"axis": 0, "num_outputs": n}, 2)) for n in (3,)),
+    ("Split", Case([of(4)], {"axis": 1, "num_outputs": 2}, 2)),
+    ("Slice", Case([of(4), (0,), (2,), (0,), (0,)])),
+    *(("Slice", Case([of(4), (0,), (2,), axes])) for axes in ((1,), (-2,), (0, 0))),
+    *(("Slice", Case([of(4, 4), (0, 0), (2, 2), (0, -2)])), ("Slice", Case([of(4), (0, 0), (2,)]))),
+    *(("Gather", Case([of(3), index])) for index in (3, -4, (0, 3), np.array([3]), np.array(-4))),
+    ("Gather", Case([of(3), 0], {"axis": 1})),
+    *(("Tile", Case([of(2), repeats])) for repeats in ((-1,), (1, 2))),
+    *(("Pad", Case([of(3), pads])) for pads in ((-4, 0), (1, 0, 0, 0), (-2, -2))),
+    *(("Pad", Case([of(3), pads, None, None], {"mode": "reflect"})) for pads in ((3, 0), (0, 3))),
+    *(
+        ("Pad", Case([of(0), pads, None, None], {"mode": mode}))
+        for mode in ("edge", "reflect")
+        for pads in ((1, 0), (0, 1))
+    ),
+    *(("Pad", Case([of(3), (1, 1), of(2)])), ("Pad", Case([of(3, 3), (1,) * 4, None, (0, 0)]))),
+    *((name, Case([of(4, 4, 4)], {"blocksize": 2})) for name in ("DepthToSpace", "SpaceToDepth")),
+    ("DepthToSpace", Case([of(1, 2, 2, 2)], {"blocksize": 2})),
+    ("SpaceToDepth", Case([of(1, 2, 3, 2)], {"blocksize": 2})),
+    *(("Trilu", Case([of(3)])), ("EyeLike", Case([of(3)])), ("EyeLike", Case([of(3, 3, 3)]))),
+    ("BatchNormalization", Case([of(2, 3), of(3), of(3), of(3), of(2)])),
+    *(("LayerNormalization", Case([of(2, size), of(size)])) for size in (0,)),
+    *(("LayerNormalization", Case([of(2, 3), scale])) for scale in (of(2), of(2, 2, 3))),
+    ("LayerNormalization", Case([of(2, 3), of(3), of(2)])),
+    ("LayerNormalization", Case([of(2, 3), of(3)], {"axis": 2})),
+    *(("RMSNormalization", Case([of(2, 3), of(2)])), ("RMSNormalization", Case([of(2, 0), of(0)]))),
+    *(
+        ("InstanceNormalization", Case([of(2, 3), of(3), of(3)])),
+        ("InstanceNormalization", Case([of(2, 3, 2), of(2), of(3)])),
+    ),
+    *(("GroupNormalization", Case([of(2, 3, 2), of(3), of(3)], {"num_groups": n})) for n in (2, 4)),
+    ("GroupNormalization", Case([of(1, 4, 2), of(2), of(4)], {"num_groups": 2})),
+    ("LpNormalization", Case([of(2, 3)], {"p": 3})),
+    *(("Resize", Case([of(2, 2), None, None, sizes], {"mode": "nearest"})) for sizes in ((2,), (2, 2, 2))),
+    ("Resize", Case([of(2, 2), None, None, (2, 2)], {"axes": [0, 0]})),
+    ("Resize", Case([of(2, 2), None, None, (0, 2)])),
+    *(("Attention", Case([of(1, 2, 4)] * 3, {"q_num_heads": q, "kv_num_heads": k})) for q, k in ((2, 4), (3, 1))),
+    ("Attention", Case([of(1, 1, 2, 2)] * 3 + [of(3, 2)])),
+    ("RotaryEmbedding", Case([of(1, 1, 2, 4), of(1, 2, 1), of(1, 2, 1)])),
+    ("RotaryEmbedding", Case([of(1, 1, 2, 4), of(2, 2), of(2, 2), np.array([[0, 2]])])),
+    ("Mod", Case([of(2), of(2)], {"fmod": 0})),
+)
+"""What ONNX Runtime refuses."""
+
+BEYOND: Sequence[tuple[str, Case]] = (
+    ("Clip", Case([of(2), of(2)])),
+    *(("Clip", Case([of(2), of(1), None])), ("Clip", Case([of(2), None, of(1)]))),
+    *(("Conv", Case([of(1, 0, 3), of(2, 0, 2)])), ("Conv", Case([of(1, 2, 3), of(0, 2, 2)]))),
+    *((name, Case([of(1, 1, 3)], {"kernel_shape": [4]})) for name in ("AveragePool", "MaxPool", "LpPool")),
+    ("Split", Case([of(4)], {"axis": 0, "num_outputs": 1}, 2)),
+    *(("Attention", Case([of(1, 1, 2, 2)] * 3, {"scale": scale})) for scale in (-0.5, 0.0)),
+    *(("Attention", Case([of(1, 1, 2, 2)] * 3 + [mask])) for mask in (of(2, 3), of(1, 1, 1, 2, 2))),
+    ("RotaryEmbedding", Case([of(1, 1, 2, 3), of(1, 2, 1), of(1, 2, 1)])),
+)
+"""What the ONNX text does not define, though ONNX Runtime makes something of it, or ends the process."""
