@@ -25,9 +25,7 @@ def common_size(node: Node, a: Size, b: Size) -> Size:
     node.require(disj(eq(a, b), eq(a, 1), eq(b, 1)), "the sizes of an axis differ and none is 1")
     if a == b or b == 1:
         return a
-    if isinstance(b, int) or a == 1:
-        return b
-    return a if isinstance(a, int) else choice(eq(a, 1), b, a)
+    return b if isinstance(b, int) else choice(eq(a, 1), b, a)
 
 
 def stretched(tensor: Tensor, shape: Shape, index: Index) -> Value:

@@ -230,7 +230,7 @@ class Node:
 
     def absent(self, name: str) -> None:
         """An attribute with which the operator is not denoted."""
-        if self.attribute(name, lambda: fresh(name)) is not None:
+        if self.attribute(name, lambda: OneOf((None,))) is not None:
             raise Unsupported(f"{self.op} with {name}")
 
     def axis(self, name: str, rank: int) -> int:

@@ -518,9 +518,7 @@ CASES_OF: dict[str, Callable[[Draw], Case]] = {
     **{f"Bitwise{f}": bits(2) for f in ("And", "Or", "Xor")},
     "BitwiseNot": bits(1),
     "IsInf": is_infinite,
-    **{
-        f: unary() for f in ("Neg", "Relu", "Sigmoid", "Softplus", "Softsign", "Mish", "HardSwish", "Exp", "Abs", "Erf")
-    },
+    **{f: unary() for f in ("Neg", "Relu", "Sigmoid", "Softplus", "Softsign", "Mish", "Exp", "Abs", "Erf")},
     **{f: unary() for f in ("Tanh", "Sin", "Cos", "Tan", "Atan", "Sinh", "Cosh", "Asinh", "Floor", "Ceil", "Round")},
     **{f: unary() for f in ("Erf", "Sign", "Size")},
     **{f: lambda d: Case([d.special(*d.any_shape())]) for f in ("IsNaN", "Identity")},
@@ -530,6 +528,7 @@ CASES_OF: dict[str, Callable[[Draw], Case]] = {
     **{f: unary(0.2) for f in ("Log", "Sqrt", "Reciprocal")},
     **{f: unary(-0.9, 0.9) for f in ("Asin", "Acos", "Atanh")},
     "Acosh": unary(1.1, 3.0),
+    "HardSwish": unary(-5, 5),
     "LeakyRelu": unary(alpha=(0, 1)),
     "ThresholdedRelu": unary(alpha=(0, 1.5)),
     "Elu": unary(alpha=(0, 2)),

@@ -21,7 +21,7 @@ import sys
 import time
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
@@ -34,6 +34,7 @@ from rich.console import Console
 
 from graphopt import verifier
 from graphopt.verifier.instances import Undefined, Unsupported
+from graphopt.verifier.semantics import OPERATORS
 from tests.verifier.cases import CASES_OF, Draw, answers, application, evaluation
 from tests.verifier.concrete import Evaluation, Known
 from tests.verifier.equivalents import EQUIVALENT
@@ -51,7 +52,7 @@ DRAWN, EXACT, REFUSED = 24, 6, 10
 """How many cases of each operator are asked: in the real model, in the exact one, and of those that are refused."""
 TABLES = 4
 """How many questions about each operator are asked where a table is changed."""
-SECONDS = 6
+SECONDS = 3
 """For one mutant, which may run forever; it is killed then."""
 
 # -- mutants -----------------------------------------------------------------------------------------------------------
@@ -349,17 +350,16 @@ class Probe:
     """Which lines of the denotations it runs through."""
 
 
-def probes(only: str = "") -> Iterator[Probe]:
-    """All that mutants are asked, of all operators or of one; the answers come from the two evaluators, once."""
-    for name in sorted(CASES_OF):
-        if only in ("", name):
-            yield from _drawn(name)
-            yield from _spoilt(name) if name in REFUSE else ()
+def probes(operators: Collection[str] = frozenset(CASES_OF)) -> Iterator[Probe]:
+    """All that mutants are asked about some operators; the answers come from the two evaluators, once."""
+    for name in sorted(operators):
+        yield from _drawn(name)
+        yield from _spoilt(name) if name in REFUSE else ()
     for name, case in (*UNDEFINED, *BEYOND):
-        if only in ("", name):
+        if name in operators:
             yield Probe(name, partial(_is_undefined, name, case))
     for law in LAWS:
-        if not only or only in law.operators:
+        if law.operators & set(operators):
             yield Probe(law.rule.name, partial(Law.holds, law))
 
 
@@ -429,10 +429,10 @@ def traced(probe: Probe) -> Probe:
 class Court:
     """Tries mutants: each is asked in a process of its own until it gives a wrong answer."""
 
-    def __init__(self, only: str = "") -> None:
+    def __init__(self, operators: Collection[str] = frozenset(CASES_OF)) -> None:
         warnings.simplefilter("ignore")
         with np.errstate(all="ignore"):
-            self.probes = [traced(probe) for probe in probes(only)]
+            self.probes = [traced(probe) for probe in probes(operators)]
         self.at: Mapping[tuple[str, int], list[int]] = defaultdict(list)
         for number, probe in enumerate(self.probes):
             for place in probe.lines:
@@ -477,20 +477,29 @@ def all_mutants() -> list[Mutant]:
     return [mutant for module in MODULES for mutant in mutants(module)]
 
 
+def denoted_by(names: Sequence[str]) -> frozenset[str]:
+    """The operators whose denotation is a function of this name, or is in a module of this name."""
+    places = {name: {denote.__name__, denote.__module__.rpartition(".")[2]} for name, denote in OPERATORS.items()}
+    return frozenset(name for name, said in places.items() if said & set(names))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--only", default="", help="mutants of this module or function; if an operator, its cases alone"
+        "--only",
+        nargs="+",
+        default=[],
+        help="mutants of these modules or functions, and cases of what is denoted there",
     )
     parser.add_argument("--sample", type=int, default=0, help="so many, drawn")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further mutant after that")
     options = parser.parse_args()
     console, begun = Console(soft_wrap=True, highlight=False, markup=False), time.monotonic()
-    tried = [m for m in all_mutants() if options.only in ("", m.module, m.function)]
+    tried = [m for m in all_mutants() if not options.only or {m.module, m.function} & set(options.only)]
     if options.sample:
         tried = random.Random(options.seed).sample(tried, min(options.sample, len(tried)))
-    court = Court(options.only if options.only in CASES_OF else "")
+    court = Court(denoted_by(options.only) or frozenset(CASES_OF))
     console.print(f"{len(court.probes)} questions, asked of the original in {time.monotonic() - begun:.0f} s")
     fates: Counter[str] = Counter()
     for mutant in tried:

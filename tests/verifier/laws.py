@@ -39,6 +39,12 @@ LAWS = (
     law("greater_turns_round", op.Greater(x, y), op.Less(y, x), True),
     law("greater_or_equal_turns_round", op.GreaterOrEqual(x, y), op.LessOrEqual(y, x), True),
     law("less_is_not_less_or_equal", op.Less(x, y), op.LessOrEqual(x, y), False),
+    law(
+        "what_is_less_or_equal_is_a_truth_value",
+        op.Where(op.LessOrEqual(x, y), x, y),
+        op.Where(op.Not(op.LessOrEqual(x, y)), y, x),
+        True,
+    ),
     law("a_sum_that_is_folded_is_another", op.Mul(op.Add(c, d), x), op.Mul(op.Add(d, c), x), False),
     law("a_sum_that_is_run_is_the_same", op.Mul(op.Add(y, d), x), op.Mul(op.Add(d, y), x), True),
     law("a_product_that_is_folded_is_another", op.Add(u @ v, o), op.Add(u @ op.Identity(v), o), False),

@@ -131,7 +131,7 @@ def test_what_is_refused_is_not_denoted(name: str) -> None:
     assert len(refused) > CASES // 20
 
 
-PLACES = ("axis", "axes", "perm", "start", "end", "p", "equation", "to", "input1", "keep_aspect_ratio_policy")
+PLACES = ("axis", "axes", "perm", "start", "end", "p", "equation", "to", "input0", "input1", "keep_aspect_ratio_policy")
 """Attributes whose values are not modes: there are as many as axes, or they are numbers and texts."""
 
 
