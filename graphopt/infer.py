@@ -225,16 +225,30 @@ def infer_graph(graph: Graph, *, strict: bool = False) -> None:
 
 
 def inferred(graph: Graph) -> Patch | None:
-    """The patch that tells again what was not known in full, of nodes without bodies; None where nothing is new."""
-    draft = _Draft(graph)
+    """The patch that tells again what was not known in full, of nodes without bodies; None where nothing is new.
+
+    What has become an output since is read as one that a file declares.
+    """
+    draft, declared = _Draft(graph), dict(zip(graph.outputs, graph.output_types, strict=True))
     for vertex in graph.topological():
         node = draft[vertex]
         if node.is_internal or not _is_vague(node) or any(True for _ in node.bodies):
             continue
-        known = infer_node(draft, node)
-        if known is not node:
+        types = tuple(_filled(type_, declared.get(Value(vertex, i))) for i, type_ in enumerate(node.types))
+        known = infer_node(draft, node if types == node.types else replace(node, types=types))
+        if (known.types, known.contents) != (node.types, node.contents):
             draft.new[vertex] = known
     return Patch({vertex: graph[vertex] for vertex in draft.new}, draft.new) if draft.new else None
+
+
+def _filled(type_: Type | None, declared: Type | None) -> Type | None:
+    """A type with the sizes that are not known as the output declares them whose value it has become."""
+    if not isinstance(type_, TensorType) or not isinstance(declared, TensorType):
+        return type_
+    if type_.shape is None or declared.shape is None or len(type_.shape) != len(declared.shape):
+        return type_
+    pairs = zip(type_.shape, declared.shape, strict=True)
+    return TensorType(type_.dtype, tuple(b if _has_unknown(a) and not _has_unknown(b) else a for a, b in pairs))
 
 
 def _is_vague(node: Node) -> bool:

@@ -101,3 +101,11 @@ def _halved(name: str) -> onnx.ModelProto:
     model = parse("float[n] x", HALVED)
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = name
     return model
+
+
+def test_what_becomes_an_output_has_the_size_that_is_declared_for_it() -> None:
+    """Else only a second run, which reads it off the file, could make use of it."""
+    model = parse("float[n] x", "v = Unique(x); y = Identity(v); s = Shape(v)", outputs="float[3] y, int64[1] s")
+    result = graphopt.optimize(model, cost="none", check=False)
+    assert ops(result.model) == ["Unique"]
+    assert graphopt.optimize(result.model, cost="none", check=False).model == result.model
