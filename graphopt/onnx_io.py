@@ -243,7 +243,7 @@ def _read(proto: ModelProto, path: Path | None, folders: Folders) -> Model:
         imports = {"": 1}
     functions = frozenset((domain_of(function.domain), function.name) for function in proto.functions)
     graph = _Reader(imports, functions, proto.ir_version, folders).graph(proto.graph, None)
-    opsets.raise_nodes(graph)
+    opsets.raise_declared(graph)
     return Model(graph, shell, path, folders)
 
 

@@ -699,20 +699,45 @@ def _newest_opset(domain: str) -> int:
     return max(found, default=0)
 
 
+class _Declared:
+    """A graph as it is read: a shape that is declared within it is not believed, for inference may not confirm it."""
+
+    def __init__(self, graph: Graph, *, is_main: bool) -> None:
+        self.graph, self.is_main, self.opsets, self.constant = graph, is_main, graph.opsets, graph.constant
+
+    def tensor_type(self, value: Value | None) -> TensorType | None:
+        found = None if value is None else self.type(value)
+        return found if isinstance(found, TensorType) else None
+
+    def type(self, value: Value) -> Type | None:
+        found, node = self.graph.type(value), self.graph[value.vertex]
+        is_sure = node.is_constant or (self.is_main and node.is_given)
+        return TensorType(found.dtype) if isinstance(found, TensorType) and not is_sure else found
+
+
+def raise_declared(graph: Graph) -> None:
+    """Raise the nodes of a graph and of its bodies for which that rests on no shape that is to be inferred."""
+    for inner in [*graph.graphs()]:
+        _raise(inner, _Declared(inner, is_main=inner is graph))
+
+
 def raise_nodes(graph: Graph) -> None:
     """Raise every node of a graph and of its bodies, as far as their types are known by now."""
+    for inner in [*graph.graphs()]:
+        _raise(inner, inner)
+
+
+def _raise(graph: Graph, facts: Facts) -> None:
     after = {}
     for vertex, node in [*graph.nodes()]:
-        for body in node.bodies:
-            raise_nodes(body)
-        newer = raised(node, graph)
+        newer = raised(node, graph, facts)
         if newer is not node:
             after[vertex] = newer
     graph.apply(Patch({vertex: graph[vertex] for vertex in after}, after))
 
 
-def raised(node: Node, graph: Graph) -> Node:
-    """The node in the newest spelling of its operator; itself where that cannot be known to mean the same.
+def raised(node: Node, graph: Graph, facts: Facts) -> Node:
+    """The node in the newest spelling of its operator; itself where the facts do not show that it means the same.
 
     Attributes that became inputs are added to the graph as constants. `extra` keeps how the node was spelled.
     """
@@ -726,7 +751,7 @@ def raised(node: Node, graph: Graph) -> Node:
         if way.reason:
             raise Mismatch(way.reason)
         for step in way.steps:
-            spelling = step.up(spelling, graph)
+            spelling = step.up(spelling, facts)
     except Mismatch:
         return replace(node, version=0) if node.op in OPAQUE else node
     if not way.steps:

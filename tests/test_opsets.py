@@ -11,6 +11,7 @@ from onnx import ModelProto, numpy_helper
 from onnx.parser import parse_model
 from onnx.printer import to_text
 
+import graphopt
 from graphopt import onnx_io, ops, opsets
 from graphopt.edit import constant_node, replace_node
 from graphopt.errors import ModelError
@@ -408,3 +409,15 @@ def agrees(case: conformance.Case, opset: int, target: int) -> bool:
             return False
         assert conformance.agree(after, before, 1e-6, 1e-6), (case.name, opset, target)
     return True
+
+
+def test_a_shape_that_is_declared_and_not_inferred_is_not_relied_on_to_raise_a_node() -> None:
+    """Inference does not believe it either, so that it was gone when the node was to be written."""
+    text = """(float[4, 3] x, int64 n, bool go) => (float[4, 3] y) {
+        y = Loop (n, go, x) <
+            body = b (int64 i, bool c, float[4, 3] s) => (bool c, float[4, 3] t) { t = Softmax <axis = 1> (s) }
+        > }"""
+    proto = model(text, 11)
+    result = graphopt.optimize(proto, cost="none", check=False)
+    assert result.model.opset_import[0].version == 11
+    assert [node.op_type for node in result.model.graph.node] == ["Loop"]
