@@ -313,6 +313,8 @@ def compare(
     dim: opt.Dims = None,
     inputs: opt.Inputs = None,
     seed: opt.Seed = 0,
+    exact: opt.SameBits = False,
+    keep_nonfinite: opt.SameNonfinite = False,
     run_limit: opt.RunLimit = SECONDS,
     memory_limit: opt.MemoryLimit = None,
     as_json: opt.AsJson = False,
@@ -333,6 +335,8 @@ def compare(
             seeds=tuple(seed + number for number in comparing.SEEDS),
             bindings=[dims] if dims else None,
             inputs=arguments.arrays(inputs) or None,
+            exact=exact,
+            keep_nonfinite=keep_nonfinite,
             progress=lambda done: progress("compare", done),
         )
     if as_json:

@@ -63,8 +63,12 @@ _SPELLINGS = {
     "constant": r"const",
     "transpose": r"permute|permutation",
     "cuda": r"gpu|nvidia",
+    "when": r"where|if|conditions?",
+    "join": r"concat(enate)?",
+    "length": r"len",
+    "rank": r"ndim",
 }
-"""Words that mean the same in the names of rules, operators and providers, here and in other tools."""
+"""Words that mean the same in names of rules, operators, providers and scalar functions, here and elsewhere."""
 _WORD = re.compile("|".join(f"(?P<{word}>{others})s?(?![a-z])" for word, others in _SPELLINGS.items()))
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
 from hashlib import sha256
 from importlib.machinery import SourceFileLoader
@@ -136,8 +137,14 @@ def _run(path: Path) -> ModuleType:
     except RuleError as error:
         raise RuleError(f"{path}: {error}") from error
     except Exception as error:
-        raise RuleError(f"{path}: {type(error).__name__}: {error}") from error
+        raise RuleError(f"{path}: {type(error).__name__}: {error}{_meant(error)}") from error
     return module
+
+
+def _meant(error: Exception) -> str:
+    """What may have been meant by an argument that a rule does not take; empty for another error."""
+    found = re.search(r"Rule\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
+    return did_you_mean(found[1], [each.name for each in fields(Rule)]) if found else ""
 
 
 def _part(module: ModuleType, source: str) -> Part:

@@ -51,6 +51,14 @@ MemoryLimit = Annotated[
     ),
 ]
 
+# -- of compare --------------------------------------------------------------------------------------------------------
+
+SameBits = Annotated[bool, typer.Option("--exact", metavar="", help="Allow no rounding: every bit is to be the same.")]
+SameNonfinite = Annotated[
+    bool,
+    typer.Option("--keep-nonfinite", metavar="", help="Compare what is made of infinities and NaN, too."),
+]
+
 # -- of optimize -------------------------------------------------------------------------------------------------------
 
 

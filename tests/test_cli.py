@@ -18,6 +18,7 @@ from graphopt.arguments import COMMANDS
 from graphopt.cli import app
 from graphopt.measure import Samples
 from graphopt.report import Report
+from tests.text import parse
 
 
 def run(*args: object) -> Result:
@@ -366,6 +367,20 @@ def test_compare_differs(model: Path, tmp_path: Path) -> None:
     assert done.exit_code == 3
     assert "DIFFERENT" in done.stdout
     assert re.fullmatch(r"graphopt: error: .*net.onnx and .*other.onnx differ: output 'scores': .*\n", done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("option", "before", "after"),
+    [
+        ("--exact", "y = Mul(x, 0.1)", "y = Div(x, 10.0)"),
+        ("--keep-nonfinite", "y = Clip(x)", "y = Identity(x)"),
+    ],
+)
+def test_compare_takes_what_optimize_promises(tmp_path: Path, option: str, before: str, after: str) -> None:
+    for name, body in (("before.onnx", before), ("after.onnx", after)):
+        onnx.save(parse("float[8] x", body, outputs="float[8] y"), tmp_path / name)
+    assert run("compare", tmp_path / "before.onnx", tmp_path / "after.onnx").exit_code == 0
+    assert run("compare", tmp_path / "before.onnx", tmp_path / "after.onnx", option).exit_code == 3
 
 
 def test_compare_cannot_tell(tmp_path: Path) -> None:

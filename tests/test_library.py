@@ -22,6 +22,11 @@ RULES = (Rule("my_double_relu", op.Relu(op.Relu(op.Relu(x))), op.Relu(x), why="R
 """
 
 
+RELUS = """from graphopt.rule import Rule, fn, op, tensor
+x = tensor("x")
+RULES = (Rule("double_relu", op.Relu(op.Relu(x))"""
+
+
 def test_a_python_file_adds_its_rules(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MINE)
     names = [rule.name for rule in load_rules([tmp_path / "mine.py"])]
@@ -63,6 +68,8 @@ def test_a_jsonl_file_adds_its_rules(tmp_path: Path) -> None:
         ("rules.py", "RULES = SWEEPS = ()", "SWEEPS is no mapping"),
         ("rules.py", "RULES, SWEEPS = (), {'a': (3,)}", r"SWEEPS\['a'\] holds 3, which is no Rule"),
         ("rules.py", "1 / 0", "ZeroDivisionError"),
+        ("rules.py", f"{RELUS}, x, where=1),)", "unexpected keyword argument 'where'; did you mean 'when'?"),
+        ("rules.py", f"{RELUS}, x, when=fn.eq(fn.concat(fn.rank(x), 1), 2)),)", "'concat'; did you mean 'join'?"),
         ("rules.jsonl", "{}", "rules.jsonl:1: rule '[?]' is not in graphopt's JSON form"),
         ("rules.jsonl", "no json", "rules.jsonl:1"),
     ],

@@ -192,9 +192,11 @@ def _values(drawn: legal.Model, before: Any, after: onnx.ModelProto, mode: str) 
     if session is None:
         yield "unrunnable", ""
         return
-    special = legal.NONFINITE if mode in KEEPING else legal.TINY
-    rounding = HALF_CLOSE if is_half(drawn.proto) else CLOSE
-    for seed, (numbers, sizes) in enumerate(itertools.product(((), special), (legal.SIZES, legal.OTHER_SIZES))):
+    kinds = [(), legal.NONFINITE if mode in KEEPING else legal.TINY]
+    rounding = CLOSE
+    if is_half(drawn.proto) and mode != "exact":
+        kinds, rounding = [()], HALF_CLOSE  # where two casts meet ONNX Runtime leaves one out, and its overflow
+    for seed, (numbers, sizes) in enumerate(itertools.product(kinds, (legal.SIZES, legal.OTHER_SIZES))):
         feeds = drawn.feeds(seed, numbers, sizes)
         wanted = _run(before, feeds)
         if wanted is None:
