@@ -261,7 +261,7 @@ def _check_outputs(model: Path, target: Path, report: Path | None, external: boo
         files.check_writable(report, is_plain=False)
     _check_overwrites(model, target, report)
     if not files.is_stdout(target):
-        if external:
+        if external or (external is None and _is_too_large(model)):
             weightfiles.check(target)
         return
     if sys.stdout.isatty():
@@ -270,6 +270,15 @@ def _check_outputs(model: Path, target: Path, report: Path | None, external: boo
         raise UsageError("stdout is for the model: --report FILE writes the report to a file")
     if external:
         raise UsageError("--external-data needs a model in a file: on stdout its weights are in it")
+
+
+def _is_too_large(model: Path) -> bool:
+    """Whether the weights of a model, as they are, would not go into one file with it."""
+    from graphopt import onnx_io
+
+    return (
+        sum(file.stat().st_size for file in {model, *onnx_io.data_files(model)} if file.exists()) > onnx_io.INLINE_LIMIT
+    )
 
 
 def _check_overwrites(model: Path, target: Path, report: Path | None) -> None:

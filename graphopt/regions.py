@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from graphopt.edit import replace_values
+from graphopt.edit import replace_values, unread
 from graphopt.graph import CONSTANT, INPUT, INTERNAL, Attribute, Graph, Node, Patch, Value
 from graphopt.infer import infer_graph
 from graphopt.infinities import may_hold
@@ -39,9 +39,12 @@ def blocks(graph: Graph) -> list[list[int]]:
     """The vertices of the ONNX nodes in topological order, cut into runs that hand on one value.
 
     Identities that only an output reads are in none: they go from any part, whatever is done to it, and stay in the
-    model, which needs them to give one value two names.
+    model, which needs them to give one value two names. Nor is what no output depends on: a part would not know that
+    it reads what is replaced, and it would keep that.
     """
-    order = [v for v in graph.topological() if not graph[v].is_internal and not _is_second_name(graph, v)]
+    dead = unread(graph)
+    apart = {v for v in graph.with_op("Identity") if not graph.readers(v)} | (dead.before.keys() if dead else set())
+    order = [vertex for vertex in graph.topological() if not graph[vertex].is_internal and vertex not in apart]
     crossing = _crossing(graph, order)
     found: list[list[int]] = []
     start = 0
@@ -54,10 +57,6 @@ def blocks(graph: Graph) -> list[list[int]]:
             found += _halved(order[start : position + 1], crossing[start : position + 1])
             start = position + 1
     return found
-
-
-def _is_second_name(graph: Graph, vertex: int) -> bool:
-    return graph[vertex].op == "Identity" and not graph.readers(vertex)
 
 
 def _crossing(graph: Graph, order: Sequence[int]) -> list[int]:

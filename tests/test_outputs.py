@@ -152,15 +152,17 @@ def test_no_file_of_the_run_takes_the_place_of_another(large: Path, output: str,
     assert contents(folder) == before
 
 
+@pytest.mark.parametrize("options", [["--external-data"], []])
 def test_weights_beside_a_link_elsewhere_are_refused_before_the_work(
-    model: Path, monkeypatch: pytest.MonkeyPatch
+    large: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:
-    """As in the cache of a hub."""
-    link = model.parent / "snapshot" / "link.onnx"
+    """As in the cache of a hub. They are asked for, or too large for the file of the model."""
+    link = large.parent / "snapshot" / "link.onnx"
     link.parent.mkdir()
-    link.symlink_to(model)
+    link.symlink_to(large)
+    monkeypatch.setattr(onnx_io, "INLINE_LIMIT", 10_000)
     monkeypatch.setattr("graphopt.pipeline.optimize", lambda *_, **__: pytest.fail("worked before it refused"))
-    done = run(link, link, "--external-data")
+    done = run(link, link, *options)
     assert done.exit_code == 1
     assert "its weights would be missed beside the link: give a file in another folder" in done.stderr
 

@@ -118,6 +118,17 @@ def test_an_identity_that_gives_an_output_its_name_is_in_no_part() -> None:
     assert [ops_of(graph, block) for block in blocks(graph)] == ["Neg"]
 
 
+def test_what_no_output_depends_on_is_in_no_part_and_reads_what_takes_the_place_of_a_value() -> None:
+    """It stays where `--exact` lets nothing go that stands beside half precision."""
+    graph = graph_of("float[4] x", "a = Neg(x) b = Neg(a) y = Exp(b) left = Abs(b)")
+    (block,) = blocks(graph)
+    assert ops_of(graph, block) == "Neg Neg Exp"
+    region = cut_out(graph, block)
+    assert region is not None
+    carry(region, rewrite(DOUBLE_NEG, region.graph))
+    assert graph.ops() == {"Exp": 1, "Abs": 1}
+
+
 def test_what_means_something_else_elsewhere_stands_alone() -> None:
     text = """<ir_version: 8, opset_import: ["" : 18, "own" : 1]> test (float[4] x, bool c) => (float[4] y) {
         a = Neg(x)
