@@ -3,7 +3,7 @@
 A mutant is a place in the source of a denotation and another text there: an operator for its opposite, a number moved
 by one, operands or branches swapped, a condition or a requirement dropped, a function for its sibling. It is put in the
 place of the original in a process of its own, and the cases that run through this place are asked again: drawn ones in
-both models, those that ONNX Runtime refuses, and the rules of `LAWS`. What `EQUIVALENT` names computes the same.
+both models, those that ONNX Runtime refuses, and the rules of `LAWS`. What is in `EQUIVALENT` computes the same.
 
 `python -m tests.verifier.denotations` tries all; see `--help` for fewer.
 """
@@ -21,7 +21,7 @@ import sys
 import time
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
@@ -32,14 +32,19 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from graphopt import verifier
+from graphopt import gate, verifier
+from graphopt.proof import Ledger
+from graphopt.rule import Rule
 from graphopt.verifier.instances import Undefined, Unsupported
+from graphopt.verifier.prove import prove
 from graphopt.verifier.semantics import OPERATORS
+from tests.verifier.broken import REFUTED, UNPROVED
 from tests.verifier.cases import CASES_OF, Draw, answers, application, evaluation
 from tests.verifier.concrete import Evaluation, Known
-from tests.verifier.equivalents import EQUIVALENT
+from tests.verifier.equivalents import REASONS
 from tests.verifier.evaluators import Case
-from tests.verifier.laws import LAWS, Law
+from tests.verifier.laws import LAWS, Law, operators_of
+from tests.verifier.mutants import LIBRARY
 from tests.verifier.refused import BEYOND, REFUSE, UNDEFINED, is_refused, spoilt
 
 HOME = Path(next(iter(verifier.__path__))).resolve()
@@ -50,6 +55,8 @@ MODULES = (
 """In the order in which they import each other."""
 DRAWN, EXACT, REFUSED = 24, 6, 10
 """How many cases of each operator are asked: in the real model, in the exact one, and of those that are refused."""
+RULES, QUICK = 4, 0.15
+"""How many rules of each operator are asked, right and wrong ones; how many seconds a right one may take."""
 TABLES = 4
 """How many questions about each operator are asked where a table is changed."""
 SECONDS = 3
@@ -75,12 +82,12 @@ class Mutant:
     """Under which it stands in a table."""
 
     @property
-    def key(self) -> tuple[str, str, str]:
+    def key(self) -> str:
         """What identifies it as long as the function has no such place twice."""
-        return f"{self.module}.{self.function}", self.before, self.text
+        return f"{self.module}.{self.function}: {self.before} -> {self.text}"
 
     def __str__(self) -> str:
-        return f"{self.module}.{self.function}:{self.line}: {self.before} -> {self.text}"
+        return f"{self.key} (line {self.line})"
 
 
 SWAPPED: Mapping[type[ast.AST], str] = {
@@ -135,15 +142,28 @@ def mutants(module: str) -> Iterator[Mutant]:
     def offset(line: int, column: int) -> int:
         return starts[line - 1] + column
 
-    for top in ast.parse(source).body:
+    tree = ast.parse(source)
+    firsts = frozenset(map(id, _firsts(tree)))
+    for top in tree.body:
         if isinstance(top, ast.Import | ast.ImportFrom):
             continue
         for place in _places(Place(top, top, _named(top))):
             for old, text in _changes(place.node, lambda part: ast.get_source_segment(source, part) or ""):
+                if id(place.node) in firsts and text == "(-1)":
+                    continue
                 start, end = offset(old[0], old[1]), offset(old[2], old[3])
                 lines = frozenset(range(place.statement.lineno, (place.statement.end_lineno or 0) + 1))
                 before = " ".join(raw[start:end].decode().split())
                 yield Mutant(module, place.function, start, end, text, old[0], lines, before, place.operator)
+
+
+def _firsts(tree: ast.AST) -> Iterator[ast.expr]:
+    """The zeros that say "the first": where there is but one, the last is the same."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript):
+            yield node.slice
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("input", "is_number", "has", "optional"):
+            yield from node.args
 
 
 def _named(node: ast.AST) -> str:
@@ -361,6 +381,33 @@ def probes(operators: Collection[str] = frozenset(CASES_OF)) -> Iterator[Probe]:
     for law in LAWS:
         if law.operators & set(operators):
             yield Probe(law.rule.name, partial(Law.holds, law))
+    for rule in _rules(operators):
+        yield Probe(rule.name, partial(_is_judged, rule, _judged(rule)))
+
+
+def _rules(operators: Collection[str]) -> Iterable[Rule]:
+    """Of each operator a few rules of the library that are proved soon, and a few wrong ones."""
+    seconds = {proof.rule: proof.seconds for proof in Ledger.load(gate.ledger_path())}
+    quick = [rule for rule in LIBRARY if seconds.get(rule.name, QUICK) < QUICK]
+    found: dict[str, Rule] = {}
+    for rules in (sorted(quick, key=lambda rule: seconds[rule.name]), (*UNPROVED, *REFUTED)):
+        seen = Counter[str]()
+        for rule in rules:
+            said = operators_of(rule) & set(operators)
+            if any(seen[name] < RULES for name in said):
+                seen.update(said)
+                found[rule.name] = rule
+    return found.values()
+
+
+def _judged(rule: Rule) -> tuple[object, ...]:
+    """What a proof says, of which cases."""
+    proof = prove(rule, timeout=1, refute=False)
+    return proof.verdict, proof.model, proof.coverage
+
+
+def _is_judged(rule: Rule, before: tuple[object, ...]) -> bool:
+    return _judged(rule) == before
 
 
 def _drawn(name: str) -> Iterator[Probe]:
@@ -442,16 +489,21 @@ class Court:
         gc.freeze()
 
     def fate(self, mutant: Mutant) -> str:
-        """Killed if a question that runs through its lines has another answer; senseless where it is no program."""
+        """Killed if a question that runs through its lines has another answer; senseless where it is no program.
+
+        One that no question tells from the original is equivalent where there is a reason for it, else alive.
+        """
         code = mutated(mutant)
-        if mutant.key in EQUIVALENT or code is None:
-            return "equivalent" if code else "senseless"
+        if code is None:
+            return "senseless"
         child = os.fork()
         if child == 0:
             with open(os.devnull, "w") as null:
                 os.dup2(null.fileno(), 2)
             os._exit(0 if self._survives(mutant, code) else 1)
-        return "killed" if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) else "alive"
+        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+            return "killed"
+        return "equivalent" if mutant.key in REASONS else "alive"
 
     def _survives(self, mutant: Mutant, code: CodeType) -> bool:
         signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)  # whose signal ends the process

@@ -23,11 +23,15 @@ class Law:
 
     @property
     def operators(self) -> frozenset[str]:
-        return frozenset(app.op for side in (*self.rule.left, *self.rule.right) for app in applications(side))
+        return operators_of(self.rule)
 
     def holds(self) -> bool:
         proof = prove(self.rule, refute=False)
         return (proof.holds and proof.model is Model.EXACT) == self.is_exact
+
+
+def operators_of(rule: Rule) -> frozenset[str]:
+    return frozenset(app.op for side in (*rule.left, *rule.right) for app in applications(side))
 
 
 def law(name: str, left: object, right: object, is_exact: bool) -> Law:
