@@ -8,7 +8,7 @@ from itertools import combinations
 
 from graphopt.verifier.broadcasting import broadcast, common_size, stretched
 from graphopt.verifier.instances import OneOf, Undefined, Unsupported
-from graphopt.verifier.integers import Formula, Size, choice, disj, eq, ge, le, lt, product
+from graphopt.verifier.integers import Formula, Size, disj, eq, ge, le, lt, product
 from graphopt.verifier.node import Body, Denotation, Node, Reduction, Shape
 from graphopt.verifier.symbolic import Element, Index, Tensor, Value, call, folded, integer, lift, total
 
@@ -22,30 +22,19 @@ def MatMul(node: Node) -> Tensor:
     inner, other = a.shape[-1], b.shape[-1 if column else -2]
     node.require(eq(inner, other), "the contracted axes have different sizes")
     batch = broadcast(node, [a.shape[:-2], b.shape[:-2]])
-    shape = (*batch, *(() if row else a.shape[-2:-1]), *(() if column else b.shape[-1:]))
+    shape = (*batch, *a.shape[-2:-1], *(() if column else b.shape[-1:]))
 
     def at(index: Index) -> Value:
         outer, rest = index[: len(batch)], list(index[len(batch) :])
         i = () if row else (rest.pop(0),)
         j = () if column else (rest.pop(0),)
 
-        def term(k: Index) -> Value:
-            return matrix(a, batch, outer, (*i, *k)) * matrix(b, batch, outer, (*k, *j))
+        def element(matrices: Tensor, place: Index) -> Value:
+            return stretched(matrices, (*batch, *matrices.shape[-2:]), (*outer, *place))
 
-        return total((inner,), term)
+        return total((inner,), lambda k: element(a, (*i, *k)) * element(b, (*k, *j)))
 
     return Tensor(shape, at)
-
-
-def matrix(tensor: Tensor, batch: Shape, outer: Index, inner: Index) -> Value:
-    """An element of a stack of matrices whose leading axes are broadcast."""
-    if tensor.rank <= 1:
-        return tensor.at(inner)
-    leading = tensor.rank - 2
-    own = outer[len(outer) - leading :]
-    full = batch[len(batch) - leading :]
-    sizes = zip(own, tensor.shape, full, strict=False)
-    return tensor.at((*(i if s == f else choice(eq(s, 1), 0, i) for i, s, f in sizes), *inner))
 
 
 def Gemm(node: Node) -> Tensor:

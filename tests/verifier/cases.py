@@ -124,7 +124,7 @@ def clip(d: Draw) -> Case:
 
 def matmul(d: Draw) -> Case:
     k = d.extent()
-    batch = tuple(d.extent() for _ in range(d.size(0, 2)))
+    batch = tuple(d.extent() for _ in range(d.size(0, 3)))
     a = (*(1 if d.flag() else s for s in batch), d.extent(), k)
     b = (*batch[d.size(0, len(batch)) :], k, d.extent())
     a, b = (a[-1:] if d.random.random() < 0.15 else a), (b[-2:-1] if d.random.random() < 0.15 else b)
@@ -314,6 +314,9 @@ def transpose(d: Draw) -> Case:
 
 
 def reshape(d: Draw) -> Case:
+    if d.random.random() < 0.1:  # an empty axis is inferred, or copied
+        x = d.array(d.size(), 0, d.size())
+        return Case([x, d.choice((-1, d.size()), (d.size(), -1), (-1,), (0, 0, 5), (5, 0))])
     x = d.array(*(d.choice(1, 2, 2, 4) for _ in range(d.size(1, 4))))
     size = x.size
     shape: list[int] = []

@@ -127,7 +127,7 @@ TEXTS = {"max": "min", "min": "max", "prod": "max", "SAME_UPPER": "SAME_LOWER", 
 TEXTS |= {"Exp": "Log", "Log": "Exp", "Sqrt": "Abs", "Abs": "Sqrt", "Erf": "Tanh", "Tanh": "Erf", "edge": "wrap"}
 TEXTS |= {"rounded": "truncated", "truncated": "wrapped", "wrapped": "truncated", "~": "!", "Mod": "FMod"}
 TEXTS |= {"constant": "edge", "none": "tanh", "Greater": "Less", "Less": "Greater", "LessOrEqual": "Less"}
-ORDERED = frozenset({"quotient", "remainder", "choice", "select", "ge", "le", "lt", "stretched", "exactly", "matrix"})
+ORDERED = frozenset({"quotient", "remainder", "choice", "select", "ge", "le", "lt", "stretched", "exactly"})
 """Functions whose last two arguments are not interchangeable."""
 
 

@@ -9,7 +9,7 @@ from graphopt.rule import Rule, const, op, tensor
 from graphopt.term import applications
 from graphopt.verifier.prove import prove
 
-x, y, o = tensor("x"), tensor("y"), tensor("o", "M N")
+x, y, m, o = tensor("x"), tensor("y"), tensor("x", "M N"), tensor("o", "M N")
 c, d = const("c"), const("d")
 u, v = const("u", "M L"), const("v", "L N")
 
@@ -52,5 +52,7 @@ LAWS = (
     law("a_sum_that_is_folded_is_another", op.Mul(op.Add(c, d), x), op.Mul(op.Add(d, c), x), False),
     law("a_sum_that_is_run_is_the_same", op.Mul(op.Add(y, d), x), op.Mul(op.Add(d, y), x), True),
     law("a_product_that_is_folded_is_another", op.Add(u @ v, o), op.Add(u @ op.Identity(v), o), False),
+    law("the_last_axis_by_either_number", op.ReduceSum(m, (1,)), op.ReduceSum(m, (-1,)), True),
+    law("the_last_place_by_either_number", op.ArgMax(m, axis=1), op.ArgMax(m, axis=-1), True),
     law("exp_of_log", op.Exp(op.Identity(x)), op.Exp(x), True),
 )

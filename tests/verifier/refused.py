@@ -83,7 +83,7 @@ UNDEFINED: Sequence[tuple[str, Case]] = (
     *(("Einsum", Case([of(2, 3), of(2, 3)], {"equation": equation})) for equation in ("ab,bc->ac", "abc,ab->a")),
     *(("Reshape", Case([of(2, 3), shape])) for shape in ((-1, -1), (4,), (4, -1), (-2, 3), (2, 3, 0), (0, 2))),
     *(("Reshape", Case([of(0, 3), shape], {"allowzero": 1})) for shape in ((-1, 0), (0, -1), (2, 3))),
-    *(("Transpose", Case([of(2, 3)], {"perm": perm})) for perm in ([0, 0], [0], [1, 2], [0, 1, 2])),
+    *(("Transpose", Case([of(2, 3)], {"perm": perm})) for perm in ([0, 0], [0], [1, 2], [0, 1, 2], 0)),
     *(("Flatten", Case([of(2, 3)], {"axis": axis})) for axis in (3, -3)),
     *(("Squeeze", Case([of(2, 1), axes])) for axes in ((0,), (2,), (0, 1), (-3,))),
     *(("Unsqueeze", Case([of(2), axes])) for axes in ((0, 0), (2,), (0, -3), (-3,))),

@@ -394,6 +394,7 @@ UNPROVED = (
     Rule("only_positive_infinities", op.IsInf(x, detect_negative=0), op.IsInf(x)),
     Rule("only_negative_infinities", op.IsInf(x, detect_positive=0), op.IsInf(x)),
     Rule("nothing_is_infinite", op.IsInf(x), op.Less(x, x)),
+    Rule("turned_by_sizes", op.Transpose(plane), op.Transpose(plane, perm=fn.join(fn.size("M"), fn.size("N")))),
     Rule("eight_bits_saturate", op.Cast(x, to=17, saturate=1), op.Cast(x, to=17, saturate=0)),
     Rule("eight_bits_saturate_or_not", op.Cast(x, to=17, saturate=k), op.Cast(x, to=17)),
     Rule("eight_bits_are_rounded_down", op.Cast(x, to=24, round_mode="up"), op.Cast(x, to=24, round_mode="down")),
