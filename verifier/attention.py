@@ -159,7 +159,7 @@ def RotaryEmbedding(node: Node) -> Tensor:
         fits(node, table.shape, (*positions, half), "the caches do not fit")
     if ids is not None:
         fits(node, ids.shape, (B, S), "not one position per element of the sequences")
-        node.require_indices(ids, caches[0].shape[0])
+        node.require_indices(ids, caches[0].shape[0], from_end=False)
 
     def angle(cache: Tensor, b: Size, s: Size, pair: Size) -> Value:
         if ids is None:

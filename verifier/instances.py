@@ -254,8 +254,10 @@ class Elements:
 
     of: Tensor
     below: Size | None
-    """Each is an index of so many elements, negative ones counted from the end; None: each is a divisor, not 0."""
+    """Each is an index of so many elements; None: each is a divisor, not 0."""
     reason: str
+    from_end: bool = True
+    """Indices may be negative, and are then counted from the end."""
 
 
 @dataclass

@@ -39,9 +39,9 @@ class Node:
     def require(self, condition: Formula, reason: str) -> None:
         self.instance.require(condition, f"{self.op}: {reason}")
 
-    def require_indices(self, indices: Tensor, size: Size) -> None:
-        """Each element is an index of so many elements."""
-        self.instance.require_elements(Elements(indices, size, f"{self.op}: an index is out of range"))
+    def require_indices(self, indices: Tensor, size: Size, *, from_end: bool = True) -> None:
+        """Each element is an index of so many elements, negative ones counted from the end or refused."""
+        self.instance.require_elements(Elements(indices, size, f"{self.op}: an index is out of range", from_end))
 
     def require_divisors(self, divisors: Tensor) -> None:
         """No element is 0 where the operator computes in integers, which EXACT licenses."""

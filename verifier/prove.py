@@ -333,14 +333,14 @@ def _follows(wanted: Elements, instance: Instance, known: Context) -> bool:
     said = [
         [Piece(inner, condition, body) for condition, (body,) in cases(elements.of.at(at))]
         for elements in instance.known_elements
-        if (elements.below is None) == (wanted.below is None)
+        if _is_as_strict(elements, wanted)
         and (wanted.below is None or known.proves(le(_below(elements), wanted.below)))
         for at, inner in [bind([known.simplify(size) for size in elements.of.shape], "j")]
     ]
     for condition, (body,) in cases(wanted.of.at(index)):
         piece = _without_spare(_of_row(Piece(binders, condition, body)))
         here = known.knowing(ranges(piece.binders), piece.guard)
-        if not here.possible or _is_plainly(piece.body, wanted.below, equality, here):
+        if not here.possible or _is_plainly(piece.body, wanted, equality, here):
             continue
         if not any(equality.covered([piece], others, known) for others in said):
             return False
@@ -351,12 +351,17 @@ def _are_the_same(
     wanted: Elements, said: Elements, index: Index, binders: Binders, equality: Equality, known: Context
 ) -> bool:
     """Whether the left side says the same of the elements of a tensor of the same shape, place by place."""
-    if (said.below is None) != (wanted.below is None) or said.of.rank != wanted.of.rank:
+    if not _is_as_strict(said, wanted) or said.of.rank != wanted.of.rank:
         return False
     pairs = [*zip(said.of.shape, wanted.of.shape, strict=True), (said.below or 0, wanted.below or 0)]
     if not all(known.proves(eq(one, other)) for one, other in pairs):
         return False
     return equality.equal(wanted.of.at(index), said.of.at(index), known.knowing(ranges(binders)))
+
+
+def _is_as_strict(said: Elements, wanted: Elements) -> bool:
+    """Whether both speak of indices or of divisors, and if negative indices are refused, then by what is said, too."""
+    return (said.below is None) == (wanted.below is None) and said.from_end <= wanted.from_end
 
 
 def _below(elements: Elements) -> Size:
@@ -380,17 +385,21 @@ def _without_spare(piece: Piece) -> Piece:
     return replace(piece, binders=tuple(pair for pair in piece.binders if pair[0] in used))
 
 
-def _is_plainly(value: Value, below: Size | None, equality: Equality, known: Context) -> bool:
-    """Whether a value is an index of so many elements, or (None) is not 0, by itself."""
-    number = as_size(value)
-    if below is None:
-        constant = value.constant
-        factors = [factor for term in value.terms for factor in term.factors]
-        single = len(value.terms) == 1 and not value.terms[0].binders and value.terms[0].guard == TRUE
-        return bool(constant) or (
-            constant is None and single and all(equality.signs.not_zero(factor, known) for factor in factors)
-        )
-    return number is not None and known.proves(conj(ge(number, -1 * below), lt(number, below)))
+def _is_plainly(value: Value, wanted: Elements, equality: Equality, known: Context) -> bool:
+    """Whether a value is such an index, or such a divisor, by itself."""
+    if wanted.below is None:
+        return _is_not_zero(value, equality, known)
+    number, least = as_size(value), -1 * wanted.below if wanted.from_end else 0
+    return number is not None and known.proves(conj(ge(number, least), lt(number, wanted.below)))
+
+
+def _is_not_zero(value: Value, equality: Equality, known: Context) -> bool:
+    constant = value.constant
+    factors = [factor for term in value.terms for factor in term.factors]
+    single = len(value.terms) == 1 and not value.terms[0].binders and value.terms[0].guard == TRUE
+    return bool(constant) or (
+        constant is None and single and all(equality.signs.not_zero(factor, known) for factor in factors)
+    )
 
 
 def _reachable(instance: Instance) -> bool:
@@ -497,7 +506,7 @@ def _divides_anew(left: Value, right: Value, known: Context, equality: Equality)
         return False
     new = (divisor for term in equality.settle(right, known) for divisor in divisors(Value((term,))))
     return not all(
-        _is_plainly(divisor, None, equality, known) or equality.signs.all_positive(divisor, known) for divisor in new
+        _is_not_zero(divisor, equality, known) or equality.signs.all_positive(divisor, known) for divisor in new
     )
 
 

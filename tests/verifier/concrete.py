@@ -336,8 +336,9 @@ class Evaluation:
                 if not grid.holds(fact):
                     raise Undefined(f"not {fact}")
             for elements in node.instance.known_elements:
-                values, size = _array(elements.of, grid), elements.below
-                wrong = values == 0 if size is None else (values < -grid.size(size)) | (values >= grid.size(size))
+                values, size = _array(elements.of, grid), grid.size(elements.below or 0)
+                least = -size if elements.from_end else 0
+                wrong = values == 0 if elements.below is None else (values < least) | (values >= size)
                 if wrong.any():
                     raise Undefined(elements.reason)
             return [_array(tensor, grid) for tensor in tensors], node.used

@@ -129,7 +129,10 @@ UNDEFINED: Sequence[tuple[str, Case]] = (
     *(("Attention", Case([of(1, 2, 4)] * 3, {"q_num_heads": q, "kv_num_heads": k})) for q, k in ((2, 4), (3, 1))),
     ("Attention", Case([of(1, 1, 2, 2)] * 3 + [of(3, 2)])),
     ("RotaryEmbedding", Case([of(1, 1, 2, 4), of(1, 2, 1), of(1, 2, 1)])),
-    ("RotaryEmbedding", Case([of(1, 1, 2, 4), of(2, 2), of(2, 2), np.array([[0, 2]])])),
+    *(
+        ("RotaryEmbedding", Case([of(1, 1, 2, 4), of(2, 2), of(2, 2), np.array(ids)]))
+        for ids in ([[0, 2]], [[-1, 0]], [0, 1], [[0], [1]], [[0, 1, 1]])
+    ),
     ("Mod", Case([of(2), of(2)], {"fmod": 0})),
 )
 """What ONNX Runtime refuses."""

@@ -13,6 +13,7 @@ scale, shift, mean, variance = (const(name, "C") for name in ("scale", "shift", 
 axes, axis, k, eps = integers("axes"), integer("axis"), integer("k"), real("eps")
 heads, folded = tensor("x", "B H L 4"), tensor("x", "B L 8")
 turns, others = const("p", "B L 2"), const("s", "B L 2")
+places = tensor("places", "B L")
 query, keys, values = tensor("q", "B H L E"), tensor("k", "B H S E"), tensor("v", "B H S F")
 floats = fn.is_float(fn.dtype(x))
 
@@ -395,6 +396,12 @@ UNPROVED = (
     Rule("only_negative_infinities", op.IsInf(x, detect_positive=0), op.IsInf(x)),
     Rule("nothing_is_infinite", op.IsInf(x), op.Less(x, x)),
     Rule("turned_by_sizes", op.Transpose(plane), op.Transpose(plane, perm=fn.join(fn.size("M"), fn.size("N")))),
+    Rule(
+        "positions_from_the_end",
+        op.RotaryEmbedding(heads, op.Gather(tensor("p", "P 2"), places), op.Gather(tensor("s", "P 2"), places)),
+        op.RotaryEmbedding(heads, tensor("p", "P 2"), tensor("s", "P 2"), places),
+        when=fn.eq(fn.dtype(places), 7),
+    ),
     Rule("eight_bits_saturate", op.Cast(x, to=17, saturate=1), op.Cast(x, to=17, saturate=0)),
     Rule("eight_bits_saturate_or_not", op.Cast(x, to=17, saturate=k), op.Cast(x, to=17)),
     Rule("eight_bits_are_rounded_down", op.Cast(x, to=24, round_mode="up"), op.Cast(x, to=24, round_mode="down")),
