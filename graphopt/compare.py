@@ -216,6 +216,8 @@ def _agreed(before: Sketch, after: Sketch) -> tuple[Sketch, str]:
 
 def _narrow(own: Input, other: Input, fixed: dict[str, int]) -> str:
     """Note the sizes that the second model fixes; or say why its input cannot be fed the same."""
+    if own.kind == "unknown" and own.has_default and other.has_default:  # its type is that of the initializer
+        return ""
     if (own.kind, own.dtype) != (other.kind, other.dtype):
         return f"input '{own.name}' has the types {own} and {other}"
     if own.shape is None or other.shape is None:

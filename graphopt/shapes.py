@@ -365,6 +365,8 @@ def slices(k: Operands) -> list[tuple[int, Dim, Dim, int]] | None:
     steps = k.optional_ints(4, (1,) * len(starts))
     if axes is None or steps is None or not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
         return None
+    if any(not -len(shape) <= axis < len(shape) for axis in axes):  # a node that cannot be
+        return None
     return [(normalised(a, len(shape)), s, e, t) for a, s, e, t in zip(axes, starts, ends, steps, strict=True)]
 
 

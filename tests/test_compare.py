@@ -445,6 +445,14 @@ def test_the_largest_number_that_an_absent_bound_makes_of_an_infinity_is_not_jud
     assert not compare(before, after).ok
 
 
+def test_an_input_without_a_type_that_has_a_default_may_get_one() -> None:
+    typed = parse("float[4] x, float[4] w", "y = Add(x, w)", {"w": np.ones(4, np.float32)}, outputs="float[4] y")
+    untyped = ModelProto()
+    untyped.CopyFrom(typed)
+    untyped.graph.input[1].ClearField("type")
+    assert compare(untyped, typed).ok
+
+
 def test_inputs_that_are_given_stay_as_they_are() -> None:
     given = {"x": np.arange(8, dtype=np.float32)}
     assert all(case.values != "non-finite" for case in compare(*[clamps("y = Max(x, n)")] * 2, inputs=given).cases)
