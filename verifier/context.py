@@ -40,7 +40,7 @@ from graphopt.verifier.integers import (
     until_forgotten,
     without,
 )
-from graphopt.verifier.solver import Effort, refuted
+from graphopt.verifier.solver import Effort, hold, refuted
 
 
 @dataclass(eq=False)
@@ -207,6 +207,7 @@ class Context:
         return simple
 
 
+@until_forgotten
 def _without_constant(poly: Int) -> tuple[Size, int]:
     constant = poly.terms.get((), 0)
     return poly - constant, constant
@@ -303,7 +304,8 @@ class _Chosen:
 
 def _chosen(facts: frozenset[Formula]) -> frozenset[Formula]:
     """Facts without the choices that other facts make plainly."""
-    with_choices = [fact for fact in facts if any(_is_made(condition, facts) for condition in _conditions(fact))]
+    composite = (fact for fact in facts if COMPOSITE in fact.names)
+    with_choices = [fact for fact in composite if any(_is_made(condition, facts) for condition in _conditions(fact))]
     if not with_choices:
         return facts
     chosen = _Chosen(facts)
@@ -343,17 +345,9 @@ def _witness(facts: frozenset[Formula], near: Mapping[Atom, int]) -> Mapping[Ato
     new = sorted(unknowns - near.keys())
     for numbers in ((0,), (2, 3, 5, 4), (1,), (1, 0)) if new else ((0,),):
         guess = {**near, **{atom: numbers[i % len(numbers)] for i, atom in enumerate(new)}}
-        if _holds(facts, guess):
+        if hold(facts, guess):
             return guess
     return None
-
-
-def _holds(parts: Iterable[Formula], witness: Mapping[Atom, int]) -> bool:
-    """Whether formulas hold for these numbers; what speaks of something else holds nowhere, as far as is known."""
-    try:
-        return all(truth_of(part, witness) for part in parts)
-    except (KeyError, ZeroDivisionError):
-        return False
 
 
 def _fails(parts: Iterable[Formula], witness: Mapping[Atom, int]) -> bool:

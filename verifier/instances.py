@@ -235,6 +235,7 @@ def real(number_: Any) -> Value:
     return number(number_)
 
 
+@cache
 def _root(decimal: float) -> Value:
     """A root of a small fraction where the float is the nearest one to it, else the decimal."""
     for bottom in range(1, 33):

@@ -195,9 +195,18 @@ class Int(_Numbered):
         return Int({monomial: -c for monomial, c in self.terms.items()})
 
     def __sub__(self, other: Size) -> Size:
-        return self + -other
+        if isinstance(other, int):
+            return self + -other
+        total = dict(self.terms)
+        for monomial, coefficient in other.terms.items():
+            new = total.get(monomial, 0) - coefficient
+            if new:
+                total[monomial] = new
+            else:
+                del total[monomial]
+        return _normal(total)
 
-    def __rsub__(self, other: Size) -> Size:
+    def __rsub__(self, other: int) -> Size:
         return -self + other
 
     __radd__ = __add__

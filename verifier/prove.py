@@ -406,7 +406,8 @@ def _reachable(instance: Instance) -> bool:
     """Whether some sizes, all at least 1 that may be, satisfy what is assumed; what is not known counts as no."""
     sizes = (s for t in instance.hole_tensors() for s in t.shape if isinstance(s, Int))
     facts = [*instance.facts, *(ge(size, 1) for size in sizes)]
-    found = next(models(facts, instance.effort, ()), None) is not None
+    plainly = context(facts, instance.effort).witness is not None
+    found = plainly or next(models(facts, instance.effort, ()), None) is not None
     if not found:
         instance.unmet = words.only_empty(instance)
     return found

@@ -7,13 +7,15 @@ counts as not refuted.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import z3
 
 from graphopt.verifier.integers import (
+    NOTHING,
     And,
     Atom,
     Comparison,
@@ -28,6 +30,7 @@ from graphopt.verifier.integers import (
     ge,
     interned,
     ordered,
+    truth_of,
     until_forgotten,
 )
 
@@ -177,7 +180,7 @@ class Budget:
         return self.steps > self.seconds * STEPS_PER_SECOND or time.process_time() > self._end
 
 
-@dataclass(slots=True)
+@dataclass
 class Effort:
     """How hard the solver may try: steps for one search, as Z3 counts them, and for all of a rule.
 
@@ -194,12 +197,19 @@ class Effort:
     """What is known of each set of facts: instances that know the same share what follows from it."""
     answers: dict[Any, bool] = field(default_factory=dict)
     """Questions that were asked, whatever their unknowns were called: the axes of a tensor ask the same ones."""
-    home: z3.Context = field(default_factory=z3.Context)
-    linear: _Translation = field(init=False)
-    exact: _Translation = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.linear, self.exact = (_Translation(self.home, linear=linear) for linear in (True, False))
+    @cached_property
+    def home(self) -> z3.Context:
+        """Made when something is asked: many rules ask nothing, and to make one takes as long as to prove them."""
+        return z3.Context()
+
+    @cached_property
+    def linear(self) -> _Translation:
+        return _Translation(self.home, linear=True)
+
+    @cached_property
+    def exact(self) -> _Translation:
+        return _Translation(self.home, linear=False)
 
     def answer(self, solver: z3.Solver) -> z3.CheckSatResult:
         """What a solver finds, the same on each machine: it gives up after a number of steps."""
@@ -228,12 +238,27 @@ def refuted(parts: Iterable[Formula], effort: Effort) -> bool:
     return effort.answers[question]
 
 
+NUMBERS = ((2, 3, 5, 4), (1, 0), (1,), (4, 5, 3, 2), (2,), (6, 2, 3, 1), (3, 1, 2), (2, 0), (1, 2, 3), (1, 1, 5), (0,))
+"""What is tried for the unknowns, in turn, before Z3 is asked: most questions that it would answer with a model."""
+
+
 def _ask(parts: list[Formula], effort: Effort) -> bool:
+    unknowns = sorted(NOTHING.union(*(part.symbols for part in parts)))
+    if any(hold(parts, {a: numbers[i % len(numbers)] for i, a in enumerate(unknowns)}) for numbers in NUMBERS):
+        return False
     products = frozenset(m for part in parts for m in effort.linear.translated(part).products)
     known = (p for part in parts for p in ordered(conjuncts(part)) if isinstance(p, Comparison))
     if _unsatisfiable(effort.linear.formulas([*parts, *_products(known, products)]), effort):
         return True
     return bool(products) and _unsatisfiable(effort.exact.formulas(parts), effort)
+
+
+def hold(parts: Iterable[Formula], numbers: Mapping[Atom, int]) -> bool:
+    """Whether formulas hold for these numbers; what speaks of something else holds nowhere, as far as is known."""
+    try:
+        return all(truth_of(part, numbers) for part in parts)
+    except (KeyError, ZeroDivisionError):
+        return False
 
 
 def _question(parts: Iterable[Formula]) -> Any:
