@@ -14,18 +14,18 @@ from graphopt.types import DType
 from graphopt.verifier.instances import Undefined, real
 from graphopt.verifier.integers import TRUE, Formula, conj, disj, fresh, negate
 from graphopt.verifier.node import Node
-from graphopt.verifier.symbolic import Piece, Value, boolean, call, fold, number, select, truth
+from graphopt.verifier.symbolic import Piece, Value, boolean, by_cases, call, fold, number, select, truth
 
 Function: TypeAlias = Callable[..., Value]
 """Of the elements at one index, None for absent inputs."""
 
 
 def largest(*values: Value) -> Value:
-    return fold("max", [Piece((), TRUE, v) for v in values])
+    return by_cases(lambda *parts: fold("max", [Piece((), TRUE, v) for v in parts]), *values)
 
 
 def least(*values: Value) -> Value:
-    return fold("min", [Piece((), TRUE, v) for v in values])
+    return by_cases(lambda *parts: fold("min", [Piece((), TRUE, v) for v in parts]), *values)
 
 
 def sigmoid(x: Value) -> Value:

@@ -73,6 +73,8 @@ COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd"
 Map: TypeAlias = "Mapping[Atom, Size]"
 _PAIRINGS = 24
 _SPLITS = 6
+FEW = 4
+"""So many parts of an index are looked at one by one."""
 
 
 @dataclass(frozen=True)
@@ -326,7 +328,10 @@ class Equality:
             value = call(factor.function, *args, params=factor.params)
             factor = _alone(value)
         if isinstance(factor, Fold):
-            return fold(factor.monoid, [p for piece in factor.pieces for p in self._piece(piece, known)])
+            pieces = [p for piece in factor.pieces for p in self._piece(piece, known)]
+            return fold(
+                factor.monoid, pieces if factor.monoid == "prod" else [_without_repetition(p, known) for p in pieces]
+            )
         if isinstance(factor, Call) and factor.function == "Exp":
             return self.signs.exp_of_log(factor, known)
         return value
@@ -338,8 +343,21 @@ class Equality:
             return
         mapping, binders, guard = _eliminated(_as_term(piece), inner)
         body = Value(tuple(self.settle(piece.body.rebuild(Substitution(mapping)), inner)))
+        cut = next(cuts(composites(body), binders), None)
+        if cut is not None:
+            others, change = tuple(pair for pair in binders if pair[0] != cut.binder), Substitution({cut.binder: cut.size})
+            apart = Piece((*others, *cut.parts), rebuild_formula(guard, change), body.rebuild(change))
+            yield from self._piece(apart, known)
+            return
         kept = conj(*(part for part in ordered(conjuncts(guard)) if not known.knowing(ranges(binders)).proves(part)))
         yield Piece(binders, kept, body)
+
+
+def _without_repetition(piece: Piece, known: Context) -> Piece:
+    """The piece without binders on which nothing depends, of which there are some: what is counted twice is no more."""
+    used = piece.guard.symbols.union(piece.body.symbols, *(symbols(extent) for _, extent in piece.binders))
+    kept = (pair for pair in piece.binders if pair[0] in used or not known.proves(ge(pair[1], 1)))
+    return replace(piece, binders=tuple(kept))
 
 
 # -- domains -------------------------------------------------------------------------------------------------------
@@ -646,6 +664,15 @@ class Cut:
     binder: Atom
     size: Size
     parts: Binders
+
+    def ways(self) -> Iterator[tuple[Size, Binders]]:
+        """What the binder is, with what then is bound: where there are few a, for each of them."""
+        (high, count), low = self.parts
+        if not isinstance(count, int) or count > FEW:
+            yield self.size, self.parts
+            return
+        for number_ in range(count):
+            yield rebuild(self.size, Substitution({high: number_})), (low,)
 
 
 def cuts(used: Iterable[Atom], binders: Binders) -> Iterator[Cut]:

@@ -592,6 +592,9 @@ class Instance:
             from graphopt.verifier.semantics import denote
 
             self.tensors[node] = self._typed(node, denote(Node(self, node)))
+            for size in chain.from_iterable(t.shape for t in self.tensors[node] if self.assuming):
+                if _speaks_of_longest(self.rule):
+                    self.facts.append(le(size, LONGEST))
         return self.tensors[node]
 
     def _typed(self, app: App, found: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -647,7 +650,8 @@ def _as_said(symbols: Any, said: Any) -> Any:
 @cache
 def _speaks_of_longest(rule: Rule) -> bool:
     parts = (part for side in (*rule.left, *rule.right, *rule.conditions) for part in walk(side))
-    return any(isinstance(part, Lit) and part.value == LONGEST for part in parts)
+    numbers = chain.from_iterable(_flat(part.value) for part in parts if isinstance(part, Lit))
+    return any(isinstance(number, int) and abs(number) >= LONGEST for number in numbers)
 
 
 @cache

@@ -207,8 +207,8 @@ def neutral(second: int) -> Lemma:
 
 
 def idempotent(function: str) -> Lemma:
-    """f(f(a)) is f(a)."""
-    return lambda a: a if _is(_one(a), f"{function}!") else None
+    """f(f(a)) is f(a), and f(0) is 0."""
+    return lambda a: a if not a.terms or _is(_one(a), f"{function}!") else None
 
 
 def involution(function: str) -> Lemma:

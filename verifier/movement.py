@@ -245,8 +245,9 @@ def Concat(node: Node) -> Tensor:
     def at(index: Index) -> Value:
         i = index[axis]
         result = number(0)
-        for part, start, end in zip(parts, starts, starts[1:], strict=False):
-            here = conj(ge(i, start) if start != 0 else TRUE, lt(i, end) if part is not parts[-1] else TRUE)
+        for position, (part, start) in enumerate(zip(parts, starts, strict=False)):
+            is_last = position == len(parts) - 1
+            here = conj(ge(i, start) if start != 0 else TRUE, TRUE if is_last else lt(i, starts[position + 1]))
             result = result + guarded(here, part.at((*index[:axis], i - start, *index[axis + 1 :])))
         return result
 

@@ -71,6 +71,8 @@ from graphopt.verifier.symbolic import (
 
 MANY = 300
 """With more choices of element types than this, all but one are tried on scalars only."""
+VECTORS = 1
+"""Scalars and vectors are all ranks where operators are pointwise (`coverage.is_pointwise`)."""
 OUT_OF_TIME = "out of time"
 SOLVER = f"z3 {z3.get_version_string()}"
 
@@ -231,7 +233,7 @@ def instances(rule: Rule, model: Model, typings: Sequence[Typing], effort: Effor
     others = [t for t in typings if t is not first] if rule.minds_types else []
     if model is not Model.EXACT:
         others = [t for t in others if all(d.is_float for d in t.types.values())]
-    yield from _at(rule, model, effort, first, MAX_RANK, typings)
+    yield from _at(rule, model, effort, first, VECTORS if is_pointwise(rule) else MAX_RANK, typings)
     for typing in others:
         for bound in range(1 if len(others) < MANY else 0, MAX_RANK + 1):
             occurs = False
@@ -511,17 +513,20 @@ def _divides_anew(left: Value, right: Value, known: Context, equality: Equality)
     )
 
 
-def _values_agree(left: Value, right: Value, binders: Binders, known: Context, equality: Equality) -> bool:
-    """An output index that is cut by // or % is taken apart: i = a·B + b."""
-    for _ in range(12):
-        here = known.knowing(ranges(binders))
-        settled = Value((*equality.settle(left, here), *equality.settle(right, here)))
-        cut = next(cuts(composites(settled), binders), None)
-        if cut is None:
-            return (equality.equal(left, right, here) and not _divides_anew(left, right, here, equality)) or (
-                not here.possible
-            )
-        change = Substitution({cut.binder: cut.size})
-        left, right = left.rebuild(change), right.rebuild(change)
-        binders = (*(pair for pair in binders if pair[0] != cut.binder), *cut.parts)
-    return False
+def _values_agree(
+    left: Value, right: Value, binders: Binders, known: Context, equality: Equality, cuts_left: int = 12
+) -> bool:
+    """An output index that is cut by // or % is taken apart: i = a·B + b, of a few a each by itself."""
+    here = known.knowing(ranges(binders))
+    settled = Value((*equality.settle(left, here), *equality.settle(right, here)))
+    cut = next(cuts(composites(settled), binders), None)
+    if cut is None:
+        return (equality.equal(left, right, here) and not _divides_anew(left, right, here, equality)) or (
+            not here.possible
+        )
+    others = tuple(pair for pair in binders if pair[0] != cut.binder)
+    changes = ((Substitution({cut.binder: size}), (*others, *parts)) for size, parts in cut.ways())
+    return cuts_left > 0 and all(
+        _values_agree(left.rebuild(change), right.rebuild(change), inner, known, equality, cuts_left - 1)
+        for change, inner in changes
+    )

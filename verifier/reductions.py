@@ -71,7 +71,10 @@ def along(node: Node, axes: Sequence[int]) -> None:
 
 
 def reduction(combine: Reduction) -> Denotation:
-    """A Reduce operator: `axes` is an input; none means all, or with `noop_with_empty_axes` none."""
+    """A Reduce operator: `axes` is an input; none means all, or with `noop_with_empty_axes` none.
+
+    In which order elements are taken does not matter: all elements of a view are all of what it is a view of.
+    """
 
     def denotation(node: Node) -> Tensor:
         x = node.input(0)
@@ -84,6 +87,9 @@ def reduction(combine: Reduction) -> Denotation:
         shape = tuple(1 if i in axes else s for i, s in enumerate(x.shape) if keep or i not in axes)
         extents = tuple(x.shape[i] for i in axes)
 
+        def whole(_: Index) -> Value:
+            return combine(x.base.shape, x.base.at)
+
         def at(index: Index) -> Value:
             outer = dict(zip(kept, (index[i] for i in kept) if keep else index, strict=True))
 
@@ -93,7 +99,7 @@ def reduction(combine: Reduction) -> Denotation:
 
             return combine(extents, element)
 
-        return Tensor(shape, at)
+        return Tensor(shape, at if kept else whole)
 
     return denotation
 

@@ -583,7 +583,7 @@ def inverse(value: Value) -> Value:
     """1 / value. 1 / 0 is a number of which nothing is known but 1 / (a·b) = (1 / a)·(1 / b) and 1 / (1 / a) = a."""
     if arithmetic is not None and not arithmetic.is_finite(value):
         return arithmetic.inverse(value)
-    return _by_cases(_inverse, value)
+    return by_cases(_inverse, value)
 
 
 def _inverse(value: Value) -> Value:
@@ -614,7 +614,7 @@ def call(function: str, *args: Operand, params: tuple[Any, ...] = ()) -> Value:
     """A named function of values, case by case, simplified by the lemmas on it (`lemmas.py`)."""
     if function == "Inverse":
         return inverse(number(args[0]))
-    return _by_cases(lambda *values: _call(function, values, params), *map(number, args))
+    return by_cases(lambda *values: _call(function, values, params), *map(number, args))
 
 
 def _call(function: str, values: tuple[Value, ...], params: tuple[Any, ...]) -> Value:
@@ -626,7 +626,7 @@ def _call(function: str, values: tuple[Value, ...], params: tuple[Any, ...]) -> 
     return lift(Call(function, tuple(map(_own_names, values)), params)) if known is None else known
 
 
-def _by_cases(function: Callable[..., Value], *values: Value) -> Value:
+def by_cases(function: Callable[..., Value], *values: Value) -> Value:
     """f([g]·a + [not g]·b) is [g]·f(a) + [not g]·f(b), for guards that do not depend on what the terms sum over."""
     result = ZERO
     for condition, parts in cases(*values):

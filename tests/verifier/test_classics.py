@@ -6,6 +6,7 @@ import pytest
 
 from graphopt.proof import Verdict
 from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, real, tensor
+from graphopt.scalar import LONGEST
 from graphopt.term import App, Operand
 from graphopt.types import DType
 from graphopt.verifier.prove import prove
@@ -372,6 +373,60 @@ CLASSICS = (
         when=(fn.le(1, H), fn.le(1, W)),
     ),
 )  # fmt: skip
+
+a, bb, z = tensor("a"), tensor("b"), tensor("z")
+any_, other, indices = tensor("x"), tensor("y"), tensor("i")
+row, rows, more = tensor("x", "N"), tensor("x", "M K"), tensor("y", "L K")
+times, at = integers("times"), integer("at")
+first, last, asked = tensor("starts"), tensor("ends"), tensor("shape")
+
+
+def backwards(value: Operand) -> App:
+    return op.Slice(value, (-1,), (-LONGEST - 1,), (0,), (-1,))
+
+
+TEXTBOOK = (
+    Rule("reverse_of_concat", backwards(op.Concat(rows, more, axis=0)),
+         op.Concat(backwards(more), backwards(rows), axis=0)),
+    Rule("reverse_of_pad", backwards(op.Pad(row, pads)),
+         op.Pad(backwards(row), fn.join(fn.item(pads, 1), fn.item(pads, 0))), when=fn.le(0, pads)),
+    Rule("slice_to_the_longest_end", op.Slice(any_, (0,), (LONGEST,), (0,)), any_),
+    Rule("pad_of_relu", op.Pad(op.Relu(any_), pads), op.Relu(op.Pad(any_, pads))),
+    Rule("concat_twice_is_tile", op.Concat(row, row, axis=0), op.Tile(row, (2,))),
+    Rule("tile_is_concat", op.Tile(rows, (1, 3)), op.Concat(rows, rows, rows, axis=1)),
+    Rule("sum_of_reshape", op.ReduceSum(op.Reshape(any_, times), keepdims=0), op.ReduceSum(any_, keepdims=0)),
+    Rule("greatest_of_reshape", op.ReduceMax(op.Reshape(any_, times), keepdims=0), op.ReduceMax(any_, keepdims=0)),
+    Rule("mean_of_flatten", op.ReduceMean(op.Flatten(any_, axis=at), keepdims=0), op.ReduceMean(any_, keepdims=0)),
+    Rule("greatest_of_expand", op.ReduceMax(op.Expand(tensor("x", "N 1"), times), (1,), keepdims=0),
+         op.Squeeze(tensor("x", "N 1"), (1,)),
+         when=(fn.eq(fn.length(times), 2), fn.eq(fn.item(times, 0), 1), fn.le(1, times))),
+    Rule("greatest_of_tile", op.ReduceMax(op.Tile(row, times)), op.ReduceMax(row), when=fn.le(1, times)),
+    Rule("where_of_sums", op.Where(a, any_ + z, other + z), op.Where(a, any_, other) + z),
+    Rule("where_of_both", op.Where(op.And(a, bb), any_, other), op.Where(a, op.Where(bb, any_, other), other)),
+    Rule("where_of_either", op.Where(op.Or(a, bb), any_, other), op.Where(a, any_, op.Where(bb, any_, other))),
+    Rule("gather_of_relu", op.Gather(op.Relu(any_), indices, axis=at), op.Relu(op.Gather(any_, indices, axis=at))),
+    Rule("gather_of_sum", op.Gather(rows + tensor("y", "M K"), indices),
+         op.Gather(rows, indices) + op.Gather(tensor("y", "M K"), indices)),
+    Rule("gather_of_rows_scaled", op.Gather(rows * tensor("y", "K"), indices),
+         op.Gather(rows, indices) * tensor("y", "K")),
+    Rule("gather_of_product", op.Gather(rows @ tensor("y", "K N"), indices),
+         op.Gather(rows, indices) @ tensor("y", "K N")),
+    Rule("slice_of_relu_as_it_runs", op.Relu(op.Slice(any_, first, last)), op.Slice(op.Relu(any_), first, last)),
+    Rule("reshape_of_relu_as_it_runs", op.Relu(op.Reshape(any_, asked)), op.Reshape(op.Relu(any_), asked)),
+    Rule("expand_of_relu_as_it_runs", op.Expand(op.Relu(any_), asked), op.Relu(op.Expand(any_, asked))),
+    Rule("reshapes_as_they_run", op.Reshape(op.Reshape(any_, times), asked, allowzero=1),
+         op.Reshape(any_, asked, allowzero=1)),
+    Rule("convs_in_as_many_groups",
+         op.Conv(line, const("w", "M I K"), group=group) + op.Conv(line, const("v", "M I K"), group=block),
+         op.Conv(line, const("w", "M I K") + const("v", "M I K"), group=group), when=fn.eq(group, block)),
+)  # fmt: skip
+"""What a reader expects to be provable."""
+
+
+@pytest.mark.parametrize("rule", TEXTBOOK, ids=lambda rule: rule.name)
+def test_it_is_proved_at_once(rule: Rule) -> None:
+    proof = prove(rule, timeout=10, refute=False)
+    assert proof.verdict is Verdict.PROVED, proof
 
 
 @pytest.mark.slow
