@@ -43,7 +43,8 @@ class Choice:
     """One choice of a proof."""
 
     question: str
-    """`pack b`, `rank x`, `length p` (of a list), `absent c`, `value p`, `value rest.axis` (of a bundle)."""
+    """`pack b`, `rank x`, `length p` (of a list), `elements x` (of a vector that is one when it runs), `absent c`,
+    `value p`, `value rest.axis` (of a bundle)."""
 
     label: Any
     """A label or `Other`."""
@@ -138,7 +139,7 @@ def unknown(tree: Tree, answer: Answer) -> str:
     return ""
 
 
-def told(tree: Tree, kinds: Sequence[str] = ("pack", "rank", "length")) -> str:
+def told(tree: Tree, kinds: Sequence[str] = ("pack", "rank", "length", "elements")) -> str:
     """Return what was chosen from, in words: `*b of 0–2 axes, p of 0–3 numbers, x of rank 0–4`."""
     found: dict[str, list[Any]] = {}
     for question, _, leads in filter(None, tree):
@@ -156,6 +157,7 @@ _FORMS = {
     "pack": "*{name} of {range} axes",
     "rank": "{name} of rank {range}",
     "length": "{name} of {range} numbers",
+    "elements": "{name} of {range} elements",
 }
 
 

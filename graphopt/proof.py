@@ -70,7 +70,7 @@ class Proof:
     @property
     def reach(self) -> str:
         """For which ranks, and how long lists, it was made: `1–4, *s of 1–2 axes, p of 0–3 numbers`."""
-        lists = told(self.coverage, ("pack", "length"))
+        lists = told(self.coverage, ("pack", "length", "elements"))
         return f"{self.ranks}, {lists}" if lists else self.ranks
 
     @property

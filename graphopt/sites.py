@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -85,7 +85,9 @@ def _answer(graph: Graph, match: Match, question: str) -> Label:
     if kind == "absent":
         return isinstance(match.holes[name], Absent)
     if kind == "rank":
-        return _rank(graph, match.holes[name], question)
+        return len(_shape(graph, match.holes[name], question))
+    if kind == "elements":
+        return _number(next(iter(_shape(graph, match.holes[name], question)), None), question)
     value = match.holes[name] if name in match.holes else _of_bundle(match, name)
     if kind == "length":
         return _number(len(value) if isinstance(value, tuple) else None, question)
@@ -100,13 +102,15 @@ def _number(found: object, question: str) -> int:
     return found
 
 
-def _rank(graph: Graph, bound: object, question: str) -> int:
-    """How many axes the tensor of a hole has."""
+def _shape(graph: Graph, bound: object, question: str) -> Sequence[object]:
+    """The axes of the tensor of a hole, of which some may have no size that is known."""
     if isinstance(bound, Known | Absent):
-        return len(bound.shape)
+        return bound.shape
     type_ = graph.tensor_type(bound) if isinstance(bound, Value) else None
     shape = type_.shape if isinstance(type_, TensorType) else None
-    return _number(None if shape is None else len(shape), question)
+    if shape is None:
+        raise Unknown(f"the {question}")
+    return shape
 
 
 def _of_bundle(match: Match, name: str) -> Any:

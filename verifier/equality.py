@@ -345,7 +345,7 @@ class Equality:
         body = Value(tuple(self.settle(piece.body.rebuild(Substitution(mapping)), inner)))
         cut = next(cuts(composites(body), binders), None)
         if cut is not None:
-            others, change = tuple(pair for pair in binders if pair[0] != cut.binder), Substitution({cut.binder: cut.size})
+            change, others = Substitution({cut.binder: cut.size}), (p for p in binders if p[0] != cut.binder)
             apart = Piece((*others, *cut.parts), rebuild_formula(guard, change), body.rebuild(change))
             yield from self._piece(apart, known)
             return

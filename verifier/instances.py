@@ -49,6 +49,7 @@ from graphopt.verifier.symbolic import (
     Read,
     Tensor,
     Value,
+    as_size,
     boolean,
     call,
     fold,
@@ -291,6 +292,9 @@ class Instance:
     tensors: dict[Term, tuple[Tensor, ...]] = field(default_factory=dict)
     answers: dict[tuple[Size, Size], Size] = field(default_factory=dict)
     """The sizes that a Reshape of the left side gives, by what is asked for and the number of elements."""
+
+    integers: dict[Value, Size] = field(default_factory=dict)
+    """The elements of tensors that are sizes or places, as unknown integers."""
 
     absences: dict[str, bool] = field(default_factory=dict)
     """Of the constants with a default, whether they are optional inputs that are absent."""
@@ -620,6 +624,15 @@ class Instance:
 
     def _lacks(self, part: Term) -> bool:
         return self.assuming and isinstance(part, Var) and self.is_absent(part)
+
+    def whole_number(self, element: Value) -> Size:
+        """The element of a tensor of integers as an integer: one that is made of sizes, or some unknown one."""
+        size = as_size(element)
+        if size is not None:
+            return size
+        if element not in self.integers:
+            self.integers[element] = fresh("element")
+        return self.integers[element]
 
     def hole_tensors(self) -> list[Tensor]:
         return [value for value in self.holes.values() if isinstance(value, Tensor)]

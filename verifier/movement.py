@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import permutations
 from typing import Any
@@ -14,6 +15,7 @@ from graphopt.verifier.instances import MAX_RANK, OneOf, Symbols, Undefined, Uns
 from graphopt.verifier.integers import (
     FALSE,
     TRUE,
+    Atom,
     Formula,
     Int,
     Size,
@@ -31,19 +33,24 @@ from graphopt.verifier.integers import (
     product,
     quotient,
     remainder,
+    symbols,
 )
 from graphopt.verifier.node import Body, Node, Shape, subsets
 from graphopt.verifier.symbolic import (
+    Call,
     Element,
+    Factor,
     Index,
     Tensor,
     Term,
     Value,
     Whole,
     boolean,
+    call,
     guarded,
     integer,
     lift,
+    multiplied,
     number,
     select,
 )
@@ -416,15 +423,38 @@ def _gather_tensor(node: Node, x: Tensor, indices: Tensor, axis: int) -> Tensor:
 def looked_up(size: Size, row: Body, where: Value) -> Value:
     """The element of a row at an index that is itself an element of a tensor: an opaque function of both.
 
-    What is looked up among things that were looked up is looked up at a place that is looked up.
+    Of a row that is computed element by element, what is looked up is computed of what is looked up in its operands.
     """
     chosen = Tensor((size,), row).whole()
-    match chosen.body.terms:
-        case (Term(coefficient=1, factors=(Element("Gather", (), (Whole() as source, Whole() as place)),)) as term,):
-            if term.guard == TRUE and not term.binders and not set(chosen.index) & source.symbols:
-                where = lift(_lookup(Whole(chosen.shape, chosen.index, place.body), where))
-                chosen = source
-    return lift(_lookup(chosen, where))
+    (place,) = chosen.index
+
+    def at_place(value: Value) -> Value:
+        if place not in value.symbols:
+            return value
+        if any(place in _bound_by(term) for term in value.terms):
+            return lift(_lookup(replace(chosen, body=value), where))
+        found = number(0)
+        for term in value.terms:
+            product_ = Value((replace(term, factors=()),))
+            for factor in term.factors:
+                product_ = multiplied(product_, of_factor(factor))
+            found = found + product_
+        return found
+
+    def of_factor(factor: Factor) -> Value:
+        match factor:
+            case Call(function, args, params) if all(place not in symbols(p) for p in params if isinstance(p, Int)):
+                return call(function, *map(at_place, args), params=params)
+            case Element("Gather", (), (Whole() as source, Whole() as place_)) if place not in source.symbols:
+                return lift(_lookup(source, at_place(place_.body)))
+        return lift(_lookup(replace(chosen, body=lift(factor)), where)) if place in factor.symbols else lift(factor)
+
+    return at_place(chosen.body)
+
+
+def _bound_by(term: Term) -> frozenset[Atom]:
+    """What the range of a term depends on."""
+    return term.guard.symbols.union(*(symbols(extent) for _, extent in term.binders))
 
 
 def _lookup(row: Whole, where: Value) -> Element:

@@ -13,7 +13,7 @@ from graphopt.types import DType
 from graphopt.verifier.dtypes import Typing
 from graphopt.verifier.extended import ARITHMETIC
 from graphopt.verifier.instances import Elements, Instance, OneOf, Symbols, Undefined, Unsupported, real
-from graphopt.verifier.integers import Formula, Int, Size, fresh, ge
+from graphopt.verifier.integers import Formula, Int, Size, eq, fresh, ge
 from graphopt.verifier.symbolic import Index, Read, Tensor, Value, lift
 
 Shape: TypeAlias = "tuple[Size, ...]"
@@ -130,20 +130,38 @@ class Node:
         return any(app.bundle == self.app.bundle and name in dict(app.attrs) for app in sides)
 
     def numbers(self, position: int, propose: Callable[[], Any]) -> Any:
-        """The value of an input that is a list of numbers in the rule."""
+        """The value of an input that is a number or a list of them, in the rule or when it runs."""
         part = self.app.inputs[position]
         assert part is not None
-        if not is_scalar(part):
-            raise Unsupported(f"{self.op} whose input {position} is not known")
-        value = self._whole(self._value(part, propose), f"input {position}")
+        found = self._value(part, propose) if is_scalar(part) else self._elements(part)
+        value = self._whole(found, f"input {position}")
         self.used[f"input{position}"] = value
         self.read.add(position)
         return value
 
+    def _elements(self, part: Term) -> Any:
+        """The elements of a scalar or vector of integers, each an unknown number."""
+        tensor = self.instance.tensor(part)
+        if tensor.rank > 1:
+            raise Undefined(f"{self.op} of a list with {tensor.rank} axes")
+        if not tensor.rank:
+            return self.instance.whole_number(tensor.at(()))
+        return tuple(self.instance.whole_number(tensor.at((i,))) for i in range(self._length(part, tensor.shape[0])))
+
+    def _length(self, part: Term, size: Size) -> int:
+        """How many elements a vector has. Each number is tried of a hole, as of the lists that a rule writes."""
+        length = self.instance.known.simplify(size)
+        if isinstance(length, Int) and isinstance(part, Var) and self.instance.assuming:
+            length = self.instance.choices.choose(f"elements {part.name}", range(self.instance.max_rank + 1))
+            self.require(eq(size, length), f"{part.name} has another length")
+        if not isinstance(length, int):
+            raise Unsupported(f"{self.op} of a list whose length is not known")
+        return length
+
     def list(self, position: int, propose: Callable[[], Any]) -> tuple[Size, ...]:
         """The value of an input that is a list: on the left a single number is as good as a list of one."""
         value = self.numbers(position, propose)
-        if not isinstance(value, tuple) and not self.instance.assuming:
+        if not isinstance(value, tuple) and not (self.instance.assuming and self.is_number(position)):
             raise Undefined(f"{self.op}: input {position} is a list, not the number {value}")
         return value if isinstance(value, tuple) else (value,)
 
