@@ -627,6 +627,16 @@ def application(name: str, case: Case, known: Known, chosen: Callable[[], object
     return App(name, tuple(args), tuple(sorted(attrs.items())), outputs=case.outputs)
 
 
+def as_it_runs(name: str, case: Case) -> Case:
+    """The case with the numbers that may be symbols in tensors, which only say them when the model runs."""
+    places = SYMBOLIC_INPUTS.get(name, ())
+    inputs = (
+        np.array(value, np.int64) if i in places and isinstance(value, tuple | int) else value
+        for i, value in enumerate(case.inputs)
+    )
+    return Case(list(inputs), case.attrs, case.outputs)
+
+
 DEPARTS: Mapping[str, frozenset[str]] = {
     # dilations without pads, ceil_mode and SAME of pools, the rank of a global one, groups of a transposed convolution
     "reference": frozenset({"MaxPool", "AveragePool", "LpPool", "GlobalMaxPool", "ConvTranspose"}),

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from graphopt.rule import Rule
+from graphopt.scalar import LONGEST
 from graphopt.term import App, Var, op
 from graphopt.types import DType
 from graphopt.verifier.dtypes import Typing
@@ -328,6 +329,8 @@ class Evaluation:
         """What the denotation says of these arrays, and the attributes that it asked for."""
         node = self.node(Choices())
         tensors = denote(node)
+        for element, size in node.instance.integers.items():
+            self.known.symbols[only_symbol(size)] = min(int(Grid(self.arrays).value(element)), LONGEST)
         if node.instance.answers:
             self.known.symbols.update(self._answers(node.instance))
         grid = Grid(self.arrays, symbols=self.known.symbols, node=node if node.is_exact else None)

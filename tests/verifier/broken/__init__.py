@@ -1,7 +1,7 @@
 """Wrong rules, by what is wrong. None may be proved; of those that a small instance shows to be wrong it is found."""
 
-from tests.verifier.broken import classics, edges, functions, operators, plain
+from tests.verifier.broken import classics, edges, functions, operators, placed, plain
 
 REFUTED = (*plain.BROKEN, *classics.NEIGHBOURS, *operators.REFUTED, *functions.REFUTED)
-UNPROVED = (*edges.HOSTILE, *operators.UNPROVED, *functions.UNPROVED)
+UNPROVED = (*edges.HOSTILE, *operators.UNPROVED, *functions.UNPROVED, *placed.UNPROVED)
 VACUOUS = plain.VACUOUS
