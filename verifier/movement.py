@@ -10,6 +10,7 @@ from typing import Any
 
 from graphopt.rule import Rule
 from graphopt.term import Lit, walk
+from graphopt.types import DType
 from graphopt.verifier.broadcasting import broadcast, exactly, stretched
 from graphopt.verifier.instances import MAX_RANK, OneOf, Symbols, Undefined, Unsupported
 from graphopt.verifier.integers import (
@@ -36,6 +37,7 @@ from graphopt.verifier.integers import (
     symbols,
 )
 from graphopt.verifier.node import Body, Node, Shape, subsets
+from graphopt.verifier.opaque import opaque
 from graphopt.verifier.symbolic import (
     Call,
     Element,
@@ -562,11 +564,11 @@ ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 def Resize(node: Node) -> Tensor:
     """Each element of an axis repeated a whole number of times, by nearest neighbour; or axes that keep their size.
 
-    By other factors and between elements what is computed rests on how floats are rounded: that is not denoted.
+    By other factors and between elements what is computed rests on how floats are rounded: it is not looked into.
     """
     x = node.input(0)
     mode = node.text("mode", ("nearest", "linear", "cubic"))
-    where = node.text("coordinate_transformation_mode", (*EVEN, "tf_crop_and_resize"))
+    where = node.text("coordinate_transformation_mode", EVEN)
     rounding = node.text("nearest_mode", ROUNDINGS) if mode == "nearest" else ""
     for name in ("antialias", "cubic_coeff_a", "exclude_outside", "extrapolation_value"):
         node.ignored(name)
@@ -580,19 +582,23 @@ def Resize(node: Node) -> Tensor:
     sizes = dict(zip(axes, new, strict=True))
     shape = tuple(sizes.get(axis, size) for axis, size in enumerate(x.shape))
 
-    def source(i: Size, size: Size, own: Size) -> Size:
+    whole = opaque(node, 0, Tensor(shape, x.at))
+
+    def source(i: Size, size: Size, own: Size) -> Size | None:
         if where in EVEN and node.instance.same(size, own):
             return i
         times = divide(size, own) if own != 0 else None
-        if times is None or (where, rounding) not in REPEATS:
-            raise Unsupported(f"Resize from {own} to {size}")
-        return quotient(i, times)
+        return None if times is None or (where, rounding) not in REPEATS else quotient(i, times)
 
-    return Tensor(shape, lambda index: x.at(tuple(map(source, index, shape, x.shape))))
+    def at(index: Index) -> Value:
+        places = [place for place in map(source, index, shape, x.shape) if place is not None]
+        return x.at(tuple(places)) if len(places) == x.rank else whole.at(index)
+
+    return Tensor(shape, at, values=x.values if mode == "nearest" else DType.UNDEFINED)
 
 
 def _enlarged(node: Node, sizes: Sequence[Size]) -> Sequence[Size]:
-    """The sizes that a Resize asks for, or makes of scales that are whole numbers."""
+    """The sizes that a Resize asks for, or makes of scales: of some that are no whole numbers, as it rounds them."""
     if node.has(3):
         node.text("keep_aspect_ratio_policy", ("stretch",))
         asked: Sequence[Size] = node.list(3, lambda: tuple(fresh("size") for _ in sizes))
@@ -604,9 +610,9 @@ def _enlarged(node: Node, sizes: Sequence[Size]) -> Sequence[Size]:
         raise Undefined("Resize: scales are a list")
     node.require(eq(scales.shape[0], len(sizes)), "not one scale per axis")
     factors = [scales.at((i,)).constant for i in range(len(sizes))]
-    if not all(factor is not None and factor.denominator == 1 <= factor for factor in factors):
-        raise Unsupported("Resize by scales that are no whole numbers")
-    return [size * int(factor or 0) for size, factor in zip(sizes, factors, strict=True)]
+    if all(factor is not None and factor.denominator == 1 <= factor for factor in factors):
+        return [size * int(factor or 0) for size, factor in zip(sizes, factors, strict=True)]
+    return [node.some_size(call("resized", integer(size), scales.at((i,)))) for i, size in enumerate(sizes)]
 
 
 def DepthToSpace(node: Node) -> Tensor:

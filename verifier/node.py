@@ -142,6 +142,8 @@ class Node:
     def _elements(self, part: Term) -> Any:
         """The elements of a scalar or vector of integers, each an unknown number."""
         tensor = self.instance.tensor(part)
+        if tensor.dtype.is_float:
+            raise Unsupported(f"{self.op} by numbers that may not be whole")
         if tensor.rank > 1:
             raise Undefined(f"{self.op} of a list with {tensor.rank} axes")
         if not tensor.rank:
@@ -205,6 +207,14 @@ class Node:
         if least is not None:
             self.require(ge(value, least), f"{name} is at least {least}")
         return value
+
+    def some_size(self, key: Value) -> Size:
+        """A size that the elements of tensors say: the same where they do, and one that the left side has."""
+        if not self.instance.assuming and key not in self.instance.integers:
+            raise Unsupported(f"{self.op} of a size that the left side does not have")
+        size = self.instance.whole_number(key)
+        self.require(ge(size), "a size is not negative")
+        return size
 
     def natural(self, name: str) -> Size:
         """Some integer that is not negative."""

@@ -8,9 +8,9 @@ from itertools import combinations
 
 from graphopt.verifier.broadcasting import broadcast, common_size, stretched
 from graphopt.verifier.instances import OneOf, Undefined, Unsupported
-from graphopt.verifier.integers import Formula, Size, disj, eq, ge, le, lt, product
+from graphopt.verifier.integers import Formula, Size, disj, eq, ge, le, lt, negate, product
 from graphopt.verifier.node import Body, Denotation, Node, Reduction, Shape
-from graphopt.verifier.symbolic import Element, Index, Tensor, Value, call, folded, integer, lift, total
+from graphopt.verifier.symbolic import Element, Index, Tensor, Value, boolean, call, folded, integer, lift, total, truth
 
 
 def MatMul(node: Node) -> Tensor:
@@ -182,11 +182,27 @@ def ArgMax(node: Node) -> Tensor:
     node.require(ge(x.shape[axis], 1), "the axis is not empty")
 
     def at(index: Index) -> Value:
-        rest = index[axis + 1 :] if keep else index[axis:]
-        along = Tensor((x.shape[axis],), lambda k: x.at((*index[:axis], *k, *rest))).whole()
-        return lift(Element(PLACES[node.op], (last,), (along,), ()))
+        return _place(PLACES[node.op], last, x, axis, index[:axis], index[axis + 1 :] if keep else index[axis:])
 
     return Tensor(shape, at)
+
+
+def _place(which: str, last: int, x: Tensor, axis: int, before: Index, after: Index) -> Value:
+    """The place along an axis, the first one of several or the last."""
+    along = Tensor((x.shape[axis],), lambda k: x.at((*before, *k, *after))).whole()
+    return lift(Element(which, (last,), (along,), ()))
+
+
+def Hardmax(node: Node) -> Tensor:
+    """1 where along an axis the first of the greatest elements is, 0 elsewhere."""
+    x = node.input(0)
+    axis = node.axis("axis", x.rank)
+
+    def at(index: Index) -> Value:
+        place = _place(PLACES["ArgMax"], 0, x, axis, index[:axis], index[axis + 1 :])
+        return boolean(negate(truth(call("NotZero", place - integer(index[axis])))))
+
+    return Tensor(x.shape, at)
 
 
 def _letters(node: Node) -> tuple[list[str], str]:

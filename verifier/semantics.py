@@ -48,20 +48,41 @@ from graphopt.verifier.normalizations import (
     LpNormalization,
     RMSNormalization,
 )
+from graphopt.verifier.opaque import RECURRENT, opaque
+from graphopt.verifier.placing import (
+    GatherElements,
+    GatherND,
+    NonZero,
+    OneHot,
+    Range,
+    ScatterElements,
+    ScatterND,
+    TopK,
+)
 from graphopt.verifier.reductions import (
     REDUCTIONS,
     ArgMax,
     CumSum,
     Einsum,
     Gemm,
+    Hardmax,
     LogSoftmax,
     MatMul,
     Softmax,
     mean,
     reduction,
 )
-from graphopt.verifier.symbolic import Element, Index, Tensor, Value, folded, lift
-from graphopt.verifier.windows import Conv, ConvTranspose, average, global_pool, greatest, pool, power_mean
+from graphopt.verifier.symbolic import Tensor, folded
+from graphopt.verifier.windows import (
+    Conv,
+    ConvTranspose,
+    GlobalLpPool,
+    average,
+    global_pool,
+    greatest,
+    pool,
+    power_mean,
+)
 
 
 def denote(node: Node) -> tuple[Tensor, ...]:
@@ -77,7 +98,7 @@ def denote(node: Node) -> tuple[Tensor, ...]:
     ):
         outputs = tuple(replace(output, values=node.input(0).values) for output in outputs)
     if node.is_exact and not _only_moves(node):
-        outputs = tuple(_opaque(node, position, output) for position, output in enumerate(outputs))
+        outputs = tuple(opaque(node, position, output) for position, output in enumerate(outputs))
     return outputs
 
 
@@ -87,28 +108,6 @@ def _only_moves(node: Node) -> bool:
         return node.op in MOVES
     letters, _, result = str(node.used["equation"]).replace(" ", "").partition("->")
     return sorted(letters) == sorted(result)
-
-
-def _opaque(node: Node, position: int, output: Tensor) -> Tensor:
-    """In the exact model an operator that computes is a function of whole tensors: kernels block by shape.
-
-    Numbers that the denotation read are among `used`; others are operands like tensors. Whether a reduction keeps its
-    axes does not change its numbers.
-    """
-    used = dict(node.used)
-    kept = used.get("along", ()) if used.pop("keepdims", 0) else ()
-    params = (position, node.folded, node.dtype, *sorted(used.items()))
-    operands = []
-    for i in range(node.count):
-        tensor = None if i in node.read else node.optional(i)
-        operands.append(None if tensor is None else tensor.whole())
-    whole = tuple(operands)
-
-    def at(index: Index) -> Value:
-        place = tuple(i for axis, i in enumerate(index) if axis not in kept)
-        return lift(Element(node.op, params, whole, place))
-
-    return Tensor(output.shape, at, output.dtype)
 
 
 MOVES: Mapping[str, Denotation] = {
@@ -135,12 +134,15 @@ MOVES: Mapping[str, Denotation] = {
     "Shape": Shape_,
     "Size": Size_,
     "Dropout": Dropout,
+    "OneHot": OneHot,
+    "GatherElements": GatherElements,
+    "GatherND": GatherND,
 }
 """Operators whose denotation is exact: they move data, or compute each element by one function that is named."""
 
 
 KEEPS = frozenset({"Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Split", "Slice", "Gather"})
-KEEPS |= {"Expand", "Tile", "Resize", "DepthToSpace", "SpaceToDepth"}
+KEEPS |= {"Expand", "Tile", "DepthToSpace", "SpaceToDepth"}
 """Operators whose elements are elements of their first input."""
 
 
@@ -170,4 +172,12 @@ OPERATORS: Mapping[str, Denotation] = {
     "LpNormalization": LpNormalization,
     "Attention": Attention,
     "RotaryEmbedding": RotaryEmbedding,
+    "Range": Range,
+    "TopK": TopK,
+    "NonZero": NonZero,
+    "ScatterElements": ScatterElements,
+    "ScatterND": ScatterND,
+    "Hardmax": Hardmax,
+    "GlobalLpPool": GlobalLpPool,
+    **RECURRENT,
 }

@@ -504,8 +504,12 @@ def total(
 ) -> Value:
     """Σ of `body` over all indices below the extents (for which `where` holds)."""
     index, binders = bind(extents)
-    inner = guarded(where(index) if where else TRUE, body(index))
-    return collected(Term(t.coefficient, t.factors, binders + t.binders, t.guard) for t in inner.terms)
+    return summed(guarded(where(index) if where else TRUE, body(index)), binders)
+
+
+def summed(value: Value, binders: Binders) -> Value:
+    """Σ of a value over what is free in it."""
+    return collected(Term(t.coefficient, t.factors, binders + t.binders, t.guard) for t in value.terms)
 
 
 def folded(

@@ -242,14 +242,26 @@ def average(node: Node, window: Window) -> Callable[[Body, Index], Value]:
 
 
 def power_mean(node: Node, window: Window) -> Callable[[Body, Index], Value]:
-    """The p-norm."""
+    """The p-norm of what lies inside of the input."""
+    norm = _norm(node)
+    return lambda x, out: norm(window.kernel, x, window.inside(out))
+
+
+def _norm(node: Node) -> Callable[..., Value]:
+    """The p-norm of the elements at some indices."""
     p = integer(node.integer("p", least=1))
 
-    def combine(x: Body, out: Index) -> Value:
-        powers = total(window.kernel, lambda k: call("Pow", call("Abs", x(k)), p), window.inside(out))
-        return call("Pow", powers, 1 / p)
+    def norm(extents: Shape, x: Body, where: Callable[[Index], Formula] | None = None) -> Value:
+        return call("Pow", total(extents, lambda k: call("Pow", call("Abs", x(k)), p), where), 1 / p)
 
-    return combine
+    return norm
+
+
+def GlobalLpPool(node: Node) -> Tensor:
+    """The p-norm of all of space."""
+    pooled = global_pool(_norm(node))(node)
+    assert isinstance(pooled, Tensor)
+    return pooled
 
 
 def global_pool(reduce_: Reduction) -> Denotation:

@@ -300,6 +300,12 @@ def resize(d: Draw) -> Case:
     axes = d.axes(x.ndim, 1)
     repeats = mode == "nearest" and (where, rounding) in REPEATS
     factors = tuple(d.size() if repeats else 1 for _ in axes)
+    if mode == "nearest" and x.ndim > 1 and (where, rounding) == ("asymmetric", "floor") and d.flag():
+        scales = [d.choice(1, 1.5, 2.5) for _ in x.shape]
+        return Case(
+            [x, None, np.array(scales, np.float32)],
+            {"coordinate_transformation_mode": where, "nearest_mode": rounding, "mode": mode},
+        )
     attrs = {"coordinate_transformation_mode": where, "nearest_mode": rounding, "mode": mode}
     given = attrs | ({"axes": list(axes)} if axes != tuple(range(x.ndim)) or d.flag() else {})
     if d.flag():
@@ -504,6 +510,92 @@ def lp_normalization(d: Draw) -> Case:
     return Case([x], d.some(axis=d.axis(x.ndim), p=d.size(1, 2)))
 
 
+def some_range(d: Draw) -> Case:
+    dtype = d.choice(np.int64, np.int32, np.float32, np.float64)
+    delta = d.choice(-3, -2, -1, 1, 2, 3) * (0.5 if dtype(0.5) else 1)
+    numbers = [d.random.randint(-5, 5), d.random.randint(-5, 5), delta]
+    if dtype is np.int64 and d.flag():
+        return Case(list(map(int, numbers)))
+    return Case([np.array(n, dtype) for n in numbers])
+
+
+def top_k(d: Draw) -> Case:
+    x = np.round(d.array(*d.any_shape(1)))
+    axis = d.axis(x.ndim)
+    k = d.size(0, x.shape[axis])
+    attrs = {"axis": axis, **d.some(largest=d.flag(), sorted=d.flag())}
+    return Case([x, (k,)], {key: v for key, v in attrs.items() if key != "axis" or v != -1 or d.flag()}, 2)
+
+
+def one_hot(d: Draw) -> Case:
+    depth, rank = d.size(), d.size(0, 2)
+    asked = d.numpy.integers(-depth - 1, depth + 2, tuple(d.extent() for _ in range(rank)))
+    asked = asked.astype(d.choice(np.int64, np.int64, np.float32))
+    return Case([asked + 0.25 * (asked.dtype == np.float32), d.choice(depth, (depth,)), d.array(2)],
+                d.some(axis=d.axis(rank + 1)))  # fmt: skip
+
+
+def non_zero(d: Draw) -> Case:
+    x = np.round(d.array(*d.any_shape(1)))
+    return Case([d.choice(x, x > 0, x.astype(np.int64))])
+
+
+def smaller(d: Draw, shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return tuple(d.size(0, 3) if i == axis else d.size(0, size) for i, size in enumerate(shape))
+
+
+def gather_elements(d: Draw) -> Case:
+    x = d.special(*d.shape(1, 3))
+    axis = d.axis(x.ndim)
+    n = x.shape[axis]
+    return Case([x, d.numpy.integers(-n, n, smaller(d, x.shape, axis % x.ndim))], d.some(axis=axis) if axis else {})
+
+
+def gather_nd(d: Draw) -> Case:
+    x = d.special(*d.shape(1, 3))
+    batch = d.size(0, x.ndim - 1)
+    count = d.size(1, x.ndim - batch)
+    outer = (*x.shape[:batch], *d.shape(0, 1))
+    parts = [d.numpy.integers(-n, n, outer) for n in x.shape[batch : batch + count]]
+    return Case([x, np.stack(parts, -1)], {"batch_dims": batch} if batch or d.flag() else {})
+
+
+def scatter_elements(d: Draw) -> Case:
+    x = d.array(*d.shape(1, 3))
+    axis = d.axis(x.ndim)
+    shape = smaller(d, x.shape, axis % x.ndim)
+    own = x.shape[axis]
+    many = [min(size, own) if i == axis % x.ndim else size for i, size in enumerate(shape)]
+    along_it = np.arange(many[axis]).reshape([-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
+    indices = (np.zeros(many, np.int64) + along_it + d.size(0, 2)) % own  # none twice
+    attrs = {"axis": axis} | d.some(reduction=d.choice("none", "add", "mul", "max", "min"))
+    return Case([x, indices - own * d.flag(), d.array(*many)], attrs)
+
+
+def scatter_nd(d: Draw) -> Case:
+    x = d.array(*d.shape(1, 3))
+    count, many = d.size(1, x.ndim), d.size(0, 1)
+    where = [d.numpy.integers(-n, n, (many,)) for n in x.shape[:count]]
+    attrs = d.some(reduction=d.choice("none", "add", "mul", "max", "min"))
+    return Case([x, np.stack(where, -1), d.array(many, *x.shape[count:])], attrs)
+
+
+def recurrent(gates: int) -> Callable[[Draw], Case]:
+    def build(d: Draw) -> Case:
+        direction = d.choice("forward", "reverse", "bidirectional")
+        length, batch, features, hidden, n = d.size(), d.size(), d.size(), d.size(), 1 + (direction == "bidirectional")
+        x, state = d.array(length, batch, features), (n, batch, hidden)
+        weights = [d.array(n, gates * hidden, features), d.array(n, gates * hidden, hidden)]
+        bias = d.choice(None, d.array(n, 2 * gates * hidden))
+        lengths = d.choice(None, d.numpy.integers(1, length + 1, (batch,)).astype(np.int32))
+        first = d.choice(None, d.array(*state))
+        more = [d.choice(None, d.array(*state)), d.choice(None, d.array(n, 3 * hidden))] if gates == 4 else []
+        attrs = {"hidden_size": hidden} | ({"direction": direction} if direction != "forward" or d.flag() else {})
+        return Case([x, *weights, bias, lengths, first, *more], attrs, 3 if gates == 4 else 2)
+
+    return build
+
+
 CASES_OF: dict[str, Callable[[Draw], Case]] = {
     **{f: broadcasting(2) for f in ("Add", "Sub", "Mul", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "Equal")},
     **{f: broadcasting(1, 2, 3) for f in ("Sum", "Mean", "Max", "Min")},
@@ -551,6 +643,19 @@ CASES_OF: dict[str, Callable[[Draw], Case]] = {
     "LpPool": pool(average=False, lp=True),
     "GlobalMaxPool": global_pool,
     "GlobalAveragePool": global_pool,
+    "GlobalLpPool": lambda d: Case(global_pool(d).inputs, d.some(p=d.size())),
+    "Hardmax": lambda d: Case([np.round(x) for x in along()(d).inputs], d.some(axis=-1)),
+    "Range": some_range,
+    "TopK": top_k,
+    "OneHot": one_hot,
+    "NonZero": non_zero,
+    "GatherElements": gather_elements,
+    "GatherND": gather_nd,
+    "ScatterElements": scatter_elements,
+    "ScatterND": scatter_nd,
+    "LSTM": recurrent(4),
+    "GRU": recurrent(3),
+    "RNN": recurrent(1),
     **{f"Reduce{f}": reduce() for f in ("Sum", "Mean", "Max", "Min", "Prod", "SumSquare", "L1", "L2", "LogSumExp")},
     "ReduceLogSum": reduce(0.2),
     "CumSum": cumsum,
@@ -601,6 +706,8 @@ SYMBOLIC_INPUTS = {
     "Split": {1},
     "Gather": {1},
     "Trilu": {1},
+    "TopK": {1},
+    "OneHot": {1},
 }
 SYMBOLIC_INPUTS |= {"Reshape": {1}}
 SIGNED = ("Slice", "Gather", "Pad", "Trilu", "EyeLike")

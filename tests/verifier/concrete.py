@@ -71,6 +71,8 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "IsNaN": np.isnan,
     "IsInf": lambda x, negative, positive: np.isinf(x) & np.where(x < 0, negative, positive),
     "Infinity": float,
+    "size of a Range": lambda start, limit, delta, _: np.maximum(np.ceil((limit - start) / delta), 0),
+    "resized": lambda size, scale: np.floor(np.float32(size) * np.float32(scale)),
     "Cast": lambda x, kind, to: CASTS[kind](np.asarray(x), DType[to].numpy),
 }
 
@@ -196,7 +198,7 @@ class Grid:
         return MONOIDS[monoid].reduce(parts, axis=tuple(range(len(piece.binders))), initial=START[monoid])
 
     def _element(self, element: Element) -> Any:
-        """Gather with indices that are not known, ArgMax and ArgMin: functions of what lies along an axis."""
+        """Gather with indices that are not known, ArgMax, ArgMin and TopK: functions of what lies along an axis."""
         if self.node is not None and element.operator == self.node.op and len(element.params) > 1:
             return self._opaque(self.node, element)
         (along, *others) = element.operands
@@ -208,6 +210,9 @@ class Grid:
             assert at is not None
             where = np.broadcast_to(self.value(at.body), self.shape).astype(int)
             return np.take_along_axis(values, where[None], 0)[0]
+        if element.operator.startswith("next"):
+            order = np.argsort(-values if element.operator.endswith("greatest") else values, 0, kind="stable")
+            return np.take_along_axis(order, np.broadcast_to(self.size(element.index[0]), self.shape)[None], 0)[0]
         best = np.argmax if element.operator == "place of the greatest" else np.argmin
         return len(values) - 1 - best(values[::-1], 0) if element.params[0] else best(values, 0)
 
@@ -329,11 +334,12 @@ class Evaluation:
         """What the denotation says of these arrays, and the attributes that it asked for."""
         node = self.node(Choices())
         tensors = denote(node)
-        for element, size in node.instance.integers.items():
-            self.known.symbols[only_symbol(size)] = min(int(Grid(self.arrays).value(element)), LONGEST)
+        for element, unknown in node.instance.integers.items():
+            number = int(Grid(self.arrays, symbols=self.known.symbols).value(element))
+            self.known.symbols[only_symbol(unknown)] = min(number, LONGEST)
         if node.instance.answers:
             self.known.symbols.update(self._answers(node.instance))
-        grid = Grid(self.arrays, symbols=self.known.symbols, node=node if node.is_exact else None)
+        grid = Grid(self.arrays, symbols=self.known.symbols, node=node)
         with np.errstate(all="ignore"):
             for fact in node.instance.facts:
                 if not grid.holds(fact):

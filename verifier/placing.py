@@ -1,0 +1,216 @@
+"""Denotations of operators that find and place elements where a tensor says, and of those that say where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from graphopt.verifier.broadcasting import fits
+from graphopt.verifier.elementwise import nonzero
+from graphopt.verifier.instances import OneOf, Undefined, Unsupported
+from graphopt.verifier.integers import Int, Size, choice, disj, eq, fresh, ge, le, negate, only_symbol, quotient, symbol
+from graphopt.verifier.movement import looked_up
+from graphopt.verifier.node import Node
+from graphopt.verifier.opaque import of_shape
+from graphopt.verifier.symbolic import (
+    Element,
+    Index,
+    Tensor,
+    Value,
+    as_size,
+    boolean,
+    call,
+    integer,
+    lift,
+    select,
+    summed,
+    truth,
+)
+
+
+def Range(node: Node) -> Tensor:
+    """start, start + delta, ... before limit."""
+    numbers = [node.input(i) for i in range(3)]
+    if any(tensor.rank for tensor in numbers):
+        raise Undefined("Range of a list")
+    start, limit, delta = (tensor.at(()) for tensor in numbers)
+    count = _steps(node, start, limit, delta)
+    return Tensor((count,), lambda index: start + integer(index[0]) * delta)
+
+
+def _steps(node: Node, start: Value, limit: Value, delta: Value) -> Size:
+    """How many there are: where the step is not known it is some number, the same for the same three."""
+    first, last, step = map(as_size, (start, limit, delta))
+    if step == 0:
+        raise Undefined("Range by 0")
+    if first is None or last is None or not isinstance(step, int):
+        return node.some_size(call("size of a Range", start, limit, delta, params=(node.dtype,)))
+    count = quotient(last - first + (step - 1 if step > 0 else step + 1), step)
+    return choice(ge(count), count, 0)
+
+
+NEXT = {1: "next greatest", 0: "next least"}
+
+
+def TopK(node: Node) -> tuple[Tensor, ...]:
+    """The k greatest (least) elements along an axis and where they are: of equal ones the first, in order if `sorted`.
+
+    In which order they come else is left to the runtime: a function of the whole tensor.
+    """
+    x = node.input(0)
+    axis = node.axis("axis", x.rank)
+    node.used["axis"] = axis
+    largest, in_order = node.flag("largest"), node.flag("sorted")
+    asked = node.list(1, lambda: (fresh("k"),))
+    if len(asked) != 1:
+        raise Undefined("TopK: k is one number")
+    (k,) = asked
+    node.require(ge(k), "k is not negative")
+    node.require(le(k, x.shape[axis]), "k is at most the size of the axis")
+    shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
+    if not in_order:
+        return tuple(of_shape(node, position, shape) for position in range(2))
+
+    def row(index: Index, j: Index) -> Value:
+        return x.at((*index[:axis], *j, *index[axis + 1 :]))
+
+    def place(index: Index) -> Value:
+        along = Tensor((x.shape[axis],), partial(row, index)).whole()
+        return lift(Element(NEXT[largest], (), (along,), (index[axis],)))
+
+    values = Tensor(shape, lambda index: looked_up(x.shape[axis], partial(row, index), place(index)), values=x.values)
+    return values, Tensor(shape, place)
+
+
+def OneHot(node: Node) -> Tensor:
+    """The second of two values where an index along the new axis is the one that is asked for, else the first.
+
+    Negative indices count from the end; those that are out of range are nowhere. Floats are rounded towards 0.
+    """
+    asked, values = node.input(0), node.input(2)
+    depth = node.numbers(1, lambda: fresh("depth"))
+    if isinstance(depth, tuple):
+        if len(depth) != 1:
+            raise Undefined("OneHot: depth is one number")
+        (depth,) = depth
+    node.require(ge(depth, 1), "depth is at least 1")
+    fits(node, values.shape, (2,), "there are two values")
+    axis = node.axis("axis", asked.rank + 1)
+
+    def at(index: Index) -> Value:
+        where, i = asked.at((*index[:axis], *index[axis + 1 :])), index[axis]
+        if asked.dtype.is_float:
+            where = call("Cast", where, params=("truncated", "INT64"))
+        hits = disj(*(negate(nonzero(where - integer(place))) for place in (i, i - depth)))
+        return select(hits, values.at((1,)), values.at((0,)))
+
+    return Tensor((*asked.shape[:axis], depth, *asked.shape[axis:]), at)
+
+
+def NonZero(node: Node) -> Tensor:
+    """Where the elements are that are not 0, in order: one row per axis, as many columns as there are."""
+    x = node.input(0)
+    if not x.rank:
+        raise Unsupported("NonZero of a scalar")
+    index = tuple(symbol(f"#{axis}") for axis in range(x.rank))  # always the same names: equal counts are one number
+    binders = tuple(zip(map(only_symbol, index), x.shape, strict=True))
+    count = node.some_size(summed(boolean(truth(x.at(index))), binders))
+    return of_shape(node, 0, (x.rank, count))
+
+
+def GatherElements(node: Node) -> Tensor:
+    """out[…, i, …] = data[…, indices[…, i, …], …] along `axis`."""
+    x, indices = node.input(0), node.input(1)
+    axis = node.axis("axis", x.rank)
+    _not_larger(node, indices, x, axis)
+    node.require_indices(indices, x.shape[axis])
+
+    def at(index: Index) -> Value:
+        return looked_up(x.shape[axis], lambda k: x.at((*index[:axis], *k, *index[axis + 1 :])), indices.at(index))
+
+    return Tensor(indices.shape, at, values=x.values)
+
+
+def _not_larger(node: Node, indices: Tensor, x: Tensor, axis: int) -> None:
+    """There are no more indices along the other axes than elements."""
+    if indices.rank != x.rank:
+        raise Undefined(f"{node.op}: indices of another rank")
+    for i in range(x.rank):
+        if i != axis:
+            node.require(le(indices.shape[i], x.shape[i]), "more indices than elements along another axis")
+
+
+def GatherND(node: Node) -> Tensor:
+    """out[b…, i…, …] = data[b…, *indices[b…, i…, :], …], after `batch_dims` axes that both have."""
+    x, indices = node.input(0), node.input(1)
+    if not x.rank or not indices.rank:
+        raise Undefined("GatherND of a scalar")
+    least = min(x.rank, indices.rank)
+    batch = node.attribute("batch_dims", lambda: OneOf(range(least)))
+    if not isinstance(batch, int) or not 0 <= batch < least:
+        raise Undefined(f"GatherND: batch_dims {batch}")
+    count = _index_length(node, indices, x.rank - batch)
+    for i in range(batch):
+        node.require(eq(x.shape[i], indices.shape[i]), "the batches differ")
+    outer = indices.shape[:-1]
+    for c in range(count):
+        node.require_indices(_component(indices, c), x.shape[batch + c])
+
+    def at(index: Index) -> Value:
+        where, rest = index[: len(outer)], index[len(outer) :]
+        return _found(x, where[:batch], [_component(indices, c).at(where) for c in range(count)], rest)
+
+    return Tensor((*outer, *x.shape[batch + count :]), at, values=x.values)
+
+
+def _component(indices: Tensor, c: int) -> Tensor:
+    """The c-th number of each index."""
+    return Tensor(indices.shape[:-1], lambda index: indices.at((*index, c)), indices.dtype)
+
+
+def _found(x: Tensor, before: Index, places: Sequence[Value], rest: Index) -> Value:
+    """The element at some places along the axes between `before` and the rest."""
+    if not places:
+        return x.at((*before, *rest))
+    return looked_up(x.shape[len(before)], lambda k: _found(x, (*before, *k), places[1:], rest), places[0])
+
+
+def _index_length(node: Node, indices: Tensor, most: int) -> int:
+    """How many numbers an index has: as many as the last axis of the indices."""
+    count = node.instance.known.simplify(indices.shape[-1])
+    if isinstance(count, Int):
+        raise Unsupported(f"{node.op} whose indices have a number of axes that is not known")
+    if not 1 <= count <= most:
+        raise Undefined(f"{node.op}: indices of {count} axes")
+    return count
+
+
+REDUCTIONS = ("none", "add", "mul", "max", "min")
+
+
+def ScatterElements(node: Node) -> Tensor:
+    """`data` with updates where the indices say along `axis`: a function of all of them.
+
+    Where an element is updated twice the order is not defined; it is the runtime's, and the same on both sides.
+    """
+    x, indices, updates = (node.input(i) for i in range(3))
+    axis = node.axis("axis", x.rank)
+    node.used["axis"] = axis
+    node.text("reduction", REDUCTIONS)
+    _not_larger(node, indices, x, axis)
+    fits(node, updates.shape, indices.shape, "not one update per index")
+    node.require_indices(indices, x.shape[axis])
+    return of_shape(node, 0, x.shape)
+
+
+def ScatterND(node: Node) -> Tensor:
+    """`data` with updates at the indices, each the numbers along the last axis: a function of all of them."""
+    x, indices, updates = (node.input(i) for i in range(3))
+    node.text("reduction", REDUCTIONS)
+    if not x.rank or not indices.rank:
+        raise Undefined("ScatterND of a scalar")
+    count = _index_length(node, indices, x.rank)
+    fits(node, updates.shape, (*indices.shape[:-1], *x.shape[count:]), "not one update per index")
+    for c in range(count):
+        node.require_indices(_component(indices, c), x.shape[c])
+    return of_shape(node, 0, x.shape)
