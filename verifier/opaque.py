@@ -78,7 +78,7 @@ def recurrent(node: Node) -> tuple[Tensor, ...]:
             fits(node, given.shape, shape, f"input {position} has another shape")
     lengths = node.optional(4)
     if lengths is not None:
-        node.require_indices(lengths, length + 1)
+        node.require_indices(lengths, length + 1, from_end=False)
     outputs = ((length, directions, batch, hidden), state, state)
     return tuple(map(partial(of_shape, node), range(node.app.outputs), outputs))
 

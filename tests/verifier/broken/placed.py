@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphopt.rule import Rule, fn, integers, op, tensor
+from graphopt.rule import Rule, fn, integer, integers, op, tensor
 from graphopt.scalar import LONGEST
 from graphopt.term import App, Operand
 
@@ -61,4 +61,98 @@ ROWS = (
     Rule("where_of_sums_swapped", op.Where(i, x + y, tensor("z") + y), op.Where(i, tensor("z"), x) + y),
 )  # fmt: skip
 
-UNPROVED = (*LISTS, *ROWS)
+a, b, c, u, values = tensor("a", ""), tensor("b", ""), tensor("c", ""), tensor("u"), tensor("v", "2")
+k, ks, axis = integer("k"), integers("ks"), integer("axis")
+sequence, cells, weights, states = (
+    tensor("x", "S B I"),
+    tensor("h", "D B H"),
+    tensor("w", "D W I"),
+    tensor("r", "D W H"),
+)
+image, small = tensor("x", "N C H W"), tensor("x", "2 2")
+best, worst = op.TopK.split(2, x, ks, axis=axis), op.TopK.split(2, x, ks, axis=axis, largest=0)
+
+
+def lstm(of: Operand, **attributes: Operand) -> App:
+    return op.LSTM(of, weights, states, hidden_size=fn.size("H"), **attributes)
+
+
+PLACES = (
+    Rule("range_backwards", op.Neg(op.Range(a, b, c)), op.Neg(op.Range(b, a, c))),
+    Rule("range_shifted", op.Range(a, b, c) + c, op.Identity(op.Range(a + c, b, c))),
+    Rule("range_to_its_limit", op.Identity(op.Range(0, 5, 2)), op.Identity(op.Range(0, 4, 2))),
+    Rule("greatest_are_the_least", op.Neg(best[0]), op.Neg(worst[0])),
+    Rule("places_of_the_greatest_are_those_of_the_least", op.Identity(best[1]), op.Identity(worst[1])),
+    Rule("greatest_in_any_order", op.Identity(op.TopK.split(2, x, ks, axis=axis, sorted=0)[0]),
+         op.Identity(best[0])),
+    Rule("greatest_along_another_axis", op.Identity(op.TopK.split(2, rows, ks, axis=0)[0]),
+         op.Identity(op.TopK.split(2, rows, ks, axis=1)[0])),
+    Rule("greatest_of_negated", op.TopK.split(2, op.Neg(x), ks)[0], op.Neg(op.TopK.split(2, x, ks)[0])),
+    Rule("places_of_rounded", op.TopK.split(2, x * 3.0, ks)[1], op.TopK.split(2, x, ks)[1]),
+    Rule("one_greatest_less", op.Shape(best[0]), op.Shape(op.TopK.split(2, x, fn.add(ks, -1), axis=axis)[0])),
+    Rule("one_hot_cold", op.Identity(op.OneHot(i, k, values)),
+         op.OneHot(i, k, op.Slice(values, (-1,), (-LONGEST - 1,), (0,), (-1,)))),
+    Rule("one_hot_deeper", op.Identity(op.OneHot(i, k, values)), op.Identity(op.OneHot(i, k + 1, values))),
+    Rule("one_hot_of_negated", op.OneHot(op.Neg(i), k, values), op.OneHot(i, k, values)),
+    Rule("one_hot_of_the_next", op.OneHot(op.Add(i, 1), k, values), op.OneHot(i, k, values)),
+    Rule("one_hot_in_front", op.OneHot(row, k, values), op.OneHot(row, k, values, axis=0)),
+    Rule("nonzero_of_square", op.NonZero(op.Sub(x, x)), op.NonZero(x)),
+    Rule("nonzero_of_other", op.NonZero(op.Neg(x + y)), op.NonZero(x)),
+    Rule("as_many_nonzero_as_elements", op.Shape(op.NonZero(row)), op.Shape(op.Unsqueeze(row, (0,)))),
+    Rule("nonzero_of_sum_in_another_order", op.NonZero((x + y) + tensor("z")), op.NonZero(x + (y + tensor("z")))),
+    Rule("elements_along_another_axis", op.Identity(op.GatherElements(rows, i, axis=0)),
+         op.GatherElements(rows, i, axis=1)),
+    Rule("elements_are_rows", op.Identity(op.GatherElements(rows, i)), op.Gather(rows, i)),
+    Rule("elements_of_sum", op.GatherElements(x + y, i), op.GatherElements(x, i) + y),
+    Rule("elements_where_they_are", op.GatherElements(row, tensor("i", "N")), row),
+    Rule("nd_is_gather", op.Identity(op.GatherND(rows, tensor("i", "L 1"))), op.Gather(rows, tensor("i", "L 1"))),
+    Rule("nd_batches_ignored", op.GatherND(tensor("x", "B M K"), tensor("i", "B 1"), batch_dims=1),
+         op.GatherND(tensor("x", "B M K"), tensor("i", "B 1"))),
+    Rule("nd_transposed", op.GatherND(tensor("x", "M M"), tensor("i", "L 2")),
+         op.GatherND(op.Transpose(tensor("x", "M M"), perm=(1, 0)), tensor("i", "L 2"))),
+    Rule("scatter_forgets_updates", op.Identity(op.ScatterElements(x, i, u)), op.Identity(x)),
+    Rule("scatter_is_addition", op.ScatterElements(x, i, u), op.ScatterElements(x, i, u, reduction="add")),
+    Rule("scatter_along_another_axis", op.ScatterElements(rows, i, u, axis=0), op.ScatterElements(rows, i, u, axis=1)),
+    Rule("scatter_twice_swapped", op.ScatterElements(op.ScatterElements(x, i, u), y, tensor("z")),
+         op.ScatterElements(op.ScatterElements(x, y, tensor("z")), i, u)),
+    Rule("scatter_of_softmax", op.Softmax(op.ScatterElements(x, i, u)),
+         op.ScatterElements(op.Softmax(x), i, op.Softmax(u))),
+    Rule("scatter_nd_forgets_updates", op.Identity(op.ScatterND(rows, tensor("i", "L 1"), u)), op.Identity(rows)),
+    Rule("scatter_nd_of_rows", op.ScatterND(rows, tensor("i", "L 1"), u),
+         op.ScatterElements(rows, tensor("i", "L 1"), u)),
+    Rule("scatter_nd_greatest_is_least", op.ScatterND(rows, tensor("i", "L 1"), u, reduction="max"),
+         op.ScatterND(rows, tensor("i", "L 1"), u, reduction="min")),
+)  # fmt: skip
+
+WHOLES = (
+    Rule("hardmax_of_negated", op.Hardmax(op.Neg(x)), op.Hardmax(x)),
+    Rule("hardmax_is_softmax", op.Hardmax(x), op.Softmax(x)),
+    Rule("hardmax_along_another_axis", op.Hardmax(rows, axis=0), op.Hardmax(rows, axis=1)),
+    Rule("hardmax_of_magnitudes", op.Hardmax(op.Abs(rows)), op.Hardmax(rows)),
+    Rule("global_norm_of_another_power", op.GlobalLpPool(image, p=1), op.GlobalLpPool(image, p=2)),
+    Rule("global_norm_is_mean", op.GlobalLpPool(image, p=1), op.GlobalAveragePool(image)),
+    Rule("lstm_backwards", lstm(sequence), lstm(sequence, direction="reverse")),
+    Rule("lstm_of_scaled", lstm(sequence * 2.0), lstm(sequence) * 2.0),
+    Rule("lstm_that_clips", lstm(sequence), lstm(sequence, clip=1.0)),
+    Rule("lstm_coupled", lstm(sequence), lstm(sequence, input_forget=1)),
+    Rule("lstm_ignores_its_state", op.LSTM(sequence, weights, states, None, None, cells, hidden_size=fn.size("H")),
+         lstm(sequence)),
+    Rule("gru_reset_before", op.GRU(sequence, weights, states, hidden_size=fn.size("H")),
+         op.GRU(sequence, weights, states, hidden_size=fn.size("H"), linear_before_reset=1)),
+    Rule("gru_of_swapped", op.GRU(sequence, weights, states, hidden_size=fn.size("H")),
+         op.GRU(op.Neg(sequence), weights, states, hidden_size=fn.size("H"))),
+    Rule("rnn_backwards", op.RNN(sequence, weights, states, hidden_size=fn.size("H")),
+         op.RNN(sequence, weights, states, hidden_size=fn.size("H"), direction="reverse")),
+    Rule("resize_rounded_otherwise", op.Resize(image, None, (1.0, 1.0, 1.5, 1.5), nearest_mode="floor"),
+         op.Resize(image, None, (1.0, 1.0, 1.5, 1.5), nearest_mode="ceil")),
+    Rule("resize_of_other_factors", op.Resize(image, None, (1.0, 1.0, 1.5, 1.5)),
+         op.Resize(image, None, (1.0, 1.0, 1.5, 1.25))),
+    Rule("resize_linear_of_relu", op.Resize(op.Relu(image), None, (1.0, 1.0, 1.5, 1.5), mode="cubic"),
+         op.Relu(op.Resize(image, None, (1.0, 1.0, 1.5, 1.5), mode="cubic"))),
+    Rule("resize_forgotten", op.Relu(op.Resize(image, None, (1.0, 1.0, 1.5, 1.5))), op.Relu(image)),
+    Rule("resize_of_integers_between_them",
+         op.Cast(op.Cast(op.Resize(op.Cast(small, to=1), None, (1.5, 1.5), mode="linear"), to=3), to=1),
+         op.Resize(op.Cast(small, to=1), None, (1.5, 1.5), mode="linear"), when=fn.eq(fn.dtype(small), 3)),
+)  # fmt: skip
+
+UNPROVED = (*LISTS, *ROWS, *PLACES, *WHOLES)
