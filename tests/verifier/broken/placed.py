@@ -31,7 +31,7 @@ LISTS = (
 )
 
 ROWS = (
-    Rule("reverse_of_concat_in_order", backwards(op.Concat(rows, more, axis=0)),
+    Rule("reversed_concat_keeps_its_order", backwards(op.Concat(rows, more, axis=0)),
          op.Concat(backwards(rows), backwards(more), axis=0)),
     Rule("reverse_of_pad_as_it_was", backwards(op.Pad(row, pads)), op.Pad(backwards(row), pads)),
     Rule("slice_to_less_than_the_longest_end", op.Slice(x, (0,), (LONGEST - 1,), (0,)), x),
@@ -78,7 +78,7 @@ def lstm(of: Operand, **attributes: Operand) -> App:
 
 
 PLACES = (
-    Rule("range_backwards", op.Neg(op.Range(a, b, c)), op.Neg(op.Range(b, a, c))),
+    Rule("range_from_limit_to_start", op.Neg(op.Range(a, b, c)), op.Neg(op.Range(b, a, c))),
     Rule("range_shifted", op.Range(a, b, c) + c, op.Identity(op.Range(a + c, b, c))),
     Rule("range_to_its_limit", op.Identity(op.Range(0, 5, 2)), op.Identity(op.Range(0, 4, 2))),
     Rule("greatest_are_the_least", op.Neg(best[0]), op.Neg(worst[0])),
@@ -87,7 +87,7 @@ PLACES = (
          op.Identity(best[0])),
     Rule("greatest_along_another_axis", op.Identity(op.TopK.split(2, rows, ks, axis=0)[0]),
          op.Identity(op.TopK.split(2, rows, ks, axis=1)[0])),
-    Rule("greatest_of_negated", op.TopK.split(2, op.Neg(x), ks)[0], op.Neg(op.TopK.split(2, x, ks)[0])),
+    Rule("k_greatest_of_negated", op.TopK.split(2, op.Neg(x), ks)[0], op.Neg(op.TopK.split(2, x, ks)[0])),
     Rule("places_of_rounded", op.TopK.split(2, x * 3.0, ks)[1], op.TopK.split(2, x, ks)[1]),
     Rule("one_greatest_less", op.Shape(best[0]), op.Shape(op.TopK.split(2, x, fn.add(ks, -1), axis=axis)[0])),
     Rule("one_hot_cold", op.Identity(op.OneHot(i, k, values)),
