@@ -535,10 +535,11 @@ def top_k(d: Draw) -> Case:
 def one_hot(d: Draw) -> Case:
     depth, rank = d.size(), d.size(0, 2)
     asked = d.numpy.integers(-depth - 1, depth + 2, tuple(d.extent() for _ in range(rank)))
-    values, attrs = d.array(2), d.some(axis=d.axis(rank + 1))
+    values, many = d.array(2), d.choice(depth, (depth,))
+    attrs = d.some(axis=d.axis(rank + 1))
     if d.flag():  # of floats, ONNX Runtime makes integers
-        asked, values = asked.astype(np.float32) + np.float32(0.25), np.round(values * 4).astype(np.int64)
-    return Case([asked, d.choice(depth, (depth,)), values], attrs)
+        return Case([asked.astype(np.float32) + np.float32(0.25), many, np.round(values * 4).astype(np.int64)], attrs)
+    return Case([asked, many, values], attrs)
 
 
 def non_zero(d: Draw) -> Case:
