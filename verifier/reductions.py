@@ -25,9 +25,9 @@ def MatMul(node: Node) -> Tensor:
     shape = (*batch, *a.shape[-2:-1], *(() if column else b.shape[-1:]))
 
     def at(index: Index) -> Value:
-        outer, rest = index[: len(batch)], list(index[len(batch) :])
-        i = () if row else (rest.pop(0),)
-        j = () if column else (rest.pop(0),)
+        outer, rest = index[: len(batch)], index[len(batch) :]
+        i = () if row else rest[:1]
+        j = () if column else rest[-1:]
 
         def element(matrices: Tensor, place: Index) -> Value:
             return stretched(matrices, (*batch, *matrices.shape[-2:]), (*outer, *place))

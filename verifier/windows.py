@@ -31,8 +31,6 @@ class Window:
 
     def __init__(self, node: Node, space: Shape, kernel: Shape) -> None:
         rank = len(space)
-        if not rank:
-            raise Undefined("no axis of space")
         self.space, self.kernel = space, kernel
         self.strides = node.sizes("strides", rank, 1)
         self.dilations = node.sizes("dilations", rank, 1)
@@ -89,13 +87,13 @@ class Window:
         return tuple(o * s + j * d - p for o, s, j, d, p in parts)
 
     def inside(self, out: Index, *, padded: bool = False) -> Callable[[Index], Formula]:
-        """Which elements of a window lie inside of the (padded) input."""
+        """Which elements of a window lie inside of the (padded) input; none lies before the padding."""
 
         def holds(k: Index) -> Formula:
             if not padded:
                 return within(self.position(out, k), self.space)
-            ends = zip(self.position(out, k), self.space, self.begin, self.end, strict=True)
-            return conj(*(conj(ge(i, -1 * b), lt(i, n + e)) for i, n, b, e in ends))
+            ends = zip(self.position(out, k), self.space, self.end, strict=True)
+            return conj(*(lt(i, n + e) for i, n, e in ends))
 
         return holds
 

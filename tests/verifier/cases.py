@@ -142,7 +142,7 @@ def gemm(d: Draw) -> Case:
 
 def window(d: Draw, kernel: tuple[int, ...], *, pool: bool = False) -> dict[str, Any]:
     rank = len(kernel)
-    attrs = d.some(strides=[d.size() for _ in kernel], dilations=[d.size(1, 2) for _ in kernel])
+    attrs = d.some(strides=[d.size() for _ in kernel], dilations=[d.size(1, 2 if k < 3 else 1) for k in kernel])
     mode = d.choice("NOTSET", "", "VALID", "SAME_UPPER", "SAME_LOWER")
     if mode == "NOTSET":
         attrs["pads"] = [d.size(0, max(kernel[i % rank] - 1, 0)) for i in range(2 * rank)]
@@ -153,8 +153,8 @@ def window(d: Draw, kernel: tuple[int, ...], *, pool: bool = False) -> dict[str,
 
 
 def conv(d: Draw) -> Case:
-    space = tuple(d.size(3, 5) for _ in range(d.choice(1, 1, 2, 2, 3)))
-    kernel = tuple(d.size(1, 2) for _ in space)
+    space = tuple(d.size(3, 6) for _ in range(d.choice(1, 1, 2, 2, 3)))
+    kernel = tuple(d.size(1, 3) for _ in space)
     group, i, o = d.choice(1, 1, 2), d.size(1, 2), d.size(1, 2)
     inputs = [d.array(d.extent(2), i * group, *space), d.array(o * group, i, *kernel)]
     inputs += [d.array(o * group)] if d.flag() else []
@@ -182,7 +182,7 @@ def conv_transpose(d: Draw) -> Case:
 def pool(*, average: bool, lp: bool = False) -> Callable[[Draw], Case]:
     def build(d: Draw) -> Case:
         space = tuple(d.size(3, 5) for _ in range(d.choice(1, 2, 2)))
-        kernel = tuple(d.size(1, 2) for _ in space)
+        kernel = tuple(d.size(1, 3) for _ in space)
         attrs = {**window(d, kernel, pool=True), "kernel_shape": list(kernel), **d.some(ceil_mode=d.flag())}
         attrs |= d.some(count_include_pad=d.flag()) if average else {}
         attrs |= {"p": d.size(1, 3)} if lp else {}

@@ -43,7 +43,7 @@ from tests.verifier.cases import CASES_OF, Draw, answers, application, evaluatio
 from tests.verifier.concrete import Evaluation, Known
 from tests.verifier.equivalents import REASONS
 from tests.verifier.evaluators import Case
-from tests.verifier.laws import LAWS, Law, operators_of
+from tests.verifier.laws import COVERED, LAWS, Law, is_covered, operators_of
 from tests.verifier.mutants import LIBRARY
 from tests.verifier.refused import BEYOND, REFUSE, UNDEFINED, is_refused, spoilt
 
@@ -142,13 +142,16 @@ def mutants(module: str) -> Iterator[Mutant]:
     def offset(line: int, column: int) -> int:
         return starts[line - 1] + column
 
+    def text_of(part: Any) -> str:
+        return raw[offset(part.lineno, part.col_offset) : offset(part.end_lineno, part.end_col_offset)].decode()
+
     tree = ast.parse(source)
     firsts = frozenset(map(id, _firsts(tree)))
     for top in tree.body:
         if isinstance(top, ast.Import | ast.ImportFrom):
             continue
         for place in _places(Place(top, top, _named(top))):
-            for old, text in _changes(place.node, lambda part: ast.get_source_segment(source, part) or ""):
+            for old, text in _changes(place.node, text_of):
                 if id(place.node) in firsts and text == "(-1)":
                     continue
                 start, end = offset(old[0], old[1]), offset(old[2], old[3])
@@ -381,6 +384,8 @@ def probes(operators: Collection[str] = frozenset(CASES_OF)) -> Iterator[Probe]:
     for law in LAWS:
         if law.operators & set(operators):
             yield Probe(law.rule.name, partial(Law.holds, law))
+    for name in sorted(COVERED.keys() & set(operators)):
+        yield Probe(name, partial(is_covered, name))
     for rule in _rules(operators):
         yield Probe(rule.name, partial(_is_judged, rule, _judged(rule)))
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.verifier.denotations import Court, all_mutants, mutants, mutated
 from tests.verifier.equivalents import EQUIVALENT, REASONS
-from tests.verifier.laws import LAWS, Law
+from tests.verifier.laws import COVERED, LAWS, Law, is_covered
 
 FUNCTIONS = ("Clip", "Reshape", "ArgMax", "Gemm")
 """Of which some are tried each time; `python -m tests.verifier.denotations` tries all of all."""
@@ -31,6 +31,11 @@ def test_what_is_on_record_is_in_the_source() -> None:
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.rule.name)
 def test_what_the_exact_model_tells_apart(law: Law) -> None:
     assert law.holds()
+
+
+@pytest.mark.parametrize("name", COVERED)
+def test_what_a_proof_covers(name: str) -> None:
+    assert is_covered(name)
 
 
 KILLED = {
