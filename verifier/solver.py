@@ -7,7 +7,7 @@ counts as not refuted.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -239,18 +239,24 @@ def refuted(parts: Iterable[Formula], effort: Effort) -> bool:
 
 
 NUMBERS = ((2, 3, 5, 4), (1, 0), (1,), (4, 5, 3, 2), (2,), (6, 2, 3, 1), (3, 1, 2), (2, 0), (1, 2, 3), (1, 1, 5), (0,))
-"""What is tried for the unknowns, in turn, before Z3 is asked: most questions that it would answer with a model."""
+"""What is tried for the unknowns, in turn, before Z3 is asked: most questions that it would answer with a model.
+
+Not where there are products: what it was asked before decides how quickly it answers the hard ones among those."""
 
 
 def _ask(parts: list[Formula], effort: Effort) -> bool:
-    unknowns = sorted(NOTHING.union(*(part.symbols for part in parts)))
-    if any(hold(parts, {a: numbers[i % len(numbers)] for i, a in enumerate(unknowns)}) for numbers in NUMBERS):
-        return False
     products = frozenset(m for part in parts for m in effort.linear.translated(part).products)
+    if not products and _hold_for_some(parts):
+        return False
     known = (p for part in parts for p in ordered(conjuncts(part)) if isinstance(p, Comparison))
     if _unsatisfiable(effort.linear.formulas([*parts, *_products(known, products)]), effort):
         return True
     return bool(products) and _unsatisfiable(effort.exact.formulas(parts), effort)
+
+
+def _hold_for_some(parts: Sequence[Formula]) -> bool:
+    unknowns = sorted(NOTHING.union(*(part.symbols for part in parts)))
+    return any(hold(parts, {a: numbers[i % len(numbers)] for i, a in enumerate(unknowns)}) for numbers in NUMBERS)
 
 
 def hold(parts: Iterable[Formula], numbers: Mapping[Atom, int]) -> bool:
