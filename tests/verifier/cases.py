@@ -183,8 +183,8 @@ def pool(*, average: bool, lp: bool = False) -> Callable[[Draw], Case]:
     def build(d: Draw) -> Case:
         space = tuple(d.size(3, 5) for _ in range(d.choice(1, 2, 2)))
         kernel = tuple(d.size(1, 3) for _ in space)
-        attrs = {**window(d, kernel, pool=True), "kernel_shape": list(kernel), **d.some(ceil_mode=d.flag())}
-        attrs |= d.some(count_include_pad=d.flag()) if average else {}
+        attrs = {**window(d, kernel, pool=True), "kernel_shape": list(kernel), **d.some(ceil_mode=d.choice(0, 1, 1))}
+        attrs |= d.some(count_include_pad=d.choice(0, 1, 1)) if average else {}
         attrs |= {"p": d.size(1, 3)} if lp else {}
         return Case([d.array(d.extent(1), d.size(1, 2), *space)], attrs)
 
