@@ -324,6 +324,9 @@ def reshape(d: Draw) -> Case:
         x = d.array(d.size(), 0, d.size())
         return Case([x, d.choice((-1, d.size()), (d.size(), -1), (-1,), (0, 0, 5), (5, 0))])
     x = d.array(*(d.choice(1, 2, 2, 4) for _ in range(d.size(1, 4))))
+    if d.random.random() < 0.2:  # the axes at both ends stay
+        end = d.size(1, x.ndim)
+        return Case([x, (*x.shape[: end - 1], -1, *x.shape[end + d.size(0, 1) :])])
     size = x.size
     shape: list[int] = []
     while size > 1 or len(shape) < d.size(1, 2):
@@ -720,7 +723,7 @@ SYMBOLIC_INPUTS = {
 SYMBOLIC_INPUTS |= {"Reshape": {1}}
 KNOWN_SHAPES = {**SYMBOLIC_INPUTS, "GatherND": {1}, "ScatterND": {1}}
 """Inputs whose length says how many axes there are."""
-SIGNED = ("Slice", "Gather", "Pad", "Trilu", "EyeLike")
+SIGNED = ("Slice", "Gather", "Pad", "Trilu", "EyeLike", "Reshape")
 """Operators to which negative numbers are numbers like others."""
 
 
