@@ -184,6 +184,7 @@ def _problems(rule: Rule) -> Iterator[str]:
         yield "a left side must be an operator: a bare hole would match everything"
     if sides == right:
         yield "left and right are the same"
+    yield from _misnamed(rule.holes)
     yield from _ambiguous([*sides, *right, *rule.conditions])
     yield from _unbound(sides, right, rule.conditions)
     yield from _computed_on_the_left(sides)
@@ -251,6 +252,13 @@ def _misplaced(sides: tuple[Term, ...], right: tuple[Term, ...], conditions: tup
                 yield f"'{render(app)}' can only be a condition in `when`, alone or under `both`"
             if not (len(app.args) == 1 and isinstance(app.args[0], Var) and app.args[0].kind == "const"):
                 yield f"'{render(app)}' is of no constant of the rule"
+
+
+def _misnamed(names: Iterable[str]) -> Iterator[str]:
+    """A name with a dot could be taken for one of "the other attributes" in a hole, as in `rest.axis`."""
+    for name in names:
+        if not name.isidentifier():
+            yield f"hole '{name}' is to be named like a variable in Python, such as 'x' or 'first_axis'"
 
 
 def _ambiguous(parts: Iterable[Term]) -> Iterator[str]:

@@ -89,6 +89,8 @@ def _heads(node: Node, position: int, name: str) -> Tensor:
     """Batch, heads, sequence, head size: an input of rank 4, or of rank 3 where the last axis holds all heads."""
     x = node.input(position)
     if x.rank == 4:
+        if node.op == "Attention":
+            node.not_beside(name, "an axis of heads")
         return x
     if x.rank != 3:
         raise Undefined(f"{node.op}: ranks")

@@ -5,7 +5,7 @@ Read off the onnx package's schemas. Values are proved equal with one choice of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
@@ -16,8 +16,8 @@ from onnx.defs import OpSchema
 
 from graphopt import ops
 from graphopt.rule import Rule
-from graphopt.scalar import FUNCTIONS, PYTHON, Unknown, apply
-from graphopt.term import SCALAR, App, Lit, Term, Var, applications, is_scalar, is_whole, is_written
+from graphopt.scalar import FUNCTIONS, PYTHON, Unknown, apply, holds
+from graphopt.term import SCALAR, App, Lit, Term, Var, applications, is_scalar, is_whole, is_written, walk
 from graphopt.types import COMMON, DType
 
 MANY = 5_000
@@ -241,6 +241,49 @@ def _cast_holes(side: Term) -> Iterator[str]:
             yield to.name
         if app.op == "Cast" and to is None and app.bundle is not None:
             yield f"{app.bundle.name}.to"
+
+
+def kind_of(rule: Rule, typing: Typing) -> Hashable:
+    """What a proof can tell of a choice of element types: with two of a kind its steps are the same but for names.
+
+    That is which of the types, those that the rule writes among them, are floats, integers or truth values, which are
+    the same, and which hold all values of which.
+    """
+    types = [*typing.types.values(), *typing.targets.values(), *_written_types(rule)]
+    kinds = tuple((dtype.is_float, dtype.is_integer, dtype is DType.BOOL) for dtype in types)
+    return kinds, tuple((one == other, holds(one, other)) for one, other in product(types, repeat=2))
+
+
+@cache
+def _written_types(rule: Rule) -> tuple[DType, ...]:
+    """The element types that a rule writes: targets, and what types are compared with beside something else.
+
+    A condition on types alone holds for each choice.
+    """
+    sides = [part for side in (*rule.left, *rule.right) for part in walk(side) if isinstance(part, App)]
+    said = [value for app in sides for name, value in app.attrs if name in ("to", "dtype")]
+    said += [part for part in sides if part.domain == SCALAR and _asks_types(part)]
+    casts = {name for side in rule.left for name in _cast_holes(side)}
+    said += [part for part in rule.conditions if _asks_types(part) and not _is_on_types(part, casts)]
+    values = (part.value for term in said for part in walk(term) if isinstance(part, Lit))
+    numbers = {n for value in values for n in (value if isinstance(value, tuple) else (value,)) if isinstance(n, int)}
+    return tuple(dtype for dtype in COMMON if int(dtype) in numbers)
+
+
+def _asks_types(term: Term) -> bool:
+    """Whether a scalar term may be about element types."""
+    return any(isinstance(part, Var) or (isinstance(part, App) and part.op == "dtype") for part in walk(term))
+
+
+def _is_on_types(term: Term, casts: Collection[str]) -> bool:
+    """Whether it is about the element types of holes and the targets of casts, and nothing else."""
+    match term:
+        case App(op="dtype") | Lit():
+            return True
+        case Var(name=name):
+            return name in casts
+        case App():
+            return all(_is_on_types(part, casts) for part in term.operands)
 
 
 class _Unified:

@@ -6,13 +6,12 @@ Part of the trusted base; tested with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TypeAlias
 
 from graphopt.scalar import holds
 from graphopt.types import DType
 from graphopt.verifier.instances import Undefined, real
-from graphopt.verifier.integers import TRUE, Formula, conj, disj, fresh, negate
+from graphopt.verifier.integers import TRUE, Formula, conj, disj, negate
 from graphopt.verifier.node import Node
 from graphopt.verifier.symbolic import Piece, Value, boolean, by_cases, call, fold, number, select, truth
 
@@ -151,7 +150,7 @@ def cast(node: Node, to: DType) -> Function:
 
     Out of range, a cast to integers wraps where it comes from integers, and is undefined where it comes from floats.
     """
-    ways = [node.attribute(name, partial(fresh, name)) for name in ("saturate", "round_mode")]
+    ways = [node.ignored(name) for name in ("saturate", "round_mode")]
     x = node.input(0)
     if holds(to, x.values):
         return lambda value: value

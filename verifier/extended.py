@@ -24,6 +24,14 @@ ARITHMETIC = frozenset(
 """Operators that add up products, and are looked into; others are functions of which only the name is known."""
 
 MINUS = Call("Minus^", ())
+FINITE = frozenset(
+    {"Abs", "Asinh", "Atan", "Cast", "Ceil", "Cos", "Cosh", "Erf", "Exp", "Floor", "NotZero", "Positive", "Round"}
+    | {"Sign", "Sin", "Sinh", "Tanh"}
+)
+"""Functions that are finite for all finite numbers: too large a result is rounding."""
+
+POSITIVE = frozenset({"is_positive", "is_one"})
+ROOTED = POSITIVE | {"is_not_negative"}
 NOT_ZERO = frozenset({"is_not_zero", "is_positive", "is_negative", "is_one"})
 
 
@@ -37,6 +45,8 @@ class Extended:
 
     infinite: frozenset[str]
     properties: Mapping[str, frozenset[str]]
+    variances: frozenset[str] = frozenset()
+    """The constants that the left side normalizes by, and what is added to them: their sums are positive."""
     _known: dict[Value, bool] = field(default_factory=dict)
 
     def is_finite(self, value: Value) -> bool:
@@ -53,8 +63,12 @@ class Extended:
                 return True
             case Call("Inverse", (value,)):
                 return self.is_finite(value) and self._is_not_zero(value)
-            case Call():
-                return factor.function != "Infinity" and factor != MINUS and all(map(self.is_finite, factor.args))
+            case Call("Sqrt", (value,)):
+                return self._is_deviation(value)
+            case Call("Log", (value,)):
+                return self._has(value, POSITIVE)
+            case Call(name, arguments):
+                return name in FINITE and all(map(self.is_finite, arguments))
             case Fold():
                 return all(self.is_finite(piece.body) for piece in factor.pieces)
         return False
@@ -68,6 +82,23 @@ class Extended:
                 return bool(self.properties.get(name, frozenset()) & NOT_ZERO)
             case [Number()] | [Call("Exp" | "Sqrt")]:
                 return True
+        return False
+
+    def _is_deviation(self, value: Value) -> bool:
+        """Whether a value is known to have a root: it is a number or a variance of the left side, or their sum."""
+        return self._has(value, ROOTED) or all(
+            term.coefficient > 0
+            and all(isinstance(f, Read) and f.tensor.partition("'")[0] in self.variances for f in term.factors)
+            for term in value.terms
+        )
+
+    def _has(self, value: Value, properties: frozenset[str]) -> bool:
+        """Whether a value is an element of a constant with one of some properties."""
+        match [factor for term in value.terms for factor in term.factors]:
+            case [Read(tensor=name)]:
+                return all(t.coefficient > 0 for t in value.terms) and not properties.isdisjoint(
+                    self.properties.get(name, ())
+                )
         return False
 
     def product(self, left: Value, right: Value) -> Value:

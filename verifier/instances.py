@@ -296,6 +296,8 @@ class Instance:
     integers: dict[Value, Size] = field(default_factory=dict)
     """The elements of tensors that are sizes or places, as unknown integers."""
 
+    ignored: set[tuple[str, str, Any]] = field(default_factory=set)
+    """The attributes of the left side that say how to compute, by operator and name, with their values."""
     absences: dict[str, bool] = field(default_factory=dict)
     """Of the constants with a default, whether they are optional inputs that are absent."""
 

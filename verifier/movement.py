@@ -277,6 +277,7 @@ def Split(node: Node) -> tuple[Tensor, ...]:
     count = node.app.outputs
     size = x.shape[axis]
     if node.has(1):
+        node.not_beside("num_outputs", "lengths")
         lengths = node.list(1, lambda: _propose_lengths(count))
         if len(lengths) != count:
             raise Undefined("Split into another number of parts")
@@ -673,7 +674,7 @@ def EyeLike(node: Node) -> Tensor:
     if x.rank != 2:
         raise Undefined("EyeLike of another rank than 2")
     k = node.integer("k")
-    node.ignored("dtype")
+    node.attribute("dtype", lambda: fresh("dtype"))
     return Tensor(x.shape, lambda index: boolean(eq(index[1], index[0] + k)))
 
 

@@ -252,9 +252,23 @@ class Node:
         """Some real number."""
         return lift(Read(f"{self.op}.{name}'{fresh(name)}", ()))
 
-    def ignored(self, name: str) -> None:
-        """An attribute that says how to compute, not what; two of them are the same only where that is known."""
-        self.attribute(name, lambda: fresh(name))
+    def ignored(self, name: str) -> Any:
+        """The value of an attribute that says how to compute, not what; two are the same only where that is known.
+
+        The right side leaves it at what is usual or says what the left side says: runtimes refuse some of the others.
+        """
+        value = self.attribute(name, lambda: fresh(name))
+        said = (self.op, name, value)
+        if self.instance.assuming:
+            self.instance.ignored.add(said)
+        elif value != _schema_default(self.op, name) and said not in self.instance.ignored:
+            raise Undefined(f"{self.op}: {name} is {value}, of which the left side says nothing")
+        return value
+
+    def not_beside(self, name: str, what: str) -> None:
+        """An attribute that has no place beside something else."""
+        if self._term(name) is not None:
+            raise Undefined(f"{self.op}: {name} beside {what}")
 
     def absent(self, name: str) -> None:
         """An attribute with which the operator is not denoted."""

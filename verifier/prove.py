@@ -19,7 +19,7 @@ import z3
 from graphopt.coverage import Answer, Choice, is_pointwise, of_any_rank, tree_of
 from graphopt.proof import Model, Proof, Verdict
 from graphopt.rule import Rule
-from graphopt.term import Lit, walk
+from graphopt.term import Lit, Var, applications, walk
 from graphopt.verifier import counterexample, dtypes, words
 from graphopt.verifier.context import Context, context
 from graphopt.verifier.dtypes import Mistyped, Typing
@@ -71,8 +71,6 @@ from graphopt.verifier.symbolic import (
     cases,
 )
 
-MANY = 300
-"""With more choices of element types than this, all but one are tried on scalars only."""
 VECTORS = 1
 """Scalars and vectors are all ranks where operators are pointwise (`coverage.is_pointwise`)."""
 PLACES = frozenset({*FIRST.values(), *NEXT.values()})
@@ -217,7 +215,14 @@ def _arithmetic(rule: Rule, model: Model) -> AbstractContextManager[None]:
     if any(isinstance(number, float) and not isfinite(number) for number in numbers):
         raise NotExtended("an infinity is written")
     tensors = frozenset(name for name, hole in rule.holes.items() if hole.kind == "tensor")
-    return extended(Extended(tensors, properties_of(rule)))
+    return extended(Extended(tensors, properties_of(rule), _variances(rule)))
+
+
+def _variances(rule: Rule) -> frozenset[str]:
+    """What the left side normalizes by: the holes for variances, and what is added to them."""
+    norms = [app for side in rule.left for app in applications(side) if app.op == "BatchNormalization"]
+    named = {part.name for app in norms for part in app.inputs[4:] if isinstance(part, Var)}
+    return frozenset(named | {f"{app.op}.epsilon" for app in norms})
 
 
 class Failed(Exception):
@@ -229,23 +234,19 @@ class Failed(Exception):
 
 
 def instances(rule: Rule, model: Model, typings: Sequence[Typing], effort: Effort) -> Iterator[Instance]:
-    """All ranks and attributes for one choice of element types; where types matter, small ranks for all of them.
-
-    Small are the first ranks at which the left side occurs with these types, for else nothing would be shown of them.
-    """
+    """All ranks and attributes for one choice of element types; where types matter, for one of each `kind_of` them."""
     first = _first(typings)
-    others = [t for t in typings if t is not first] if rule.minds_types else []
+    others = typings if rule.minds_types else []
     if model is not Model.EXACT:
-        others = [t for t in others if all(d.is_float for d in t.types.values())]
-    yield from _at(rule, model, effort, first, VECTORS if is_pointwise(rule) else MAX_RANK, typings)
+        others = [typing for typing in others if all(dtype.is_float for dtype in typing.types.values())]
+    most = VECTORS if is_pointwise(rule) else MAX_RANK
+    yield from _at(rule, model, effort, first, most, typings)
+    kinds = {dtypes.kind_of(rule, first)}
     for typing in others:
-        for bound in range(1 if len(others) < MANY else 0, MAX_RANK + 1):
-            occurs = False
-            for instance in _at(rule, model, effort, typing, bound, typings):
-                yield instance
-                occurs = occurs or not instance.assuming
-            if occurs:
-                break
+        kind = dtypes.kind_of(rule, typing)
+        if kind not in kinds:
+            kinds.add(kind)
+            yield from _at(rule, model, effort, typing, most, typings)
 
 
 def _at(
