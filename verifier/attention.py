@@ -63,8 +63,7 @@ def Attention(node: Node) -> tuple[Tensor, ...]:
         return scale * total((E,), lambda e: q.at((b, h, i, *e)) * k.at((b, quotient(h, share), j, *e)))
 
     def capped(index: Index) -> Value:
-        bare = product_(index)
-        return select(nonzero(cap), cap * call("Tanh", bare / cap), bare)
+        return _capped(product_(index), cap)
 
     def exp(index: Index) -> Value:
         return guarded(seen(index), call("Exp", capped(index) + bias(index)))
@@ -83,6 +82,11 @@ def Attention(node: Node) -> tuple[Tensor, ...]:
     if shown not in (0, 1, 3):
         raise Unsupported("Attention that shows scores of what is not seen: they are infinite")
     return (y, k, v, Tensor((B, H, L, S), {0: product_, 1: capped, 3: weight}[shown]))
+
+
+def _capped(score: Value, cap: Value) -> Value:
+    """A score between -cap and cap; 0 is no cap, and divides nothing."""
+    return score if cap.constant == 0 else select(nonzero(cap), cap * call("Tanh", score / cap), score)
 
 
 def _heads(node: Node, position: int, name: str) -> Tensor:

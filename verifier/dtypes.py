@@ -171,13 +171,13 @@ class Typing:
                 return self.targets[f"{cast.bundle.name}.to"]
             case Var(name=name) if name in self.targets:
                 return self.targets[name]
-            case Lit(value=int(value)):
+            case Lit(value=int(value)) if value in list(DType):
                 return DType(value)
             case App(op="dtype"):
                 found = self.of(to.operands[0])
                 assert found is not None
                 return found
-        raise Mistyped("a cast to a type that is computed")
+        raise Mistyped(f"a cast to {to}, which is no type or is computed")
 
     def holds(self, condition: Term) -> bool:
         """False where a condition on element types says no; one on something else says nothing."""

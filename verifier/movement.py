@@ -641,6 +641,7 @@ def SpaceToDepth(node: Node) -> Tensor:
     if x.rank != 4:
         raise Undefined("SpaceToDepth of another rank than 4")
     b = node.integer("blocksize", least=1)
+    node.text("mode", ("DCR",))
     N, C, H, W = x.shape
     height, width = (exactly(node, s, b, "space does not divide into blocks") for s in (H, W))
 

@@ -22,8 +22,9 @@ from graphopt.rule import Rule
 from graphopt.term import Lit, Var, applications, walk
 from graphopt.verifier import counterexample, dtypes, words
 from graphopt.verifier.context import Context, context
+from graphopt.verifier.definedness import is_not_zero, undefined
 from graphopt.verifier.dtypes import Mistyped, Typing
-from graphopt.verifier.equality import Equality, composites, cuts, divisors, ranges
+from graphopt.verifier.equality import Equality, composites, cuts, ranges
 from graphopt.verifier.extended import Extended, NotExtended, extended
 from graphopt.verifier.instances import (
     MAX_RANK,
@@ -59,6 +60,7 @@ from graphopt.verifier.signs import Signs
 from graphopt.verifier.solver import Budget, Effort, OutOfTime, models
 from graphopt.verifier.symbolic import (
     Binders,
+    Call,
     Element,
     Index,
     Piece,
@@ -69,6 +71,7 @@ from graphopt.verifier.symbolic import (
     as_size,
     bind,
     cases,
+    noting,
 )
 
 VECTORS = 1
@@ -395,7 +398,7 @@ def _without_spare(piece: Piece) -> Piece:
 def _is_plainly(value: Value, wanted: Elements, equality: Equality, known: Context) -> bool:
     """Whether a value is such an index, or such a divisor, by itself."""
     if wanted.below is None:
-        return _is_not_zero(value, equality, known)
+        return is_not_zero(value, equality.signs, known)
     number, least = as_size(value), -1 * wanted.below if wanted.from_end else 0
     if number is not None:
         return known.proves(conj(ge(number, least), lt(number, wanted.below)))
@@ -403,15 +406,6 @@ def _is_plainly(value: Value, wanted: Elements, equality: Equality, known: Conte
         case (Term(1, (Element(operator, operands=(Whole() as row, *_)),), (), guard),):
             return guard == TRUE and operator in PLACES and known.proves(eq(row.shape[0], wanted.below))
     return False
-
-
-def _is_not_zero(value: Value, equality: Equality, known: Context) -> bool:
-    constant = value.constant
-    factors = [factor for term in value.terms for factor in term.factors]
-    single = len(value.terms) == 1 and not value.terms[0].binders and value.terms[0].guard == TRUE
-    return bool(constant) or (
-        constant is None and single and all(equality.signs.not_zero(factor, known) for factor in factors)
-    )
 
 
 def _reachable(instance: Instance) -> bool:
@@ -466,29 +460,41 @@ def _disagreement(
             one, other = map(wording, map(known.simplify, (a, b)))
             return f"size of axis {axis}: {one} is not shown to be {other}", partial(words.about_sizes, one, other)
     index, binders = bind([known.simplify(s) for s in left.shape], "i")
-    if not _elements_agree(instance, left, right, index, binders, known):
+    if failure := _difference(instance, left, right, index, binders, known):
         place = f" at [{wording(*index)}]" if index else ""
-        return f"elements{place} are not shown to be equal", partial(
-            _advice, instance, wording, left, right, index, binders
-        )
+        return f"elements{place} {failure}", partial(_advice, instance, wording, left, right, index, binders)
     return "", tuple
 
 
-def _elements_agree(
-    instance: Instance, left: Tensor, right: Tensor, index: Index, binders: Binders, known: Context
-) -> bool:
-    """Every element agrees; instances often come to the same question, which is then asked once."""
+def _difference(instance: Instance, left: Tensor, right: Tensor, index: Index, binders: Binders, known: Context) -> str:
+    """Why not every element agrees, or is computed where the left one is; nothing if all are.
+
+    Instances often come to the same question, which is then asked once.
+    """
     instance.plainly, instance.compared = True, False
-    one, other = left.at(index), right.at(index)
+    one, other, new = _elements(left, right, index)
     instance.plainly = False
+    if instance.compared and one != other:
+        one, other, new = _elements(left, right, index)
+    equality = Equality(Signs(instance.properties))
+    if not (instance.exact or instance.extended) and (function := undefined(*new, binders, known, equality)):
+        taken = "1 / x" if function == "Inverse" else function
+        return f"are made with {taken} of what the left side does not, which may have no value"
     if one == other:  # the same expressions
-        return True
-    if instance.compared:
-        one, other = left.at(index), right.at(index)
+        return ""
     question = (one, other, binders)
     if question not in known.agreed:
-        known.agreed[question] = _values_agree(*question, known, Equality(Signs(instance.properties)))
-    return known.agreed[question]
+        known.agreed[question] = _values_agree(*question, known, equality)
+    return "" if known.agreed[question] else "are not shown to be equal"
+
+
+def _elements(left: Tensor, right: Tensor, index: Index) -> tuple[Value, Value, tuple[set[Call], set[Call]]]:
+    """The elements of two tensors, and which functions that are not defined everywhere they are computed by."""
+    with noting() as before:
+        one = left.at(index)
+    with noting() as after:
+        other = right.at(index)
+    return one, other, (before, after)
 
 
 def _advice(
@@ -513,16 +519,6 @@ def _advice(
     yield "if it holds under a condition only, add it with `when=`: of sizes, attributes, or constants"
 
 
-def _divides_anew(left: Value, right: Value, known: Context, equality: Equality) -> bool:
-    """Whether only the right side divides by what may be 0: real numbers have x · x / x = x there, floats NaN."""
-    if any(True for _ in divisors(left)):
-        return False
-    new = (divisor for term in equality.settle(right, known) for divisor in divisors(Value((term,))))
-    return not all(
-        _is_not_zero(divisor, equality, known) or equality.signs.all_positive(divisor, known) for divisor in new
-    )
-
-
 def _values_agree(
     left: Value, right: Value, binders: Binders, known: Context, equality: Equality, cuts_left: int = 12
 ) -> bool:
@@ -531,9 +527,7 @@ def _values_agree(
     settled = Value((*equality.settle(left, here), *equality.settle(right, here)))
     cut = next(cuts(composites(settled), binders), None)
     if cut is None:
-        return (equality.equal(left, right, here) and not _divides_anew(left, right, here, equality)) or (
-            not here.possible
-        )
+        return equality.equal(left, right, here) or not here.possible
     others = tuple(pair for pair in binders if pair[0] != cut.binder)
     changes = ((Substitution({cut.binder: size}), (*others, *parts)) for size, parts in cut.ways())
     return cuts_left > 0 and all(

@@ -22,10 +22,17 @@ from graphopt.verifier.dtypes import Typing
 JUMPS = frozenset(
     {"Floor", "Ceil", "Round", "Sign", "Mod", "ThresholdedRelu", "Shrink", "IsInf", "IsNaN", "Hardmax", "TopK"}
     | {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "NonZero", "OneHot", "Unique"}
-    | {"QuantizeLinear", "DynamicQuantizeLinear"}
+    | {"QuantizeLinear", "DynamicQuantizeLinear", "LpNormalization"}
 )
-"""Operators on floats whose result jumps. ArgMax and ArgMin are none: where two elements are equal but for rounding,
-the place of either is a place of the greatest. A Cast to another type than floats is one, too."""
+"""Operators on floats whose result jumps. A Cast to another type than floats is one, too, and so is Pow in its
+exponent: of negative numbers there are whole powers only."""
+
+PLACES = frozenset({"ArgMax", "ArgMin"})
+"""Operators that jump inside of a rule. Their own result need not be the same: where two elements are equal but for
+rounding, the place of either is a place of the greatest. What is looked up or compared there may be anything."""
+
+OVERFLOWING = frozenset({"Exp", "Sinh", "Cosh"})
+"""Operators that overflow at moderate numbers, 89 in single and 12 in half precision."""
 
 SELECTING = frozenset(
     {"Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Concat", "Split", "Slice", "Gather"}
@@ -43,7 +50,7 @@ LARGEST = 2.0**20
 
 def unlicensed(rule: Rule, typings: Sequence[Typing]) -> str:
     """Return why equality over the real numbers does not license a rule for floats; an empty text where it does."""
-    reasons = (*_jumps(rule, typings), *_numbers(rule), *_kept_in_single(rule, typings))
+    reasons = (*_jumps(rule, typings), *_overflows(rule), *_numbers(rule), *_kept_in_single(rule, typings))
     return next(iter(reasons), "")
 
 
@@ -60,19 +67,22 @@ def _jumps(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
         )
 
 
-def _rounded_jumps(sides: Iterable[Term], typings: Sequence[Typing]) -> Iterator[App]:
+def _rounded_jumps(sides: Sequence[Term], typings: Sequence[Typing]) -> Iterator[App]:
     """The jumps in some terms before which something is rounded."""
-    for app in (app for side in sides for app in applications(side) if _is_jump(app, typings)):
-        operands = (operand for operand in app.inputs if operand is not None)
-        if any(_rounds(part) for operand in operands for part in applications(operand)):
-            yield app
+    for side in sides:
+        for app in applications(side):
+            inside = app.op in PLACES and app is not side
+            if inside or _is_jump(app, typings):
+                operands = (operand for operand in app.inputs[app.op == "Pow" :] if operand is not None)
+                if any(_rounds(part) for operand in operands for part in applications(operand)):
+                    yield app
 
 
 def _is_jump(app: App, typings: Sequence[Typing]) -> bool:
     """Whether an operator jumps, on floats, in some choice of element types."""
     if app.op in ("Cast", "CastLike"):
         return any(not _is_float(typing.of(app)) and _reads_floats(app, typing) for typing in typings)
-    return app.op in JUMPS and any(_reads_floats(app, typing) for typing in typings)
+    return app.op in {"Pow", *JUMPS} and any(_reads_floats(app, typing) for typing in typings)
 
 
 def _reads_floats(app: App, typing: Typing) -> bool:
@@ -91,6 +101,13 @@ def _rounds(app: App) -> bool:
 def _folds(app: App) -> bool:
     """Whether it is computed when the rule is applied, in double precision: then it is not what ran before."""
     return not any(isinstance(part, Var) and part.kind == "tensor" for part in walk(app))
+
+
+def _overflows(rule: Rule) -> Iterator[str]:
+    """Exponentials of what the left side takes none of: softmax is exp(x) / Σ exp(x), but is computed otherwise."""
+    left = {app for side in rule.left for app in applications(side)}
+    for app in (app for side in rule.right for app in applications(side) if app.op in OVERFLOWING and app not in left):
+        yield f"{app.op} overflows at moderate numbers, and the left side does not compute {app}"
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------

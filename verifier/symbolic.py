@@ -7,6 +7,7 @@ tensors add guards, moving data shifts indices; what is not linear is an opaque 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -594,7 +595,7 @@ def _inverse(value: Value) -> Value:
     if value.constant:
         return number(1 / value.constant)
     if len(value.terms) != 1:
-        return lift(Call("Inverse", (_own_names(value),)))
+        return _noted(Call("Inverse", (_own_names(value),)))
     (term,) = value.terms
     bound = {b for b, _ in term.binders}
     result = number(1 / term.coefficient)
@@ -604,14 +605,14 @@ def _inverse(value: Value) -> Value:
     if term.binders:
         inner = tuple(f for f in term.factors if f.symbols & bound)
         rest = Value((Term(Fraction(1), inner, term.binders, term.guard),))
-        result = result * lift(Call("Inverse", (_own_names(rest),)))
+        result = result * _noted(Call("Inverse", (_own_names(rest),)))
     return result
 
 
 def _inverse_of_factor(factor: Factor) -> Value:
     if isinstance(factor, Call) and factor.function == "Inverse":
         return factor.args[0]
-    return lift(Call("Inverse", (lift(factor),)))
+    return _noted(Call("Inverse", (lift(factor),)))
 
 
 def call(function: str, *args: Operand, params: tuple[Any, ...] = ()) -> Value:
@@ -627,7 +628,34 @@ def _call(function: str, values: tuple[Value, ...], params: tuple[Any, ...]) -> 
     known = LEMMAS[function](*values) if function in LEMMAS else None
     if function.endswith("!"):
         known = EXACT_LEMMAS[function](*values) if function in EXACT_LEMMAS else None
-    return lift(Call(function, tuple(map(_own_names, values)), params)) if known is None else known
+    return _noted(Call(function, tuple(map(_own_names, values)), params)) if known is None else known
+
+
+PARTIAL = frozenset({"Inverse", "Log", "Sqrt", "Pow", "Mod", "FMod", "Asin", "Acos", "Acosh", "Atanh"})
+"""Functions that floats have for some real numbers only."""
+
+
+class _Notes:
+    """Where calls of such functions are noted, if anywhere."""
+
+    made: set[Call] | None = None
+
+
+def _noted(made: Call) -> Value:
+    if _Notes.made is not None and made.function in PARTIAL:
+        _Notes.made.add(made)
+    return lift(made)
+
+
+@contextmanager
+def noting() -> Iterator[set[Call]]:
+    """Note which functions that are not defined everywhere are computed, whatever the result is made of in the end."""
+    before, made = _Notes.made, set[Call]()
+    _Notes.made = made
+    try:
+        yield made
+    finally:
+        _Notes.made = before
 
 
 def by_cases(function: Callable[..., Value], *values: Value) -> Value:

@@ -17,7 +17,7 @@ from graphopt.term import App, Term, walk
 from graphopt.verifier import counterexample
 from graphopt.verifier.prove import prove
 from graphopt.verifier.semantics import OPERATORS
-from tests.verifier.broken import REFUTED, UNPROVED, VACUOUS
+from tests.verifier.broken import REFUTED, UNPROVED, VACUOUS, hidden
 
 ALL = (*REFUTED, *UNPROVED, *VACUOUS)
 
@@ -38,6 +38,19 @@ def test_a_rule_that_is_wrong_at_the_edges_is_not_proved(rule: Rule) -> None:
 @pytest.mark.parametrize("rule", VACUOUS, ids=lambda rule: rule.name)
 def test_a_rule_that_can_never_apply_is_vacuous(rule: Rule) -> None:
     assert prove(rule).verdict is Verdict.VACUOUS
+
+
+@pytest.mark.parametrize("rule", hidden.REAL_ONLY, ids=lambda rule: rule.name)
+def test_what_holds_for_floats_alone_is_not_proved_exactly(rule: Rule) -> None:
+    """Exactly would license other types; a constant's root or logarithm may be infinite."""
+    proof = prove(rule, timeout=3, refute=False)
+    assert proof.model is (Model.EXTENDED if "dtype" in str(rule) else Model.REAL), proof
+
+
+def test_a_hole_is_named_like_a_variable() -> None:
+    """`rest.axis` would be an attribute of the bundle `rest`."""
+    with pytest.raises(RuleError, match=r"hole 'rest\.axis' is to be named like a variable"):
+        Rule("dotted", op.Softmax(any_, axis=integer("rest.axis")), any_)
 
 
 def test_a_rule_whose_sides_are_the_same_is_none() -> None:

@@ -1,0 +1,84 @@
+"""Where functions of real numbers have no value in floats: 1/0, roots and logarithms of negative numbers.
+
+Over the reals x · x / x is x, and 0 · log(x) is 0; floats have NaN at x = 0. So what the right side computes has to be
+defined by itself, or computed by the left side, too, whatever becomes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from graphopt.verifier.context import Context
+from graphopt.verifier.equality import Equality, ranges
+from graphopt.verifier.integers import TRUE, Atom, Substitution, symbol
+from graphopt.verifier.signs import Signs
+from graphopt.verifier.symbolic import Binders, Call, Value
+
+
+def undefined(
+    before: Collection[Call], after: Collection[Call], binders: Binders, known: Context, equality: Equality
+) -> str:
+    """The function of a call of the right side that may have no value where those of the left have; nothing if none."""
+    outer = frozenset(binder for binder, _ in binders)
+    computed = {_plainly_named(made, outer) for made in before}
+    new = {_plainly_named(made, outer) for made in after} - computed
+    here = known.knowing(ranges(binders)) if new else known
+    return next((made.function for made in new if not _holds_there(made, computed, equality, here)), "")
+
+
+def _holds_there(made: Call, computed: Collection[Call], equality: Equality, known: Context) -> bool:
+    return (
+        _is_defined(made, equality.signs, known)
+        or any(_are_equal(made, other, equality, known) for other in computed)
+        or not known.possible
+    )
+
+
+def _plainly_named(made: Call, outer: frozenset[Atom]) -> Call:
+    """The call with what sums around it run over named by its place: the same on both sides."""
+    inner = sorted(made.symbols - outer, key=_made)
+    inner = [atom for atom in inner if _made(atom)[1] == "k"]
+    change = Substitution({atom: symbol(f"bound {place}") for place, atom in enumerate(inner)})
+    renamed = made.rebuild(change) if inner else made
+    return renamed if isinstance(renamed, Call) else made
+
+
+def _made(atom: Atom) -> tuple[int, str]:
+    """When an unknown integer was made, and what it is called."""
+    name, _, number = str(atom.args[0]).partition("'")
+    return int(number or -1), name
+
+
+def _are_equal(one: Call, other: Call, equality: Equality, known: Context) -> bool:
+    return (one.function, one.params, len(one.args)) == (other.function, other.params, len(other.args)) and all(
+        equality.equal(a, b, known) for a, b in zip(one.args, other.args, strict=True)
+    )
+
+
+def _is_defined(made: Call, signs: Signs, known: Context) -> bool:
+    """Whether a call has a value whatever the tensors hold."""
+    match made.function, made.args:
+        case ("Inverse", (divisor,)) | ("Mod" | "FMod", (_, divisor)):
+            return is_not_zero(divisor, signs, known)
+        case "Log", (value,):
+            return signs.all_positive(value, known)
+        case "Sqrt", (value,):
+            return _is_not_negative(value, signs, known)
+        case "Pow", (base, exponent):
+            c = exponent.constant
+            return c is not None and c >= 0 and (c.denominator == 1 or _is_not_negative(base, signs, known))
+    return False
+
+
+def is_not_zero(value: Value, signs: Signs, known: Context) -> bool:
+    """Whether a value is not 0 by itself: a number, or a product of factors none of which is."""
+    if value.constant is not None:
+        return bool(value.constant)
+    single = len(value.terms) == 1 and not value.terms[0].binders and value.terms[0].guard == TRUE
+    if single and all(signs.not_zero(factor, known) for factor in value.terms[0].factors):
+        return True
+    return signs.all_positive(value, known)
+
+
+def _is_not_negative(value: Value, signs: Signs, known: Context) -> bool:
+    return all(t.coefficient > 0 and all(signs.not_negative(f, known) for f in t.factors) for t in value.terms)
