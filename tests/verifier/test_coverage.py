@@ -273,3 +273,14 @@ def test_instances_of_built_in_rules_are_covered_or_proved(start: int) -> None:
                     assert not why_not or "not defined there" in why_not or "unsupported" in why_not, (rule, drawn)
     assert seen > 50
     assert refused <= beyond <= seen // 5
+
+
+# -- lists that are known when a model runs ----------------------------------------------------------------------------
+
+AS_IT_RUNS = Rule("as_it_runs", op.Relu(op.Relu(op.Reshape(x, y))), op.Reshape(op.Relu(x), y))
+
+
+@pytest.mark.parametrize(("declared", "count"), [("int64[2] s", 2), ("int64[5] s", 2), ("int64[N] s", 3)])
+def test_a_list_that_a_tensor_says_has_a_length_that_the_model_says(declared: str, count: int) -> None:
+    model = parse(f"float[2,3] x, {declared}", "a = Reshape(x, s); b = Relu(a); y = Relu(b)")
+    assert len(operators(optimized(model, AS_IT_RUNS))) == count
