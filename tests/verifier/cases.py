@@ -791,6 +791,14 @@ def answers(name: str, case: Case) -> dict[str, list[Array]]:
     return found
 
 
+def free_sizes(name: str, case: Case) -> frozenset[str]:
+    """The inputs whose sizes may be symbols."""
+    if name == "Resize":  # whose sizes have to be multiples
+        return frozenset()
+    lists = KNOWN_SHAPES.get(name, ())
+    return frozenset(f"x{i}" for i, value in enumerate(case.inputs) if isinstance(value, np.ndarray) and i not in lists)
+
+
 def evaluation(name: str, case: Case, *, symbols: bool, exact: bool = False) -> Evaluation:
     """The case with all that may be symbols in a proof as such, or as numbers."""
     feeds = {f"x{i}": value for i, value in enumerate(case.inputs) if isinstance(value, np.ndarray)}

@@ -39,7 +39,7 @@ from graphopt.verifier.instances import Undefined, Unsupported
 from graphopt.verifier.prove import prove
 from graphopt.verifier.semantics import OPERATORS
 from tests.verifier.broken import REFUTED, UNPROVED
-from tests.verifier.cases import CASES_OF, Draw, answers, application, evaluation
+from tests.verifier.cases import CASES_OF, Draw, answers, application, evaluation, free_sizes
 from tests.verifier.concrete import Evaluation, Known
 from tests.verifier.equivalents import REASONS
 from tests.verifier.evaluators import Case
@@ -50,7 +50,7 @@ from tests.verifier.refused import BEYOND, REFUSE, UNDEFINED, is_refused, spoilt
 HOME = Path(next(iter(verifier.__path__))).resolve()
 MODULES = (
     *("elementwise", "broadcasting", "reductions", "windows", "normalizations", "movement", "attention"),
-    "semantics",
+    *("opaque", "placing", "semantics"),
 )
 """In the order in which they import each other."""
 DRAWN, EXACT, REFUSED = 24, 6, 10
@@ -438,7 +438,7 @@ def _is_answered(name: str, case: Case, wanted: Mapping[str, Any], seed: int, ex
     known = Known()
     app = application(name, case, known, lambda: chosen.random() < 0.5)
     feeds = {f"x{i}": value for i, value in enumerate(case.inputs) if isinstance(value, np.ndarray)}
-    free = frozenset(feeds) if name != "Resize" and chosen.random() < 0.7 else frozenset()
+    free = free_sizes(name, case) if chosen.random() < 0.7 else frozenset()
     found, _ = Evaluation(app, feeds, known, free, exact).run()
     return all(
         one.shape == other.shape and np.allclose(other, one.astype(np.float64), rtol=1e-5, atol=1e-5, equal_nan=True)

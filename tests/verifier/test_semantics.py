@@ -19,13 +19,13 @@ from graphopt.verifier.node import subsets
 from graphopt.verifier.semantics import OPERATORS
 from tests.verifier.cases import (
     CASES_OF,
-    KNOWN_SHAPES,
     UNTESTED,
     Draw,
     answers,
     application,
     as_it_runs,
     evaluation,
+    free_sizes,
     gather_tensor,
 )
 from tests.verifier.concrete import Evaluation, Known
@@ -48,8 +48,7 @@ def check(
     feeds = {f"x{i}": value for i, value in enumerate(case.inputs) if isinstance(value, np.ndarray)}
     known = Known()
     app = application(name, case, known, d.flag)
-    lists = {f"x{i}" for i in KNOWN_SHAPES.get(name, ())}
-    free = frozenset(feeds) - lists if name != "Resize" else frozenset()  # its sizes have to be multiples
+    free = free_sizes(name, case)
     found, used = Evaluation(app, feeds, known, frozenset(n for n in free if d.flag()), exact).run()
     for who, arrays in wanted.items():
         for one, other in zip(arrays, found, strict=False):
