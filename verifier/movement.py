@@ -611,6 +611,8 @@ def _enlarged(node: Node, sizes: Sequence[Size]) -> Sequence[Size]:
         raise Undefined("Resize: scales are a list")
     node.require(eq(scales.shape[0], len(sizes)), "not one scale per axis")
     factors = [scales.at((i,)).constant for i in range(len(sizes))]
+    if any(factor is not None and factor <= 0 for factor in factors):
+        raise Undefined("Resize: a scale is positive")
     if all(factor is not None and factor.denominator == 1 <= factor for factor in factors):
         return [size * int(factor or 0) for size, factor in zip(sizes, factors, strict=True)]
     return [node.some_size(call("resized", integer(size), scales.at((i,)))) for i, size in enumerate(sizes)]

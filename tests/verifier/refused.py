@@ -129,6 +129,7 @@ UNDEFINED: Sequence[tuple[str, Case]] = (
     *(("Resize", Case([of(2, 2), None, None, sizes], {"mode": "nearest"})) for sizes in ((2,), (2, 2, 2))),
     ("Resize", Case([of(2, 2), None, None, (2, 2)], {"axes": [0, 0]})),
     ("Resize", Case([of(2, 2), None, None, (0, 2)])),
+    *(("Resize", Case([of(2, 2), None, (scale, 2.0)])) for scale in (0.0, -1.0)),
     *(("Attention", Case([of(1, 2, 4)] * 3, {"q_num_heads": q, "kv_num_heads": k})) for q, k in ((2, 4), (3, 1))),
     ("Attention", Case([of(1, 1, 2, 2)] * 3 + [of(3, 2)])),
     ("RotaryEmbedding", Case([of(1, 1, 2, 4), of(1, 2, 1), of(1, 2, 1)])),
