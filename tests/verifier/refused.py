@@ -138,6 +138,23 @@ UNDEFINED: Sequence[tuple[str, Case]] = (
         for ids in ([[0, 2]], [[-1, 0]], [0, 1], [[0], [1]], [[0, 1, 1]])
     ),
     ("Mod", Case([of(2), of(2)], {"fmod": 0})),
+    *(
+        ("RotaryEmbedding", Case([of(1, 2, 2, 4), of(*table), of(*other)]))
+        for table, other in (((2, 2, 2), (2, 2, 2)), ((1, 3, 2), (1, 3, 2)), ((1, 2, 2), (1, 2, 1)), ((2, 2), (2, 2)))
+    ),
+    ("RotaryEmbedding", Case([of(1, 2, 2, 4), of(1, 2, 3), of(1, 2, 3)], {"rotary_embedding_dim": 6, "num_heads": 2})),
+    *(("RotaryEmbedding", Case([of(1, 2, 8)] + [of(1, 2, 2)] * 2, {"num_heads": n})) for n in (3, 0, -2)),
+    *(("RotaryEmbedding", Case([of(*shape)] + [of(1, 2, 2)] * 2)) for shape in ((2, 8), (1, 1, 1, 2, 4))),
+    *(("Attention", Case([of(1, 2, 2, 4)] * 3 + [of(*mask)])) for mask in ((), (3, 2), (3, 2, 2))),
+    *(
+        ("Attention", Case([of(1, 2, 2, 4), of(*k), of(1, 2, 2, 4)]))
+        for k in ((1, 2, 2, 3), (2, 2, 2, 4), (1, 3, 2, 4))
+    ),
+    *(("Attention", Case([of(1, 2, 2, 4)] * 3, {f"{side}_window_size": -2})) for side in ("left", "right")),
+    ("BatchNormalization", Case([of()] + [of(1)] * 4)),
+    ("BatchNormalization", Case([of(2, 3), of(3, 1)] + [of(3)] * 3)),
+    *(("GroupNormalization", Case([of(1, 4, size), of(4), of(4)], {"num_groups": n})) for size, n in ((2, 0), (0, 2))),
+    ("LpNormalization", Case([of(2, 3)], {"p": 0})),
 )
 """What ONNX Runtime refuses."""
 
