@@ -258,7 +258,7 @@ class Node:
         The right side leaves it at what is usual or says what the left side says: runtimes refuse some of the others.
         """
         value = self.attribute(name, lambda: fresh(name))
-        said = (self.op, name, value)
+        said = (self.op.removesuffix("Like"), name, value)  # a CastLike becomes a Cast that says the same
         if self.instance.assuming:
             self.instance.ignored.add(said)
         elif value != _schema_default(self.op, name) and said not in self.instance.ignored:
