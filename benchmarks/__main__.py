@@ -10,8 +10,8 @@ from typing import Any
 from benchmarks.cells import outcomes, reason
 from benchmarks.models import QUICK, SUITE
 from benchmarks.tools import ALL, PLAIN, SEARCH
-from graphopt.errors import ModelError, UsageError, did_you_mean
-from graphopt.sessions import Setting
+from graphopt.base.errors import ModelError, UsageError, did_you_mean
+from graphopt.runtime.sessions import Setting
 
 QUICK_TOOLS = ["OnnxSlim", "graphopt-simplify", "graphopt"]
 QUICK_SEARCH = 4.0

@@ -25,7 +25,7 @@ from rich.progress import track
 from benchmarks.checks import TOLERANCE, difference, machine, today
 from benchmarks.report import table
 from benchmarks.tools import TOOLS, Task, count, one_line, run
-from graphopt.sessions import Setting
+from graphopt.runtime.sessions import Setting
 from tests import zoo
 
 RESULTS = Path(__file__).parent / "results"

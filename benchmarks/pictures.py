@@ -19,7 +19,7 @@ from benchmarks.cells import (
     unchanged,
 )
 from benchmarks.tools import LIBRARIES
-from graphopt.measure import NOISE
+from graphopt.runtime.measure import NOISE
 
 COLOURS = {
     "onnxsim": "#0072b2", "OnnxSlim": "#56b4e9", "onnxoptimizer": "#009e73", "onnxscript": "#e69f00",

@@ -27,7 +27,7 @@ from benchmarks.cells import (
 from benchmarks.pictures import OWN, UNCHANGED, draw
 from benchmarks.run import read
 from benchmarks.tools import ALL, PLAIN, TOOLS, applies
-from graphopt.measure import NOISE
+from graphopt.runtime.measure import NOISE
 
 README = Path(__file__).parent.parent / "README.md"
 MARKS = ("<!-- speedups -->", "<!-- /speedups -->")

@@ -40,7 +40,7 @@ A column is a setting, like `cpu-1` or `cpu-all`. `headroom` is null on devices,
 `median` is of the rounds of all processes, `processes` of each. `low` and `high` are the widest of the medians of the
 single processes and of the interval in which the median of all rounds lies with 95 % confidence: no confidence can be
 stated for so few processes. The verdict is `faster` or `slower` only where the fastest runs, the median of all and that
-of each process say so, each by more than graphopt.measure.NOISE, and the interval does not hold 1.
+of each process say so, each by more than graphopt.runtime.measure.NOISE, and the interval does not hold 1.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ from benchmarks.cells import outcomes as outcomes_of
 from benchmarks.cells import reason
 from benchmarks.checks import DEVICE_TOLERANCE, TOLERANCE, difference, gpu, is_insensitive, machine, movement, today
 from benchmarks.models import MODELS, export, exporters
-from graphopt.errors import UsageError
-from graphopt.inputs import default_sizes
-from graphopt.measure import WIDTH, Samples, Speedup, Verdict, interleaved, speedup
-from graphopt.oracle import require_onnxruntime
-from graphopt.profile import profile
-from graphopt.samples import NORMAL, sketch
-from graphopt.samples import feeds as sample_feeds
-from graphopt.sessions import Setting, runner
+from graphopt.base.errors import UsageError
+from graphopt.runtime.inputs import default_sizes
+from graphopt.runtime.measure import WIDTH, Samples, Speedup, Verdict, interleaved, speedup
+from graphopt.runtime.oracle import require_onnxruntime
+from graphopt.runtime.profile import profile
+from graphopt.runtime.samples import NORMAL, sketch
+from graphopt.runtime.samples import feeds as sample_feeds
+from graphopt.runtime.sessions import Setting, runner
 
 KERNELS = ("Conv", "FusedConv", "ConvTranspose", "Gemm", "FusedGemm", "MatMul", "FusedMatMul")
 """The kernels that fusion leaves alone, as ONNX Runtime's profile names them."""

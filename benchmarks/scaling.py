@@ -25,8 +25,8 @@ from benchmarks.jobs import job
 from benchmarks.pictures import logarithmic, panels, saved
 from benchmarks.report import table
 from benchmarks.tools import peak_memory
-from graphopt.search import StopReason
-from graphopt.tune import SHARE
+from graphopt.search.explore import StopReason
+from graphopt.search.tune import SHARE
 
 WIDTH = 64
 """Channels: small, for the graph is what is measured."""
@@ -221,7 +221,7 @@ def work(path: str) -> dict[str, Any]:
     """
     begun = time.perf_counter()
     import graphopt
-    from graphopt import onnx_io
+    from graphopt.io import onnx_io
 
     graphopt.optimize(convolutional(1), check=False, cost="analytic")
     seconds = {"start": time.perf_counter() - begun}

@@ -26,7 +26,7 @@ import onnx
 import onnx.inliner
 
 from benchmarks.jobs import ended, late
-from graphopt.files import cache_folder
+from graphopt.base.files import cache_folder
 
 SEARCH = 60.0
 """Seconds for which a tool that searches may do so, unless said otherwise: graphopt's own default."""
@@ -46,7 +46,7 @@ class Task:
     """Of the model's architecture."""
     provider: str = "cpu"
     threads: int = 0
-    """The setting that tools which search optimize for, as `graphopt.sessions.Setting` takes it."""
+    """The setting that tools which search optimize for, as `graphopt.runtime.sessions.Setting` takes it."""
     seconds: float = SEARCH
     """For the search."""
 

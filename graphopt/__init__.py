@@ -10,16 +10,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from graphopt.errors import GraphoptError as GraphoptError
+    from graphopt.base.errors import GraphoptError as GraphoptError
+    from graphopt.language.rule import Rule as Rule
     from graphopt.pipeline import Result as Result
     from graphopt.pipeline import optimize as optimize
     from graphopt.pipeline import simplify as simplify
-    from graphopt.rule import Rule as Rule
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "GraphoptError": "graphopt.errors",
+    "GraphoptError": "graphopt.base.errors",
     "Result": "graphopt.pipeline",
     "Rule": "graphopt.rule",
     "optimize": "graphopt.pipeline",

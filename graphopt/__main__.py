@@ -14,7 +14,7 @@ def main() -> None:
     if heard is signal.default_int_handler:  # not where a shell runs it in the background
         signal.signal(signal.SIGINT, _interrupted)
     _open_closed_streams()
-    from graphopt import cli
+    from graphopt.cli import main as cli
 
     signal.signal(signal.SIGINT, heard)
     cli.main()

@@ -14,21 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphopt import infer, library, onnx_io, opsets
-from graphopt.check import Check, Finding, label
-from graphopt.cost import user_cache
-from graphopt.errors import UsageError
-from graphopt.fixpoint import Step, simplify_graph
-from graphopt.gate import Gate
-from graphopt.graph import Graph
-from graphopt.kernels import Kernels
-from graphopt.limits import SECONDS, RunLimits, limited
-from graphopt.passes import PASSES, Pass, exact_forms
-from graphopt.report import Report, Rewrite, Summary, check_text
-from graphopt.rule import Rule
-from graphopt.sessions import Setting, called
-from graphopt.tune import Tuned, Tuner, Tuning
-from graphopt.types import TensorType
+from graphopt.base.errors import UsageError
+from graphopt.base.limits import SECONDS, RunLimits, limited
+from graphopt.base.types import TensorType
+from graphopt.check.blame import Check, Finding, label
+from graphopt.check.compare import check_text
+from graphopt.io import onnx_io, opsets
+from graphopt.ir.graph import Graph
+from graphopt.language import library
+from graphopt.language.rule import Rule
+from graphopt.operators import infer
+from graphopt.report.report import Report, Rewrite, Summary
+from graphopt.rewrite.fixpoint import Step, simplify_graph
+from graphopt.rewrite.gate import Gate
+from graphopt.rewrite.passes import PASSES, Pass, exact_forms
+from graphopt.runtime.cost import user_cache
+from graphopt.runtime.kernels import Kernels
+from graphopt.runtime.sessions import Setting, called
+from graphopt.search.tune import Tuned, Tuner, Tuning
 
 if TYPE_CHECKING:
     import onnx
@@ -201,7 +204,9 @@ def optimize(
         finding = None
         if check:
             with clock("check"), limited(limits):
-                finding = Check(model, loaded, before, tuned.steps, seed, inputs, exact, keep_nonfinite, tell).run()
+                finding = Check(
+                    model, loaded, before.weight_bytes, tuned.steps, seed, inputs, exact, keep_nonfinite, tell
+                ).run()
         return _Attempt(loaded, before, tuned, done.notes, finding)
 
     made, notes = _checked(attempt, space, tuning, clock, strict=strict)

@@ -7,9 +7,9 @@ from itertools import product
 from math import pi, sqrt
 from typing import NamedTuple
 
+from graphopt.base.types import DType
 from graphopt.rule import Rule, const, fn, op, real, tensor
 from graphopt.term import App, Operand, Term
-from graphopt.types import DType
 
 x, y = tensor("x"), tensor("y")
 a, b, low, high = real("a"), real("b"), real("low"), real("high")

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping
 
+from graphopt.base.types import DType
 from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, tensor
 from graphopt.rules.names import snake
 from graphopt.term import App, Term
-from graphopt.types import DType
 
 x, y = tensor("x"), tensor("y")
 to, through = integer("to"), integer("through")

@@ -2,10 +2,10 @@
 
 from itertools import product
 
+from graphopt.base.types import DType
 from graphopt.rule import Rule, const, fn, op, tensor
 from graphopt.rules.names import snake
 from graphopt.term import App, Var
-from graphopt.types import DType
 
 x, y, z = tensor("x"), tensor("y"), tensor("z")
 a, b, c, zeros, ones = const("a"), const("b"), const("c"), const("zeros"), const("ones")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
+from graphopt.base.types import DType
 from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, real, tensor
 from graphopt.rules.affine import AFFINE, SCALINGS, SHIFTS, Affine, normalization
 from graphopt.term import App, Term, Var
-from graphopt.types import DType
 
 # Axes: *b batch, M rows, K contracted, N columns.
 x, w = tensor("x", "*b M K"), const("w", "K N")

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from itertools import product
 from typing import NamedTuple
 
+from graphopt.base.types import DType
 from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, real, tensor
 from graphopt.rules.affine import normalization
 from graphopt.term import App, Term
-from graphopt.types import DType
 
 # Axes: N batch, C channels, *s space; *n the axes that a layer normalization normalizes.
 rest = attributes("rest")

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt import onnx_io
-from graphopt.graph import Graph
-from graphopt.infer import infer_graph
+from graphopt.io import onnx_io
+from graphopt.ir.graph import Graph
+from graphopt.operators.infer import infer_graph
 from tests.text import parse
 
 IMAGE, OTHER = "float[1,32,28,28] x", "float[1,32,28,28] y"

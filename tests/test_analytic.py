@@ -9,10 +9,10 @@ import onnx
 import onnxruntime
 import pytest
 
-from graphopt import onnx_io
-from graphopt.analytic import ASSUMED, Analytic
-from graphopt.graph import Graph
-from graphopt.machine import Machine, processor
+from graphopt.io import onnx_io
+from graphopt.ir.graph import Graph
+from graphopt.runtime.machine import Machine, processor
+from graphopt.search.analytic import ASSUMED, Analytic
 from tests.graphs import SAME_SIZE, graph, image, weight
 
 

@@ -15,8 +15,8 @@ import pytest
 from onnx import ModelProto, numpy_helper, parser
 from typer.testing import CliRunner
 
-from graphopt import onnx_io
-from graphopt.cli import app
+from graphopt.cli.main import app
+from graphopt.io import onnx_io
 
 
 def model(graph: str, weights: Mapping[str, np.ndarray] | None = None, **options: str) -> ModelProto:

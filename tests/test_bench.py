@@ -11,12 +11,12 @@ import pytest
 from onnx import numpy_helper
 from typer.testing import CliRunner, Result
 
-from graphopt.bench import Benchmark, Case, Timing, aligned, bench, ms_text, prepared
-from graphopt.cli import app
-from graphopt.errors import ModelError, UsageError
-from graphopt.measure import Samples, Speedup, Verdict
-from graphopt.profile import by_operator, operators, optimized_graph, profile
-from graphopt.sessions import Setting
+from graphopt.base.errors import ModelError, UsageError
+from graphopt.cli.main import app
+from graphopt.runtime.bench import Benchmark, Case, Timing, aligned, bench, ms_text, prepared
+from graphopt.runtime.measure import Samples, Speedup, Verdict
+from graphopt.runtime.profile import by_operator, operators, optimized_graph, profile
+from graphopt.runtime.sessions import Setting
 from tests.text import parse
 
 WEIGHTS = {"w": np.eye(8, dtype=np.float32)}
@@ -55,7 +55,7 @@ def image() -> onnx.ModelProto:
 
 def test_sizes_share_the_limit_of_a_run(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limits: list[float] = []
-    monkeypatch.setattr("graphopt.bench.interruptible", lambda _, limit: limits.append(limit))
+    monkeypatch.setattr("graphopt.runtime.bench.interruptible", lambda _, limit: limits.append(limit))
     prepared([short], Setting(), dims={"batch": [1, 2], "seq": [4, 8]}, limit=2.0)
     assert limits == [0.5] * 4
 

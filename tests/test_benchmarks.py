@@ -24,10 +24,10 @@ from benchmarks import checks, run, scaling, tools
 from benchmarks.models import FIXTURES, MODELS, QUICK, SUITE
 from benchmarks.run import Done, Outcome, Plan
 from benchmarks.tools import ALL, PLAIN, Task, applies
-from graphopt.errors import UsageError
-from graphopt.oracle import require_onnxruntime
-from graphopt.profile import Profile, Row
-from graphopt.sessions import Setting
+from graphopt.base.errors import UsageError
+from graphopt.runtime.oracle import require_onnxruntime
+from graphopt.runtime.profile import Profile, Row
+from graphopt.runtime.sessions import Setting
 from tests import zoo
 from tests.text import parse
 

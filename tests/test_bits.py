@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from graphopt.example import Instance, instances, models
-from graphopt.gate import KERNELS, kernels_touched, ledger_path
-from graphopt.oracle import FailedError, Runnable, onnxruntime_unoptimized
-from graphopt.proof import Ledger, Model, Proof
-from graphopt.rule import Rule
+from graphopt.base.types import COMMON, DType
+from graphopt.language.proof import Ledger, Model, Proof
+from graphopt.language.rule import Rule
+from graphopt.language.scalar import Unknown
+from graphopt.language.schemas import Misfit
+from graphopt.language.term import Var, applications, walk
+from graphopt.rewrite.gate import KERNELS, kernels_touched, ledger_path
 from graphopt.rules import RULES, TRADES
-from graphopt.scalar import Unknown
-from graphopt.schemas import Misfit
-from graphopt.scope import ANY, FEW
-from graphopt.term import Var, applications, walk
-from graphopt.types import COMMON, DType
+from graphopt.runtime.oracle import FailedError, Runnable, onnxruntime_unoptimized
 from graphopt.verifier.counterexample import is_fatal_if_empty
+from graphopt.verifier.example import Instance, instances, models
+from graphopt.verifier.scope import ANY, FEW
 
 Array = NDArray[Any]
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan])

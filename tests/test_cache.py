@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from graphopt.cache import Cache
+from graphopt.base.cache import Cache
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_two_processes_write_at_once(path: Path) -> None:
     code = """
 import sys
 from pathlib import Path
-from graphopt.cache import Cache
+from graphopt.base.cache import Cache
 for number in range(60):
     Cache(Path(sys.argv[1])).put({f"{sys.argv[2]} {number}": sys.argv[2], "both": sys.argv[2]})
 """
@@ -169,7 +169,7 @@ def test_who_writes_for_too_long_is_not_waited_for(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     Cache(path).put({"a": "1"})
-    monkeypatch.setattr("graphopt.cache.PATIENCE", 0.01)
+    monkeypatch.setattr("graphopt.base.cache.PATIENCE", 0.01)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("BEGIN EXCLUSIVE")
         assert Cache(path).get(["a"]) == {}

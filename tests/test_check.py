@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 import graphopt
-from graphopt import onnx_io
-from graphopt.check import bisect
-from graphopt.edit import replace_values
-from graphopt.errors import DifferenceError, UsageError
-from graphopt.fixpoint import Step
-from graphopt.graph import Graph, Patch, Value
-from graphopt.passes import PASSES, Pass
-from graphopt.rule import Rule, op, tensor
-from graphopt.tune import Tuned, Tuner
+from graphopt.base.errors import DifferenceError, UsageError
+from graphopt.check.blame import bisect
+from graphopt.io import onnx_io
+from graphopt.ir.edit import replace_values
+from graphopt.ir.graph import Graph, Patch, Value
+from graphopt.language.rule import Rule, op, tensor
+from graphopt.rewrite.fixpoint import Step
+from graphopt.rewrite.passes import PASSES, Pass
+from graphopt.search.tune import Tuned, Tuner
 from tests.test_pipeline import model
 from tests.text import parse
 
@@ -157,12 +157,12 @@ def test_after_many_wrong_rewrites_the_original_is_written(monkeypatch: pytest.M
 
 
 def test_what_no_rewrite_did_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    from graphopt import compare
+    from graphopt.check import compare
 
     def different(*_: object, **__: object) -> compare.Comparison:
         return compare.Comparison(compare.Verdict.DIFFERENT, reason="it was damaged")
 
-    monkeypatch.setattr("graphopt.check.compare", different)
+    monkeypatch.setattr("graphopt.check.blame.compare", different)
     with pytest.raises(DifferenceError, match="No rewrite made the difference"):
         graphopt.optimize(BOTH, cost="none")
 
@@ -171,7 +171,7 @@ def test_what_no_rewrite_did_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_cannot_be_run_whole_is_compared_rewrite_by_rewrite(
     guilty: list[Rule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("graphopt.check.LARGE", 0)
+    monkeypatch.setattr("graphopt.base.limits.LARGE", 0)
     assert graphopt.optimize(model(), cost="none").ok
     result = graphopt.optimize(BOTH, rules=guilty, unverified=True, cost="none")
     assert result.ok and names(result) == {"eliminate_identity"}

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from graphopt import onnx_io
-from graphopt.choose import Chooser, Version
-from graphopt.errors import ModelError
-from graphopt.fixpoint import Simplifier, Step
-from graphopt.graph import Node
-from graphopt.infer import infer_graph
-from graphopt.measure import Speedup, Verdict
-from graphopt.race import Contest, Latency, Outcome, Times
-from graphopt.regions import digest
-from graphopt.rule import Rule, op, tensor
-from graphopt.search import Solution, Space, apply, explore
-from graphopt.sweep import sweep
+from graphopt.base.errors import ModelError
+from graphopt.io import onnx_io
+from graphopt.ir.graph import Node
+from graphopt.language.rule import Rule, op, tensor
+from graphopt.operators.infer import infer_graph
+from graphopt.rewrite.fixpoint import Simplifier, Step
+from graphopt.rewrite.regions import digest
+from graphopt.runtime.measure import Speedup, Verdict
+from graphopt.search.choose import Chooser, Version
+from graphopt.search.explore import Solution, Space, apply, explore
+from graphopt.search.race import Contest, Latency, Outcome, Times
+from graphopt.search.sweep import sweep
 from tests.test_search import LONG, Prices
 from tests.text import parse
 

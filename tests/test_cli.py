@@ -13,11 +13,11 @@ import pytest
 from onnx import numpy_helper, parser
 from typer.testing import CliRunner, Result
 
-from graphopt import arguments
-from graphopt.arguments import COMMANDS
-from graphopt.cli import app
-from graphopt.measure import Samples
-from graphopt.report import Report
+from graphopt.cli import arguments
+from graphopt.cli.arguments import COMMANDS
+from graphopt.cli.main import app
+from graphopt.report.report import Report
+from graphopt.runtime.measure import Samples
 from tests.text import parse
 
 
@@ -294,8 +294,8 @@ def test_what_was_timed_is_timed_again_where_that_is_asked_for(
         return (Samples((1.0,)),) * len(runs)
 
     monkeypatch.setenv("GRAPHOPT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("graphopt.race.interleaved", interleaved)
-    monkeypatch.setattr("graphopt.loading.interleaved", interleaved)
+    monkeypatch.setattr("graphopt.search.race.interleaved", interleaved)
+    monkeypatch.setattr("graphopt.runtime.loading.interleaved", interleaved)
     asked = []
     for options in ([], [], ["--fresh"], ["--cached"]):
         done = run(model, tmp_path / "fast.onnx", "--no-check", *options)
@@ -446,7 +446,7 @@ def test_the_demo_optimizes_a_real_model(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_demo_shows_a_gain_and_a_model_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphopt.demo.SECONDS", {"mobileone": 1.0, "resnet50": 1.0})
+    monkeypatch.setattr("graphopt.cli.demo.SECONDS", {"mobileone": 1.0, "resnet50": 1.0})
     done = run("demo")
     assert done.exit_code == 0, done.output
     gain, rest = done.stdout.split("\nResNet-50: ")
@@ -479,7 +479,7 @@ def test_version() -> None:
 def test_help_is_quick() -> None:
     code = """if True:
         import sys
-        from graphopt.cli import main
+        from graphopt.cli.main import main
         sys.argv[1:] = ["--help"]
         try:
             main()
@@ -487,8 +487,8 @@ def test_help_is_quick() -> None:
             print(*sys.modules, file=sys.stderr)
     """
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr.split()
-    assert "graphopt.cli" in loaded
-    assert not {"onnx", "numpy", "networkx", "onnxruntime", "rich", "z3", "graphopt.graph"} & set(loaded)
+    assert "graphopt.cli.main" in loaded
+    assert not {"onnx", "numpy", "networkx", "onnxruntime", "rich", "z3", "graphopt.ir.graph"} & set(loaded)
 
 
 @pytest.mark.slow

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from onnx import ModelProto, numpy_helper, parser
 
-from graphopt import onnx_io, oracle
-from graphopt.compare import Verdict, compare
-from graphopt.errors import ModelError, UsageError
-from graphopt.samples import Array
+from graphopt.base.errors import ModelError, UsageError
+from graphopt.check.compare import Verdict, compare
+from graphopt.io import onnx_io
+from graphopt.runtime import oracle
+from graphopt.runtime.samples import Array
 from tests.text import parse
 
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphopt.edit import constant_node, needs_copy, replace_node, replace_values, unread
-from graphopt.graph import CAPTURE, INPUT, INTERNAL, Graph, Node, Patch, Value
-from graphopt.tensor import Tensor
-from graphopt.types import DType, TensorType
+from graphopt.base.types import DType, TensorType
+from graphopt.ir.edit import constant_node, needs_copy, replace_node, replace_values, unread
+from graphopt.ir.graph import CAPTURE, INPUT, INTERNAL, Graph, Node, Patch, Value
+from graphopt.ir.tensor import Tensor
 
 FLOAT = TensorType(DType.FLOAT, (2,))
 

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from graphopt import ops
-from graphopt.evaluate import EXACT, MOVES, evaluate
-from graphopt.graph import Attribute, Node
-from graphopt.protos import node_to_proto, type_to_proto
-from graphopt.types import DType, TensorType
+from graphopt.base.types import DType, TensorType
+from graphopt.ir import ops
+from graphopt.ir.graph import Attribute, Node
+from graphopt.operators.evaluate import EXACT, MOVES, evaluate
+from graphopt.operators.protos import node_to_proto, type_to_proto
 
 Array = NDArray[Any]
 OPSET = 21  # ONNX Runtime knows it, whatever is installed

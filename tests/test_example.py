@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from onnx import checker, numpy_helper
 
-from graphopt.example import Instance, instance, instances, models, satisfies
-from graphopt.rule import Rule, attributes, const, fn, integers, op, real, tensor
-from graphopt.scope import Scope
-from graphopt.types import DType
+from graphopt.base.types import DType
+from graphopt.language.rule import Rule, attributes, const, fn, integers, op, real, tensor
+from graphopt.verifier.example import Instance, instance, instances, models, satisfies
+from graphopt.verifier.scope import Scope
 
 x, w, b, rest = tensor("x", "N C *s"), const("w", "M I *k"), const("b", "M", default=0), attributes("rest")
 c = const("c", "M 1*k")

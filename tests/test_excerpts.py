@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from graphopt import onnx_io
-from graphopt.compare import Verdict, compare
-from graphopt.edit import constant_node, replace_node, replace_values
-from graphopt.errors import ModelError
-from graphopt.excerpts import compare_region, region_models
-from graphopt.graph import Node, Patch, Value
-from graphopt.infer import infer_graph
-from graphopt.tensor import Tensor
+from graphopt.base.errors import ModelError
+from graphopt.check.compare import Verdict, compare
+from graphopt.check.excerpts import compare_region, region_models
+from graphopt.io import onnx_io
+from graphopt.ir.edit import constant_node, replace_node, replace_values
+from graphopt.ir.graph import Node, Patch, Value
+from graphopt.ir.tensor import Tensor
+from graphopt.operators.infer import infer_graph
 from tests.test_compare import model
 
 CHAIN = """

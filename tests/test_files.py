@@ -20,9 +20,11 @@ import onnx
 import pytest
 from onnx import ModelProto, numpy_helper
 
-from graphopt import files, onnx_io, protos
-from graphopt.errors import ModelError, OutputError
-from graphopt.tensor import Tensor
+from graphopt.base import files
+from graphopt.base.errors import ModelError, OutputError
+from graphopt.io import onnx_io
+from graphopt.ir.tensor import Tensor
+from graphopt.operators import protos
 from tests.test_onnx_io import contents, linear
 
 SIZE = 600
@@ -362,7 +364,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
 import resource, signal
 from pathlib import Path
 from graphopt import onnx_io
-from graphopt.errors import OutputError
+from graphopt.base.errors import OutputError
 from tests.test_onnx_io import linear
 folder = Path({str(tmp_path)!r})
 onnx_io.save(onnx_io.load(linear(100)), folder / "model.onnx")

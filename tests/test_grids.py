@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphopt import onnx_io
-from graphopt.grids import Grid
-from graphopt.types import Sym
+from graphopt.base.types import Sym
+from graphopt.io import onnx_io
+from graphopt.rewrite.grids import Grid
 from tests.test_passes import after, optimized
 from tests.text import UNDEFINED, Arrays, parse, run
 

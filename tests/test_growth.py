@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from graphopt import onnx_io
-from graphopt.fixpoint import simplify_graph
-from graphopt.graph import Graph, Node
-from graphopt.infer import infer_graph
-from graphopt.passes import PASSES
+from graphopt.io import onnx_io
+from graphopt.ir.graph import Graph, Node
+from graphopt.operators.infer import infer_graph
+from graphopt.rewrite.fixpoint import simplify_graph
+from graphopt.rewrite.passes import PASSES
 from graphopt.rules import RULES
 from tests.text import parse
 

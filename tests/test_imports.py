@@ -8,82 +8,33 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 ROOT = Path(__file__).parent.parent
 
-# The compiler, lowest first: a module imports only from the lines above its own.
-LAYERS = (
-    "errors",
-    "files limits types",
-    "cache scalar tensor weightfiles",
-    "graph",
-    "ops",
-    "edit protos shapes",
-    "contents evaluate opsets payload",
-    "infer infinities legal",
-    "fold grids regions",
-    "passes",
-    "term",
-    "rule schemas",
-    "coverage scope",
-    "example proof",
-    "onnx_io match",
-    "rewrite samples sites",
-    "fixpoint inputs",
-    "oracle",
-    "measure sessions tolerance",
-    "compare bench kernels",
-    "excerpts",
-    "profile",
-    "cost",
-    "loading",
-    "machine",
-    "analytic",
-    "measured race",
-    "search timing discover",
-    "recall sweep",
-    "choose",
-    "tune",
-    "report library demo gate",
-    "check",
-    "pipeline proving",
-    "catalogue",
-    "arguments options terminal",
-    "cli __init__",
-    "__main__",
+# The rooms of the compiler and what stands between them, lowest first: each imports only from those before it.
+ORDER = (
+    *("base", "ir", "operators", "io", "language", "term", "rule", "rewrite", "runtime", "check", "search", "report"),
+    *("pipeline", "cli", "__init__", "__main__"),
 )
 # The two packages that the compiler composes, and all of it that they see.
-RULES = "errors types term rule"
-VERIFIER = "errors types scalar term ops rule schemas coverage scope proof example"
+COMPOSED = {
+    "rules": frozenset({"base", "language", "term", "rule"}),
+    "verifier": frozenset({"base", "ir", "operators", "language"}),
+}
 # The only ones that may import those two packages, inside the functions that need them.
-COMPOSERS = "library gate catalogue"
-# A third-party module that not everybody may know.
-Z3 = "verifier"
-
-
-def allowed_imports() -> dict[str, frozenset[str]]:
-    """What each module of graphopt may import; `rules` and `verifier` stand for all that is in them."""
-    allowed = {"rules": frozenset(RULES.split()), "verifier": frozenset(VERIFIER.split())}
-    below: frozenset[str] = frozenset()
-    for layer in LAYERS:
-        for module in layer.split():
-            allowed[module] = below | {"rules", "verifier"} if module in COMPOSERS.split() else below
-        below |= set(layer.split())
-    return allowed
-
-
-ALLOWED = allowed_imports()
+COMPOSERS = ("graphopt.language.library", "graphopt.rewrite.gate", "graphopt.cli.catalogue")
 
 
 def module_name(path: Path) -> str:
     """`rules/conv.py` is `graphopt.rules.conv`; everything else is called as it lies."""
     parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(("graphopt", *parts) if parts[0] in ("rules", "verifier") else parts)
+    return ".".join(("graphopt", *parts) if parts[0] in COMPOSED else parts)
 
 
-def owner(module: str) -> str:
-    """The name in the tables of a module of graphopt: `graphopt.rules.conv` -> `rules`, `graphopt` -> `__init__`."""
+def room(module: str) -> str:
+    """Where a module of graphopt belongs: `graphopt.rules.conv` -> `rules`, `graphopt` -> `__init__`."""
     return [*module.split("."), "__init__"][1]
 
 
@@ -117,28 +68,32 @@ def refused(source: str, module: str) -> list[str]:
 
 def complain(module: str, target: str, *, lazy: bool) -> str | None:
     top = target.partition(".")[0]
-    if top in ("rules", "verifier"):
+    if top in COMPOSED:
         return f"imports {target}, which is called graphopt.{target} once installed"
     if not module.startswith("graphopt"):
         return None  # tests and benchmarks use all there is
-    here = owner(module)
+    here = room(module)
     if top == "z3":
-        return None if here in Z3.split() else "imports z3, which only the verifier knows"
+        return None if here == "verifier" else "imports z3, which only the verifier knows"
     if top in ("tests", "benchmarks"):
         return f"imports {target}, which is not installed"
     if top != "graphopt":
         return None
-    if here not in ALLOWED:
-        return "is in no line of LAYERS"
-    there = owner(target)
-    there = there if there in ALLOWED else "__init__"  # `from graphopt import Rule`
-    if there == here and here in ("rules", "verifier"):
+    if here not in (*ORDER, *COMPOSED):
+        return "is in no room of ORDER"
+    return _within(module, here, target, lazy=lazy)
+
+
+def _within(module: str, here: str, target: str, *, lazy: bool) -> str | None:
+    """What is wrong with an import of graphopt by graphopt."""
+    there = room(target)
+    there = there if there in (*ORDER, *COMPOSED) else "__init__"  # `from graphopt import Rule`
+    if there in COMPOSED and module in COMPOSERS:
+        return None if lazy else f"imports {target} when it is loaded, not in the function that needs it"
+    seen = COMPOSED[here] if here in COMPOSED else frozenset(ORDER[: ORDER.index(here)])
+    if there in seen or there == here:
         return None
-    if there not in ALLOWED[here]:
-        return f"imports {target}; it may import only {', '.join(sorted(ALLOWED[here])) or 'nothing'}"
-    if there in ("rules", "verifier") and not lazy:
-        return f"imports {target} when it is loaded, not in the function that needs it"
-    return None
+    return f"imports {target}; it may import only {', '.join(sorted(seen)) or 'nothing'}"
 
 
 def sources() -> list[Path]:
@@ -156,21 +111,41 @@ def test_imports_point_one_way(path: Path) -> None:
     assert refused(path.read_text(encoding="utf-8"), module_name(path)) == []
 
 
+def test_modules_do_not_import_each_other_in_a_circle() -> None:
+    names = {module_name(path) for path in sources()}
+    graph = nx.DiGraph()
+    for path in sources():
+        source, module = path.read_text(encoding="utf-8"), module_name(path)
+        lazy = in_function(source)
+        for node, target in imported(source, module):
+            if node.lineno not in lazy:
+                graph.add_edge(module, target if target in names else target.rpartition(".")[0])
+    assert [sorted(circle) for circle in nx.strongly_connected_components(graph) if len(circle) > 1] == []
+
+
+def test_each_room_says_what_it_knows_and_where_to_begin() -> None:
+    for name in ORDER:
+        door = ROOT / "graphopt" / name / "__init__.py"
+        if door.exists():
+            text = ast.get_docstring(ast.parse(door.read_text(encoding="utf-8"))) or ""
+            assert "Begin with" in text, name
+
+
 @pytest.mark.parametrize(
     ("module", "source", "complaint"),
     [
-        ("graphopt.graph", "from graphopt.rules import conv", "imports graphopt.rules.conv; it may import only"),
-        ("graphopt.graph", "from .rules import conv", "imports graphopt.rules.conv; it may import only"),
-        ("graphopt.graph", "def f():\n    import graphopt.verifier", "imports graphopt.verifier; it may import only"),
-        ("graphopt.term", "from . import rule", "imports graphopt.rule; it may import only"),
-        ("graphopt.term", "from graphopt import Rule", "imports graphopt.Rule; it may import only"),
-        ("graphopt.cost", "import z3", "imports z3, which only the verifier knows"),
-        ("graphopt.surprise", "from . import term", "is in no line of LAYERS"),
-        ("graphopt.library", "from .verifier.prove import prove", "when it is loaded"),
-        ("graphopt.rules.conv", "from ..graph import Graph", "imports graphopt.graph.Graph; it may import only"),
+        ("graphopt.ir.graph", "from graphopt.rules import conv", "imports graphopt.rules.conv; it may import only"),
+        ("graphopt.ir.graph", "from ..rules import conv", "imports graphopt.rules.conv; it may import only"),
+        ("graphopt.ir.graph", "def f():\n    import graphopt.verifier", "imports graphopt.verifier; it may import"),
+        ("graphopt.io.opsets", "from ..language import rule", "imports graphopt.language.rule; it may import only"),
+        ("graphopt.language.term", "from graphopt import Rule", "imports graphopt.Rule; it may import only"),
+        ("graphopt.search.cost", "import z3", "imports z3, which only the verifier knows"),
+        ("graphopt.surprise.term", "from . import term", "is in no room of ORDER"),
+        ("graphopt.language.library", "from graphopt.verifier.prove import prove", "when it is loaded"),
+        ("graphopt.rules.conv", "from ..ir.graph import Graph", "imports graphopt.ir.graph.Graph; it may import only"),
         ("graphopt.rules.conv", "from graphopt.verifier import prove", "imports graphopt.verifier.prove; it may"),
         ("graphopt.verifier.prove", "from graphopt import rules", "imports graphopt.rules; it may import only"),
-        ("graphopt.verifier.prove", "from .. import search", "imports graphopt.search; it may import only"),
+        ("graphopt.verifier.prove", "from ..search import tune", "imports graphopt.search.tune; it may import only"),
         ("graphopt.verifier.prove", "import rules.conv", "graphopt.rules.conv once installed"),
         ("tests.test_conv", "from verifier import prove", "graphopt.verifier.prove once installed"),
     ],
@@ -186,9 +161,9 @@ def test_a_wrong_arrow_is_refused(module: str, source: str, complaint: str) -> N
             "graphopt.rules.conv",
             "from ..term import tensor\nfrom .batch_norm import scale\nfrom graphopt.rule import Rule",
         ),
-        ("graphopt.verifier.prove", "import z3\nfrom . import semantics\nfrom ..proof import Proof"),
-        ("graphopt.library", "def load():\n    from .verifier.prove import prove"),
-        ("graphopt.search", "import networkx\nfrom .graph import Graph"),
+        ("graphopt.verifier.prove", "import z3\nfrom . import semantics\nfrom ..language.proof import Proof"),
+        ("graphopt.language.library", "def load():\n    from ..verifier.prove import prove"),
+        ("graphopt.search.explore", "import networkx\nfrom ..ir.graph import Graph\nfrom .cost import CostModel"),
         ("tests.test_conv", "import z3\nfrom graphopt.rules import conv"),
     ],
 )

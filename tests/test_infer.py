@@ -11,11 +11,11 @@ import pytest
 from numpy.typing import NDArray
 
 import graphopt
-from graphopt import onnx_io
-from graphopt.errors import ModelError, UsageError
-from graphopt.graph import Graph, Value
-from graphopt.infer import fix_inputs, infer_graph, inferred
-from graphopt.types import Dim, DType, Sym, TensorType, substitute
+from graphopt.base.errors import ModelError, UsageError
+from graphopt.base.types import Dim, DType, Sym, TensorType, substitute
+from graphopt.io import onnx_io
+from graphopt.ir.graph import Graph, Value
+from graphopt.operators.infer import fix_inputs, infer_graph, inferred
 from tests import zoo
 from tests.text import UNDEFINED, Arrays, parse, run
 

@@ -9,10 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 import graphopt
-from graphopt import infer, onnx_io
-from graphopt.errors import UsageError
-from graphopt.graph import Graph, Value
-from graphopt.infinities import may_hold
+from graphopt.base.errors import UsageError
+from graphopt.io import onnx_io
+from graphopt.ir.graph import Graph, Value
+from graphopt.operators import infer
+from graphopt.operators.infinities import may_hold
 from tests.text import parse, run
 
 LOWEST = float(np.finfo(np.float32).min)

@@ -6,9 +6,9 @@ import numpy as np
 import onnx
 import pytest
 
-from graphopt.errors import UsageError
-from graphopt.inputs import default_sizes, fitted
-from graphopt.samples import Array, sketch
+from graphopt.base.errors import UsageError
+from graphopt.runtime.inputs import default_sizes, fitted
+from graphopt.runtime.samples import Array, sketch
 from tests.text import parse
 
 

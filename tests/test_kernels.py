@@ -10,15 +10,17 @@ import onnxruntime
 import pytest
 
 import graphopt
-from graphopt import infer, onnx_io, ops
-from graphopt.edit import replace_node
-from graphopt.errors import ModelError, UsageError
-from graphopt.fixpoint import Simplifier, simplify_graph
-from graphopt.graph import Graph, Patch
-from graphopt.kernels import Kernels
-from graphopt.library import load_rules
-from graphopt.passes import PASSES, Pass
-from graphopt.rule import Rule, op, tensor
+from graphopt.base.errors import ModelError, UsageError
+from graphopt.io import onnx_io
+from graphopt.ir import ops
+from graphopt.ir.edit import replace_node
+from graphopt.ir.graph import Graph, Patch
+from graphopt.language.library import load_rules
+from graphopt.language.rule import Rule, op, tensor
+from graphopt.operators import infer
+from graphopt.rewrite.fixpoint import Simplifier, simplify_graph
+from graphopt.rewrite.passes import PASSES, Pass
+from graphopt.runtime.kernels import Kernels
 from tests.text import parse
 
 
@@ -114,7 +116,7 @@ def test_without_onnxruntime_nothing_is_refused_and_the_report_says_so(monkeypat
     def missing() -> object:
         raise UsageError("running a model needs onnxruntime")
 
-    monkeypatch.setattr("graphopt.sessions.require_onnxruntime", missing)
+    monkeypatch.setattr("graphopt.runtime.sessions.require_onnxruntime", missing)
     body = "a = Abs(x); o = Constant<value = double {1.0}>(); s = Add(a, o); y = Div(x, s)"
     model = parse("double[4] x", body, outputs="double[4] y", opset=17)
     result = graphopt.optimize(model, cost="none", check=False)
@@ -130,7 +132,7 @@ def test_operators_that_are_replaced_by_their_definition_need_no_kernel() -> Non
 
 
 def test_a_node_is_asked_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from graphopt.sessions import Setting
+    from graphopt.runtime.sessions import Setting
 
     opened: list[bytes] = []
     real = Setting.open

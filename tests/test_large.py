@@ -94,7 +94,7 @@ def test_holes_stay_holes(tmp_path: Path) -> None:
     path = large(tmp_path)
     if not hasattr(path.stat(), "st_blocks") or (tmp_path / "large.data").stat().st_blocks * 512 > GIB:
         pytest.skip("this file system has no sparse files")
-    from graphopt import onnx_io
+    from graphopt.io import onnx_io
 
     onnx_io.save(onnx_io.load(path), tmp_path / "out.onnx")
     assert (tmp_path / "out.onnx.data").stat().st_blocks * 512 < GIB // 8

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from graphopt import infer, onnx_io
-from graphopt.fixpoint import simplify_graph
-from graphopt.graph import Graph, Node, Patch
-from graphopt.library import load_rules
-from graphopt.passes import PASSES
+from graphopt.io import onnx_io
+from graphopt.ir.graph import Graph, Node, Patch
+from graphopt.language.library import load_rules
+from graphopt.operators import infer
+from graphopt.rewrite.fixpoint import simplify_graph
+from graphopt.rewrite.passes import PASSES
 from tests import zoo
 
 SMALL = [name for name in zoo.names() if name.startswith(("resnet18", "vit", "bert", "gpt2"))]

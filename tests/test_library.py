@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from graphopt import rules
-from graphopt.errors import RuleError, UsageError
-from graphopt.library import load, load_rules, read, select
-from graphopt.passes import PASSES
-from graphopt.rule import Rule, op, tensor
+from graphopt.base.errors import RuleError, UsageError
+from graphopt.language.library import load, load_rules, read, select
+from graphopt.language.rule import Rule, op, tensor
+from graphopt.rewrite.passes import PASSES
 
 MINE = """
-from graphopt.passes import PASSES
+from graphopt.rewrite.passes import PASSES
 from graphopt.rule import Rule, op, tensor
 x = tensor("x")
 RULES = (Rule("my_double_relu", op.Relu(op.Relu(op.Relu(x))), op.Relu(x), why="Relu is idempotent."),)

@@ -3,12 +3,13 @@
 import onnx.parser
 import pytest
 
-from graphopt import infer, onnx_io
-from graphopt.graph import Graph
-from graphopt.match import find
-from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, real, tensor
+from graphopt.io import onnx_io
+from graphopt.ir.graph import Graph
+from graphopt.language.rule import Rule, attributes, const, fn, integer, integers, op, real, tensor
+from graphopt.language.term import App
+from graphopt.operators import infer
+from graphopt.rewrite.match import find
 from graphopt.rules import RULES
-from graphopt.term import App
 
 x, y = tensor("x"), tensor("y")
 OPSET = '<ir_version: 10, opset_import: ["" : 20]>\n'

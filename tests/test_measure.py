@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from graphopt.measure import NOISE, Samples, Verdict, interleaved, noise, speedup
+from graphopt.runtime.measure import NOISE, Samples, Verdict, interleaved, noise, speedup
 
 
 class Clock:

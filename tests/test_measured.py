@@ -15,17 +15,17 @@ import numpy as np
 import pytest
 from onnxruntime import InferenceSession
 
-from graphopt import onnx_io
-from graphopt.analytic import Analytic
-from graphopt.cache import Cache
-from graphopt.cost import CostModel, NotMeasurable, user_cache
-from graphopt.errors import ModelError, OutputError, UsageError
-from graphopt.graph import Graph, Patch
-from graphopt.infer import infer_graph
-from graphopt.machine import Machine
-from graphopt.measure import Samples, Verdict
-from graphopt.measured import BRIEF, FAILED, SAME, Measured
-from graphopt.sessions import Setting
+from graphopt.base.cache import Cache
+from graphopt.base.errors import ModelError, OutputError, UsageError
+from graphopt.io import onnx_io
+from graphopt.ir.graph import Graph, Patch
+from graphopt.operators.infer import infer_graph
+from graphopt.runtime.cost import CostModel, NotMeasurable, user_cache
+from graphopt.runtime.machine import Machine
+from graphopt.runtime.measure import Samples, Verdict
+from graphopt.runtime.sessions import Setting
+from graphopt.search.analytic import Analytic
+from graphopt.search.measured import BRIEF, FAILED, SAME, Measured
 from tests.graphs import IMAGE, OTHER, SAME_SIZE, graph, image, weight
 from tests.text import parse
 
@@ -75,7 +75,7 @@ class Truth:
 @pytest.fixture
 def timer(monkeypatch: pytest.MonkeyPatch) -> Timer:
     made = Timer()
-    monkeypatch.setattr("graphopt.loading.interleaved", made)
+    monkeypatch.setattr("graphopt.runtime.loading.interleaved", made)
     return made
 
 
@@ -137,7 +137,7 @@ def test_only_what_may_be_the_fastest_is_timed_at_length(
     found: list[float],
 ) -> None:
     timer = Truth(brief, truth)
-    monkeypatch.setattr("graphopt.loading.interleaved", timer)
+    monkeypatch.setattr("graphopt.runtime.loading.interleaved", timer)
     candidates = [vector(f"y = {op}(x)") for op in ("Sin", "Sqrt", "Cos", "Abs")]
     assert [speedup.median for speedup in measured(path).speedups(EXP, candidates)] == pytest.approx(found)
     assert timer.asked == asked
@@ -159,7 +159,7 @@ def test_what_is_measured_on_a_busy_machine_is_told_and_not_kept(
 ) -> None:
     """There two sessions of one graph differ by three tenths."""
     timer = Timer(noise)
-    monkeypatch.setattr("graphopt.loading.interleaved", timer)
+    monkeypatch.setattr("graphopt.runtime.loading.interleaved", timer)
     for _ in range(2):
         model = measured(path)
         (found,) = model.speedups(EXP, [SINE])
@@ -188,9 +188,9 @@ def test_under_another_setting_it_is_measured_anew(path: Path, timer: Timer, oth
 @pytest.mark.parametrize(
     ("module", "name", "other"),
     [
-        ("graphopt.machine", "processor", lambda: "another"),
-        ("graphopt.machine", "usable_cores", lambda: 1000),
-        ("graphopt.machine", "FORMAT", 0),
+        ("graphopt.runtime.machine", "processor", lambda: "another"),
+        ("graphopt.runtime.machine", "usable_cores", lambda: 1000),
+        ("graphopt.runtime.machine", "FORMAT", 0),
         ("onnxruntime", "__version__", "0"),
     ],
 )
@@ -246,7 +246,7 @@ def test_what_onnx_runtime_makes_the_same_is_not_timed(path: Path, timer: Timer)
 
 @pytest.mark.usefixtures("timer")
 def test_a_candidate_that_onnx_runtime_refuses_is_slower(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "graphopt.measured")
+    caplog.set_level(logging.INFO, "graphopt.search.measured")
     (vertex,) = EXP.with_op("Exp")
     custom, nonsense = EXP.copy(), EXP.copy()
     custom.apply(Patch({vertex: custom[vertex]}, {vertex: replace(custom[vertex], domain="my", version=0)}))
@@ -277,7 +277,7 @@ def test_a_candidate_for_which_memory_ran_out_is_tried_again(
         return original(*arguments, **more)
 
     monkeypatch.setattr(InferenceSession, call, called)
-    monkeypatch.setattr("graphopt.loading.QUICK", -1)  # each is loaded once
+    monkeypatch.setattr("graphopt.runtime.loading.QUICK", -1)  # each is loaded once
     model = measured(path)
     assert [found.median for found in model.speedups(EXP, [SINE, ROOT])] == [0, 2]
     assert [found.median for found in model.speedups(EXP, [SINE, ROOT])] == [2, 2]
@@ -299,7 +299,7 @@ def test_what_ends_a_timing_leaves_nothing_behind(
     def ended(*_: object, **__: object) -> None:
         raise raised
 
-    monkeypatch.setattr("graphopt.loading.interleaved", ended)
+    monkeypatch.setattr("graphopt.runtime.loading.interleaved", ended)
     with pytest.raises(seen):
         measured(path).speedups(EXP, [SINE])
     assert not path.exists()
@@ -363,7 +363,7 @@ def test_sessions_are_let_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_large_weights_are_not_all_in_memory_at_once(path: Path, timer: Timer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphopt.measured.ROOM", 4 * 32 * 32)
+    monkeypatch.setattr("graphopt.search.measured.ROOM", 4 * 32 * 32)
     candidates = [image(f"a = Conv(x, w); y = {op}(a)", w=weight(32, 32, 1, 1)) for op in ("Exp", "Sin", "Cos")]
     found = measured(path).speedups(image("y = Conv(x, w)", w=weight(32, 32, 1, 1)), candidates)
     assert [speedup.median for speedup in found] == [2, 2, 2]

@@ -15,12 +15,13 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.parser import parse_model
 from onnx.printer import to_text
 
-from graphopt import onnx_io, protos
-from graphopt.edit import replace_values
-from graphopt.errors import ModelError
-from graphopt.graph import CAPTURE, CONSTANT, INPUT, Graph, Value
-from graphopt.tensor import Tensor
-from graphopt.types import DType, OpaqueType, Sym, TensorType
+from graphopt.base.errors import ModelError
+from graphopt.base.types import DType, OpaqueType, Sym, TensorType
+from graphopt.io import onnx_io
+from graphopt.ir.edit import replace_values
+from graphopt.ir.graph import CAPTURE, CONSTANT, INPUT, Graph, Value
+from graphopt.ir.tensor import Tensor
+from graphopt.operators import protos
 from tests import conformance
 
 HEAD = '<ir_version: 10, opset_import: ["": 21, "other": 3]>'

@@ -12,11 +12,12 @@ from onnx.parser import parse_model
 from onnx.printer import to_text
 
 import graphopt
-from graphopt import onnx_io, ops, opsets
-from graphopt.edit import constant_node, replace_node
-from graphopt.errors import ModelError
-from graphopt.graph import Graph, Node, Patch, Value
-from graphopt.tensor import Tensor
+from graphopt.base.errors import ModelError
+from graphopt.io import onnx_io, opsets
+from graphopt.ir import ops
+from graphopt.ir.edit import constant_node, replace_node
+from graphopt.ir.graph import Graph, Node, Patch, Value
+from graphopt.ir.tensor import Tensor
 from tests import conformance
 
 

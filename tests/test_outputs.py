@@ -15,11 +15,11 @@ from onnx import numpy_helper
 from typer.testing import CliRunner
 from typer.testing import Result as Run
 
-from graphopt import onnx_io
-from graphopt.cli import app
-from graphopt.errors import OutputError
+from graphopt.base.errors import OutputError
+from graphopt.cli.main import app
+from graphopt.io import onnx_io
+from graphopt.operators.protos import CHUNK
 from graphopt.pipeline import Result
-from graphopt.protos import CHUNK
 from tests.text import parse
 
 

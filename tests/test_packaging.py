@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from graphopt import gate
+from graphopt.rewrite import gate
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -117,7 +117,9 @@ def test_the_links_point_at_the_two_folders() -> None:
 
 def test_every_folder_of_the_package_is_listed() -> None:
     found = {f.parent for name in ("graphopt", *LINKS) for f in (ROOT / name).rglob("*.py")}
-    listed = {ROOT / folder for folder in PROJECT["tool"]["setuptools"]["package-dir"].values()}
+    folders = PROJECT["tool"]["setuptools"]["package-dir"]
+    packages = PROJECT["tool"]["setuptools"]["packages"]
+    listed = {ROOT / folders.get(package, package.replace(".", "/")) for package in packages}
     assert {folder.resolve() for folder in found} == {folder.resolve() for folder in listed}
 
 

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from graphopt import onnx_io
-from graphopt.fold import reshape_target
-from graphopt.graph import Graph, Patch
-from graphopt.infer import infer_graph
-from graphopt.passes import EXTRA_PASSES, PASSES, Pass, exact_forms
-from graphopt.types import Dim, Sym
+from graphopt.base.types import Dim, Sym
+from graphopt.io import onnx_io
+from graphopt.ir.graph import Graph, Patch
+from graphopt.operators.infer import infer_graph
+from graphopt.rewrite.fold import reshape_target
+from graphopt.rewrite.passes import EXTRA_PASSES, PASSES, Pass, exact_forms
 from tests import zoo
 from tests.text import UNDEFINED, Arrays, parse, printed, run
 

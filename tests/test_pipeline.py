@@ -9,7 +9,7 @@ import pytest
 from onnx import ModelProto
 
 import graphopt
-from graphopt.errors import ModelError, UsageError
+from graphopt.base.errors import ModelError, UsageError
 from tests.text import parse
 
 WEIGHTS = {name: np.arange(1, 5, dtype=np.float32) for name in "sbmv"} | {"w": np.ones((4, 3, 1, 1), np.float32)}

@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from graphopt import onnx_io
-from graphopt.choose import Chooser, Version
-from graphopt.fixpoint import Simplifier, Step
-from graphopt.infer import infer_graph
-from graphopt.measure import QUIET, Samples, Verdict
-from graphopt.race import Contest, Outcome, judged
-from graphopt.regions import digest
-from graphopt.rule import Rule, op, tensor
+from graphopt.io import onnx_io
+from graphopt.language.rule import Rule, op, tensor
+from graphopt.operators.infer import infer_graph
+from graphopt.rewrite.fixpoint import Simplifier, Step
+from graphopt.rewrite.regions import digest
+from graphopt.runtime.measure import QUIET, Samples, Verdict
+from graphopt.search.choose import Chooser, Version
+from graphopt.search.race import Contest, Outcome, judged
 from tests.text import parse
 
 ROUNDS = 25

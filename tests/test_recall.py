@@ -2,9 +2,9 @@
 
 import pytest
 
-from graphopt import recall
-from graphopt.rule import Rule
-from graphopt.search import Exploration, StopReason
+from graphopt.language.rule import Rule
+from graphopt.search import recall
+from graphopt.search.explore import Exploration, StopReason
 from tests.test_search import DETOUR, DOUBLE, LONG_WAY, SUM_IS_DIFFERENCE, Prices, found, load, told
 from tests.text import parse
 

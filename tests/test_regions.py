@@ -11,16 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from graphopt import onnx_io
-from graphopt.compare import Verdict, compare
-from graphopt.graph import Graph, Patch, Value
-from graphopt.infer import infer_graph
-from graphopt.match import Match, find
-from graphopt.regions import FEWEST, MOST, Region, at_sizes, blocks, cut_out, digest, weights_digest
-from graphopt.rewrite import Refused, build
-from graphopt.rule import Rule, const, op, tensor
+from graphopt.base.types import DType, TensorType
+from graphopt.check.compare import Verdict, compare
+from graphopt.io import onnx_io
+from graphopt.ir.graph import Graph, Patch, Value
+from graphopt.language.rule import Rule, const, op, tensor
+from graphopt.operators.infer import infer_graph
+from graphopt.rewrite.build import Refused, build
+from graphopt.rewrite.match import Match, find
+from graphopt.rewrite.regions import FEWEST, MOST, Region, at_sizes, blocks, cut_out, digest, weights_digest
 from graphopt.rules import RULES, TRADES
-from graphopt.types import DType, TensorType
 from tests.text import parse, printed
 
 x, y = tensor("x"), tensor("y")

@@ -11,11 +11,11 @@ import pytest
 from onnx import ModelProto, numpy_helper, parser
 from rich.console import Console
 
-from graphopt import onnx_io
-from graphopt.compare import Case, Comparison, Difference, Verdict
-from graphopt.measure import Speedup
-from graphopt.report import Inspection, Report, Rewrite, bytes_text, check_text, print_comparison, summary
-from graphopt.timing import Group, Timing
+from graphopt.check.compare import Case, Comparison, Difference, Verdict, check_text
+from graphopt.io import onnx_io
+from graphopt.report.report import Inspection, Report, Rewrite, bytes_text, print_comparison, summary
+from graphopt.runtime.measure import Speedup
+from graphopt.search.timing import Group, Timing
 
 GRAPH = """
 <ir_version: 10, opset_import: ["" : 20, "acme" : 1]>

@@ -5,13 +5,14 @@ import onnx.parser
 import pytest
 from onnx import ModelProto, numpy_helper
 
-from graphopt import infer, onnx_io
-from graphopt.compare import Verdict, compare
-from graphopt.fixpoint import Simplification, Simplifier, simplify_graph
-from graphopt.graph import Graph
-from graphopt.match import find
-from graphopt.rewrite import Refused, build
-from graphopt.rule import Rule, attributes, const, fn, op, tensor
+from graphopt.check.compare import Verdict, compare
+from graphopt.io import onnx_io
+from graphopt.ir.graph import Graph
+from graphopt.language.rule import Rule, attributes, const, fn, op, tensor
+from graphopt.operators import infer
+from graphopt.rewrite.build import Refused, build
+from graphopt.rewrite.fixpoint import Simplification, Simplifier, simplify_graph
+from graphopt.rewrite.match import find
 from tests.text import parse
 
 x = tensor("x")

@@ -16,21 +16,21 @@ import onnx
 import pytest
 
 import graphopt
-from graphopt import onnx_io
-from graphopt.compare import Verdict, compare
-from graphopt.cost import user_cache
-from graphopt.errors import ModelError, UsageError
-from graphopt.infer import infer_graph
-from graphopt.limits import LimitError, RunLimits, limited
-from graphopt.oracle import interruptible
-from graphopt.race import Contest
-from graphopt.search import StopReason
-from graphopt.sessions import Setting
-from graphopt.tune import Tuner, Tuning
+from graphopt.base.errors import ModelError, UsageError
+from graphopt.base.limits import LimitError, RunLimits, limited
+from graphopt.check.compare import Verdict, compare
+from graphopt.io import onnx_io
+from graphopt.operators.infer import infer_graph
+from graphopt.runtime.cost import user_cache
+from graphopt.runtime.oracle import interruptible
+from graphopt.runtime.sessions import Setting
+from graphopt.search.explore import StopReason
+from graphopt.search.race import Contest
+from graphopt.search.tune import Tuner, Tuning
 from tests.test_tune import DOUBLE, GIVEN, ONE_THREAD, entered
 from tests.text import parse
 
-LISTENING = "import signal; signal.signal(2, signal.default_int_handler); from graphopt.cli import main; main()"
+LISTENING = "import signal; signal.signal(2, signal.default_int_handler); from graphopt.cli.main import main; main()"
 """Hears Ctrl-C also where a shell has started the tests in the background, which ignores it."""
 
 
@@ -65,7 +65,7 @@ def test_a_short_run_keeps_to_the_limit_of_memory_too(model: Path) -> None:
 
 def test_memory_is_looked_at_after_a_short_run(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = iter([0, 2_000_000_000])
-    monkeypatch.setattr("graphopt.limits.resident", lambda: next(taken))
+    monkeypatch.setattr("graphopt.base.limits.resident", lambda: next(taken))
     with limited(RunLimits(gigabytes=1.0)), pytest.raises(LimitError, match=r"a run takes 2\.0 GB, and the limit is 1"):
         interruptible(lambda _: None)
 
@@ -243,7 +243,7 @@ def test_versions_that_cannot_run_in_turn_end_their_race(monkeypatch: pytest.Mon
 
     contest, model = entered()
     session = contest.opened(model)
-    monkeypatch.setattr("graphopt.race.runner", lambda *_: failing)
+    monkeypatch.setattr("graphopt.search.race.runner", lambda *_: failing)
     with pytest.raises(ModelError, match="the model cannot be run: no room"):
         contest.race(["key"], [session], 0.0)
     assert contest.known(["key"]) is None
@@ -255,7 +255,7 @@ def test_a_mistake_of_ours_is_not_blamed_on_the_runtime(monkeypatch: pytest.Monk
         raise IndexError("a mistake")
 
     contest, model = entered()
-    monkeypatch.setattr(f"graphopt.race.{place}", failing)
+    monkeypatch.setattr(f"graphopt.search.race.{place}", failing)
     with pytest.raises(IndexError, match="a mistake"):
         contest.race(["key"], [contest.opened(model)], 0.0)
 

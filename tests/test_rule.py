@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphopt.errors import RuleError
-from graphopt.rule import Rule, attributes, const, fn, integer, integers, microsoft, op, real, string, tensor
+from graphopt.base.errors import RuleError
+from graphopt.language.rule import Rule, attributes, const, fn, integer, integers, microsoft, op, real, string, tensor
 
 x, w, s = tensor("x", "*b M K"), const("w", "K N"), const("s", "N")
 ARRAY: Any = np.ones(3, np.float32)

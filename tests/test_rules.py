@@ -15,15 +15,17 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from graphopt import infer, onnx_io, ops
-from graphopt.example import instances, models
-from graphopt.fixpoint import gain
-from graphopt.match import find
-from graphopt.oracle import FailedError, Runnable, Session, onnxruntime_unoptimized, reference
-from graphopt.rewrite import build
-from graphopt.rule import Rule
+from graphopt.io import onnx_io
+from graphopt.ir import ops
+from graphopt.language.rule import Rule
+from graphopt.language.term import App, Term, Var, applications, is_scalar
+from graphopt.operators import infer
+from graphopt.rewrite.build import build
+from graphopt.rewrite.fixpoint import gain
+from graphopt.rewrite.match import find
 from graphopt.rules import RULES, TRADES
-from graphopt.term import App, Term, Var, applications, is_scalar
+from graphopt.runtime.oracle import FailedError, Runnable, Session, onnxruntime_unoptimized, reference
+from graphopt.verifier.example import instances, models
 
 INSTANCES = 10
 APPLIED = 3  # of them, the rule is applied to

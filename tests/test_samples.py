@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from graphopt import samples
-from graphopt.compare import Verdict, compare
-from graphopt.samples import Array
+from graphopt.check.compare import Verdict, compare
+from graphopt.runtime import samples
+from graphopt.runtime.samples import Array
 from tests.test_compare import model
 
 

@@ -9,7 +9,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from graphopt.scalar import FUNCTIONS, PYTHON, Unknown, has_property
+from graphopt.language.scalar import FUNCTIONS, PYTHON, Unknown, has_property
 
 LARGEST, TINY = 3.4028235e38, 5e-324
 NUMBERS = (-inf, -LARGEST, -1e17, -6.0, -0.1, -TINY, 0.0, TINY, 0.1, 6.0, 1e17, LARGEST, inf)

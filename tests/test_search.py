@@ -11,28 +11,28 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from graphopt import onnx_io
-from graphopt.analytic import Analytic
-from graphopt.cache import Cache
-from graphopt.compare import Verdict, compare
-from graphopt.cost import CostModel, NotMeasurable
-from graphopt.errors import ModelError
-from graphopt.fixpoint import Simplifier, TimeUp
-from graphopt.graph import Graph
-from graphopt.infer import infer_graph
-from graphopt.machine import Machine
-from graphopt.match import Match
-from graphopt.measure import Speedup
-from graphopt.measured import Measured
-from graphopt.passes import PASSES
-from graphopt.regions import blocks
-from graphopt.rewrite import Refused
-from graphopt.rule import Rule, const, fn, op, tensor
+from graphopt.base.cache import Cache
+from graphopt.base.errors import ModelError
+from graphopt.base.types import DType
+from graphopt.check.compare import Verdict, compare
+from graphopt.io import onnx_io
+from graphopt.ir.graph import Graph
+from graphopt.language.rule import Rule, const, fn, op, tensor
+from graphopt.operators.infer import infer_graph
+from graphopt.rewrite.build import Refused
+from graphopt.rewrite.fixpoint import Simplifier, TimeUp
+from graphopt.rewrite.match import Match
+from graphopt.rewrite.passes import PASSES
+from graphopt.rewrite.regions import blocks
+from graphopt.rewrite.sites import Site
 from graphopt.rules import RULES, TRADES
-from graphopt.search import Exploration, Limits, Solution, Space, StopReason, apply, explore
-from graphopt.sessions import Setting
-from graphopt.sites import Site
-from graphopt.types import DType
+from graphopt.runtime.cost import CostModel, NotMeasurable
+from graphopt.runtime.machine import Machine
+from graphopt.runtime.measure import Speedup
+from graphopt.runtime.sessions import Setting
+from graphopt.search.analytic import Analytic
+from graphopt.search.explore import Exploration, Limits, Solution, Space, StopReason, apply, explore
+from graphopt.search.measured import Measured
 from tests.text import parse, printed
 
 x, c, d = tensor("x"), const("c", "N"), const("d", "N")
@@ -287,7 +287,7 @@ def test_what_all_copies_refuse_is_not_tried_in_each(monkeypatch: pytest.MonkeyP
         tried.append(match.rule)
         raise Refused("for its shape")
 
-    monkeypatch.setattr("graphopt.search.build", build)
+    monkeypatch.setattr("graphopt.search.explore.build", build)
     _, exploration = found(layers(24, LAYER), space(DOUBLE), Prices())
     assert (exploration.copies, exploration.solutions) == (24, ())
     assert tried == [DOUBLE] * 4

@@ -11,8 +11,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from graphopt.errors import ModelError, UsageError
-from graphopt.sessions import Setting, bound, runner
+from graphopt.base.errors import ModelError, UsageError
+from graphopt.runtime.sessions import Setting, bound, runner
 from tests.text import parse
 
 

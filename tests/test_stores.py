@@ -13,11 +13,11 @@ from onnx import numpy_helper
 from typer.testing import CliRunner
 
 import graphopt
-from graphopt import onnx_io
-from graphopt.cli import app
-from graphopt.compare import Verdict, compare
-from graphopt.errors import ModelError
-from graphopt.oracle import Runnable, reference
+from graphopt.base.errors import ModelError
+from graphopt.check.compare import Verdict, compare
+from graphopt.cli.main import app
+from graphopt.io import onnx_io
+from graphopt.runtime.oracle import Runnable, reference
 from tests.text import parse
 
 LOCATION = "model.onnx_data"

@@ -6,15 +6,15 @@ import numpy as np
 import onnx
 import pytest
 
-from graphopt import onnx_io
-from graphopt.compare import Verdict, compare
-from graphopt.fixpoint import Simplifier, TimeUp
-from graphopt.infer import infer_graph
-from graphopt.library import load, load_rules
-from graphopt.passes import PASSES
-from graphopt.rule import Rule, op, tensor
-from graphopt.search import Space
-from graphopt.sweep import Sweep, sweep
+from graphopt.check.compare import Verdict, compare
+from graphopt.io import onnx_io
+from graphopt.language.library import load, load_rules
+from graphopt.language.rule import Rule, op, tensor
+from graphopt.operators.infer import infer_graph
+from graphopt.rewrite.fixpoint import Simplifier, TimeUp
+from graphopt.rewrite.passes import PASSES
+from graphopt.search.explore import Space
+from graphopt.search.sweep import Sweep, sweep
 from tests.text import parse
 
 x, y = tensor("x"), tensor("y")

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from graphopt.terminal import Progress, set_up_logging
+from graphopt.cli.terminal import Progress, set_up_logging
 
 
 def test_a_stage_that_takes_long_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from graphopt import samples
-from graphopt.compare import Verdict, compare
-from graphopt.report import print_comparison
-from graphopt.tolerance import tolerances
+from graphopt.check.compare import Verdict, compare
+from graphopt.check.tolerance import tolerances
+from graphopt.report.report import print_comparison
+from graphopt.runtime import samples
 from tests.test_compare import SAME, model
 
 

@@ -9,11 +9,12 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from graphopt import infer, onnx_io
-from graphopt.compare import Verdict, compare
-from graphopt.fixpoint import simplify_graph
-from graphopt.match import find
-from graphopt.rewrite import build
+from graphopt.check.compare import Verdict, compare
+from graphopt.io import onnx_io
+from graphopt.operators import infer
+from graphopt.rewrite.build import build
+from graphopt.rewrite.fixpoint import simplify_graph
+from graphopt.rewrite.match import find
 from graphopt.rules import RULES, TRADES
 from tests.text import parse
 

@@ -15,24 +15,25 @@ import onnx
 import psutil
 import pytest
 
-from graphopt import onnx_io, tune
-from graphopt.bench import prepared
-from graphopt.choose import Version
-from graphopt.compare import Verdict, compare
-from graphopt.cost import user_cache
-from graphopt.errors import ModelError, UsageError
-from graphopt.fixpoint import Simplifier
-from graphopt.graph import Patch
-from graphopt.infer import infer_graph
-from graphopt.measure import Samples, Speedup, interleaved
-from graphopt.race import Contest, Latency, Outcome, Pace, Times
-from graphopt.regions import digest
-from graphopt.rule import Rule, op, tensor
-from graphopt.search import Exploration, Space, StopReason, apply, explore
-from graphopt.sessions import Setting
-from graphopt.sweep import Sweep, Sweeps
-from graphopt.timing import Group
-from graphopt.tune import Tuned, Tuner, Tuning
+from graphopt.base.errors import ModelError, UsageError
+from graphopt.check.compare import Verdict, compare
+from graphopt.io import onnx_io
+from graphopt.ir.graph import Patch
+from graphopt.language.rule import Rule, op, tensor
+from graphopt.operators.infer import infer_graph
+from graphopt.rewrite.fixpoint import Simplifier
+from graphopt.rewrite.regions import digest
+from graphopt.runtime.bench import prepared
+from graphopt.runtime.cost import user_cache
+from graphopt.runtime.measure import Samples, Speedup, interleaved
+from graphopt.runtime.sessions import Setting
+from graphopt.search import tune
+from graphopt.search.choose import Version
+from graphopt.search.explore import Exploration, Space, StopReason, apply, explore
+from graphopt.search.race import Contest, Latency, Outcome, Pace, Times
+from graphopt.search.sweep import Sweep, Sweeps
+from graphopt.search.timing import Group
+from graphopt.search.tune import Tuned, Tuner, Tuning
 from tests.test_search import Prices
 from tests.text import parse
 
@@ -328,7 +329,7 @@ def test_a_model_for_which_there_is_no_room_is_simplified_and_not_timed(monkeypa
 
 
 def test_a_model_that_is_too_large_is_simplified_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tune, "LARGE", 0)
+    monkeypatch.setattr("graphopt.base.limits.LARGE", 0)
     assert tuner()[2].notes == ("not timed: 0.0 GB of weights are too much",)
 
 
@@ -342,7 +343,7 @@ BRANCHES = """<ir_version: 8, opset_import: ["" : 18]> test (float[2] x, bool c)
 
 def test_weights_in_branches_count(monkeypatch: pytest.MonkeyPatch) -> None:
     given = onnx.parser.parse_model(BRANCHES.format(2.0))
-    monkeypatch.setattr(tune, "LARGE", 2 * 8 - 1)
+    monkeypatch.setattr("graphopt.base.limits.LARGE", 2 * 8 - 1)
     assert tuner(given)[2].notes == ("not timed: 0.0 GB of weights are too much",)
 
 
@@ -394,7 +395,7 @@ def racing(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> list[int]:
         raced.append(len(runs))
         return tuple(Samples((each,) * 9) for each in seconds[: len(runs)])
 
-    monkeypatch.setattr("graphopt.race.interleaved", timed)
+    monkeypatch.setattr("graphopt.search.race.interleaved", timed)
     return raced
 
 
@@ -537,7 +538,7 @@ def test_where_time_was_up_it_is_up_in_the_next_run(monkeypatch: pytest.MonkeyPa
         return Samples((1.0,) * 9), Samples((1.0,) * 9), *[Samples((1.2,) * 9)] * (len(runs) - 2)
 
     monkeypatch.setattr(Contest, "pace", lambda *_: Pace(0.0, 0.01))
-    monkeypatch.setattr("graphopt.race.interleaved", racing)
+    monkeypatch.setattr("graphopt.search.race.interleaved", racing)
     monkeypatch.setattr(tune, "explore", lambda *_, **__: Exploration((), StopReason.DONE))
     for _ in range(2):
         _, model, tuned = tuner(NEG_AND_ABS, [DOUBLE_NEG, DOUBLE_ABS], clock=lambda: now[0])
@@ -563,9 +564,9 @@ def test_a_slow_model_is_searched_less_and_takes_no_more_time(
         return explore(*args, **more)
 
     estimate(monkeypatch, Mul=2, Add=0.5)
-    monkeypatch.setattr("graphopt.race.runner", lambda *_: run)
+    monkeypatch.setattr("graphopt.search.race.runner", lambda *_: run)
     monkeypatch.setattr(Setting, "meter", property(lambda _: lambda: now[0]))
-    monkeypatch.setattr("graphopt.race.interleaved", partial(interleaved, clock=lambda: now[0]))
+    monkeypatch.setattr("graphopt.search.race.interleaved", partial(interleaved, clock=lambda: now[0]))
     monkeypatch.setattr(tune, "explore", exploring)
     _, _, tuned = tuner(sizes={"n": [1, 2]}, seconds=60.0, sweeps=sweeps, clock=lambda: now[0])
     assert tuned.timing is not None
@@ -585,7 +586,7 @@ def test_a_run_that_is_too_long_says_how_many_seconds_are_needed(monkeypatch: py
     def slow(_: object, limit: float) -> None:
         raise TimeoutError(f"a run takes more than {limit:g} s")
 
-    monkeypatch.setattr("graphopt.bench.interruptible", slow)
+    monkeypatch.setattr("graphopt.runtime.bench.interruptible", slow)
     _, _, tuned = tuner(seconds=60.0)
     needed = math.ceil(tune.RUNS * 12)
     assert tuned.notes == (f"not timed: a run takes more than 12 s, so --seconds {needed} at least are needed",)
@@ -618,7 +619,7 @@ def test_an_interrupt_while_the_machine_is_timed_leaves_the_search_out(monkeypat
         raise KeyboardInterrupt
 
     outcomes(monkeypatch, 1.5)
-    monkeypatch.setattr("graphopt.machine.Machine.calibrated", interrupt)
+    monkeypatch.setattr("graphopt.runtime.machine.Machine.calibrated", interrupt)
     _, model, tuned = tuner()
     assert tuned.timing is not None
     assert tuned.timing.stop == StopReason.INTERRUPTED

@@ -5,7 +5,7 @@ from math import prod
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphopt.types import Dim, DType, Sym, divide, substitute
+from graphopt.base.types import Dim, DType, Sym, divide, substitute
 
 BATCH, SEQ = Sym.of("batch"), Sym.of("seq")
 

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from graphopt import catalogue, gate, library, proving
-from graphopt.cli import app
-from graphopt.errors import GraphoptError
-from graphopt.proof import Ledger, Model, Proof, Verdict
-from graphopt.report import proof_counts
-from graphopt.rule import Rule, op, tensor
+from graphopt.base.errors import GraphoptError
+from graphopt.cli import catalogue
+from graphopt.cli.main import app
+from graphopt.language import library
+from graphopt.language.proof import Ledger, Model, Proof, Verdict
+from graphopt.language.rule import Rule, op, tensor
+from graphopt.report.report import proof_counts
+from graphopt.rewrite import gate, proving
 
 ROOT = Path(__file__).parent.parent
 RULES = """

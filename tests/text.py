@@ -11,8 +11,8 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from graphopt.graph import Graph, Value
-from graphopt.tensor import Tensor
+from graphopt.ir.graph import Graph, Value
+from graphopt.ir.tensor import Tensor
 
 Arrays = Mapping[str, NDArray[Any]]
 

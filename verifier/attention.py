@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from graphopt.types import DType
+from graphopt.base.types import DType
 from graphopt.verifier.broadcasting import exactly, fits, stretched
 from graphopt.verifier.elementwise import nonzero
 from graphopt.verifier.instances import OneOf, Undefined, Unsupported, real

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 
-from graphopt.types import DType
+from graphopt.base.types import DType
 from graphopt.verifier.elementwise import COMPARISONS, ELEMENTWISE, EXACT, LOGICAL
 from graphopt.verifier.instances import Undefined
 from graphopt.verifier.integers import Size, choice, disj, divide, eq, quotient, remainder

@@ -18,13 +18,13 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from graphopt import scope
-from graphopt.example import Instance, instances, models
-from graphopt.rule import Rule
-from graphopt.scalar import Unknown
-from graphopt.schemas import Misfit
-from graphopt.term import applications
-from graphopt.types import DType
+from graphopt.base.types import DType
+from graphopt.language.rule import Rule
+from graphopt.language.scalar import Unknown
+from graphopt.language.schemas import Misfit
+from graphopt.language.term import applications
+from graphopt.verifier import scope
+from graphopt.verifier.example import Instance, instances, models
 from graphopt.verifier.shrink import shrink
 
 Array: TypeAlias = NDArray[Any]

@@ -14,11 +14,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from onnx.defs import OpSchema
 
-from graphopt import ops
-from graphopt.rule import Rule
-from graphopt.scalar import FUNCTIONS, PYTHON, Unknown, apply, holds
-from graphopt.term import SCALAR, App, Lit, Term, Var, applications, is_scalar, is_whole, is_written, walk
-from graphopt.types import COMMON, DType
+from graphopt.base.types import COMMON, DType
+from graphopt.ir import ops
+from graphopt.language.rule import Rule
+from graphopt.language.scalar import FUNCTIONS, PYTHON, Unknown, apply, holds
+from graphopt.language.term import SCALAR, App, Lit, Term, Var, applications, is_scalar, is_whole, is_written, walk
 
 MANY = 5_000
 

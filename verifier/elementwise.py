@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from graphopt.scalar import holds
-from graphopt.types import DType
+from graphopt.base.types import DType
+from graphopt.language.scalar import holds
 from graphopt.verifier.instances import Undefined, real
 from graphopt.verifier.integers import TRUE, Formula, conj, disj, negate
 from graphopt.verifier.node import Node

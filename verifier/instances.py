@@ -15,11 +15,11 @@ from itertools import chain
 from math import isinf, isqrt
 from typing import Any
 
-from graphopt.coverage import Answer, Choice, Label, Other
-from graphopt.rule import Rule, asserted
-from graphopt.scalar import FUNCTIONS, LONGEST, PROPERTIES, PYTHON, Misused, Unknown, apply
-from graphopt.term import SCALAR, App, Lit, Term, Var, holes, is_scalar, walk
-from graphopt.types import DType
+from graphopt.base.types import DType
+from graphopt.language.coverage import Answer, Choice, Label, Other
+from graphopt.language.rule import Rule, asserted
+from graphopt.language.scalar import FUNCTIONS, LONGEST, PROPERTIES, PYTHON, Misused, Unknown, apply
+from graphopt.language.term import SCALAR, App, Lit, Term, Var, holes, is_scalar, walk
 from graphopt.verifier import dtypes
 from graphopt.verifier.context import Context, context
 from graphopt.verifier.dtypes import Mistyped, Typing

@@ -8,9 +8,9 @@ from functools import cache
 from itertools import permutations
 from typing import Any
 
-from graphopt.rule import Rule
-from graphopt.term import Lit, walk
-from graphopt.types import DType
+from graphopt.base.types import DType
+from graphopt.language.rule import Rule
+from graphopt.language.term import Lit, walk
 from graphopt.verifier.broadcasting import broadcast, exactly, stretched
 from graphopt.verifier.instances import MAX_RANK, OneOf, Symbols, Undefined, Unsupported
 from graphopt.verifier.integers import (

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, TypeAlias
 
-from graphopt import ops
-from graphopt.term import App, Term, Var, applications, is_scalar, walk
-from graphopt.types import DType
+from graphopt.base.types import DType
+from graphopt.ir import ops
+from graphopt.language.term import App, Term, Var, applications, is_scalar, walk
 from graphopt.verifier.dtypes import Typing
 from graphopt.verifier.extended import ARITHMETIC
 from graphopt.verifier.instances import Elements, Instance, OneOf, Symbols, Undefined, Unsupported, real

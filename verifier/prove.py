@@ -16,10 +16,10 @@ from math import isfinite
 
 import z3
 
-from graphopt.coverage import Answer, Choice, is_pointwise, of_any_rank, tree_of
-from graphopt.proof import Model, Proof, Verdict
-from graphopt.rule import Rule
-from graphopt.term import Lit, Var, applications, walk
+from graphopt.language.coverage import Answer, Choice, is_pointwise, of_any_rank, tree_of
+from graphopt.language.proof import Model, Proof, Verdict
+from graphopt.language.rule import Rule
+from graphopt.language.term import Lit, Var, applications, walk
 from graphopt.verifier import counterexample, dtypes, words
 from graphopt.verifier.context import Context, context
 from graphopt.verifier.definedness import is_not_zero, undefined
@@ -421,7 +421,7 @@ def _reachable(instance: Instance) -> bool:
 
 def consistent(properties: Mapping[str, frozenset[str]]) -> bool:
     """Whether each constant can have all of its properties."""
-    from graphopt.scalar import PROPERTIES, PYTHON
+    from graphopt.language.scalar import PROPERTIES, PYTHON
 
     return all(
         any(all(PROPERTIES[p](PYTHON, x) for p in names) for x in (0, 1, 2, -1, 0.5)) for names in properties.values()

@@ -13,10 +13,10 @@ from math import isfinite
 import numpy as np
 from onnx.defs import OpSchema
 
-from graphopt import ops
-from graphopt.rule import Rule
-from graphopt.term import App, Lit, Term, Var, applications, is_scalar, walk
-from graphopt.types import DType
+from graphopt.base.types import DType
+from graphopt.ir import ops
+from graphopt.language.rule import Rule
+from graphopt.language.term import App, Lit, Term, Var, applications, is_scalar, walk
 from graphopt.verifier.dtypes import Typing
 
 JUMPS = frozenset(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from graphopt.scalar import holds
+from graphopt.language.scalar import holds
 from graphopt.verifier.attention import Attention, RotaryEmbedding
 from graphopt.verifier.broadcasting import elementwise
 from graphopt.verifier.elementwise import ELEMENTWISE

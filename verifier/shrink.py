@@ -9,8 +9,8 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.example import Instance, instance
-from graphopt.rule import Rule
+from graphopt.language.rule import Rule
+from graphopt.verifier.example import Instance, instance
 
 Array: TypeAlias = NDArray[Any]
 Edit: TypeAlias = "Callable[[Instance], Instance | None]"

@@ -14,7 +14,7 @@ from functools import cached_property
 from math import isinf
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
-from graphopt.types import DType
+from graphopt.base.types import DType
 from graphopt.verifier.integers import (
     COMPOSITE,
     FALSE,

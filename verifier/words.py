@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from graphopt.rule import Rule
-from graphopt.term import App, Lit, Term, fn
+from graphopt.language.rule import Rule
+from graphopt.language.term import App, Lit, Term, fn
 from graphopt.verifier import dtypes
 from graphopt.verifier.context import Context
 from graphopt.verifier.dtypes import Typing

@@ -27,9 +27,9 @@ import onnx
 from numpy.typing import NDArray
 
 import graphopt
-from graphopt.errors import GraphoptError
-from graphopt.samples import NONFINITE
-from graphopt.search import StopReason
+from graphopt.base.errors import GraphoptError
+from graphopt.runtime.samples import NONFINITE
+from graphopt.search.explore import StopReason
 from tests.fuzz import legal
 from tests.fuzz.traits import graphs, is_half, traits, wanted
 

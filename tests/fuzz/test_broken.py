@@ -32,7 +32,7 @@ def test_broken_models(shard: int, tmp_path: Path, pytestconfig: pytest.Config) 
 @pytest.mark.slow
 @pytest.mark.parametrize(("write", "line"), FILES.values(), ids=FILES.keys())
 def test_hostile_files(write: Written, line: str, tmp_path: Path) -> None:
-    from graphopt.limits import resident
+    from graphopt.base.limits import resident
     from tests.fuzz.worker import said_of
 
     path, before = write(tmp_path), resident()

@@ -40,7 +40,7 @@ def outcome(source: Path, output: Path, number: int) -> tuple[str, str]:
 
 def said_of(arguments: Iterable[object]) -> tuple[object, list[str]]:
     """The exit code of a command, and its errors, line by line, without warnings."""
-    from graphopt.cli import app
+    from graphopt.cli.main import app
 
     said = io.StringIO()
     with redirect_stderr(said), redirect_stdout(io.StringIO()):

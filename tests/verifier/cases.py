@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
-from graphopt.term import App, Lit, Term, Var
+from graphopt.language.term import App, Lit, Term, Var
 from graphopt.verifier.movement import ENDLESS, EVEN, REPEATS, ROUNDINGS
 from tests.verifier.concrete import Evaluation, Known
 from tests.verifier.evaluators import Array, Case, model, reference, runtime

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from graphopt.rule import Rule
-from graphopt.scalar import LONGEST
-from graphopt.term import App, Var, op
-from graphopt.types import DType
+from graphopt.base.types import DType
+from graphopt.language.rule import Rule
+from graphopt.language.scalar import LONGEST
+from graphopt.language.term import App, Var, op
 from graphopt.verifier.dtypes import Typing
 from graphopt.verifier.instances import Choices, Instance, Undefined, Unsupported
 from graphopt.verifier.integers import (

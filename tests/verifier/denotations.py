@@ -32,9 +32,10 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from graphopt import gate, verifier
-from graphopt.proof import Ledger
-from graphopt.rule import Rule
+from graphopt import verifier
+from graphopt.language.proof import Ledger
+from graphopt.language.rule import Rule
+from graphopt.rewrite import gate
 from graphopt.verifier.instances import Undefined, Unsupported
 from graphopt.verifier.prove import prove
 from graphopt.verifier.semantics import OPERATORS

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from graphopt import ops
+from graphopt.ir import ops
 
 Array: TypeAlias = NDArray[Any]
 OPSET = min(ops.OPSET, 25)

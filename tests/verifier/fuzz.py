@@ -27,24 +27,24 @@ import onnx
 from numpy.typing import NDArray
 from onnx.shape_inference import InferenceError
 
-from graphopt import onnx_io
-from graphopt.coverage import covers
-from graphopt.errors import RuleError
-from graphopt.example import Instance, instances, models
-from graphopt.gate import KERNELS, attempt_at, kernels_touched
-from graphopt.infer import infer_graph
-from graphopt.match import find
-from graphopt.proof import Model, Proof
-from graphopt.rule import Rule, const, fn, integer, integers, op, tensor
-from graphopt.scalar import Unknown
-from graphopt.schemas import Misfit
-from graphopt.scope import Scope
-from graphopt.sites import Site
-from graphopt.term import App, Lit, Term, Var, applications, walk
-from graphopt.term import term as term_of
-from graphopt.types import COMMON, DType
+from graphopt.base.errors import RuleError
+from graphopt.base.types import COMMON, DType
+from graphopt.io import onnx_io
+from graphopt.language.coverage import covers
+from graphopt.language.proof import Model, Proof
+from graphopt.language.rule import Rule, const, fn, integer, integers, op, tensor
+from graphopt.language.scalar import Unknown
+from graphopt.language.schemas import Misfit
+from graphopt.language.term import App, Lit, Term, Var, applications, walk
+from graphopt.language.term import term as term_of
+from graphopt.operators.infer import infer_graph
+from graphopt.rewrite.gate import KERNELS, attempt_at, kernels_touched
+from graphopt.rewrite.match import find
+from graphopt.rewrite.sites import Site
 from graphopt.verifier.counterexample import is_fatal_if_empty
+from graphopt.verifier.example import Instance, instances, models
 from graphopt.verifier.prove import prove
+from graphopt.verifier.scope import Scope
 from tests.verifier.mutants import LIBRARY, exchanged, mutants, rebuilt
 from tests.verifier.running import Failure, Run, run
 

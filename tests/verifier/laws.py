@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from graphopt.proof import Model
-from graphopt.rule import Rule, attributes, const, integer, integers, op, tensor
-from graphopt.term import App, Term, applications
+from graphopt.language.proof import Model
+from graphopt.language.rule import Rule, attributes, const, integer, integers, op, tensor
+from graphopt.language.term import App, Term, applications
 from graphopt.verifier.prove import prove
 
 x, y, m, o = tensor("x"), tensor("y"), tensor("x", "M N"), tensor("o", "M N")

@@ -24,11 +24,11 @@ from onnx.defs import OpSchema
 from rich.console import Console
 from rich.progress import track
 
-from graphopt import ops
-from graphopt.errors import RuleError
-from graphopt.rule import Rule, fn
+from graphopt.base.errors import RuleError
+from graphopt.ir import ops
+from graphopt.language.rule import Rule, fn
+from graphopt.language.term import SCALAR, App, Lit, Term, Var, is_scalar, render, walk
 from graphopt.rules import RULES, TRADES
-from graphopt.term import SCALAR, App, Lit, Term, Var, is_scalar, render, walk
 from graphopt.verifier import counterexample
 from graphopt.verifier.prove import prove
 

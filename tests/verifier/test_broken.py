@@ -8,12 +8,12 @@ import numpy as np
 import onnx
 import pytest
 
-from graphopt.errors import RuleError
-from graphopt.oracle import Runnable, onnxruntime_unoptimized
-from graphopt.proof import Model, Verdict
-from graphopt.rule import Rule, const, fn, integer, integers, op, real, tensor
-from graphopt.scalar import FACTS, FUNCTIONS, PROPERTIES
-from graphopt.term import App, Term, walk
+from graphopt.base.errors import RuleError
+from graphopt.language.proof import Model, Verdict
+from graphopt.language.rule import Rule, const, fn, integer, integers, op, real, tensor
+from graphopt.language.scalar import FACTS, FUNCTIONS, PROPERTIES
+from graphopt.language.term import App, Term, walk
+from graphopt.runtime.oracle import Runnable, onnxruntime_unoptimized
 from graphopt.verifier import counterexample
 from graphopt.verifier.prove import prove
 from graphopt.verifier.semantics import OPERATORS

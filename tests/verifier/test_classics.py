@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from graphopt.proof import Verdict
-from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, real, tensor
-from graphopt.scalar import LONGEST
-from graphopt.term import App, Operand
-from graphopt.types import DType
+from graphopt.base.types import DType
+from graphopt.language.proof import Verdict
+from graphopt.language.rule import Rule, attributes, const, fn, integer, integers, op, real, tensor
+from graphopt.language.scalar import LONGEST
+from graphopt.language.term import App, Operand
 from graphopt.verifier.prove import prove
 
 x, y = tensor("x", "N C *s"), tensor("y", "N D *s")

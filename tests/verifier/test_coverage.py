@@ -10,13 +10,17 @@ import onnx
 import pytest
 
 import graphopt
-from graphopt import example, gate, infer, library, onnx_io
-from graphopt.coverage import Choice, Other, Tree, covers, is_pointwise, tree_of, unknown
-from graphopt.match import find
-from graphopt.proof import Verdict
-from graphopt.rule import Rule, const, fn, integers, op, string, tensor
-from graphopt.scalar import Unknown
-from graphopt.sites import Site
+from graphopt.io import onnx_io
+from graphopt.language import library
+from graphopt.language.coverage import Choice, Other, Tree, covers, is_pointwise, tree_of, unknown
+from graphopt.language.proof import Verdict
+from graphopt.language.rule import Rule, const, fn, integers, op, string, tensor
+from graphopt.language.scalar import Unknown
+from graphopt.operators import infer
+from graphopt.rewrite import gate
+from graphopt.rewrite.match import find
+from graphopt.rewrite.sites import Site
+from graphopt.verifier import example
 from graphopt.verifier.prove import prove
 from tests.text import parse
 

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphopt import library
-from graphopt.example import instances, models
-from graphopt.oracle import FailedError, Runnable, onnxruntime_unoptimized
-from graphopt.proof import Model, Verdict
-from graphopt.rule import Rule, const, fn, op, tensor
+from graphopt.language import library
+from graphopt.language.proof import Model, Verdict
+from graphopt.language.rule import Rule, const, fn, op, tensor
+from graphopt.runtime.oracle import FailedError, Runnable, onnxruntime_unoptimized
+from graphopt.verifier.example import instances, models
 from graphopt.verifier.prove import prove
 
 x, y, z, a, b = tensor("x"), tensor("y"), tensor("z"), const("a", ""), const("b", "")

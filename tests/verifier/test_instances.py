@@ -2,10 +2,10 @@
 
 import pytest
 
-from graphopt.proof import Model, Verdict
-from graphopt.rule import Rule, const, fn, integers, op, real, tensor
-from graphopt.term import Term
-from graphopt.types import DType
+from graphopt.base.types import DType
+from graphopt.language.proof import Model, Verdict
+from graphopt.language.rule import Rule, const, fn, integers, op, real, tensor
+from graphopt.language.term import Term
 from graphopt.verifier.dtypes import typings
 from graphopt.verifier.instances import Unsupported
 from graphopt.verifier.integers import TRUE

@@ -4,8 +4,8 @@ from itertools import count
 
 import pytest
 
-from graphopt.proof import Verdict
-from graphopt.rule import Rule, const, fn, integer, integers, op, tensor
+from graphopt.language.proof import Verdict
+from graphopt.language.rule import Rule, const, fn, integer, integers, op, tensor
 from graphopt.verifier import prove as prover
 from graphopt.verifier.prove import prove
 from graphopt.verifier.solver import Budget, Effort

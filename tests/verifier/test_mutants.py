@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from graphopt.gate import source_digest
-from graphopt.rule import Rule, const, fn, op, tensor
+from graphopt.language.rule import Rule, const, fn, op, tensor
+from graphopt.rewrite.gate import source_digest
 from tests.verifier.mutants import EQUIVALENT, LIBRARY, Survivor, mutants, results, summary, trial
 
 x, w, s = tensor("x", "M K"), const("w", "K N"), const("s", "N")

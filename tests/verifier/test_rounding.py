@@ -2,9 +2,9 @@
 
 import pytest
 
-from graphopt.proof import Model, Verdict
-from graphopt.rule import Rule, const, fn, op, real, tensor
-from graphopt.types import DType
+from graphopt.base.types import DType
+from graphopt.language.proof import Model, Verdict
+from graphopt.language.rule import Rule, const, fn, op, real, tensor
 from graphopt.verifier.prove import prove
 
 x, y, a, b, k = tensor("x"), tensor("y"), const("a", ""), const("b", ""), real("k")

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 
-from graphopt.rule import attributes
-from graphopt.term import App
+from graphopt.language.rule import attributes
+from graphopt.language.term import App
 from graphopt.verifier.instances import Undefined, Unsupported
 from graphopt.verifier.node import subsets
 from graphopt.verifier.semantics import OPERATORS

@@ -18,7 +18,7 @@ from hashlib import sha256
 
 import z3
 
-from graphopt.library import load_rules
+from graphopt.language.library import load_rules
 from graphopt.verifier.prove import prove
 
 check, asked = z3.Solver.check, []

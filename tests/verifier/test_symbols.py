@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from graphopt.scalar import FUNCTIONS, PYTHON, Unknown, apply
-from graphopt.types import DType, Sym, substitute
+from graphopt.base.types import DType, Sym, substitute
+from graphopt.language.scalar import FUNCTIONS, PYTHON, Unknown, apply
 from graphopt.verifier.instances import LOGIC, Unsupported, truth_value
 from graphopt.verifier.integers import Int, fresh, only_symbol, truth_of, value_of
 

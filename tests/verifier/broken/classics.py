@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from graphopt.rule import Rule, const, fn, integer, integers, op, real, tensor
-from graphopt.term import App, Operand
-from graphopt.types import DType
+from graphopt.base.types import DType
+from graphopt.language.rule import Rule, const, fn, integer, integers, op, real, tensor
+from graphopt.language.term import App, Operand
 
 x, y = tensor("x"), tensor("y")
 line, plane = tensor("x", "N C L"), tensor("x", "N C H W")

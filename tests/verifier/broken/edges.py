@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import inf
 
-from graphopt.rule import Rule, const, fn, integer, integers, op, real, tensor
-from graphopt.term import App, Operand
+from graphopt.language.rule import Rule, const, fn, integer, integers, op, real, tensor
+from graphopt.language.term import App, Operand
 
 x, y = tensor("x"), tensor("y")
 v, r, g, img = tensor("v", "N"), tensor("r", "M N"), tensor("g", "A B C"), tensor("i", "N C H W")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, tensor
-from graphopt.term import Operand
+from graphopt.language.rule import Rule, attributes, const, fn, integer, integers, op, tensor
+from graphopt.language.term import Operand
 
 x, y, z, c, d = tensor("x"), tensor("y"), tensor("z"), const("c", ""), const("d", "")
 row, plane, image = tensor("x", "N"), tensor("x", "M N"), tensor("x", "N C H W")

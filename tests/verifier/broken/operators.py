@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from graphopt.rule import Rule, const, fn, integer, integers, op, real, tensor
-from graphopt.term import App, Operand
+from graphopt.language.rule import Rule, const, fn, integer, integers, op, real, tensor
+from graphopt.language.term import App, Operand
 
 x, y, z, c = tensor("x"), tensor("y"), tensor("z"), const("c", "")
 row, plane, grid = tensor("x", "N"), tensor("x", "M N"), tensor("x", "A B C")

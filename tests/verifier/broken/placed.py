@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from graphopt.rule import Rule, fn, integer, integers, op, tensor
-from graphopt.scalar import LONGEST
-from graphopt.term import App, Operand
+from graphopt.language.rule import Rule, fn, integer, integers, op, tensor
+from graphopt.language.scalar import LONGEST
+from graphopt.language.term import App, Operand
 
 x, y, i = tensor("x"), tensor("y"), tensor("i")
 row, rows, more = tensor("x", "N"), tensor("x", "M K"), tensor("y", "L K")

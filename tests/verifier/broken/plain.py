@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, real, tensor
-from graphopt.term import App, Operand
-from graphopt.types import DType
+from graphopt.base.types import DType
+from graphopt.language.rule import Rule, attributes, const, fn, integer, integers, op, real, tensor
+from graphopt.language.term import App, Operand
 
 x, y, z = tensor("x"), tensor("y"), tensor("z")
 a, b, w, s = const("a"), const("b"), const("w", "K N"), const("s", "N")

@@ -1,0 +1,252 @@
+"""Files that appear whole or not at all, whoever reads or is killed meanwhile; where files of the user's are kept."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import BinaryIO
+
+from graphopt.base.errors import OutputError
+
+if sys.platform != "win32":
+    import fcntl
+
+PATIENCE = 5.0
+"""Seconds to wait for a folder that is locked: another run needs milliseconds, and another program may need hours."""
+
+# -- in the place of another file --------------------------------------------------------------------------------------
+
+
+def real(path: Path) -> Path:
+    """The file that a path leads to: what is written under a link becomes its target, and the link stays.
+
+    A link to what is no ordinary file is itself the answer: the target of `/dev/fd/3` may be no path, but a pipe.
+
+    Raises:
+        OutputError: the link leads back to itself.
+    """
+    if not path.is_symlink() or (path.exists() and not path.is_file()):
+        return path
+    target = Path(os.path.realpath(path))
+    if target.is_symlink():
+        raise OutputError(f"{path} cannot be written: it is a link that leads back to itself")
+    return target
+
+
+@contextmanager
+def part_of(final: Path) -> Iterator[BinaryIO]:
+    """A file that is written beside the one whose place it takes by `put`; without that it is gone at the end.
+
+    It is locked as long as its process lives. What killed runs have left for the same file is swept.
+    """
+    path = final.with_name(f".{final.name}.{os.urandom(6).hex()}.part")  # in containers all processes have one number
+    try:
+        with ExitStack() as stack:
+            with exclusive(final.parent):
+                sweep(final)
+                file = stack.enter_context(path.open("xb"))
+                _lock(file.fileno())
+            yield file
+    finally:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def sweep(final: Path) -> None:
+    """Remove the parts of a file that belong to no living process. To be called while the folder is `exclusive`."""
+    ours = re.compile(rf"\.{re.escape(final.name)}\.[0-9a-f]{{12}}\.part")
+    with suppress(OSError):
+        for name in filter(ours.fullmatch, os.listdir(final.parent)):
+            _remove_if_abandoned(final.with_name(name))
+
+
+def _remove_if_abandoned(part: Path) -> None:
+    with suppress(OSError):
+        if sys.platform == "win32":
+            part.unlink()  # fails while it is open
+            return
+        with part.open("r+b") as file:
+            if _lock(file.fileno()):
+                part.unlink()
+
+
+def _lock(handle: int) -> bool:
+    """Lock a file or folder until it is closed; False where the system has no locks for it.
+
+    Raises:
+        BlockingIOError: another process has it.
+    """
+    if sys.platform == "win32":
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Keep other runs of graphopt from sweeping and putting files in a folder; not where the system knows no locks."""
+    with ExitStack() as stack:
+        with suppress(OSError):  # Windows opens no folders, and one may be writable but not readable
+            handle = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, handle)
+            _wait_for_lock(handle)
+        yield
+
+
+def _wait_for_lock(handle: int) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        try:
+            _lock(handle)
+            return
+        except BlockingIOError:
+            time.sleep(0.005)
+
+
+def flush(file: BinaryIO) -> None:
+    """Have what was written on the disk: a power cut after `put` must not leave a name without its content."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def put(part: BinaryIO, final: Path, *, like: Path | None = None) -> None:
+    """Give a part its name, and the mode of the file that had it, or of another. To be called while `exclusive`."""
+    with suppress(FileNotFoundError):
+        mode = stat.S_IMODE((like or final).stat().st_mode)
+        if mode != stat.S_IMODE(os.fstat(part.fileno()).st_mode):
+            os.chmod(part.name, mode)
+    part.close()  # Windows renames no open file
+    os.replace(part.name, final)
+    with suppress(OSError):  # Windows opens no folders, and some file systems sync none
+        folder = os.open(final.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Let signals that end the program wait until the block is done. Those that no Python code hears still kill."""
+    if threading.current_thread() is not threading.main_thread():  # only that one hears signals
+        yield
+        return
+    came: list[int] = []
+    handlers = {}
+
+    def wait(number: int, _: FrameType | None) -> None:
+        came.append(number)
+
+    try:
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
+            number = getattr(signal, name, None)
+            if number is not None and callable(handler := signal.getsignal(number)):
+                handlers[number] = handler
+                signal.signal(number, wait)
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in came[:1]:
+            signal.raise_signal(number)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all; stdout, a device or a pipe takes the text as it comes.
+
+    Two processes or threads may write the same file: one of the two texts will be in it.
+    """
+    if is_stdout(path):
+        sys.stdout.write(text)
+        return
+    target = real(path)
+    if target.exists() and not target.is_file():
+        target.write_text(text, encoding="utf-8")
+        return
+    with part_of(target) as part:
+        part.write(text.encode())
+        flush(part)
+        with exclusive(target.parent), undisturbed():
+            put(part, target)
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def is_stdout(path: Path) -> bool:
+    """Whether an output is meant for stdout, whatever that is."""
+    return str(path) in ("-", "/dev/stdout")
+
+
+def are_same(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one file, or would."""
+    if os.path.realpath(one) == os.path.realpath(other):
+        return True
+    return one.exists() and other.exists() and one.samefile(other)
+
+
+def identity(path: Path) -> tuple[int, ...] | None:
+    """What changes when a file takes the place of another; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns
+
+
+def check_writable(path: Path, *, is_plain: bool = True) -> None:
+    """Fail before the work, not after it. Only a plain file can be whole or not there; `is_plain` demands one.
+
+    Raises:
+        OutputError: the file cannot be written; says why.
+    """
+    if is_stdout(path):
+        return
+    target = real(path)
+    folder = target.parent
+    if not folder.is_dir():
+        raise OutputError(f"{path} cannot be written: {folder} is {'no folder' if folder.exists() else 'missing'}")
+    if target.is_dir():
+        raise OutputError(f"{path} cannot be written: it is a folder")
+    if target.exists() and not target.is_file():
+        if is_plain:
+            raise OutputError(f"{path} cannot be written: it is no ordinary file (- is stdout)")
+    elif not os.access(folder, os.W_OK):
+        raise OutputError(f"{path} cannot be written: {folder} is read-only")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Names the file where it cannot be written after all.
+
+    Raises:
+        OutputError: in the place of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def cache_folder() -> Path:
+    """Where what was once found out is kept; the variable `GRAPHOPT_CACHE` names another folder than the system's."""
+    named = os.environ.get("GRAPHOPT_CACHE")
+    if named:
+        return Path(named)
+    from platformdirs import user_cache_path
+
+    return user_cache_path("graphopt", appauthor=False)

@@ -1,0 +1,89 @@
+"""What one run of a model may take: a file from anywhere may never end, or want more memory than there is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import psutil
+
+from graphopt.base.errors import ModelError, UsageError
+
+LARGE = 1_500_000_000
+"""Bytes of weights above which a model is not timed: ONNX Runtime takes no more than 2 GB that is not in a file."""
+
+SECONDS = 300.0
+"""The longest run by default: the largest models that one optimizes on a computer take seconds."""
+
+FREE = 0.9
+"""The part of the memory that is free which a model may take by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunLimits:
+    """Of every run of a model that the caller makes."""
+
+    seconds: float = SECONDS
+    gigabytes: float | None = None
+    """Of memory, for the whole process; None: what there is."""
+
+    def __post_init__(self) -> None:
+        if not self.seconds > 0 or (self.gigabytes is not None and not self.gigabytes > 0):  # NaN is no limit
+            raise UsageError("a limit of time or memory is more than 0")
+
+    def room(self) -> int:
+        """Bytes that the process may take in all."""
+        if self.gigabytes is not None:
+            return int(min(self.gigabytes * 1e9, sys.maxsize))
+        return resident() + int(FREE * psutil.virtual_memory().available)
+
+    def demand_memory(self, what: str) -> None:
+        """Raise a LimitError if the process takes more than it may now; `what` says when."""
+        if (taken := resident()) > (room := self.room()):
+            raise LimitError(f"{what} takes {size_text(taken)}, and the limit is {size_text(room)}{MEMORY_HINT}")
+
+    def demand_room(self, nbytes: int, what: str) -> None:
+        """Raise a LimitError for something that is larger than all that the process may take."""
+        if nbytes > SMALL and nbytes > (room := self.room()):
+            raise LimitError(f"{what} takes {size_text(nbytes)}, and the limit is {size_text(room)}{MEMORY_HINT}")
+
+
+class LimitError(ModelError):
+    """A run takes too long, or too much memory."""
+
+
+SMALL = 1 << 24
+"""Bytes that are always there."""
+
+TIME_HINT = " (--run-limit gives it longer)"
+MEMORY_HINT = " (--memory-limit sets another)"
+
+_LIMITS: ContextVar[RunLimits] = ContextVar("graphopt.base.limits")
+
+
+def run_limits() -> RunLimits:
+    """The limits of the runs that are made now."""
+    return _LIMITS.get(RunLimits())
+
+
+@contextmanager
+def limited(limits: RunLimits) -> Iterator[None]:
+    """Give runs other limits for as long as the context lasts."""
+    token = _LIMITS.set(limits)
+    try:
+        yield
+    finally:
+        _LIMITS.reset(token)
+
+
+def resident() -> int:
+    """Bytes of memory that the process takes."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def size_text(nbytes: int) -> str:
+    """`1.5 GB`."""
+    return f"{nbytes / 1e9:,.1f} GB"

@@ -1,0 +1,166 @@
+"""The check of a result: is it the model that was given? If not, which rewrite is to blame?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from graphopt.base import limits
+from graphopt.base.errors import DifferenceError, ModelError
+from graphopt.check.compare import Comparison, Verdict, check_text, compare
+from graphopt.check.excerpts import compare_region
+from graphopt.io import onnx_io
+from graphopt.rewrite.fixpoint import Step
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the check found; the step to blame where the models differ, None if none is: loading alone makes it."""
+
+    comparison: Comparison
+    guilty: Step | None = None
+
+    @property
+    def is_different(self) -> bool:
+        return self.comparison.verdict is Verdict.DIFFERENT
+
+    @property
+    def error(self) -> DifferenceError:
+        """The difference as an error: names the first rewrite that makes it."""
+        if self.guilty is None:
+            blame = "No rewrite made the difference: it is there after loading and saving alone"
+        else:
+            leave_out = f"--skip {self.guilty.name} leaves it out"
+            blame = f"The first difference is made by {label(self.guilty)} at {_place(self.guilty)}; {leave_out}"
+        return DifferenceError(f"the optimized model is {check_text(self.comparison)}. {blame}")
+
+
+@dataclass(frozen=True)
+class Check:
+    """The comparison of a result with the original: whole where that can be, else rewrite by rewrite."""
+
+    original: onnx_io.Source
+    loaded: onnx_io.Model
+    weight_bytes: int
+    """Of the original."""
+    steps: Sequence[Step]
+    seed: int
+    inputs: Mapping[str, Any] | None
+    exact: bool
+    keep_nonfinite: bool
+    tell: Callable[[str, float], None]
+
+    def run(self) -> Finding:
+        """Compare, and find the step to blame where the models differ. The graph is afterwards as it was."""
+        if self.weight_bytes > limits.LARGE:
+            return self._by_region("the model is too large to be run twice")
+        found = self._whole()
+        if found.verdict is Verdict.SKIPPED:
+            return self._by_region(found.reason)
+        if found.verdict is Verdict.DIFFERENT:
+            return Finding(found, _guilty(self.steps, lambda: self._whole().verdict is not Verdict.DIFFERENT))
+        return Finding(found)
+
+    def _whole(self) -> Comparison:
+        return compare(
+            self.original,
+            self.loaded,
+            seeds=(self.seed, self.seed + 1),
+            inputs=dict(self.inputs) if self.inputs else None,
+            exact=self.exact,
+            keep_nonfinite=self.keep_nonfinite,
+            progress=lambda done: self.tell("check", done),
+        )
+
+    def _by_region(self, why: str) -> Finding:
+        """Compare what each rewrite took out with what it put in, as small models of their own, the last one first."""
+        skipped, worst = [], []
+        guilty: Finding | None = None
+        undone = 0
+        for step in reversed(self.steps):
+            found = self._region(step)
+            if found.verdict is Verdict.DIFFERENT:
+                guilty = Finding(found, step)
+                break
+            if found.verdict is Verdict.EQUAL:
+                worst += [found.worst] if found.worst else []
+            else:
+                skipped.append(f"{step.name} at {_place(step)}: {found.reason}")
+            step.undo()
+            undone += 1
+            self.tell("check", undone / len(self.steps))
+        for step in self.steps[len(self.steps) - undone :]:
+            step.redo()
+        if guilty is not None:
+            return guilty
+        compared = len(self.steps) - len(skipped)
+        outputs = sorted(worst, key=lambda difference: difference.relative / (difference.tolerance or 1))[-1:]
+        note = f"{why}, so {compared} of {len(self.steps)} rewrites were compared on their own"
+        verdict = Verdict.SKIPPED if skipped else Verdict.EQUAL
+        return Finding(Comparison(verdict, tuple(outputs), reason=note, skipped=tuple(skipped)))
+
+    def _region(self, step: Step) -> Comparison:
+        """The verdict on one rewrite."""
+        seeds = (self.seed, self.seed + 1)
+        try:
+            return compare_region(
+                step.graph,
+                step.patch,
+                any_values=step.is_rule,
+                exact=self.exact,
+                keep_nonfinite=self.keep_nonfinite,
+                seeds=seeds,
+            )
+        except ModelError as error:
+            return Comparison(Verdict.SKIPPED, reason=str(error))
+
+
+# -- naming the culprit ------------------------------------------------------------------------------------------------
+
+
+def _guilty(steps: Sequence[Step], agrees: Callable[[], bool]) -> Step | None:
+    """The first step after which the models differ, found by undoing and redoing; None if they do before any."""
+    position = len(steps)
+
+    def move_to(count: int) -> None:
+        nonlocal position
+        while position > count:
+            position -= 1
+            steps[position].undo()
+        while position < count:
+            steps[position].redo()
+            position += 1
+
+    def agrees_after(count: int) -> bool:
+        move_to(count)
+        return agrees()
+
+    try:
+        return steps[bisect(len(steps), agrees_after)] if agrees_after(0) else None
+    finally:
+        move_to(len(steps))
+
+
+def bisect(count: int, agrees: Callable[[int], bool]) -> int:
+    """The index of the first of `count` steps after which the models differ, by binary search.
+
+    `agrees(n)` says whether the model after the first n steps agrees with the original; it is taken for granted that
+    it does after none and does not after all.
+    """
+    good, bad = 0, count
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if agrees(middle) else (good, middle)
+    return good
+
+
+def label(step: Step) -> str:
+    """What a step is called in messages: `the rule 'fuse_relu'`."""
+    return f"the {'rule' if step.is_rule else 'pass'} '{step.name}'"
+
+
+def _place(step: Step) -> str:
+    """The values that a step replaced, by name."""
+    names = [name for node in step.patch.removed if not node.is_constant for name in node.names if name]
+    return ", ".join(f"'{name}'" for name in names[:3]) + (" …" if len(names) > 3 else "")

@@ -1,0 +1,629 @@
+"""Do two models agree? Both are run by an oracle that rewrites nothing, on the same inputs, and compared.
+
+The oracle is ONNX Runtime with all its optimizations off, or `onnx.reference` where ONNX Runtime has no kernel: its
+default level has rewrites, and bugs, of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from math import inf
+from typing import Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+
+from graphopt.base.errors import UsageError
+from graphopt.base.types import DType
+from graphopt.check.tolerance import tolerances
+from graphopt.io import onnx_io
+from graphopt.ir.ops import RANDOM
+from graphopt.runtime import samples
+from graphopt.runtime.inputs import fitted
+from graphopt.runtime.oracle import PACKED, FailedError, Oracle, Runnable, Session, onnxruntime_unoptimized, reference
+from graphopt.runtime.samples import Array, Binding, Feeds, Input, Sketch, Step
+
+Source: TypeAlias = "onnx_io.Source | onnx_io.Model"
+"""A model as `onnx_io.load` takes it, or as it returns it."""
+
+REFERENCE_LIMIT = 100_000_000
+"""Bytes of weights above which `onnx.reference` is not tried: it is orders of magnitude slower."""
+PERTURB_LIMIT = 500_000_000
+"""Bytes of weights above which only the inputs are changed when a model's steadiness is measured."""
+SEEDS = (0, 1, 2)
+FLOOR = 1e-3
+"""An output that is smaller than this altogether is compared as if it were this large: it may well be noise."""
+
+# -- the verdict -------------------------------------------------------------------------------------------------------
+
+
+class Verdict(StrEnum):
+    """What a comparison found."""
+
+    EQUAL = "equal"
+    DIFFERENT = "different"
+    CANNOT_RUN = "cannot run"
+    """Neither model runs, and both for the same kind of reason."""
+    SKIPPED = "skipped"
+    """Nothing was compared: nothing is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One set of inputs that both models were run on."""
+
+    seed: int
+    binding: Binding
+    values: str
+    """normal, wide, small or non-finite; see `samples`."""
+    overridden: tuple[str, ...] = ()
+    """The initializers that were fed."""
+
+    def __str__(self) -> str:
+        sizes = "".join(f", {name}={size}" for name, size in self.binding.items())
+        return f"seed {self.seed}, {self.values} values{sizes}{', overriding initializers' if self.overridden else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What was found at one output over all cases: the largest difference, and how much was allowed."""
+
+    output: str
+    dtype: str
+    absolute: float
+    """Largest difference of two elements; infinite where shapes, types or the positions of NaN and Inf differ."""
+    relative: float
+    """The same as a fraction of the largest magnitude in the output."""
+    tolerance: float
+    """What `relative` may be."""
+    why: str
+    """Where the tolerance comes from, or why there is none."""
+    ok: bool
+    detail: str = ""
+    """What is wrong, in words, with the case in which it was seen."""
+
+    def __str__(self) -> str:
+        if self.detail:
+            return f"output '{self.output}': {self.detail}"
+        return f"output '{self.output}': {self.absolute:.2g} (relative {self.relative:.2g} of {self.tolerance:.2g})"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The verdict on two models, and all that it rests on."""
+
+    verdict: Verdict
+    outputs: tuple[Difference, ...] = ()
+    cases: tuple[Case, ...] = ()
+    oracle: str = ""
+    reason: str = ""
+    """Why the models cannot run, were not compared, or differ without regard to any output."""
+    skipped: tuple[str, ...] = ()
+    """What could not be compared, and why; not empty does not mean that nothing was."""
+    legal: bool = True
+    """False where ONNX Runtime loads neither model, for another reason than an operator that it does not know."""
+
+    @property
+    def ok(self) -> bool:
+        """True where the models were found to agree, also in failing; False where that is unknown."""
+        return self.verdict in (Verdict.EQUAL, Verdict.CANNOT_RUN)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(case.seed for case in self.cases))
+
+    @property
+    def bindings(self) -> tuple[Binding, ...]:
+        found: list[Binding] = []
+        for case in self.cases:
+            if case.binding and case.binding not in found:
+                found.append(case.binding)
+        return tuple(found)
+
+    @property
+    def worst(self) -> Difference | None:
+        """The output that comes nearest to its tolerance, or exceeds it furthest."""
+        return max(self.outputs, key=lambda d: (not d.ok, _ratio(d)), default=None)
+
+    def __str__(self) -> str:
+        lines = [f"{self.verdict}: {self.reason}" if self.reason else str(self.verdict)]
+        if self.worst is not None:
+            lines[0] = f"{self.verdict}: {self.worst}" if not self.reason else lines[0]
+            lines.append(f"tolerance: {self.worst.why}")
+        lines += [f"run: {case}" for case in self.cases]
+        lines += [f"not compared: {what}" for what in self.skipped]
+        return "\n".join([*lines, *([f"oracle: {self.oracle}"] if self.oracle else [])])
+
+
+def _ratio(found: Difference) -> float:
+    return found.relative / found.tolerance if found.tolerance else found.relative
+
+
+# -- comparing ---------------------------------------------------------------------------------------------------------
+
+
+def compare(
+    original: Source,
+    optimized: Source,
+    *,
+    seeds: Sequence[int] = SEEDS,
+    bindings: Sequence[Binding] | None = None,
+    inputs: Feeds | None = None,
+    exact: bool = False,
+    keep_nonfinite: bool = False,
+    tries: int = 20,
+    progress: Callable[[float], None] | None = None,
+) -> Comparison:
+    """Run both models on the same inputs, one set of them per seed, and say whether all outputs agree.
+
+    `bindings` are sizes for open dims, used in turn; what they leave out is chosen, `tries` times at most if the model
+    refuses it. `inputs` are used in every case in the place of made-up ones. `exact` allows no rounding: every bit is
+    to be the same. A model that compares or masks its inputs is also fed infinities and NaN; what it makes of them is
+    compared where its own result is finite, and with `keep_nonfinite` everywhere. Neither model is changed.
+
+    Raises:
+        UsageError: `inputs` or `bindings` do not fit the model, or onnxruntime is not installed.
+        ModelError: a model cannot be read.
+    """
+    advance = progress or (lambda _: None)
+    advance(0.0)
+    first, second = Runnable(original), Runnable(optimized)
+    before, reason = _agreed(samples.sketch(first.outline), samples.sketch(second.outline))
+    if reason:
+        return Comparison(Verdict.DIFFERENT, reason=reason)
+    plan = replace(_plan(before, seeds, bindings or ({},), inputs or {}), tries=tries)
+    if reason := _beyond(plan):
+        return Comparison(Verdict.SKIPPED, reason=reason)
+    oracle: Oracle = onnxruntime_unoptimized
+    failure: FailedError | None = None
+    try:
+        with _opened(first, before) as (oracle, session, failure):
+            name, runs = session.name, _runs(session, plan, lambda part: advance(part / 2))
+            runs += _nonfinite(session, plan, runs[0])
+    except FailedError as failed:
+        return _unloadable(failed, second)
+    except _RefusedError as refused:
+        return _unloadable(failure, second) if failure else _unrunnable(refused, oracle, second)
+    cases = tuple(run.case for run in runs)
+    results = []
+    try:
+        with oracle(second) as session:
+            for number, run in enumerate(runs, 1):
+                results.append(session.run(run.feeds))
+                advance((1 + number / len(runs)) / 2)
+    except FailedError as failed:
+        return Comparison(Verdict.DIFFERENT, (), cases, name, f"the original runs, but the optimized model {failed}")
+    return _Judge(first, oracle, before, exact, keep_nonfinite).verdict(runs, results, name)
+
+
+def _agreed(before: Sketch, after: Sketch) -> tuple[Sketch, str]:
+    """The first model with the sizes that the second one fixes; or why the two cannot be called alike."""
+    if before.outputs != after.outputs:
+        return before, f"the outputs are called {_listed(before.outputs)} and {_listed(after.outputs)}"
+    own, other = ({given.name: given for given in model.inputs} for model in (before, after))
+    if missing := [given.name for given in before.required if given.name not in other]:
+        return before, f"the optimized model has no input {_listed(missing)}"
+    if missing := [given.name for given in after.required if given.name not in own]:
+        return before, f"the original has no input {_listed(missing)}"
+    fixed: dict[str, int] = {}
+    for name in own.keys() & other.keys():
+        if reason := _narrow(own[name], other[name], fixed):
+            return before, reason
+    return replace(before, inputs=tuple(_fixed(item, other.get(item.name), fixed) for item in before.inputs)), ""
+
+
+def _narrow(own: Input, other: Input, fixed: dict[str, int]) -> str:
+    """Note the sizes that the second model fixes; or say why its input cannot be fed the same."""
+    if own.kind == "unknown" and own.has_default and other.has_default:  # its type is that of the initializer
+        return ""
+    if (own.kind, own.dtype) != (other.kind, other.dtype):
+        return f"input '{own.name}' has the types {own} and {other}"
+    if own.shape is None or other.shape is None:
+        return ""
+    if len(own.shape) != len(other.shape):
+        return f"input '{own.name}' has the types {own} and {other}"
+    for mine, theirs in zip(own.shape, other.shape, strict=True):
+        if isinstance(mine, int) and isinstance(theirs, int) and mine != theirs:
+            return f"input '{own.name}' has the types {own} and {other}"
+        if isinstance(mine, str) and isinstance(theirs, int):
+            fixed[mine] = theirs
+    return ""
+
+
+def _fixed(own: Input, other: Input | None, sizes: Mapping[str, int]) -> Input:
+    """An input with the sizes that are fixed; with the other's shape where it has none."""
+    shape = own.shape if own.shape is not None or other is None else other.shape
+    if shape is not None:
+        shape = tuple(sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in shape)
+    return replace(own, shape=shape)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names) or "nothing"
+
+
+# -- running -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What the models are to be run on."""
+
+    model: Sketch
+    seeds: Sequence[int]
+    bindings: Sequence[Binding]
+    given: Feeds
+    tries: int = 1
+    """How many bindings may be refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A case that the original accepted, and what it made of it."""
+
+    case: Case
+    feeds: Feeds
+    outputs: list[Any]
+
+    @property
+    def is_finite(self) -> bool:
+        leaves = (leaf for output in self.outputs for _, leaf in _leaves(output))
+        return all(np.isfinite(_numbers(leaf)).all() for leaf in leaves if DType.of(leaf.dtype) is not DType.STRING)
+
+
+def _plan(model: Sketch, seeds: Sequence[int], bindings: Sequence[Binding], given: Feeds) -> _Plan:
+    """Raises UsageError where the caller's sizes or inputs do not fit the model."""
+    known = {name for binding in samples.bindings(model.inputs, 0, {}) for name in binding}
+    for name in {name for binding in bindings for name in binding}:
+        if name not in known:
+            raise UsageError(f"the model has no open dim '{name}'; it has {_listed(sorted(known))}")
+    feeds, own = fitted(model, given)
+    return _Plan(model, seeds, tuple({**binding, **own} for binding in bindings), feeds)
+
+
+def _beyond(plan: _Plan) -> str:
+    """Why no inputs can be made up."""
+    strange = [item.name for item in plan.model.required if item.kind == "unknown" and item.name not in plan.given]
+    return f"no values can be made up for {_listed(strange)}: the type is not a tensor's" if strange else ""
+
+
+@contextmanager
+def _opened(source: Runnable, model: Sketch) -> Iterator[tuple[Oracle, Session, FailedError | None]]:
+    """The model in the first oracle that can load it, and what the first one said; fails where none can."""
+    oracles: list[Oracle] = [] if any(i.dtype in PACKED for i in model.inputs) else [onnxruntime_unoptimized]
+    oracles += [reference] if model.weight_bytes <= REFERENCE_LIMIT else []
+    failure = None
+    with ExitStack() as stack:
+        for oracle in oracles or [onnxruntime_unoptimized]:
+            try:
+                session = stack.enter_context(oracle(source))
+            except FailedError as failed:
+                failure = failure or failed
+                continue
+            yield oracle, session, failure
+            return
+    assert failure is not None
+    raise failure
+
+
+def _runs(session: Session, plan: _Plan, advance: Callable[[float], None]) -> list[_Run]:
+    """One case per seed that the original accepts; the last feeds its overridable initializers, too."""
+    found: list[_Run] = []
+    for number, seed in enumerate(plan.seeds):
+        last = number == len(plan.seeds) - 1
+        overridden = sorted(session.overridable - plan.given.keys()) if last else []
+        found.append(_first_accepted(session, plan, number, seed, overridden))
+        advance((number + 1) / len(plan.seeds))
+    return found
+
+
+def _nonfinite(session: Session, plan: _Plan, run: _Run) -> list[_Run]:
+    """The case of a run once more with infinities and NaN, if the model minds them and accepts them."""
+    feeds = samples.nonfinite(plan.model, run.feeds, plan.given, run.case.seed)
+    if feeds is None:
+        return []
+    try:
+        return [_Run(replace(run.case, values=samples.NONFINITE), feeds, session.run(feeds))]
+    except FailedError:  # as one that takes a NaN for an index
+        return []
+
+
+class _RefusedError(Exception):
+    """The original runs on none of the inputs; holds the first, and what it had against them."""
+
+    def __init__(self, feeds: Feeds, failure: FailedError) -> None:
+        super().__init__(str(failure))
+        self.feeds, self.failure = feeds, failure
+
+
+def _first_accepted(session: Session, plan: _Plan, number: int, seed: int, overridden: Sequence[str]) -> _Run:
+    """The first set of inputs that the original accepts; one with finite results if there is one."""
+    styles = (samples.WIDE, samples.NORMAL, samples.SMALL) if number % 2 else (samples.NORMAL, samples.SMALL)
+    refused: _RefusedError | None = None
+    bindings = samples.bindings(plan.model.inputs, number, plan.bindings[number % len(plan.bindings)])
+    for binding in bindings[: plan.tries]:
+        spare = None
+        for style in styles:
+            feeds = samples.feeds(plan.model, binding, seed=seed, style=style, given=plan.given)
+            feeds |= samples.overrides(plan.model, overridden, seed=seed, style=style)
+            try:
+                run = _Run(Case(seed, binding, style, tuple(overridden)), feeds, session.run(feeds))
+            except FailedError as failure:
+                refused = refused or _RefusedError(feeds, failure)
+                continue
+            if run.is_finite:
+                return run
+            spare = spare or run
+        if spare is not None:
+            return spare
+    assert refused is not None
+    raise refused
+
+
+def _unloadable(failed: FailedError, optimized: Runnable) -> Comparison:
+    """The verdict where no oracle can load the original."""
+    reason = f"the original {failed}"
+    if any(text in str(failed) for text in _NO_KERNEL):
+        return Comparison(Verdict.SKIPPED, reason=reason)
+    try:
+        with onnxruntime_unoptimized(optimized):
+            return Comparison(Verdict.SKIPPED, reason=f"{reason}; the optimized model can")
+    except FailedError as other:
+        return replace(_both_failed(failed, other), legal=False)
+
+
+_NO_KERNEL = ("is not a registered function/op", "Could not find an implementation", "No opset import for domain")
+"""How ONNX Runtime says that it does not know an operator: no defect of the model."""
+
+
+def _unrunnable(refused: _RefusedError, oracle: Oracle, optimized: Runnable) -> Comparison:
+    """The verdict where the original accepts no inputs."""
+    try:
+        with oracle(optimized) as session:
+            session.run(refused.feeds)
+    except FailedError as other:
+        return _both_failed(refused.failure, other)
+    return Comparison(Verdict.SKIPPED, reason=f"no inputs were found on which the original runs: it {refused.failure}")
+
+
+def _both_failed(failed: FailedError, other: FailedError) -> Comparison:
+    if failed.kind == other.kind:
+        return Comparison(Verdict.CANNOT_RUN, reason=f"the original {failed}; the optimized model fails alike")
+    return Comparison(Verdict.SKIPPED, reason=f"the original {failed}; the optimized model {other}")
+
+
+# -- judging -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """How far two results of one output are apart."""
+
+    absolute: float = 0.0
+    mean: float = 0.0
+    """The root of the mean square."""
+    scale: float = 0.0
+    """The largest finite magnitude in the first of them."""
+    problem: str = ""
+    """What is wrong where no number says it."""
+    dtype: str = ""
+    is_exact: bool = True
+    """Integers, bools, strings: no difference at all is allowed."""
+
+    @property
+    def is_same(self) -> bool:
+        """No element is another number."""
+        return not self.problem and not self.absolute
+
+    def within(self, other: _Gap) -> bool:
+        """At most as far apart as two others are, and in the same way; a wrong type is never that."""
+        if bool(self.problem) != bool(other.problem) or "type" in self.problem:
+            return False
+        return self.absolute <= other.absolute and self.mean <= other.mean
+
+
+def _gap(before: Any, after: Any) -> _Gap:
+    """How far two values of an output are apart, over all tensors that they hold."""
+    left, right = list(_leaves(before)), list(_leaves(after))
+    if [place for place, _ in left] != [place for place, _ in right]:
+        return _Gap(inf, inf, problem=f"holds {len(right)} tensors, not {len(left)}")
+    gaps = [_array_gap(a, b) for (_, a), (_, b) in zip(left, right, strict=True)]
+    return max(gaps, key=lambda gap: (bool(gap.problem), gap.absolute), default=_Gap())
+
+
+def _leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Array]]:
+    """The tensors in a value, which may be a sequence, a map, or absent."""
+    match value:
+        case None:
+            return
+        case list():
+            for index, item in enumerate(value):
+                yield from _leaves(item, (*place, index))
+        case dict():
+            for key in sorted(value):
+                yield from _leaves(value[key], (*place, key))
+        case _:
+            yield place, np.asarray(value)
+
+
+def _array_gap(before: Array, after: Array) -> _Gap:
+    dtype = DType.of(before.dtype)
+    exact = not (dtype.is_float or before.dtype.kind == "c")
+    if DType.of(after.dtype) is not dtype:
+        return _Gap(inf, inf, problem=f"has the type {DType.of(after.dtype).name}, not {dtype.name}", dtype=dtype.name)
+    if before.shape != after.shape:
+        problem = f"has the shape {list(after.shape)}, not {list(before.shape)}"
+        return _Gap(inf, inf, problem=problem, dtype=dtype.name, is_exact=exact)
+    if dtype is DType.STRING:
+        wrong = int(np.sum(before != after))
+        problem = f"{wrong} of {before.size} strings differ" if wrong else ""
+        return _Gap(inf if wrong else 0.0, inf if wrong else 0.0, problem=problem, dtype=dtype.name)
+    a, b = _numbers(before), _numbers(after)
+    finite = np.isfinite(a)
+    strange = ~np.where(finite, np.isfinite(b), (a == b) | (np.isnan(a) & np.isnan(b)))
+    if strange.any():
+        problem = f"{int(strange.sum())} of {a.size} elements are NaN or infinite in one model only"
+        return _Gap(inf, inf, problem=problem, dtype=dtype.name, is_exact=exact)
+    distance, size = np.abs(a[finite] - b[finite]), np.abs(a[finite])
+    largest = float(distance.max(initial=0.0))
+    if exact and not largest and not np.array_equal(before, after):
+        largest = 1.0  # integers beyond 2^53
+    mean = float(np.sqrt(np.mean(distance**2))) if distance.size else 0.0
+    return _Gap(largest, mean, float(size.max(initial=0.0)), dtype=dtype.name, is_exact=exact)
+
+
+def _zeros_differ(before: Any, after: Any) -> bool:
+    """Whether a zero has another sign, in real tensors that have equal elements."""
+    pairs = zip(_leaves(before), _leaves(after), strict=True)
+    floats = [(_numbers(a), _numbers(b)) for (_, a), (_, b) in pairs if DType.of(a.dtype).is_float]
+    return any(bool(np.any((a == 0) & (np.signbit(a) != np.signbit(b)))) for a, b in floats)
+
+
+def _numbers(array: Array) -> Array:
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
+class _Judge:
+    """Weighs how far two models are apart against what rounding explains."""
+
+    def __init__(
+        self, original: Runnable, oracle: Oracle, model: Sketch, exact: bool, keep_nonfinite: bool = False
+    ) -> None:
+        self.original, self.oracle, self.model, self.exact = original, oracle, model, exact
+        self.keeps_nonfinite = exact or keep_nonfinite
+        same = dict.fromkeys(model.outputs, (0.0, "every bit is to be the same"))
+        self.tolerances = same if exact else tolerances(model)
+        self.moves: dict[tuple[int, str, float], list[list[_Gap]]] = {}
+
+    def verdict(self, runs: Sequence[_Run], results: Sequence[list[Any]], oracle: str) -> Comparison:
+        random = _random_outputs(self.model)
+        found = []
+        for index, name in enumerate(self.model.outputs):
+            seen = []
+            for run, result in zip(runs, results, strict=True):
+                gap = _gap(run.outputs[index], self._judged(run, run.outputs[index], result[index]))
+                if name in random and not gap.problem:
+                    gap = replace(gap, absolute=0.0)
+                elif self.exact and gap.is_same and _zeros_differ(run.outputs[index], result[index]):
+                    gap = replace(gap, problem="has zeros of another sign")
+                seen.append(self._difference(index, run, gap))
+            found.append(max(seen, key=lambda difference: (not difference.ok, _ratio(difference))))
+        verdict = Verdict.EQUAL if all(difference.ok for difference in found) else Verdict.DIFFERENT
+        skipped = [f"the values of output '{name}', which depend on {op}" for name, op in random.items()]
+        skipped += [
+            f"how output '{name}' depends on the inputs: it was the same for all" for name in self._constant(runs)
+        ]
+        return Comparison(verdict, tuple(found), tuple(run.case for run in runs), oracle, skipped=tuple(skipped))
+
+    def _judged(self, run: _Run, before: Any, after: Any) -> Any:
+        """Return what is judged of a result: what rules may make of infinities that were fed is what the original made.
+
+        So is what they may make of the largest number: a Clip without a bound has it for one, and makes it of those.
+        """
+        if self.keeps_nonfinite or run.case.values != samples.NONFINITE:
+            return after
+        if not isinstance(before, np.ndarray) or not isinstance(after, np.ndarray) or before.shape != after.shape:
+            return after
+        if not DType.of(before.dtype).is_float or before.dtype != after.dtype:
+            return after
+        largest = float(ml_dtypes.finfo(before.dtype).max)  # type: ignore[no-untyped-call]
+        return np.where(np.abs(_numbers(before)) < largest, after, before)
+
+    def _constant(self, runs: Sequence[_Run]) -> Iterator[str]:
+        """The float outputs that were the same whatever the inputs: of how they are computed, little was seen."""
+        if len(runs) < 2 or not self.model.required:
+            return
+        for name, values in zip(self.model.outputs, zip(*(run.outputs for run in runs), strict=True), strict=True):
+            gaps = [_gap(values[0], value) for value in values[1:]]
+            if not any(gap.problem or gap.absolute or gap.is_exact for gap in gaps):
+                yield name
+
+    def _difference(self, index: int, run: _Run, gap: _Gap) -> Difference:
+        name = self.model.outputs[index]
+        tolerance, reason = self.tolerances[name]
+        allowed, why = (0.0, "exact: no rounding is allowed") if gap.is_exact else (tolerance, reason)
+        scale = max(gap.scale, 1.0 if gap.is_exact else FLOOR)
+        relative, detail = gap.absolute / scale, ""
+        ok = not gap.problem and relative <= allowed
+        if (
+            not ok
+            and not self.exact
+            and (moved := self._moved(run, index, tolerance)) is not None
+            and gap.within(moved)
+        ):
+            ok, allowed = True, moved.absolute / scale
+            why = f"the original moves as far if inputs and weights change by {tolerance:.1g} of their size"
+        elif not ok:
+            numbers = f"differs by {gap.absolute:.3g} (relative {relative:.2g}, tolerance {allowed:.2g})"
+            detail = f"{gap.problem or numbers}, {run.case}"
+        return Difference(name, gap.dtype, gap.absolute, relative, allowed, why, ok, detail)
+
+    def _moved(self, run: _Run, index: int, amount: float) -> _Gap | None:
+        """How far an output of the original moves if its inputs and weights change by as little as its tolerance.
+
+        What an ill-conditioned model, or one that jumps, as rounding and TopK do, makes of such a change, it may also
+        make of another order of additions. None where it refuses the changed inputs.
+        """
+        key = run.case.seed, run.case.values, amount
+        if key not in self.moves:
+            self.moves[key] = self._trials(run, amount)
+        trials = self.moves[key]
+        return max((trial[index] for trial in trials), key=lambda gap: (not gap.problem, gap.mean), default=None)
+
+    def _trials(self, run: _Run, amount: float) -> list[list[_Gap]]:
+        trials = []
+        for seed in (1, 2):
+            feeds = samples.perturbed(run.feeds, amount, seed)
+            model = self.original
+            if self.model.weight_bytes <= PERTURB_LIMIT:
+                model = model.perturbed(amount, seed)
+            try:
+                with self.oracle(model) as session:
+                    outputs = session.run(feeds)
+            except FailedError:
+                continue
+            trials.append([_gap(*pair) for pair in zip(run.outputs, outputs, strict=True)])
+        return trials
+
+
+def _random_outputs(model: Sketch) -> dict[str, str]:
+    """The outputs that a random operator without a seed reaches, and the operator."""
+    reached: dict[str, str] = {}
+    for step in model.steps:
+        source = next((reached[name] for name in step.inputs if name in reached), None)
+        source = step.op if source is None and _is_random(step) else source
+        if source is not None:
+            reached.update(dict.fromkeys(step.outputs, source))
+    return {name: reached[name] for name in model.outputs if name in reached}
+
+
+def _is_random(step: Step) -> bool:
+    if any(attribute.name == "seed" for attribute in step.node.attribute):
+        return False
+    return step.op in RANDOM or (step.op == "Dropout" and len(step.inputs) > 2 and bool(step.inputs[2]))
+
+
+def check_text(found: Comparison | None) -> str:
+    """A comparison in a sentence or two."""
+    if found is None:
+        return "not made"
+    worst, because = found.worst, f"; {found.reason}" if found.reason else ""
+    if worst is None or found.verdict in (Verdict.SKIPPED, Verdict.CANNOT_RUN):
+        return f"{found.verdict}: {found.reason}" if found.reason else str(found.verdict)
+    if not worst.ok:
+        return f"{found.verdict}: output '{worst.output}' {worst.detail}"
+    sizes = [" ".join(f"{name}={size}" for name, size in binding.items()) for binding in found.bindings]
+    runs = "; ".join([_seeds(found), *sizes]) if found.cases else "in the worst of them"
+    if worst.absolute == 0:
+        return f"{found.verdict}: the same in every bit{f' ({runs})' if found.cases else ''}{because}"
+    return (
+        f"{found.verdict}: differs by at most {worst.absolute:.2g} in '{worst.output}', {worst.relative:.2g} of its"
+        f" largest element, with a tolerance of {worst.tolerance:.2g} ({runs}){because}"
+    )
+
+
+def _seeds(found: Comparison) -> str:
+    return f"seed{'s' * (len(found.seeds) > 1)} {', '.join(map(str, found.seeds))}"

@@ -1,0 +1,203 @@
+"""What a rewrite took out and what it put in, as two small models that can be compared on their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+from onnx import ModelProto
+
+from graphopt.base.errors import ModelError
+from graphopt.base.types import DType, TensorType, Type
+from graphopt.check.compare import SEEDS, Comparison, Verdict, compare
+from graphopt.io import onnx_io
+from graphopt.ir.graph import CONSTANT, INPUT, INTERNAL, Graph, Node, Patch, Value
+from graphopt.ir.ops import is_deterministic
+from graphopt.ir.tensor import Tensor
+from graphopt.operators.protos import External, type_to_proto
+
+CONTEXTS = (0, 16, 128)
+"""How many of the nodes before a region are taken in, one number after the other until the region is found equal."""
+CONTEXT_BYTES = 64_000_000
+"""Bytes of constants that may come in with them."""
+
+
+def compare_region(
+    graph: Graph,
+    patch: Patch,
+    *,
+    any_values: bool,
+    exact: bool = False,
+    keep_nonfinite: bool = False,
+    seeds: Sequence[int] = SEEDS,
+) -> Comparison:
+    """Compare what a patch takes out with what it puts in, for models that cannot be run as a whole.
+
+    Equal for all values at the border is equal. Where it is not, the values may be such as cannot occur, or readers may
+    not mind, so what computes them and what reads them is taken in. A difference that remains counts if the rewrite
+    is to hold for `any_values`, as a rule is; else nothing is known.
+
+    Raises:
+        ModelError: the type of a value at the border is not known.
+    """
+    found = Comparison(Verdict.SKIPPED)
+    for context in CONTEXTS:
+        models = region_models(graph, patch, context=context)
+        found = compare(*models, seeds=seeds, exact=exact, keep_nonfinite=keep_nonfinite, tries=3)
+        if found.verdict is Verdict.EQUAL:
+            return found
+    if found.verdict is Verdict.DIFFERENT and not any_values:
+        reason = f"differs on values that may not occur: {found.reason or found.worst}"
+        return replace(found, verdict=Verdict.SKIPPED, outputs=(), reason=reason)
+    return found
+
+
+def region_models(graph: Graph, patch: Patch, *, context: int = 0) -> tuple[ModelProto, ModelProto]:
+    """What a patch takes out and what it puts in, as two models of the same inputs and outputs.
+
+    `graph` may be as it was before the patch or as it is after it. Constants are read only here. The outputs are the
+    values that the readers which stay read before and after. With `context`, both models begin with up to as many
+    nodes that compute values at the border, and end with what the readers make of them, if they can be run.
+
+    Raises:
+        ModelError: the type of a value at the border is not known.
+    """
+    pairs = _replaced(patch, through_readers=context > 0)
+    wanted = [old for old, _ in pairs], [new for _, new in pairs]
+    sides: list[Mapping[int, Node]] = [patch.before, patch.after]
+    border = [value for nodes, values in zip(sides, wanted, strict=True) for value in _needed(nodes, values)[1]]
+    shared = _context(graph, (value for value in border if value.vertex in graph), context)
+    sides = [{**shared, **nodes} for nodes in sides]
+    needed = [_needed(nodes, values) for nodes, values in zip(sides, wanted, strict=True)]
+    border = list(dict.fromkeys(value for _, values in needed for value in values))
+    sources = {value.vertex: patch.before.get(value.vertex) or graph[value.vertex] for value in border}
+    types = tuple((patch.before.get(old.vertex) or graph[old.vertex]).types[old.output] for old, _ in pairs)
+    first, second = (
+        _region(graph.opsets, [(vertex, nodes[vertex]) for vertex in vertices], border, sources, values, types)
+        for nodes, (vertices, _), values in zip(sides, needed, wanted, strict=True)
+    )
+    return first, second
+
+
+def _context(graph: Graph, border: Iterable[Value], limit: int) -> dict[int, Node]:
+    """The nearest nodes that compute values at the border; those that compute sizes and indices come first."""
+    found: dict[int, Node] = {}
+    queue = [(_is_float(graph, value), 0, value) for value in border]
+    heapify(queue)
+    room = CONTEXT_BYTES
+    while queue and len(found) < limit:
+        _, distance, value = heappop(queue)
+        node = graph[value.vertex]
+        size = sum(constant.nbytes for operand in node.operands if (constant := graph.constant(operand)) is not None)
+        if value.vertex in found or size > room or not _is_runnable(node):
+            continue
+        found[value.vertex], room = node, room - size
+        for operand in node.operands:
+            heappush(queue, (_is_float(graph, operand), distance + 1, operand))
+    return found
+
+
+def _is_float(graph: Graph, value: Value) -> bool:
+    type_ = graph.tensor_type(value)
+    return type_ is None or type_.dtype.is_float
+
+
+def _replaced(patch: Patch, *, through_readers: bool) -> list[tuple[Value, Value]]:
+    """The values that what stays read before, with those that it reads after the patch; or what it makes of them."""
+    pairs = [] if patch.outputs is None else list(zip(*patch.outputs, strict=True))
+    for vertex in patch.before.keys() & patch.after.keys():
+        old, new = patch.before[vertex], patch.after[vertex]
+        if not _same_operation(old, new) or (through_readers and _is_runnable(old)):
+            pairs += [(value, value) for i, name in enumerate(old.names) if name for value in [Value(vertex, i)]]
+        else:
+            pairs += [(a, b) for a, b in zip(old.operands, new.operands, strict=True)]
+    changed = patch.before.keys() | patch.after.keys()
+    return [pair for pair in dict.fromkeys(pairs) if pair[0] != pair[1] or pair[0].vertex in changed]
+
+
+def _is_runnable(node: Node) -> bool:
+    return not node.is_internal and is_deterministic(node) and not any(True for _ in node.bodies)
+
+
+def _same_operation(old: Node, new: Node) -> bool:
+    present = [[value is None for value in node.inputs] for node in (old, new)]
+    same = (old.op, old.domain, old.version) == (new.op, new.domain, new.version) and old.attrs == new.attrs
+    return same and present[0] == present[1] and len(old.captures) == len(new.captures) and not old.is_internal
+
+
+def _needed(nodes: Mapping[int, Node], wanted: Sequence[Value]) -> tuple[list[int], list[Value]]:
+    """The vertices among `nodes` that some values depend on, producers first, and the values from elsewhere."""
+    order: dict[int, None] = {}
+    border: dict[Value, None] = {}
+    stack = [(value, False) for value in reversed(wanted)]
+    while stack:
+        value, done = stack.pop()
+        if done:
+            order[value.vertex] = None
+        elif value.vertex not in nodes or nodes[value.vertex].is_given:
+            border[value] = None
+        elif value.vertex not in order:
+            stack.append((value, True))
+            stack += [(operand, False) for operand in nodes[value.vertex].operands]
+    return list(order), list(border)
+
+
+def _held(tensor: Tensor) -> Tensor:
+    """The tensor with its values in memory: a region has no folder of its own."""
+    return Tensor.of(tensor.numpy()) if isinstance(tensor.source, External) else tensor
+
+
+def _region(
+    opsets: Mapping[str, int],
+    nodes: Sequence[tuple[int, Node]],
+    border: Sequence[Value],
+    sources: Mapping[int, Node],
+    outputs: Sequence[Value],
+    types: tuple[Type | None, ...],
+) -> ModelProto:
+    """A model of its own that computes `outputs` from the values in `border`, which come from `sources`, by `nodes`."""
+    region = Graph("region", opsets)
+    known: dict[Value, Value] = {}
+    inputs: list[Type] = []
+    for value in border:
+        node = sources[value.vertex]
+        type_ = node.types[value.output]
+        constant = node.data if node.is_constant else _constant_shape(node, value.output)
+        name = region.new_name(node.names[value.output])
+        if constant is not None:
+            data = _held(constant)
+            known[value] = Value(region.add(Node(CONSTANT, (), (name,), (type_,), domain=INTERNAL, data=data)))
+            continue
+        if type_ is None or (isinstance(type_, TensorType) and type_.dtype is DType.UNDEFINED):
+            raise ModelError(f"the type of '{name}' is not known")
+        known[value] = Value(region.add(Node(INPUT, (), (name,), (type_,), domain=INTERNAL)))
+        region.inputs.append(known[value].vertex)
+        inputs.append(type_)
+    for vertex, node in nodes:
+        held = node if node.data is None else replace(node, data=_held(node.data))
+        place = region.add(held.reading(known))
+        known |= {Value(vertex, index): Value(place, index) for index in range(len(node.names))}
+    region.outputs = tuple(known[value] for value in outputs)
+    region.output_names = tuple(region.new_name(f"output_{index}") for index in range(len(outputs)))
+    region.output_types = types
+    shell = ModelProto(ir_version=10)
+    for domain, version in opsets.items():
+        shell.opset_import.add(domain=domain, version=version)
+    proto = onnx_io.to_proto(onnx_io.Model(region, shell))
+    for declared, type_ in zip(proto.graph.input, inputs, strict=True):
+        declared.type.CopyFrom(type_to_proto(type_, anonymous=True))
+        for dim in declared.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.dim_param = dim.dim_param.replace("?", "unknown_")  # so that formulas of it can be read
+    return proto
+
+
+def _constant_shape(node: Node, output: int) -> Tensor | None:
+    """A vector of sizes as a constant, where all of them are known: made-up ones would fit nothing."""
+    contents, type_ = node.contents[output] if node.contents else None, node.types[output]
+    if contents is None or not isinstance(type_, TensorType) or not all(isinstance(size, int) for size in contents):
+        return None
+    array = np.array(contents, type_.dtype.numpy)
+    return Tensor.of(array.reshape(()) if type_.shape == () else array)

@@ -1,0 +1,640 @@
+"""The command line. Tables go to stdout, everything else to stderr; an error is one line and an exit code.
+
+The counterexample of a rule that is wrong stands below the line. Imports little, so that `--help` is quick: each
+command loads what it needs.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import signal
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeAlias
+
+import typer
+from typer.core import TyperGroup
+
+from graphopt.base import files
+from graphopt.base.errors import (
+    DifferenceError,
+    ModelError,
+    NoSpeedupError,
+    OutputError,
+    ProofError,
+    UsageError,
+)
+from graphopt.base.limits import SECONDS, RunLimits, limited
+from graphopt.cli import arguments
+from graphopt.cli import options as opt
+from graphopt.cli.terminal import Progress, console, one_line, print_text, report_failure, set_up_logging
+from graphopt.io import weightfiles
+
+if TYPE_CHECKING:
+    from graphopt.language.proof import Proof
+    from graphopt.language.rule import Rule
+    from graphopt.pipeline import Result
+    from graphopt.report.report import Report
+    from graphopt.runtime.bench import Prepared
+    from graphopt.runtime.inputs import Trial
+    from graphopt.runtime.profile import Profile
+    from graphopt.search.timing import Timing
+
+log = logging.getLogger(__name__)
+
+
+class Commands(TyperGroup):
+    """The commands; turns every failure into one line and an exit code."""
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> NoReturn:
+        given = list(sys.argv[1:] if args is None else args)
+        debug = "--debug" in given
+        try:
+            given = arguments.expanded(given)
+            with warnings.catch_warnings():
+                if not debug:
+                    warnings.simplefilter("ignore")  # what libraries tell developers
+                code = super().main(given, *rest, **{**options, "prog_name": "graphopt", "standalone_mode": False})
+            if code == 130:  # typer's own answer to Ctrl-C, which says nothing
+                raise KeyboardInterrupt
+            sys.stdout.flush()
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
+            if debug:
+                traceback.print_exc()
+            code = report_failure(error)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,  # boxes cut off what is long
+    pretty_exceptions_enable=False,
+    help="Rewrite an ONNX model into an equal, faster one.",
+    epilog="graphopt in.onnx out.onnx is short for graphopt optimize in.onnx out.onnx.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        sys.stdout.write(f"graphopt {version('graphopt')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[
+        bool, typer.Option("--version", metavar="", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Rewrite an ONNX model into an equal, faster one."""
+
+
+@app.command(short_help="Rewrite a model into an equal one that runs faster.")
+def optimize(
+    model: opt.Model,
+    output: opt.Output,
+    skip: opt.Skip = None,
+    only: opt.Only = None,
+    rules: opt.Rules = None,
+    unverified: opt.Unverified = False,
+    exact: opt.Exact = False,
+    keep_nonfinite: opt.KeepNonfinite = False,
+    input_shape: opt.InputShapes = None,
+    overwrite_input_shape: opt.OverwriteInputShapes = None,
+    dim: opt.FixedDims = None,
+    cost: opt.CostKind = opt.Cost.MEASURED,
+    provider: opt.Provider = "cpu",
+    provider_option: opt.ProviderOptions = None,
+    threads: opt.Threads = 0,
+    seconds: opt.Seconds = 60.0,
+    fresh: opt.Fresh = False,
+    require_speedup: opt.RequiredSpeedup = None,
+    target_opset: opt.TargetOpset = None,
+    keep_functions: opt.KeepFunctions = False,
+    external_data: opt.ExternalData = None,
+    check: opt.Check = True,
+    strict: opt.Strict = False,
+    inputs: opt.Inputs = None,
+    seed: opt.Seed = 0,
+    run_limit: opt.RunLimit = SECONDS,
+    memory_limit: opt.MemoryLimit = None,
+    report: opt.ReportPath = None,
+    as_json: opt.AsJson = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Rewrite a model into an equal one that runs faster, time and check it, and say what was done.
+
+    Rewrites that pay in some models only are tried by measuring, and versions of the model take turns with the
+    original: the result is faster, or it is no slower and the report says "no gain".
+    """
+    set_up_logging(verbose, debug)
+    target = Path(output)
+    if require_speedup is not None and cost is not opt.Cost.MEASURED:
+        raise UsageError("--require-speedup needs --cost measured: nothing else is timed")
+    _check_outputs(Path(model), target, report, external_data, as_json=as_json)
+    keywords = {
+        "skip": arguments.names(skip),
+        "only": arguments.names(only) if only else None,
+        "rules": rules or (),
+        "unverified": unverified,
+        "exact": exact,
+        "keep_nonfinite": keep_nonfinite,
+        "check": check,
+        "strict": strict,
+        "input_shapes": arguments.shapes([*(input_shape or ()), *(overwrite_input_shape or ())], model) or None,
+        "dims": {name: sizes[0] if len(sizes) == 1 else sizes for name, sizes in arguments.sizes(dim).items()} or None,
+        "cost": str(cost),
+        "provider": provider,
+        "provider_options": arguments.options(provider_option),
+        "threads": threads,
+        "seconds": seconds,
+        "fresh": fresh,
+        "target_opset": arguments.opset(target_opset),
+        "inline_functions": not keep_functions,
+        "seed": seed,
+        "inputs": arguments.arrays(inputs) or None,
+        "run_limit": run_limit,
+        "memory_limit": memory_limit,
+    }
+    _optimize(model, target, keywords, external_data, report, require_speedup, as_json=as_json, quiet=quiet)
+
+
+def _optimize(
+    model: str,
+    target: Path,
+    keywords: Mapping[str, Any],
+    external: bool | None = None,
+    report_path: Path | None = None,
+    required: float | None = None,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    if keywords.get("check", True) or keywords.get("cost", "measured") == "measured":
+        from graphopt.runtime.oracle import require_onnxruntime
+
+        require_onnxruntime()  # now, not when the work is done
+    from graphopt.pipeline import optimize
+
+    with Progress(enabled=not quiet) as progress:
+        result = optimize(model, **keywords, progress=progress)
+        found = result.report.comparison
+        if found is not None and not found.legal:
+            raise ModelError(f"{model}: {found.reason} (--no-check does without running it)")
+        try:
+            if required is not None:
+                _require(required, result.report.timing, model)
+        except NoSpeedupError:
+            _write_report(result.report, report_path)
+            raise
+    before = files.identity(target)
+    try:
+        with Progress(enabled=not quiet) as progress:
+            progress("save", 0.0)
+            report = _saved(result, target, external)
+        with _told_that_the_model_was_written():
+            _write_report(report, report_path)
+            _show(report, as_json=as_json, quiet=quiet, stderr=files.is_stdout(target))
+    except (KeyboardInterrupt, SystemExit) as error:
+        if files.identity(target) == before:  # what is on the disk decides, at whatever instant the signal came
+            raise
+        raise OutputError(f"interrupted when {target} was written already; the report may be missing") from error
+
+
+@contextmanager
+def _told_that_the_model_was_written() -> Iterator[None]:
+    """Make every failure say so that comes after the model was saved; not that a reader of the table has gone."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OutputError as error:
+        raise OutputError(f"{error}; the model was written") from error
+    except OSError as error:
+        raise OutputError(f"stdout cannot be written: {error.strerror or error}; the model was written") from error
+
+
+def _saved(result: Result, target: Path, external: bool | None) -> Report:
+    """Write the result, and return its report."""
+    if not files.is_stdout(target):
+        return result.report.saved(result.save(target, external=external))
+    from graphopt.io import onnx_io
+
+    onnx_io.write(result.loaded, sys.stdout.buffer)
+    sys.stdout.buffer.flush()
+    return result.report
+
+
+def _show(report: Report, *, as_json: bool, quiet: bool, stderr: bool) -> None:
+    for line in report.decisions():
+        log.info("%s", line)
+    if as_json:
+        sys.stdout.write(report.to_json() + "\n")
+    elif not quiet:
+        report.print(console(stderr=stderr))
+    found = report.comparison
+    if found is not None and found.verdict != "equal":
+        sys.stderr.write(f"graphopt: warning: the check is not complete: {one_line(found.reason)}\n")
+
+
+def _check_outputs(model: Path, target: Path, report: Path | None, external: bool | None, *, as_json: bool) -> None:
+    """Fail before the work where something cannot be written, or would take the place of what the run reads or writes.
+
+    Raises:
+        OutputError, UsageError: says why.
+    """
+    files.check_writable(target)
+    if report is not None:
+        files.check_writable(report, is_plain=False)
+    _check_overwrites(model, target, report)
+    if not files.is_stdout(target):
+        if external or (external is None and _is_too_large(model)):
+            weightfiles.check(target)
+        return
+    if sys.stdout.isatty():
+        raise UsageError("a model is nothing for a terminal: name a file, or pipe stdout somewhere")
+    if as_json or (report is not None and files.is_stdout(report)):
+        raise UsageError("stdout is for the model: --report FILE writes the report to a file")
+    if external:
+        raise UsageError("--external-data needs a model in a file: on stdout its weights are in it")
+
+
+def _is_too_large(model: Path) -> bool:
+    """Whether the weights of a model, as they are, would not go into one file with it."""
+    from graphopt.io import onnx_io
+
+    return (
+        sum(file.stat().st_size for file in {model, *onnx_io.data_files(model)} if file.exists()) > onnx_io.INLINE_LIMIT
+    )
+
+
+def _check_overwrites(model: Path, target: Path, report: Path | None) -> None:
+    """Raise UsageError where an output would take the place of another file of the run."""
+    from graphopt.io import onnx_io
+
+    weights = onnx_io.data_files(model)
+    if not files.is_stdout(target) and any(files.are_same(target, file) for file in weights):
+        raise UsageError(f"{target} holds weights of {model}: the result needs another name")
+    if report is None or files.is_stdout(report):
+        return
+    taken = {model: "the model"} | dict.fromkeys(weights, f"a file of weights of {model}")
+    if not files.is_stdout(target):
+        taken |= {target: "the output"} | dict.fromkeys(onnx_io.data_files(target), f"a file of weights of {target}")
+        if weightfiles.is_beside(report, target):
+            taken[report] = f"where weights of {target} go"
+    for file, role in taken.items():
+        if files.are_same(report, file):
+            raise UsageError(f"{report} is {role}: the report needs another name")
+
+
+def _write_report(report: Report, path: Path | None) -> None:
+    if path is not None:
+        with files.writing(path):
+            files.write_text(path, report.to_json() + "\n")
+
+
+def _require(ratio: float, timing: Timing | None, model: str) -> None:
+    """Fail unless the result is so many times as fast, beyond noise."""
+    if timing is None or timing.speedup is None:
+        raise NoSpeedupError(f"{model}: no speedup was measured, {ratio:g} is required; no model was written")
+    if not timing.is_gain or timing.speedup.median < ratio:
+        found = f"{timing.speedup.median:.3f}{'' if timing.is_gain else ', no gain beyond noise'}"
+        raise NoSpeedupError(f"{model}: the speedup is {found}; {ratio:g} is required, so no model was written")
+
+
+@app.command(short_help="Say whether two models agree; exit code 3 if they do not.")
+def compare(
+    original: Annotated[str, typer.Argument(metavar="ORIGINAL", show_default=False)],
+    optimized: Annotated[str, typer.Argument(metavar="OPTIMIZED", show_default=False)],
+    dim: opt.Dims = None,
+    inputs: opt.Inputs = None,
+    seed: opt.Seed = 0,
+    exact: opt.SameBits = False,
+    keep_nonfinite: opt.SameNonfinite = False,
+    run_limit: opt.RunLimit = SECONDS,
+    memory_limit: opt.MemoryLimit = None,
+    as_json: opt.AsJson = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Run two models on the same inputs and say whether they agree; exit code 3 if they do not."""
+    set_up_logging(verbose, debug)
+    from graphopt.check import compare as comparing
+    from graphopt.report.report import comparison_json, print_comparison
+
+    dims = arguments.dims(dim)
+    with Progress(enabled=not quiet) as progress, limited(RunLimits(run_limit, memory_limit)):
+        found = comparing.compare(
+            original,
+            optimized,
+            seeds=tuple(seed + number for number in comparing.SEEDS),
+            bindings=[dims] if dims else None,
+            inputs=arguments.arrays(inputs) or None,
+            exact=exact,
+            keep_nonfinite=keep_nonfinite,
+            progress=lambda done: progress("compare", done),
+        )
+    if as_json:
+        sys.stdout.write(comparison_json(found) + "\n")
+    elif not quiet:
+        print_comparison(found, console())
+    if found.verdict is comparing.Verdict.DIFFERENT:
+        raise DifferenceError(f"{original} and {optimized} differ: {found.reason or found.worst}")
+    if found.verdict is not comparing.Verdict.EQUAL:
+        raise ModelError(f"{original} and {optimized} cannot be compared: {found.reason}")
+
+
+@app.command(short_help="Time models in ONNX Runtime, each against the first.")
+def bench(
+    models: Annotated[list[str], typer.Argument(metavar="MODEL", help="The models, .onnx files.", show_default=False)],
+    provider: opt.Provider = "cpu",
+    provider_option: opt.ProviderOptions = None,
+    threads: opt.Threads = 0,
+    seconds: Annotated[
+        float,
+        typer.Option(metavar="S", help="For each model and size, at most: ends when the ratios are certain.", min=0),
+    ] = 2.0,
+    dim: opt.Sizes = None,
+    inputs: opt.Inputs = None,
+    seed: opt.Seed = 0,
+    profile: Annotated[
+        bool, typer.Option("--profile", metavar="", help="Say for each model how long its operators take.")
+    ] = False,
+    as_json: opt.AsJson = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Time models in ONNX Runtime with all its optimizations, in turns, and say how each compares with the first.
+
+    A speedup above 1 is faster. Between is where the true one lies, with a confidence of 95 %.
+    """
+    set_up_logging(verbose, debug)
+    from graphopt.runtime.bench import prepared, timed
+    from graphopt.runtime.sessions import Setting
+
+    setting = Setting(provider, threads, arguments.options(provider_option))
+    with Progress(enabled=not quiet) as progress:
+        progress("load", 0.0)
+        ready = prepared(models, setting, dims=arguments.sizes(dim), inputs=arguments.arrays(inputs), seed=seed)
+        found = timed(ready, seconds=seconds, progress=lambda done: progress("time", done))
+        profiles = _profiles(ready, models, progress) if profile else None
+    if as_json:
+        _print_json(found.to_json(), profiles)
+    elif not quiet:
+        print_text("\n\n".join([str(found), *_texts(profiles or ())]))
+
+
+_Profiles: TypeAlias = "list[tuple[Trial, Profile]]"
+
+
+def _profiles(ready: Prepared, models: Sequence[str], progress: Progress) -> _Profiles:
+    """Each model at each set of sizes."""
+    from graphopt.runtime.profile import profile
+
+    found: _Profiles = []
+    for trial in ready.trials:
+        for model in models:
+            progress("profile", len(found) / (len(ready.trials) * len(models)))
+            found.append((trial, profile(model, ready.setting, trial.feeds)))
+    return found
+
+
+def _print_json(text: str, profiles: Iterable[tuple[Trial, Profile]] | None) -> None:
+    """What was found, with the profiles if there are any."""
+    if profiles is not None:
+        listed = [{"sizes": trial.sizes} | profile.to_json() for trial, profile in profiles]
+        text = json.dumps(json.loads(text) | {"profiles": listed}, indent=2, ensure_ascii=False)
+    sys.stdout.write(text + "\n")
+
+
+def _texts(profiles: Iterable[tuple[Trial, Profile]]) -> Iterator[str]:
+    for trial, profile in profiles:
+        yield f"{trial}\n{profile}" if trial.sizes else str(profile)
+
+
+@app.command(short_help="Print what is in a model.")
+def inspect(
+    model: opt.Model,
+    profile: Annotated[
+        bool, typer.Option("--profile", metavar="", help="Run it, too, and say how long its operators take.")
+    ] = False,
+    provider: opt.Provider = "cpu",
+    provider_option: opt.ProviderOptions = None,
+    threads: opt.Threads = 0,
+    dim: opt.Sizes = None,
+    inputs: opt.Inputs = None,
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Print what is in a model: inputs, outputs, operators, weights, and what graphopt does not know."""
+    set_up_logging(verbose=False, debug=debug)
+    from graphopt.io import onnx_io
+    from graphopt.report.report import Inspection
+
+    found = Inspection.of(onnx_io.load(model, inline_functions=False))
+    profiles = None
+    if profile:
+        from graphopt.runtime.bench import prepared
+        from graphopt.runtime.sessions import Setting
+
+        with Progress(enabled=True) as progress:
+            progress("load", 0.0)
+            setting = Setting(provider, threads, arguments.options(provider_option))
+            ready = prepared([model], setting, dims=arguments.sizes(dim), inputs=arguments.arrays(inputs))
+            profiles = _profiles(ready, [model], progress)
+    elif dim or inputs or threads or provider_option or provider != "cpu":
+        options = "--dim, --input, --threads, --provider and --provider-option"
+        raise UsageError(f"{options} say how a model is run: use them with --profile")
+    if as_json:
+        _print_json(found.to_json(), profiles)
+    else:
+        found.print(console())
+        for text in _texts(profiles or ()):
+            print_text(f"\n{text}")
+
+
+@app.command(short_help="Prove rules for all tensor sizes; exit code 3 if one is not proved.")
+def verify(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RULE|FILE", help="Names of rules; .py or .jsonl files.", show_default=False),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", metavar="", help="All installed rules.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh/--cached", metavar="", help="Prove again, or look up what was proved before.")
+    ] = True,
+    write: Annotated[
+        bool,
+        typer.Option("--write", metavar="", help="With --all: write the ledger of the built-in rules, and their list."),
+    ] = False,
+    timeout: opt.Timeout = None,
+    as_json: opt.AsJson = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Prove rules for all tensor sizes, on all processors; exit code 3 if one is not proved.
+
+    What a rule must fulfil is shown with Z3; where that fails, small models are run in search of a counterexample.
+    """
+    set_up_logging(verbose, debug)
+    if write and not everything:
+        raise UsageError("--write writes the whole ledger: use it with --all")
+    from graphopt.report.report import print_proofs
+    from graphopt.rewrite.gate import TIMEOUT
+    from graphopt.rewrite.proving import prove_all
+
+    rules = _wanted(what or (), everything)
+    with Progress(enabled=not quiet) as progress:
+        proofs = prove_all(
+            rules, cached=not fresh, timeout=timeout or TIMEOUT, progress=lambda done: progress("prove", done)
+        )
+    if write:
+        from graphopt.cli import catalogue
+
+        with files.writing(catalogue.folder()):
+            catalogue.write(proofs)
+    if as_json:
+        print_text(json.dumps([proof.to_json() for proof in proofs], indent=2, ensure_ascii=False))
+    elif not quiet:
+        print_proofs(proofs, console())
+    failed = [proof.rule for proof in proofs if not proof.holds]
+    if failed:
+        more = [f"and {len(failed) - 5} more"] if len(failed) > 5 else []
+        raise ProofError(f"{len(failed)} of {len(proofs)} rules not proved: {', '.join([*failed[:5], *more])}")
+
+
+def _wanted(what: Sequence[str], everything: bool) -> list[Rule]:
+    """The rules that were named, all rules of the files that were named, or all that are installed and given."""
+    from graphopt.language import library
+
+    files = [item for item in what if Path(item).suffix in (".py", ".jsonl")]
+    given = library.read(files)
+    known = {rule.name: rule for rule in library.load(given).everything}
+    names = dict.fromkeys([*(item for item in what if item not in files), *(rule.name for rule in given.everything)])
+    library.select(list(known), (), list(names))
+    if not everything and not names:
+        raise UsageError("nothing to verify: name rules or files of rules, or use --all")
+    return list(known.values()) if everything else [known[name] for name in names]
+
+
+@app.command(short_help="List the rules and passes, or print one in full.")
+def rules(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One rule in full.", show_default=False)] = None,
+    rules: opt.Rules = None,
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """List the rules and passes: name, proof, algebra, and why it pays. Proves nothing: `graphopt verify` does."""
+    set_up_logging(verbose=False, debug=debug)
+    from graphopt.language import library
+    from graphopt.rewrite import gate
+    from graphopt.rewrite.passes import PASSES
+
+    all_rules = library.load(library.read(rules or ()))
+    found, trades = all_rules.everything, {rule.name for rule in all_rules.trades}
+    known = {rule.name: rule.why for rule in found} | {pass_.name: pass_.why for pass_ in PASSES}
+    library.select(list(known), (), [name] if name else None)
+    algebra = {rule.name: str(rule) for rule in found}
+    rule = next((rule for rule in found if rule.name == name), None)
+    if rule is not None:
+        proof = gate.known(rule)
+        data = rule.to_json() | {"proof": proof and proof.to_json()}
+        print_text(json.dumps(data, ensure_ascii=False) if as_json else _in_full(rule, proof))
+        return
+    claims = {rule.name: proof.claim if (proof := gate.known(rule)) else "no proof yet" for rule in found}
+    claims |= {name: f"{claim}; pays in some models only" for name, claim in claims.items() if name in trades}
+    if as_json:
+        listed = [
+            {"name": n, "proof": claims.get(n), "algebra": algebra.get(n), "why": why}
+            for n, why in known.items()
+            if name in (None, n)
+        ]
+        print_text(json.dumps(listed, indent=2, ensure_ascii=False))
+    elif name is not None:
+        print_text(f"{name}  (a pass)\n    {known[name]}")
+    else:
+        lines = ((f"{n}  ({claims.get(n, 'a pass')})", algebra.get(n), why) for n, why in known.items())
+        print_text("\n\n".join("\n    ".join(filter(None, parts)) for parts in lines))
+
+
+def _in_full(rule: Rule, proof: Proof | None) -> str:
+    """All that a rule says, and what is known of its proof."""
+    kinds = {"tensor": "any value", "const": "a constant", "attributes": "all other attributes"}
+    lines = [rule.name, f"    {rule.why}", ""]
+    lines += [f"    {part}" for part in re.split(r"  (?=->  |where )", str(rule))]
+    lines.append("")
+    for hole in rule.holes.values():
+        axes = "" if hole.axes is None else f" [{' '.join(hole.axes)}]"
+        default = "" if hole.default is None else f", {hole.default} where it is absent"
+        lines.append(f"    {hole}  {kinds.get(hole.kind, hole.kind)}{axes}{default}")
+    shown = "no proof yet; `graphopt verify` makes one" if proof is None else str(proof)
+    return "\n".join([*lines, "", f"    {shown}", f"    digest {rule.digest}"])
+
+
+@app.command(short_help="Optimize models that need no download, one that gains and one that does not.")
+def demo(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Only this model; --list names them.", show_default=False)
+    ] = None,
+    output: Annotated[
+        str | None, typer.Argument(metavar="[OUTPUT]", help="Where the result goes; by default a temporary folder.")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", metavar="", help="Name the models.")] = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Optimize real models that need no download: made here or in the onnx package, with random weights.
+
+    The first becomes faster; the second does not, and the report says so.
+    """
+    set_up_logging(verbose=False, debug=debug)
+    from graphopt.cli import demo as demos
+
+    if list_:
+        print_text("\n".join(demos.names()))
+        return
+    folder = Path(tempfile.mkdtemp(prefix="graphopt-"))
+    for shown in [name] if name else demos.SHOWN:
+        source, target = folder / f"{shown}.onnx", Path(output or folder / f"{shown}-optimized.onnx")
+        files.check_writable(target)
+        source.write_bytes(demos.model(shown).SerializeToString())
+        print_text(f"{demos.SHOWN.get(shown, shown)}\n$ graphopt optimize {source} {target}\n")
+        _optimize(str(source), target, {"seconds": demos.SECONDS.get(shown, 11.0)}, as_json=False, quiet=False)
+        print_text("")
+    print_text("For a model of your own:\n$ graphopt optimize model.onnx fast.onnx")
+
+
+def main() -> None:
+    """The console script. Signals that would end the process at once let it put away its temporary files first."""
+    for name in ("SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # `nohup` wants it ignored
+            signal.signal(number, _terminated)
+    try:
+        app()
+    except KeyboardInterrupt:  # a second one, while the first was answered
+        sys.exit(130)
+    finally:  # nothing is left to interrupt, and Python would answer with a traceback
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _terminated(number: int, _: FrameType | None) -> NoReturn:
+    """The signal's number, as a shell has it."""
+    raise SystemExit(128 + number)

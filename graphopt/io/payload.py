@@ -1,0 +1,172 @@
+"""The values of tensors on their way into messages and files.
+
+Knows of single tensors and their initializers only; `onnx_io` puts the pieces together.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+from typing import BinaryIO, NamedTuple, TypeAlias
+
+from google.protobuf.message import DecodeError, Message
+from onnx import GraphProto, ModelProto, TensorProto
+
+from graphopt.base.errors import ModelError
+from graphopt.ir.graph import Node
+from graphopt.ir.tensor import Tensor
+from graphopt.operators import protos
+
+if sys.platform != "win32":
+    import fcntl
+
+SMALLEST_EXTERNAL = 1024
+"""Bytes below which a tensor stays in the model file also when the others move out."""
+
+VALUES = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+"""The fields of a tensor that may hold its values."""
+
+Place: TypeAlias = Callable[[Tensor, str, TensorProto], object]
+"""Writes a tensor of a name into an empty message."""
+
+
+def is_large(tensor: TensorProto) -> bool:
+    """Whether a tensor holds many values itself."""
+    return tensor.data_location != TensorProto.EXTERNAL and prod(tensor.dims) > SMALLEST_EXTERNAL
+
+
+def skimmed(model: memoryview) -> bytes | memoryview:
+    """A serialized model without the bytes of large initializers; as it is where it cannot be taken apart."""
+    path = (ModelProto, "graph"), (GraphProto, "initializer"), (TensorProto, "raw_data")
+    numbers = [message.DESCRIPTOR.fields_by_name[name].number for message, name in path]
+    try:
+        return protos.pruned(model, numbers, SMALLEST_EXTERNAL)
+    except DecodeError:
+        return model
+
+
+def put_initializer(into: TensorProto, name: str, node: Node, place: Place) -> None:
+    """Write an initializer of a name into an empty message."""
+    assert node.data is not None, name
+    place(node.data, name, into)
+    if node.doc:
+        into.doc_string = node.doc
+    for key, text in node.metadata.items():
+        into.metadata_props.add(key=key, value=text)
+
+
+def place_inline(tensor: Tensor, name: str, into: TensorProto) -> None:
+    """Write a tensor with its values, also one that lies in a file."""
+    if isinstance(tensor.source, protos.External):
+        into.CopyFrom(_bare(tensor, name))
+        into.raw_data = b"".join(protos.raw_chunks(tensor))
+    else:
+        protos.tensor_to_proto(tensor, name, into)
+
+
+class Entry(NamedTuple):
+    """An initializer in the wire format: all up to its bytes, and how many these are."""
+
+    name: str
+    tensor: Tensor
+    head: bytes
+    payload: int
+
+    @staticmethod
+    def of(name: str, node: Node) -> Entry:
+        assert node.data is not None, name
+        proto = TensorProto()
+        if _is_raw(node.data):
+            put_initializer(proto, name, node, _put_bare)
+            payload = node.data.nbytes
+            inner = proto.SerializeToString() + tag(TensorProto, "raw_data") + protos.varint(payload)
+        else:
+            put_initializer(proto, name, node, protos.tensor_to_proto)
+            payload, inner = 0, proto.SerializeToString()
+        head = tag(GraphProto, "initializer") + protos.varint(len(inner) + payload) + inner
+        return Entry(name, node.data, head, payload)
+
+
+def _is_raw(tensor: Tensor) -> bool:
+    """Whether the tensor's bytes will be raw data: not strings, nor numbers that came in a list."""
+    declared = protos.declared(tensor)
+    if declared is None or isinstance(tensor.source, protos.External):
+        return tensor.dtype.bits > 0
+    return bool(declared.HasField("raw_data")) and tensor.dtype.bits > 0
+
+
+def _put_bare(tensor: Tensor, name: str, into: TensorProto) -> None:
+    into.CopyFrom(_bare(tensor, name))
+
+
+def _bare(tensor: Tensor, name: str) -> TensorProto:
+    """The declaration of a tensor without its values and their place."""
+    proto = TensorProto(data_type=tensor.dtype, dims=tensor.shape, name=name)
+    declared = protos.declared(tensor)
+    if declared is not None:
+        proto.doc_string = declared.doc_string
+        proto.metadata_props.extend(declared.metadata_props)
+        proto.MergeFromString(protos.unknown_fields(declared))
+    return proto
+
+
+def tag(message: type[Message], field_name: str) -> bytes:
+    """Return what stands before a field of bytes or of a message in the wire format."""
+    return protos.varint(message.DESCRIPTOR.fields_by_name[field_name].number << 3 | 2)
+
+
+def copy(file: BinaryIO, tensor: Tensor, size: int, name: str) -> None:
+    """Append the bytes of a tensor. Long runs of zeros become holes, where the file system has such."""
+    written, has_holes = 0, _takes_holes(file)
+    for chunk in protos.raw_chunks(tensor):
+        written += len(chunk)
+        if has_holes and len(chunk) >= _PAGE and chunk == protos.ZEROS[: len(chunk)]:
+            file.seek(len(chunk), os.SEEK_CUR)
+        else:
+            file.write(chunk)
+    if has_holes:
+        file.truncate()
+    if written != size:
+        raise ModelError(f"tensor '{name}' holds {written} bytes, its shape needs {size}")
+
+
+_PAGE = 4096
+
+
+def _takes_holes(file: BinaryIO) -> bool:
+    """Whether bytes that are left out read as zeros: not in a device, nor where each write goes to the end."""
+    try:
+        handle = file.fileno()
+    except OSError:  # in memory
+        return file.seekable()
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        return False
+    return sys.platform == "win32" or not fcntl.fcntl(handle, fcntl.F_GETFL) & os.O_APPEND
+
+
+@dataclass(frozen=True)
+class Store:
+    """A file of weights that is being written. What lies in one place already is written once."""
+
+    file: BinaryIO
+    places: dict[object, int] = field(default_factory=dict)
+
+    def put(self, tensor: Tensor, name: str, into: TensorProto) -> None:
+        """Write a tensor of some size here, and to the message where; the file has no name yet."""
+        if tensor.nbytes < SMALLEST_EXTERNAL:
+            place_inline(tensor, name, into)
+            return
+        source = tensor.source
+        key = (source.path, source.offset, source.length) if isinstance(source, protos.External) else id(tensor)
+        if key not in self.places:
+            self.file.seek(-self.file.tell() % _PAGE, os.SEEK_CUR)
+            self.places[key] = self.file.tell()
+            copy(self.file, tensor, tensor.nbytes, name)
+        into.CopyFrom(_bare(tensor, name))
+        into.data_location = TensorProto.EXTERNAL
+        for entry, text in {"location": "", "offset": self.places[key], "length": tensor.nbytes}.items():
+            into.external_data.add(key=entry, value=str(text))

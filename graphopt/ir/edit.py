@@ -1,0 +1,137 @@
+"""The two edits that every rewrite is made of: put a value in the place of another, and drop what nobody reads.
+
+They return a `Patch` and change nothing; their cost is proportional to the nodes that the patch touches.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from graphopt.base.types import TensorType, Type
+from graphopt.ir import ops
+from graphopt.ir.graph import CONSTANT, INPUT, INTERNAL, NO_ATTRIBUTES, Graph, Node, Patch, Value
+from graphopt.ir.tensor import Tensor
+
+
+def constant_node(tensor: Tensor, name: str) -> Node:
+    """A vertex that holds a known tensor under a name, which the caller has taken from `Graph.new_name`."""
+    return Node(CONSTANT, (), (name,), (TensorType(tensor.dtype, tensor.shape),), domain=INTERNAL, data=tensor)
+
+
+def replace_values(graph: Graph, mapping: Mapping[Value, Value], new: Mapping[int, Node] | None = None) -> Patch:
+    """The patch after which everything that read a key of `mapping` reads its value instead, graph outputs included.
+
+    `new` holds nodes in new vertices, or in the place of present ones; they are taken literally, so that a new node
+    may read a value that it replaces. A chain in `mapping` (a -> b, b -> c) is followed to its end. Vertices whose last
+    reader goes away by this go too, with all that only they read; inputs of the graph stay.
+
+    An output whose value is to be an input or another output becomes an Identity of it, as it is in a file.
+    """
+    new = new or {}
+    mapping = {old: _end_of_chain(mapping, old) for old in mapping}
+    after = {reader: graph[reader].reading(mapping) for reader in _readers(graph, mapping) if reader not in new}
+    after.update(new)
+    outputs = _outputs(graph, mapping, after)
+    replaced = [graph[vertex] for vertex in new if vertex in graph]
+    suspects = [value.vertex for value in mapping]
+    suspects += [value.vertex for node in replaced for value in node.operands]
+    dead = _dead(graph, after, outputs, suspects)
+    before = {vertex: graph[vertex] for vertex in (*after, *dead) if vertex in graph}
+    after = {vertex: node for vertex, node in after.items() if vertex not in dead}
+    return Patch(before, after, (graph.outputs, outputs) if outputs != graph.outputs else None)
+
+
+def replace_node(graph: Graph, vertex: int, node: Node) -> Patch:
+    """The patch that puts a node in the place of another; what only the old one read goes."""
+    return replace_values(graph, {}, {vertex: node})
+
+
+def unread(graph: Graph) -> Patch | None:
+    """The patch that drops every vertex no output depends on; None where there is none."""
+    alive = {value.vertex for value in graph.outputs}
+    stack = [*alive]
+    while stack:
+        fresh = {value.vertex for value in graph[stack.pop()].operands} - alive
+        alive |= fresh
+        stack += fresh
+    dead = {vertex: node for vertex, node in graph.items() if vertex not in alive and not _is_input(node)}
+    return Patch(dead, {}) if dead else None
+
+
+def needs_copy(graph: Graph, value: Value, by: Value) -> bool:
+    """Whether an Identity stays where a value takes the place of another, for both are outputs, or it is an input."""
+    if graph.is_region or not graph.is_output(value):
+        return False
+    return graph.is_output(by) or graph[by.vertex].is_given
+
+
+def _outputs(graph: Graph, mapping: Mapping[Value, Value], after: dict[int, Node]) -> tuple[Value, ...]:
+    """The outputs after the change; puts the Identities that these need among the nodes `after` it."""
+    if not any(map(graph.is_output, mapping)):
+        return graph.outputs
+    outputs = [mapping.get(value, value) for value in graph.outputs]
+    taken = {value for value in graph.outputs if value not in mapping}
+    for place, (old, value) in enumerate(zip(graph.outputs, outputs, strict=True)):
+        if old == value or graph.is_region:
+            continue
+        node = after.get(value.vertex) or graph[value.vertex]
+        if value in taken or node.is_given:
+            outputs[place] = Value(graph.new_vertex())
+            after[outputs[place].vertex] = _copy(graph, old, value, node.types[value.output])
+        taken.add(outputs[place])
+    return tuple(outputs)
+
+
+def _copy(graph: Graph, old: Value, value: Value, type_: Type | None) -> Node:
+    """An Identity of a value, called as the node whose place it takes where that has no other output."""
+    node = graph[old.vertex]
+    alone = len(node.names) == 1
+    label = node.name if alone else graph.new_name(f"{node.names[old.output]}_copy")
+    return Node(
+        "Identity", (value,), (node.names[old.output],), (type_ or node.types[old.output],), NO_ATTRIBUTES, "",
+        ops.newest("Identity"), label,
+    )  # fmt: skip
+
+
+def _end_of_chain(mapping: Mapping[Value, Value], start: Value) -> Value:
+    value, steps = mapping[start], 0
+    while value in mapping and mapping[value] != value:
+        value, steps = mapping[value], steps + 1
+        assert steps <= len(mapping), f"values replace each other in a circle: {start}"
+    return value
+
+
+def _readers(graph: Graph, mapping: Mapping[Value, Value]) -> list[int]:
+    """The vertices that read a key of the mapping, each once, in a fixed order."""
+    near = dict.fromkeys(reader for value in mapping for reader in graph.readers(value.vertex))
+    return [reader for reader in near if any(value in mapping for value in graph[reader].operands)]
+
+
+def _dead(
+    graph: Graph, after: Mapping[int, Node], outputs: Iterable[Value], suspects: Iterable[int]
+) -> dict[int, Node]:
+    """The vertices among the suspects, and among what dead ones read, that nothing reads after the change."""
+    dead: dict[int, Node] = {}
+    kept = {value.vertex for value in outputs}
+    reads = Counter(value.vertex for node in after.values() for value in node.operands)
+    stack = [*suspects]
+    while stack:
+        vertex = stack.pop()
+        if vertex in dead or vertex in kept or reads[vertex]:
+            continue
+        own = [graph[vertex]] if vertex in graph else []
+        if any(_is_input(node) for node in own):
+            continue
+        if own and any(reader not in after and reader not in dead for reader in graph.readers(vertex)):
+            continue
+        if vertex in after:
+            reads.subtract(value.vertex for value in after[vertex].operands)
+            own.append(after[vertex])
+        dead[vertex] = own[0]
+        stack += [value.vertex for node in own for value in node.operands]
+    return dead
+
+
+def _is_input(node: Node) -> bool:
+    return node.op == INPUT and node.domain == INTERNAL

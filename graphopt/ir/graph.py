@@ -1,0 +1,410 @@
+"""The graph: a `networkx.DiGraph` whose vertices are ints and whose payloads are frozen `Node`s.
+
+All change goes through one door, `Graph.apply(patch)`, which returns the patch that undoes it. Knows no protobuf, no
+rule and no operator.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
+
+import networkx as nx
+
+from graphopt.base.errors import ModelError
+from graphopt.base.types import Dim, DType, TensorType, Type
+from graphopt.ir.tensor import Tensor
+
+INTERNAL = "graphopt"
+"""Domain of the vertices that are no ONNX nodes: the three operators below."""
+INPUT = "Input"  # a graph input; `data` holds the default of an overridable initializer
+CONSTANT = "Constant"  # an initializer or the value of a Constant node, in `data`
+CAPTURE = "Capture"  # in the graph of a body: a value of the enclosing graph; `index` into the outer node's captures
+
+
+class Value(NamedTuple):
+    """One output of a vertex."""
+
+    vertex: int
+    output: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """An attribute that is carried, never looked into: a serialized `onnx.AttributeProto`."""
+
+    proto: bytes
+
+
+Scalar: TypeAlias = int | float | str | bytes
+Attribute: TypeAlias = "Scalar | tuple[Scalar, ...] | Tensor | Graph | tuple[Graph, ...] | Opaque"
+NO_ATTRIBUTES: Mapping[str, Attribute] = MappingProxyType({})
+NO_METADATA: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """What a vertex is. Frozen: a change is a new Node in the same vertex.
+
+    `inputs` and `names`/`types` are positional as in ONNX; an omitted optional input is None, an omitted optional
+    output has the name "". `version` is the `since_version` of the schema that gives the operator its meaning, after
+    `opsets.raised`; 0 where no schema is known. `captures` are the outer values that its bodies read.
+    """
+
+    op: str
+    inputs: tuple[Value | None, ...]
+    names: tuple[str, ...]
+    types: tuple[Type | None, ...]
+    attrs: Mapping[str, Attribute] = field(default_factory=lambda: NO_ATTRIBUTES)
+    domain: str = ""
+    version: int = 0
+    name: str = ""
+    captures: tuple[Value, ...] = ()
+    data: Tensor | None = None
+    contents: tuple[tuple[Dim, ...] | None, ...] = ()
+    """Per output: the elements of an integer tensor of rank <= 1, as far as `infer` knows them; () where unknown."""
+    doc: str = ""
+    metadata: Mapping[str, str] = field(default_factory=lambda: NO_METADATA)
+    extra: bytes = b""
+    """Fields of the NodeProto that graphopt does not interpret, serialized."""
+
+    @property
+    def is_internal(self) -> bool:
+        return self.domain == INTERNAL
+
+    @property
+    def is_constant(self) -> bool:
+        return self.op == CONSTANT and self.domain == INTERNAL
+
+    @property
+    def is_given(self) -> bool:
+        """Whether it comes from outside the graph, which then does not choose its name."""
+        return self.domain == INTERNAL and self.op in (INPUT, CAPTURE)
+
+    @property
+    def operands(self) -> Iterator[Value]:
+        """Every value that it reads: the inputs that are present, then the captures."""
+        yield from (value for value in self.inputs if value is not None)
+        yield from self.captures
+
+    @property
+    def bodies(self) -> Iterator[Graph]:
+        """The graphs among its attributes."""
+        for attribute in self.attrs.values():
+            for item in attribute if isinstance(attribute, tuple) else (attribute,):
+                if isinstance(item, Graph):
+                    yield item
+
+    def reading(self, mapping: Mapping[Value, Value]) -> Node:
+        """The same node with the values that it reads replaced."""
+        return replace(
+            self,
+            inputs=tuple(value if value is None else mapping.get(value, value) for value in self.inputs),
+            captures=tuple(mapping.get(value, value) for value in self.captures),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """A change of one graph: each vertex touched with its node before and after, and the outputs if they move."""
+
+    before: Mapping[int, Node]
+    after: Mapping[int, Node]
+    outputs: tuple[tuple[Value, ...], tuple[Value, ...]] | None = None
+    """The graph's output values before and after."""
+
+    @property
+    def inverse(self) -> Patch:
+        return Patch(self.after, self.before, self.outputs and (self.outputs[1], self.outputs[0]))
+
+    @property
+    def removed(self) -> list[Node]:
+        return [node for vertex, node in self.before.items() if vertex not in self.after]
+
+    @property
+    def added(self) -> list[Node]:
+        return [node for vertex, node in self.after.items() if vertex not in self.before]
+
+
+@dataclass(eq=False)
+class Graph:
+    """A graph of values. `inputs` are vertices; `outputs` are values, under the names in `output_names`.
+
+    A name belongs to what produces the value (`Node.names`); the names of the graph's own inputs and outputs are
+    frozen, so an output has a name of its own that may differ from its producer's until the model is saved.
+    """
+
+    name: str = ""
+    opsets: Mapping[str, int] = field(default_factory=dict)
+    inputs: list[int] = field(default_factory=list)
+    outputs: tuple[Value, ...] = ()
+    output_names: tuple[str, ...] = ()
+    output_types: tuple[Type | None, ...] = ()
+    doc: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+    """Every value and node name in use, in bodies and enclosing graphs too (one shared set): new names avoid them."""
+    extra: bytes = b""
+    """Fields of the GraphProto that graphopt does not interpret, serialized."""
+    infinite: frozenset[int] = frozenset()
+    """In a body or a part: the inputs and captures that may hold an infinity, as is known outside (`infinities`)."""
+    is_region: bool = False
+    """Outputs may be inputs, or share a value: they are no names in a file, but what is read elsewhere."""
+    nx: nx.DiGraph[int] = field(default_factory=nx.DiGraph)
+    _by_op: dict[str, set[int]] = field(default_factory=dict)
+    _outputs: tuple[tuple[Value, ...], frozenset[Value]] = ((), frozenset())
+    """The outputs as a set, with the tuple that it was made of."""
+    _next: int = 0
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """How many ONNX nodes it has, bodies not counted."""
+        return sum(len(vertices) for op, vertices in self._by_op.items()) - self._internal()
+
+    def __contains__(self, vertex: int) -> bool:
+        return vertex in self.nx
+
+    def __getitem__(self, vertex: int) -> Node:
+        node: Node = self.nx.nodes[vertex]["node"]
+        return node
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.nx)
+
+    def items(self) -> Iterator[tuple[int, Node]]:
+        """Vertices and nodes in no particular order."""
+        pairs: Iterator[tuple[int, Node]] = iter(self.nx.nodes(data="node"))
+        return pairs
+
+    def nodes(self) -> Iterator[tuple[int, Node]]:
+        """The ONNX nodes (no inputs, constants, captures), in no particular order."""
+        return ((vertex, node) for vertex, node in self.items() if node.domain != INTERNAL)
+
+    def graphs(self) -> Iterator[Graph]:
+        """The graph itself, then all bodies in it, however deep."""
+        yield self
+        for _, node in self.nodes():
+            for body in node.bodies:
+                yield from body.graphs()
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of its constants and of the defaults of its inputs, those of bodies too."""
+        return sum(node.data.nbytes for graph in self.graphs() for _, node in graph.items() if node.data is not None)
+
+    def type(self, value: Value) -> Type | None:
+        return self[value.vertex].types[value.output]
+
+    def tensor_type(self, value: Value | None) -> TensorType | None:
+        """Type of a dense tensor; None for an absent value, an unknown or another type."""
+        found = None if value is None else self.type(value)
+        return found if isinstance(found, TensorType) else None
+
+    def dtype(self, value: Value) -> DType:
+        """Element type of a dense tensor; UNDEFINED where that is not known."""
+        type_ = self.tensor_type(value)
+        return DType.UNDEFINED if type_ is None else type_.dtype
+
+    def value_name(self, value: Value) -> str:
+        return self[value.vertex].names[value.output]
+
+    def constant(self, value: Value | None) -> Tensor | None:
+        """The tensor where the value is a known constant (not an overridable initializer)."""
+        node = None if value is None else self[value.vertex]
+        return node.data if node is not None and node.is_constant else None
+
+    def with_op(self, op: str) -> frozenset[int]:
+        """The vertices of an operator, whatever its domain."""
+        return frozenset(self._by_op.get(op, ()))
+
+    def ops(self) -> Mapping[str, int]:
+        """How often each ONNX operator occurs, by name (with its domain unless that is ONNX's own); no bodies."""
+        counts: dict[str, int] = {}
+        for _, node in self.nodes():
+            key = f"{node.domain}.{node.op}" if node.domain else node.op
+            counts[key] = counts.get(key, 0) + 1
+        return counts
+
+    def readers(self, vertex: int) -> Iterable[int]:
+        """The vertices that read any output of `vertex`, each once."""
+        found: Iterable[int] = self.nx.succ[vertex]
+        return found
+
+    def fan_out(self, vertex: int) -> int:
+        """How many vertices read any output of `vertex`."""
+        return len(self.nx.succ[vertex])
+
+    def known_contents(self, value: Value | None) -> tuple[Dim, ...] | None:
+        """The elements of an integer tensor of rank <= 1, constant or symbolic; None where they are not known."""
+        if value is None:
+            return None
+        node = self[value.vertex]
+        if node.is_constant and node.data is not None:
+            return node.data.ints() if len(node.data.shape) <= 1 else None
+        return node.contents[value.output] if node.contents else None
+
+    def sources(self, vertex: int) -> Iterable[int]:
+        """The vertices whose outputs `vertex` reads, each once."""
+        found: Iterable[int] = self.nx.pred[vertex]
+        return found
+
+    def uses(self, value: Value) -> int:
+        """How many times a value is read: input slots, captures and graph outputs all count."""
+        inside = sum(sum(v == value for v in self[reader].operands) for reader in self.readers(value.vertex))
+        return inside + self.outputs.count(value)
+
+    def is_output(self, value: Value) -> bool:
+        """Whether a value is an output of the graph; quick also where there are thousands."""
+        if self._outputs[0] is not self.outputs:
+            self._outputs = self.outputs, frozenset(self.outputs)
+        return value in self._outputs[1]
+
+    def is_used(self, value: Value) -> bool:
+        """Whether anything reads a value, or it is an output."""
+        if self.is_output(value) or len(self[value.vertex].names) == 1:
+            return self.is_output(value) or self.fan_out(value.vertex) > 0
+        return any(value in self[reader].operands for reader in self.readers(value.vertex))
+
+    def topological(self) -> list[int]:
+        """Vertices, producers first, otherwise in the order of creation. Raises ModelError for a cycle.
+
+        Constants and the like come first, however late they were made, so that what reads them keeps its place.
+        Kahn's algorithm; networkx's lexicographical sort gives the same order in four times the time.
+        """
+        waiting = {vertex: len(sources) for vertex, sources in self.nx.pred.items()}
+        order = sorted(vertex for vertex, node in self.items() if node.is_internal)
+        for vertex in order:
+            for reader in self.nx.succ[vertex]:
+                waiting[reader] -= 1
+        ready = [vertex for vertex, count in waiting.items() if count == 0 and not self[vertex].is_internal]
+        heapify(ready)
+        while ready:
+            vertex = heappop(ready)
+            order.append(vertex)
+            for reader in self.nx.succ[vertex]:
+                waiting[reader] -= 1
+                if waiting[reader] == 0:
+                    heappush(ready, reader)
+        if len(order) < len(waiting):
+            cycle = " -> ".join(self._label(edge[0]) for edge in nx.find_cycle(self.nx))
+            raise ModelError(f"the graph '{self.name}' has a cycle: {cycle}")
+        return order
+
+    def _label(self, vertex: int) -> str:
+        node = self[vertex]
+        return f"{node.op} '{node.name or (node.names[0] if node.names else '')}'"
+
+    def _internal(self) -> int:
+        return sum(self[v].is_internal for op in (INPUT, CONSTANT, CAPTURE) for v in self._by_op.get(op, ()))
+
+    def copy(self, names: set[str] | None = None) -> Graph:
+        """A graph of its own with the same vertices and nodes, bodies copied too; tensors are shared.
+
+        `names` are those in use around it, where it is the copy of a body: one set for all graphs of a model.
+        """
+        names = {*self.names} if names is None else names
+        twin = Graph(
+            self.name, self.opsets, [*self.inputs], self.outputs, self.output_names, self.output_types,
+            self.doc, self.metadata, names, self.extra, self.infinite, self.is_region, _next=self._next,
+        )  # fmt: skip
+        twin._put({vertex: _with_own_bodies(node, names) for vertex, node in self.items()})
+        return twin
+
+    # -- changing --------------------------------------------------------------------------------------------------
+
+    def new_vertex(self) -> int:
+        """A vertex number that was never used in this graph."""
+        self._next += 1
+        return self._next - 1
+
+    def new_name(self, base: str) -> str:
+        """A name that nothing in the model has, `base` itself if that is free; reserved from now on.
+
+        The number behind a name that is taken is found by bisection: thousands may share the name.
+        """
+
+        def is_free(number: int) -> bool:
+            return f"{base}_{number}" not in self.names
+
+        name = base
+        if name in self.names or not name:
+            end = 1
+            while not is_free(end):
+                end *= 2
+            name = f"{base}_{end // 2 + 1 + bisect_left(range(end // 2 + 1, end), True, key=is_free)}"
+        self.names.add(name)
+        return name
+
+    def add(self, node: Node) -> int:
+        """Put a node in a vertex of its own while a graph is being built; later changes are patches."""
+        vertex = self.new_vertex()
+        self._put({vertex: node})
+        self.names.update(name for name in (*node.names, node.name) if name)
+        return vertex
+
+    def apply(self, patch: Patch) -> Patch:
+        """Make the change in place and return the patch that undoes it.
+
+        Raises:
+            AssertionError: the graph is not what the patch was made for.
+        """
+        for vertex, node in patch.before.items():
+            assert self[vertex] is node, f"patch is stale at {self._label(vertex)}"
+        assert patch.outputs is None or self.outputs == patch.outputs[0], "patch is stale at the outputs"
+        for vertex in patch.before.keys() - patch.after.keys():
+            self._drop(vertex)
+        self._put(patch.after)
+        if patch.outputs is not None:
+            self.outputs = patch.outputs[1]
+        return patch.inverse
+
+    def _put(self, nodes: Mapping[int, Node]) -> None:
+        for vertex, node in nodes.items():
+            if vertex in self.nx:
+                self._forget(vertex)
+                self.nx.remove_edges_from([(source, vertex) for source in self.nx.pred[vertex]])
+            self.nx.add_node(vertex, node=node)
+            self._by_op.setdefault(node.op, set()).add(vertex)
+        for vertex, node in nodes.items():  # producers may be among them: edges come last
+            self.nx.add_edges_from((value.vertex, vertex) for value in node.operands)
+
+    def _drop(self, vertex: int) -> None:
+        self._forget(vertex)
+        self.nx.remove_node(vertex)
+
+    def _forget(self, vertex: int) -> None:
+        self._by_op[self[vertex].op].discard(vertex)
+
+    def check(self) -> None:
+        """Assert the invariants: every operand exists, edges mirror operands, the operator index is exact."""
+        for vertex, node in self.items():
+            assert len(node.names) == len(node.types), self._label(vertex)
+            sources = {value.vertex for value in node.operands}
+            assert sources == set(self.nx.pred[vertex]), f"edges of {self._label(vertex)} do not mirror its inputs"
+            assert all(value.output < len(self[value.vertex].names) for value in node.operands), self._label(vertex)
+            assert vertex in self._by_op[node.op], f"{self._label(vertex)} is not in the operator index"
+        assert sum(map(len, self._by_op.values())) == len(self.nx), "the operator index holds a dropped vertex"
+        assert all(value.output < len(self[value.vertex].names) for value in self.outputs), "dangling output"
+        assert all(self[vertex].op == INPUT for vertex in self.inputs), "an input is no input"
+        self.topological()
+
+
+def _with_own_bodies(node: Node, names: set[str]) -> Node:
+    if not any(True for _ in node.bodies):
+        return node
+    attrs = {name: _own_bodies(attribute, names) for name, attribute in node.attrs.items()}
+    return replace(node, attrs=attrs)
+
+
+def _own_bodies(attribute: Attribute, names: set[str]) -> Attribute:
+    match attribute:
+        case Graph():
+            return attribute.copy(names)
+        case (Graph(), *_):
+            return tuple(body.copy(names) for body in attribute if isinstance(body, Graph))
+    return attribute

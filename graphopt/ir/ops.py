@@ -1,0 +1,318 @@
+"""Facts on operators, taken from the onnx package's schemas; the few that schemas do not state are tables here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from string import ascii_letters
+
+import onnx
+from onnx.defs import OpSchema
+
+from graphopt.base.types import DType, Shape
+from graphopt.ir.graph import INPUT, Attribute, Graph, Node
+
+OPSET = min(onnx.defs.onnx_opset_version(), 28)
+"""The opset whose meanings of operators rules are written for, and proved for: a later onnx package changes none."""
+
+LOADED = min(OPSET, 26)
+"""The newest opset that ONNX Runtime loads. Models with an operator that is newer are run by `onnx.reference`."""
+
+COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Equal"})
+"""Binary operators whose operands may be swapped."""
+COMMUTATIVE_VARIADIC = frozenset({"Sum", "Max", "Min", "Mean"})
+
+ELEMENTWISE_BINARY = frozenset(
+    {"Add", "Sub", "Mul", "Div", "Pow", "Mod", "PRelu"}
+    | {"And", "Or", "Xor", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
+    | {"BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift"}
+    | {"Max", "Min", "Mean", "Sum"}  # with two inputs
+)
+"""Binary operators that broadcast as numpy does: an operand may carry axes of size 1 or lack leading axes."""
+
+ZERO_IS_ABSENT = frozenset({("Conv", 2), ("ConvTranspose", 2), ("Gemm", 2), ("LayerNormalization", 2)})
+"""Optional inputs that are added: of zeros they may as well be absent."""
+
+RANDOM = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
+)
+"""Operators whose two equal nodes give two results."""
+
+
+@cache
+def schema(op: str, domain: str = "", opset: int = OPSET) -> OpSchema | None:
+    """The schema in force at an opset, None for an operator that the onnx package does not know."""
+    try:
+        return onnx.defs.get_schema(op, opset, domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+@cache
+def newest(op: str, domain: str = "") -> int:
+    """The `since_version` of the newest schema: the meaning that rules are written for. 0 if there is none."""
+    found = schema(op, domain, OPSET if domain == "" else 1_000)
+    return found.since_version if found and not found.deprecated else 0
+
+
+def names(domain: str = "") -> frozenset[str]:
+    """The operators of a domain."""
+    return frozenset(known.name for known in onnx.defs.get_all_schemas() if known.domain == domain)
+
+
+def without_attribute(op: str, attribute: str) -> int | None:
+    """The first opset in which an operator no longer has an attribute that it had; None if it never had it."""
+    versions = (known for known in onnx.defs.get_all_schemas_with_history() if (known.name, known.domain) == (op, ""))
+    has = {known.since_version: attribute in known.attributes for known in versions}
+    last = max((version for version, had in has.items() if had), default=None)
+    return None if last is None else min((version for version in has if version > last), default=None)
+
+
+@cache
+def is_optional(op: str, domain: str, position: int) -> bool:
+    """Whether an operator may lack an input."""
+    found = schema(op, domain, OPSET if domain == "" else 1)
+    if found is None or position >= len(found.inputs):
+        return False
+    return bool(found.inputs[position].option == OpSchema.FormalParameterOption.Optional)
+
+
+_DTYPES = {f"tensor({dtype.name.lower()})": dtype for dtype in DType}
+
+
+@cache
+def _input(op: str, domain: str, position: int) -> tuple[str, frozenset[DType]]:
+    """The type variable of an input, and the element types that it may be. A variadic one may have one for each."""
+    found = schema(op, domain, OPSET if domain == "" else 1)
+    if found is None or not found.inputs:
+        return f"#{position}", frozenset()
+    formal = found.inputs[min(position, len(found.inputs) - 1)]
+    named = {c.type_param_str: c.allowed_type_strs for c in found.type_constraints}.get(formal.type_str)
+    allowed = frozenset(_DTYPES[name] for name in named or [formal.type_str] if name in _DTYPES)
+    free = formal.option == OpSchema.FormalParameterOption.Variadic and not formal.is_homogeneous
+    return (f"{formal.type_str}#{position}" if free else str(formal.type_str)), allowed
+
+
+def number_type(
+    op: str, domain: str, position: int, others: Sequence[DType | None], made: DType, *, whole: bool
+) -> DType:
+    """The element type of numbers that a rule writes as an input, UNDEFINED where nothing says which.
+
+    It is what the schema asks for there: a fixed type, that of another input with the same type variable (`others`, by
+    position, None for what has none of its own), or of the output (`made`, UNDEFINED where that is not known). Else
+    indices are 64-bit integers, and other numbers are of the first input's type if they may be, as an exponent is;
+    else 64-bit integers where whole, or floats.
+    """
+    name, allowed = _input(op, domain, position)
+    if len(allowed) == 1:
+        return next(iter(allowed))
+    known = {other: d for other, d in enumerate(others) if d and other != position}
+    found = schema(op, domain, OPSET if domain == "" else 1)
+    likely = [
+        *(dtype for other, dtype in known.items() if _input(op, domain, other)[0] == name),
+        *([made] if found and found.outputs[0].type_str == name else []),
+        *([known[0]] if 0 in known and not allowed <= {DType.INT32, DType.INT64} else []),
+        *([DType.INT64] if whole or DType.FLOAT not in allowed else [DType.FLOAT]),
+    ]
+    return next((dtype for dtype in likely if dtype in allowed), DType.UNDEFINED)
+
+
+def schema_of(node: Node) -> OpSchema | None:
+    """The schema that gives a node its meaning."""
+    return schema(node.op, node.domain, node.version) if node.version else None
+
+
+def is_deterministic(node: Node) -> bool:
+    """True where the outputs are a function of the inputs: a known operator, not random, bodies included.
+
+    Dropout and BatchNormalization in training mode are not: ORT draws the mask, and updates running statistics.
+    """
+    if node.is_internal:
+        return node.op != INPUT
+    if node.version == 0 or node.op in RANDOM:
+        return False
+    if node.op == "Dropout" and len(node.inputs) > 2 and node.inputs[2] is not None:
+        return False
+    return all(is_deterministic(inner) for body in node.bodies for _, inner in body.nodes())
+
+
+def _ones(rank: int) -> Callable[[Node, Graph], Attribute | None]:
+    def implied(node: Node, graph: Graph) -> Attribute | None:
+        shape = _shape(node, graph, 0)
+        return None if shape is None else (1,) * (len(shape) - rank)
+
+    return implied
+
+
+def _zeros_both_ends(node: Node, graph: Graph) -> Attribute | None:
+    shape = _shape(node, graph, 0)
+    return None if shape is None else (0,) * (2 * (len(shape) - 2))
+
+
+def _zeros(node: Node, graph: Graph) -> Attribute | None:
+    shape = _shape(node, graph, 0)
+    return None if shape is None else (0,) * (len(shape) - 2)
+
+
+def _reversed_axes(node: Node, graph: Graph) -> Attribute | None:
+    shape = _shape(node, graph, 0)
+    return None if shape is None else tuple(reversed(range(len(shape))))
+
+
+def _kernel(node: Node, graph: Graph) -> Attribute | None:
+    shape = _shape(node, graph, 1)
+    if shape is None or not all(isinstance(size, int) for size in shape[2:]):
+        return None
+    return tuple(int(size) for size in shape[2:] if isinstance(size, int))
+
+
+def _shape(node: Node, graph: Graph, index: int) -> Shape | None:
+    tensor = graph.tensor_type(node.inputs[index]) if index < len(node.inputs) else None
+    return None if tensor is None else tensor.shape
+
+
+_CONVS = ("Conv", "ConvTranspose")
+_POOLS = ("MaxPool", "AveragePool", "LpPool")
+IMPLIED: Mapping[tuple[str, str], Callable[[Node, Graph], Attribute | None]] = {
+    ("Transpose", "perm"): _reversed_axes,
+    **{(op, "kernel_shape"): _kernel for op in _CONVS},
+    **{(op, name): _ones(2) for op in (*_CONVS, *_POOLS) for name in ("strides", "dilations")},
+    **{(op, "pads"): _zeros_both_ends for op in (*_CONVS, *_POOLS)},
+    ("ConvTranspose", "output_padding"): _zeros,
+}
+"""Defaults that the ONNX text states in words, because they depend on a rank: absent attribute -> its value."""
+
+
+def _all_axes(node: Node, graph: Graph) -> tuple[int, ...] | None:
+    shape = _shape(node, graph, 0)
+    return None if shape is None else tuple(range(len(shape)))
+
+
+def _reduced_axes(node: Node, graph: Graph) -> tuple[int, ...] | None:
+    return None if attribute(node, graph, "noop_with_empty_axes") else _all_axes(node, graph)
+
+
+def _axes_of_one(node: Node, graph: Graph) -> tuple[int, ...] | None:
+    shape = _shape(node, graph, 0)
+    if shape is None or not all(isinstance(size, int) for size in shape):
+        return None
+    return tuple(axis for axis, size in enumerate(shape) if size == 1)
+
+
+def _first_axes(node: Node, graph: Graph) -> tuple[int, ...] | None:
+    starts = graph.known_contents(node.inputs[1])
+    return None if starts is None else tuple(range(len(starts)))
+
+
+def _unit_steps(node: Node, graph: Graph) -> tuple[int, ...] | None:
+    starts = graph.known_contents(node.inputs[1])
+    return None if starts is None else (1,) * len(starts)
+
+
+REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+"""The operators `Reduce…`."""
+IMPLIED_INPUTS: Mapping[tuple[str, int], Callable[[Node, Graph], tuple[int, ...] | None]] = {
+    ("Slice", 3): _first_axes,
+    ("Slice", 4): _unit_steps,
+    ("Pad", 3): _all_axes,
+    ("Squeeze", 1): _axes_of_one,
+    **{(f"Reduce{kind}", 1): _reduced_axes for kind in REDUCTIONS},
+}
+"""What an absent optional input of numbers stands for, where that depends on the other inputs."""
+
+
+def implied_input(node: Node, graph: Graph, position: int) -> tuple[int, ...] | None:
+    """The numbers that an absent optional input stands for, None where that cannot be said or known."""
+    implied = IMPLIED_INPUTS.get((node.op, position))
+    return implied(node, graph) if implied else None
+
+
+def default(node: Node, graph: Graph, name: str) -> Attribute | None:
+    """The value that an absent attribute has, None where it has none or it cannot be known."""
+    found = schema_of(node)
+    if found is None or name not in found.attributes:
+        return None
+    proto = found.attributes[name].default_value
+    if proto.type != onnx.AttributeProto.UNDEFINED:
+        return attribute_value(proto)
+    implied = IMPLIED.get((node.op, name))
+    return implied(node, graph) if implied else None
+
+
+def attribute(node: Node, graph: Graph, name: str) -> Attribute | None:
+    """The value of an attribute, its default where the node does not give it; None where neither is known.
+
+    The equation of an Einsum comes in its canonical form: the letters that a model uses mean nothing.
+    """
+    value = node.attrs[name] if name in node.attrs else default(node, graph, name)
+    return canonical_equation(value) if name == "equation" and isinstance(value, str) else value
+
+
+def canonical_equation(equation: str) -> str:
+    """An Einsum equation without spaces, its letters named in the order in which they appear, its result written out.
+
+    "b h i d, b h j d -> b h i j" is "abcd,abed->abce", and "ij,jk" is "ab,bc->ac".
+    """
+    operands, arrow, result = equation.replace(" ", "").partition("->")
+    letters = [letter for letter in operands if letter.isalpha()]
+    if not arrow:
+        result = "..." * ("..." in operands) + "".join(sorted(x for x in set(letters) if letters.count(x) == 1))
+    distinct = "".join(dict.fromkeys(letters))
+    return f"{operands}->{result}".translate(str.maketrans(distinct, ascii_letters[: len(distinct)]))
+
+
+def attribute_value(proto: onnx.AttributeProto) -> Attribute | None:
+    """A plain attribute as Python data; None for one that holds tensors, graphs or types, or nothing."""
+    kinds = onnx.AttributeProto
+    match proto.type:
+        case kinds.INT:
+            return int(proto.i)
+        case kinds.FLOAT:
+            return float(proto.f)
+        case kinds.STRING:
+            return text_or_bytes(proto.s)
+        case kinds.INTS:
+            return tuple(int(i) for i in proto.ints) or None
+        case kinds.FLOATS:
+            return tuple(float(f) for f in proto.floats) or None
+        case kinds.STRINGS:
+            return tuple(text_or_bytes(s) for s in proto.strings) or None
+    return None
+
+
+def text_or_bytes(raw: bytes) -> str | bytes:
+    """ONNX strings are bytes: text where they are UTF-8."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
+
+
+HEAVY = 1000
+WEIGHT: Mapping[str, int] = {
+    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul", "Attention", "LSTM", "GRU", "RNN"), HEAVY),
+    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), 20),
+    **dict.fromkeys(("LayerNormalization", "RMSNormalization", "InstanceNormalization", "BatchNormalization"), 150),
+    **{f"Reduce{kind}": 130 for kind in REDUCTIONS},
+    "Identity": 10,
+    "Cast": 60,
+    "Not": 90,
+    "Relu": 90,
+    "Clip": 95,
+    "LeakyRelu": 95,
+    "Transpose": 95,
+    "Sub": 102,
+    "Div": 104,
+    "Sum": 105,
+    "Pow": 210,  # more than the two simple operators that it may stand for
+    "Swish": 350,  # runtimes have no kernel for it, and fuse the three operators that it stands for
+    "Einsum": 2 * HEAVY,
+}
+"""The strict measure that makes simplification end (not a cost: that is measured). A simplifying rewrite must make
+the sum over the nodes smaller; an operator not listed weighs 100. Of two forms of one thing, the one that rules are
+written for, and that ORT fuses, weighs less."""
+
+
+def weight(node: Node) -> int:
+    """The node's share of the measure; inputs and constants weigh nothing."""
+    return 0 if node.is_internal else WEIGHT.get(node.op, 100)

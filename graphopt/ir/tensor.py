@@ -1,0 +1,75 @@
+"""Constant tensors: their values are read only when somebody asks for them.
+
+Knows nothing of protobuf: `onnx_io` makes tensors whose `source` it can copy straight through when it saves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphopt.base.types import DType
+
+SMALL = 1024
+"""Elements up to which a tensor's values are kept in memory once read, and looked at freely by rules and passes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A constant: element type, shape and a way to its values. Compared by identity; see `same_values`."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    read: Callable[[], NDArray[Any]] = field(repr=False)
+    source: object = field(default=None, repr=False)
+    """Where the bytes lie, for whoever made the tensor; None for one that was computed."""
+
+    @staticmethod
+    def of(array: NDArray[Any]) -> Tensor:
+        """A tensor that was computed: `array` is kept, and must not be changed afterwards."""
+        return Tensor(DType.of(array.dtype), array.shape, lambda: array)
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements as ONNX stores them (sub-byte types are packed); 0 for strings."""
+        return (self.size * self.dtype.bits + 7) // 8
+
+    @property
+    def is_small(self) -> bool:
+        return self.size <= SMALL
+
+    def numpy(self) -> NDArray[Any]:
+        """The values; read anew each time unless the tensor is small."""
+        return self._small if self.is_small else self.read()
+
+    @cached_property
+    def _small(self) -> NDArray[Any]:
+        return self.read()
+
+    def ints(self) -> tuple[int, ...] | None:
+        """The values of a small integer tensor, flattened; None for any other."""
+        if not self.dtype.is_integer or not self.is_small:
+            return None
+        return tuple(int(value) for value in self.numpy().ravel())
+
+
+def same_values(a: Tensor, b: Tensor) -> bool:
+    """Bit for bit the same tensor: -0.0 differs from 0.0, a NaN equals a NaN of the same bits."""
+    if a is b:
+        return True
+    if (a.dtype, a.shape) != (b.dtype, b.shape):
+        return False
+    left, right = a.numpy(), b.numpy()
+    if a.dtype is DType.STRING:
+        return bool(np.array_equal(left, right))
+    return np.ascontiguousarray(left).tobytes() == np.ascontiguousarray(right).tobytes()

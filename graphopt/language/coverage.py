@@ -1,0 +1,212 @@
+"""What a proof covers: the ranks, lists and attributes that it was made for, and whether a match is one of them.
+
+A proof chooses what it cannot leave open: how many axes a pack has, the rank of a hole, how long a list is, which axes.
+Each way through the choices at which both sides were shown to be equal is a path. The paths are kept as a decision tree
+in which equal subtrees are one, and a match walks down that tree with answers of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeAlias
+
+from graphopt.language.rule import Rule
+from graphopt.language.scalar import FACTS, Unknown
+from graphopt.language.term import SCALAR, App, Lit, applications, is_scalar, walk
+
+Label: TypeAlias = "int | float | str | tuple[Any, ...] | None"
+"""What is chosen: a number of axes, a value of an attribute; None is an attribute that is absent."""
+
+Answer: TypeAlias = "Callable[[str], Label]"
+"""What a match has in the place of a choice; raises Unknown where that is not known."""
+
+Tree: TypeAlias = list[list[Any]]
+"""Nodes, each after its subtrees, so the last one is the root: `[question, usual, [[labels, subtree], ...]]`.
+
+`usual` is the label that absence stands for. A subtree is named by its position, and labels that lead to the same one
+are listed together; `[labels, subtree, true]` is for all but the labels. The empty node is the end of a path. This is
+plain JSON, which is read as it is.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """Whatever is not among the labels; also what is not known, if there are none."""
+
+    than: tuple[Label, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One choice of a proof."""
+
+    question: str
+    """`pack b`, `rank x`, `length p` (of a list), `elements x` (of a vector that is one when it runs), `absent c`,
+    `value p`, `value rest.axis` (of a bundle)."""
+
+    label: Any
+    """A label or `Other`."""
+
+    usual: Label = None
+    """What it is where it is absent."""
+
+    def __str__(self) -> str:
+        kind, _, name = self.question.partition(" ")
+        if kind == "absent":
+            return f"{name} {'absent' if self.label else 'present'}"
+        return _in_words(self.question, str(self.label)) if kind in _FORMS else f"{name}={_plain(self.label)}"
+
+
+def tree_of(paths: Iterable[Iterable[Choice]]) -> Tree:
+    """Return the decision tree of some paths, which ask the same question after the same answers."""
+    grown: dict[Any, Any] = {}
+    for path in paths:
+        here = grown
+        for choice in path:
+            question = here.setdefault((choice.question, choice.usual), {})
+            assert len(here) == 1, f"either {' or '.join(map(str, here))} is asked after the same answers"
+            here = question.setdefault(choice.label, {})
+        here[None] = True
+    numbers: dict[Any, int] = {}
+    if grown:
+        _number(grown, numbers)
+    return [_listed(node) for node in numbers]
+
+
+def _number(grown: Mapping[Any, Any], numbers: dict[Any, int]) -> int:
+    """The position of a node, equal ones having the same."""
+    node: Any = ()
+    ((key, branches),) = grown.items()
+    if key is not None:
+        leads: dict[Any, list[Any]] = {}
+        for label, branch in branches.items():
+            subtree = _number(branch, numbers)
+            if isinstance(label, Other):
+                leads[subtree, True] = list(label.than)
+            else:
+                leads.setdefault((subtree,), []).append(label)
+        node = (*key, tuple((tuple(labels), *lead) for lead, labels in leads.items()))
+    return numbers.setdefault(node, len(numbers))
+
+
+def _listed(node: Any) -> list[Any]:
+    """A node as JSON has it."""
+    if not node:
+        return []
+    question, usual, leads = node
+    return [question, _plain(usual), [[list(map(_plain, labels)), *lead] for labels, *lead in leads]]
+
+
+def _plain(label: Label) -> Any:
+    return list(label) if isinstance(label, tuple) else label
+
+
+def covers(tree: Tree, answer: Answer) -> bool:
+    """Return whether what a match answers is one of the paths."""
+    node = tree[-1] if tree else None
+    while node:
+        question, usual, leads = node
+        label = _answered(answer, question, usual)
+        node = next((tree[subtree] for labels, subtree, *other in leads if _fits(label, labels, bool(other))), None)
+    return node is not None
+
+
+_UNKNOWN = object()
+
+
+def _answered(answer: Answer, question: str, usual: Any) -> Any:
+    """What a match has, as JSON has it."""
+    try:
+        label = _plain(answer(question))
+    except Unknown:
+        return _UNKNOWN
+    return usual if label is None else label
+
+
+def _fits(label: Any, labels: list[Any], other: bool) -> bool:
+    """Whether a label is listed, or is another than those that are."""
+    return (not labels if label is _UNKNOWN else label not in labels) if other else label in labels
+
+
+def unknown(tree: Tree, answer: Answer) -> str:
+    """Return what a proof has to know and a match does not say, nothing where it says all."""
+    for node in filter(None, tree):
+        question, _, leads = node
+        if any(labels or not other for labels, _, *other in leads) and _answered(answer, question, None) is _UNKNOWN:
+            return f"the {question.replace(' ', ' of ', 1)}"
+    return ""
+
+
+def told(tree: Tree, kinds: Sequence[str] = ("pack", "rank", "length", "elements")) -> str:
+    """Return what was chosen from, in words: `*b of 0–2 axes, p of 0–3 numbers, x of rank 0–4`."""
+    found: dict[str, list[Any]] = {}
+    for question, _, leads in filter(None, tree):
+        found.setdefault(question, []).extend(label for labels, *_ in leads for label in labels)
+    wanted = [question for question in sorted(found) if question.partition(" ")[0] in kinds]
+    return ", ".join(_in_words(question, _range(found[question])) for question in wanted)
+
+
+def _in_words(question: str, numbers: str) -> str:
+    kind, _, name = question.partition(" ")
+    return _FORMS[kind].format(name=name, range=numbers)
+
+
+_FORMS = {
+    "pack": "*{name} of {range} axes",
+    "rank": "{name} of rank {range}",
+    "length": "{name} of {range} numbers",
+    "elements": "{name} of {range} elements",
+}
+
+
+def _range(numbers: Sequence[int]) -> str:
+    least, most = min(numbers, default=0), max(numbers, default=0)
+    return "any" if not numbers else str(least) if least == most else f"{least}–{most}"
+
+
+# -- ranks that do not matter ------------------------------------------------------------------------------------------
+
+POINTWISE = frozenset(
+    {"Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitwiseAnd", "BitwiseNot", "BitwiseOr"}
+    | {"BitwiseXor", "Cast", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div", "Elu", "Equal", "Erf", "Exp", "Floor"}
+    | {"Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu"}
+    | {"Less", "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or", "Pow"}
+    | {"Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign"}
+    | {"Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Where", "Xor"}
+)
+"""Operators of which an element is made of one element of each input, which broadcast to one shape."""
+
+
+@cache
+def is_pointwise(rule: Rule) -> bool:
+    """Return whether the proof for scalars and vectors is one for all ranks.
+
+    Where all operators are pointwise, an element of either side is made of one element of each hole, and these are an
+    instance of scalars. The size of an axis is made of the sizes that the holes have there, if any, and these are an
+    instance of scalars and vectors. So two sides that are equal for all of those are equal for any ranks; but a
+    condition on shapes, a declared axis or a list may tell one rank from another.
+    """
+    sides = (*rule.left, *rule.right)
+    return (
+        all(_is_pointwise(app) for side in sides for app in applications(side))
+        and all(hole.axes is None and hole.default is None and hole.kind != "integers" for hole in rule.holes.values())
+        and not any(
+            isinstance(part, App) and part.domain == SCALAR and part.op in FACTS and part.op != "dtype"
+            for term in (*sides, *rule.conditions)
+            for part in walk(term)
+        )
+        and not any(isinstance(part, Lit) and isinstance(part.value, tuple) for side in sides for part in walk(side))
+    )
+
+
+def _is_pointwise(app: App) -> bool:
+    """Whether any input may be broadcast: the bounds of a Clip are to be numbers of the rule."""
+    bounds = app.operands[1:] if app.op == "Clip" else ()
+    return app.domain == "" and app.op in POINTWISE and all(map(is_scalar, bounds))
+
+
+def of_any_rank(path: Iterable[Choice]) -> tuple[Choice, ...]:
+    """Return a path on which no rank is told from another."""
+    return tuple(Choice(choice.question, Other()) if choice.question.startswith("rank ") else choice for choice in path)

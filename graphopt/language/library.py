@@ -1,0 +1,203 @@
+"""Where rules come from: entry points (the built-in library is one of them), `.py` and `.jsonl` files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cache, cached_property
+from hashlib import sha256
+from importlib.machinery import SourceFileLoader
+from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
+from typing import TypeAlias
+
+from graphopt.base.errors import RuleError, UsageError, did_you_mean
+from graphopt.language.rule import Rule
+
+GROUP = "graphopt.rules"
+"""The entry-point group: each entry is a module with `RULES`, a tuple of rules, and perhaps `TRADES` and `SWEEPS`."""
+
+
+Source: TypeAlias = "str | os.PathLike[str] | Rule"
+"""A file of rules, or a rule."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rules of one module or file, under the names by which the module has them."""
+
+    source: str
+    rules: tuple[Rule, ...] = ()
+    """Applied wherever they match."""
+    trades: tuple[Rule, ...] = ()
+    """Pay in some models only: a search tries them."""
+    sweeps: Mapping[str, tuple[Rule, ...]] = field(default_factory=dict)
+    """Trades that pay together, by what they are for."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """The rules of several parts; what comes first is tried first."""
+
+    parts: tuple[Part, ...] = ()
+
+    @cached_property
+    def everything(self) -> tuple[Rule, ...]:
+        """All rules, trades last; the same rule twice counts once.
+
+        Raises:
+            RuleError: two different rules have one name.
+        """
+        always = [(rule, part.source) for part in self.parts for rule in part.rules]
+        return _distinct([*always, *((rule, part.source) for part in self.parts for rule in part.trades)])
+
+    @cached_property
+    def rules(self) -> tuple[Rule, ...]:
+        always = {rule.name for part in self.parts for rule in part.rules}
+        return tuple(rule for rule in self.everything if rule.name in always)
+
+    @cached_property
+    def trades(self) -> tuple[Rule, ...]:
+        return self.everything[len(self.rules) :]
+
+    @cached_property
+    def sweeps(self) -> dict[str, tuple[Rule, ...]]:
+        return {name: rules for part in self.parts for name, rules in part.sweeps.items()}
+
+
+def read(sources: Iterable[Source]) -> Library:
+    """Return the rules given, without the installed ones.
+
+    Raises:
+        RuleError: a file holds no rules or an ill-formed one.
+        UsageError: a file is missing, or neither `.py` nor `.jsonl`.
+    """
+    return Library(tuple(map(_read, sources)))
+
+
+def load(given: Library | None = None) -> Library:
+    """Return the rules given, and after them the installed ones."""
+    return Library((*(given.parts if given else ()), *_installed()))
+
+
+def load_rules(extra: Iterable[Source] = (), *, trades: bool = False) -> tuple[Rule, ...]:
+    """Return the rules given, then the installed ones; with `trades` also those that pay sometimes.
+
+    Raises:
+        RuleError: a file holds no rules or an ill-formed one, or two different rules have one name.
+        UsageError: a file is missing, or neither `.py` nor `.jsonl`.
+    """
+    library = load(read(extra))
+    return library.everything if trades else library.rules
+
+
+@cache
+def _installed() -> tuple[Part, ...]:
+    """The modules of the entry points."""
+    return tuple(_part(entry.load(), entry.value) for entry in sorted(entry_points(group=GROUP)))
+
+
+def _read(source: Source) -> Part:
+    if isinstance(source, Rule):
+        return Part("what was given", (source,))
+    path = Path(source)
+    if not path.is_file():
+        raise UsageError(f"{path}: no such file of rules")
+    match path.suffix:
+        case ".py":
+            return _part(_run(path), str(path))
+        case ".jsonl":
+            return Part(str(path), _read_lines(path))
+    raise UsageError(f"{path}: rules are in a .py file with RULES, or a .jsonl file")
+
+
+class _Uncached(SourceFileLoader):
+    """Loads a file of the user's and puts no `__pycache__` beside it."""
+
+    def set_data(self, path: str, data: object, *, _mode: int = 0) -> None:
+        pass
+
+
+def _run(path: Path) -> ModuleType:
+    """Import a file of rules by its path. This runs its code."""
+    place = sha256(str(path.resolve()).encode()).hexdigest()[:16]  # two files may have one stem
+    loader = _Uncached(f"graphopt_rules_{place}_{path.stem}", str(path))
+    spec = spec_from_loader(loader.name, loader)
+    assert spec is not None, path
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        loader.exec_module(module)
+    except RuleError as error:
+        raise RuleError(f"{path}: {error}") from error
+    except Exception as error:
+        raise RuleError(f"{path}: {type(error).__name__}: {error}{_meant(error)}") from error
+    return module
+
+
+def _meant(error: Exception) -> str:
+    """What may have been meant by an argument that a rule does not take; empty for another error."""
+    found = re.search(r"Rule\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
+    return did_you_mean(found[1], [each.name for each in fields(Rule)]) if found else ""
+
+
+def _part(module: ModuleType, source: str) -> Part:
+    """The rules of a module: `RULES`, `TRADES` or both, and perhaps `SWEEPS`."""
+    if not hasattr(module, "RULES") and not hasattr(module, "TRADES"):
+        raise RuleError(f"{source}: no RULES = (…), a tuple of rules")
+    sweeps = getattr(module, "SWEEPS", {})
+    if not isinstance(sweeps, Mapping):
+        raise RuleError(f"{source}: SWEEPS is no mapping from what they are for to tuples of rules")
+    listed = {str(name): _checked(rules, source, f"SWEEPS['{name}']") for name, rules in sweeps.items()}
+    rules, trades = (_checked(getattr(module, name, ()), source, name) for name in ("RULES", "TRADES"))
+    return Part(source, rules, trades, listed)
+
+
+def _checked(rules: object, source: str, name: str) -> tuple[Rule, ...]:
+    if not isinstance(rules, Iterable):
+        raise RuleError(f"{source}: no {name} = (…), a tuple of rules")
+    listed = tuple(rules)
+    for rule in listed:
+        if not isinstance(rule, Rule):
+            raise RuleError(f"{source}: {name} holds {rule!r}, which is no Rule")
+    return listed
+
+
+def _read_lines(path: Path) -> tuple[Rule, ...]:
+    rules = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if line.strip():
+            try:
+                rules.append(Rule.from_json(json.loads(line)))
+            except (json.JSONDecodeError, RuleError) as error:
+                raise RuleError(f"{path}:{number}: {error}") from error
+    return tuple(rules)
+
+
+def _distinct(found: Sequence[tuple[Rule, str]]) -> tuple[Rule, ...]:
+    """The rules in order; the same rule twice counts once, two rules of one name are an error."""
+    known: dict[str, tuple[Rule, str]] = {}
+    for rule, source in found:
+        other, other_source = known.setdefault(rule.name, (rule, source))
+        if other is not rule and other.digest != rule.digest:
+            raise RuleError(f"two rules are called '{rule.name}': one in {other_source}, one in {source}")
+    return tuple(rule for rule, _ in known.values())
+
+
+def select(names: Sequence[str], skip: Iterable[str], only: Iterable[str] | None) -> frozenset[str]:
+    """The names of rules and passes to use.
+
+    Raises:
+        UsageError: a name in `skip` or `only` is not among `names`; says what may have been meant.
+    """
+    for name in (*skip, *(only or ())):
+        if name not in names:
+            hint = did_you_mean(name, names) or "; `graphopt rules` lists them"
+            raise UsageError(f"there is no rule or pass '{name}'{hint}")
+    return frozenset(names if only is None else only) - frozenset(skip)

@@ -1,0 +1,151 @@
+"""What is known of a rule's truth: a proof's verdict, and the ledger that ships with the rules. Knows no solver."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from textwrap import indent
+from typing import Any
+
+from graphopt.base.files import write_text
+from graphopt.base.types import DType
+from graphopt.language.coverage import Tree, told
+
+
+class Verdict(StrEnum):
+    """Only PROVED lets a rule touch a model."""
+
+    PROVED = "PROVED"
+    REFUTED = "REFUTED"
+    UNKNOWN = "UNKNOWN"
+    VACUOUS = "VACUOUS"
+
+
+class Model(StrEnum):
+    """In which arithmetic the two sides are equal, the strictest first.
+
+    EXACT: bit for bit. EXTENDED: over the real numbers, infinities and NaN where constants are finite, so floats may
+    round differently. REAL: over the real numbers alone, so the values have to be finite as well.
+    """
+
+    EXACT = "EXACT"
+    EXTENDED = "EXTENDED"
+    REAL = "REAL"
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The outcome of proving one rule: for all sizes, for these ranks and this many cases of attributes."""
+
+    rule: str
+    digest: str
+    verdict: Verdict
+    model: Model | None = None
+    ranks: str = ""
+    cases: int = 0
+    seconds: float = 0.0
+    solver: str = ""
+    counterexample: str = ""
+    detail: str = ""
+    coverage: Tree = field(default_factory=list)
+    """For which ranks, lists and attributes."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the rule may be applied."""
+        return self.verdict is Verdict.PROVED
+
+    @property
+    def claim(self) -> str:
+        """What a report says beside a rewrite."""
+        if not self.holds:
+            return f"not proved: {self.verdict.lower()}"
+        if not self.reassociates:
+            return "proved, exact"
+        return "proved, reassociates, finite" if self.is_finite else "proved, reassociates"
+
+    @property
+    def reach(self) -> str:
+        """For which ranks, and how long lists, it was made: `1–4, *s of 1–2 axes, p of 0–3 numbers`."""
+        lists = told(self.coverage, ("pack", "length", "elements"))
+        return f"{self.ranks}, {lists}" if lists else self.ranks
+
+    @property
+    def complaint(self) -> str:
+        """Why it does not hold, over several lines: what differs where something does, else what could not be shown."""
+        why = self.counterexample or self.detail or "no element types and sizes of at least 1 fit the left side"
+        return f"{self.rule}  {self.verdict}\n{indent(why, '    ')}"
+
+    @property
+    def reassociates(self) -> bool:
+        """Whether floats may be rounded in another order than before."""
+        return self.model in (Model.EXTENDED, Model.REAL)
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether it speaks of finite values only: where there is an infinity or NaN the two sides may differ."""
+        return self.model is Model.REAL
+
+    def licenses(self, dtype: DType) -> bool:
+        """Whether the rule may be applied to a result of this element type: only EXACT speaks of others than floats."""
+        return self.holds and (self.model is Model.EXACT or dtype.is_float)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data, without what is empty."""
+        return {key: value for key, value in asdict(self).items() if value not in ("", None, [])}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Proof:
+        known = dict(data)
+        known["verdict"] = Verdict(known["verdict"])
+        known["model"] = Model(known["model"]) if known.get("model") else None
+        return Proof(**known)
+
+    def __str__(self) -> str:
+        if not self.holds:
+            return self.complaint
+        return f"{self.rule}: {self.claim}, for all sizes; ranks {self.reach}; {self.cases} cases, {self.seconds:.2g} s"
+
+
+class Ledger:
+    """Proofs by digest of the rule; valid for one state of the verifier's source, whose digest it carries."""
+
+    def __init__(self, proofs: Iterable[Proof] = (), verifier: str = "") -> None:
+        self.verifier = verifier
+        self._proofs = {proof.digest: proof for proof in proofs}
+
+    def get(self, digest: str) -> Proof | None:
+        """The proof of a rule with this digest, if there is one."""
+        return self._proofs.get(digest)
+
+    def add(self, proof: Proof) -> None:
+        self._proofs[proof.digest] = proof
+
+    def __iter__(self) -> Iterator[Proof]:
+        return iter(sorted(self._proofs.values(), key=lambda proof: proof.rule))
+
+    def __len__(self) -> int:
+        return len(self._proofs)
+
+    @staticmethod
+    def load(path: Path) -> Ledger:
+        """Read a ledger; one that is missing is empty.
+
+        Raises:
+            ValueError: the file holds something else.
+        """
+        try:
+            data = json.loads(path.read_bytes())
+            return Ledger(map(Proof.from_json, data["proofs"]), data["verifier"])
+        except FileNotFoundError:
+            return Ledger()
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{path} is no ledger: {error!r}") from error
+
+    def save(self, path: Path) -> None:
+        """Write it whole or not at all: one proof a line, so that changes read well."""
+        lines = ",\n".join(json.dumps(proof.to_json(), ensure_ascii=False) for proof in self)
+        write_text(path, f'{{"verifier": "{self.verifier}", "proofs": [\n{lines}\n]}}\n')

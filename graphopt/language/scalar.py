@@ -1,0 +1,465 @@
+"""Scalar functions: what attributes and conditions of rules are computed with. A closed set, one table for all.
+
+Each function is written against a `Logic`, which decides comparisons and choices: Python's for the matcher, Z3's for
+the verifier. A list has a known length in both; its elements may be symbols, which nothing but the Logic may look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from inspect import Parameter, signature
+from itertools import pairwise
+from math import sqrt
+from operator import floordiv, mod, truediv
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphopt.base.types import Dim, DType, Sym, lower_bound
+
+Scalar = Any  # an int, Sym, float, str or bool; in the verifier a Z3 expression
+Scalars = Any  # a scalar or a tuple of scalars
+
+
+class Unknown(Exception):
+    """A number that hangs on a comparison which cannot be decided: when matching, that means no."""
+
+
+class Misused(Unknown):
+    """A scalar function of what it is not made for: a list where it takes a number, or one argument too many."""
+
+
+class Logic(Protocol):
+    """How truth is represented: Python's booleans and None here, Z3's formulas in the verifier."""
+
+    def eq(self, left: Scalar, right: Scalar) -> Any: ...
+    def le(self, left: Scalar, right: Scalar) -> Any: ...
+    def all(self, parts: Iterable[Any]) -> Any: ...
+    def any(self, parts: Iterable[Any]) -> Any: ...
+    def negate(self, part: Any) -> Any: ...
+    def choose(self, condition: Any, then: Scalar, otherwise: Scalar) -> Scalar: ...
+    def known(self, number: Scalar) -> int:
+        """A number that counts or names a position, as Python's own; raises where it is a symbol."""
+        ...
+
+
+class PythonLogic:
+    """Decides where the answer is the same for every value of the named sizes; None is "that cannot be known"."""
+
+    def eq(self, left: Scalar, right: Scalar) -> bool | None:
+        if left == right:
+            return True
+        if isinstance(left, Sym) or isinstance(right, Sym):
+            difference = left - right
+            if not isinstance(difference, Sym) or _sign(difference) or _sign(-difference):
+                return False
+            return None
+        return False
+
+    def le(self, left: Scalar, right: Scalar) -> bool | None:
+        if not isinstance(left, Sym) and not isinstance(right, Sym):
+            return bool(left <= right)
+        if _not_negative(right - left) or (isinstance(right, int) and right >= LONGEST):
+            return True
+        return False if _sign(left - right) else None
+
+    def all(self, parts: Iterable[bool | None]) -> bool | None:
+        answers = set(parts)
+        return False if False in answers else None if None in answers else True
+
+    def any(self, parts: Iterable[bool | None]) -> bool | None:
+        answers = set(parts)
+        return True if True in answers else None if None in answers else False
+
+    def negate(self, part: bool | None) -> bool | None:
+        return None if part is None else not part
+
+    def choose(self, condition: bool | None, then: Scalar, otherwise: Scalar) -> Scalar:
+        if condition is None and then != otherwise:
+            raise Unknown(f"whether it is {then} or {otherwise}")
+        return then if condition else otherwise
+
+    def known(self, number: Scalar) -> int:
+        return _whole(number)
+
+
+LONGEST = 2**63 - 1
+"""No axis is longer: sizes are 64-bit integers. As the end of a slice it means "to the end"."""
+MOST = 1 << 16
+"""A rule makes no longer list: lists are of axes, or have a few numbers for each."""
+PYTHON = PythonLogic()
+
+
+def _not_negative(dim: Dim) -> bool:
+    least = lower_bound(dim)
+    return least is not None and least >= 0
+
+
+def _sign(dim: Dim) -> bool:
+    """Certainly greater than zero, names being non-negative."""
+    return _not_negative(dim - 1)
+
+
+def _each(function: Callable[[Scalar, Scalar], Scalar]) -> Callable[[Scalars, Scalars], Scalars]:
+    """Elementwise on two lists of one length, or a list and a number."""
+
+    def lifted(left: Scalars, right: Scalars) -> Scalars:
+        match isinstance(left, tuple), isinstance(right, tuple):
+            case True, True:
+                if len(left) != len(right):
+                    raise Unknown(f"lists of {len(left)} and {len(right)} elements")
+                return tuple(function(a, b) for a, b in zip(left, right, strict=True))
+            case True, False:
+                return tuple(function(a, right) for a in left)
+            case False, True:
+                return tuple(function(left, b) for b in right)
+        return function(left, right)
+
+    return lifted
+
+
+def _equal(logic: Logic, a: Scalars, b: Scalars) -> Any:
+    if isinstance(a, tuple) and isinstance(b, tuple) and len(a) != len(b):
+        return logic.any(())
+    return logic.all(_flat(_each(logic.eq)(a, b)))
+
+
+def _flat(value: Scalars) -> tuple[Scalar, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _larger(logic: Logic, left: Scalar, right: Scalar) -> Scalar:
+    return logic.choose(logic.le(left, right), right, left)
+
+
+def _smaller(logic: Logic, left: Scalar, right: Scalar) -> Scalar:
+    """Chosen, for `left + right - larger` loses the smaller number where the other is large."""
+    return logic.choose(logic.le(left, right), left, right)
+
+
+def _defined(function: Callable[..., Scalar]) -> Callable[..., Scalar]:
+    """Where a function of numbers has no value, as of a division by zero, there is nothing to know."""
+
+    def partial(*numbers: Scalar) -> Scalar:
+        try:
+            return function(*numbers)
+        except (ZeroDivisionError, OverflowError, ValueError) as error:
+            raise Unknown(f"{error}, of {', '.join(map(str, numbers))}") from error
+
+    return partial
+
+
+def _whole(number: Scalar) -> int:
+    """Any whole number that is no symbol.
+
+    Raises:
+        Unknown: it is a symbol, or lies between whole numbers.
+    """
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise Unknown(f"which number {number} is")
+    return number
+
+
+def _known(logic: Logic, numbers: Scalars) -> tuple[int, ...]:
+    return tuple(map(logic.known, _flat(numbers)))
+
+
+def _length(logic: Logic, count: Scalar) -> int:
+    """How long a list is to be.
+
+    Raises:
+        Unknown: longer than any.
+    """
+    length = logic.known(count)
+    if length > MOST:
+        raise Unknown(f"a list of {length} numbers")
+    return length
+
+
+def _item(logic: Logic, items: Sequence[Scalar], index: Scalar) -> Scalar:
+    place = logic.known(index)
+    if not -len(items) <= place < len(items):
+        raise Unknown(f"element {place} of a list of {len(items)}")
+    return items[place]
+
+
+def _sorted(logic: Logic, items: Sequence[Scalar]) -> tuple[Scalar, ...]:
+    """By exchanging neighbours, so that the Logic decides each comparison."""
+    result = list(items)
+    for end in range(len(result) - 1, 0, -1):
+        for i in range(end):
+            one, other = result[i], result[i + 1]
+            result[i], result[i + 1] = _smaller(logic, one, other), _larger(logic, one, other)
+    return tuple(result)
+
+
+def _normalized(logic: Logic, positions: Scalars, length: Scalars) -> Scalars:
+    """Positions counted from the start: negative ones are counted from the end of `length` elements."""
+    return _each(lambda p, n: logic.choose(logic.le(0, p), p, p + n))(positions, length)
+
+
+def _broadcast(logic: Logic, left: Sequence[Scalar], right: Sequence[Scalar]) -> tuple[Scalar, ...]:
+    """The shape of an elementwise operator's result, for two shapes that fit."""
+    rank = max(len(left), len(right))
+    padded = ((1,) * (rank - len(shape)) + tuple(shape) for shape in (left, right))
+    return tuple(_broadcast_size(logic, a, b) for a, b in zip(*padded, strict=True))
+
+
+def _broadcast_size(logic: Logic, a: Scalar, b: Scalar) -> Scalar:
+    for one, other in ((a, b), (b, a)):
+        if isinstance(one, int):  # a number is known in both worlds
+            return other if one == 1 else one
+    return logic.choose(logic.eq(a, 1), b, a)
+
+
+def _asks_for(logic: Logic, request: Sequence[Scalar], shape: Sequence[Scalar]) -> Any:
+    """Whether a Reshape (with allowzero=0) of a tensor of this shape to `request` leaves the shape as it is."""
+    if len(request) != len(shape):
+        return logic.any(())
+    pairs = zip(request, shape, strict=True)
+    return logic.all(logic.any([logic.eq(r, 0), logic.eq(r, -1), logic.eq(r, size)]) for r, size in pairs)
+
+
+def _zeros_among(logic: Logic, items: Sequence[Scalar], others: Sequence[Scalar]) -> Any:
+    """Whether `others` has a zero wherever `items` has one."""
+    padded = (*others, *(1,) * (len(items) - len(others)))
+    pairs = zip(items, padded, strict=False)
+    return logic.all(logic.any([logic.negate(logic.eq(a, 0)), logic.eq(b, 0)]) for a, b in pairs)
+
+
+def _places(logic: Logic, positions: Scalars, length: int) -> list[int]:
+    """Positions counted from the start of a list.
+
+    Raises:
+        Unknown: one lies outside of the list.
+    """
+    places = _known(logic, positions)
+    if not all(-length <= place < length for place in places):
+        raise Unknown(f"places {places} of a list of {length}")
+    return [place % length for place in places]
+
+
+def _without(logic: Logic, items: Sequence[Scalar], positions: Scalars) -> tuple[Scalar, ...]:
+    dropped = _places(logic, positions, len(items))
+    return tuple(item for position, item in enumerate(items) if position not in dropped)
+
+
+def _inserted(logic: Logic, items: Sequence[Scalar], positions: Scalars, value: Scalar) -> tuple[Scalar, ...]:
+    """A list that has `value` at `positions` and the items elsewhere, in order."""
+    longer = len(items) + len(_flat(positions))
+    where = _places(logic, positions, longer)
+    if len(set(where)) < len(where):
+        raise Unknown(f"two numbers in one of the places {where}")
+    rest = iter(items)
+    return tuple(value if i in where else next(rest) for i in range(longer))
+
+
+def _spread(logic: Logic, items: Sequence[Scalar], positions: Scalars, length: Scalar) -> tuple[Scalar, ...]:
+    """A list of `length` numbers that has the items at `positions` and 0 elsewhere."""
+    count = _length(logic, length)
+    where = dict(zip(_places(logic, positions, count), items, strict=True))
+    return tuple(where.get(i, 0) for i in range(count))
+
+
+def _inverse(logic: Logic, perm: Sequence[Scalar]) -> tuple[int, ...]:
+    """Where each number of a permutation stands; of other lists the positions in the order of their numbers."""
+    return tuple(sorted(range(len(perm)), key=_known(logic, perm).__getitem__))
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A scalar function, and its line in the guide."""
+
+    compute: Callable[..., Scalars]
+    about: str
+
+    def __call__(self, logic: Logic, *arguments: Scalars) -> Scalars:
+        return self.compute(logic, *arguments)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """What it takes: names, `*parts` for any number. The logic is none of the rule's."""
+        taken = list(signature(self.compute).parameters.values())[1:]
+        return tuple(str(parameter.replace(annotation=Parameter.empty)) for parameter in taken)
+
+
+NUMBERS: Mapping[str, Function] = {
+    "add": Function(lambda logic, a, b: _each(lambda x, y: x + y)(a, b), "`a + b`"),
+    "sub": Function(lambda logic, a, b: _each(lambda x, y: x - y)(a, b), "`a - b`"),
+    "mul": Function(lambda logic, a, b: _each(lambda x, y: x * y)(a, b), "`a * b`"),
+    "div": Function(lambda logic, a, b: _each(_defined(floordiv))(a, b), "`a // b`: the quotient, rounded down"),
+    "mod": Function(lambda logic, a, b: _each(_defined(mod))(a, b), "`a % b`: the remainder of that"),
+    "divide": Function(lambda logic, a, b: _each(_defined(truediv))(a, b), "`a / b`, not rounded"),
+    "neg": Function(lambda logic, a: _each(lambda x, y: y - x)(a, 0), "`-a`"),
+    "larger": Function(lambda logic, a, b: _each(lambda x, y: _larger(logic, x, y))(a, b), "the larger of the two"),
+    "smaller": Function(lambda logic, a, b: _each(lambda x, y: _smaller(logic, x, y))(a, b), "the smaller of the two"),
+    "sqrt": Function(lambda logic, a: _defined(sqrt)(a), "the square root"),
+    "choose": Function(
+        lambda logic, condition, a, b: logic.choose(condition, a, b), "`a` where the condition holds, else `b`"
+    ),
+    "item": Function(_item, "one element of a list; -1 is the last"),
+    "length": Function(lambda logic, items: len(items), "how many elements a list has"),
+    "total": Function(lambda logic, items: reduce(lambda x, y: x + y, items, 0), "the sum of a list"),
+    "product": Function(lambda logic, items: reduce(lambda x, y: x * y, items, 1), "the product of a list"),
+}
+"""Functions that give numbers. Arithmetic is elementwise on two lists of one length, or a list and a number."""
+
+LISTS: Mapping[str, Function] = {
+    "join": Function(
+        lambda logic, *parts: tuple(item for part in parts for item in _flat(part)), "numbers and lists in a row"
+    ),
+    "part": Function(
+        lambda logic, items, start, stop: tuple(items[logic.known(start) : logic.known(stop)]),
+        "the elements from `start` to `stop`",
+    ),
+    "repeat": Function(lambda logic, value, count: (value,) * _length(logic, count), "`count` times the same number"),
+    "range": Function(lambda logic, count: tuple(range(_length(logic, count))), "0, 1, … below `count`"),
+    "without": Function(_without, "a list without the elements at `positions`"),
+    "inserted": Function(
+        _inserted,
+        "a list that has `value` at `positions` and the items elsewhere, in order",
+    ),
+    "spread": Function(
+        _spread,
+        "a list of `length` numbers that has the items at `positions` and 0 elsewhere",
+    ),
+    "sorted": Function(_sorted, "the elements, smallest first"),
+    "compose": Function(
+        lambda logic, first, second: tuple(_item(logic, first, i) for i in second),
+        "the permutation `first`, then `second`",
+    ),
+    "inverse": Function(
+        _inverse,
+        "the permutation that undoes `perm`",
+    ),
+    "normalized": Function(_normalized, "positions counted from the start of `length` elements, negative ones too"),
+    "broadcast": Function(_broadcast, "the shape of an elementwise operator's result, for two shapes that fit"),
+}
+"""Functions that give lists."""
+
+TRUTHS: Mapping[str, Function] = {
+    "eq": Function(_equal, "equal; of lists, everywhere"),
+    "ne": Function(lambda logic, a, b: logic.negate(_equal(logic, a, b)), "not `eq`"),
+    "le": Function(lambda logic, a, b: logic.all(_flat(_each(logic.le)(a, b))), "`a <= b`; of lists, everywhere"),
+    "lt": Function(
+        lambda logic, a, b: logic.all(_flat(_each(lambda x, y: logic.negate(logic.le(y, x)))(a, b))),
+        "`a < b`; of lists, everywhere",
+    ),
+    "both": Function(lambda logic, *parts: logic.all(parts), "all of the conditions hold"),
+    "either": Function(lambda logic, *parts: logic.any(parts), "one of the conditions holds, or several"),
+    "no": Function(lambda logic, part: logic.negate(part), "the condition does not hold"),
+    "among": Function(
+        lambda logic, value, items: logic.any(logic.eq(value, item) for item in items), "a list has the number"
+    ),
+    "is_identity": Function(
+        lambda logic, perm: _equal(logic, perm, tuple(range(len(perm)))), "the permutation moves nothing"
+    ),
+    "is_sorted": Function(
+        lambda logic, items: logic.all(logic.le(a, b) for a, b in pairwise(items)), "the smallest is first, and so on"
+    ),
+    "asks_for": Function(_asks_for, "a Reshape of a tensor of this shape to `request` leaves the shape as it is"),
+    "zeros_among": Function(_zeros_among, "`others` has a zero wherever `items` has one"),
+    "is_float": Function(lambda logic, dtype: DType(dtype).is_float, "a floating-point type"),
+    "is_integer": Function(lambda logic, dtype: DType(dtype).is_integer, "an integer type"),
+    "holds": Function(
+        lambda logic, wide, narrow: holds(DType(wide), DType(narrow)), "every value of `narrow` is one of `wide`"
+    ),
+}
+"""Functions that are conditions. Element types are concrete for matcher and verifier."""
+
+FUNCTIONS: Mapping[str, Function] = {**NUMBERS, **LISTS, **TRUTHS}
+"""name -> function(logic, *arguments). `size`, `shape`, `rank`, `dtype` and the properties of constants are not here:
+the matcher reads them off the graph, the verifier off its symbolic tensors."""
+
+
+def apply(name: str, logic: Logic, *arguments: Scalars) -> Scalars:
+    """What a scalar function gives for these arguments.
+
+    Raises:
+        Unknown: that cannot be known, or there is no such value.
+        Misused: it is no function of such arguments.
+    """
+    try:
+        return FUNCTIONS[name](logic, *arguments)
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        raise Misused(f"{name}: {error}") from error
+
+
+FACTS: Mapping[str, tuple[str, str]] = {
+    "size": ('"N"', "the size of an axis"),
+    "sizes": ('"*b N 1"', "a list of sizes: of axes, of all those of a pack, or 1"),
+    "shape": ("x", "all sizes of a tensor"),
+    "rank": ("x", "how many axes a tensor has"),
+    "dtype": ("x", "the element type of a tensor"),
+}
+"""Functions of what a hole or an axis is bound to: an example of what each takes, and what it gives."""
+
+PROPERTIES: Mapping[str, Function] = {
+    "is_zero": Function(lambda logic, x: logic.eq(x, 0), "every element is 0"),
+    "is_not_zero": Function(lambda logic, x: logic.negate(logic.eq(x, 0)), "no element is 0"),
+    "is_one": Function(lambda logic, x: logic.eq(x, 1), "every element is 1"),
+    "is_positive": Function(lambda logic, x: logic.negate(logic.le(x, 0)), "every element is above 0"),
+    "is_negative": Function(lambda logic, x: logic.negate(logic.le(0, x)), "every element is below 0"),
+    "is_not_negative": Function(lambda logic, x: logic.le(0, x), "every element is 0 or above"),
+}
+"""Properties of a constant, as what holds for each of its elements: the matcher checks them all, the prover assumes
+them. A tensor with a NaN, an infinity or a negative zero has none of them: what is proved bit for bit of an element
+that is 0 is proved of 0.0, and x - -0.0 is not x where x is -0.0."""
+
+
+class NumpyLogic:
+    """Truth about each element of an array."""
+
+    def eq(self, left: Scalar, right: Scalar) -> Any:
+        return np.equal(left, right)
+
+    def le(self, left: Scalar, right: Scalar) -> Any:
+        return np.less_equal(left, right)
+
+    def all(self, parts: Iterable[Any]) -> Any:
+        return reduce(np.logical_and, parts, np.True_)
+
+    def any(self, parts: Iterable[Any]) -> Any:
+        return reduce(np.logical_or, parts, np.False_)
+
+    def negate(self, part: Any) -> Any:
+        return np.logical_not(part)
+
+    def choose(self, condition: Any, then: Scalar, otherwise: Scalar) -> Scalar:
+        return np.where(condition, then, otherwise)
+
+    def known(self, number: Scalar) -> int:
+        return _whole(number)
+
+
+def has_property(name: str, values: NDArray[Any]) -> bool:
+    """Whether every element has the property `name` of `PROPERTIES`."""
+    wide = values.astype(np.float64) if values.dtype.kind not in "iub" else values
+    plain = np.isfinite(wide) & ~(np.equal(wide, 0) & np.signbit(wide))
+    return bool(np.all(plain)) and bool(np.all(PROPERTIES[name](NumpyLogic(), wide)))
+
+
+_MANTISSA = {DType.FLOAT16: 11, DType.BFLOAT16: 8, DType.FLOAT: 24, DType.DOUBLE: 53}
+_EXPONENT = {DType.FLOAT16: 5, DType.BFLOAT16: 8, DType.FLOAT: 8, DType.DOUBLE: 11}
+
+
+def holds(wide: DType, narrow: DType) -> bool:
+    """True where every value of `narrow` is a value of `wide`: a cast there and back changes nothing."""
+    if wide == narrow:
+        return True
+    if narrow is DType.BOOL:
+        return wide in _MANTISSA or wide.is_integer
+    if wide in _MANTISSA and narrow in _MANTISSA:
+        return _MANTISSA[wide] >= _MANTISSA[narrow] and _EXPONENT[wide] >= _EXPONENT[narrow]
+    if not narrow.is_integer:
+        return False
+    signed = narrow.name.startswith("INT")
+    magnitude = narrow.bits - signed
+    if wide in _MANTISSA:
+        return magnitude <= _MANTISSA[wide]
+    if not wide.is_integer or (signed and not wide.name.startswith("INT")):
+        return False
+    return magnitude <= wide.bits - wide.name.startswith("INT")

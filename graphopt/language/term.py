@@ -1,0 +1,400 @@
+"""The language of rules: a term is a hole, a literal or an operator applied to terms.
+
+`op.Conv(x, w, strides=s)` spells operators and attributes exactly as ONNX does; `+ - * / @` are sugar. Attributes and
+conditions are terms too: scalar functions, applied in the domain `SCALAR`, whose one table is in `scalar.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import Any, Literal, TypeAlias
+
+from graphopt.base.errors import RuleError
+
+SCALAR = "scalar"
+"""The domain of the scalar functions: numbers, lists of numbers and truth values, no tensors."""
+
+Kind = Literal["tensor", "const", "integer", "integers", "real", "string", "attributes"]
+Number: TypeAlias = int | float
+Constant: TypeAlias = int | float | str | tuple[int | float, ...]
+Operand: TypeAlias = "Term | Constant"
+
+
+_AXIS = re.compile(r"_|\d+|[A-Z]\w*|\*[a-z]\w*|1\*[a-z]\w*")
+
+
+class _Arithmetic:
+    """Sugar: on tensors `x + y` is `op.Add(x, y)` and `x < y` is `op.Less(x, y)`, on scalars the scalar function.
+
+    `//` and `%` are of scalars alone, `**` and `@` of tensors. `==` is not among it: it compares terms, as sets and
+    tables do.
+    """
+
+    __slots__ = ()
+
+    def __add__(self, other: Operand) -> App:
+        return _binary("Add", "add", self, other)
+
+    def __sub__(self, other: Operand) -> App:
+        return _binary("Sub", "sub", self, other)
+
+    def __mul__(self, other: Operand) -> App:
+        return _binary("Mul", "mul", self, other)
+
+    def __truediv__(self, other: Operand) -> App:
+        return _binary("Div", "divide", self, other)
+
+    def __matmul__(self, other: Operand) -> App:
+        return _binary("MatMul", "", self, other)
+
+    def __pow__(self, other: Operand) -> App:
+        return _binary("Pow", "", self, other)
+
+    def __floordiv__(self, other: Operand) -> App:
+        return _binary("", "div", self, other)
+
+    def __mod__(self, other: Operand) -> App:
+        return _binary("", "mod", self, other)
+
+    def __neg__(self) -> App:
+        inner = term(self)
+        return App("neg", (inner,), domain=SCALAR) if is_scalar(inner) else App("Neg", (inner,))
+
+    def __radd__(self, other: Operand) -> App:
+        return _binary("Add", "add", other, self)
+
+    def __rsub__(self, other: Operand) -> App:
+        return _binary("Sub", "sub", other, self)
+
+    def __rmul__(self, other: Operand) -> App:
+        return _binary("Mul", "mul", other, self)
+
+    def __rtruediv__(self, other: Operand) -> App:
+        return _binary("Div", "divide", other, self)
+
+    def __lt__(self, other: Operand) -> App:
+        return _binary("Less", "lt", self, other)
+
+    def __le__(self, other: Operand) -> App:
+        return _binary("LessOrEqual", "le", self, other)
+
+    def __gt__(self, other: Operand) -> App:
+        return _swapped("Greater", "lt", self, other)
+
+    def __ge__(self, other: Operand) -> App:
+        return _swapped("GreaterOrEqual", "le", self, other)
+
+
+@dataclass(frozen=True, slots=True)
+class Var(_Arithmetic):
+    """A hole: what it may stand for is said by its kind (see the functions that make them)."""
+
+    name: str
+    kind: Kind
+    axes: tuple[str, ...] | None = None
+    default: Number | None = None
+
+    def __str__(self) -> str:
+        return "…" if self.kind == "attributes" else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Lit(_Arithmetic):
+    """A number, a text or a list of numbers."""
+
+    value: Constant
+
+    def __str__(self) -> str:
+        return "[" + ", ".join(map(str, self.value)) + "]" if isinstance(self.value, tuple) else repr(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class App(_Arithmetic):
+    """An operator applied to terms; `output` selects one of its `outputs`. A None among `args` is an absent input."""
+
+    op: str
+    args: tuple[Term | None, ...]
+    attrs: tuple[tuple[str, Term], ...] = ()
+    domain: str = ""
+    output: int = 0
+    outputs: int = 1
+    inputs: tuple[Term | None, ...] = field(init=False, repr=False, compare=False)
+    """The arguments in the positions of the operator's inputs, absent ones included."""
+    bundle: Var | None = field(init=False, repr=False, compare=False)
+    """The hole for "the other attributes", if it has one."""
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:  # matching asks for these all the time: made once
+        identity = (self.op, self.args, self.attrs, self.domain, self.output, self.outputs)
+        bundles = [arg for arg in self.args if isinstance(arg, Var) and arg.kind == "attributes"]
+        object.__setattr__(self, "inputs", tuple(arg for arg in self.args if arg not in bundles))
+        object.__setattr__(self, "bundle", bundles[0] if bundles else None)
+        object.__setattr__(self, "_hash", hash(identity))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __bool__(self) -> bool:
+        """Return True for a tensor, so that `given or usual` reads as ever.
+
+        Raises:
+            RuleError: `and`, `or`, `not` or `a < b < c` would decide now what is to be asked of each model.
+        """
+        if self.domain == SCALAR:
+            raise RuleError(
+                f"'{self}' is neither true nor false while a rule is written: for `a and b`, `a or b`, `not a` and"
+                " `a < b < c` write fn.both(a, b), fn.either(a, b), fn.no(a) and fn.both(a < b, b < c)"
+            )
+        return True
+
+    def __reduce__(self) -> tuple[type[App], tuple[object, ...]]:
+        """Made again where it is unpickled: each process hashes texts in its own way."""
+        return App, (self.op, self.args, self.attrs, self.domain, self.output, self.outputs)
+
+    @property
+    def node(self) -> App:
+        """The application itself, whichever output is meant: equal for all outputs of one node."""
+        return self if self.output == 0 else App(self.op, self.args, self.attrs, self.domain, 0, self.outputs)
+
+    @property
+    def operands(self) -> tuple[Term, ...]:
+        """Its arguments that are tensors or stand in input positions: no attribute holes, no absent inputs."""
+        return tuple(arg for arg in self.inputs if arg is not None)
+
+    def __str__(self) -> str:
+        return render(self)
+
+
+Term: TypeAlias = Var | Lit | App
+
+
+def is_scalar(subject: Term) -> bool:
+    """True for terms that are numbers or lists of numbers, not tensors; a literal is either."""
+    match subject:
+        case Var(kind=kind):
+            return kind not in ("tensor", "const")
+        case App(domain=domain):
+            return domain == SCALAR
+    return True
+
+
+def term(operand: _Arithmetic | Constant) -> Term:
+    """Return a Python number, text or list of numbers as a literal; a term is itself.
+
+    Raises:
+        RuleError: it is something else, such as an array.
+    """
+    if isinstance(operand, _Arithmetic):
+        assert isinstance(operand, Var | Lit | App)
+        return operand
+    if isinstance(operand, tuple | list):
+        return Lit(tuple(map(_number, operand)))
+    return Lit(operand if isinstance(operand, str) else _number(operand))
+
+
+def _number(value: Any) -> Number:
+    """Return the plain number that numpy's scalars stand for, too."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    raise RuleError(
+        f"{value!r} cannot be part of a rule: it holds terms, numbers, texts and lists of numbers;"
+        " what a model's tensors hold is said by holes, such as const('c')"
+    )
+
+
+def is_whole(subject: Term) -> bool:
+    """Whether a number or a list of the rule is plainly of whole numbers: nothing real goes into it."""
+    match subject:
+        case Var(kind=kind):
+            return kind != "real"
+        case Lit(value=value):
+            return all(isinstance(item, int) for item in (value if isinstance(value, tuple) else (value,)))
+        case App(op=name):
+            return name not in ("divide", "sqrt") and all(map(is_whole, subject.operands))
+
+
+def is_written(subject: Term) -> bool:
+    """Whether a term is made of numbers alone, through operators or not: no tensor gives it an element type."""
+    if is_scalar(subject):
+        return True
+    return isinstance(subject, App) and bool(subject.operands) and all(map(is_written, subject.operands))
+
+
+def _binary(op_name: str, function: str, left: _Arithmetic | Constant, right: _Arithmetic | Constant) -> App:
+    both = (term(left), term(right))
+    if function and _are_scalar(both):
+        return App(function, both, domain=SCALAR)
+    if not op_name:
+        raise RuleError(f"fn.{function} is of numbers, not of the tensors '{both[0]}' and '{both[1]}'")
+    return App(op_name, both)
+
+
+def _swapped(op_name: str, function: str, left: _Arithmetic | Constant, right: _Arithmetic | Constant) -> App:
+    """The same where the scalar function takes its operands the other way round: there is no greater, only less."""
+    both = (term(left), term(right))
+    return App(function, both[::-1], domain=SCALAR) if _are_scalar(both) else App(op_name, both)
+
+
+def _are_scalar(both: tuple[Term, Term]) -> bool:
+    return all(map(is_scalar, both)) and not all(isinstance(side, Lit) for side in both)
+
+
+# -- holes ---------------------------------------------------------------------------------------------------------
+
+
+def _axes(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    tokens = tuple(text.split())
+    for token in tokens:
+        if not _AXIS.fullmatch(token):
+            raise RuleError(f"'{token}' names no axis{_hint(token)}")
+    if sum("*" in token for token in tokens) > 1:
+        raise RuleError(f"'{text}' has more than one pack of axes")
+    return tokens
+
+
+def _hint(token: str) -> str:
+    """What axes are called, and what may have been meant by a text that names none."""
+    forms = (token.capitalize(), f"*{token.strip('*').lower()}")
+    meant = [f"'{form}'" for form in forms if _AXIS.fullmatch(form)]
+    likely = f"; did you mean {' or '.join(meant)}?" if meant else ""
+    return f": one axis is N, C, … or _, one of size 1 is 1, any number of axes *b, as many of size 1 are 1*b{likely}"
+
+
+def tensor(name: str, axes: str | None = None) -> Var:
+    """Any value. `axes` names its axes: equal names are equal sizes in the whole rule.
+
+    `N` one axis, `_` one axis that nothing else refers to, `1` an axis of size 1, `*b` any number of axes,
+    `1*b` as many axes of size 1 as `*b` has. Without `axes` the rank is arbitrary, and two such holes may differ.
+    """
+    return Var(name, "tensor", _axes(axes))
+
+
+def const(name: str, axes: str | None = None, *, default: Number | None = None) -> Var:
+    """A known value: an initializer. With `default`, an absent optional input stands for a tensor of that number.
+
+    As an operand of an elementwise operator, a constant that broadcasts to the declared axes matches as well, and
+    is used in its declared shape: `[1,1,N]`, `[1]` and `[]` all match `N`.
+    """
+    return Var(name, "const", _axes(axes), default)
+
+
+def integer(name: str) -> Var:
+    """The value of an integer attribute, or of a constant integer input with one element."""
+    return Var(name, "integer")
+
+
+def integers(name: str) -> Var:
+    """The value of an integer-list attribute, or of a constant integer input of rank 1."""
+    return Var(name, "integers")
+
+
+def real(name: str) -> Var:
+    """The value of a float attribute, or of a constant floating-point input with one element."""
+    return Var(name, "real")
+
+
+def string(name: str) -> Var:
+    """The value of a string attribute."""
+    return Var(name, "string")
+
+
+def attributes(name: str) -> Var:
+    """All attributes that the pattern does not mention; passed to an operator like one more argument."""
+    return Var(name, "attributes")
+
+
+# -- operators -----------------------------------------------------------------------------------------------------
+
+
+class Operators:
+    """`op.Name(…)` applies the operator `Name` of one domain; `outputs=n` gives a tuple of its n outputs."""
+
+    def __init__(self, domain: str = "") -> None:
+        self._domain = domain
+
+    def __getattr__(self, name: str) -> Operator:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return Operator(name, self._domain)
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One ONNX operator, ready to be applied."""
+
+    name: str
+    domain: str = ""
+
+    def __call__(self, *args: Operand | None, **attrs: Operand) -> App:
+        terms = tuple(None if arg is None else term(arg) for arg in args)
+        named = tuple(sorted((name, term(value)) for name, value in attrs.items()))
+        return App(self.name, terms, named, self.domain)
+
+    def split(self, count: int, *args: Operand | None, **attrs: Operand) -> tuple[App, ...]:
+        """The application of an operator with several outputs: one term per output."""
+        first = self(*args, **attrs)
+        return tuple(App(first.op, first.args, first.attrs, first.domain, i, count) for i in range(count))
+
+
+op = Operators()
+"""The operators of the ONNX domain."""
+microsoft = Operators("com.microsoft")
+"""ONNX Runtime's contributed operators."""
+fn = Operators(SCALAR)
+"""The scalar functions of `scalar.py`: `fn.eq(fn.size("K"), 1)`, `fn.compose(p, q)`."""
+
+
+# -- walking and printing ------------------------------------------------------------------------------------------
+
+
+def walk(subject: Term) -> Iterator[Term]:
+    """The term and everything in it, attributes included, outermost first."""
+    yield subject
+    if isinstance(subject, App):
+        for arg in subject.args:
+            if arg is not None:
+                yield from walk(arg)
+        for _, value in subject.attrs:
+            yield from walk(value)
+
+
+def holes(subject: Term) -> Iterator[Var]:
+    """The holes in a term, as often as they occur."""
+    return (part for part in walk(subject) if isinstance(part, Var))
+
+
+def applications(subject: Term) -> Iterator[App]:
+    """The ONNX operators in a term (no scalar functions), outermost first."""
+    return (part for part in walk(subject) if isinstance(part, App) and part.domain != SCALAR)
+
+
+_INFIX = {"Add": ("+", 1), "Sub": ("-", 1), "Mul": ("*", 2), "Div": ("/", 2), "MatMul": ("@", 2)}
+_INFIX |= {"add": ("+", 1), "sub": ("-", 1), "mul": ("*", 2), "divide": ("/", 2)}
+_INFIX |= {"eq": ("==", 0), "ne": ("!=", 0), "lt": ("<", 0), "le": ("<=", 0)}
+
+
+def render(subject: Term, binding: int = 0) -> str:
+    """The term as algebra, parenthesised where it binds less than `binding`."""
+    if not isinstance(subject, App):
+        return str(subject)
+    if subject.op in _INFIX and len(subject.args) == 2 and not subject.attrs:
+        sign, strength = _INFIX[subject.op]
+        left, right = subject.args
+        assert left is not None and right is not None
+        text = f"{render(left, strength)} {sign} {render(right, strength + 1)}"
+        return f"({text})" if strength < binding else text
+    shown = ["–" if arg is None else render(arg) for arg in subject.inputs]
+    shown += [f"{name}={render(value)}" for name, value in subject.attrs]
+    shown += ["…"] if subject.bundle else []
+    name = f"{subject.domain}.{subject.op}" if subject.domain not in ("", SCALAR) else subject.op
+    text = f"{name}({', '.join(shown)})"
+    return f"{text}[{subject.output}]" if subject.outputs > 1 else text

@@ -1,0 +1,224 @@
+"""One node on constant inputs.
+
+The operators are the onnx package's own (`onnx.reference`), or ONNX Runtime's in a session of one node; there are none
+here. Knows no graph: a caller brings a `Node` for its operator and attributes, and arrays for its inputs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from functools import cache, lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import AttributeProto, ModelProto, NodeProto
+from onnx.defs import OpSchema
+
+from graphopt.base.types import DType, TensorType
+from graphopt.ir import ops
+from graphopt.ir.graph import Node
+from graphopt.operators.protos import node_to_proto, type_to_proto
+from graphopt.operators.shapes import ENDLESS
+
+log = logging.getLogger(__name__)
+
+Array: TypeAlias = NDArray[Any]
+Arrays: TypeAlias = tuple[Array, ...]
+
+MOVES = frozenset(
+    {"Compress", "Concat", "ConstantOfShape", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements"}
+    | {"GatherND", "Identity", "NonZero", "OneHot", "Reshape", "Shape", "Size", "Slice", "SpaceToDepth", "Split"}
+    | {"Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where"}
+)
+"""Operators that only move elements, or make them of sizes: in any element type, without rounding."""
+
+EXACT = frozenset(
+    {"Abs", "Add", "And", "Ceil", "Div", "Equal", "Floor", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less"}
+    | {"LessOrEqual", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or", "Reciprocal", "Relu", "Round", "Sign"}
+    | {"Sqrt", "Sub", "Sum", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "Cast", "Pad"}
+)
+"""Operators that round once if at all, as IEEE 754 says: numpy's result is ONNX Runtime's."""
+
+EXACT_ON_INTEGERS = frozenset(
+    {"ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "CumSum", "MatMul", "Clip", "ArgMax"}
+)
+
+_HALVES = (DType.FLOAT16, DType.BFLOAT16)
+
+
+def evaluate(node: Node, inputs: Sequence[Array | None], *, float64: bool = False) -> Arrays | None:
+    """The outputs of a node on these inputs (its own are not looked at), None where they cannot be told.
+
+    The result is what ONNX Runtime computes: half precision goes through float32, as its CPU kernels do. With
+    `float64`, floats are widened first and results stay wide, for weight arithmetic that rounds once, at its end.
+    """
+    if node.version == 0 or any(True for _ in node.bodies) or _is_undefined(node, inputs):
+        return None
+    wide = [_widened(array, node, float64) for array in inputs]
+    while wide and wide[-1] is None:
+        wide.pop()
+    ways = [_by_reference, _by_runtime]
+    with np.errstate(all="ignore"):
+        for way in ways if float64 or is_exact(node, wide) else reversed(ways):
+            results = way(node, wide)
+            if results is not None:
+                return tuple(_narrowed(array, node, inputs, float64) for array in results)
+    return None
+
+
+def is_exact(node: Node, inputs: Sequence[Array | None]) -> bool:
+    """Whether the reference's result is ONNX Runtime's bit for bit, however that splits and orders its work."""
+    dtypes = {DType.of(array.dtype) for array in inputs if array is not None}
+    if node.domain != "":
+        return False
+    if node.op == "Cast":  # how a number is spelled is ONNX Runtime's to say
+        return DType.STRING not in dtypes and node.attrs.get("to") != DType.STRING
+    integers = all(dtype.is_integer or dtype is DType.BOOL for dtype in dtypes)
+    return node.op in MOVES or node.op in EXACT or (integers and node.op in EXACT_ON_INTEGERS)
+
+
+def _is_undefined(node: Node, inputs: Sequence[Array | None]) -> bool:
+    """Where the two may do as they like: a division of integers by 0, a float that an integer type cannot hold."""
+    if node.op in ("Div", "Mod") and len(inputs) == 2 and inputs[1] is not None and inputs[1].dtype.kind in "iu":
+        return not bool(np.all(inputs[1]))
+    if node.op == "Slice" and len(inputs) > 4:  # an end that ONNX Runtime takes for one in either direction
+        return inputs[2] is not None and bool(np.isin(inputs[2], ENDLESS).any())
+    if node.op != "Cast" or inputs[0] is None or not DType.of(inputs[0].dtype).is_float:
+        return False
+    target = node.attrs.get("to")
+    if not isinstance(target, int) or not DType(target).is_integer:
+        return False
+    low, high = integer_range(DType(target))
+    values = inputs[0].astype(np.float64)
+    return not bool(np.all((values > low - 1) & (values < high + 1)))
+
+
+def integer_range(dtype: DType) -> tuple[int, int]:
+    """The least and the greatest number of an integer type."""
+    if dtype.name.startswith("U"):
+        return 0, 2**dtype.bits - 1
+    return -(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1
+
+
+# -- element types -----------------------------------------------------------------------------------------------------
+
+
+def _widened(array: Array | None, node: Node, float64: bool) -> Array | None:
+    if array is None:
+        return None
+    dtype = DType.of(array.dtype)
+    if float64:
+        return array.astype(np.float64, copy=False) if dtype.is_float else array
+    if dtype in _HALVES and node.op not in MOVES and node.op != "Cast":
+        return array.astype(np.float32)
+    return array
+
+
+def _narrowed(array: Array, node: Node, inputs: Sequence[Array | None], float64: bool) -> Array:
+    """Back to the half type that the inputs came in."""
+    halves = {DType.of(i.dtype) for i in inputs if i is not None} & set(_HALVES)
+    if float64 or len(halves) != 1 or array.dtype != np.float32 or node.op == "Cast":
+        return array
+    return array.astype(halves.pop().numpy)
+
+
+# -- onnx.reference ----------------------------------------------------------------------------------------------------
+
+
+def _by_reference(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
+    try:
+        implementation = _implementation(node, len(inputs))
+        results = None if implementation is None else implementation.run(*inputs)
+    except Exception as error:  # whatever numpy or the reference raise: it cannot evaluate this
+        log.debug("onnx.reference cannot compute %s: %s", node.op, error)
+        return None
+    if results is None or not all(isinstance(array, np.ndarray) for array in results):
+        return None
+    return tuple(results)
+
+
+def _implementation(node: Node, arity: int) -> Any:
+    """An instance of the reference's operator; it has no state, so equal nodes share one."""
+    schema = ops.schema_of(node)
+    if schema is None or node.domain != "":
+        return None
+    key = tuple((name, value, repr(value)) for name, value in sorted(node.attrs.items()))  # -0.0 is equal to 0.0
+    try:
+        return _shared(node.op, schema.since_version, key, arity, len(node.names))
+    except TypeError:  # an attribute that has no hash
+        return _instance(node, schema, arity)
+
+
+@lru_cache(4096)
+def _shared(op: str, version: int, attrs: tuple[tuple[str, Any, str], ...], arity: int, outputs: int) -> Any:
+    schema = ops.schema(op, "", version)
+    assert schema is not None, op
+    spelled = {name: value for name, value, _ in attrs}
+    return _instance(Node(op, (None,) * arity, ("",) * outputs, (None,) * outputs, spelled), schema, arity)
+
+
+def _instance(node: Node, schema: OpSchema, arity: int) -> Any:
+    from onnx.reference.ops._op_list import load_op
+
+    outputs = [f"o{i}" for i in range(len(node.names))]
+    proto = node_to_proto(node, [f"i{i}" for i in range(arity)], outputs)
+    proto.attribute.extend(a for name, a in _defaults(schema).items() if name not in node.attrs)
+    parameters = {"log": _silent, "opsets": {"": schema.since_version}, "verbose": 0, "new_ops": {}}
+    return load_op("", node.op, schema.since_version)(proto, parameters)
+
+
+def _silent(*_: object) -> None:
+    """The reference wants to tell what it does."""
+
+
+@cache
+def _schema_defaults(op: str, version: int) -> Mapping[str, AttributeProto]:
+    schema = ops.schema(op, "", version)
+    assert schema is not None, op
+    protos = {name: attribute.default_value for name, attribute in schema.attributes.items()}
+    return {name: proto for name, proto in protos.items() if proto.type != AttributeProto.UNDEFINED}
+
+
+def _defaults(schema: OpSchema) -> Mapping[str, AttributeProto]:
+    """The attributes that a schema gives a node by itself; the reference would take those of the newest schema."""
+    return _schema_defaults(schema.name, schema.since_version)
+
+
+# -- ONNX Runtime ------------------------------------------------------------------------------------------------------
+
+
+def _by_runtime(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
+    try:
+        import onnxruntime
+    except ImportError:
+        return None
+    names = ["" if array is None else f"i{index}" for index, array in enumerate(inputs)]
+    feeds = {name: array for name, array in zip(names, inputs, strict=True) if array is not None}
+    outputs = [f"o{index}" for index in range(len(node.names))]
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        model = _model(node_to_proto(node, names, outputs), node, feeds, outputs)
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        results = session.run(outputs, feeds)
+    except Exception as error:  # its errors have no common type; no kernel for these types is the usual one
+        log.debug("ONNX Runtime cannot compute %s: %s", node.op, error)
+        return None
+    return tuple(results) if all(isinstance(array, np.ndarray) for array in results) else None
+
+
+def _model(proto: NodeProto, node: Node, feeds: Mapping[str, Array], outputs: Sequence[str]) -> ModelProto:
+    """A model of one node; the types of its outputs are for ONNX Runtime to infer."""
+    model = ModelProto(ir_version=10)
+    model.opset_import.add(domain=node.domain, version=node.version)
+    model.graph.name = node.op
+    model.graph.node.append(proto)
+    for name, array in feeds.items():
+        model.graph.input.add(name=name, type=type_to_proto(TensorType(DType.of(array.dtype), array.shape)))
+    for name in outputs:
+        model.graph.output.add(name=name)
+    return model

@@ -1,0 +1,480 @@
+"""Types and known contents, node by node.
+
+The base is the onnx package's own inference, with the node's own schema; `shapes` adds sizes that are symbols and
+`contents` the values of small integer tensors. What a model declares is believed where inference knows nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+from onnx import TensorProto, TypeProto, checker, numpy_helper, shape_inference
+from onnx.defs import OpSchema
+
+from graphopt.base.errors import ModelError, UsageError
+from graphopt.base.types import Dim, DType, Shape, Sym, TensorType, Type, substitute
+from graphopt.ir import ops
+from graphopt.ir.graph import CAPTURE, INTERNAL, Graph, Node, Patch, Value
+from graphopt.operators.contents import LIMIT, contents
+from graphopt.operators.protos import node_to_proto, type_from_proto, type_to_proto
+from graphopt.operators.shapes import ENDLESS, SHAPES, Open, Operands, normalised, plain
+
+log = logging.getLogger(__name__)
+
+# -- one node ----------------------------------------------------------------------------------------------------------
+
+
+def infer_node(graph: Graph, node: Node, *, strict: bool = False) -> Node:
+    """The node with all that can be told of its outputs; the same object where that is nothing new.
+
+    Inference wins over what the node declares, except where it knows nothing; a model may declare sizes that were
+    true of another batch size, as ONNX Runtime lets it.
+
+    Raises:
+        ModelError: the element type is not what the node declares; with `strict`, also a size that contradicts it,
+            and a node that cannot be.
+    """
+    if node.is_internal:
+        return node
+    mark = _count_of_unknowns()
+    inferred = _types(graph, node, strict)
+    types = tuple(
+        _merged(found, declared, mark, f"{_label(node)} output {i}", strict)
+        for i, (found, declared) in enumerate(zip(inferred, node.types, strict=True))
+    )
+    known = _contents(graph, node, types)
+    if types == node.types and known == node.contents:
+        return node
+    return replace(node, types=types, contents=known)
+
+
+def _label(node: Node) -> str:
+    return f"node '{node.name or next(iter(node.names), '')}' ({node.op})"
+
+
+def _types(graph: Graph, node: Node, strict: bool) -> list[Type | None]:
+    if node.version and node.domain == "" and node.op in _BODIES:
+        found = _BODIES[node.op](graph, node)
+        return [*found, *[None] * (len(node.names) - len(found))][: len(node.names)]
+    base = _base(graph, node, strict)
+    if base is None:
+        return [None] * len(node.names)
+    refine = SHAPES.get(node.op) if node.domain == "" and any(map(_is_open, base)) else None
+    refined = refine(Operands(graph, node)) if refine else None
+    if refined is None:
+        return base
+    return [_refined(own, more) for own, more in zip(base, [*refined, *[None] * len(base)], strict=False)]
+
+
+def _is_open(type_: Type | None) -> bool:
+    return isinstance(type_, TensorType) and not type_.is_static
+
+
+def _refined(base: Type | None, shape: Open | None) -> Type | None:
+    """What the onnx package found, with sizes put in for those it left open."""
+    if not isinstance(base, TensorType) or shape is None:
+        return base
+    own: Sequence[Dim | None] = (None,) * len(shape) if base.shape is None else base.shape
+    if len(own) != len(shape):
+        return base
+    sizes = [a if isinstance(a, int) or not _is_size(b) else b for a, b in zip(own, shape, strict=True)]
+    return TensorType(base.dtype, tuple(Sym.fresh() if size is None else size for size in sizes))
+
+
+def _is_size(dim: Dim | None) -> bool:
+    return dim is not None and not (isinstance(dim, int) and dim < 0)
+
+
+def _base(graph: Graph, node: Node, strict: bool) -> list[Type | None] | None:
+    """What the onnx package's inference says of the outputs; None where it says that the node cannot be."""
+    schema = ops.schema_of(node)
+    if schema is None or any(True for _ in node.bodies):
+        return [None] * len(node.names)
+    if not schema.has_type_and_shape_inference_function:
+        return [_declared_by(schema, graph, node, i) for i in range(len(node.names))]
+    inputs = ["" if value is None else str(i) for i, value in enumerate(node.inputs)]
+    outputs = [f"o{i}" if name else "" for i, name in enumerate(node.names)]
+    present = [(name, value) for name, value in zip(inputs, node.inputs, strict=True) if value is not None]
+    types = {name: _type_proto(graph.type(value)) for name, value in present}
+    reads_data = node.op not in ops.ELEMENTWISE_BINARY and not _is_endless(graph, node)
+    data = {name: proto for name, value in present if reads_data and (proto := _data(graph, value)) is not None}
+    try:
+        found = shape_inference.infer_node_outputs(schema, node_to_proto(node, inputs, outputs), types, data)
+    except (shape_inference.InferenceError, checker.ValidationError, ValueError, RuntimeError) as error:
+        if strict:
+            raise ModelError(f"{_label(node)} cannot be: {str(error).strip().splitlines()[0]}") from error
+        log.debug("nothing is inferred of %s: %s", _label(node), error)
+        return None
+    known = [type_from_proto(found[name], anonymous=True) if name in found else None for name in outputs]
+    return [_declared_by(schema, graph, node, i) if type_ is None else type_ for i, type_ in enumerate(known)]
+
+
+def _is_endless(graph: Graph, node: Node) -> bool:
+    """Whether the onnx package would misread a Slice: ONNX Runtime takes some ends otherwise, which `shapes` knows."""
+    ends = graph.known_contents(node.inputs[2]) if node.op == "Slice" and len(node.inputs) > 4 else None
+    return ends is not None and any(end in ENDLESS for end in ends)
+
+
+def _declared_by(schema: OpSchema, graph: Graph, node: Node, output: int) -> Type | None:
+    """The element type that a schema gives an output: the only one, or that of an input with the same variable."""
+    if output >= len(schema.outputs):
+        return None
+    allowed, text = schema.outputs[output].types, schema.outputs[output].type_str
+    if len(allowed) == 1 and next(iter(allowed)) in _FIXED:
+        return TensorType(_FIXED[next(iter(allowed))])
+    same = [value for formal, value in zip(schema.inputs, node.inputs, strict=False) if formal.type_str == text]
+    types = [graph.tensor_type(value) for value in same]
+    return next((TensorType(type_.dtype) for type_ in types if type_ is not None), None)
+
+
+_FIXED = {f"tensor({dtype.name.lower()})": dtype for dtype in DType}
+
+
+@lru_cache(4096)
+def _type_proto(type_: Type | None) -> TypeProto:
+    return type_to_proto(type_, anonymous=True)
+
+
+def _data(graph: Graph, value: Value) -> TensorProto | None:
+    """The values of a small tensor where inference may look at them: sizes, axes, pads, scales."""
+    constant = graph.constant(value)
+    if constant is not None:
+        if constant.size > LIMIT or constant.dtype is DType.STRING or len(constant.shape) > 1:
+            return None
+        return numpy_helper.from_array(np.asarray(constant.numpy()).reshape(constant.shape))
+    elements, type_ = plain(graph.known_contents(value)), graph.tensor_type(value)
+    if elements is None or type_ is None or type_.shape is None:
+        return None
+    shape = () if type_.shape == () else (len(elements),)
+    return numpy_helper.from_array(np.array(elements, type_.dtype.numpy).reshape(shape))
+
+
+def _count_of_unknowns() -> int:
+    """Unknown sizes made from now on have at least this number."""
+    return int(str(Sym.fresh())[1:]) + 1
+
+
+def _is_new(dim: Dim, mark: int) -> bool:
+    """Whether inference knows nothing of a size: it was named after the mark was taken."""
+    text = str(dim)
+    return text.startswith("?") and text[1:].isdigit() and int(text[1:]) >= mark
+
+
+def _merged(found: Type | None, declared: Type | None, mark: int, label: str, strict: bool) -> Type | None:
+    if not isinstance(found, TensorType) or not isinstance(declared, TensorType):
+        return declared if found is None or (not isinstance(found, TensorType) and declared is not None) else found
+    if found.dtype != declared.dtype:
+        raise ModelError(f"{label} is declared {declared}, but computes {found}")
+    if found.shape is None or declared.shape is None:
+        return found  # a shape that nothing confirms is not believed: rewrites would rest on it
+    if strict and not _compatible(found.shape, declared.shape):
+        raise ModelError(f"{label} is declared {declared}, but computes {found}")
+    if len(found.shape) != len(declared.shape):
+        return found
+    sizes = [own if _is_new(size, mark) else size for size, own in zip(found.shape, declared.shape, strict=True)]
+    return TensorType(found.dtype, tuple(sizes))
+
+
+def _compatible(a: Shape, b: Shape) -> bool:
+    return len(a) == len(b) and all(not isinstance(x - y, int) or x == y for x, y in zip(a, b, strict=True))
+
+
+def _contents(graph: Graph, node: Node, types: Sequence[Type | None]) -> tuple[tuple[Dim, ...] | None, ...]:
+    """The elements of outputs of rank <= 1; () where none are known."""
+    small = [
+        t.dtype if isinstance(t, TensorType) and t.shape is not None and len(t.shape) <= 1 else None for t in types
+    ]
+    if not any(dtype is not None and (dtype.is_integer or dtype is DType.BOOL) for dtype in small):
+        return ()
+    found = contents(Operands(graph, node), small)
+    sizes = [t.size if isinstance(t, TensorType) else None for t in types]
+    consistent = [
+        None if elements is None or (isinstance(size, int) and size != len(elements)) else elements
+        for elements, size in zip(found, sizes, strict=True)
+    ]
+    return tuple(consistent) if any(elements is not None for elements in consistent) else ()
+
+
+# -- whole graphs ------------------------------------------------------------------------------------------------------
+
+
+class _Draft(Graph):
+    """A graph with some nodes replaced that it does not have yet, for reading."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(opsets=graph.opsets, nx=graph.nx)
+        self.graph = graph
+        self.new: dict[int, Node] = {}
+
+    def __getitem__(self, vertex: int) -> Node:
+        return self.new.get(vertex) or self.graph[vertex]
+
+
+def infer_graph(graph: Graph, *, strict: bool = False) -> None:
+    """Infer every node, producers first, in place; bodies too, with what flows into them."""
+    draft = _Draft(graph)
+    for vertex in graph.topological():
+        node = infer_node(draft, draft[vertex], strict=strict)
+        if node is not graph[vertex]:
+            draft.new[vertex] = node
+    graph.apply(Patch({vertex: graph[vertex] for vertex in draft.new}, draft.new))
+
+
+def inferred(graph: Graph) -> Patch | None:
+    """The patch that tells again what was not known in full, of nodes without bodies; None where nothing is new.
+
+    What has become an output since is read as one that a file declares.
+    """
+    draft, declared = _Draft(graph), dict(zip(graph.outputs, graph.output_types, strict=True))
+    for vertex in graph.topological():
+        node = draft[vertex]
+        if node.is_internal or not _is_vague(node) or any(True for _ in node.bodies):
+            continue
+        types = tuple(_filled(type_, declared.get(Value(vertex, i))) for i, type_ in enumerate(node.types))
+        known = infer_node(draft, node if types == node.types else replace(node, types=types))
+        if (known.types, known.contents) != (node.types, node.contents):
+            draft.new[vertex] = known
+    return Patch({vertex: graph[vertex] for vertex in draft.new}, draft.new) if draft.new else None
+
+
+def _filled(type_: Type | None, declared: Type | None) -> Type | None:
+    """A type with the sizes that are not known as the output declares them whose value it has become."""
+    if not isinstance(type_, TensorType) or not isinstance(declared, TensorType):
+        return type_
+    if type_.shape is None or declared.shape is None or len(type_.shape) != len(declared.shape):
+        return type_
+    pairs = zip(type_.shape, declared.shape, strict=True)
+    return TensorType(type_.dtype, tuple(b if _has_unknown(a) and not _has_unknown(b) else a for a, b in pairs))
+
+
+def _is_vague(node: Node) -> bool:
+    """Whether a size is unknown, or the elements of what may be a shape are."""
+    return any(
+        type_ is None or (isinstance(type_, TensorType) and (_is_unknown(type_) or _lacks_contents(node, index, type_)))
+        for index, type_ in enumerate(node.types)
+    )
+
+
+def _is_unknown(type_: TensorType) -> bool:
+    return type_.shape is None or any(map(_has_unknown, type_.shape))
+
+
+def _has_unknown(size: Dim) -> bool:
+    return isinstance(size, Sym) and "?" in str(size)
+
+
+def _lacks_contents(node: Node, index: int, type_: TensorType) -> bool:
+    if type_.shape is None or len(type_.shape) > 1 or not (type_.dtype.is_integer or type_.dtype is DType.BOOL):
+        return False
+    elements = node.contents[index] if node.contents else None
+    return elements is None or any(map(_has_unknown, elements))
+
+
+def _infer_body(graph: Graph, node: Node, body: Graph, inputs: Iterable[Type | None]) -> list[Type | None]:
+    """Infer the graph of a body with its inputs' types; returns the types of its outputs."""
+    changed = {v: _given(body[v], type_) for v, type_ in zip(body.inputs, inputs, strict=False)}
+    for vertex in body.with_op(CAPTURE):
+        own = body[vertex]
+        if own.domain == INTERNAL:
+            changed[vertex] = _captured(graph, own, node.captures[_index(own)])
+    patch = {vertex: new for vertex, new in changed.items() if new is not body[vertex]}
+    body.apply(Patch({vertex: body[vertex] for vertex in patch}, patch))
+    infer_graph(body)
+    return [body.type(value) for value in body.outputs]
+
+
+def _index(capture: Node) -> int:
+    index = capture.attrs["index"]
+    assert isinstance(index, int)
+    return index
+
+
+def _given(node: Node, type_: Type | None) -> Node:
+    """An input of a body with the type that flows into it."""
+    merged = _merged(type_, node.types[0], _count_of_unknowns(), f"input '{node.names[0]}' of a body", strict=False)
+    return node if merged == node.types[0] else replace(node, types=(merged,))
+
+
+def _captured(graph: Graph, node: Node, value: Value) -> Node:
+    known, type_ = graph.known_contents(value), graph.type(value) or node.types[0]
+    held = () if known is None or len(known) > LIMIT else (known,)
+    return node if (node.types, node.contents) == ((type_,), held) else replace(node, types=(type_,), contents=held)
+
+
+def _body(node: Node, name: str) -> Graph | None:
+    found = node.attrs.get(name)
+    return found if isinstance(found, Graph) else None
+
+
+def _if(graph: Graph, node: Node) -> list[Type | None]:
+    branches = [_body(node, name) for name in ("then_branch", "else_branch")]
+    results = [_infer_body(graph, node, branch, ()) for branch in branches if branch is not None]
+    return [_either(a, b) for a, b in zip(*results, strict=False)] if len(results) == 2 else []
+
+
+def _either(a: Type | None, b: Type | None) -> Type | None:
+    """What is common to two types that a value may have."""
+    if a == b:
+        return a
+    if not isinstance(a, TensorType) or not isinstance(b, TensorType) or a.dtype != b.dtype:
+        return None
+    if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
+        return TensorType(a.dtype)
+    return TensorType(a.dtype, tuple(x if x == y else Sym.fresh() for x, y in zip(a.shape, b.shape, strict=True)))
+
+
+def _loop(graph: Graph, node: Node) -> list[Type | None]:
+    body = _body(node, "body")
+    if body is None:
+        return []
+    carried = [None if value is None else graph.type(value) for value in node.inputs[2:]]
+    counters: list[Type | None] = [TensorType(DType.INT64), TensorType(DType.BOOL)]
+    results = _infer_body(graph, node, body, [*counters, *map(_any_shape, carried)])[1:]
+    states = [_either(a, b) for a, b in zip(carried, results, strict=False)]
+    return [*states, *(_stacked(type_, 0, Sym.fresh()) for type_ in results[len(carried) :])]
+
+
+def _any_shape(type_: Type | None) -> Type | None:
+    return TensorType(type_.dtype) if isinstance(type_, TensorType) else type_
+
+
+def _stacked(type_: Type | None, axis: int, count: Dim) -> Type | None:
+    """The type of values put together along a new axis."""
+    if not isinstance(type_, TensorType) or type_.shape is None:
+        return type_
+    axis = normalised(axis, len(type_.shape) + 1)
+    return TensorType(type_.dtype, (*type_.shape[:axis], count, *type_.shape[axis:]))
+
+
+def _scan(graph: Graph, node: Node) -> list[Type | None]:
+    body, count = _body(node, "body"), node.attrs.get("num_scan_inputs")
+    if body is None or not isinstance(count, int) or node.version < 9:
+        return []
+    types = [None if value is None else graph.type(value) for value in node.inputs]
+    states, scanned = types[: len(types) - count], types[len(types) - count :]
+    axes = [*_axes(node, "scan_input_axes"), *[0] * count]
+    steps = [_without(type_, axis) for type_, axis in zip(scanned, axes, strict=False)]
+    results = _infer_body(graph, node, body, [*states, *(type_ for type_, _ in steps)])
+    length = next((size for _, size in steps if size is not None), None)
+    outputs = results[len(states) :]
+    places = [*_axes(node, "scan_output_axes"), *[0] * len(outputs)]
+    stacked = [
+        _stacked(type_, axis, Sym.fresh() if length is None else length)
+        for type_, axis in zip(outputs, places, strict=False)
+    ]
+    return [*states, *stacked]
+
+
+def _axes(node: Node, name: str) -> tuple[int, ...]:
+    found = node.attrs.get(name)
+    return tuple(axis for axis in found if isinstance(axis, int)) if isinstance(found, tuple) else ()
+
+
+def _without(type_: Type | None, axis: int) -> tuple[Type | None, Dim | None]:
+    """The type of a slice along an axis, and the axis's size."""
+    if not isinstance(type_, TensorType) or type_.shape is None:
+        return type_, None
+    axis = normalised(axis, len(type_.shape))
+    return TensorType(type_.dtype, (*type_.shape[:axis], *type_.shape[axis + 1 :])), type_.shape[axis]
+
+
+_BODIES = {"If": _if, "Loop": _loop, "Scan": _scan}
+
+# -- sizes that the user fixes -----------------------------------------------------------------------------------------
+
+
+def fix_inputs(graph: Graph, shapes: Mapping[str, Sequence[int | str | None]], dims: Mapping[str, int]) -> None:
+    """Give inputs a shape, and named sizes a number, everywhere in the model; then infer it anew, in place.
+
+    An element of a shape is a number, a name, or None for "as it is".
+
+    Raises:
+        UsageError: no input or size has that name, or the model or another wish says something else.
+        ModelError: some node cannot work on these shapes.
+    """
+    inputs = {graph[vertex].names[0]: vertex for vertex in graph.inputs}
+    sizes = _named_sizes(graph, dims)
+    for name, wanted in shapes.items():
+        if name not in inputs:
+            raise UsageError(f"the model has no input '{name}'; it has {_listed(inputs)}")
+        vertex = inputs[name]
+        declared = graph.tensor_type(Value(vertex))
+        if declared is None:
+            raise UsageError(f"input '{name}' is no tensor: it takes no shape")
+        if declared.shape is None:
+            shape = tuple(size if isinstance(size, int) else _name(size) for size in wanted)
+            given = replace(graph[vertex], types=(TensorType(declared.dtype, shape),))
+            graph.apply(Patch({vertex: graph[vertex]}, {vertex: given}))
+        else:
+            _bind(name, declared.shape, wanted, sizes)
+    _substitute(graph, sizes)
+    infer_graph(graph, strict=True)
+
+
+def _name(size: str | None) -> Sym:
+    return Sym.fresh() if size is None else Sym.of(size)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in sorted(names)) or "none"
+
+
+def _named_sizes(graph: Graph, dims: Mapping[str, int]) -> dict[str, Dim]:
+    types = [graph.tensor_type(Value(vertex)) for vertex in graph.inputs]
+    named = {str(dim) for type_ in types if type_ and type_.shape for dim in type_.shape if isinstance(dim, Sym)}
+    named = {name for name in named if not name.startswith("?")}
+    for name, size in dims.items():
+        if name not in named:
+            raise UsageError(f"the model's inputs have no size named '{name}'; they have {_listed(named)}")
+        if size < 1:
+            raise UsageError(f"size '{name}' cannot be {size}: sizes are 1 or more")
+    return dict(dims)
+
+
+def _bind(name: str, shape: Shape, wanted: Sequence[int | str | None], sizes: dict[str, Dim]) -> None:
+    """Note what the sizes of an input are to be."""
+    printed = TensorType(DType.UNDEFINED, shape)
+    declared = str(printed).partition("[")[2].rstrip("]")
+    if len(shape) != len(wanted):
+        raise UsageError(f"input '{name}' has {len(shape)} axes ({declared}), not {len(wanted)}")
+    for axis, (own, size) in enumerate(zip(shape, wanted, strict=True)):
+        if size is None or size == own or str(own) == size:
+            continue
+        if isinstance(size, int) and size < 0:
+            raise UsageError(f"axis {axis} of input '{name}' cannot be {size}")
+        if isinstance(own, int):
+            raise UsageError(f"axis {axis} of input '{name}' is {own} in the model ({declared}), not {size}")
+        new = Sym.of(size) if isinstance(size, str) else size
+        if sizes.setdefault(str(own), new) != new:
+            raise UsageError(f"axis {axis} of input '{name}' is '{own}', which is {sizes[str(own)]}, not {size}")
+
+
+def _substitute(graph: Graph, sizes: Mapping[str, Dim]) -> None:
+    """Replace named sizes in every type and in known contents, in bodies too."""
+    graph.output_types = tuple(_with_sizes(type_, sizes) for type_ in graph.output_types)
+    changed = {}
+    for vertex, node in graph.items():
+        types = tuple(_with_sizes(type_, sizes) for type_ in node.types)
+        if types != node.types:
+            changed[vertex] = replace(node, types=types, contents=())
+        for body in node.bodies:
+            _substitute(body, sizes)
+    graph.apply(Patch({vertex: graph[vertex] for vertex in changed}, changed))
+
+
+def _with_sizes(type_: Type | None, sizes: Mapping[str, Dim]) -> Type | None:
+    if not isinstance(type_, TensorType) or type_.shape is None:
+        return type_
+    return TensorType(type_.dtype, tuple(substitute(dim, sizes) for dim in type_.shape))
+
+
+def bodies(graph: Graph) -> Iterator[Graph]:
+    """The graph and every graph inside of it, innermost first."""
+    for _, node in graph.nodes():
+        for body in node.bodies:
+            yield from bodies(body)
+    yield graph

@@ -1,0 +1,586 @@
+"""Leaf conversions between protobuf messages and graphopt's data: types, tensors, attributes, single nodes.
+
+Knows nothing of whole graphs or models; `onnx_io` puts the pieces together.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from io import FileIO
+from itertools import chain
+from math import prod
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+from numpy.typing import NDArray
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
+
+from graphopt.base.errors import ModelError
+from graphopt.base.types import MADE, UNKNOWN, Dim, DType, OpaqueType, Shape, Sym, TensorType, Type
+from graphopt.ir.graph import Attribute, Graph, Node, Opaque, Scalar
+from graphopt.ir.ops import text_or_bytes
+from graphopt.ir.tensor import Tensor
+
+CHUNK = 1 << 24
+"""Bytes that are in memory at once when a tensor is copied from file to file."""
+ZEROS = bytes(CHUNK)
+
+Folders: TypeAlias = tuple[Path, ...]
+"""The folder of the model file, then that of the file which it is a link to.
+
+The second may be a store, as the caches of model hubs have one: a model in `snapshots` is a link to a file in `blobs`,
+and so are its weights. A link to weights may lead out of the model's own folder into such a store, and nowhere else:
+the model is a link itself, and the weights lie in the very folder that it leads to."""
+
+# -- types -------------------------------------------------------------------------------------------------------------
+
+
+def type_from_proto(proto: TypeProto, *, anonymous: bool = False) -> Type | None:
+    """The type that a proto states, None where it does not even name an element type.
+
+    With `anonymous`, sizes that `type_to_proto(..., anonymous=True)` wrote as text are the same sizes again.
+    """
+    match proto.WhichOneof("value"):
+        case None:
+            return None
+        case "tensor_type":
+            tensor = proto.tensor_type
+        case _:
+            return OpaqueType(proto.SerializeToString())
+    if not tensor.elem_type:
+        return None
+    if tensor.elem_type not in _KNOWN:
+        return OpaqueType(proto.SerializeToString())
+    if not tensor.HasField("shape"):
+        return TensorType(DType(tensor.elem_type))
+    return TensorType(DType(tensor.elem_type), tuple(_dim(dim, anonymous) for dim in tensor.shape.dim))
+
+
+_KNOWN = frozenset(int(dtype) for dtype in DType)
+
+
+def _dim(proto: onnx.TensorShapeProto.Dimension, anonymous: bool) -> Dim:
+    if proto.HasField("dim_value"):
+        return proto.dim_value if proto.dim_value >= 0 else Sym.fresh()  # -1 is how some exporters say "unknown"
+    name = proto.dim_param
+    if anonymous and name in _SYMS:
+        return _SYMS[name]
+    return Sym.fresh() if not name or name.startswith((UNKNOWN, MADE)) else Sym.of(name)
+
+
+def type_to_proto(type_: Type | None, *, anonymous: bool = False) -> TypeProto:
+    """The proto of a type; sizes without a name stay unnamed, or get their text as a name with `anonymous`."""
+    proto = TypeProto()
+    if isinstance(type_, OpaqueType):
+        proto.ParseFromString(type_.proto)
+        return proto
+    if type_ is None:
+        return proto
+    proto.tensor_type.elem_type = type_.dtype
+    if type_.shape is not None:
+        shape_to_proto(type_.shape, proto.tensor_type.shape, anonymous=anonymous)
+    return proto
+
+
+def shape_to_proto(shape: Shape, proto: onnx.TensorShapeProto, *, anonymous: bool = False) -> None:
+    """Write sizes into a proto; what its dims say besides, such as denotations, stays if the rank is the same."""
+    proto.SetInParent()
+    if len(proto.dim) != len(shape):
+        del proto.dim[:]
+        for _ in shape:
+            proto.dim.add()
+    for dim, size in zip(proto.dim, shape, strict=True):
+        if isinstance(size, int):
+            dim.dim_value = size
+        elif anonymous:
+            dim.dim_param = _text(size)
+        elif not size.is_anonymous:
+            dim.dim_param = str(size)
+        elif dim.HasField("dim_value") and dim.dim_value >= 0:
+            dim.ClearField("dim_value")
+
+
+_SYMS: dict[str, Sym] = {}
+
+
+@cache
+def _text(sym: Sym) -> str:
+    """A text that stands for this size only: two sizes may print alike if a model names a size `a*b`."""
+    text = str(sym)
+    while _SYMS.setdefault(text, sym) != sym:
+        text += "'"
+    return text
+
+
+# -- tensors -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """The `source` of a tensor whose bytes lie in a file of their own."""
+
+    path: Path
+    offset: int
+    length: int
+    proto: TensorProto
+    """The tensor as the model declares it: name, doc string and location."""
+    stamp: tuple[int, ...]
+    """Identity of the file when the model was loaded: it must not change under the model."""
+
+
+def tensor_from_proto(proto: TensorProto, folders: Folders = ()) -> Tensor:
+    """A tensor whose values are read when asked for; `proto` is referenced, not copied.
+
+    External data lies in the first of `folders`; a symbolic link there may point into any of them.
+
+    Raises:
+        ModelError: its data is missing, too short or outside the folder.
+    """
+    dtype, shape = DType(proto.data_type), tuple(proto.dims)
+    if proto.data_location == TensorProto.EXTERNAL:
+        source = _external(proto, Tensor(dtype, shape, _nothing).nbytes, folders)
+        return Tensor(dtype, shape, lambda: _read_external(source, dtype, shape), source)
+    return Tensor(dtype, shape, lambda: _read(proto, dtype, shape), proto)
+
+
+def _nothing() -> NDArray[Any]:
+    raise AssertionError("a tensor without values")
+
+
+def _read(proto: TensorProto, dtype: DType, shape: tuple[int, ...]) -> NDArray[Any]:
+    if dtype is DType.STRING:
+        return _strings(proto, shape)
+    try:
+        return numpy_helper.to_array(proto)
+    except (ValueError, TypeError) as error:
+        raise ModelError(f"tensor '{proto.name}' {dtype.name}{list(shape)} holds other data: {error}") from error
+
+
+def _strings(proto: TensorProto, shape: tuple[int, ...]) -> NDArray[Any]:
+    texts = np.empty(len(proto.string_data), object)
+    texts[:] = [text_or_bytes(raw) for raw in proto.string_data]
+    if texts.size != prod(shape):
+        raise ModelError(f"tensor '{proto.name}' STRING{list(shape)} holds {texts.size} strings")
+    return texts.reshape(shape)
+
+
+def _external(proto: TensorProto, nbytes: int, folders: Folders) -> External:
+    entries = {entry.key: entry.value for entry in proto.external_data}
+    location = entries.get("location", "")
+    if not folders:
+        raise ModelError(
+            f"the data of tensor '{proto.name}' is in the file '{location}', of a folder that the model does not state:"
+            " load the model by its path"
+        )
+    path = _inside(proto.name, location, folders)
+    if path.exists() and not path.is_file():
+        raise ModelError(f"the data of tensor '{proto.name}' is said to be in {path}, which is no ordinary file")
+    try:
+        stamp = _stamp(path.stat())
+        offset = int(entries.get("offset") or 0)
+        length = int(entries.get("length") or nbytes)
+    except OSError as error:
+        reason = error.strerror or "unreadable"
+        raise ModelError(f"the data of tensor '{proto.name}' cannot be read from {path}: {reason}") from error
+    except ValueError as error:
+        raise ModelError(f"tensor '{proto.name}' states a wrong place in {path}: {error}") from error
+    if length != nbytes or proto.data_type == DType.STRING:
+        raise ModelError(f"tensor '{proto.name}' needs {nbytes} bytes, but states {length} bytes of {path}")
+    if offset < 0 or offset + length > stamp[0]:
+        raise ModelError(
+            f"tensor '{proto.name}' needs bytes {offset} to {offset + length} of {path}, which has only {stamp[0]}"
+        )
+    return External(path, offset, length, proto, stamp)
+
+
+def _stamp(stat: os.stat_result) -> tuple[int, ...]:
+    """Size first, and what else changes when another file takes the place of this one."""
+    return (stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_dev)
+
+
+@cache
+def _resolved(path: Path) -> Path:
+    return path.resolve()
+
+
+def _inside(name: str, location: str, folders: Folders) -> Path:
+    """The path of a data file, refused where it leaves the model's folder; a link may lead into its store."""
+    parts = PurePosixPath(location.replace("\\", "/").replace("\0", "/../")).parts
+    path = folders[0].joinpath(*parts)
+    target = path.resolve()
+    is_inside = target.is_relative_to(_resolved(folders[0])) or target.parent == _resolved(folders[-1])
+    if not parts or ".." in parts or not is_inside:
+        raise ModelError(f"the data of tensor '{name}' is said to be in '{location}', outside the model's folder")
+    return path
+
+
+def settle(model: ModelProto, folders: Folders) -> Path | None:
+    """Say of all data in files where they really lie, links followed, seen from one folder, which is returned.
+
+    ONNX Runtime follows no link out of the folder that a model in memory comes with. None: there are no such data.
+
+    Raises:
+        ModelError: some lie outside the model's folder.
+    """
+    tensors = list(external_tensors(model)) if folders else []
+    paths = [_inside(tensor.name, location(tensor), folders).resolve() for tensor in tensors]
+    if not paths:
+        return None
+    folder = Path(os.path.commonpath([path.parent for path in paths]))
+    for tensor, path in zip(tensors, paths, strict=True):
+        put_location(tensor, path.relative_to(folder).as_posix())
+    return folder
+
+
+def _read_external(source: External, dtype: DType, shape: tuple[int, ...]) -> NDArray[Any]:
+    with _opened(source) as file:
+        if source.length == 0:
+            return np.empty(shape, dtype.numpy)
+        raw = np.memmap(file, np.uint8, "r", source.offset, (source.length,))
+    if dtype.bits % 8:
+        packed = TensorProto(dims=shape, data_type=dtype, raw_data=raw.tobytes())
+        return numpy_helper.to_array(packed)
+    return raw.view(np.ndarray).view(dtype.numpy).reshape(shape)
+
+
+@contextmanager
+def _opened(source: External) -> Iterator[FileIO]:
+    """The file of a tensor.
+
+    Raises:
+        ModelError: it is another one than when the model was loaded, or cannot be read.
+    """
+    try:
+        with source.path.open("rb", buffering=0) as file:
+            if _stamp(os.fstat(file.fileno())) != source.stamp:
+                raise FileNotFoundError
+            yield file
+    except FileNotFoundError:
+        raise ModelError(f"{source.path} has changed since the model was loaded: load the model again") from None
+    except OSError as error:
+        raise ModelError(f"{source.path} cannot be read: {error.strerror}") from error
+
+
+def external_tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """Every tensor of a model that lies in a file: initializers, and those in attributes, bodies and functions."""
+    nodes = chain(model.graph.node, *(function.node for function in model.functions))
+    for tensor in chain(_initializers(model.graph), chain.from_iterable(map(_tensors, nodes))):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            yield tensor
+
+
+def _initializers(graph: GraphProto) -> Iterator[TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+
+
+def _tensors(node: NodeProto) -> Iterator[TensorProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
+        for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+            yield from _initializers(graph)
+            yield from chain.from_iterable(map(_tensors, graph.node))
+
+
+def location(tensor: TensorProto) -> str:
+    """The file that a tensor says it lies in."""
+    return next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+
+
+def put_location(tensor: TensorProto, file: str) -> None:
+    """Say that a tensor lies in another file, at the same place there."""
+    for entry in tensor.external_data:
+        if entry.key == "location":
+            entry.value = file
+
+
+def raw_chunks(tensor: Tensor) -> Iterator[bytes | memoryview]:
+    """The bytes of a tensor as ONNX stores them, little by little where they lie in a file."""
+    source = tensor.source
+    if isinstance(source, External):
+        with _opened(source) as file:
+            yield from _chunks(file, source.offset, source.offset + source.length)
+    elif isinstance(source, TensorProto) and source.HasField("raw_data"):
+        yield source.raw_data
+    else:
+        yield numpy_helper.from_array(np.ascontiguousarray(tensor.numpy()).reshape(tensor.shape)).raw_data
+
+
+def _chunks(file: FileIO, start: int, end: int) -> Iterator[bytes]:
+    """A part of a file. Where it has a hole, zeros that nobody read; less than the part if the file ends in it."""
+    while start < end:
+        hole = _next_data(file, start, end) - start
+        if hole:
+            chunk = ZEROS[:hole]
+        else:
+            file.seek(start)
+            chunk = file.read(min(CHUNK, end - start))
+        if not chunk:
+            return
+        yield chunk
+        start += len(chunk)
+
+
+def _next_data(file: FileIO, start: int, end: int) -> int:
+    """Where a file has data again, from a place on; that place, if the system knows of no holes."""
+    if not hasattr(os, "SEEK_DATA"):
+        return start
+    try:
+        return min(end, os.lseek(file.fileno(), start, os.SEEK_DATA))
+    except OSError as error:
+        return end if error.errno == errno.ENXIO else start  # there is no more data
+
+
+def tensor_to_proto(tensor: Tensor, name: str, into: TensorProto | None = None) -> TensorProto:
+    """The proto of a tensor under a name, in an empty message if one is given. One that lies in a file still does."""
+    proto = TensorProto() if into is None else into
+    original = declared(tensor)
+    if original is not None:
+        proto.CopyFrom(original)
+    else:
+        proto.CopyFrom(numpy_helper.from_array(np.asarray(tensor.numpy())))
+        del proto.dims[:]
+        proto.dims.extend(tensor.shape)
+    if name or proto.name:
+        proto.name = name
+    return proto
+
+
+def declared(tensor: Tensor) -> TensorProto | None:
+    """The message that a tensor was loaded from; None for one that was computed."""
+    proto = tensor.source.proto if isinstance(tensor.source, External) else tensor.source
+    if not isinstance(proto, TensorProto):
+        return None
+    assert (proto.data_type, tuple(proto.dims)) == (tensor.dtype, tensor.shape), f"{proto.name} is not its source"
+    return proto
+
+
+# -- attributes and nodes ----------------------------------------------------------------------------------------------
+
+
+def attribute_from_proto(proto: AttributeProto, folders: Folders = ()) -> Attribute:
+    """The attribute as data. What is not plain data or a tensor (a graph, too) is carried as it is."""
+    kinds = AttributeProto
+    if proto.ref_attr_name:
+        return Opaque(proto.SerializeToString())
+    value: Attribute | None = None
+    match attribute_kind(proto):
+        case kinds.INT:
+            value = int(proto.i)
+        case kinds.FLOAT:
+            value = float(proto.f)
+        case kinds.STRING:
+            value = text_or_bytes(proto.s)
+        case kinds.INTS:
+            value = tuple(proto.ints) or None
+        case kinds.FLOATS:
+            value = tuple(proto.floats) or None
+        case kinds.STRINGS:
+            value = tuple(text_or_bytes(raw) for raw in proto.strings) or None
+        case kinds.TENSOR:
+            value = tensor_from_proto(proto.t, folders)
+    return Opaque(proto.SerializeToString()) if value is None else value
+
+
+def attribute_kind(proto: AttributeProto) -> int:
+    """The kind of an attribute; where the oldest models do not state it, that of the field that is set."""
+    if proto.type != AttributeProto.UNDEFINED:
+        return proto.type
+    fields = {field.name for field, _ in proto.ListFields()}
+    return next((kind for field, kind in _KINDS.items() if field in fields), AttributeProto.UNDEFINED)
+
+
+_KINDS = {
+    "f": AttributeProto.FLOAT,
+    "i": AttributeProto.INT,
+    "s": AttributeProto.STRING,
+    "t": AttributeProto.TENSOR,
+    "g": AttributeProto.GRAPH,
+    "floats": AttributeProto.FLOATS,
+    "ints": AttributeProto.INTS,
+    "strings": AttributeProto.STRINGS,
+    "graphs": AttributeProto.GRAPHS,
+}
+
+
+def attribute_to_proto(
+    name: str, attribute: Attribute, body: Callable[[Graph], GraphProto] | None = None
+) -> AttributeProto:
+    """The proto of an attribute; `body` writes the graphs among them."""
+    proto = AttributeProto(name=name)
+    match attribute:
+        case Opaque():
+            proto.ParseFromString(attribute.proto)
+        case Tensor():
+            proto.type = AttributeProto.TENSOR
+            original = declared(attribute)
+            tensor_to_proto(attribute, original.name if original else "", proto.t)
+        case Graph():
+            assert body is not None, f"attribute '{name}' is a graph"
+            proto.type = AttributeProto.GRAPH
+            proto.g.CopyFrom(body(attribute))
+        case tuple() if attribute and isinstance(attribute[0], Graph):
+            assert body is not None, f"attribute '{name}' holds graphs"
+            proto.type = AttributeProto.GRAPHS
+            proto.graphs.extend(map(body, attribute))
+        case tuple():
+            _put_list(proto, cast("tuple[Scalar, ...]", attribute))
+        case _:
+            _put_scalar(proto, attribute)
+    return proto
+
+
+def _put_scalar(proto: AttributeProto, value: Scalar) -> None:
+    match value:
+        case int():
+            proto.type, proto.i = AttributeProto.INT, value
+        case float():
+            proto.type, proto.f = AttributeProto.FLOAT, value
+        case _:
+            proto.type, proto.s = AttributeProto.STRING, _raw(value)
+
+
+def _put_list(proto: AttributeProto, values: tuple[Scalar, ...]) -> None:
+    """An empty list is one of integers: lists of other kinds that are empty are carried, not built."""
+    if any(isinstance(value, str | bytes) for value in values):
+        proto.type = AttributeProto.STRINGS
+        proto.strings.extend(_raw(value) for value in values)
+    elif any(isinstance(value, float) for value in values):
+        proto.type = AttributeProto.FLOATS
+        proto.floats.extend(float(value) for value in values)
+    else:
+        proto.type = AttributeProto.INTS
+        proto.ints.extend(int(value) for value in values)
+
+
+def _raw(value: Scalar) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def node_to_proto(
+    node: Node,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    body: Callable[[Graph], GraphProto] | None = None,
+) -> NodeProto:
+    """The proto of a node that reads and writes the values of these names."""
+    proto = NodeProto()
+    proto.ParseFromString(node.extra)
+    del proto.input[:], proto.attribute[:]  # how the node was spelled before `opsets.raised`
+    proto.input.extend(inputs)
+    proto.output.extend(outputs)
+    if node.name:
+        proto.name = node.name
+    proto.op_type = node.op
+    if node.domain and not proto.domain:
+        proto.domain = node.domain
+    if node.doc:
+        proto.doc_string = node.doc
+    proto.attribute.extend(attribute_to_proto(name, value, body) for name, value in node.attrs.items())
+    for key, value in node.metadata.items():
+        proto.metadata_props.add(key=key, value=value)
+    return proto
+
+
+# -- fields that nobody here knows -------------------------------------------------------------------------------------
+
+
+def unknown_fields(proto: Message) -> bytes:
+    """The fields of a message, not of those in it, that its schema does not have, serialized."""
+    return _encoded(UnknownFieldSet(proto))
+
+
+def _encoded(fields: Any) -> bytes:  # Any: protobuf's types do not tell what a wire type holds
+    wire = b""
+    for field in fields:
+        wire += varint(field.field_number << 3 | field.wire_type)
+        match field.wire_type:
+            case 0:
+                wire += varint(field.data)
+            case 1:
+                wire += field.data.to_bytes(8, "little")
+            case 2:
+                wire += delimited(field.data)
+            case 3:
+                wire += _encoded(field.data) + varint(field.field_number << 3 | 4)
+            case 5:
+                wire += field.data.to_bytes(4, "little")
+    return wire
+
+
+def delimited(payload: bytes) -> bytes:
+    """Bytes as protobuf writes them into a field: their length first."""
+    return varint(len(payload)) + payload
+
+
+def varint(number: int) -> bytes:
+    """A number as protobuf writes it."""
+    digits = []
+    while number > 0x7F:
+        digits.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*digits, number])
+
+
+# -- messages that are not read whole ----------------------------------------------------------------------------------
+
+
+def pruned(wire: memoryview, path: Sequence[int], larger: int) -> bytes:
+    """A serialized message without those fields, found by a path of field numbers, that take more than some bytes.
+
+    Raises:
+        DecodeError: it is none, or cut short.
+    """
+    kept = bytearray()
+    for number, start, body, end in _fields(wire):
+        if number != path[0] or end - body <= larger:
+            kept += wire[start:end]
+        elif len(path) > 1:
+            kept += varint(number << 3 | 2) + delimited(pruned(wire[body:end], path[1:], larger))
+    return bytes(kept)
+
+
+def _fields(wire: memoryview) -> Iterator[tuple[int, int, int, int]]:
+    """Of each field of a serialized message its number, where it starts, where its content does, and where it ends."""
+    at, size = 0, len(wire)
+    while at < size:
+        start = at
+        key, at = _read_varint(wire, at)
+        body = at
+        match key & 7:
+            case 0:
+                _, at = _read_varint(wire, at)
+            case 1:
+                at += 8
+            case 2:
+                length, body = _read_varint(wire, at)
+                at = body + length
+            case 5:
+                at += 4
+            case _:
+                raise DecodeError("a group, which ONNX has none of")
+        if at > size:
+            raise DecodeError("cut short")
+        yield key >> 3, start, body, at
+
+
+def _read_varint(wire: memoryview, at: int) -> tuple[int, int]:
+    """A number as protobuf writes it, and where it ends."""
+    number = 0
+    for place, byte in enumerate(wire[at : at + 10]):
+        number |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return number, at + place + 1
+    raise DecodeError("a number without an end")

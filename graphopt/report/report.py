@@ -1,0 +1,597 @@
+"""What was done to a model, as data: printed as a table, written as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from enum import Enum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin, get_type_hints
+
+from graphopt.base.types import OpaqueType, Type
+from graphopt.check.compare import Comparison, Verdict, check_text
+from graphopt.io.onnx_io import Model
+from graphopt.ir.graph import Node
+from graphopt.language.proof import Proof
+from graphopt.language.proof import Verdict as Proved
+from graphopt.operators.protos import External
+from graphopt.runtime.measure import QUIET
+from graphopt.search.timing import Timing, said, unresolved
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+
+def versions() -> dict[str, str]:
+    """The installed packages that a result depends on."""
+    found = {}
+    for name in ("graphopt", "onnx", "onnxruntime", "onnxruntime-gpu"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A model in numbers. Nodes in bodies count; Constant nodes count as initializers."""
+
+    ops: Mapping[str, int]
+    initializers: int
+    parameters: int
+    """Elements of the initializers."""
+    weight_bytes: int
+    inputs: Mapping[str, str]
+    """Names and types."""
+    outputs: Mapping[str, str]
+    opsets: Mapping[str, int]
+    file_bytes: int | None = None
+    """Size of the file with its external data, where there is a file."""
+
+    @property
+    def nodes(self) -> int:
+        return sum(self.ops.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """One change that was made."""
+
+    name: str
+    """Of the rule or pass."""
+    is_rule: bool = True
+    graph: str = ""
+    """Name of the graph or body in which it was made."""
+    removed: tuple[str, ...] = ()
+    """The nodes that it took out: operator and name."""
+    added: tuple[str, ...] = ()
+    proof: str | None = None
+    """What is known of the rule, as `Proof.claim` says it: `proved, exact`, `not proved: …`; None for a pass."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Report:
+    """Everything that a run of `optimize` found and did."""
+
+    source: str
+    before: Summary
+    after: Summary
+    rewrites: tuple[Rewrite, ...] = ()
+    comparison: Comparison | None = None
+    """None where no check was wanted."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """By stage."""
+    notes: tuple[str, ...] = ()
+    """What the user should know, such as why a rule could not be applied."""
+    timing: Timing | None = None
+    """None where nothing was searched or timed."""
+    versions: Mapping[str, str] = field(default_factory=versions)
+
+    @staticmethod
+    def summary(model: Model) -> Summary:
+        """A model in numbers, as it is now."""
+        return summary(model)
+
+    @staticmethod
+    def of(
+        before: Summary,
+        model: Model,
+        rewrites: Iterable[Rewrite],
+        comparison: Comparison | None,
+        seconds: Mapping[str, float],
+        notes: Iterable[str] = (),
+        timing: Timing | None = None,
+    ) -> Report:
+        """The report on a model that was `before` and is now what it is."""
+        source = str(model.path) if model.path else f"model '{model.graph.name}'"
+        after = replace(summary(model), file_bytes=None)
+        return Report(source, before, after, tuple(rewrites), comparison, dict(seconds), tuple(notes), timing)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How often each rule or pass was applied, the most frequent first."""
+        return dict(Counter(rewrite.name for rewrite in self.rewrites).most_common())
+
+    def saved(self, file_bytes: int) -> Report:
+        """Return the same report, with the size of the result's file, and of that of its weights."""
+        return replace(self, after=replace(self.after, file_bytes=file_bytes))
+
+    def to_json(self) -> str:
+        """JSON that any reader takes: an infinite difference is null."""
+        return json.dumps(_finite(asdict(self)), indent=2, ensure_ascii=False, allow_nan=False)
+
+    @staticmethod
+    def from_json(text: str) -> Report:
+        """What `to_json` wrote. Fields that this version does not know are left out."""
+        report: Report = _build(Report, json.loads(text))
+        return report
+
+    def __repr__(self) -> str:
+        """Say in a line what came of it: all else is in the fields, and in `to_json`."""
+        parts = [f"{self.before.nodes} -> {self.after.nodes} nodes", f"{len(self.rewrites)} rewrites"]
+        if self.timing is not None and self.timing.speedup is not None:
+            parts.append(f"{self.timing.speedup.median:.3f} times as fast{'' if self.timing.is_gain else ' (no gain)'}")
+        parts.append("not checked" if self.comparison is None else str(self.comparison.verdict))
+        return f"<Report on {self.source}: {', '.join(parts)}>"
+
+    def decisions(self) -> Iterator[str]:
+        """What was decided, a line each: the rewrites with their nodes, and every find of the search."""
+        for text, count in Counter(map(_change, self.rewrites)).items():
+            yield f"{text}{f' ({count} times)' * (count > 1)}"
+        for group in self.timing.groups if self.timing else ():
+            ratio = "not timed" if group.speedup is None else f"{group.speedup:.2f} times as fast alone"
+            why = f": {group.reason}" if group.reason else ""
+            yield f"{'taken' if group.is_taken else 'left'}: {', '.join(group.rules)} ({ratio}){why}"
+
+    def print(self, console: Console | None = None) -> None:
+        """Print the table: operators before and after, sizes, rewrites by rule, the check, seconds."""
+        _show(_parts(self), console)
+
+
+def _change(rewrite: Rewrite) -> str:
+    """`fuse_bn_into_conv in net: Conv c, BatchNormalization b -> Conv c`."""
+    before, after = (_few(nodes) or "nothing" for nodes in (rewrite.removed, rewrite.added))
+    where = f" in {rewrite.graph}" if rewrite.graph else ""
+    return f"{rewrite.name}{where}: {f'{before} -> {after}' if before != after else 'moves no node'}"
+
+
+def _few(nodes: Sequence[str]) -> str:
+    """The first of them."""
+    return ", ".join([*nodes[:4], *[f"{len(nodes) - 4} more"] * (len(nodes) > 4)])
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+def summary(model: Model) -> Summary:
+    """A model in numbers, as it is now."""
+    graph = model.graph
+    constants = [node for inner in graph.graphs() for _, node in inner.items() if node.data is not None]
+    inputs = [graph[vertex] for vertex in graph.inputs]
+    outputs = zip(graph.output_names, graph.output_types, strict=True)
+    ops: Counter[str] = Counter()
+    for inner in graph.graphs():
+        ops.update(inner.ops())
+    return Summary(
+        ops=dict(sorted(ops.items())),
+        initializers=len(constants),
+        parameters=sum(node.data.size for node in constants if node.data is not None),
+        weight_bytes=graph.weight_bytes,
+        inputs={node.names[0]: type_text(node.types[0]) for node in inputs},
+        outputs={name: type_text(type_) for name, type_ in outputs},
+        opsets={domain or "ai.onnx": number for domain, number in graph.opsets.items()},
+        file_bytes=_file_bytes(model.path, constants) if model.path else None,
+    )
+
+
+def _file_bytes(path: Path, constants: Iterable[Node]) -> int:
+    sources = [node.data.source for node in constants if node.data is not None]
+    external = {(s.path, s.offset): s.length for s in sources if isinstance(s, External)}
+    return path.stat().st_size + sum(external.values())
+
+
+def type_text(type_: Type | None) -> str:
+    """`FLOAT[batch,3,224,224]`; sizes without a name are `?`."""
+    from onnx import TypeProto
+
+    if type_ is None:
+        return "unknown"
+    if isinstance(type_, OpaqueType):
+        return str(TypeProto.FromString(type_.proto).WhichOneof("value") or "unknown").removesuffix("_type")
+    if type_.shape is None:
+        return f"{type_.dtype.name} of any rank"
+    sizes = (str(size) if isinstance(size, int) or not size.is_anonymous else "?" for size in type_.shape)
+    return f"{type_.dtype.name}[{','.join(sizes)}]"
+
+
+def bytes_text(size: int | None) -> str:
+    """`97.8 MB`, in powers of ten as file managers have it."""
+    if size is None:
+        return ""
+    value, units = float(size), ["B", "KB", "MB", "GB", "TB"]
+    while value >= 999.95 and len(units) > 1:
+        value, units = value / 1000, units[1:]
+    return f"{size} B" if units[0] == "B" else f"{value:.1f} {units[0]}"
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+
+def _show(parts: Iterable[RenderableType], console: Console | None = None) -> None:
+    """Print to a console; to a file without the blanks that fill its lines."""
+    from rich.console import Console
+
+    console = console or Console(highlight=False, markup=False)
+    with console.capture() as captured:
+        for part in parts:
+            console.print(part)
+    text = captured.get()
+    if not console.is_terminal:
+        text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+    console.file.write(text)
+    console.file.flush()
+
+
+def _parts(report: Report) -> Iterable[RenderableType]:
+    from rich.text import Text
+
+    yield Text.assemble((report.source, "bold"), f", opset {_opsets(report)}", overflow="fold")
+    yield ""
+    yield _numbers(report)
+    yield ""
+    yield _interface(report.after)
+    yield ""
+    yield _rewrites(report)
+    yield ""
+    if report.timing is not None:
+        yield from _speed(report.timing, is_changed=bool(report.rewrites))
+    yield _facts(report)
+
+
+def _opsets(report: Report) -> str:
+    before, after = report.before.opsets, report.after.opsets
+    texts = [f"{name} {number}" if name != "ai.onnx" else str(number) for name, number in before.items()]
+    raised = before.get("ai.onnx") != after.get("ai.onnx")
+    return ", ".join(texts) + (f", now {after.get('ai.onnx')}" if raised else "")
+
+
+def _table(*columns: str) -> Table:
+    """A table that folds what is too long: nothing is cut off, whatever the width."""
+    from rich.table import Table
+
+    table = Table(box=None, show_header=any(columns), header_style="", pad_edge=False, padding=(0, 2, 0, 0))
+    for index, column in enumerate(columns):
+        table.add_column(column, overflow="fold", justify="left" if index == 0 else "right")
+    return table
+
+
+def _numbers(report: Report) -> RenderableType:
+    """Operators and sizes, before and after."""
+    before, after = report.before, report.after
+    table = _table("", "before", "after")
+    for op in sorted(before.ops.keys() | after.ops.keys()):
+        _row(table, op, before.ops.get(op, 0), after.ops.get(op, 0))
+    table.add_row()
+    _row(table, "nodes", before.nodes, after.nodes)
+    _row(table, "initializers", before.initializers, after.initializers)
+    _row(table, "weights", before.weight_bytes, after.weight_bytes, bytes_text)
+    if before.file_bytes is not None and after.file_bytes is not None:
+        _row(table, "file", before.file_bytes, after.file_bytes, bytes_text)
+    return table
+
+
+def _row(table: Table, name: str, before: int, after: int, text: Callable[[int], str] = str) -> None:
+    """Fewer or smaller is green, more is yellow; what looks the same is the same."""
+    colour = "" if text(before) == text(after) else "green" if after < before else "yellow"
+    table.add_row(name, text(before), text(after), style=colour)
+
+
+def _interface(model: Summary) -> RenderableType:
+    table = _table("", "")
+    table.columns[1].justify = "left"
+    for kind, values in (("input", model.inputs), ("output", model.outputs)):
+        for name, type_ in values.items():
+            table.add_row(kind, f"{name}  {type_}")
+    return table
+
+
+def _rewrites(report: Report) -> RenderableType:
+    if not report.rewrites:
+        was_timed = report.timing is not None and report.timing.simplified is not None
+        return "no rewrite was kept: see the notes" if was_timed else "no rewrite applies"
+    proofs = {rewrite.name: rewrite.proof or "" for rewrite in report.rewrites}
+    table = _table("rewrites", str(len(report.rewrites)), "")
+    table.columns[2].justify = "left"
+    for name, count in report.counts.items():
+        table.add_row(name, str(count), proofs[name], style="yellow" if proofs[name].startswith("not") else "")
+    return table
+
+
+def _speed(timing: Timing, *, is_changed: bool) -> Iterable[RenderableType]:
+    """What the search tried, and how fast the result is."""
+    if timing.groups:
+        table = _table("what the search found", "parts", "the part alone", "saves a run", "")
+        for group in timing.groups:
+            taken, saved = "taken" if group.is_taken else "left", f"{group.saved * 1e3:.3g} ms"
+            ratio = "not timed" if group.speedup is None else f"{group.speedup:.2f}x"
+            table.add_row(", ".join(group.rules), str(group.copies or "all"), ratio, saved, taken)
+        yield table
+        yield ""
+        yield from _left(timing)
+    table = _table("", "")
+    table.columns[1].justify = "left"
+    table.add_row("speed", speed_text(timing, is_changed=is_changed), style="green" if timing.is_gain else "")
+    for latency in timing.latencies:
+        sizes = ", ".join(f"{name}={size}" for name, size in latency.sizes.items())
+        before, after = (f"{t.median * 1e3:.3g} ms (±{t.spread / 2:.0%})" for t in (latency.before, latency.after))
+        table.add_row("", f"{after} after, {before} before" + (f", at {sizes}" if sizes else ""))
+    if timing.simplified is not None:
+        table.add_row("", f"{timing.simplified.median:.3f} times by what is done without a search")
+    if timing.searched is not None:
+        table.add_row("", f"{said(timing.searched)} as without the finds of the search")
+    if timing.speedup is not None and (reason := unresolved(timing.speedup)):
+        table.add_row("", f"no gain: {reason}")
+    if timing.noise > QUIET:
+        text = f"two copies of the original differed by up to {timing.noise:.0%}: nothing smaller is taken for a gain,"
+        table.add_row("noise", f"{text} and what was timed is not kept", style="yellow")
+    table.add_row("search", search_text(timing))
+    yield table
+
+
+def _left(timing: Timing) -> Iterable[RenderableType]:
+    """Why finds were left out, each reason once."""
+    reasons: dict[str, list[str]] = {}
+    for group in timing.groups:
+        if group.reason:
+            reasons.setdefault(group.reason, []).append(", ".join(group.rules))
+    for reason, rules in reasons.items():
+        yield f"left: {'; '.join(rules) if len(rules) < 4 else f'{len(rules)} finds'}: {reason}"
+    if reasons:
+        yield ""
+
+
+def speed_text(timing: Timing, *, is_changed: bool) -> str:
+    """`1.13 times as fast …` or `no gain …`, and how that was measured."""
+    where = f"{timing.provider}, {timing.threads} thread{'s' * (timing.threads != 1)}"
+    ratio = timing.speedup
+    if ratio is None and timing.cost == "analytic":
+        return f"not measured: chosen by an estimate for {where}"
+    if ratio is None:
+        return timing.untimed or "not timed" if is_changed else "the original, as it was"
+    numbers = f"{ratio.median:.3f} times as fast as the original ({ratio.low:.3f} to {ratio.high:.3f}); {where}"
+    return numbers if timing.is_gain else f"no gain: {numbers}"
+
+
+def search_text(timing: Timing) -> str:
+    """How much was searched, and why it ended."""
+    parts = f"{timing.regions} distinct of {timing.copies} parts" if timing.copies else "no part in which a rule trades"
+    return f"{parts}, {timing.states} graphs, {timing.trials} {timing.cost}; {timing.stop}"
+
+
+def _facts(report: Report) -> RenderableType:
+    table = _table("", "")
+    table.columns[1].justify = "left"
+    table.add_row("check", check_text(report.comparison), style=_colour(report.comparison))
+    for what in report.comparison.skipped if report.comparison else ():
+        table.add_row("", f"not compared: {what}", style="yellow")
+    table.add_row("seconds", ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in report.seconds.items()))
+    for note in _grouped(report.notes):
+        table.add_row("note", note)
+    return table
+
+
+def _grouped(notes: Iterable[str]) -> Iterable[str]:
+    """The notes, one line for all rules of which the same is to be said."""
+    rules: dict[str, list[str]] = {}
+    for note in notes:
+        found = re.fullmatch(r"rule (\w+) (.*)", note)
+        rules.setdefault(found[2] if found else note, []).extend([found[1]] if found else [])
+    for text, names in rules.items():
+        who = ", ".join(names) if len(names) < 4 else f"{len(names)} rules"
+        yield f"{who} {_plural(text) if len(names) > 1 else text}" if names else text
+
+
+def _plural(text: str) -> str:
+    """Return what is said of one rule as it is said of several: `was not applied: it is …`, `needs …`."""
+    text = re.sub(r"^was (.*?: )it is ", r"were \1they are ", text)
+    return re.sub(r"^(was|needs)\b", lambda verb: {"was": "were", "needs": "need"}[verb[0]], text)
+
+
+def _colour(found: Comparison | None) -> str:
+    if found is None or found.verdict in (Verdict.SKIPPED, Verdict.CANNOT_RUN):
+        return "yellow"
+    return "green" if found.ok else "red"
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What is in a model, as it lies in its file."""
+
+    source: str
+    ir_version: int
+    producer: str
+    model: Summary
+    functions: tuple[str, ...]
+    """Local functions; what is in them is counted once, not per call."""
+    bodies: int
+    """Graphs in attributes: branches of If, bodies of Loop and Scan."""
+    unknown: tuple[str, ...]
+    """Operators without a schema in the onnx package: carried as they are."""
+    external: tuple[str, ...]
+    """Files with weights."""
+
+    @staticmethod
+    def of(model: Model) -> Inspection:
+        inner = list(model.graph.graphs())
+        functions = [f"{function.domain}.{function.name}" for function in model.shell.functions]
+        nodes = [node for graph in inner for _, node in graph.items()]
+        strange = {f"{n.domain}.{n.op}" if n.domain else n.op for n in nodes if not n.is_internal and n.version == 0}
+        sources = [node.data.source for node in nodes if node.data is not None]
+        return Inspection(
+            str(model.path or ""),
+            model.ir_version,
+            f"{model.shell.producer_name} {model.shell.producer_version}".strip(),
+            summary(model),
+            tuple(functions),
+            len(inner) - 1,
+            tuple(sorted(strange - set(functions))),
+            tuple(sorted({str(source.path) for source in sources if isinstance(source, External)})),
+        )
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False)
+
+    def print(self, console: Console | None = None) -> None:
+        _show(self._parts(), console)
+
+    def _parts(self) -> Iterable[RenderableType]:
+        from rich.text import Text
+
+        yield Text(self.source, "bold", overflow="fold")
+        yield ""
+        yield _interface(self.model)
+        yield ""
+        operators = _table("operator", "nodes")
+        for op, count in sorted(self.model.ops.items(), key=lambda item: (-item[1], item[0])):
+            operators.add_row(op, str(count), style="yellow" if op in self.unknown else "")
+        operators.add_row()
+        operators.add_row("all", str(self.model.nodes))
+        yield operators
+        yield ""
+        facts = _table("", "")
+        facts.columns[1].justify = "left"
+        for name, text in self._facts().items():
+            if text:
+                facts.add_row(name, text)
+        yield facts
+
+    def _facts(self) -> Mapping[str, str]:
+        model = self.model
+        weights = f"{model.parameters:,} parameters in {model.initializers} initializers"
+        return {
+            "weights": f"{weights}, {bytes_text(model.weight_bytes)}",
+            "file": bytes_text(model.file_bytes),
+            "external data": ", ".join(self.external),
+            "opset": ", ".join(f"{name} {number}" for name, number in model.opsets.items()),
+            "IR version": str(self.ir_version),
+            "producer": self.producer,
+            "functions": ", ".join(self.functions),
+            "bodies": str(self.bodies or ""),
+            "unknown": ", ".join(self.unknown),
+        }
+
+
+def print_comparison(found: Comparison, console: Console | None = None) -> None:
+    """A table with a row for each output, and what the verdict rests on."""
+    _show(_comparison_parts(found), console)
+
+
+def _comparison_parts(found: Comparison) -> Iterable[RenderableType]:
+    if found.outputs:
+        table = _table("output", "type", "difference", "relative", "tolerance", "")
+        for item in found.outputs:
+            numbers = (f"{item.absolute:.2g}", f"{item.relative:.2g}", f"{item.tolerance:.2g}")
+            mark, colour = ("ok", "") if item.ok else ("DIFFERENT", "red")
+            table.add_row(item.output, item.dtype, *numbers, mark, style=colour)
+        yield table
+        yield ""
+    facts = _table("", "")
+    facts.columns[1].justify = "left"
+    facts.add_row("verdict", f"{found.verdict}{': ' * bool(found.reason)}{found.reason}", style=_colour(found))
+    rows = [("", f"{item.output} {item.detail}") for item in found.outputs if item.detail]
+    rows += [("tolerance", why) for why in _reasons(found)]
+    rows += [("run", str(case)) for case in found.cases]
+    rows += [("not compared", what) for what in found.skipped]
+    rows += [("oracle", found.oracle)] if found.oracle else []
+    for row in rows:
+        facts.add_row(*row)
+    yield facts
+
+
+def _reasons(found: Comparison) -> list[str]:
+    """Where tolerances come from: each if they are few, else that of the output which comes nearest to its own."""
+    reasons = list(dict.fromkeys(item.why for item in found.outputs))
+    if len(reasons) <= 3 or found.worst is None:
+        return reasons
+    return [f"of '{found.worst.output}', and of the others alike: {found.worst.why}"]
+
+
+def print_proofs(proofs: Sequence[Proof], console: Console | None = None) -> None:
+    """A table with a row for each rule; below it, why some are not proved."""
+    _show(_proof_parts(proofs), console)
+
+
+_COLOURS = {Proved.PROVED: "", Proved.REFUTED: "red", Proved.UNKNOWN: "yellow", Proved.VACUOUS: "yellow"}
+
+
+def _proof_parts(proofs: Sequence[Proof]) -> Iterable[RenderableType]:
+    from rich.text import Text
+
+    table = _table("rule", "verdict", "model", "ranks", "cases", "seconds")
+    for proof in proofs:
+        numbers = proof.reach, str(proof.cases or ""), f"{proof.seconds:.2f}"
+        table.add_row(proof.rule, proof.verdict, proof.model or "", *numbers, style=_COLOURS[proof.verdict])
+    yield table
+    for proof in proofs:
+        if not proof.holds:
+            yield ""
+            yield Text(proof.complaint, overflow="fold")
+    yield ""
+    yield f"{proof_counts(proofs)}; {sum(proof.seconds for proof in proofs):.1f} s of processor time"
+
+
+def proof_counts(proofs: Iterable[Proof]) -> str:
+    """`640 rules: 640 proved (402 exact, 238 reassociate, 31 of these for finite values)`."""
+    listed = list(proofs)
+    verdicts = Counter(proof.verdict for proof in listed)
+    proved, real = verdicts.pop(Proved.PROVED, 0), sum(proof.holds and proof.reassociates for proof in listed)
+    others = "".join(f", {count} {verdict.lower()}" for verdict, count in sorted(verdicts.items()))
+    rules = f"{len(listed)} rule{'s' * (len(listed) != 1)}"
+    finite = sum(proof.holds and proof.is_finite for proof in listed)
+    of_these = f", {finite} of these for finite values" if finite else ""
+    return f"{rules}: {proved} proved ({proved - real} exact, {real} reassociate{of_these}){others}"
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------------
+
+
+def comparison_json(found: Comparison) -> str:
+    """JSON that any reader takes: an infinite difference is null."""
+    return json.dumps(_finite(asdict(found)), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(data: Any) -> Any:
+    """The same data with null for what JSON has no number for."""
+    match data:
+        case float() if not math.isfinite(data):
+            return None
+        case dict():
+            return {key: _finite(value) for key, value in data.items()}
+        case list() | tuple():
+            return [_finite(value) for value in data]
+    return data
+
+
+def _build(wanted: Any, data: Any) -> Any:
+    """An object of a type from its JSON: dataclasses, tuples, mappings, enums and plain values."""
+    origin, parts = get_origin(wanted), get_args(wanted)
+    if origin in (Union, UnionType):
+        return None if data is None else _build(next(part for part in parts if part is not NoneType), data)
+    if origin is tuple:
+        return tuple(_build(parts[0], item) for item in data)
+    if origin is not None:
+        return dict(data)
+    if is_dataclass(wanted):
+        types, made = get_type_hints(wanted), cast("Callable[..., Any]", wanted)
+        return made(**{name: _build(types[name], value) for name, value in data.items() if name in types})
+    if isinstance(wanted, type) and issubclass(wanted, Enum):
+        return wanted(data)
+    return math.inf if wanted is float and data is None else data

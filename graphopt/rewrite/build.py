@@ -1,0 +1,547 @@
+"""From a match to a patch: the right side of a rule is built, and what is constant in it is evaluated.
+
+An operator whose inputs are all constant is computed (floats in float64, stored in the weights' own type), not
+emitted. What the new nodes cannot keep exactly, such as a type, an overflow or an operator that the model's opset
+lacks, is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, takewhile
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx.defs import OpSchema
+
+from graphopt.base.types import DType, Sym, TensorType, Type
+from graphopt.io import opsets
+from graphopt.ir import ops
+from graphopt.ir.edit import constant_node, replace_values
+from graphopt.ir.graph import Attribute, Graph, Node, Patch, Value
+from graphopt.ir.tensor import Tensor
+from graphopt.language.rule import Rule
+from graphopt.language.scalar import LONGEST, Unknown
+from graphopt.language.term import SCALAR, App, Term, Var, applications, is_scalar, is_whole, is_written
+from graphopt.operators.evaluate import evaluate as compute
+from graphopt.operators.infer import infer_node
+from graphopt.rewrite.match import Absent, Known, Match, evaluate, known_tensor
+
+GROWTH = 16 * 2**20
+"""Bytes by which one rewrite may make the constants of a model larger."""
+
+MULTIPLICATIONS = 1 << 36
+"""In a product of constants, at most: that is two matrices of 4096 by 4096, a few seconds on one core."""
+
+
+class Refused(Exception):
+    """A match that cannot be rewritten here; says why, for the report."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Folded:
+    """A constant that was computed: in float64 or int64, to be stored as `dtype`; named after a weight it came from."""
+
+    array: NDArray[Any]
+    dtype: DType
+    base: str
+    absent: bool = False
+    """It stands for an optional input that is absent."""
+    zero: bool = False
+    """It is computed from such an input, and nothing but zeros."""
+
+
+Built: TypeAlias = "Value | _Folded | None"
+
+
+class Draft(Graph):
+    """The graph together with nodes that are not in it yet, for type inference."""
+
+    def __init__(self, graph: Graph, new: Mapping[int, Node] | None = None) -> None:
+        super().__init__(opsets=graph.opsets)
+        self.graph = graph
+        self.new = dict(new or {})
+
+    def __getitem__(self, vertex: int) -> Node:
+        return self.new.get(vertex) or self.graph[vertex]
+
+
+def lacking(rule: Rule, model_opsets: Mapping[str, int]) -> str | None:
+    """The operator of the right side that the model's opset cannot express, None where it has all."""
+    for side in rule.right:
+        for app in applications(side):
+            if not opsets.emittable(app.op, app.domain, model_opsets) and not _is_constant(app):
+                return f"{app.domain}.{app.op}" if app.domain else app.op
+    return None
+
+
+def _is_constant(term: Term | None) -> bool:
+    """True for what is computed whatever the rule matches: no part of it is a tensor hole."""
+    match term:
+        case Var(kind=kind):
+            return kind != "tensor"
+        case App(domain=domain) if domain != SCALAR:
+            return all(_is_constant(arg) for arg in term.operands)
+    return True
+
+
+Refusal: TypeAlias = Callable[[Graph, Patch], str]
+"""Why a patch must not be made, such as that it could not run; empty where it may."""
+
+
+def build(graph: Graph, match: Match, refusal: Refusal | None = None) -> Patch:
+    """The patch that puts the right side of the match's rule in the place of the left.
+
+    Raises:
+        Refused: it cannot be done here without changing more than the rule says, or for the `refusal`.
+    """
+    builder = _Builder(graph, match)
+    try:
+        patch = builder.patch()
+        if refusal is not None and (reason := refusal(graph, patch)):
+            raise Refused(reason)
+        return patch
+    except Unknown as unknown:
+        graph.names.difference_update(builder.names)
+        raise Refused(f"not known here: {unknown}") from None
+    except Refused:
+        graph.names.difference_update(builder.names)
+        raise
+
+
+def doomed(graph: Graph, match: Match) -> frozenset[int]:
+    """The matched vertices that neither the right side nor anything outside needs once the roots are replaced."""
+    replaced = set(match.roots)
+    outputs = {value.vertex for value in graph.outputs}
+    staying = {vertex for side in match.rule.right for vertex in _staying(side, match.terms)}
+    gone: set[int] = set()
+    for vertex in sorted(match.vertices - staying, reverse=True, key=lambda v: _order(graph, match, v)):
+        kept = [Value(vertex, i) for i in range(len(graph[vertex].names)) if Value(vertex, i) not in replaced]
+        read = {value for reader in graph.readers(vertex) if reader not in gone for value in graph[reader].operands}
+        if any(value in read for value in kept):
+            continue
+        if vertex in outputs and any(value in graph.outputs for value in kept):
+            continue
+        gone.add(vertex)
+    return frozenset(gone)
+
+
+def _staying(term: Term, matched: Mapping[App, Value]) -> Iterator[int]:
+    """The vertices of the left side that the right side takes as they are."""
+    if not isinstance(term, App) or term.domain == SCALAR:
+        return
+    if term in matched and term.node.op:
+        yield matched[term].vertex
+        return
+    for operand in term.operands:
+        yield from _staying(operand, matched)
+
+
+def _order(graph: Graph, match: Match, vertex: int) -> int:
+    """Readers come later: the longest way up from the leaves of the match."""
+    inner = [value.vertex for value in graph[vertex].operands if value.vertex in match.vertices]
+    return 1 + max((_order(graph, match, source) for source in inner), default=0)
+
+
+def gain_at_least(graph: Graph, match: Match) -> int:
+    """A lower bound of what a rewrite takes off the measure, before anything is computed."""
+    shared = match.terms.keys()
+    emitted: set[App] = set()
+    for side in match.rule.right:
+        emitted |= _emitted(side, shared)
+    removed = sum(ops.weight(graph[vertex]) for vertex in doomed(graph, match))
+    return removed - sum(ops.WEIGHT.get(app.op, 100) for app in emitted)
+
+
+def _emitted(term: Term, shared: Iterable[App]) -> set[App]:
+    if not isinstance(term, App) or term.domain == SCALAR or _is_constant(term) or term in shared:
+        return set()
+    return {term.node}.union(*(_emitted(arg, shared) for arg in term.operands))
+
+
+class _Builder:
+    """Builds the right side of one match."""
+
+    def __init__(self, graph: Graph, match: Match) -> None:
+        self.graph, self.match = graph, match
+        self.draft = Draft(graph)
+        self.names: list[str] = []
+        self.memo: dict[App, int] = {}
+        self.made: dict[Term, DType] = {}
+        """The element types that right sides have to have, and what is made of numbers alone."""
+        self.computed: dict[App, _Folded] = {}
+        self.read: dict[Value, _Folded] = {}
+        self.doomed = doomed(graph, match)
+        self.spare = {graph[v].op: graph[v].name for v in sorted(self.doomed) if graph[v].name}
+
+    def patch(self) -> Patch:
+        mapping: dict[Value, Value] = {}
+        for side, root in zip(self.match.rule.right, self.match.roots, strict=True):
+            mapping[root] = self._root(side, root)
+            self._check_type(root, mapping[root])
+        self._name_nodes()
+        patch = replace_values(self.graph, mapping, self.draft.new)
+        grown = sum(_bytes(node) for node in patch.added) - sum(_bytes(node) for node in patch.removed)
+        if grown > GROWTH:
+            raise Refused(f"the constants would grow by {grown} bytes")
+        return patch
+
+    # -- terms -----------------------------------------------------------------------------------------------------
+
+    def _root(self, side: Term, root: Value) -> Value:
+        self.made[side] = self.draft.dtype(root)
+        value = self._value(self._term(side))
+        if value.vertex in self.draft.new:
+            self._rename(value, root)
+        return value
+
+    def _term(self, term: Term) -> Built:
+        match term:
+            case Var():
+                return self._hole(term)
+            case App(domain=domain) if domain != SCALAR:
+                if term in self.match.terms and term.node.op:
+                    return self.match.terms[term]
+                return self._app(term)
+        raise Refused(f"{term} stands where a tensor is needed")
+
+    def _hole(self, hole: Var) -> Built:
+        bound = self.match.holes[hole.name]
+        match bound:
+            case Value():
+                return bound
+            case Known():
+                if bound.shape == bound.tensor.shape:
+                    return bound.value
+                return _Folded(bound.array(), bound.tensor.dtype, self.graph.value_name(bound.value))
+            case Absent():
+                return _Folded(bound.array(), bound.dtype, "", absent=True)
+        raise Refused(f"hole '{hole.name}' stands where a tensor is needed")
+
+    def _app(self, app: App) -> Built:
+        if app in self.computed:
+            return self.computed[app]
+        if app.node in self.memo:
+            return Value(self.memo[app.node], app.output)
+        operands = [self._operand(app, position) for position in range(len(app.inputs))]
+        if operands and all(map(self._is_known, operands)):
+            return self.computed.setdefault(app, self._folded(app, operands))
+        vertex = self._emit(app, operands)
+        self.memo[app.node] = vertex
+        return Value(vertex, app.output)
+
+    def _operand(self, app: App, position: int) -> Built:
+        """An argument; numbers get the type that the operator's schema gives them, what was absent stays so."""
+        arg = app.inputs[position]
+        if arg is None:
+            return None
+        if is_scalar(arg):
+            return self._number(app, position, arg)
+        if is_written(arg):
+            self.made.setdefault(arg, self._number_type(app, position, arg))
+        built = self._term(arg)
+        absent = isinstance(built, _Folded) and built.absent
+        return None if absent and ops.is_optional(app.op, app.domain, position) else built
+
+    def _number(self, app: App, position: int, term: Term) -> Built:
+        value = evaluate(term, self.match.holes, self.match.axes, self.graph)
+        if app.op == "Reshape" and isinstance(value, tuple) and sum(isinstance(item, Sym) for item in value) > 1:
+            return self._sizes(value, app)
+        if isinstance(value, Sym):
+            raise Refused(f"{term} is not a number here")
+        dtype = self._number_type(app, position, term)
+        if dtype is DType.UNDEFINED:
+            raise Refused(f"the element type of {term} in {app.op} is not known")
+        return _Folded(np.asarray(_concrete(value, app)), dtype, app.op.lower())
+
+    def _sizes(self, sizes: tuple[int | Sym, ...], app: App) -> Value:
+        """Sizes that are not all numbers, as they are known when the model runs: read off the graph's inputs."""
+        parts: list[Value] = []
+        for is_open, group in groupby(sizes, lambda size: isinstance(size, Sym)):
+            some = tuple(group)
+            if is_open:
+                parts += self._read(some, app)
+            else:
+                parts.append(self._value(_Folded(np.asarray(some, np.int64), DType.INT64, app.op.lower())))
+        return parts[0] if len(parts) == 1 else self._plain("Concat", parts, {"axis": 0})
+
+    def _read(self, sizes: tuple[int | Sym, ...], app: App) -> Iterator[Value]:
+        """As many as possible from one input at a time."""
+        while sizes:
+            source, axis, count = self._source(sizes, app)
+            yield self._plain("Shape", [source], {"start": axis, "end": axis + count})
+            sizes = sizes[count:]
+
+    def _source(self, sizes: tuple[int | Sym, ...], app: App) -> tuple[Value, int, int]:
+        """An input with the first of the sizes, at which axis it has it, and how many sizes follow there alike."""
+        for source in map(Value, self.graph.inputs):
+            type_ = self.graph.type(source)
+            shape = type_.shape if isinstance(type_, TensorType) and type_.shape is not None else ()
+            if sizes[0] in shape:
+                axis = shape.index(sizes[0])
+                alike = takewhile(lambda pair: pair[0] == pair[1], zip(sizes, shape[axis:], strict=False))
+                return source, axis, sum(1 for _ in alike)
+        raise Refused(f"{app.op} needs {sizes[0]}, which no input has")
+
+    def _plain(self, op: str, inputs: Sequence[Value], attrs: Mapping[str, Attribute]) -> Value:
+        """A node that no term of the rule stands for."""
+        name = self._new_name(f"{self.graph.value_name(self.match.roots[0])}/{op}")
+        node = Node(op, tuple(inputs), (name,), (None,), attrs, "", ops.newest(op, ""))
+        if reason := opsets.why_not(node, self.draft):
+            raise Refused(reason)
+        vertex = self.graph.new_vertex()
+        self.draft.new[vertex] = infer_node(self.draft, node)
+        return Value(vertex)
+
+    def _number_type(self, app: App, position: int, term: Term) -> DType:
+        """What the schema says, and the other operands."""
+        others = [None if arg is None or is_written(arg) else self._built_dtype(self._term(arg)) for arg in app.inputs]
+        made = self.made.get(app, DType.UNDEFINED)
+        return ops.number_type(app.op, app.domain, position, others, made, whole=is_whole(term))
+
+    def _built_dtype(self, built: Built) -> DType:
+        if isinstance(built, _Folded):
+            return built.dtype
+        return DType.UNDEFINED if built is None else self.draft.dtype(built)
+
+    # -- constants -------------------------------------------------------------------------------------------------
+
+    def _is_known(self, built: Built) -> bool:
+        return built is None or isinstance(built, _Folded) or known_tensor(self.draft, built) is not None
+
+    def _constant(self, built: Built) -> _Folded | None:
+        """The values of a constant, None for an absent one; read once."""
+        if built is None or isinstance(built, _Folded):
+            return built
+        if built not in self.read:
+            tensor = known_tensor(self.draft, built)
+            assert tensor is not None, "asked for the values of what is not constant"
+            self.read[built] = _Folded(tensor.numpy(), tensor.dtype, self.draft.value_name(built))
+        return self.read[built]
+
+    def _folded(self, app: App, operands: list[Built]) -> _Folded:
+        constants = [self._constant(operand) for operand in operands]
+        dtype = self._folded_dtype(app, constants)
+        arrays = [None if constant is None else _wide(constant) for constant in constants]
+        version = ops.newest(app.op, app.domain)
+        nothing = (None,) * app.outputs
+        node = Node(app.op, (None,) * len(arrays), ("",) * app.outputs, nothing, self._attrs(app), app.domain, version)
+        if _multiplications(app.op, arrays) > MULTIPLICATIONS:
+            raise Refused(f"{app} takes too long to compute")
+        results = compute(node, arrays, float64=True)
+        if results is None:
+            raise Refused(f"{app} cannot be computed")
+        array = results[app.output]
+        base = next((c.base for c in constants if c is not None and c.base and c.dtype is not DType.INT64), "")
+        base = base or next((c.base for c in constants if c is not None and c.base), app.op.lower())
+        zero = any(c is not None and (c.absent or c.zero) for c in constants) and not array.any()
+        return _Folded(array, DType.of(array.dtype) if dtype is DType.UNDEFINED else dtype, base, zero=zero)
+
+    def _folded_dtype(self, app: App, constants: list[_Folded | None]) -> DType:
+        """The type in which a computed constant is stored: that of its operands where the schema says so."""
+        to = dict(app.attrs).get("to")
+        if app.op == "Cast" and to is not None:
+            return DType(evaluate(to, self.match.holes, self.match.axes, self.graph))
+        schema = ops.schema(app.op, app.domain)
+        assert schema is not None, app.op
+        declared = schema.outputs[min(app.output, len(schema.outputs) - 1)].type_str
+        for position, constant in enumerate(constants):
+            if constant is not None and _formal(app, position).type_str == declared:
+                return constant.dtype
+        return _DTYPES.get(declared, DType.UNDEFINED)
+
+    def _value(self, built: Built) -> Value:
+        """A value of the graph: what is computed becomes a constant of its own."""
+        if isinstance(built, Value):
+            return built
+        assert built is not None, "an absent value stands for nothing"
+        stored = _stored(built)
+        vertex = self.graph.new_vertex()
+        self.draft.new[vertex] = constant_node(stored, self._new_name(_folded_name(built.base)))
+        return Value(vertex)
+
+    # -- nodes -----------------------------------------------------------------------------------------------------
+
+    def _emit(self, app: App, operands: list[Built]) -> int:
+        inputs: list[Value | None] = []
+        for position, operand in enumerate(operands):
+            if operand is None or _adds_nothing(app, position, operand):
+                inputs.append(None)
+            else:
+                inputs.append(self._value(operand))
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        node = self._node(app, tuple(inputs))
+        if reason := opsets.why_not(node, self.draft):
+            raise Refused(reason)
+        vertex = self.graph.new_vertex()
+        self.draft.new[vertex] = infer_node(self.draft, node)
+        return vertex
+
+    def _node(self, app: App, inputs: tuple[Value | None, ...]) -> Node:
+        root = self.graph[self.match.roots[0].vertex]
+        value_name = self.graph.value_name(self.match.roots[0])
+        return Node(
+            app.op,
+            inputs,
+            tuple(self._new_name(f"{value_name}/{app.op}") for _ in range(app.outputs)),
+            (None,) * app.outputs,
+            self._attrs(app),
+            app.domain,
+            ops.newest(app.op, app.domain),
+            self.spare.pop(app.op, ""),
+            doc=root.doc,
+            metadata=self._metadata(),
+        )
+
+    def _attrs(self, app: App) -> Mapping[str, Attribute]:
+        attrs: dict[str, Attribute] = {}
+        if app.bundle is not None:
+            others = self.match.holes[app.bundle.name]
+            assert isinstance(others, Mapping), "a bundle is bound to attributes"
+            attrs.update(others)
+        for name, term in app.attrs:
+            attrs[name] = _concrete(evaluate(term, self.match.holes, self.match.axes, self.graph), app)
+        return {name: value for name, value in attrs.items() if value != ()}
+
+    def _metadata(self) -> Mapping[str, str]:
+        merged: dict[str, str] = {}
+        for vertex in sorted(self.doomed):
+            merged = {**self.graph[vertex].metadata, **merged}
+        return merged
+
+    def _rename(self, value: Value, root: Value) -> None:
+        """What replaces a root takes over its value's name, and its node's where it has none from a like node."""
+        node, old = self.draft.new[value.vertex], self.graph[root.vertex]
+        names = (*node.names[: value.output], old.names[root.output], *node.names[value.output + 1 :])
+        inherits = not node.name and not node.is_internal and root.vertex in self.doomed
+        name = old.name if inherits and old.name not in self._names_given() else node.name
+        self.draft.new[value.vertex] = replace(node, names=names, name=name)
+
+    def _names_given(self) -> set[str]:
+        return {node.name for node in self.draft.new.values() if node.name}
+
+    def _name_nodes(self) -> None:
+        """Nodes that took over no name get one derived from the root's, unless the root has none."""
+        base = self.graph[self.match.roots[0].vertex].name
+        for vertex, node in self.draft.new.items():
+            if base and not node.name and not node.is_internal:
+                self.draft.new[vertex] = replace(node, name=self._new_name(f"{base}/{node.op}"))
+
+    def _new_name(self, base: str) -> str:
+        name = self.graph.new_name(base)
+        self.names.append(name)
+        return name
+
+    # -- types -----------------------------------------------------------------------------------------------------
+
+    def _check_type(self, old: Value, new: Value) -> None:
+        """The new value has the type of the old one; what was known of the old is kept."""
+        before, after = self.graph.type(old), self.draft.type(new)
+        if not compatible(before, after):
+            raise Refused(f"the result would be {after}, not {before}")
+        if new.vertex in self.draft.new and before is not None:
+            node = self.draft.new[new.vertex]
+            types = (*node.types[: new.output], before, *node.types[new.output + 1 :])
+            self.draft.new[new.vertex] = replace(node, types=types)
+
+
+def compatible(before: Type | None, after: Type | None) -> bool:
+    """Nothing that is known of the two types contradicts: a size without a name may turn out to be any."""
+    if not isinstance(before, TensorType) or not isinstance(after, TensorType):
+        return before is None or after is None or before == after
+    if before.dtype != after.dtype:
+        return False
+    if before.shape is None or after.shape is None:
+        return True
+    if len(before.shape) != len(after.shape):
+        return False
+    return all(
+        a == b or (isinstance(a, Sym) and a.is_anonymous) or (isinstance(b, Sym) and b.is_anonymous)
+        for a, b in zip(before.shape, after.shape, strict=True)
+    )
+
+
+_DTYPES = {f"tensor({dtype.name.lower()})": dtype for dtype in DType}
+
+
+def _formal(app: App, position: int) -> OpSchema.FormalParameter:
+    schema = ops.schema(app.op, app.domain)
+    assert schema is not None, app.op
+    return schema.inputs[min(position, len(schema.inputs) - 1)]
+
+
+def _adds_nothing(app: App, position: int, operand: Built) -> bool:
+    """Whether an operand that came of an absent one is all zeros again, where zeros may as well be absent."""
+    return isinstance(operand, _Folded) and operand.zero and (app.op, position) in ops.ZERO_IS_ABSENT
+
+
+def _concrete(value: Any, app: App) -> Any:
+    """Numbers for an attribute or a constant input; one unknown size of a Reshape's target is -1."""
+    if isinstance(value, Sym):
+        raise Refused(f"{app.op} needs a number, not {value}")
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, int) and not ~LONGEST <= number <= LONGEST:
+            raise Refused(f"{app.op} needs a number of 64 bits, not {number}")
+    if not isinstance(value, tuple):
+        return value
+    symbolic = [item for item in value if isinstance(item, Sym)]
+    if not symbolic:
+        return value
+    if app.op == "Reshape" and len(symbolic) == 1 and not any(item in (0, -1) for item in value):
+        return tuple(-1 if isinstance(item, Sym) else item for item in value)
+    raise Refused(f"{app.op} needs numbers, not {', '.join(map(str, symbolic))}")
+
+
+def _wide(constant: _Folded) -> NDArray[Any]:
+    """The values as they are computed with: floats in float64, all else as it is."""
+    return constant.array.astype(np.float64) if constant.dtype.is_float else _stored(constant).numpy()
+
+
+def _stored(folded: _Folded) -> Tensor:
+    """The values in the type in which the model keeps them.
+
+    Raises:
+        Refused: a finite number would become infinite, another one zero, or a number that is no float another one.
+    """
+    dtype = folded.dtype
+    with np.errstate(all="ignore"):
+        array = np.array(folded.array, dtype.numpy, order="C")
+    if dtype.is_float and not np.isfinite(array).all() and _overflows(array, folded.array):
+        raise Refused(f"{folded.base} would overflow {dtype.name}")
+    if dtype.is_float and np.count_nonzero(array) != np.count_nonzero(folded.array):
+        raise Refused(f"{folded.base} would underflow {dtype.name}")
+    if not dtype.is_float and not np.array_equal(array, folded.array):
+        raise Refused(f"{folded.base} does not fit {dtype.name}")
+    return Tensor.of(array)
+
+
+_FOLDED = re.compile(r"(?:_folded(?:_\d+)?)+$")
+
+
+def _folded_name(base: str) -> str:
+    """Return the name of what is computed of a constant; of what was computed itself, the same, so that none grows."""
+    return f"{_FOLDED.sub('', base) or 'constant'}_folded"
+
+
+def _multiplications(op: str, arrays: Sequence[NDArray[Any] | None]) -> int:
+    """In the product of two constants; 0 for operators whose time is in proportion to what they read or write."""
+    if op != "MatMul" or len(arrays) != 2:
+        return 0
+    left, right = arrays
+    assert left is not None
+    assert right is not None
+    columns = right.shape[-1] if right.ndim > 1 else 1
+    rows = left.shape[-2] if left.ndim > 1 else 1
+    return max(left.size * columns, right.size * rows)
+
+
+def _overflows(stored: NDArray[Any], computed: NDArray[Any]) -> bool:
+    return bool(np.any(np.isfinite(computed.astype(np.float64)) & ~np.isfinite(stored)))
+
+
+def _bytes(node: Node) -> int:
+    return node.data.nbytes if node.is_constant and node.data is not None else 0

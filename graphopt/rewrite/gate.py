@@ -1,0 +1,365 @@
+"""Which rules may touch a model: those that are proved.
+
+A proof comes from the ledger that ships with the rules, from the user's cache, or is made when a rule is first wanted.
+The solver is loaded only then: the built-in rules need none.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import version
+from itertools import chain
+from pathlib import Path
+
+from graphopt.base.cache import Cache
+from graphopt.base.errors import ProofError, UsageError
+from graphopt.base.files import cache_folder
+from graphopt.base.types import COMMON, DType
+from graphopt.language.coverage import Answer, Choice, Label, Tree, covers, told, tree_of, unknown
+from graphopt.language.proof import Ledger, Model, Proof, Verdict
+from graphopt.language.rule import Rule
+from graphopt.language.term import App, applications
+from graphopt.rewrite.sites import Site
+
+log = logging.getLogger(__name__)
+
+TIMEOUT = 10.0
+"""Seconds of processor time for one rule: twice what any built-in rule needs, as processors differ."""
+
+CORE = ("base.types", "ir.ops", "language.coverage", "language.rule", "language.scalar", "language.term")
+"""The modules of the compiler that a proof depends on, beside all of the verifier's."""
+
+
+@cache
+def source_digest() -> str:
+    """Identifies the source that makes proofs: those of another are not believed."""
+    from graphopt import verifier
+
+    home = Path(__file__).parent.parent
+    sources = [
+        *(home / f"{name.replace('.', '/')}.py" for name in CORE),
+        *sorted(Path(verifier.__path__[0]).glob("*.py")),
+    ]
+    digest = sha256()
+    for path in sources:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes().replace(b"\r\n", b"\n"))
+    return digest.hexdigest()
+
+
+def prover_digest() -> str:
+    """Identifies the source, and the versions of z3 and of onnx, whose schemas it reads: proofs are kept by it.
+
+    Those that ship with the rules are believed with other versions, too: the meanings of operators end at `ops.OPSET`.
+    """
+    return sha256(f"{source_digest()} onnx {_version('onnx')} z3 {_version('z3-solver')}".encode()).hexdigest()
+
+
+_version = cache(version)
+
+
+# -- what is known -----------------------------------------------------------------------------------------------------
+
+
+def ledger_path() -> Path:
+    """The ledger lies beside the built-in rules."""
+    from graphopt import rules
+
+    return Path(rules.__path__[0]) / "proofs.json"
+
+
+@cache
+def ledger() -> Ledger:
+    """The proofs that ship with the built-in rules; none if another verifier made them."""
+    try:
+        found = Ledger.load(ledger_path())
+    except ValueError as error:
+        log.warning("%s; `graphopt verify --all --write` makes it anew", error)
+        found = Ledger()
+    if found.verifier == source_digest():
+        return found
+    log.warning(
+        "%s is not of this verifier, so each rule is proved when it is first wanted;"
+        " `graphopt verify --all --write` makes it anew",
+        ledger_path(),
+    )
+    return Ledger()
+
+
+def known(rule: Rule) -> Proof | None:
+    """What the ledger or the cache holds on a rule: with more time one may have been proved since it shipped."""
+    shipped = ledger().get(rule.digest)
+    return shipped if shipped and shipped.holds else _recalled(rule) or shipped
+
+
+def _recalled(rule: Rule) -> Proof | None:
+    key = _key(rule.digest)
+    try:
+        return Proof.from_json(json.loads(_kept(cache_folder()).get([key])[key]))
+    except (KeyError, ValueError, TypeError):  # there is none, or it is of another make
+        return None
+
+
+def remember(proof: Proof) -> None:
+    """Keep a proof, or a counterexample, in the user's cache.
+
+    What could be neither proved nor refuted is tried again the next time: time or memory may have run out, or the
+    prover may have failed.
+    """
+    if proof.verdict is not Verdict.UNKNOWN:
+        _kept(cache_folder()).put({_key(proof.digest): json.dumps(proof.to_json())})
+
+
+@cache
+def _kept(folder: Path) -> Cache:
+    """The proofs in a folder, opened once: what is wrong with the file is said once."""
+    return Cache(folder / "proofs.sqlite")
+
+
+def _key(digest: str) -> str:
+    """Of the proof of a rule by this verifier."""
+    return f"{prover_digest()} {digest}"
+
+
+def attempt(rule: Rule, timeout: float = TIMEOUT) -> Proof:
+    """Prove a rule now. A prover that fails has shown nothing."""
+    source_digest()  # of the source as it is loaded, whatever is edited while it works
+    from graphopt.verifier.prove import prove
+
+    try:
+        return prove(rule, timeout=timeout)
+    except Exception as error:
+        log.debug("the prover failed on rule '%s'", rule.name, exc_info=True)
+        failure = f"the prover failed: {type(error).__name__}: {error}"
+        return Proof(rule.name, rule.digest, Verdict.UNKNOWN, detail=failure)
+
+
+# -- what is met beyond a proof ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """An instance that a proof does not cover, met in a model and tried there."""
+
+    tree: Tree
+    why_not: str
+    """What was not shown; nothing where all was."""
+
+
+def attempt_at(rule: Rule, proof: Proof, answer: Answer) -> Tried:
+    """Prove a rule at one instance, in the model in which it is proved at others."""
+    known = told(proof.coverage) or "other attributes"
+    if missing := unknown(proof.coverage, answer):
+        return Tried([], f"it is proved for {known}, and {missing} is not known there")
+    asked: list[Choice] = []
+
+    def heard(question: str) -> Label:
+        label = answer(question)
+        asked.append(Choice(question, label))
+        return label
+
+    log.info("proving %s at an instance that was met", rule.name)
+    failure = _failure_at(rule, proof, heard)
+    met = ", ".join(map(str, asked))
+    return Tried(tree_of([asked]), failure and f"it is proved for {known}, but not for {met}: {failure}")
+
+
+def _failure_at(rule: Rule, proof: Proof, answer: Answer) -> str:
+    """What is not shown at an instance, nothing where all is. A prover that fails has shown nothing."""
+    source_digest()  # as in `attempt`
+    from graphopt.verifier.prove import unproved_at
+
+    assert proof.model is not None
+    try:
+        return unproved_at(rule, proof.model, answer, timeout=TIMEOUT)
+    except Exception as error:
+        log.debug("the prover failed on rule '%s'", rule.name, exc_info=True)
+        return f"the prover failed: {type(error).__name__}: {error}"
+
+
+def recalled_instances(proof: Proof) -> list[Tried]:
+    """What the user's cache holds on instances beyond a proof."""
+    key = _key_beyond(proof)
+    try:
+        return [Tried(*kept) for kept in json.loads(_kept(cache_folder()).get([key])[key])]
+    except (KeyError, ValueError, TypeError):  # there is none, or it is of another make
+        return []
+
+
+def remember_instances(proof: Proof, tried: Iterable[Tried]) -> None:
+    """Keep what was shown at instances beyond a proof; the others are tried again the next time."""
+    shown = [(instance.tree, instance.why_not) for instance in tried if not instance.why_not]
+    if shown:
+        _kept(cache_folder()).put({_key_beyond(proof): json.dumps(shown)})
+
+
+def _key_beyond(proof: Proof) -> str:
+    return f"{_key(proof.digest)} {proof.model} beyond"
+
+
+# -- kernels -----------------------------------------------------------------------------------------------------------
+
+FLOATS = frozenset(dtype for dtype in DType if dtype.is_float)
+BY_PLACE = frozenset(
+    {"Celu", "Cos", "Elu", "Erf", "Exp", "Gelu", "HardSwish", "Log", "Mish", "Selu", "Sigmoid", "Sin", "Softplus"}
+    | {"Softsign", "Swish", "Tanh"}
+)
+"""Operators of which ONNX Runtime computes an element by other instructions within a vector than at its end."""
+KERNELS: Mapping[str, frozenset[DType]] = {
+    **dict.fromkeys(sorted(BY_PLACE), FLOATS),
+    "Max": FLOATS,  # of 0 and -0 it may give either, by their order
+    "Min": FLOATS,
+    "Where": FLOATS,  # -0 becomes 0
+    "Pow": frozenset({DType.INT64, DType.UINT64}),  # by way of double, which has 53 bits
+}
+"""Operators whose kernels depart from what their exact meaning says, and in which element types.
+
+What they make of the same operands is the same, so a rule keeps the bits where it keeps the node. Where it makes such a
+node, computes it on another tensor or does without it, the result is right, but not bit for bit.
+"""
+VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+"""Operators after which every element lies where it did."""
+
+
+def kernels_touched(rule: Rule) -> frozenset[str]:
+    """The operators in `KERNELS` that a rule makes, moves to other operands or drops."""
+    left, right = (set(map(_in_memory, chain(*map(applications, sides)))) for sides in (rule.left, rule.right))
+    return frozenset(op for op, _ in left ^ right if op in KERNELS)
+
+
+def _in_memory(app: App) -> tuple[str, object]:
+    """What an operator is computed on; one that minds the place of elements alone minds no view of them."""
+    if app.op not in BY_PLACE or app.domain != "":
+        return app.op if app.domain == "" else "", app.node
+    operand = app.inputs[0]
+    while isinstance(operand, App) and operand.domain == "" and operand.op in VIEWS:
+        operand = operand.inputs[0]
+    return app.op, (operand, app.attrs)
+
+
+# -- the gate ----------------------------------------------------------------------------------------------------------
+
+
+class Gate:
+    """Says which rules may be applied in one run, and to what; knows afterwards what it was asked."""
+
+    def __init__(
+        self,
+        *,
+        exact: bool = False,
+        unverified: bool = False,
+        keep_nonfinite: bool = False,
+        progress: Callable[[str, float], None] | None = None,
+    ) -> None:
+        for strict, name in ((exact, "exact"), (keep_nonfinite, "keep_nonfinite")):
+            if strict and unverified:
+                raise UsageError(
+                    f"{name} and unverified exclude each other: a rule without a proof may change anything"
+                )
+        self.exact, self.unverified, self.keep_nonfinite = exact, unverified, keep_nonfinite
+        self.progress = progress or (lambda stage, done: None)
+        self.refused: dict[str, Proof] = {}
+        """What is known of the rules that would have been applied had they been proved, by name."""
+        self.withheld: dict[str, str] = {}
+        """Why rules that are proved for finite values alone were not applied somewhere, by name."""
+        self._proofs: dict[str, Proof] = {}
+        self._touched: dict[str, frozenset[str]] = {}
+        self._tried: dict[str, list[Tried]] = {}
+
+    def proof(self, rule: Rule) -> Proof:
+        """What is known of a rule; where that is nothing, it is proved now, and kept for later runs."""
+        found = self._proofs.get(rule.name)
+        if found is None:
+            found = self._proofs[rule.name] = known(rule) or self._made(rule)
+        return found
+
+    def _made(self, rule: Rule) -> Proof:
+        self.progress("prove", 0.0)
+        log.info("proving %s", rule.name)
+        proof = attempt(rule)
+        remember(proof)
+        return proof
+
+    def demand(self, rules: Iterable[Rule]) -> None:
+        """Prove rules that were given for this run.
+
+        Raises:
+            ProofError: some rule is not proved, and no unverified ones are admitted; says why not.
+        """
+        given = list(rules)
+        failed = []
+        for done, rule in enumerate(given):
+            self.progress("prove", done / len(given))
+            proof = self.proof(rule)
+            if not proof.holds:
+                failed.append(proof)
+        if failed and not self.unverified:
+            what = "a rule that is not proved is not applied (--unverified applies it all the same)"
+            raise ProofError("\n".join([what, *(proof.complaint for proof in failed)]))
+
+    def allows(self, site: Site) -> bool:
+        """Return whether a rule may be applied at a place.
+
+        Its proof has to license the element types and infinities there, and the ranks, lists and attributes: those that
+        it was not made for are proved now.
+        """
+        rule, proof = site.rule, self.proof(site.rule)
+        if not proof.holds:
+            if not self.unverified:
+                self.refused[rule.name] = proof
+            return self.unverified
+        if rule.minds_types and not site.computed | site.read <= frozenset(COMMON):
+            return False
+        if not all(map(proof.licenses, site.computed)) or (self.exact and proof.model is not Model.EXACT):
+            return False
+        return self._keeps_bits(site) and self._are_finite(site, proof) and self._is_covered(site, proof)
+
+    def _keeps_bits(self, site: Site) -> bool:
+        """Whether no kernel is touched that rounds in a way of its own: floats may be rounded, unless it is `exact`."""
+        if self.exact and site.reordered and any(dtype.is_float for dtype in site.computed):
+            return False
+        if site.rule.name not in self._touched:
+            self._touched[site.rule.name] = kernels_touched(site.rule)
+        minded = [dtype for dtype in site.computed if self.exact or not dtype.is_float]
+        return not any(dtype in KERNELS[op] for op in self._touched[site.rule.name] for dtype in minded)
+
+    def _are_finite(self, site: Site, proof: Proof) -> bool:
+        """Whether the values are as finite as the proof takes them to be; notes why not."""
+        if proof.model is Model.EXTENDED:
+            return not site.may_be_infinite(True)
+        why = ""
+        if proof.is_finite and self.keep_nonfinite:
+            why = "it is proved for finite values only, and others are to be kept"
+        elif proof.is_finite and site.may_be_infinite(False):
+            why = "it is proved for finite values only, and one there may be infinite"
+        return self._unless(why, site)
+
+    def _is_covered(self, site: Site, proof: Proof) -> bool:
+        """Whether the ranks, lists and attributes are some that it is proved for, now if need be; notes why not."""
+        return covers(proof.coverage, site.answer) or self._unless(self._why_not_there(site, proof), site)
+
+    def _why_not_there(self, site: Site, proof: Proof) -> str:
+        """Why a rule is not known to hold at a place beyond what its proof covers, nothing where it holds."""
+        tried = self._tried.setdefault(site.rule.name, recalled_instances(proof))
+        for instance in tried:
+            if covers(instance.tree, site.answer):
+                return instance.why_not
+        made = attempt_at(site.rule, proof, site.answer)
+        tried.append(made)
+        remember_instances(proof, tried)
+        return made.why_not
+
+    def _unless(self, why: str, site: Site) -> bool:
+        """False where there is a reason against a place, which is noted."""
+        if why:
+            self.withheld.setdefault(site.rule.name, why)
+        return not why
+
+    def claim(self, name: str) -> str | None:
+        """What the report says of a rule that was asked for."""
+        proof = self._proofs.get(name)
+        return None if proof is None else proof.claim

@@ -1,0 +1,679 @@
+"""Finding where a rule's left side occurs in a graph: exactly, or not at all.
+
+What is not said by a pattern is not allowed: other attributes must have their defaults, other inputs be absent. Two
+facts of operators are known here so that rules need not repeat them: operands of commutative operators may be
+swapped, and a constant operand of an elementwise operator may be spelt in any shape that broadcasts alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import permutations
+from math import copysign
+from typing import Any, TypeAlias
+
+import numpy as np
+from onnx.defs import OpSchema
+
+from graphopt.base.types import Dim, DType, Shape, TensorType
+from graphopt.ir import ops
+from graphopt.ir.graph import Attribute, Graph, Node, Value
+from graphopt.ir.tensor import Tensor, same_values
+from graphopt.language.rule import Rule
+from graphopt.language.scalar import FACTS, PROPERTIES, PYTHON, Unknown, apply, has_property
+from graphopt.language.term import SCALAR, App, Lit, Term, Var
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a `const` hole is bound to: a constant of the graph, seen in the shape that the rule declares."""
+
+    value: Value
+    tensor: Tensor
+    shape: tuple[int, ...]
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """The values in the declared shape."""
+        own = self.tensor.numpy()
+        squeezed = own.reshape(own.shape[max(0, own.ndim - len(self.shape)) :])
+        return np.broadcast_to(squeezed, self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """What a `const` hole with a default is bound to where the optional input is not there."""
+
+    default: float
+    shape: tuple[int, ...]
+    dtype: DType
+    """That of the operator's output."""
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """The default at every place, as precisely as it is computed with."""
+        return np.full(self.shape, self.default, np.float64 if self.dtype.is_float else self.dtype.numpy)
+
+
+Numbers: TypeAlias = "Attribute | Dim | Shape"
+Bound: TypeAlias = "Value | Known | Absent | Numbers | Mapping[str, Attribute]"
+Axes: TypeAlias = "Mapping[str, Dim | Shape]"
+
+
+@dataclass(frozen=True)
+class Match:
+    """Where a rule applies: the values its left sides stand for, and what its holes and axes are bound to."""
+
+    rule: Rule
+    roots: tuple[Value, ...]
+    holes: Mapping[str, Bound]
+    axes: Axes
+    terms: Mapping[App, Value]
+    """The value that each operator of the left side matched."""
+    reordered: bool = False
+    """Some operator has its inputs in another order than the rule writes, which floats may be rounded by."""
+
+    @property
+    def vertices(self) -> frozenset[int]:
+        return frozenset(value.vertex for value in self.terms.values())
+
+
+def find(rule: Rule, graph: Graph, vertex: int | None = None) -> Iterator[Match]:
+    """The matches of a rule: everywhere, or those in which one of its left sides ends at `vertex`."""
+    if vertex is None:
+        for candidate in sorted(graph.with_op(rule.left[0].op)):
+            yield from _anchored(rule, graph, candidate, 0)
+        return
+    for position, side in enumerate(rule.left):
+        if side.op == graph[vertex].op:
+            yield from _anchored(rule, graph, vertex, position)
+
+
+def _anchored(rule: Rule, graph: Graph, vertex: int, position: int) -> Iterator[Match]:
+    side = rule.left[position]
+    others = [other for index, other in enumerate(rule.left) if index != position]
+    for state in _match_app(graph, side, Value(vertex, side.output), _State({}, {}, {})):
+        for complete in _match_others(graph, others, state):
+            settled = _settled(complete)
+            match = settled and _finish(rule, settled)
+            if match and _holds(rule, graph, match):
+                yield match
+
+
+def _match_others(graph: Graph, others: Sequence[App], state: _State) -> Iterator[_State]:
+    """Match further left sides, found through a hole that they share with what is matched already."""
+    if not others:
+        yield state
+        return
+    for candidate in _candidates(graph, others[0], state):
+        if candidate not in state.terms.values():
+            for found in _match_app(graph, others[0], candidate, state):
+                yield from _match_others(graph, others[1:], found)
+
+
+def _candidates(graph: Graph, side: App, state: _State) -> Iterator[Value]:
+    """Values that the root of `side` may be, given that one of its holes is bound already."""
+    for arg in side.operands:
+        match arg:
+            case Var(name=name) if isinstance(bound := state.holes.get(name), Value):
+                sources = [bound]
+            case App() if arg in state.terms:
+                sources = [state.terms[arg]]
+            case App(domain=domain) if domain != SCALAR:
+                sources = list(_candidates(graph, arg, state))
+            case _:
+                continue
+        seen: set[int] = set()
+        for source in sources:
+            for reader in sorted(graph.readers(source.vertex)):
+                if reader not in seen and graph[reader].op == side.op:
+                    seen.add(reader)
+                    yield Value(reader, side.output)
+        return
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """A partial match. Never changed: a step makes a new one."""
+
+    holes: Mapping[str, Bound]
+    axes: Axes
+    terms: Mapping[App, Value]
+    pending: tuple[_Constant, ...] = ()
+    """Constants in a declared shape, looked at when all axes are bound."""
+    reordered: bool = False
+
+    def bind(self, name: str, bound: Bound) -> _State | None:
+        if name in self.holes:
+            return self if _same(self.holes[name], bound) else None
+        return _State({**self.holes, name: bound}, self.axes, self.terms, self.pending, self.reordered)
+
+    def after(self, reordered: bool) -> _State:
+        """The same, once inputs were matched in some order."""
+        return replace(self, reordered=True) if reordered else self
+
+
+@dataclass(frozen=True, slots=True)
+class _Constant:
+    hole: Var
+    value: Value | None
+    tensor: Tensor | None
+    other: Shape | None
+    """Shape of the other operand where this one may broadcast to it, else None."""
+    broadcasts: bool
+    dtype: DType
+    """Of the reader's output: that of an input that is absent."""
+
+
+def _same(left: Bound, right: Bound) -> bool:
+    """Two occurrences of one hole: the same value, equal numbers, equal attributes."""
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(_same_attribute(left[key], right[key]) for key in left)
+    if isinstance(left, Value | Known | Absent) or isinstance(right, Value | Known | Absent):
+        return left == right
+    return not isinstance(left, Mapping) and not isinstance(right, Mapping) and _same_attribute(left, right)
+
+
+def _same_attribute(left: Numbers, right: Numbers) -> bool:
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        return same_values(left, right)
+    if isinstance(left, float) and isinstance(right, float):
+        return _same_float(left, right)
+    return type(left) is type(right) and left == right
+
+
+def _same_float(left: float, right: float) -> bool:
+    """Equal bit for bit: -0.0 is not 0.0."""
+    return left == right and copysign(1, left) == copysign(1, right)
+
+
+# -- operators and their inputs ------------------------------------------------------------------------------------
+
+
+def _match_app(graph: Graph, app: App, value: Value, state: _State) -> Iterator[_State]:
+    node = graph[value.vertex]
+    if node.op != app.op or node.domain != app.domain or value.output != app.output:
+        return
+    if node.version != ops.newest(app.op, app.domain) or not _producers_fit(graph, app, node):
+        return
+    if not _outputs_fit(app, node):
+        return
+    if app in state.terms:
+        if state.terms[app] == value:
+            yield state
+        return
+    inputs = (*node.inputs, *(None,) * (len(app.inputs) - len(node.inputs)))
+    if any(extra is not None for extra in inputs[len(app.inputs) :]):
+        return
+    with_attributes = _match_attributes(graph, app, node, state)
+    if with_attributes is None:
+        return
+    terms = {**state.terms, app: value}
+    seen = _State(with_attributes.holes, state.axes, terms, state.pending, state.reordered)
+    for order in _orders(app, inputs[: len(app.inputs)]):
+        pairs = tuple(zip(app.inputs, order, strict=True))
+        bound = _bind_implied(graph, node, pairs, seen.after(_rounds_otherwise(app.op, order, inputs)))
+        if bound is not None:
+            yield from _match_inputs(graph, node, [pair for pair in pairs if not _is_implied(*pair)], bound)
+
+
+def _producers_fit(graph: Graph, app: App, node: Node) -> bool:
+    """A quick look at what makes the inputs, which tells most patterns that do not match."""
+    if app.op in ops.COMMUTATIVE or app.op in ops.COMMUTATIVE_VARIADIC:
+        made = {graph[value.vertex].op for value in node.inputs if value is not None}
+        return made.issuperset(producers(app))
+    return all(
+        value is not None and graph[value.vertex].op == arg.op
+        for arg, value in zip(app.inputs, node.inputs, strict=False)
+        if isinstance(arg, App) and arg.domain != SCALAR
+    )
+
+
+@cache
+def producers(app: App) -> frozenset[str]:
+    """The operators that make the inputs of what a pattern matches, as far as it says."""
+    return frozenset(arg.op for arg in app.inputs if isinstance(arg, App) and arg.domain != SCALAR)
+
+
+def _is_implied(pattern: Term | None, value: Value | None) -> bool:
+    """An optional input of numbers that is absent."""
+    return value is None and isinstance(pattern, Var) and pattern.kind == "integers"
+
+
+def _bind_implied(
+    graph: Graph, node: Node, pairs: Sequence[tuple[Term | None, Value | None]], state: _State
+) -> _State | None:
+    """Bind the holes of absent inputs to the numbers that these stand for."""
+    bound: _State | None = state
+    for position, (pattern, value) in enumerate(pairs):
+        if bound is not None and isinstance(pattern, Var) and _is_implied(pattern, value):
+            numbers = ops.implied_input(node, graph, position)
+            bound = None if numbers is None else bound.bind(pattern.name, numbers)
+    return bound
+
+
+def _outputs_fit(app: App, node: Node) -> bool:
+    """A node with a variable number of outputs has as many as the pattern; others may have unread ones."""
+    count = len(node.names)
+    return count == app.outputs or (count > app.outputs and not _is_variadic(app.op, app.domain))
+
+
+@cache
+def _is_variadic(op: str, domain: str) -> bool:
+    schema = ops.schema(op, domain)
+    return schema is not None and bool(schema.outputs) and bool(schema.outputs[-1].option == _VARIADIC)
+
+
+_VARIADIC = OpSchema.FormalParameterOption.Variadic
+
+
+def _orders(app: App, inputs: tuple[Value | None, ...]) -> Iterator[tuple[Value | None, ...]]:
+    """The inputs in every order that means the same."""
+    if app.op in ops.COMMUTATIVE and len(inputs) == 2 and inputs[0] != inputs[1]:
+        yield inputs
+        yield inputs[::-1]
+    elif app.op in ops.COMMUTATIVE_VARIADIC and 1 < len(inputs) <= 3:
+        yield from dict.fromkeys(permutations(inputs))
+    else:
+        yield inputs
+
+
+def _rounds_otherwise(op: str, order: tuple[Value | None, ...], inputs: tuple[Value | None, ...]) -> bool:
+    """Whether another order of inputs may give another float: of 0.0 and -0.0 Max takes one by their places."""
+    if op not in ops.COMMUTATIVE_VARIADIC or order == inputs[: len(order)]:
+        return False
+    return op in ("Max", "Min") or len(order) > 2
+
+
+def _match_inputs(
+    graph: Graph, node: Node, pairs: Sequence[tuple[Term | None, Value | None]], state: _State
+) -> Iterator[_State]:
+    if not pairs:
+        yield state
+        return
+    (pattern, value), rest = pairs[0], pairs[1:]
+    for found in _match_input(graph, node, pattern, value, state):
+        yield from _match_inputs(graph, node, rest, found)
+
+
+def _match_input(
+    graph: Graph, node: Node, pattern: Term | None, value: Value | None, state: _State
+) -> Iterator[_State]:
+    if isinstance(pattern, App) and pattern.domain != SCALAR:
+        if value is not None:
+            yield from _match_app(graph, pattern, value, state)
+        return
+    found = _match_leaf(graph, node, pattern, value, state)
+    if found is not None:
+        yield found
+
+
+def _match_leaf(graph: Graph, node: Node, pattern: Term | None, value: Value | None, state: _State) -> _State | None:
+    match pattern:
+        case None:
+            return state if value is None else None
+        case App():
+            return state if _is_number(graph, node, _number(pattern), value) else None
+        case Lit(value=number):
+            return state if _is_number(graph, node, number, value) else None
+        case Var(kind="tensor"):
+            return None if value is None else _match_tensor(graph, pattern, value, state)
+        case Var(kind="const"):
+            return _match_const(graph, node, pattern, value, state)
+        case Var():
+            return _match_elements(graph, node, pattern, value, state)
+
+
+def _number(term: App) -> object:
+    """What is computed in the rule, such as sqrt(2); None, which nothing equals, where that has no value."""
+    try:
+        return evaluate(term, {}, {}, None)
+    except Unknown:
+        return None
+
+
+def _match_tensor(graph: Graph, hole: Var, value: Value, state: _State) -> _State | None:
+    bound = state.bind(hole.name, value)
+    if bound is None or hole.axes is None or bound is state:
+        return bound
+    type_ = graph.tensor_type(value)
+    if type_ is None or type_.shape is None:
+        return None
+    axes = unify(hole.axes, type_.shape, bound.axes)
+    return None if axes is None else _State(bound.holes, axes, bound.terms, bound.pending, bound.reordered)
+
+
+def _match_const(graph: Graph, node: Node, hole: Var, value: Value | None, state: _State) -> _State | None:
+    tensor = known_tensor(graph, value)
+    if tensor is None and not (value is None and hole.default is not None):
+        return None
+    other = _other_operand(graph, node, value) if value is not None else None
+    broadcasts = node.op in ops.ELEMENTWISE_BINARY and node.domain == ""
+    made = node.types[0]
+    dtype = made.dtype if isinstance(made, TensorType) else DType.UNDEFINED
+    pending = _Constant(hole, value, tensor, other, broadcasts, dtype)
+    return _State(state.holes, state.axes, state.terms, (*state.pending, pending), state.reordered)
+
+
+def known_tensor(graph: Graph, value: Value | None) -> Tensor | None:
+    """A constant, or what a ConstantOfShape of constants makes: as good as one, and made only when it is needed."""
+    tensor = graph.constant(value)
+    node = None if value is None else graph[value.vertex]
+    if tensor is not None or node is None or node.op != "ConstantOfShape" or node.version == 0:
+        return tensor
+    filling, shape = node.attrs.get("value"), graph.constant(node.inputs[0])
+    sizes = None if shape is None else shape.ints()
+    if sizes is None:
+        return None
+    one = filling.numpy().reshape(()) if isinstance(filling, Tensor) else np.zeros((), np.float32)
+    return Tensor(DType.of(one.dtype), sizes, lambda: np.broadcast_to(one, sizes))
+
+
+def _other_operand(graph: Graph, node: Node, value: Value) -> Shape | None:
+    """Shape of the operand beside `value` in a binary operator."""
+    if len(node.inputs) != 2:
+        return None
+    other = node.inputs[1] if node.inputs[0] == value else node.inputs[0]
+    type_ = graph.tensor_type(other)
+    return None if type_ is None else type_.shape
+
+
+def _is_spelling(graph: Graph, node: Node, value: Value, shape: Shape) -> bool:
+    """Whether the axes of a single number are only how it is written: none of them is an axis of the result."""
+    if not shape:
+        return True
+    if node.op in ops.ELEMENTWISE_BINARY:
+        other = _other_operand(graph, node, value)
+        return other is not None and len(other) >= len(shape)
+    return len(shape) == 1 and node.op not in ("Gather", "Where")
+
+
+def _match_elements(graph: Graph, node: Node, hole: Var, value: Value | None, state: _State) -> _State | None:
+    """A hole for numbers in the position of an input: a small constant, or integers that are known as sizes are."""
+    tensor, type_ = graph.constant(value), graph.tensor_type(value)
+    if hole.kind in ("real", "integer") and not (
+        value and type_ and type_.shape is not None and _is_spelling(graph, node, value, type_.shape)
+    ):
+        return None
+    if hole.kind == "real":
+        if tensor is None or tensor.size != 1 or not tensor.dtype.is_float:
+            return None
+        number = float(tensor.numpy().ravel()[0])
+        return None if number != number else state.bind(hole.name, number)  # a NaN is no number
+    numbers = graph.known_contents(value) if tensor is None else tensor.ints()
+    if numbers is None or type_ is None or type_.shape is None:
+        return None
+    if hole.kind == "integer":
+        return state.bind(hole.name, numbers[0]) if len(numbers) == 1 else None
+    return state.bind(hole.name, numbers) if hole.kind == "integers" and len(type_.shape) == 1 else None
+
+
+def _is_number(graph: Graph, node: Node, number: object, value: Value | None) -> bool:
+    """A constant equal to a number as rounded to its type, that does not broadcast what it is combined with."""
+    tensor = graph.constant(value)
+    if value is None or tensor is None or not tensor.is_small:
+        return False
+    if isinstance(number, tuple):
+        return tensor.ints() == number and len(tensor.shape) == 1
+    if tensor.size != 1 or not isinstance(number, int | float):
+        return False
+    if not _is_spelling(graph, node, value, tensor.shape):
+        return False
+    if not tensor.dtype.is_float and not float(number).is_integer():
+        return False
+    own = tensor.numpy().ravel()[0]
+    if not tensor.dtype.is_float:
+        return bool(own == number)
+    return _same_float(float(own), float(np.asarray(number, dtype=tensor.dtype.numpy)))
+
+
+# -- attributes ----------------------------------------------------------------------------------------------------
+
+
+def _match_attributes(graph: Graph, app: App, node: Node, state: _State) -> _State | None:
+    found: _State | None = state
+    named = {name for name, _ in app.attrs}
+    for name, pattern in app.attrs:
+        value = ops.attribute(node, graph, name)
+        found = None if value is None or found is None else _match_attribute(pattern, value, found)
+        if found is None:
+            return None
+    others = {name: value for name, value in node.attrs.items() if name not in named}
+    if app.bundle is not None:
+        return found.bind(app.bundle.name, others) if found else None
+    for name, value in others.items():
+        default = ops.default(node, graph, name)
+        if default is None or not _same_attribute(default, value):
+            return None
+    return found
+
+
+def _match_attribute(pattern: Term, value: Attribute, state: _State) -> _State | None:
+    match pattern:
+        case Var(name=name, kind=kind):
+            return state.bind(name, value) if _of_kind(kind, value) else None
+        case Lit(value=number):
+            return state if _attribute_equals(value, number) else None
+        case App():
+            return state if _attribute_equals(value, _number(pattern)) else None
+
+
+def _attribute_equals(value: Attribute, number: object) -> bool:
+    """ONNX attributes are float32, and lists have the type that they were written with."""
+    if isinstance(value, float) and isinstance(number, int | float):
+        return _same_float(float(np.float32(value)), float(np.float32(number)))
+    return value == number
+
+
+def _of_kind(kind: str, value: Attribute) -> bool:
+    match kind:
+        case "integer":
+            return isinstance(value, int)
+        case "integers":
+            return isinstance(value, tuple) and all(isinstance(item, int) for item in value)
+        case "real":
+            return isinstance(value, float)
+        case "string":
+            return isinstance(value, str)
+    return False
+
+
+# -- axes ----------------------------------------------------------------------------------------------------------
+
+
+def unify(tokens: tuple[str, ...], shape: Shape, axes: Axes) -> Axes | None:
+    """Bind axis names to the sizes of a shape; None where a name is bound to another size already.
+
+    The pack of ones `1*k` also binds how long `*k` is, under the name `#k`.
+    """
+    pack = next((i for i, token in enumerate(tokens) if "*" in token), None)
+    if len(shape) != len(tokens) if pack is None else len(shape) < len(tokens) - 1:
+        return None
+    bound = dict(axes)
+    if pack is not None:
+        stop = len(shape) - (len(tokens) - pack - 1)
+        if not _unify_pack(tokens[pack], shape[pack:stop], bound):
+            return None
+        tokens, shape = tokens[:pack] + tokens[pack + 1 :], shape[:pack] + shape[stop:]
+    for token, size in zip(tokens, shape, strict=True):
+        expected = int(token) if token.isdigit() else bound.setdefault(token, size) if token != "_" else size
+        if expected != size:
+            return None
+    return bound
+
+
+def _unify_pack(token: str, sizes: Shape, bound: dict[str, Dim | Shape]) -> bool:
+    name = token.split("*")[1]
+    if bound.setdefault(f"#{name}", len(sizes)) != len(sizes):
+        return False
+    if token.startswith("1*"):
+        return all(size == 1 for size in sizes)
+    return bound.setdefault(f"*{name}", sizes) == sizes
+
+
+def sizes_of(tokens: Sequence[str], axes: Axes) -> Shape | None:
+    """The shape that axis names stand for; None where one is not bound."""
+    shape: list[Dim] = []
+    for token in tokens:
+        if token.isdigit():
+            shape.append(int(token))
+        elif token.startswith("1*"):
+            count = axes.get(f"#{token[2:]}")
+            if not isinstance(count, int):
+                return None
+            shape += [1] * count
+        else:
+            size = axes.get(token)
+            if size is None:
+                return None
+            shape += size if isinstance(size, tuple) else [size]
+    return tuple(shape)
+
+
+def broadcast(left: Shape, right: Shape) -> Shape | None:
+    """The shape of an elementwise result; None where it cannot be known that the two fit."""
+    rank = max(len(left), len(right))
+    padded = [(1,) * (rank - len(shape)) + shape for shape in (left, right)]
+    result: list[Dim] = []
+    for a, b in zip(*padded, strict=True):
+        if a != b and a != 1 and b != 1:
+            return None
+        result.append(b if a == 1 else a)
+    return tuple(result)
+
+
+def _settled(state: _State) -> _State | None:
+    """Decide the constants, now that all axes are bound. Those whose axes nothing else binds bind them first."""
+    holes, axes = dict(state.holes), state.axes
+    waiting = list(state.pending)
+    while waiting:
+        index = next((i for i, constant in enumerate(waiting) if _declared(constant, axes) is not None), 0)
+        constant = waiting.pop(index)
+        settled = _settle(constant, axes)
+        if settled is None:
+            return None
+        bound, axes = settled
+        if constant.hole.name in holes and not _same(holes[constant.hole.name], bound):
+            return None
+        holes[constant.hole.name] = bound
+    return _State(holes, axes, state.terms, reordered=state.reordered)
+
+
+def _declared(constant: _Constant, axes: Axes) -> Shape | None:
+    return None if constant.hole.axes is None else sizes_of(constant.hole.axes, axes)
+
+
+def _settle(constant: _Constant, axes: Axes) -> tuple[Bound, Axes] | None:
+    declared = _declared(constant, axes)
+    if constant.tensor is None or constant.value is None:
+        if declared is None or not _all_ints(declared) or constant.hole.default is None:
+            return None
+        if constant.dtype is DType.UNDEFINED:
+            return None
+        return Absent(constant.hole.default, _ints(declared), constant.dtype), axes
+    own = constant.tensor.shape
+    known = Known(constant.value, constant.tensor, own)
+    if constant.hole.axes is None or own == declared:
+        return known, axes
+    if declared is not None:
+        if not constant.broadcasts or not _all_ints(declared) or not _broadcasts(own, _ints(declared), constant.other):
+            return None
+        return Known(constant.value, constant.tensor, _ints(declared)), axes
+    unified = unify(constant.hole.axes, own, axes)
+    return None if unified is None else (known, unified)
+
+
+def _all_ints(shape: Shape) -> bool:
+    return all(isinstance(size, int) for size in shape)
+
+
+def _ints(shape: Shape) -> tuple[int, ...]:
+    return tuple(int(size) for size in shape if isinstance(size, int))
+
+
+def _broadcasts(own: tuple[int, ...], declared: tuple[int, ...], other: Shape | None) -> bool:
+    """A constant of shape `own` beside an operand of shape `other` acts like one of the declared shape."""
+    if other is None:
+        return False
+    extra = len(own) - len(declared)
+    if extra > 0 and any(size != 1 for size in own[:extra]):
+        return False
+    trimmed = own[max(extra, 0) :]
+    if broadcast(trimmed, declared) != declared:
+        return False
+    return broadcast(own, other) is not None and broadcast(own, other) == broadcast(declared, other)
+
+
+# -- the end of a match --------------------------------------------------------------------------------------------
+
+
+def _finish(rule: Rule, state: _State) -> Match:
+    roots = tuple(state.terms[side] for side in rule.left)
+    return Match(rule, roots, state.holes, state.axes, state.terms, state.reordered)
+
+
+def _holds(rule: Rule, graph: Graph, match: Match) -> bool:
+    try:
+        return all(evaluate(condition, match.holes, match.axes, graph) for condition in rule.conditions)
+    except Unknown:
+        return False
+
+
+def evaluate(term: Term, bound: Mapping[str, Bound], axes: Axes, graph: Graph | None) -> Any:
+    """The value of a scalar term: a number, text, list or truth value, in which sizes may be symbolic.
+
+    Raises:
+        Unknown: it cannot be known; when matching, that means no.
+    """
+    match term:
+        case Lit(value=value):
+            return value
+        case Var(name=name):
+            return bound[name]
+        case App(op=name) if name in FACTS:
+            return _fact(term, bound, axes, graph)
+        case App(op=name, args=(Var(name=hole),)) if name in PROPERTIES:
+            return _has_property(name, bound[hole])
+        case App(op=name):
+            arguments = [evaluate(arg, bound, axes, graph) for arg in term.args if arg is not None]
+            return apply(name, PYTHON, *arguments)
+
+
+def _has_property(name: str, bound: Bound) -> bool:
+    match bound:
+        case Known(tensor=tensor):
+            return tensor.dtype.numpy.kind != "O" and has_property(name, tensor.numpy())
+        case Absent(default=default):
+            return has_property(name, np.asarray(default, np.float64))
+    raise Unknown(f"{name} of what is no constant")
+
+
+def _fact(term: App, bound: Mapping[str, Bound], axes: Axes, graph: Graph | None) -> Any:
+    subject = term.args[0]
+    if isinstance(subject, Lit):
+        sizes = sizes_of(str(subject.value).split(), axes)
+        if sizes is None:
+            raise Unknown(str(term))
+        return sizes if term.op == "sizes" else sizes[0]
+    assert isinstance(subject, Var) and graph is not None, f"{term} is about a hole"
+    type_ = _type(bound[subject.name], graph)
+    if term.op == "dtype":
+        return int(type_.dtype)
+    if type_.shape is None:
+        raise Unknown(f"the rank of {subject}")
+    return type_.shape if term.op == "shape" else len(type_.shape)
+
+
+def _type(bound: Bound, graph: Graph) -> TensorType:
+    match bound:
+        case Value():
+            found = graph.tensor_type(bound)
+        case Known():
+            found = TensorType(bound.tensor.dtype, bound.shape)
+        case Absent():
+            found = TensorType(bound.dtype, bound.shape)
+        case _:
+            found = None
+    if found is None:
+        raise Unknown("a type that is not known")
+    return found

@@ -1,0 +1,368 @@
+"""What cannot be said as a rule: folding, common subexpressions, dead code, duplicate weights, constant branches.
+
+A pass is a generator of patches. Each is made for the graph as it is when the pass is asked for it, so the caller
+applies a patch before asking for the next, or leaves it and goes on. A pass that yields nothing, or only what was left
+before, has nothing left to do. Passes look at one graph; bodies are graphs of their own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from graphopt.base.types import DType
+from graphopt.ir import ops
+from graphopt.ir.edit import needs_copy, replace_node, replace_values, unread
+from graphopt.ir.graph import CAPTURE, CONSTANT, INTERNAL, Attribute, Graph, Node, Patch, Value
+from graphopt.ir.tensor import Tensor, same_values
+from graphopt.operators.infer import inferred
+from graphopt.operators.protos import External
+from graphopt.rewrite.fold import fold_constants, fold_shapes
+from graphopt.rewrite.grids import eliminate_true_conditions, simplify_views
+
+Run: TypeAlias = Callable[[Graph], Iterator[Patch]]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A named pass, and why it is worth running."""
+
+    name: str
+    run: Run
+    why: str
+    exact: bool = True
+    """Whether the model computes bit for bit what it did."""
+    late: bool = False
+    """Runs after the rules: it makes values read more than once, which keeps rules from folding into them."""
+    exactly: Run | None = None
+    """A form of it that is exact, where `run` is not."""
+
+
+# -- dead code ---------------------------------------------------------------------------------------------------------
+
+
+def eliminate_dead_code(graph: Graph) -> Iterator[Patch]:
+    """Drop nodes and constants that no output depends on, and what is kept alive only for a body that ignores it.
+
+    Optional outputs that nobody reads stay, and so do the inputs of the graph.
+    """
+    patch = unread(graph)
+    if patch is not None:
+        yield patch
+    for vertex, node in list(graph.nodes()):
+        if node.captures and vertex in graph:
+            captures = _needed_captures(node)
+            if captures != node.captures:
+                yield replace_node(graph, vertex, replace(node, captures=captures))
+
+
+def _needed_captures(node: Node) -> tuple[Value, ...]:
+    """The captures, an unused one replaced by a used one: their places are what the bodies know them by."""
+    used = sorted({_index(body[v]) for body in node.bodies for v in body.with_op(CAPTURE) if body[v].is_internal})
+    if not used:
+        return ()
+    return tuple(
+        value if i in used else node.captures[used[0]] for i, value in enumerate(node.captures[: used[-1] + 1])
+    )
+
+
+def _index(capture: Node) -> int:
+    index = capture.attrs["index"]
+    assert isinstance(index, int)
+    return index
+
+
+# -- common subexpressions ---------------------------------------------------------------------------------------------
+
+
+def merge_common_subexpressions(graph: Graph) -> Iterator[Patch]:
+    """Of nodes that compute the same from the same values, keep the first."""
+    for first, others in _equal_nodes(graph).items():
+        there = [v for v in others if v in graph] if first in graph else []
+        pairs = [{Value(v, i): Value(first, i) for i, name in enumerate(graph[v].names) if name} for v in there]
+        mapping = {old: new for pair in pairs if _is_worth_merging(graph, pair) for old, new in pair.items()}
+        if mapping:
+            yield replace_values(graph, mapping)
+
+
+def _equal_nodes(graph: Graph) -> dict[int, list[int]]:
+    """The vertices that compute what an earlier one does, by that one: where they read equal vertices, too."""
+    keys: dict[object, int] = {}
+    equal: dict[int, list[int]] = {}
+    mapping: dict[Value, Value] = {}
+    for vertex in graph.topological():
+        if graph[vertex].is_internal or not ops.is_deterministic(graph[vertex]):
+            continue
+        node = graph[vertex].reading(mapping) if mapping else graph[vertex]
+        first = keys.setdefault(_key(node, _operands(node)), vertex)
+        if first != vertex:
+            equal.setdefault(first, []).append(vertex)
+            mapping |= {Value(vertex, i): Value(first, i) for i in range(len(node.names))}
+    return equal
+
+
+def _is_worth_merging(graph: Graph, mapping: Mapping[Value, Value]) -> bool:
+    """Whether what is computed once less is more than the Identities that two outputs with one value need."""
+    if not any(map(graph.is_used, mapping)):
+        return False
+    node = graph[next(iter(mapping)).vertex]
+    copies = sum(needs_copy(graph, old, new) for old, new in mapping.items())
+    return copies == 0 or (copies == 1 and ops.weight(node) > ops.WEIGHT["Identity"])
+
+
+def _operands(node: Node) -> tuple[Value | None, ...]:
+    """The inputs, in a fixed order where the operator does not mind; which zero Max and Min give depends on it."""
+    variadic = node.op in ("Sum", "Mean") and len(node.inputs) == 2
+    if node.domain == "" and (node.op in ops.COMMUTATIVE or variadic):
+        return tuple(sorted(node.inputs, key=lambda value: value or (-1, -1)))
+    return node.inputs
+
+
+def _key(node: Node, operands: tuple[object, ...]) -> object:
+    """Equal for two nodes exactly if they compute the same."""
+    attrs = tuple(sorted((name, _attribute_key(value)) for name, value in node.attrs.items()))
+    present = tuple(map(bool, node.names))
+    return (node.op, node.domain, node.version, operands, node.captures, attrs, present)
+
+
+def _attribute_key(value: Attribute) -> tuple[str, object]:
+    """A value that is equal for equal attributes, and told apart by type: 1 is not 1.0, nor 0.0 -0.0."""
+    match value:
+        case Graph():
+            return "Graph", _graph_key(value)
+        case Tensor():
+            return "Tensor", _tensor_key(value)
+        case tuple():
+            return "tuple", tuple(_attribute_key(item) for item in value)
+        case float():
+            return "float", value.hex()
+    return type(value).__name__, value
+
+
+def _tensor_key(tensor: Tensor) -> object:
+    """Type, shape and values; a large tensor is equal only to itself."""
+    if tensor.nbytes > SAMPLE:
+        return id(tensor)
+    array = tensor.numpy()
+    return tensor.dtype, tensor.shape, repr(array.tolist()) if tensor.dtype is DType.STRING else array.tobytes()
+
+
+def _graph_key(graph: Graph) -> object:
+    """What a body computes, whatever its values are called."""
+    order = graph.topological()
+    place = {vertex: i for i, vertex in enumerate(order)}
+
+    def renumbered(value: Value | None) -> object:
+        return None if value is None else (place[value.vertex], value.output)
+
+    nodes = []
+    for vertex in order:
+        node = graph[vertex]
+        operands = tuple(renumbered(value) for value in node.inputs)
+        captures = tuple(renumbered(value) for value in node.captures)
+        data = None if node.data is None else _tensor_key(node.data)
+        nodes.append((_key(replace(node, captures=()), operands), captures, data))
+    inputs = tuple(place[vertex] for vertex in graph.inputs)
+    return tuple(nodes), inputs, tuple(renumbered(value) for value in graph.outputs)
+
+
+# -- equal weights -----------------------------------------------------------------------------------------------------
+
+SAMPLE = 4096
+"""Bytes of a tensor that are looked at before all of it is."""
+LARGEST = 256 << 20
+"""Bytes above which tensors are equal only if their values lie in the same place."""
+
+
+def merge_duplicate_initializers(graph: Graph) -> Iterator[Patch]:
+    """Of constants that are equal bit for bit, keep the first. All of a tensor is read only where a sample agrees."""
+    alike: dict[tuple[DType, tuple[int, ...]], list[int]] = {}
+    for vertex in sorted(graph.with_op(CONSTANT)):
+        data = graph[vertex].data
+        if graph[vertex].is_constant and data is not None:
+            alike.setdefault((data.dtype, data.shape), []).append(vertex)
+    for vertices in alike.values():
+        kept: dict[object, list[Tensor]] = {}
+        places: dict[Tensor, int] = {}
+        for vertex in vertices if len(vertices) > 1 else ():
+            tensor = graph[vertex].data
+            assert tensor is not None
+            others = kept.setdefault(_sample(tensor), [])
+            equal = next((other for other in others if _equal(tensor, other)), None)
+            if equal is None:
+                others.append(tensor)
+                places[tensor] = vertex
+            elif not needs_copy(graph, Value(vertex), Value(places[equal])):
+                yield replace_values(graph, {Value(vertex): Value(places[equal])})
+
+
+_SAMPLES: WeakKeyDictionary[Tensor, bytes] = WeakKeyDictionary()
+
+
+def _sample(tensor: Tensor) -> bytes:
+    """The first and the last values, read once."""
+    if tensor.dtype is DType.STRING or tensor.nbytes > LARGEST:
+        return b""
+    if tensor not in _SAMPLES:
+        flat = tensor.numpy().reshape(-1)
+        count = max(1, SAMPLE // flat.itemsize)
+        _SAMPLES[tensor] = flat[:count].tobytes() + flat[-count:].tobytes()
+    return _SAMPLES[tensor]
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    places = [(s.path, s.offset, s.length) for s in (a.source, b.source) if isinstance(s, External)]
+    if len(places) == 2 and places[0] == places[1]:
+        return True
+    return a.nbytes <= LARGEST and same_values(a, b)
+
+
+# -- subnormal weights -------------------------------------------------------------------------------------------------
+
+
+def flush_denormals(graph: Graph) -> Iterator[Patch]:
+    """Set weights that are subnormal numbers to 0 of the same sign.
+
+    Not exact: results change by as little as such a number can, about 1e-38 in float32. Processors compute with them up
+    to a hundred times slower. Off unless asked for.
+    """
+    for vertex in sorted(graph.with_op(CONSTANT)):
+        node = graph[vertex]
+        if node.data is None or not node.is_constant or node.data.dtype not in _SMALLEST_NORMAL:
+            continue
+        values = node.data.numpy()
+        tiny = (values != 0) & (np.abs(values) < _SMALLEST_NORMAL[node.data.dtype])
+        if tiny.any():
+            flushed = values.copy()
+            flushed[tiny] *= 0
+            yield replace_node(graph, vertex, replace(node, data=Tensor.of(flushed)))
+
+
+_SMALLEST_NORMAL: Mapping[DType, float] = {
+    DType.FLOAT: 2.0**-126,
+    DType.BFLOAT16: 2.0**-126,
+    DType.FLOAT16: 2.0**-14,
+    DType.DOUBLE: 2.0**-1022,
+}
+
+
+# -- branches ----------------------------------------------------------------------------------------------------------
+
+
+def inline_constant_if(graph: Graph) -> Iterator[Patch]:
+    """Put the branch that is taken in the place of an If whose condition is known."""
+    for vertex in sorted(graph.with_op("If")):
+        node = graph[vertex]
+        condition = graph.constant(node.inputs[0]) if node.domain == "" and node.inputs else None
+        if condition is None or condition.size != 1:
+            continue
+        branch = node.attrs.get("then_branch" if bool(condition.numpy().reshape(())) else "else_branch")
+        if isinstance(branch, Graph) and len(branch.outputs) == len(node.names):
+            yield _spliced(graph, vertex, branch)
+
+
+def _spliced(graph: Graph, vertex: int, branch: Graph) -> Patch:
+    """The patch that copies the nodes of a branch into the graph, in the place of the If."""
+    node = graph[vertex]
+    moved = {inner: Value(graph.new_vertex()) for inner in branch if not _is_capture(branch[inner])}
+
+    def outside(value: Value) -> Value:
+        inner = branch[value.vertex]
+        return node.captures[_index(inner)] if _is_capture(inner) else Value(moved[value.vertex].vertex, value.output)
+
+    results = {outside(value): node.names[i] for i, value in enumerate(branch.outputs) if value.vertex in moved}
+    used = _name_counts(graph)
+    new: dict[int, Node] = {}
+    for inner, value in moved.items():
+        own = branch[inner]
+        names = tuple(
+            results.get(Value(value.vertex, i)) or _free_name(graph, name, used) for i, name in enumerate(own.names)
+        )
+        new[value.vertex] = replace(
+            own,
+            inputs=tuple(None if operand is None else outside(operand) for operand in own.inputs),
+            captures=tuple(outside(operand) for operand in own.captures),
+            names=names,
+            name=_free_name(graph, own.name, used),
+        )
+    return replace_values(graph, {Value(vertex, i): outside(v) for i, v in enumerate(branch.outputs)}, new)
+
+
+def _is_capture(node: Node) -> bool:
+    return node.op == CAPTURE and node.domain == INTERNAL
+
+
+def _name_counts(graph: Graph) -> Counter[str]:
+    """How often each name is given in the graph and the bodies in it: two bodies may use the same."""
+    counts: Counter[str] = Counter()
+    for vertex in graph:
+        node = graph[vertex]
+        if not _is_capture(node):
+            counts.update((*node.names, node.name))
+        for body in node.bodies:
+            counts.update(_name_counts(body))
+    return counts
+
+
+def _free_name(graph: Graph, name: str, used: Counter[str]) -> str:
+    return name if not name or used[name] <= 1 else graph.new_name(name)
+
+
+# -- all of them -------------------------------------------------------------------------------------------------------
+
+
+def infer_types(graph: Graph) -> Iterator[Patch]:
+    """Tell again the types that were not known in full: what was folded may have been a shape."""
+    patch = inferred(graph)
+    if patch is not None:
+        yield patch
+
+
+PASSES = (
+    Pass("eliminate_dead_code", eliminate_dead_code, "What no output depends on need not be computed or stored."),
+    Pass("inline_constant_if", inline_constant_if, "A branch that is always taken needs no If."),
+    Pass(
+        "fold_constants",
+        fold_constants,
+        "What depends on constants alone is computed once, not at every run.",
+        exact=False,  # a sum or an exponential of ONNX Runtime's may round otherwise when it runs alone
+        exactly=partial(fold_constants, exact=True),
+    ),
+    Pass("infer_types", infer_types, "A shape that became known is needed by other rewrites."),
+    Pass("fold_shapes", fold_shapes, "Arithmetic on sizes costs a kernel launch for a few bytes; most of it is known."),
+    Pass("simplify_views", simplify_views, "A gather of all elements in their order copies what a view would share."),
+    Pass(
+        "eliminate_true_conditions",
+        eliminate_true_conditions,
+        "What always holds need not be computed, nor make a mask larger than it is.",
+    ),
+    Pass("merge_duplicate_initializers", merge_duplicate_initializers, "Equal weights are stored once.", late=True),
+    Pass(
+        "merge_common_subexpressions",
+        merge_common_subexpressions,
+        "What is computed twice is computed once.",
+        late=True,
+    ),
+)
+"""The passes that every run uses, in their order."""
+
+EXTRA_PASSES = (
+    Pass(
+        "flush_denormals",
+        flush_denormals,
+        "Processors compute up to a hundred times slower with subnormal numbers.",
+        exact=False,
+    ),
+)
+"""Passes that change results within rounding, and run only if asked for."""
+
+
+def exact_forms(passes: Iterable[Pass]) -> list[Pass]:
+    """Those after which the model computes bit for bit what it did, in the form that does."""
+    return [replace(pass_, run=pass_.exactly or pass_.run) for pass_ in passes if pass_.exact or pass_.exactly]

@@ -1,0 +1,328 @@
+"""Regions: parts of a graph as small graphs of their own, cut where few values cross; told apart by their digests.
+
+What is found out about a region once holds for all its copies: a change is made in the copy's own small graph, with its
+own weights, and carried over from there, patch by patch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from graphopt.base.types import DType, Sym, TensorType, Type, substitute
+from graphopt.ir.edit import replace_values, unread
+from graphopt.ir.graph import CONSTANT, INPUT, INTERNAL, Attribute, Graph, Node, Patch, Value
+from graphopt.ir.ops import is_deterministic
+from graphopt.ir.tensor import Tensor
+from graphopt.operators.infer import infer_graph
+from graphopt.operators.infinities import may_hold
+
+FAR = 80
+"""Nodes after which a value that is still read no longer counts as crossing: a mask, a skip connection."""
+
+FEWEST = 6
+"""Nodes of a block, unless the next one is long: what surrounds an operator decides what it costs."""
+
+MOST = 64
+"""Nodes of a block: longer ones are cut where the fewest values cross."""
+
+
+# -- where to cut ------------------------------------------------------------------------------------------------------
+
+
+def blocks(graph: Graph) -> list[list[int]]:
+    """The vertices of the ONNX nodes in topological order, cut into runs that hand on one value.
+
+    Identities that only an output reads are in none: they go from any part, whatever is done to it, and stay in the
+    model, which needs them to give one value two names. Nor is what no output depends on: a part would not know that
+    it reads what is replaced, and it would keep that.
+    """
+    dead = unread(graph)
+    apart = {v for v in graph.with_op("Identity") if not graph.readers(v)} | (dead.before.keys() if dead else set())
+    order = [vertex for vertex in graph.topological() if not graph[vertex].is_internal and vertex not in apart]
+    crossing = _crossing(graph, order)
+    found: list[list[int]] = []
+    start = 0
+    for position, vertex in enumerate(order):
+        alone = not _can_leave(graph[vertex])
+        if alone and start < position:
+            found += _halved(order[start:position], crossing[start:position])
+            start = position
+        if alone or position + 1 == len(order) or (crossing[position] <= 1 and position + 1 - start >= FEWEST):
+            found += _halved(order[start : position + 1], crossing[start : position + 1])
+            start = position + 1
+    return found
+
+
+def _crossing(graph: Graph, order: Sequence[int]) -> list[int]:
+    """After each position, how many values made before it are read behind it, soon."""
+    place = {vertex: position for position, vertex in enumerate(order)}
+    change = [0] * (len(order) + 1)
+    for vertex in order:
+        last: dict[int, int] = {}
+        for reader in filter(place.__contains__, graph.readers(vertex)):
+            for value in graph[reader].operands:
+                if value.vertex == vertex:
+                    last[value.output] = max(last.get(value.output, 0), place[reader])
+        for end in last.values():
+            if end - place[vertex] <= FAR:
+                change[place[vertex]] += 1
+                change[end] -= 1
+    crossing, open_now = [], 0
+    for position in range(len(order)):
+        open_now += change[position]
+        crossing.append(open_now)
+    return crossing
+
+
+def _halved(run: Sequence[int], crossing: Sequence[int]) -> list[list[int]]:
+    """A run that is too long, cut near its middle where the fewest values cross."""
+    if len(run) <= MOST:
+        return [list(run)]
+    low, high = len(run) // 4, 3 * len(run) // 4
+    cut = min(range(low, high), key=lambda position: (crossing[position], abs(position - len(run) // 2)))
+    return _halved(run[: cut + 1], crossing[: cut + 1]) + _halved(run[cut + 1 :], crossing[cut + 1 :])
+
+
+# -- cutting out, and putting back -------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Region:
+    """A part of a graph as a graph of its own: what it reads from outside are inputs, what is read outside outputs."""
+
+    whole: Graph
+    graph: Graph
+    places: dict[Value, Value] = field(default_factory=dict)
+    """The values of the whole in which inputs and constants of the region lie."""
+    vertices: dict[int, int] = field(default_factory=dict)
+    """The vertices of the whole in which those of the region lie."""
+
+    def carry(self, patch: Patch) -> Patch:
+        """A patch of the region as one of the whole. Patches have to be carried in their order, each once."""
+        for vertex in patch.after:
+            if vertex not in self.vertices:
+                self.vertices[vertex] = self.whole.new_vertex()
+        outputs = zip(*patch.outputs, strict=True) if patch.outputs else ()
+        mapping = {self._value(old): self._value(new) for old, new in outputs if old != new}
+        nodes = {self.vertices[vertex]: self._node(node) for vertex, node in patch.after.items()}
+        return self._named(replace_values(self.whole, mapping, nodes))
+
+    def _value(self, value: Value) -> Value:
+        return self.places.get(value) or Value(self.vertices[value.vertex], value.output)
+
+    def _node(self, node: Node) -> Node:
+        return node.reading({value: self._value(value) for value in node.operands})
+
+    def _named(self, patch: Patch) -> Patch:
+        """The same patch with names that nothing else in the whole has: nodes keep those of what they replace."""
+        free = {name for node in patch.before.values() for name in (*node.names, node.name)}
+        after = {}
+        for vertex, node in patch.after.items():
+            taken = (self.whole.new_name(name) if name and name not in free else name for name in node.names)
+            own = self.whole.new_name(node.name) if node.name and node.name not in free else node.name
+            after[vertex] = replace(node, names=tuple(taken), name=own)
+        return Patch(patch.before, after, patch.outputs)
+
+
+def cut_out(whole: Graph, vertices: Sequence[int]) -> Region | None:
+    """The region of these ONNX nodes, given in topological order; None where one of them cannot leave its graph.
+
+    Vertices are numbered by a walk from the outputs, so that those of equal regions have equal numbers. What leads to
+    no output is left out.
+    """
+    inside = frozenset(vertices)
+    if any(not _can_leave(whole[vertex]) for vertex in vertices):
+        return None
+    graph = Graph("region", whole.opsets, is_region=True)
+    region = Region(whole, graph)
+    known: dict[Value, Value] = {}
+    outputs = [value for vertex in vertices for value in _read_outside(whole, vertex, inside)]
+    for vertex in _walk(whole, outputs, inside):
+        for value in whole[vertex].operands:
+            if value.vertex not in inside and value not in known:
+                known[value] = _border(region, value)
+        place = graph.add(whole[vertex].reading(known))
+        region.vertices[place] = vertex
+        known |= {Value(vertex, index): Value(place, index) for index in range(len(whole[vertex].names))}
+    graph.outputs = tuple(known[value] for value in outputs)
+    graph.output_names = tuple(graph.new_name(f"output_{index}") for index in range(len(outputs)))
+    graph.output_types = tuple(whole.type(value) for value in outputs)
+    return region
+
+
+def _can_leave(node: Node) -> bool:
+    """Whether a node computes the same elsewhere: it captures nothing and draws no random numbers."""
+    return not node.captures and not any(True for _ in node.bodies) and is_deterministic(node)
+
+
+def _border(region: Region, value: Value) -> Value:
+    """A value from outside: a constant stays one."""
+    node = region.whole[value.vertex]
+    if node.is_constant:
+        place = region.graph.add(node)
+        region.vertices[place] = value.vertex
+    else:
+        contents = (region.whole.known_contents(value),)
+        name, type_ = node.names[value.output], node.types[value.output]
+        place = region.graph.add(Node(INPUT, (), (name,), (type_,), domain=INTERNAL, contents=contents))
+        region.graph.inputs.append(place)
+        if may_hold(region.whole, [value]):
+            region.graph.infinite |= {place}
+        region.places[Value(place)] = value
+    return Value(place)
+
+
+def _read_outside(whole: Graph, vertex: int, inside: Collection[int]) -> Iterator[Value]:
+    readers = [reader for reader in whole.readers(vertex) if reader not in inside]
+    outside = {value for reader in readers for value in whole[reader].operands}
+    for index in range(len(whole[vertex].names)):
+        value = Value(vertex, index)
+        if value in outside or value in whole.outputs:
+            yield value
+
+
+# -- with sizes as numbers ---------------------------------------------------------------------------------------------
+
+
+def at_sizes(graph: Graph, inputs: Sequence[Type | None], contents: Sequence[tuple[int, ...] | None]) -> Graph:
+    """A region's graph with these types of its inputs, and all else with the types that follow; a copy, if need be.
+
+    Inputs whose elements are known, such as the target of a Reshape, become constants: made-up ones would fit nothing.
+    """
+    own = [graph.type(Value(vertex)) for vertex in graph.inputs]
+    if own == [*inputs] and all(elements is None for elements in contents):
+        return graph
+    twin = graph.copy()
+    sizes = _sizes(graph, inputs)
+    changed: dict[int, Node] = {}
+    for vertex, node in twin.items():
+        types = tuple(_with_sizes(type_, sizes) for type_ in node.types)
+        if types != node.types and not node.is_constant:
+            changed[vertex] = replace(node, types=types, contents=())
+    for vertex, type_, elements in zip(graph.inputs, inputs, contents, strict=True):
+        given = replace(twin[vertex], types=(type_,), contents=())
+        changed[vertex] = given if elements is None else _as_constant(given, elements)
+    twin.inputs = [vertex for vertex in twin.inputs if not changed[vertex].is_constant]
+    twin.apply(Patch({vertex: twin[vertex] for vertex in changed}, changed))
+    twin.output_types = tuple(_with_sizes(type_, sizes) for type_ in twin.output_types)
+    infer_graph(twin)
+    return twin
+
+
+def _sizes(graph: Graph, inputs: Sequence[Type | None]) -> dict[str, int]:
+    """The numbers behind the names of sizes, as the inputs tell."""
+    found: dict[str, int] = {}
+    for vertex, type_ in zip(graph.inputs, inputs, strict=True):
+        own = graph.tensor_type(Value(vertex))
+        if own is None or own.shape is None or not isinstance(type_, TensorType) or type_.shape is None:
+            continue
+        found |= {str(a): b for a, b in zip(own.shape, type_.shape, strict=True) if isinstance(b, int)}
+    return {name: size for name, size in found.items() if not name.isdecimal()}
+
+
+def _with_sizes(type_: Type | None, sizes: Mapping[str, int]) -> Type | None:
+    if not isinstance(type_, TensorType) or type_.shape is None or not any(isinstance(d, Sym) for d in type_.shape):
+        return type_
+    return TensorType(type_.dtype, tuple(substitute(dim, sizes) for dim in type_.shape))
+
+
+def _as_constant(node: Node, elements: tuple[int, ...]) -> Node:
+    type_ = node.types[0]
+    assert isinstance(type_, TensorType), "elements are known of tensors only"
+    data = Tensor.of(np.array(elements, type_.dtype.numpy).reshape([len(elements)] if type_.shape else []))
+    return replace(node, op=CONSTANT, types=(TensorType(data.dtype, data.shape),), data=data)
+
+
+# -- identity ----------------------------------------------------------------------------------------------------------
+
+
+def digest(graph: Graph) -> str:
+    """Identifies what a graph computes and on which shapes, names and the values of its weights left out.
+
+    Vertices are numbered by a walk from the outputs, so that it does not matter in what order they were made.
+    """
+    numbers: dict[int, int] = {}
+    said = []
+    places = {vertex: place for place, vertex in enumerate(graph.inputs)}
+    for vertex in _walk(graph, graph.outputs, graph):
+        numbers[vertex] = len(numbers)
+        said.append(repr((places.get(vertex), *_described(graph[vertex], numbers))))
+    said.append(repr([(numbers[vertex], output) for vertex, output in graph.outputs]))
+    said.append(repr(sorted(graph.opsets.items())))
+    said += [repr(sorted(places[vertex] for vertex in graph.infinite if vertex in places))] if graph.infinite else []
+    names: dict[str, str] = {}  # sizes that nothing is known about are named anew in each copy
+    text = _UNNAMED.sub(lambda match: names.setdefault(match[0], f"?{len(names)}"), "\n".join(said))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def weights_digest(graph: Graph) -> str:
+    """Identifies the values of weights, which `digest` leaves out: denormal ones decide what a run costs."""
+    said = hashlib.sha256()
+    for tensor in _weights(graph):
+        if tensor.dtype is not DType.STRING:
+            said.update(np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8).data)
+    return said.hexdigest()
+
+
+def _weights(graph: Graph) -> Iterator[Tensor]:
+    """The tensors of a graph and of its bodies, those in attributes too."""
+    for vertex in _walk(graph, graph.outputs, graph):
+        node = graph[vertex]
+        if node.data is not None:
+            yield node.data
+        yield from (attribute for attribute in node.attrs.values() if isinstance(attribute, Tensor))
+        for body in node.bodies:
+            yield from _weights(body)
+
+
+_UNNAMED = re.compile(r"\?\d+")
+
+
+def _walk(graph: Graph, outputs: Sequence[Value], inside: Collection[int] | Graph) -> Iterator[int]:
+    """Every vertex inside that some outputs depend on, producers first, in an order that the wiring alone decides."""
+    done: set[int] = set()
+    stack = [(value.vertex, False) for value in reversed(outputs)]
+    while stack:
+        vertex, ready = stack.pop()
+        if vertex in done or vertex not in inside:
+            continue
+        if ready:
+            done.add(vertex)
+            yield vertex
+        else:
+            stack.append((vertex, True))
+            stack += [(value.vertex, False) for value in reversed(list(graph[vertex].operands))]
+
+
+def _described(node: Node, numbers: Mapping[int, int]) -> tuple[Any, ...]:
+    inputs, captures = (
+        [None if value is None else (numbers[value.vertex], value.output) for value in values]
+        for values in (node.inputs, node.captures)
+    )
+    attrs = [(name, _attribute(node.attrs[name])) for name in sorted(node.attrs)]
+    held = None if node.data is None else _tensor(node.data)
+    types = [str(type_) for type_ in node.types]
+    return node.op, node.domain, node.version, inputs, captures, attrs, types, held
+
+
+def _attribute(attribute: Attribute) -> Any:
+    match attribute:
+        case Tensor():
+            return _tensor(attribute)
+        case Graph():
+            return digest(attribute)
+        case (Graph(), *_):
+            return [digest(body) for body in attribute if isinstance(body, Graph)]
+    return attribute
+
+
+def _tensor(tensor: Tensor) -> Any:
+    """Numbers and small lists of integers by value, for rules look at them; weights by the shape alone."""
+    is_told = tensor.size == 1 or tensor.ints() is not None
+    return (int(tensor.dtype), tensor.shape, tensor.numpy().tolist() if is_told else None)

@@ -1,0 +1,121 @@
+"""What the gate asks of the place where a rule matches: element types, infinities, and what a proof chose there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from graphopt.base.types import DType, TensorType
+from graphopt.ir.graph import Graph, Value
+from graphopt.language.coverage import Answer, Label
+from graphopt.language.rule import Rule
+from graphopt.language.scalar import Unknown
+from graphopt.operators.infinities import may_hold
+from graphopt.rewrite.match import Absent, Known, Match
+
+
+def _unknown(question: str) -> Label:
+    raise Unknown(question)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A place where a rule could be applied."""
+
+    rule: Rule
+    computed: frozenset[DType]
+    """The element types in which the left side computes."""
+    read: frozenset[DType]
+    """The element types of what it reads."""
+    may_be_infinite: Callable[[bool], bool] = lambda constants: False
+    """Whether what it reads or has in between may hold an infinity that the model means; if so asked, its constants."""
+    reordered: bool = False
+    """Whether operands that floats are rounded by stand in another order than in the rule."""
+    answer: Answer = _unknown
+    """What there is in the place of the choices of a proof."""
+
+    @staticmethod
+    def of(graph: Graph, match: Match) -> Site:
+        """Return the place of a match."""
+
+        def may_be_infinite(constants: bool) -> bool:
+            inside = [value for value in match.terms.values() if value not in match.roots]
+            known = [bound.value for bound in match.holes.values() if isinstance(bound, Known)]
+            numbers = (bound for bound in match.holes.values() if isinstance(bound, float))
+            looked_at = known if constants else [*_read(match), *inside]
+            return not all(map(isfinite, numbers)) or may_hold(graph, looked_at)
+
+        read = frozenset(map(graph.dtype, _read(match)))
+        return Site(
+            match.rule,
+            _computed(graph, match),
+            read,
+            may_be_infinite,
+            match.reordered,
+            lambda question: _answer(graph, match, question),
+        )
+
+
+def _computed(graph: Graph, match: Match) -> frozenset[DType]:
+    """The element types in which the left side of a match computes.
+
+    A truth value inside it does not count: it is neither rounded nor does it wrap around.
+    """
+    inside = frozenset(map(graph.dtype, match.terms.values()))
+    return inside - {DType.BOOL} | frozenset(map(graph.dtype, match.roots))
+
+
+def _read(match: Match) -> list[Value]:
+    """The tensors that the holes of a match are bound to."""
+    values = (bound.value if isinstance(bound, Known) else bound for bound in match.holes.values())
+    return [value for value in values if isinstance(value, Value)]
+
+
+def _answer(graph: Graph, match: Match, question: str) -> Label:
+    """What a match has in the place of a choice (see `coverage.Choice`).
+
+    Raises:
+        Unknown: the model does not say.
+    """
+    kind, _, name = question.partition(" ")
+    if kind == "pack":
+        return _number(match.axes.get(f"#{name}"), question)
+    if kind == "absent":
+        return isinstance(match.holes[name], Absent)
+    if kind == "rank":
+        return len(_shape(graph, match.holes[name], question))
+    if kind == "elements":
+        return _number(next(iter(_shape(graph, match.holes[name], question)), None), question)
+    value = match.holes[name] if name in match.holes else _of_bundle(match, name)
+    if kind == "length":
+        return _number(len(value) if isinstance(value, tuple) else None, question)
+    if isinstance(value, int | float | str | tuple | None):
+        return value
+    raise Unknown(f"what {name} is")
+
+
+def _number(found: object, question: str) -> int:
+    if not isinstance(found, int):
+        raise Unknown(f"the {question}")
+    return found
+
+
+def _shape(graph: Graph, bound: object, question: str) -> Sequence[object]:
+    """The axes of the tensor of a hole, of which some may have no size that is known."""
+    if isinstance(bound, Known | Absent):
+        return bound.shape
+    type_ = graph.tensor_type(bound) if isinstance(bound, Value) else None
+    shape = type_.shape if isinstance(type_, TensorType) else None
+    if shape is None:
+        raise Unknown(f"the {question}")
+    return shape
+
+
+def _of_bundle(match: Match, name: str) -> Any:
+    """The value of one of "the other attributes", None where the operator does not have it."""
+    bundle, _, attribute = name.rpartition(".")
+    others = match.holes[bundle]
+    assert isinstance(others, dict)
+    return others.get(attribute)

@@ -1,0 +1,278 @@
+"""Models against each other: fed the same and timed in turns; what was found, as a table and as JSON."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from graphopt.base.errors import ModelError, UsageError
+from graphopt.base.limits import LimitError
+from graphopt.runtime import samples
+from graphopt.runtime.inputs import Trial, accepted, common_inputs, fitted, sizes_text, wanted_sizes, with_sizes
+from graphopt.runtime.measure import WIDTH, Samples, Speedup, interleaved, speedup, together
+from graphopt.runtime.oracle import FailedError, interruptible, require_onnxruntime
+from graphopt.runtime.samples import Array, Binding, Feeds
+from graphopt.runtime.sessions import Setting, Source, called, parsed, runner
+
+BUSY = 0.2
+"""A spread above this is the doing of the machine, not of the model."""
+
+_ROUNDS = (7, 500)
+
+# -- models that are fed the same --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Prepared:
+    """Models that are ready to run on the same inputs."""
+
+    names: tuple[str, ...]
+    setting: Setting
+    seed: int
+    """Of the inputs that were made up."""
+    sessions: tuple[Any, ...]
+    trials: tuple[Trial, ...]
+    """One for each set of sizes."""
+
+
+def prepared(
+    models: Sequence[Source],
+    setting: Setting,
+    *,
+    dims: Mapping[str, int | Sequence[int]] | None = None,
+    inputs: Mapping[str, Array] | None = None,
+    seed: int = 0,
+    also: Sequence[Source] = (),
+    limit: float | None = None,
+) -> Prepared:
+    """Load models and make inputs up that all of them accept; arguments and errors are those of `bench`.
+
+    The inputs fit `also` some models that are not loaded, as far as their declarations tell. Of the `limit`, in
+    seconds, each set of sizes has an equal share, and a run that takes longer is an error.
+    """
+    if not models:
+        raise UsageError("there is nothing to time: name a model")
+    names = tuple(called(model, number if len(models) > 1 else None) for number, model in enumerate(models))
+    sketches = [samples.sketch(parsed(model)) for model in (*models, *also)]
+    common = common_inputs((*names, *map(called, also)), sketches, frozenset(inputs or ()))
+    given, own = fitted(common, inputs or {})
+    bindings = wanted_sizes(common, dims or {}, own)
+    sessions = tuple(setting.open(model) for model in models)
+    share = None if limit is None else limit / len(bindings)
+
+    def made(sizes: Binding) -> Feeds:
+        return samples.feeds(common, sizes, seed=seed, style=samples.NORMAL, given=given)
+
+    def refusal(feeds: Feeds, number: int = 0) -> str:
+        reason = _refusal(sessions[number], feeds, setting, share)
+        return f"{names[number]} {reason}" if reason else ""
+
+    trials = tuple(accepted(common, binding, made, refusal) for binding in bindings)
+    for number, trial in itertools.product(range(1, len(names)), trials):
+        if reason := refusal(trial.feeds, number):
+            raise ModelError(f"{reason}{with_sizes(trial.sizes)}")
+    return Prepared(names, setting, seed, sessions, trials)
+
+
+class TooSlowError(ModelError):
+    """A run takes longer than the caller of `prepared` has time for."""
+
+
+def _refusal(session: Any, feeds: Feeds, setting: Setting, limit: float | None) -> str:
+    """Why a model does not run on these inputs, if it does not."""
+    try:
+        interruptible(runner(session, feeds, setting), limit)
+    except TimeoutError as error:
+        raise TooSlowError(str(error)) from error
+    except LimitError:
+        raise
+    except Exception as error:  # the classes that onnxruntime raises share no base
+        return str(FailedError("cannot be run", error))
+    return ""
+
+
+# -- their times -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One model at one set of sizes."""
+
+    model: str
+    samples: Samples
+    speedup: Speedup | None
+    """Against the first model; None for that one itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """All models at one set of sizes."""
+
+    sizes: Binding
+    """Of the open dims."""
+    chosen: frozenset[str]
+    """The dims whose size was not given."""
+    timings: tuple[Timing, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """Every model against the first."""
+
+    models: tuple[str, ...]
+    setting: Setting
+    seed: int
+    """Of the inputs that were made up."""
+    cases: tuple[Case, ...]
+
+    @property
+    def together(self) -> tuple[Speedup | None, ...]:
+        """Of each model the ratio over all sizes, as a geometric mean; None for the first."""
+        columns = zip(*(case.timings for case in self.cases), strict=True)
+        ratios = ([timing.speedup for timing in column if timing.speedup] for column in columns)
+        return tuple(together(found) if found else None for found in ratios)
+
+    def __str__(self) -> str:
+        runtime = require_onnxruntime()
+        lines = [f"onnxruntime {runtime.__version__}, {self.setting}, seed {self.seed}"]
+        for case in self.cases:
+            lines += ["", *([sizes_text(case.sizes, case.chosen)] if case.sizes else []), _case_table(case)]
+        if len(self.cases) > 1 and len(self.models) > 1:
+            rows = [(name, *_ratio_texts(ratio)) for name, ratio in zip(self.models, self.together, strict=True)]
+            head = ("model", "speedup", "between", "verdict")
+            lines += ["", "all sizes, as a geometric mean", aligned([head, *rows], left=(0, 3))]
+        spread = max(timing.samples.spread for case in self.cases for timing in case.timings)
+        if spread > BUSY:
+            lines += [
+                "",
+                f"runs of one model differ by {spread:.0%}: the machine is busy, and small gains are not seen",
+            ]
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """What was measured, where, and every number of it; times are in seconds, a speedup above 1 is faster."""
+        where = {"onnxruntime": require_onnxruntime().__version__, "provider": self.setting.provider_name}
+        setting = asdict(self.setting) | {"provider": where["provider"], "threads": self.setting.cores}
+        data = {
+            "onnxruntime": where["onnxruntime"],
+            "setting": setting,
+            "seed": self.seed,
+            "models": self.models,
+            "cases": [_case_json(case) for case in self.cases],
+            "together": [_speedup_json(ratio) for ratio in self.together],
+        }
+        return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def bench(
+    models: Sequence[Source],
+    setting: Setting,
+    *,
+    dims: Mapping[str, int | Sequence[int]] | None = None,
+    inputs: Mapping[str, Array] | None = None,
+    seconds: float = 2.0,
+    seed: int = 0,
+    progress: Callable[[float], object] | None = None,
+) -> Benchmark:
+    """Time models against the first of them, interleaved in this process, on the same inputs.
+
+    Args:
+        models: paths, or models in memory.
+        setting: provider and threads.
+        dims: sizes for open dims, by name; of several sizes each is measured. What is left open gets a usual size.
+        inputs: arrays for inputs, by name; the others are made up.
+        seconds: of timing at most, for each model and set of sizes; it ends earlier when the ratios are certain.
+        seed: of the inputs that are made up.
+        progress: is told the part that is done, from 0 to 1.
+
+    Raises:
+        UsageError: provider, sizes or inputs do not fit, or the models take different inputs.
+        ModelError: a model cannot be read, loaded or run.
+    """
+    return timed(prepared(models, setting, dims=dims, inputs=inputs, seed=seed), seconds=seconds, progress=progress)
+
+
+def timed(ready: Prepared, *, seconds: float = 2.0, progress: Callable[[float], object] | None = None) -> Benchmark:
+    """Time what is ready to run; arguments are those of `bench`."""
+    cases = []
+    for number, trial in enumerate(ready.trials):
+        runs = [runner(session, trial.feeds, ready.setting) for session in ready.sessions]
+
+        def advance(done: float, before: int = number) -> None:
+            if progress is not None:
+                progress((before + done) / len(ready.trials))
+
+        found = interleaved(
+            runs,
+            seconds=seconds * len(runs),
+            rounds=_ROUNDS,
+            width=WIDTH,
+            meter=ready.setting.meter,
+            progress=advance,
+        )
+        ratios = [None, *(speedup(found[0], other) for other in found[1:])]
+        cases.append(Case(trial.sizes, trial.chosen, tuple(map(Timing, ready.names, found, ratios))))
+    return Benchmark(ready.names, ready.setting, ready.seed, tuple(cases))
+
+
+# -- as text and as JSON -----------------------------------------------------------------------------------------------
+
+
+def _case_table(case: Case) -> str:
+    alone = len(case.timings) == 1
+    head = ("model", "minimum ms", "median ms", "spread", "rounds", "speedup", "between", "verdict")
+    rows = [head]
+    for timing in case.timings:
+        times = timing.samples
+        numbers = (ms_text(times.minimum), ms_text(times.median), f"{times.spread:.1%}", str(len(times.seconds)))
+        rows.append((timing.model, *numbers, *_ratio_texts(timing.speedup)))
+    return aligned([row[:5] if alone else row for row in rows], left=(0, 7))
+
+
+def _ratio_texts(ratio: Speedup | None) -> tuple[str, str, str]:
+    if ratio is None:
+        return "", "", ""
+    return f"{ratio.median:.3f}", f"{ratio.low:.3f}–{ratio.high:.3f}", str(ratio.verdict)
+
+
+def _case_json(case: Case) -> dict[str, Any]:
+    timings = [
+        {
+            "model": timing.model,
+            "minimum": timing.samples.minimum,
+            "median": timing.samples.median,
+            "spread": timing.samples.spread,
+            "seconds": timing.samples.seconds,
+            "speedup": _speedup_json(timing.speedup),
+        }
+        for timing in case.timings
+    ]
+    return {"sizes": dict(case.sizes), "chosen": sorted(case.chosen), "timings": timings}
+
+
+def _speedup_json(ratio: Speedup | None) -> dict[str, Any] | None:
+    return None if ratio is None else asdict(ratio) | {"verdict": ratio.verdict}
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def ms_text(seconds: float) -> str:
+    """Milliseconds to four digits: `0.01234`, `12.34`."""
+    value = seconds * 1e3
+    return f"{value:.{max(0, 3 - math.floor(math.log10(value)))}f}" if value > 0 else "0"
+
+
+def aligned(rows: Iterable[Sequence[str]], *, left: Sequence[int] = (0,)) -> str:
+    """A table as text; the columns named are flush left, the others right."""
+    listed = [list(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*listed, strict=True)]
+
+    def cell(text: str, column: int) -> str:
+        return text.ljust(widths[column]) if column in left else text.rjust(widths[column])
+
+    return "\n".join("  ".join(cell(text, i) for i, text in enumerate(row)).rstrip() for row in listed)

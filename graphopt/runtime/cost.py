@@ -1,0 +1,86 @@
+"""What a search asks of a cost model, and where costs are kept.
+
+`analytic` estimates and runs nothing, `measured` runs ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from graphopt.base.cache import Cache
+from graphopt.base.files import cache_folder
+from graphopt.ir.graph import Graph
+from graphopt.runtime.measure import Speedup
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+class CostModel(Protocol):
+    """What a search asks. The graphs are small, and have static shapes where anything is to be run."""
+
+    name: str
+    is_steady: bool
+    """False as soon as a measurement was too noisy to be kept."""
+
+    def seconds(self, graph: Graph) -> float:
+        """An estimate of one run, for which nothing is run; the same for the same graph."""
+
+    def speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
+        """How many times as fast as `before` each of the others is, which have its inputs and outputs.
+
+        Raises:
+            NotMeasurable: `before` cannot be timed.
+        """
+
+
+class NotMeasurable(Exception):
+    """A graph cannot be timed: ONNX Runtime refuses it, or no inputs can be made up for it."""
+
+
+# -- what is kept ------------------------------------------------------------------------------------------------------
+
+
+def user_cache(*, fresh: bool = False) -> Cache:
+    """The user's own, of all models; a `fresh` one knows nothing of earlier runs."""
+    return Cache(cache_folder() / "costs.sqlite", fresh=fresh)
+
+
+def key_of(*parts: str) -> str:
+    """The key of what is kept, made of all that it depends on."""
+    return sha256("\n".join(parts).encode()).hexdigest()
+
+
+Kept = TypeVar("Kept", bound="DataclassInstance")
+
+
+def decoded(kind: type[Kept], text: str | None) -> Kept | None:
+    """What a text of the cache says; None where there is none, or it is of another make or damaged."""
+    try:
+        return numbers(kind, json.loads(text or "{}"))
+    except UNREADABLE:
+        return None
+
+
+UNREADABLE = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
+"""What is raised where a text of the cache is not what was put there."""
+
+
+def numbers(kind: type[Kept], found: Mapping[str, Any]) -> Kept:
+    """A class that holds times, rates and ratios alone, out of what JSON makes of one.
+
+    Raises:
+        UNREADABLE: a number is missing, or is none that could have been measured.
+    """
+    for item in fields(kind):
+        if not 0 <= found[item.name] <= LARGEST:  # a NaN is neither
+            raise ValueError(f"{kind.__name__} with {item.name} {found[item.name]}")
+    return kind(**{item.name: found[item.name] for item in fields(kind)})
+
+
+LARGEST = sys.float_info.max

@@ -1,0 +1,238 @@
+"""What models are run on: inputs that are given, and sizes for the dims that they leave open.
+
+Values that nobody gave are made up in `samples`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from graphopt.base.errors import ModelError, UsageError, did_you_mean
+from graphopt.base.types import DType
+from graphopt.runtime import samples
+from graphopt.runtime.samples import Array, Binding, Feeds, Input, Sketch
+
+# -- inputs that are given ---------------------------------------------------------------------------------------------
+
+
+def fitted(model: Sketch, inputs: Mapping[str, Any]) -> tuple[Feeds, dict[str, int]]:
+    """The given inputs as the model wants them, and the sizes that they give to open dims.
+
+    Floats and integers of another width are converted; sequences and maps stay as they are.
+
+    Raises:
+        UsageError: there is no such input, or its values are of another type or shape.
+    """
+    declared = {item.name: item for item in model.inputs}
+    feeds: Feeds = {}
+    sizes: dict[str, int] = {}
+    for name, value in inputs.items():
+        if name not in declared:
+            raise UsageError(f"there is no input '{name}'{did_you_mean(name, declared) or _listed(declared)}")
+        feeds[name] = _fitting(declared[name], value, sizes) if isinstance(value, np.ndarray) else value
+    return feeds, sizes
+
+
+def _fitting(declared: Input, value: Array, sizes: dict[str, int]) -> Array:
+    """A given array as the model wants it; notes the sizes that it gives to open dims."""
+    here = f"input '{declared.name}' is {declared}, the given values are {value.dtype.name}{list(value.shape)}"
+    wanted = declared.dtype
+    if DType.of(value.dtype) is not wanted:
+        if not (wanted.is_float and value.dtype.kind == "f") and not (wanted.is_integer and value.dtype.kind in "iu"):
+            raise UsageError(here)
+        value = value.astype(wanted.numpy)
+    if declared.shape is not None and len(declared.shape) != value.ndim:
+        raise UsageError(here)
+    for dim, size in zip(declared.shape or value.shape, value.shape, strict=True):
+        if size != (sizes.setdefault(dim, size) if isinstance(dim, str) else dim):
+            raise UsageError(here if isinstance(dim, int) else f"{here}: '{dim}' is {sizes[dim]} elsewhere")
+    return value
+
+
+def _listed(names: Iterable[str]) -> str:
+    return f"; there is {', '.join(map(repr, names)) or 'none'}"
+
+
+# -- models that are run on the same inputs ----------------------------------------------------------------------------
+
+
+def common_inputs(names: Sequence[str], sketches: Sequence[Sketch], given: frozenset[str]) -> Sketch:
+    """The first model with the sizes that another one fixes.
+
+    Raises:
+        UsageError: the models cannot be fed the same.
+    """
+    first, fixed = sketches[0], dict[str, int]()
+    for name, other in zip(names[1:], sketches[1:], strict=True):
+        pair = names[0], name
+        _check_inputs(pair, first, other, given)
+        _check_inputs(pair[::-1], other, first, ())
+        twins = {item.name: item for item in other.inputs}
+        for item in first.inputs:
+            if item.name in twins and (item.name in given or not item.has_default):
+                _narrow(pair, item, twins[item.name], fixed)
+    return replace(first, inputs=tuple(replace(item, shape=_sized(item.shape, fixed)) for item in first.inputs))
+
+
+def _check_inputs(pair: tuple[str, str], model: Sketch, other: Sketch, given: Iterable[str]) -> None:
+    """Does the second model have all inputs that the first needs, or is given?"""
+    mine, known = ({item.name for item in some.inputs} for some in (model, other))
+    needed = [item.name for item in model.required] + [name for name in given if name in mine]
+    for name in needed:
+        if name not in known:
+            raise UsageError(f"the inputs differ: {pair[0]} has '{name}', {pair[1]} has not")
+
+
+def _narrow(pair: tuple[str, str], own: Input, other: Input, fixed: dict[str, int]) -> None:
+    """Note the sizes that the second model fixes."""
+    reason = f"the inputs differ: '{own.name}' is {own} in {pair[0]} and {other} in {pair[1]}"
+    if (own.kind, own.dtype) != (other.kind, other.dtype):
+        raise UsageError(reason)
+    if own.shape is None or other.shape is None:
+        return
+    if len(own.shape) != len(other.shape):
+        raise UsageError(reason)
+    for mine, theirs in zip(own.shape, other.shape, strict=True):
+        if isinstance(theirs, int) and theirs != (fixed.setdefault(mine, theirs) if isinstance(mine, str) else mine):
+            raise UsageError(reason)
+
+
+def _sized(shape: tuple[int | str, ...] | None, fixed: Binding) -> tuple[int | str, ...] | None:
+    return shape and tuple(fixed.get(dim, dim) if isinstance(dim, str) else dim for dim in shape)
+
+
+# -- sizes of open dims ------------------------------------------------------------------------------------------------
+
+BATCH, SEQUENCE, SIDE, SOUND = 1, 128, 224, 16_000
+"""Sizes that models are mostly run at: one sample, 128 tokens, an image of 224 by 224, a second of sound at 16 kHz."""
+_CHANNELS, _VIDEO = 3, 32
+_NAMES = (
+    (re.compile(r"batch|^(b|bs|n)$", re.IGNORECASE), BATCH),
+    (re.compile(r"seq|len|past|tok|time|^[lst]$", re.IGNORECASE), SEQUENCE),
+    (re.compile(r"chan|^c$", re.IGNORECASE), _CHANNELS),
+    (re.compile(r"height|width|side|^[hw]$", re.IGNORECASE), SIDE),
+)
+"""What the names of dims are about."""
+
+
+def wanted_sizes(model: Sketch, dims: Mapping[str, int | Sequence[int]], own: Binding) -> list[dict[str, int]]:
+    """Every choice of the sizes that are given, with those of the given inputs (`own`).
+
+    Raises:
+        UsageError: there is no such open dim, or it cannot have the size.
+    """
+    known = samples.bindings(model.inputs, 0, {})[0]
+    choices: list[list[tuple[str, int]]] = []
+    for name, given in dims.items():
+        sizes = [int(given)] if isinstance(given, int | np.integer) else [int(size) for size in dict.fromkeys(given)]
+        if name not in known:
+            raise UsageError(f"there is no open dim '{name}'{did_you_mean(name, known) or _listed(known)}")
+        if not sizes or min(sizes) < 1:
+            raise UsageError(f"'{name}' cannot be {min(sizes, default='of no size')}: sizes are 1 or more")
+        if sizes != [own.get(name, sizes[0])] and name in own:
+            raise UsageError(f"'{name}' is {own[name]} in the inputs that are given")
+        choices.append([(name, size) for size in sizes])
+    return [{**own, **dict(choice)} for choice in itertools.product(*choices)]
+
+
+def default_sizes(model: Sketch, given: Binding) -> dict[str, int]:
+    """Sensible sizes for the open dims that are not given: by name, by place, and by the type of the input."""
+    found: dict[str, int] = {}
+    for item in model.required:
+        for axis, dim in enumerate(item.shape or ()):
+            if isinstance(dim, str):
+                found[dim] = min(_usual(dim, axis, item), found.get(dim, SOUND))
+    all_ = samples.bindings(model.required, 0, given)[0]
+    sizes = {name: found.get(name, 1 if name.endswith(".rank") else SEQUENCE) for name in all_} | dict(given)
+    past = [size for name, size in sizes.items() if name.startswith("past")]
+    new = [size for name, size in sizes.items() if re.match("(decoder_)?seq", name)]
+    if past and new:
+        sizes |= {name: past[0] + new[0] for name in sizes if name.startswith("total")}
+    return {name: size for name, size in sizes.items() if name not in given}
+
+
+def _usual(dim: str, axis: int, given: Input) -> int:
+    """The size of one open dim, as an input's axis has it."""
+    shape = given.shape or ()
+    name = "" if dim == f"{given.name}.{axis}" else dim  # what has no name is called after its place
+    is_mask, last = "mask" in given.name.lower(), axis == len(shape) - 1
+    is_sound = len(shape) == 2 or (len(shape) == 3 and shape[1] == 1)
+    if given.dtype.is_float and is_sound and last and axis and not is_mask:
+        return SOUND
+    for pattern, size in _NAMES:
+        if pattern.search(name):
+            return size
+    if axis == 0:
+        return BATCH
+    is_text = given.dtype.is_integer and given.dtype.bits > 8
+    return SEQUENCE if is_mask or is_text else _by_place(axis, shape)
+
+
+def _by_place(axis: int, shape: tuple[int | str, ...]) -> int:
+    """A size for an axis of an image or a video whose name says nothing: channels first, unless the last are few."""
+    channels = len(shape) - 1 if shape[-1] in (1, 3, 4) else 1
+    match len(shape):
+        case 4 | 5 if axis == channels:
+            return _CHANNELS
+        case 4:
+            return SIDE
+        case 5:
+            return _VIDEO
+    return SEQUENCE
+
+
+def sizes_text(sizes: Binding, chosen: Iterable[str] = ()) -> str:
+    """`batch=1, seq=128`, and which of them were not given."""
+    text = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    names = [name for name in sizes if name in set(chosen)]
+    return f"{text} (chosen here: {', '.join(names)})" if names else text
+
+
+def with_sizes(sizes: Binding) -> str:
+    """The end of an error about a run."""
+    return f" (with {sizes_text(sizes)})" if sizes else ""
+
+
+# -- a try -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Trial:
+    """What models are run on: the sizes of the open dims, and the inputs."""
+
+    sizes: Binding
+    chosen: frozenset[str]
+    """The dims whose size was not given."""
+    feeds: Feeds
+
+    def __str__(self) -> str:
+        return sizes_text(self.sizes, self.chosen)
+
+
+def accepted(
+    model: Sketch, binding: Binding, made: Callable[[Binding], Feeds], refusal: Callable[[Feeds], str]
+) -> Trial:
+    """Sizes and inputs that are not refused: what is left open is guessed, and may be guessed wrong.
+
+    Raises:
+        ModelError: all of them are refused; has the reason against the first.
+    """
+    chosen = default_sizes(model, binding)
+    shorter = ({name: max(1, size >> halvings) for name, size in chosen.items()} for halvings in range(4))
+    candidates: list[Binding] = [{**binding, **sizes} for sizes in shorter] if chosen else [binding]
+    candidates += samples.bindings(model.required, 0, binding) if chosen else []
+    reasons = []
+    for sizes in candidates:
+        feeds = made(sizes)
+        reason = refusal(feeds)
+        if not reason:
+            return Trial(sizes, frozenset(chosen), feeds)
+        reasons.append(reason)
+    hint = "; --dim gives other sizes" if chosen else ""
+    raise ModelError(f"{reasons[0]}{with_sizes(candidates[0])}{hint}")

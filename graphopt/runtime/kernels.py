@@ -1,0 +1,262 @@
+"""Can ONNX Runtime run a node? What is written must run where what it replaces did.
+
+A session of the node alone says so: it is opened, which looks for the kernel and shows it the attributes, and run only
+where the node works on an empty tensor, which some kernels refuse. An operator without a kernel that ONNX Runtime
+replaces by its definition is opened as any other. A session takes a tenth of a millisecond or two, as does a look into
+the cache, and to keep one more there takes longer: what was found is kept in memory alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import onnx
+from onnx import ModelProto
+
+from graphopt.base.errors import ModelError, UsageError
+from graphopt.base.types import DType, Shape, TensorType
+from graphopt.io import opsets
+from graphopt.ir.graph import Graph, Node, Patch, Value
+from graphopt.operators.protos import node_to_proto, type_to_proto
+from graphopt.rewrite.build import Draft
+from graphopt.runtime.oracle import FailedError
+from graphopt.runtime.sessions import Setting
+
+Feeds: TypeAlias = Mapping[str, Any]
+
+LARGEST = 1 << 20
+"""Elements of all inputs together up to which a node with an empty one is run."""
+
+
+class Kernels:
+    """Knows what ONNX Runtime can run with one provider, or on the processor, where providers leave what they lack."""
+
+    def __init__(self, provider: Setting | None = None) -> None:
+        self.settings = [Setting(threads=1)]
+        if provider is not None and provider.provider.lower() != "cpu":
+            self.settings.append(replace(provider, threads=1))
+        self.missing = ""
+        """Why nothing could be asked, such as that there is no ONNX Runtime; empty where it could, or was not."""
+        self._known: dict[object, str] = {}
+        self._cast: dict[bytes, bool] = {}
+        self._casts: WeakKeyDictionary[Graph, str] = WeakKeyDictionary()
+
+    @property
+    def notes(self) -> list[str]:
+        return [f"it is not known whether what was written has kernels: {self.missing}"] if self.missing else []
+
+    def refusal(self, graph: Graph, patch: Patch) -> str:
+        """Why a patch would write a node that cannot run, in the place of some that can; empty if it would not."""
+        draft = Draft(graph, patch.after)
+        for vertex, node in patch.after.items():
+            if node.is_internal or _is_same(patch.before.get(vertex), node):
+                continue
+            reason = self.complaint(node, draft)
+            if reason:
+                ran = not any(self._complaints(graph, old) for old in patch.before.values())
+                return reason if ran else ""
+        return ""
+
+    def _complaints(self, graph: Graph, node: Node) -> list[str]:
+        """What there is against a node of a graph and against those in its bodies."""
+        inner = [(body, other) for body in node.bodies for _, other in body.nodes()]
+        found = [
+            self.complaint(node, graph),
+            *(text for body, other in inner for text in self._complaints(body, other)),
+        ]
+        return [text for text in found if text]
+
+    def exact_refusal(self, graph: Graph, patch: Patch) -> str:
+        """The same, or why a patch that is exact would change bits all the same."""
+        return self.refusal(graph, patch) or self.rounding(graph, patch)
+
+    def rounding(self, graph: Graph, patch: Patch) -> str:
+        """Why a patch may change bits in half precision; empty where it does not.
+
+        For what it has no half kernel for, ONNX Runtime computes in single precision, with casts around. Between two
+        such nodes it drops the casts, and half kernels that are few between them it does not use: what is rounded
+        depends on what stands around. So nothing of half precision is changed in a graph with such nodes.
+        """
+        draft = Draft(graph, patch.after)
+        gone, new = _changed(patch.before, patch.after), _changed(patch.after, patch.before)
+        if not any(_is_half(node, graph) for node in gone) and not any(_is_half(node, draft) for node in new):
+            return ""
+        if graph not in self._casts:  # this remains so, for what would change it is refused
+            self._casts[graph] = self._cast_among((node for _, node in graph.nodes()), graph)
+        op = self._casts[graph] or self._cast_among(new, draft)
+        said = f"ONNX Runtime computes {op} in single precision, and what it rounds depends on what stands around"
+        return said if op else ""
+
+    def _cast_among(self, nodes: Iterable[Node], facts: Graph) -> str:
+        """The operator of the first node that is a Cast of half precision, or gets some around it; empty for none."""
+        return next((node.op for node in nodes if _is_half(node, facts) and self._is_cast(node, facts)), "")
+
+    def _is_cast(self, node: Node, facts: Graph) -> bool:
+        if node.op == "Cast" or any(True for _ in node.bodies) or self.missing:
+            return node.op == "Cast"
+        model = _model(opsets.lowered(node, facts), facts)
+        if model is None:
+            return False
+        if model not in self._cast:
+            self._cast[model] = self._has_casts(model)
+        return self._cast[model]
+
+    def _has_casts(self, model: bytes) -> bool:
+        with TemporaryDirectory(prefix="graphopt-", ignore_cleanup_errors=True) as folder:
+            path = Path(folder) / "opened.onnx"
+
+            def configure(options: Any) -> None:
+                options.optimized_model_filepath = str(path)
+
+            try:
+                self.settings[0].open(model, optimize=False, configure=configure)
+            except UsageError as error:
+                self.missing = str(error)
+                return False
+            except ModelError:  # on another device, perhaps, where there is a kernel
+                return False
+            return any(node.op_type == "Cast" for node in onnx.load(path).graph.node)
+
+    def demand(self, converted: Iterable[tuple[Graph, Mapping[str, int]]]) -> None:
+        """Look at graphs that were converted, each with the opsets that it had.
+
+        Raises:
+            ModelError: a node cannot run now, and could before.
+        """
+        for graph, opsets_ in converted:
+            before = Draft(graph)
+            before.opsets = opsets_
+            for _, node in graph.nodes():
+                reason = self.complaint(node, graph)
+                if reason and not self.complaint(node, before):
+                    raise ModelError(f"{node.op} '{node.name or node.names[0]}' could not run any more: {reason}")
+
+    def complaint(self, node: Node, facts: opsets.Facts) -> str:
+        """Why a node cannot run; empty where it can, or that cannot be asked: of bodies, and of unknown types."""
+        if node.is_internal or any(True for _ in node.bodies) or self.missing:
+            return ""
+        try:
+            spelled = opsets.lowered(node, facts)
+        except ModelError as error:
+            return str(error)
+        model = _model(spelled, facts)
+        if model is None:
+            return ""
+        feeds = _feeds(spelled, facts)
+        key = model, tuple((name, array.shape, array.tobytes()) for name, array in feeds.items())
+        if key not in self._known:
+            self._known[key] = self._asked(model, feeds, _title(spelled, facts))
+        return self._known[key]
+
+    def _asked(self, model: bytes, feeds: Feeds, title: str) -> str:
+        reason = ""
+        for setting in self.settings:
+            try:
+                session = setting.open(model, optimize=False)
+                if feeds:
+                    session.run(None, feeds)
+            except UsageError as error:
+                self.missing = str(error)
+                return ""
+            except ModelError as error:
+                reason = _said(title, str(error))
+            except Exception as error:  # the classes that onnxruntime raises share no base
+                reason = f"ONNX Runtime cannot run {title} on an empty tensor: {FailedError('it failed', error)}"
+            else:
+                return ""
+        return reason
+
+
+def _said(title: str, error: str) -> str:
+    if "Could not find an implementation" in error:
+        return f"ONNX Runtime has no kernel for {title}"
+    return f"ONNX Runtime refuses {title}: {error.partition('cannot be loaded: ')[2]}"
+
+
+def _title(node: Node, facts: opsets.Facts) -> str:
+    """`Clip of tensor(double) in opset 10`."""
+    types = dict.fromkeys(opsets.type_text(facts.type(value)) or "?" for value in node.inputs if value is not None)
+    opset = facts.opsets.get(node.domain, 0)
+    return f"{node.op}{' of ' * bool(types)}{', '.join(types)} in opset {opset}"
+
+
+def _is_same(old: Node | None, new: Node) -> bool:
+    """Whether a node does what it did, perhaps with other values of the same types."""
+    if old is None or old.is_internal or new.is_internal:
+        return old is not None and old.is_internal and new.is_internal
+    present = [[value is None for value in node.inputs] for node in (old, new)]
+    alike = (old.op, old.domain, old.version) == (new.op, new.domain, new.version)
+    return alike and old.attrs == new.attrs and present[0] == present[1]
+
+
+_HALVES = (DType.FLOAT16, DType.BFLOAT16)
+
+
+def _is_half(node: Node, facts: Graph) -> bool:
+    """Whether a node reads or makes half precision."""
+    types = [*(facts.type(value) for value in node.operands), *node.types]
+    return not node.is_internal and any(isinstance(type_, TensorType) and type_.dtype in _HALVES for type_ in types)
+
+
+def _changed(nodes: Mapping[int, Node], others: Mapping[int, Node]) -> list[Node]:
+    """The nodes that the others do not have in the same place, or that do something else there."""
+    return [node for vertex, node in nodes.items() if not _is_same(others.get(vertex), node)]
+
+
+def _model(node: Node, facts: opsets.Facts) -> bytes | None:
+    """A model of one node, on inputs of its types and of any shape; None where a type is not known."""
+    model = ModelProto(ir_version=10)
+    for domain in dict.fromkeys(("", node.domain)):
+        model.opset_import.add(domain=domain, version=facts.opsets.get(domain, 1))
+    model.graph.name = node.op
+    names = list(_names(node))
+    for name, value in zip(names, node.inputs, strict=True):
+        type_ = None if value is None else facts.type(value)
+        if value is not None and (type_ is None or (isinstance(type_, TensorType) and type_.dtype is DType.UNDEFINED)):
+            return None
+        if type_ is not None:
+            whole = TensorType(type_.dtype, None) if isinstance(type_, TensorType) else type_
+            model.graph.input.add(name=name, type=type_to_proto(whole))
+    outputs = [f"o{index}" if name else "" for index, name in enumerate(node.names)]
+    bare = replace(node, name="", doc="", metadata={}, extra=b"")
+    model.graph.node.append(node_to_proto(bare, names, outputs))
+    for output in filter(None, outputs):
+        model.graph.output.add(name=output)
+    serialized: bytes = model.SerializeToString(deterministic=True)
+    return serialized
+
+
+def _names(node: Node) -> Iterator[str]:
+    return ("" if value is None else f"i{index}" for index, value in enumerate(node.inputs))
+
+
+def _feeds(node: Node, facts: opsets.Facts) -> dict[str, Any]:
+    """Values for all inputs where one of them is empty; nothing where none is, or values cannot be made up."""
+    named = [(name, value) for name, value in zip(_names(node), node.inputs, strict=True) if value is not None]
+    shapes = [type_.shape for _, value in named if (type_ := facts.tensor_type(value)) is not None and type_.shape]
+    if not any(0 in shape for shape in shapes) or sum(map(_size, shapes)) > LARGEST:
+        return {}
+    arrays = {name: _array(value, facts) for name, value in named}
+    return arrays if all(array is not None for array in arrays.values()) else {}
+
+
+def _size(shape: Shape) -> int:
+    return prod(size for size in shape if isinstance(size, int))
+
+
+def _array(value: Value, facts: opsets.Facts) -> Any:
+    """A constant's values, else zeros of its shape, 1 for what is open; None where there can be none."""
+    type_, constant = facts.tensor_type(value), facts.constant(value)
+    if type_ is None or type_.shape is None or type_.dtype is DType.STRING or type_.dtype.numpy.isbuiltin != 1:
+        return None
+    shape = tuple(size if isinstance(size, int) else 1 for size in type_.shape)
+    if constant is None:
+        return np.broadcast_to(np.zeros((), type_.dtype.numpy), shape)
+    return constant.numpy()

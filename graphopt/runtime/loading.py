@@ -1,0 +1,152 @@
+"""Small graphs in ONNX Runtime: written, fed, loaded, and run in turns. What cannot be is `NotMeasurable`."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from onnx import ModelProto
+
+from graphopt.base.errors import GraphoptError, ModelError, OutputError
+from graphopt.io import onnx_io
+from graphopt.ir.graph import Graph
+from graphopt.rewrite.regions import digest
+from graphopt.runtime import samples
+from graphopt.runtime.cost import NotMeasurable
+from graphopt.runtime.measure import Samples, interleaved
+from graphopt.runtime.oracle import FailedError
+from graphopt.runtime.sessions import Setting, runner
+
+log = logging.getLogger(__name__)
+
+QUICK = 100_000_000
+"""Bytes of weights up to which it is looked at what ONNX Runtime makes of a graph: that is a file, too."""
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder for as long as it is needed. A disk that is full is no fault of the models in it.
+
+    Raises:
+        NotMeasurable: something in it cannot be written.
+    """
+    try:
+        temporary = TemporaryDirectory(prefix="graphopt-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise NotMeasurable(f"there can be no temporary folder: {error.strerror or error}") from error
+    with temporary as folder:
+        try:
+            yield Path(folder)
+        except OutputError as error:
+            raise NotMeasurable(str(error)) from error
+
+
+def made_up_feeds(graph: Graph, seed: int) -> samples.Feeds:
+    """Ordinary values: no denormals, indices within what they index, masks that leave something.
+
+    Raises:
+        NotMeasurable: an input has a type for which there are none.
+    """
+    try:
+        sketch = samples.sketch(onnx_io.to_proto(_model(graph)))
+        binding = samples.bindings(sketch.inputs, 0, {})[0]
+        return samples.feeds(sketch, binding, seed=seed, style=samples.NORMAL)
+    except GraphoptError as error:
+        raise NotMeasurable(f"no inputs can be made up: {error}") from error
+
+
+class OutOfMemory(NotMeasurable):
+    """There was no room for a graph just then: another time there may be."""
+
+
+_NO_ROOM = re.compile(r"bad.alloc|fail\w* to allocate|out of memory|ALLOC_FAILED|smaller than requested", re.IGNORECASE)
+"""How ONNX Runtime, its providers and the C++ library say it."""
+
+
+def _refusal(text: str, error: BaseException) -> NotMeasurable:
+    """Why a graph cannot be measured, as an error."""
+    is_no_room = isinstance(error, MemoryError) or _NO_ROOM.search(str(error))
+    return OutOfMemory(text) if is_no_room else NotMeasurable(text)
+
+
+class Loaded(NamedTuple):
+    """A graph in ONNX Runtime."""
+
+    run: Callable[[], object]
+    """Runs it once; holds the session."""
+    simplified: str | None
+    """Identifies what ONNX Runtime has made of it; None where it was not asked."""
+
+
+def loaded(graph: Graph, path: Path, feeds: samples.Feeds, setting: Setting) -> Loaded:
+    """Load a graph and run it once. In a file, it may have weights of any size, which lie in files themselves.
+
+    Raises:
+        NotMeasurable: it cannot be written as a model, or ONNX Runtime refuses it; `OutOfMemory` where that is why.
+        OutputError: the file cannot be written.
+        UsageError: the provider does not start.
+    """
+    dump = path.with_suffix(".optimized.onnx") if setting.is_cpu and graph.weight_bytes <= QUICK else None
+    try:
+        onnx_io.save(_model(graph), path)
+        run = runner(_session(path, dump, setting), feeds, setting)
+    except ModelError as error:
+        raise _refusal(str(error).replace(str(path), "the graph"), error.__cause__ or error) from error
+    try:
+        run()
+    except Exception as error:  # the classes that onnxruntime raises share no base
+        raise _refusal(f"the graph {FailedError('cannot be run', error)}", error) from error
+    return Loaded(run, None if dump is None else _identified(dump))
+
+
+def _session(path: Path, dump: Path | None, setting: Setting) -> Any:
+    """The file in ONNX Runtime, which writes to `dump` what it makes of it; where that cannot be, it goes without.
+
+    Raises:
+        ModelError: ONNX Runtime refuses the model.
+    """
+
+    def configure(options: Any) -> None:
+        options.optimized_model_filepath = str(dump)
+
+    if dump is not None:
+        try:
+            return setting.open(path, configure=configure)
+        except ModelError as error:  # of the model, or of a disk that is full
+            log.debug("%s is loaded again without writing what becomes of it: %s", path, error)
+            dump.unlink(missing_ok=True)
+    return setting.open(path)
+
+
+def _identified(dump: Path) -> str | None:
+    try:
+        return digest(onnx_io.load(dump).graph)
+    except ModelError as error:  # it may hold what only ONNX Runtime knows
+        log.debug("what ONNX Runtime makes of a graph is not looked at: %s", error)
+        return None
+
+
+def _model(graph: Graph) -> onnx_io.Model:
+    shell = ModelProto(ir_version=10)
+    for domain, version in graph.opsets.items():
+        shell.opset_import.add(domain=domain, version=version)
+    return onnx_io.Model(graph, shell)
+
+
+def turns(
+    runs: Sequence[Callable[[], object]], setting: Setting, seconds: float, rounds: tuple[int, int] = (7, 60)
+) -> tuple[Samples, ...]:
+    """Time runs under one setting that each went well once, in so many rounds; memory may still run out.
+
+    Raises:
+        NotMeasurable: it did.
+    """
+    try:
+        return interleaved(runs, seconds=seconds, rounds=rounds, meter=setting.meter)
+    except Exception as error:  # the classes that onnxruntime raises share no base
+        raise NotMeasurable(f"the graphs {FailedError('cannot be run in turns', error)}") from error

@@ -1,0 +1,150 @@
+"""The machine at hand: how fast it is, timed once, and what tells its costs from those of another."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from pathlib import Path
+
+from graphopt.base.cache import Cache
+from graphopt.base.types import DType, TensorType
+from graphopt.ir.graph import INPUT, INTERNAL, Graph, Node, Value
+from graphopt.ir.ops import newest
+from graphopt.runtime.cost import NotMeasurable, decoded, key_of
+from graphopt.runtime.loading import loaded, made_up_feeds, scratch, turns
+from graphopt.runtime.oracle import require_onnxruntime
+from graphopt.runtime.sessions import Setting, usable_cores
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+"""Counts up when what the cache holds changes its meaning: entries of other formats are never asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a roofline is made of. The default is one core of an ordinary processor."""
+
+    flops_per_second: float = 1e11
+    bytes_per_second: float = 4e10
+    launch_seconds: float = 4e-7
+    """From one node to the next."""
+    block: int = 8
+    """Channels that ONNX Runtime's blocked layout of convolutions holds together (16 with AVX-512); 0: it has none,
+    and fuses no activations either, as with CUDA."""
+
+    def __post_init__(self) -> None:
+        if min(self.flops_per_second, self.bytes_per_second, self.launch_seconds) <= 0:
+            raise ValueError(f"no machine is that slow, or that fast: {self}")
+
+    @staticmethod
+    def calibrated(setting: Setting, cache: Cache) -> Machine:
+        """The machine at hand, timed once on three small models; the cache knows it from then on.
+
+        Raises:
+            UsageError: this onnxruntime does not have the provider.
+        """
+        key = key_of("machine", circumstances(setting))
+        known = decoded(Machine, cache.get([key]).get(key))
+        if known is not None:
+            return known
+        try:
+            found = _calibrated(setting)
+        except NotMeasurable as reason:
+            log.warning("the machine cannot be timed, so an ordinary one is assumed: %s", reason)
+            return Machine()
+        cache.put({key: json.dumps(asdict(found))})
+        return found
+
+
+def _calibrated(setting: Setting) -> Machine:
+    """Rates as a model of usual size meets them: of one that does not fit the caches, memory is much slower."""
+    size, elements, count = (512, 1 << 20, 256) if setting.is_cpu else (4096, 1 << 26, 256)
+    square, long, one = (size, size), (elements,), (1,)
+    multiply = _seconds_of(_chain("MatMul", [square, square], square, 1), setting)
+    add = _seconds_of(_chain("Add", [long, long], long, 1), setting)
+    launch = _seconds_of(_chain("Neg", [one], one, count), setting)
+    block = 0 if not setting.is_cpu else 16 if "avx512" in processor() else 8
+    return Machine(2 * size**3 / multiply, 3 * 4 * elements / add, launch / count, block)
+
+
+def _chain(op: str, inputs: Sequence[tuple[int, ...]], output: tuple[int, ...], count: int) -> Graph:
+    """An operator, `count` times in a row."""
+    graph = Graph("chain", {"": 18})
+    types = [TensorType(DType.FLOAT, shape) for shape in inputs]
+    for type_ in types:
+        node = Node(INPUT, (), (graph.new_name("x"),), (type_,), domain=INTERNAL)
+        graph.inputs.append(graph.add(node))
+    result = TensorType(DType.FLOAT, output)
+    values = [Value(vertex) for vertex in graph.inputs]
+    for _ in range(count):
+        node = Node(op, tuple(values), (graph.new_name("y"),), (result,), version=newest(op))
+        values[0] = Value(graph.add(node))
+    graph.outputs, graph.output_names, graph.output_types = (values[0],), (graph.new_name("out"),), (result,)
+    return graph
+
+
+def _seconds_of(graph: Graph, setting: Setting) -> float:
+    with scratch() as folder:
+        ready = loaded(graph, folder / "model.onnx", made_up_feeds(graph, 0), setting)
+        (found,) = turns([ready.run], setting, 0.2)
+    return found.minimum
+
+
+# -- what costs depend on ----------------------------------------------------------------------------------------------
+
+
+def circumstances(setting: Setting) -> str:
+    """All but the models that a time depends on: costs under others are never used."""
+    told = {item.name: getattr(setting, item.name) for item in fields(setting)} | {
+        "format": FORMAT,
+        "provider": setting.provider_name,
+        "threads": setting.cores,
+        "cores": usable_cores(),
+        "processor": processor(),
+        "accelerators": "" if setting.is_cpu else _accelerators(),
+        "visible": {} if setting.is_cpu else {name: os.environ.get(name) for name in _VISIBLE},
+        "onnxruntime": require_onnxruntime().__version__,
+    }
+    return json.dumps(told, sort_keys=True, default=dict)
+
+
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+"""What says which of the machine's GPUs a process may use, and so which one comes first."""
+
+
+@cache
+def processor() -> str:
+    """The model of processor with its instruction sets, of which a virtual machine may show fewer."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
+    except OSError:
+        return _said("sysctl", "-n", "machdep.cpu.brand_string") or f"{platform.machine()} {platform.processor()}"
+    told = {name.strip(): text.strip() for name, _, text in (line.partition(":") for line in lines)}
+    return "; ".join(f"{name}: {told[name]}" for name in _TELLING if name in told) or platform.machine()
+
+
+_TELLING = (
+    *("vendor_id", "cpu family", "model", "model name", "stepping", "flags"),
+    *("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features"),  # ARM
+)
+
+
+@cache
+def _accelerators() -> str:
+    """The machine's GPUs; where nobody tells, its name stands for them."""
+    return _said("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader") or platform.node()
+
+
+def _said(*command: str) -> str:
+    """What a command prints; nothing where there is none of that name, or it fails."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""

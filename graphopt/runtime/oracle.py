@@ -1,0 +1,387 @@
+"""Run a model exactly as it is written: the judges that `compare` trusts, and the way in and out of their types.
+
+ONNX Runtime runs with all its optimizations off, for its default level has rewrites, and bugs, of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from functools import cached_property, partial
+from math import prod
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+import onnx
+from google.protobuf.message import EncodeError
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, numpy_helper
+
+from graphopt.base.errors import OutputError, UsageError
+from graphopt.base.limits import TIME_HINT, LimitError, run_limits
+from graphopt.base.types import DType
+from graphopt.io import onnx_io
+from graphopt.operators import protos
+from graphopt.runtime import samples
+
+IN_MEMORY = 1 << 24
+"""Bytes of weights up to which a message is handed over as it is: a large one would be in memory three times."""
+
+
+class Runnable:
+    """A model that can be run: a path, a message in memory, or what `onnx_io` made of either. Copies no weights."""
+
+    def __init__(self, source: onnx_io.Source | onnx_io.Model, folder: str | os.PathLike[str] | None = None) -> None:
+        self.path: Path | None = None
+        self._made = source if isinstance(source, onnx_io.Model) else None
+        self._message: Callable[[], ModelProto]
+        if isinstance(source, onnx_io.Model):
+            self._message, self._folders = partial(onnx_io.to_proto, source), source.folders
+        elif isinstance(source, str | os.PathLike):
+            self.path = Path(source)
+            self._message, self._folders = partial(onnx_io.parse, self.path), onnx_io.folders_of(self.path)
+        else:
+            given, own_folder = onnx_io.as_proto(source)
+            chosen = folder or own_folder
+            self._message, self._folders = lambda: given, (Path(chosen),) if chosen else ()
+
+    @cached_property
+    def outline(self) -> ModelProto:
+        """The message without the values of large weights."""
+        if self.path is not None:
+            skimmed = onnx_io.parse(self.path, weights=False)
+            if not onnx_io.overridable(skimmed) & {tensor.name for tensor in skimmed.graph.initializer}:
+                return onnx_io.outline(skimmed)
+        return onnx_io.outline(self._message())
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(map(samples.nbytes, self.outline.graph.initializer))
+
+    def settled(self) -> tuple[ModelProto, Path | None]:
+        """The message, and the folder in which its external data is found, links followed, if it has such."""
+        message = self._message()
+        if next(protos.external_tensors(message), None) is None:
+            return message, None
+        own = ModelProto()
+        own.CopyFrom(message)
+        return own, protos.settle(own, self._folders)
+
+    def whole(self) -> ModelProto:
+        """The message with its external data in it."""
+        message, folder = self.settled()
+        if folder is not None:
+            onnx_io.take_in(message, (folder,))
+        return message
+
+    def write(self, path: Path) -> None:
+        """Write it to a file, with its weights in another if they are too large for one.
+
+        Raises:
+            OSError, OutputError: there is no room.
+        """
+        made = self._made
+        if made is None:
+            try:
+                path.write_bytes(self.whole().SerializeToString())
+                return
+            except EncodeError:  # weights in bodies and attributes made it too large
+                made = onnx_io.load(self._message(), folder=self._folders[0] if self._folders else None)
+        onnx_io.save(made, path)
+
+    def perturbed(self, amount: float, seed: int) -> Runnable:
+        """The model with every float weight changed by up to `amount` of its size; numbers, such as exponents, stay."""
+        message = ModelProto()
+        message.CopyFrom(self.whole())
+        for tensor in message.graph.initializer:
+            if tensor.data_type in _PERTURBED and prod(tensor.dims) > 1:
+                changed = samples.jittered(numpy_helper.to_array(tensor), amount, seed, tensor.name)
+                tensor.CopyFrom(numpy_helper.from_array(changed, tensor.name))
+        return Runnable(message)
+
+
+_PERTURBED = {DType.FLOAT, DType.DOUBLE, DType.FLOAT16, DType.BFLOAT16}
+
+
+class FailedError(Exception):
+    """A model cannot be loaded or run: says so in words that follow its name. `kind` is the class of the error."""
+
+    def __init__(self, stage: str, error: Exception) -> None:
+        super().__init__(f"{stage}: {_plain(error)}")
+        self.kind = type(error).__name__
+
+
+def _plain(error: Exception) -> str:
+    """`[ONNXRuntimeError] : 1 : FAIL : Load model from x.onnx failed: …` without all that the user knows already."""
+    text = " ".join(str(error).split())
+    text = text.rpartition("[ONNXRuntimeError] : ")[2].partition(" : ")[2].partition(" : ")[2] or text or repr(error)
+    return re.sub(r"^Load model from .*? failed: ?", "", text)
+
+
+class Session(Protocol):
+    """A loaded model."""
+
+    name: str
+    """Of the oracle, for the report."""
+    overridable: frozenset[str]
+    """The initializers that may be fed."""
+
+    def run(self, feeds: Mapping[str, Any]) -> list[Any]:
+        """The outputs, in the model's order; bfloat16 and its like as ml_dtypes has them."""
+
+
+Found = TypeVar("Found")
+
+Oracle: TypeAlias = Callable[[Runnable], AbstractContextManager[Session]]
+"""Opens a session in a `with`; raises FailedError."""
+
+
+# -- ONNX Runtime ------------------------------------------------------------------------------------------------------
+
+
+def require_onnxruntime() -> Any:
+    """The module, imported only now."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # Ctrl-C, heard by a module in C++ while it was loaded
+            raise KeyboardInterrupt from error
+        raise UsageError(
+            'running a model needs onnxruntime: pip install "graphopt[cpu]", or "graphopt[gpu]" for NVIDIA GPUs'
+            " (optimize --cost none --no-check does without)"
+        ) from error
+    return onnxruntime
+
+
+@contextmanager
+def onnxruntime_unoptimized(model: Runnable) -> Iterator[Session]:
+    """ONNX Runtime on the CPU with all graph optimizations off."""
+    runtime = require_onnxruntime()
+    options = runtime.SessionOptions()
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4  # what fails is raised, too
+    with _loadable(model) as loadable:
+        try:
+            with _sparing() if model.weight_bytes > IN_MEMORY else nullcontext():
+                native = runtime.InferenceSession(loadable, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # the classes that onnxruntime raises share no base
+            raise FailedError("cannot be loaded", error) from error
+        session = _Runtime(runtime, native, str(model.path or "the model"))
+        del native
+        try:
+            yield session
+        finally:
+            session.end()
+
+
+@contextmanager
+def _loadable(model: Runnable) -> Iterator[str | bytes]:
+    """A path or bytes; a large message is written to a file for as long as it is needed, if there is room for one."""
+    if model.path is not None:
+        yield str(model.path)
+        return
+    with ExitStack() as stack:
+        path = _written(model, stack) if model.weight_bytes > IN_MEMORY else None
+        if path is not None:
+            yield str(path)
+            return
+        try:
+            message: bytes = model.whole().SerializeToString()
+        except EncodeError as error:
+            raise FailedError("cannot be loaded", error) from error
+        yield message
+
+
+def _written(model: Runnable, stack: ExitStack) -> Path | None:
+    """The model in a temporary file; None where there is no room."""
+    with suppress(OSError, OutputError):
+        folder = stack.enter_context(TemporaryDirectory(prefix="graphopt-", ignore_cleanup_errors=True))
+        path = Path(folder) / "model.onnx"
+        model.write(path)
+        return path
+    return None
+
+
+@contextmanager
+def _sparing() -> Iterator[None]:
+    """Have blocks that are allocated meanwhile returned to the system when they are freed.
+
+    glibc keeps those below 32 MB, once it has seen such: three times the weights of a model with many smaller ones.
+    """
+    libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if not hasattr(libc, "mallopt"):  # musl
+        yield
+        return
+    libc.malloc_trim(0)
+    libc.mallopt(_MMAP_THRESHOLD, 1 << 20)
+    try:
+        yield
+    finally:
+        libc.mallopt(_MMAP_THRESHOLD, 32 << 20)
+
+
+_MMAP_THRESHOLD = -3
+"""The name of the option in `malloc.h`."""
+
+
+def interruptible(run: Callable[[Any], Found], limit: float | None = None) -> Found:
+    """Run a session, with `RunOptions`, in a thread of its own: Ctrl-C is heard at once.
+
+    It ends the run after the operator in progress, and so do `limit` seconds, and the limits that `limits` sets.
+
+    Raises:
+        TimeoutError: `limit` was reached.
+        LimitError: the run takes longer, or more memory, than any may.
+    """
+    run_limits().demand_memory("the process, before a run,")
+    options = require_onnxruntime().RunOptions()
+    options.log_severity_level = 4
+    outputs: list[Found] = []
+    errors: list[Exception] = []
+    done = threading.Event()  # not Thread.join: interrupted once, it does not wait again (CPython issue 90882)
+
+    def work() -> None:
+        try:
+            outputs.append(run(options))
+        except Exception as error:  # raised again below, in the caller's thread
+            errors.append(error)
+        finally:
+            done.set()
+
+    thread = threading.Thread(target=work)  # no daemon: one that is still in native code at the end aborts the process
+    try:
+        thread.start()  # waits, too, and may be interrupted
+        _await(done, limit)
+    except BaseException:
+        options.terminate = True
+        if thread.ident is not None:
+            done.wait()
+        raise
+    if errors:
+        raise errors[0]
+    return outputs[0]
+
+
+TICK = 0.1
+"""Seconds between two looks at what a run takes."""
+
+
+def _await(done: threading.Event, limit: float | None) -> None:
+    """Wait for the end of a run, within its limits."""
+    limits, start = run_limits(), time.monotonic()
+    allowed = limits.seconds if limit is None else min(limit, limits.seconds)
+    while not done.wait(min(TICK, max(0.0, start + allowed - time.monotonic()))):
+        if time.monotonic() - start >= allowed:
+            if allowed == limit:
+                raise TimeoutError(f"a run takes more than {limit:.2g} s")
+            raise LimitError(f"a run takes more than {allowed:g} s{TIME_HINT}")
+        limits.demand_memory("a run")
+    limits.demand_memory("a run")
+
+
+class _Runtime:
+    """A session of ONNX Runtime."""
+
+    def __init__(self, runtime: Any, native: Any, model: str) -> None:
+        self.model = model
+        self.name = f"onnxruntime {runtime.__version__}, all its optimizations off"
+        self.overridable = frozenset(given.name for given in native.get_overridable_initializers())
+        self._runtime, self._native = runtime, native
+        declared = (*native.get_inputs(), *native.get_overridable_initializers())
+        self._types = {given.name: _dtype(given.type) for given in declared}
+        self._exotic = any(_dtype(made.type) in _EXOTIC for made in native.get_outputs())
+
+    def end(self) -> None:
+        """Give the memory back, whoever may still hold this."""
+        self._native = None
+
+    def run(self, feeds: Mapping[str, Any]) -> list[Any]:
+        try:
+            given = {name: self._fed(name, value) for name, value in feeds.items()}
+            return interruptible(lambda options: self._outputs(given, options))
+        except LimitError as error:
+            raise LimitError(f"{self.model}: {error}") from error
+        except Exception as error:
+            raise FailedError("cannot be run", error) from error
+
+    def _fed(self, name: str, value: Any) -> Any:
+        dtype = self._types.get(name)
+        if dtype not in _EXOTIC:
+            return value
+        raw = np.ascontiguousarray(value).view(f"u{dtype.numpy.itemsize}")
+        return self._runtime.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, int(dtype))
+
+    def _outputs(self, feeds: Mapping[str, Any], options: Any) -> list[Any]:
+        if not self._exotic:
+            outputs: list[Any] = self._native.run(None, feeds, options)
+            return outputs
+        values = {name: self._as_value(value) for name, value in feeds.items()}
+        return [_numpy(value) for value in self._native.run_with_ort_values(None, values, options)]
+
+    def _as_value(self, value: Any) -> Any:
+        return self._runtime.OrtValue.ortvalue_from_numpy(value) if isinstance(value, np.ndarray) else value
+
+
+def _dtype(text: str) -> DType | None:
+    """`tensor(bfloat16)` as ONNX Runtime prints it; None for sequences, maps and the like."""
+    name = text.removeprefix("tensor(").removesuffix(")").upper()
+    return DType[name] if name in DType.__members__ else None
+
+
+PACKED = frozenset({DType.INT2, DType.UINT2, DType.INT4, DType.UINT4, DType.FLOAT4E2M1})
+"""Types of which ONNX Runtime takes no numpy array as an input."""
+_EXOTIC = PACKED | {DType.BFLOAT16} | {dtype for dtype in DType if dtype.name.startswith("FLOAT8")}
+"""Types that ONNX Runtime does not hand out as numpy arrays."""
+
+
+def _numpy(value: Any) -> NDArray[Any]:
+    """The elements of a native value, copied."""
+    dtype = DType(value.element_type())
+    if dtype not in _EXOTIC:
+        plain: NDArray[Any] = value.numpy()
+        return plain
+    raw = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
+    shape = tuple(value.shape())
+    return numpy_helper.to_array(TensorProto(data_type=dtype, dims=shape, raw_data=raw))
+
+
+# -- onnx.reference ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def reference(model: Runnable) -> Iterator[Session]:
+    """The evaluator of the onnx package: every operator of the standard, slowly."""
+    from onnx.reference import ReferenceEvaluator
+
+    try:
+        evaluator = ReferenceEvaluator(model.whole())
+    except Exception as error:  # whatever an operator's Python code raises
+        raise FailedError("cannot be loaded", error) from error
+    yield _Reference(evaluator)
+
+
+class _Reference:
+    """A session of `onnx.reference`."""
+
+    def __init__(self, evaluator: Any) -> None:
+        self.name = f"onnx.reference {onnx.__version__}"
+        self.overridable: frozenset[str] = frozenset()
+        self._evaluator = evaluator
+
+    def run(self, feeds: Mapping[str, Any]) -> list[Any]:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            try:
+                outputs: list[Any] = self._evaluator.run(None, dict(feeds))
+                return outputs
+            except Exception as error:
+                raise FailedError("cannot be run", error) from error

@@ -1,0 +1,215 @@
+"""Where ONNX Runtime spends its time in a model, by operator, and what it makes of the graph before it runs it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import GraphProto, ModelProto
+
+from graphopt.base.errors import ModelError
+from graphopt.runtime.bench import aligned, ms_text
+from graphopt.runtime.oracle import FailedError
+from graphopt.runtime.sessions import Setting, Source, called, parsed, runner
+
+RUNS = 20
+"""Runs that count: the clock of ONNX Runtime's profile ticks in microseconds, so short kernels need many."""
+
+REORDERS = ("ReorderInput", "ReorderOutput")
+"""What ONNX Runtime inserts where its own blocked layout of images begins and ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The kernels of one operator in one run of the model."""
+
+    operator: str
+    """As ONNX Runtime's optimized graph names it, such as FusedConv."""
+    count: int
+    """Times that it runs; a node in the body of a loop runs more than once."""
+    seconds: float
+    """Of all of them, without what bodies of theirs take: the mean over the runs."""
+    share: float
+    """Of the time in all kernels, from 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One model's time by operator, and its graph as ONNX Runtime runs it."""
+
+    model: str
+    provider: str
+    runs: int
+    """That were counted; one before them was not."""
+    seconds: float
+    """Of a run while it was profiled, which makes it slower by some percent; with what is outside the kernels."""
+    rows: tuple[Row, ...]
+    """By operator, longest first."""
+    before: Mapping[str, int]
+    """Nodes of the model by operator, bodies included."""
+    after: Mapping[str, int]
+    """Nodes of ONNX Runtime's optimized graph; empty if it has none to show."""
+    detail: str = ""
+    """Why `after` is empty."""
+
+    @property
+    def kernels(self) -> float:
+        """Seconds in all kernels in one run."""
+        return sum(row.seconds for row in self.rows)
+
+    @property
+    def nodes(self) -> int:
+        """Of the optimized graph."""
+        return sum(self.after.values())
+
+    @property
+    def reorders(self) -> int:
+        """Changes of layout that are left in the optimized graph."""
+        return sum(count for op, count in self.after.items() if op.rpartition(".")[2] in REORDERS)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; times are in seconds of one run."""
+        return asdict(self) | {"kernels": self.kernels, "nodes": self.nodes, "reorders": self.reorders}
+
+    def __str__(self) -> str:
+        head = (
+            f"{self.model}: {ms_text(self.kernels)} ms in kernels of {ms_text(self.seconds)} ms a run, {self.runs} runs"
+        )
+        rows = [("operator", "count", "ms", "share")]
+        rows += [(row.operator, str(row.count), ms_text(row.seconds), f"{row.share:.1%}") for row in self.rows]
+        lines = [head, "", aligned(rows), ""]
+        if "CPU" not in self.provider:
+            lines += ["a kernel's time on a device is the time to launch it", ""]
+        if self.detail:
+            return "\n".join([*lines, f"ONNX Runtime's own graph is not known: {self.detail}"])
+        lines.append(f"ONNX Runtime runs {self.nodes} node{'s' * (self.nodes != 1)}, {self.reorders} of them reorders")
+        changed = [op for op in sorted({*self.before, *self.after}) if self.before.get(op, 0) != self.after.get(op, 0)]
+        if changed:
+            counts = [(op, str(self.before.get(op, 0)), str(self.after.get(op, 0))) for op in changed]
+            lines += ["", aligned([("nodes", "model", "ONNX Runtime"), *counts])]
+        return "\n".join(lines)
+
+
+def profile(model: Source, setting: Setting, feeds: Mapping[str, Any], *, runs: int = RUNS) -> Profile:
+    """Run a model under ONNX Runtime's profiler.
+
+    Args:
+        model: a path, the bytes of a file, or a model in memory.
+        setting: provider and threads.
+        feeds: the inputs; `bench.prepared` makes some up.
+        runs: that count; one before them warms up.
+
+    Raises:
+        UsageError: the provider is missing.
+        ModelError: the model cannot be read, loaded or run.
+    """
+    with tempfile.TemporaryDirectory(prefix="graphopt-") as folder:
+        events = _events(model, setting, feeds, runs, Path(folder))
+    whole = [event for event in events if event["name"] == "model_run"][1:]
+    if not whole:
+        raise ModelError(f"{called(model)} has too many nodes for ONNX Runtime's profiler")
+    start = min(event["ts"] for event in whole)
+    kernels = [event for event in events if event["name"].endswith("_kernel_time") and event["ts"] >= start]
+    before, after, detail = dict(Counter(operators(parsed(model).graph))), dict[str, int](), ""
+    try:
+        after |= Counter(operators(optimized_graph(model, setting, weights=False).graph))
+    except ModelError as error:  # a provider that compiles the graph has none to show
+        detail = str(error)
+    seconds = sum(event["dur"] for event in whole) / len(whole) / 1e6
+    rows = by_operator(kernels, len(whole))
+    return Profile(called(model), setting.provider_name, len(whole), seconds, rows, before, after, detail)
+
+
+def _events(
+    model: Source, setting: Setting, feeds: Mapping[str, Any], runs: int, folder: Path
+) -> list[Mapping[str, Any]]:
+    """What ONNX Runtime notes of a session; times are in microseconds."""
+
+    def configure(options: Any) -> None:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(folder / "profile")
+
+    session = setting.open(model, configure=configure)
+    run = runner(session, feeds, setting)
+    try:
+        for _ in range(1 + runs):
+            run()
+    except Exception as error:  # the classes that onnxruntime raises share no base
+        raise ModelError(f"{called(model)} {FailedError('cannot be run', error)}") from error
+    finally:
+        path = Path(session.end_profiling())
+    events: list[Mapping[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    return events
+
+
+def by_operator(kernels: Sequence[Mapping[str, Any]], runs: int) -> tuple[Row, ...]:
+    """The time of kernels by operator, as a mean over the runs.
+
+    Args:
+        kernels: events of a profile: `ts` and `dur` in microseconds, and `args` with `op_name`.
+        runs: in which they were seen.
+    """
+    times, counts = Counter[str](), Counter[str]()
+    for event, own in zip(kernels, _own_times(kernels), strict=True):
+        operator = event["args"]["op_name"]
+        times[operator] += own
+        counts[operator] += 1
+    total = times.total() or 1
+    return tuple(
+        Row(operator, round(counts[operator] / runs), time / runs / 1e6, time / total)
+        for operator, time in times.most_common()
+    )
+
+
+def _own_times(kernels: Sequence[Mapping[str, Any]]) -> list[int]:
+    """What each kernel takes itself: the time of a Loop has that of the nodes in its body in it."""
+    own: list[int] = [event["dur"] for event in kernels]
+    order = sorted(range(len(kernels)), key=lambda i: (kernels[i]["ts"], -kernels[i]["dur"], -i))
+    around: list[int] = []
+    for i in order:
+        while around and kernels[around[-1]]["ts"] + kernels[around[-1]]["dur"] <= kernels[i]["ts"]:
+            around.pop()
+        if around:
+            own[around[-1]] -= kernels[i]["dur"]
+        around.append(i)
+    return own
+
+
+def optimized_graph(model: Source, setting: Setting, *, weights: bool = True) -> ModelProto:
+    """The model as ONNX Runtime runs it, with the fusions and layouts of its own: fit to be looked at, and no more.
+
+    Args:
+        model: a path, the bytes of a file, or a model in memory.
+        setting: provider and threads.
+        weights: read the weights, too; without them the larger ones are named, but lost.
+
+    Raises:
+        UsageError: the provider is missing.
+        ModelError: the model cannot be loaded, or the provider compiles it to something that is no graph.
+    """
+    with tempfile.TemporaryDirectory(prefix="graphopt-") as folder:
+        path = Path(folder) / "optimized.onnx"
+
+        def configure(options: Any) -> None:
+            options.optimized_model_filepath = str(path)
+            entry = "session.optimized_model_external_initializers"  # a file of the graph alone ends at 2 GB
+            options.add_session_config_entry(f"{entry}_file_name", "weights")
+            options.add_session_config_entry(f"{entry}_min_size_in_bytes", "1024")
+
+        setting.open(model, configure=configure)
+        return onnx.load(path, load_external_data=weights)
+
+
+def operators(graph: GraphProto) -> Iterator[str]:
+    """The operator of each node, bodies included: `Conv`, `com.microsoft.FusedConv`."""
+    for node in graph.node:
+        yield node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                yield from operators(body)

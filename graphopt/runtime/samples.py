@@ -1,0 +1,614 @@
+"""Inputs to try a model with: by type, by shape, and by the role that an input plays in the model.
+
+A random number is no token id and no shape: what an input may hold is read off the operators that read it. Looks at
+protobufs only, not at `Graph`: what checks the compiler must not lean on it.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any, TypeAlias
+from zlib import crc32
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
+
+from graphopt.base.errors import UsageError
+from graphopt.base.limits import run_limits
+from graphopt.base.types import DType
+
+Array: TypeAlias = NDArray[Any]
+Feeds: TypeAlias = dict[str, Any]
+"""What a session is fed: arrays, lists of them for sequences, dicts for maps."""
+Binding: TypeAlias = Mapping[str, int]
+"""Sizes for the dims that the model leaves open, by name; an unnamed one is called `input.axis`."""
+
+# -- the model as a list of steps --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A node as seen from the main graph: function calls are replaced by what they do, bodies are laid out flat."""
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    node: NodeProto
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input of a model as it is declared."""
+
+    name: str
+    kind: str
+    """tensor, sequence or map; for the last two `dtype` and `shape` are those of an element."""
+    dtype: DType
+    shape: tuple[int | str, ...] | None
+    has_default: bool = False
+    keys: DType = DType.UNDEFINED
+    """Of a map."""
+
+    def __str__(self) -> str:
+        text = str(self.dtype.name) + ("" if self.shape is None else f"[{','.join(map(str, self.shape))}]")
+        return text if self.kind == "tensor" else f"{self.kind}({text})"
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """What is known of a model without running it or reading its weights."""
+
+    inputs: tuple[Input, ...]
+    outputs: tuple[str, ...]
+    steps: tuple[Step, ...]
+    shapes: Mapping[str, tuple[int, ...]]
+    """Of constants and of values whose sizes the model declares as numbers."""
+    types: Mapping[str, DType]
+    """Element types of inputs, constants and values, where the model declares them."""
+    weight_bytes: int = 0
+    defaults: Mapping[str, TensorProto] = field(default_factory=dict)
+    """The initializers that are inputs too."""
+
+    @property
+    def required(self) -> tuple[Input, ...]:
+        return tuple(i for i in self.inputs if not i.has_default)
+
+    @cached_property
+    def readers(self) -> Mapping[str, list[tuple[Step, int]]]:
+        found: dict[str, list[tuple[Step, int]]] = {}
+        for step in self.steps:
+            for slot, name in enumerate(step.inputs):
+                found.setdefault(name, []).append((step, slot))
+        return found
+
+    @cached_property
+    def producers(self) -> Mapping[str, Step]:
+        return {name: step for step in self.steps for name in step.outputs if name}
+
+
+def sketch(model: ModelProto) -> Sketch:
+    graph = model.graph
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    steps = tuple(_Flattener(model).graph(graph, {}))
+    literals = {s.outputs[0]: a.t for s in steps for a in s.node.attribute if s.op == "Constant" and a.HasField("t")}
+    inputs = tuple(_input(value, value.name in constants) for value in graph.input)
+    declared = {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.output)}
+    declared |= {name: tensor.data_type for name, tensor in (literals | constants).items()}
+    types = {name: _dtype(number) for name, number in declared.items()} | {given.name: given.dtype for given in inputs}
+    return Sketch(
+        inputs,
+        tuple(value.name for value in graph.output),
+        steps,
+        {value.name: dims for value in (*graph.value_info, *graph.input) if (dims := _static(value.type))}
+        | {name: tuple(tensor.dims) for name, tensor in (literals | constants).items()},
+        {name: dtype for name, dtype in types.items() if dtype is not DType.UNDEFINED},
+        sum(map(nbytes, (*constants.values(), *literals.values()))),
+        {value.name: constants[value.name] for value in graph.input if value.name in constants},
+    )
+
+
+def nbytes(tensor: TensorProto) -> int:
+    """Bytes of a tensor's elements, wherever they lie."""
+    dtype = _dtype(tensor.data_type)
+    return prod(tensor.dims) * dtype.bits // 8 if dtype is not DType.UNDEFINED else 0
+
+
+def _dtype(number: int) -> DType:
+    return DType(number) if number in _KNOWN else DType.UNDEFINED
+
+
+_KNOWN = frozenset(map(int, DType))
+
+
+def _static(proto: TypeProto) -> tuple[int, ...] | None:
+    dims = _dims(proto.tensor_type)
+    return None if dims is None or any(isinstance(d, str) for d in dims) else tuple(int(d) for d in dims)
+
+
+def _dims(proto: TypeProto.Tensor) -> tuple[int | str, ...] | None:
+    if not proto.HasField("shape"):
+        return None
+    return tuple(d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else d.dim_param for d in proto.shape.dim)
+
+
+def _input(value: onnx.ValueInfoProto, has_default: bool) -> Input:
+    proto, kind, keys = value.type, "tensor", DType.UNDEFINED
+    while proto.WhichOneof("value") != "tensor_type":
+        match proto.WhichOneof("value"):
+            case "optional_type":
+                proto = proto.optional_type.elem_type
+            case "sequence_type":
+                proto, kind = proto.sequence_type.elem_type, "sequence"
+            case "map_type":
+                keys = _dtype(proto.map_type.key_type)
+                proto, kind = proto.map_type.value_type, "map"
+            case _:
+                return Input(value.name, "unknown", DType.UNDEFINED, None, has_default)
+    shape = _dims(proto.tensor_type)
+    if shape is not None:
+        shape = tuple(d if d != "" else f"{value.name}.{axis}" for axis, d in enumerate(shape))
+    return Input(value.name, kind, _dtype(proto.tensor_type.elem_type), shape, has_default, keys)
+
+
+class _Flattener:
+    """Lists the steps of a model; names within a call of a function get a prefix of their own."""
+
+    def __init__(self, model: ModelProto) -> None:
+        self.functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+        self.calls = 0
+
+    def graph(self, graph: GraphProto, scope: Mapping[str, str], prefix: str = "") -> Iterator[Step]:
+        for node in graph.node:
+            yield from self.node(node, scope, prefix)
+
+    def node(self, node: NodeProto, scope: Mapping[str, str], prefix: str) -> Iterator[Step]:
+        def outer(name: str) -> str:
+            return scope.get(name, prefix + name) if name else ""
+
+        inputs, outputs = tuple(map(outer, node.input)), tuple(map(outer, node.output))
+        function = self.functions.get((node.domain, node.op_type, node.overload))
+        if function is not None and prefix.count("/") < 32:  # functions that call themselves are not legal
+            self.calls += 1
+            inside = dict(zip(function.input, inputs, strict=False)) | dict(zip(function.output, outputs, strict=False))
+            for inner in function.node:
+                yield from self.node(inner, inside, f"{prefix}{self.calls}/")
+            return
+        yield Step(node.op_type, inputs, outputs, node)
+        first = 1 if node.op_type == "Loop" else 0  # its body also gives the condition
+        for body in _bodies(node):
+            yield from _aliases(inputs, (outer(value.name) for value in body.input))
+            yield from self.graph(body, scope, prefix)
+            made = tuple(outer(value.name) for value in body.output)
+            repeated = made if node.op_type in ("Loop", "Scan") else ()  # each turn may read all that the last one made
+            yield from _aliases(made[first:], outputs, also=repeated)
+
+
+def _aliases(sources: Iterable[str], targets: Iterable[str], also: Sequence[str] = ()) -> Iterator[Step]:
+    """What enters and leaves a body: the same value under two names; and what else it depends on."""
+    return (Step("Identity", (a, *also), (b,), NodeProto()) for a, b in zip(sources, targets, strict=False))
+
+
+def _bodies(node: NodeProto) -> Iterator[GraphProto]:
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            yield attribute.g
+        yield from attribute.graphs
+
+
+# -- roles -------------------------------------------------------------------------------------------------------------
+
+_AXES = ("Squeeze", "Unsqueeze", *(f"Reduce{kind}" for kind in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2")))
+_AXES += ("ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare", "CumSum")
+ROLES: Mapping[tuple[str, int], str] = {
+    **{(op, 1): "index" for op in ("Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND")},
+    **{(op, 1): "index" for op in ("ArrayFeatureExtractor", "GatherBlockQuantized", "MaxUnpool")},
+    **{("EmbedLayerNormalization", slot): "index" for slot in (0, 1)},
+    ("OneHot", 0): "index",
+    ("SequenceAt", 1): "zeros",
+    **{(op, 1): "axes" for op in _AXES},
+    ("Slice", 1): "zeros",
+    ("Slice", 2): "sizes",
+    ("Slice", 3): "axes",
+    ("Slice", 4): "ones",
+    ("Pad", 1): "ones",
+    ("Pad", 3): "axes",
+    **{(op, 1): "ones" for op in ("Expand", "Tile", "TopK", "ReverseSequence")},
+    **{(op, 4): "ones" for op in ("LSTM", "GRU", "RNN")},  # lengths of sequences
+    ("Range", 0): "zeros",
+    ("Range", 1): "sizes",
+    ("Range", 2): "ones",
+    ("Reshape", 1): "reshape",
+    ("Split", 1): "split",
+    **{(op, 0): "sizes" for op in ("ConstantOfShape", "Loop")},
+    **{("Resize", slot): "sizes" for slot in (2, 3)},
+    ("Upsample", 1): "sizes",
+    ("OneHot", 1): "sizes",
+    **{(op, 1): "positive" for op in ("QuantizeLinear", "DequantizeLinear")},
+    ("BatchNormalization", 4): "positive",
+}
+"""What an operator takes an operand for, where not every value will do."""
+
+_PASSING = frozenset({"Cast", "CastLike", "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"})
+_PASSING |= {"Slice", "Expand", "Concat", "Split", "Tile", "Clip", "Optional", "OptionalGetElement"}
+"""Operators whose first operand (of Concat: any) keeps its values on the way through."""
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What the values of an input are for; `limit` is what indices must stay below, or what parts must add up to."""
+
+    name: str = ""
+    limit: int | None = None
+
+
+def role(model: Sketch, given: Input) -> Role:
+    """The strictest of the roles in which a model's operators read an input."""
+    found = [Role(name, _limit(model, step)) for step, slot in _uses(model, given.name) if (name := _role(step, slot))]
+    if given.dtype.is_float:
+        found = [r for r in found if r.name in ("positive", "sizes", "ones")]
+    if not found:
+        return Role("mask") if "mask" in given.name.lower() else Role()
+    limits = [r.limit for r in found if r.limit is not None and r.name == found[0].name]
+    return Role(found[0].name, min(limits, default=None))
+
+
+def _role(step: Step, slot: int) -> str:
+    return ROLES.get((step.op, slot), "")
+
+
+def _uses(model: Sketch, name: str) -> Iterator[tuple[Step, int]]:
+    """Every operator that an input reaches with its values as they are."""
+    stack, seen = [name], {name}
+    while stack:
+        for step, slot in model.readers.get(stack.pop(), ()):
+            yield step, slot
+            if step.op in _PASSING and (slot == 0 or step.op == "Concat"):
+                fresh = set(step.outputs) - seen
+                seen |= fresh
+                stack += fresh
+
+
+def _limit(model: Sketch, step: Step) -> int | None:
+    """The size of what an operator indexes, or splits into parts."""
+    data, axis = step.inputs[0], next((a.i for a in step.node.attribute if a.name == "axis"), 0)
+    match step.op:
+        case "EmbedLayerNormalization":
+            tables = [model.shapes.get(name) for name in step.inputs[2:4]]
+            return min((table[0] for table in tables if table), default=None)
+        case "GatherND" | "ScatterND":
+            axis = 0
+    while data in model.producers and model.producers[data].op in ("Cast", "Identity", "DequantizeLinear"):
+        data = model.producers[data].inputs[0]
+    shape = model.shapes.get(data)
+    if shape is None:
+        return None
+    if step.op in ("GatherND", "ScatterND"):
+        return min(shape, default=1)
+    return shape[axis] if -len(shape) <= axis < len(shape) else None
+
+
+# -- sizes -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Filling:
+    """Sizes for the open dims: along axis 0, along the spatial axes of images and sounds, and elsewhere."""
+
+    batch: int
+    other: int
+    space: int
+    distinct: bool = False
+    """Each name gets a size of its own, so that no two agree by accident."""
+
+    def size(self, axis: str, number: int) -> int:
+        number *= self.distinct
+        return {"batch": self.batch, "space": self.space + 32 * number}.get(axis, self.other + number)
+
+
+_PREFERRED = (_Filling(1, 8, 64), _Filling(3, 5, 96, distinct=True), _Filling(2, 7, 64))
+_COMMON = ((3, 8, 64), (1, 8, 64), (1, 1, 1), (2, 2, 2), (4, 4, 4), (1, 16, 224), (1, 32, 32), (1, 128, 128))
+_LARGE = ((1, 256, 256), (1, 77, 512), (1, 512, 640), (1, 8, 3000))
+_FALLBACKS = tuple(_Filling(*sizes) for sizes in (*_COMMON, *_LARGE))
+
+
+_RANKS = (1, 2, 0, 3, 4)
+
+
+def bindings(inputs: Sequence[Input], case: int, wanted: Binding) -> list[dict[str, int]]:
+    """Sizes to try for the open dims, the preferred ones of this case first, then what models are likely to take."""
+    batch, space, other = _open_dims(inputs)
+    names = sorted({name for dim in batch | space | other for name in _names(dim)})
+    ranks = [rank_name(given) for given in inputs if given.shape is None and given.kind != "map"]
+    found: list[dict[str, int]] = []
+    for number, filling in enumerate((_PREFERRED[case % len(_PREFERRED)], *_FALLBACKS)):
+        binding = dict.fromkeys(ranks, _RANKS[number % len(_RANKS)])
+        for i, name in enumerate(names):
+            axis = "batch" if name in batch else "space" if name in space else ""
+            binding[name] = filling.size(axis, i)
+        binding |= _totals(binding)
+        binding |= {name: wanted[name] for name in binding.keys() & wanted.keys()}
+        if binding not in found:
+            found.append(binding)
+    few = [binding for binding in found if _elements(inputs, binding) < MANY]
+    return few or [min(found, key=lambda binding: _elements(inputs, binding))]
+
+
+MANY = 4_000_000
+"""Elements of all inputs above which sizes are not tried, unless there are no smaller ones."""
+
+
+def _elements(inputs: Iterable[Input], binding: Binding) -> int:
+    return sum(prod(size(dim, binding) for dim in given.shape or ()) for given in inputs)
+
+
+def _open_dims(inputs: Sequence[Input]) -> tuple[set[str], set[str], set[str]]:
+    """The open dims that are a batch, that are spatial, and the rest."""
+    dims = [
+        (dim, axis, given.dtype.is_float and len(given.shape or ()) >= 3)
+        for given in inputs
+        for axis, dim in enumerate(given.shape or ())
+        if isinstance(dim, str)
+    ]
+    batch = {dim for dim, axis, _ in dims if axis == 0}
+    space = {dim for dim, axis, spatial in dims if spatial and axis >= 2} - batch
+    return batch, space, {dim for dim, _, _ in dims} - batch - space
+
+
+def _totals(binding: Mapping[str, int]) -> dict[str, int]:
+    """Decoders with a cache name three lengths, of which the total is the sum of the two others."""
+    past = [size for name, size in binding.items() if name.startswith("past")]
+    new = [size for name, size in binding.items() if name.startswith(("seq", "decoder_seq"))]
+    totals = [name for name in binding if name.startswith("total")]
+    return {name: past[0] + new[0] for name in totals if past and new}
+
+
+_ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.floordiv,
+}
+_FORMULA = (ast.Name, ast.Constant, ast.BinOp, ast.UnaryOp, ast.USub, ast.expr_context, *_ARITHMETIC)
+
+
+def _formula(dim: str) -> ast.expr | None:
+    """A dim such as `past + 1` as a formula; None where it is a mere name, as `batch-size` is."""
+    if not re.search(r"[+*/]|\s-\s|-\s*\d", dim):
+        return None
+    try:
+        formula = ast.parse(dim.strip(), mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+    return formula if all(isinstance(node, _FORMULA) for node in ast.walk(formula)) else None
+
+
+def _names(dim: str) -> list[str]:
+    """The names that a dim is computed from: itself, unless it is a formula."""
+    formula = _formula(dim)
+    return [dim] if formula is None else [node.id for node in ast.walk(formula) if isinstance(node, ast.Name)]
+
+
+def size(dim: int | str, binding: Binding) -> int:
+    """The size of a dim under a binding."""
+    if isinstance(dim, int):
+        return dim
+    formula = None if dim in binding else _formula(dim)
+    return binding[dim] if formula is None else max(_value(formula, binding), 0)
+
+
+def _value(formula: ast.expr, binding: Binding) -> int:
+    match formula:
+        case ast.Name(name):
+            return binding[name]
+        case ast.UnaryOp(ast.USub(), operand):
+            return -_value(operand, binding)
+        case ast.BinOp(left, kind, right):
+            return _ARITHMETIC[type(kind)](_value(left, binding), _value(right, binding) or 1)
+        case ast.Constant(int(number)):
+            return number
+    return 1
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+NORMAL, WIDE, SMALL, NONFINITE = "normal", "wide", "small", "non-finite"
+"""Kinds of values: usual ones; zeros, tiny, large and negative ones; those that hardly any model refuses."""
+
+_WORDS = ("", "a", "B c", "ä", "7", "graph", "a\nb")
+
+
+def feeds(model: Sketch, binding: Binding, *, seed: int, style: str, given: Mapping[str, Any] | None = None) -> Feeds:
+    """The `given` inputs, and values for the others without a default, each from a random stream of its own."""
+    found: Feeds = dict(given or {})
+    for item in model.required:
+        if item.name not in found:
+            found[item.name] = _values(item, role(model, item), binding, _random(seed, item.name), style)
+    return found
+
+
+def overrides(model: Sketch, names: Iterable[str], *, seed: int, style: str) -> Feeds:
+    """Values for overridable initializers: other than the default, but of its size and sign."""
+    found: Feeds = {}
+    for name in names:
+        proto = model.defaults.get(name)
+        if proto is None or proto.data_location == TensorProto.EXTERNAL:
+            continue
+        default, rng = numpy_helper.to_array(proto), _random(seed, name)
+        if style != SMALL and DType(proto.data_type).is_float:
+            changed = default.astype(np.float64) * rng.uniform(0.5, 1.5, default.shape) + 0.01
+            default = changed.astype(default.dtype)
+        found[name] = default
+    return found
+
+
+_ASKING = frozenset({"IsInf", "IsNaN", "Where", "Max", "Min", "Clip", "Equal"})
+_ASKING |= {"Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
+"""Operators by which a model tells infinities and NaN from other numbers, or masks with them."""
+_ELEMENTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "Abs", "Sqrt", "Exp", "Log", "Reciprocal", "Pow", "Relu"})
+
+
+def nonfinite(model: Sketch, feeds: Feeds, given: Iterable[str], seed: int) -> Feeds | None:
+    """The same inputs with infinities and NaN among the floats that the model compares or masks.
+
+    None where it has no such input but those that are `given`.
+    """
+    asked = {item.name for item in model.required if item.dtype.is_float and item.kind == "tensor"} - set(given)
+    asked = {name for name in asked if role(model, _named(model, name)).name in ("", "mask") and _is_asked(model, name)}
+    if not asked:
+        return None
+    return feeds | {name: _with_nonfinite(feeds[name], _random(seed, name)) for name in sorted(asked)}
+
+
+def _named(model: Sketch, name: str) -> Input:
+    return next(item for item in model.inputs if item.name == name)
+
+
+def _is_asked(model: Sketch, name: str) -> bool:
+    """Whether an input, or what is computed from each of its elements alone, is compared or masked."""
+    stack, seen = [name], {name}
+    while stack:
+        for step, _ in model.readers.get(stack.pop(), ()):
+            if step.op in _ASKING:
+                return True
+            if step.op in _PASSING | _ELEMENTWISE:
+                fresh = set(step.outputs) - seen
+                seen |= fresh
+                stack += fresh
+    return False
+
+
+def _with_nonfinite(array: Array, rng: np.random.Generator) -> Array:
+    """The array with an infinity of each sign and a NaN at three places in eight, one place at least."""
+    places = rng.permutation(array.size)[: max(1, 3 * array.size // 8)]
+    changed = array.ravel().copy()
+    changed[places] = np.resize(np.array([np.inf, -np.inf, np.nan], array.dtype), places.shape)
+    return changed.reshape(array.shape)
+
+
+def perturbed(feeds: Feeds, amount: float, seed: int) -> Feeds:
+    """The same inputs with every float changed by up to `amount` of its size."""
+    arrays = {name: value for name, value in feeds.items() if isinstance(value, np.ndarray)}
+    floats = {name: array for name, array in arrays.items() if DType.of(array.dtype).is_float}
+    return feeds | {name: jittered(array, amount, seed, name) for name, array in floats.items()}
+
+
+def jittered(array: Array, amount: float, seed: int, name: str) -> Array:
+    """Numbers that are each changed by up to `amount` of their size, in the same way for the same seed and name."""
+    factor = 1 + amount * _random(seed, name).uniform(-1, 1, array.shape)
+    changed: Array = (array.astype(np.float64) * factor).astype(array.dtype)
+    return changed
+
+
+def _random(seed: int, name: str) -> np.random.Generator:
+    return np.random.default_rng([seed, crc32(name.encode())])
+
+
+DRAWN = 24
+"""Bytes for each element that is made up: it is drawn as a float64, and copied."""
+
+
+def _values(given: Input, role: Role, binding: Binding, rng: np.random.Generator, style: str) -> Any:
+    shape = given.shape
+    if shape is None:
+        shape = (4,) * binding.get(rank_name(given), 1)
+    sizes = tuple(size(dim, binding) for dim in shape)
+    run_limits().demand_room(prod(sizes) * DRAWN, f"the input '{given.name}', {given},")
+    match given.kind:
+        case "tensor":
+            return _tensor(given.dtype, role, sizes, rng, style)
+        case "sequence":
+            return [_tensor(given.dtype, role, sizes, rng, style) for _ in range(3)]
+        case "map":
+            keys = ("a", "b", "c") if given.keys is DType.STRING else (0, 1, 2)
+            return {key: _tensor(given.dtype, role, (), rng, style).item() for key in keys}
+    raise UsageError(f"input '{given.name}' has a type for which no values can be made up; give some with --input")
+
+
+def rank_name(given: Input) -> str:
+    """What the rank of an input that states none is called in a binding."""
+    return f"{given.name}.rank"
+
+
+def _tensor(dtype: DType, role: Role, shape: tuple[int, ...], rng: np.random.Generator, style: str) -> Array:
+    if role.name in _SHAPELIKE:
+        return np.asarray(_shapelike(role, shape, rng, style)).astype(dtype.numpy)
+    if role.name == "mask" and dtype is not DType.STRING:
+        return _mask(shape, rng).astype(dtype.numpy)
+    if dtype.is_float:
+        return _floats(role, shape, rng, style).astype(dtype.numpy)
+    if dtype.is_integer:
+        return _integers(dtype, role, shape, rng, style)
+    return _others(dtype, shape, rng, style)
+
+
+def _floats(role: Role, shape: tuple[int, ...], rng: np.random.Generator, style: str) -> Array:
+    found = rng.standard_normal(shape)
+    if style == WIDE:
+        found *= 10.0 ** rng.uniform(-3, 2, shape)
+        found *= rng.random(shape) > 1 / 8  # zeros among them
+    return np.abs(found) + 1e-2 if role.name == "positive" else found
+
+
+def _integers(dtype: DType, role: Role, shape: tuple[int, ...], rng: np.random.Generator, style: str) -> Array:
+    info = _int_range(dtype)
+    if role.name == "index":
+        low, high = 0, role.limit or 2
+    elif style == SMALL:
+        low, high = 0, 2
+    elif dtype.bits <= 8:
+        low, high = info
+    else:
+        low, high = (-9, 10) if style == WIDE else (0, 8)
+    return rng.integers(max(low, info[0]), min(high, info[1]), shape).astype(dtype.numpy)
+
+
+def _int_range(dtype: DType) -> tuple[int, int]:
+    """The least value, and one above the largest."""
+    signed = dtype.name.startswith("INT")
+    return (-(1 << (dtype.bits - 1)), 1 << (dtype.bits - 1)) if signed else (0, 1 << dtype.bits)
+
+
+def _others(dtype: DType, shape: tuple[int, ...], rng: np.random.Generator, style: str) -> Array:
+    if dtype is DType.BOOL:
+        return rng.random(shape) < 0.5 if shape else np.asarray(style != WIDE)
+    if dtype is DType.STRING:
+        words = ("0", "1") if style == SMALL else _WORDS
+        return np.array([words[i] for i in rng.integers(0, len(words), shape).ravel()], object).reshape(shape)
+    return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype.numpy)
+
+
+def _mask(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Zeros and ones, at least one of them in each row."""
+    found = rng.random(shape) < 0.75
+    found[..., :1] = True
+    return found if shape else np.asarray(True)
+
+
+_SHAPELIKE = frozenset({"axes", "zeros", "ones", "sizes", "reshape", "split"})
+
+
+def _shapelike(role: Role, shape: tuple[int, ...], rng: np.random.Generator, style: str) -> Array:
+    """Values for operands that say where, how many or how large."""
+    number = shape[0] if shape else 1
+    match role.name:
+        case "axes":
+            return np.arange(number).reshape(shape) if len(shape) <= 1 else np.zeros(shape)
+        case "zeros":
+            return np.zeros(shape)
+        case "sizes":
+            return np.ones(shape) if style == SMALL else rng.integers(2, 5, shape)
+        case "reshape" if number and shape:
+            return np.array([-1] + [1] * (number - 1))
+        case "split" if role.limit is not None and shape:
+            parts = [role.limit // number] * number
+            return np.array([*parts[:-1], role.limit - sum(parts[:-1])])
+    return np.ones(shape)

@@ -1,0 +1,233 @@
+"""Sessions of ONNX Runtime under one setting, with all its optimizations or none, and calls that run a model once."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from google.protobuf.message import DecodeError, EncodeError
+from onnx import ModelProto
+
+from graphopt.base.errors import ModelError, UsageError, did_you_mean
+from graphopt.base.types import DType
+from graphopt.io import onnx_io
+from graphopt.runtime.oracle import FailedError, Runnable, require_onnxruntime
+
+Source: TypeAlias = "onnx_io.Source | onnx_io.Model | bytes"
+"""A model as `onnx_io.load` takes or returns it, or as it lies in a file."""
+
+_PROVIDERS = {
+    "cpu": "CPUExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "dml": "DmlExecutionProvider",
+    "openvino": "OpenVINOExecutionProvider",
+    "rocm": "ROCMExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider",
+}
+_GPU = 'pip install "graphopt[gpu]" in an environment without onnxruntime'
+_INSTALL = {
+    "CUDAExecutionProvider": _GPU,
+    "DmlExecutionProvider": "pip install onnxruntime-directml in the place of onnxruntime",
+    "OpenVINOExecutionProvider": "pip install onnxruntime-openvino in the place of onnxruntime",
+    "TensorrtExecutionProvider": f"{_GPU}, and NVIDIA's TensorRT",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How sessions are run: the provider as the user says it, and the number of threads (0: one a core)."""
+
+    provider: str = "cpu"
+    threads: int = 1
+    options: Mapping[str, str] = field(default_factory=dict)
+    """For the provider."""
+    spinning: bool = False
+    """Threads keep their cores busy while they wait for work. ONNX Runtime does so by default; here sessions take
+    turns, and the idle one would take the cores of the one that runs: four sessions of one model on two cores were
+    seen to differ by 20 %, and took twice as long."""
+    affinity: str = ""
+    """The processors of each thread but the first, as ONNX Runtime writes them: `2;3` or `3,4;5,6`. Empty: any."""
+
+    def __str__(self) -> str:
+        many = f"{self.cores} thread{'s' * (self.cores != 1)}{'' if self.threads else ' (one a core)'}"
+        given = "".join(f", {key}={value}" for key, value in self.options.items())
+        waiting = f"{', spinning' * self.spinning}{f', pinned to {self.affinity}' if self.affinity else ''}"
+        return f"{self.provider_name}{given}, {many}{waiting}"
+
+    @property
+    def provider_name(self) -> str:
+        """As ONNX Runtime calls it.
+
+        Raises:
+            UsageError: this onnxruntime has no such provider; says which it has, and what to install.
+        """
+        name = _PROVIDERS.get(self.provider.lower(), self.provider)
+        available = require_onnxruntime().get_available_providers()
+        if name not in available:
+            raise UsageError(f"this onnxruntime has no {name}, only {', '.join(available)}{_way_out(name)}")
+        return name
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.provider_name == "CPUExecutionProvider"
+
+    @property
+    def cores(self) -> int:
+        """The threads that a session really gets."""
+        return self.threads or usable_cores()
+
+    @property
+    def meter(self) -> Callable[[], float]:
+        """What a run is to be timed by: the processor time of the calling thread where it does all the work.
+
+        That does not count what other processes take. With more threads it would miss that they wait for each other.
+        """
+        is_alone = self.is_cpu and self.cores == 1 and hasattr(time, "CLOCK_THREAD_CPUTIME_ID")  # not on Windows
+        return time.thread_time if is_alone else time.perf_counter
+
+    @property
+    def device(self) -> tuple[str, int]:
+        """Where the provider wants its inputs to lie, as ONNX Runtime names memory."""
+        on_gpu = "CUDA" in self.provider_name or "Tensorrt" in self.provider_name
+        return ("cuda", int(self.options.get("device_id", 0))) if on_gpu else ("cpu", 0)
+
+    def open(
+        self,
+        model: Source,
+        *,
+        optimize: bool = True,
+        folder: str | os.PathLike[str] | None = None,
+        configure: Callable[[Any], None] | None = None,
+    ) -> Any:
+        """A session, with all of ONNX Runtime's optimizations or with none.
+
+        Args:
+            model: a path (the only way for models over 2 GB), the bytes of a file, or a model in memory.
+            optimize: ORT_ENABLE_ALL, else ORT_DISABLE_ALL.
+            folder: where the external data of a model that is no path lies.
+            configure: sets what else is wanted on the `SessionOptions`.
+
+        Raises:
+            UsageError: the provider is missing or does not start.
+            ModelError: ONNX Runtime refuses the model.
+        """
+        runtime, name = require_onnxruntime(), self.provider_name
+        if not self.is_cpu and hasattr(runtime, "preload_dlls"):
+            runtime.preload_dlls()
+        loadable, folder = _loadable(model, folder)
+        options = self._session_options(runtime, optimize, folder)
+        if configure is not None:
+            configure(options)
+        providers = [(name, dict(self.options))]
+        try:
+            session = runtime.InferenceSession(loadable, options, providers=providers, enable_fallback=0)
+        except Exception as error:  # the classes that onnxruntime raises share no base
+            raise ModelError(f"{called(model)} {FailedError('cannot be loaded', error)}") from error
+        if name not in session.get_providers():
+            raise UsageError(f"{name} is installed but does not start: its libraries or its device are missing")
+        return session
+
+    def _session_options(self, runtime: Any, optimize: bool, folder: str | os.PathLike[str] | None) -> Any:
+        levels = runtime.GraphOptimizationLevel
+        options = runtime.SessionOptions()
+        options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
+        options.intra_op_num_threads = self.cores
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 4
+        options.add_session_config_entry("session.intra_op.allow_spinning", str(int(self.spinning)))
+        if self.affinity:
+            options.add_session_config_entry("session.intra_op_thread_affinities", self.affinity)
+        if folder is not None:
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
+        return options
+
+
+def _way_out(name: str) -> str:
+    """The end of an error about a provider that is missing: what to install, or which was meant."""
+    if name in _INSTALL:
+        return f"; {_INSTALL[name]}"
+    return did_you_mean(name, _PROVIDERS) or "; another build of onnxruntime may have it"
+
+
+def usable_cores() -> int:
+    """Those that this process may use, where the system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def called(model: Source, number: int | None = None) -> str:
+    """What a model is called in tables and errors: its path, if it has one."""
+    if isinstance(model, str | os.PathLike):
+        return os.fspath(model)
+    return "the model" if number is None else f"model {number + 1}"
+
+
+_Folder: TypeAlias = "str | os.PathLike[str] | None"
+
+
+def _loadable(model: Source, folder: _Folder) -> tuple[str | bytes, _Folder]:
+    """What a session is made of, and the folder of its external data if it is no path."""
+    if isinstance(model, str | os.PathLike):
+        return os.fspath(model), None
+    if isinstance(model, bytes):
+        return model, folder
+    try:
+        message, folder = Runnable(model, folder).settled()
+        return message.SerializeToString(), folder
+    except (EncodeError, ValueError) as error:
+        raise ModelError("a model in memory cannot be over 2 GB: save it, and give the path") from error
+
+
+def runner(session: Any, feeds: Mapping[str, Any], setting: Setting) -> Callable[..., object]:
+    """A call that runs the model once, to its end, with `RunOptions` if they are given.
+
+    On a device the inputs lie there, and outputs stay there.
+    """
+    values = [*session.get_inputs(), *session.get_outputs()]
+    tensors = all(value.type.startswith("tensor(") and "string" not in value.type for value in values)
+    if not tensors or (setting.is_cpu and all(_is_native(value.type) for value in values)):
+        return lambda options=None: session.run(None, feeds, options)
+    binding = bound(session, feeds, setting.device)
+
+    def run(options: Any = None) -> None:
+        session.run_with_iobinding(binding, options)
+        binding.synchronize_outputs()
+
+    return run
+
+
+def bound(session: Any, feeds: Mapping[str, Any], device: tuple[str, int]) -> Any:
+    """The inputs, copied to a device, and the outputs, to be made there, as an `IOBinding`."""
+    runtime, binding = require_onnxruntime(), session.io_binding()
+    for name, value in feeds.items():
+        array, dtype = np.ascontiguousarray(value), DType.of(np.asarray(value).dtype)
+        if dtype.numpy.isbuiltin == 1:
+            held = runtime.OrtValue.ortvalue_from_numpy(array, *device)
+        else:  # ONNX Runtime knows numpy's own types only, and takes others from where numpy has them
+            raw = array.view(f"u{dtype.numpy.itemsize}")
+            held = runtime.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, int(dtype))
+        binding.bind_ortvalue_input(name, held)
+    for output in session.get_outputs():
+        binding.bind_output(output.name, *device)
+    binding.synchronize_inputs()
+    return binding
+
+
+def _is_native(text: str) -> bool:
+    """Does numpy itself have the type that ONNX Runtime prints as `tensor(bfloat16)`?"""
+    name = text.removeprefix("tensor(").removesuffix(")").upper()
+    return name not in DType.__members__ or DType[name].numpy.isbuiltin == 1
+
+
+def parsed(model: Source) -> ModelProto:
+    """The message, without the values of large weights. Raises ModelError."""
+    if not isinstance(model, bytes):
+        return Runnable(model).outline
+    try:
+        proto: ModelProto = ModelProto.FromString(model)
+        return proto
+    except DecodeError as error:
+        raise ModelError("these bytes are not an ONNX model, or it is cut short") from error

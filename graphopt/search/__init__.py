@@ -1,0 +1,4 @@
+"""Which rewrites pay: candidates, what they cost, races against the original, and what is kept for the next run.
+
+It takes rules as they come, proved and allowed; what they mean it does not know. Begin with `tune`.
+"""

@@ -1,0 +1,490 @@
+"""How fast is a graph? An estimate, for which nothing is run.
+
+It is a roofline: a node takes as long as its arithmetic or its memory traffic, whichever is longer, and a launch. Its
+constants are those of ONNX Runtime's CPU kernels, and of what it fuses when it loads a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from math import fsum, prod
+from typing import NamedTuple
+
+from graphopt.base.types import Dim, DType, Sym, TensorType
+from graphopt.ir.graph import Graph, Node, Value
+from graphopt.ir.ops import attribute, is_deterministic
+from graphopt.runtime.machine import Machine
+from graphopt.runtime.measure import Speedup
+
+ASSUMED = 16
+"""What stands for each size that is not a number; where not even the rank is known, two axes of it."""
+
+
+class Analytic:
+    """A roofline: for ranking and pruning, and for where nothing may be run."""
+
+    name = "analytic"
+    is_steady = True
+
+    def __init__(self, machine: Machine | None = None) -> None:
+        self.machine = machine or Machine()
+
+    def seconds(self, graph: Graph) -> float:
+        """An estimate of one run: at least a launch."""
+        return max(_Estimate(graph, self.machine).seconds, self.machine.launch_seconds)
+
+    def speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
+        """The ratios of the estimates, as certain as if they were measured: after no round."""
+        own = self.seconds(before)
+        ratios = [own / self.seconds(graph) for graph in after]
+        return [Speedup(ratio, ratio, ratio, ratio, rounds=0) for ratio in ratios]
+
+
+class Work(NamedTuple):
+    """What a node does: operations on 32-bit numbers, at the rate of a matrix product; bytes moved; launches."""
+
+    flops: float = 0.0
+    bytes: float = 0.0
+    launches: float = 1.0
+
+
+FREE = Work(launches=0.0)
+
+
+class _Estimate:
+    """One graph under a machine: what is folded, what is fused, which values lie in the blocked layout."""
+
+    def __init__(self, graph: Graph, machine: Machine) -> None:
+        self.graph, self.machine = graph, machine
+        self.known: set[int] = set()
+        """The vertices that are computed when the model is loaded."""
+        self.blocked: set[Value] = set()
+        """The values in the layout that blocks channels."""
+        self.open: dict[Value, str] = {}
+        """The values that only one node reads, and the operator that may take in what that node does."""
+        self._work: dict[int, Work] = {}
+        for vertex in graph.topological():
+            self._visit(vertex, graph[vertex])
+
+    @property
+    def seconds(self) -> float:
+        return fsum(self._seconds(work) for work in (*self._work.values(), *self._reorders()))
+
+    def _seconds(self, work: Work) -> float:
+        machine = self.machine
+        busy = max(work.flops / machine.flops_per_second, work.bytes / machine.bytes_per_second)
+        return busy + work.launches * machine.launch_seconds
+
+    def _visit(self, vertex: int, node: Node) -> None:
+        if self._is_folded(node):
+            self.known.add(vertex)
+        elif not node.is_internal:
+            view = _View(self, vertex)
+            fused = _fused(view)
+            self._work[vertex] = _work(view) if fused is None else fused.work
+            if _is_blocked(view, fused):
+                self.blocked.add(Value(vertex))
+            stays_open = node.op if fused is None else fused.stays_open
+            if self.graph.uses(Value(vertex)) == 1:
+                self.open[Value(vertex)] = stays_open
+
+    def _is_folded(self, node: Node) -> bool:
+        if node.is_internal:
+            return node.is_constant
+        if node.op in ("Shape", "Size") and node.inputs and (data := self.graph.tensor_type(node.inputs[0])):
+            return data.is_static
+        return is_deterministic(node) and all(value.vertex in self.known for value in node.operands)
+
+    def _reorders(self) -> Iterator[Work]:
+        """The copies from the blocked layout and into it, where they are certain: not at the border of the graph."""
+        for value in self.blocked:
+            readers = (reader for reader in self.graph.readers(value.vertex) if reader in self._work)
+            if any(Value(reader) not in self.blocked for reader in readers):
+                yield self._copy(value)
+        readers = (value.vertex for value in self.blocked if not _reads_plain(_View(self, value.vertex)))
+        read = {value for reader in readers for value in self.graph[reader].operands}
+        yield from (self._copy(value) for value in read - self.blocked if value.vertex in self._work)
+
+    def _copy(self, value: Value) -> Work:
+        return Work(bytes=2 * _nbytes(self.graph.tensor_type(value)))
+
+
+class _View:
+    """A node with the sizes of what it reads and writes, as numbers."""
+
+    def __init__(self, estimate: _Estimate, vertex: int) -> None:
+        self.estimate, self.graph, self.vertex = estimate, estimate.graph, vertex
+        self.node = self.graph[vertex]
+        self.op, self.inputs = self.node.op, self.node.inputs
+        self.block = estimate.machine.block
+
+    def shape(self, index: int) -> tuple[int, ...]:
+        """Of an input; () where it is absent."""
+        value = self.input(index)
+        return () if value is None else _sizes(self.graph.tensor_type(value))
+
+    def input(self, index: int) -> Value | None:
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def result(self, index: int = 0) -> tuple[int, ...]:
+        return _sizes(self.graph.tensor_type(Value(self.vertex, index)))
+
+    def is_known(self, index: int) -> bool:
+        """Whether an input is there and constant."""
+        value = self.input(index)
+        return value is not None and value.vertex in self.estimate.known
+
+    def integer(self, name: str, otherwise: int) -> int:
+        found = attribute(self.node, self.graph, name)
+        return found if isinstance(found, int) else otherwise
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        found = attribute(self.node, self.graph, name)
+        return tuple(item for item in found if isinstance(item, int)) if isinstance(found, tuple) else ()
+
+    @cached_property
+    def elements(self) -> int:
+        """Of the largest input or output."""
+        shapes = [self.shape(index) for index in range(len(self.inputs))]
+        return max(map(prod, [*shapes, self.result()]), default=1)
+
+    @cached_property
+    def written(self) -> float:
+        results = (Value(self.vertex, index) for index, name in enumerate(self.node.names) if name)
+        return sum(_nbytes(self.graph.tensor_type(value)) for value in results)
+
+    @cached_property
+    def traffic(self) -> float:
+        """Bytes read and written."""
+        return self.written + sum(_nbytes(self.graph.tensor_type(value)) for value in self.inputs if value is not None)
+
+    @cached_property
+    def width(self) -> float:
+        """Bytes of an element of the first input as a part of those of a float32."""
+        return _bits(self.graph.tensor_type(self.input(0))) / 32
+
+
+def _sizes(type_: TensorType | None) -> tuple[int, ...]:
+    if type_ is None or type_.shape is None:
+        return (ASSUMED, ASSUMED)
+    return tuple(map(_number, type_.shape))
+
+
+def _number(dim: Dim) -> int:
+    if not isinstance(dim, Sym):
+        return dim
+    return max(0, sum(coefficient * prod([ASSUMED] * len(names)) for names, coefficient in dim.terms))
+
+
+def _nbytes(type_: TensorType | None) -> float:
+    return prod(_sizes(type_)) * _bits(type_) / 8
+
+
+def _bits(type_: TensorType | None) -> int:
+    """Strings, and what is not known, count as if they were float32."""
+    if type_ is None or type_.dtype in (DType.UNDEFINED, DType.STRING):
+        return 32
+    return type_.dtype.bits
+
+
+# -- what ONNX Runtime fuses -------------------------------------------------------------------------------------------
+
+
+class _Fused(NamedTuple):
+    """What is left of a node that the one before it takes in, and what may be taken in after it."""
+
+    work: Work
+    stays_open: str = ""
+
+
+_CONV_ACTIVATIONS = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Clip", "HardSigmoid")
+_GEMM_ACTIVATIONS = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Elu", "HardSigmoid", "Selu", "Softplus", "Softsign")
+
+
+def _fused(view: _View) -> _Fused | None:
+    """What is left of a node where the one before it, or a product after it, takes it in; else None."""
+    for index, value in enumerate(view.inputs):
+        rule = _TAKEN_IN.get((view.estimate.open.get(value, ""), view.op)) if value is not None else None
+        found = rule(view, index) if rule else None
+        if found is not None:
+            return found
+    return _Fused(FREE) if view.op == "Transpose" and _is_of_product(view) else None
+
+
+def _activation(view: _View, index: int) -> _Fused | None:
+    """ONNX Runtime has kernels with activations on the CPU only."""
+    return _Fused(FREE) if view.block and _others_known(view, index) else None
+
+
+def _hard_swish(view: _View, index: int) -> _Fused | None:
+    return _activation(view, index) if view.inputs[index] in view.estimate.blocked else None
+
+
+def _affine(view: _View, index: int) -> _Fused | None:
+    """Constants per channel go into a convolution's weights; a sum of its own size goes along as it writes."""
+    if _others_known(view, index):
+        per_channel = view.op == "BatchNormalization" or _is_per_channel(view, index)
+        return _Fused(FREE, "Conv") if per_channel else None
+    if view.op != "Add" or not view.block or view.shape(0) != view.shape(1):
+        return None
+    return _Fused(FREE._replace(bytes=_nbytes(view.graph.tensor_type(view.input(1 - index)))), "Conv")
+
+
+def _is_per_channel(view: _View, index: int) -> bool:
+    """Whether the other operand has a number per channel; to multiply, one number will do."""
+    whole, other = view.shape(index), view.shape(1 - index)
+    if prod(other) == 1:
+        return view.op == "Mul"
+    return len(other) >= len(whole) - 1 and prod(other) == other[1 - len(whole)] == whole[1]
+
+
+def _bias(view: _View, index: int) -> _Fused | None:
+    """A product and a sum make a Gemm, if there are but two axes or it is a vector that is added. With more than two
+    there is a Reshape behind it, and no activation is taken in."""
+    result, other = view.result(), view.input(1 - index)
+    is_matrix = len(result) == 2 and view.shape(index) == result
+    if not is_matrix and len(view.shape(1 - index)) != 1:
+        return None
+    added = FREE if view.is_known(1 - index) else FREE._replace(bytes=_nbytes(view.graph.tensor_type(other)))
+    return _Fused(added, "Gemm" if is_matrix else "")
+
+
+def _scale(view: _View, index: int) -> _Fused | None:
+    """A number that the product is multiplied by, or divided."""
+    is_number = _others_known(view, index) and prod(view.shape(1 - index)) == 1
+    return _Fused(FREE, "MatMul") if is_number and (view.op == "Mul" or index == 0) else None
+
+
+def _silu(view: _View, index: int) -> _Fused | None:
+    """`x * sigmoid(x)` is one operator."""
+    value = view.inputs[index]
+    source = None if value is None else view.graph[value.vertex].inputs[0]
+    return _Fused(FREE) if view.inputs[1 - index] == source else None
+
+
+_TAKEN_IN: Mapping[tuple[str, str], Callable[[_View, int], _Fused | None]] = {
+    **{("Conv", op): _activation for op in _CONV_ACTIVATIONS},
+    **{("Conv", op): _affine for op in ("Add", "Mul", "BatchNormalization")},
+    ("Conv", "HardSwish"): _hard_swish,
+    **{("Gemm", op): _activation for op in _GEMM_ACTIVATIONS},
+    ("Sigmoid", "Mul"): _silu,
+    ("MatMul", "Add"): _bias,
+    **{("MatMul", op): _scale for op in ("Mul", "Div")},
+}
+"""By the operator before, and the node's own."""
+
+
+def _others_known(view: _View, index: int) -> bool:
+    return all(view.is_known(other) for other, value in enumerate(view.inputs) if other != index and value is not None)
+
+
+def _is_of_product(view: _View) -> bool:
+    """Whether a transposition of the last two axes is read by matrix products alone, which read either way."""
+    order = view.integers("perm")
+    rank = len(order)
+    swapped = rank > 1 and order == (*range(rank - 2), rank - 1, rank - 2)
+    readers = {view.graph[reader].op for reader in view.graph.readers(view.vertex)}
+    return swapped and bool(readers) and readers <= {"MatMul", "Gemm"}
+
+
+# -- the blocked layout of convolutions --------------------------------------------------------------------------------
+
+_KEEPING = frozenset({"Relu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Gelu", "QuickGelu", "BatchNormalization"})
+_KEEPING |= {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}
+"""Operators with a kernel for the blocked layout. Any other makes ONNX Runtime copy its input back."""
+
+
+def _is_blocked(view: _View, fused: _Fused | None) -> bool:
+    """Whether a node writes the blocked layout."""
+    lying = [value in view.estimate.blocked for value in view.inputs]
+    if view.op == "Conv":
+        return _enters(view)
+    if not any(lying):
+        return False
+    if fused is not None:
+        return True
+    match view.op:
+        case "Add" | "Sum" | "Mul":
+            return all(lying) and len({view.shape(index) for index in range(len(lying))}) == 1
+        case "Concat":
+            whole = all(view.shape(index)[1] % view.block == 0 for index in range(len(lying)))
+            return all(lying) and view.integer("axis", 0) == 1 and whole
+    return view.op in _KEEPING
+
+
+def _enters(view: _View) -> bool:
+    """Whether a convolution is run in the blocked layout: two axes of space, constant weights, channels that fit."""
+    weight, group = view.shape(1), view.integer("group", 1)
+    is_float = view.inputs[0] is not None and view.graph.dtype(view.inputs[0]) is DType.FLOAT
+    if not view.block or len(weight) != 4 or not view.is_known(1) or not is_float:
+        return False
+    made, read = weight[:2]
+    if group == 1:
+        return read < view.block or read % 4 == 0
+    if read == 1:
+        return made == group and group % 4 == 0
+    return read % view.block == 0 and made // group % view.block == 0
+
+
+def _reads_plain(view: _View) -> bool:
+    """Of few channels, a convolution reads the usual layout."""
+    return view.op == "Conv" and view.integer("group", 1) == 1 and view.shape(1)[1] < view.block
+
+
+# -- what operators cost -----------------------------------------------------------------------------------------------
+
+
+def _work(view: _View) -> Work:
+    work = _WORK.get(view.op, _elementwise)(view)
+    return work._replace(flops=work.flops * view.width)
+
+
+def _elementwise(view: _View) -> Work:
+    passes = PASSES.get(view.op, 1)
+    return Work(EXPENSE.get(view.op, 10) * view.elements, passes * view.traffic, passes)
+
+
+EXPENSE: Mapping[str, float] = {
+    **dict.fromkeys(("Exp", "Tanh", "Sigmoid", "HardSwish", "QuickGelu"), 30),
+    **dict.fromkeys(("Sqrt", "Reciprocal", "Floor", "Ceil", "Round"), 40),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), 40),
+    **dict.fromkeys(("Erf", "LayerNormalization", "RMSNormalization", "Resize"), 60),
+    **dict.fromkeys(("Gelu", "BiasGelu", "FastGelu", "Swish"), 70),
+    **dict.fromkeys(("InstanceNormalization", "GroupNormalization", "ReduceL2", "ReduceSumSquare"), 60),
+    **dict.fromkeys(("Sin", "Cos", "Log", "Elu", "Selu", "Celu", "TopK"), 200),
+    **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), 300),
+    "PRelu": 400,
+    **dict.fromkeys(("Pow", "Mod", "CumSum"), 700),
+    **dict.fromkeys(("Softplus", "Mish"), 1200),
+}
+"""Operations an element, counted at the rate of a matrix product (as measured with ONNX Runtime 1.31); others: 10."""
+
+PASSES: Mapping[str, int] = {"HardSwish": 2, "Mish": 3, "Swish": 4, "GroupNormalization": 12, "Softmax": 2}
+"""Operators without a kernel of their own, or with one in several passes: how often they go over their data."""
+
+_DEPTHWISE = 4.0
+"""A depthwise convolution shares no operand between channels: so much slower is an operation of it."""
+
+
+def _conv(view: _View) -> Work:
+    weight, result = view.shape(1), view.result()
+    made, read = (*weight[:2], 1, 1)[:2]
+    multiplied = 2.0 * prod(result) * prod(weight[1:])
+    if not _enters(view):
+        return Work(multiplied * _outside(view, len(weight), read), view.traffic)
+    if read == 1 and view.integer("group", 1) > 1:
+        return Work(multiplied * _DEPTHWISE, view.traffic)
+    return Work(multiplied * -(-made // view.block) * view.block / max(made, 1), view.traffic)
+
+
+def _outside(view: _View, rank: int, read: int) -> float:
+    """How much slower a convolution is outside of the blocked layout, by the channels that a filter reads."""
+    group = view.integer("group", 1)
+    if not view.block:
+        return 1.0 if group == 1 or read > 1 else _DEPTHWISE
+    if group == 1:
+        return 1.3 if rank == 4 else 1.4
+    return 6 * _DEPTHWISE if read == 1 else 1.3 * max(1.8, view.block / read)
+
+
+def _conv_transpose(view: _View) -> Work:
+    return Work(1.4 * 2 * prod(view.shape(0)) * prod(view.shape(1)[1:]), view.traffic)
+
+
+def _product(view: _View) -> Work:
+    left = view.shape(0)
+    across = bool(view.integer("transA", 0)) and len(left) > 1
+    return Work(2.0 * prod(view.result()) * (left or (1,))[-2 if across else -1], view.traffic)
+
+
+def _attention(view: _View) -> Work:
+    """Two products over the pairs of positions, and a softmax between them."""
+    query, keys = prod(view.shape(0)), (view.shape(1) or view.shape(0))[-2:-1] or (1,)
+    packed = view.op == "Attention" and bool(view.node.domain)  # Microsoft's: the second input holds weights
+    length = (view.shape(0)[-2:-1] or (1,))[0] if packed else keys[0]
+    projections = 2.0 * query * (view.shape(1) or (1,))[-1] if packed else 0.0
+    return Work(projections + 4.0 * 1.5 * query * length, view.traffic)
+
+
+def _recurrent(view: _View) -> Work:
+    """Each step multiplies by both weights; small products run at a fraction of the rate."""
+    steps = prod(view.shape(0)[:2])
+    return Work(2 * 2.0 * steps * (prod(view.shape(1)) + prod(view.shape(2))), view.traffic)
+
+
+def _einsum(view: _View) -> Work:
+    equation = attribute(view.node, view.graph, "equation")
+    if not isinstance(equation, str) or "..." in equation:
+        return _elementwise(view)
+    operands = equation.partition("->")[0].split(",")
+    sizes = {letter: n for i, term in enumerate(operands) for letter, n in zip(term, view.shape(i), strict=False)}
+    return Work(1.5 * 2 * prod(sizes.values()), 2 * view.traffic)
+
+
+def _pool(view: _View) -> Work:
+    return Work(2.0 * prod(view.result()) * prod(view.integers("kernel_shape")), view.traffic)
+
+
+def _moved(view: _View) -> Work:
+    """What is copied, not what it is taken from."""
+    return Work(bytes=_STRIDED.get(view.op, 1) * 2 * view.written)
+
+
+def _transposed(view: _View) -> Work:
+    order, shape = view.integers("perm"), view.shape(0)
+    lasting = [axis for axis in order if axis < len(shape) and shape[axis] != 1]
+    return Work() if lasting == sorted(lasting) else _moved(view)
+
+
+def _power(view: _View) -> Work:
+    """Squares and cubes are multiplied out."""
+    exponent = view.graph.constant(view.input(1))
+    small = exponent is not None and exponent.size == 1 and float(exponent.numpy().ravel()[0]) in (2.0, 3.0)
+    return Work(40.0 * view.elements, view.traffic) if small else _elementwise(view)
+
+
+def _layer_norm(view: _View) -> Work:
+    """On the CPU, ONNX Runtime fuses it with a sum of equal shapes before it, and the kernel for that is slow."""
+    value = view.input(0)
+    is_sum = view.block and value is not None and view.estimate.open.get(value) == "Add"
+    skips = is_sum and len(view.shape(0)) == 3 and _adds_equals(view.graph, value)
+    expense = EXPENSE["SkipLayerNormalization" if skips else "LayerNormalization"]
+    return Work(expense * view.elements, view.traffic)
+
+
+def _adds_equals(graph: Graph, value: Value | None) -> bool:
+    types = [] if value is None else [graph.tensor_type(operand) for operand in graph[value.vertex].operands]
+    return len({type_.shape for type_ in types if type_ is not None}) == 1
+
+
+def _bodies(view: _View) -> Work:
+    """A branch, the dearest, or the body of a loop, as often as an unknown size."""
+    machine = view.estimate.machine
+    seconds = max((_Estimate(body, machine).seconds for body in view.node.bodies), default=0.0)
+    times = 1 if view.op == "If" else ASSUMED
+    return Work(launches=1 + times * seconds / machine.launch_seconds)
+
+
+_STRIDED: Mapping[str, float] = {
+    "Transpose": 2,
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth", "GatherElements", "GatherND", "ScatterElements"), 4),
+}
+"""How many times as slow as a plain copy: elements lie far apart."""
+
+_WORK: Mapping[str, Callable[[_View], Work]] = {
+    **dict.fromkeys(("Conv", "FusedConv", "ConvInteger", "QLinearConv", "DeformConv"), _conv),
+    "ConvTranspose": _conv_transpose,
+    **dict.fromkeys(("MatMul", "Gemm", "FusedMatMul", "FusedGemm", "MatMulInteger"), _product),
+    **dict.fromkeys(("Attention", "MultiHeadAttention", "GroupQueryAttention"), _attention),
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
+    "Einsum": _einsum,
+    **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), _pool),
+    **dict.fromkeys(("Concat", "Split", "Slice", "Gather", "Pad", "Expand", "Tile"), _moved),
+    **dict.fromkeys((op for op in _STRIDED if op != "Transpose"), _moved),
+    "Transpose": _transposed,
+    "Pow": _power,
+    "LayerNormalization": _layer_norm,
+    **dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout"), lambda view: Work()),
+    **dict.fromkeys(("If", "Loop", "Scan"), _bodies),
+}

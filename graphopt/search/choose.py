@@ -1,0 +1,357 @@
+"""The last word: versions of the whole model take turns, and only what is faster beyond noise is taken.
+
+The simplified model is the floor. What a search found is taken where it is shown, twice, to be faster than that; and of
+the simplifications that part is taken back which is shown, twice, to make the model slower.
+
+Versions are lists of steps that are undone and redone on the one graph.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from graphopt.base.errors import ModelError
+from graphopt.io import onnx_io
+from graphopt.rewrite.fixpoint import Step, TimeUp, undone
+from graphopt.rewrite.regions import digest
+from graphopt.runtime.measure import Speedup, Verdict, together
+from graphopt.search.explore import Solution
+from graphopt.search.race import ROUNDS, Contest, Latency, Outcome
+from graphopt.search.sweep import Sweep
+
+log = logging.getLogger(__name__)
+
+FINALISTS = 2
+"""Versions that won the first race and are timed a second time, the fastest first, until one wins again."""
+
+LEAST = 10
+"""Sessions that the last word takes where there is a find: six in the first race and four in the second."""
+
+TURNS = ROUNDS[0] + 2
+"""Runs of a session in a race, at least: as it opens, to warm up and once a round."""
+
+TRIES = 6
+"""Versions with fewer rewrites that are timed, at most."""
+
+LONGEST = 3.0
+"""Seconds for which one session is timed in a race, at most."""
+
+Found = TypeVar("Found")
+
+
+@dataclass(eq=False)
+class Version:
+    """Steps that make a version of the model, and how fast it is."""
+
+    steps: tuple[Step, ...]
+    sweeps: tuple[Sweep, ...] = ()
+    """They follow the steps that simplified the model."""
+    solutions: tuple[Solution, ...] = ()
+    counts: tuple[int, ...] = ()
+    """How many steps each solution took; they follow those of the sweeps."""
+    key: str = ""
+    """The digest of its graph."""
+    speedup: Speedup | None = None
+    """Over the original; None where it was not timed."""
+    gain: Speedup | None = None
+    """Over the simplified model, in the same race."""
+    latencies: tuple[Latency, ...] = ()
+    refusal: str = ""
+    """Why it could not be timed: ONNX Runtime refuses it, or there was no room."""
+
+    @property
+    def is_faster(self) -> bool:
+        """By more than noise, and slower at no size; the original is not, whatever is measured."""
+        if not self.steps or self.speedup is None or self.is_slower:
+            return False
+        return self.speedup.verdict is Verdict.FASTER
+
+    @property
+    def is_slower(self) -> bool:
+        """By more than noise, at some size: what is gained at others does not make up for that."""
+        ratios = [latency.speedup for latency in self.latencies] + [self.speedup] * (self.speedup is not None)
+        return any(ratio.verdict is Verdict.SLOWER for ratio in ratios if ratio is not None)
+
+    def beats(self, floor: Version) -> bool:
+        """Whether it is shown to be faster than the simplified model was in the same race.
+
+        Where that is no gain itself, what is a gain over the original has to be faster only beyond doubt, not by more
+        than noise.
+        """
+        if self.gain is None or self.is_slower:
+            return False
+        is_sure = self.is_faster and not floor.is_faster and self.gain.low > 1
+        return self.gain.verdict is Verdict.FASTER or is_sure
+
+
+@dataclass(eq=False)
+class Chooser:
+    """Finds the version to return. The graph is at the end of `current.steps`, and is moved from version to version."""
+
+    contest: Contest
+    model: onnx_io.Model
+    apply: Callable[[Solution], list[Step]]
+    """Carry a solution of the search over to the graph. Raises TimeUp."""
+    simplify: Callable[[frozenset[str] | None], list[Step]]
+    """Simplify the graph as it is, with these rules and passes alone, or with all. Raises TimeUp."""
+    reserve: float = 0.0
+    """Seconds that trying and confirming further versions takes at least: with less time left, there are none."""
+    deadline: float = float("inf")
+    clock: Callable[[], float] = time.monotonic
+    progress: Callable[[str, float], None] = lambda stage, done: None
+    current: Version = field(default_factory=lambda: Version(()))
+    raced: list[Version] = field(default_factory=list)
+    """All that took part in the races of the contest."""
+
+    # -- what takes part -----------------------------------------------------------------------------------------------
+
+    def sweep(self, simplified: Version, sweeps: Iterable[Callable[[], Sweep | None]]) -> list[Version]:
+        """The simplified model, where the graph is, and it with each sweep; the fastest first, and the graph there."""
+        versions = []
+        for make in sweeps:
+            self.move_to(simplified)
+            if made := make():
+                versions.append(self._at(Version((*simplified.steps, *made.steps), (made,))))
+        if versions:
+            self._race([simplified, *versions], self.contest, share=0.25)
+        faster = [version for version in versions if version.beats(simplified)]
+        best = max(faster, key=_gain, default=simplified)
+        self.move_to(best)
+        return [best, *(version for version in (simplified, *versions) if version is not best)]
+
+    def _explored(self, base: Version, solutions: Sequence[Solution]) -> list[Version]:
+        """A version with some solutions of the search; and the same simplified once more; none without time.
+
+        Where two parts meet that were changed alike, there may be views that cancel. But simplifying may also undo what
+        the search has done: which is better is left to the timing.
+        """
+        self.move_to(base)
+        made: list[list[Step]] = []
+        try:
+            made += map(self.apply, solutions)
+        except TimeUp:
+            undone(step for some in made for step in some)
+            return []
+        steps = [step for some in made for step in some]
+        plain = self._at(Version((*base.steps, *steps), base.sweeps, tuple(solutions), tuple(map(len, made))))
+        try:
+            more = self.simplify(None)
+        except TimeUp:
+            return [plain]
+        return [plain, self._at(replace(plain, steps=(*plain.steps, *more)))] if more else [plain]
+
+    def _without(self, simplified: Version, names: frozenset[str]) -> Version | None:
+        """The original simplified without these rules and passes; None without time."""
+        self.move_to(Version(()))
+        try:
+            steps = self.simplify(frozenset(step.name for step in simplified.steps) - names)
+        except TimeUp:
+            return None
+        return self._at(Version(tuple(steps)))
+
+    def _at(self, version: Version) -> Version:
+        """The version at which the graph is."""
+        self.current, version.key = version, digest(self.model.graph)
+        return version
+
+    # -- which one it is -----------------------------------------------------------------------------------------------
+
+    def choose(self, simplified: Version, swept: Version, solutions: Sequence[Solution]) -> Version:
+        """The fastest version that is shown to be faster than the simplified model; or that one, if it is not slower.
+
+        The graph is at the swept version, on which the solutions were found; it may be the simplified model.
+        """
+        made = self._explored(swept, solutions) if solutions else []
+        rivals = [*([] if swept is simplified else [swept]), *made]
+        if simplified.steps or rivals:
+            self._race([simplified, *rivals], self.contest, share=0.4)
+        if made and not any(_improves(version, swept, simplified) for version in made):
+            rivals += self._fewer(simplified, swept, solutions)
+        winners = sorted((version for version in rivals if version.beats(simplified)), key=_gain, reverse=True)
+        best = self._confirmed(winners[:FINALISTS], simplified) or self._floor(simplified)
+        self.move_to(best)
+        return best
+
+    def _fewer(self, simplified: Version, base: Version, solutions: Sequence[Solution]) -> Iterator[Version]:
+        """Where all solutions together do not win: each half, then each that remains of the better half."""
+        left = list(solutions)
+        while len(left) > 1 and not self._is_over():
+            middle = len(left) // 2
+            halves = [made for part in (left[:middle], left[middle:]) for made in self._explored(base, part)]
+            if not halves:
+                return
+            self._race([simplified, *halves], self.contest, share=0.25)
+            yield from halves
+            if any(_improves(half, base, simplified) for half in halves):
+                return
+            left = list(max(halves, key=_gain).solutions)
+
+    def _confirmed(self, finalists: Sequence[Version], simplified: Version) -> Version | None:
+        """The first of these that wins a second race too.
+
+        The fastest of several was lucky, as a rule: what it is worth, the race that it won does not tell.
+        """
+        for number, version in enumerate(finalists):
+            if number and self._is_over():
+                break
+            floor, twin = self._again(simplified, version)
+            if twin.beats(floor):
+                return twin
+            version.gain = min(filter(None, (version.gain, twin.gain)), key=lambda ratio: ratio.median)
+        return None
+
+    def _again(self, *versions: Version) -> list[Version]:
+        """What a second race says of versions; nothing where time is up."""
+        twins = [replace(version, speedup=None, gain=None, latencies=()) for version in versions]
+        self._race(twins, self.contest.again(), share=0.6)
+        return twins
+
+    def _floor(self, simplified: Version) -> Version:
+        """The simplified model unless two races show that it is slower, or it does not run; else less of it."""
+        if not simplified.steps:  # whatever was measured, it is the original
+            return Version(())
+        if simplified.refusal:
+            return self._reduced(simplified)
+        if simplified.speedup is None:
+            return simplified
+        (twin,) = self._again(simplified)
+        if simplified.is_slower and twin.is_slower:
+            return self._reduced(simplified)
+        if twin.speedup is None and not simplified.is_faster:
+            return simplified
+        if twin.speedup is None or (twin.is_faster and simplified.is_faster):  # what won one race only is no gain
+            return twin
+        unsure = [seen for seen in (twin, simplified) if not (seen.is_faster or seen.is_slower)]
+        return unsure[0] if unsure else replace(twin, speedup=together([simplified.speedup, twin.speedup]))
+
+    def _reduced(self, simplified: Version) -> Version:
+        """The simplified model without what makes it slower, or keeps it from running; or else the original."""
+        names = list(dict.fromkeys(step.name for step in simplified.steps))
+        guilty = self._guilty(simplified, names, frozenset())
+        version = None if len(guilty) == len(names) else self._without(simplified, guilty)
+        if version is not None and version.steps:
+            *_, twin = self._again(version) if simplified.refusal else self._again(simplified, version)
+            if _cures(twin, simplified):
+                return twin
+        return Version(())
+
+    def _guilty(self, simplified: Version, suspects: Sequence[str], gone: frozenset[str]) -> frozenset[str]:
+        """The fewest of the suspects without which, and without what is gone, the model is as it should be."""
+        if len(suspects) == 1 or self._is_over():
+            return frozenset(suspects)
+        middle = len(suspects) // 2
+        halves = suspects[:middle], suspects[middle:]
+        tried = [(half, self._without(simplified, gone.union(half))) for half in halves]
+        versions = [version for _, version in tried if version is not None]
+        self._race(versions if simplified.refusal else [simplified, *versions], self.contest, share=0.25)
+        for half, version in tried:
+            if version is not None and _cures(version, simplified):
+                return self._guilty(simplified, half, gone)
+        first = self._guilty(simplified, halves[0], gone.union(halves[1]))
+        return first | self._guilty(simplified, halves[1], gone | first)
+
+    # -- races ---------------------------------------------------------------------------------------------------------
+
+    def _race(self, versions: Sequence[Version], contest: Contest, share: float) -> None:
+        """Let versions take turns, for a share of the time that is left; the gain of each is over the first."""
+        self.progress("time", min(0.95, len(self.raced) / (TRIES + 4)))
+        self.raced += versions
+        able = [version for version in versions if not version.refusal]
+        outcomes = contest.known([version.key for version in able])
+        if outcomes is None:
+            if self._left <= 0:
+                return
+            sessions = [self._opened(version, contest) for version in able]
+            able = [version for version in able if not version.refusal]
+            keys, opened = [version.key for version in able], [each for each in sessions if each is not None]
+
+            def race() -> list[Outcome]:
+                if self.is_hurried:
+                    return contest.race(keys, opened, 0.0)
+                return contest.race(keys, opened, min(LONGEST * (len(able) + 2), share * self._left), self._left)
+
+            try:
+                outcomes = self._insisted(contest, race) if able else []
+            except ModelError as error:
+                log.warning("versions of the model cannot be timed, so none of them is taken for faster: %s", error)
+                return
+        for version, outcome in zip(able, outcomes, strict=True):
+            version.speedup, version.latencies = outcome.speedup, outcome.latencies
+            version.gain = None if versions[0].refusal else outcome.gain
+
+    def _opened(self, version: Version, contest: Contest) -> Any:
+        """A session, or None with the reason."""
+        self.move_to(version)
+        try:
+            return self._insisted(contest, lambda: contest.opened(self.model))
+        except ModelError as error:
+            version.refusal = str(error)
+            log.warning("a version of the model does not run, and is left: %s", error)
+            return None
+
+    def _insisted(self, contest: Contest, work: Callable[[], Found]) -> Found:
+        """Do what leaves the graph alone; after the first Ctrl-C again, and in a hurry as all that follows."""
+        try:
+            return work()
+        except KeyboardInterrupt:
+            if self.is_hurried:
+                raise
+            self.hurry()
+            contest.keeps = False
+            return work()
+
+    def hurry(self) -> None:
+        """From now on time no longer than it takes to tell what is faster, and no further versions."""
+        self.deadline = float("-inf")
+        self.contest.keeps = False
+
+    @property
+    def _left(self) -> float:
+        """Seconds until the deadline; in a hurry there is none."""
+        return math.inf if self.is_hurried else max(self.deadline - self.clock(), 0.0)
+
+    @property
+    def is_hurried(self) -> bool:
+        return self.deadline == float("-inf")
+
+    def _is_over(self) -> bool:
+        """Whether enough was tried, or time is up; where it once was, it is again, lest a second run find another."""
+        keys = [version.key for version in self.raced]
+        if len(self.raced) >= TRIES + 4 or self.contest.has_ended(keys):
+            return True
+        if self.clock() + self.reserve < self.deadline:
+            return False
+        self.contest.end(keys)
+        return True
+
+    def move_to(self, version: Version) -> None:
+        """Undo and redo until the graph is that of a version."""
+        have, want = self.current.steps, version.steps
+        shared = 0
+        while shared < min(len(have), len(want)) and have[shared] is want[shared]:
+            shared += 1
+        undone(have[shared:])
+        for step in want[shared:]:
+            step.redo()
+        self.current = version
+
+
+def _improves(version: Version, base: Version, simplified: Version) -> bool:
+    """Whether a version is faster than the simplified model, and no slower than what it was made of."""
+    return version.beats(simplified) and (base is simplified or _gain(version) >= _gain(base))
+
+
+def _cures(version: Version, simplified: Version) -> bool:
+    """Whether a version is better than a simplified model that is slower than the original, or does not run."""
+    if version.speedup is None or version.is_slower:
+        return False
+    return bool(simplified.refusal) or (version.gain is not None and version.gain.verdict is Verdict.FASTER)
+
+
+def _gain(version: Version) -> float:
+    return version.gain.median if version.gain is not None else 0.0

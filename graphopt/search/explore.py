@@ -1,0 +1,747 @@
+"""The explore phase: rules that pay in some models only, tried best first on each distinct part of a model.
+
+A part is cut out where few values cross, solved in a small graph of its own and carried over to all its copies, so that
+a model of 24 equal layers costs one layer. A sequence whose first step costs and whose later steps pay is found, as
+long as no step costs more than the slack.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+from heapq import heappop, heappush
+from itertools import chain, count
+from math import exp, log
+from typing import NamedTuple
+
+from graphopt.base.errors import ModelError
+from graphopt.base.types import DType, TensorType, Type
+from graphopt.ir.graph import Graph, Value
+from graphopt.language.rule import Rule
+from graphopt.operators.infer import fix_inputs
+from graphopt.rewrite.build import Refused, build, lacking
+from graphopt.rewrite.fixpoint import Allows, Candidates, Simplifier, Step, TimeUp, undone
+from graphopt.rewrite.match import Match, find, producers
+from graphopt.rewrite.regions import MOST, Region, at_sizes, blocks, cut_out, digest
+from graphopt.rewrite.sites import Site
+from graphopt.runtime.cost import CostModel, NotMeasurable
+from graphopt.runtime.measure import NOISE, Speedup, Verdict, together
+
+logger = logging.getLogger(__name__)
+
+OFTEN = 4
+"""Copies in which a first move is tried while it is refused: if not for their weights, then all of them refuse it."""
+
+Shapes = Mapping[str, Sequence[int]]
+"""Sizes of the inputs of a model, by name."""
+
+
+class StopReason(StrEnum):
+    """Why a search came to its end."""
+
+    DONE = "nothing was left to try"
+    TIME = "the time was up"
+    INTERRUPTED = "it was interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When to leave off."""
+
+    seconds: float = 60.0
+    states: int = 600
+    """Graphs looked at for one region."""
+    go: int = 100
+    """Of these, between two measurements."""
+    trials: int = 6
+    """Graphs measured beside a region in one go."""
+    slack: float = 2.0
+    """How many times as dear as the region a step on the way may be, by estimate."""
+    doubt: float = 1.25
+    """How many times as dear as the best known a graph may be, by estimate, to be measured."""
+    patience: int = 3
+    """Goes without an improvement after which a region is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A rule applied at some places of a region, in turn; then the region is simplified."""
+
+    rule: Rule
+    sites: tuple[tuple[Value, ...], ...]
+    """The roots of each match, as values of the region at that point."""
+    simplified: bool = True
+    """False where simplifying would have undone it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """What to do with a part of the model, and with all its copies."""
+
+    copies: tuple[tuple[int, ...], ...]
+    """The vertices of each copy."""
+    moves: tuple[Move, ...]
+    speedup: Speedup
+    """Of the part alone."""
+    weight: float
+    """What the copies were estimated to take, in seconds of one run."""
+    result: str
+    """The digest of what each copy becomes."""
+
+    @property
+    def saved(self) -> float:
+        """Seconds of one run that are hoped for."""
+        return self.weight * (1 - 1 / self.speedup.median)
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The names of the rules that it uses, in order."""
+        return tuple(dict.fromkeys(move.rule.name for move in self.moves))
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """What a search found."""
+
+    solutions: tuple[Solution, ...]
+    """The one from which most is hoped first."""
+    stop: StopReason
+    regions: int = 0
+    """Distinct parts in which some rule matched."""
+    copies: int = 0
+    """Parts in all."""
+    states: int = 0
+    """Graphs looked at."""
+    trials: int = 0
+    """Graphs measured, or asked for."""
+    notes: tuple[str, ...] = ()
+    is_steady: bool = True
+    """False where the machine was too busy to rely on this another time."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """What a search may do: the rules that trade, what it tidies up with, and which rules are admitted.
+
+    What takes long calls the simplifier's `check`, which ends it by raising TimeUp: then the graph is as before.
+    """
+
+    trades: Sequence[Rule]
+    simplifier: Simplifier
+    allows: Allows
+    _by_opsets: dict[tuple[tuple[str, int], ...], Candidates] = field(default_factory=dict, repr=False, compare=False)
+
+    def candidates(self, opsets: Mapping[str, int]) -> Candidates:
+        """The rules that these opsets can express, by the operators that their left sides end in."""
+        key = tuple(sorted(opsets.items()))
+        if key not in self._by_opsets:
+            by_op: dict[str, dict[tuple[Rule, frozenset[str]], None]] = {}
+            for rule in self.trades:
+                for side in rule.left if lacking(rule, opsets) is None else ():
+                    by_op.setdefault(side.op, {})[rule, producers(side)] = None
+            self._by_opsets[key] = {op: tuple(found) for op, found in by_op.items()}
+        return self._by_opsets[key]
+
+
+# -- moves -------------------------------------------------------------------------------------------------------------
+
+
+class Stuck(Exception):
+    """A move cannot be made here."""
+
+
+class Advance(NamedTuple):
+    """A move that was made."""
+
+    steps: list[Step]
+    is_whole: bool
+    """False where weights refused it at some place: those of another copy may not."""
+
+
+def advance(graph: Graph, move: Move, space: Space) -> Advance:
+    """Make a move in a region's graph, in place.
+
+    Raises:
+        Stuck: none of its places matches.
+        TimeUp: the simplifier's check does; then the graph is as before.
+    """
+    steps: list[Step] = []
+    try:
+        is_whole = _made(graph, move, space, steps)
+        if move.simplified:
+            steps += space.simplifier.run(graph).steps
+    except TimeUp:
+        undone(steps)
+        raise
+    return Advance(steps, is_whole)
+
+
+def _made(graph: Graph, move: Move, space: Space, steps: list[Step]) -> bool:
+    """Apply the rule of a move at its places; False where weights refused it at some place.
+
+    Raises:
+        Stuck: none of its places matches.
+    """
+    is_whole = True
+    for site in move.sites:
+        match = _at(graph, move.rule, site)
+        if match is None or not _is_allowed(graph, match, space):  # it was taken by what was done at another place
+            continue
+        try:
+            patch = build(graph, match, space.simplifier.refusal)
+        except Refused as refused:
+            logger.debug("%s: %s", move.rule.name, refused)
+            is_whole = False
+        else:
+            graph.apply(patch)
+            steps.append(Step(move.rule.name, graph, patch, is_rule=True))
+        space.simplifier.check()
+    if not steps:
+        raise Stuck
+    return is_whole
+
+
+def replay(graph: Graph, moves: Sequence[Move], result: str, space: Space) -> list[Step]:
+    """Make moves that were found in one copy of a part in another, in place.
+
+    Raises:
+        Stuck: its own weights do not allow them, or lead to another graph than the one with this digest, of which
+            nothing is known.
+    """
+    steps = [step for move in moves for step in advance(graph, move, space).steps]
+    if digest(graph) != result:
+        raise Stuck
+    return steps
+
+
+def _at(graph: Graph, rule: Rule, site: tuple[Value, ...]) -> Match | None:
+    """The match of a rule with these roots."""
+    if any(value.vertex not in graph for value in site):
+        return None
+    return next((match for match in find(rule, graph, site[0].vertex) if match.roots == site), None)
+
+
+def _is_allowed(graph: Graph, match: Match, space: Space) -> bool:
+    return space.allows(Site.of(graph, match))
+
+
+def matches(graph: Graph, space: Space) -> dict[Rule, list[Match]]:
+    """Where the rules that trade may be applied, producers first; one match for each set of roots."""
+    found: dict[Rule, dict[frozenset[Value], Match]] = {}
+    by_op = space.candidates(graph.opsets)
+    for vertex in graph.topological():
+        space.simplifier.check()
+        made_by = {graph[source].op for source in graph.sources(vertex)}
+        for rule, needed in by_op.get(graph[vertex].op, ()):
+            for match in find(rule, graph, vertex) if needed <= made_by else ():
+                if _is_allowed(graph, match, space):
+                    found.setdefault(rule, {}).setdefault(frozenset(match.roots), match)
+    return {rule: list(sites.values()) for rule, sites in found.items()}
+
+
+def _arranged(found: Mapping[Rule, Sequence[Match]]) -> Iterator[Move]:
+    """Each rule wherever it matches, then at each place alone."""
+    for rule, sites in found.items():
+        if len(sites) > 1:
+            yield Move(rule, tuple(match.roots for match in sites))
+    for rule, sites in found.items():
+        for match in sites:
+            yield Move(rule, (match.roots,))
+
+
+# -- one region --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class _State:
+    """A graph that a region can be turned into."""
+
+    start: Graph
+    """The region, or a copy of it that allows the moves."""
+    moves: tuple[Move, ...]
+    kind: tuple[tuple[str, int], ...]
+    """Its operators."""
+    estimate: float
+    """How many times as dear as the region it is thought to be."""
+    identity: str
+    debt: _Debt | None = None
+    """What the last move made if it did not pay."""
+    held: Graph | None = None
+    """The graph, or None to be made anew: many of them would fill the memory."""
+    speedup: Speedup | None = None
+
+    @property
+    def rank(self) -> tuple[int, int, float]:
+        """The cheaper first; of those that differ less than can be measured, the ones that took fewer moves."""
+        return round(log(self.estimate) / log(1 + NOISE)), len(self.moves), self.estimate
+
+
+@dataclass(eq=False)
+class _Debt:
+    """A move that did not pay. The next one has to have to do with it: else it may be made without it."""
+
+    rule: Rule
+    new: frozenset[int]
+    """The vertices that it put in."""
+    touched: frozenset[int]
+    """These, and those that it changed."""
+
+    @staticmethod
+    def of(move: Move, steps: Sequence[Step]) -> _Debt:
+        after = {vertex: node for step in steps for vertex, node in step.patch.after.items() if not node.is_internal}
+        before = {vertex for step in steps for vertex in step.patch.before}
+        return _Debt(move.rule, frozenset(after.keys() - before), frozenset(after))
+
+    def allows(self, graph: Graph, match: Match) -> bool:
+        """A rule does not go on with what it has made itself, such as larger and larger kernels."""
+        looked_at = match.vertices.union(*(graph.sources(vertex) for vertex in match.vertices))
+        if match.rule is self.rule and not match.vertices.isdisjoint(self.new):
+            return False
+        return not looked_at.isdisjoint(self.touched)
+
+
+class _Frontier:
+    """States to go on from: by turns the first of all, and the first of the kind that had its turn least often.
+
+    States of one kind have the same operators. Without the kinds, the search would be lost among the many states that
+    cost next to nothing more, and never go on from one that costs more.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[tuple[str, int], ...], list[tuple[tuple[int, int, float], int, _State]]] = {}
+        self._turns: Counter[tuple[tuple[str, int], ...]] = Counter()
+        self._order = count()
+        self._fair = False
+
+    def push(self, state: _State) -> None:
+        heappush(self._kinds.setdefault(state.kind, []), (state.rank, next(self._order), state))
+
+    def pop(self) -> _State | None:
+        """The state whose turn it is; None where none is left."""
+        if not self._kinds:
+            return None
+        kind = min(self._kinds, key=lambda kind: (self._turns[kind] if self._fair else 0, self._kinds[kind][0][:2]))
+        self._fair = not self._fair
+        self._turns[kind] += 1
+        _, _, state = heappop(self._kinds[kind])
+        if not self._kinds[kind]:
+            del self._kinds[kind]
+        return state
+
+
+_Flow = tuple[tuple[Type | None, ...], tuple[tuple[int, ...] | None, ...]]
+"""What flows into a part: the types of its inputs, and their elements where these are known."""
+
+
+@dataclass(eq=False)
+class _Copy:
+    """One part of the model, and what flows into it at each set of sizes."""
+
+    vertices: tuple[int, ...]
+    region: Region
+    flows: tuple[_Flow, ...]
+
+    @property
+    def key(self) -> tuple[str, tuple[_Flow, ...]]:
+        """The same for parts that are alike."""
+        return digest(self.region.graph), self.flows
+
+    @cached_property
+    def numbers(self) -> Sequence[Graph]:
+        """The part's graph at each set of sizes. Raises ModelError where it cannot work on one."""
+        return [at_sizes(self.region.graph, *flow) for flow in self.flows]
+
+
+class _Solver:
+    """Finds the fastest graph for one region, in turns; `best` is the fastest so far.
+
+    A first move that the weights of one copy refuse is tried in the others. What follows stays with that copy.
+    """
+
+    def __init__(self, space: Space, cost: CostModel, limits: Limits, weight: float, copies: Sequence[_Copy]) -> None:
+        self.space, self.cost, self.limits, self.weight, self.copies = space, cost, limits, weight, copies
+        self.region = copies[0]
+        self.dear = [max(cost.seconds(graph), 1e-9) for graph in self.region.numbers]
+        identity = digest(self.region.region.graph)
+        self.starts = [_State(copy.region.graph, (), (), 1.0, identity, held=copy.region.graph) for copy in copies]
+        self.begun = Counter[tuple[str, tuple[tuple[Value, ...], ...]]]()
+        self.seen = {identity}
+        self.frontier, self.pool, self.holding = _Frontier(), list[_State](), list[_State]()
+        self.frontier.push(self.starts[0])
+        self.walk = self._walk()
+        self.best: _State | None = None
+        self.idle = self.trials = 0
+        self.is_explored = self.is_done = False
+
+    def take_turn(self, is_over: Callable[[], bool]) -> None:
+        """Look at some more graphs, until it is over, and measure those that promise most.
+
+        Raises:
+            NotMeasurable: the region cannot be timed.
+        """
+        self._explore(is_over)
+        fastest = self._judge()
+        self.idle = 0 if fastest is not None else self.idle + 1
+        self.best = fastest or self.best
+        left = self.pool or not self.is_explored
+        self.is_done = self.idle >= self.limits.patience or not left
+        for state in self.holding:
+            state.held = None
+        self.holding.clear()
+
+    def _explore(self, is_over: Callable[[], bool]) -> None:
+        """Put some new states into the pool."""
+        known, until = len(self.pool), len(self.seen) + self.limits.go
+        while not (self.is_explored or is_over() or (len(self.seen) >= until and len(self.pool) > known)):
+            self.is_explored = next(self.walk, True) or len(self.seen) >= self.limits.states
+
+    def _walk(self) -> Iterator[bool]:
+        """Make one move after the other, best first; False after each, for there may be more."""
+        while (state := self.frontier.pop()) is not None:
+            for each in [state] if state.moves else self.starts:
+                graph = self._graph(each)
+                for move in self._moves(each, graph):
+                    try:
+                        self._try(each, graph, move)
+                    except (Stuck, ModelError) as reason:  # of this move: what others led to stands
+                        logger.debug("%s leads nowhere: %s", move.rule.name, reason)
+                    yield False
+
+    def _moves(self, state: _State, graph: Graph) -> Iterator[Move]:
+        """The moves from a state; from the region itself, those that no copy before has made, or too many refused."""
+        found, debt = matches(graph, self.space), state.debt
+        if debt is not None:
+            found = {rule: [match for match in sites if debt.allows(graph, match)] for rule, sites in found.items()}
+        for move in _arranged(found):
+            if state.moves or self.begun[move.rule.name, move.sites] < OFTEN:
+                yield move
+
+    def _try(self, state: _State, before: Graph, move: Move) -> None:
+        """See what a move leads to, where the search has not been yet.
+
+        Raises:
+            Stuck: it cannot be made.
+        """
+        self.begun[move.rule.name, move.sites] += not state.moves
+        graph, made, identity = self._after(before, move)
+        if identity == state.identity:
+            move = replace(move, simplified=False)
+            graph, made, identity = self._after(before, move)
+        if made.is_whole and not state.moves:
+            self.begun[move.rule.name, move.sites] = OFTEN
+        if identity in self.seen:
+            return
+        self.seen.add(identity)
+        seconds = map(self.cost.seconds, self._numbers(graph))
+        estimate = _mean([known / dear for known, dear in zip(seconds, self.dear, strict=True)])
+        if estimate <= self.limits.slack:
+            debt = None if estimate < state.estimate else _Debt.of(move, made.steps)
+            kind = tuple(sorted(graph.ops().items()))
+            child = _State(state.start, (*state.moves, move), kind, estimate, identity, debt, graph)
+            self.frontier.push(child)
+            self.pool.append(child)
+            self.holding.append(child)
+
+    def _after(self, before: Graph, move: Move) -> tuple[Graph, Advance, str]:
+        graph = before.copy()
+        made = advance(graph, move, self.space)
+        return graph, made, digest(graph)
+
+    def _graph(self, state: _State) -> Graph:
+        if state.held is None:
+            state.held = state.start.copy()
+            for move in state.moves:
+                advance(state.held, move, self.space)
+            self.holding.append(state)
+        return state.held
+
+    def _numbers(self, graph: Graph) -> list[Graph]:
+        """A graph that came of the region, at each set of sizes."""
+        return [_as(graph, self.region.region.graph, known) for known in self.region.numbers]
+
+    def _judge(self) -> _State | None:
+        """Measure the most promising states of the pool; the fastest if it beats the best known."""
+        if not self.pool:
+            return None
+        self.pool.sort(key=lambda state: state.estimate)
+        known = self.best.estimate if self.best is not None else 1.0
+        enough = self.limits.doubt * max(self.pool[0].estimate, known)
+        chosen = [state for state in self.pool[: self.limits.trials] if state.estimate <= enough]
+        after = zip(*(self._numbers(self._graph(state)) for state in chosen), strict=True)
+        found = []
+        for before, graphs in zip(self.region.numbers, after, strict=True):
+            self.space.simplifier.check()
+            found.append(self.cost.speedups(before, graphs))
+        self.trials += len(chosen)
+        for state, speedups in zip(chosen, zip(*found, strict=True), strict=True):
+            state.speedup = together(speedups)
+            self.pool.remove(state)
+        fastest = max(chosen, key=_known)
+        return fastest if _is_faster(fastest) and _known(fastest) > _known(self.best) else None
+
+
+def _known(state: _State | None) -> float:
+    return state.speedup.median if state is not None and state.speedup is not None else 1.0
+
+
+def _is_faster(state: _State) -> bool:
+    return state.speedup is not None and state.speedup.verdict is Verdict.FASTER
+
+
+def _mean(ratios: Sequence[float]) -> float:
+    """The geometric mean."""
+    return exp(sum(map(log, ratios)) / len(ratios))
+
+
+def _as(graph: Graph, region: Graph, numbers: Graph) -> Graph:
+    """A graph that came of a region, with the sizes and contents that flow into the region in `numbers`."""
+    types: list[Type | None] = []
+    contents: list[tuple[int, ...] | None] = []
+    for vertex in region.inputs:
+        types.append(numbers[vertex].types[0])
+        data = numbers[vertex].data
+        contents.append(None if data is None else data.ints())
+    return at_sizes(graph, types, contents)
+
+
+# -- the whole model ---------------------------------------------------------------------------------------------------
+
+
+def explore(
+    graph: Graph,
+    space: Space,
+    cost: CostModel,
+    shapes: Sequence[Shapes] = ({},),
+    limits: Limits = Limits(),
+    *,
+    progress: Callable[[str, float], None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Exploration:
+    """Find out what to do with the parts of a graph, which is not changed; `apply` does it.
+
+    Ctrl-C ends the search; what was found until then is returned.
+
+    Args:
+        graph: simplified already.
+        shapes: of the inputs at which costs are taken, each set counting the same.
+
+    Raises:
+        ModelError: the graph cannot work on these shapes.
+        UsageError: the graph has no such inputs, or says something else of them.
+    """
+    search = _Search(space, cost, limits, progress or (lambda stage, done: None), clock)
+    try:
+        search.run(graph, shapes)
+    except TimeUp:
+        search.stop = StopReason.TIME
+    except KeyboardInterrupt:
+        search.stop = StopReason.INTERRUPTED
+    return search.outcome()
+
+
+@dataclass(eq=False)
+class _Search:
+    """Solves the parts of a graph by turns."""
+
+    space: Space
+    cost: CostModel
+    limits: Limits
+    progress: Callable[[str, float], None]
+    clock: Callable[[], float]
+    stop: StopReason = StopReason.DONE
+    waiting: list[_Solver] = field(default_factory=list)
+    """Those that are not done."""
+    total: float = 0.0
+    """Seconds of one run that all parts are estimated to take."""
+    solutions: list[Solution] = field(default_factory=list)
+    regions: int = 0
+    copies: int = 0
+    states: int = 0
+    trials: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def run(self, graph: Graph, shapes: Sequence[Shapes]) -> None:
+        start = self.clock()
+        classes = _classes(graph, self.space, self.cost, shapes)
+        self.regions, self.copies = len(classes), sum(len(copies) for _, copies in classes)
+        self.waiting = [_Solver(self.space, self.cost, self.limits, weight, copies) for weight, copies in classes]
+        self.total = sum(weight for weight, _ in classes)
+        while self.waiting and self.clock() < start + self.limits.seconds:
+            self._round(start)
+        self.stop = StopReason.TIME if self.waiting else StopReason.DONE
+
+    def _round(self, start: float) -> None:
+        """Give each part a turn, the dearest first. What a turn leaves of its share of the time goes to the others."""
+        end = start + self.limits.seconds
+        left = sum(solver.weight for solver in self.waiting)
+        for solver in sorted(self.waiting, key=lambda solver: -solver.weight):
+            now = self.clock()
+            open_ = sum(waiting.weight for waiting in self.waiting)
+            self.progress("search", min(1.0, max(1 - open_ / self.total, (now - start) / max(end - start, 1e-9))))
+            share = max((end - now) * solver.weight / left, self.limits.seconds / 20)
+            self._turn(solver, min(now + share, end))
+            left -= solver.weight
+
+    def _turn(self, solver: _Solver, until: float) -> None:
+        try:
+            solver.take_turn(lambda: self.clock() >= until)
+        except NotMeasurable as error:
+            solver.is_done = True
+            self.notes.append(f"a part of {len(solver.region.vertices)} nodes was left as it is: {error}")
+        if solver.is_done:
+            remaining = self._settle(solver)
+            self.waiting.remove(solver)
+            if remaining:
+                weight = solver.weight * len(remaining) / len(solver.copies)
+                self.waiting.append(_Solver(self.space, self.cost, self.limits, weight, remaining))
+
+    def _settle(self, solver: _Solver) -> list[_Copy]:
+        """Note what was found; returns the copies whose weights do not allow it: they need a solution of their own."""
+        self.states += len(solver.seen)
+        self.trials += solver.trials
+        best, copies = solver.best, solver.copies
+        if best is None or best.speedup is None:
+            return []
+        remaining = [copy for copy in copies if not self._allows(copy, best)]
+        able = tuple(copy.vertices for copy in copies if copy not in remaining)
+        weight = solver.weight * len(able) / len(copies)
+        self.solutions.append(Solution(able, best.moves, best.speedup, weight, best.identity))
+        return remaining
+
+    def _allows(self, copy: _Copy, best: _State) -> bool:
+        """Whether a part can be turned into the best graph of one that is alike but for its weights.
+
+        Without time it is taken to be so: to carry the solution over will show it.
+        """
+        if copy.region.graph is best.start or self.stop is StopReason.INTERRUPTED:
+            return True
+        try:
+            replay(copy.region.graph.copy(), best.moves, best.identity, self.space)
+        except TimeUp:
+            return True
+        except Stuck:
+            return False
+        return True
+
+    def outcome(self) -> Exploration:
+        for solver in self.waiting:
+            self._settle(solver)
+        solutions = sorted(self.solutions, key=lambda solution: -solution.saved)
+        counts = self.regions, self.copies, self.states, self.trials
+        return Exploration(tuple(solutions), self.stop, *counts, tuple(self.notes), self.cost.is_steady)
+
+
+def _classes(graph: Graph, space: Space, cost: CostModel, shapes: Sequence[Shapes]) -> list[tuple[float, list[_Copy]]]:
+    """The parts in which some rule matches, equal ones together, with what they take in all; the dearest first."""
+    known = [_at_shapes(graph, each) for each in shapes]
+    classes: dict[tuple[str, tuple[_Flow, ...]], list[_Copy]] = {}
+    for vertices in _parts(graph, space):
+        space.simplifier.check()
+        copy = _copy(graph, vertices, known)
+        if copy is not None:
+            classes.setdefault(copy.key, []).append(copy)
+    weighed = []
+    for copies in classes.values():
+        space.simplifier.check()
+        try:
+            seconds = _mean([max(cost.seconds(numbers), 1e-9) for numbers in copies[0].numbers])
+        except ModelError as error:
+            logger.info("a part of %d nodes is left as it is: %s", len(copies[0].vertices), error)
+        else:
+            weighed.append((seconds * len(copies), copies))
+    return sorted(weighed, key=lambda pair: -pair[0])
+
+
+def _at_shapes(graph: Graph, shapes: Shapes) -> Graph:
+    """The graph with numbers for all sizes of its inputs, and all else with the sizes that follow; a copy, if need be.
+
+    Raises:
+        ModelError: it cannot work on these sizes.
+    """
+    if not shapes:
+        return graph
+    twin = graph.copy()
+    fix_inputs(twin, shapes, {})
+    return twin
+
+
+def _copy(graph: Graph, vertices: Sequence[int], known: Sequence[Graph]) -> _Copy | None:
+    """A part of the model, ready to be explored; None where it cannot be cut out or its sizes are not known."""
+    region = cut_out(graph, vertices)
+    if region is None:
+        return None
+    flows = tuple(_flow(whole, region) for whole in known)
+    return _Copy(tuple(vertices), region, flows) if all(_is_plain(t) for types, _ in flows for t in types) else None
+
+
+def _flow(whole: Graph, region: Region) -> _Flow:
+    values = [region.places[Value(vertex)] for vertex in region.graph.inputs]
+    return tuple(map(whole.type, values)), tuple(_ints(whole.known_contents(value)) for value in values)
+
+
+def _ints(contents: Sequence[object] | None) -> tuple[int, ...] | None:
+    if contents is None:
+        return None
+    numbers = tuple(item for item in contents if isinstance(item, int))
+    return numbers if len(numbers) == len(contents) else None
+
+
+def _is_plain(type_: Type | None) -> bool:
+    """A tensor of a known type and size."""
+    if not isinstance(type_, TensorType) or type_.dtype is DType.UNDEFINED or type_.shape is None:
+        return False
+    return all(isinstance(size, int) for size in type_.shape)
+
+
+def _parts(graph: Graph, space: Space) -> list[list[int]]:
+    """The blocks of the graph in which some rule matches; those that a match spans are one."""
+    found = blocks(graph)
+    where = {vertex: index for index, block in enumerate(found) for vertex in block}
+    touched: set[int] = set()
+    bridged: set[int] = set()
+    for match in chain.from_iterable(matches(graph, space).values()):
+        spanned = sorted({where[vertex] for vertex in match.vertices if vertex in where})
+        touched.update(spanned)
+        bridged.update(range(spanned[0] + 1, spanned[-1] + 1) if spanned else ())
+    parts: list[list[int]] = []
+    for index, block in enumerate(found):
+        if index in bridged and len(parts[-1]) + len(block) <= MOST:
+            parts[-1] += block
+        else:
+            parts.append([*block])
+    return [part for part in parts if not touched.isdisjoint(where[vertex] for vertex in part)]
+
+
+# -- doing it ----------------------------------------------------------------------------------------------------------
+
+
+def apply(graph: Graph, solution: Solution, space: Space) -> list[Step]:
+    """Carry a solution over to every copy, in place; a copy whose own weights do not allow it stays as it is.
+
+    Raises:
+        TimeUp: the simplifier's check does; then the graph is as before.
+    """
+    steps: list[Step] = []
+    for vertices in solution.copies:
+        region = cut_out(graph, vertices) if all(vertex in graph for vertex in vertices) else None
+        if region is None:
+            logger.info("a copy of the part is no longer there")
+            continue
+        try:
+            made = replay(region.graph, solution.moves, solution.result, space)
+        except TimeUp:
+            undone(steps)
+            raise
+        except Stuck:
+            logger.info("%s cannot be done in a copy of the part", ", ".join(solution.rules))
+            continue
+        for step in made:
+            patch = region.carry(step.patch)
+            graph.apply(patch)
+            steps.append(Step(step.name, graph, patch, step.is_rule))
+    return steps

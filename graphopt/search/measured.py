@@ -1,0 +1,144 @@
+"""How fast is a graph? Measured in ONNX Runtime against the graph that it is to replace, and kept."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+
+from graphopt.base.cache import Cache
+from graphopt.ir.graph import Graph
+from graphopt.rewrite.regions import digest
+from graphopt.runtime.cost import NotMeasurable, decoded, key_of
+from graphopt.runtime.loading import OutOfMemory, loaded, made_up_feeds, scratch, turns
+from graphopt.runtime.machine import Machine, circumstances
+from graphopt.runtime.measure import NOISE, Speedup, noise, speedup
+from graphopt.runtime.sessions import Setting
+from graphopt.search.analytic import Analytic
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 8
+"""Candidates that are timed in turn with each other: each waits for all of them."""
+BRIEF = (5, 5)
+"""Rounds of a brief timing, which leaves out most of what is slower."""
+LONG = (7, 60)
+FEW = 3
+"""Candidates that are timed at length in turn with each other, the best by a brief timing of all."""
+ROOM = 1_000_000_000
+"""Bytes of weights that lie in memory at once; a session may hold its own twice."""
+
+SAME = Speedup(1.0, 1.0, 1.0, 1.0, rounds=0)
+"""Of graphs that ONNX Runtime turns into one and the same."""
+FAILED = Speedup(0.0, 0.0, 0.0, 0.0, rounds=0)
+"""Of a graph that ONNX Runtime refuses: not faster."""
+
+
+class Measured:
+    """What ONNX Runtime takes, with all its optimizations, under one setting; asked twice, it looks into the cache.
+
+    What was measured while two sessions of one graph differed is not kept.
+
+    Costs of one provider, processor, number of threads or version of ONNX Runtime are never used for another. The
+    values of weights do not count: those of one region stand for all that are alike.
+    """
+
+    name = "measured"
+
+    def __init__(
+        self, setting: Setting, *, machine: Machine, cache: Cache, seconds: float = 0.4, seed: int = 0
+    ) -> None:
+        """`seconds` for each pair; the `seed` makes the inputs. Raises UsageError where the provider is missing."""
+        self.setting, self.cache, self.duration, self.seed = setting, cache, seconds, seed
+        self._analytic = Analytic(machine)
+        self._circumstances = circumstances(setting)
+        self.is_steady = True
+
+    def seconds(self, graph: Graph) -> float:
+        """The estimate by the roofline."""
+        return self._analytic.seconds(graph)
+
+    def speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
+        """Measure what the cache lacks; one that ONNX Runtime refuses is `FAILED`.
+
+        That is kept, too, unless memory ran out: another time there may be enough. So it is with noise.
+
+        Raises:
+            NotMeasurable: ONNX Runtime refuses `before`, or no inputs can be made up for it.
+        """
+        own = digest(before)
+        keys = [key_of("speedup", own, digest(graph), self._circumstances, str(self.seed)) for graph in after]
+        kept = self.cache.get(keys)
+        found = {key: ratio for key in keys if (ratio := decoded(Speedup, kept.get(key))) is not None}
+        missing = {key: graph for key, graph in zip(keys, after, strict=True) if key not in found}
+        for some in _batches(before, missing):
+            fresh = dict(zip(some, self._measured(before, list(some.values())), strict=True))
+            known = {key: made for key, made in fresh.items() if made is not None}
+            lasting = {key: json.dumps(asdict(made)) for key, made in known.items() if made.is_steady}
+            self.is_steady &= len(lasting) == len(known)
+            self.cache.put(lasting)
+            found |= known
+        return [found.get(key, FAILED) for key in keys]
+
+    def _measured(self, before: Graph, after: Sequence[Graph]) -> list[Speedup | None]:
+        """Load all, then let them take turns. What becomes the same as `before` is not timed.
+
+        None is what there was no room for.
+        """
+        found: list[Speedup | None] = [SAME] * len(after)
+        runs: dict[int, Callable[[], object]] = {}
+        with scratch() as folder:
+            feeds = made_up_feeds(before, self.seed)
+            own = loaded(before, folder / "before.onnx", feeds, self.setting)
+            for place, graph in enumerate(after):
+                try:
+                    other = loaded(graph, folder / f"{place}.onnx", feeds, self.setting)
+                except NotMeasurable as reason:
+                    log.info("a candidate counts as slower: %s", reason)
+                    found[place] = None if isinstance(reason, OutOfMemory) else FAILED
+                    continue
+                if own.simplified is None or own.simplified != other.simplified:
+                    runs[place] = other.run
+            if runs:
+                copy = loaded(before, folder / "copy.onnx", feeds, self.setting)
+                for place, ratio in self._raced((own.run, copy.run), runs).items():
+                    found[place] = ratio
+        return found
+
+    def _raced(self, own: tuple[_Run, _Run], runs: Mapping[int, _Run]) -> dict[int, Speedup]:
+        """Time all briefly, for most are no faster; then those that may be the fastest, until one of them is."""
+        found = self._timed(own, runs, 0.0, BRIEF)
+        sure = dict[int, Speedup]()
+        while chosen := _chances(found, sure):
+            some = {place: runs[place] for place in chosen}
+            sure |= self._timed(own, some, self.duration * (len(chosen) + 1), LONG)
+        return found | sure
+
+    def _timed(
+        self, own: tuple[_Run, _Run], runs: Mapping[int, _Run], seconds: float, rounds: tuple[int, int]
+    ) -> dict[int, Speedup]:
+        """How many times as fast as `own`, of which there are two, each run is."""
+        first, copy, *others = turns([*own, *runs.values()], self.setting, seconds, rounds)
+        apart = noise(first, copy)
+        return {place: speedup(first, other, noise=apart) for place, other in zip(runs, others, strict=True)}
+
+
+_Run = Callable[[], object]
+
+
+def _chances(brief: Mapping[int, Speedup], sure: Mapping[int, Speedup]) -> list[int]:
+    """The best few by a brief timing that may beat all of which more is known, if that is faster beyond doubt."""
+    least = max([1 + NOISE / 2, *(ratio.median for ratio in sure.values())])
+    able = [place for place in brief if place not in sure and min(brief[place].median, brief[place].minimum) > least]
+    best = sorted(able, key=lambda place: -brief[place].median)[:FEW]
+    return [place for place in able if place in best]
+
+
+def _batches(before: Graph, after: Mapping[str, Graph]) -> Iterator[dict[str, Graph]]:
+    """As many at once as there is room for."""
+    size = max(graph.weight_bytes for graph in (before, *after.values()))
+    number = max(1, min(AT_ONCE, ROOM // max(size, 1)))
+    keys = list(after)
+    for start in range(0, len(keys), number):
+        yield {key: after[key] for key in keys[start : start + number]}

@@ -1,0 +1,258 @@
+"""Races: whole versions of one model in ONNX Runtime, in turns with the original and a copy of it.
+
+The copy tells the noise: of a version no more can be said than of two sessions of one and the same model. What was
+timed on a quiet machine is kept, so that the same question has the same answer; what was timed on a busy one is not.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from graphopt.base.cache import Cache
+from graphopt.base.errors import ModelError
+from graphopt.io import onnx_io
+from graphopt.runtime.bench import Prepared
+from graphopt.runtime.cost import UNREADABLE, key_of, numbers
+from graphopt.runtime.machine import circumstances
+from graphopt.runtime.measure import LENGTHY, WIDTH, Samples, Speedup, interleaved, noise, speedup, together
+from graphopt.runtime.oracle import FailedError
+from graphopt.runtime.samples import Feeds
+from graphopt.runtime.sessions import runner
+
+ROUNDS = (7, 400)
+"""Of a race: the fewest and the most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of one run."""
+
+    minimum: float
+    median: float
+    spread: float
+    """The distance between the quartiles, as a part of the median."""
+
+    @staticmethod
+    def of(samples: Samples) -> Times:
+        return Times(samples.minimum, samples.median, samples.spread)
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """How long a run takes at some sizes of the open dims, in the original and in the result."""
+
+    sizes: Mapping[str, int]
+    before: Times
+    after: Times
+    speedup: Speedup
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a race says of one version of a model."""
+
+    speedup: Speedup
+    """Over the original, all sizes together."""
+    gain: Speedup
+    """Over the first version in the race, all sizes together."""
+    latencies: tuple[Latency, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long it takes to open the model and to run it, before anything is known more exactly."""
+
+    opening: float
+    running: float
+    """A run at each size, all together."""
+
+
+class Contest:
+    """A series of races under one setting, on the same inputs.
+
+    Contests between the same models are told apart by their `heat`: a second one has new sessions of all, the original
+    too, for a session may be fast or slow for as long as it lives.
+    """
+
+    def __init__(self, original: Prepared, source: onnx_io.Source, digest: str, cache: Cache, heat: int = 1) -> None:
+        """The `original` with its inputs, its source, and the digest of what a race depends on besides."""
+        self.original, self.source, self.digest, self.cache, self.heat = original, source, digest, cache, heat
+        self.keeps = self.is_steady = True
+        """Times that are taken in a hurry, or on a busy machine, are not to bind later runs."""
+        fed = (text for trial in original.trials for text in (json.dumps(dict(trial.sizes)), _fed(trial.feeds)))
+        self._known_by = ("race", digest, *fed, circumstances(original.setting), str(heat))
+
+    def again(self) -> Contest:
+        """The next contest between the same."""
+        contest = Contest(self.original, self.source, self.digest, self.cache, self.heat + 1)
+        contest.keeps = self.keeps
+        return contest
+
+    def pace(self, clock: Callable[[], float]) -> Pace:
+        """The original's, from the copy of it.
+
+        Raises:
+            ModelError: ONNX Runtime refuses to run it.
+        """
+        start = clock()
+        _, copy = self._originals
+        opening = clock() - start
+        runs = (self._runner(copy, trial.feeds) for trial in self.original.trials)
+        return Pace(opening, sum(_briefly(run, clock) for run in runs))
+
+    @cached_property
+    def _originals(self) -> tuple[Any, Any]:
+        """Two sessions of the original; the first contest has one already."""
+        opened = self.original.setting.open
+        return self.original.sessions[0] if self.heat == 1 else opened(self.source), opened(self.source)
+
+    def opened(self, model: onnx_io.Model) -> Any:
+        """A session of a model as it is now, that has run on all inputs.
+
+        Raises:
+            ModelError: ONNX Runtime refuses it.
+            UsageError: the provider does not start.
+        """
+        session = self.original.setting.open(model)
+        for trial in self.original.trials:
+            self._runner(session, trial.feeds)()
+        return session
+
+    def known(self, keys: Sequence[str]) -> list[Outcome] | None:
+        """What an earlier race between the models with these digests said; None where there was none."""
+        key = self._key(keys)
+        return _outcomes(self.cache.get([key]).get(key), len(keys))
+
+    def race(
+        self, keys: Sequence[str], sessions: Sequence[Any], seconds: float, limit: float = math.inf
+    ) -> list[Outcome]:
+        """How fast models with these digests are, in `seconds` for all of them together.
+
+        It takes longer where these are too few for the fewest rounds, up to the `limit`.
+
+        Raises:
+            ModelError: there is no room for the sessions of the original, or for all that run in turn.
+            UsageError: the provider does not start.
+        """
+        meter, count = self.original.setting.meter, len(self.original.trials)
+        timed: list[tuple[Mapping[str, int], tuple[Samples, ...]]] = []
+        for trial in self.original.trials:
+            runs = [self._runner(session, trial.feeds) for session in (*self._originals, *sessions)]
+            found = interleaved(
+                runs, seconds=seconds / count, rounds=ROUNDS, width=WIDTH, limit=limit / count, meter=meter
+            )
+            timed.append((trial.sizes, found))
+        outcomes = judged(timed)
+        is_steady = all(outcome.speedup.is_steady for outcome in outcomes)
+        self.is_steady &= is_steady
+        if self.keeps and is_steady:
+            self.cache.put({self._key(keys): json.dumps([asdict(outcome) for outcome in outcomes])})
+        return outcomes
+
+    def _key(self, keys: Sequence[str]) -> str:
+        return key_of(*self._known_by, *keys)
+
+    def _runner(self, session: Any, feeds: Feeds) -> Callable[[], object]:
+        """A call that runs a session once. Only what ONNX Runtime does is caught: other errors are graphopt's own.
+
+        Raises:
+            ModelError: ONNX Runtime refuses the inputs; the call raises it where it refuses to run.
+        """
+        try:
+            call = runner(session, feeds, self.original.setting)
+        except Exception as error:  # the classes that onnxruntime raises share no base
+            raise _failed(error) from error
+
+        def run() -> None:
+            try:
+                call()
+            except Exception as error:
+                raise _failed(error) from error
+
+        return run
+
+    # -- whether time was up -------------------------------------------------------------------------------------------
+
+    def end(self, keys: Sequence[str]) -> None:
+        """Remember that time was up when these models had raced: no later run is to try more of them."""
+        if self.keeps and self.is_steady:
+            self.cache.put({self._end(keys): ""})
+
+    def has_ended(self, keys: Sequence[str]) -> bool:
+        """Whether time was up here once, in an earlier run or in this one."""
+        return self._end(keys) in self.cache.get([self._end(keys)])
+
+    def _end(self, keys: Sequence[str]) -> str:
+        return key_of(*self._known_by, "end", *keys)
+
+
+def judged(timed: Sequence[tuple[Mapping[str, int], Sequence[Samples]]]) -> list[Outcome]:
+    """What a race says of each version.
+
+    Args:
+        timed: at each set of sizes the times of the original, of the copy of it, and of the versions.
+    """
+    latencies: list[list[Latency]] = []
+    gains: list[list[Speedup]] = []
+    for sizes, (before, copy, *versions) in timed:
+        apart, own = noise(before, copy), Times.of(before)
+        ratios = [speedup(before, after, noise=apart) for after in versions]
+        pairs = zip(versions, ratios, strict=True)
+        latencies.append([Latency(dict(sizes), own, Times.of(after), ratio) for after, ratio in pairs])
+        gains.append([speedup(versions[0], after, noise=apart) for after in versions])
+    columns = zip(zip(*latencies, strict=True), zip(*gains, strict=True), strict=True)
+    return [Outcome(together([each.speedup for each in found]), together(gain), found) for found, gain in columns]
+
+
+def _outcomes(text: str | None, count: int) -> list[Outcome] | None:
+    """What the cache holds; None where that is nothing or of another make."""
+    try:
+        found = [_outcome(data) for data in json.loads(text or "null")]
+    except UNREADABLE:
+        return None
+    return found if len(found) == count else None
+
+
+def _outcome(data: Mapping[str, Any]) -> Outcome:
+    """Out of what JSON makes of one. Raises UNREADABLE."""
+    ratio, gain = numbers(Speedup, data["speedup"]), numbers(Speedup, data["gain"])
+    return Outcome(ratio, gain, tuple(map(_latency, data["latencies"])))
+
+
+def _latency(data: Mapping[str, Any]) -> Latency:
+    """Out of what JSON makes of one. Raises UNREADABLE."""
+    sizes = {name: int(data["sizes"][name]) for name in data["sizes"]}
+    before, after = numbers(Times, data["before"]), numbers(Times, data["after"])
+    return Latency(sizes, before, after, numbers(Speedup, data["speedup"]))
+
+
+def _briefly(run: Callable[[], object], clock: Callable[[], float]) -> float:
+    """Seconds of the fastest of a few runs, or of the first if that takes long."""
+    found: list[float] = []
+    while len(found) < 3 and sum(found) < LENGTHY:
+        start = clock()
+        run()
+        found.append(clock() - start)
+    return min(found)
+
+
+def _fed(feeds: Feeds) -> str:
+    """Identifies inputs: what is in them may decide what a run costs."""
+    said = sha256()
+    for name, value in feeds.items():
+        plain = isinstance(value, np.ndarray) and not value.dtype.hasobject
+        said.update(f"{name} {value.dtype.name} {value.shape}".encode() if plain else name.encode())
+        said.update(np.ascontiguousarray(value).tobytes() if plain else repr(value).encode())
+    return said.hexdigest()
+
+
+def _failed(error: Exception) -> ModelError:
+    return ModelError(f"the model {FailedError('cannot be run', error)}")

@@ -1,0 +1,75 @@
+"""Sweeps: rules that pay only together, and only everywhere, such as those that turn stacks of matrices into matrices.
+
+A search looks at one part of a model at a time, and on a part their views cost as much as they bring. So each sweep is
+made on the whole model, and timed as a whole.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from graphopt.ir.graph import Graph
+from graphopt.language.rule import Rule
+from graphopt.rewrite.fixpoint import Step, TimeUp, undone
+from graphopt.search.explore import Move, Space, Stuck, advance, matches
+
+log = logging.getLogger(__name__)
+
+Sweeps = Mapping[str, Sequence[Rule]]
+"""By what they are for: rules, those first which are to be applied first."""
+
+ROUNDS = 40
+"""After so many a sweep is given up: its rules undo each other, or what simplifies undoes them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """Rules that were applied wherever they match, and the steps that this took."""
+
+    name: str
+    rules: tuple[str, ...]
+    """Those that matched somewhere."""
+    steps: tuple[Step, ...]
+
+
+def sweep(graph: Graph, name: str, rules: Sequence[Rule], space: Space) -> Sweep | None:
+    """Apply rules that trade wherever they match until none does, in place; simplify after each.
+
+    None where none matched, or there was no end or no time: then the graph is as before.
+    """
+    only = Space(rules, space.simplifier, space.allows)
+    done: list[Step] = []
+    try:
+        used = _swept(graph, rules, only, done)
+    except TimeUp:
+        log.info("there is no time for the sweep '%s'", name)
+        undone(done)
+        return None
+    except _Endless:
+        log.warning("the sweep '%s' did not come to an end and is left", name)
+        undone(done)
+        return None
+    return Sweep(name, used, tuple(done)) if done else None
+
+
+class _Endless(Exception):
+    """The rules of a sweep undo each other."""
+
+
+def _swept(graph: Graph, rules: Sequence[Rule], space: Space, done: list[Step]) -> tuple[str, ...]:
+    """Make the steps, and note them; returns the rules that were used."""
+    used: dict[str, None] = {}
+    refused: set[Rule] = set()
+    for _ in range(ROUNDS):
+        found = matches(graph, space)
+        rule = next((rule for rule in rules if rule in found and rule not in refused), None)
+        if rule is None:
+            return tuple(used)
+        try:
+            done += advance(graph, Move(rule, tuple(match.roots for match in found[rule])), space).steps
+            used[rule.name] = None
+        except Stuck:
+            refused.add(rule)
+    raise _Endless

@@ -1,0 +1,426 @@
+"""Search, then the last word: from a simplified model to the fastest version of it, or to the original."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import psutil
+from onnx import ModelProto
+
+from graphopt.base import limits
+from graphopt.base.cache import Cache
+from graphopt.base.errors import ModelError, UsageError
+from graphopt.io import onnx_io
+from graphopt.language.rule import Rule
+from graphopt.rewrite.build import Refusal
+from graphopt.rewrite.fixpoint import Allows, Simplifier, Step, TimeUp, undone
+from graphopt.rewrite.passes import Pass
+from graphopt.rewrite.regions import digest, weights_digest
+from graphopt.runtime import samples
+from graphopt.runtime.bench import Prepared, TooSlowError, prepared
+from graphopt.runtime.cost import CostModel, key_of, user_cache
+from graphopt.runtime.inputs import default_sizes, fitted, wanted_sizes
+from graphopt.runtime.machine import Machine, circumstances
+from graphopt.runtime.measure import NOISE
+from graphopt.runtime.oracle import Runnable
+from graphopt.runtime.sessions import Setting
+from graphopt.search import recall
+from graphopt.search.analytic import Analytic
+from graphopt.search.choose import LEAST, TURNS, Chooser, Version
+from graphopt.search.explore import Exploration, Limits, Shapes, Solution, Space, StopReason, apply, explore
+from graphopt.search.measured import Measured
+from graphopt.search.race import Contest
+from graphopt.search.sweep import Sweep, Sweeps, sweep
+from graphopt.search.timing import Group, Timing, said, unresolved
+
+COSTS = ("measured", "analytic", "none")
+"""What the search asks: ONNX Runtime, an estimate, or nobody, which means no search and no timing."""
+
+ROOM = 12
+"""So many times its weights a model takes while it is timed: in each session those that were read and those that were
+packed, and those in the file of the one that is being opened."""
+
+SWEEPS = 0.5
+"""Of the time, without what the last word takes at least, in which a sweep has to be made."""
+
+SHARE = 0.6
+"""Of the time that sweeps leave, without what the last word takes at least, for the search; the rest is for that."""
+
+RUNS = 6 * TURNS
+"""So many runs fit into the time, at least: a model that is slower than that is not timed. Two races of the original,
+a copy of it and the simplified model take them."""
+
+TRIED = 0.2
+"""Of the time, in which one run of the original has to end: it is run twice before it is known whether to time it."""
+
+OPENED = 4
+"""Sessions that are opened for these two races, beside those of the original that are open."""
+
+STARVED = 0.8
+"""A search that had less than this part of a processor was held up by others: another time it would find more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What is wanted of the search."""
+
+    cost: str = "measured"
+    setting: Setting = field(default_factory=lambda: Setting(threads=0))
+    seconds: float = 60.0
+    sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Of open dims, by name; several are each measured, and count the same."""
+    inputs: Mapping[str, Any] | None = None
+    seed: int = 0
+    admits: str = "proved"
+    """Which rules: a search among others may have found something else."""
+
+    def __post_init__(self) -> None:
+        if self.cost not in COSTS:
+            raise UsageError(f"there is no cost '{self.cost}'; there is {', '.join(COSTS)}")
+        if self.cost != "none" and not self.seconds > 0:
+            raise UsageError(f"a search needs more than {self.seconds:g} seconds (cost none: no search and no timing)")
+        if self.cost == "measured":
+            _ = self.setting.provider_name  # where it is missing, that is said now, not when the work is done
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What came of it: the graph is at the end of these steps."""
+
+    steps: tuple[Step, ...]
+    timing: Timing | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Tuner:
+    """Tunes one model. `simplified` made the steps that the graph is at the end of."""
+
+    original: onnx_io.Source
+    model: onnx_io.Model
+    rules: Sequence[Rule]
+    trades: Sequence[Rule]
+    passes: Sequence[Pass]
+    allows: Allows
+    tuning: Tuning
+    progress: Callable[[str, float], None] = lambda stage, done: None
+    refusal: Refusal | None = None
+    sweeps: Sweeps = field(default_factory=dict)
+    """Timed only: what they bring is in what ONNX Runtime then fuses or leaves, of which the estimate knows nothing."""
+    clock: Callable[[], float] = time.monotonic
+    cache: Cache = field(default_factory=user_cache)
+
+    def tune(self, simplified: Sequence[Step]) -> Tuned:
+        """Find the fastest version and leave the graph there.
+
+        Raises:
+            UsageError: this onnxruntime lacks the provider, or the model has no such dim.
+        """
+        deadline = self.clock() + self.tuning.seconds
+        reason = self._too_large()
+        if self.tuning.cost == "measured" and reason:
+            return Tuned(tuple(simplified), notes=(reason,))
+        result = Runnable(self.model).outline
+        if self.tuning.cost == "analytic":
+            shapes = [_shapes(fed) for fed in self._inputs(samples.sketch(result))]
+            return self._estimated(simplified, self._explored(shapes, deadline), deadline)
+        self.progress("time", 0.0)
+        try:
+            ready = self._prepared(result)
+            contest = self._contest(simplified, ready)
+            pace = contest.pace(self.clock)
+        except TooSlowError as error:
+            needed = math.ceil(RUNS * self._longest)
+            return Tuned(tuple(simplified), notes=(f"not timed: {error}, so --seconds {needed} at least are needed",))
+        except ModelError as error:
+            return Tuned(tuple(simplified), notes=(f"not timed: {error}",))
+        least = OPENED * pace.opening + RUNS * pace.running
+        if self.clock() + least > deadline:
+            left = max(math.floor(deadline - self.clock()), 0)
+            text = f"not timed: two races would take {math.ceil(least)} s, and {left} s are left of"
+            text += f" --seconds {self.tuning.seconds:g}"
+            return Tuned(tuple(simplified), notes=(text,))
+        del result
+        first = Version(tuple(simplified), key=digest(self.model.graph))
+        reserve = LEAST * (pace.opening + TURNS * pace.running)
+        chooser = Chooser(
+            contest,
+            self.model,
+            partial(apply, self.model.graph, space=self._space(deadline - reserve / 2)),
+            partial(self._simplified_with, deadline=deadline - reserve / 2),
+            reserve=reserve,
+            deadline=deadline,
+            clock=self.clock,
+            progress=self.progress,
+            current=first,
+        )
+        now = self.clock()
+        swept = chooser.sweep(first, self._sweeps(now + SWEEPS * (deadline - reserve - now)))
+        found = Exploration((), StopReason.INTERRUPTED)
+        if not chooser.is_hurried:
+            shapes = [_shapes(trial.feeds) for trial in ready.trials]
+            found = self._recalled(contest.digest, shapes, deadline - reserve)
+        if found.stop is StopReason.INTERRUPTED:
+            chooser.hurry()
+        return self._chosen(chooser, first, swept, found)
+
+    def _prepared(self, result: ModelProto) -> Prepared:
+        """The original in a session, with inputs that it accepts.
+
+        Raises:
+            ModelError: ONNX Runtime refuses it, or all inputs that were made up.
+        """
+        wanted = self.tuning
+        return prepared(
+            [self.original],
+            wanted.setting,
+            dims=wanted.sizes,
+            inputs=wanted.inputs,
+            seed=wanted.seed,
+            also=[result],
+            limit=self._longest,
+        )
+
+    @property
+    def _longest(self) -> float:
+        """Seconds after which a run is given up: longer than could be timed, to say how many that would take."""
+        return self.tuning.seconds * TRIED
+
+    def _inputs(self, model: samples.Sketch) -> Iterator[samples.Feeds]:
+        """Inputs at the wanted sizes, each count, and at usual ones where nothing was said; none is run.
+
+        Raises:
+            UsageError: the model has no such dim or input, or they do not fit.
+        """
+        given, own = fitted(model, self.tuning.inputs or {})
+        for binding in wanted_sizes(model, self.tuning.sizes, own):
+            sizes = binding | default_sizes(model, binding)
+            yield samples.feeds(model, sizes, seed=0, style=samples.NORMAL, given=given)
+
+    def _too_large(self) -> str:
+        weights = self.model.graph.weight_bytes
+        if weights > limits.LARGE:
+            return f"not timed: {weights / 1e9:.1f} GB of weights are too much"
+        free = psutil.virtual_memory().available
+        if ROOM * weights <= free:
+            return ""
+        return f"not timed: that takes {ROOM * weights / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free"
+
+    def _space(self, end: float) -> Space:
+        """What the search may do until then. What pays all over the model alone is for sweeps.
+
+        It would multiply the graphs.
+        """
+        simplifier = Simplifier(self.rules, self.passes, self.allows, self.refusal, check=self._check(end))
+        return Space(self._searched, simplifier, self.allows)
+
+    @property
+    def _searched(self) -> list[Rule]:
+        swept = {rule.name for rules in self.sweeps.values() for rule in rules}
+        return [rule for rule in self.trades if rule.name not in swept]
+
+    def _check(self, end: float) -> Callable[[], None]:
+        """Raises TimeUp when it is called after the end."""
+
+        def check() -> None:
+            if self.clock() >= end:
+                raise TimeUp
+
+        return check
+
+    def _cost(self) -> CostModel:
+        if self.tuning.cost == "analytic":
+            return Analytic(Machine())
+        return Measured(
+            self.tuning.setting,
+            machine=Machine.calibrated(self.tuning.setting, self.cache),
+            cache=self.cache,
+            seed=self.tuning.seed,
+        )
+
+    def _sweeps(self, end: float) -> Iterator[Callable[[], Sweep | None]]:
+        """Each makes a sweep in the graph as it is then, if that is done before the `end`."""
+        for name, rules in self.sweeps.items():
+            known = [rule for rule in rules if rule in self.trades]
+            yield partial(sweep, self.model.graph, name, known, self._space(end))
+
+    def _recalled(self, original: str, shapes: Sequence[Shapes], end: float) -> Exploration:
+        """What was found for this model and these shapes, in this run or an earlier one with as much time.
+
+        What a search found on a busy machine, or without all of its time, does not bind later ones.
+        """
+        tuning, graph = self.tuning, self.model.graph
+        what = (original, recall.identity(graph), json.dumps(shapes, sort_keys=True), str(tuning.seconds))
+        rules = recall.dependence((*self.rules, *self._searched))
+        passes = ",".join(pass_.name for pass_ in self.passes)
+        how = (rules, passes, tuning.admits, str(tuning.seed), circumstances(tuning.setting))
+        key = key_of("search", *what, *how)
+        found = recall.of_text(self.cache.get([key]).get(key), self.trades)
+        if found is None:
+            start, used = time.monotonic(), time.process_time()
+            found = self._explored(shapes, end)
+            is_starved = time.process_time() - used < STARVED * (time.monotonic() - start)
+            is_cut = found.stop is StopReason.INTERRUPTED or (found.stop is StopReason.TIME and is_starved)
+            if found.is_steady and not is_cut:
+                self.cache.put({key: recall.to_text(found)})
+        return found
+
+    def _explored(self, shapes: Sequence[Shapes], end: float) -> Exploration:
+        """What the search finds in its share of the time that is left before the `end`."""
+        try:
+            cost = self._cost()
+        except KeyboardInterrupt:  # while the machine was timed
+            return Exploration((), StopReason.INTERRUPTED)
+        now = self.clock()
+        limits = Limits(seconds=max(end - now, 0.0) * SHARE)
+        space = self._space(now + limits.seconds)
+        try:
+            return explore(self.model.graph, space, cost, shapes, limits, progress=self.progress)
+        except ModelError as error:  # sizes that contradict the model
+            return Exploration((), StopReason.DONE, notes=(f"no search: {error}",))
+
+    def _estimated(self, simplified: Sequence[Step], found: Exploration, deadline: float) -> Tuned:
+        """All that the estimate speaks for: nothing is run."""
+        graph, cost, space = self.model.graph, self._cost(), self._space(deadline)
+        made: list[list[Step]] = []
+        tidied: list[Step] = []
+        try:
+            made += (apply(graph, solution, space) for solution in found.solutions)  # what was made in time stays
+            before = cost.seconds(graph)
+            tidied = self._simplified_with(None, deadline) if any(made) else []
+            if tidied and cost.seconds(graph) > before:  # it undid what the search had done
+                undone(tidied)
+                tidied = []
+        except TimeUp:
+            found = replace(found, stop=StopReason.TIME)
+        timing = self._timing(found, len(simplified), dict(zip(found.solutions, map(len, made), strict=False)))
+        return Tuned((*simplified, *(step for some in made for step in some), *tidied), timing, found.notes)
+
+    def _contest(self, simplified: Sequence[Step], ready: Prepared) -> Contest:
+        graph = self.model.graph
+        undone(simplified)
+        own = key_of(digest(graph), weights_digest(graph), self.model.functions_digest, str(self.tuning.seconds))
+        for step in simplified:
+            step.redo()
+        return Contest(ready, self.original, own, self.cache)
+
+    def _chosen(self, chooser: Chooser, first: Version, swept: Sequence[Version], found: Exploration) -> Tuned:
+        best = chooser.choose(first, swept[0], found.solutions)
+        taken = dict(zip(best.solutions, best.counts, strict=True))
+        groups = [_swept(version, first, best) for version in swept if version is not first]
+        start = len(first.steps) + sum(len(made.steps) for made in best.sweeps)
+        timing = self._timing(found, start, taken, chooser.raced)
+        timing = replace(
+            timing,
+            groups=(*groups, *timing.groups),
+            speedup=best.speedup,
+            untimed=_untimed(first, best) if best.steps and best.speedup is None else "",
+            simplified=None if not first.steps else best.speedup if best.steps == first.steps else first.speedup,
+            searched=best.gain if best.sweeps or best.solutions else None,
+            latencies=best.latencies,
+            noise=max((version.speedup.noise for version in chooser.raced if version.speedup), default=NOISE),
+        )
+        return Tuned(best.steps, timing, (*found.notes, *_left_out(first, best)))
+
+    def _simplified_with(self, names: frozenset[str] | None, deadline: float) -> list[Step]:
+        """Simplify the graph with these rules and passes, or with all. Raises TimeUp."""
+        rules = [rule for rule in self.rules if names is None or rule.name in names]
+        passes = [pass_ for pass_ in self.passes if names is None or pass_.name in names]
+        check = self._check(deadline)
+        simplifier = Simplifier(rules, passes, self.allows, self.refusal, check=check)
+        return list(simplifier.run(self.model.graph).steps)
+
+    def _timing(
+        self, found: Exploration, start: int, taken: Mapping[Solution, int], raced: Sequence[Version] = ()
+    ) -> Timing:
+        """What was found; of the solutions that were taken the steps begin at `start`, so many of each."""
+        setting = self.tuning.setting
+        groups = []
+        for solution in found.solutions:
+            end = start + taken.get(solution, 0)
+            ratio, is_taken = solution.speedup.median, start < end
+            with_it = [version for version in raced if solution in version.solutions]
+            reason = "" if is_taken or self.tuning.cost == "analytic" else _because(with_it)
+            copies, rewrites = len(solution.copies), (start, end)
+            groups.append(Group(solution.rules, copies, ratio, is_taken, rewrites, solution.saved, reason))
+            start = end
+        return Timing(
+            self.tuning.cost,
+            setting.provider if self.tuning.cost == "analytic" else setting.provider_name,
+            setting.cores,
+            groups=tuple(groups),
+            stop=str(found.stop),
+            regions=found.regions,
+            copies=found.copies,
+            states=found.states,
+            trials=found.trials,
+        )
+
+
+def _swept(version: Version, first: Version, best: Version) -> Group:
+    """What a sweep of the simplified model brought, and whether the best version has it."""
+    (made,) = version.sweeps
+    ratio, saved = None, 0.0
+    if version.gain and version.latencies:
+        ratio, saved = version.gain.median, _seconds(version) * (version.gain.median - 1)
+    start, is_taken = len(first.steps), made in best.sweeps
+    rewrites = (start, start + len(made.steps) * is_taken)
+    return Group(made.rules, 0, ratio, is_taken, rewrites, saved, "" if is_taken else _because([version]))
+
+
+def _seconds(version: Version) -> float:
+    """Of a run, the mean over all sizes."""
+    medians = [latency.after.median for latency in version.latencies]
+    return sum(medians) / max(len(medians), 1)
+
+
+def _because(versions: Sequence[Version]) -> str:
+    """What there is against versions of the model."""
+    timed = [version for version in versions if version.gain is not None]
+    if not timed:
+        refused = [version.refusal for version in versions if version.refusal]
+        return f"the model with it does not run: {refused[0]}" if refused else "no time was left to time it"
+    best = max(timed, key=lambda version: version.gain.median if version.gain else 0.0)
+    assert best.gain is not None
+    if best.is_slower:
+        return "the model with it is slower than the original"
+    why = unresolved(best.gain) or "and in a second race it was no faster"
+    return f"the model with it is {said(best.gain)} as without it; {why}"
+
+
+def _untimed(simplified: Version, best: Version) -> str:
+    """Return why there is no speedup to report of the version that was taken."""
+    once, was = "not timed", simplified.speedup
+    if was and best.steps == simplified.steps:
+        once = f"{said(was)} as the original in one race, and in no second"
+    return f"{once}: {best.refusal or 'there was no time or no room'}"
+
+
+def _left_out(simplified: Version, best: Version) -> Iterator[str]:
+    """What to say of simplifications that were undone because they could not be timed, or made the model slower."""
+    refusal, was = simplified.refusal, simplified.speedup
+    if best.steps == simplified.steps:
+        if simplified.steps and best.speedup is None:
+            yield f"the simplified model was {_untimed(simplified, best)}"
+        return
+    slower = f", {said(was)} as the original" if was else ""
+    if simplified.steps and not best.steps:
+        reason = f"does not run: {refusal};" if refusal else f"was slower in two races{slower};"
+        yield f"the simplified model {reason} so the original is returned"
+        return
+    gone = sorted({step.name for step in simplified.steps} - {step.name for step in best.steps})
+    if gone:
+        reason = "the model with it does not run" if refusal else f"the model is slower with it, in two races{slower}"
+        yield f"left out, for {reason}: {', '.join(gone)}{f' ({refusal})' if refusal else ''}"
+
+
+def _shapes(inputs: samples.Feeds) -> Shapes:
+    """The shapes of the inputs that are tensors."""
+    return {name: value.shape for name, value in inputs.items() if isinstance(value, np.ndarray)}

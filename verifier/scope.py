@@ -1,0 +1,71 @@
+"""From what instances of rules are drawn: ranks, sizes, element types and values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphopt.base.types import DType
+from graphopt.language.schemas import USUAL
+
+Shape: TypeAlias = tuple[int, ...]
+Array: TypeAlias = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Of what size, and of which numbers, instances are drawn; what is listed more often is drawn more often."""
+
+    ranks: Shape = (0, 1, 1, 2, 2, 2, 3, 4)
+    """Of holes without axes."""
+    packs: Shape = (0, 1, 1, 2, 2, 3)
+    """How many axes a pack stands for."""
+    sizes: Shape = (1, 1, 2, 2, 3, 3, 4, 4, 5, 6)
+    dtypes: tuple[DType, ...] = USUAL
+    numbers: Shape = (0, 1, 2, 3)
+    """In lists of which nothing is known but that they hold whole numbers."""
+    plain: bool = False
+    """Values that a person can reckon with: whole and half numbers."""
+
+
+ANY = Scope()
+PLAIN = Scope(sizes=(1, 2, 2, 3), plain=True)
+FEW = Scope(sizes=(0, 0, 1, 1, 2), plain=True)
+"""Empty tensors, and those of one element."""
+
+FATAL = frozenset({"Conv", "ConvTranspose", "Einsum"})
+"""Operators of which ONNX Runtime has kernels that divide by the size of an axis: an empty one ends the process."""
+
+
+def random_array(rng: np.random.Generator, shape: Shape, dtype: DType, *, plain: bool) -> Array:
+    """Floats around zero, zero among them; integers without zero, for they may divide."""
+    if dtype is DType.BOOL:
+        return rng.integers(0, 2, shape).astype(bool)
+    if dtype.is_float and plain:
+        few: Array = rng.integers(-3, 4, shape) * rng.choice((0.5, 1.0, 1.0))
+        return few.astype(dtype.numpy)
+    if dtype.is_float:
+        array: Array = np.where(rng.random(shape) < 0.05, 0.0, rng.normal(0, 1.5, shape))
+        return array.astype(dtype.numpy)
+    low = 1 if dtype.name.startswith("U") else -6
+    array = rng.integers(low, 7, shape)
+    return np.where(array == 0, 1, array).astype(dtype.numpy)
+
+
+def _negative(array: Array) -> Array:
+    with np.errstate(over="ignore"):  # where there are none it is drawn again
+        return np.asarray(-np.abs(array) - np.asarray(0.5, array.dtype))
+
+
+WITH_PROPERTY: Mapping[str, Callable[[Array], Array]] = {
+    "is_zero": np.zeros_like,
+    "is_one": np.ones_like,
+    "is_positive": lambda array: np.abs(array) + np.asarray(0.5, array.dtype),
+    "is_negative": _negative,
+    "is_not_negative": np.abs,
+}
+"""By property of a constant: an array like another that has it."""
