@@ -73,9 +73,10 @@ from graphopt.runtime.inputs import default_sizes
 from graphopt.runtime.measure import WIDTH, Samples, Speedup, Verdict, interleaved, speedup
 from graphopt.runtime.oracle import require_onnxruntime
 from graphopt.runtime.profile import profile
-from graphopt.runtime.samples import NORMAL, sketch
+from graphopt.runtime.samples import NORMAL
 from graphopt.runtime.samples import feeds as sample_feeds
 from graphopt.runtime.sessions import Setting, runner
+from graphopt.runtime.steps import sketch
 
 KERNELS = ("Conv", "FusedConv", "ConvTranspose", "Gemm", "FusedGemm", "MatMul", "FusedMatMul")
 """The kernels that fusion leaves alone, as ONNX Runtime's profile names them."""

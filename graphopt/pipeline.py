@@ -18,7 +18,7 @@ from graphopt.base.errors import UsageError
 from graphopt.base.limits import SECONDS, RunLimits, limited
 from graphopt.base.types import TensorType
 from graphopt.check.blame import Check, Finding, label
-from graphopt.check.compare import check_text
+from graphopt.check.verdict import check_text
 from graphopt.io import onnx_io, opsets
 from graphopt.ir.graph import Graph
 from graphopt.language import library

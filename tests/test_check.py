@@ -14,6 +14,7 @@ import pytest
 
 import graphopt
 from graphopt.base.errors import DifferenceError, UsageError
+from graphopt.check import verdict
 from graphopt.check.blame import bisect
 from graphopt.io import onnx_io
 from graphopt.ir.edit import replace_values
@@ -157,10 +158,9 @@ def test_after_many_wrong_rewrites_the_original_is_written(monkeypatch: pytest.M
 
 
 def test_what_no_rewrite_did_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    from graphopt.check import compare
 
-    def different(*_: object, **__: object) -> compare.Comparison:
-        return compare.Comparison(compare.Verdict.DIFFERENT, reason="it was damaged")
+    def different(*_: object, **__: object) -> verdict.Comparison:
+        return verdict.Comparison(verdict.Verdict.DIFFERENT, reason="it was damaged")
 
     monkeypatch.setattr("graphopt.check.blame.compare", different)
     with pytest.raises(DifferenceError, match="No rewrite made the difference"):

@@ -15,7 +15,8 @@ from graphopt.rewrite.fixpoint import Simplifier, Step
 from graphopt.rewrite.regions import digest
 from graphopt.runtime.measure import Speedup, Verdict
 from graphopt.search.choose import Chooser, Version
-from graphopt.search.explore import Solution, Space, apply, explore
+from graphopt.search.explore import explore
+from graphopt.search.moves import Solution, Space, apply
 from graphopt.search.race import Contest, Latency, Outcome, Times
 from graphopt.search.sweep import sweep
 from tests.test_search import LONG, Prices

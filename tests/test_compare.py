@@ -8,7 +8,8 @@ import pytest
 from onnx import ModelProto, numpy_helper, parser
 
 from graphopt.base.errors import ModelError, UsageError
-from graphopt.check.compare import Verdict, compare
+from graphopt.check.compare import compare
+from graphopt.check.verdict import Verdict
 from graphopt.io import onnx_io
 from graphopt.runtime import oracle
 from graphopt.runtime.samples import Array

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from graphopt.base.errors import ModelError
-from graphopt.check.compare import Verdict, compare
+from graphopt.check.compare import compare
 from graphopt.check.excerpts import compare_region, region_models
+from graphopt.check.verdict import Verdict
 from graphopt.io import onnx_io
 from graphopt.ir.edit import constant_node, replace_node, replace_values
 from graphopt.ir.graph import Node, Patch, Value

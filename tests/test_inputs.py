@@ -8,7 +8,8 @@ import pytest
 
 from graphopt.base.errors import UsageError
 from graphopt.runtime.inputs import default_sizes, fitted
-from graphopt.runtime.samples import Array, sketch
+from graphopt.runtime.samples import Array
+from graphopt.runtime.steps import sketch
 from tests.text import parse
 
 

@@ -13,7 +13,7 @@ from onnx.printer import to_text
 
 import graphopt
 from graphopt.base.errors import ModelError
-from graphopt.io import onnx_io, opsets
+from graphopt.io import onnx_io, opsets, spellings, ways
 from graphopt.ir import ops
 from graphopt.ir.edit import constant_node, replace_node
 from graphopt.ir.graph import Graph, Node, Patch, Value
@@ -336,19 +336,19 @@ OPERATORS = sorted({(schema.name, schema.domain) for schema in onnx.defs.get_all
 def test_every_version_that_means_something_else_has_a_reason() -> None:
     """A version that the schemas do not show to mean the same is listed, or it withdraws the operator."""
     for op, domain in OPERATORS:
-        for version in opsets.versions(op, domain)[1:]:
-            reason = opsets.difference(op, domain, version)
-            assert reason in (None, "it was withdrawn", opsets.KEPT.get((op, version))), (op, version, reason)
+        for version in ways.versions(op, domain)[1:]:
+            reason = ways.difference(op, domain, version)
+            assert reason in (None, "it was withdrawn", spellings.KEPT.get((op, version))), (op, version, reason)
 
 
 @pytest.mark.parametrize("table", ["MOVED", "DROPPED", "DEFAULTS", "KEPT", "ONLY_IF", "LOWER_IF", "CHANGED"])
 def test_the_tables_name_versions_that_exist(table: str) -> None:
-    for op, version in getattr(opsets, table):
-        assert version in opsets.versions(op, "ai.onnx.ml" if op == "LabelEncoder" else ""), (op, version)
+    for op, version in getattr(spellings, table):
+        assert version in ways.versions(op, "ai.onnx.ml" if op == "LabelEncoder" else ""), (op, version)
 
 
 def test_the_tables_name_attributes_that_exist() -> None:
-    for (op, version), moves in opsets.MOVED.items():
+    for (op, version), moves in spellings.MOVED.items():
         old, new = ops.schema(op, "", version - 1), ops.schema(op, "", version)
         assert old is not None
         assert new is not None
@@ -356,10 +356,10 @@ def test_the_tables_name_attributes_that_exist() -> None:
             assert moved.attribute in old.attributes
             assert moved.attribute not in new.attributes
             assert moved.place < len(new.inputs)
-    for (op, version), names in [*opsets.DROPPED.items(), *opsets.DEFAULTS.items()]:
+    for (op, version), names in [*spellings.DROPPED.items(), *spellings.DEFAULTS.items()]:
         old = ops.schema(op, "", version - 1)
         assert old is not None
-        assert names.keys() <= old.attributes.keys() or (op, version) in opsets.DEFAULTS
+        assert names.keys() <= old.attributes.keys() or (op, version) in spellings.DEFAULTS
 
 
 # -- against ONNX Runtime ----------------------------------------------------------------------------------------------
@@ -389,7 +389,7 @@ def test_onnxruntime_finds_the_same_meaning_in_every_opset(record_property: Call
     compared = 0
     for case in samples():
         (own,) = (entry.version for entry in case.model.opset_import if entry.domain == "")
-        versions = opsets.versions(case.model.graph.node[0].op_type)
+        versions = ways.versions(case.model.graph.node[0].op_type)
         for opset in sorted({v for version in versions for v in (version - 1, version) if OLDEST <= v < own}):
             for target in (opset, own):
                 compared += agrees(case, opset, target)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from graphopt.base.types import DType, TensorType
-from graphopt.check.compare import Verdict, compare
+from graphopt.check.compare import compare
+from graphopt.check.verdict import Verdict
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Patch, Value
 from graphopt.language.rule import Rule, const, op, tensor

@@ -11,7 +11,7 @@ import pytest
 from onnx import ModelProto, numpy_helper, parser
 from rich.console import Console
 
-from graphopt.check.compare import Case, Comparison, Difference, Verdict, check_text
+from graphopt.check.verdict import Case, Comparison, Difference, Verdict, check_text
 from graphopt.io import onnx_io
 from graphopt.report.report import Inspection, Report, Rewrite, bytes_text, print_comparison, summary
 from graphopt.runtime.measure import Speedup

@@ -5,7 +5,8 @@ import onnx.parser
 import pytest
 from onnx import ModelProto, numpy_helper
 
-from graphopt.check.compare import Verdict, compare
+from graphopt.check.compare import compare
+from graphopt.check.verdict import Verdict
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule, attributes, const, fn, op, tensor

@@ -18,7 +18,8 @@ import pytest
 import graphopt
 from graphopt.base.errors import ModelError, UsageError
 from graphopt.base.limits import LimitError, RunLimits, limited
-from graphopt.check.compare import Verdict, compare
+from graphopt.check.compare import compare
+from graphopt.check.verdict import Verdict
 from graphopt.io import onnx_io
 from graphopt.operators.infer import infer_graph
 from graphopt.runtime.cost import user_cache

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from graphopt.check.compare import Verdict, compare
-from graphopt.runtime import samples
+from graphopt.check.compare import compare
+from graphopt.check.verdict import Verdict
+from graphopt.runtime import samples, steps
 from graphopt.runtime.samples import Array
 from tests.test_compare import model
 
 
 def feeds(made: ModelProto, style: str = samples.NORMAL) -> samples.Feeds:
-    sketch = samples.sketch(made)
+    sketch = steps.sketch(made)
     return samples.feeds(sketch, samples.bindings(sketch.inputs, 0, {})[0], seed=0, style=style)
 
 

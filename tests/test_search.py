@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from graphopt.base.cache import Cache
 from graphopt.base.errors import ModelError
 from graphopt.base.types import DType
-from graphopt.check.compare import Verdict, compare
+from graphopt.check.compare import compare
+from graphopt.check.verdict import Verdict
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule, const, fn, op, tensor
@@ -31,8 +32,9 @@ from graphopt.runtime.machine import Machine
 from graphopt.runtime.measure import Speedup
 from graphopt.runtime.sessions import Setting
 from graphopt.search.analytic import Analytic
-from graphopt.search.explore import Exploration, Limits, Solution, Space, StopReason, apply, explore
+from graphopt.search.explore import Exploration, Limits, StopReason, explore
 from graphopt.search.measured import Measured
+from graphopt.search.moves import Solution, Space, apply
 from tests.text import parse, printed
 
 x, c, d = tensor("x"), const("c", "N"), const("d", "N")
@@ -287,7 +289,7 @@ def test_what_all_copies_refuse_is_not_tried_in_each(monkeypatch: pytest.MonkeyP
         tried.append(match.rule)
         raise Refused("for its shape")
 
-    monkeypatch.setattr("graphopt.search.explore.build", build)
+    monkeypatch.setattr("graphopt.search.moves.build", build)
     _, exploration = found(layers(24, LAYER), space(DOUBLE), Prices())
     assert (exploration.copies, exploration.solutions) == (24, ())
     assert tried == [DOUBLE] * 4

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 import graphopt
 from graphopt.base.errors import ModelError
-from graphopt.check.compare import Verdict, compare
+from graphopt.check.compare import compare
+from graphopt.check.verdict import Verdict
 from graphopt.cli.main import app
 from graphopt.io import onnx_io
 from graphopt.runtime.oracle import Runnable, reference

@@ -6,14 +6,15 @@ import numpy as np
 import onnx
 import pytest
 
-from graphopt.check.compare import Verdict, compare
+from graphopt.check.compare import compare
+from graphopt.check.verdict import Verdict
 from graphopt.io import onnx_io
 from graphopt.language.library import load, load_rules
 from graphopt.language.rule import Rule, op, tensor
 from graphopt.operators.infer import infer_graph
 from graphopt.rewrite.fixpoint import Simplifier, TimeUp
 from graphopt.rewrite.passes import PASSES
-from graphopt.search.explore import Space
+from graphopt.search.moves import Space
 from graphopt.search.sweep import Sweep, sweep
 from tests.text import parse
 

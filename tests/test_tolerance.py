@@ -6,22 +6,23 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from graphopt.check.compare import Verdict, compare
+from graphopt.check.compare import compare
 from graphopt.check.tolerance import tolerances
+from graphopt.check.verdict import Verdict
 from graphopt.report.report import print_comparison
-from graphopt.runtime import samples
+from graphopt.runtime import steps
 from tests.test_compare import SAME, model
 
 
 def of(text: str) -> dict[str, float]:
-    return {name: found for name, (found, _) in tolerances(samples.sketch(model(text))).items()}
+    return {name: found for name, (found, _) in tolerances(steps.sketch(model(text))).items()}
 
 
 def test_the_tolerance_grows_with_the_sum_and_shrinks_with_precision() -> None:
     def of(dtype: str, terms: int) -> float:
         text = f"g ({dtype}[1,{terms}] x) => ({dtype}[1,2] z) {{ z = MatMul(x, w) }}"
         weight = np.zeros((terms, 2), {"float": np.float32, "float16": np.float16, "double": np.float64}[dtype])
-        return tolerances(samples.sketch(model(text, w=weight)))["z"][0]
+        return tolerances(steps.sketch(model(text, w=weight)))["z"][0]
 
     assert of("double", 64) < of("float", 64) < of("float", 4096) < 1e-4 < of("float16", 64) < 0.05
 
@@ -67,10 +68,10 @@ def test_what_is_computed_in_half_on_the_way_counts_through_views_casts_and_jump
 def test_the_length_and_the_sums_are_those_on_the_way() -> None:
     text = """g (float[1,4096] x, float[1,2] y) => (float[1,2] long, float[1,2] short) {
         long = MatMul(x, w) short = Exp(y) }"""
-    found = tolerances(samples.sketch(model(text, w=np.zeros((4096, 2), np.float32))))
+    found = tolerances(steps.sketch(model(text, w=np.zeros((4096, 2), np.float32))))
     assert "K = 4096 terms" in found["long"][1] and "K = 1 terms" in found["short"][1]
     deep = "a = Exp(x) b = Exp(a) c = Exp(b) deep = Exp(c) flat = Exp(x)"
-    found = tolerances(samples.sketch(model(f"g (float[4] x) => (float[4] deep, float[4] flat) {{ {deep} }}")))
+    found = tolerances(steps.sketch(model(f"g (float[4] x) => (float[4] deep, float[4] flat) {{ {deep} }}")))
     assert "L = 4 operators" in found["deep"][1] and "L = 1 operators" in found["flat"][1]
 
 

@@ -9,7 +9,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from graphopt.check.compare import Verdict, compare
+from graphopt.check.compare import compare
+from graphopt.check.verdict import Verdict
 from graphopt.io import onnx_io
 from graphopt.operators import infer
 from graphopt.rewrite.build import build

@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from graphopt.base.errors import ModelError, UsageError
-from graphopt.check.compare import Verdict, compare
+from graphopt.check.compare import compare
+from graphopt.check.verdict import Verdict
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Patch
 from graphopt.language.rule import Rule, op, tensor
@@ -29,7 +30,8 @@ from graphopt.runtime.measure import Samples, Speedup, interleaved
 from graphopt.runtime.sessions import Setting
 from graphopt.search import tune
 from graphopt.search.choose import Version
-from graphopt.search.explore import Exploration, Space, StopReason, apply, explore
+from graphopt.search.explore import Exploration, StopReason, explore
+from graphopt.search.moves import Space, apply
 from graphopt.search.race import Contest, Latency, Outcome, Pace, Times
 from graphopt.search.sweep import Sweep, Sweeps
 from graphopt.search.timing import Group

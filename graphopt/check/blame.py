@@ -8,8 +8,9 @@ from typing import Any
 
 from graphopt.base import limits
 from graphopt.base.errors import DifferenceError, ModelError
-from graphopt.check.compare import Comparison, Verdict, check_text, compare
+from graphopt.check.compare import compare
 from graphopt.check.excerpts import compare_region
+from graphopt.check.verdict import Comparison, Verdict, check_text
 from graphopt.io import onnx_io
 from graphopt.rewrite.fixpoint import Step
 

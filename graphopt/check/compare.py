@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from math import inf
 from typing import Any, TypeAlias
 
@@ -19,12 +18,14 @@ import numpy as np
 from graphopt.base.errors import UsageError
 from graphopt.base.types import DType
 from graphopt.check.tolerance import tolerances
+from graphopt.check.verdict import Case, Comparison, Difference, Verdict, ratio
 from graphopt.io import onnx_io
 from graphopt.ir.ops import RANDOM
-from graphopt.runtime import samples
+from graphopt.runtime import samples, steps
 from graphopt.runtime.inputs import fitted
 from graphopt.runtime.oracle import PACKED, FailedError, Oracle, Runnable, Session, onnxruntime_unoptimized, reference
-from graphopt.runtime.samples import Array, Binding, Feeds, Input, Sketch, Step
+from graphopt.runtime.samples import Array, Binding, Feeds
+from graphopt.runtime.steps import Input, Sketch, Step
 
 Source: TypeAlias = "onnx_io.Source | onnx_io.Model"
 """A model as `onnx_io.load` takes it, or as it returns it."""
@@ -38,108 +39,6 @@ FLOOR = 1e-3
 """An output that is smaller than this altogether is compared as if it were this large: it may well be noise."""
 
 # -- the verdict -------------------------------------------------------------------------------------------------------
-
-
-class Verdict(StrEnum):
-    """What a comparison found."""
-
-    EQUAL = "equal"
-    DIFFERENT = "different"
-    CANNOT_RUN = "cannot run"
-    """Neither model runs, and both for the same kind of reason."""
-    SKIPPED = "skipped"
-    """Nothing was compared: nothing is known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One set of inputs that both models were run on."""
-
-    seed: int
-    binding: Binding
-    values: str
-    """normal, wide, small or non-finite; see `samples`."""
-    overridden: tuple[str, ...] = ()
-    """The initializers that were fed."""
-
-    def __str__(self) -> str:
-        sizes = "".join(f", {name}={size}" for name, size in self.binding.items())
-        return f"seed {self.seed}, {self.values} values{sizes}{', overriding initializers' if self.overridden else ''}"
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """What was found at one output over all cases: the largest difference, and how much was allowed."""
-
-    output: str
-    dtype: str
-    absolute: float
-    """Largest difference of two elements; infinite where shapes, types or the positions of NaN and Inf differ."""
-    relative: float
-    """The same as a fraction of the largest magnitude in the output."""
-    tolerance: float
-    """What `relative` may be."""
-    why: str
-    """Where the tolerance comes from, or why there is none."""
-    ok: bool
-    detail: str = ""
-    """What is wrong, in words, with the case in which it was seen."""
-
-    def __str__(self) -> str:
-        if self.detail:
-            return f"output '{self.output}': {self.detail}"
-        return f"output '{self.output}': {self.absolute:.2g} (relative {self.relative:.2g} of {self.tolerance:.2g})"
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The verdict on two models, and all that it rests on."""
-
-    verdict: Verdict
-    outputs: tuple[Difference, ...] = ()
-    cases: tuple[Case, ...] = ()
-    oracle: str = ""
-    reason: str = ""
-    """Why the models cannot run, were not compared, or differ without regard to any output."""
-    skipped: tuple[str, ...] = ()
-    """What could not be compared, and why; not empty does not mean that nothing was."""
-    legal: bool = True
-    """False where ONNX Runtime loads neither model, for another reason than an operator that it does not know."""
-
-    @property
-    def ok(self) -> bool:
-        """True where the models were found to agree, also in failing; False where that is unknown."""
-        return self.verdict in (Verdict.EQUAL, Verdict.CANNOT_RUN)
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(case.seed for case in self.cases))
-
-    @property
-    def bindings(self) -> tuple[Binding, ...]:
-        found: list[Binding] = []
-        for case in self.cases:
-            if case.binding and case.binding not in found:
-                found.append(case.binding)
-        return tuple(found)
-
-    @property
-    def worst(self) -> Difference | None:
-        """The output that comes nearest to its tolerance, or exceeds it furthest."""
-        return max(self.outputs, key=lambda d: (not d.ok, _ratio(d)), default=None)
-
-    def __str__(self) -> str:
-        lines = [f"{self.verdict}: {self.reason}" if self.reason else str(self.verdict)]
-        if self.worst is not None:
-            lines[0] = f"{self.verdict}: {self.worst}" if not self.reason else lines[0]
-            lines.append(f"tolerance: {self.worst.why}")
-        lines += [f"run: {case}" for case in self.cases]
-        lines += [f"not compared: {what}" for what in self.skipped]
-        return "\n".join([*lines, *([f"oracle: {self.oracle}"] if self.oracle else [])])
-
-
-def _ratio(found: Difference) -> float:
-    return found.relative / found.tolerance if found.tolerance else found.relative
 
 
 # -- comparing ---------------------------------------------------------------------------------------------------------
@@ -171,7 +70,7 @@ def compare(
     advance = progress or (lambda _: None)
     advance(0.0)
     first, second = Runnable(original), Runnable(optimized)
-    before, reason = _agreed(samples.sketch(first.outline), samples.sketch(second.outline))
+    before, reason = _agreed(steps.sketch(first.outline), steps.sketch(second.outline))
     if reason:
         return Comparison(Verdict.DIFFERENT, reason=reason)
     plan = replace(_plan(before, seeds, bindings or ({},), inputs or {}), tries=tries)
@@ -510,7 +409,7 @@ class _Judge:
                 elif self.exact and gap.is_same and _zeros_differ(run.outputs[index], result[index]):
                     gap = replace(gap, problem="has zeros of another sign")
                 seen.append(self._difference(index, run, gap))
-            found.append(max(seen, key=lambda difference: (not difference.ok, _ratio(difference))))
+            found.append(max(seen, key=lambda difference: (not difference.ok, ratio(difference))))
         verdict = Verdict.EQUAL if all(difference.ok for difference in found) else Verdict.DIFFERENT
         skipped = [f"the values of output '{name}', which depend on {op}" for name, op in random.items()]
         skipped += [
@@ -604,26 +503,3 @@ def _is_random(step: Step) -> bool:
     if any(attribute.name == "seed" for attribute in step.node.attribute):
         return False
     return step.op in RANDOM or (step.op == "Dropout" and len(step.inputs) > 2 and bool(step.inputs[2]))
-
-
-def check_text(found: Comparison | None) -> str:
-    """A comparison in a sentence or two."""
-    if found is None:
-        return "not made"
-    worst, because = found.worst, f"; {found.reason}" if found.reason else ""
-    if worst is None or found.verdict in (Verdict.SKIPPED, Verdict.CANNOT_RUN):
-        return f"{found.verdict}: {found.reason}" if found.reason else str(found.verdict)
-    if not worst.ok:
-        return f"{found.verdict}: output '{worst.output}' {worst.detail}"
-    sizes = [" ".join(f"{name}={size}" for name, size in binding.items()) for binding in found.bindings]
-    runs = "; ".join([_seeds(found), *sizes]) if found.cases else "in the worst of them"
-    if worst.absolute == 0:
-        return f"{found.verdict}: the same in every bit{f' ({runs})' if found.cases else ''}{because}"
-    return (
-        f"{found.verdict}: differs by at most {worst.absolute:.2g} in '{worst.output}', {worst.relative:.2g} of its"
-        f" largest element, with a tolerance of {worst.tolerance:.2g} ({runs}){because}"
-    )
-
-
-def _seeds(found: Comparison) -> str:
-    return f"seed{'s' * (len(found.seeds) > 1)} {', '.join(map(str, found.seeds))}"

@@ -11,7 +11,8 @@ from onnx import ModelProto
 
 from graphopt.base.errors import ModelError
 from graphopt.base.types import DType, TensorType, Type
-from graphopt.check.compare import SEEDS, Comparison, Verdict, compare
+from graphopt.check.compare import SEEDS, compare
+from graphopt.check.verdict import Comparison, Verdict
 from graphopt.io import onnx_io
 from graphopt.ir.graph import CONSTANT, INPUT, INTERNAL, Graph, Node, Patch, Value
 from graphopt.ir.ops import is_deterministic

@@ -9,7 +9,7 @@ from math import prod, sqrt
 from graphopt.base.types import DType
 from graphopt.ir import ops
 from graphopt.operators.evaluate import MOVES
-from graphopt.runtime.samples import Sketch, Step
+from graphopt.runtime.steps import Sketch, Step
 
 ACCUMULATOR = 2.0**-23
 """Sums of half-precision numbers are kept in single precision."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import signal
 import sys
 import tempfile
@@ -29,18 +28,16 @@ from graphopt.base.errors import (
     ModelError,
     NoSpeedupError,
     OutputError,
-    ProofError,
     UsageError,
 )
 from graphopt.base.limits import SECONDS, RunLimits, limited
 from graphopt.cli import arguments
 from graphopt.cli import options as opt
+from graphopt.cli.proofs import rules, verify
 from graphopt.cli.terminal import Progress, console, one_line, print_text, report_failure, set_up_logging
 from graphopt.io import weightfiles
 
 if TYPE_CHECKING:
-    from graphopt.language.proof import Proof
-    from graphopt.language.rule import Rule
     from graphopt.pipeline import Result
     from graphopt.report.report import Report
     from graphopt.runtime.bench import Prepared
@@ -336,6 +333,7 @@ def compare(
     """Run two models on the same inputs and say whether they agree; exit code 3 if they do not."""
     set_up_logging(verbose, debug)
     from graphopt.check import compare as comparing
+    from graphopt.check.verdict import Verdict
     from graphopt.report.report import comparison_json, print_comparison
 
     dims = arguments.dims(dim)
@@ -354,9 +352,9 @@ def compare(
         sys.stdout.write(comparison_json(found) + "\n")
     elif not quiet:
         print_comparison(found, console())
-    if found.verdict is comparing.Verdict.DIFFERENT:
+    if found.verdict is Verdict.DIFFERENT:
         raise DifferenceError(f"{original} and {optimized} differ: {found.reason or found.worst}")
-    if found.verdict is not comparing.Verdict.EQUAL:
+    if found.verdict is not Verdict.EQUAL:
         raise ModelError(f"{original} and {optimized} cannot be compared: {found.reason}")
 
 
@@ -470,125 +468,6 @@ def inspect(
             print_text(f"\n{text}")
 
 
-@app.command(short_help="Prove rules for all tensor sizes; exit code 3 if one is not proved.")
-def verify(
-    what: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="RULE|FILE", help="Names of rules; .py or .jsonl files.", show_default=False),
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", metavar="", help="All installed rules.")] = False,
-    fresh: Annotated[
-        bool, typer.Option("--fresh/--cached", metavar="", help="Prove again, or look up what was proved before.")
-    ] = True,
-    write: Annotated[
-        bool,
-        typer.Option("--write", metavar="", help="With --all: write the ledger of the built-in rules, and their list."),
-    ] = False,
-    timeout: opt.Timeout = None,
-    as_json: opt.AsJson = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = False,
-    debug: opt.Debug = False,
-) -> None:
-    """Prove rules for all tensor sizes, on all processors; exit code 3 if one is not proved.
-
-    What a rule must fulfil is shown with Z3; where that fails, small models are run in search of a counterexample.
-    """
-    set_up_logging(verbose, debug)
-    if write and not everything:
-        raise UsageError("--write writes the whole ledger: use it with --all")
-    from graphopt.report.report import print_proofs
-    from graphopt.rewrite.gate import TIMEOUT
-    from graphopt.rewrite.proving import prove_all
-
-    rules = _wanted(what or (), everything)
-    with Progress(enabled=not quiet) as progress:
-        proofs = prove_all(
-            rules, cached=not fresh, timeout=timeout or TIMEOUT, progress=lambda done: progress("prove", done)
-        )
-    if write:
-        from graphopt.cli import catalogue
-
-        with files.writing(catalogue.folder()):
-            catalogue.write(proofs)
-    if as_json:
-        print_text(json.dumps([proof.to_json() for proof in proofs], indent=2, ensure_ascii=False))
-    elif not quiet:
-        print_proofs(proofs, console())
-    failed = [proof.rule for proof in proofs if not proof.holds]
-    if failed:
-        more = [f"and {len(failed) - 5} more"] if len(failed) > 5 else []
-        raise ProofError(f"{len(failed)} of {len(proofs)} rules not proved: {', '.join([*failed[:5], *more])}")
-
-
-def _wanted(what: Sequence[str], everything: bool) -> list[Rule]:
-    """The rules that were named, all rules of the files that were named, or all that are installed and given."""
-    from graphopt.language import library
-
-    files = [item for item in what if Path(item).suffix in (".py", ".jsonl")]
-    given = library.read(files)
-    known = {rule.name: rule for rule in library.load(given).everything}
-    names = dict.fromkeys([*(item for item in what if item not in files), *(rule.name for rule in given.everything)])
-    library.select(list(known), (), list(names))
-    if not everything and not names:
-        raise UsageError("nothing to verify: name rules or files of rules, or use --all")
-    return list(known.values()) if everything else [known[name] for name in names]
-
-
-@app.command(short_help="List the rules and passes, or print one in full.")
-def rules(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One rule in full.", show_default=False)] = None,
-    rules: opt.Rules = None,
-    as_json: opt.AsJson = False,
-    debug: opt.Debug = False,
-) -> None:
-    """List the rules and passes: name, proof, algebra, and why it pays. Proves nothing: `graphopt verify` does."""
-    set_up_logging(verbose=False, debug=debug)
-    from graphopt.language import library
-    from graphopt.rewrite import gate
-    from graphopt.rewrite.passes import PASSES
-
-    all_rules = library.load(library.read(rules or ()))
-    found, trades = all_rules.everything, {rule.name for rule in all_rules.trades}
-    known = {rule.name: rule.why for rule in found} | {pass_.name: pass_.why for pass_ in PASSES}
-    library.select(list(known), (), [name] if name else None)
-    algebra = {rule.name: str(rule) for rule in found}
-    rule = next((rule for rule in found if rule.name == name), None)
-    if rule is not None:
-        proof = gate.known(rule)
-        data = rule.to_json() | {"proof": proof and proof.to_json()}
-        print_text(json.dumps(data, ensure_ascii=False) if as_json else _in_full(rule, proof))
-        return
-    claims = {rule.name: proof.claim if (proof := gate.known(rule)) else "no proof yet" for rule in found}
-    claims |= {name: f"{claim}; pays in some models only" for name, claim in claims.items() if name in trades}
-    if as_json:
-        listed = [
-            {"name": n, "proof": claims.get(n), "algebra": algebra.get(n), "why": why}
-            for n, why in known.items()
-            if name in (None, n)
-        ]
-        print_text(json.dumps(listed, indent=2, ensure_ascii=False))
-    elif name is not None:
-        print_text(f"{name}  (a pass)\n    {known[name]}")
-    else:
-        lines = ((f"{n}  ({claims.get(n, 'a pass')})", algebra.get(n), why) for n, why in known.items())
-        print_text("\n\n".join("\n    ".join(filter(None, parts)) for parts in lines))
-
-
-def _in_full(rule: Rule, proof: Proof | None) -> str:
-    """All that a rule says, and what is known of its proof."""
-    kinds = {"tensor": "any value", "const": "a constant", "attributes": "all other attributes"}
-    lines = [rule.name, f"    {rule.why}", ""]
-    lines += [f"    {part}" for part in re.split(r"  (?=->  |where )", str(rule))]
-    lines.append("")
-    for hole in rule.holes.values():
-        axes = "" if hole.axes is None else f" [{' '.join(hole.axes)}]"
-        default = "" if hole.default is None else f", {hole.default} where it is absent"
-        lines.append(f"    {hole}  {kinds.get(hole.kind, hole.kind)}{axes}{default}")
-    shown = "no proof yet; `graphopt verify` makes one" if proof is None else str(proof)
-    return "\n".join([*lines, "", f"    {shown}", f"    digest {rule.digest}"])
-
-
 @app.command(short_help="Optimize models that need no download, one that gains and one that does not.")
 def demo(
     name: Annotated[
@@ -619,6 +498,10 @@ def demo(
         _optimize(str(source), target, {"seconds": demos.SECONDS.get(shown, 11.0)}, as_json=False, quiet=False)
         print_text("")
     print_text("For a model of your own:\n$ graphopt optimize model.onnx fast.onnx")
+
+
+app.command(short_help="Prove rules for all tensor sizes; exit code 3 if one is not proved.")(verify)
+app.command(short_help="List the rules and passes, or print one in full.")(rules)
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin, get_type_hints
 
 from graphopt.base.types import OpaqueType, Type
-from graphopt.check.compare import Comparison, Verdict, check_text
+from graphopt.check.verdict import Comparison, Verdict, check_text
 from graphopt.io.onnx_io import Model
 from graphopt.ir.graph import Node
 from graphopt.language.proof import Proof

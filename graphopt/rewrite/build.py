@@ -28,7 +28,8 @@ from graphopt.language.scalar import LONGEST, Unknown
 from graphopt.language.term import SCALAR, App, Term, Var, applications, is_scalar, is_whole, is_written
 from graphopt.operators.evaluate import evaluate as compute
 from graphopt.operators.infer import infer_node
-from graphopt.rewrite.match import Absent, Known, Match, evaluate, known_tensor
+from graphopt.rewrite.binding import Absent, Known, evaluate
+from graphopt.rewrite.match import Match, known_tensor
 
 GROWTH = 16 * 2**20
 """Bytes by which one rewrite may make the constants of a model larger."""

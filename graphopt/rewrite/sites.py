@@ -13,7 +13,8 @@ from graphopt.language.coverage import Answer, Label
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import Unknown
 from graphopt.operators.infinities import may_hold
-from graphopt.rewrite.match import Absent, Known, Match
+from graphopt.rewrite.binding import Absent, Known
+from graphopt.rewrite.match import Match
 
 
 def _unknown(question: str) -> Label:

@@ -11,7 +11,7 @@ from typing import Any
 
 from graphopt.base.errors import ModelError, UsageError
 from graphopt.base.limits import LimitError
-from graphopt.runtime import samples
+from graphopt.runtime import samples, steps
 from graphopt.runtime.inputs import Trial, accepted, common_inputs, fitted, sizes_text, wanted_sizes, with_sizes
 from graphopt.runtime.measure import WIDTH, Samples, Speedup, interleaved, speedup, together
 from graphopt.runtime.oracle import FailedError, interruptible, require_onnxruntime
@@ -57,7 +57,7 @@ def prepared(
     if not models:
         raise UsageError("there is nothing to time: name a model")
     names = tuple(called(model, number if len(models) > 1 else None) for number, model in enumerate(models))
-    sketches = [samples.sketch(parsed(model)) for model in (*models, *also)]
+    sketches = [steps.sketch(parsed(model)) for model in (*models, *also)]
     common = common_inputs((*names, *map(called, also)), sketches, frozenset(inputs or ()))
     given, own = fitted(common, inputs or {})
     bindings = wanted_sizes(common, dims or {}, own)

@@ -16,7 +16,8 @@ import numpy as np
 from graphopt.base.errors import ModelError, UsageError, did_you_mean
 from graphopt.base.types import DType
 from graphopt.runtime import samples
-from graphopt.runtime.samples import Array, Binding, Feeds, Input, Sketch
+from graphopt.runtime.samples import Array, Binding, Feeds
+from graphopt.runtime.steps import Input, Sketch
 
 # -- inputs that are given ---------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from onnx import ModelProto
 
 from graphopt.base.errors import ModelError, UsageError
 from graphopt.base.types import DType, Shape, TensorType
-from graphopt.io import opsets
+from graphopt.io import opsets, spellings, ways
 from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.operators.protos import node_to_proto, type_to_proto
 from graphopt.rewrite.build import Draft
@@ -138,7 +138,7 @@ class Kernels:
                 if reason and not self.complaint(node, before):
                     raise ModelError(f"{node.op} '{node.name or node.names[0]}' could not run any more: {reason}")
 
-    def complaint(self, node: Node, facts: opsets.Facts) -> str:
+    def complaint(self, node: Node, facts: spellings.Facts) -> str:
         """Why a node cannot run; empty where it can, or that cannot be asked: of bodies, and of unknown types."""
         if node.is_internal or any(True for _ in node.bodies) or self.missing:
             return ""
@@ -180,9 +180,9 @@ def _said(title: str, error: str) -> str:
     return f"ONNX Runtime refuses {title}: {error.partition('cannot be loaded: ')[2]}"
 
 
-def _title(node: Node, facts: opsets.Facts) -> str:
+def _title(node: Node, facts: spellings.Facts) -> str:
     """`Clip of tensor(double) in opset 10`."""
-    types = dict.fromkeys(opsets.type_text(facts.type(value)) or "?" for value in node.inputs if value is not None)
+    types = dict.fromkeys(ways.type_text(facts.type(value)) or "?" for value in node.inputs if value is not None)
     opset = facts.opsets.get(node.domain, 0)
     return f"{node.op}{' of ' * bool(types)}{', '.join(types)} in opset {opset}"
 
@@ -210,7 +210,7 @@ def _changed(nodes: Mapping[int, Node], others: Mapping[int, Node]) -> list[Node
     return [node for vertex, node in nodes.items() if not _is_same(others.get(vertex), node)]
 
 
-def _model(node: Node, facts: opsets.Facts) -> bytes | None:
+def _model(node: Node, facts: spellings.Facts) -> bytes | None:
     """A model of one node, on inputs of its types and of any shape; None where a type is not known."""
     model = ModelProto(ir_version=10)
     for domain in dict.fromkeys(("", node.domain)):
@@ -237,7 +237,7 @@ def _names(node: Node) -> Iterator[str]:
     return ("" if value is None else f"i{index}" for index, value in enumerate(node.inputs))
 
 
-def _feeds(node: Node, facts: opsets.Facts) -> dict[str, Any]:
+def _feeds(node: Node, facts: spellings.Facts) -> dict[str, Any]:
     """Values for all inputs where one of them is empty; nothing where none is, or values cannot be made up."""
     named = [(name, value) for name, value in zip(_names(node), node.inputs, strict=True) if value is not None]
     shapes = [type_.shape for _, value in named if (type_ := facts.tensor_type(value)) is not None and type_.shape]
@@ -251,7 +251,7 @@ def _size(shape: Shape) -> int:
     return prod(size for size in shape if isinstance(size, int))
 
 
-def _array(value: Value, facts: opsets.Facts) -> Any:
+def _array(value: Value, facts: spellings.Facts) -> Any:
     """A constant's values, else zeros of its shape, 1 for what is open; None where there can be none."""
     type_, constant = facts.tensor_type(value), facts.constant(value)
     if type_ is None or type_.shape is None or type_.dtype is DType.STRING or type_.dtype.numpy.isbuiltin != 1:

@@ -16,7 +16,7 @@ from graphopt.base.errors import GraphoptError, ModelError, OutputError
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
 from graphopt.rewrite.regions import digest
-from graphopt.runtime import samples
+from graphopt.runtime import samples, steps
 from graphopt.runtime.cost import NotMeasurable
 from graphopt.runtime.measure import Samples, interleaved
 from graphopt.runtime.oracle import FailedError
@@ -53,7 +53,7 @@ def made_up_feeds(graph: Graph, seed: int) -> samples.Feeds:
         NotMeasurable: an input has a type for which there are none.
     """
     try:
-        sketch = samples.sketch(onnx_io.to_proto(_model(graph)))
+        sketch = steps.sketch(onnx_io.to_proto(_model(graph)))
         binding = samples.bindings(sketch.inputs, 0, {})[0]
         return samples.feeds(sketch, binding, seed=seed, style=samples.NORMAL)
     except GraphoptError as error:

@@ -29,9 +29,9 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from graphopt.base.errors import OutputError, UsageError
 from graphopt.base.limits import TIME_HINT, LimitError, run_limits
 from graphopt.base.types import DType
-from graphopt.io import onnx_io
+from graphopt.io import onnx_io, reader
 from graphopt.operators import protos
-from graphopt.runtime import samples
+from graphopt.runtime import samples, steps
 
 IN_MEMORY = 1 << 24
 """Bytes of weights up to which a message is handed over as it is: a large one would be in memory three times."""
@@ -59,13 +59,13 @@ class Runnable:
         """The message without the values of large weights."""
         if self.path is not None:
             skimmed = onnx_io.parse(self.path, weights=False)
-            if not onnx_io.overridable(skimmed) & {tensor.name for tensor in skimmed.graph.initializer}:
+            if not reader.overridable(skimmed) & {tensor.name for tensor in skimmed.graph.initializer}:
                 return onnx_io.outline(skimmed)
         return onnx_io.outline(self._message())
 
     @property
     def weight_bytes(self) -> int:
-        return sum(map(samples.nbytes, self.outline.graph.initializer))
+        return sum(map(steps.nbytes, self.outline.graph.initializer))
 
     def settled(self) -> tuple[ModelProto, Path | None]:
         """The message, and the folder in which its external data is found, links followed, if it has such."""

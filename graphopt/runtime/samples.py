@@ -10,20 +10,19 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias
 from zlib import crc32
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from graphopt.base.errors import UsageError
 from graphopt.base.limits import run_limits
 from graphopt.base.types import DType
+from graphopt.runtime.steps import Input, Sketch, Step
 
 Array: TypeAlias = NDArray[Any]
 Feeds: TypeAlias = dict[str, Any]
@@ -32,175 +31,6 @@ Binding: TypeAlias = Mapping[str, int]
 """Sizes for the dims that the model leaves open, by name; an unnamed one is called `input.axis`."""
 
 # -- the model as a list of steps --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A node as seen from the main graph: function calls are replaced by what they do, bodies are laid out flat."""
-
-    op: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    node: NodeProto
-
-
-@dataclass(frozen=True)
-class Input:
-    """An input of a model as it is declared."""
-
-    name: str
-    kind: str
-    """tensor, sequence or map; for the last two `dtype` and `shape` are those of an element."""
-    dtype: DType
-    shape: tuple[int | str, ...] | None
-    has_default: bool = False
-    keys: DType = DType.UNDEFINED
-    """Of a map."""
-
-    def __str__(self) -> str:
-        text = str(self.dtype.name) + ("" if self.shape is None else f"[{','.join(map(str, self.shape))}]")
-        return text if self.kind == "tensor" else f"{self.kind}({text})"
-
-
-@dataclass(frozen=True)
-class Sketch:
-    """What is known of a model without running it or reading its weights."""
-
-    inputs: tuple[Input, ...]
-    outputs: tuple[str, ...]
-    steps: tuple[Step, ...]
-    shapes: Mapping[str, tuple[int, ...]]
-    """Of constants and of values whose sizes the model declares as numbers."""
-    types: Mapping[str, DType]
-    """Element types of inputs, constants and values, where the model declares them."""
-    weight_bytes: int = 0
-    defaults: Mapping[str, TensorProto] = field(default_factory=dict)
-    """The initializers that are inputs too."""
-
-    @property
-    def required(self) -> tuple[Input, ...]:
-        return tuple(i for i in self.inputs if not i.has_default)
-
-    @cached_property
-    def readers(self) -> Mapping[str, list[tuple[Step, int]]]:
-        found: dict[str, list[tuple[Step, int]]] = {}
-        for step in self.steps:
-            for slot, name in enumerate(step.inputs):
-                found.setdefault(name, []).append((step, slot))
-        return found
-
-    @cached_property
-    def producers(self) -> Mapping[str, Step]:
-        return {name: step for step in self.steps for name in step.outputs if name}
-
-
-def sketch(model: ModelProto) -> Sketch:
-    graph = model.graph
-    constants = {tensor.name: tensor for tensor in graph.initializer}
-    steps = tuple(_Flattener(model).graph(graph, {}))
-    literals = {s.outputs[0]: a.t for s in steps for a in s.node.attribute if s.op == "Constant" and a.HasField("t")}
-    inputs = tuple(_input(value, value.name in constants) for value in graph.input)
-    declared = {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.output)}
-    declared |= {name: tensor.data_type for name, tensor in (literals | constants).items()}
-    types = {name: _dtype(number) for name, number in declared.items()} | {given.name: given.dtype for given in inputs}
-    return Sketch(
-        inputs,
-        tuple(value.name for value in graph.output),
-        steps,
-        {value.name: dims for value in (*graph.value_info, *graph.input) if (dims := _static(value.type))}
-        | {name: tuple(tensor.dims) for name, tensor in (literals | constants).items()},
-        {name: dtype for name, dtype in types.items() if dtype is not DType.UNDEFINED},
-        sum(map(nbytes, (*constants.values(), *literals.values()))),
-        {value.name: constants[value.name] for value in graph.input if value.name in constants},
-    )
-
-
-def nbytes(tensor: TensorProto) -> int:
-    """Bytes of a tensor's elements, wherever they lie."""
-    dtype = _dtype(tensor.data_type)
-    return prod(tensor.dims) * dtype.bits // 8 if dtype is not DType.UNDEFINED else 0
-
-
-def _dtype(number: int) -> DType:
-    return DType(number) if number in _KNOWN else DType.UNDEFINED
-
-
-_KNOWN = frozenset(map(int, DType))
-
-
-def _static(proto: TypeProto) -> tuple[int, ...] | None:
-    dims = _dims(proto.tensor_type)
-    return None if dims is None or any(isinstance(d, str) for d in dims) else tuple(int(d) for d in dims)
-
-
-def _dims(proto: TypeProto.Tensor) -> tuple[int | str, ...] | None:
-    if not proto.HasField("shape"):
-        return None
-    return tuple(d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else d.dim_param for d in proto.shape.dim)
-
-
-def _input(value: onnx.ValueInfoProto, has_default: bool) -> Input:
-    proto, kind, keys = value.type, "tensor", DType.UNDEFINED
-    while proto.WhichOneof("value") != "tensor_type":
-        match proto.WhichOneof("value"):
-            case "optional_type":
-                proto = proto.optional_type.elem_type
-            case "sequence_type":
-                proto, kind = proto.sequence_type.elem_type, "sequence"
-            case "map_type":
-                keys = _dtype(proto.map_type.key_type)
-                proto, kind = proto.map_type.value_type, "map"
-            case _:
-                return Input(value.name, "unknown", DType.UNDEFINED, None, has_default)
-    shape = _dims(proto.tensor_type)
-    if shape is not None:
-        shape = tuple(d if d != "" else f"{value.name}.{axis}" for axis, d in enumerate(shape))
-    return Input(value.name, kind, _dtype(proto.tensor_type.elem_type), shape, has_default, keys)
-
-
-class _Flattener:
-    """Lists the steps of a model; names within a call of a function get a prefix of their own."""
-
-    def __init__(self, model: ModelProto) -> None:
-        self.functions = {(f.domain, f.name, f.overload): f for f in model.functions}
-        self.calls = 0
-
-    def graph(self, graph: GraphProto, scope: Mapping[str, str], prefix: str = "") -> Iterator[Step]:
-        for node in graph.node:
-            yield from self.node(node, scope, prefix)
-
-    def node(self, node: NodeProto, scope: Mapping[str, str], prefix: str) -> Iterator[Step]:
-        def outer(name: str) -> str:
-            return scope.get(name, prefix + name) if name else ""
-
-        inputs, outputs = tuple(map(outer, node.input)), tuple(map(outer, node.output))
-        function = self.functions.get((node.domain, node.op_type, node.overload))
-        if function is not None and prefix.count("/") < 32:  # functions that call themselves are not legal
-            self.calls += 1
-            inside = dict(zip(function.input, inputs, strict=False)) | dict(zip(function.output, outputs, strict=False))
-            for inner in function.node:
-                yield from self.node(inner, inside, f"{prefix}{self.calls}/")
-            return
-        yield Step(node.op_type, inputs, outputs, node)
-        first = 1 if node.op_type == "Loop" else 0  # its body also gives the condition
-        for body in _bodies(node):
-            yield from _aliases(inputs, (outer(value.name) for value in body.input))
-            yield from self.graph(body, scope, prefix)
-            made = tuple(outer(value.name) for value in body.output)
-            repeated = made if node.op_type in ("Loop", "Scan") else ()  # each turn may read all that the last one made
-            yield from _aliases(made[first:], outputs, also=repeated)
-
-
-def _aliases(sources: Iterable[str], targets: Iterable[str], also: Sequence[str] = ()) -> Iterator[Step]:
-    """What enters and leaves a body: the same value under two names; and what else it depends on."""
-    return (Step("Identity", (a, *also), (b,), NodeProto()) for a, b in zip(sources, targets, strict=False))
-
-
-def _bodies(node: NodeProto) -> Iterator[GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
-            yield attribute.g
-        yield from attribute.graphs
 
 
 # -- roles -------------------------------------------------------------------------------------------------------------

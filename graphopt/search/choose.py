@@ -20,7 +20,7 @@ from graphopt.io import onnx_io
 from graphopt.rewrite.fixpoint import Step, TimeUp, undone
 from graphopt.rewrite.regions import digest
 from graphopt.runtime.measure import Speedup, Verdict, together
-from graphopt.search.explore import Solution
+from graphopt.search.moves import Solution
 from graphopt.search.race import ROUNDS, Contest, Latency, Outcome
 from graphopt.search.sweep import Sweep
 

@@ -18,7 +18,8 @@ from graphopt.language.rule import Rule
 from graphopt.rewrite.regions import digest
 from graphopt.runtime.cost import UNREADABLE, numbers
 from graphopt.runtime.measure import Speedup
-from graphopt.search.explore import Exploration, Move, Solution, StopReason
+from graphopt.search.explore import Exploration, StopReason
+from graphopt.search.moves import Move, Solution
 
 _COUNTS = ("regions", "copies", "states", "trials")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule
 from graphopt.rewrite.fixpoint import Step, TimeUp, undone
-from graphopt.search.explore import Move, Space, Stuck, advance, matches
+from graphopt.search.moves import Move, Space, Stuck, advance, matches
 
 log = logging.getLogger(__name__)
 

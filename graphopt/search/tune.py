@@ -23,7 +23,7 @@ from graphopt.rewrite.build import Refusal
 from graphopt.rewrite.fixpoint import Allows, Simplifier, Step, TimeUp, undone
 from graphopt.rewrite.passes import Pass
 from graphopt.rewrite.regions import digest, weights_digest
-from graphopt.runtime import samples
+from graphopt.runtime import samples, steps
 from graphopt.runtime.bench import Prepared, TooSlowError, prepared
 from graphopt.runtime.cost import CostModel, key_of, user_cache
 from graphopt.runtime.inputs import default_sizes, fitted, wanted_sizes
@@ -34,8 +34,9 @@ from graphopt.runtime.sessions import Setting
 from graphopt.search import recall
 from graphopt.search.analytic import Analytic
 from graphopt.search.choose import LEAST, TURNS, Chooser, Version
-from graphopt.search.explore import Exploration, Limits, Shapes, Solution, Space, StopReason, apply, explore
+from graphopt.search.explore import Exploration, Limits, Shapes, StopReason, explore
 from graphopt.search.measured import Measured
+from graphopt.search.moves import Solution, Space, apply
 from graphopt.search.race import Contest
 from graphopt.search.sweep import Sweep, Sweeps, sweep
 from graphopt.search.timing import Group, Timing, said, unresolved
@@ -129,7 +130,7 @@ class Tuner:
             return Tuned(tuple(simplified), notes=(reason,))
         result = Runnable(self.model).outline
         if self.tuning.cost == "analytic":
-            shapes = [_shapes(fed) for fed in self._inputs(samples.sketch(result))]
+            shapes = [_shapes(fed) for fed in self._inputs(steps.sketch(result))]
             return self._estimated(simplified, self._explored(shapes, deadline), deadline)
         self.progress("time", 0.0)
         try:
@@ -193,7 +194,7 @@ class Tuner:
         """Seconds after which a run is given up: longer than could be timed, to say how many that would take."""
         return self.tuning.seconds * TRIED
 
-    def _inputs(self, model: samples.Sketch) -> Iterator[samples.Feeds]:
+    def _inputs(self, model: steps.Sketch) -> Iterator[samples.Feeds]:
         """Inputs at the wanted sizes, each count, and at usual ones where nothing was said; none is run.
 
         Raises:

@@ -1,0 +1,133 @@
+"""What a comparison of two models found, and how that is said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from graphopt.runtime.samples import Binding
+
+
+class Verdict(StrEnum):
+    """What a comparison found."""
+
+    EQUAL = "equal"
+    DIFFERENT = "different"
+    CANNOT_RUN = "cannot run"
+    """Neither model runs, and both for the same kind of reason."""
+    SKIPPED = "skipped"
+    """Nothing was compared: nothing is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One set of inputs that both models were run on."""
+
+    seed: int
+    binding: Binding
+    values: str
+    """normal, wide, small or non-finite; see `samples`."""
+    overridden: tuple[str, ...] = ()
+    """The initializers that were fed."""
+
+    def __str__(self) -> str:
+        sizes = "".join(f", {name}={size}" for name, size in self.binding.items())
+        return f"seed {self.seed}, {self.values} values{sizes}{', overriding initializers' if self.overridden else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What was found at one output over all cases: the largest difference, and how much was allowed."""
+
+    output: str
+    dtype: str
+    absolute: float
+    """Largest difference of two elements; infinite where shapes, types or the positions of NaN and Inf differ."""
+    relative: float
+    """The same as a fraction of the largest magnitude in the output."""
+    tolerance: float
+    """What `relative` may be."""
+    why: str
+    """Where the tolerance comes from, or why there is none."""
+    ok: bool
+    detail: str = ""
+    """What is wrong, in words, with the case in which it was seen."""
+
+    def __str__(self) -> str:
+        if self.detail:
+            return f"output '{self.output}': {self.detail}"
+        return f"output '{self.output}': {self.absolute:.2g} (relative {self.relative:.2g} of {self.tolerance:.2g})"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The verdict on two models, and all that it rests on."""
+
+    verdict: Verdict
+    outputs: tuple[Difference, ...] = ()
+    cases: tuple[Case, ...] = ()
+    oracle: str = ""
+    reason: str = ""
+    """Why the models cannot run, were not compared, or differ without regard to any output."""
+    skipped: tuple[str, ...] = ()
+    """What could not be compared, and why; not empty does not mean that nothing was."""
+    legal: bool = True
+    """False where ONNX Runtime loads neither model, for another reason than an operator that it does not know."""
+
+    @property
+    def ok(self) -> bool:
+        """True where the models were found to agree, also in failing; False where that is unknown."""
+        return self.verdict in (Verdict.EQUAL, Verdict.CANNOT_RUN)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(case.seed for case in self.cases))
+
+    @property
+    def bindings(self) -> tuple[Binding, ...]:
+        found: list[Binding] = []
+        for case in self.cases:
+            if case.binding and case.binding not in found:
+                found.append(case.binding)
+        return tuple(found)
+
+    @property
+    def worst(self) -> Difference | None:
+        """The output that comes nearest to its tolerance, or exceeds it furthest."""
+        return max(self.outputs, key=lambda d: (not d.ok, ratio(d)), default=None)
+
+    def __str__(self) -> str:
+        lines = [f"{self.verdict}: {self.reason}" if self.reason else str(self.verdict)]
+        if self.worst is not None:
+            lines[0] = f"{self.verdict}: {self.worst}" if not self.reason else lines[0]
+            lines.append(f"tolerance: {self.worst.why}")
+        lines += [f"run: {case}" for case in self.cases]
+        lines += [f"not compared: {what}" for what in self.skipped]
+        return "\n".join([*lines, *([f"oracle: {self.oracle}"] if self.oracle else [])])
+
+
+def ratio(found: Difference) -> float:
+    return found.relative / found.tolerance if found.tolerance else found.relative
+
+
+def check_text(found: Comparison | None) -> str:
+    """A comparison in a sentence or two."""
+    if found is None:
+        return "not made"
+    worst, because = found.worst, f"; {found.reason}" if found.reason else ""
+    if worst is None or found.verdict in (Verdict.SKIPPED, Verdict.CANNOT_RUN):
+        return f"{found.verdict}: {found.reason}" if found.reason else str(found.verdict)
+    if not worst.ok:
+        return f"{found.verdict}: output '{worst.output}' {worst.detail}"
+    sizes = [" ".join(f"{name}={size}" for name, size in binding.items()) for binding in found.bindings]
+    runs = "; ".join([_seeds(found), *sizes]) if found.cases else "in the worst of them"
+    if worst.absolute == 0:
+        return f"{found.verdict}: the same in every bit{f' ({runs})' if found.cases else ''}{because}"
+    return (
+        f"{found.verdict}: differs by at most {worst.absolute:.2g} in '{worst.output}', {worst.relative:.2g} of its"
+        f" largest element, with a tolerance of {worst.tolerance:.2g} ({runs}){because}"
+    )
+
+
+def _seeds(found: Comparison) -> str:
+    return f"seed{'s' * (len(found.seeds) > 1)} {', '.join(map(str, found.seeds))}"

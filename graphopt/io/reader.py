@@ -1,0 +1,265 @@
+"""Messages as graphs: a `ModelProto` is read into a `Model`, one graph for each body."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from google.protobuf.message import Message
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    ValueInfoProto,
+)
+
+from graphopt.base.errors import ModelError
+from graphopt.base.types import TensorType, Type
+from graphopt.io import opsets
+from graphopt.io.legal import domain_of, label
+from graphopt.ir.graph import CAPTURE, CONSTANT, INPUT, INTERNAL, Attribute, Graph, Node, Patch, Value
+from graphopt.ir.tensor import Tensor
+from graphopt.operators import protos
+from graphopt.operators.protos import Folders
+
+
+def copy_fields(source: Message, target: Message, without: Iterable[str]) -> None:
+    for descriptor, value in source.ListFields():
+        if descriptor.name in without:
+            continue
+        if isinstance(value, Message):
+            getattr(target, descriptor.name).CopyFrom(value)
+        elif isinstance(value, str | bytes | int | float):
+            setattr(target, descriptor.name, value)
+        else:
+            getattr(target, descriptor.name).extend(value)
+    target.MergeFromString(protos.unknown_fields(source))
+
+
+@dataclass(eq=False)
+class _Scope:
+    """What a name means while a graph is read."""
+
+    graph: Graph
+    outer: _Scope | None
+    captures: list[Value]
+    """The outer values that are read here; shared by the bodies of one node."""
+    values: dict[str, Value] = field(default_factory=dict)
+    types: dict[str, Type | None] = field(default_factory=dict)
+    nodes: dict[int, Node] = field(default_factory=dict)
+
+    def define(self, name: str, value: Value, node: str) -> None:
+        if name in self.values:
+            raise ModelError(f"{node} defines '{name}' a second time")
+        self.values[name] = value
+
+    def find(self, name: str) -> Value | None:
+        """The value of a name: an own one, or one of an enclosing graph, which then becomes a capture here."""
+        if name in self.values or self.outer is None:
+            return self.values.get(name)
+        outside = self.outer.find(name)
+        if outside is None:
+            return None
+        if outside not in self.captures:
+            self.captures.append(outside)
+        self.types[name] = self.outer.types.get(name)
+        vertex = self.graph.new_vertex()
+        self.nodes[vertex] = Node(
+            CAPTURE,
+            (),
+            (name,),
+            (self.types[name],),
+            {"index": self.captures.index(outside)},
+            INTERNAL,
+        )
+        self.values[name] = Value(vertex)
+        return self.values[name]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads the graphs of one model."""
+
+    opsets: Mapping[str, int]
+    functions: frozenset[tuple[str, str]]
+    ir_version: int
+    folders: Folders
+    names: set[str] = field(default_factory=set)
+
+    def graph(self, proto: GraphProto, outer: _Scope | None, captures: list[Value] | None = None) -> Graph:
+        graph = Graph(
+            proto.name,
+            self.opsets,
+            doc=proto.doc_string,
+            metadata=_metadata(proto),
+            names=self.names,
+            extra=_skeleton(proto),
+        )
+        scope = _Scope(graph, outer, [] if captures is None else captures)
+        for info in (*proto.output, *proto.value_info, *proto.input):
+            known = protos.type_from_proto(info.type)
+            if known is not None or info.name not in scope.types:
+                scope.types[info.name] = known
+        self._inputs(proto, scope)
+        vertices = [graph.new_vertex() for _ in proto.node]
+        for vertex, node in zip(vertices, proto.node, strict=True):
+            for index, name in enumerate(node.output):
+                if name:
+                    scope.define(name, Value(vertex, index), label(node))
+        for vertex, node in zip(vertices, proto.node, strict=True):
+            scope.nodes[vertex] = self._node(node, scope)
+        graph.outputs = tuple(self._output(info, scope) for info in proto.output)
+        graph.output_names = tuple(info.name for info in proto.output)
+        graph.output_types = tuple(protos.type_from_proto(info.type) for info in proto.output)
+        for made in scope.nodes.values():
+            self.names.update((*made.names, made.name))
+        self.names.update(graph.output_names)
+        self.names.discard("")
+        graph.apply(Patch({}, scope.nodes))
+        graph.topological()  # refuses cycles
+        return graph
+
+    def _inputs(self, proto: GraphProto, scope: _Scope) -> None:
+        """Inputs and initializers. An initializer that is an input too is its default, where it can be overridden."""
+        graph = scope.graph
+        initializers = {tensor.name: tensor for tensor in proto.initializer}  # of two with one name, the last counts
+        overridable = self.ir_version >= 4 and scope.outer is None
+        for info in proto.input:
+            data = None
+            if info.name in initializers:
+                if not overridable:
+                    continue
+                data = protos.tensor_from_proto(initializers.pop(info.name), self.folders)
+            vertex = graph.new_vertex()
+            graph.inputs.append(vertex)
+            scope.define(info.name, Value(vertex), f"input '{info.name}'")
+            scope.nodes[vertex] = Node(INPUT, (), (info.name,), (scope.types[info.name],), domain=INTERNAL, data=data)
+        for name, tensor in initializers.items():
+            self._constant(name, protos.tensor_from_proto(tensor, self.folders), scope)
+        for sparse in proto.sparse_initializer:
+            attribute = AttributeProto(name="sparse_value", type=AttributeProto.SPARSE_TENSOR, sparse_tensor=sparse)
+            node = NodeProto(op_type="Constant", output=[sparse.values.name], attribute=[attribute])
+            vertex = graph.new_vertex()
+            scope.define(sparse.values.name, Value(vertex), f"sparse initializer '{sparse.values.name}'")
+            scope.nodes[vertex] = self._node(node, scope)
+
+    def _constant(self, name: str, tensor: Tensor, scope: _Scope) -> None:
+        vertex = scope.graph.new_vertex()
+        scope.define(name, Value(vertex), f"initializer '{name}'")
+        scope.types[name] = TensorType(tensor.dtype, tensor.shape)
+        scope.nodes[vertex] = Node(CONSTANT, (), (name,), (scope.types[name],), domain=INTERNAL, data=tensor)
+
+    def _node(self, proto: NodeProto, scope: _Scope) -> Node:
+        domain = domain_of(proto.domain)
+        inputs: list[Value | None] = []
+        for name in proto.input:
+            value = scope.find(name) if name else None
+            if name and value is None:
+                raise ModelError(f"{label(proto)} reads '{name}', which nothing defines")
+            inputs.append(value)
+        captures: list[Value] = []
+        attrs = {attribute.name: self._attribute(attribute, scope, captures) for attribute in proto.attribute}
+        names = tuple(proto.output)
+        if domain == "" and proto.op_type == "Constant" and not inputs:
+            tensor = _constant_value(attrs)
+            if tensor is not None and len(names) == 1:
+                types = (TensorType(tensor.dtype, tensor.shape),)
+                return Node(
+                    CONSTANT, (), names, types, domain=INTERNAL, name=proto.name, data=tensor,
+                    doc=proto.doc_string, metadata=_metadata(proto),
+                )  # fmt: skip
+        known = (domain, proto.op_type) not in self.functions and not (domain == "" and proto.op_type == "Constant")
+        return Node(
+            proto.op_type,
+            tuple(inputs),
+            names,
+            tuple(scope.types.get(name) for name in names),
+            attrs,
+            domain,
+            opsets.version(proto.op_type, domain, self.opsets) if known else 0,
+            proto.name,
+            tuple(captures),
+            doc=proto.doc_string,
+            metadata=_metadata(proto),
+            extra=_extra(proto, attrs),
+        )
+
+    def _attribute(self, proto: AttributeProto, scope: _Scope, captures: list[Value]) -> Attribute:
+        if not proto.ref_attr_name:
+            match protos.attribute_kind(proto):
+                case AttributeProto.GRAPH:
+                    return self.graph(proto.g, scope, captures)
+                case AttributeProto.GRAPHS if proto.graphs:
+                    return tuple(self.graph(graph, scope, captures) for graph in proto.graphs)
+        return protos.attribute_from_proto(proto, self.folders)
+
+    def _output(self, info: ValueInfoProto, scope: _Scope) -> Value:
+        value = scope.find(info.name)
+        if value is None:
+            raise ModelError(f"the output '{info.name}' is defined by no node of the graph '{scope.graph.name}'")
+        return value
+
+
+def _metadata(proto: NodeProto | GraphProto) -> Mapping[str, str]:
+    return {entry.key: entry.value for entry in proto.metadata_props}
+
+
+def _skeleton(proto: GraphProto) -> bytes:
+    """The graph without nodes and weights: how its inputs, outputs and values are declared, and what is not read."""
+    skeleton = GraphProto()
+    copy_fields(proto, skeleton, without=("node", "initializer", "name", "doc_string", "metadata_props"))
+    return bytes(skeleton.SerializeToString())
+
+
+def _extra(proto: NodeProto, attrs: Mapping[str, Attribute]) -> bytes:
+    """What of a node is not in `Node`'s own fields; its attributes where they are spelled in an unusual way."""
+    extra = NodeProto()
+    if proto.overload:
+        extra.overload = proto.overload
+    if proto.domain == "ai.onnx":
+        extra.domain = proto.domain
+    for text in ("domain", "name", "doc_string"):
+        if not getattr(proto, text) and proto.HasField(text):  # some exporters write the empty text out
+            setattr(extra, text, "")
+    if proto.device_configurations:
+        extra.device_configurations.extend(proto.device_configurations)
+    extra.MergeFromString(protos.unknown_fields(proto))
+    if not any(map(_holds_graphs, attrs.values())) and not all(
+        _plainly_spelled(attribute) for attribute in proto.attribute
+    ):
+        extra.input.extend([""] * len(proto.input))
+        extra.attribute.extend(proto.attribute)
+    return bytes(extra.SerializeToString())
+
+
+def _holds_graphs(attribute: Attribute) -> bool:
+    return isinstance(attribute, Graph) or (isinstance(attribute, tuple) and isinstance(attribute[0], Graph))
+
+
+def _plainly_spelled(proto: AttributeProto) -> bool:
+    """Whether it says its name, type and value, and nothing else."""
+    return bool(proto.type) and len(proto.ListFields()) == 3 and not protos.unknown_fields(proto)
+
+
+def _constant_value(attrs: Mapping[str, Attribute]) -> Tensor | None:
+    """The tensor of a Constant node; None for a sparse one."""
+    if len(attrs) != 1:
+        return None
+    ((name, attribute),) = attrs.items()
+    match name, attribute:
+        case "value", Tensor():
+            return attribute
+        case (("value_int" | "value_ints"), (int() | tuple())):
+            return Tensor.of(np.array(attribute, np.int64))
+        case (("value_float" | "value_floats"), (float() | tuple())):
+            return Tensor.of(np.array(attribute, np.float32))
+        case (("value_string" | "value_strings"), (str() | bytes() | tuple())):
+            return Tensor.of(np.array(attribute, np.object_))
+    return None
+
+
+def overridable(proto: ModelProto) -> set[str]:
+    """The names that may be those of inputs and of initializers too, whose values then are defaults."""
+    return {info.name for info in proto.graph.input} if proto.ir_version >= 4 else set()

@@ -1,0 +1,342 @@
+"""What changes in the spelling of an operator from version to version, as tables; `opsets` follows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+
+from graphopt.base.types import DType, Shape, TensorType, Type, divide
+from graphopt.ir.graph import Attribute, Value
+from graphopt.ir.tensor import Tensor
+
+
+class Facts(Protocol):
+    """What is asked about the graph that a node is in. A Graph is one."""
+
+    @property
+    def opsets(self) -> Mapping[str, int]: ...
+    def constant(self, value: Value | None) -> Tensor | None: ...
+    def tensor_type(self, value: Value | None) -> TensorType | None: ...
+    def type(self, value: Value) -> Type | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """A node as one schema version spells it. Inputs that are not in the graph are tensors."""
+
+    op: str
+    inputs: tuple[Value | Tensor | None, ...]
+    attrs: Mapping[str, Attribute]
+    outputs: tuple[bool, ...]
+    """For each output, whether it is there."""
+
+
+class Mismatch(Exception):
+    """A spelling has no equal in the other schema version; says why."""
+
+
+Key: TypeAlias = tuple[str, int]
+
+
+class Moved(NamedTuple):
+    """An attribute that became an input."""
+
+    attribute: str
+    place: int
+    kind: Literal["ints", "int", "one int", "float", "floats", "like data"]
+    """The tensor: a list, a scalar or a list of one; `like data` is a scalar of the type of the first input."""
+
+
+_REDUCE = [f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")]
+
+
+MOVED: Mapping[Key, tuple[Moved, ...]] = {
+    ("Reshape", 5): (Moved("shape", 1, "ints"),),
+    ("Upsample", 9): (Moved("scales", 1, "floats"),),
+    ("Slice", 10): (Moved("starts", 1, "ints"), Moved("ends", 2, "ints"), Moved("axes", 3, "ints")),
+    ("TopK", 10): (Moved("k", 1, "one int"),),
+    ("Clip", 11): (Moved("min", 1, "like data"), Moved("max", 2, "like data")),
+    ("Pad", 11): (Moved("pads", 1, "ints"), Moved("value", 2, "like data")),
+    ("Dropout", 12): (Moved("ratio", 1, "float"),),
+    ("Split", 13): (Moved("split", 1, "ints"),),
+    ("Squeeze", 13): (Moved("axes", 1, "ints"),),
+    ("Unsqueeze", 13): (Moved("axes", 1, "ints"),),
+    ("ReduceSum", 13): (Moved("axes", 1, "ints"),),
+    **{(op, 18): (Moved("axes", 1, "ints"),) for op in _REDUCE},
+    ("DFT", 20): (Moved("axis", 2, "int"),),
+}
+
+
+_BROADCASTING = ["Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less"]
+
+
+_CONSUMING = ["Abs", "Add", "BatchNormalization", "Ceil", "Clip", "Div", "Dropout", "Elu", "Exp", "Floor"]
+
+
+_CONSUMING += ["HardSigmoid", "InstanceNormalization", "LeakyRelu", "Log", "Max", "Mean", "Min", "Mul", "Neg", "PRelu"]
+
+
+_CONSUMING += ["Reciprocal", "Relu", "Selu", "Sigmoid", "Sqrt", "Sub", "Sum", "Tanh"]
+
+
+ANY: tuple[Attribute, ...] = ()
+
+
+DROPPED: Mapping[Key, Mapping[str, tuple[Attribute, ...]]] = {
+    **{(op, 6): {"consumed_inputs": ANY} for op in _CONSUMING},  # a hint to reuse memory
+    ("Reshape", 5): {"consumed_inputs": ANY},
+    **{(op, 7): {"broadcast": (0,), "axis": ANY} for op in _BROADCASTING},  # broadcast=1 aligns axes in its own way
+    ("Gemm", 7): {"broadcast": ANY},
+    ("BatchNormalization", 7): {"is_test": (1,)},
+    ("Dropout", 7): {"is_test": (1,)},
+    ("BatchNormalization", 9): {"spatial": (1,)},
+}
+"""Attributes that went away, and the values for which nothing changed by that; the first is written for old opsets."""
+
+
+DEFAULTS: Mapping[Key, Mapping[str, Attribute]] = {
+    ("Concat", 4): {"axis": 1},
+    ("Selu", 6): {"alpha": float(np.float32(1.6732)), "gamma": float(np.float32(1.0507))},
+    ("Softmax", 13): {"axis": 1},
+    ("LogSoftmax", 13): {"axis": 1},
+    ("Hardmax", 13): {"axis": 1},
+    ("RoiAlign", 16): {"coordinate_transformation_mode": "output_half_pixel"},
+    ("DFT", 20): {"axis": 1},
+}
+"""Attributes whose absence meant another value before."""
+
+
+KEPT: Mapping[Key, str] = {
+    ("Tile", 6): "one axis and a count became a list of repeats",
+    ("PRelu", 7): "a slope of one axis belonged to the channels, whatever its place",
+    ("LabelEncoder", 2): "it held one list of names",
+    ("Pad", 2): "`pads` was called `paddings`",
+    ("Clip", 6): "a limit that is absent was infinite",
+    ("LpPool", 2): "`p` was a real number",
+    ("GlobalLpPool", 2): "`p` was a real number",
+    ("Split", 2): "the sizes were an input or an attribute",
+    ("GRU", 3): "`direction` and `linear_before_reset` were fixed",
+    ("Upsample", 7): "the two scales had names",
+    ("GRU", 7): "`output_sequence` decided whether there is a first output",
+    ("LSTM", 7): "`output_sequence` decided whether there is a first output",
+    ("RNN", 7): "`output_sequence` decided whether there is a first output",
+    ("Scan", 9): "had a batch axis",
+    ("Resize", 11): "rounds coordinates differently when it shrinks",
+    ("OneHot", 11): "negative indices meant `off_value`",
+    ("NegativeLogLikelihoodLoss", 13): "the text on ignored labels changed",
+    ("SoftmaxCrossEntropyLoss", 13): "the text on ignored labels changed",
+    ("GridSample", 20): "the modes have other names",
+    ("GroupNormalization", 21): "scale and bias were per group",
+    ("Attention", 24): "the causal mask is aligned differently",
+    ("Attention", 25): "a short mask is padded differently",
+}
+"""Versions that mean something else than the one before."""
+
+
+OPAQUE = frozenset({"Dropout", "BatchNormalization"})
+"""Old versions of these that cannot be raised are in training mode: not even their determinism is known."""
+
+
+def _dims(spelling: Spelling, facts: Facts, index: int = 0) -> Shape | None:
+    value = spelling.inputs[index] if index < len(spelling.inputs) else None
+    if isinstance(value, Tensor):
+        return value.shape
+    found = facts.tensor_type(value)
+    return None if found is None else found.shape
+
+
+def _over_last_axis(spelling: Spelling, facts: Facts) -> bool:
+    """Softmax normalised over all axes from `axis` on; now over that one alone."""
+    dims, axis = _dims(spelling, facts), spelling.attrs.get("axis", -1)
+    if dims is None or not isinstance(axis, int) or not -len(dims) <= axis < len(dims):
+        return False
+    return all(dim == 1 for dim in dims[axis % len(dims) + 1 :])
+
+
+def _floors(spelling: Spelling, facts: Facts) -> bool:  # noqa: ARG001 - all conditions have one signature
+    """With `ceil_mode`, windows that begin in the padding behind the data went away in opset 22."""
+    return spelling.attrs.get("ceil_mode", 0) == 0
+
+
+def _says_its_pads(spelling: Spelling, facts: Facts) -> bool:  # noqa: ARG001
+    """Where padding is derived, its odd element went to the other end."""
+    return "output_shape" not in spelling.attrs and spelling.attrs.get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+
+
+def _no_mask(spelling: Spelling, facts: Facts) -> bool:  # noqa: ARG001
+    """The mask had the type of the data."""
+    return not any(spelling.outputs[1:])
+
+
+def _averages(spelling: Spelling, facts: Facts) -> bool:  # noqa: ARG001
+    """The sampling of the other mode was corrected."""
+    return spelling.attrs.get("mode", "avg") == "avg"
+
+
+def _not_to_float8(spelling: Spelling, facts: Facts) -> bool:
+    """Infinities became the largest numbers of some 8-bit floats."""
+    to = spelling.attrs.get("to")
+    if spelling.op == "CastLike":
+        found = facts.tensor_type(spelling.inputs[1]) if isinstance(spelling.inputs[1], Value) else None
+        to = None if found is None else found.dtype
+    return isinstance(to, int) and not DType(to).name.startswith("FLOAT8")
+
+
+def _says_its_limits(spelling: Spelling, facts: Facts) -> bool:
+    """An absent limit was that of float32, infinite in float16; now it is that of the type."""
+    found = facts.tensor_type(spelling.inputs[0]) if isinstance(spelling.inputs[0], Value) else None
+    both = len(spelling.inputs) == 3 and None not in spelling.inputs
+    return both or (found is not None and found.dtype is DType.FLOAT)
+
+
+Condition: TypeAlias = Callable[[Spelling, Facts], bool]
+
+
+ONLY_IF: Mapping[Key, Condition] = {
+    ("Dropout", 10): _no_mask,
+    ("ConvTranspose", 11): _says_its_pads,
+    ("Clip", 11): _says_its_limits,
+    ("BatchNormalization", 14): _no_mask,  # more outputs mean training
+    **{(op, 13): _over_last_axis for op in ("Softmax", "LogSoftmax", "Hardmax")},
+    ("RoiAlign", 16): _averages,
+    **{(op, 22): _floors for op in ("AveragePool", "MaxPool", "LpPool")},
+    **{(op, 24): _not_to_float8 for op in ("Cast", "CastLike")},
+}
+
+
+def known_tensor(value: Value | Tensor | None, facts: Facts) -> Tensor | None:
+    return value if isinstance(value, Tensor) else facts.constant(value)
+
+
+def _equal_sizes(spelling: Spelling, facts: Facts) -> bool:
+    dims = [_dims(spelling, facts, index) for index in range(len(spelling.inputs))]
+    return None not in dims and len(set(dims)) == 1
+
+
+def _never(spelling: Spelling, facts: Facts) -> bool:  # noqa: ARG001
+    return False
+
+
+def counts_from_the_front(spelling: Spelling, facts: Facts) -> bool:
+    axes = [spelling.attrs.get("axis"), spelling.attrs.get("axes")]
+    if spelling.op == "Slice" and len(spelling.inputs) > 3 and spelling.inputs[3] is not None:
+        tensor = known_tensor(spelling.inputs[3], facts)
+        axes.append(-1 if tensor is None else tensor.ints())
+    numbers = [number for axis in axes for number in (axis if isinstance(axis, tuple) else (axis,))]
+    return all(not isinstance(number, int) or number >= 0 for number in numbers)
+
+
+def _splits_evenly(spelling: Spelling, facts: Facts) -> bool:
+    """Without sizes, an old Split makes equal parts; a new one may make the last one smaller."""
+    parts, dims, axis = spelling.attrs.get("num_outputs"), _dims(spelling, facts), spelling.attrs.get("axis", 0)
+    if not isinstance(parts, int) or not isinstance(axis, int):
+        return parts is None
+    return parts == len(spelling.outputs) and dims is not None and divide(dims[axis], parts) is not None
+
+
+NEGATIVE_AXES = ["ArgMax", "ArgMin", "Compress", "Concat", "Flatten", "Gather", "Hardmax", "LogSoftmax", "ReduceSum"]
+
+
+NEGATIVE_AXES += [*_REDUCE, "Slice", "Softmax", "Split", "Squeeze", "TopK", "Unsqueeze"]
+
+
+LOWER_IF: Mapping[Key, Condition] = {
+    **{(op, 7): _equal_sizes for op in _BROADCASTING},
+    **{(op, 8): _equal_sizes for op in ("Max", "Min", "Mean", "Sum")},
+    ("Gemm", 7): _never,  # the old way to broadcast a bias
+    ("Split", 18): _splits_evenly,
+}
+"""What the newer version can do and the older cannot, where that is not in the schemas."""
+
+
+Change: TypeAlias = Callable[[Spelling, Facts], Spelling]
+
+
+def _with(spelling: Spelling, **attrs: Attribute) -> Spelling:
+    return replace(spelling, attrs={**spelling.attrs, **attrs})
+
+
+def _as_it_is(spelling: Spelling, facts: Facts) -> Spelling:  # noqa: ARG001 - all changes have one signature
+    return spelling
+
+
+def _cast_to_number(spelling: Spelling, facts: Facts) -> Spelling:  # noqa: ARG001
+    to = spelling.attrs.get("to")
+    if not isinstance(to, str) or to.upper() not in DType.__members__:
+        raise Mismatch("`to` is no element type")
+    return _with(spelling, to=int(DType[to.upper()]))
+
+
+def _cast_to_name(spelling: Spelling, facts: Facts) -> Spelling:  # noqa: ARG001
+    to = spelling.attrs.get("to")
+    assert isinstance(to, int), "`to` of a Cast"
+    return _with(spelling, to=DType(to).name)
+
+
+def _axis_from_the_front(spelling: Spelling, facts: Facts) -> Spelling:
+    dims, axis = _dims(spelling, facts), spelling.attrs.get("axis", -1)
+    assert dims is not None, "`_over_last_axis` was asked first"
+    assert isinstance(axis, int), "`axis` of a Softmax"
+    return _with(spelling, axis=axis % len(dims))
+
+
+def _count_outputs(spelling: Spelling, facts: Facts) -> Spelling:  # noqa: ARG001
+    if len(spelling.inputs) > 1 and spelling.inputs[1] is not None:
+        return spelling
+    return _with(spelling, num_outputs=len(spelling.outputs))
+
+
+def _forget_count(spelling: Spelling, facts: Facts) -> Spelling:  # noqa: ARG001
+    return replace(spelling, attrs={name: value for name, value in spelling.attrs.items() if name != "num_outputs"})
+
+
+UPSAMPLE: Mapping[str, Attribute] = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+"""What an Upsample does, said of a Resize."""
+
+
+def _upsample_to_resize(spelling: Spelling, facts: Facts) -> Spelling:
+    data, scales = spelling.inputs
+    if not _enlarges(scales, facts):
+        raise Mismatch("its scales are not known")
+    return replace(spelling, op="Resize", inputs=(data, None, scales), attrs={**spelling.attrs, **UPSAMPLE})
+
+
+def _resize_to_upsample(spelling: Spelling, facts: Facts) -> Spelling:
+    attrs = dict(spelling.attrs)
+    if any(attrs.pop(name, None) != value for name, value in UPSAMPLE.items()) or attrs.keys() - {"mode"}:
+        raise Mismatch("Upsample has no such coordinates")
+    data, _, scales, *_ = (*spelling.inputs, None, None)
+    if len(spelling.inputs) != 3 or attrs.get("mode") == "cubic" or not _enlarges(scales, facts):
+        raise Mismatch("Upsample takes scales that are known, and enlarges")
+    return replace(spelling, op="Upsample", inputs=(data, scales), attrs=attrs)
+
+
+def _enlarges(scales: Value | Tensor | None, facts: Facts) -> bool:
+    factors = known_tensor(scales, facts)
+    return factors is not None and bool((factors.numpy() >= 1).all())
+
+
+def _scatter_to_elements(spelling: Spelling, facts: Facts) -> Spelling:  # noqa: ARG001
+    return replace(spelling, op="ScatterElements")
+
+
+def _elements_to_scatter(spelling: Spelling, facts: Facts) -> Spelling:  # noqa: ARG001
+    return replace(spelling, op="Scatter")
+
+
+CHANGED: Mapping[Key, tuple[Change, Change]] = {
+    ("Cast", 6): (_cast_to_number, _cast_to_name),
+    **{(op, 13): (_as_it_is, _axis_from_the_front) for op in ("Softmax", "LogSoftmax", "Hardmax")},
+    ("Split", 18): (_count_outputs, _forget_count),
+}
+"""What no table above says, up and down."""
+
+
+RENAMED: Mapping[Key, tuple[Key, Change, Change]] = {
+    ("Upsample", 9): (("Resize", 13), _upsample_to_resize, _resize_to_upsample),
+    ("Scatter", 9): (("ScatterElements", 11), _scatter_to_elements, _elements_to_scatter),
+}
+"""Operators that another replaced: the last version of the one, the first of the other that can mean the same."""

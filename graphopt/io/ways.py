@@ -1,0 +1,369 @@
+"""Ways from one version of an operator to another, in steps of which each goes up and down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+from onnx.defs import OpSchema
+
+from graphopt.base.types import DType, TensorType, Type
+from graphopt.io.spellings import (
+    CHANGED,
+    DEFAULTS,
+    DROPPED,
+    KEPT,
+    LOWER_IF,
+    MOVED,
+    ONLY_IF,
+    RENAMED,
+    Facts,
+    Key,
+    Mismatch,
+    Moved,
+    Spelling,
+    known_tensor,
+)
+from graphopt.ir import ops
+from graphopt.ir.graph import Attribute, Opaque, Scalar, Value
+from graphopt.ir.tensor import Tensor
+from graphopt.operators import protos
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """Two neighbouring schema versions of one operator that can mean the same, or one operator and its successor."""
+
+    old: OpSchema
+    new: OpSchema
+
+    @property
+    def key(self) -> Key:
+        return (self.new.name, self.new.since_version)
+
+    @property
+    def renames(self) -> bool:
+        return bool(self.old.name != self.new.name)
+
+    @property
+    def matters_up(self) -> bool:
+        """False where the newer version only has more types, and attributes or inputs that may be absent."""
+        tables: tuple[Mapping[Key, object], ...] = (MOVED, DROPPED, DEFAULTS, ONLY_IF, CHANGED)
+        wider = all(before <= after for before, after in zip(_types_of(self.old), _types_of(self.new), strict=False))
+        return self.renames or not wider or any(self.key in table for table in tables)
+
+    @property
+    def matters_down(self) -> bool:
+        """False where the two are alike also in what they take."""
+        same = self.old.attributes.keys() == self.new.attributes.keys() and _types_of(self.old) == _types_of(self.new)
+        options = [formal.option for formal in self.old.inputs] == [formal.option for formal in self.new.inputs]
+        return self.matters_up or not same or not options or self.key in LOWER_IF
+
+    def up(self, spelling: Spelling, facts: Facts) -> Spelling:
+        """The newer spelling of the same. Raises Mismatch."""
+        _check_spelling(self.old, spelling)
+        if self.renames:
+            return RENAMED[self.old.name, self.old.since_version][1](spelling, facts)
+        attrs = dict(spelling.attrs)
+        for name, allowed in DROPPED.get(self.key, {}).items():
+            value = attrs.pop(name, _default(self.old, name))
+            if allowed and value not in allowed:
+                raise Mismatch(f"`{name}` is {value!r}")
+        for name, value in DEFAULTS.get(self.key, {}).items():
+            attrs.setdefault(name, value)
+        inputs = list(spelling.inputs)
+        for moved in MOVED.get(self.key, ()):
+            if moved.attribute in attrs:
+                inputs += [None] * (moved.place + 1 - len(inputs))
+                inputs[moved.place] = _to_tensor(attrs.pop(moved.attribute), moved, spelling, facts)
+        spelling = Spelling(spelling.op, tuple(inputs), attrs, spelling.outputs)
+        if self.key in CHANGED:
+            spelling = CHANGED[self.key][0](spelling, facts)
+        if self.key in ONLY_IF and not ONLY_IF[self.key](spelling, facts):
+            raise Mismatch(f"opset {self.key[1]} changed what it means here")
+        _check_types(self.new, spelling, facts)
+        return spelling
+
+    def down(self, spelling: Spelling, facts: Facts) -> Spelling:
+        """The older spelling of the same. Raises Mismatch."""
+        if self.renames:
+            return RENAMED[self.old.name, self.old.since_version][2](spelling, facts)
+        for table in (ONLY_IF, LOWER_IF):
+            if self.key in table and not table[self.key](spelling, facts):
+                raise Mismatch(f"it relies on what opset {self.key[1]} brought")
+        if self.key in CHANGED:
+            spelling = CHANGED[self.key][1](spelling, facts)
+        inputs, attrs = list(spelling.inputs), dict(spelling.attrs)
+        for moved in MOVED.get(self.key, ()):
+            value = inputs[moved.place] if moved.place < len(inputs) else None
+            if value is not None:
+                attrs[moved.attribute] = _to_attribute(value, moved, facts)
+                inputs[moved.place] = None
+        while len(inputs) > len(self.old.inputs) and inputs[-1] is None:
+            inputs.pop()
+        spelling = Spelling(spelling.op, tuple(inputs), self._older(attrs), spelling.outputs)
+        _check_spelling(self.old, spelling)
+        _check_types(self.old, spelling, facts)
+        return spelling
+
+    def _older(self, attrs: dict[str, Attribute]) -> dict[str, Attribute]:
+        """Attributes without those that the newer version brought, with those that it dropped."""
+        defaults = DEFAULTS.get(self.key, {})
+        for name in self.new.attributes.keys() - self.old.attributes.keys():
+            value = attrs.pop(name, None)
+            unchanged = defaults.get(name, _default(self.new, name))
+            if name in defaults and value is None:
+                value = _default(self.new, name)
+            if value is not None and value != unchanged and not (name == "dilations" and _are_ones(value)):
+                raise Mismatch(f"`{name}` is new in opset {self.key[1]}")
+        for name in defaults.keys() & self.old.attributes.keys():
+            if name not in attrs:
+                default = _default(self.new, name)
+                if default is None:
+                    raise Mismatch(f"`{name}` has another default in opset {self.key[1]}")
+                attrs[name] = default
+        for name, allowed in DROPPED.get(self.key, {}).items():
+            if allowed and allowed[0] != _default(self.old, name):
+                attrs[name] = allowed[0]
+        return attrs
+
+
+def _check_spelling(schema: OpSchema, spelling: Spelling) -> None:
+    """Inputs, outputs and attributes must be those of the schema."""
+    version, formals = schema.since_version, schema.inputs
+    variadic = OpSchema.FormalParameterOption.Variadic
+    if len(spelling.inputs) > len(formals) and not (formals and formals[-1].option == variadic):
+        raise Mismatch(f"opset {version} has no input {len(formals)}")
+    if len(spelling.outputs) > len(schema.outputs) and schema.outputs[-1].option != variadic:
+        raise Mismatch(f"opset {version} has no output {len(schema.outputs)}")
+    for index, formal in enumerate(formals):
+        absent = index >= len(spelling.inputs) or spelling.inputs[index] is None
+        if absent and formal.option == OpSchema.FormalParameterOption.Single:
+            raise Mismatch(f"opset {version} needs input {index}")
+    names, known = spelling.attrs.keys(), _defaults(schema.name, schema.domain, version).keys()
+    if names - known:
+        raise Mismatch(f"opset {version} has no `{min(names - known)}`")
+    for name in known - names:
+        if schema.attributes[name].required:
+            raise Mismatch(f"opset {version} needs `{name}`")
+
+
+@cache
+def _defaults(op: str, domain: str, version: int) -> Mapping[str, Attribute | None]:
+    found = ops.schema(op, domain, version)
+    assert found is not None, (op, version)
+    return {name: ops.attribute_value(attribute.default_value) for name, attribute in found.attributes.items()}
+
+
+def _default(schema: OpSchema, name: str) -> Attribute | None:
+    return _defaults(schema.name, schema.domain, schema.since_version).get(name)
+
+
+def _are_ones(value: Attribute) -> bool:
+    return isinstance(value, tuple) and all(item == 1 for item in value)
+
+
+def _to_tensor(attribute: Attribute, moved: Moved, spelling: Spelling, facts: Facts) -> Tensor:
+    if isinstance(attribute, Opaque):
+        raise Mismatch(f"`{moved.attribute}` is no plain value")
+    dtype = DType.FLOAT if moved.kind.startswith("float") else DType.INT64
+    if moved.kind == "like data":
+        data = spelling.inputs[0]
+        found = facts.tensor_type(data) if isinstance(data, Value) else None
+        if found is None:
+            raise Mismatch("the type of its data is not known")
+        dtype = found.dtype
+    with np.errstate(over="ignore"):  # the limits of float32 are infinite in float16
+        array = np.array(attribute, np.float64 if dtype.is_float else None).astype(dtype.numpy)
+    return Tensor.of(array.reshape(1) if moved.kind == "one int" else array)
+
+
+def _to_attribute(value: Value | Tensor, moved: Moved, facts: Facts) -> Attribute:
+    tensor = known_tensor(value, facts)
+    if tensor is None or not tensor.is_small:
+        raise Mismatch(f"`{moved.attribute}` is not constant")
+    array = tensor.numpy()
+    items: tuple[Scalar, ...]
+    if tensor.dtype.is_integer:
+        items = tuple(int(item) for item in array.ravel())
+    else:
+        items = tuple(float(item) for item in array.ravel())
+        if any(float(np.float32(item)) != item and item == item for item in items):
+            raise Mismatch(f"`{moved.attribute}` is more than a float32")
+    if moved.kind in ("ints", "floats"):
+        if not items:
+            raise Mismatch(f"`{moved.attribute}` is empty")
+        return items
+    if len(items) != 1:
+        raise Mismatch(f"`{moved.attribute}` is no single value")
+    return float(items[0]) if moved.kind == "like data" and isinstance(items[0], int) else items[0]
+
+
+@cache
+def _types(op: str, domain: str, version: int) -> tuple[frozenset[str], ...]:
+    found = ops.schema(op, domain, version)
+    assert found is not None, (op, version)
+    return tuple(frozenset(formal.types) for formal in found.inputs)
+
+
+def _check_types(schema: OpSchema, spelling: Spelling, facts: Facts) -> None:
+    """An input of a known type must have one that the schema takes."""
+    allowed = _types(schema.name, schema.domain, schema.since_version)
+    for index, value in enumerate(spelling.inputs):
+        if value is None:
+            continue
+        text = type_text(TensorType(value.dtype) if isinstance(value, Tensor) else facts.type(value))
+        if text is not None and text not in allowed[min(index, len(allowed) - 1)]:
+            raise Mismatch(f"opset {schema.since_version} has no {schema.name} of {text}")
+
+
+def type_text(type_: Type | None) -> str | None:
+    """A type as schemas write it; None for one that is not known, or that they do not have."""
+    if isinstance(type_, TensorType):
+        return f"tensor({type_.dtype.name.lower()})"
+    return None if type_ is None else _proto_text(protos.type_to_proto(type_))
+
+
+def _proto_text(proto: onnx.TypeProto) -> str | None:
+    match proto.WhichOneof("value"):
+        case "sequence_type":
+            return f"seq({_proto_text(proto.sequence_type.elem_type)})"
+        case "optional_type":
+            return f"optional({_proto_text(proto.optional_type.elem_type)})"
+    return type_text(protos.type_from_proto(proto)) if proto.HasField("tensor_type") else None
+
+
+@cache
+def difference(op: str, domain: str, version: int) -> str | None:
+    """Why a schema version can never mean the same as the one before; None where it can, says `Step` when."""
+    old, new = ops.schema(op, domain, version - 1), ops.schema(op, domain, version)
+    assert old is not None, (op, version)
+    assert new is not None, (op, version)
+    key = (op, version)
+    if key in KEPT or new.deprecated:
+        return KEPT.get(key, "it was withdrawn")
+    moved = {move.place for move in MOVED.get(key, ())}
+    gone = {move.attribute for move in MOVED.get(key, ())} | DROPPED.get(key, {}).keys()
+    optional, single = OpSchema.FormalParameterOption.Optional, OpSchema.FormalParameterOption.Single
+    for before, after in zip(old.inputs, new.inputs, strict=False):
+        if before.option != after.option and (before.option, after.option) != (single, optional):
+            return f"the input {after.name} is another"
+    if len(new.inputs) < len(old.inputs):
+        return "it has fewer inputs"
+    for index, formal in enumerate(new.inputs[len(old.inputs) :], len(old.inputs)):
+        if formal.option != optional and index not in moved:
+            return f"the input {formal.name} is required"
+    if key not in ONLY_IF and [o.option for o in old.outputs] != [o.option for o in new.outputs][: len(old.outputs)]:
+        return "the outputs are others"
+    for name in old.attributes.keys() | new.attributes.keys():
+        complaint = _attribute_difference(old, new, name)
+        if complaint and name not in gone and name not in DEFAULTS.get(key, {}) and key not in CHANGED:
+            return complaint
+    return None
+
+
+def _attribute_difference(old: OpSchema, new: OpSchema, name: str) -> str | None:
+    if name not in new.attributes:
+        return f"`{name}` went away"
+    after = new.attributes[name]
+    if name not in old.attributes:
+        return f"`{name}` is required" if after.required else None
+    before = old.attributes[name]
+    if before.type != after.type or (after.required and not before.required):
+        return f"`{name}` is another"
+    return None if _default(old, name) == _default(new, name) else f"the default of `{name}` is another"
+
+
+@cache
+def versions(op: str, domain: str = "") -> tuple[int, ...]:
+    """All schema versions of an operator up to the newest that rules are written for, oldest first."""
+    found: list[int] = []
+    latest = ops.schema(op, domain, ops.OPSET if domain == "" else 1_000)
+    while latest is not None:
+        found.append(latest.since_version)
+        latest = ops.schema(op, domain, latest.since_version - 1)
+    return tuple(reversed(found))
+
+
+def _step(op: str, domain: str, version: int) -> Step:
+    """The step to a version from the one before. Raises Mismatch where there can be none."""
+    complaint = difference(op, domain, version)
+    if complaint:
+        raise Mismatch(f"in opset {version} {complaint}")
+    old, new = ops.schema(op, domain, version - 1), ops.schema(op, domain, version)
+    assert old is not None, (op, version)
+    assert new is not None, (op, version)
+    return Step(old, new)
+
+
+def _renaming(op: str, version: int) -> Step:
+    """The step from the last version of an operator to its successor."""
+    (successor, since), _, _ = RENAMED[op, version]
+    old, new = ops.schema(op, "", version), ops.schema(successor, "", since)
+    assert old is not None, op
+    assert new is not None, successor
+    return Step(old, new)
+
+
+class Way(NamedTuple):
+    """The steps from one schema version to another, in order, and where they end. `reason` if there is no way."""
+
+    op: str
+    version: int
+    steps: tuple[Step, ...] = ()
+    reason: str = ""
+
+
+@cache
+def way_up(op: str, domain: str, version: int) -> Way:
+    """From a schema version to the newest."""
+    steps: list[Step] = []
+    start = (op, version)
+    try:
+        while True:
+            if domain == "" and (op, version) in RENAMED:
+                steps.append(_renaming(op, version))
+                op, version = RENAMED[op, version][0]
+            newer = [other for other in versions(op, domain) if other > version]
+            if not newer:
+                return Way(op, version, tuple(step for step in steps if step.matters_up))
+            steps.append(_step(op, domain, newer[0]))
+            version = newer[0]
+    except Mismatch as mismatch:
+        return Way(*start, reason=str(mismatch))
+
+
+@cache
+def way_down(op: str, domain: str, version: int, opset: int) -> Way:
+    """From a schema version to what an opset has for it."""
+    start = (op, version)
+    steps: list[Step] = []
+    try:
+        if ops.schema(op, domain, opset) is None:
+            older = [key for key, (successor, _, _) in RENAMED.items() if successor[0] == op and domain == ""]
+            for predecessor in older:
+                steps += _steps_down(op, domain, version, RENAMED[predecessor][0][1])
+                steps.append(_renaming(*predecessor))
+                op, version = predecessor
+        found = ops.schema(op, domain, opset)
+        if found is None or found.deprecated:
+            raise Mismatch(f"{op} exists from opset {next(iter(versions(op, domain)), '?')} on")
+        if found.since_version > version:
+            raise Mismatch("it has an old meaning, which a newer opset does not have")
+        steps += _steps_down(op, domain, version, found.since_version)
+        return Way(op, found.since_version, tuple(step for step in steps if step.matters_down))
+    except Mismatch as mismatch:
+        return Way(*start, reason=str(mismatch))
+
+
+def _steps_down(op: str, domain: str, version: int, target: int) -> Iterator[Step]:
+    for passed in reversed([other for other in versions(op, domain) if target < other <= version]):
+        yield _step(op, domain, passed)
+
+
+def _types_of(schema: OpSchema) -> tuple[frozenset[str], ...]:
+    return _types(schema.name, schema.domain, schema.since_version)

@@ -1,0 +1,174 @@
+"""What the holes of a rule are bound to, and what its terms are worth under a binding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from graphopt.base.types import Dim, DType, Shape, TensorType
+from graphopt.ir.graph import Attribute, Graph, Value
+from graphopt.ir.tensor import Tensor
+from graphopt.language.scalar import FACTS, PROPERTIES, PYTHON, Unknown, apply, has_property
+from graphopt.language.term import App, Lit, Term, Var
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a `const` hole is bound to: a constant of the graph, seen in the shape that the rule declares."""
+
+    value: Value
+    tensor: Tensor
+    shape: tuple[int, ...]
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """The values in the declared shape."""
+        own = self.tensor.numpy()
+        squeezed = own.reshape(own.shape[max(0, own.ndim - len(self.shape)) :])
+        return np.broadcast_to(squeezed, self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """What a `const` hole with a default is bound to where the optional input is not there."""
+
+    default: float
+    shape: tuple[int, ...]
+    dtype: DType
+    """That of the operator's output."""
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """The default at every place, as precisely as it is computed with."""
+        return np.full(self.shape, self.default, np.float64 if self.dtype.is_float else self.dtype.numpy)
+
+
+Numbers: TypeAlias = "Attribute | Dim | Shape"
+
+
+Bound: TypeAlias = "Value | Known | Absent | Numbers | Mapping[str, Attribute]"
+
+
+Axes: TypeAlias = "Mapping[str, Dim | Shape]"
+
+
+def unify(tokens: tuple[str, ...], shape: Shape, axes: Axes) -> Axes | None:
+    """Bind axis names to the sizes of a shape; None where a name is bound to another size already.
+
+    The pack of ones `1*k` also binds how long `*k` is, under the name `#k`.
+    """
+    pack = next((i for i, token in enumerate(tokens) if "*" in token), None)
+    if len(shape) != len(tokens) if pack is None else len(shape) < len(tokens) - 1:
+        return None
+    bound = dict(axes)
+    if pack is not None:
+        stop = len(shape) - (len(tokens) - pack - 1)
+        if not _unify_pack(tokens[pack], shape[pack:stop], bound):
+            return None
+        tokens, shape = tokens[:pack] + tokens[pack + 1 :], shape[:pack] + shape[stop:]
+    for token, size in zip(tokens, shape, strict=True):
+        expected = int(token) if token.isdigit() else bound.setdefault(token, size) if token != "_" else size
+        if expected != size:
+            return None
+    return bound
+
+
+def _unify_pack(token: str, sizes: Shape, bound: dict[str, Dim | Shape]) -> bool:
+    name = token.split("*")[1]
+    if bound.setdefault(f"#{name}", len(sizes)) != len(sizes):
+        return False
+    if token.startswith("1*"):
+        return all(size == 1 for size in sizes)
+    return bound.setdefault(f"*{name}", sizes) == sizes
+
+
+def sizes_of(tokens: Sequence[str], axes: Axes) -> Shape | None:
+    """The shape that axis names stand for; None where one is not bound."""
+    shape: list[Dim] = []
+    for token in tokens:
+        if token.isdigit():
+            shape.append(int(token))
+        elif token.startswith("1*"):
+            count = axes.get(f"#{token[2:]}")
+            if not isinstance(count, int):
+                return None
+            shape += [1] * count
+        else:
+            size = axes.get(token)
+            if size is None:
+                return None
+            shape += size if isinstance(size, tuple) else [size]
+    return tuple(shape)
+
+
+def broadcast(left: Shape, right: Shape) -> Shape | None:
+    """The shape of an elementwise result; None where it cannot be known that the two fit."""
+    rank = max(len(left), len(right))
+    padded = [(1,) * (rank - len(shape)) + shape for shape in (left, right)]
+    result: list[Dim] = []
+    for a, b in zip(*padded, strict=True):
+        if a != b and a != 1 and b != 1:
+            return None
+        result.append(b if a == 1 else a)
+    return tuple(result)
+
+
+def evaluate(term: Term, bound: Mapping[str, Bound], axes: Axes, graph: Graph | None) -> Any:
+    """The value of a scalar term: a number, text, list or truth value, in which sizes may be symbolic.
+
+    Raises:
+        Unknown: it cannot be known; when matching, that means no.
+    """
+    match term:
+        case Lit(value=value):
+            return value
+        case Var(name=name):
+            return bound[name]
+        case App(op=name) if name in FACTS:
+            return _fact(term, bound, axes, graph)
+        case App(op=name, args=(Var(name=hole),)) if name in PROPERTIES:
+            return _has_property(name, bound[hole])
+        case App(op=name):
+            arguments = [evaluate(arg, bound, axes, graph) for arg in term.args if arg is not None]
+            return apply(name, PYTHON, *arguments)
+
+
+def _has_property(name: str, bound: Bound) -> bool:
+    match bound:
+        case Known(tensor=tensor):
+            return tensor.dtype.numpy.kind != "O" and has_property(name, tensor.numpy())
+        case Absent(default=default):
+            return has_property(name, np.asarray(default, np.float64))
+    raise Unknown(f"{name} of what is no constant")
+
+
+def _fact(term: App, bound: Mapping[str, Bound], axes: Axes, graph: Graph | None) -> Any:
+    subject = term.args[0]
+    if isinstance(subject, Lit):
+        sizes = sizes_of(str(subject.value).split(), axes)
+        if sizes is None:
+            raise Unknown(str(term))
+        return sizes if term.op == "sizes" else sizes[0]
+    assert isinstance(subject, Var) and graph is not None, f"{term} is about a hole"
+    type_ = _type(bound[subject.name], graph)
+    if term.op == "dtype":
+        return int(type_.dtype)
+    if type_.shape is None:
+        raise Unknown(f"the rank of {subject}")
+    return type_.shape if term.op == "shape" else len(type_.shape)
+
+
+def _type(bound: Bound, graph: Graph) -> TensorType:
+    match bound:
+        case Value():
+            found = graph.tensor_type(bound)
+        case Known():
+            found = TensorType(bound.tensor.dtype, bound.shape)
+        case Absent():
+            found = TensorType(bound.dtype, bound.shape)
+        case _:
+            found = None
+    if found is None:
+        raise Unknown("a type that is not known")
+    return found

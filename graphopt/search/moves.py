@@ -1,0 +1,209 @@
+"""Moves: rules of the search at their places, made and made again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from graphopt.ir.graph import Graph, Value
+from graphopt.language.rule import Rule
+from graphopt.rewrite.build import Refused, build, lacking
+from graphopt.rewrite.fixpoint import Allows, Candidates, Simplifier, Step, TimeUp, undone
+from graphopt.rewrite.match import Match, find, producers
+from graphopt.rewrite.regions import cut_out, digest
+from graphopt.rewrite.sites import Site
+from graphopt.runtime.measure import Speedup
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A rule applied at some places of a region, in turn; then the region is simplified."""
+
+    rule: Rule
+    sites: tuple[tuple[Value, ...], ...]
+    """The roots of each match, as values of the region at that point."""
+    simplified: bool = True
+    """False where simplifying would have undone it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """What to do with a part of the model, and with all its copies."""
+
+    copies: tuple[tuple[int, ...], ...]
+    """The vertices of each copy."""
+    moves: tuple[Move, ...]
+    speedup: Speedup
+    """Of the part alone."""
+    weight: float
+    """What the copies were estimated to take, in seconds of one run."""
+    result: str
+    """The digest of what each copy becomes."""
+
+    @property
+    def saved(self) -> float:
+        """Seconds of one run that are hoped for."""
+        return self.weight * (1 - 1 / self.speedup.median)
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The names of the rules that it uses, in order."""
+        return tuple(dict.fromkeys(move.rule.name for move in self.moves))
+
+
+@dataclass(frozen=True)
+class Space:
+    """What a search may do: the rules that trade, what it tidies up with, and which rules are admitted.
+
+    What takes long calls the simplifier's `check`, which ends it by raising TimeUp: then the graph is as before.
+    """
+
+    trades: Sequence[Rule]
+    simplifier: Simplifier
+    allows: Allows
+    _by_opsets: dict[tuple[tuple[str, int], ...], Candidates] = field(default_factory=dict, repr=False, compare=False)
+
+    def candidates(self, opsets: Mapping[str, int]) -> Candidates:
+        """The rules that these opsets can express, by the operators that their left sides end in."""
+        key = tuple(sorted(opsets.items()))
+        if key not in self._by_opsets:
+            by_op: dict[str, dict[tuple[Rule, frozenset[str]], None]] = {}
+            for rule in self.trades:
+                for side in rule.left if lacking(rule, opsets) is None else ():
+                    by_op.setdefault(side.op, {})[rule, producers(side)] = None
+            self._by_opsets[key] = {op: tuple(found) for op, found in by_op.items()}
+        return self._by_opsets[key]
+
+
+class Stuck(Exception):
+    """A move cannot be made here."""
+
+
+class Advance(NamedTuple):
+    """A move that was made."""
+
+    steps: list[Step]
+    is_whole: bool
+    """False where weights refused it at some place: those of another copy may not."""
+
+
+def advance(graph: Graph, move: Move, space: Space) -> Advance:
+    """Make a move in a region's graph, in place.
+
+    Raises:
+        Stuck: none of its places matches.
+        TimeUp: the simplifier's check does; then the graph is as before.
+    """
+    steps: list[Step] = []
+    try:
+        is_whole = _made(graph, move, space, steps)
+        if move.simplified:
+            steps += space.simplifier.run(graph).steps
+    except TimeUp:
+        undone(steps)
+        raise
+    return Advance(steps, is_whole)
+
+
+def _made(graph: Graph, move: Move, space: Space, steps: list[Step]) -> bool:
+    """Apply the rule of a move at its places; False where weights refused it at some place.
+
+    Raises:
+        Stuck: none of its places matches.
+    """
+    is_whole = True
+    for site in move.sites:
+        match = _at(graph, move.rule, site)
+        if match is None or not _is_allowed(graph, match, space):  # it was taken by what was done at another place
+            continue
+        try:
+            patch = build(graph, match, space.simplifier.refusal)
+        except Refused as refused:
+            logger.debug("%s: %s", move.rule.name, refused)
+            is_whole = False
+        else:
+            graph.apply(patch)
+            steps.append(Step(move.rule.name, graph, patch, is_rule=True))
+        space.simplifier.check()
+    if not steps:
+        raise Stuck
+    return is_whole
+
+
+def replay(graph: Graph, moves: Sequence[Move], result: str, space: Space) -> list[Step]:
+    """Make moves that were found in one copy of a part in another, in place.
+
+    Raises:
+        Stuck: its own weights do not allow them, or lead to another graph than the one with this digest, of which
+            nothing is known.
+    """
+    steps = [step for move in moves for step in advance(graph, move, space).steps]
+    if digest(graph) != result:
+        raise Stuck
+    return steps
+
+
+def _at(graph: Graph, rule: Rule, site: tuple[Value, ...]) -> Match | None:
+    """The match of a rule with these roots."""
+    if any(value.vertex not in graph for value in site):
+        return None
+    return next((match for match in find(rule, graph, site[0].vertex) if match.roots == site), None)
+
+
+def _is_allowed(graph: Graph, match: Match, space: Space) -> bool:
+    return space.allows(Site.of(graph, match))
+
+
+def matches(graph: Graph, space: Space) -> dict[Rule, list[Match]]:
+    """Where the rules that trade may be applied, producers first; one match for each set of roots."""
+    found: dict[Rule, dict[frozenset[Value], Match]] = {}
+    by_op = space.candidates(graph.opsets)
+    for vertex in graph.topological():
+        space.simplifier.check()
+        made_by = {graph[source].op for source in graph.sources(vertex)}
+        for rule, needed in by_op.get(graph[vertex].op, ()):
+            for match in find(rule, graph, vertex) if needed <= made_by else ():
+                if _is_allowed(graph, match, space):
+                    found.setdefault(rule, {}).setdefault(frozenset(match.roots), match)
+    return {rule: list(sites.values()) for rule, sites in found.items()}
+
+
+def arranged(found: Mapping[Rule, Sequence[Match]]) -> Iterator[Move]:
+    """Each rule wherever it matches, then at each place alone."""
+    for rule, sites in found.items():
+        if len(sites) > 1:
+            yield Move(rule, tuple(match.roots for match in sites))
+    for rule, sites in found.items():
+        for match in sites:
+            yield Move(rule, (match.roots,))
+
+
+def apply(graph: Graph, solution: Solution, space: Space) -> list[Step]:
+    """Carry a solution over to every copy, in place; a copy whose own weights do not allow it stays as it is.
+
+    Raises:
+        TimeUp: the simplifier's check does; then the graph is as before.
+    """
+    steps: list[Step] = []
+    for vertices in solution.copies:
+        region = cut_out(graph, vertices) if all(vertex in graph for vertex in vertices) else None
+        if region is None:
+            logger.info("a copy of the part is no longer there")
+            continue
+        try:
+            made = replay(region.graph, solution.moves, solution.result, space)
+        except TimeUp:
+            undone(steps)
+            raise
+        except Stuck:
+            logger.info("%s cannot be done in a copy of the part", ", ".join(solution.rules))
+            continue
+        for step in made:
+            patch = region.carry(step.patch)
+            graph.apply(patch)
+            steps.append(Step(step.name, graph, patch, step.is_rule))
+    return steps
