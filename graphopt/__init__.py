@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from graphopt.base.errors import GraphoptError as GraphoptError
     from graphopt.language.rule import Rule as Rule
+    from graphopt.options import Options as Options
     from graphopt.pipeline import Result as Result
     from graphopt.pipeline import optimize as optimize
     from graphopt.pipeline import simplify as simplify
@@ -20,12 +21,13 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "GraphoptError": "graphopt.base.errors",
+    "Options": "graphopt.options",
     "Result": "graphopt.pipeline",
     "Rule": "graphopt.rule",
     "optimize": "graphopt.pipeline",
     "simplify": "graphopt.pipeline",
 }
-__all__ = ["GraphoptError", "Result", "Rule", "__version__", "optimize", "simplify"]
+__all__ = ["GraphoptError", "Options", "Result", "Rule", "__version__", "optimize", "simplify"]
 
 
 def __getattr__(name: str) -> object:

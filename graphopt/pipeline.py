@@ -8,14 +8,14 @@ import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, wraps
+from inspect import Parameter, Signature
+from inspect import signature as get_signature
 from os import PathLike
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from graphopt.base.errors import UsageError
-from graphopt.base.limits import SECONDS, RunLimits, limited
+from graphopt.base.limits import RunLimits, limited
 from graphopt.base.types import TensorType
 from graphopt.check.blame import Check, Finding, label
 from graphopt.check.verdict import check_text
@@ -24,22 +24,21 @@ from graphopt.ir.graph import Graph
 from graphopt.language import library
 from graphopt.language.rule import Rule
 from graphopt.operators import infer
+from graphopt.options import Options
 from graphopt.report.report import Report, Rewrite, Summary
+from graphopt.rewrite.build import Refusal
 from graphopt.rewrite.fixpoint import Step, simplify_graph
 from graphopt.rewrite.gate import Gate
 from graphopt.rewrite.passes import PASSES, Pass, exact_forms
 from graphopt.runtime.cost import user_cache
 from graphopt.runtime.kernels import Kernels
-from graphopt.runtime.sessions import Setting, called
+from graphopt.runtime.sessions import called
 from graphopt.search.tune import Tuned, Tuner, Tuning
 
 if TYPE_CHECKING:
     import onnx
 
 log = logging.getLogger(__name__)
-
-Progress = Callable[[str, float], None]
-"""Told the stage and how much of it is done, 0 to 1."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,33 +93,31 @@ class _Clock:
             self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
 
 
-def optimize(
-    model: onnx_io.Source,
-    *,
-    skip: Sequence[str] = (),
-    only: Sequence[str] | None = None,
-    rules: Sequence[library.Source] = (),
-    unverified: bool = False,
-    exact: bool = False,
-    keep_nonfinite: bool = False,
-    check: bool = True,
-    strict: bool = False,
-    input_shapes: Mapping[str, Sequence[int | str | None]] | None = None,
-    dims: Mapping[str, int | Sequence[int]] | None = None,
-    target_opset: int | None = None,
-    inline_functions: bool = True,
-    cost: str = "measured",
-    provider: str = "cpu",
-    provider_options: Mapping[str, str] | None = None,
-    threads: int = 0,
-    seconds: float = 60.0,
-    fresh: bool = False,
-    seed: int = 0,
-    inputs: Mapping[str, Any] | None = None,
-    run_limit: float = SECONDS,
-    memory_limit: float | None = None,
-    progress: Progress | None = None,
-) -> Result:
+P = ParamSpec("P")
+
+
+def _by_keyword(
+    options: Callable[P, Options],
+) -> Callable[[Callable[[onnx_io.Source, Options], Result]], Callable[Concatenate[onnx_io.Source, P], Result]]:
+    """Give a function of options the fields of `Options` as its keywords, to callers, type checkers and `help`."""
+
+    def decorate(
+        function: Callable[[onnx_io.Source, Options], Result],
+    ) -> Callable[Concatenate[onnx_io.Source, P], Result]:
+        @wraps(function)
+        def by_keyword(model: onnx_io.Source, /, *args: P.args, **keywords: P.kwargs) -> Result:
+            return function(model, options(*args, **keywords))
+
+        first = Parameter("model", Parameter.POSITIONAL_ONLY, annotation="onnx_io.Source")
+        signature = Signature([first, *get_signature(options).parameters.values()], return_annotation="Result")
+        vars(by_keyword)["__signature__"] = signature
+        return by_keyword
+
+    return decorate
+
+
+@_by_keyword(Options)
+def optimize(model: onnx_io.Source, options: Options) -> Result:
     """Optimize a model: the same function, faster in ONNX Runtime. The caller's object is not changed.
 
     Rules that pay in every model are applied first; those that pay in some are tried on the distinct parts of the
@@ -128,89 +125,149 @@ def optimize(
 
     Args:
         model: a path, `onnx.ModelProto`, `onnx_ir.Model` or what `torch.onnx.export` returns.
-        skip, only: names of rules and passes (`graphopt rules` lists them).
-        rules: further rules, or `.py` and `.jsonl` files of them; they are proved first.
-        unverified: apply rules that are not proved, too; the report says where.
-        exact: change no bit of the outputs: use only rules and passes that round nothing otherwise, and none in half
-            precision where ONNX Runtime computes some of it in single precision.
-        keep_nonfinite: keep infinities and NaN where they are: use no rule that is proved for finite values only.
-        check: run the original and the result on random inputs and compare. A rewrite that made a difference is left
-            out, with a warning and a note in the report, and all is done again without it.
-        strict: raise an error instead.
-        input_shapes, dims: sizes to fix for good, by input and by name of a dim. A dim with several sizes stays open
-            and is measured at each; what is not said is measured at a usual size.
-        target_opset: the opset of the result; by default that of the model. With the check, it is an error where ONNX
-            Runtime has a kernel for a node in the model's opset, and none in this.
-        inline_functions: put the bodies of model-local functions in the place of their calls.
-        cost: what the search asks: "measured", or "analytic", an estimate for which nothing is run, or "none": no
-            search and no timing.
-        provider, provider_options, threads: of ONNX Runtime, to measure with; no threads are one a core.
-        seconds: for the search and the timing, about, at most.
-        fresh: time again what earlier runs have timed, for all of that is kept.
-        seed, inputs: of the check and the timing.
-        run_limit: the most seconds that one run of a model may take.
-        memory_limit: the most gigabytes that the process may take in all to run one; by default what it takes and nine
-            tenths of what is free. It is looked at before a run, ten times a second, and after it: a peak in between
-            is not seen.
+        options: the fields of `graphopt.Options`, each as a keyword: `optimize("model.onnx", exact=True)`.
 
     Raises:
         ModelError: the model is not legal, or contradicts what was asked for, or a run of it takes too much.
-        UsageError: an unknown rule, input, dim, provider or cost, no time to search, or `unverified` beside
-            `exact` or `keep_nonfinite`, or `strict` without the check.
+        UsageError: an unknown rule, input, dim, provider or cost, no time to search, or options that exclude each
+            other.
         ProofError: one of `rules` is not proved.
         DifferenceError: the check found a difference, and `strict` was asked for, or no rewrite made it.
     """
-    if strict and not check:
-        raise UsageError("strict needs the check: without it no difference is found")
-    tell = progress or (lambda stage, done: None)
-    clock = _Clock()
-    gate = Gate(exact=exact, unverified=unverified, keep_nonfinite=keep_nonfinite, progress=tell)
-    setting, limits = Setting(provider, threads, provider_options or {}), RunLimits(run_limit, memory_limit)
-    kernels = Kernels(setting)
-    refusal = kernels.exact_refusal if exact else kernels.refusal
-    fixed, open_ = _split(dims or {})
-    admits = "exact" if exact else "unverified" if unverified else "proved"
-    admits += ", nonfinite kept" if keep_nonfinite else ""
-    tuning = Tuning(cost, setting, seconds, open_, inputs, seed, admits)
-    with clock("load"):
-        given = library.read(rules)
-        known = library.load(given)
-        space = _Space.of(known, skip, only, exact=exact)
+    return _Run(model, options).result()
 
-    def attempt(space: _Space, tuning: Tuning) -> _Attempt:
+
+@dataclass(frozen=True)
+class _Run:
+    """One run of the pipeline: attempts, until the check finds no difference."""
+
+    model: onnx_io.Source
+    options: Options
+    clock: _Clock = field(default_factory=_Clock)
+
+    def result(self) -> Result:
+        with self.clock("load"):
+            space = _Space.of(self._library, self.options)
+        made, notes = _checked(self._attempt, space, self._tuning, self.clock, strict=self.options.strict)
+        return made.result(self._gate, self.clock, [*notes, *_refusals(self._gate), *self._kernels.notes])
+
+    @cached_property
+    def _given(self) -> library.Library:
+        return library.read(self.options.rules)
+
+    @cached_property
+    def _library(self) -> library.Library:
+        return library.load(self._given)
+
+    @cached_property
+    def _gate(self) -> Gate:
+        options = self.options
+        return Gate(
+            exact=options.exact,
+            unverified=options.unverified,
+            keep_nonfinite=options.keep_nonfinite,
+            progress=options.tell,
+        )
+
+    @cached_property
+    def _kernels(self) -> Kernels:
+        return Kernels(self.options.setting)
+
+    @property
+    def _refusal(self) -> Refusal:
+        return self._kernels.exact_refusal if self.options.exact else self._kernels.refusal
+
+    @cached_property
+    def _tuning(self) -> Tuning:
+        options = self.options
+        return Tuning(
+            options.cost,
+            options.setting,
+            options.seconds,
+            options.open_dims,
+            options.inputs,
+            options.seed,
+            options.admits,
+        )
+
+    def _attempt(self, space: _Space, tuning: Tuning) -> _Attempt:
+        """Load, simplify, search and check once."""
+        options, clock = self.options, self.clock
         with clock("load"):
-            loaded = _loaded(model, inline_functions, input_shapes or {}, fixed)
+            loaded = self._loaded()
             before = Report.summary(loaded)
-            _demand_room(loaded.graph if check or cost == "measured" else Graph(), limits, called(model))
-        if target_opset is not None:
+            is_run = options.check or options.cost == "measured"
+            _demand_room(loaded.graph if is_run else Graph(), options.limits, called(self.model))
+        if options.target_opset is not None:
             with clock("convert"):
-                before_it = [(graph, graph.opsets) for graph in loaded.graph.graphs()]
-                loaded = onnx_io.converted(loaded, target_opset)
-                if check:
-                    kernels.demand(before_it)
-        if given.parts:
+                loaded = self._converted(loaded, options.target_opset)
+        if self._given.parts:
             with clock("prove"):
-                gate.demand(rule for rule in (*space.rules, *space.trades) if rule in given.everything)
+                self._gate.demand(r for r in (*space.rules, *space.trades) if r in self._given.everything)
         with clock("simplify"):
             done = simplify_graph(
-                loaded.graph, space.rules, space.passes, allows=gate.allows, refusal=refusal, progress=tell
+                loaded.graph,
+                space.rules,
+                space.passes,
+                allows=self._gate.allows,
+                refusal=self._refusal,
+                progress=options.tell,
             )
         tuned = Tuned(done.steps)
         if tuning.cost != "none":
-            with clock("search"), limited(limits):
-                cache = user_cache(fresh=fresh)
-                searched = (space.rules, space.trades, space.passes, gate.allows, tuning, tell, refusal)
-                tuned = Tuner(model, loaded, *searched, sweeps=known.sweeps, cache=cache).tune(done.steps)
+            with clock("search"), limited(options.limits):
+                tuned = self._tuner(loaded, space, tuning).tune(done.steps)
         finding = None
-        if check:
-            with clock("check"), limited(limits):
-                finding = Check(
-                    model, loaded, before.weight_bytes, tuned.steps, seed, inputs, exact, keep_nonfinite, tell
-                ).run()
+        if options.check:
+            with clock("check"), limited(options.limits):
+                finding = self._check(loaded, before, tuned.steps).run()
         return _Attempt(loaded, before, tuned, done.notes, finding)
 
-    made, notes = _checked(attempt, space, tuning, clock, strict=strict)
-    return made.result(gate, clock, [*notes, *_refusals(gate), *kernels.notes])
+    def _loaded(self) -> onnx_io.Model:
+        """The model with its types inferred and some of its sizes fixed."""
+        options = self.options
+        loaded = onnx_io.load(self.model, inline_functions=options.inline_functions)
+        infer.infer_graph(loaded.graph)
+        opsets.raise_nodes(loaded.graph)  # some could not be while their types were unknown
+        if options.input_shapes or options.fixed_dims:
+            infer.fix_inputs(loaded.graph, options.input_shapes or {}, options.fixed_dims)
+        return loaded
+
+    def _converted(self, loaded: onnx_io.Model, opset: int) -> onnx_io.Model:
+        before = [(graph, graph.opsets) for graph in loaded.graph.graphs()]
+        converted = onnx_io.converted(loaded, opset)
+        if self.options.check:
+            self._kernels.demand(before)
+        return converted
+
+    def _tuner(self, loaded: onnx_io.Model, space: _Space, tuning: Tuning) -> Tuner:
+        return Tuner(
+            self.model,
+            loaded,
+            space.rules,
+            space.trades,
+            space.passes,
+            self._gate.allows,
+            tuning,
+            self.options.tell,
+            self._refusal,
+            sweeps=self._library.sweeps,
+            cache=user_cache(fresh=self.options.fresh),
+        )
+
+    def _check(self, loaded: onnx_io.Model, before: Summary, steps: Sequence[Step]) -> Check:
+        options = self.options
+        return Check(
+            self.model,
+            loaded,
+            before.weight_bytes,
+            steps,
+            options.seed,
+            options.inputs,
+            options.exact,
+            options.keep_nonfinite,
+            options.tell,
+        )
 
 
 def _checked(
@@ -263,19 +320,19 @@ class _Space:
     passes: Sequence[Pass] = ()
 
     @staticmethod
-    def of(known: library.Library, skip: Sequence[str], only: Sequence[str] | None, *, exact: bool) -> _Space:
+    def of(known: library.Library, options: Options) -> _Space:
         """What was chosen by name, of all that there is.
 
         Raises:
             UsageError: a name is not known.
         """
         names = [*(rule.name for rule in known.everything), *(pass_.name for pass_ in PASSES)]
-        chosen = library.select(names, skip, only)
+        chosen = library.select(names, options.skip, options.only)
         passes = [pass_ for pass_ in PASSES if pass_.name in chosen]
         return _Space(
             [rule for rule in known.rules if rule.name in chosen],
             [rule for rule in known.trades if rule.name in chosen],
-            exact_forms(passes) if exact else passes,
+            exact_forms(passes) if options.exact else passes,
         )
 
     def without(self, names: Container[str]) -> _Space:
@@ -310,21 +367,6 @@ class _Attempt:
         )
 
 
-def _loaded(
-    model: onnx_io.Source,
-    inline_functions: bool,
-    input_shapes: Mapping[str, Sequence[int | str | None]],
-    dims: Mapping[str, int],
-) -> onnx_io.Model:
-    """The model with its types inferred and some of its sizes fixed."""
-    loaded = onnx_io.load(model, inline_functions=inline_functions)
-    infer.infer_graph(loaded.graph)
-    opsets.raise_nodes(loaded.graph)  # some could not be while their types were unknown
-    if input_shapes or dims:
-        infer.fix_inputs(loaded.graph, input_shapes, dims)
-    return loaded
-
-
 def _demand_room(graph: Graph, limits: RunLimits, model: str) -> None:
     """Raise a LimitError for a value that a run makes, and that is larger than all memory."""
     for inner in graph.graphs():
@@ -334,12 +376,6 @@ def _demand_room(graph: Graph, limits: RunLimits, model: str) -> None:
                     limits.demand_room(
                         type_.size * type_.dtype.bits // 8, f"{model}: '{name}' of node {node.op}, {type_},"
                     )
-
-
-def _split(dims: Mapping[str, int | Sequence[int]]) -> tuple[dict[str, int], dict[str, Sequence[int]]]:
-    """The sizes that are fixed for good, and those of dims that stay open, to measure at."""
-    fixed = {name: int(size) for name, size in dims.items() if isinstance(size, int | np.integer)}
-    return fixed, {name: sizes for name, sizes in dims.items() if not isinstance(sizes, int | np.integer)}
 
 
 def _refusals(gate: Gate) -> list[str]:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 # The rooms of the compiler and what stands between them, lowest first: each imports only from those before it.
 ORDER = (
     *("base", "ir", "operators", "io", "language", "term", "rule", "rewrite", "runtime", "check", "search", "report"),
-    *("pipeline", "cli", "__init__", "__main__"),
+    *("options", "pipeline", "cli", "__init__", "__main__"),
 )
 # The two packages that the compiler composes, and all of it that they see.
 COMPOSED = {

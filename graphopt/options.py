@@ -1,0 +1,113 @@
+"""What a run of the pipeline is asked: one option a field, with what it means and its default."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graphopt.base.errors import UsageError
+from graphopt.base.limits import SECONDS, RunLimits
+from graphopt.language import library
+from graphopt.runtime.sessions import Setting
+
+
+def silent(stage: str, done: float) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a model is to be optimized.
+
+    Raises:
+        UsageError: two options exclude each other.
+    """
+
+    skip: Sequence[str] = ()
+    """Names of rules and passes to leave out; `graphopt rules` lists them."""
+    only: Sequence[str] | None = None
+    """Names of the only rules and passes to use."""
+    rules: Sequence[library.Source] = ()
+    """Further rules, or `.py` and `.jsonl` files of them; they are proved first."""
+    unverified: bool = False
+    """Apply rules that are not proved, too; the report says where. Not with `exact` or `keep_nonfinite`."""
+    exact: bool = False
+    """Change no bit of the outputs: use only rules and passes that round nothing otherwise, and none in half
+    precision where ONNX Runtime computes some of it in single precision."""
+    keep_nonfinite: bool = False
+    """Keep infinities and NaN where they are: use no rule that is proved for finite values only."""
+    check: bool = True
+    """Run the original and the result on random inputs and compare. A rewrite that made a difference is left out,
+    with a warning and a note in the report, and all is done again without it."""
+    strict: bool = False
+    """Raise an error instead. Needs the check."""
+    input_shapes: Mapping[str, Sequence[int | str | None]] | None = None
+    """Shapes of inputs to fix for good."""
+    dims: Mapping[str, int | Sequence[int]] | None = None
+    """Sizes of named dims to fix for good. A dim with several sizes stays open and is measured at each; what is not
+    said is measured at a usual size."""
+    target_opset: int | None = None
+    """The opset of the result; by default that of the model. With the check, it is an error where ONNX Runtime has a
+    kernel for a node in the model's opset, and none in this."""
+    inline_functions: bool = True
+    """Put the bodies of model-local functions in the place of their calls."""
+    cost: str = "measured"
+    """What the search asks: "measured", or "analytic", an estimate for which nothing is run, or "none": no search and
+    no timing."""
+    provider: str = "cpu"
+    """The execution provider of ONNX Runtime to measure with: cpu, cuda, or the name that ONNX Runtime has."""
+    provider_options: Mapping[str, str] | None = None
+    threads: int = 0
+    """Of ONNX Runtime, to measure with; none are one a core."""
+    seconds: float = 60.0
+    """For the search and the timing, about, at most."""
+    fresh: bool = False
+    """Time again what earlier runs have timed, for all of that is kept."""
+    seed: int = 0
+    """Of the inputs that check and timing make up."""
+    inputs: Mapping[str, Any] | None = None
+    """Arrays by input, for check and timing."""
+    run_limit: float = SECONDS
+    """The most seconds that one run of a model may take."""
+    memory_limit: float | None = None
+    """The most gigabytes that the process may take in all to run a model; by default what it takes and nine tenths of
+    what is free. It is looked at before a run, ten times a second, and after it: a peak in between is not seen."""
+    progress: Callable[[str, float], None] | None = None
+    """Told the stage and how much of it is done, 0 to 1."""
+
+    def __post_init__(self) -> None:
+        if self.strict and not self.check:
+            raise UsageError("strict needs the check: without it no difference is found")
+
+    @property
+    def tell(self) -> Callable[[str, float], None]:
+        """Whom to tell of the progress, or nobody."""
+        return self.progress or (lambda stage, done: None)
+
+    @property
+    def setting(self) -> Setting:
+        """Of the sessions of ONNX Runtime that are timed."""
+        return Setting(self.provider, self.threads, self.provider_options or {})
+
+    @property
+    def limits(self) -> RunLimits:
+        return RunLimits(self.run_limit, self.memory_limit)
+
+    @property
+    def admits(self) -> str:
+        """Which rules are admitted, in words: a search among others may find something else."""
+        which = "exact" if self.exact else "unverified" if self.unverified else "proved"
+        return f"{which}, nonfinite kept" if self.keep_nonfinite else which
+
+    @property
+    def fixed_dims(self) -> dict[str, int]:
+        """Sizes that are fixed for good."""
+        return {name: int(size) for name, size in (self.dims or {}).items() if isinstance(size, int | np.integer)}
+
+    @property
+    def open_dims(self) -> dict[str, Sequence[int]]:
+        """The sizes at which dims that stay open are measured."""
+        return {name: sizes for name, sizes in (self.dims or {}).items() if not isinstance(sizes, int | np.integer)}
