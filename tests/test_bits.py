@@ -23,8 +23,10 @@ from graphopt.rewrite.gate import KERNELS, kernels_touched, ledger_path
 from graphopt.rules import RULES, TRADES
 from graphopt.runtime.oracle import FailedError, Runnable, onnxruntime_unoptimized
 from graphopt.verifier.counterexample import is_fatal_if_empty
-from graphopt.verifier.example import Instance, instances, models
+from graphopt.verifier.drawing import instances
+from graphopt.verifier.example import Instance
 from graphopt.verifier.scope import ANY, FEW
+from graphopt.verifier.writing import models
 
 Array = NDArray[Any]
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan])

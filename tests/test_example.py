@@ -6,8 +6,10 @@ from onnx import checker, numpy_helper
 
 from graphopt.base.types import DType
 from graphopt.language.rule import Rule, attributes, const, fn, integers, op, real, tensor
-from graphopt.verifier.example import Instance, instance, instances, models, satisfies
+from graphopt.verifier.drawing import instance, instances
+from graphopt.verifier.example import Instance, satisfies
 from graphopt.verifier.scope import Scope
+from graphopt.verifier.writing import models
 
 x, w, b, rest = tensor("x", "N C *s"), const("w", "M I *k"), const("b", "M", default=0), attributes("rest")
 c = const("c", "M 1*k")

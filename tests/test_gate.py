@@ -37,7 +37,7 @@ x = tensor("x")
 RIGHT = Rule("my_triple_relu", op.Relu(op.Relu(op.Relu(x))), op.Relu(x), why="Relu is idempotent.")
 WRONG = Rule("my_lost_relu", op.Relu(op.Neg(x)), op.Neg(x), why="This is wrong.")
 
-SEARCH = ("counterexample", "example", "scope", "shrink")
+SEARCH = ("counterexample", "drawing", "example", "proposals", "scope", "shrink", "writing")
 """The modules of the verifier that make no proof."""
 REGENERATE = "`graphopt verify --all --write` makes the ledger anew; it takes minutes, and the result is committed"
 

@@ -25,7 +25,8 @@ from graphopt.rewrite.fixpoint import gain
 from graphopt.rewrite.match import find
 from graphopt.rules import RULES, TRADES
 from graphopt.runtime.oracle import FailedError, Runnable, Session, onnxruntime_unoptimized, reference
-from graphopt.verifier.example import instances, models
+from graphopt.verifier.drawing import instances
+from graphopt.verifier.writing import models
 
 INSTANCES = 10
 APPLIED = 3  # of them, the rule is applied to

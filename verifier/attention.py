@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from graphopt.base.types import DType
 from graphopt.verifier.broadcasting import exactly, fits, stretched
+from graphopt.verifier.choices import OneOf, Undefined, Unsupported
 from graphopt.verifier.elementwise import nonzero
-from graphopt.verifier.instances import OneOf, Undefined, Unsupported, real
+from graphopt.verifier.instances import real
 from graphopt.verifier.integers import (
     TRUE,
     Formula,

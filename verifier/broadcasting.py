@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import reduce
 
 from graphopt.base.types import DType
+from graphopt.verifier.choices import Undefined
 from graphopt.verifier.elementwise import COMPARISONS, ELEMENTWISE, EXACT, LOGICAL
-from graphopt.verifier.instances import Undefined
 from graphopt.verifier.integers import Size, choice, disj, divide, eq, quotient, remainder
 from graphopt.verifier.node import Node, Shape
 from graphopt.verifier.symbolic import Index, Tensor, Value

@@ -17,7 +17,6 @@ from graphopt.verifier.integers import (
     Int,
     Or,
     Size,
-    Substitution,
     conj,
     conjuncts,
     divide,
@@ -26,20 +25,15 @@ from graphopt.verifier.integers import (
     ge,
     inside,
     negate,
-    only_symbol,
     ordered,
     polynomial,
     quotient,
-    rebuild,
-    rebuild_formula,
     remainder,
-    remake,
-    solve,
     terms_of,
-    truth_of,
     until_forgotten,
     without,
 )
+from graphopt.verifier.rebuilding import Substitution, only_symbol, rebuild, rebuild_formula, remake, solve, truth_of
 from graphopt.verifier.solver import Effort, hold, refuted
 
 

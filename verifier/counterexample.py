@@ -24,8 +24,10 @@ from graphopt.language.scalar import Unknown
 from graphopt.language.schemas import Misfit
 from graphopt.language.term import applications
 from graphopt.verifier import scope
-from graphopt.verifier.example import Instance, instances, models
+from graphopt.verifier.drawing import instances
+from graphopt.verifier.example import Instance
 from graphopt.verifier.shrink import shrink
+from graphopt.verifier.writing import models
 
 Array: TypeAlias = NDArray[Any]
 TOLERANCE = {2: 2e-2, 4: 1e-3, 8: 1e-6}

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from graphopt.verifier.bijections import ranges
 from graphopt.verifier.context import Context
-from graphopt.verifier.equality import Equality, ranges
-from graphopt.verifier.integers import TRUE, Atom, Substitution, symbol
+from graphopt.verifier.equality import Equality
+from graphopt.verifier.integers import TRUE, Atom, symbol
+from graphopt.verifier.rebuilding import Substitution
 from graphopt.verifier.signs import Signs
 from graphopt.verifier.symbolic import Binders, Call, Value
 

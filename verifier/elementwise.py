@@ -10,7 +10,8 @@ from typing import TypeAlias
 
 from graphopt.base.types import DType
 from graphopt.language.scalar import holds
-from graphopt.verifier.instances import Undefined, real
+from graphopt.verifier.choices import Undefined
+from graphopt.verifier.instances import real
 from graphopt.verifier.integers import TRUE, Formula, conj, disj, negate
 from graphopt.verifier.node import Node
 from graphopt.verifier.symbolic import Piece, Value, boolean, by_cases, call, fold, number, select, truth

@@ -6,7 +6,7 @@ paths are walked. What can be a symbol stays one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -16,11 +16,11 @@ from math import isinf, isqrt
 from typing import Any
 
 from graphopt.base.types import DType
-from graphopt.language.coverage import Answer, Choice, Label, Other
-from graphopt.language.rule import Rule, asserted
+from graphopt.language.rule import Rule
 from graphopt.language.scalar import FUNCTIONS, LONGEST, PROPERTIES, PYTHON, Misused, Unknown, apply
-from graphopt.language.term import SCALAR, App, Lit, Term, Var, holes, is_scalar, walk
+from graphopt.language.term import SCALAR, App, Lit, Term, Var, is_scalar
 from graphopt.verifier import dtypes
+from graphopt.verifier.choices import MAX_RANK, Choices, Undefined, Unsupported, flat
 from graphopt.verifier.context import Context, context
 from graphopt.verifier.dtypes import Mistyped, Typing
 from graphopt.verifier.integers import (
@@ -35,13 +35,14 @@ from graphopt.verifier.integers import (
     conj,
     disj,
     eq,
-    formula,
     fresh,
     ge,
     le,
     negate,
     symbol,
 )
+from graphopt.verifier.rebuilding import formula
+from graphopt.verifier.said import asks, is_plain, properties_of, speaks_of_longest
 from graphopt.verifier.solver import Effort
 from graphopt.verifier.symbolic import (
     Index,
@@ -60,109 +61,6 @@ from graphopt.verifier.symbolic import (
     select,
     truth,
 )
-
-MAX_RANK = 4
-"""Ranks are enumerated up to this one; a pack of axes beside named ones up to at least two axes."""
-
-
-class Undefined(Exception):
-    """The operator has no meaning for these inputs: the left side does not occur, the right side is wrong."""
-
-
-class NothingLeft(Undefined):
-    """The conditions refuse each value that a hole may have."""
-
-
-class Unsupported(Exception):
-    """The verifier has no denotation for this: nothing is claimed."""
-
-
-@dataclass(frozen=True)
-class OneOf:
-    """Values that a hole may have: each is tried, but those that the conditions refuse. A symbol is any other."""
-
-    options: Sequence[Any]
-
-
-@dataclass(frozen=True)
-class Symbols:
-    """Lists of symbols that a hole may have: each length is tried."""
-
-    name: str
-    lengths: Sequence[int]
-
-
-class Choices:
-    """A path through the choices of an evaluation. `paths` runs a function once for each."""
-
-    def __init__(self) -> None:
-        self.path: list[Choice] = []
-        """What was chosen on this path until now."""
-        self._taken: list[tuple[int, list[int]]] = []
-
-    def choose(
-        self, question: str, options: Sequence[Any], admitted: Callable[[Any], bool] = lambda _: True, usual: Any = None
-    ) -> Any:
-        """One of the options; which of them are admitted is asked once, whatever is chosen later on.
-
-        `usual` is what a match has that says nothing.
-        """
-        position = len(self.path)
-        if position == len(self._taken):
-            left = [number for number, option in enumerate(options) if admitted(option)]
-            if not left:
-                raise NothingLeft
-            self._taken.append((0, left))
-        chosen, left = self._taken[position]
-        option = options[left[chosen]]
-        self.path.append(_choice(question, options, option, usual))
-        return option
-
-    def paths(self) -> Iterator[None]:
-        while True:
-            self.path = []
-            yield
-            while self._taken and self._taken[-1][0] + 1 == len(self._taken[-1][1]):
-                self._taken.pop()
-            if not self._taken:
-                return
-            chosen, left = self._taken.pop()
-            self._taken.append((chosen + 1, left))
-
-
-class Met(Choices):
-    """The one path of a match, which answers each question; it may lie beyond what `Choices` would try."""
-
-    def __init__(self, answer: Answer) -> None:
-        super().__init__()
-        self.answer = answer
-
-    def choose(
-        self, question: str, options: Sequence[Any], admitted: Callable[[Any], bool] = lambda _: True, usual: Any = None
-    ) -> Any:
-        try:
-            found = self.answer(question)
-        except Unknown as error:
-            raise Unsupported(str(error)) from error
-        if not _is_plain_value(found):
-            raise Unsupported(f"{question}: {found} is not known")
-        found = usual if found is None else found
-        symbol = next((option for option in options if not _is_plain_value(option)), found)
-        chosen = found if found in filter(_is_plain_value, options) else symbol
-        if not admitted(chosen):
-            raise Undefined("the conditions do not hold")
-        self.path.append(_choice(question, options, chosen, usual))
-        return chosen
-
-
-def _choice(question: str, options: Sequence[Any], chosen: Any, usual: Label) -> Choice:
-    """What a path says of a choice: symbols stand for whatever is none of the other options."""
-    plain = _is_plain_value(chosen)
-    return Choice(question, chosen if plain else Other(tuple(filter(_is_plain_value, options))), usual)
-
-
-def _is_plain_value(option: Any) -> bool:
-    return all(item is None or isinstance(item, int | float | str) for item in _flat(option))
 
 
 class Z3Logic:
@@ -362,7 +260,7 @@ class Instance:
     def _assume_size(self, size: Size) -> None:
         """Sizes are 64-bit integers; a rule that speaks of no number so large need not know."""
         self.facts.append(ge(size))
-        if _speaks_of_longest(self.rule):
+        if speaks_of_longest(self.rule):
             self.facts.append(le(size, LONGEST))
 
     def shape(self, axes: Iterable[str]) -> tuple[Size, ...]:
@@ -450,19 +348,19 @@ class Instance:
                         value = _as_said(value, self.scalar(said))
         self.holes[name] = value
         for condition in self.rule.conditions:
-            if name in _asks(condition)[0] and self._can_tell(condition):
+            if name in asks(condition)[0] and self._can_tell(condition):
                 with suppress(Unsupported):  # as of lists that an operator is still to refuse; asked again in the end
                     self.require(truth_value(self.scalar(condition)), f"{condition} does not hold")
 
     def _can_tell(self, part: Term) -> bool:
         """Whether all that a scalar term speaks of is bound."""
-        names, packs = _asks(part)
+        names, packs = asks(part)
         return names <= self.holes.keys() and packs <= self.packs.keys()
 
     def admits(self, name: str, value: Any) -> bool:
         """Whether the conditions that can be told once a hole is bound to a value do not refuse it."""
         self.holes[name] = value
-        told = (c for c in self.rule.conditions if _is_plain(c) and self._can_tell(c))
+        told = (c for c in self.rule.conditions if is_plain(c) and self._can_tell(c))
         facts, scalars = len(self.facts), self.scalars
         self.scalars = dict(scalars)
         try:
@@ -532,7 +430,7 @@ class Instance:
 
         In the exact model nothing is known of what it rounds: a rule computes in double precision when it is applied.
         """
-        if name not in ("divide", "sqrt") and not any(_is_real(arg) for arg in chain.from_iterable(map(_flat, args))):
+        if name not in ("divide", "sqrt") and not any(_is_real(arg) for arg in chain.from_iterable(map(flat, args))):
             return None
         if self.exact and name in _ROUNDING:
             return call(f"{name}~", *map(real, args))
@@ -599,7 +497,7 @@ class Instance:
 
             self.tensors[node] = self._typed(node, denote(Node(self, node)))
             for size in chain.from_iterable(t.shape for t in self.tensors[node] if self.assuming):
-                if _speaks_of_longest(self.rule):
+                if speaks_of_longest(self.rule):
                     self.facts.append(le(size, LONGEST))
         return self.tensors[node]
 
@@ -640,17 +538,6 @@ class Instance:
         return [value for value in self.holes.values() if isinstance(value, Tensor)]
 
 
-@cache
-def properties_of(rule: Rule) -> Mapping[str, frozenset[str]]:
-    """The properties of constants that the conditions say, by name."""
-    found: dict[str, frozenset[str]] = {}
-    for app in chain.from_iterable(map(asserted, rule.conditions)):
-        (of,) = app.args
-        assert isinstance(of, Var)  # checked when the rule was built
-        found[of.name] = found.get(of.name, frozenset()) | {app.op}
-    return found
-
-
 def _as_said(symbols: Any, said: Any) -> Any:
     """Symbols as what a condition says that they are equal to."""
     if isinstance(symbols, Int) and isinstance(said, int | Int):
@@ -660,29 +547,6 @@ def _as_said(symbols: Any, said: Any) -> Any:
     if isinstance(said, int | Int):
         return (said,) * len(symbols)
     return said if isinstance(said, tuple) and len(said) == len(symbols) else symbols
-
-
-@cache
-def _speaks_of_longest(rule: Rule) -> bool:
-    parts = (part for side in (*rule.left, *rule.right, *rule.conditions) for part in walk(side))
-    numbers = chain.from_iterable(_flat(part.value) for part in parts if isinstance(part, Lit))
-    return any(isinstance(number, int) and abs(number) >= LONGEST for number in numbers)
-
-
-@cache
-def _is_plain(condition: Term) -> bool:
-    """A condition on numbers, which speaks of no size by name and of no operator."""
-    apps = [part for part in walk(condition) if isinstance(part, App)]
-    return all(app.domain == SCALAR and app.op not in ("size", "sizes", *PROPERTIES) for app in apps)
-
-
-@cache
-def _asks(scalar: Term) -> tuple[frozenset[str], frozenset[str]]:
-    """The holes and the packs of axes that a scalar term speaks of."""
-    asked = (part for part in walk(scalar) if isinstance(part, App) and part.op in ("size", "sizes"))
-    axes = " ".join(str(arg.value) for app in asked for arg in app.args if isinstance(arg, Lit)).split()
-    packs = frozenset(axis.partition("*")[2] for axis in axes if "*" in axis)
-    return frozenset(hole.name for hole in holes(scalar)), packs
 
 
 def _is_real(value: Any) -> bool:
@@ -704,10 +568,6 @@ _ROUNDING = frozenset({"add", "sub", "mul", "div", "mod", "divide", "neg", "sqrt
 def _constant(value: Value, _: Index) -> Value:
     """The element of a tensor that has the same one everywhere."""
     return value
-
-
-def _flat(value: Any) -> tuple[Any, ...]:
-    return value if isinstance(value, tuple) else (value,)
 
 
 def _as_tensor(value: Any) -> Tensor:

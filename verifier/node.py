@@ -10,9 +10,10 @@ from typing import Any, TypeAlias
 from graphopt.base.types import DType
 from graphopt.ir import ops
 from graphopt.language.term import App, Term, Var, applications, is_scalar, walk
+from graphopt.verifier.choices import OneOf, Symbols, Undefined, Unsupported
 from graphopt.verifier.dtypes import Typing
 from graphopt.verifier.extended import ARITHMETIC
-from graphopt.verifier.instances import Elements, Instance, OneOf, Symbols, Undefined, Unsupported, real
+from graphopt.verifier.instances import Elements, Instance, real
 from graphopt.verifier.integers import Formula, Int, Size, eq, fresh, ge
 from graphopt.verifier.symbolic import Index, Read, Tensor, Value, lift
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graphopt.verifier.broadcasting import exactly, fits, stretched
-from graphopt.verifier.instances import OneOf, Undefined, Unsupported
+from graphopt.verifier.choices import OneOf, Undefined, Unsupported
 from graphopt.verifier.integers import disj, eq, ge, quotient
 from graphopt.verifier.node import Body, Node, Shape
 from graphopt.verifier.reductions import mean, over

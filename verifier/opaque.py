@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from graphopt.verifier.broadcasting import fits
-from graphopt.verifier.instances import Undefined, Unsupported
+from graphopt.verifier.choices import Undefined, Unsupported
 from graphopt.verifier.integers import eq, ge
 from graphopt.verifier.node import Denotation, Node, Shape
 from graphopt.verifier.symbolic import Element, Index, Tensor, Value, lift

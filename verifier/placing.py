@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from functools import partial
 
 from graphopt.verifier.broadcasting import fits
+from graphopt.verifier.choices import OneOf, Undefined, Unsupported
 from graphopt.verifier.elementwise import nonzero
-from graphopt.verifier.instances import OneOf, Undefined, Unsupported
-from graphopt.verifier.integers import Int, Size, choice, disj, eq, fresh, ge, le, negate, only_symbol, quotient, symbol
+from graphopt.verifier.integers import Int, Size, choice, disj, eq, fresh, ge, le, negate, quotient, symbol
 from graphopt.verifier.movement import looked_up
 from graphopt.verifier.node import Node
 from graphopt.verifier.opaque import of_shape
+from graphopt.verifier.rebuilding import only_symbol
 from graphopt.verifier.symbolic import (
     Element,
     Index,

@@ -21,41 +21,20 @@ from graphopt.language.proof import Model, Proof, Verdict
 from graphopt.language.rule import Rule
 from graphopt.language.term import Lit, Var, applications, walk
 from graphopt.verifier import counterexample, dtypes, words
+from graphopt.verifier.bijections import composites, cuts, ranges
+from graphopt.verifier.choices import MAX_RANK, Choices, Met, NothingLeft, Undefined, Unsupported
 from graphopt.verifier.context import Context, context
 from graphopt.verifier.definedness import is_not_zero, undefined
 from graphopt.verifier.dtypes import Mistyped, Typing
-from graphopt.verifier.equality import Equality, composites, cuts, ranges
+from graphopt.verifier.equality import Equality
 from graphopt.verifier.extended import Extended, NotExtended, extended
-from graphopt.verifier.instances import (
-    MAX_RANK,
-    Choices,
-    Elements,
-    Instance,
-    Met,
-    NothingLeft,
-    Undefined,
-    Unsupported,
-    properties_of,
-)
-from graphopt.verifier.integers import (
-    TRUE,
-    Formula,
-    Int,
-    Size,
-    Substitution,
-    conj,
-    eq,
-    forget,
-    ge,
-    le,
-    lt,
-    negate,
-    restart,
-    symbols,
-)
+from graphopt.verifier.instances import Elements, Instance
+from graphopt.verifier.integers import TRUE, Formula, Int, Size, conj, eq, forget, ge, le, lt, negate, restart, symbols
 from graphopt.verifier.placing import NEXT
+from graphopt.verifier.rebuilding import Substitution
 from graphopt.verifier.reductions import PLACES as FIRST
 from graphopt.verifier.rounding import unlicensed
+from graphopt.verifier.said import properties_of
 from graphopt.verifier.signs import Signs
 from graphopt.verifier.solver import Budget, Effort, OutOfTime, models
 from graphopt.verifier.symbolic import (

@@ -7,7 +7,7 @@ from functools import reduce
 from itertools import combinations
 
 from graphopt.verifier.broadcasting import broadcast, common_size, stretched
-from graphopt.verifier.instances import OneOf, Undefined, Unsupported
+from graphopt.verifier.choices import OneOf, Undefined, Unsupported
 from graphopt.verifier.integers import Formula, Size, disj, eq, ge, le, lt, negate, product
 from graphopt.verifier.node import Body, Denotation, Node, Reduction, Shape
 from graphopt.verifier.symbolic import Element, Index, Tensor, Value, boolean, call, folded, integer, lift, total, truth

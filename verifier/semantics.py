@@ -13,31 +13,23 @@ from dataclasses import replace
 from graphopt.language.scalar import holds
 from graphopt.verifier.attention import Attention, RotaryEmbedding
 from graphopt.verifier.broadcasting import elementwise
+from graphopt.verifier.choices import Unsupported
 from graphopt.verifier.elementwise import ELEMENTWISE
-from graphopt.verifier.instances import Unsupported
 from graphopt.verifier.movement import (
     Concat,
     ConstantOfShape,
-    DepthToSpace,
     Dropout,
     Expand,
     EyeLike,
-    Flatten,
     Gather,
-    Identity,
     Pad,
-    Reshape,
     Resize,
     Shape_,
     Size_,
     Slice,
-    SpaceToDepth,
     Split,
-    Squeeze,
     Tile,
-    Transpose,
     Trilu,
-    Unsqueeze,
 )
 from graphopt.verifier.node import Denotation, Node
 from graphopt.verifier.normalizations import (
@@ -73,6 +65,16 @@ from graphopt.verifier.reductions import (
     reduction,
 )
 from graphopt.verifier.symbolic import Tensor, folded
+from graphopt.verifier.views import (
+    DepthToSpace,
+    Flatten,
+    Identity,
+    Reshape,
+    SpaceToDepth,
+    Squeeze,
+    Transpose,
+    Unsqueeze,
+)
 from graphopt.verifier.windows import (
     Conv,
     ConvTranspose,

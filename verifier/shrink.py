@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.language.rule import Rule
-from graphopt.verifier.example import Instance, instance
+from graphopt.verifier.drawing import instance
+from graphopt.verifier.example import Instance
 
 Array: TypeAlias = NDArray[Any]
 Edit: TypeAlias = "Callable[[Instance], Instance | None]"

@@ -8,19 +8,8 @@ from fractions import Fraction
 from typing import Protocol
 
 from graphopt.verifier.context import Context
-from graphopt.verifier.integers import (
-    TRUE,
-    Atom,
-    Formula,
-    Substitution,
-    conj,
-    conjuncts,
-    eq,
-    ge,
-    negate,
-    rebuild_formula,
-    symbols,
-)
+from graphopt.verifier.integers import TRUE, Atom, Formula, conj, conjuncts, eq, ge, negate, symbols
+from graphopt.verifier.rebuilding import Substitution, rebuild_formula
 from graphopt.verifier.symbolic import Call, Factor, Number, Read, Term, Value, lift
 
 

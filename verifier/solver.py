@@ -26,13 +26,12 @@ from graphopt.verifier.integers import (
     Or,
     Size,
     conjuncts,
-    definition,
     ge,
     interned,
     ordered,
-    truth_of,
     until_forgotten,
 )
+from graphopt.verifier.rebuilding import definition, truth_of
 
 
 @dataclass(slots=True)

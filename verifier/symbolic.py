@@ -26,18 +26,15 @@ from graphopt.verifier.integers import (
     Formula,
     Int,
     Size,
-    Substitution,
     conj,
     conjuncts,
     disj,
     fresh,
     inside,
     negate,
-    only_symbol,
-    rebuild,
-    rebuild_formula,
     symbols,
 )
+from graphopt.verifier.rebuilding import Substitution, only_symbol, rebuild, rebuild_formula
 
 Index: TypeAlias = "tuple[Size, ...]"
 Binders: TypeAlias = "tuple[tuple[Atom, Size], ...]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from graphopt.verifier.broadcasting import exactly, fits
-from graphopt.verifier.instances import OneOf, Undefined, Unsupported
+from graphopt.verifier.choices import OneOf, Undefined, Unsupported
 from graphopt.verifier.integers import (
     Formula,
     Size,

@@ -18,24 +18,12 @@ from graphopt.base.types import DType
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import LONGEST
 from graphopt.language.term import App, Var, op
+from graphopt.verifier.choices import Choices, Undefined, Unsupported
 from graphopt.verifier.dtypes import Typing
-from graphopt.verifier.instances import Choices, Instance, Undefined, Unsupported
-from graphopt.verifier.integers import (
-    And,
-    Atom,
-    Comparison,
-    Fact,
-    Formula,
-    Int,
-    Or,
-    Size,
-    eq,
-    forget,
-    fresh,
-    negate,
-    only_symbol,
-)
+from graphopt.verifier.instances import Instance
+from graphopt.verifier.integers import And, Atom, Comparison, Fact, Formula, Int, Or, Size, eq, forget, fresh, negate
 from graphopt.verifier.node import Node
+from graphopt.verifier.rebuilding import only_symbol
 from graphopt.verifier.semantics import denote
 from graphopt.verifier.solver import Effort, models
 from graphopt.verifier.symbolic import (

@@ -36,7 +36,7 @@ from graphopt import verifier
 from graphopt.language.proof import Ledger
 from graphopt.language.rule import Rule
 from graphopt.rewrite import gate
-from graphopt.verifier.instances import Undefined, Unsupported
+from graphopt.verifier.choices import Undefined, Unsupported
 from graphopt.verifier.prove import prove
 from graphopt.verifier.semantics import OPERATORS
 from tests.verifier.broken import REFUTED, UNPROVED

@@ -42,9 +42,11 @@ from graphopt.rewrite.gate import KERNELS, attempt_at, kernels_touched
 from graphopt.rewrite.match import find
 from graphopt.rewrite.sites import Site
 from graphopt.verifier.counterexample import is_fatal_if_empty
-from graphopt.verifier.example import Instance, instances, models
+from graphopt.verifier.drawing import instances
+from graphopt.verifier.example import Instance
 from graphopt.verifier.prove import prove
 from graphopt.verifier.scope import Scope
+from graphopt.verifier.writing import models
 from tests.verifier.mutants import LIBRARY, exchanged, mutants, rebuilt
 from tests.verifier.running import Failure, Run, run
 

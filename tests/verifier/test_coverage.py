@@ -20,7 +20,7 @@ from graphopt.operators import infer
 from graphopt.rewrite import gate
 from graphopt.rewrite.match import find
 from graphopt.rewrite.sites import Site
-from graphopt.verifier import example
+from graphopt.verifier import drawing, writing
 from graphopt.verifier.prove import prove
 from tests.text import parse
 
@@ -264,8 +264,8 @@ def test_instances_of_built_in_rules_are_covered_or_proved(start: int) -> None:
     beyond = refused = seen = 0
     for rule in library.load_rules(trades=True)[start::16]:
         proof = gate.Gate().proof(rule)
-        for drawn in example.instances(rule, seed=1, count=2, attempts=300):
-            graph = onnx_io.load(example.models(rule, drawn)[0]).graph
+        for drawn in drawing.instances(rule, seed=1, count=2, attempts=300):
+            graph = onnx_io.load(writing.models(rule, drawn)[0]).graph
             infer.infer_graph(graph)
             for match in find(rule, graph):
                 seen += 1

@@ -9,8 +9,9 @@ from graphopt.language import library
 from graphopt.language.proof import Model, Verdict
 from graphopt.language.rule import Rule, const, fn, op, tensor
 from graphopt.runtime.oracle import FailedError, Runnable, onnxruntime_unoptimized
-from graphopt.verifier.example import instances, models
+from graphopt.verifier.drawing import instances
 from graphopt.verifier.prove import prove
+from graphopt.verifier.writing import models
 
 x, y, z, a, b = tensor("x"), tensor("y"), tensor("z"), const("a", ""), const("b", "")
 left, right, w, v = tensor("l", "M K"), tensor("r", "K N"), const("w", "K N"), const("v", "K N")

@@ -19,13 +19,11 @@ from graphopt.verifier.integers import (
     eq,
     ge,
     negate,
-    only_symbol,
     quotient,
     remainder,
     symbol,
-    truth_of,
-    value_of,
 )
+from graphopt.verifier.rebuilding import only_symbol, truth_of, value_of
 from graphopt.verifier.solver import Effort
 
 NAMES = "abcd"

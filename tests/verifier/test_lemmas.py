@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from graphopt.verifier.context import context
 from graphopt.verifier.equality import Equality
-from graphopt.verifier.integers import TRUE, Formula, ge, only_symbol, symbol
+from graphopt.verifier.integers import TRUE, Formula, ge, symbol
 from graphopt.verifier.lemmas import EXACT_LEMMAS, LEMMAS
+from graphopt.verifier.rebuilding import only_symbol
 from graphopt.verifier.signs import Signs
 from graphopt.verifier.solver import Effort
 from graphopt.verifier.symbolic import Call, Piece, Read, Value, call, fold, lift, number, total

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from graphopt.language.rule import attributes
 from graphopt.language.term import App
-from graphopt.verifier.instances import Undefined, Unsupported
+from graphopt.verifier.choices import Undefined, Unsupported
 from graphopt.verifier.node import subsets
 from graphopt.verifier.semantics import OPERATORS
 from tests.verifier.cases import (

@@ -10,8 +10,10 @@ import pytest
 
 from graphopt.base.types import DType, Sym, substitute
 from graphopt.language.scalar import FUNCTIONS, PYTHON, Unknown, apply
-from graphopt.verifier.instances import LOGIC, Unsupported, truth_value
-from graphopt.verifier.integers import Int, fresh, only_symbol, truth_of, value_of
+from graphopt.verifier.choices import Unsupported
+from graphopt.verifier.instances import LOGIC, truth_value
+from graphopt.verifier.integers import Int, fresh
+from graphopt.verifier.rebuilding import only_symbol, truth_of, value_of
 
 ARGUMENTS: Mapping[str, tuple[tuple[Any, ...], ...]] = {
     **dict.fromkeys(("add", "sub", "mul", "div", "mod"), ((3, 2), ((3, 1), 2), (3, (1, 2)), ((3, 1), (1, 2)))),

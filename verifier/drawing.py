@@ -1,0 +1,351 @@
+"""Instances of a rule, drawn: sizes, types and values for which its left side is defined."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import onnx
+
+from graphopt.base.types import DType, TensorType
+from graphopt.ir import ops
+from graphopt.ir.tensor import Tensor
+from graphopt.language.rule import Rule
+from graphopt.language.scalar import FACTS, PROPERTIES, Unknown
+from graphopt.language.schemas import Misfit, Operator, Types, described
+from graphopt.language.term import App, Lit, Term, Var, applications, holes, is_scalar, walk
+from graphopt.operators.protos import tensor_to_proto, type_from_proto, type_to_proto
+from graphopt.verifier.example import Array, Instance, Shape, Sizes, evaluate, satisfies, shape_of
+from graphopt.verifier.proposals import DEFINED, ORDER, WINDOWS, Context, propose, propose_bundle
+from graphopt.verifier.scope import ANY, WITH_PROPERTY, Scope, random_array
+from graphopt.verifier.writing import node_proto, scalar_array
+
+
+def instances(
+    rule: Rule, seed: int = 0, count: int = 10, attempts: int = 5_000, *, scope: Scope = ANY
+) -> Iterator[Instance]:
+    """Up to `count` instances, the same for the same seed; fewer where `attempts` draws did not give as many."""
+    rng = random.Random(f"{rule.name}/{seed}")
+    try:
+        types = Types(rule.left, {}, scope.dtypes).obey(rule.conditions)
+    except Misfit:
+        return
+    for _ in range(attempts):
+        if count == 0:
+            return
+        try:
+            yield _Draft(rule, rng, types.copy(), {}, {}, scope).finished()
+            count -= 1
+        except (Misfit, Unknown):
+            continue
+
+
+def instance(
+    rule: Rule, dims: Sizes, values: Mapping[str, Any], seed: int = 0, attempts: int = 2_000
+) -> Instance | None:
+    """The instance with these sizes and values, the rest drawn; None where the draws found none."""
+    rng = random.Random(seed)
+    for _ in range(attempts):
+        try:
+            known = {name: DType.of(value.dtype) for name, value in values.items() if isinstance(value, np.ndarray)}
+            return _Draft(rule, rng, Types(rule.left, known), dict(dims), dict(values)).finished()
+        except (Misfit, Unknown):
+            continue
+    return None
+
+
+class _Draft:
+    """One draw. Left sides are visited operands first; whatever an operator leaves open is proposed to fit it."""
+
+    def __init__(
+        self,
+        rule: Rule,
+        rng: random.Random,
+        types: Types,
+        dims: dict[str, Any],
+        values: dict[str, Any],
+        scope: Scope = ANY,
+    ) -> None:
+        self.rule, self.rng, self.types, self.dims, self.values, self.scope = rule, rng, types, dims, values, scope
+        self.rank = rng.choice(scope.ranks)  # of holes without axes
+        self.base: Shape | None = None
+        self.shapes: dict[Term, Shape | None] = {}
+        self.bounds: dict[str, int] = {}  # holes that hold indices, and into how many elements
+        self.positive: set[str] = set()  # holes whose elements must be greater than zero
+        self.wanted = _wanted(rule)
+        self.conditions = _on_attributes(rule)
+
+    def finished(self) -> Instance:
+        for side in self.rule.left:
+            self.visit(side)
+        for hole in self.rule.holes.values():
+            if hole.kind in ("tensor", "const") and hole.name not in self.values:
+                self.values[hole.name] = self._draw(hole)
+        written = dict(self._written())
+        drawn = Instance(self.dims, self.values, written)
+        if not satisfies(self.rule, drawn):
+            raise Misfit("the conditions do not hold")
+        return drawn
+
+    # sizes
+
+    def size(self) -> int:
+        return self.rng.choice(self.scope.sizes)
+
+    def shape_of(self, hole: Var) -> Shape:
+        """The shape of a hole; sizes that are still open are drawn."""
+        if hole in self.shapes:
+            return self.shapes[hole] or ()
+        if isinstance(given := self.values.get(hole.name), np.ndarray):
+            shape: Shape = given.shape
+        elif hole.axes is None:
+            shape = tuple(self.dims.get(hole.name) or self._base())
+        else:
+            shape = self._sizes(hole.axes)
+        if hole.axes is None:
+            self.dims[hole.name] = shape
+        self.shapes[hole] = shape
+        return shape
+
+    def _sizes(self, axes: Iterable[str]) -> Shape:
+        shape: list[int] = []
+        for axis in axes:
+            if axis == "_":
+                shape.append(self.size())
+                continue
+            if not axis.isdigit() and axis.removeprefix("1") not in self.dims:
+                self.dims[axis.removeprefix("1")] = self._pack() if "*" in axis else self.size()
+            shape += shape_of([axis], self.dims)
+        return tuple(shape)
+
+    def _pack(self) -> Shape:
+        packs = [len(sizes) for sizes in self.dims.values() if isinstance(sizes, tuple)]
+        rank = self.rng.choice(packs) if packs and self.rng.random() < 0.7 else self.rng.choice(self.scope.packs)
+        return tuple(self.size() for _ in range(rank))
+
+    def _base(self) -> Shape:
+        """One shape for all holes without axes; now and then one that broadcasts to it."""
+        if self.base is None:
+            self.base = tuple(self.size() for _ in range(self.rank))
+            return self.base
+        base = self.base
+        match self.rng.random():
+            case chance if chance < 0.2:
+                base = tuple(1 if self.rng.random() < 0.5 else size for size in base)[self.rng.randint(0, self.rank) :]
+            case chance if chance < 0.4 and base:
+                axis = self.rng.randrange(len(base))
+                base = (*base[:axis], self.size(), *base[axis + 1 :])
+        return base
+
+    # operators
+
+    def visit(self, term: Term) -> Shape | None:
+        """The shape of a term, None where it depends on values."""
+        if isinstance(term, Var):
+            return self.shape_of(term)
+        assert isinstance(term, App)
+        if term not in self.shapes:
+            self._apply(term)
+        return self.shapes[term]
+
+    def _apply(self, app: App) -> None:
+        if app.op in ("Conv", "MatMul"):
+            self._match_weights(app)
+        self._size_what_is_read(app)
+        tensors = {i: self.visit(arg) for i, arg in enumerate(app.inputs) if arg is not None and not is_scalar(arg)}
+        operator = described(app)
+        inputs = [tensors.get(i) for i in range(len(app.inputs))]
+        context = Context(app, operator, inputs, {}, self)
+        for name, value in sorted(app.attrs, key=lambda attr: ORDER.get(attr[0], 0)):
+            context.attrs[name] = self._attribute(context, name, value)
+        bundle = app.bundle
+        if bundle is not None:
+            given = self.values.setdefault(bundle.name, propose_bundle(context))
+            context.attrs.update(given)
+        for position, arg in enumerate(app.inputs):
+            if isinstance(arg, Var) and is_scalar(arg):
+                self._fill(context, operator.input(position).name, arg)
+        self._hints(app, operator, inputs)
+        if app.op in WINDOWS:
+            self.types.prefer((app.node, 0), DType.FLOAT)
+        self._infer(context)
+        if app.op in DEFINED and not DEFINED[app.op](context):
+            raise Misfit(f"{app.op} is not defined for these sizes, though its shape can be inferred")
+
+    def _size_what_is_read(self, app: App) -> None:
+        """Draw the sizes that are named before a tensor that has them was visited."""
+        said = chain((arg for arg in app.inputs if arg is not None), dict(app.attrs).values())
+        for part in chain.from_iterable(map(walk, filter(is_scalar, said))):
+            if isinstance(part, App) and part.op in ("size", "sizes") and isinstance(part.args[0], Lit):
+                self._sizes(str(part.args[0].value).split())
+
+    def _match_weights(self, app: App) -> None:
+        """An axis of the weights that nothing has fixed yet is as long as the first operand has it, in one group."""
+        operand, weights = app.operands[:2]
+        shape = self.visit(operand)
+        place, own = (1, 1) if app.op == "Conv" else (-2, -1)
+        if shape and len(shape) > own and isinstance(weights, Var) and len(weights.axes or ()) > 1:
+            axis = (weights.axes or ())[place]
+            if axis.isidentifier() and axis != "_" and axis not in self.dims and self.rng.random() < 0.8:
+                self.dims[axis] = shape[own]
+
+    def _attribute(self, context: Context, name: str, value: Term) -> Any:
+        if isinstance(value, Var):
+            self._fill(context, name, value)
+        found = evaluate(value, self.rule, Instance(self.dims, self.values))
+        if context.app.op == "Cast" and name == "to":
+            self.types.restrict((context.app.node, 0), {DType(found)})
+        return found
+
+    def _fill(self, context: Context, name: str, hole: Var) -> None:
+        """Propose values for a hole until the conditions on what is known hold."""
+        if hole.name in self.values:
+            return
+        for _ in range(8):
+            self.values[hole.name] = self._proposed(context, name, hole)
+            if self._fits(hole.name):
+                return
+        raise Misfit(f"no value for {hole.name} was found")
+
+    def _proposed(self, context: Context, name: str, hole: Var) -> Any:
+        """A value that suits the operator; more often than not one that the conditions compare the hole with."""
+        value = propose(context, name, hole.kind)
+        if hole.name not in self.wanted or self.rng.random() > 0.8:
+            return value
+        try:
+            wanted = evaluate(self.rng.choice(self.wanted[hole.name]), self.rule, Instance(self.dims, self.values))
+        except KeyError:  # it mentions what is not drawn yet
+            return value
+        return (wanted,) * len(value) if isinstance(value, tuple) and not isinstance(wanted, tuple) else wanted
+
+    def _fits(self, name: str) -> bool:
+        """Whether no condition that this hole makes decidable is violated."""
+        known = Instance(self.dims, self.values)
+        decidable = (c for c, names in self.conditions if name in names and names <= self.values.keys())
+        return all(evaluate(condition, self.rule, known) for condition in decidable)
+
+    def _hints(self, app: App, operator: Operator, inputs: list[Shape | None]) -> None:
+        """What values make the operator defined: indices in range, a variance that is not negative."""
+        for position, arg in enumerate(app.inputs):
+            if not isinstance(arg, Var):
+                continue
+            if "indices" in operator.input(position).name:
+                self.bounds[arg.name] = min(inputs[0] or (1,))
+            if app.op == "BatchNormalization" and position == 4:
+                self.positive.add(arg.name)
+
+    def _infer(self, context: Context) -> None:
+        """The shapes of an operator's outputs, as the onnx package infers them."""
+        app = context.app
+        names, types, data = [], {}, {}
+        for position, arg in enumerate(app.inputs):
+            names.append("" if arg is None else f"i{position}")
+            if arg is None:
+                continue
+            dtype = self.types.of((app.node, context.operator.input(position).variable), self.rng)
+            if is_scalar(arg):
+                value = evaluate(arg, self.rule, Instance(self.dims, self.values))
+                array = scalar_array(context, position, value, dtype)
+                data[names[-1]] = tensor_to_proto(Tensor.of(array), names[-1])
+                types[names[-1]] = type_to_proto(TensorType(dtype, array.shape))
+            else:
+                types[names[-1]] = type_to_proto(TensorType(dtype, context.inputs[position]))
+        node = node_proto(app, context.attrs, names, [f"o{i}" for i in range(app.outputs)])
+        try:
+            found = onnx.shape_inference.infer_node_outputs(
+                context.operator.schema, node, types, data, opset_imports=[onnx.OperatorSetIdProto(version=ops.OPSET)]
+            )
+        except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError) as error:
+            raise Misfit(str(error)) from error
+        for position in range(app.outputs):
+            type_ = type_from_proto(found[f"o{position}"]) if f"o{position}" in found else None
+            known = isinstance(type_, TensorType) and type_.is_static and type_.shape is not None
+            output = App(app.op, app.args, app.attrs, app.domain, position, app.outputs)
+            self.shapes[output] = tuple(map(int, type_.shape)) if known else None  # type: ignore[arg-type, union-attr]
+            if known and min(self.shapes[output] or (1,)) < 0:
+                raise Misfit("a size is negative")
+
+    # values
+
+    def _draw(self, hole: Var) -> Array | None:
+        if hole.default is not None and self.rng.random() < 0.4:
+            self._sizes(hole.axes or ())
+            return None
+        shape = self.shape_of(hole)
+        dtype = self.types.of(("hole", hole.name), self.rng)
+        rng = np.random.default_rng(self.rng.getrandbits(32))
+        if hole.name in self.bounds:
+            bound = max(self.bounds[hole.name], 1)
+            return rng.integers(-bound, bound, shape).astype(dtype.numpy)
+        array = random_array(rng, shape, dtype, plain=self.scope.plain)
+        for name in self._properties(hole):
+            array = WITH_PROPERTY[name](array)
+        if hole.name in self.positive:
+            array = np.abs(array) + np.asarray(1.0 if self.scope.plain else 0.1, array.dtype)
+        if hole.kind == "const" and shape and self.rng.random() < 0.3:  # a constant that is written shorter
+            array = self._uniform(hole, array)
+        return np.asarray(array)
+
+    def _properties(self, hole: Var) -> Iterator[str]:
+        for condition in self.rule.conditions:
+            for part in walk(condition):
+                if isinstance(part, App) and part.op in WITH_PROPERTY and hole in part.args:
+                    yield part.op
+
+    def _uniform(self, hole: Var, array: Array) -> Array:
+        """The same value along some axes, for constants that may be written in a shorter shape."""
+        if not _is_operand(self.rule, hole):
+            return array
+        short = tuple(slice(0, 1) if self.rng.random() < 0.5 else slice(None) for _ in array.shape)
+        return np.broadcast_to(array[short], array.shape).copy() if array.size else array
+
+    def _written(self) -> Iterator[tuple[str, Shape]]:
+        """Other shapes for the constants that stand beside an operand which they broadcast to."""
+        for app in (app for side in self.rule.left for app in applications(side) if app.op in ops.ELEMENTWISE_BINARY):
+            for this, other in zip(app.inputs, reversed(app.inputs), strict=True):
+                if isinstance(this, Var) and this.kind == "const" and _is_operand(self.rule, this):
+                    array, beside = self.values[this.name], self.shapes.get(other) if other is not None else None
+                    if isinstance(array, np.ndarray) and beside is not None:
+                        yield this.name, self._rewritten(array, len(beside))
+
+    def _rewritten(self, array: Array, rank: int) -> Shape:
+        """Sizes along which the values are equal become 1; leading ones come and go, up to a rank."""
+        shape = [
+            1 if size > 1 and np.array_equal(np.broadcast_to(array.take([0], axis), array.shape), array) else size
+            for axis, size in enumerate(array.shape)
+        ]
+        while shape and shape[0] == 1 and self.rng.random() < 0.5:
+            shape.pop(0)
+        while len(shape) < rank and self.rng.random() < 0.5:
+            shape.insert(0, 1)
+        return tuple(shape)
+
+
+def _wanted(rule: Rule) -> dict[str, list[Term]]:
+    """The numbers, texts and shapes that conditions compare attributes with."""
+    wanted: dict[str, list[Term]] = {}
+    for part in (part for condition in rule.conditions for part in walk(condition)):
+        match part:
+            case App(op="eq" | "le", args=(Var(name=name), Lit() as value) | (Lit() as value, Var(name=name))):
+                wanted.setdefault(name, []).append(value)
+            case App(op="eq", args=(Var(name=name), App() as value)):
+                wanted.setdefault(name, []).append(value)
+    return wanted
+
+
+def _on_attributes(rule: Rule) -> list[tuple[Term, frozenset[str]]]:
+    """The conditions on nothing but attributes and numbers, with the holes that each mentions."""
+    return [
+        (condition, frozenset(hole.name for hole in holes(condition)))
+        for condition in rule.conditions
+        if not any(isinstance(part, App) and part.op in {*FACTS, *PROPERTIES} for part in walk(condition))
+    ]
+
+
+def _is_operand(rule: Rule, hole: Var) -> bool:
+    """True for a constant with axes that the left side reads only as operand of elementwise binary operators."""
+    readers = [app for side in rule.left for app in applications(side) if hole in app.args]
+    return hole.axes is not None and all(app.op in ops.ELEMENTWISE_BINARY for app in readers)

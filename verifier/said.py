@@ -1,0 +1,46 @@
+"""What a rule says of its holes: which conditions ask for what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from itertools import chain
+
+from graphopt.language.rule import Rule, asserted
+from graphopt.language.scalar import LONGEST, PROPERTIES
+from graphopt.language.term import SCALAR, App, Lit, Term, Var, holes, walk
+from graphopt.verifier.choices import flat
+
+
+@cache
+def properties_of(rule: Rule) -> Mapping[str, frozenset[str]]:
+    """The properties of constants that the conditions say, by name."""
+    found: dict[str, frozenset[str]] = {}
+    for app in chain.from_iterable(map(asserted, rule.conditions)):
+        (of,) = app.args
+        assert isinstance(of, Var)  # checked when the rule was built
+        found[of.name] = found.get(of.name, frozenset()) | {app.op}
+    return found
+
+
+@cache
+def speaks_of_longest(rule: Rule) -> bool:
+    parts = (part for side in (*rule.left, *rule.right, *rule.conditions) for part in walk(side))
+    numbers = chain.from_iterable(flat(part.value) for part in parts if isinstance(part, Lit))
+    return any(isinstance(number, int) and abs(number) >= LONGEST for number in numbers)
+
+
+@cache
+def is_plain(condition: Term) -> bool:
+    """A condition on numbers, which speaks of no size by name and of no operator."""
+    apps = [part for part in walk(condition) if isinstance(part, App)]
+    return all(app.domain == SCALAR and app.op not in ("size", "sizes", *PROPERTIES) for app in apps)
+
+
+@cache
+def asks(scalar: Term) -> tuple[frozenset[str], frozenset[str]]:
+    """The holes and the packs of axes that a scalar term speaks of."""
+    asked = (part for part in walk(scalar) if isinstance(part, App) and part.op in ("size", "sizes"))
+    axes = " ".join(str(arg.value) for app in asked for arg in app.args if isinstance(arg, Lit)).split()
+    packs = frozenset(axis.partition("*")[2] for axis in axes if "*" in axis)
+    return frozenset(hole.name for hole in holes(scalar)), packs

@@ -1,0 +1,246 @@
+"""Denotations of views: the elements stay, the axes change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import permutations
+
+from graphopt.verifier.broadcasting import exactly
+from graphopt.verifier.choices import OneOf, Symbols, Undefined, Unsupported
+from graphopt.verifier.integers import (
+    FALSE,
+    Formula,
+    Int,
+    Size,
+    conj,
+    disj,
+    eq,
+    fresh,
+    ge,
+    lt,
+    negate,
+    product,
+    quotient,
+    remainder,
+)
+from graphopt.verifier.node import Node, Shape, subsets
+from graphopt.verifier.symbolic import (
+    Index,
+    Tensor,
+    Value,
+)
+
+
+def Identity(node: Node) -> Tensor:
+    return node.input(0)
+
+
+def Transpose(node: Node) -> Tensor:
+    """Output axis i is input axis perm[i]; without `perm` all axes are reversed."""
+    x = node.input(0)
+    backwards = tuple(reversed(range(x.rank)))
+    perm = node.attribute("perm", lambda: OneOf(_permutations(x.rank)), backwards)
+    if not isinstance(perm, tuple) or not all(isinstance(p, int) for p in perm):
+        raise Unsupported(f"Transpose by {perm}")
+    if sorted(perm) != list(range(x.rank)):
+        raise Undefined(f"Transpose by {perm} of rank {x.rank}")
+
+    def at(index: Index) -> Value:
+        return x.at(tuple(index[perm.index(axis)] for axis in range(x.rank)))
+
+    return Tensor(tuple(x.shape[p] for p in perm), at)
+
+
+@cache
+def _permutations(rank: int) -> list[tuple[int, ...]]:
+    return list(permutations(range(rank)))
+
+
+def reshaped(node: Node, x: Tensor, shape: Shape) -> Tensor:
+    """The elements of x in order, in another shape with as many elements."""
+    base, instance = x.base, node.instance
+
+    def at(index: Index) -> Value:
+        one, other = instance.simplified(shape), instance.simplified(base.shape)
+        return base.at(_unflattened(instance.same, index, one, other))
+
+    return Tensor(shape, at, view_of=base)
+
+
+def _unflattened(same: Callable[[Size, Size], bool], index: Index, shape: Shape, into: Shape) -> Index:
+    """The index in one shape of what has this index in another: equal leading and trailing axes stay."""
+    axes = [(i, size) for i, size in zip(index, shape, strict=True) if not same(size, 1)]
+    goals = [(axis, size) for axis, size in enumerate(into) if not same(size, 1)]
+    result: list[Size] = [0] * len(into)
+    for end in (0, -1):
+        while axes and goals and same(axes[end][1], goals[end][1]):
+            result[goals.pop(end)[0]] = axes.pop(end)[0]
+    flat: Size = 0
+    for i, size in axes:
+        flat = flat * size + i
+    for axis, size in reversed(goals[1:]):
+        result[axis] = remainder(flat, size) if size != 0 else 0
+        flat = quotient(flat, size) if size != 0 else 0
+    if goals:
+        result[goals[0][0]] = flat
+    return tuple(result)
+
+
+def Reshape(node: Node) -> Tensor:
+    """To the shape that the second input asks for: -1 is inferred, 0 is copied unless `allowzero`."""
+    x = node.input(0)
+    literal = node.flag("allowzero")
+    asked = node.list(1, lambda: Symbols("size", range(node.instance.max_rank + 1)))
+    shape = _answered(node, x, asked, literal)
+    for condition, reason in _answers(x, asked, shape, literal):
+        node.require(condition, reason)
+    if node.instance.assuming:
+        node.instance.facts.extend(_cancelled(x, asked, shape))
+    return reshaped(node, x, shape)
+
+
+def _answered(node: Node, x: Tensor, asked: Shape, literal: bool) -> Shape:
+    """The sizes that are asked for: unknowns on the left side, on the right those of the left or what is asked for.
+
+    No other sizes can meet what `_answers` says, so it does not matter where they come from.
+    """
+    count = product(x.base.shape)
+    shape: list[Size] = []
+    for position, size in enumerate(asked):
+        if isinstance(size, Int):
+            if node.instance.assuming:
+                node.instance.answers[size, count] = fresh("size")
+            shape.append(node.instance.answers.get((size, count), size))
+        elif size == 0 and not literal:
+            if position >= x.rank:
+                raise Undefined("Reshape: 0 copies an axis that there is not")
+            shape.append(x.shape[position])
+        else:
+            shape.append(size)
+    if -1 in asked:
+        position = asked.index(-1)
+        others = product((*shape[:position], *shape[position + 1 :]))
+        if others == 0:
+            raise Undefined("Reshape with -1 beside 0")
+        shape[position] = exactly(node, count, others, "the elements do not fill the shape")
+    return tuple(shape)
+
+
+def _answers(x: Tensor, asked: Shape, shape: Shape, literal: bool) -> Iterator[tuple[Formula, str]]:
+    """What makes a shape the one that is asked for: one shape at most meets this."""
+    if -1 not in asked:
+        yield eq(product(shape), product(x.base.shape)), "the number of elements changes"
+    for position, (size, own) in enumerate(zip(asked, shape, strict=True)):
+        others = product((*shape[:position], *shape[position + 1 :]))
+        alone = conj(_differ(others, 0), *(_differ(other, -1) for other in asked[position + 1 :]))
+        yield disj(_differ(size, -1), alone), "-1 twice, or beside a size of 0"
+        if size != -1:
+            zero = eq(own) if literal else eq(own, x.shape[position]) if position < x.rank else FALSE
+            yield conj(ge(size, -1), ge(own)), "a size is negative"
+            yield disj(lt(size, 1), eq(own, size)), "another size than is asked for"
+            yield disj(_differ(size, 0), zero), "0 copies another axis, or one that there is not"
+
+
+def _differ(one: Size, other: Size) -> Formula:
+    return negate(eq(one, other))
+
+
+def _cancelled(x: Tensor, asked: Shape, shape: Shape) -> Iterator[Formula]:
+    """An inferred size between axes that stay is the product of those in between: the others are not 0."""
+    more = x.rank - len(shape)
+    for position, size in enumerate(asked if more >= -1 else ()):
+        end = position + more + 1
+        others, kept = shape[:position] + shape[position + 1 :], x.shape[:position] + x.shape[end:]
+        moved = map(_differ, others, kept)
+        yield disj(_differ(size, -1), *moved, eq(shape[position], product(x.shape[position:end])))
+
+
+def Flatten(node: Node) -> Tensor:
+    """Two axes: all before `axis`, and all from it on."""
+    x = node.input(0)
+    axis = node.attribute("axis", lambda: OneOf(range(-x.rank, x.rank + 1)))
+    if not isinstance(axis, int):
+        raise Unsupported("Flatten along a symbol")
+    if not -x.rank <= axis <= x.rank:
+        raise Undefined("Flatten: axis")
+    axis = axis + x.rank if axis < 0 else axis
+    return reshaped(node, x, (product(x.shape[:axis]), product(x.shape[axis:])))
+
+
+def Squeeze(node: Node) -> Tensor:
+    """Without the axes, which have size 1."""
+    x = node.input(0)
+    if not node.has(1):
+        raise Unsupported("Squeeze of all axes of size 1: the rank depends on sizes")
+    axes = node.axes(1, x.rank)
+    if not axes:
+        raise Undefined("Squeeze of no axis: ONNX Runtime takes it for all of size 1")
+    for axis in axes:
+        node.require(eq(x.shape[axis], 1), "an axis to be dropped has not size 1")
+    kept = [i for i in range(x.rank) if i not in axes]
+
+    def at(index: Index) -> Value:
+        outer = dict(zip(kept, index, strict=True))
+        return x.at(tuple(outer.get(i, 0) for i in range(x.rank)))
+
+    return Tensor(tuple(x.shape[i] for i in kept), at, view_of=x.base)
+
+
+def Unsqueeze(node: Node) -> Tensor:
+    """With new axes of size 1 at the positions `axes` of the output."""
+    x = node.input(0)
+
+    asked = node.list(1, lambda: OneOf(_new_axes(x.rank, node.instance.max_rank + 1)))
+    rank = x.rank + len(asked)
+    axes = [node.counted(axis, rank) for axis in asked]
+    if len(set(axes)) < len(axes):
+        raise Undefined("Unsqueeze: an axis twice")
+    kept = [i for i in range(rank) if i not in axes]
+    sizes = dict(zip(kept, x.shape, strict=True))
+    shape = tuple(sizes.get(i, 1) for i in range(rank))
+    return Tensor(shape, lambda index: x.at(tuple(index[i] for i in kept)), view_of=x.base)
+
+
+@cache
+def _new_axes(rank: int, most: int) -> list[tuple[int, ...]]:
+    """Up to two new axes of a tensor, as far as it then has `most` axes at most; up to three with one axis fewer."""
+    counts = [count for count in range(4) if not count or rank + count <= most - (count > 2)]
+    return [axes for count in counts for axes in subsets(rank + count, count)]
+
+
+def DepthToSpace(node: Node) -> Tensor:
+    """Blocks of channels become blocks of space: b, b, C' (DCR) or C', b, b (CRD)."""
+    x = node.input(0)
+    if x.rank != 4:
+        raise Undefined("DepthToSpace of another rank than 4")
+    b = node.integer("blocksize", least=1)
+    mode = node.text("mode", ("DCR", "CRD"))
+    N, C, H, W = x.shape
+    depth = exactly(node, C, b * b, "the channels do not divide into blocks")
+
+    def at(index: Index) -> Value:
+        n, c, y, z = index
+        row, column = remainder(y, b), remainder(z, b)
+        channel = (row * b + column) * depth + c if mode == "DCR" else c * b * b + row * b + column
+        return x.at((n, channel, quotient(y, b), quotient(z, b)))
+
+    return Tensor((N, depth, H * b, W * b), at)
+
+
+def SpaceToDepth(node: Node) -> Tensor:
+    """Blocks of space become channels: b, b, C."""
+    x = node.input(0)
+    if x.rank != 4:
+        raise Undefined("SpaceToDepth of another rank than 4")
+    b = node.integer("blocksize", least=1)
+    node.text("mode", ("DCR",))
+    N, C, H, W = x.shape
+    height, width = (exactly(node, s, b, "space does not divide into blocks") for s in (H, W))
+
+    def at(index: Index) -> Value:
+        n, channel, y, z = index
+        block, c = (quotient(channel, C), remainder(channel, C)) if C != 0 else (0, 0)
+        return x.at((n, c, y * b + quotient(block, b), z * b + remainder(block, b)))
+
+    return Tensor((N, C * b * b, height, width), at)
