@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphopt.base.types import Sym
+from graphopt.base.sizes import Sym
 from graphopt.io import onnx_io
 from graphopt.rewrite.grids import Grid
 from tests.test_passes import after, optimized

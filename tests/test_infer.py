@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 import graphopt
 from graphopt.base.errors import ModelError, UsageError
-from graphopt.base.types import Dim, DType, Sym, TensorType, substitute
+from graphopt.base.sizes import Dim, Sym, substitute
+from graphopt.base.types import DType, TensorType
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Value
 from graphopt.operators.infer import fix_inputs, infer_graph, inferred

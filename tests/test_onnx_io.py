@@ -16,7 +16,8 @@ from onnx.parser import parse_model
 from onnx.printer import to_text
 
 from graphopt.base.errors import ModelError
-from graphopt.base.types import DType, OpaqueType, Sym, TensorType
+from graphopt.base.sizes import Sym
+from graphopt.base.types import DType, OpaqueType, TensorType
 from graphopt.io import onnx_io
 from graphopt.ir.edit import replace_values
 from graphopt.ir.graph import CAPTURE, CONSTANT, INPUT, Graph, Value

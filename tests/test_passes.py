@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from graphopt.base.types import Dim, Sym
+from graphopt.base.sizes import Dim, Sym
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Patch
 from graphopt.operators.infer import infer_graph

@@ -5,7 +5,8 @@ from math import prod
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphopt.base.types import Dim, DType, Sym, divide, substitute
+from graphopt.base.sizes import Dim, Sym, divide, substitute
+from graphopt.base.types import DType
 
 BATCH, SEQ = Sym.of("batch"), Sym.of("seq")
 
@@ -14,7 +15,7 @@ def value(dim: Dim, binding: dict[str, int]) -> int:
     """What a size is once its names are bound."""
     if not isinstance(dim, Sym):
         return dim
-    return sum(coefficient * prod(binding[name] for name in names) for names, coefficient in dim.terms)
+    return sum(coefficient * prod(binding[str(atom)] for atom in atoms) for atoms, coefficient in dim.terms)
 
 
 def test_arithmetic_reads_like_algebra() -> None:

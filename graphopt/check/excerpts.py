@@ -10,6 +10,7 @@ import numpy as np
 from onnx import ModelProto
 
 from graphopt.base.errors import ModelError
+from graphopt.base.sizes import Sym
 from graphopt.base.types import DType, TensorType, Type
 from graphopt.check.compare import SEEDS, compare
 from graphopt.check.verdict import Comparison, Verdict
@@ -188,11 +189,13 @@ def _region(
         shell.opset_import.add(domain=domain, version=version)
     proto = onnx_io.to_proto(onnx_io.Model(region, shell))
     for declared, type_ in zip(proto.graph.input, inputs, strict=True):
-        declared.type.CopyFrom(type_to_proto(type_, anonymous=True))
-        for dim in declared.type.tensor_type.shape.dim:
-            if dim.dim_param:
-                dim.dim_param = dim.dim_param.replace("?", "unknown_")  # so that formulas of it can be read
+        declared.type.CopyFrom(type_to_proto(type_, _spelled))
     return proto
+
+
+def _spelled(size: Sym) -> str:
+    """Return a formula that can be read again."""
+    return str(size).replace("?", "unknown_")
 
 
 def _constant_shape(node: Node, output: int) -> Tensor | None:

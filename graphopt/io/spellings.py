@@ -8,7 +8,8 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from graphopt.base.types import DType, Shape, TensorType, Type, divide
+from graphopt.base.sizes import divide
+from graphopt.base.types import DType, Shape, TensorType, Type
 from graphopt.ir.graph import Attribute, Value
 from graphopt.ir.tensor import Tensor
 

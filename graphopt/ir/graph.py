@@ -16,7 +16,8 @@ from typing import NamedTuple, TypeAlias
 import networkx as nx
 
 from graphopt.base.errors import ModelError
-from graphopt.base.types import Dim, DType, TensorType, Type
+from graphopt.base.sizes import Dim
+from graphopt.base.types import DType, TensorType, Type
 from graphopt.ir.tensor import Tensor
 
 INTERNAL = "graphopt"

@@ -18,7 +18,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.base.types import Dim, DType, Sym, lower_bound
+from graphopt.base.sizes import Dim, Sym, lower_bound
+from graphopt.base.types import DType
 
 Scalar = Any  # an int, Sym, float, str or bool; in the verifier a Z3 expression
 Scalars = Any  # a scalar or a tuple of scalars

@@ -11,7 +11,8 @@ from functools import reduce
 from math import prod
 from typing import TypeAlias
 
-from graphopt.base.types import Dim, DType, divide, least, lower_bound, product
+from graphopt.base.sizes import Dim, divide, least, lower_bound, product
+from graphopt.base.types import DType
 from graphopt.ir.tensor import Tensor
 from graphopt.operators.shapes import Operands, plain, slice_range
 

@@ -16,7 +16,8 @@ from onnx import TensorProto, TypeProto, checker, numpy_helper, shape_inference
 from onnx.defs import OpSchema
 
 from graphopt.base.errors import ModelError, UsageError
-from graphopt.base.types import Dim, DType, Shape, Sym, TensorType, Type, substitute
+from graphopt.base.sizes import Dim, Named, Sym, Unknown, substitute
+from graphopt.base.types import DType, Shape, TensorType, Type
 from graphopt.ir import ops
 from graphopt.ir.graph import CAPTURE, INTERNAL, Graph, Node, Patch, Value
 from graphopt.operators.contents import LIMIT, contents
@@ -40,7 +41,7 @@ def infer_node(graph: Graph, node: Node, *, strict: bool = False) -> Node:
     """
     if node.is_internal:
         return node
-    mark = _count_of_unknowns()
+    mark = _mark()
     inferred = _types(graph, node, strict)
     types = tuple(
         _merged(found, declared, mark, f"{_label(node)} output {i}", strict)
@@ -109,7 +110,8 @@ def _base(graph: Graph, node: Node, strict: bool) -> list[Type | None] | None:
             raise ModelError(f"{_label(node)} cannot be: {str(error).strip().splitlines()[0]}") from error
         log.debug("nothing is inferred of %s: %s", _label(node), error)
         return None
-    known = [type_from_proto(found[name], anonymous=True) if name in found else None for name in outputs]
+    sizes = {repr(size): size for _, value in present for size in _symbols(graph.type(value))}
+    known = [type_from_proto(found[name], sizes) if name in found else None for name in outputs]
     return [_declared_by(schema, graph, node, i) if type_ is None else type_ for i, type_ in enumerate(known)]
 
 
@@ -136,7 +138,13 @@ _FIXED = {f"tensor({dtype.name.lower()})": dtype for dtype in DType}
 
 @lru_cache(4096)
 def _type_proto(type_: Type | None) -> TypeProto:
-    return type_to_proto(type_, anonymous=True)
+    return type_to_proto(type_, repr)  # unlike its text, it is of this size only
+
+
+def _symbols(type_: Type | None) -> Iterator[Sym]:
+    """The sizes of a type that are no numbers."""
+    if isinstance(type_, TensorType) and type_.shape is not None:
+        yield from (size for size in type_.shape if isinstance(size, Sym))
 
 
 def _data(graph: Graph, value: Value) -> TensorProto | None:
@@ -153,15 +161,17 @@ def _data(graph: Graph, value: Value) -> TensorProto | None:
     return numpy_helper.from_array(np.array(elements, type_.dtype.numpy).reshape(shape))
 
 
-def _count_of_unknowns() -> int:
-    """Unknown sizes made from now on have at least this number."""
-    return int(str(Sym.fresh())[1:]) + 1
+def _mark() -> int:
+    """Unknown sizes made from now on have a greater number."""
+    atom = Sym.fresh().atom
+    assert isinstance(atom, Unknown)
+    return atom.serial
 
 
 def _is_new(dim: Dim, mark: int) -> bool:
-    """Whether inference knows nothing of a size: it was named after the mark was taken."""
-    text = str(dim)
-    return text.startswith("?") and text[1:].isdigit() and int(text[1:]) >= mark
+    """Whether inference knows nothing of a size: it was made after the mark was taken."""
+    atom = dim.atom if isinstance(dim, Sym) else None
+    return isinstance(atom, Unknown) and atom.serial > mark
 
 
 def _merged(found: Type | None, declared: Type | None, mark: int, label: str, strict: bool) -> Type | None:
@@ -264,7 +274,7 @@ def _is_unknown(type_: TensorType) -> bool:
 
 
 def _has_unknown(size: Dim) -> bool:
-    return isinstance(size, Sym) and "?" in str(size)
+    return isinstance(size, Sym) and size.has_unknown
 
 
 def _lacks_contents(node: Node, index: int, type_: TensorType) -> bool:
@@ -295,7 +305,7 @@ def _index(capture: Node) -> int:
 
 def _given(node: Node, type_: Type | None) -> Node:
     """An input of a body with the type that flows into it."""
-    merged = _merged(type_, node.types[0], _count_of_unknowns(), f"input '{node.names[0]}' of a body", strict=False)
+    merged = _merged(type_, node.types[0], _mark(), f"input '{node.names[0]}' of a body", strict=False)
     return node if merged == node.types[0] else replace(node, types=(merged,))
 
 
@@ -425,8 +435,8 @@ def _listed(names: Iterable[str]) -> str:
 
 def _named_sizes(graph: Graph, dims: Mapping[str, int]) -> dict[str, Dim]:
     types = [graph.tensor_type(Value(vertex)) for vertex in graph.inputs]
-    named = {str(dim) for type_ in types if type_ and type_.shape for dim in type_.shape if isinstance(dim, Sym)}
-    named = {name for name in named if not name.startswith("?")}
+    atoms = {size.atom for type_ in types for size in _symbols(type_)}
+    named = {atom.name for atom in atoms if isinstance(atom, Named)}
     for name, size in dims.items():
         if name not in named:
             raise UsageError(f"the model's inputs have no size named '{name}'; they have {_listed(named)}")

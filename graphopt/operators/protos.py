@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
 from graphopt.base.errors import ModelError
-from graphopt.base.types import MADE, UNKNOWN, Dim, DType, OpaqueType, Shape, Sym, TensorType, Type
+from graphopt.base.sizes import Dim, Sym
+from graphopt.base.types import DType, OpaqueType, Shape, TensorType, Type
 from graphopt.ir.graph import Attribute, Graph, Node, Opaque, Scalar
 from graphopt.ir.ops import text_or_bytes
 from graphopt.ir.tensor import Tensor
@@ -44,10 +45,13 @@ the model is a link itself, and the weights lie in the very folder that it leads
 # -- types -------------------------------------------------------------------------------------------------------------
 
 
-def type_from_proto(proto: TypeProto, *, anonymous: bool = False) -> Type | None:
+NO_SIZES: Mapping[str, Sym] = {}
+
+
+def type_from_proto(proto: TypeProto, sizes: Mapping[str, Sym] = NO_SIZES) -> Type | None:
     """The type that a proto states, None where it does not even name an element type.
 
-    With `anonymous`, sizes that `type_to_proto(..., anonymous=True)` wrote as text are the same sizes again.
+    `sizes` are those that `type_to_proto` wrote under other names than those of the model.
     """
     match proto.WhichOneof("value"):
         case None:
@@ -62,23 +66,21 @@ def type_from_proto(proto: TypeProto, *, anonymous: bool = False) -> Type | None
         return OpaqueType(proto.SerializeToString())
     if not tensor.HasField("shape"):
         return TensorType(DType(tensor.elem_type))
-    return TensorType(DType(tensor.elem_type), tuple(_dim(dim, anonymous) for dim in tensor.shape.dim))
+    return TensorType(DType(tensor.elem_type), tuple(_dim(dim, sizes) for dim in tensor.shape.dim))
 
 
 _KNOWN = frozenset(int(dtype) for dtype in DType)
 
 
-def _dim(proto: onnx.TensorShapeProto.Dimension, anonymous: bool) -> Dim:
+def _dim(proto: onnx.TensorShapeProto.Dimension, sizes: Mapping[str, Sym]) -> Dim:
     if proto.HasField("dim_value"):
         return proto.dim_value if proto.dim_value >= 0 else Sym.fresh()  # -1 is how some exporters say "unknown"
     name = proto.dim_param
-    if anonymous and name in _SYMS:
-        return _SYMS[name]
-    return Sym.fresh() if not name or name.startswith((UNKNOWN, MADE)) else Sym.of(name)
+    return sizes.get(name) or (Sym.fresh() if name.startswith("?") or not name else Sym.of(name))
 
 
-def type_to_proto(type_: Type | None, *, anonymous: bool = False) -> TypeProto:
-    """The proto of a type; sizes without a name stay unnamed, or get their text as a name with `anonymous`."""
+def type_to_proto(type_: Type | None, named: Callable[[Sym], str] | None = None) -> TypeProto:
+    """The proto of a type; sizes without a name stay unnamed; `named` gives all of them names."""
     proto = TypeProto()
     if isinstance(type_, OpaqueType):
         proto.ParseFromString(type_.proto)
@@ -87,11 +89,11 @@ def type_to_proto(type_: Type | None, *, anonymous: bool = False) -> TypeProto:
         return proto
     proto.tensor_type.elem_type = type_.dtype
     if type_.shape is not None:
-        shape_to_proto(type_.shape, proto.tensor_type.shape, anonymous=anonymous)
+        shape_to_proto(type_.shape, proto.tensor_type.shape, named)
     return proto
 
 
-def shape_to_proto(shape: Shape, proto: onnx.TensorShapeProto, *, anonymous: bool = False) -> None:
+def shape_to_proto(shape: Shape, proto: onnx.TensorShapeProto, named: Callable[[Sym], str] | None = None) -> None:
     """Write sizes into a proto; what its dims say besides, such as denotations, stays if the rank is the same."""
     proto.SetInParent()
     if len(proto.dim) != len(shape):
@@ -101,24 +103,12 @@ def shape_to_proto(shape: Shape, proto: onnx.TensorShapeProto, *, anonymous: boo
     for dim, size in zip(proto.dim, shape, strict=True):
         if isinstance(size, int):
             dim.dim_value = size
-        elif anonymous:
-            dim.dim_param = _text(size)
+        elif named:
+            dim.dim_param = named(size)
         elif not size.is_anonymous:
             dim.dim_param = str(size)
         elif dim.HasField("dim_value") and dim.dim_value >= 0:
             dim.ClearField("dim_value")
-
-
-_SYMS: dict[str, Sym] = {}
-
-
-@cache
-def _text(sym: Sym) -> str:
-    """A text that stands for this size only: two sizes may print alike if a model names a size `a*b`."""
-    text = str(sym)
-    while _SYMS.setdefault(text, sym) != sym:
-        text += "'"
-    return text
 
 
 # -- tensors -----------------------------------------------------------------------------------------------------------

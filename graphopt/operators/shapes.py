@@ -14,7 +14,8 @@ from fractions import Fraction
 from itertools import zip_longest
 from typing import TypeAlias
 
-from graphopt.base.types import Dim, DType, Shape, divide, least, lower_bound, minimum_of, product
+from graphopt.base.sizes import Dim, divide, least, lower_bound, minimum_of, product
+from graphopt.base.types import DType, Shape
 from graphopt.ir import ops
 from graphopt.ir.graph import Attribute, Graph, Node
 

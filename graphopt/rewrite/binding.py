@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from graphopt.base.types import Dim, DType, Shape, TensorType
+from graphopt.base.sizes import Dim
+from graphopt.base.types import DType, Shape, TensorType
 from graphopt.ir.graph import Attribute, Graph, Value
 from graphopt.ir.tensor import Tensor
 from graphopt.language.scalar import FACTS, PROPERTIES, PYTHON, Unknown, apply, has_property

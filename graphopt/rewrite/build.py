@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx.defs import OpSchema
 
-from graphopt.base.types import DType, Sym, TensorType, Type
+from graphopt.base.sizes import Sym
+from graphopt.base.types import DType, TensorType, Type
 from graphopt.io import opsets
 from graphopt.ir import ops
 from graphopt.ir.edit import constant_node, replace_values

@@ -14,7 +14,8 @@ from itertools import zip_longest
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.base.types import Dim, DType, Shape, TensorType, Type, lower_bound
+from graphopt.base.sizes import Dim, lower_bound
+from graphopt.base.types import DType, Shape, TensorType, Type
 from graphopt.ir import ops
 from graphopt.ir.edit import constant_node, needs_copy, replace_node, replace_values
 from graphopt.ir.graph import Graph, Node, Patch, Value

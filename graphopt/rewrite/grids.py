@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from graphopt.base.types import Dim, DType, Shape, TensorType, lower_bound, product
+from graphopt.base.sizes import Dim, lower_bound, product
+from graphopt.base.types import DType, Shape, TensorType
 from graphopt.ir import ops
 from graphopt.ir.edit import constant_node, replace_values
 from graphopt.ir.graph import Graph, Node, Patch, Value

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from graphopt.base.types import DType, Sym, TensorType, Type, substitute
+from graphopt.base.sizes import Sym, substitute
+from graphopt.base.types import DType, TensorType, Type
 from graphopt.ir.edit import replace_values, unread
 from graphopt.ir.graph import CONSTANT, INPUT, INTERNAL, Attribute, Graph, Node, Patch, Value
 from graphopt.ir.ops import is_deterministic

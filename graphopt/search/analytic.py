@@ -11,7 +11,8 @@ from functools import cached_property
 from math import fsum, prod
 from typing import NamedTuple
 
-from graphopt.base.types import Dim, DType, Sym, TensorType
+from graphopt.base.sizes import Dim, Sym
+from graphopt.base.types import DType, TensorType
 from graphopt.ir.graph import Graph, Node, Value
 from graphopt.ir.ops import attribute, is_deterministic
 from graphopt.runtime.machine import Machine

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from graphopt.base.types import DType, Sym, substitute
+from graphopt.base.sizes import Sym, substitute
+from graphopt.base.types import DType
 from graphopt.language.scalar import FUNCTIONS, PYTHON, Unknown, apply
 from graphopt.verifier.choices import Unsupported
 from graphopt.verifier.instances import LOGIC, truth_value

@@ -1,0 +1,283 @@
+"""Sizes: polynomials with integer coefficients over atoms, so that `2*batch*seq` is itself however a model computes it.
+
+An atom is a size that the model names, one of which nothing is known, or a quotient, remainder or minimum that
+arithmetic made and that does not come out even. What an atom means is in it: there is no table beside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import count
+from typing import Literal, TypeAlias
+
+Dim: TypeAlias = "int | Sym"
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A size that the model names."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A size of which nothing is known: it is equal to nothing but itself."""
+
+    serial: int
+    """The order in which they were made."""
+
+    def __str__(self) -> str:
+        return f"?{self.serial:06d}"  # of equal length: printed, they are in the order in which they were made
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A quotient, a remainder or a minimum of two sizes; whoever makes one sees to it that it is not negative."""
+
+    left: Dim
+    operation: Literal["//", "%", "min"]
+    right: Dim
+
+    def __str__(self) -> str:
+        operation = f" {self.operation} " if self.operation == "min" else self.operation
+        return f"({_parenthesised(self.left)}{operation}{_parenthesised(self.right)})"
+
+
+Atom: TypeAlias = Named | Unknown | Made
+Monomial: TypeAlias = tuple[Atom, ...]
+
+_SERIAL = count()
+
+
+@cache
+def _place(atom: Atom) -> tuple[str, str]:
+    """Where an atom stands among others: by its text; a model may name a size as arithmetic prints another."""
+    return str(atom), type(atom).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class Sym:
+    """A size that is not a plain number: a sum of `coefficient × product of atoms`, in canonical order.
+
+    Atoms stand for non-negative integers. Built by `Sym.of(name)` and arithmetic, which returns an `int` as soon as no
+    atom is left.
+    """
+
+    terms: tuple[tuple[Monomial, int], ...]
+
+    @staticmethod
+    @cache
+    def of(name: str) -> Sym:
+        """The size that the model calls so."""
+        return _alone(Named(name))
+
+    @staticmethod
+    def fresh() -> Sym:
+        """A size that is equal to nothing but itself."""
+        return _alone(Unknown(next(_SERIAL)))
+
+    @property
+    def atoms(self) -> frozenset[Atom]:
+        """All that it is made of, but what is inside of them."""
+        return frozenset(atom for atoms, _ in self.terms for atom in atoms)
+
+    @property
+    def atom(self) -> Atom | None:
+        """The atom that it is; None where it is a sum, a product or a multiple."""
+        ((atoms, coefficient), *more) = self.terms
+        return atoms[0] if not more and coefficient == 1 and len(atoms) == 1 else None
+
+    @property
+    def is_anonymous(self) -> bool:
+        """True where a part of it was never named by the model: such a size is not written to files."""
+        return any(not isinstance(atom, Named) for atom in self.atoms)
+
+    @property
+    def has_unknown(self) -> bool:
+        """Whether there is something in it of which nothing is known, however deep."""
+        return any(
+            isinstance(atom, Unknown)
+            or (
+                isinstance(atom, Made)
+                and any(isinstance(part, Sym) and part.has_unknown for part in (atom.left, atom.right))
+            )
+            for atom in self.atoms
+        )
+
+    def __add__(self, other: Dim) -> Dim:
+        return _polynomial([*self.terms, *_terms(other)])
+
+    def __mul__(self, other: Dim) -> Dim:
+        return _polynomial([(_ordered(a + b), x * y) for a, x in self.terms for b, y in _terms(other)])
+
+    def __neg__(self) -> Dim:
+        return self * -1
+
+    def __sub__(self, other: Dim) -> Dim:
+        return self + other * -1
+
+    def __rsub__(self, other: Dim) -> Dim:
+        return other + self * -1
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Dim) -> Dim:
+        if (exact := divide(self, other)) is not None:
+            return exact
+        if isinstance(other, Sym) or other <= 0:
+            return _alone(Made(self, "//", other))
+        whole, rest = _split(self, other)
+        return whole + (_alone(Made(rest, "//", other)) if isinstance(rest, Sym) else 0)
+
+    def __rfloordiv__(self, other: int) -> Dim:
+        return _alone(Made(other, "//", self)) if other else 0
+
+    def __mod__(self, other: Dim) -> Dim:
+        if divide(self, other) is not None:
+            return 0
+        if isinstance(other, Sym) or other <= 0:
+            return _alone(Made(self, "%", other))
+        rest = _split(self, other)[1]
+        return _alone(Made(rest, "%", other)) if isinstance(rest, Sym) else rest
+
+    def __rmod__(self, other: int) -> Dim:
+        return _alone(Made(other, "%", self)) if other else 0
+
+    def __str__(self) -> str:
+        parts = (([str(c)] if c != 1 or not atoms else []) + [str(atom) for atom in atoms] for atoms, c in self.terms)
+        return "+".join(map("*".join, parts)).replace("+-", "-")
+
+
+def _alone(atom: Atom) -> Sym:
+    return Sym((((atom,), 1),))
+
+
+def _ordered(atoms: Iterable[Atom]) -> Monomial:
+    return tuple(sorted(atoms, key=_place))
+
+
+def _split(dividend: Sym, divisor: int) -> tuple[Dim, Dim]:
+    """A multiple of the divisor taken out, so that what is left has coefficients from 0 to below the divisor."""
+    whole = _polynomial((atoms, coefficient // divisor) for atoms, coefficient in dividend.terms)
+    rest = _polynomial((atoms, coefficient % divisor) for atoms, coefficient in dividend.terms)
+    return whole, rest
+
+
+def _parenthesised(dim: Dim) -> str:
+    return f"({dim})" if isinstance(dim, Sym) and len(dim.terms) > 1 else str(dim)
+
+
+def _terms(dim: Dim) -> tuple[tuple[Monomial, int], ...]:
+    return dim.terms if isinstance(dim, Sym) else (((), int(dim)),)
+
+
+def _polynomial(terms: Iterable[tuple[Monomial, int]]) -> Dim:
+    total: dict[Monomial, int] = {}
+    for atoms, coefficient in terms:
+        total[atoms] = total.get(atoms, 0) + coefficient
+    kept = [(atoms, coefficient) for atoms, coefficient in total.items() if coefficient]
+    if not kept or (len(kept) == 1 and not kept[0][0]):
+        return kept[0][1] if kept else 0
+    if len(kept) > 1:
+        kept.sort(key=lambda term: (-len(term[0]), [_place(atom) for atom in term[0]]))
+    return Sym(tuple(kept))
+
+
+def divide(dividend: Dim, divisor: Dim) -> Dim | None:
+    """The quotient where it comes out even whatever the atoms stand for, by a divisor of one term; else None."""
+    parts = _terms(divisor)
+    if len(parts) != 1 or parts[0][1] == 0:
+        return 1 if dividend == divisor and isinstance(divisor, Sym) else None
+    ((atoms, coefficient),) = parts
+    quotient: list[tuple[Monomial, int]] = []
+    for own, number in _terms(dividend):
+        rest = list(own)
+        for atom in atoms:
+            if atom not in rest:
+                return None
+            rest.remove(atom)
+        if number % coefficient:
+            return None
+        quotient.append((tuple(rest), number // coefficient))
+    return _polynomial(quotient)
+
+
+@cache
+def lower_bound(dim: Dim) -> int | None:
+    """A number that the size never falls below, whatever the atoms stand for; None where none can be told."""
+    if not isinstance(dim, Sym):
+        return dim
+    rising = {atom for atoms, coefficient in dim.terms if coefficient > 0 for atom in atoms}
+    falling = {atom for atoms, coefficient in dim.terms if coefficient < 0 for atom in atoms}
+    if not falling:
+        return sum(coefficient for atoms, coefficient in dim.terms if not atoms)
+    made = min((atom for atom in falling - rising if isinstance(atom, Made)), key=_place, default=None)
+    bounds = [lower_bound(_replaced(dim, made, larger)) for larger in _upper_bounds(made)] if made else []
+    return max((bound for bound in bounds if bound is not None), default=None)
+
+
+def _upper_bounds(made: Made) -> tuple[Dim, ...]:
+    """Sizes that what arithmetic made never exceeds."""
+    if made.operation == "min":
+        return made.left, made.right
+    if isinstance(made.right, Sym) or made.right <= 0:
+        return ()
+    return (made.left,) if made.operation == "//" else (made.left, made.right - 1)
+
+
+def _replaced(dim: Sym, atom: Atom, by: Dim) -> Dim:
+    """The size with an atom replaced where it is a factor of a term, not inside of others."""
+    total: Dim = 0
+    for atoms, coefficient in dim.terms:
+        total = product([by if own == atom else _alone(own) for own in atoms]) * coefficient + total
+    return total
+
+
+def least(a: Dim, b: Dim) -> Dim:
+    """The smaller of two sizes, an atom of its own where that depends on what the atoms stand for."""
+    for one, other in ((a, b), (b, a)):
+        gap = lower_bound(other - one)
+        if gap is not None and gap >= 0:
+            return one
+    first, second = sorted((a, b), key=str)
+    return _alone(Made(first, "min", second))
+
+
+def minimum_of(dim: Dim | None) -> tuple[Dim, Dim] | None:
+    """The two sizes of which this one is the least, as `least` made it; else None."""
+    atom = dim.atom if isinstance(dim, Sym) else None
+    return (atom.left, atom.right) if isinstance(atom, Made) and atom.operation == "min" else None
+
+
+def substitute(dim: Dim, sizes: Mapping[str, Dim]) -> Dim:
+    """The size with what names stand for, by name, also inside of quotients, remainders and minima."""
+    if not isinstance(dim, Sym):
+        return dim
+    total: Dim = 0
+    for atoms, coefficient in dim.terms:
+        total = product([_substituted(atom, sizes) for atom in atoms]) * coefficient + total
+    return total
+
+
+def _substituted(atom: Atom, sizes: Mapping[str, Dim]) -> Dim:
+    if not isinstance(atom, Made):
+        return sizes.get(str(atom), _alone(atom))
+    left, right = substitute(atom.left, sizes), substitute(atom.right, sizes)
+    if atom.operation == "//":
+        return left // right
+    return left % right if atom.operation == "%" else least(left, right)
+
+
+def product(dims: Iterable[Dim]) -> Dim:
+    """The number of elements of a shape."""
+    result: Dim = 1
+    for dim in dims:
+        result = dim * result
+    return result
