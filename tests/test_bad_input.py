@@ -309,7 +309,8 @@ def lengthy(tmp_path: Path) -> Path:
 
 TELLING = """
 import signal, sys
-from graphopt import cli, terminal
+from graphopt.cli import main as cli
+from graphopt.cli import terminal
 
 def told(progress, stage, done, tell=terminal.Progress.__call__):
     tell(progress, stage, done)

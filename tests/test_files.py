@@ -363,7 +363,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     script = f"""
 import resource, signal
 from pathlib import Path
-from graphopt import onnx_io
+from graphopt.io import onnx_io
 from graphopt.base.errors import OutputError
 from tests.test_onnx_io import linear
 folder = Path({str(tmp_path)!r})

@@ -74,7 +74,7 @@ def same_ends(path: Path) -> bool:
 @pytest.mark.slow
 def test_load_and_save(tmp_path: Path) -> None:
     path, out = large(tmp_path), tmp_path / "out.onnx"
-    script = f"from graphopt import onnx_io; onnx_io.save(onnx_io.load({str(path)!r}), {str(out)!r})"
+    script = f"from graphopt.io import onnx_io; onnx_io.save(onnx_io.load({str(path)!r}), {str(out)!r})"
     assert peak(script) < GIB // 2
     assert (tmp_path / "out.onnx.data").stat().st_size >= WEIGHT
     assert same_ends(out)
@@ -84,7 +84,7 @@ def test_load_and_save(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_save_over_itself(tmp_path: Path) -> None:
     path = large(tmp_path)
-    script = f"from graphopt import onnx_io; onnx_io.save(onnx_io.load({str(path)!r}), {str(path)!r})"
+    script = f"from graphopt.io import onnx_io; onnx_io.save(onnx_io.load({str(path)!r}), {str(path)!r})"
     assert peak(script) < GIB // 2
     assert same_ends(path)
 

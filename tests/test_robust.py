@@ -144,7 +144,8 @@ def test_an_interrupt_while_modules_are_loaded_is_one_line(model: Path, delay: f
 AT_WORK = """
 import signal, time
 signal.signal(2, signal.default_int_handler)
-from graphopt import cli, pipeline
+from graphopt import pipeline
+from graphopt.cli import main as cli
 def work(*_, **__):
     print("at work", flush=True)
     while True:
