@@ -14,69 +14,72 @@ from graphopt.language import library
 from graphopt.runtime.sessions import Setting
 
 
-def silent(stage: str, done: float) -> None:
-    """Tell nobody."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """How a model is to be optimized.
+
+    Attributes:
+        skip: names of rules and passes to leave out; `graphopt rules` lists them.
+        only: names of the only rules and passes to use.
+        rules: further rules, or `.py` and `.jsonl` files of them; they are proved first.
+        unverified: apply rules that are not proved, too; the report says where. Not with `exact` or
+            `keep_nonfinite`.
+        exact: change no bit of the outputs: use only rules and passes that round nothing otherwise, and none in
+            half precision where ONNX Runtime computes some of it in single precision.
+        keep_nonfinite: keep infinities and NaN where they are: use no rule that is proved for finite values
+            only.
+        check: run the original and the result on random inputs and compare. A rewrite that made a difference is
+            left out, with a warning and a note in the report, and all is done again without it.
+        strict: raise an error where the check finds a difference, rather than leave a rewrite out.
+        input_shapes: shapes of inputs to fix for good.
+        dims: sizes of named dims to fix for good. A dim with several sizes stays open and is measured at each;
+            what is not said is measured at a usual size.
+        target_opset: the opset of the result; by default that of the model. With the check, it is an error
+            where ONNX Runtime has a kernel for a node in the model's opset, and none in this.
+        inline_functions: put the bodies of model-local functions in the place of their calls.
+        cost: what the search asks: "measured", or "analytic", an estimate for which nothing is run, or "none":
+            no search and no timing.
+        provider: the execution provider of ONNX Runtime to measure with: cpu, cuda, or the name that ONNX
+            Runtime has.
+        provider_options: options of the provider, by name.
+        threads: of ONNX Runtime, to measure with; 0 is one a core.
+        seconds: for the search and the timing, about, at most.
+        fresh: time again what earlier runs have timed, for all of that is kept.
+        seed: of the inputs that check and timing make up.
+        inputs: arrays by input, for check and timing.
+        run_limit: the most seconds that one run of a model may take.
+        memory_limit: the most gigabytes that the process may take in all to run a model; by default what it
+            takes and nine tenths of what is free. It is looked at before a run, ten times a second, and after
+            it: a peak in between is not seen.
+        progress: told the stage and how much of it is done, 0 to 1.
 
     Raises:
         UsageError: two options exclude each other.
     """
 
     skip: Sequence[str] = ()
-    """Names of rules and passes to leave out; `graphopt rules` lists them."""
     only: Sequence[str] | None = None
-    """Names of the only rules and passes to use."""
     rules: Sequence[library.Source] = ()
-    """Further rules, or `.py` and `.jsonl` files of them; they are proved first."""
     unverified: bool = False
-    """Apply rules that are not proved, too; the report says where. Not with `exact` or `keep_nonfinite`."""
     exact: bool = False
-    """Change no bit of the outputs: use only rules and passes that round nothing otherwise, and none in half
-    precision where ONNX Runtime computes some of it in single precision."""
     keep_nonfinite: bool = False
-    """Keep infinities and NaN where they are: use no rule that is proved for finite values only."""
     check: bool = True
-    """Run the original and the result on random inputs and compare. A rewrite that made a difference is left out,
-    with a warning and a note in the report, and all is done again without it."""
     strict: bool = False
-    """Raise an error instead. Needs the check."""
     input_shapes: Mapping[str, Sequence[int | str | None]] | None = None
-    """Shapes of inputs to fix for good."""
     dims: Mapping[str, int | Sequence[int]] | None = None
-    """Sizes of named dims to fix for good. A dim with several sizes stays open and is measured at each; what is not
-    said is measured at a usual size."""
     target_opset: int | None = None
-    """The opset of the result; by default that of the model. With the check, it is an error where ONNX Runtime has a
-    kernel for a node in the model's opset, and none in this."""
     inline_functions: bool = True
-    """Put the bodies of model-local functions in the place of their calls."""
     cost: str = "measured"
-    """What the search asks: "measured", or "analytic", an estimate for which nothing is run, or "none": no search and
-    no timing."""
     provider: str = "cpu"
-    """The execution provider of ONNX Runtime to measure with: cpu, cuda, or the name that ONNX Runtime has."""
     provider_options: Mapping[str, str] | None = None
     threads: int = 0
-    """Of ONNX Runtime, to measure with; none are one a core."""
     seconds: float = 60.0
-    """For the search and the timing, about, at most."""
     fresh: bool = False
-    """Time again what earlier runs have timed, for all of that is kept."""
     seed: int = 0
-    """Of the inputs that check and timing make up."""
     inputs: Mapping[str, Any] | None = None
-    """Arrays by input, for check and timing."""
     run_limit: float = SECONDS
-    """The most seconds that one run of a model may take."""
     memory_limit: float | None = None
-    """The most gigabytes that the process may take in all to run a model; by default what it takes and nine tenths of
-    what is free. It is looked at before a run, ten times a second, and after it: a peak in between is not seen."""
     progress: Callable[[str, float], None] | None = None
-    """Told the stage and how much of it is done, 0 to 1."""
 
     def __post_init__(self) -> None:
         if self.strict and not self.check:

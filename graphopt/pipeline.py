@@ -125,7 +125,7 @@ def optimize(model: onnx_io.Source, options: Options) -> Result:
 
     Args:
         model: a path, `onnx.ModelProto`, `onnx_ir.Model` or what `torch.onnx.export` returns.
-        options: the fields of `graphopt.Options`, each as a keyword: `optimize("model.onnx", exact=True)`.
+        options: the fields of `graphopt.Options`, which says what each means, as keywords: `exact=True`.
 
     Raises:
         ModelError: the model is not legal, or contradicts what was asked for, or a run of it takes too much.
