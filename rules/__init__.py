@@ -43,6 +43,7 @@ TRADES: tuple[Rule, ...] = (
     *kernels.TRADES,
     *activation.TRADES,
     *moving.TRADES,
+    *reduction.TRADES,
 )
 """Rules that are true, and pay in some models only: for a search that measures."""
 

@@ -42,6 +42,17 @@ def reduced(kind: str, value: Term, along: Term, **attrs: Term | int) -> App:
 ALONE: Mapping[str, Term] = {"L1": op.Abs(x), "SumSquare": x * x, **dict.fromkeys(KEEPING, x)}
 """What the reduction of a single element is."""
 
+
+def dropping_axes(kind: str) -> Rule:
+    return Rule(
+        f"replace_nop_reduce_{snake(kind)}_by_squeeze",
+        reduced(kind, x, axes, keepdims=0),
+        op.Squeeze(ALONE[kind], axes),
+        when=(some, thin),
+        why="Along axes of size 1 there is nothing to combine; the axes are dropped.",
+    )
+
+
 SINGLE = (
     *(
         Rule(
@@ -53,16 +64,7 @@ SINGLE = (
         )
         for kind, alone in ALONE.items()
     ),
-    *(
-        Rule(
-            f"replace_nop_reduce_{snake(kind)}_by_squeeze",
-            reduced(kind, x, axes, keepdims=0),
-            op.Squeeze(alone, axes),
-            when=(some, thin),
-            why="Along axes of size 1 there is nothing to combine; the axes are dropped.",
-        )
-        for kind, alone in ALONE.items()
-    ),
+    *(dropping_axes(kind) for kind in KEEPING),
     *(
         Rule(
             f"eliminate_reduce_{snake(kind)}_along_nothing",
@@ -272,4 +274,6 @@ SUMS = (
     ),
 )
 
+TRADES = tuple(dropping_axes(kind) for kind in ALONE if kind not in KEEPING)
+"""Two nodes in the place of one."""
 RULES = (*SINGLE, *AXES, *NESTED, *POOLS, *SOFTMAX, *SUMS)

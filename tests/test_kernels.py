@@ -185,6 +185,22 @@ def test_exact_removes_views_among_views_in_half_precision() -> None:
     assert optimized(model, exact=True, strict=True).report.after.ops == {"Concat": 1}
 
 
+BESIDE_DEAD = "a = LogSoftmax(x); b = LayerNormalization(a, w); y = LogSoftmax(b); "
+
+
+@pytest.mark.parametrize(("dead", "ops"), [("d = Transpose(b)", 1), ("d = Transpose(x)", 0)])
+def test_exact_drops_dead_code_but_where_its_presence_has_kernels_round_otherwise(dead: str, ops: int) -> None:
+    """ONNX Runtime computes what stands alone between casts in single precision, and dead nodes are company."""
+    weights = {"w": np.full(64, 3, np.float16)}
+    model = parse("float16[2,64] x", BESIDE_DEAD + dead, weights, outputs="float16[2,64] y", opset=20)
+    result = optimized(model, exact=True, strict=True)
+    assert result.ok and result.report.after.ops.get("Transpose", 0) == ops
+    x = np.random.default_rng(0).normal(size=(2, 64)).astype(np.float16)
+    sessions = [onnxruntime.InferenceSession(m.SerializeToString()) for m in (model, result.model)]
+    before, after = (session.run(None, {"x": x})[0] for session in sessions)
+    assert np.array_equal(before, after)
+
+
 UNARY = ["Relu({})", "Neg({})", "Abs({})", "Exp({})", "Identity({})", "Sqrt({})", "Transpose<perm=[1,0]>({})"]
 UNARY += ["Softmax({})", "Clip({}, l, u)", "Reshape({}, r)", "Cast<to=10>({})", "Tanh({})"]
 BINARY = ["Mul({}, {})", "Add({}, {})", "Sub({}, {})", "Max({}, {})", "MatMul({}, {})", "Where(c, {}, {})"]

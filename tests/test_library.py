@@ -4,6 +4,7 @@ import importlib
 import json
 import pkgutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from graphopt import rules
 from graphopt.base.errors import RuleError, UsageError
 from graphopt.language.library import load, load_rules, read, select
 from graphopt.language.rule import Rule, op, tensor
+from graphopt.language.term import App, Term, applications, holes
 from graphopt.rewrite.passes import PASSES
 
 MINE = """
@@ -131,6 +133,28 @@ def test_every_module_of_built_in_rules_is_listed() -> None:
         listed = {rule.name for what in ("RULES", "TRADES") for rule in getattr(module, what, ())}
         file = f"rules/{name.rpartition('.')[2]}.py"
         assert listed <= known, f"{file} is not listed in rules/__init__.py: add its RULES and TRADES there"
+
+
+VIEWS = {"Reshape", "Flatten", "Squeeze", "Unsqueeze"}
+SLOW = {"Einsum", "Swish", "Pow"}
+"""Operators that runtimes have no kernel for, or one that is slower than several nodes."""
+
+
+def computed(sides: Iterable[Term]) -> list[App]:
+    """The nodes that are left where constants are folded."""
+    nodes = dict.fromkeys(app for side in sides for app in applications(side))
+    return [app for app in nodes if any(hole.kind == "tensor" for hole in holes(app))]
+
+
+def adds_nodes(rule: Rule) -> bool:
+    """Whether it leaves more nodes than it takes, and they are not views in the place of one that copies."""
+    before, after = computed(rule.left), computed(rule.right)
+    copying, still_copying = (sum(app.op not in VIEWS for app in side) for side in (before, after))
+    return len(after) > len(before) and still_copying >= copying
+
+
+def test_what_simplifies_leaves_no_more_nodes() -> None:
+    assert [r.name for r in rules.RULES if adds_nodes(r) and SLOW.isdisjoint(app.op for app in computed(r.left))] == []
 
 
 def test_two_files_of_one_name_are_two_modules(tmp_path: Path) -> None:

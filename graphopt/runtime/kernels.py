@@ -21,9 +21,9 @@ import onnx
 from onnx import ModelProto
 
 from graphopt.base.errors import ModelError, UsageError
-from graphopt.base.types import DType, Shape, TensorType
+from graphopt.base.types import DType, Shape, TensorType, Type
 from graphopt.io import opsets, spellings, ways
-from graphopt.ir.graph import Graph, Node, Patch, Value
+from graphopt.ir.graph import CAPTURE, Graph, Node, Patch, Value
 from graphopt.operators.protos import node_to_proto, type_to_proto
 from graphopt.rewrite.build import Draft
 from graphopt.runtime.oracle import FailedError
@@ -82,13 +82,17 @@ class Kernels:
 
         For what it has no half kernel for, ONNX Runtime computes in single precision, with casts around. Between two
         such nodes it drops the casts, and half kernels that are few between them it does not use: what is rounded
-        depends on what stands around. So nothing of half precision is changed in a graph with such nodes.
+        depends on what stands around, be it read or not. So nothing of half precision is changed in a graph with such
+        nodes, but that nodes go of which none stands beside one that stays.
         """
         draft = Draft(graph, patch.after)
         gone, new = _changed(patch.before, patch.after), _changed(patch.after, patch.before)
         if not any(_is_half(node, graph) for node in gone) and not any(_is_half(node, draft) for node in new):
             return ""
-        if graph not in self._casts:  # this remains so, for what would change it is refused
+        if _drops_what_is_dead(patch) and _stand_alone(gone, graph, patch):
+            self._casts.pop(graph, None)
+            return ""
+        if graph not in self._casts:  # this remains so, for what would change it is refused, or told above
             self._casts[graph] = self._cast_among((node for _, node in graph.nodes()), graph)
         op = self._casts[graph] or self._cast_among(new, draft)
         said = f"ONNX Runtime computes {op} in single precision, and what it rounds depends on what stands around"
@@ -201,8 +205,27 @@ _HALVES = (DType.FLOAT16, DType.BFLOAT16)
 
 def _is_half(node: Node, facts: Graph) -> bool:
     """Whether a node reads or makes half precision."""
-    types = [*(facts.type(value) for value in node.operands), *node.types]
-    return not node.is_internal and any(isinstance(type_, TensorType) and type_.dtype in _HALVES for type_ in types)
+    types = (*(facts.type(value) for value in node.operands), *node.types)
+    return not node.is_internal and any(map(_is_half_type, types))
+
+
+def _drops_what_is_dead(patch: Patch) -> bool:
+    """Whether all that stays reads what it did, but for captures that its bodies ignore."""
+    pairs = ((patch.before.get(vertex), node) for vertex, node in patch.after.items())
+    stays = all(old is not None and _is_same(old, node) and old.inputs == node.inputs for old, node in pairs)
+    return stays and patch.outputs is None
+
+
+def _stand_alone(gone: Iterable[Node], graph: Graph, patch: Patch) -> bool:
+    """Whether nodes read no half precision that another makes which stays, here or around the body."""
+    read = {value.vertex for node in gone for value in node.operands if _is_half_type(graph.type(value))}
+    gone_too = patch.before.keys() - patch.after.keys()
+    sources = (graph[vertex] for vertex in read if vertex not in gone_too or graph[vertex].is_given)
+    return all(node.is_internal and node.op != CAPTURE for node in sources)
+
+
+def _is_half_type(type_: Type | None) -> bool:
+    return isinstance(type_, TensorType) and type_.dtype in _HALVES
 
 
 def _changed(nodes: Mapping[int, Node], others: Mapping[int, Node]) -> list[Node]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from graphopt.language.rule import Rule
 from graphopt.rewrite.build import Refused, build, lacking
 from graphopt.rewrite.fixpoint import Allows, Candidates, Simplifier, Step, TimeUp, undone
 from graphopt.rewrite.match import Match, find, producers
-from graphopt.rewrite.regions import cut_out, digest
+from graphopt.rewrite.regions import Region, cut_out, digest
 from graphopt.rewrite.sites import Site
 from graphopt.runtime.measure import Speedup
 
@@ -202,8 +202,19 @@ def apply(graph: Graph, solution: Solution, space: Space) -> list[Step]:
         except Stuck:
             logger.info("%s cannot be done in a copy of the part", ", ".join(solution.rules))
             continue
-        for step in made:
-            patch = region.carry(step.patch)
-            graph.apply(patch)
-            steps.append(Step(step.name, graph, patch, step.is_rule))
+        steps += _carried(region, made, space)
+    return steps
+
+
+def _carried(region: Region, made: Iterable[Step], space: Space) -> list[Step]:
+    """Do to the whole what was done to a part of it: nothing where a patch that was right there is refused here."""
+    steps: list[Step] = []
+    for step in made:
+        patch = region.carry(step.patch)
+        if space.simplifier.refusal is not None and (reason := space.simplifier.refusal(region.whole, patch)):
+            logger.info("%s is left out in a copy of the part: %s", step.name, reason)
+            undone(steps)
+            return []
+        region.whole.apply(patch)
+        steps.append(Step(step.name, region.whole, patch, step.is_rule))
     return steps

@@ -31,7 +31,7 @@ from graphopt.base.errors import GraphoptError
 from graphopt.runtime.samples import NONFINITE
 from graphopt.search.explore import StopReason
 from tests.fuzz import legal
-from tests.fuzz.traits import graphs, is_half, traits, wanted
+from tests.fuzz.traits import graphs, has_huge_weights, is_half, traits, wanted
 
 log = logging.getLogger(__name__)
 
@@ -177,7 +177,7 @@ def _is_searched(result: graphopt.Result) -> bool:
     return timing is not None and any(group.is_taken for group in timing.groups)
 
 
-VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity")
 """Operators that need move no element: two of them take the place of a Transpose of an axis of size 1."""
 
 
@@ -196,6 +196,7 @@ def _values(drawn: legal.Model, before: Any, after: onnx.ModelProto, mode: str) 
     rounding = CLOSE
     if is_half(drawn.proto) and mode != "exact":
         kinds, rounding = [()], HALF_CLOSE  # where two casts meet ONNX Runtime leaves one out, and its overflow
+    may_overflow = mode != "exact" and has_huge_weights(drawn.proto)
     for seed, (numbers, sizes) in enumerate(itertools.product(kinds, (legal.SIZES, legal.OTHER_SIZES))):
         feeds = drawn.feeds(seed, numbers, sizes)
         wanted = _run(before, feeds)
@@ -206,10 +207,20 @@ def _values(drawn: legal.Model, before: Any, after: onnx.ModelProto, mode: str) 
             yield "unrunnable", f"on inputs {seed}"
             return
         for output, a, b in zip(before.get_outputs(), wanted, found, strict=True):
-            detail = difference(a, b, 0.0 if mode == "exact" else rounding)
+            judged = _without_overflow(a, b) if may_overflow else b
+            detail = difference(a, judged, 0.0 if mode == "exact" else rounding)
             if detail and (mode == "exact" or not _is_unsteady(before, feeds, output.name, a, b)):
                 yield ("wrong on special values" if numbers else "wrong"), f"{output.name}, inputs {seed}: {detail}"
                 return
+
+
+def _without_overflow(a: Array, b: Array) -> Array:
+    """Return the second with the first's elements where these have overflown.
+
+    Rounding in another order may keep them finite: no proof says anything of overflow but that there is none anew.
+    """
+    alike = a.dtype == b.dtype and a.shape == b.shape and a.dtype.kind == "f"
+    return np.where(np.isfinite(a), b, a) if alike else b
 
 
 def difference(a: Array, b: Array, rounding: float) -> str:

@@ -44,10 +44,9 @@ def _of_model(drawn: legal.Model) -> Iterator[str]:
         yield "with open sizes"
     if is_half(drawn.proto):
         yield "with half precision"
+    if any(map(_is_special, constants(drawn.proto))):
+        yield "with infinite or NaN constants"
     for graph in graphs(drawn.proto.graph):
-        constants = [a.t for node in graph.node for a in node.attribute if a.type == onnx.AttributeProto.TENSOR]
-        if any(_is_special(constant) for constant in (*graph.initializer, *constants)):
-            yield "with infinite or NaN constants"
         for node in graph.node:
             if any(attribute.HasField("g") for attribute in node.attribute):
                 yield f"with a body of {node.op_type}"
@@ -58,6 +57,24 @@ def is_half(model: onnx.ModelProto) -> bool:
     nodes = [node for graph in graphs(model.graph) for node in graph.node]
     to = [attribute.i for node in nodes if node.op_type == "Cast" for attribute in node.attribute]
     return legal.HALF in (*to, *(given.type.tensor_type.elem_type for given in model.graph.input))
+
+
+HUGE = 1e18
+"""The product of two such numbers is more than single precision holds."""
+
+
+def has_huge_weights(model: onnx.ModelProto) -> bool:
+    """Return whether sums and products of weights may overflow."""
+    arrays = (numpy_helper.to_array(constant) for constant in constants(model))
+    floats = (array[np.isfinite(array)] for array in arrays if array.dtype.kind == "f")
+    return any((np.abs(array) > HUGE).any() for array in floats)
+
+
+def constants(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yield the constants of a model, those in bodies, too."""
+    for graph in graphs(model.graph):
+        yield from graph.initializer
+        yield from (a.t for node in graph.node for a in node.attribute if a.type == onnx.AttributeProto.TENSOR)
 
 
 def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
