@@ -85,7 +85,7 @@ def test_equal_weights_are_compared_where_they_lie(last: float, verdict: Verdict
     """Two models that hand them over held them some twenty times."""
     other = WEIGHT.copy()
     other[-1] = last
-    text = "g (float[4194304] x) => (float[4194304] z) { a = Add(x, w); z = Add(a, v) }"
+    text = "g (float[4194304] x) => (float[4194304] z) { a = Add(x, w) z = Add(a, v) }"
     graph = onnx_io.load(model(text, w=WEIGHT, v=other)).graph
     w, v = (next(Value(place) for place, node in graph.items() if node.names == (name,)) for name in "wv")
     patch = replace_values(graph, {v: w})
