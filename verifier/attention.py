@@ -78,6 +78,7 @@ def Attention(node: Node) -> tuple[Tensor, ...]:
 
     y = Tensor((B, H, L, F) if node.input(0).rank == 4 else (B, L, H * F), at)
     if node.app.outputs == 1:
+        node.ignored("qk_matmul_output_mode")
         return (y,)
     shown = node.attribute("qk_matmul_output_mode", lambda: OneOf((0, 1, 2, 3)))
     if shown not in (0, 1, 3):
@@ -96,6 +97,8 @@ def _heads(node: Node, position: int, name: str) -> Tensor:
     if x.rank == 4:
         if node.op == "Attention":
             node.not_beside(name, "an axis of heads")
+        else:
+            node.ignored(name)
         return x
     if x.rank != 3:
         raise Undefined(f"{node.op}: ranks")

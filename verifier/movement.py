@@ -390,7 +390,7 @@ def Resize(node: Node) -> Tensor:
     x = node.input(0)
     mode = node.text("mode", ("nearest", "linear", "cubic"))
     where = node.text("coordinate_transformation_mode", EVEN)
-    rounding = node.text("nearest_mode", ROUNDINGS) if mode == "nearest" else ""
+    rounding = node.text("nearest_mode", ROUNDINGS) if mode == "nearest" else node.ignored("nearest_mode")
     for name in ("antialias", "cubic_coeff_a", "exclude_outside", "extrapolation_value"):
         node.ignored(name)
     asked = node.attribute("axes", lambda: OneOf((None, *subsets(x.rank))))
@@ -426,6 +426,7 @@ def _enlarged(node: Node, sizes: Sequence[Size]) -> Sequence[Size]:
         for size in asked:
             node.require(ge(size, 1), "a size is at least 1")
         return asked
+    node.ignored("keep_aspect_ratio_policy")
     scales = node.input(2)
     if scales.rank != 1:
         raise Undefined("Resize: scales are a list")
@@ -500,7 +501,8 @@ def Size_(node: Node) -> Tensor:
 def Dropout(node: Node) -> tuple[Tensor, ...]:
     """At inference nothing is dropped, nor is it with a ratio of 0."""
     x = node.input(0)
-    if not (_is_zero(node, 1) or not node.has(2) or _is_zero(node, 2)):
+    no_ratio, no_training = _is_zero(node, 1), not node.has(2) or _is_zero(node, 2)
+    if not (no_ratio or no_training):
         raise Unsupported("Dropout that may be in training")
     node.ignored("seed")
     mask = Tensor(x.shape, lambda _: boolean(TRUE))

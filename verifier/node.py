@@ -32,6 +32,28 @@ class Node:
     used: dict[str, Any] = field(default_factory=dict)
     read: set[int] = field(default_factory=set)
     """The inputs of which the denotation read the numbers, which `used` then tells apart."""
+    asked: set[str | int] = field(default_factory=set)
+    """The attributes, by name, and the inputs, by position, that the denotation asked for."""
+
+    def refuse_unasked(self) -> None:
+        """Raise for what the operator is given and its denotation never asked for: that may mean anything.
+
+        Raises:
+            Unsupported: it is given such an input, or an attribute, which a hole for the others may hold, too.
+        """
+        named, schema = dict(self.app.attrs), ops.schema(self.op)
+        hidden = schema.attributes if schema is not None and self.app.bundle is not None else ()
+        unasked = [name for name in (*named, *hidden) if name not in self.asked and not self._is_elsewhere(name)]
+        unasked += [f"input {position}" for position in range(self.count) if self._is_unasked(position)]
+        if unasked:
+            raise Unsupported(f"{self.op} with {unasked[0]}, which its denotation does not look at")
+
+    def _is_elsewhere(self, name: str) -> bool:
+        """An attribute that cannot be in the hole for the others, for it is named beside it."""
+        return name not in dict(self.app.attrs) and self._is_named_elsewhere(name)
+
+    def _is_unasked(self, position: int) -> bool:
+        return self.has(position) and position not in self.asked
 
     @property
     def op(self) -> str:
@@ -93,6 +115,7 @@ class Node:
         return part is not None
 
     def input(self, position: int) -> Tensor:
+        self.asked.add(position)
         part = self.app.inputs[position] if self.has(position) else None
         if part is None:
             raise Undefined(f"{self.op} needs input {position}")
@@ -109,6 +132,7 @@ class Node:
     # attributes
 
     def _term(self, name: str) -> Term | None:
+        self.asked.add(name)
         return dict(self.app.attrs).get(name)
 
     def attribute(self, name: str, propose: Callable[[], Any], default: Any = None) -> Any:
@@ -132,6 +156,7 @@ class Node:
 
     def numbers(self, position: int, propose: Callable[[], Any]) -> Any:
         """The value of an input that is a number or a list of them, in the rule or when it runs."""
+        self.asked.add(position)
         part = self.app.inputs[position]
         assert part is not None
         found = self._value(part, propose) if is_scalar(part) else self._elements(part)

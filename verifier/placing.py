@@ -34,6 +34,7 @@ def Range(node: Node) -> Tensor:
     numbers = [node.input(i) for i in range(3)]
     if any(tensor.rank for tensor in numbers):
         raise Undefined("Range of a list")
+    node.ignored("stash_type")
     start, limit, delta = (tensor.at(()) for tensor in numbers)
     count = _steps(node, start, limit, delta)
     return Tensor((count,), lambda index: start + integer(index[0]) * delta)
