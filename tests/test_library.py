@@ -3,16 +3,18 @@
 import importlib
 import json
 import pkgutil
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from graphopt import rules
 from graphopt.base.errors import RuleError, UsageError
 from graphopt.language.library import load, load_rules, read, select
-from graphopt.language.rule import Rule, op, tensor
+from graphopt.language.rule import Rule, attributes, op, tensor
 from graphopt.language.term import App, Term, applications, holes
 from graphopt.rewrite.passes import PASSES
 
@@ -72,14 +74,81 @@ def test_a_jsonl_file_adds_its_rules(tmp_path: Path) -> None:
         ("rules.py", "1 / 0", "ZeroDivisionError"),
         ("rules.py", f"{RELUS}, x, where=1),)", "unexpected keyword argument 'where'; did you mean 'when'?"),
         ("rules.py", f"{RELUS}, x, when=fn.eq(fn.concat(fn.rank(x), 1), 2)),)", "'concat'; did you mean 'join'?"),
-        ("rules.jsonl", "{}", "rules.jsonl:1: rule '[?]' is not in graphopt's JSON form"),
+        ("rules.jsonl", "{}", "rules.jsonl:1: a rule is not in graphopt's JSON form: 'name' is missing"),
         ("rules.jsonl", "no json", "rules.jsonl:1"),
+        ("rules.jsonl", "[1, 2]", r"\[1, 2\] is no object"),
+        ("rules.jsonl", '{"name": "a", "name": "b"}', "'name' is said twice"),
+        ("rules.jsonl", '{"name": ' + "9" * 5000 + "}", "rules.jsonl:1: Exceeds the limit"),
+        ("rules.jsonl", '{"lhs": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
     ],
 )
 def test_a_bad_file_is_one_clear_error(tmp_path: Path, name: str, text: str, complaint: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(RuleError, match=complaint):
         load_rules([tmp_path / name])
+
+
+TWICE: dict[str, Any] = {"op": "Relu", "args": [{"op": "Relu", "args": [{"hole": "x"}]}]}
+ONCE: dict[str, Any] = TWICE["args"][0]
+
+
+def nested(levels: int) -> Any:
+    return {"op": "Relu", "args": [nested(levels - 1)]} if levels else {"hole": "x"}
+
+
+def on_x(name: str, *args: Any, **attrs: Any) -> Any:
+    return {"op": name, "args": [{"hole": "x"}, *args], "attrs": attrs}
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"rhs": [{**ONCE, "output": [5, 2]}]}, "Relu has 1 to 1 outputs, not 2"),
+        ({"rhs": [on_x("Split") | {"output": [7, 2]}]}, "output 7 of 2 of Split"),
+        ({"rhs": [on_x("Split") | {"output": [-1, 2]}]}, "output -1 of 2 of Split"),
+        ({"rhs": [on_x("Split") | {"output": [0, 10**9]}]}, "output 0 of 1000000000 of Split"),
+        ({"lhs": [{**TWICE, "output": [3, 1]}]}, "output 3 of 1 of Relu"),
+        ({"rhs": [{**ONCE, "output": [0.0, 1]}]}, "two whole numbers"),
+        ({"rhs": [{**ONCE, "output": None}]}, "not in graphopt's JSON form"),
+        ({"rhs": [{**ONCE, "atrs": {}}]}, "'atrs' means nothing there"),
+        ({"rhs": [{**ONCE, "hole": "x"}]}, "'op' means nothing there"),
+        ({"wen": []}, "'wen' means nothing there"),
+        ({"holes": {"x": {"kind": "tensor", "axis": "N"}}}, "'axis' means nothing there"),
+        ({"holes": {"x": {"kind": "tensr"}}}, "hole 'x' is of kind 'tensr'; there are tensor"),
+        ({"holes": {"x": {"kind": "tensor", "axes": ["N"]}}}, "the axes of hole 'x' are"),
+        ({"holes": {"x": {"kind": "tensor", "default": 1}}}, "'default' means nothing there"),
+        ({"holes": {"x": {"kind": "const", "default": "1"}}}, "the default of hole 'x' is '1', no number"),
+        ({"holes": {"x": {"kind": "tensor"}, "y": {"kind": "tensor"}}}, "declares hole 'y' and does not use it"),
+        ({"holes": {}}, "hole 'x' is not declared in 'holes'"),
+        ({"rhs": [3]}, "the right side '3' is a number"),
+        ({"rhs": []}, "1 left sides and 0 right sides"),
+        ({"lhs": [], "rhs": []}, "a left side must be an operator"),
+        ({"rhs": [on_x("Add", 2**63)]}, "has no place in the 64 bits"),
+        ({"rhs": [on_x("Slice", [0], [-(2**63) - 1])]}, "has no place in the 64 bits"),
+        ({"rhs": [on_x("Add", float("nan"))]}, "nan cannot be said"),
+        ({"rhs": [on_x("Add", "1")]}, "input 1 of Add is the text '1'"),
+        ({"rhs": [on_x("Slice", ["0"], [1])]}, "'0' cannot be part of a rule"),
+        ({"rhs": [on_x("Slice", [None], [1])]}, "None cannot be part of a rule"),
+        ({"rhs": [on_x("Transpose", perm=[1.5, 0.5])]}, "perm of Transpose is an attribute"),
+        ({"rhs": [on_x("Softmax", axis=None)]}, "attribute axis is null"),
+        ({"rhs": [{"op": "Relu", "args": "x"}]}, "not in graphopt's JSON form"),
+        ({"rhs": [on_x("Relu") | {"domain": 5}]}, "a domain is 5, no text"),
+        ({"rhs": [nested(100)]}, "a term in more than 64 others"),
+        ({"why": ["a"]}, "why is ['a'], no text"),
+        ({"why": "\ud800"}, "surrogates not allowed"),
+    ],
+)
+def test_a_rule_in_a_file_says_nothing_that_is_not_read(tmp_path: Path, change: dict[str, Any], complaint: str) -> None:
+    said = {"name": "a_rule", "holes": {"x": {"kind": "tensor"}}, "lhs": [TWICE], "rhs": [ONCE], "when": [], "why": ""}
+    (tmp_path / "rules.jsonl").write_text(json.dumps({**said, **change}))
+    with pytest.raises(RuleError, match="^" + re.escape(f"{tmp_path}/rules.jsonl:1: ") + ".*" + re.escape(complaint)):
+        load_rules([tmp_path / "rules.jsonl"])
+
+
+def test_two_holes_for_the_other_attributes_are_one_too_many() -> None:
+    x, some, others = tensor("x"), attributes("some"), attributes("others")
+    with pytest.raises(RuleError, match="Softmax has two holes for the other attributes"):
+        Rule("two", op.Softmax(op.Softmax(x, some, others), axis=0), op.Softmax(x, some, axis=0))
 
 
 def test_files_that_cannot_hold_rules_are_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
+from itertools import chain
 from typing import Any, TypeAlias
 
 from graphopt.base.types import DType
@@ -35,25 +36,17 @@ class Node:
     asked: set[str | int] = field(default_factory=set)
     """The attributes, by name, and the inputs, by position, that the denotation asked for."""
 
-    def refuse_unasked(self) -> None:
-        """Raise for what the operator is given and its denotation never asked for: that may mean anything.
-
-        Raises:
-            Unsupported: it is given such an input, or an attribute, which a hole for the others may hold, too.
-        """
+    def unasked(self) -> str | None:
+        """An attribute or input that the operator has, or that a hole for the others may hold, and no one asked for."""
         named, schema = dict(self.app.attrs), ops.schema(self.op)
         hidden = schema.attributes if schema is not None and self.app.bundle is not None else ()
-        unasked = [name for name in (*named, *hidden) if name not in self.asked and not self._is_elsewhere(name)]
-        unasked += [f"input {position}" for position in range(self.count) if self._is_unasked(position)]
-        if unasked:
-            raise Unsupported(f"{self.op} with {unasked[0]}, which its denotation does not look at")
+        names = (name for name in (*named, *hidden) if name not in self.asked and not self._is_elsewhere(name))
+        inputs = (i for i in range(self.count) if self.has(i) and i not in self.asked)
+        return next(chain(names, (f"input {i}" for i in inputs)), None)
 
     def _is_elsewhere(self, name: str) -> bool:
         """An attribute that cannot be in the hole for the others, for it is named beside it."""
         return name not in dict(self.app.attrs) and self._is_named_elsewhere(name)
-
-    def _is_unasked(self, position: int) -> bool:
-        return self.has(position) and position not in self.asked
 
     @property
     def op(self) -> str:

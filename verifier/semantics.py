@@ -92,7 +92,8 @@ def denote(node: Node) -> tuple[Tensor, ...]:
     if node.app.domain or node.op not in OPERATORS:
         raise Unsupported(f"no denotation of {node.app.domain or ''}{'.' if node.app.domain else ''}{node.op}")
     found = OPERATORS[node.op](node)
-    node.refuse_unasked()
+    if (unread := node.unasked()) is not None:
+        raise Unsupported(f"{node.op} with {unread}, which its denotation does not look at")
     outputs = found if isinstance(found, tuple) else (found,)
     if node.op in KEEPS:
         outputs = tuple(replace(output, values=node.input(0).values) for output in outputs)

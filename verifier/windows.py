@@ -54,10 +54,10 @@ class Window:
     def _same(self, node: Node, *, upper: bool) -> None:
         """SAME: as many outputs as there are strides in the input, rounded up; the odd element at the end or begin.
 
-        Undefined for pools that would leave out more than one element: runtimes disagree where they begin. ONNX Runtime
-        refuses convolutions with dilations.
+        Undefined for pools that would leave out more than one element: runtimes disagree where they begin; and with
+        dilations, which ONNX Runtime refuses of convolutions and of pools takes for 1.
         """
-        for dilation in self.dilations if node.op == "Conv" else ():
+        for dilation in self.dilations:
             node.require(eq(dilation, 1), "a dilation beside SAME")
         begin: list[Size] = []
         end: list[Size] = []

@@ -15,7 +15,7 @@ from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from graphopt.base.errors import RuleError, UsageError, did_you_mean
 from graphopt.language.rule import Rule
@@ -171,13 +171,24 @@ def _checked(rules: object, source: str, name: str) -> tuple[Rule, ...]:
 
 def _read_lines(path: Path) -> tuple[Rule, ...]:
     rules = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
         if line.strip():
             try:
-                rules.append(Rule.from_json(json.loads(line)))
-            except (json.JSONDecodeError, RuleError) as error:
+                rules.append(Rule.from_json(json.loads(line.decode(), object_pairs_hook=_said_once)))
+            except (ValueError, RuleError) as error:  # of the text, or of a number with thousands of digits
                 raise RuleError(f"{path}:{number}: {error}") from error
+            except RecursionError as error:
+                raise RuleError(f"{path}:{number}: the rule is nested too deeply") from error
     return tuple(rules)
+
+
+def _said_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of some pairs; raises ValueError for a key that is there twice, of which JSON keeps the last."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"'{next(name for name in names if names.count(name) > 1)}' is said twice")
+    return found
 
 
 def _distinct(found: Sequence[tuple[Rule, str]]) -> tuple[Rule, ...]:

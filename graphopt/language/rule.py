@@ -31,12 +31,14 @@ from graphopt.language.term import (
     integer,
     integers,
     is_scalar,
+    is_whole,
     microsoft,
     op,
     real,
     render,
     string,
     tensor,
+    term,
     walk,
 )
 
@@ -140,13 +142,27 @@ class Rule:
     @staticmethod
     def from_json(data: Any) -> Rule:
         """The rule that `to_json` wrote. Runs no code of the file's; raises RuleError for what is no rule."""
+        if not isinstance(data, Mapping):
+            raise RuleError(f"a rule is not in graphopt's JSON form: {str(data)[:40]} is no object")
         try:
-            known = {name: _hole_from_json(name, hole) for name, hole in data["holes"].items()}
+            _only(data, "name", "holes", "lhs", "rhs", "when", "why")
+            name, why = _text(data["name"], "the name"), _text(data.get("why", ""), "why")
+            known = {hole: _hole_from_json(hole, said) for hole, said in data["holes"].items()}
             lhs, rhs, when = (tuple(_from_json(t, known) for t in data[key]) for key in ("lhs", "rhs", "when"))
-            return Rule(data["name"], _one(lhs), _one(rhs), _one(when), data.get("why", ""))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            name = data.get("name", "?") if isinstance(data, Mapping) else "?"
-            raise RuleError(f"rule '{name}' is not in graphopt's JSON form: {error!r}") from error
+        except KeyError as error:
+            raise RuleError(f"{_called(data)} is not in graphopt's JSON form: {error} is missing") from error
+        except (TypeError, ValueError, AttributeError) as error:
+            raise RuleError(f"{_called(data)} is not in graphopt's JSON form: {error}") from error
+        rule = Rule(name, _one(lhs), _one(rhs), _one(when), why)
+        for hole in known:
+            if hole not in rule.holes:
+                raise RuleError(f"{_called(data)} declares hole '{hole}' and does not use it")
+        return rule
+
+
+def _called(data: Mapping[str, Any]) -> str:
+    """What a rule in a file is called, if it says so."""
+    return f"rule '{data['name']}'" if isinstance(data.get("name"), str) else "a rule"
 
 
 def _tuple(value: Term | tuple[Term, ...]) -> tuple[Term, ...]:
@@ -180,8 +196,11 @@ def _problems(rule: Rule) -> Iterator[str]:
     yield from _foreign(rule.conditions, "condition")
     if len(sides) != len(right):
         yield f"{len(sides)} left sides and {len(right)} right sides; there must be as many"
-    if not all(isinstance(side, App) and side.domain != SCALAR for side in sides):
+    if not sides or not all(isinstance(side, App) and side.domain != SCALAR for side in sides):
         yield "a left side must be an operator: a bare hole would match everything"
+    for side in right:
+        if is_scalar(side):
+            yield f"the right side '{render(side)}' is a number, and the left side a tensor"
     if sides == right:
         yield "left and right are the same"
     yield from _misnamed(rule.holes)
@@ -226,10 +245,12 @@ def _undecidable(conditions: tuple[Term, ...]) -> Iterator[str]:
 
 
 def _unspeakable(part: Term) -> Iterator[str]:
-    """Numbers that equality does not tell apart as a model does: -0.0 equals 0.0, and a NaN not even itself."""
+    """Numbers that no model holds, or that equality does not tell apart: -0.0 equals 0.0, and a NaN not even itself."""
     for sub in walk(part):
         said = sub.value if isinstance(sub, Lit) else sub.default if isinstance(sub, Var) else None
         for number in said if isinstance(said, tuple) else (said,):
+            if isinstance(number, int) and not -(2**63) <= number < 2**63:
+                yield f"{number} has no place in the 64 bits of a model's whole numbers"
             if isinstance(number, float) and (isnan(number) or (number == 0 and copysign(1, number) < 0)):
                 yield f"{number} cannot be said in a rule"
 
@@ -357,6 +378,10 @@ def _misspelt(part: Term) -> Iterator[str]:
             yield from _against_table(app)
         elif app.domain == "" or ops.newest(app.op, app.domain):
             yield from _against_schema(app)
+        if not 0 <= app.output < app.outputs <= MOST_OUTPUTS:
+            yield f"output {app.output} of {app.outputs} of {app.op}: they count from 0, and are {MOST_OUTPUTS} at most"
+        if sum(isinstance(arg, Var) and arg.kind == "attributes" for arg in app.args) > 1:
+            yield f"{app.op} has two holes for the other attributes"
 
 
 def _against_table(app: App) -> Iterator[str]:
@@ -391,9 +416,14 @@ def _against_schema(app: App) -> Iterator[str]:
     if not schema.min_output <= app.outputs <= schema.max_output:
         yield f"{app.op} has {schema.min_output} to {schema.max_output} outputs, not {app.outputs}"
     for position, arg in enumerate(app.inputs):
+        if isinstance(arg, Lit) and isinstance(arg.value, str):
+            yield f"input {position} of {app.op} is the text {arg}: tensors hold numbers"
         if arg is None and _option(schema, position) == OpSchema.FormalParameterOption.Single:
             yield f"input {position} of {app.op} is not optional"
 
+
+MOST_OUTPUTS = 1000
+"""How many outputs an operator of a rule may have."""
 
 _ATTRIBUTE_KINDS: Mapping[OpSchema.AttrType, tuple[Kind, type | tuple[type, ...]]] = {
     OpSchema.AttrType.INT: ("integer", int),
@@ -414,6 +444,8 @@ def _of_other_kind(app: App, name: str, value: Term, attribute: OpSchema.Attribu
         fits = value.domain == SCALAR
     else:
         fits = value.kind == kind if isinstance(value, Var) else isinstance(value.value, literal)
+        if attribute.type is OpSchema.AttrType.INTS and isinstance(value, Lit):
+            fits = fits and is_whole(value)
     if not fits:
         shown = f'{value.kind}("{value.name}")' if isinstance(value, Var) else render(value)
         yield f'{name} of {app.op} is an attribute: write {kind}("{name}"), not {shown}'
@@ -449,12 +481,38 @@ _MAKERS = {"integer": integer, "integers": integers, "real": real, "string": str
 
 
 def _hole_from_json(name: str, data: Mapping[str, Any]) -> Var:
-    match data["kind"]:
-        case "tensor":
-            return tensor(name, data.get("axes"))
-        case "const":
-            return const(name, data.get("axes"), default=data.get("default"))
-    return _MAKERS[data["kind"]](name)
+    """The hole that was declared.
+
+    Raises:
+        ValueError: it is of no kind, or says what holes of its kind do not have.
+    """
+    kind = data["kind"]
+    if kind not in ("tensor", "const", *_MAKERS):
+        raise ValueError(f"hole '{name}' is of kind {kind!r}; there are tensor, const, {', '.join(_MAKERS)}")
+    _only(data, "kind", *(("axes",) if kind in ("tensor", "const") else ()), *(("default",) if kind == "const" else ()))
+    axes, default = data.get("axes"), data.get("default")
+    if not isinstance(axes, str | None):
+        raise ValueError(f"the axes of hole '{name}' are {axes!r}, not a text like 'N C'")
+    if isinstance(default, bool) or not isinstance(default, int | float | None):
+        raise ValueError(f"the default of hole '{name}' is {default!r}, no number")
+    if kind in _MAKERS:
+        return _MAKERS[kind](name)
+    return tensor(name, axes) if kind == "tensor" else const(name, axes, default=default)
+
+
+def _only(data: Mapping[str, Any], *keys: str) -> None:
+    """Raise ValueError for a key that is none of these: it may be misspelt, and mean something."""
+    for key in data:
+        if key not in keys:
+            raise ValueError(f"'{key}' means nothing there; there are {', '.join(keys)}")
+
+
+def _text(value: Any, what: str) -> str:
+    """The text; raises ValueError for what is none that a file can hold."""
+    if not isinstance(value, str):
+        raise ValueError(f"{what} is {value!r}, no text")
+    value.encode()
+    return value
 
 
 def _to_json(term: Term | None) -> Any:
@@ -476,22 +534,46 @@ def _to_json(term: Term | None) -> Any:
             return data
 
 
-def _from_json(data: Any, known: Mapping[str, Var]) -> Any:
+def _from_json(data: Any, known: Mapping[str, Var], level: int = 0) -> Any:
+    if level > DEEPEST:
+        raise ValueError(f"a term in more than {DEEPEST} others")
     match data:
         case None:
             return None
         case {"hole": name}:
+            _only(data, "hole")
+            if name not in known:
+                raise ValueError(f"hole '{name}' is not declared in 'holes'")
             return known[name]
-        case {"op": name, "args": args}:
-            attrs = tuple((key, _from_json(value, known)) for key, value in sorted(data.get("attrs", {}).items()))
+        case {"op": name, "args": list(args)}:
+            _only(data, "op", "args", "attrs", "domain", "output")
+            attrs = ((_text(key, "a name"), value) for key, value in sorted(data.get("attrs", {}).items()))
+            named = tuple((key, _from_json(_said(value, key), known, level + 1)) for key, value in attrs)
+            terms = tuple(_from_json(arg, known, level + 1) for arg in args)
             output, outputs = data.get("output", (0, 1))
-            terms = tuple(_from_json(arg, known) for arg in args)
-            return App(name, terms, attrs, data.get("domain", ""), output, outputs)
-        case list():
-            return Lit(tuple(data))
-        case bool() | int() | float() | str():
+            if not type(output) is type(outputs) is int:
+                raise ValueError(f"output {output!r} of {outputs!r}: two whole numbers")
+            return App(
+                _text(name, "an operator"), terms, named, _text(data.get("domain", ""), "a domain"), output, outputs
+            )
+        case str():
+            return Lit(_text(data, "a text"))
+        case bool() | int() | float():
             return Lit(data)
+        case list():
+            return term(tuple(data))
     raise ValueError(f"unexpected {data!r}")
+
+
+def _said(value: Any, name: str) -> Any:
+    """The value of an attribute; raises ValueError for none."""
+    if value is None:
+        raise ValueError(f"attribute {name} is null: leave it out")
+    return value
+
+
+DEEPEST = 64
+"""How many terms may lie in each other in a file of rules."""
 
 
 def depth(rule: Rule) -> int:

@@ -147,7 +147,7 @@ def window(d: Draw, kernel: tuple[int, ...], *, pool: bool = False) -> dict[str,
     if mode == "NOTSET":
         attrs["pads"] = [d.size(0, max(kernel[i % rank] - 1, 0)) for i in range(2 * rank)]
     if mode.startswith("SAME") and pool:
-        attrs.pop("dilations", None)  # ONNX Runtime departs from the text: it takes them for 1
+        attrs.pop("dilations", None)  # ONNX Runtime takes them for 1
         attrs["strides"] = [d.size(1, k + 1) for k in kernel]
     return {**attrs, "auto_pad": mode} if mode and (mode != "NOTSET" or d.flag()) else attrs
 

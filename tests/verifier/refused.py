@@ -164,6 +164,11 @@ BEYOND: Sequence[tuple[str, Case]] = (
     *(("Conv", Case([of(1, 0, 3), of(2, 0, 2)])), ("Conv", Case([of(1, 2, 3), of(0, 2, 2)]))),
     *((name, Case([of(1, 1, 3)], {"kernel_shape": [4]})) for name in ("AveragePool", "MaxPool", "LpPool")),
     ("MaxPool", Case([of(1, 1, 6)], {"kernel_shape": [1], "strides": [3], "auto_pad": "SAME_UPPER"})),
+    *(
+        (name, Case([of(1, 1, 6)], {"kernel_shape": [2], "dilations": [2], "auto_pad": mode}))
+        for name in ("AveragePool", "MaxPool", "LpPool")
+        for mode in ("SAME_UPPER", "SAME_LOWER")
+    ),
     ("Split", Case([of(4)], {"axis": 0, "num_outputs": 1}, 2)),
     *(("Attention", Case([of(1, 1, 2, 2)] * 3, {"scale": scale})) for scale in (-0.5, 0.0)),
     *(("Attention", Case([of(1, 1, 2, 2)] * 3 + [mask])) for mask in (of(2, 3), of(1, 1, 1, 2, 2))),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 from random import Random
 from typing import Any
@@ -12,10 +14,11 @@ import pytest
 from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 
-from graphopt.language.rule import attributes
+from graphopt.language.rule import Rule, attributes, const, op, real, tensor
 from graphopt.language.term import App
-from graphopt.verifier.choices import Undefined, Unsupported
+from graphopt.verifier.choices import Choices, Undefined, Unsupported
 from graphopt.verifier.node import subsets
+from graphopt.verifier.prove import prove
 from graphopt.verifier.semantics import OPERATORS
 from tests.verifier.cases import (
     CASES_OF,
@@ -148,6 +151,38 @@ PLACES = ("axis", "axes", "perm", "start", "end", "p", "equation", "to", "input0
 
 def is_mode(value: Any) -> bool:
     return value is None or isinstance(value, int | str)
+
+
+@pytest.mark.parametrize("name", sorted(CASES_OF))
+def test_every_attribute_is_looked_at(name: str) -> None:
+    """A hole for the other attributes may hold any, also on paths on which it means nothing."""
+
+    @settings(max_examples=5, derandomize=True, database=None, deadline=None)
+    @given(st.randoms(use_true_random=True))
+    def look(random: Random) -> None:
+        case, known = CASES_OF[name](Draw(random)), Known()
+        feeds = {f"x{i}": value for i, value in enumerate(case.inputs) if isinstance(value, np.ndarray)}
+        app = application(name, case, known, lambda: False)
+        needed = tuple((key, value) for key, value in app.attrs if key in ("to", "equation"))
+        for attrs in (needed, app.attrs):
+            node = Evaluation(replace(app, args=(*app.args, attributes("rest")), attrs=attrs), feeds, known).node(
+                Choices()
+            )
+            with suppress(Undefined, Unsupported):
+                OPERATORS[name](node)
+                assert node.unasked() is None
+
+    look()
+
+
+def test_what_a_denotation_does_not_look_at_is_not_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, rest, low = tensor("x", "N C"), attributes("rest"), const("low", "")
+    denotations = {**OPERATORS, **dict.fromkeys(("Clip", "LeakyRelu"), OPERATORS["Identity"])}
+    monkeypatch.setattr("graphopt.verifier.semantics.OPERATORS", denotations)
+    for left in (op.LeakyRelu(x, rest), op.LeakyRelu(x, alpha=0.5), op.LeakyRelu(x, alpha=real("a")), op.Clip(x, low)):
+        proof = prove(Rule("blind", left, op.Identity(x)), refute=False)
+        assert "which its denotation does not look at" in proof.detail, proof
+    assert prove(Rule("seeing", op.LeakyRelu(x), op.Identity(x)), refute=False).holds
 
 
 def test_every_operator_is_tested() -> None:
