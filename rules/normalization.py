@@ -111,11 +111,6 @@ BY_ROOT = (
     _Spelling("inverse", lambda v, square: v * (1.0 / op.Sqrt(square))),
     _Spelling("power", lambda v, square: v * op.Pow(square, -0.5)),
 )
-INVERSE_ROOTS = (
-    _Spelling("reciprocal", lambda square: op.Reciprocal(op.Sqrt(square))),
-    _Spelling("inverse", lambda square: 1.0 / op.Sqrt(square)),
-    _Spelling("power", lambda square: op.Pow(square, -0.5)),
-)
 centred = y - mean(y)
 
 WRITTEN_OUT = tuple(
@@ -140,21 +135,21 @@ WRITTEN_OUT = tuple(
 )
 
 
-def _factored(square: _Spelling, inverse: _Spelling) -> App:
+def _factored(square: _Spelling, by_root: _Spelling) -> App:
     """TensorFlow's form: x * f + (offset - mean * f), where f is the scale over the deviation."""
-    factor = inverse.of(mean(square.of(centred)) + epsilon) * scale
+    factor = by_root.of(scale, mean(square.of(centred)) + epsilon)
     return y * factor + (offset - mean(y) * factor)
 
 
 FACTORED = tuple(
     Rule(
-        f"fuse_factored_layer_normalization_{square.name}_{inverse.name}",
-        _factored(square, inverse),
+        f"fuse_factored_layer_normalization_{square.name}_{by_root.name}",
+        _factored(square, by_root),
         op.LayerNormalization(y, scale, offset, axis=-1, epsilon=epsilon),
         when=(floats, last_axis, not_empty),
         why="TensorFlow multiplies the scale into the deviation first; it is the same layer normalization.",
     )
-    for square, inverse in product(SQUARES, INVERSE_ROOTS)
+    for square, by_root in product(SQUARES, BY_ROOT)
 )
 
 # -- what follows a layer or RMS normalization ---------------------------------------------------------------------

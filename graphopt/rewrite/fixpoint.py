@@ -119,7 +119,7 @@ class Simplifier:
         self.missing: dict[tuple[Opsets, str], str] = {}
         """What a rule needs, by name, that graphs of some opsets do not have."""
         self.reach = max((depth(rule) for rule in rules), default=0)
-        self._by_opsets: dict[Opsets, Candidates] = {}
+        self._by_opsets: dict[Opsets, tuple[Candidates, Candidates]] = {}
 
     def run(self, graph: Graph) -> Simplification:
         """Simplify a graph and the bodies in it, in place.
@@ -137,11 +137,12 @@ class Simplifier:
 
     def _settle(self, graph: Graph) -> None:
         """Passes, then rules, then the bodies, until nothing changes."""
-        by_op, before = self._candidates(graph), 0
+        (alone, merging), before = self._candidates(graph), 0
         for _ in range(ROUNDS):
             before = len(self.steps)
             self._pass(graph, late=False)
-            self._rewrite(graph, by_op)
+            self._rewrite(graph, alone)
+            self._rewrite(graph, merging)
             self._pass(graph, late=True)
             for _, node in list(graph.nodes()):
                 mark_bodies(graph, node)
@@ -163,18 +164,20 @@ class Simplifier:
                     else:
                         self._apply(pass_.name, graph, patch, is_rule=False)
 
-    def _candidates(self, graph: Graph) -> Candidates:
-        """The rules by the operators that their left sides end in; notes which of them the opset cannot express."""
+    def _candidates(self, graph: Graph) -> tuple[Candidates, Candidates]:
+        """The rules by the operators that their left sides end in; notes which of them the opset cannot express.
+
+        Those that merge branches come after the others, which may need a branch as it was: a Concat of all slices of
+        a value is the value, and no Split of two of them.
+        """
         opsets = _opsets(graph)
         if opsets not in self._by_opsets:
-            by_op: dict[str, dict[tuple[Rule, frozenset[str]], None]] = {}
             for rule in self.rules:
                 missing = lacking(rule, graph.opsets)
                 if missing:
                     self.missing[opsets, rule.name] = missing
-                for side in rule.left:
-                    by_op.setdefault(side.op, {})[rule, producers(side)] = None
-            self._by_opsets[opsets] = {op: tuple(found) for op, found in by_op.items()}
+            merging = [rule for rule in self.rules if len(rule.left) > 1]
+            self._by_opsets[opsets] = (_by_op(rule for rule in self.rules if rule not in merging), _by_op(merging))
         return self._by_opsets[opsets]
 
     def _rewrite(self, graph: Graph, by_op: Candidates) -> None:
@@ -242,6 +245,14 @@ class Simplifier:
             if len(level) > MANY:
                 break
         yield from seen
+
+
+def _by_op(rules: Iterable[Rule]) -> Candidates:
+    by_op: dict[str, dict[tuple[Rule, frozenset[str]], None]] = {}
+    for rule in rules:
+        for side in rule.left:
+            by_op.setdefault(side.op, {})[rule, producers(side)] = None
+    return {op: tuple(found) for op, found in by_op.items()}
 
 
 def gain(patch: Patch) -> int:
