@@ -10,6 +10,7 @@ from onnx import ModelProto
 
 import graphopt
 from graphopt.base.errors import ModelError, UsageError
+from tests import zoo
 from tests.text import parse
 
 WEIGHTS = {name: np.arange(1, 5, dtype=np.float32) for name in "sbmv"} | {"w": np.ones((4, 3, 1, 1), np.float32)}
@@ -109,3 +110,16 @@ def test_what_becomes_an_output_has_the_size_that_is_declared_for_it() -> None:
     result = graphopt.optimize(model, cost="none", check=False)
     assert ops(result.model) == ["Unique"]
     assert graphopt.optimize(result.model, cost="none", check=False).model == result.model
+
+
+@pytest.mark.slow
+def test_what_was_loaded_before_changes_nothing() -> None:
+    """Sizes mean what is in them: models of one process have no names in common."""
+    names = ("bert-torchscript-dynamic", "vit-torchscript-dynamic")
+
+    def optimized(name: str) -> bytes:
+        result = graphopt.optimize(zoo.load(name), cost="none", check=False)
+        return bytes(result.model.SerializeToString(deterministic=True))
+
+    first, second = (optimized(name) for name in names)
+    assert [optimized(name) for name in reversed(names)] == [second, first]
