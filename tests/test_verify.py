@@ -113,6 +113,15 @@ def test_many_rules_are_proved_in_parallel_and_come_in_their_order(monkeypatch: 
     assert seen == [0.0, 0.25, 0.5, 0.75, 1.0]
 
 
+def test_the_rules_that_took_long_begin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Else a process might begin the longest one when all others are done."""
+    monkeypatch.setattr(gate, "ledger_path", lambda: tmp_path / "proofs.json")
+    new, *others = SEVERAL
+    took = zip(others, (0.1, 3.0, 0.2), strict=True)
+    Ledger(Proof(r.name, r.digest, Verdict.PROVED, Model.EXACT, seconds=s) for r, s in took).save(gate.ledger_path())
+    assert proving._longest_first(SEVERAL) == [new, others[1], others[2], others[0]]
+
+
 @pytest.mark.slow
 def test_proofs_of_another_source_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """The verifier was edited between the start of the command and that of the processes that prove."""

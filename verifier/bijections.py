@@ -20,6 +20,7 @@ from graphopt.verifier.integers import (
     Int,
     Or,
     Size,
+    alone,
     choice,
     conj,
     conjuncts,
@@ -75,8 +76,8 @@ def least_indices(term: Term) -> Map:
     for part in ordered(conjuncts(term.guard)):
         if isinstance(part, Comparison) and part.kind == "ge":
             for binder in bound & symbols(part):
-                if part.poly.terms.get((binder,)) == 1 and not symbols(part.poly - own(binder)) & bound:
-                    limit = own(binder) - part.poly
+                if part.poly.terms.get((binder,)) == 1 and not symbols(part.poly - alone(binder)) & bound:
+                    limit = alone(binder) - part.poly
                     least[binder] = choice(ge(limit, least[binder]), limit, least[binder])
     return least
 
@@ -92,12 +93,8 @@ def with_facts(part: Formula, chosen: Mapping[Value, Value]) -> Formula:
     return part
 
 
-def own(atom: Atom) -> Int:
-    return Int({(atom,): 1})
-
-
 def ranges(binders: Binders) -> Formula:
-    return conj(*(inside(own(b), extent) for b, extent in binders))
+    return conj(*(inside(alone(b), extent) for b, extent in binders))
 
 
 def range_of(term: Term) -> Formula:
@@ -261,7 +258,7 @@ def solution_of(
         if match_ is None:
             return None
         spare.remove(match_)
-        found[atom] = own(match_[0])
+        found[atom] = alone(match_[0])
     return found
 
 
@@ -283,13 +280,13 @@ def _step(todo: Sequence[Int], unknowns: Mapping[Atom, Size], known: Context) ->
 def _radix_step(poly: Int, unknowns: Mapping[Atom, Size], known: Context) -> tuple[Atom, Size] | None:
     """From `a·B + b = l` with 0 <= b < B: a is l // B."""
     parts = {atom: _coefficient(poly, atom) for atom in poly.atoms if atom in unknowns}
-    rest = poly - _sum(own(a) * c for a, c in parts.items())
+    rest = poly - _sum(alone(a) * c for a, c in parts.items())
     if not parts or symbols(rest) & unknowns.keys() or any(symbols(c) & unknowns.keys() for c in parts.values()):
         return None
     sign = -1 if all(isinstance(c, int) and c < 0 for c in parts.values()) else 1
     for atom, unit in parts.items():
-        others = _sum(own(a) * c * sign for a, c in parts.items() if a != atom)
-        bounds = conj(*(inside(own(a), unknowns[a]) for a in parts))
+        others = _sum(alone(a) * c * sign for a, c in parts.items() if a != atom)
+        bounds = conj(*(inside(alone(a), unknowns[a]) for a in parts))
         if known.knowing(bounds).proves(inside(others, unit * sign)):
             return atom, known.simplify(quotient(-rest * sign, unit * sign))
     return None
@@ -321,7 +318,7 @@ def eliminated(term: Term, inner: Context) -> tuple[Map, Binders, Formula]:
             mapping[binder] = 0
         elif binder in inner.equal and not symbols(inner.equal[binder]) & {binder}:
             mapping[binder] = inner.equal[binder]
-            guard.append(inside(own(binder), extent))
+            guard.append(inside(alone(binder), extent))
     mapping = _closed(mapping)
     kept = tuple((b, composed(inner_extent, mapping)) for b, inner_extent in term.binders if b not in mapping)
     return mapping, kept, at(conj(*guard), mapping)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import reduce
 
 from graphopt.base.types import DType
@@ -66,12 +65,14 @@ def elementwise(node: Node) -> Tensor:
     if node.op not in LOGICAL and not compares_exactly and node.is_exact:
         function = EXACT(node)
 
-    def applied(operands: Sequence[Tensor | None], shape: Shape) -> Tensor:
-        return Tensor(shape, lambda index: function(*(t and stretched(t, shape, index) for t in operands)))
+    def applied(operands: Sequence[Tensor | None], shape: Shape, view_of: Tensor | None = None) -> Tensor:
+        def at(index: Index) -> Value:
+            return function(*(t and stretched(t, shape, index) for t in operands))
+
+        return Tensor(shape, at, view_of=view_of)
 
     base = _common_base(present, shape)
-    view_of = None if base is None else applied([t and t.base for t in inputs], base)
-    return replace(applied(inputs, shape), view_of=view_of)
+    return applied(inputs, shape, None if base is None else applied([t and t.base for t in inputs], base))
 
 
 def _common_base(operands: Sequence[Tensor], shape: Shape) -> Shape | None:

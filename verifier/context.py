@@ -17,6 +17,7 @@ from graphopt.verifier.integers import (
     Int,
     Or,
     Size,
+    alone,
     conj,
     conjuncts,
     divide,
@@ -134,7 +135,7 @@ class Context:
         return body in self._bounds and self._bounds[body] <= constant - least
 
     def _plainly_not_negative(self, poly: Int) -> bool:
-        signs = {atom for m in poly.terms for atom in m if Comparison("ge", Int({(atom,): 1})) in self.facts}
+        signs = {atom for m in poly.terms for atom in m if Comparison("ge", alone(atom)) in self.facts}
         return all(c >= 0 and signs.issuperset(m) for m, c in poly.terms.items())
 
     def _relevant(self, goal: Formula) -> list[Formula]:
@@ -243,15 +244,18 @@ def _units(by: Int) -> Iterator[Size]:
     for position in range(len(monomial) if len(monomial) > 1 else 0):
         yield polynomial({monomial[:position] + monomial[position + 1 :]: coefficient})
     if len(monomial) > 2:
-        yield from (Int({(atom,): 1}) for atom in monomial)
+        yield from (alone(atom) for atom in monomial)
 
 
 def context(parts: Iterable[Formula], effort: Effort) -> Context:
     """A context in which these formulas are known."""
-    facts = frozenset(p for part in parts for p in conjuncts(part))
-    if facts not in effort.contexts:
-        effort.contexts[facts] = _solved(conjuncts(conj(*ordered(facts))), {}, effort, {})
-    found: Context = effort.contexts[facts]
+    parts = tuple(parts)
+    if parts not in effort.contexts:
+        facts = frozenset(p for part in parts for p in conjuncts(part))
+        if facts not in effort.contexts:
+            effort.contexts[facts] = _solved(conjuncts(conj(*ordered(facts))), {}, effort, {})
+        effort.contexts[parts] = effort.contexts[facts]
+    found: Context = effort.contexts[parts]
     return found
 
 

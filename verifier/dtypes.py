@@ -85,6 +85,12 @@ def outputs(app: App, inputs: Iterable[DType | None], to: Any = None, made: DTyp
     return tuple(_output(app, position, bound, to) for position in range(app.outputs))
 
 
+@cache
+def outputs_of(app: App, inputs: tuple[DType | None, ...], to: DType | None) -> tuple[DType, ...]:
+    """As `outputs` of the left side: asked for at each instance."""
+    return outputs(app, inputs, to)
+
+
 def hints(app: App, inputs: Sequence[DType | None], made: DType) -> list[DType]:
     """The element types in which the right side writes the inputs that are made of numbers; raises Mistyped."""
     others = [None if arg is None or is_written(arg) else own for arg, own in zip(app.inputs, inputs, strict=True)]

@@ -28,7 +28,6 @@ from graphopt.verifier.bijections import (
     has_sums,
     least_indices,
     only_factor,
-    own,
     pairings_of,
     params_equal,
     range_of,
@@ -42,6 +41,7 @@ from graphopt.verifier.context import Context
 from graphopt.verifier.integers import (
     FALSE,
     Fact,
+    alone,
     conj,
     conjuncts,
     eq,
@@ -188,8 +188,8 @@ class Equality:
         """Whether each map undoes the other, where both are defined."""
         inside_left = domain(left, known).knowing(at(range_of(right), there))
         inside_right = domain(right, known).knowing(at(range_of(left), back))
-        return all(inside_left.proves(eq(own(b), composed(back[b], there))) for b, _ in left.binders) and all(
-            inside_right.proves(eq(own(b), composed(there[b], back))) for b, _ in right.binders
+        return all(inside_left.proves(eq(alone(b), composed(back[b], there))) for b, _ in left.binders) and all(
+            inside_right.proves(eq(alone(b), composed(there[b], back))) for b, _ in right.binders
         )
 
     # -- factors

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache, partial
 from itertools import chain
@@ -42,7 +42,7 @@ from graphopt.verifier.integers import (
     symbol,
 )
 from graphopt.verifier.rebuilding import formula
-from graphopt.verifier.said import asks, is_plain, properties_of, speaks_of_longest
+from graphopt.verifier.said import asks, is_plain, properties_of, speaks_of_longest, unfulfilled
 from graphopt.verifier.solver import Effort
 from graphopt.verifier.symbolic import (
     Index,
@@ -67,14 +67,14 @@ class Z3Logic:
     """The `Logic` of the scalar functions: truth is a formula, also about real numbers."""
 
     def eq(self, left: Any, right: Any) -> Formula:
-        if isinstance(left, Value | float | Fraction) or isinstance(right, Value | float | Fraction):
+        if _is_real(left) or _is_real(right):
             return negate(truth(call("NotZero", real(left) - real(right))))
         if isinstance(left, str) or isinstance(right, str):
             return TRUE if left == right else FALSE
         return eq(left, right)
 
     def le(self, left: Any, right: Any) -> Formula:
-        if isinstance(left, Value | float | Fraction) or isinstance(right, Value | float | Fraction):
+        if _is_real(left) or _is_real(right):
             return negate(truth(call("Positive", real(left) - real(right))))
         return le(left, right)
 
@@ -184,6 +184,8 @@ class Instance:
     typings: Sequence[Typing] = ()
     """All choices of element types, of which `typing` is one."""
     properties: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    is_bounded: bool = False
+    """Whether the rule needs to know how large a size may be."""
     assuming: bool = True
     unmet: str = ""
     """Why the left side does not occur, where it does not."""
@@ -210,6 +212,7 @@ class Instance:
 
     def __post_init__(self) -> None:  # denotations ask for them: constants that are all ones say how much to enlarge
         self.properties = properties_of(self.rule)
+        self.is_bounded = speaks_of_longest(self.rule)
 
     @property
     def known(self) -> Context:
@@ -260,7 +263,7 @@ class Instance:
     def _assume_size(self, size: Size) -> None:
         """Sizes are 64-bit integers; a rule that speaks of no number so large need not know."""
         self.facts.append(ge(size))
-        if speaks_of_longest(self.rule):
+        if self.is_bounded:
             self.facts.append(le(size, LONGEST))
 
     def shape(self, axes: Iterable[str]) -> tuple[Size, ...]:
@@ -350,7 +353,7 @@ class Instance:
         for condition in self.rule.conditions:
             if name in asks(condition)[0] and self._can_tell(condition):
                 with suppress(Unsupported):  # as of lists that an operator is still to refuse; asked again in the end
-                    self.require(truth_value(self.scalar(condition)), f"{condition} does not hold")
+                    self.require(truth_value(self.scalar(condition)), unfulfilled(condition))
 
     def _can_tell(self, part: Term) -> bool:
         """Whether all that a scalar term speaks of is bound."""
@@ -466,7 +469,7 @@ class Instance:
     def assume_conditions(self) -> None:
         """The conditions of the rule become facts."""
         for condition in self.rule.conditions:
-            self.require(truth_value(self.scalar(condition)), f"{condition} does not hold")
+            self.require(truth_value(self.scalar(condition)), unfulfilled(condition))
 
     # -- terms
 
@@ -497,7 +500,7 @@ class Instance:
 
             self.tensors[node] = self._typed(node, denote(Node(self, node)))
             for size in chain.from_iterable(t.shape for t in self.tensors[node] if self.assuming):
-                if speaks_of_longest(self.rule):
+                if self.is_bounded:
                     self.facts.append(le(size, LONGEST))
         return self.tensors[node]
 
@@ -509,10 +512,7 @@ class Instance:
             types = self._types(app)
         except Mistyped as error:
             raise Undefined(str(error)) from error
-        return tuple(
-            replace(t, dtype=d, values=d if t.values is DType.UNDEFINED else t.values)
-            for t, d in zip(found, types, strict=False)
-        )
+        return tuple(tensor.typed(dtype) for tensor, dtype in zip(found, types, strict=False))
 
     def _types(self, app: App) -> tuple[DType, ...]:
         """The element types of the outputs of an operator."""
@@ -520,7 +520,7 @@ class Instance:
             return self.typing.written[app]
         to = self.typing.target(app) if app.op == "Cast" else None
         inputs = [None if a is None or is_scalar(a) or self._lacks(a) else self.tensor(a).dtype for a in app.inputs]
-        return dtypes.outputs(app, inputs, to)
+        return dtypes.outputs_of(app, tuple(inputs), to)
 
     def _lacks(self, part: Term) -> bool:
         return self.assuming and isinstance(part, Var) and self.is_absent(part)
@@ -550,7 +550,7 @@ def _as_said(symbols: Any, said: Any) -> Any:
 
 
 def _is_real(value: Any) -> bool:
-    return isinstance(value, Value | float | Fraction)
+    return isinstance(value, Value | float) or type(value) is Fraction  # an abstract class: `isinstance` is slow
 
 
 _REAL_FUNCTIONS: Mapping[str, Callable[..., Value]] = {

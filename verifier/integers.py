@@ -146,7 +146,7 @@ def interned() -> int:
 @until_forgotten
 def symbol(name: str) -> Int:
     """The unknown integer of that name."""
-    return Int({(made("symbol", name),): 1})
+    return alone(made("symbol", name))
 
 
 def fresh(name: str) -> Int:
@@ -157,8 +157,9 @@ def fresh(name: str) -> Int:
 class Int(_Numbered):
     """A polynomial with integer coefficients that is not a constant: constants are plain `int`s. Equal ones are one."""
 
-    __slots__ = ("_names", "_symbols", "serial", "terms")
+    __slots__ = ("_atoms", "_names", "_symbols", "serial", "terms")
     terms: Mapping[Monomial, int]
+    _atoms: tuple[Atom, ...] | None
     _names: frozenset[Atom] | None
     _symbols: frozenset[Atom] | None
 
@@ -167,44 +168,21 @@ class Int(_Numbered):
         found: Int | None = _TABLE.get(key)
         if found is None:
             found = _TABLE[key] = super().__new__(cls)
-            found.terms, found._names, found._symbols = terms, None, None
+            found.terms, found._atoms, found._names, found._symbols = terms, None, None, None
             found.serial = next(_Serial.numbers)
         return found
 
     def __add__(self, other: Size) -> Size:
-        total = dict(self.terms)
-        for monomial, coefficient in terms_of(other):
-            new = total.get(monomial, 0) + coefficient
-            if new:
-                total[monomial] = new
-            else:
-                del total[monomial]
-        return _normal(total)
+        return _sum(self, 1, other)
 
     def __mul__(self, other: Size) -> Size:
-        if isinstance(other, int):
-            return Int({monomial: c * other for monomial, c in self.terms.items()}) if other else 0
-        total: dict[Monomial, int] = {}
-        for a, x in self.terms.items():
-            for b, y in other.terms.items():
-                monomial = tuple(sorted(a + b)) if a and b else a or b
-                total[monomial] = total.get(monomial, 0) + x * y
-        return polynomial(total)
+        return _product(self, other)
 
     def __neg__(self) -> Size:
-        return Int({monomial: -c for monomial, c in self.terms.items()})
+        return _product(self, -1)
 
     def __sub__(self, other: Size) -> Size:
-        if isinstance(other, int):
-            return self + -other
-        total = dict(self.terms)
-        for monomial, coefficient in other.terms.items():
-            new = total.get(monomial, 0) - coefficient
-            if new:
-                total[monomial] = new
-            else:
-                del total[monomial]
-        return _normal(total)
+        return _sum(self, -1, other)
 
     def __rsub__(self, other: int) -> Size:
         return -self + other
@@ -227,7 +205,9 @@ class Int(_Numbered):
     @property
     def atoms(self) -> tuple[Atom, ...]:
         """The atoms of its monomials (not those inside other atoms), each once."""
-        return tuple(dict.fromkeys(chain.from_iterable(self.terms)))
+        if self._atoms is None:
+            self._atoms = tuple(dict.fromkeys(chain.from_iterable(self.terms)))
+        return self._atoms
 
     @property
     def names(self) -> frozenset[Atom]:
@@ -248,6 +228,37 @@ class Int(_Numbered):
         return "+".join(shown).replace("+-", "-")
 
     __repr__ = __str__
+
+
+@until_forgotten
+def alone(atom: Atom) -> Int:
+    """The polynomial that is one atom."""
+    return Int({(atom,): 1})
+
+
+@until_forgotten
+def _sum(left: Int, factor: int, right: Size) -> Size:
+    """left + factor·right."""
+    total = dict(left.terms)
+    for monomial, coefficient in terms_of(right):
+        new = total.get(monomial, 0) + factor * coefficient
+        if new:
+            total[monomial] = new
+        else:
+            del total[monomial]
+    return _normal(total)
+
+
+@until_forgotten
+def _product(left: Int, right: Size) -> Size:
+    if isinstance(right, int):
+        return Int({monomial: c * right for monomial, c in left.terms.items()}) if right else 0
+    total: dict[Monomial, int] = {}
+    for a, x in left.terms.items():
+        for b, y in right.terms.items():
+            monomial = tuple(sorted(a + b)) if a and b else a or b
+            total[monomial] = total.get(monomial, 0) + x * y
+    return polynomial(total)
 
 
 def polynomial(terms: Mapping[Monomial, int]) -> Size:
@@ -314,7 +325,7 @@ def quotient(dividend: Size, divisor: Size) -> Size:
     if divisor == 0:
         raise ZeroDivisionError
     whole, rest = divided(dividend, divisor)
-    return whole if rest == 0 else Int({(made("quotient", rest, divisor),): 1}) + whole
+    return whole if rest == 0 else alone(made("quotient", rest, divisor)) + whole
 
 
 def remainder(dividend: Size, divisor: Size) -> Size:
@@ -324,7 +335,7 @@ def remainder(dividend: Size, divisor: Size) -> Size:
     if divisor == 0:
         raise ZeroDivisionError
     _, rest = divided(dividend, divisor)
-    return 0 if rest == 0 or divisor == 1 else Int({(made("remainder", rest, divisor),): 1})
+    return 0 if rest == 0 or divisor == 1 else alone(made("remainder", rest, divisor))
 
 
 # -- formulas ------------------------------------------------------------------------------------------------------
@@ -513,7 +524,7 @@ def conjuncts(part: Formula) -> frozenset[Formula]:
 def choice(condition: Formula, then: Size, otherwise: Size) -> Size:
     if condition == TRUE or then == otherwise:
         return then
-    return otherwise if condition == FALSE else Int({(made("choice", condition, then, otherwise),): 1})
+    return otherwise if condition == FALSE else alone(made("choice", condition, then, otherwise))
 
 
 # -- rebuilding ----------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from graphopt.verifier.integers import (
     Int,
     Or,
     Size,
+    alone,
     choice,
     conj,
     disj,
@@ -45,7 +46,7 @@ def rebuild(size: Size, change: Change) -> Size:
     total: Size = polynomial({m: c for m, c in size.terms.items() if changed.keys().isdisjoint(m)})
     for monomial, coefficient in size.terms.items():
         if not changed.keys().isdisjoint(monomial):
-            total = product([coefficient, *(changed.get(a, Int({(a,): 1})) for a in monomial)]) + total
+            total = product([coefficient, *(changed.get(a, alone(a)) for a in monomial)]) + total
     return total
 
 
@@ -154,13 +155,13 @@ def solve(poly: Int, atom: Atom) -> Size | None:
 def definition(atom: Atom) -> tuple[Formula, ...]:
     """What makes an atom the quotient or the remainder of its parts; nothing for a divisor of zero."""
     over, by = atom.args
-    own = Int({(atom,): 1})
+    own = alone(atom)
     rest = over - own * by if atom.kind == "quotient" else own
     small = disj(ge(-by), inside(rest, by))
     negative = disj(ge(by), conj(ge(-rest), ge(rest, by + 1)))
     if atom.kind == "quotient":
         return small, negative
-    whole = Int({(made("quotient", over, by),): 1})
+    whole = alone(made("quotient", over, by))
     return small, negative, disj(eq(by), eq(over, whole * by + own))
 
 

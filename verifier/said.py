@@ -31,6 +31,12 @@ def speaks_of_longest(rule: Rule) -> bool:
 
 
 @cache
+def unfulfilled(condition: Term) -> str:
+    """Why a rule does not apply, in its words: asked for at each instance, printed at few."""
+    return f"{condition} does not hold"
+
+
+@cache
 def is_plain(condition: Term) -> bool:
     """A condition on numbers, which speaks of no size by name and of no operator."""
     apps = [part for part in walk(condition) if isinstance(part, App)]

@@ -8,7 +8,6 @@ by operator against `onnx.reference`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from graphopt.language.scalar import holds
 from graphopt.verifier.attention import Attention, RotaryEmbedding
@@ -96,11 +95,11 @@ def denote(node: Node) -> tuple[Tensor, ...]:
         raise Unsupported(f"{node.op} with {unread}, which its denotation does not look at")
     outputs = found if isinstance(found, tuple) else (found,)
     if node.op in KEEPS:
-        outputs = tuple(replace(output, values=node.input(0).values) for output in outputs)
+        outputs = tuple(output.typed(output.dtype, node.input(0).values) for output in outputs)
     if node.op in ("Cast", "CastLike") and holds(
         node.target() if node.op == "Cast" else node.input(1).dtype, node.input(0).values
     ):
-        outputs = tuple(replace(output, values=node.input(0).values) for output in outputs)
+        outputs = tuple(output.typed(output.dtype, node.input(0).values) for output in outputs)
     if node.is_exact and not _only_moves(node):
         outputs = tuple(opaque(node, position, output) for position, output in enumerate(outputs))
     return outputs

@@ -26,6 +26,7 @@ from graphopt.verifier.integers import (
     Formula,
     Int,
     Size,
+    alone,
     conj,
     conjuncts,
     disj,
@@ -339,6 +340,7 @@ class Value(_Spoken):
 Where: TypeAlias = "Callable[[Index], Formula]"
 Operand: TypeAlias = "Value | int | float | Fraction"
 ZERO = Value(())
+ONE = Fraction(1)
 
 
 class Arithmetic(Protocol):
@@ -403,9 +405,7 @@ def integer(size: Size) -> Value:
     """A size or an index as a real number."""
     if isinstance(size, int):
         return number(size)
-    terms = (
-        Term(Fraction(c), tuple(Number(Int({(atom,): 1})) for atom in monomial)) for monomial, c in size.terms.items()
-    )
+    terms = (Term(Fraction(c), tuple(Number(alone(atom)) for atom in monomial)) for monomial, c in size.terms.items())
     return Value(tuple(terms))
 
 
@@ -424,7 +424,7 @@ def as_size(value: Value) -> Size | None:
 
 
 def lift(factor: Factor | Value) -> Value:
-    return factor if isinstance(factor, Value) else Value((Term(Fraction(1), (factor,)),))
+    return factor if isinstance(factor, Value) else Value((Term(ONE, (factor,)),))
 
 
 def multiplied(left: Value, right: Value) -> Value:
@@ -434,12 +434,13 @@ def multiplied(left: Value, right: Value) -> Value:
 
 def collected(terms: Iterable[Term]) -> Value:
     """The sum of some terms, equal ones added up."""
-    total: dict[tuple[Any, ...], Fraction] = {}
+    total: dict[tuple[Any, ...], Term] = {}
     for term in terms:
-        if term.guard != FALSE:
+        if term.guard is not FALSE:
             key = (term.factors, term.binders, term.guard)
-            total[key] = total.get(key, Fraction(0)) + term.coefficient
-    return Value(tuple(Term(c, *key) for key, c in total.items() if c))
+            found = total.get(key)
+            total[key] = term if found is None else Term(found.coefficient + term.coefficient, *key)
+    return Value(tuple(term for term in total.values() if term.coefficient))
 
 
 def _times(left: Term, right: Term) -> Term:
@@ -722,6 +723,10 @@ class Tensor:
     def base(self) -> Tensor:
         """The tensor that it is a view of, or itself."""
         return self.view_of or self
+
+    def typed(self, dtype: DType, values: DType = DType.UNDEFINED) -> Tensor:
+        """The same of an element type, with one that holds all elements if that is said."""
+        return Tensor(self.shape, self.at, dtype, values or self.values or dtype, self.view_of)
 
     def whole(self) -> Whole:
         """As an argument of an operator that is not looked into."""
