@@ -10,15 +10,15 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
     "A difference is 0 in either order.": ["elementwise.ELEMENTWISE: a - b -> (b - a)"],
     "A vector has one axis, which is the first and the last.": ["reductions.MatMul: 1 -> (0)"],
     "Of an empty tensor no element is asked, so it does not matter which one it would be.": [
-        "movement._unflattened: 0 -> 1",
-        "movement._unflattened: 0 -> (-1)",
+        "views._unflattened: 0 -> 1",
+        "views._unflattened: 0 -> (-1)",
     ],
     "Axes of size 1 and equal axes are left out to keep an index short: the number is the same with them.": [
-        "movement._unflattened: not same(size, 1) -> True",
-        "movement._unflattened: 1 -> (0)",
+        "views._unflattened: not same(size, 1) -> True",
+        "views._unflattened: 1 -> (0)",
     ],
     "An inferred size is made so that the number of elements is that of the input, which may be said once more.": [
-        "movement._answers: -1 not in asked -> True",
+        "views._answers: -1 not in asked -> True",
     ],
 }
 

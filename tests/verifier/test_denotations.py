@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.verifier.denotations import Court, all_mutants, mutants, mutated
+from graphopt.verifier.semantics import OPERATORS
+from tests.verifier.denotations import MODULES, Court, all_mutants, mutants, mutated
 from tests.verifier.equivalents import EQUIVALENT, REASONS
 from tests.verifier.laws import COVERED, LAWS, Law, is_covered
 
@@ -19,6 +20,10 @@ def test_one_thing_is_changed_in_each() -> None:
         "total(extents, body) / integer(product(extents)) becomes (integer(product(extents)) / total(extents, body))",
         "total becomes mean",
     ]
+
+
+def test_mutants_are_made_of_all_modules_that_denote() -> None:
+    assert {denote.__module__.rpartition(".")[2] for denote in OPERATORS.values()} <= set(MODULES)
 
 
 def test_what_is_on_record_is_in_the_source() -> None:
