@@ -52,14 +52,13 @@ def eliminate_dead_code(graph: Graph) -> Iterator[Patch]:
 
     Optional outputs that nobody reads stay, and so do the inputs of the graph.
     """
+    for vertex, node in list(graph.nodes()):
+        if node.captures and (captures := _needed_captures(node)) != node.captures:
+            # alone, for a file has no other captures: what goes with it may have to stay
+            yield Patch({vertex: node}, {vertex: replace(node, captures=captures)})
     patch = unread(graph)
     if patch is not None:
         yield patch
-    for vertex, node in list(graph.nodes()):
-        if node.captures and vertex in graph:
-            captures = _needed_captures(node)
-            if captures != node.captures:
-                yield replace_node(graph, vertex, replace(node, captures=captures))
 
 
 def _needed_captures(node: Node) -> tuple[Value, ...]:

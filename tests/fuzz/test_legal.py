@@ -64,6 +64,7 @@ FOUND = {
     "92464:exact": "what was allowed in a part was not in the whole, where half precision is cast",
     "92510:unchecked": "the original overflows",
     "93931:unchecked": "two nodes in the place of a reduction of one element",
+    "200264:exact": "a capture that no body read stayed, with what it alone kept alive, and was gone in the file",
     "94893:exact": "an Identity for a Flatten, views for a Transpose",
 }
 """What was found by drawing, by what was wrong or judged to be."""
