@@ -82,6 +82,15 @@ def test_a_number_matches_as_rounded_to_the_type_of_the_tensor() -> None:
     assert count(rule, text.replace("NUMBER", "0.1000001")) == 0
 
 
+@pytest.mark.parametrize(("number", "there"), [(1e6, 0), (1e-6, 0), (0.1, 1), (0.001, 1)])
+def test_a_number_that_half_precision_has_none_near_to_matches_nothing(number: float, there: int) -> None:
+    """1e6 is infinite there, and 1e-6 has lost all but four bits."""
+    with np.errstate(over="ignore"):
+        bits = np.asarray(number, np.float16).view(np.uint16)
+    text = f"g (float16[2] x) => (float16[2] y) <float16 c = {{{bits}}}> {{ y = Mul(x, c) }}"
+    assert count(Rule("r", x * number, x), text) == there
+
+
 def test_a_one_that_broadcasts_is_not_a_unit() -> None:
     rule = Rule("eliminate_mul_by_one", x * 1, x)
     text = "g (float[N] x) => (float[?, ?] y) <float[1, 1] c = {1.0}> { y = Mul(x, c) }"

@@ -143,6 +143,18 @@ def test_a_result_of_another_type_is_refused() -> None:
     assert graph.names == names
 
 
+@pytest.mark.parametrize("rule", [
+    Rule("writes_a_tiny_number", op.Abs(op.Neg(x)), op.Mul(x, 1e-6)),
+    Rule("computes_a_tiny_number", op.Abs(op.Neg(x)), op.Mul(x, op.Mul(1e-3, 1e-3))),
+])  # fmt: skip
+def test_a_number_that_half_precision_has_none_near_to_is_not_written(rule: Rule) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+    g (TYPE[2] x) => (TYPE[2] z) { y = Neg(x)  z = Abs(y) }"""
+    model, done = simplified(text.replace("TYPE", "float16"), rule)
+    assert not model.graph.initializer and any("FLOAT16" in note for note in done.notes)
+    assert simplified(text.replace("TYPE", "float"), rule)[0].graph.initializer
+
+
 def test_numbers_take_the_type_of_what_they_meet() -> None:
     rule = Rule("neg_to_mul", op.Abs(op.Neg(x)), op.Mul(x, -1.0))  # types, not truth
     text = """<ir_version: 10, opset_import: ["" : 20]>

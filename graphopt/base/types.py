@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from math import isfinite
 from typing import Any, TypeAlias
 
 import ml_dtypes
@@ -67,6 +68,15 @@ class DType(IntEnum):
     def bits(self) -> int:
         """Bits of one element as ONNX stores it; strings have no fixed size and count 0."""
         return _BITS.get(self) or (0 if self is DType.STRING else self.numpy.itemsize * 8)
+
+    def nearest(self, number: float) -> float | None:
+        """The number as a float type rounds it; None where it is beyond the type, or so small that digits are lost."""
+        with np.errstate(over="ignore", under="ignore"):
+            rounded = float(np.asarray(number, dtype=self.numpy))
+        if number == rounded or not isfinite(number):
+            return rounded
+        epsilon = float(ml_dtypes.finfo(self.numpy).eps)  # type: ignore[no-untyped-call]
+        return rounded if abs(rounded - number) <= epsilon * abs(number) else None
 
     @classmethod
     def of(cls, dtype: np.dtype[np.generic]) -> DType:

@@ -257,7 +257,10 @@ class _Builder:
         dtype = self._number_type(app, position, term)
         if dtype is DType.UNDEFINED:
             raise Refused(f"the element type of {term} in {app.op} is not known")
-        return _Folded(np.asarray(_concrete(value, app)), dtype, app.op.lower())
+        array = np.asarray(_concrete(value, app))
+        if dtype.is_float and any(dtype.nearest(float(number)) is None for number in array.ravel()):
+            raise Refused(f"{dtype.name} has no number near {term}")
+        return _Folded(array, dtype, app.op.lower())
 
     def _sizes(self, sizes: tuple[int | Sym, ...], app: App) -> Value:
         """Sizes that are not all numbers, as they are known when the model runs: read off the graph's inputs."""
@@ -507,7 +510,8 @@ def _stored(folded: _Folded) -> Tensor:
     """The values in the type in which the model keeps them.
 
     Raises:
-        Refused: a finite number would become infinite, another one zero, or a number that is no float another one.
+        Refused: a finite number would become infinite, another one zero, or a number that is no float another one; or
+            all are so small that digits are lost.
     """
     dtype = folded.dtype
     with np.errstate(all="ignore"):
@@ -516,6 +520,8 @@ def _stored(folded: _Folded) -> Tensor:
         raise Refused(f"{folded.base} would overflow {dtype.name}")
     if dtype.is_float and np.count_nonzero(array) != np.count_nonzero(folded.array):
         raise Refused(f"{folded.base} would underflow {dtype.name}")
+    if dtype.is_float and dtype.bits <= 16 and array.size and dtype.nearest(float(np.abs(folded.array).max())) is None:
+        raise Refused(f"{folded.base} would lose digits as {dtype.name}")
     if not dtype.is_float and not np.array_equal(array, folded.array):
         raise Refused(f"{folded.base} does not fit {dtype.name}")
     return Tensor.of(array)

@@ -375,7 +375,10 @@ def _match_elements(graph: Graph, node: Node, hole: Var, value: Value | None, st
 
 
 def _is_number(graph: Graph, node: Node, number: object, value: Value | None) -> bool:
-    """A constant equal to a number as rounded to its type, that does not broadcast what it is combined with."""
+    """A constant equal to a number as rounded to its type, that does not broadcast what it is combined with.
+
+    What a type has no number near to is not in the model, whatever was made of it there.
+    """
     tensor = graph.constant(value)
     if value is None or tensor is None or not tensor.is_small:
         return False
@@ -390,7 +393,8 @@ def _is_number(graph: Graph, node: Node, number: object, value: Value | None) ->
     own = tensor.numpy().ravel()[0]
     if not tensor.dtype.is_float:
         return bool(own == number)
-    return _same_float(float(own), float(np.asarray(number, dtype=tensor.dtype.numpy)))
+    rounded = tensor.dtype.nearest(float(number))
+    return rounded is not None and _same_float(float(own), rounded)
 
 
 # -- attributes ----------------------------------------------------------------------------------------------------
