@@ -1,5 +1,6 @@
 """What a pattern matches, and above all what it does not."""
 
+import numpy as np
 import onnx.parser
 import pytest
 
