@@ -155,6 +155,27 @@ def test_a_number_that_half_precision_has_none_near_to_is_not_written(rule: Rule
     assert simplified(text.replace("TYPE", "float"), rule)[0].graph.initializer
 
 
+def test_a_result_that_is_computed_from_another_is_not_needed_for_it() -> None:
+    """z = x + Relu(n) has to be there before n = -x, were both parts of one Split."""
+    p, q = tensor("p", "N M"), tensor("q", "N M")
+    joined = op.Concat(op.Neg(p), p + q, axis=0)
+    rule = Rule(
+        "side_by_side", (op.Neg(p), p + q), op.Split.split(2, joined, fn.join(fn.size("N"), fn.size("N")), axis=0)
+    )
+    for second, notes in (("z = Add(x, r)", 1), ("z = Add(x, x)  u = Add(r, z)", 0)):
+        text = f"""<ir_version: 10, opset_import: ["" : 20]>
+        g (float[2,2] x) => (float[2,2] z, float[2,2] r) {{ n = Neg(x)  r = Relu(n)  {second} }}"""
+        graph = onnx_io.load(onnx.parser.parse_model(text)).graph
+        infer.infer_graph(graph)
+        match = next(find(rule, graph))
+        if notes:
+            with pytest.raises(Refused, match="is needed to compute another"):
+                build(graph, match)
+        else:
+            graph.apply(build(graph, match))
+            assert list(graph.topological())
+
+
 def test_numbers_take_the_type_of_what_they_meet() -> None:
     rule = Rule("neg_to_mul", op.Abs(op.Neg(x)), op.Mul(x, -1.0))  # types, not truth
     text = """<ir_version: 10, opset_import: ["" : 20]>

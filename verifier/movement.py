@@ -390,7 +390,9 @@ def Resize(node: Node) -> Tensor:
     x = node.input(0)
     mode = node.text("mode", ("nearest", "linear", "cubic"))
     where = node.text("coordinate_transformation_mode", EVEN)
-    rounding = node.text("nearest_mode", ROUNDINGS) if mode == "nearest" else node.ignored("nearest_mode")
+    rounding = node.text("nearest_mode", ROUNDINGS) if mode == "nearest" else ""
+    if mode != "nearest":
+        node.ignored("nearest_mode")
     for name in ("antialias", "cubic_coeff_a", "exclude_outside", "extrapolation_value"):
         node.ignored(name)
     asked = node.attribute("axes", lambda: OneOf((None, *subsets(x.rank))))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import groupby, takewhile
 from typing import Any, TypeAlias
 
@@ -26,7 +27,7 @@ from graphopt.ir.graph import Attribute, Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import LONGEST, Unknown
-from graphopt.language.term import SCALAR, App, Term, Var, applications, is_scalar, is_whole, is_written
+from graphopt.language.term import SCALAR, App, Term, Var, applications, holes, is_scalar, is_whole, is_written, walk
 from graphopt.operators.evaluate import evaluate as compute
 from graphopt.operators.infer import infer_node
 from graphopt.rewrite.binding import Absent, Known, evaluate
@@ -164,6 +165,27 @@ def _emitted(term: Term, shared: Iterable[App]) -> set[App]:
     return {term.node}.union(*(_emitted(arg, shared) for arg in term.operands))
 
 
+@cache
+def _reads_what_all_roots_read(rule: Rule) -> bool:
+    """Whether nothing that the right side reads can be computed from a root: each left side reads all of it itself."""
+    if len(rule.left) == 1:
+        return True
+    within = any(side is not other and side in walk(other) for side in rule.left for other in rule.left)
+    read = {hole for side in rule.right for hole in holes(side) if hole.kind == "tensor"}
+    return not within and all(read <= set(holes(side)) for side in rule.left)
+
+
+def _downstream(graph: Graph, values: Iterable[Value]) -> set[int]:
+    """The vertices that are computed from values."""
+    found: set[int] = set()
+    waiting = [value.vertex for value in values]
+    while waiting:
+        new = set(graph.readers(waiting.pop())) - found
+        found |= new
+        waiting += new
+    return found
+
+
 class _Builder:
     """Builds the right side of one match."""
 
@@ -185,11 +207,21 @@ class _Builder:
             mapping[root] = self._root(side, root)
             self._check_type(root, mapping[root])
         self._name_nodes()
+        self._check_order(mapping)
         patch = replace_values(self.graph, mapping, self.draft.new)
         grown = sum(_bytes(node) for node in patch.added) - sum(_bytes(node) for node in patch.removed)
         if grown > GROWTH:
             raise Refused(f"the constants would grow by {grown} bytes")
         return patch
+
+    def _check_order(self, mapping: Mapping[Value, Value]) -> None:
+        """Refuse what would read a value that is computed from one that it replaces: one root may lead to another."""
+        if _reads_what_all_roots_read(self.match.rule):
+            return
+        read = {value.vertex for node in self.draft.new.values() for value in node.operands}
+        read |= {value.vertex for value in mapping.values()}
+        if not read.isdisjoint(_downstream(self.graph, self.match.roots)):
+            raise Refused("what one result replaces is needed to compute another")
 
     # -- terms -----------------------------------------------------------------------------------------------------
 

@@ -300,8 +300,9 @@ def resize(d: Draw) -> Case:
     axes = d.axes(x.ndim, 1)
     repeats = mode == "nearest" and (where, rounding) in REPEATS
     factors = tuple(d.size() if repeats else 1 for _ in axes)
-    if mode == "nearest" and x.ndim > 1 and (where, rounding) == ("asymmetric", "floor") and d.flag():
-        scales = [d.choice(1, 1.5, 2.5) for _ in x.shape]
+    between = mode == "linear" and where in ("asymmetric", "half_pixel")
+    if x.ndim > 1 and (between or (mode == "nearest" and (where, rounding) == ("asymmetric", "floor"))) and d.flag():
+        scales = [d.choice(1, 2) if between else d.choice(1, 1.5, 2.5) for _ in x.shape]
         return Case(
             [x, None, np.array(scales, np.float32)],
             {"coordinate_transformation_mode": where, "nearest_mode": rounding, "mode": mode},

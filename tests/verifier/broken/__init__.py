@@ -1,7 +1,7 @@
 """Wrong rules, by what is wrong. None may be proved; of those that a small instance shows to be wrong it is found."""
 
-from tests.verifier.broken import classics, edges, functions, hidden, operators, placed, plain
+from tests.verifier.broken import classics, edges, functions, given, hidden, operators, placed, plain
 
-REFUTED = (*plain.BROKEN, *classics.NEIGHBOURS, *operators.REFUTED, *functions.REFUTED, *hidden.REFUTED)
+REFUTED = (*plain.BROKEN, *classics.NEIGHBOURS, *operators.REFUTED, *functions.REFUTED, *hidden.REFUTED, *given.REFUTED)
 UNPROVED = (*edges.HOSTILE, *operators.UNPROVED, *functions.UNPROVED, *placed.UNPROVED, *hidden.UNPROVED)
 VACUOUS = plain.VACUOUS
