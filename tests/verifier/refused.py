@@ -54,6 +54,11 @@ def of(*shape: int) -> Array:
     return np.linspace(0.5, 2.0, int(np.prod(shape)), dtype=np.float32).reshape(shape)
 
 
+def at(*places: int) -> Array:
+    """A list of indices."""
+    return np.array(places)
+
+
 UNDEFINED: Sequence[tuple[str, Case]] = (
     *(("Add", Case([of(2), of(3)])), ("Sum", Case([of(2, 2), of(3), of(2)])), ("Expand", Case([of(2), (3,)]))),
     *(("MatMul", Case([of(), of(2)])), ("MatMul", Case([of(2, 3), of(2, 3)])), ("MatMul", Case([of(3), of()]))),
@@ -155,6 +160,25 @@ UNDEFINED: Sequence[tuple[str, Case]] = (
     ("BatchNormalization", Case([of(2, 3), of(3, 1)] + [of(3)] * 3)),
     *(("GroupNormalization", Case([of(1, 4, size), of(4), of(4)], {"num_groups": n})) for size, n in ((2, 0), (0, 2))),
     ("LpNormalization", Case([of(2, 3)], {"p": 0})),
+    *(("GatherElements", Case([of(3), at(i)])) for i in (3, -4)),
+    *(("GatherElements", Case([of(2, 2), places])) for places in (at(0), at(0, 0, 0).reshape(1, 3))),
+    *(("GatherND", Case([of(2, 3), at(*where).reshape(1, -1)])) for where in ((2,), (-3,), (0, 3), (0, -4), (0, 0, 0))),
+    ("GatherND", Case([of(2, 3), at(0, 0, 0).reshape(3, 1)], {"batch_dims": 1})),
+    *(("GatherND", Case([of(2, 3), at(0, 0).reshape(2, 1)], {"batch_dims": n})) for n in (2, 3)),
+    *(("ScatterElements", Case([of(3), at(i), of(1)])) for i in (3, -4)),
+    *(("ScatterElements", Case([of(3), at(0), of(*shape)])) for shape in ((2,), (1, 1))),
+    ("ScatterElements", Case([of(2, 2), at(0), of(1)])),
+    *(("ScatterND", Case([of(2, 3), at(*where).reshape(1, -1), of(1)])) for where in ((0, 3), (0, -4), (0, 0, 0))),
+    *(("ScatterND", Case([of(2, 3), at(i).reshape(1, 1), of(1, 3)])) for i in (2, -3)),
+    *(("ScatterND", Case([of(2, 3), at(0).reshape(1, 1), of(*shape)])) for shape in ((3,), (1, 2), (2, 3))),
+    *(("TopK", Case([of(2, 3), (k,)], {"axis": 1}, 2)) for k in (4, -1)),
+    ("TopK", Case([of(2, 3), (1,)], {"axis": 2}, 2)),
+    ("TopK", Case([of(2, 3), (1, 1)], {"axis": 1}, 2)),
+    *(("OneHot", Case([at(0, 1), depth, of(2)])) for depth in (0, -1)),
+    *(("OneHot", Case([at(0, 1), 2, of(*shape)])) for shape in ((3,), (1,), (1, 2))),
+    ("OneHot", Case([at(0, 1), 2, of(2)], {"axis": 2})),
+    ("Range", Case([0, 3, 0])),
+    ("Range", Case([of(2), of(2), of(2)])),
 )
 """What ONNX Runtime refuses."""
 
