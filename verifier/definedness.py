@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from graphopt.language.rule import Rule
+from graphopt.language.term import applications
 from graphopt.verifier.bijections import ranges
 from graphopt.verifier.context import Context
 from graphopt.verifier.equality import Equality
@@ -34,6 +36,22 @@ def _holds_there(made: Call, computed: Collection[Call], equality: Equality, kno
         or any(_are_equal(made, other, equality, known) for other in computed)
         or not known.possible
     )
+
+
+PARTIAL = frozenset({"Acos", "Acosh", "Asin", "Atanh", "Div", "Log", "Mod", "Pow", "Reciprocal", "Sqrt"})
+"""Operators that have no value at some numbers."""
+
+
+def unmasked(rule: Rule) -> str:
+    """A partial operator whose missing values the left side covers by a Where and the right side does not; or nothing.
+
+    Where it has no value the left side has one all the same, and what it computes is no excuse.
+    """
+    left, right = ({app for side in sides for app in applications(side)} for sides in (rule.left, rule.right))
+    masks = (app for app in left - right if app.op == "Where")
+    covered = (part for mask in masks for arg in mask.operands for part in applications(arg))
+    found = next((part.op for part in covered if part.op in PARTIAL and part in right), "")
+    return found and f"{found} has no value at some numbers, which the left side covers by a Where that is gone"
 
 
 def _plainly_named(made: Call, outer: frozenset[Atom]) -> Call:

@@ -24,7 +24,7 @@ from graphopt.verifier import counterexample, dtypes, words
 from graphopt.verifier.bijections import composites, cuts, ranges
 from graphopt.verifier.choices import MAX_RANK, Choices, Met, NothingLeft, Undefined, Unsupported
 from graphopt.verifier.context import Context, context
-from graphopt.verifier.definedness import is_not_zero, undefined
+from graphopt.verifier.definedness import is_not_zero, undefined, unmasked
 from graphopt.verifier.dtypes import Mistyped, Typing
 from graphopt.verifier.equality import Equality
 from graphopt.verifier.extended import Extended, NotExtended, extended
@@ -147,7 +147,7 @@ def _verdict(rule: Rule, timeout: float) -> tuple[Verdict, Model | None, Outcome
             outcome.failure = words.nowhere(outcome.unmet)
             return Verdict.VACUOUS, model, outcome
         if not outcome.failure and model is not Model.EXACT:
-            outcome.failure = unlicensed(rule, choices)
+            outcome.failure = unlicensed(rule, choices) or (unmasked(rule) if model is Model.REAL else "")
         if not outcome.failure:
             return Verdict.PROVED, model, outcome
         if budget.is_spent:

@@ -3,5 +3,12 @@
 from tests.verifier.broken import classics, edges, functions, given, hidden, operators, placed, plain
 
 REFUTED = (*plain.BROKEN, *classics.NEIGHBOURS, *operators.REFUTED, *functions.REFUTED, *hidden.REFUTED, *given.REFUTED)
-UNPROVED = (*edges.HOSTILE, *operators.UNPROVED, *functions.UNPROVED, *placed.UNPROVED, *hidden.UNPROVED)
+UNPROVED = (
+    *edges.HOSTILE,
+    *operators.UNPROVED,
+    *functions.UNPROVED,
+    *placed.UNPROVED,
+    *hidden.UNPROVED,
+    *given.UNPROVED,
+)
 VACUOUS = plain.VACUOUS

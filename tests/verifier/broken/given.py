@@ -76,4 +76,22 @@ PLACES = (
          op.Gather(op.Gather(tensor("v", "N"), fn.sub(fn.size("N"), integers("p")), axis=0), integers("p"), axis=0)),
 )  # fmt: skip
 
+line = tensor("v", "N")
+below, held = op.Less(line, 0.0), op.Slice(line, (0,), (2,), (0,))
+
+
+def total(value: App) -> App:
+    return op.ReduceSum(value, (0,))
+
+
+UNPROVED = (
+    Rule("mask_of_a_logarithm_gone", op.Where(below, 0.0, op.Log(line)) * 0.0, op.Log(line) * 0.0),
+    Rule("mask_of_a_root_gone", op.Where(below, 0.0, op.Sqrt(line)) * 0.0, op.Sqrt(line) * 0.0),
+    Rule("mask_of_a_quotient_gone", op.Where(below, 0.0, 1.0 / line) * 0.0, (1.0 / line) * 0.0),
+    Rule("logarithms_of_some_of_a_row", total(op.Log(held)) * 0.0, total(op.Log(line)) * 0.0),
+    Rule("quotients_of_some_of_a_row", total(op.Reciprocal(held)) * 0.0, total(op.Reciprocal(line)) * 0.0),
+    Rule("roots_of_what_precedes", op.CumSum(op.Sqrt(line), 0, exclusive=1) * 0.0, op.CumSum(op.Sqrt(line), 0) * 0.0),
+)
+"""No small instance whose values are all finite differs."""
+
 REFUTED = (*RESIZED, *SHAPES, *PLACES)
