@@ -178,7 +178,11 @@ UNDEFINED: Sequence[tuple[str, Case]] = (
     *(("OneHot", Case([at(0, 1), 2, of(*shape)])) for shape in ((3,), (1,), (1, 2))),
     ("OneHot", Case([at(0, 1), 2, of(2)], {"axis": 2})),
     ("Range", Case([0, 3, 0])),
-    ("Range", Case([of(2), of(2), of(2)])),
+    *(("Range", Case([of(2) if i == longer else of() for i in range(3)])) for longer in range(3)),
+    *(("GatherND", Case([of(*shape), at(0).reshape(places)])) for shape, places in (((), (1,)), ((2,), ()))),
+    *(("ScatterND", Case([of(*shape), at(0).reshape(i), of()])) for shape, i in (((), (1,)), ((2,), ()))),
+    ("GatherND", Case([of(2, 2), at(0, 0).reshape(2, 1)], {"batch_dims": -1})),
+    ("OneHot", Case([at(0, 1), (2, 3), of(2)])),
 )
 """What ONNX Runtime refuses."""
 
