@@ -518,7 +518,7 @@ def some_range(d: Draw) -> Case:
     dtype = d.choice(int, int, np.int64, np.int32, np.float32, np.float64)
     delta = d.choice(-3, -2, -1, 1, 2, 3) * (0.5 if dtype(0.5) else 1)
     start = d.random.randint(-5, 5)
-    numbers = [start, start + d.random.randint(-1, 4) * delta + d.random.randint(-1, 1), delta]
+    numbers = [start, start + d.random.randint(-3, 4) * delta + d.random.randint(-1, 1), delta]
     if dtype is int:
         return Case(numbers)
     return Case([np.array(n, dtype) for n in numbers])

@@ -7,7 +7,15 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
         "elementwise.IsInf: nonzero -> positive",
         "elementwise.ELEMENTWISE: nonzero -> positive",
     ],
-    "A difference is 0 in either order.": ["elementwise.ELEMENTWISE: a - b -> (b - a)"],
+    "A difference is 0 in either order.": [
+        "elementwise.ELEMENTWISE: a - b -> (b - a)",
+        "placing.OneHot: where - integer(place) -> (integer(place) - where)",
+    ],
+    "With m the mean of x, the means of (x - m)(x + m) and of (x - m)x are that of (x - m)(x - m): the variance.": [
+        "normalizations.standardized: others(k) - average -> (others(k) + average)",
+        "normalizations.standardized: others(k) - average -> others(k)",
+    ],
+    "A step is not 0, which was refused before.": ["placing._steps: step > 0 -> (step >= 0)"],
     "A vector has one axis, which is the first and the last.": ["reductions.MatMul: 1 -> (0)"],
     "Of an empty tensor no element is asked, so it does not matter which one it would be.": [
         "views._unflattened: 0 -> 1",

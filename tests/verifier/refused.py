@@ -182,6 +182,11 @@ UNDEFINED: Sequence[tuple[str, Case]] = (
     *(("GatherND", Case([of(*shape), at(0).reshape(places)])) for shape, places in (((), (1,)), ((2,), ()))),
     *(("ScatterND", Case([of(*shape), at(0).reshape(i), of()])) for shape, i in (((), (1,)), ((2,), ()))),
     ("GatherND", Case([of(2, 2), at(0, 0).reshape(2, 1)], {"batch_dims": -1})),
+    ("GatherND", Case([of(2, 2, 3, 3), at(0, 0, 0, 0).reshape(2, 2)], {"batch_dims": 2})),
+    *(
+        ("GatherND", Case([of(*shape), at(*where).reshape(2, -1)], {"batch_dims": 1}))
+        for shape, where in (((2, 2), (0, 0, 0, 0)), ((3, 2), (0, 0)), ((2, 3, 2), (0, 2, 0, 2)))
+    ),
     ("OneHot", Case([at(0, 1), (2, 3), of(2)])),
 )
 """What ONNX Runtime refuses."""
