@@ -15,6 +15,11 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
         "normalizations.standardized: others(k) - average -> (others(k) + average)",
         "normalizations.standardized: others(k) - average -> others(k)",
     ],
+    "An operator with more outputs than its denotation gives is refused in any case (`Instance._typed`).": [
+        f"normalizations.{name}: node.app.outputs > 1 -> {text}"
+        for name in ("BatchNormalization", "LayerNormalization")
+        for text in ("False", "(1 > node.app.outputs)")
+    ],
     "A step is not 0, which was refused before.": ["placing._steps: step > 0 -> (step >= 0)"],
     "A vector has one axis, which is the first and the last.": ["reductions.MatMul: 1 -> (0)"],
     "Of an empty tensor no element is asked, so it does not matter which one it would be.": [
