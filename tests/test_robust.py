@@ -31,8 +31,14 @@ from graphopt.search.tune import Tuner, Tuning
 from tests.test_tune import DOUBLE, GIVEN, ONE_THREAD, entered
 from tests.text import parse
 
-LISTENING = "import signal; signal.signal(2, signal.default_int_handler); from graphopt.cli.main import main; main()"
-"""Hears Ctrl-C also where a shell has started the tests in the background, which ignores it."""
+LISTENING = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+from graphopt.cli.main import main
+main()
+"""
+"""Hears signals also where a shell or `nohup` has started the tests and ignores them."""
 
 
 @pytest.fixture(autouse=True)
@@ -93,21 +99,10 @@ def test_an_interrupt_while_the_thread_of_a_run_is_started_ends_the_run(monkeypa
     assert ended.is_set()
 
 
-MEASURING = """
-from graphopt.search import race
-measured = race.interleaved
-def endless(*args, **keywords):
-    while True:
-        measured(*args, **keywords)
-race.interleaved = endless
-"""
-"""Makes a run measure until it is told to end, however quick the machine is and however late the signal."""
-
-
-def signalled(model: Path, number: signal.Signals, before: str = "") -> tuple[int, str]:
+def signalled(model: Path, number: signal.Signals) -> tuple[int, str]:
     """The exit code and the errors of a run that gets a signal while it measures; what it leaves behind is checked."""
     home = model.parent.parent
-    command = [sys.executable, "-c", f"{before}{LISTENING}", str(model), str(home / "out" / "o.onnx")]
+    command = [sys.executable, "-c", LISTENING, str(model), str(home / "out" / "o.onnx")]
     env = {**os.environ, "TMPDIR": str(home / "scratch")}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as running:
         while not any((home / "scratch").glob("graphopt-*/*.onnx")):
@@ -124,7 +119,7 @@ def signalled(model: Path, number: signal.Signals, before: str = "") -> tuple[in
 def test_a_run_that_is_terminated_while_it_measures_leaves_nothing(
     model: Path, number: signal.Signals, code: int
 ) -> None:
-    assert signalled(model, number, MEASURING) == (code, "graphopt: terminated\n")
+    assert signalled(model, number) == (code, "graphopt: terminated\n")
     assert not any((model.parent.parent / "out").iterdir())
 
 
