@@ -38,8 +38,6 @@ SEEDS = (0, 1, 2)
 FLOOR = 1e-3
 """An output that is smaller than this altogether is compared as if it were this large: it may well be noise."""
 
-# -- the verdict -------------------------------------------------------------------------------------------------------
-
 
 # -- comparing ---------------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """`ModelProto` <-> `Graph`: load a model, write it as a message, save it to a file.
 
-The only file of the compiler that touches model protobufs. Everything that a model says is carried: what graphopt does
-not interpret stays in `Model.shell`, `Graph.extra` and `Node.extra`, serialized as it came.
+With `reader` and `writer`, the only place of the compiler that touches model protobufs. Everything that a model says
+is carried: what graphopt does not interpret stays in `Model.shell`, `Graph.extra` and `Node.extra`, serialized as it
+came.
 """
 
 from __future__ import annotations

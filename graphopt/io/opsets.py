@@ -1,8 +1,8 @@
 """The normal form of operators: inside, the newest spelling of a meaning; in files, that of the model's opset.
 
 A schema version is raised to the newest where that changes nothing: read off the schemas (more types, a new attribute
-with a default, a new optional input), or said by a table below (an attribute became an input, a default moved). In
-doubt a node keeps its version, and then no rule touches it.
+with a default, a new optional input), or said by a table of `spellings` (an attribute became an input, a
+default moved). In doubt a node keeps its version, and then no rule touches it.
 """
 
 from __future__ import annotations
@@ -30,21 +30,6 @@ from graphopt.ir.edit import constant_node
 from graphopt.ir.graph import Attribute, Graph, Node, Opaque, Patch, Value
 from graphopt.ir.tensor import Tensor, same_values
 from graphopt.operators import protos
-
-# -- the tables: what changes at a version, counted by the version that brought it -------------------------------------
-
-
-# -- conditions: a version means the same as the one before only if … --------------------------------------------------
-
-
-# -- rewrites of single spellings --------------------------------------------------------------------------------------
-
-
-# -- one step from version to version ----------------------------------------------------------------------------------
-
-
-# -- ways from version to version --------------------------------------------------------------------------------------
-
 
 # -- nodes -------------------------------------------------------------------------------------------------------------
 

@@ -39,6 +39,9 @@ class Mismatch(Exception):
     """A spelling has no equal in the other schema version; says why."""
 
 
+# -- what changes at a version, counted by the version that brought it -------------------------------------------------
+
+
 Key: TypeAlias = tuple[str, int]
 
 
@@ -52,8 +55,6 @@ class Moved(NamedTuple):
 
 
 _REDUCE = [f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")]
-
-
 MOVED: Mapping[Key, tuple[Moved, ...]] = {
     ("Reshape", 5): (Moved("shape", 1, "ints"),),
     ("Upsample", 9): (Moved("scales", 1, "floats"),),
@@ -72,8 +73,6 @@ MOVED: Mapping[Key, tuple[Moved, ...]] = {
 
 
 _BROADCASTING = ["Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less"]
-
-
 _CONSUMING = ["Abs", "Add", "BatchNormalization", "Ceil", "Clip", "Div", "Dropout", "Elu", "Exp", "Floor"]
 
 
@@ -84,8 +83,6 @@ _CONSUMING += ["Reciprocal", "Relu", "Selu", "Sigmoid", "Sqrt", "Sub", "Sum", "T
 
 
 ANY: tuple[Attribute, ...] = ()
-
-
 DROPPED: Mapping[Key, Mapping[str, tuple[Attribute, ...]]] = {
     **{(op, 6): {"consumed_inputs": ANY} for op in _CONSUMING},  # a hint to reuse memory
     ("Reshape", 5): {"consumed_inputs": ANY},
@@ -139,6 +136,8 @@ KEPT: Mapping[Key, str] = {
 
 OPAQUE = frozenset({"Dropout", "BatchNormalization"})
 """Old versions of these that cannot be raised are in training mode: not even their determinism is known."""
+
+# -- conditions: a version means the same as the one before only if … --------------------------------------------------
 
 
 def _dims(spelling: Spelling, facts: Facts, index: int = 0) -> Shape | None:
@@ -194,8 +193,6 @@ def _says_its_limits(spelling: Spelling, facts: Facts) -> bool:
 
 
 Condition: TypeAlias = Callable[[Spelling, Facts], bool]
-
-
 ONLY_IF: Mapping[Key, Condition] = {
     ("Dropout", 10): _no_mask,
     ("ConvTranspose", 11): _says_its_pads,
@@ -251,6 +248,8 @@ LOWER_IF: Mapping[Key, Condition] = {
     ("Split", 18): _splits_evenly,
 }
 """What the newer version can do and the older cannot, where that is not in the schemas."""
+
+# -- rewrites of single spellings --------------------------------------------------------------------------------------
 
 
 Change: TypeAlias = Callable[[Spelling, Facts], Spelling]

@@ -33,6 +33,8 @@ from graphopt.ir.graph import Attribute, Opaque, Scalar, Value
 from graphopt.ir.tensor import Tensor
 from graphopt.operators import protos
 
+# -- one step from version to version ----------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
@@ -235,6 +237,9 @@ def _proto_text(proto: onnx.TypeProto) -> str | None:
         case "optional_type":
             return f"optional({_proto_text(proto.optional_type.elem_type)})"
     return type_text(protos.type_from_proto(proto)) if proto.HasField("tensor_type") else None
+
+
+# -- ways from version to version --------------------------------------------------------------------------------------
 
 
 @cache

@@ -1,6 +1,6 @@
 """Leaf conversions between protobuf messages and graphopt's data: types, tensors, attributes, single nodes.
 
-Knows nothing of whole graphs or models; `onnx_io` puts the pieces together.
+Knows nothing of whole graphs or models; `io` puts the pieces together.
 """
 
 from __future__ import annotations

@@ -46,11 +46,7 @@ class Absent:
 
 
 Numbers: TypeAlias = "Attribute | Dim | Shape"
-
-
 Bound: TypeAlias = "Value | Known | Absent | Numbers | Mapping[str, Attribute]"
-
-
 Axes: TypeAlias = "Mapping[str, Dim | Shape]"
 
 

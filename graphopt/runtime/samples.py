@@ -30,8 +30,6 @@ Feeds: TypeAlias = dict[str, Any]
 Binding: TypeAlias = Mapping[str, int]
 """Sizes for the dims that the model leaves open, by name; an unnamed one is called `input.axis`."""
 
-# -- the model as a list of steps --------------------------------------------------------------------------------------
-
 
 # -- roles -------------------------------------------------------------------------------------------------------------
 

@@ -86,9 +86,6 @@ class Exploration:
     """False where the machine was too busy to rely on this another time."""
 
 
-# -- moves -------------------------------------------------------------------------------------------------------------
-
-
 # -- one region --------------------------------------------------------------------------------------------------------
 
 
@@ -550,6 +547,3 @@ def _parts(graph: Graph, space: Space) -> list[list[int]]:
         else:
             parts.append([*block])
     return [part for part in parts if not touched.isdisjoint(where[vertex] for vertex in part)]
-
-
-# -- doing it ----------------------------------------------------------------------------------------------------------
