@@ -52,16 +52,12 @@ from graphopt.verifier.symbolic import (
 )
 
 Map: TypeAlias = "Mapping[Atom, Size]"
-
-
 _PAIRINGS = 24
-
-
 SPLITS = 6
-
-
 FEW = 4
 """So many parts of an index are looked at one by one."""
+
+# -- domains -----------------------------------------------------------------------------------------------------------
 
 
 def least_indices(term: Term) -> Map:
@@ -151,6 +147,9 @@ def params_equal(left: Sequence[object], right: Sequence[object], known: Context
         return type(a) is type(b) and a == b
 
     return len(left) == len(right) and all(map(same, left, right))
+
+
+# -- deriving the maps -------------------------------------------------------------------------------------------------
 
 
 def _head(factor: Factor) -> tuple[object, ...]:
@@ -307,6 +306,9 @@ def _sum(sizes: Iterable[Size]) -> Size:
     for size in sizes:
         total = size + total
     return total
+
+
+# -- simplifying one sum -----------------------------------------------------------------------------------------------
 
 
 def eliminated(term: Term, inner: Context) -> tuple[Map, Binders, Formula]:

@@ -358,12 +358,3 @@ def _without_repetition(piece: Piece, known: Context) -> Piece:
     used = piece.guard.symbols.union(piece.body.symbols, *(symbols(extent) for _, extent in piece.binders))
     kept = (pair for pair in piece.binders if pair[0] in used or not known.proves(ge(pair[1], 1)))
     return replace(piece, binders=tuple(kept))
-
-
-# -- domains -------------------------------------------------------------------------------------------------------
-
-
-# -- deriving the maps ---------------------------------------------------------------------------------------------
-
-
-# -- simplifying one sum -------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""One instance of a rule as two small ONNX models: what tests run, and how a counterexample is shown.
+"""One instance of a rule: sizes, attributes and values that satisfy it. What tests run, and what counterexamples show.
 
-`instances` draws sizes, attributes and values that satisfy a rule; `instance` completes what a caller has fixed;
-`models` writes the two sides. Knows neither what the operators compute nor how rules are matched.
+`drawing` makes instances, `writing` makes two small models of one. None of them knows what the operators compute,
+nor how rules are matched.
 """
 
 from __future__ import annotations
@@ -101,12 +101,3 @@ def shape_of(axes: Iterable[str], dims: Sizes) -> Shape:
             size = int(axis) if axis.isdigit() else dims[axis]
             shape += size if isinstance(size, tuple) else (size,)
     return tuple(shape)
-
-
-# -- drawing -------------------------------------------------------------------------------------------------------
-
-
-# -- proposals -----------------------------------------------------------------------------------------------------
-
-
-# -- models --------------------------------------------------------------------------------------------------------

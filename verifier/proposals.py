@@ -53,12 +53,8 @@ class Context:
 
 
 _CONVS = ("Conv", "ConvTranspose")
-
-
 WINDOWS = (*_CONVS, "MaxPool", "AveragePool", "LpPool")
 """Run in FLOAT: ORT has kernels for little else, and `onnx.reference` is slow, and errs on grouped ConvTranspose."""
-
-
 ORDER = {"axis": -2, "group": -1, "kernel_shape": -1, "num_outputs": 1, "pads": 2}
 
 
