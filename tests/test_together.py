@@ -60,8 +60,9 @@ def test_a_rule_is_undone_by_no_other(rule: Rule) -> None:
     for instance in instances(rule, count=TRIED, scope=SIZES):
         left, _ = models(rule, instance)
         together, steps = simplified(left, LIBRARY)
-        if not any(name.startswith(DEGENERATE) for name in steps):
+        if not any(name.startswith(DEGENERATE) and name != rule.name for name in steps):
             assert together <= simplified(left, alone)[0], steps
             named = with_open_sizes(rule, left)
             assert simplified(named, LIBRARY)[0] <= simplified(named, alone)[0]
             return
+    pytest.skip(f"all of {TRIED} instances are degenerate")
