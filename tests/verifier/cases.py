@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import numpy as np
 from onnx import helper
 
+from graphopt.language.rule import attributes
 from graphopt.language.term import App, Lit, Term, Var
 from graphopt.verifier.movement import ENDLESS, EVEN, REPEATS, ROUNDINGS
 from tests.verifier.concrete import Evaluation, Known
@@ -193,6 +195,10 @@ def pool(*, average: bool, lp: bool = False) -> Callable[[Draw], Case]:
 
 def global_pool(d: Draw) -> Case:
     return Case([d.array(d.size(), d.size(), *d.shape(1, 2))])
+
+
+def global_lp_pool(d: Draw) -> Case:
+    return Case(global_pool(d).inputs, d.some(p=d.size(1, 3)))
 
 
 def reduce(low: float = -2.0) -> Callable[[Draw], Case]:
@@ -655,6 +661,7 @@ CASES_OF: dict[str, Callable[[Draw], Case]] = {
     "LpPool": pool(average=False, lp=True),
     "GlobalMaxPool": global_pool,
     "GlobalAveragePool": global_pool,
+    "GlobalLpPool": global_lp_pool,
     "Hardmax": hardmax,
     "Range": some_range,
     "TopK": top_k,
@@ -701,8 +708,6 @@ CASES_OF: dict[str, Callable[[Draw], Case]] = {
     "RotaryEmbedding": rotary_embedding,
 }
 
-UNTESTED = {"GlobalLpPool": "neither of the two has it; a rule of `test_classics.py` says what it is"}
-
 SYMBOLS = frozenset(
     (
         *("strides", "dilations", "pads", "kernel_shape", "output_padding", "output_shape", "group", "num_groups"),
@@ -747,6 +752,16 @@ def application(name: str, case: Case, known: Known, chosen: Callable[[], object
         args.pop()
     attrs = {key: number(value, symbol=key in SYMBOLS) for key, value in case.attrs.items()}
     return App(name, tuple(args), tuple(sorted(attrs.items())), outputs=case.outputs)
+
+
+def opened(app: App) -> App:
+    """The node with its attributes left open, but for those that say what else it is."""
+    fixed = tuple((key, value) for key, value in app.attrs if key in ("to", "equation"))
+    return replace(app, args=(*app.args, attributes("rest")), attrs=fixed)
+
+
+def is_mode(value: Any) -> bool:
+    return value is None or isinstance(value, int | str)
 
 
 def as_it_runs(name: str, case: Case) -> Case:

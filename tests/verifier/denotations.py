@@ -25,9 +25,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from rich.console import Console
@@ -40,7 +41,7 @@ from graphopt.verifier.choices import Undefined, Unsupported
 from graphopt.verifier.prove import prove
 from graphopt.verifier.semantics import OPERATORS
 from tests.verifier.broken import REFUTED, UNPROVED
-from tests.verifier.cases import CASES_OF, Draw, answers, application, evaluation, free_sizes
+from tests.verifier.cases import CASES_OF, Draw, answers, application, evaluation, free_sizes, is_mode, opened
 from tests.verifier.concrete import Evaluation, Known
 from tests.verifier.equivalents import REASONS
 from tests.verifier.evaluators import Case
@@ -54,14 +55,29 @@ MODULES = (
     *("attention", "placing", "semantics"),
 )
 """In the order in which they import each other."""
-DRAWN, EXACT, REFUSED = 24, 6, 10
-"""How many cases of each operator are asked: in the real model, in the exact one, and of those that are refused."""
-RULES, QUICK = 4, 0.15
-"""How many rules of each operator are asked, right and wrong ones; how many seconds a right one may take."""
+QUICK = 0.15
+"""How many seconds a right rule may take."""
 TABLES = 4
 """How many questions about each operator are asked where a table is changed."""
 SECONDS = 3
-"""For one mutant, which may run forever; it is killed then."""
+"""For one mutant beyond what the original takes, for it may run forever; it is killed then."""
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How many cases of each operator are asked, and how many rules of it, right and wrong ones."""
+
+    real: range
+    exact: range
+    refused: range
+    open: range
+    """With attributes left open: of which of them there is a denotation."""
+    rules: int
+
+
+FIRST = Reach(range(24), range(6), range(10), range(2), 4)
+REST = Reach(range(24, 200), range(6, 20), range(10, 40), range(2, 8), 40)
+"""What those mutants are asked that the first questions left alive: as many as the tests of the suite ask."""
 
 # -- mutants -----------------------------------------------------------------------------------------------------------
 
@@ -372,13 +388,23 @@ class Probe:
     """Whether the answer is right."""
     lines: frozenset[tuple[str, int]] = frozenset()
     """Which lines of the denotations it runs through."""
+    seconds: float = 0.0
+    """How long the original takes at most."""
 
 
-def probes(operators: Collection[str] = frozenset(CASES_OF)) -> Iterator[Probe]:
-    """All that mutants are asked about some operators; the answers come from the two evaluators, once."""
+def probes(operators: Collection[str], reach: Reach) -> Iterator[Probe]:
+    """What mutants are asked about some operators; the answers come from the two evaluators, once."""
     for name in sorted(operators):
-        yield from _drawn(name)
-        yield from _spoilt(name) if name in REFUSE else ()
+        yield from _drawn(name, reach)
+        yield from _spoilt(name, reach) if name in REFUSE else ()
+        for seed in reach.open:
+            yield Probe(name, partial(_is_claimed, name, seed, _claims(name, seed)))
+    for rule in _rules(operators, reach.rules):
+        yield Probe(rule.name, partial(_is_judged, rule, _judged(rule)))
+
+
+def fixed_probes(operators: Collection[str]) -> Iterator[Probe]:
+    """What is on record about some operators."""
     for name, case in (*UNDEFINED, *BEYOND):
         if name in operators:
             yield Probe(name, partial(_is_undefined, name, case))
@@ -387,11 +413,9 @@ def probes(operators: Collection[str] = frozenset(CASES_OF)) -> Iterator[Probe]:
             yield Probe(law.rule.name, partial(Law.holds, law))
     for name in sorted(COVERED.keys() & set(operators)):
         yield Probe(name, partial(is_covered, name))
-    for rule in _rules(operators):
-        yield Probe(rule.name, partial(_is_judged, rule, _judged(rule)))
 
 
-def _rules(operators: Collection[str]) -> Iterable[Rule]:
+def _rules(operators: Collection[str], many: int) -> Iterable[Rule]:
     """Of each operator a few rules of the library that are proved soon, and a few wrong ones."""
     seconds = {proof.rule: proof.seconds for proof in Ledger.load(gate.ledger_path())}
     quick = [rule for rule in LIBRARY if seconds.get(rule.name, QUICK) < QUICK]
@@ -400,7 +424,7 @@ def _rules(operators: Collection[str]) -> Iterable[Rule]:
         seen = Counter[str]()
         for rule in rules:
             said = operators_of(rule) & set(operators)
-            if any(seen[name] < RULES for name in said):
+            if any(seen[name] < many for name in said):
                 seen.update(said)
                 found[rule.name] = rule
     return found.values()
@@ -416,17 +440,17 @@ def _is_judged(rule: Rule, before: tuple[object, ...]) -> bool:
     return _judged(rule) == before
 
 
-def _drawn(name: str) -> Iterator[Probe]:
-    for seed in range(DRAWN):
+def _drawn(name: str, reach: Reach) -> Iterator[Probe]:
+    for seed in reach.real:
         case = CASES_OF[name](Draw(random.Random(f"{name}/{seed}")))
         wanted = answers(name, case)
         if wanted:
-            for exact in (False, True) if seed < EXACT else (False,):
+            for exact in (False, True) if seed in reach.exact else (False,):
                 yield Probe(name, partial(_is_answered, name, case, wanted, seed, exact))
 
 
-def _spoilt(name: str) -> Iterator[Probe]:
-    for seed in range(REFUSED):
+def _spoilt(name: str, reach: Reach) -> Iterator[Probe]:
+    for seed in reach.refused:
         d = Draw(random.Random(f"{name}/{seed}/spoilt"))
         case = CASES_OF[name](d)
         changed, before = spoilt(case, d), answers(name, case)
@@ -446,6 +470,22 @@ def _is_answered(name: str, case: Case, wanted: Mapping[str, Any], seed: int, ex
         for arrays in wanted.values()
         for one, other in zip(arrays, found, strict=False)
     )
+
+
+Claims: TypeAlias = "set[frozenset[tuple[str, Any]]]"
+
+
+def _claims(name: str, seed: int) -> Claims:
+    """The attributes for which there is a denotation of a case, of all that are proposed where they are left open."""
+    case, known = CASES_OF[name](Draw(random.Random(f"{name}/{seed}"))), Known()
+    feeds = {f"x{i}": value for i, value in enumerate(case.inputs) if isinstance(value, np.ndarray)}
+    app = opened(application(name, case, known, lambda: False))
+    claims = Evaluation(app, feeds, known, free_sizes(name, case)).claims()
+    return {frozenset((key, value) for key, value in claim.items() if is_mode(value)) for claim in claims}
+
+
+def _is_claimed(name: str, seed: int, before: Claims) -> bool:
+    return _claims(name, seed) == before
 
 
 def _is_undefined(name: str, case: Case) -> bool:
@@ -470,13 +510,41 @@ def traced(probe: Probe) -> Probe:
     def entered(frame: FrameType, event: str, value: Any) -> Any:
         return local(frame, event, value) if frame.f_code.co_filename in names else None
 
+    begun = time.process_time()
     sys.settrace(entered)
     try:
         right = probe.ask()
     finally:
         sys.settrace(None)
     assert right, f"the original fails: {probe}"
-    return Probe(probe.of, probe.ask, frozenset(lines))
+    return Probe(probe.of, probe.ask, frozenset(lines), time.process_time() - begun)
+
+
+class Questions:
+    """Probes that the original answers well, found by the lines that they run through."""
+
+    def __init__(self, asked: Iterable[Probe]) -> None:
+        with np.errstate(all="ignore"):
+            self.probes = [traced(probe) for probe in asked]
+        self._at: Mapping[tuple[str, int], list[int]] = defaultdict(list)
+        for number, probe in enumerate(self.probes):
+            for place in probe.lines:
+                self._at[place].append(number)
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # a process with fewer pages is forked sooner
+        gc.freeze()
+
+    def about(self, mutant: Mutant) -> Sequence[Probe]:
+        """Those that run through the lines of a mutant, in an order that mixes operators."""
+        found = {number for line in mutant.lines for number in self._at.get((mutant.module, line), ())}
+        if mutant.operator:
+            found |= {number for number, probe in enumerate(self.probes) if probe.of == mutant.operator}
+        elif mutant.function.isupper():  # a table, which is read when it is imported
+            seen = Counter[str]()
+            for number, probe in enumerate(self.probes):
+                seen[probe.of] += 1
+                found |= {number} if seen[probe.of] <= TABLES else set()
+        return [self.probes[number] for number in sorted(found, key=lambda number: (number * 7919) % 10007)]
 
 
 class Court:
@@ -484,15 +552,8 @@ class Court:
 
     def __init__(self, operators: Collection[str] = frozenset(CASES_OF)) -> None:
         warnings.simplefilter("ignore")
-        with np.errstate(all="ignore"):
-            self.probes = [traced(probe) for probe in probes(operators)]
-        self.at: Mapping[tuple[str, int], list[int]] = defaultdict(list)
-        for number, probe in enumerate(self.probes):
-            for place in probe.lines:
-                self.at[place].append(number)
-        gc.collect()
-        ctypes.CDLL(None).malloc_trim(0)  # a process with fewer pages is forked sooner
-        gc.freeze()
+        self.first = Questions(chain(probes(operators, FIRST), fixed_probes(operators)))
+        self._rest: dict[str, Questions] = {}
 
     def fate(self, mutant: Mutant) -> str:
         """Killed if a question that runs through its lines has another answer; senseless where it is no program.
@@ -502,33 +563,37 @@ class Court:
         code = mutated(mutant)
         if code is None:
             return "senseless"
-        child = os.fork()
-        if child == 0:
-            with open(os.devnull, "w") as null:
-                os.dup2(null.fileno(), 2)
-            os._exit(0 if self._survives(mutant, code) else 1)
-        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+        asked = self.first.about(mutant)
+        if not _survives(mutant, code, asked):
             return "killed"
-        return "equivalent" if mutant.key in REASONS else "alive"
+        if mutant.key in REASONS:
+            return "equivalent"
+        operators = sorted({probe.of for probe in asked} & CASES_OF.keys())
+        return (
+            "alive" if all(_survives(mutant, code, self.rest(name).about(mutant)) for name in operators) else "killed"
+        )
 
-    def _survives(self, mutant: Mutant, code: CodeType) -> bool:
-        signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)  # whose signal ends the process
+    def rest(self, operator: str) -> Questions:
+        """The other questions about an operator, of which the answers are sought when they are wanted."""
+        if operator not in self._rest:
+            self._rest[operator] = Questions(probes({operator}, REST))
+        return self._rest[operator]
+
+
+def _survives(mutant: Mutant, code: CodeType, asked: Sequence[Probe]) -> bool:
+    """Whether a mutant answers questions as the original does, in a process of its own."""
+    child = os.fork()
+    if child == 0:
+        with open(os.devnull, "w") as null:
+            os.dup2(null.fileno(), 2)
+        seconds = SECONDS + sum(probe.seconds for probe in asked)
+        signal.setitimer(signal.ITIMER_VIRTUAL, seconds)  # whose signal ends the process
         try:
             install(mutant, code)
-            return all(self.probes[number].ask() for number in self._questions(mutant))
+            os._exit(0 if all(probe.ask() for probe in asked) else 1)
         except BaseException:  # any failure is a wrong answer
-            return False
-
-    def _questions(self, mutant: Mutant) -> Sequence[int]:
-        found = {number for line in mutant.lines for number in self.at.get((mutant.module, line), ())}
-        if mutant.operator:
-            found |= {number for number, probe in enumerate(self.probes) if probe.of == mutant.operator}
-        elif mutant.function.isupper():  # a table, which is read when it is imported
-            seen = Counter[str]()
-            for number, probe in enumerate(self.probes):
-                seen[probe.of] += 1
-                found |= {number} if seen[probe.of] <= TABLES else set()
-        return sorted(found, key=lambda number: (number * 7919) % 10007)
+            os._exit(1)
+    return not os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def all_mutants() -> list[Mutant]:
@@ -558,7 +623,7 @@ def main() -> None:
     if options.sample:
         tried = random.Random(options.seed).sample(tried, min(options.sample, len(tried)))
     court = Court(denoted_by(options.only) or frozenset(CASES_OF))
-    console.print(f"{len(court.probes)} questions, asked of the original in {time.monotonic() - begun:.0f} s")
+    console.print(f"{len(court.first.probes)} questions, asked of the original in {time.monotonic() - begun:.0f} s")
     fates: Counter[str] = Counter()
     for mutant in tried:
         if time.monotonic() - begun > options.seconds:

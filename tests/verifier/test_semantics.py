@@ -15,14 +15,12 @@ from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 
 from graphopt.language.rule import Rule, attributes, const, op, real, tensor
-from graphopt.language.term import App
 from graphopt.verifier.choices import Choices, Undefined, Unsupported
 from graphopt.verifier.node import subsets
 from graphopt.verifier.prove import prove
 from graphopt.verifier.semantics import OPERATORS
 from tests.verifier.cases import (
     CASES_OF,
-    UNTESTED,
     Draw,
     answers,
     application,
@@ -30,6 +28,8 @@ from tests.verifier.cases import (
     evaluation,
     free_sizes,
     gather_tensor,
+    is_mode,
+    opened,
 )
 from tests.verifier.concrete import Evaluation, Known
 from tests.verifier.evaluators import Case
@@ -58,9 +58,7 @@ def check(
             shown = f"{name} {case}: {app}, not as {who}"
             assert one.shape == other.shape, shown
             np.testing.assert_allclose(other, one.astype(np.float64), rtol=1e-5, atol=1e-5, err_msg=shown)
-    fixed = tuple((key, value) for key, value in app.attrs if key in ("to", "equation"))
-    open_ = App(name, (*app.args, attributes("rest")), fixed, outputs=app.outputs)
-    return Evaluation(open_, feeds, known, free), used
+    return Evaluation(opened(app), feeds, known, free), used
 
 
 @pytest.mark.slow
@@ -149,10 +147,6 @@ PLACES = ("axis", "axes", "perm", "start", "end", "p", "equation", "to", "input0
 """Attributes whose values are not modes: there are as many as axes, or they are numbers and texts."""
 
 
-def is_mode(value: Any) -> bool:
-    return value is None or isinstance(value, int | str)
-
-
 @pytest.mark.parametrize("name", sorted(CASES_OF))
 def test_every_attribute_is_looked_at(name: str) -> None:
     """A hole for the other attributes may hold any, also on paths on which it means nothing."""
@@ -163,11 +157,8 @@ def test_every_attribute_is_looked_at(name: str) -> None:
         case, known = CASES_OF[name](Draw(random)), Known()
         feeds = {f"x{i}": value for i, value in enumerate(case.inputs) if isinstance(value, np.ndarray)}
         app = application(name, case, known, lambda: False)
-        needed = tuple((key, value) for key, value in app.attrs if key in ("to", "equation"))
-        for attrs in (needed, app.attrs):
-            node = Evaluation(replace(app, args=(*app.args, attributes("rest")), attrs=attrs), feeds, known).node(
-                Choices()
-            )
+        for attrs in (opened(app).attrs, app.attrs):
+            node = Evaluation(replace(opened(app), attrs=attrs), feeds, known).node(Choices())
             with suppress(Undefined, Unsupported):
                 OPERATORS[name](node)
                 assert node.unasked() is None
@@ -186,7 +177,7 @@ def test_what_a_denotation_does_not_look_at_is_not_proved(monkeypatch: pytest.Mo
 
 
 def test_every_operator_is_tested() -> None:
-    assert set(OPERATORS) == {*CASES_OF, *UNTESTED}
+    assert set(OPERATORS) == set(CASES_OF)
 
 
 @settings(max_examples=CASES, derandomize=True, database=None, deadline=None)
