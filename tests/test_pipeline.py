@@ -1,16 +1,18 @@
 """The two front doors from Python: `graphopt.optimize` and `graphopt.simplify`."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 import graphopt
 from graphopt.base.errors import ModelError, UsageError
 from tests import zoo
+from tests.fuzz.traits import graphs
 from tests.text import parse
 
 WEIGHTS = {name: np.arange(1, 5, dtype=np.float32) for name in "sbmv"} | {"w": np.ones((4, 3, 1, 1), np.float32)}
@@ -109,6 +111,56 @@ def test_what_becomes_an_output_has_the_size_that_is_declared_for_it() -> None:
     model = parse("float[n] x", "v = Unique(x); y = Identity(v); s = Shape(v)", outputs="float[3] y, int64[1] s")
     result = graphopt.optimize(model, cost="none", check=False)
     assert ops(result.model) == ["Unique"]
+    assert graphopt.optimize(result.model, cost="none", check=False).model == result.model
+
+
+CHOSEN = """t = Constant<value = bool {1}>() o = If(t) <
+    then_branch = f () => (float[A,B] a) { a = Relu(x) },
+    else_branch = g () => (float[C] b) { m = Constant<value_ints=[-1]>() b = Reshape(x, m) }>"""
+"""Its rank is known once the branch takes its place."""
+VIEW = "k = Constant<value_ints=[-1,2]>() y = Reshape(o, k)"
+"""Does nothing, which is known once the rank is."""
+LATE: Mapping[str, tuple[str, str]] = {
+    "a node that declares a size": (f"{CHOSEN} {VIEW}", "y"),
+    "what an If returns": (
+        f"""o = If(c) <then_branch = h () => (float o) {{ {CHOSEN} }}, else_branch = k () => (float p) {{ p = Neg(x) }}>
+        {VIEW}""",
+        "y",
+    ),
+    "what a Loop returns": (
+        f"""n = Constant<value_int=3>() w = Constant<value = bool {{1}}>()
+        o = Loop(n, w, x) <body = h (int64 i, bool go, float[R,S] s) => (bool go, float o) {{ {CHOSEN} }}> {VIEW}""",
+        "y",
+    ),
+    "what a Scan puts together": (
+        f"""q = Scan(x) <num_scan_inputs = 1, body = h (float[2] e) => (float o) {{ {CHOSEN} }}>
+        n = Constant<value_int=0>() o = Gather(q, n) {VIEW}""",
+        "y",
+    ),
+    "what a body reads": (
+        f"""{CHOSEN} z = If(c) <then_branch = h () => (float[R,S] y) {{ {VIEW} }},
+                                else_branch = l () => (float[T,U] p) {{ p = Neg(x) }}>""",
+        "z",
+    ),
+    "what a Scan carries": (
+        f"""{CHOSEN}
+        z = Scan(o, x) <num_scan_inputs = 1, body = h (float[R,S] o, float[2] e) => (float[R,S] y) {{ {VIEW} }}>""",
+        "z",
+    ),
+    "what a Scan goes through": (
+        f"""{CHOSEN} z = Scan(o) <num_scan_inputs = 1, body = h (float[R] o) => (float[R] y) {{
+            k = Constant<value_ints=[2]>() y = Reshape(o, k) }}>""",
+        "z",
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "output"), LATE.values(), ids=LATE)
+def test_what_becomes_known_late_is_known_to_all_that_depend_on_it(body: str, output: str) -> None:
+    model = parse("float[N,2] x, bool c", body, outputs=output)
+    model.graph.value_info.append(onnx.helper.make_tensor_value_info("y", TensorProto.FLOAT, ["R", 2]))
+    result = graphopt.optimize(model, cost="none")
+    assert "Reshape" not in [node.op_type for graph in graphs(result.model.graph) for node in graph.node]
     assert graphopt.optimize(result.model, cost="none", check=False).model == result.model
 
 

@@ -10,16 +10,17 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 
 import numpy as np
 from onnx import TensorProto, TypeProto, checker, numpy_helper, shape_inference
 from onnx.defs import OpSchema
 
 from graphopt.base.errors import ModelError, UsageError
-from graphopt.base.sizes import Dim, Named, Sym, Unknown, substitute
+from graphopt.base.sizes import Atom, Dim, Made, Named, Sym, Unknown, substitute
 from graphopt.base.types import DType, Shape, TensorType, Type
 from graphopt.ir import ops
-from graphopt.ir.graph import CAPTURE, INTERNAL, Graph, Node, Patch, Value
+from graphopt.ir.graph import CAPTURE, Graph, Node, Patch, Value
 from graphopt.operators.contents import LIMIT, contents
 from graphopt.operators.protos import node_to_proto, type_from_proto, type_to_proto
 from graphopt.operators.shapes import ENDLESS, SHAPES, Open, Operands, normalised, plain
@@ -30,17 +31,25 @@ log = logging.getLogger(__name__)
 
 
 def infer_node(graph: Graph, node: Node, *, strict: bool = False) -> Node:
-    """The node with all that can be told of its outputs; the same object where that is nothing new.
+    """Return the node with all that can be told of its outputs; the same object where that is nothing new.
 
-    Inference wins over what the node declares, except where it knows nothing; a model may declare sizes that were
-    true of another batch size, as ONNX Runtime lets it.
+    Its bodies are inferred first, in place, with what flows into them. Inference wins over what the node declares,
+    except where it knows nothing; a model may declare sizes that were true of another batch size, as ONNX Runtime
+    lets it.
 
     Raises:
         ModelError: the element type is not what the node declares; with `strict`, also a size that contradicts it,
             and a node that cannot be.
     """
-    if node.is_internal:
-        return node
+    for body, patch in informed(graph, node):
+        body.apply(patch)
+    for body in node.bodies if _is_control(node) else ():
+        infer_graph(body)
+    return node if node.is_internal else _inferred(graph, node, strict)
+
+
+def _inferred(graph: Graph, node: Node, strict: bool = False) -> Node:
+    """Do as `infer_node` does, but read the types of bodies as they are."""
     mark = _mark()
     inferred = _types(graph, node, strict)
     types = tuple(
@@ -58,8 +67,8 @@ def _label(node: Node) -> str:
 
 
 def _types(graph: Graph, node: Node, strict: bool) -> list[Type | None]:
-    if node.version and node.domain == "" and node.op in _BODIES:
-        found = _BODIES[node.op](graph, node)
+    if _is_control(node):
+        found = _RESULTS[node.op](graph, node)
         return [*found, *[None] * (len(node.names) - len(found))][: len(node.names)]
     base = _base(graph, node, strict)
     if base is None:
@@ -235,17 +244,18 @@ def infer_graph(graph: Graph, *, strict: bool = False) -> None:
 
 
 def inferred(graph: Graph) -> Patch | None:
-    """The patch that tells again what was not known in full, of nodes without bodies; None where nothing is new.
+    """The patch that tells again what was not known in full; None where nothing is new. Bodies are read as they are.
 
     What has become an output since is read as one that a file declares.
     """
     draft, declared = _Draft(graph), dict(zip(graph.outputs, graph.output_types, strict=True))
+    given = frozenset(_given_atoms(graph))
     for vertex in graph.topological():
         node = draft[vertex]
-        if node.is_internal or not _is_vague(node) or any(True for _ in node.bodies):
+        if node.is_internal or not _is_vague(node, given):
             continue
         types = tuple(_filled(type_, declared.get(Value(vertex, i))) for i, type_ in enumerate(node.types))
-        known = infer_node(draft, node if types == node.types else replace(node, types=types))
+        known = _inferred(draft, node if types == node.types else replace(node, types=types))
         if (known.types, known.contents) != (node.types, node.contents):
             draft.new[vertex] = known
     return Patch({vertex: graph[vertex] for vertex in draft.new}, draft.new) if draft.new else None
@@ -261,16 +271,32 @@ def _filled(type_: Type | None, declared: Type | None) -> Type | None:
     return TensorType(type_.dtype, tuple(b if _has_unknown(a) and not _has_unknown(b) else a for a, b in pairs))
 
 
-def _is_vague(node: Node) -> bool:
-    """Whether a size is unknown, or the elements of what may be a shape are."""
+def _given_atoms(graph: Graph) -> Iterator[Atom]:
+    """The sizes that come from outside, or parts of them."""
+    for vertex in (*graph.inputs, *graph.with_op(CAPTURE)):
+        for size in chain.from_iterable(map(_symbols, graph[vertex].types)):
+            yield from size.atoms
+
+
+def _is_vague(node: Node, given: frozenset[Atom]) -> bool:
+    """Whether a size is unknown or only declared, or the elements of what may be a shape are unknown."""
     return any(
-        type_ is None or (isinstance(type_, TensorType) and (_is_unknown(type_) or _lacks_contents(node, index, type_)))
+        type_ is None
+        or (isinstance(type_, TensorType) and (_is_doubtful(type_, given) or _lacks_contents(node, index, type_)))
         for index, type_ in enumerate(node.types)
     )
 
 
-def _is_unknown(type_: TensorType) -> bool:
-    return type_.shape is None or any(map(_has_unknown, type_.shape))
+def _is_doubtful(type_: TensorType, given: frozenset[Atom]) -> bool:
+    return type_.shape is None or not all(_follows(size, given) for size in type_.shape)
+
+
+def _follows(size: Dim, given: frozenset[Atom]) -> bool:
+    """Whether a size is made of those that are given."""
+    return not isinstance(size, Sym) or all(
+        atom in given or (isinstance(atom, Made) and _follows(atom.left, given) and _follows(atom.right, given))
+        for atom in size.atoms
+    )
 
 
 def _has_unknown(size: Dim) -> bool:
@@ -284,16 +310,31 @@ def _lacks_contents(node: Node, index: int, type_: TensorType) -> bool:
     return elements is None or any(map(_has_unknown, elements))
 
 
-def _infer_body(graph: Graph, node: Node, body: Graph, inputs: Iterable[Type | None]) -> list[Type | None]:
-    """Infer the graph of a body with its inputs' types; returns the types of its outputs."""
-    changed = {v: _given(body[v], type_) for v, type_ in zip(body.inputs, inputs, strict=False)}
-    for vertex in body.with_op(CAPTURE):
-        own = body[vertex]
-        if own.domain == INTERNAL:
-            changed[vertex] = _captured(graph, own, node.captures[_index(own)])
-    patch = {vertex: new for vertex, new in changed.items() if new is not body[vertex]}
-    body.apply(Patch({vertex: body[vertex] for vertex in patch}, patch))
-    infer_graph(body)
+# -- bodies ------------------------------------------------------------------------------------------------------------
+
+
+def informed(graph: Graph, node: Node) -> Iterator[tuple[Graph, Patch]]:
+    """Yield the bodies of a node to which something new flows in, with the patches that tell them so."""
+    if not _is_control(node):
+        return
+    inputs = _INPUTS[node.op](graph, node) if node.op in _INPUTS else []
+    for body in node.bodies:
+        known = {v: _given(body[v], type_) for v, type_ in zip(body.inputs, inputs, strict=False)}
+        for vertex in body.with_op(CAPTURE):
+            own = body[vertex]
+            if own.is_internal:
+                known[vertex] = _captured(graph, own, node.captures[_index(own)])
+        new = {vertex: now for vertex, now in known.items() if now is not body[vertex]}
+        if new:
+            yield body, Patch({vertex: body[vertex] for vertex in new}, new)
+
+
+def _is_control(node: Node) -> bool:
+    """Whether a node runs its bodies as ONNX says; a Scan once had batches."""
+    return node.domain == "" and node.op in _RESULTS and node.version >= (9 if node.op == "Scan" else 1)
+
+
+def _results(body: Graph) -> list[Type | None]:
     return [body.type(value) for value in body.outputs]
 
 
@@ -320,9 +361,9 @@ def _body(node: Node, name: str) -> Graph | None:
     return found if isinstance(found, Graph) else None
 
 
-def _if(graph: Graph, node: Node) -> list[Type | None]:
+def _of_if(_: Graph, node: Node) -> list[Type | None]:
     branches = [_body(node, name) for name in ("then_branch", "else_branch")]
-    results = [_infer_body(graph, node, branch, ()) for branch in branches if branch is not None]
+    results = [_results(branch) for branch in branches if branch is not None]
     return [_either(a, b) for a, b in zip(*results, strict=False)] if len(results) == 2 else []
 
 
@@ -337,15 +378,20 @@ def _either(a: Type | None, b: Type | None) -> Type | None:
     return TensorType(a.dtype, tuple(x if x == y else Sym.fresh() for x, y in zip(a.shape, b.shape, strict=True)))
 
 
-def _loop(graph: Graph, node: Node) -> list[Type | None]:
-    body = _body(node, "body")
-    if body is None:
-        return []
-    carried = [None if value is None else graph.type(value) for value in node.inputs[2:]]
+def _into_loop(graph: Graph, node: Node) -> list[Type | None]:
     counters: list[Type | None] = [TensorType(DType.INT64), TensorType(DType.BOOL)]
-    results = _infer_body(graph, node, body, [*counters, *map(_any_shape, carried)])[1:]
+    return [*counters, *map(_any_shape, _carried(graph, node))]
+
+
+def _of_loop(graph: Graph, node: Node) -> list[Type | None]:
+    body, carried = _body(node, "body"), _carried(graph, node)
+    results = [] if body is None else _results(body)[1:]
     states = [_either(a, b) for a, b in zip(carried, results, strict=False)]
     return [*states, *(_stacked(type_, 0, Sym.fresh()) for type_ in results[len(carried) :])]
+
+
+def _carried(graph: Graph, node: Node) -> list[Type | None]:
+    return [None if value is None else graph.type(value) for value in node.inputs[2:]]
 
 
 def _any_shape(type_: Type | None) -> Type | None:
@@ -360,23 +406,30 @@ def _stacked(type_: Type | None, axis: int, count: Dim) -> Type | None:
     return TensorType(type_.dtype, (*type_.shape[:axis], count, *type_.shape[axis:]))
 
 
-def _scan(graph: Graph, node: Node) -> list[Type | None]:
-    body, count = _body(node, "body"), node.attrs.get("num_scan_inputs")
-    if body is None or not isinstance(count, int) or node.version < 9:
-        return []
-    types = [None if value is None else graph.type(value) for value in node.inputs]
-    states, scanned = types[: len(types) - count], types[len(types) - count :]
-    axes = [*_axes(node, "scan_input_axes"), *[0] * count]
-    steps = [_without(type_, axis) for type_, axis in zip(scanned, axes, strict=False)]
-    results = _infer_body(graph, node, body, [*states, *(type_ for type_, _ in steps)])
+def _into_scan(graph: Graph, node: Node) -> list[Type | None]:
+    states, steps = _scanned(graph, node)
+    return [*states, *(type_ for type_, _ in steps)]
+
+
+def _of_scan(graph: Graph, node: Node) -> list[Type | None]:
+    body, (states, steps) = _body(node, "body"), _scanned(graph, node)
+    outputs = [] if body is None else _results(body)[len(states) :]
     length = next((size for _, size in steps if size is not None), None)
-    outputs = results[len(states) :]
     places = [*_axes(node, "scan_output_axes"), *[0] * len(outputs)]
     stacked = [
         _stacked(type_, axis, Sym.fresh() if length is None else length)
         for type_, axis in zip(outputs, places, strict=False)
     ]
     return [*states, *stacked]
+
+
+def _scanned(graph: Graph, node: Node) -> tuple[list[Type | None], list[tuple[Type | None, Dim | None]]]:
+    """Return the types of a Scan's states, and those of the slices of its other inputs with how many there are."""
+    count = node.attrs.get("num_scan_inputs")
+    types = [None if value is None else graph.type(value) for value in node.inputs]
+    states = len(types) - (count if isinstance(count, int) else 0)
+    axes = [*_axes(node, "scan_input_axes"), *[0] * len(types)]
+    return types[:states], [_without(type_, axis) for type_, axis in zip(types[states:], axes, strict=False)]
 
 
 def _axes(node: Node, name: str) -> tuple[int, ...]:
@@ -392,7 +445,8 @@ def _without(type_: Type | None, axis: int) -> tuple[Type | None, Dim | None]:
     return TensorType(type_.dtype, (*type_.shape[:axis], *type_.shape[axis + 1 :])), type_.shape[axis]
 
 
-_BODIES = {"If": _if, "Loop": _loop, "Scan": _scan}
+_INPUTS = {"Loop": _into_loop, "Scan": _into_scan}
+_RESULTS = {"If": _of_if, "Loop": _of_loop, "Scan": _of_scan}
 
 # -- sizes that the user fixes -----------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from graphopt.ir import ops
-from graphopt.ir.graph import Graph, Patch
+from graphopt.ir.graph import Graph, Node, Patch
 from graphopt.language.rule import Rule, depth
 from graphopt.operators.infinities import mark_bodies
 from graphopt.rewrite.build import Refusal, Refused, build, gain_at_least, lacking
@@ -145,7 +145,7 @@ class Simplifier:
             self._rewrite(graph, merging)
             self._pass(graph, late=True)
             for _, node in list(graph.nodes()):
-                mark_bodies(graph, node)
+                self._inform(graph, node)
                 for body in node.bodies:
                     self._settle(body)
             if len(self.steps) == before:
@@ -163,6 +163,13 @@ class Simplifier:
                         self.notes.add(f"pass {pass_.name} left something as it was: {reason}")
                     else:
                         self._apply(pass_.name, graph, patch, is_rule=False)
+
+    def _inform(self, graph: Graph, node: Node) -> None:
+        """Tell the bodies of a node what is known of the values that flow into them."""
+        mark_bodies(graph, node)
+        for pass_ in self.passes:
+            for body, patch in pass_.inform(graph, node) if pass_.inform else ():
+                self._apply(pass_.name, body, patch, is_rule=False)
 
     def _candidates(self, graph: Graph) -> tuple[Candidates, Candidates]:
         """The rules by the operators that their left sides end in; notes which of them the opset cannot express.

@@ -21,7 +21,7 @@ from graphopt.ir import ops
 from graphopt.ir.edit import needs_copy, replace_node, replace_values, unread
 from graphopt.ir.graph import CAPTURE, CONSTANT, INTERNAL, Attribute, Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor, same_values
-from graphopt.operators.infer import inferred
+from graphopt.operators.infer import inferred, informed
 from graphopt.operators.protos import External
 from graphopt.rewrite.fold import fold_constants, fold_shapes
 from graphopt.rewrite.grids import eliminate_true_conditions, simplify_views
@@ -42,6 +42,8 @@ class Pass:
     """Runs after the rules: it makes values read more than once, which keeps rules from folding into them."""
     exactly: Run | None = None
     """A form of it that is exact, where `run` is not."""
+    inform: Callable[[Graph, Node], Iterable[tuple[Graph, Patch]]] | None = None
+    """What it changes in the bodies of a node before it runs in them."""
 
 
 # -- dead code ---------------------------------------------------------------------------------------------------------
@@ -333,7 +335,7 @@ PASSES = (
         exact=False,  # a sum or an exponential of ONNX Runtime's may round otherwise when it runs alone
         exactly=partial(fold_constants, exact=True),
     ),
-    Pass("infer_types", infer_types, "A shape that became known is needed by other rewrites."),
+    Pass("infer_types", infer_types, "A shape that became known is needed by other rewrites.", inform=informed),
     Pass("fold_shapes", fold_shapes, "Arithmetic on sizes costs a kernel launch for a few bytes; most of it is known."),
     Pass("simplify_views", simplify_views, "A gather of all elements in their order copies what a view would share."),
     Pass(
