@@ -217,6 +217,7 @@ def test_integers_have_no_tolerance() -> None:
     assert [(d.tolerance, d.why) for d in found.outputs] == [(0.0, "exact: no rounding is allowed")]
 
 
+CONSTANTS = " ".join(f"{name} = Constant<value = float[4] {{3e6, 3e6, 3e6, 3e6}}>()" for name in ("large", "minus"))
 ILL_CONDITIONED = [
     (
         "a difference of large numbers",
@@ -230,6 +231,16 @@ ILL_CONDITIONED = [
             " c = Div(b, k) z = Cast<to = 6>(c) }"
         ),
         "g (float[999] x) => (int32[999] z) { k = Constant<value = float {1e6}>() a = Mul(x, k) z = Cast<to = 6>(a) }",
+    ),
+    (
+        "a difference of large numbers in nodes of their own",
+        f"g (float[4] x) => (float[4] z) {{ {CONSTANTS} a = Add(x, large) z = Sub(a, minus) }}",
+        f"g (float[4] x) => (float[4] z) {{ {CONSTANTS} d = Sub(large, minus) z = Add(x, d) }}",
+    ),
+    (
+        "a difference of large numbers beside an input that is a scalar",
+        "g (float[4] x, float y) => (float[4] z) { b = Add(x, y) a = Add(b, large) z = Sub(a, minus) }",
+        "g (float[4] x, float y) => (float[4] z) { b = Add(x, y) d = Sub(large, minus) z = Add(b, d) }",
     ),
 ]
 

@@ -261,11 +261,14 @@ def _opened(source: External) -> Iterator[FileIO]:
 
 
 def external_tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Every tensor of a model that lies in a file: initializers, and those in attributes, bodies and functions."""
+    """Yield every tensor of a model that lies in a file."""
+    return (tensor for tensor in tensors(model) if tensor.data_location == TensorProto.EXTERNAL)
+
+
+def tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """Yield every tensor of a model: initializers, and those in attributes, bodies and functions."""
     nodes = chain(model.graph.node, *(function.node for function in model.functions))
-    for tensor in chain(_initializers(model.graph), chain.from_iterable(map(_tensors, nodes))):
-        if tensor.data_location == TensorProto.EXTERNAL:
-            yield tensor
+    return chain(_initializers(model.graph), chain.from_iterable(map(_tensors, nodes)))
 
 
 def _initializers(graph: GraphProto) -> Iterator[TensorProto]:

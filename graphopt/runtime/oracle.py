@@ -102,9 +102,9 @@ class Runnable:
         """The model with every float weight changed by up to `amount` of its size; numbers, such as exponents, stay."""
         message = ModelProto()
         message.CopyFrom(self.whole())
-        for tensor in message.graph.initializer:
+        for place, tensor in enumerate(protos.tensors(message)):  # in attributes they often have no name
             if tensor.data_type in _PERTURBED and prod(tensor.dims) > 1:
-                changed = samples.jittered(numpy_helper.to_array(tensor), amount, seed, tensor.name)
+                changed = samples.jittered(numpy_helper.to_array(tensor), amount, seed, f"{tensor.name} {place}")
                 tensor.CopyFrom(numpy_helper.from_array(changed, tensor.name))
         return Runnable(message)
 

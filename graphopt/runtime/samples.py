@@ -332,7 +332,7 @@ def perturbed(feeds: Feeds, amount: float, seed: int) -> Feeds:
 def jittered(array: Array, amount: float, seed: int, name: str) -> Array:
     """Numbers that are each changed by up to `amount` of their size, in the same way for the same seed and name."""
     factor = 1 + amount * _random(seed, name).uniform(-1, 1, array.shape)
-    changed: Array = (array.astype(np.float64) * factor).astype(array.dtype)
+    changed: Array = np.asarray(array.astype(np.float64) * factor, array.dtype)  # a scalar stays an array
     return changed
 
 

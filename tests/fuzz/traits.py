@@ -67,7 +67,7 @@ def has_huge_weights(model: onnx.ModelProto) -> bool:
     """Return whether sums and products of weights may overflow."""
     arrays = (numpy_helper.to_array(constant) for constant in constants(model))
     floats = (array[np.isfinite(array)] for array in arrays if array.dtype.kind == "f")
-    return any((np.abs(array) > HUGE).any() for array in floats)
+    return any((np.abs(array.astype(np.float64)) > HUGE).any() for array in floats)
 
 
 def constants(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
