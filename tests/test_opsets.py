@@ -19,6 +19,7 @@ from graphopt.ir.edit import constant_node, replace_node
 from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
 from tests import conformance
+from tests.text import run
 
 
 def model(text: str, opset: int) -> ModelProto:
@@ -41,6 +42,7 @@ def only_node(graph: Graph) -> Node:
 # -- one meaning, two spellings ----------------------------------------------------------------------------------------
 
 X = "(float[2, 3, 4] x) => (y)"
+HALF, INFINITY, MINUS_INFINITY = "(float16[4] x) => (y)", 0x7C00, 0xFC00
 ROI = "(float[1, 1, 4, 4] x) => (y)"
 SPELLINGS = [
     (9, f"{ROI} {{ y = Squeeze <axes = [0]> (x) }}",
@@ -57,6 +59,11 @@ SPELLINGS = [
      13, f"{X} <float y_const = {{0}}, float y_const_1 = {{6}}> {{ y = Clip (x, y_const, y_const_1) }}"),
     (10, f"{X} {{ y = Clip <max = 6.0> (x) }}",
      13, f"{X} <float y_const = {{6}}> {{ y = Clip (x, , y_const) }}"),
+    (11, f"{HALF} <float16 k = {{0}}> {{ y = Clip (x, k) }}",
+     13, f"{HALF} <float16 k = {{0}}, float16 y_const = {{{INFINITY}}}> {{ y = Clip (x, k, y_const) }}"),
+    (10, f"{HALF} {{ y = Clip <max = 0.0> (x) }}",
+     12, (f"{HALF} <float16 y_const = {{{MINUS_INFINITY}}}, float16 y_const_1 = {{0}}> "
+          "{ y = Clip (x, y_const, y_const_1) }")),
     (9, f"{X} {{ y = Slice <axes = [2], ends = [3], starts = [1]> (x) }}",
      13, (f"{X} <int64[1] y_const = {{1}}, int64[1] y_const_1 = {{3}}, int64[1] y_const_2 = {{2}}> "
           "{ y = Slice (x, y_const, y_const_1, y_const_2) }")),
@@ -99,6 +106,14 @@ def test_down(low: int, old: str, high: int, new: str) -> None:
     expected = model(old, low).graph
     assert spelled(found) == spelled(expected)
     assert [tensor.name for tensor in found.initializer] == [tensor.name for tensor in expected.initializer]
+
+
+@pytest.mark.parametrize("limits", ["", "<min = 0.0>", "<max = 0.0>"])
+def test_infinities_pass_where_there_is_no_limit_before_and_after(limits: str) -> None:
+    before = model(f"(float16[4] x) => (float16[4] y) {{ y = Clip {limits} (x) }}", 10)
+    after = onnx_io.to_proto(onnx_io.converted(onnx_io.load(before), 21))
+    feeds = {"x": np.array([np.inf, -np.inf, 1, np.nan], np.float16)}
+    np.testing.assert_array_equal(run(after, feeds)["y"], run(before, feeds)["y"])
 
 
 def spelled(graph: onnx.GraphProto) -> list[Any]:
@@ -146,7 +161,7 @@ def test_raised(opset: int, text: str, attrs: dict[str, Any]) -> None:
 KEPT = [
     (9, f"{X} {{ y = Softmax <axis = 1> (x) }}", "normalised over the last two axes at once"),
     (9, "(float[N, 3, M, K] x) => (y) { y = Softmax <axis = 1> (x) }", "the sizes behind the axis are not known"),
-    (10, "(float16[2] x) => (y) { y = Clip <min = 0.0> (x) }", "infinity was no more than the limit"),
+    (10, "(double[2] x) => (y) { y = Clip <min = 0.0> (x) }", "the limit was that of single precision"),
     (9, "(float q) => (y) { x = other.Op (q) y = Softmax (x) }", "not even the rank is known"),
     (9, "(float q) => (y) { x = other.Op (q) y = Clip <min = 0.0> (x) }", "the type of the limit is not known"),
     (6, "(float[2, 3] x, float[2] z) => (y) { y = Add <axis = 0, broadcast = 1> (x, z) }", "aligned at the axis"),
@@ -257,7 +272,7 @@ REFUSED = [
     (20, f"{X} {{ y = Gelu (x) }}", 19, "Gelu 'y' cannot be written in opset 19: Gelu exists from opset 20 on"),
     (13, "(float[2] x, int64[1] k) => (y) { y = Squeeze (x, k) }", 12, "`axes` is not constant"),
     (13, "(float[2] x, float k) => (y) { y = Clip (x, k) }", 10, "`min` is not constant"),
-    (13, "(float16[2] x) => (y) <float16 k = {0}> { y = Clip (x, k) }", 10, "it relies on what opset 11 brought"),
+    (13, "(float16[2] x) => (y) <float16 k = {0}> { y = Clip (x, k) }", 10, "it relies on what opset 12 brought"),
     (13, f"{X} {{ y = Softmax <axis = 1> (x) }}", 12, "it relies on what opset 13 brought"),
     (18, f"{X} {{ y = ReduceMax <noop_with_empty_axes = 1> (x) }}", 17, "`noop_with_empty_axes` is new in opset 18"),
     (13, "(bfloat16[2] x) => (y) { y = Relu (x) }", 12, "opset 6 has no Relu of tensor(bfloat16)"),

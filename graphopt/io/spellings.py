@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -186,10 +187,15 @@ def _not_to_float8(spelling: Spelling, facts: Facts) -> bool:
 
 
 def _says_its_limits(spelling: Spelling, facts: Facts) -> bool:
-    """An absent limit was that of float32, infinite in float16; now it is that of the type."""
-    found = facts.tensor_type(spelling.inputs[0]) if isinstance(spelling.inputs[0], Value) else None
+    """An absent limit was that of float32; now it is that of the type. What becomes of half precision is said below."""
     both = len(spelling.inputs) == 3 and None not in spelling.inputs
-    return both or (found is not None and found.dtype is DType.FLOAT)
+    return both or _data_type(spelling, facts) in (DType.FLOAT, DType.FLOAT16)
+
+
+def _data_type(spelling: Spelling, facts: Facts) -> DType | None:
+    data = spelling.inputs[0]
+    found = facts.tensor_type(data) if isinstance(data, Value) else None
+    return None if found is None else found.dtype
 
 
 Condition: TypeAlias = Callable[[Spelling, Facts], bool]
@@ -293,6 +299,38 @@ def _forget_count(spelling: Spelling, facts: Facts) -> Spelling:  # noqa: ARG001
     return replace(spelling, attrs={name: value for name, value in spelling.attrs.items() if name != "num_outputs"})
 
 
+def _limit_halves(spelling: Spelling, facts: Facts) -> Spelling:
+    """ONNX Runtime clips half precision in single before opset 12: an absent limit lets infinities pass."""
+    limits = (*spelling.inputs[1:], None, None)[:2]
+    dtype = _data_type(spelling, facts)
+    if None not in limits or dtype not in (DType.FLOAT16, None):
+        return spelling
+    if dtype is None:
+        raise Mismatch("the type of its data is not known")
+    low, high = (
+        Tensor.of(np.array(infinity, np.float16)) if limit is None else limit
+        for limit, infinity in zip(limits, (-inf, inf), strict=True)
+    )
+    return replace(spelling, inputs=(spelling.inputs[0], low, high))
+
+
+def _unlimit_halves(spelling: Spelling, facts: Facts) -> Spelling:
+    if _data_type(spelling, facts) is not DType.FLOAT16:
+        return spelling
+    limits = (*spelling.inputs[1:], None, None)[:2]
+    if None in limits:
+        raise Mismatch("it relies on what opset 12 brought: a limit that is absent is the largest number")
+    known = [known_tensor(limit, facts) for limit in limits]
+    is_infinite = [
+        tensor is not None and tensor.size == 1 and bool((tensor.numpy() == infinity).all())
+        for tensor, infinity in zip(known, (-inf, inf), strict=True)
+    ]
+    kept = [None if infinite else limit for limit, infinite in zip(limits, is_infinite, strict=True)]
+    while kept and kept[-1] is None:
+        kept.pop()
+    return replace(spelling, inputs=(spelling.inputs[0], *kept))
+
+
 UPSAMPLE: Mapping[str, Attribute] = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 """What an Upsample does, said of a Resize."""
 
@@ -330,6 +368,7 @@ def _elements_to_scatter(spelling: Spelling, facts: Facts) -> Spelling:  # noqa:
 CHANGED: Mapping[Key, tuple[Change, Change]] = {
     ("Cast", 6): (_cast_to_number, _cast_to_name),
     **{(op, 13): (_as_it_is, _axis_from_the_front) for op in ("Softmax", "LogSoftmax", "Hardmax")},
+    ("Clip", 12): (_limit_halves, _unlimit_halves),
     ("Split", 18): (_count_outputs, _forget_count),
 }
 """What no table above says, up and down."""
