@@ -23,7 +23,7 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -59,8 +59,10 @@ QUICK = 0.15
 """How many seconds a right rule may take."""
 TABLES = 4
 """How many questions about each operator are asked where a table is changed."""
-SECONDS = 3
-"""For one mutant beyond what the original takes, for it may run forever; it is killed then."""
+FEW = 12
+"""Of how many operators those that are alive are asked the rest: what more of them use has been asked enough."""
+SECONDS = 2
+"""For a question, beyond what the original needs: a mutant that then has no answer runs forever, and is killed."""
 
 
 @dataclass(frozen=True)
@@ -367,13 +369,18 @@ def install(mutant: Mutant, code: CodeType) -> None:
         module = import_module(f"graphopt.verifier.{name}")
         old = dict(vars(module))
         text = HOME / f"{name}.py"
-        exec(code if name == mutant.module else compile(text.read_bytes(), str(text), "exec"), vars(module))
+        exec(code if name == mutant.module else _compiled(text), vars(module))
         replaced |= {id(value): vars(module)[key] for key, value in old.items() if vars(module)[key] is not value}
     for name, module in list(sys.modules.items()):
         if name.startswith(("graphopt.verifier", "tests.verifier")) and name.rpartition(".")[2] not in renewed:
             for key, value in list(vars(module).items()):
                 if id(value) in replaced and not key.startswith("__"):
                     setattr(module, key, replaced[id(value)])
+
+
+@cache
+def _compiled(path: Path) -> CodeType:
+    return compile(path.read_bytes(), str(path), "exec")
 
 
 # -- what is asked of them ---------------------------------------------------------------------------------------------
@@ -394,7 +401,7 @@ class Probe:
 
 def probes(operators: Collection[str], reach: Reach) -> Iterator[Probe]:
     """What mutants are asked about some operators; the answers come from the two evaluators, once."""
-    for name in sorted(operators):
+    for name in sorted(CASES_OF.keys() & set(operators)):
         yield from _drawn(name, reach)
         yield from _spoilt(name, reach) if name in REFUSE else ()
         for seed in reach.open:
@@ -535,7 +542,7 @@ class Questions:
         gc.freeze()
 
     def about(self, mutant: Mutant) -> Sequence[Probe]:
-        """Those that run through the lines of a mutant, in an order that mixes operators."""
+        """Those that run through the lines of a mutant, the quick ones first, in an order that mixes operators."""
         found = {number for line in mutant.lines for number in self._at.get((mutant.module, line), ())}
         if mutant.operator:
             found |= {number for number, probe in enumerate(self.probes) if probe.of == mutant.operator}
@@ -544,7 +551,8 @@ class Questions:
             for number, probe in enumerate(self.probes):
                 seen[probe.of] += 1
                 found |= {number} if seen[probe.of] <= TABLES else set()
-        return [self.probes[number] for number in sorted(found, key=lambda number: (number * 7919) % 10007)]
+        mixed = sorted(found, key=lambda number: (self.probes[number].seconds > QUICK, (number * 7919) % 10007))
+        return [self.probes[number] for number in mixed]
 
 
 class Court:
@@ -554,6 +562,8 @@ class Court:
         warnings.simplefilter("ignore")
         self.first = Questions(chain(probes(operators, FIRST), fixed_probes(operators)))
         self._rest: dict[str, Questions] = {}
+        self._told: Mapping[str, Counter[int]] = defaultdict(Counter)
+        """How many mutants of a function were told from it by which question."""
 
     def fate(self, mutant: Mutant) -> str:
         """Killed if a question that runs through its lines has another answer; senseless where it is no program.
@@ -564,14 +574,21 @@ class Court:
         if code is None:
             return "senseless"
         asked = self.first.about(mutant)
-        if not _survives(mutant, code, asked):
+        if self._tells(mutant, code, asked):
             return "killed"
         if mutant.key in REASONS:
             return "equivalent"
         operators = sorted({probe.of for probe in asked} & CASES_OF.keys())
-        return (
-            "alive" if all(_survives(mutant, code, self.rest(name).about(mutant)) for name in operators) else "killed"
-        )
+        few = operators if len(operators) <= FEW else ()
+        return "killed" if any(self._tells(mutant, code, self.rest(name).about(mutant)) for name in few) else "alive"
+
+    def _tells(self, mutant: Mutant, code: CodeType, asked: Sequence[Probe]) -> bool:
+        """Whether a question tells it; those that told others of the function are asked first."""
+        told = self._told[mutant.function]
+        asked = sorted(asked, key=lambda probe: -told[id(probe)])
+        right = _right_answers(mutant, code, asked)
+        told.update(id(probe) for probe in asked[right : right + 1])
+        return right < len(asked)
 
     def rest(self, operator: str) -> Questions:
         """The other questions about an operator, of which the answers are sought when they are wanted."""
@@ -580,30 +597,48 @@ class Court:
         return self._rest[operator]
 
 
-def _survives(mutant: Mutant, code: CodeType, asked: Sequence[Probe]) -> bool:
-    """Whether a mutant answers questions as the original does, in a process of its own."""
+def _right_answers(mutant: Mutant, code: CodeType, asked: Sequence[Probe]) -> int:
+    """How many questions a mutant, in a process of its own, answers as the original; -1 if it cannot be imported."""
+    reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         with open(os.devnull, "w") as null:
             os.dup2(null.fileno(), 2)
-        seconds = SECONDS + sum(probe.seconds for probe in asked)
-        signal.setitimer(signal.ITIMER_VIRTUAL, seconds)  # whose signal ends the process
         try:
             install(mutant, code)
-            os._exit(0 if all(probe.ask() for probe in asked) else 1)
-        except BaseException:  # any failure is a wrong answer
-            os._exit(1)
-    return not os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            for probe in asked:
+                os.write(writer, b".")
+                signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS + probe.seconds)  # whose signal ends the process
+                if not probe.ask():
+                    os._exit(0)
+            os.write(writer, b".")
+        finally:
+            os._exit(0)  # any failure is a wrong answer
+    os.close(writer)
+    with open(reader, "rb") as said:
+        begun = len(said.read())
+    os.waitpid(child, 0)
+    return begun - 1
 
 
 def all_mutants() -> list[Mutant]:
     return [mutant for module in MODULES for mutant in mutants(module)]
 
 
-def denoted_by(names: Sequence[str]) -> frozenset[str]:
-    """The operators whose denotation is a function of this name, or is in a module of this name."""
-    places = {name: {denote.__name__, denote.__module__.rpartition(".")[2]} for name, denote in OPERATORS.items()}
-    return frozenset(name for name, said in places.items() if said & set(names))
+def denoted_by(names: Collection[str]) -> frozenset[str]:
+    """The operators whose denotation has one of these names, or is in or uses a module that has, or a helper of it."""
+    named = {name for name, denote in OPERATORS.items() if denote.__name__ in names}
+    helpers = set(names).difference(OPERATORS[name].__name__ for name in named)
+    changed = {mutant.module for mutant in all_mutants() if helpers & {mutant.module, mutant.function}}
+    if changed & {"opaque", "semantics"}:  # which every operator goes through
+        return frozenset(OPERATORS)
+    users = {user for user in MODULES for module in changed if user == module or _imports(user, module)}
+    using = {name for name, denote in OPERATORS.items() if denote.__module__.rpartition(".")[2] in users}
+    return frozenset(named | using)
+
+
+def _imports(user: str, module: str) -> bool:
+    return f"from graphopt.verifier.{module} import" in (HOME / f"{user}.py").read_text(encoding="utf-8")
 
 
 def main() -> None:
@@ -622,7 +657,7 @@ def main() -> None:
     tried = [m for m in all_mutants() if not options.only or {m.module, m.function} & set(options.only)]
     if options.sample:
         tried = random.Random(options.seed).sample(tried, min(options.sample, len(tried)))
-    court = Court(denoted_by(options.only) or frozenset(CASES_OF))
+    court = Court(denoted_by(options.only) or frozenset(OPERATORS))
     console.print(f"{len(court.first.probes)} questions, asked of the original in {time.monotonic() - begun:.0f} s")
     fates: Counter[str] = Counter()
     for mutant in tried:
