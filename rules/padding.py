@@ -69,8 +69,9 @@ INTO_WINDOWS = tuple(
                 explicit,
                 # zeros that the pooling adds itself count only if it says so
                 fn.either(fn.eq(integer("count"), 1), fn.eq(own, 0)),
-                # runtimes refuse paddings as wide as the kernel
+                # runtimes refuse paddings as wide as the kernel, and to pool an image without elements
                 fn.lt(fn.add(own, spatial), fn.join(kernel, kernel)),
+                fn.le(1, fn.sizes("*s")),
             ),
             why="Average pooling pads by itself, and can count the zeros.",
         ),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from graphopt.base.types import DType
 from graphopt.verifier.broadcasting import exactly, fits, stretched
 from graphopt.verifier.choices import OneOf, Undefined, Unsupported
-from graphopt.verifier.elementwise import nonzero
+from graphopt.verifier.elementwise import nonzero, positive
 from graphopt.verifier.instances import real
 from graphopt.verifier.integers import (
     TRUE,
@@ -21,6 +21,7 @@ from graphopt.verifier.integers import (
     ge,
     le,
     lt,
+    negate,
     quotient,
     remainder,
 )
@@ -45,17 +46,13 @@ def Attention(node: Node) -> tuple[Tensor, ...]:
 
     Of the keys only those count that the mask and the window let be seen; where there is none, the result is 0.
     """
-    if any(map(node.has, (4, 5, 6))):
-        raise Unsupported("Attention with a cache")
-    q, k, v = (_heads(node, i, name) for i, name in enumerate(("q_num_heads", "kv_num_heads", "kv_num_heads")))
+    q, k, v = _operands(node)
+    flat = node.input(0).rank == 3
     (B, H, L, E), (_, G, S, _), F = q.shape, k.shape, v.shape[3]
-    fits(node, (*k.shape, *v.shape), (B, G, S, E, B, G, S, F), "batch, heads, keys or their sizes differ")
     share = exactly(node, H, G, "the heads of Q do not divide among those of K and V")
-    given = node.attribute("scale", lambda: OneOf((None, node.unknown("scale"))))
-    scale = 1 / call("Sqrt", integer(E)) if given is None else real(given)
-    if given is not None:
-        node.require(truth(call("Positive", scale)), "Q and K are both scaled by its root: the scale is positive")
+    scale = _scale(node, E)
     cap = real(node.attribute("softcap", lambda: OneOf((0.0, node.unknown("softcap")))))
+    node.require(negate(positive(-cap)), "runtimes differ on a cap below 0")
     node.ignored("softmax_precision")
     bias, seen = _mask(node, (B, H, L, S))
 
@@ -73,17 +70,41 @@ def Attention(node: Node) -> tuple[Tensor, ...]:
         return exp(index) / total((S,), lambda j: exp((*index[:3], *j)))
 
     def at(index: Index) -> Value:
-        b, h, i, f = index if node.input(0).rank == 4 else _split(index, F)
+        b, h, i, f = _split(index, F) if flat else index
         return total((S,), lambda j: weight((b, h, i, *j)) * v.at((b, quotient(h, share), *j, f)))
 
-    y = Tensor((B, H, L, F) if node.input(0).rank == 4 else (B, L, H * F), at)
+    y = Tensor((B, L, H * F) if flat else (B, H, L, F), at)
     if node.app.outputs == 1:
         node.ignored("qk_matmul_output_mode")
         return (y,)
-    shown = node.attribute("qk_matmul_output_mode", lambda: OneOf((0, 1, 2, 3)))
+    if node.app.outputs == 2:
+        raise Undefined("Attention with K but not V as an output")
+    shown = node.attribute("qk_matmul_output_mode", lambda: OneOf((0, 1, 3)))
     if shown not in (0, 1, 3):
         raise Unsupported("Attention that shows scores of what is not seen: they are infinite")
     return (y, k, v, Tensor((B, H, L, S), {0: product_, 1: capped, 3: weight}[shown]))
+
+
+def _operands(node: Node) -> tuple[Tensor, Tensor, Tensor]:
+    """Q, K and V by heads. ONNX Runtime refuses what is empty, but for batches and queries with an axis of heads."""
+    names = ("q_num_heads", "kv_num_heads", "kv_num_heads")
+    if len({node.input(i).rank for i in range(len(names))}) > 1:
+        raise Undefined("Attention of different ranks")
+    q, k, v = (_heads(node, i, name) for i, name in enumerate(names))
+    (B, H, L, E), (_, G, S, _), F = q.shape, k.shape, v.shape[3]
+    fits(node, (*k.shape, *v.shape), (B, G, S, E, B, G, S, F), "batch, heads, keys or their sizes differ")
+    for size in (H, G, S, E, F, *((B, L) if node.input(0).rank == 3 else ())):
+        node.require(ge(size, 1), "an operand is empty")
+    return q, k, v
+
+
+def _scale(node: Node, size: Size) -> Value:
+    """What the products are multiplied by: 1/√size unless it is given."""
+    given = node.attribute("scale", lambda: OneOf((None, node.unknown("scale"))))
+    if given is None:
+        return 1 / call("Sqrt", integer(size))
+    node.require(positive(real(given)), "Q and K are both scaled by its root: the scale is positive")
+    return real(given)
 
 
 def _capped(score: Value, cap: Value) -> Value:

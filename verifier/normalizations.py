@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graphopt.verifier.broadcasting import exactly, fits, stretched
-from graphopt.verifier.choices import OneOf, Undefined, Unsupported
+from graphopt.verifier.choices import OneOf, Undefined
 from graphopt.verifier.integers import disj, eq, ge, quotient
 from graphopt.verifier.node import Body, Node, Shape
 from graphopt.verifier.reductions import mean, over
@@ -14,23 +14,19 @@ from graphopt.verifier.windows import spatial
 
 
 def BatchNormalization(node: Node) -> Tensor:
-    """(x - mean) / √(var + epsilon) · scale + B, per channel; in training, mean and variance are those of the batch."""
+    """(x - mean) / √(var + epsilon) · scale + B, per channel; in training there are more outputs, also of the text."""
     x, *parameters = (node.input(i) for i in range(5))
     epsilon = node.real("epsilon")
     node.real("momentum")
-    training = node.flag("training_mode")
-    if node.app.outputs > 1:
-        raise Unsupported("the running statistics of BatchNormalization")
+    if node.flag("training_mode"):
+        raise Undefined("BatchNormalization in training without its running statistics")
     if x.rank < 1:
         raise Undefined("BatchNormalization of a scalar")
     for p in parameters:
-        fits(node, p.shape, (*x.shape[1:2], 1)[:1], "not one number per channel")
-    batch = tuple(axis for axis in range(x.rank) if axis != 1)
+        fits(node, p.shape, x.shape[1:2] or (1,), "not one number per channel")
 
     def at(index: Index) -> Value:
         c = index[1] if x.rank > 1 else 0
-        if training:
-            return standardized(*over(x, batch, index), epsilon) * parameters[0].at((c,)) + parameters[1].at((c,))
         scale, shift, average, variance = (p.at((c,)) for p in parameters)
         return (x.at(index) - average) / call("Sqrt", variance + epsilon) * scale + shift
 
@@ -50,8 +46,6 @@ def LayerNormalization(node: Node) -> Tensor:
     axis = node.axis("axis", x.rank)
     epsilon = node.real("epsilon")
     node.ignored("stash_type")
-    if node.app.outputs > 1:
-        raise Unsupported("the mean of LayerNormalization as an output")
     _fits(node, [scale, b], x.shape)
     axes = tuple(range(axis, x.rank))
     _not_empty(node, x.shape[axis:])
@@ -119,7 +113,7 @@ def GroupNormalization(node: Node) -> Tensor:
     epsilon = node.real("epsilon")
     node.ignored("stash_type")
     size = exactly(node, x.shape[1], groups, "the channels do not divide into groups")
-    _not_empty(node, x.shape[1:])
+    _not_empty(node, x.shape)
 
     def at(index: Index) -> Value:
         n, c = index[:2]

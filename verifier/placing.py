@@ -43,8 +43,8 @@ def Range(node: Node) -> Tensor:
 def _steps(node: Node, start: Value, limit: Value, delta: Value) -> Size:
     """How many there are: where the step is not known it is some number, the same for the same three."""
     first, last, step = map(as_size, (start, limit, delta))
-    if step == 0:
-        raise Undefined("Range by 0")
+    if step is not None:
+        node.require(negate(eq(step)), "the step is not 0")
     if first is None or last is None or not isinstance(step, int):
         return node.some_size(call("size of a Range", start, limit, delta, params=(node.dtype,)))
     count = quotient(last - first + (step - 1 if step > 0 else step + 1), step)
@@ -145,8 +145,6 @@ def _not_larger(node: Node, indices: Tensor, x: Tensor, axis: int) -> None:
 def GatherND(node: Node) -> Tensor:
     """out[b…, i…, …] = data[b…, *indices[b…, i…, :], …], after `batch_dims` axes that both have."""
     x, indices = node.input(0), node.input(1)
-    if not x.rank or not indices.rank:
-        raise Undefined("GatherND of a scalar")
     least = min(x.rank, indices.rank)
     batch = node.attribute("batch_dims", lambda: OneOf(range(least)))
     if not isinstance(batch, int) or not 0 <= batch < least:
@@ -209,8 +207,8 @@ def ScatterND(node: Node) -> Tensor:
     """`data` with updates at the indices, each the numbers along the last axis: a function of all of them."""
     x, indices, updates = (node.input(i) for i in range(3))
     node.text("reduction", REDUCTIONS)
-    if not x.rank or not indices.rank:
-        raise Undefined("ScatterND of a scalar")
+    if not indices.rank:
+        raise Undefined("ScatterND at a scalar")
     count = _index_length(node, indices, x.rank)
     fits(node, updates.shape, (*indices.shape[:-1], *x.shape[count:]), "not one update per index")
     for c in range(count):

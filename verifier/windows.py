@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from graphopt.verifier.broadcasting import exactly, fits
-from graphopt.verifier.choices import OneOf, Undefined, Unsupported
+from graphopt.verifier.choices import OneOf, Undefined
 from graphopt.verifier.integers import (
     Formula,
     Size,
@@ -16,7 +16,6 @@ from graphopt.verifier.integers import (
     fresh,
     ge,
     lt,
-    product,
     quotient,
     remainder,
 )
@@ -34,10 +33,7 @@ class Window:
         self.space, self.kernel = space, kernel
         self.strides = node.sizes("strides", rank, 1)
         self.dilations = node.sizes("dilations", rank, 1)
-        mode = node.text("auto_pad", AUTO_PADS)
-        pads = node.sizes("pads", 2 * rank, 0)
-        for size in kernel:
-            node.require(ge(size, 1), "a kernel has at least one element")
+        mode, pads = _padding(node, rank)
         self.reach = tuple((k - 1) * d + 1 for k, d in zip(kernel, self.dilations, strict=True))
         if node.op != "Conv":  # a limit of ONNX Runtime: a window of the edge alone would see nothing
             for pad, size in zip(pads, (*kernel, *kernel), strict=True):
@@ -98,6 +94,17 @@ class Window:
         return holds
 
 
+def _padding(node: Node, rank: int) -> tuple[str, Shape]:
+    """How it is padded, and the pads: a convolution that has another way has none, not even written zeros."""
+    mode, pads = node.text("auto_pad", AUTO_PADS), node.sizes("pads", 2 * rank, 0)
+    if mode != "NOTSET" and node.op in ("Conv", "ConvTranspose"):
+        if not node.instance.assuming:
+            node.not_beside("pads", "auto_pad")
+        for pad in pads:
+            node.require(eq(pad), "pads beside auto_pad")
+    return mode, pads
+
+
 def spatial(node: Node, x: Tensor) -> Shape:
     if x.rank < 3:
         raise Undefined(f"{node.op} of rank {x.rank}")
@@ -137,8 +144,8 @@ def _filters(node: Node) -> tuple[Tensor, Tensor, Tensor | None, Size]:
     if w.rank != x.rank:
         raise Undefined(f"{node.op}: ranks")
     kernel = spatial(node, w)
-    for size in w.shape[:2]:
-        node.require(ge(size, 1), "there are filters, and channels to filter")
+    for size in w.shape:
+        node.require(ge(size, 1), "there are filters, channels to filter, and elements of a kernel")
     given = node.attribute("kernel_shape", lambda: kernel)
     fits(node, kernel if given is None else given, kernel, "kernel_shape is not that of the weights")
     group = node.integer("group", least=1)
@@ -161,11 +168,11 @@ def ConvTranspose(node: Node) -> Tensor:
     strides, dilations = node.sizes("strides", rank, 1), node.sizes("dilations", rank, 1)
     extra = node.sizes("output_padding", rank, 0)
     full = tuple(strides[a] * (space[a] - 1) + extra[a] + (kernel[a] - 1) * dilations[a] + 1 for a in range(rank))
-    for more, stride, dilation in zip(extra, strides, dilations, strict=True):
-        node.require(disj(lt(more, stride), lt(more, dilation)), "output_padding is less than stride or dilation")
+    for more, stride in zip(extra, strides, strict=True):
+        node.require(lt(more, stride), "output_padding is less than the stride")
     out, begin = _transposed_sizes(node, full, tuple(s * n for s, n in zip(strides, space, strict=True)))
-    for a in range(rank):
-        node.require(conj(ge(out[a]), ge(kernel[a], 1), ge(space[a], 1)), "the output has no negative size")
+    for size in out:
+        node.require(ge(size, 1), "the output is not empty")
 
     def at(index: Index) -> Value:
         n, m, y = index[0], index[1], index[2:]
@@ -184,11 +191,9 @@ def ConvTranspose(node: Node) -> Tensor:
 def _transposed_sizes(node: Node, full: Shape, same: Shape) -> tuple[Shape, Shape]:
     """The sizes of a transposed convolution, of which `full` is left without pads, and what is cut off in front."""
     rank = len(full)
-    mode = node.text("auto_pad", AUTO_PADS)
-    pads = node.sizes("pads", 2 * rank, 0)
+    mode, pads = _padding(node, rank)
     asked = node.attribute("output_shape", lambda: OneOf((None, tuple(fresh("out") for _ in full))))
     if asked is None and mode in ("NOTSET", "VALID"):
-        pads = pads if mode == "NOTSET" else (0,) * 2 * rank
         return tuple(full[a] - pads[a] - pads[rank + a] for a in range(rank)), pads[:rank]
     out = same if asked is None else asked
     if len(out) != rank:
@@ -200,14 +205,19 @@ def _transposed_sizes(node: Node, full: Shape, same: Shape) -> tuple[Shape, Shap
     return out, begin
 
 
+def _pooled(node: Node, x: Tensor) -> Shape:
+    """The sizes of space, with what ONNX Runtime asks of an input: "Only N can be zero"."""
+    space, (batch, *others) = spatial(node, x), x.shape
+    node.require(disj(eq(batch), conj(*(ge(size, 1) for size in others))), "channels or space without elements")
+    return space
+
+
 def pool(element: Callable[[Node, Window], Callable[[Body, Index], Value]]) -> Denotation:
     """A pool: of the elements at the positions of a window, something is made."""
 
     def denotation(node: Node) -> Tensor:
         x = node.input(0)
-        space = spatial(node, x)
-        if node.app.outputs > 1:
-            raise Unsupported("the indices of MaxPool")
+        space = _pooled(node, x)
         kernel = node.sizes("kernel_shape", len(space), 1)
         window = Window(node, space, kernel)
         combine = element(node, window)
@@ -231,9 +241,7 @@ def average(node: Node, window: Window) -> Callable[[Body, Index], Value]:
     padded = node.flag("count_include_pad")
 
     def combine(x: Body, out: Index) -> Value:
-        counted = window.inside(out, padded=padded)
-        whole = padded and not node.used["ceil_mode"]
-        count = integer(product(window.kernel)) if whole else total(window.kernel, lambda _: number(1), counted)
+        count = total(window.kernel, lambda _: number(1), window.inside(out, padded=padded))
         return total(window.kernel, x, window.inside(out)) / count
 
     return combine
@@ -267,9 +275,7 @@ def global_pool(reduce_: Reduction) -> Denotation:
 
     def denotation(node: Node) -> Tensor:
         x = node.input(0)
-        space = spatial(node, x)
-        for size in space:
-            node.require(ge(size, 1), "there is something to pool")
+        space = _pooled(node, x)
 
         def at(index: Index) -> Value:
             return reduce_(space, lambda k: x.at((*index[:2], *k)))

@@ -142,12 +142,13 @@ def gemm(d: Draw) -> Case:
     return Case(inputs, {"transA": ta, "transB": tb, **d.some(alpha=0.5, beta=-1.5)})
 
 
-def window(d: Draw, kernel: tuple[int, ...], *, pool: bool = False) -> dict[str, Any]:
+def window(d: Draw, kernel: tuple[int, ...], *, pool: bool = False, wider: int = 0) -> dict[str, Any]:
+    """How a kernel walks; the pads are shorter than it, or up to so much `wider`."""
     rank = len(kernel)
     attrs = d.some(strides=[d.size() for _ in kernel], dilations=[d.size(1, 2 if k < 3 else 1) for k in kernel])
     mode = d.choice("NOTSET", "", "VALID", "SAME_UPPER", "SAME_LOWER")
-    if mode == "NOTSET":
-        attrs["pads"] = [d.size(0, max(kernel[i % rank] - 1, 0)) for i in range(2 * rank)]
+    if mode == "NOTSET" or (pool and mode and d.random.random() < 0.2):  # beside another mode they mean nothing
+        attrs["pads"] = [d.size(0, kernel[i % rank] - 1 + wider) for i in range(2 * rank)]
     if mode.startswith("SAME") and pool:
         attrs.pop("dilations", None)  # ONNX Runtime takes them for 1
         attrs["strides"] = [d.size(1, k + 1) for k in kernel]
@@ -160,17 +161,17 @@ def conv(d: Draw) -> Case:
     group, i, o = d.choice(1, 1, 2), d.size(1, 2), d.size(1, 2)
     inputs = [d.array(d.extent(2), i * group, *space), d.array(o * group, i, *kernel)]
     inputs += [d.array(o * group)] if d.flag() else []
-    attrs = window(d, kernel)
+    attrs = window(d, kernel, wider=d.choice(0, 2))
     if attrs.get("auto_pad", "").startswith("SAME"):
         attrs.pop("dilations", None)  # ONNX Runtime refuses them
     return Case(inputs, {**attrs, **({"group": group} if group > 1 or d.flag() else {})})
 
 
 def conv_transpose(d: Draw) -> Case:
-    space = tuple(d.size(2, 3) for _ in range(d.choice(1, 2)))
+    space = tuple(d.choice(d.extent(), 2, 3) for _ in range(d.choice(1, 2)))
     kernel = tuple(d.size(1, 3) for _ in space)
     group, i, o = d.choice(1, 1, 2), d.size(1, 2), d.size(1, 2)
-    inputs = [d.array(1, i * group, *space), d.array(i * group, o, *kernel)]
+    inputs = [d.array(d.extent(1), i * group, *space), d.array(i * group, o, *kernel)]
     inputs += [d.array(o * group)] if d.flag() else []
     attrs = {**window(d, kernel), "group": group}
     attrs["strides"] = strides = [d.size(1, k) for k in kernel]
@@ -228,14 +229,14 @@ def batch_normalization(d: Draw) -> Case:
     x = d.spread(*d.shape(1, 3), *d.shape(0, 1))
     c = x.shape[1] if x.ndim > 1 else 1
     parameters = [d.array(c), d.array(c), d.array(c), d.array(c, low=0.1)]
-    return Case([x, *parameters], d.some(epsilon=0.01, momentum=0.5, training_mode=d.flag()))
+    return Case([x, *parameters], d.some(epsilon=0.01, momentum=0.5, training_mode=0))
 
 
 def layer_normalization(d: Draw) -> Case:
     x = d.spread(*d.shape(1, 3))
     axis = d.axis(x.ndim)
     tails = (broadcasts_to(d, x.shape[axis:]) for _ in range(d.size(1, 2)))
-    return Case([x, *(d.array(*tail) for tail in tails)], {"axis": axis, **d.some(epsilon=0.01)})
+    return Case([x, *(d.array(*tail) for tail in tails)], {"axis": axis, **d.some(epsilon=0.01, stash_type=1)})
 
 
 def broadcasts_to(d: Draw, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -247,7 +248,7 @@ def broadcasts_to(d: Draw, shape: tuple[int, ...]) -> tuple[int, ...]:
 def rms_normalization(d: Draw) -> Case:
     x = d.spread(*d.shape(1, 3))
     axis = d.axis(x.ndim)
-    return Case([x, d.array(*broadcasts_to(d, x.shape[axis:]))], {"axis": axis, **d.some(epsilon=0.01)})
+    return Case([x, d.array(*broadcasts_to(d, x.shape[axis:]))], {"axis": axis, **d.some(epsilon=0.01, stash_type=1)})
 
 
 def instance_normalization(d: Draw) -> Case:
@@ -261,7 +262,8 @@ def group_normalization(d: Draw) -> Case:
     groups, space = d.size(1, 2), (d.size(1, 2) for _ in range(d.size(0, 2)))
     c = groups * d.size(1, 2)
     return Case(
-        [d.spread(d.size(1, 2), c, *space), d.array(c), d.array(c)], {"num_groups": groups, **d.some(epsilon=0.01)}
+        [d.spread(d.size(1, 2), c, *space), d.array(c), d.array(c)],
+        {"num_groups": groups, **d.some(epsilon=0.01, stash_type=1)},
     )
 
 
@@ -270,15 +272,15 @@ def heads(d: Draw, batch: int, count: int, length: int, size: int, rank: int) ->
 
 
 def attention(d: Draw) -> Case:
-    rank, batch, shared = d.choice(3, 4), d.size(1, 2), d.size(1, 2)
-    count, queries, keys, size, other = shared * d.size(1, 2), d.size(), d.size(), d.size(1, 2), d.size(1, 2)
+    rank, batch, shared = d.choice(3, 4), d.extent(2), d.size(1, 2)
+    count, queries, keys, size, other = shared * d.size(1, 2), d.extent(), d.size(), d.size(1, 2), d.size(1, 2)
     q, k, v = (
         heads(d, batch, *shape, rank) for shape in ((count, queries, size), (shared, keys, size), (shared, keys, other))
     )
     causal = d.flag()
     mask = [d.choice(1, batch), d.choice(1, count), queries if causal else d.choice(1, queries)][d.size(0, 3) :]
     bias = d.array(*mask, d.choice(keys, keys, d.size(1, keys)))  # causal, the reference takes one row for one query
-    attrs = {"is_causal": causal} | d.some(scale=d.random.uniform(0.1, 2), softcap=d.choice(0.0, 1.5))
+    attrs = {"is_causal": causal} | d.some(scale=d.random.uniform(0.1, 2), softcap=d.choice(0.0, 1.0, 1.5))
     attrs |= d.some(left_window_size=d.size(-1, 2), right_window_size=d.size(-1, 2)) if d.flag() else {}
     attrs |= {"q_num_heads": count, "kv_num_heads": shared} if rank == 3 else {}
     outputs = d.choice(1, 4)
@@ -526,7 +528,7 @@ def some_range(d: Draw) -> Case:
     start = d.random.randint(-5, 5)
     numbers = [start, start + d.random.randint(-3, 4) * delta + d.random.randint(-1, 1), delta]
     if dtype is int:
-        return Case(numbers)
+        return Case([n if d.random.random() < 0.8 else np.array(n, np.int64) for n in numbers])
     return Case([np.array(n, dtype) for n in numbers])
 
 
@@ -726,11 +728,12 @@ SYMBOLIC_INPUTS = {
     "Trilu": {1},
     "TopK": {1},
     "OneHot": {1},
+    "Range": {0, 1, 2},
 }
 SYMBOLIC_INPUTS |= {"Reshape": {1}}
 KNOWN_SHAPES = {**SYMBOLIC_INPUTS, "GatherND": {1}, "ScatterND": {1}}
 """Inputs whose length says how many axes there are."""
-SIGNED = ("Slice", "Gather", "Pad", "Trilu", "EyeLike", "Reshape")
+SIGNED = ("Slice", "Gather", "Pad", "Trilu", "EyeLike", "Reshape", "Range")
 """Operators to which negative numbers are numbers like others."""
 
 
@@ -761,7 +764,7 @@ def opened(app: App) -> App:
 
 
 def is_mode(value: Any) -> bool:
-    return value is None or isinstance(value, int | str)
+    return value is None or isinstance(value, int | float | str)
 
 
 def as_it_runs(name: str, case: Case) -> Case:

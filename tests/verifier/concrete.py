@@ -325,8 +325,11 @@ class Evaluation:
         node = self.node(Choices())
         tensors = denote(node)
         for element, unknown in node.instance.integers.items():
-            number = int(Grid(self.arrays, symbols=self.known.symbols).value(element))
-            self.known.symbols[only_symbol(unknown)] = min(number, LONGEST)
+            with np.errstate(all="ignore"):
+                number = Grid(self.arrays, symbols=self.known.symbols).value(element)
+            if not np.isfinite(number):
+                raise Undefined(f"{element} is no number")
+            self.known.symbols[only_symbol(unknown)] = min(int(number), LONGEST)
         if node.instance.answers:
             self.known.symbols.update(self._answers(node.instance))
         grid = Grid(self.arrays, symbols=self.known.symbols, node=node)

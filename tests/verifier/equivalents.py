@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+WITHIN = "(quotient(m, Mg), remainder(m, Mg))"
+
 EQUIVALENT: Mapping[str, Sequence[str]] = {
     "A truth value is 0 or 1: it is positive where it is not 0.": [
         "elementwise.IsInf: nonzero -> positive",
@@ -9,18 +11,43 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
     ],
     "A difference is 0 in either order.": [
         "elementwise.ELEMENTWISE: a - b -> (b - a)",
+        "reductions.Hardmax: place - integer(index[axis]) -> (integer(index[axis]) - place)",
         "placing.OneHot: where - integer(place) -> (integer(place) - where)",
     ],
     "With m the mean of x, the means of (x - m)(x + m) and of (x - m)x are that of (x - m)(x - m): the variance.": [
         "normalizations.standardized: others(k) - average -> (others(k) + average)",
         "normalizations.standardized: others(k) - average -> others(k)",
     ],
-    "An operator with more outputs than its denotation gives is refused in any case (`Instance._typed`).": [
-        f"normalizations.{name}: node.app.outputs > 1 -> {text}"
-        for name in ("BatchNormalization", "LayerNormalization")
-        for text in ("False", "(1 > node.app.outputs)")
+    "What is no float is a named function in either model (`Node.is_exact`), and floats ask for fmod.": [
+        'elementwise.Mod: "FMod" if kind else "Mod" -> ("FMod")',
+        "elementwise.Mod: \"Mod\" -> 'FMod'",
     ],
-    "A step is not 0, which was refused before.": ["placing._steps: step > 0 -> (step >= 0)"],
+    "Of one group the place within the group is the place, and no channel precedes: it keeps an index short.": [
+        "windows.Conv: 0 if group == 1 else quotient(m, Mg) * Cg -> (quotient(m, Mg) * Cg)",
+        "windows.Conv: 1 -> (0)",
+        f"windows.ConvTranspose: (0, m) if group == 1 else {WITHIN} -> ({WITHIN})",
+        "windows.ConvTranspose: 1 -> (0)",
+    ],
+    "A cap is not negative, which was refused before.": ["attention._capped: nonzero -> positive"],
+    "-1 is odd, and an odd number of elements is refused.": ["attention.RotaryEmbedding: 0 -> (-1)"],
+    "A number that is added to all scores is lost in their softmax, and the scores that are shown are those before.": [
+        "attention._mask: mask is None or truths -> ((mask is None))",
+        "attention._mask: 0 -> 1",
+        "attention._mask: 0 -> (-1)",
+    ],
+    "The operands have one rank, and the caches one shape.": [
+        "attention.Attention: 0 -> 1",
+        "attention._operands: 0 -> 1",
+        "attention.RotaryEmbedding: 0 -> 1",
+    ],
+    "A step is not 0, which was refused before.": [
+        "placing._steps: step > 0 -> (step >= 0)",
+        "placing._steps: 0 -> (-1)",
+    ],
+    "A whole number that is rounded is that number.": ["placing.OneHot: asked.dtype.is_float -> True"],
+    "Of an index with too many places `stretched` takes the last, so that of the row is left out anyway.": [
+        "reductions.MatMul: () if row else rest[:1] -> (rest[:1])",
+    ],
     "A vector has one axis, which is the first and the last.": ["reductions.MatMul: 1 -> (0)"],
     "Of an empty tensor no element is asked, so it does not matter which one it would be.": [
         "views._unflattened: 0 -> 1",

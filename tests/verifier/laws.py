@@ -6,56 +6,87 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from graphopt.language.proof import Model
-from graphopt.language.rule import Rule, attributes, const, integer, integers, op, tensor
-from graphopt.language.term import App, Term, applications
+from graphopt.language.rule import Rule, attributes, const, fn, integer, integers, op, tensor
+from graphopt.language.term import App, Operand, Term, applications
 from graphopt.verifier.prove import prove
 
 x, y, m, o = tensor("x"), tensor("y"), tensor("x", "M N"), tensor("o", "M N")
 c, d = const("c"), const("d")
 u, v = const("u", "M L"), const("v", "L N")
+row, N = tensor("x", "N"), fn.size("N")
+evens = op.Slice(row, (0,), fn.join(N), (0,), (2,))
+query, key, value = tensor("q", "B H L E"), tensor("k", "B H S E"), tensor("v", "B H S F")
+scores = query @ op.Transpose(key, perm=(0, 1, 3, 2))
+greatest, places = op.TopK.split(2, row, integers("k"), axis=0)
 
 
 @dataclass(frozen=True)
 class Law:
-    """A rule, and whether it holds bit for bit."""
+    """A rule, and the strongest model that proves it, None where it is not proved."""
 
     rule: Rule
-    is_exact: bool
+    model: Model | None
 
     @property
     def operators(self) -> frozenset[str]:
         return operators_of(self.rule)
 
     def holds(self) -> bool:
-        proof = prove(self.rule, refute=False)
-        return (proof.holds and proof.model is Model.EXACT) == self.is_exact
+        return prove(self.rule, refute=False).model is self.model
 
 
 def operators_of(rule: Rule) -> frozenset[str]:
     return frozenset(app.op for side in (*rule.left, *rule.right) for app in applications(side))
 
 
-def law(name: str, left: object, right: object, is_exact: bool) -> Law:
-    return Law(Rule(name, left, right), is_exact)  # type: ignore[arg-type]
+def law(name: str, left: object, right: object, model: Model | None) -> Law:
+    return Law(Rule(name, left, right), model)  # type: ignore[arg-type]
+
+
+def as_long_as_range(vector: Operand, *numbers: Operand) -> App:
+    """The vector, where it has as many elements."""
+    return op.Reshape(vector, op.Shape(op.Range(*numbers)))
 
 
 LAWS = (
-    law("greater_is_not_less", op.Greater(x, y), op.Less(x, y), False),
-    law("greater_turns_round", op.Greater(x, y), op.Less(y, x), True),
-    law("greater_or_equal_turns_round", op.GreaterOrEqual(x, y), op.LessOrEqual(y, x), True),
-    law("less_is_not_less_or_equal", op.Less(x, y), op.LessOrEqual(x, y), False),
+    law("greater_is_not_less", op.Greater(x, y), op.Less(x, y), None),
+    law("greater_turns_round", op.Greater(x, y), op.Less(y, x), Model.EXACT),
+    law("greater_or_equal_turns_round", op.GreaterOrEqual(x, y), op.LessOrEqual(y, x), Model.EXACT),
+    law("less_is_not_less_or_equal", op.Less(x, y), op.LessOrEqual(x, y), None),
     law(
         "what_is_less_or_equal_is_a_truth_value",
         op.Where(op.LessOrEqual(x, y), x, y),
         op.Where(op.Not(op.LessOrEqual(x, y)), y, x),
-        True,
+        Model.EXACT,
     ),
-    law("a_sum_that_is_folded_is_another", op.Mul(op.Add(c, d), x), op.Mul(op.Add(d, c), x), False),
-    law("a_sum_that_is_run_is_the_same", op.Mul(op.Add(y, d), x), op.Mul(op.Add(d, y), x), True),
-    law("a_product_that_is_folded_is_another", op.Add(u @ v, o), op.Add(u @ op.Identity(v), o), False),
-    law("the_last_axis_by_either_number", op.ReduceSum(m, (1,)), op.ReduceSum(m, (-1,)), True),
-    law("the_last_place_by_either_number", op.ArgMax(m, axis=1), op.ArgMax(m, axis=-1), True),
-    law("exp_of_log", op.Exp(op.Identity(x)), op.Exp(x), True),
+    law("a_sum_that_is_folded_is_another", op.Mul(op.Add(c, d), x), op.Mul(op.Add(d, c), x), Model.EXTENDED),
+    law("a_sum_that_is_run_is_the_same", op.Mul(op.Add(y, d), x), op.Mul(op.Add(d, y), x), Model.EXACT),
+    law("a_product_that_is_folded_is_another", op.Add(u @ v, o), op.Add(u @ op.Identity(v), o), Model.EXTENDED),
+    law("the_last_axis_by_either_number", op.ReduceSum(m, (1,)), op.ReduceSum(m, (-1,)), Model.EXACT),
+    law("the_last_place_by_either_number", op.ArgMax(m, axis=1), op.ArgMax(m, axis=-1), Model.EXACT),
+    law("a_cast_that_saturates_is_another", op.Cast(x, to=17, saturate=0), op.Cast(x, to=17), None),
+    law(
+        "what_does_not_overflow_need_not_saturate",
+        op.Cast(op.Identity(x), to=1, saturate=0),
+        op.Cast(x, to=1),
+        Model.EXACT,
+    ),
+    law("a_range_up", as_long_as_range(row, 0, N, 1), op.Identity(row), Model.EXACT),
+    law("a_range_down", as_long_as_range(row, fn.sub(N, 1), -1, -1), op.Identity(row), Model.EXACT),
+    law("a_range_by_two", as_long_as_range(evens, 0, N, 2), evens, Model.EXACT),
+    law("all_of_a_view", op.ReduceSum(op.Reshape(m, (-1,)), keepdims=0), op.ReduceSum(m, keepdims=0), Model.EXTENDED),
+    Law(
+        Rule(
+            "attention_without_a_cap",
+            op.Softmax(scores / fn.sqrt(fn.size("E")), axis=-1) @ value,
+            op.Attention(query, key, value),
+            when=tuple(fn.le(1, fn.size(axis)) for axis in "HSEF"),
+        ),
+        Model.REAL,
+    ),
+    law("what_is_greatest_is_where_it_is", op.GatherElements(row, places, axis=0), greatest, Model.REAL),
+    law("a_batch_by_a_size", op.GatherND(op.Identity(m), o), op.GatherND(m, o, batch_dims=fn.size("M")), None),
+    law("exp_of_log", op.Exp(op.Identity(x)), op.Exp(x), Model.EXACT),
 )
 
 

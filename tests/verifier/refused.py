@@ -188,6 +188,51 @@ UNDEFINED: Sequence[tuple[str, Case]] = (
         for shape, where in (((2, 2), (0, 0, 0, 0)), ((3, 2), (0, 0)), ((2, 3, 2), (0, 2, 0, 2)))
     ),
     ("OneHot", Case([at(0, 1), (2, 3), of(2)])),
+    ("BatchNormalization", Case([of(2, 3)] + [of(3)] * 4, {"training_mode": 1})),
+    *(
+        ("GroupNormalization", Case([of(*shape)] + [of(shape[1])] * 2, {"num_groups": 2}))
+        for shape in ((0, 4, 2), (1, 0, 2))
+    ),
+    *(
+        (name, Case([of(*shape)], {"kernel_shape": [2], "pads": [1, 1]}))
+        for name in ("MaxPool", "AveragePool", "LpPool")
+        for shape in ((1, 0, 3), (1, 2, 0))
+    ),
+    *(
+        (f"Global{name}Pool", Case([of(*shape)]))
+        for name in ("Max", "Average", "Lp")
+        for shape in ((1, 0, 3), (1, 2, 0))
+    ),
+    *((name, Case([of(1, 1, 3)], {"kernel_shape": [0]})) for name in ("MaxPool", "AveragePool", "LpPool")),
+    *(("Attention", Case([of(1, 2, 2, 4)] * 3, {f"{heads}_num_heads": 2})) for heads in ("q", "kv")),
+    *(
+        ("Attention", Case([of(*shape)] * 3, {"q_num_heads": 1, "kv_num_heads": 1}))
+        for shape in ((2, 4), (1, 0, 4), (0, 2, 4))
+    ),
+    ("Attention", Case([of(1, 1, 1, 2, 4)] * 3)),
+    *(
+        ("Attention", Case([of(1, *q), of(1, *k), of(1, *v)]))
+        for q, k, v in (
+            ((2, 2, 2), (0, 2, 2), (0, 2, 2)),
+            ((0, 2, 2), (2, 2, 2), (2, 2, 2)),
+            ((2, 2, 2), (2, 0, 2), (2, 0, 2)),
+            ((2, 2, 0), (2, 2, 0), (2, 2, 2)),
+            ((2, 2, 2), (2, 2, 2), (2, 2, 0)),
+        )
+    ),
+    ("Attention", Case([of(1, 2, 2, 4), of(1, 2, 8), of(1, 2, 8)], {"kv_num_heads": 2})),
+    ("Attention", Case([of(1, 1, 2, 4)] * 3, {}, 2)),
+    *(("ConvTranspose", Case([of(1, 1, 5), of(1, 1, 2)], {"output_shape": size})) for size in ([3, 3], [7], [0])),
+    *(("ConvTranspose", Case([of(1, 1, 5), of(1, 1, 2)], {"pads": pads})) for pads in ([3, 3], [4, 3])),
+    ("ConvTranspose", Case([of(1, 1, 5), of(1, 1, 2)], {"dilations": [2], "output_padding": [1]})),
+    ("ConvTranspose", Case([of(1, 1, 5), of(1, 1, 0)])),
+    ("ConvTranspose", Case([of(1, 1, 5), of(1, 1, 2)], {"group": 0})),
+    *(
+        (name, Case([of(1, 1, 5), of(1, 1, 2)], {"auto_pad": mode, "pads": [0, 1]}))
+        for name in ("Conv", "ConvTranspose")
+        for mode in ("VALID", "SAME_UPPER")
+    ),
+    ("RotaryEmbedding", Case([of(1, 1, 2, 4), of(1, 2, 1), of(1, 2, 1)], {"rotary_embedding_dim": -2, "num_heads": 1})),
 )
 """What ONNX Runtime refuses."""
 
@@ -206,5 +251,13 @@ BEYOND: Sequence[tuple[str, Case]] = (
     *(("Attention", Case([of(1, 1, 2, 2)] * 3, {"scale": scale})) for scale in (-0.5, 0.0)),
     *(("Attention", Case([of(1, 1, 2, 2)] * 3 + [mask])) for mask in (of(2, 3), of(1, 1, 1, 2, 2))),
     ("RotaryEmbedding", Case([of(1, 1, 2, 3), of(1, 2, 1), of(1, 2, 1)])),
+    ("Einsum", Case([of(2, 2, 2, 3)], {"equation": "...b"})),
+    *(("GatherND", Case([of(3), np.zeros((2, 0), np.int64)])), ("NonZero", Case([of()]))),
+    ("ScatterND", Case([of(3), np.zeros((1, 0), np.int64), of(1, 3)])),
+    ("LpPool", Case([of(1, 1, 3)], {"kernel_shape": [2], "p": 0})),
+    ("GlobalLpPool", Case([of(1, 1, 3)], {"p": 0})),
+    ("Attention", Case([of(1, 1, 2, 2)] * 3, {"softcap": -1.0})),
+    *(("Attention", Case([of(1, 1, 2, 2)] * 3, {"qk_matmul_output_mode": mode}, 4)) for mode in (2, 4)),
+    ("Attention", Case([of(1, 2, 8), of(1, 2, 2, 4), of(1, 2, 2, 4)], {"q_num_heads": 2, "kv_num_heads": 2})),
 )
-"""What the ONNX text does not define, though ONNX Runtime makes something of it, or ends the process."""
+"""What no denotation defines, though ONNX Runtime makes something of it or ends the process: most the text lacks."""

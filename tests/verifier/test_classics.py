@@ -80,6 +80,7 @@ missing = [wider - own_pad for wider, own_pad in zip(ends(wide, 1), ends(pads, 1
 mix = shaped(const("v", "P M 1"), "P M")
 single = fn.eq(fn.dtype(line), DType.FLOAT)  # as EyeLike makes of a number
 not_empty = tuple(fn.le(1, size) for size in (C, M, L))
+attended = tuple(fn.le(1, fn.size(axis)) for axis in "HSEF")
 
 CLASSICS = (
     Rule(
@@ -296,12 +297,13 @@ CLASSICS = (
         "attention_with_mask",
         op.Softmax(scores * attention_scale + mask, axis=-1) @ values,
         op.Attention(queries, keys, values, mask, scale=attention_scale),
-        when=(fn.lt(0.0, attention_scale), fn.eq(fn.dtype(queries), DType.FLOAT)),
+        when=(*attended, fn.lt(0.0, attention_scale), fn.eq(fn.dtype(queries), DType.FLOAT)),
     ),
     Rule(
         "attention_with_its_own_scale",
         op.Softmax(scores / fn.sqrt(fn.size("E")), axis=-1) @ values,
         op.Attention(queries, keys, values),
+        when=attended,
     ),
     Rule(
         "slice_of_product",

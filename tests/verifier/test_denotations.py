@@ -49,7 +49,7 @@ KILLED = {
     "Conv without channels": ("_filters", "Conv", "there are filters", "pass"),
     "Reshape with -1 twice or beside 0": ("_answers", "Reshape", "_differ(size, -1)", ""),
     "ArgMax of an empty axis": ("ArgMax", "ArgMax", "the axis is not empty", "pass"),
-    "Attention with a negative scale": ("Attention", "Attention", "the scale is positive", "pass"),
+    "Attention with a negative scale": ("_scale", "Attention", "the scale is positive", "pass"),
 }
 
 

@@ -53,6 +53,7 @@ def check(
     app = application(name, case, known, d.flag)
     free = free_sizes(name, case)
     found, used = Evaluation(app, feeds, known, frozenset(n for n in free if d.flag()), exact).run()
+    assert len(found) >= case.outputs
     for who, arrays in wanted.items():
         for one, other in zip(arrays, found, strict=False):
             shown = f"{name} {case}: {app}, not as {who}"

@@ -84,14 +84,32 @@ def total(value: App) -> App:
     return op.ReduceSum(value, (0,))
 
 
+rows, pairs, one = tensor("x", "N C L"), const("w", "C M 2"), tensor("x", "N 1 L")
+queries, keys, values = tensor("q", "B H L E"), tensor("k", "B H S E"), tensor("v", "B H S F")
+scores = queries @ op.Transpose(keys, perm=(0, 1, 3, 2))
+
+RUN = (
+    Rule("attention_of_no_keys", op.Softmax(scores / fn.sqrt(fn.size("E")), axis=-1) @ values,
+         op.Attention(queries, keys, values)),
+    Rule("pads_of_an_empty_axis_pooled", op.AveragePool(op.Pad(rows, (0, 0, 2, 0, 0, 2)), kernel_shape=(3,)),
+         op.AveragePool(rows, kernel_shape=(3,), pads=(2, 2), count_include_pad=1)),
+    Rule("one_group_of_an_empty_batch", op.InstanceNormalization(one, const("s", "1"), const("b", "1")),
+         op.GroupNormalization(one, const("s", "1"), const("b", "1"), num_groups=1)),
+    Rule("more_output_than_there_are_strides", op.ConvTranspose(op.Relu(rows), pairs, dilations=(2,)),
+         op.Slice(op.ConvTranspose(op.Relu(rows), pairs, dilations=(2,), output_padding=(1,)), (0,), (-1,), (2,))),
+)  # fmt: skip
+"""Their right sides are the same where they run; ONNX Runtime refuses to run some."""
+
 UNPROVED = (
+    Rule("valid_beside_written_pads", op.Conv(image, kernel, auto_pad="VALID"),
+         op.Conv(image, kernel, auto_pad="VALID", pads=(0, 0, 0, 0))),
     Rule("mask_of_a_logarithm_gone", op.Where(below, 0.0, op.Log(line)) * 0.0, op.Log(line) * 0.0),
     Rule("mask_of_a_root_gone", op.Where(below, 0.0, op.Sqrt(line)) * 0.0, op.Sqrt(line) * 0.0),
     Rule("mask_of_a_quotient_gone", op.Where(below, 0.0, 1.0 / line) * 0.0, (1.0 / line) * 0.0),
     Rule("logarithms_of_some_of_a_row", total(op.Log(held)) * 0.0, total(op.Log(line)) * 0.0),
     Rule("quotients_of_some_of_a_row", total(op.Reciprocal(held)) * 0.0, total(op.Reciprocal(line)) * 0.0),
     Rule("roots_of_what_precedes", op.CumSum(op.Sqrt(line), 0, exclusive=1) * 0.0, op.CumSum(op.Sqrt(line), 0) * 0.0),
-)
-"""No small instance whose values are all finite differs."""
+)  # fmt: skip
+"""No small instance whose values are all finite differs, or the same rule may write no pads."""
 
-REFUTED = (*RESIZED, *SHAPES, *PLACES)
+REFUTED = (*RESIZED, *SHAPES, *PLACES, *RUN)
