@@ -45,20 +45,35 @@ TRANSPOSES = (
 SOURCES = {1: "*b 1", 2: "*b 1 N", 3: "*b 1 M N", 4: "*b 1 L M N"}
 
 
-def without_moving(from_end: int, declared: str) -> Rule:
+def without_moving(from_end: int, declared: str) -> tuple[Rule, Rule]:
+    """Return the rules for axes of known sizes that it passes, and for one of any size where the others are known."""
     thin = tensor("x", declared)
-    source = fn.rank(thin) - from_end
+    source, last = fn.rank(thin) - from_end, fn.rank(thin) - 1
     goal = fn.item(fn.inverse(perm), source)
-    return Rule(
-        f"replace_transpose_that_moves_one_{from_end}",
-        op.Transpose(thin, perm=perm),
-        op.Unsqueeze(op.Squeeze(thin, fn.join(source)), fn.join(goal)),
-        when=fn.is_sorted(fn.without(perm, goal)),
-        why="Moving an axis of size 1 moves no element; Squeeze and Unsqueeze do not even copy.",
+    start, stop = fn.smaller(source, goal), fn.larger(source, goal)
+    others = fn.without(fn.shape(thin), source)
+    passed = fn.part(others, start, stop)
+    behind = [fn.repeat(0, last - stop)] if from_end > 1 else []
+
+    def reshaped(sizes: Term) -> App:
+        return op.Reshape(thin, fn.inserted(fn.join(fn.repeat(0, start), sizes, *behind), goal, 1))
+
+    is_move = fn.is_sorted(fn.without(perm, goal))
+    name = f"replace_transpose_that_moves_one_{from_end}"
+    why = "Moving an axis of size 1 moves no element, and a Reshape does not even copy."
+    return (
+        Rule(name, op.Transpose(thin, perm=perm), reshaped(passed), when=(is_move, fn.le(1, passed)), why=why),
+        Rule(
+            f"{name}_past_an_open_axis",
+            op.Transpose(thin, perm=perm),
+            reshaped(fn.join(-1)),
+            when=(is_move, fn.eq(stop, start + 1), fn.le(1, fn.without(others, start))),
+            why=why,
+        ),
     )
 
 
-MOVES = tuple(without_moving(from_end, declared) for from_end, declared in SOURCES.items())
+MOVES = tuple(rule for from_end, declared in SOURCES.items() for rule in without_moving(from_end, declared))
 
 # -- Transpose and another operator --------------------------------------------------------------------------------
 

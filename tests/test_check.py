@@ -95,6 +95,18 @@ def test_searches_after_a_failed_check_share_the_seconds(monkeypatch: pytest.Mon
     assert searched == [4.0, 1.0]
 
 
+def test_the_sign_of_a_zero_is_kept_where_the_check_sees_that_it_matters() -> None:
+    """Only `exact` promises it: ONNX Runtime's Where makes 0 of -0."""
+    model = parse("bool[2] b, float[2] x", "w = Where(b, x, x); y = Div(1.0, w)", outputs="float[2] y")
+    feeds = {"b": np.array([True, False]), "x": np.array([-0.0, 2.0], np.float32)}
+    result = graphopt.optimize(model, inputs=feeds, cost="none")
+    assert result.model.graph.node == model.graph.node[-2:]
+    assert any("eliminate_where_of_same" in note for note in result.report.notes)
+    with pytest.raises(DifferenceError, match="--skip eliminate_where_of_same leaves it out"):
+        graphopt.optimize(model, inputs=feeds, cost="none", strict=True)
+    assert not graphopt.optimize(model, inputs=feeds, cost="none", exact=True, strict=True).report.rewrites
+
+
 def test_strict_without_the_check_is_refused() -> None:
     with pytest.raises(UsageError, match="strict needs the check"):
         graphopt.optimize(BOTH, cost="none", strict=True, check=False)

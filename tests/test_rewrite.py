@@ -14,6 +14,7 @@ from graphopt.operators import infer
 from graphopt.rewrite.build import Refused, build
 from graphopt.rewrite.fixpoint import Simplification, Simplifier, simplify_graph
 from graphopt.rewrite.match import find
+from graphopt.rules.layout import MOVES
 from tests.text import parse
 
 x = tensor("x")
@@ -225,6 +226,31 @@ def test_a_sibling_that_stays_keeps_its_name_for_itself() -> None:
 
 def structure(graph: Graph) -> set[tuple[int, str, tuple[object, ...]]]:
     return {(vertex, node.op, node.inputs) for vertex, node in graph.items()}
+
+
+@pytest.mark.parametrize(
+    ("shape", "perm", "target"),
+    [
+        ("2,1,3,4", (0, 2, 1, 3), [0, 3, 1, 0]),
+        ("N,1,3,4", (0, 2, 3, 1), [0, 3, 4, 1]),
+        ("N,3,4,1", (0, 3, 1, 2), [0, 1, 3, 4]),
+        ("N,1,3,S", (0, 2, 1, 3), [0, 3, 1, 0]),
+        ("2,1,S,4", (0, 2, 1, 3), [0, -1, 1, 0]),
+        ("N,1,S", (0, 2, 1), None),
+        ("N,1,0", (0, 2, 1), None),
+    ],
+)
+def test_a_transpose_that_moves_an_axis_of_size_1_is_one_reshape_where_the_sizes_are_known(
+    shape: str, perm: tuple[int, ...], target: list[int] | None
+) -> None:
+    given = parse(f"float[{shape}] x", f"a = Relu(x); t = Transpose<perm={list(perm)}>(a); y = Exp(t)")
+    model = onnx_io.load(given)
+    infer.infer_graph(model.graph)
+    simplify_graph(model.graph, MOVES, ())
+    found = onnx_io.to_proto(model)
+    assert [node.op_type for node in found.graph.node] == ["Relu", "Reshape" if target else "Transpose", "Exp"]
+    assert sorted(weights(found).values()) == ([target] if target else [])
+    assert compare(given, found, seeds=(0, 1)).ok
 
 
 def test_steps_can_be_undone_and_redone() -> None:
