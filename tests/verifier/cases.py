@@ -189,13 +189,19 @@ def pool(*, average: bool, lp: bool = False) -> Callable[[Draw], Case]:
         attrs = {**window(d, kernel, pool=True), "kernel_shape": list(kernel), **d.some(ceil_mode=d.choice(0, 1, 1))}
         attrs |= d.some(count_include_pad=d.choice(0, 1, 1)) if average else {}
         attrs |= {"p": d.size(1, 3)} if lp else {}
-        return Case([d.array(d.extent(1), d.size(1, 2), *space)], attrs)
+        return Case([d.array(*pooled_axes(d), *space)], attrs)
 
     return build
 
 
+def pooled_axes(d: Draw) -> tuple[int, int]:
+    """Batch and channels, of which only the batch may be empty, or both."""
+    batch = d.extent(2)
+    return batch, d.size(1 if batch else 0, 2)
+
+
 def global_pool(d: Draw) -> Case:
-    return Case([d.array(d.size(), d.size(), *d.shape(1, 2))])
+    return Case([d.array(*pooled_axes(d), *d.shape(1, 2))])
 
 
 def global_lp_pool(d: Draw) -> Case:

@@ -30,6 +30,7 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
     ],
     "A cap is not negative, which was refused before.": ["attention._capped: nonzero -> positive"],
     "-1 is odd, and an odd number of elements is refused.": ["attention.RotaryEmbedding: 0 -> (-1)"],
+    "A pad is not negative and shorter than the kernel, which is not 0 then.": ["windows.pool: 1 -> (0)"],
     "A number that is added to all scores is lost in their softmax, and the scores that are shown are those before.": [
         "attention._mask: mask is None or truths -> ((mask is None))",
         "attention._mask: 0 -> 1",
