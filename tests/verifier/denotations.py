@@ -95,7 +95,7 @@ class Mutant:
     text: str
     line: int
     lines: frozenset[int] = field(compare=False)
-    """Of the statement that it is in: what runs none of them cannot tell the mutant from the original."""
+    """Of the statement that it is in, and where a table is read: what runs none cannot tell it from the original."""
     before: str = field(compare=False)
     operator: str = field(default="", compare=False)
     """Under which it stands in a table."""
@@ -165,7 +165,7 @@ def mutants(module: str) -> Iterator[Mutant]:
         return raw[offset(part.lineno, part.col_offset) : offset(part.end_lineno, part.end_col_offset)].decode()
 
     tree = ast.parse(source)
-    firsts = frozenset(map(id, _firsts(tree)))
+    firsts, reads = frozenset(map(id, _firsts(tree))), _reads(tree)
     for top in tree.body:
         if isinstance(top, ast.Import | ast.ImportFrom):
             continue
@@ -174,7 +174,8 @@ def mutants(module: str) -> Iterator[Mutant]:
                 if id(place.node) in firsts and text == "(-1)":
                     continue
                 start, end = offset(old[0], old[1]), offset(old[2], old[3])
-                lines = frozenset(range(place.statement.lineno, (place.statement.end_lineno or 0) + 1))
+                own = range(place.statement.lineno, (place.statement.end_lineno or 0) + 1)
+                lines = reads[place.function].union(own) if place.function.isupper() else frozenset(own)
                 before = " ".join(raw[start:end].decode().split())
                 yield Mutant(module, place.function, start, end, text, old[0], lines, before, place.operator)
 
@@ -188,6 +189,16 @@ def _firsts(tree: ast.AST) -> Iterator[ast.expr]:
             yield from node.args
         elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "of_shape":
             yield node.args[1]
+
+
+def _reads(tree: ast.Module) -> Mapping[str, frozenset[int]]:
+    """The lines of functions that read a name."""
+    found: Mapping[str, set[int]] = defaultdict(set)
+    for top in tree.body:
+        for node in ast.walk(top):
+            if isinstance(top, ast.FunctionDef | ast.ClassDef) and isinstance(node, ast.Name):
+                found[node.id].add(node.lineno)
+    return defaultdict(frozenset, {name: frozenset(lines) for name, lines in found.items()})
 
 
 def _named(node: ast.AST) -> str:

@@ -13,6 +13,7 @@ from graphopt.verifier.prove import prove
 x, y, m, o = tensor("x"), tensor("y"), tensor("x", "M N"), tensor("o", "M N")
 c, d = const("c"), const("d")
 u, v = const("u", "M L"), const("v", "L N")
+at = tensor("at", "M 1")
 row, N = tensor("x", "N"), fn.size("N")
 evens = op.Slice(row, (0,), fn.join(N), (0,), (2,))
 query, key, value = tensor("q", "B H L E"), tensor("k", "B H S E"), tensor("v", "B H S F")
@@ -71,9 +72,9 @@ LAWS = (
         op.Cast(x, to=1),
         Model.EXACT,
     ),
-    law("a_range_up", as_long_as_range(row, 0, N, 1), op.Identity(row), Model.EXACT),
-    law("a_range_down", as_long_as_range(row, fn.sub(N, 1), -1, -1), op.Identity(row), Model.EXACT),
-    law("a_range_by_two", as_long_as_range(evens, 0, N, 2), evens, Model.EXACT),
+    law("a_range_up", op.Identity(row), as_long_as_range(row, 0, N, 1), Model.EXACT),
+    law("a_range_down", op.Identity(row), as_long_as_range(row, fn.sub(N, 1), -1, -1), Model.EXACT),
+    law("a_range_by_two", evens, as_long_as_range(evens, 0, N, 2), Model.EXACT),
     law("all_of_a_view", op.ReduceSum(op.Reshape(m, (-1,)), keepdims=0), op.ReduceSum(m, keepdims=0), Model.EXTENDED),
     Law(
         Rule(
@@ -85,7 +86,7 @@ LAWS = (
         Model.REAL,
     ),
     law("what_is_greatest_is_where_it_is", op.GatherElements(row, places, axis=0), greatest, Model.REAL),
-    law("a_batch_by_a_size", op.GatherND(op.Identity(m), o), op.GatherND(m, o, batch_dims=fn.size("M")), None),
+    law("a_batch_by_a_size", op.GatherND(op.Identity(m), at), op.GatherND(m, at, batch_dims=fn.size("M")), None),
     law("exp_of_log", op.Exp(op.Identity(x)), op.Exp(x), Model.EXACT),
 )
 
