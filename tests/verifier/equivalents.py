@@ -41,6 +41,9 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
         "attention._operands: 0 -> 1",
         "attention.RotaryEmbedding: 0 -> 1",
     ],
+    "Where no operand is absent, to say so of each says how many there are, which is known.": [
+        "elementwise.EXACT: absent if any(absent) else () -> (absent)",
+    ],
     "A step is not 0, which was refused before.": [
         "placing._steps: step > 0 -> (step >= 0)",
         "placing._steps: 0 -> (-1)",

@@ -60,6 +60,7 @@ LAWS = (
         op.Where(op.Not(op.LessOrEqual(x, y)), y, x),
         Model.EXACT,
     ),
+    law("what_is_less_is_1_or_0", op.Cast(op.Less(m, o), to=1), op.Where(op.Less(m, o), 1.0, 0.0), Model.EXACT),
     law("a_sum_that_is_folded_is_another", op.Mul(op.Add(c, d), x), op.Mul(op.Add(d, c), x), Model.EXTENDED),
     law("a_sum_that_is_run_is_the_same", op.Mul(op.Add(y, d), x), op.Mul(op.Add(d, y), x), Model.EXACT),
     law("a_product_that_is_folded_is_another", op.Add(u @ v, o), op.Add(u @ op.Identity(v), o), Model.EXTENDED),
