@@ -76,7 +76,9 @@ LAWS = (
     law("a_range_up", op.Identity(row), as_long_as_range(row, 0, N, 1), Model.EXACT),
     law("a_range_down", op.Identity(row), as_long_as_range(row, fn.sub(N, 1), -1, -1), Model.EXACT),
     law("a_range_by_two", evens, as_long_as_range(evens, 0, N, 2), Model.EXACT),
-    law("all_of_a_view", op.ReduceSum(op.Reshape(m, (-1,)), keepdims=0), op.ReduceSum(m, keepdims=0), Model.EXTENDED),
+    law(
+        "all_of_a_view", op.ReduceMax(op.Reshape(x, integers("s")), keepdims=0), op.ReduceMax(x, keepdims=0), Model.REAL
+    ),
     Law(
         Rule(
             "attention_without_a_cap",

@@ -34,7 +34,7 @@ def test_what_is_on_record_is_in_the_source() -> None:
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.rule.name)
-def test_what_the_exact_model_tells_apart(law: Law) -> None:
+def test_what_a_model_tells_apart(law: Law) -> None:
     assert law.holds()
 
 
