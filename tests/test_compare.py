@@ -420,8 +420,19 @@ def clamps(body: str, inputs: str = "float[8] x") -> ModelProto:
     return parse(inputs, body, BOUND, outputs="float[8] y")
 
 
-def test_infinities_are_drawn_where_a_model_compares() -> None:
-    plain = compare(clamps("y = Add(x, n)"), clamps("y = Add(x, n)"))
+@pytest.mark.parametrize(
+    "idle",
+    [
+        "",
+        "m = Max(x, n);",
+        """t = Constant<value = bool {1}>() r = If (t) <
+            then_branch = f () => (float a) { b = Max(x, n) a = Identity(n) },
+            else_branch = g () => (float c) { c = Neg(n) }>
+        s = Neg(r);""",
+    ],
+)
+def test_infinities_are_drawn_where_a_model_compares(idle: str) -> None:
+    plain = compare(clamps(f"{idle} y = Add(x, n)"), clamps("y = Add(x, n)"))
     asked = compare(clamps("y = Max(x, n)"), clamps("y = Max(x, n)"))
     assert [case.values for case in plain.cases] == ["normal", "wide", "normal"]
     assert [case.values for case in asked.cases] == ["normal", "wide", "normal", "non-finite"]

@@ -301,11 +301,11 @@ def _named(model: Sketch, name: str) -> Input:
 
 
 def _is_asked(model: Sketch, name: str) -> bool:
-    """Whether an input, or what is computed from each of its elements alone, is compared or masked."""
+    """Whether an input, or what is computed from each of its elements alone, is compared or masked for an output."""
     stack, seen = [name], {name}
     while stack:
         for step, _ in model.readers.get(stack.pop(), ()):
-            if step.op in _ASKING:
+            if step.op in _ASKING and not model.needed.isdisjoint(step.outputs):
                 return True
             if step.op in _PASSING | _ELEMENTWISE:
                 fresh = set(step.outputs) - seen

@@ -69,6 +69,20 @@ class Sketch:
         return found
 
     @cached_property
+    def needed(self) -> frozenset[str]:
+        """The values that some output depends on."""
+        makers: dict[str, list[Step]] = {}
+        for step in self.steps:
+            for name in filter(None, step.outputs):
+                makers.setdefault(name, []).append(step)
+        found, stack = set(self.outputs), [*self.outputs]
+        while stack:
+            fresh = {name for step in makers.get(stack.pop(), ()) for name in step.inputs} - found
+            found |= fresh
+            stack += fresh
+        return frozenset(found)
+
+    @cached_property
     def producers(self) -> Mapping[str, Step]:
         return {name: step for step in self.steps for name in step.outputs if name}
 

@@ -66,6 +66,7 @@ FOUND = {
     "93931:unchecked": "two nodes in the place of a reduction of one element",
     "200264:exact": "a capture that no body read stayed, with what it alone kept alive, and was gone in the file",
     "1503753:strict": "a Where of twice the same made 0 of -0, by which something is divided",
+    "6000119:none": "the check fed infinities for a dead Where, which a second run did not see",
     "94893:exact": "an Identity for a Flatten, views for a Transpose",
 }
 """What was found by drawing, by what was wrong or judged to be."""
