@@ -8,7 +8,7 @@ from functools import reduce
 from graphopt.base.types import DType
 from graphopt.verifier.choices import Undefined
 from graphopt.verifier.elementwise import COMPARISONS, ELEMENTWISE, EXACT, LOGICAL
-from graphopt.verifier.integers import Size, choice, disj, divide, eq, quotient, remainder
+from graphopt.verifier.integers import Size, choice, disj, eq, quotient, remainder
 from graphopt.verifier.node import Node, Shape
 from graphopt.verifier.symbolic import Index, Tensor, Value
 
@@ -22,7 +22,7 @@ def broadcast(node: Node, shapes: Sequence[Shape]) -> Shape:
 
 def common_size(node: Node, a: Size, b: Size) -> Size:
     node.require(disj(eq(a, b), eq(a, 1), eq(b, 1)), "the sizes of an axis differ and none is 1")
-    if a == b or b == 1:
+    if b == 1:
         return a
     return b if isinstance(b, int) else choice(eq(a, 1), b, a)
 
@@ -44,9 +44,6 @@ def fits(node: Node, shape: Shape, wanted: Shape, reason: str) -> None:
 
 def exactly(node: Node, dividend: Size, divisor: Size, reason: str) -> Size:
     """The quotient of a division that has to come out even."""
-    even = divide(dividend, divisor)
-    if even is not None:
-        return even
     node.require(eq(remainder(dividend, divisor)), reason)
     return quotient(dividend, divisor)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 from graphopt.base.types import DType
@@ -13,6 +14,7 @@ from graphopt.language.term import Lit, walk
 from graphopt.verifier.broadcasting import broadcast, stretched
 from graphopt.verifier.choices import MAX_RANK, OneOf, Symbols, Undefined, Unsupported
 from graphopt.verifier.integers import (
+    FALSE,
     TRUE,
     Atom,
     Int,
@@ -64,23 +66,23 @@ def Concat(node: Node) -> Tensor:
             raise Undefined("Concat of different ranks")
     rank = parts[0].rank
     axis = node.axis("axis", rank)
-    for part in parts[1:]:
+    for part in parts:
         for i in range(rank):
             if i != axis:
                 node.require(eq(part.shape[i], parts[0].shape[i]), "the other axes differ")
-    starts = [sum_of(p.shape[axis] for p in parts[:i]) for i in range(len(parts) + 1)]
-    shape = (*parts[0].shape[:axis], starts[-1], *parts[0].shape[axis + 1 :])
+    sizes = [part.shape[axis] for part in parts]
+    starts = [sum_of(sizes[:i]) for i in range(len(parts))]
 
     def at(index: Index) -> Value:
         i = index[axis]
+        begun = (TRUE, *(ge(i, start) for start in starts[1:]), FALSE)
         result = number(0)
-        for position, (part, start) in enumerate(zip(parts, starts, strict=False)):
-            is_last = position == len(parts) - 1
-            here = conj(ge(i, start) if start != 0 else TRUE, TRUE if is_last else lt(i, starts[position + 1]))
-            result = result + guarded(here, part.at((*index[:axis], i - start, *index[axis + 1 :])))
+        for part, start, (here, beyond) in zip(parts, starts, pairwise(begun), strict=True):
+            element = part.at((*index[:axis], i - start, *index[axis + 1 :]))
+            result = result + guarded(conj(here, negate(beyond)), element)
         return result
 
-    return Tensor(shape, at)
+    return Tensor((*parts[0].shape[:axis], sum_of(sizes), *parts[0].shape[axis + 1 :]), at)
 
 
 def sum_of(sizes: Any) -> Size:
@@ -214,9 +216,6 @@ MAX_INDICES = 12
 
 def _propose_indices(node: Node) -> Any:
     """Lists of any length up to three, or one more than any small number that the rule could compare it with."""
-    part = node.app.inputs[1]
-    if getattr(part, "kind", "") == "integer":
-        return fresh("index")
     return Symbols("index", range(_most_indices(node.instance.rule) + 1))
 
 
@@ -313,7 +312,7 @@ def Tile(node: Node) -> Tensor:
 
     def at(index: Index) -> Value:
         parts = zip(index, x.shape, repeats, strict=True)
-        return x.at(tuple(i if r == 1 else 0 if s == 1 else remainder(i, s) if s != 0 else 0 for i, s, r in parts))
+        return x.at(tuple(i if r == 1 else remainder(i, s) if s != 0 else 0 for i, s, r in parts))
 
     return Tensor(shape, at)
 
@@ -408,9 +407,9 @@ def Resize(node: Node) -> Tensor:
     whole = opaque(node, 0, Tensor(shape, x.at))
 
     def source(i: Size, size: Size, own: Size) -> Size | None:
-        if where in EVEN and node.instance.same(size, own):
+        if node.instance.same(size, own):
             return i
-        times = divide(size, own) if own != 0 else None
+        times = divide(size, own)
         return None if times is None or (where, rounding) not in REPEATS else quotient(i, times)
 
     def at(index: Index) -> Value:
@@ -436,8 +435,9 @@ def _enlarged(node: Node, sizes: Sequence[Size]) -> Sequence[Size]:
     factors = [scales.at((i,)).constant for i in range(len(sizes))]
     if any(factor is not None and factor <= 0 for factor in factors):
         raise Undefined("Resize: a scale is positive")
-    if all(factor is not None and factor.denominator == 1 <= factor for factor in factors):
-        return [size * int(factor or 0) for size, factor in zip(sizes, factors, strict=True)]
+    whole = [int(factor) for factor in factors if factor is not None and factor.denominator == 1]
+    if len(whole) == len(sizes):
+        return [size * factor for size, factor in zip(sizes, whole, strict=True)]
     return [node.some_size(call("resized", integer(size), scales.at((i,)))) for i, size in enumerate(sizes)]
 
 
@@ -484,7 +484,7 @@ def Shape_(node: Node) -> Tensor:
     end = node.attribute("end", lambda: OneOf((None, *everywhere)))
     if not isinstance(start, int) or not isinstance(end, int | None):
         raise Unsupported("Shape from a symbol")
-    sizes = x.shape[max(start + x.rank, 0) if start < 0 else start : end]
+    sizes = x.shape[start:end]
 
     def at(index: Index) -> Value:
         result = number(0)
@@ -513,4 +513,6 @@ def Dropout(node: Node) -> tuple[Tensor, ...]:
 
 def _is_zero(node: Node, position: int) -> bool:
     given = node.optional(position)
-    return given is not None and given.at((0,) * given.rank).constant == 0
+    if given is not None and given.rank:
+        raise Undefined("Dropout by a list")
+    return given is not None and given.at(()).constant == 0

@@ -59,7 +59,7 @@ def recurrent(node: Node) -> tuple[Tensor, ...]:
         node.ignored(name)
     if node.flag("layout"):
         raise Undefined(f"{node.op} with layout 1")
-    if x.rank != 3 or w.rank != 3 or r.rank != 3:
+    if x.rank != 3 or r.rank != 3:
         raise Undefined(f"{node.op} of other ranks than 3")
     (length, batch, features), hidden = x.shape, r.shape[2]
     asked = node.attribute("hidden_size", lambda: hidden)

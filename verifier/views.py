@@ -95,8 +95,6 @@ def Reshape(node: Node) -> Tensor:
     shape = _answered(node, x, asked, literal)
     for condition, reason in _answers(x, asked, shape, literal):
         node.require(condition, reason)
-    if node.instance.assuming:
-        node.instance.facts.extend(_cancelled(x, asked, shape))
     return reshaped(node, x, shape)
 
 
@@ -146,16 +144,6 @@ def _differ(one: Size, other: Size) -> Formula:
     return negate(eq(one, other))
 
 
-def _cancelled(x: Tensor, asked: Shape, shape: Shape) -> Iterator[Formula]:
-    """An inferred size between axes that stay is the product of those in between: the others are not 0."""
-    more = x.rank - len(shape)
-    for position, size in enumerate(asked if more >= -1 else ()):
-        end = position + more + 1
-        others, kept = shape[:position] + shape[position + 1 :], x.shape[:position] + x.shape[end:]
-        moved = map(_differ, others, kept)
-        yield disj(_differ(size, -1), *moved, eq(shape[position], product(x.shape[position:end])))
-
-
 def Flatten(node: Node) -> Tensor:
     """Two axes: all before `axis`, and all from it on."""
     x = node.input(0)
@@ -164,7 +152,6 @@ def Flatten(node: Node) -> Tensor:
         raise Unsupported("Flatten along a symbol")
     if not -x.rank <= axis <= x.rank:
         raise Undefined("Flatten: axis")
-    axis = axis + x.rank if axis < 0 else axis
     return reshaped(node, x, (product(x.shape[:axis]), product(x.shape[axis:])))
 
 

@@ -337,6 +337,8 @@ def transpose(d: Draw) -> Case:
 def reshape(d: Draw) -> Case:
     if d.random.random() < 0.1:  # an empty axis is inferred, or copied
         x = d.array(d.size(), 0, d.size())
+        if d.flag():
+            return Case([x, d.choice((5, 0), (0, 4), (2, 0, 3), (1, 2, 3, 0))], {"allowzero": 1})
         return Case([x, d.choice((-1, d.size()), (d.size(), -1), (-1,), (0, 0, 5), (5, 0))])
     x = d.array(*(d.choice(1, 2, 2, 4) for _ in range(d.size(1, 4))))
     if d.random.random() < 0.2:  # the axes at both ends stay
@@ -389,22 +391,26 @@ def concat(d: Draw) -> Case:
 
 def split(d: Draw) -> Case:
     x = d.special(*(d.size(0, 4) for _ in range(d.size(1, 3))))
-    axis, count = d.axis(x.ndim), d.size(1, 2)
+    axis, count = d.axis(x.ndim), d.size(1, 4)
     if d.flag():
-        first = d.size(0, x.shape[axis])
-        lengths = (first, x.shape[axis] - first)[:count] if count == 2 else (x.shape[axis],)
-        return Case([x, lengths], {"axis": axis}, outputs=len(lengths))
+        cuts = sorted(d.size(0, x.shape[axis]) for _ in range(count - 1))
+        lengths = tuple(int(length) for length in np.diff([0, *cuts, x.shape[axis]]))
+        return Case([x, lengths], {"axis": axis}, outputs=count)
+    size = x.shape[axis]
+    count = d.choice(*(n for n in range(1, 5) if -(-size // n) * (n - 1) <= size))  # the last part is what is left
     return Case([x], {"axis": axis, "num_outputs": count}, outputs=count)
 
 
 def slice_(d: Draw) -> Case:
     x = d.special(*(d.extent(4) for _ in range(d.size(1, 3))))
     axes = d.axes(x.ndim)
-    # not before the first element: there the reference leaves the text, which clamps, and ONNX Runtime
-    starts = tuple(d.random.choice((d.random.randint(-x.shape[axis], 6), 0, 2**63 - 1)) for axis in axes)
-    ends = tuple(d.choice(-9, -3, -2, -1, 0, 1, 2, 3, 2**40, -(2**40), 2**31 - 1, 2**63 - 1, 1 - 2**63) for _ in axes)
     steps = tuple(d.choice(-2, -1, 1, 1, 2, 3) for _ in axes)
-    return Case([x, starts, ends, axes, steps])
+    # backwards not from before the first element: there the reference leaves the text, which clamps, and ONNX Runtime
+    least = tuple(-x.shape[axis] if step < 0 else -9 for axis, step in zip(axes, steps, strict=True))
+    starts = tuple(d.random.choice((d.random.randint(n, 6), 0, 2**63 - 1)) for n in least)
+    ends = tuple(d.choice(-9, -3, -2, -1, 0, 1, 2, 3, 2**40, -(2**40), 2**31 - 1, 2**63 - 1, 1 - 2**63) for _ in axes)
+    in_order = axes == tuple(range(len(axes)))
+    return Case([x, starts, ends, *d.choice([axes], [axes, steps], *[[None, steps], []] * in_order)])
 
 
 def gather(d: Draw) -> Case:
@@ -413,13 +419,9 @@ def gather(d: Draw) -> Case:
     n = x.shape[axis]
     if d.flag():
         return Case([x, d.axis(n)], {"axis": axis})
+    if d.flag():
+        return Case([x, d.numpy.integers(-n, n, d.shape(0, 2))], {"axis": axis})
     return Case([x, tuple(d.axis(n) for _ in range(d.size(0)))], {"axis": axis})
-
-
-def gather_tensor(d: Draw) -> Case:
-    x = d.array(*d.shape(1))
-    axis = d.axis(x.ndim)
-    return Case([x, d.numpy.integers(0, x.shape[axis], d.shape(0, 2))], {"axis": axis})
 
 
 def expand(d: Draw) -> Case:
@@ -617,6 +619,7 @@ def recurrent(gates: int) -> Callable[[Draw], Case]:
         first = d.choice(None, d.array(*state))
         more = [d.choice(None, d.array(*state)), d.choice(None, d.array(n, 3 * hidden))] if gates == 4 else []
         attrs = {"hidden_size": hidden} | ({"direction": direction} if direction != "forward" or d.flag() else {})
+        attrs |= d.choice({}, {"clip": 0.5}, {"linear_before_reset": 1} if gates == 3 else {})
         return Case([x, *weights, bias, lengths, first, *more], attrs, 3 if gates == 4 else 2)
 
     return build

@@ -124,9 +124,12 @@ class Grid:
             return self.symbols[atom]
         if atom.kind == "choice":
             condition, then, otherwise = atom.args
-            return np.where(self.holds(condition), self.size(then), self.size(otherwise))
+            holds = self.holds(condition)
+            if np.ndim(holds) == 0:  # a size, of numbers that know no overflow
+                return self.size(then if holds else otherwise)
+            return np.where(holds, self.size(then), self.size(otherwise))
         over, by = map(self.size, atom.args)
-        return np.floor_divide(over, by) if atom.kind == "quotient" else np.mod(over, by)
+        return over // by if atom.kind == "quotient" else over % by
 
     def holds(self, formula: Formula) -> Any:
         match formula:

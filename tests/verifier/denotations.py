@@ -47,7 +47,7 @@ from tests.verifier.equivalents import REASONS
 from tests.verifier.evaluators import Case
 from tests.verifier.laws import COVERED, LAWS, Law, is_covered, operators_of
 from tests.verifier.mutants import LIBRARY
-from tests.verifier.refused import BEYOND, REFUSE, UNDEFINED, is_refused, spoilt
+from tests.verifier.refused import BEYOND, DIVIDED, REFUSE, UNDEFINED, is_refused, spoilt
 
 HOME = Path(next(iter(verifier.__path__))).resolve()
 MODULES = (
@@ -428,6 +428,9 @@ def fixed_probes(operators: Collection[str]) -> Iterator[Probe]:
     for name, case in (*UNDEFINED, *BEYOND):
         if name in operators:
             yield Probe(name, partial(_is_undefined, name, case))
+    for name, case in DIVIDED:
+        if name in operators:
+            yield Probe(name, partial(_is_undefined, name, case, exact=True))
     for law in LAWS:
         if law.operators & set(operators):
             yield Probe(law.rule.name, partial(Law.holds, law))
@@ -508,10 +511,10 @@ def _is_claimed(name: str, seed: int, before: Claims) -> bool:
     return _claims(name, seed) == before
 
 
-def _is_undefined(name: str, case: Case) -> bool:
+def _is_undefined(name: str, case: Case, *, exact: bool = False) -> bool:
     for symbols in (False, True):
         try:
-            evaluation(name, case, symbols=symbols).run()
+            evaluation(name, case, symbols=symbols, exact=exact).run()
         except (Undefined, Unsupported):
             continue
         return False
@@ -557,9 +560,9 @@ class Questions:
     def about(self, mutant: Mutant) -> Sequence[Probe]:
         """Those that run through the lines of a mutant, the quick ones first, in an order that mixes operators."""
         found = {number for line in mutant.lines for number in self._at.get((mutant.module, line), ())}
-        if mutant.operator:
+        if mutant.operator in OPERATORS:
             found |= {number for number, probe in enumerate(self.probes) if probe.of == mutant.operator}
-        elif mutant.function.isupper():  # a table, which is read when it is imported
+        if mutant.function.isupper() and not found:  # a table that only other tables say, or requirements of types
             seen = Counter[str]()
             for number, probe in enumerate(self.probes):
                 seen[probe.of] += 1

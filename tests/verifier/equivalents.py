@@ -13,6 +13,7 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
         "elementwise.ELEMENTWISE: a - b -> (b - a)",
         "reductions.Hardmax: place - integer(index[axis]) -> (integer(index[axis]) - place)",
         "placing.OneHot: where - integer(place) -> (integer(place) - where)",
+        "movement._run: end - other -> (other - end)",
     ],
     "With m the mean of x, the means of (x - m)(x + m) and of (x - m)x are that of (x - m)(x - m): the variance.": [
         "normalizations.standardized: others(k) - average -> (others(k) + average)",
@@ -45,6 +46,9 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
         "elementwise.EXACT: absent if any(absent) else () -> (absent)",
     ],
     "A step is not 0, which was refused before.": [
+        "movement._run: 1 -> (0)",
+        "movement._run: lt -> le",
+        "movement._run: 0 -> 1",
         "placing._steps: step > 0 -> (step >= 0)",
         "placing._steps: 0 -> (-1)",
     ],
@@ -52,8 +56,53 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
     "Of an index with too many places `stretched` takes the last, so that of the row is left out anyway.": [
         "reductions.MatMul: () if row else rest[:1] -> (rest[:1])",
     ],
+    "Lists that are longer, and axes beyond the last, are refused or like others: to try them shows no more.": [
+        "movement._slice_numbers: 1 -> 2",
+        "movement._most_indices: 1 -> 2",
+        "views.Flatten: 1 -> 2",
+    ],
+    "A slice that ends before it begins is empty, wherever its end is.": ["movement._run: 0 -> (-1)"],
+    "Divided by 1 a number stays as it is; so does an index by the size that it is below.": [
+        "movement._run: span if step == 1 else quotient(span + by - 1, by) -> (quotient(span + by - 1, by))",
+        "movement.Tile: i if r == 1 else remainder(i, s) if s != 0 else 0 -> (remainder(i, s) if s != 0 else 0)",
+        "movement.Tile: 1 -> (0)",
+    ],
+    "At the border a number is what it is clamped to.": ["movement._clamped: le -> lt"],
+    "Of one row the index is 0 on the right, too, where it was shown to be in range.": [
+        "movement._gather_tensor: x.shape[axis] == 1 and node.instance.assuming -> ((x.shape[axis] == 1))",
+    ],
+    "What does not depend on the place is the same wherever it is looked up.": [
+        "movement.looked_up: place not in value.symbols -> False",
+    ],
+    "An index along an axis that is not padded is inside of it.": [
+        "movement.Pad: a in begin -> True",
+        "movement.Pad: _mirrored(mode, i, x.shape[a]) if a in begin else i -> (_mirrored(mode, i, x.shape[a]))",
+    ],
+    "Of one output the first is the last.": ["movement.Resize: 0 -> (-1)"],
+    "What does not say whether it keeps its axes is no reduction along some.": [
+        "opaque.opaque: 0 -> 1",
+        "opaque.opaque: 0 -> (-1)",
+    ],
+    "A size that broadcasts with a number that is not 1 is that number.": [
+        "broadcasting.common_size: b if isinstance(b, int) else choice(eq(a, 1), b, a) -> (choice(eq(a, 1), b, a))",
+    ],
+    "What is a view of nothing is its own base.": [
+        "broadcasting._common_base: same and any(t.view_of for t in whole) -> ((same))",
+        "broadcasting._common_base: any -> all",
+    ],
+    "None of the sizes that meet what is asked for is negative: one that is inferred is a quotient of such.": [
+        "views._answers: size != -1 -> True",
+        "views._answers: 1 -> (0)",
+        "views._answers: conj(ge(size, -1), ge(own)) -> conj(ge(size, -1))",
+    ],
     "A vector has one axis, which is the first and the last.": ["reductions.MatMul: 1 -> (0)"],
     "Of an empty tensor no element is asked, so it does not matter which one it would be.": [
+        "movement.Tile: 0 -> 1",
+        "movement.Tile: 0 -> (-1)",
+        "movement._mirrored: 0 -> 1",
+        "movement._mirrored: 0 -> (-1)",
+        "views.SpaceToDepth: 0 -> 1",
+        "views.SpaceToDepth: 0 -> (-1)",
         "views._unflattened: 0 -> 1",
         "views._unflattened: 0 -> (-1)",
     ],
@@ -63,6 +112,7 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
     ],
     "An inferred size is made so that the number of elements is that of the input, which may be said once more.": [
         "views._answers: -1 not in asked -> True",
+        "views._answers: 1 -> 2",
     ],
 }
 

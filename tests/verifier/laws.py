@@ -12,6 +12,8 @@ from graphopt.verifier.prove import prove
 
 x, y, m, o = tensor("x"), tensor("y"), tensor("x", "M N"), tensor("o", "M N")
 c, d = const("c"), const("d")
+s = integers("s")
+n, w, one = tensor("n", "N M"), tensor("w", "L"), tensor("one", "1 1 1")
 u, v = const("u", "M L"), const("v", "L N")
 at = tensor("at", "M 1")
 row, N = tensor("x", "N"), fn.size("N")
@@ -40,14 +42,40 @@ def operators_of(rule: Rule) -> frozenset[str]:
     return frozenset(app.op for side in (*rule.left, *rule.right) for app in applications(side))
 
 
-def law(name: str, left: object, right: object, model: Model | None) -> Law:
-    return Law(Rule(name, left, right), model)  # type: ignore[arg-type]
+def law(name: str, left: object, right: object, model: Model | None, *when: Term) -> Law:
+    return Law(Rule(name, left, right, when=when), model)  # type: ignore[arg-type]
 
 
 def as_long_as_range(vector: Operand, *numbers: Operand) -> App:
     """The vector, where it has as many elements."""
     return op.Reshape(vector, op.Shape(op.Range(*numbers)))
 
+
+ELEVEN, MORE, TWELVE = fn.eq(fn.length(s), 11), fn.lt(11, fn.length(s)), fn.eq(fn.length(s), 12)
+"""Conditions on a list of indices: up to 11 is tried what a rule writes, and one more."""
+a, i = integer("a"), tensor("i", "P")
+e, f = const("e", ""), const("f", "")
+z, big, t = tensor("z", "K N"), tensor("big", "H N"), tensor("t", "A B C D E F G")
+
+
+def rows(term: Term, indices: Term) -> Term:
+    return op.Gather(term, indices, axis=0)
+
+
+GELU = op.Gelu(rows(m, s), approximate="tanh")
+
+
+def resized(rounding: str) -> Term:
+    return op.Resize(m, None, (1.0, 1.0), mode="nearest", nearest_mode=rounding)
+
+
+def flat(term: Term) -> Term:
+    return op.Reshape(term, (-1,))
+
+
+FLAT = (flat(m) + flat(n), flat(m) + w, flat(m) * op.Squeeze(one, (0, 1, 2)))
+"""Vectors of which some are made of tensors of other shapes: what is computed of them is not that of these tensors."""
+OUTER = flat(m) + op.Reshape(m, (-1, 1))
 
 LAWS = (
     law("greater_is_not_less", op.Greater(x, y), op.Less(x, y), None),
@@ -90,6 +118,27 @@ LAWS = (
     ),
     law("what_is_greatest_is_where_it_is", op.GatherElements(row, places, axis=0), greatest, Model.REAL),
     law("a_batch_by_a_size", op.GatherND(op.Identity(m), at), op.GatherND(m, at, batch_dims=fn.size("M")), None),
+    law("what_is_not_less_may_be_no_number", op.Not(op.Less(x, y)), op.GreaterOrEqual(x, y), Model.REAL),
+    law("an_operator_of_another_domain", App("Gelu", (x,), domain="com.microsoft"), op.Gelu(x), None),
+    law("a_shape_is_no_order", op.Transpose(op.Reshape(m, s), perm=s), op.Reshape(m, s), None),
+    law("what_is_computed_of_a_view", flat(op.Relu(op.Reshape(m, s))), flat(op.Relu(m)), Model.EXACT),
+    law("a_number_beside_a_view", flat(op.Mul(op.Reshape(m, s), 2.0)), flat(op.Mul(m, 2.0)), Model.EXACT),
+    *(law(f"flat_is_flat_{i}", flat(v), v, Model.EXACT) for i, v in enumerate(FLAT)),
+    law("as_many_elements_of_an_outer_sum", op.Size(flat(OUTER)), op.Size(OUTER), Model.EXACT),
+    law("as_long_as_is_tried", rows(op.Identity(m), s), rows(m, s), Model.EXACT, ELEVEN),
+    law("longer_than_is_written", rows(op.Identity(m), s), rows(m, s), Model.EXACT, MORE),
+    law("longer_than_is_tried", rows(op.Identity(m), s), rows(m, s), None, TWELVE),
+    law("a_text_is_no_length", op.Gelu(rows(op.Identity(m), s), approximate="tanh"), GELU, Model.EXACT),
+    law("there_is_one_row", rows(tensor("r", "1 N"), tensor("i", "1")), tensor("r", "1 N"), Model.EXACT),
+    law("rows_of_a_function", rows(op.Relu(m), i), op.Relu(rows(m, i)), Model.EXACT),
+    law("rows_of_parts", rows(big + op.Concat(m, z, axis=0), i), rows(op.Concat(m, z, axis=0) + big, i), Model.EXACT),
+    law("rows_of_a_sum", rows((m + o) * 2.0, i), rows(m, i) * 2.0 + rows(o, i) * 2.0, Model.EXTENDED),
+    law("rows_times_a_number", rows(m * e * f, i), rows(m, i) * (e * f), Model.EXTENDED),
+    law("from_an_index", op.Shape(rows(m, a), start=a), op.Shape(rows(m, a)), None),
+    law("to_an_index", op.Shape(rows(m, a), end=a), op.Shape(rows(m, a)), None),
+    law("along_an_index", op.Flatten(rows(m, a), axis=a), op.Flatten(rows(m, a)), None),
+    law("of_as_many_axes_as_there_may_be", op.Unsqueeze(op.Identity(t), s), op.Unsqueeze(t, s), Model.EXACT),
+    law("of_the_same_size_in_any_rounding", resized("floor"), resized("ceil"), Model.EXACT),
     law("exp_of_log", op.Exp(op.Identity(x)), op.Exp(x), Model.EXACT),
 )
 

@@ -13,6 +13,7 @@ REFUSE = (
     *("Add", "Where", "PRelu", "MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose", "DepthToSpace", "SpaceToDepth"),
     *("BatchNormalization", "LayerNormalization", "RMSNormalization", "InstanceNormalization", "GroupNormalization"),
     *("Attention", "RotaryEmbedding", "Reshape", "Squeeze", "Expand", "Concat", "Split", "Gather", "Pad", "Resize"),
+    *("LSTM", "GRU", "RNN"),
 )
 """Operators that do not take every size or number."""
 
@@ -60,6 +61,9 @@ def at(*places: int) -> Array:
 
 
 UNDEFINED: Sequence[tuple[str, Case]] = (
+    *(("Expand", Case([of(1), (-1,)])), ("ConstantOfShape", Case([(-1,)]))),
+    ("Resize", Case([of(2, 2), None, None, (2,)], {"axes": 1})),
+    *(("Dropout", Case([of(2), *switches])) for switches in ([(0.0,)], [0.5, (False,)])),
     *(("Add", Case([of(2), of(3)])), ("Sum", Case([of(2, 2), of(3), of(2)])), ("Expand", Case([of(2), (3,)]))),
     *(("MatMul", Case([of(), of(2)])), ("MatMul", Case([of(2, 3), of(2, 3)])), ("MatMul", Case([of(3), of()]))),
     ("MatMul", Case([of(2, 1, 3), of(3, 3, 1)])),
@@ -99,9 +103,11 @@ UNDEFINED: Sequence[tuple[str, Case]] = (
     ("Concat", Case([of(2), of(2)], {"axis": 1})),
     *(("Split", Case([of(4), lengths], {"axis": 0}, 2)) for lengths in ((5, -1), (1, 2), (2, 1, 1))),
     *(("Split", Case([of(4)], {"axis": 0, "num_outputs": n}, 2)) for n in (3,)),
+    *(("Split", Case([of(size)], {"num_outputs": n}, n)) for size, n in ((1, 3), (2, 4), (5, 4))),
     ("Split", Case([of(4)], {"axis": 1, "num_outputs": 2}, 2)),
     ("Slice", Case([of(4), (0,), (2,), (0,), (0,)])),
     *(("Slice", Case([of(4), (0,), (2,), axes])) for axes in ((1,), (-2,), (0, 0))),
+    ("Slice", Case([of(4), (0, 0), (2, 2)])),
     *(("Slice", Case([of(4, 4), (0, 0), (2, 2), (0, -2)])), ("Slice", Case([of(4), (0, 0), (2,)]))),
     *(("Gather", Case([of(3), index])) for index in (3, -4, (0, 3), np.array([3]), np.array(-4))),
     ("Gather", Case([of(3), 0], {"axis": 1})),
@@ -236,6 +242,35 @@ UNDEFINED: Sequence[tuple[str, Case]] = (
 )
 """What ONNX Runtime refuses."""
 
+A_STATE = (of(2, 2, 2), of(1, 2, 2), of(1, 2, 2))
+"""A sequence of two and two batches, and the weights of a network of two hidden states."""
+
+
+def _network(position: int, other: Array | None = None, **attrs: int) -> tuple[str, Case]:
+    """A recurrent network with another input, or with other attributes."""
+    inputs = [*A_STATE, *(None,) * (position - 2)]
+    inputs[position] = inputs[position] if other is None else other
+    return "RNN", Case(inputs, {"hidden_size": 2, **attrs})
+
+
+UNDEFINED_STATES = (
+    *(
+        _network(position, of(*shape))
+        for position in range(3)
+        for shape in ((2, 2), (1, 2, 2, 2), (2, 2, 3), (2, 2, 1))
+    ),
+    *(_network(position, of(*shape)) for position in (1, 2) for shape in ((2, 2, 2), (1, 3, 2), (1, 1, 2))),
+    *(_network(3, of(*shape)) for shape in ((4,), (1, 3), (1, 5), (2, 4))),
+    *(_network(4, np.array(lengths, np.int32)) for lengths in ([1], [1, 2, 1], [[1, 2]], [3, 1], [-1, 1])),
+    *(_network(5, of(*shape)) for shape in ((2, 2), (1, 1, 2), (1, 3, 2), (2, 2, 2), (1, 2, 3))),
+    *(_network(0, hidden_size=size) for size in (-1, 0, 1, 3)),
+    *(_network(0, layout=1), ("RNN", Case(list(A_STATE)))),
+)
+UNDEFINED = (*UNDEFINED, *UNDEFINED_STATES)
+
+DIVIDED: Sequence[tuple[str, Case]] = tuple((name, Case([at(4, 2), at(2, 0)])) for name in ("Div", "Mod"))
+"""What has no denotation in the exact model alone, which computes in integers."""
+
 BEYOND: Sequence[tuple[str, Case]] = (
     ("Clip", Case([of(2), of(2)])),
     *(("Clip", Case([of(2), of(1), None])), ("Clip", Case([of(2), None, of(1)]))),
@@ -259,5 +294,9 @@ BEYOND: Sequence[tuple[str, Case]] = (
     ("Attention", Case([of(1, 1, 2, 2)] * 3, {"softcap": -1.0})),
     *(("Attention", Case([of(1, 1, 2, 2)] * 3, {"qk_matmul_output_mode": mode}, 4)) for mode in (2, 4)),
     ("Attention", Case([of(1, 2, 8), of(1, 2, 2, 4), of(1, 2, 2, 4)], {"q_num_heads": 2, "kv_num_heads": 2})),
+    *(_network(0, of(*shape)) for shape in ((0, 2, 2), (2, 0, 2))),
+    *(("Pad", Case([of(3), pads], {"mode": "edge"})) for pads in ((-1, 0), (0, -1))),
+    *(("Pad", Case([of(3), (1, 1), of(1, 1)])), ("Dropout", Case([of(2), 0.5, True]))),
+    ("Squeeze", Case([of(1, 2)])),
 )
 """What no denotation defines, though ONNX Runtime makes something of it or ends the process: most the text lacks."""
