@@ -35,7 +35,8 @@ class Law:
         return operators_of(self.rule)
 
     def holds(self) -> bool:
-        return prove(self.rule, refute=False).model is self.model
+        proof = prove(self.rule, refute=False)
+        return (proof.model if proof.holds else None) is self.model
 
 
 def operators_of(rule: Rule) -> frozenset[str]:
