@@ -31,7 +31,7 @@ class Mistyped(Exception):
     """An operator does not take inputs of these element types."""
 
 
-@cache
+@ops.reads_schemas
 def _schema(app: App) -> OpSchema:
     schema = ops.schema(app.op, app.domain, ops.OPSET if not app.domain else 1)
     if schema is None:
@@ -39,7 +39,7 @@ def _schema(app: App) -> OpSchema:
     return schema
 
 
-@cache
+@ops.reads_schemas
 def _allowed(operator: str, domain: str, type_str: str) -> frozenset[DType]:
     schema = ops.schema(operator, domain, ops.OPSET if not domain else 1)
     assert schema is not None
@@ -85,7 +85,7 @@ def outputs(app: App, inputs: Iterable[DType | None], to: Any = None, made: DTyp
     return tuple(_output(app, position, bound, to) for position in range(app.outputs))
 
 
-@cache
+@ops.reads_schemas
 def outputs_of(app: App, inputs: tuple[DType | None, ...], to: DType | None) -> tuple[DType, ...]:
     """As `outputs` of the left side: asked for at each instance."""
     return outputs(app, inputs, to)

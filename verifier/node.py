@@ -350,7 +350,7 @@ def subsets(rank: int, count: int | None = None) -> list[tuple[int, ...]]:
     return [axes for axes in lists + from_end + mixed if count in (None, len(axes))]
 
 
-@cache
+@ops.reads_schemas
 def _schema_default(operator: str, name: str) -> Any:
     schema = ops.schema(operator)
     if schema is None or name not in schema.attributes:

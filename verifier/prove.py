@@ -24,12 +24,14 @@ from graphopt.verifier import counterexample, dtypes, words
 from graphopt.verifier.bijections import composites, cuts, ranges
 from graphopt.verifier.choices import MAX_RANK, Choices, Met, NothingLeft, Undefined, Unsupported
 from graphopt.verifier.context import Context, context
+from graphopt.verifier.declared import contradicted
 from graphopt.verifier.definedness import is_not_zero, undefined, unmasked
 from graphopt.verifier.dtypes import Mistyped, Typing
 from graphopt.verifier.equality import Equality
 from graphopt.verifier.extended import Extended, NotExtended, extended
-from graphopt.verifier.instances import Elements, Instance
+from graphopt.verifier.instances import Elements, Instance, truth_value
 from graphopt.verifier.integers import TRUE, Formula, Int, Size, conj, eq, forget, ge, le, lt, negate, restart, symbols
+from graphopt.verifier.meant import Meant, meant
 from graphopt.verifier.placing import NEXT
 from graphopt.verifier.rebuilding import Substitution
 from graphopt.verifier.reductions import PLACES as FIRST
@@ -84,16 +86,21 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
     """The proof of a rule, or the verdict that there is none. `timeout` is in seconds, each so many steps (`Budget`).
 
     What is not proved is tried on small models if it is to be refuted: a difference there makes it REFUTED. Else what
-    may help is looked for.
+    may help is looked for. Operators that are declared by terms are proved as these, and so only in the real model:
+    their kernels may round in ways of their own. A declaration that its kernel contradicts makes it REFUTED, too.
     """
     start = time.process_time()
-    verdict, model, outcome = _verdict(rule, timeout)
-    example = counterexample.find(rule) if verdict is not Verdict.PROVED and refute else None
+    plain = meant(rule)
+    verdict, model, outcome = _verdict(plain, timeout)
+    if verdict is Verdict.PROVED:
+        example = contradicted(rule.definitions)
+    else:
+        example = counterexample.find(plain) if refute else None
     verdict = Verdict.REFUTED if example is not None else verdict
     if verdict is Verdict.UNKNOWN and refute:
         outcome.failure = "\n".join([outcome.failure, *outcome.advice()])
     ranks = f"{min(outcome.ranks)}–{max(outcome.ranks)}" if outcome.ranks else ""
-    ranks = "all" if ranks and is_pointwise(rule) else ranks
+    ranks = "all" if ranks and is_pointwise(plain) else ranks
     seconds = round(time.process_time() - start, 3)
     return Proof(
         rule.name,
@@ -113,7 +120,7 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
 def unproved_at(rule: Rule, model: Model, answer: Answer, *, timeout: float = 5.0) -> str:
     """What is not shown, in the model in which a rule is proved, at the one instance of a match; nothing if all is."""
     forget()
-    effort = Effort(budget=Budget(timeout))
+    rule, effort = meant(rule), Effort(budget=Budget(timeout))
 
     def met() -> Iterator[Instance]:
         restart()
@@ -140,7 +147,7 @@ def _verdict(rule: Rule, timeout: float) -> tuple[Verdict, Model | None, Outcome
             Outcome(failure=wrong, wrong=True, advice=partial(words.about_types, rule, choices)),
         )
     outcome, budget = Outcome(), Budget(timeout)
-    for model in Model:
+    for model in (Model.REAL,) if rule.definitions else Model:
         effort = Effort(budget=budget)  # what one model shows is no other's
         outcome = _try(rule, model, instances(rule, model, choices, effort), budget)
         if not outcome.failure and not outcome.reached:
@@ -267,6 +274,8 @@ def _obligations(instance: Instance) -> frozenset[int] | None:
     instance.assuming = False
     try:
         right = [instance.tensor(side) for side in rule.right]
+        for condition in rule.promised if isinstance(rule, Meant) else ():
+            instance.require(truth_value(instance.scalar(condition)), f"{condition}, as its definition asks")
     except Undefined as error:
         raise Failed(instance, f"on the right, {error}") from error
     known = _sizes_known(left, right, known)

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from functools import cache
 from itertools import chain
 
-from graphopt.language.rule import Rule, asserted
+from graphopt.language.rule import Rule
 from graphopt.language.scalar import LONGEST, PROPERTIES
 from graphopt.language.term import SCALAR, App, Lit, Term, Var, holes, walk
+from graphopt.language.wellformed import asserted
 from graphopt.verifier.choices import flat
 
 

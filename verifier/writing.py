@@ -14,7 +14,7 @@ from graphopt.ir import ops
 from graphopt.ir.graph import Node
 from graphopt.ir.tensor import Tensor
 from graphopt.language.rule import Rule
-from graphopt.language.schemas import Misfit, Place, Types, described
+from graphopt.language.schemas import Misfit, Types, described
 from graphopt.language.term import App, Lit, Term, Var, applications, is_scalar
 from graphopt.operators.protos import node_to_proto, tensor_to_proto, type_to_proto
 from graphopt.verifier.example import Array, Instance, Shape, array_of, evaluate
@@ -42,7 +42,7 @@ class _Writer:
         arrays = {name: v for name, v in instance.values.items() if isinstance(v, np.ndarray)}
         self.types = Types(sides, {name: DType.of(array.dtype) for name, array in arrays.items()})
         if beside is not None:
-            self._type_numbers(beside.types.of(self._place(beside.sides[0])))
+            self._type_numbers(beside.types.of(self.types.place(beside.sides[0])))
         self.graph = onnx.GraphProto(name=f"{rule.name}_{'right' if beside else 'left'}")
         self.names: dict[Term, str] = {}
 
@@ -58,7 +58,7 @@ class _Writer:
             type_ = type_to_proto(TensorType(DType.of(array.dtype), array.shape))
             self.graph.input.append(onnx.ValueInfoProto(name=name, type=type_))
         for position, side in enumerate(self.sides):
-            name, place = f"out{position}", self._place(side)
+            name, place = f"out{position}", self.types.place(side)
             self._add(App("Identity", ()), {}, [self._value(side)], [name])
             output = onnx.ValueInfoProto(name=name, type=type_to_proto(TensorType(self.types.of(place))))
             self.graph.output.append(output)
@@ -71,12 +71,6 @@ class _Writer:
         known = all(ops.schema(app.op, "", ops.LOADED) for app in used)
         opset = ops.LOADED if known else ops.OPSET
         return [onnx.OperatorSetIdProto(domain=d, version=opset if not d else 1) for d in ("", *sorted(domains))]
-
-    @staticmethod
-    def _place(side: Term) -> Place:
-        if isinstance(side, App):
-            return side.node, side.output
-        return "hole", side.name if isinstance(side, Var) else ""
 
     def _value(self, term: Term) -> str:
         """The name of a value, written first if need be."""

@@ -236,10 +236,20 @@ def _read(proto: ModelProto, path: Path | None, folders: Folders) -> Model:
 
 def to_proto(model: Model) -> ModelProto:
     """The model as a message. Weights that were loaded from external files still lie there."""
-    proto = ModelProto()
-    proto.CopyFrom(model.shell)
+    proto = _shell(model)
     for name, node in Writer(model.ir_version, protos.tensor_to_proto).graph(model.graph, proto.graph, None):
         payload.put_initializer(proto.graph.initializer.add(), name, node, protos.tensor_to_proto)
+    return proto
+
+
+def _shell(model: Model) -> ModelProto:
+    """All but the graph, with the domains imported of operators that were written into it."""
+    proto = ModelProto()
+    proto.CopyFrom(model.shell)
+    domains = {node.domain for graph in model.graph.graphs() for _, node in graph.nodes() if not node.is_internal}
+    for domain in sorted(domains - {domain_of(entry.domain) for entry in proto.opset_import}):
+        if any(ops.is_declared(op, domain) for op in ops.names(domain)):
+            proto.opset_import.add(domain=domain, version=opsets.WRITTEN)
     return proto
 
 
@@ -375,8 +385,7 @@ def write(model: Model, file: BinaryIO) -> None:
     Raises:
         OutputError: it is too large for one file.
     """
-    proto = ModelProto()
-    proto.CopyFrom(model.shell)
+    proto = _shell(model)
     initializers = Writer(model.ir_version, payload.place_inline).graph(model.graph, proto.graph, None)
     entries = [payload.Entry.of(name, node) for name, node in initializers]
     take_in(proto, model.folders)
@@ -396,8 +405,7 @@ def write(model: Model, file: BinaryIO) -> None:
 
 def _proto_beside(model: Model, data: BinaryIO) -> ModelProto:
     """The message of a model whose weights, those of some size, are written to a file that has no name yet."""
-    proto, store = ModelProto(), payload.Store(data)
-    proto.CopyFrom(model.shell)
+    proto, store = _shell(model), payload.Store(data)
     for name, node in Writer(model.ir_version, store.put).graph(model.graph, proto.graph, None):
         payload.put_initializer(proto.graph.initializer.add(), name, node, store.put)
     take_in(proto, model.folders)

@@ -34,9 +34,17 @@ from graphopt.operators import protos
 # -- nodes -------------------------------------------------------------------------------------------------------------
 
 
+WRITTEN = 1
+"""The version in which a domain is imported that a model lacks: of declared operators there is one version."""
+
+
+def _opset(facts: Facts, domain: str) -> int:
+    return facts.opsets.get(domain, WRITTEN if domain else 0)
+
+
 def version(op: str, domain: str, opsets: Mapping[str, int]) -> int:
     """The `since_version` of the schema that gives an operator its meaning; 0 where none is known."""
-    if opsets.get(domain, 0) > _newest_opset(domain):
+    if opsets.get(domain, 0) > _newest_opset(domain) and not ops.is_declared(op, domain):
         return 0  # nobody here knows whether it still means the same
     found = ops.schema(op, domain, opsets.get(domain, 0))
     return found.since_version if found and not found.deprecated else 0
@@ -142,7 +150,7 @@ def lowered(node: Node, facts: Facts) -> Node:
     Raises:
         ModelError: the opset cannot express it.
     """
-    opset = facts.opsets.get(node.domain, 0)
+    opset = _opset(facts, node.domain)
     if not node.version:
         return _as_loaded(node, node, facts)
     way = way_down(node.op, node.domain, node.version, opset)
@@ -187,7 +195,8 @@ def why_not(node: Node, facts: Facts) -> str | None:
 def emittable(op: str, domain: str, opsets: Mapping[str, int]) -> bool:
     """Whether the newest meaning of an operator can be expressed at all; `why_not` tells of a single node."""
     newest = ops.newest(op, domain)
-    return bool(newest and domain in opsets and not way_down(op, domain, newest, opsets[domain]).reason)
+    opset = opsets.get(domain, WRITTEN if domain else 0)
+    return bool(newest and not way_down(op, domain, newest, opset).reason)
 
 
 def _values(inputs: tuple[Value | Tensor | None, ...]) -> tuple[Value | None, ...]:

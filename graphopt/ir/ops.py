@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from string import ascii_letters
+from typing import Any, ParamSpec, TypeVar
 
 import onnx
 from onnx.defs import OpSchema
@@ -39,16 +40,43 @@ RANDOM = frozenset(
 """Operators whose two equal nodes give two results."""
 
 
-@cache
+P = ParamSpec("P")
+R = TypeVar("R")
+_DECLARED: dict[tuple[str, str], OpSchema] = {}
+_READ: list[Any] = []
+
+
+def reads_schemas(function: Callable[P, R]) -> Callable[P, R]:
+    """Work each answer out once, until a schema is declared."""
+    _READ.append(cache(function))
+    remembering: Callable[P, R] = _READ[-1]
+    return remembering
+
+
+def declare(schema: OpSchema) -> None:
+    """Make an operator known that the onnx package does not know, in all versions of its domain."""
+    _DECLARED[schema.name, schema.domain] = schema
+    for function in _READ:
+        function.cache_clear()
+
+
+def is_declared(op: str, domain: str) -> bool:
+    """Whether an operator is known by its declaration alone."""
+    return (op, domain) in _DECLARED
+
+
+@reads_schemas
 def schema(op: str, domain: str = "", opset: int = OPSET) -> OpSchema | None:
-    """The schema in force at an opset, None for an operator that the onnx package does not know."""
+    """The schema in force at an opset, None for an operator that is neither declared nor in the onnx package."""
+    if is_declared(op, domain):
+        return _DECLARED[op, domain] if opset else None
     try:
         return onnx.defs.get_schema(op, opset, domain)
     except onnx.defs.SchemaError:
         return None
 
 
-@cache
+@reads_schemas
 def newest(op: str, domain: str = "") -> int:
     """The `since_version` of the newest schema: the meaning that rules are written for. 0 if there is none."""
     found = schema(op, domain, OPSET if domain == "" else 1_000)
@@ -57,7 +85,8 @@ def newest(op: str, domain: str = "") -> int:
 
 def names(domain: str = "") -> frozenset[str]:
     """The operators of a domain."""
-    return frozenset(known.name for known in onnx.defs.get_all_schemas() if known.domain == domain)
+    shipped = (known.name for known in onnx.defs.get_all_schemas() if known.domain == domain)
+    return frozenset(shipped).union(op for op, own in _DECLARED if own == domain)
 
 
 def without_attribute(op: str, attribute: str) -> int | None:
@@ -68,7 +97,7 @@ def without_attribute(op: str, attribute: str) -> int | None:
     return None if last is None else min((version for version in has if version > last), default=None)
 
 
-@cache
+@reads_schemas
 def is_optional(op: str, domain: str, position: int) -> bool:
     """Whether an operator may lack an input."""
     found = schema(op, domain, OPSET if domain == "" else 1)
@@ -80,7 +109,7 @@ def is_optional(op: str, domain: str, position: int) -> bool:
 _DTYPES = {f"tensor({dtype.name.lower()})": dtype for dtype in DType}
 
 
-@cache
+@reads_schemas
 def _input(op: str, domain: str, position: int) -> tuple[str, frozenset[DType]]:
     """The type variable of an input, and the element types that it may be. A variadic one may have one for each."""
     found = schema(op, domain, OPSET if domain == "" else 1)

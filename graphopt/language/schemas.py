@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -25,6 +24,14 @@ _TYPE_NAMES = {f"tensor({np.dtype(d.numpy).name})": d for d in DType if d not in
 _TYPE_NAMES |= {"tensor(float)": DType.FLOAT, "tensor(double)": DType.DOUBLE}
 _ANY = frozenset(DType)
 _FLOATS = frozenset(dtype for dtype in DType if dtype.is_float)
+
+
+def type_text(dtype: DType) -> str:
+    """An element type as schemas spell it: `tensor(float)`."""
+    return _TYPE_TEXTS[dtype]
+
+
+_TYPE_TEXTS: Mapping[DType, str] = {dtype: name for name, dtype in _TYPE_NAMES.items()}
 
 Place: TypeAlias = "tuple[App | str, str | int]"
 
@@ -63,7 +70,7 @@ def described(app: App) -> Operator:
     return _read_schema(app.op, app.domain)
 
 
-@cache
+@ops.reads_schemas
 def _read_schema(op: str, domain: str) -> Operator:
     schema = ops.schema(op, domain, 1 if domain else ops.OPSET)
     if schema is None:
@@ -128,31 +135,45 @@ class Types:
             formal = operator.output(position)
             self.restrict((app.node, formal.variable), formal.allowed)
             self._unify((app.node, position), (app.node, formal.variable))
+        match app.op, dict(app.attrs).get("to"):
+            case "Cast", Lit(value=int(to)) if to in list(DType):
+                self.restrict((app.node, 0), {DType(to)})
 
-    def _root(self, place: Place) -> Place:
+    def place(self, side: Term) -> Place:
+        """Where the element type of a term is."""
+        if isinstance(side, App):
+            return side.node, side.output
+        return "hole", side.name if isinstance(side, Var) else ""
+
+    def root(self, place: Place) -> Place:
+        """What stands for all places of one element type."""
         while place in self._parent:
             place = self._parent[place]
         return place
 
     def _unify(self, one: Place, other: Place) -> None:
-        one, other = self._root(one), self._root(other)
+        one, other = self.root(one), self.root(other)
         if one != other:
             self._parent[one] = other
             self.restrict(other, self._allowed.pop(one, None))
 
     def restrict(self, place: Place, allowed: Iterable[DType] | None) -> None:
         if allowed is not None:
-            place = self._root(place)
+            place = self.root(place)
             self._allowed[place] = self._allowed.get(place, _ANY) & frozenset(allowed)
+
+    def allowed(self, place: Place) -> frozenset[DType]:
+        """The element types that are possible at a place."""
+        return self._allowed.get(self.root(place), _ANY)
 
     def prefer(self, place: Place, dtype: DType) -> None:
         """Choose this one, if it is possible."""
-        if dtype in self._allowed.get(self._root(place), ()):
+        if dtype in self._allowed.get(self.root(place), ()):
             self.restrict(place, {dtype})
 
     def of(self, place: Place, rng: random.Random | None = None) -> DType:
         """The element type of a place; chosen, and from then on fixed, where several are possible."""
-        allowed = self._allowed.get(self._root(place), frozenset((DType.FLOAT,)))
+        allowed = self._allowed.get(self.root(place), frozenset((DType.FLOAT,)))
         usual = [dtype for dtype in self._usual if dtype in allowed] or sorted(allowed)
         if not usual:
             raise Misfit("no element type fits")

@@ -25,12 +25,12 @@ from graphopt.ir import ops
 from graphopt.ir.edit import constant_node, replace_values
 from graphopt.ir.graph import Attribute, Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
+from graphopt.language.binding import Absent, Known, evaluate
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import LONGEST, Unknown
 from graphopt.language.term import SCALAR, App, Term, Var, applications, holes, is_scalar, is_whole, is_written, walk
 from graphopt.operators.evaluate import evaluate as compute
 from graphopt.operators.infer import infer_node
-from graphopt.rewrite.binding import Absent, Known, evaluate
 from graphopt.rewrite.match import Match, known_tensor
 
 GROWTH = 16 * 2**20

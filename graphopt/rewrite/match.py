@@ -20,10 +20,10 @@ from graphopt.base.types import DType, Shape, TensorType
 from graphopt.ir import ops
 from graphopt.ir.graph import Attribute, Graph, Node, Value
 from graphopt.ir.tensor import Tensor, same_values
+from graphopt.language.binding import Absent, Axes, Bound, Known, Numbers, broadcast, evaluate, sizes_of, unify
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import Unknown
 from graphopt.language.term import SCALAR, App, Lit, Term, Var
-from graphopt.rewrite.binding import Absent, Axes, Bound, Known, Numbers, broadcast, evaluate, sizes_of, unify
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ def _outputs_fit(app: App, node: Node) -> bool:
     return count == app.outputs or (count > app.outputs and not _is_variadic(app.op, app.domain))
 
 
-@cache
+@ops.reads_schemas
 def _is_variadic(op: str, domain: str) -> bool:
     schema = ops.schema(op, domain)
     return schema is not None and bool(schema.outputs) and bool(schema.outputs[-1].option == _VARIADIC)

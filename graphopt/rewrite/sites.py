@@ -9,11 +9,11 @@ from typing import Any
 
 from graphopt.base.types import DType, TensorType
 from graphopt.ir.graph import Graph, Value
+from graphopt.language.binding import Absent, Known
 from graphopt.language.coverage import Answer, Label
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import Unknown
 from graphopt.operators.infinities import may_hold
-from graphopt.rewrite.binding import Absent, Known
 from graphopt.rewrite.match import Match
 
 

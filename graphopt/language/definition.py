@@ -1,0 +1,387 @@
+"""Operators that are declared by a term: what an operator that ONNX does not define computes.
+
+A definition is read as a rule is: its inputs are holes, which may name axes, and its attributes are holes, too. One
+operator may have several, for different inputs that are there; the first that fits is meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import networkx as nx
+from onnx import AttributeProto
+from onnx.defs import OpSchema
+
+from graphopt.base.errors import RuleError
+from graphopt.base.types import COMMON
+from graphopt.ir import ops
+from graphopt.language.schemas import Misfit, Types, type_text
+from graphopt.language.serial import hole_from_json, hole_to_json, only, term_from_json, term_to_json
+from graphopt.language.term import SCALAR, App, Lit, Operand, Term, Var, applications, fn, holes, is_scalar, term, walk
+from graphopt.language.wellformed import MOST_OUTPUTS, misnamed, misspelt
+
+
+@dataclass(frozen=True)
+class Definition:
+    """The outputs of an operator, as terms over the holes that are its inputs and attributes.
+
+    Raises:
+        RuleError: the operator is one of ONNX, an input is no hole, a hole of the meaning is none of the operator's, …
+    """
+
+    head: App
+    """The operator applied to holes; of several outputs the first."""
+    meaning: tuple[Term, ...]
+    """One term for each output."""
+    defaults: tuple[tuple[str, Lit], ...] = ()
+    """What attributes are that are absent."""
+
+    def __post_init__(self) -> None:
+        for problem in _problems(self):
+            raise RuleError(f"the definition of '{self.head.domain}.{self.head.op}': {problem}")
+
+    def __str__(self) -> str:
+        return f"{self.head}  =  {', '.join(map(str, self.meaning))}"
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.head.op, self.head.domain
+
+    def at(self, app: App) -> Meaning | None:
+        """What an application of the operator means; None where it has other inputs or attributes than these."""
+        inputs = app.inputs
+        while inputs and inputs[-1] is None:
+            inputs = inputs[:-1]
+        if [arg is None for arg in inputs] != [arg is None for arg in self.head.inputs] or app.bundle is not None:
+            return None
+        bound = {hole.name: arg for hole, arg in zip(self.head.inputs, inputs, strict=True) if isinstance(hole, Var)}
+        given = dict(self.defaults) | dict(app.attrs)
+        if given.keys() != {name for name, _ in self.head.attrs}:
+            return None
+        for name, said in self.head.attrs:
+            if isinstance(said, Var):
+                bound[said.name] = given[name]
+            elif given[name] != said:
+                return None
+        return Meaning(self, bound)
+
+    @cached_property
+    def axes(self) -> Mapping[str, Term]:
+        """The sizes that the inputs name, as terms over them: of `x` with `"*b N"`, N is the last of its shape."""
+        found: dict[str, Term] = {}
+        for token, size in self._sized():
+            if not token.isdigit() and token != "_":
+                found.setdefault(token, size)
+        return found
+
+    @cached_property
+    def conditions(self) -> tuple[Term, ...]:
+        """What the shapes of its inputs have to be for the operator to be defined."""
+        found: list[Term] = []
+        for hole in self._inputs():
+            if hole.axes is not None:
+                packed = any("*" in token for token in hole.axes)
+                count, rank = len(hole.axes) - packed, fn.rank(hole)
+                found.append(fn.le(count, rank) if packed else fn.eq(rank, count))
+        for token, size in self._sized():
+            expected: Term | int = int(token) if token.isdigit() else self.axes.get(token, size)
+            if expected != size:
+                found.append(fn.eq(size, expected))
+        return tuple(found)
+
+    def _inputs(self) -> Iterator[Var]:
+        return (hole for hole in self.head.inputs if isinstance(hole, Var))
+
+    def _sized(self) -> Iterator[tuple[str, App]]:
+        """Each axis of the inputs, with its size; of a pack, all sizes."""
+        for hole in self._inputs():
+            tokens, shape = hole.axes or (), fn.shape(hole)
+            pack = next((i for i, token in enumerate(tokens) if "*" in token), len(tokens))
+            for i, token in enumerate(tokens):
+                if i == pack:
+                    yield token, fn.part(shape, i, fn.rank(hole) - (len(tokens) - 1 - i))
+                else:
+                    yield token, fn.item(shape, i if i < pack else i - len(tokens))
+
+    def to_json(self) -> dict[str, Any]:
+        """The definition as plain data; `Definition.from_json` is the inverse."""
+        return {
+            "define": term_to_json(self.head),
+            "as": [term_to_json(side) for side in self.meaning],
+            "holes": {hole.name: hole_to_json(hole) for hole in sorted(set(holes(self.head)), key=lambda h: h.name)},
+            "defaults": {name: term_to_json(value) for name, value in self.defaults},
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Definition:
+        """The definition that `to_json` wrote; raises KeyError, TypeError or ValueError for what is none."""
+        only(data, "define", "as", "holes", "defaults")
+        known = {name: hole_from_json(name, said) for name, said in data["holes"].items()}
+        head, *meaning = (term_from_json(side, known) for side in (data["define"], *data["as"]))
+        defaults = {name: term_from_json(value, known) for name, value in data.get("defaults", {}).items()}
+        return Definition(head, tuple(meaning), tuple(sorted(defaults.items())))
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """One application of a defined operator, with what its holes stand for."""
+
+    definition: Definition
+    bound: Mapping[str, Term | None]
+
+    @property
+    def outputs(self) -> tuple[Term, ...]:
+        return tuple(self.put(side) for side in self.definition.meaning)
+
+    @property
+    def conditions(self) -> tuple[Term, ...]:
+        """What has to hold for the operator to be defined."""
+        return tuple(self.put(condition) for condition in self.definition.conditions)
+
+    def put(self, part: Term) -> Term:
+        """A term of the definition with what its holes and axes stand for."""
+        match part:
+            case Var(name=name):
+                found = self.bound[name]
+                assert found is not None, name
+                return found
+            case App(op="size" | "sizes", args=(Lit(value=axes),)) if part.domain == SCALAR:
+                sizes = [int(a) if a.isdigit() else self.put(self.definition.axes[a]) for a in str(axes).split()]
+                return term(sizes[0]) if part.op == "size" else fn.join(*sizes)
+            case App():
+                args = tuple(None if arg is None else self.put(arg) for arg in part.args)
+                attrs = tuple((name, self.put(value)) for name, value in part.attrs)
+                return App(part.op, args, attrs, part.domain, part.output, part.outputs)
+        return part
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+_TABLE: dict[tuple[str, str], tuple[Definition, ...]] = {}
+
+
+def define(head: App | tuple[App, ...], meaning: Operand | tuple[Operand, ...], **defaults: Operand) -> Definition:
+    """Say what an operator computes that ONNX does not define, and return the definition.
+
+    `define(Operators("my.domain").ScaledAdd(x, y, scale=s), x + s * y, scale=1.0)`: the inputs are holes, `tensor(…)`,
+    which may name axes; the attributes are holes for numbers or texts, or one value for which alone this is meant;
+    keyword arguments are what absent attributes are. For an operator with several outputs give tuples. From then on
+    rules may match and write it, it is inferred, folded and proved like any other.
+
+    Raises:
+        RuleError: it is no such definition, or another one is known of the same operator with the same inputs.
+    """
+    first = head[0] if isinstance(head, tuple) else head
+    sides = meaning if isinstance(meaning, tuple) else (meaning,)
+    given = tuple(sorted((name, _literal(name, value)) for name, value in defaults.items()))
+    return declare(Definition(first, tuple(map(term, sides)), given))
+
+
+def _literal(name: str, value: Operand) -> Lit:
+    found = term(value)
+    if not isinstance(found, Lit):
+        raise RuleError(f"the default of {name} is '{found}', no number, text or list of numbers")
+    return found
+
+
+def declare(definition: Definition) -> Definition:
+    """Put a definition into the table; the same one again changes nothing.
+
+    Raises:
+        RuleError: another one is known of the same operator with the same inputs and attributes.
+    """
+    known = _TABLE.get(definition.key, ())
+    if definition in known:
+        return definition
+    for other in known:
+        if _shape_of(other) == _shape_of(definition):
+            raise RuleError(f"'{definition}' is defined otherwise already: {other}")
+    ops.declare(_schema((*known, definition)))
+    _TABLE[definition.key] = (*known, definition)
+    return definition
+
+
+def _shape_of(definition: Definition) -> tuple[Any, ...]:
+    """Which applications a definition is of."""
+    literals = tuple((name, value) for name, value in definition.head.attrs if isinstance(value, Lit))
+    return tuple(arg is None for arg in definition.head.inputs), literals
+
+
+def meaning_of(app: App) -> Meaning | None:
+    """What an application of a defined operator means; None where there is no definition of it."""
+    found = (definition.at(app) for definition in _TABLE.get((app.op, app.domain), ()))
+    return next((meaning for meaning in found if meaning is not None), None)
+
+
+def definitions_of(sides: Iterable[Term]) -> tuple[Definition, ...]:
+    """The definitions of the operators in some terms, and of those in their meanings, each once.
+
+    Raises:
+        RuleError: an operator is defined for other inputs or attributes than it has there.
+    """
+    found: dict[Definition, None] = {}
+    waiting = [app for side in sides for app in applications(side)]
+    while waiting:
+        app = waiting.pop(0)
+        meaning = meaning_of(app) if ops.is_declared(app.op, app.domain) else None
+        if meaning is not None and meaning.definition not in found:
+            found[meaning.definition] = None
+            waiting += [inner for side in meaning.definition.meaning for inner in applications(side)]
+        elif meaning is None and ops.is_declared(app.op, app.domain):
+            known = "; ".join(map(str, _TABLE[app.op, app.domain]))
+            raise RuleError(f"'{app}' has other inputs or attributes than what is defined: {known}")
+    return tuple(found)
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
+
+
+def _problems(definition: Definition) -> Iterator[str]:
+    """What is wrong with a definition, in the order in which it should be mended."""
+    head, meaning = definition.head, definition.meaning
+    if head.domain in ("", SCALAR) or head.output:
+        yield "it is to be an operator of a domain of its own, Operators('my.domain').Name(x, …)"
+    yield from _unlike_holes(head)
+    for name, _ in definition.defaults:
+        if name not in dict(head.attrs):
+            yield f"{name} has a default and is none of its attributes"
+    if len(meaning) != head.outputs or head.outputs > MOST_OUTPUTS:
+        yield f"{head.outputs} outputs are {len(meaning)} terms"
+    yield from misnamed((head, *meaning))
+    for side in meaning:
+        if is_scalar(side):
+            yield f"'{side}' is a number, not a tensor"
+        yield from misspelt(side)
+        for hole in holes(side):
+            if hole not in set(holes(head)):
+                yield f"hole '{hole.name}' is none of its inputs and attributes"
+        for part in walk(side):
+            yield from _unknown_axes(definition, part)
+    for hole in set(holes(head)).difference(*(holes(side) for side in meaning)):
+        what = "is" if hole.kind == "tensor" else "is a hole and"
+        yield f"'{hole.name}' {what} no part of what it computes; an attribute may be given the one value that is meant"
+
+
+def _unlike_holes(head: App) -> Iterator[str]:
+    """Inputs and attributes that are none of a definition."""
+    inputs = [arg for arg in head.inputs if arg is not None]
+    if not all(isinstance(arg, Var) and arg.kind == "tensor" for arg in inputs) or len(set(inputs)) < len(inputs):
+        yield "its inputs are holes, tensor('x'), of which each is another"
+    if head.bundle is not None or (head.inputs and head.inputs[-1] is None):
+        yield "it names all of its attributes, and no absent input at the end"
+    if any(token.startswith("1*") for arg in inputs if isinstance(arg, Var) for token in arg.axes or ()):
+        yield "an input has as many axes of size 1 as a pack: name the pack, or nothing"
+    for name, value in head.attrs:
+        if not (isinstance(value, Lit) or (isinstance(value, Var) and value.kind in _KINDS)):
+            yield f"{name} is a hole, such as real('{name}'), or one value"
+
+
+def _unknown_axes(definition: Definition, part: Term) -> Iterator[str]:
+    match part:
+        case App(op="size" | "sizes", args=(Lit(value=axes),)) if part.domain == SCALAR:
+            for axis in str(axes).split():
+                if not axis.isdigit() and axis not in definition.axes:
+                    yield f"axis '{axis}' is none of its inputs'"
+
+
+# -- as a schema -------------------------------------------------------------------------------------------------------
+
+_KINDS: Mapping[str, OpSchema.AttrType] = {
+    "integer": OpSchema.AttrType.INT,
+    "integers": OpSchema.AttrType.INTS,
+    "real": OpSchema.AttrType.FLOAT,
+    "string": OpSchema.AttrType.STRING,
+}
+_ELEMENTS = frozenset(COMMON)
+_OPTIONAL, _SINGLE = OpSchema.FormalParameterOption.Optional, OpSchema.FormalParameterOption.Single
+
+
+def _schema(definitions: Sequence[Definition]) -> OpSchema:
+    """What all definitions of an operator say together of its inputs, outputs and attributes."""
+    head = definitions[0].head
+    variables = _variables(definitions)
+    most = max((definition.head.inputs for definition in definitions), key=len)
+    inputs = []
+    for position in range(len(most)):
+        holes_ = [d.head.inputs[position] if position < len(d.head.inputs) else None for d in definitions]
+        name = next(hole.name for hole in holes_ if isinstance(hole, Var))
+        option = _OPTIONAL if None in holes_ else _SINGLE
+        inputs.append(OpSchema.FormalParameter(name, variables["in", position][0], "", param_option=option))
+    outputs = [
+        OpSchema.FormalParameter(f"output_{position}", variables["out", position][0], "")
+        for position in range(max(definition.head.outputs for definition in definitions))
+    ]
+    constraints = [(name, sorted(map(type_text, allowed)), "") for name, allowed in dict(variables.values()).items()]
+    return OpSchema(
+        *(head.op, head.domain, 1, "\n".join(map(str, definitions))),
+        inputs=inputs,
+        outputs=outputs,
+        type_constraints=constraints,
+        attributes=list(_attributes(definitions)),
+    )
+
+
+def _variables(definitions: Sequence[Definition]) -> Mapping[tuple[str, int], tuple[str, frozenset[Any]]]:
+    """The type variable of each input and output, with the element types that it may be."""
+    joined: nx.utils.UnionFind[tuple[str, int]] = nx.utils.UnionFind()
+    allowed: dict[tuple[str, int], frozenset[Any]] = {}
+    for definition in definitions:
+        try:
+            types = Types(definition.meaning, {})
+        except Misfit as error:
+            raise RuleError(f"the definition of '{definition.head.op}': {error}") from error
+        given = enumerate(definition.head.inputs)
+        places = {("in", i): types.place(hole) for i, hole in given if hole is not None}
+        places |= {("out", i): types.place(side) for i, side in enumerate(definition.meaning)}
+        roots: dict[Any, tuple[str, int]] = {}
+        for formal, place in places.items():
+            joined.union(formal, roots.setdefault(types.root(place), formal))
+            both = types.allowed(place) & _ELEMENTS & allowed.get(formal, types.allowed(place))
+            if not both:
+                raise RuleError(f"the definition of '{definition.head.op}': no element types fit together")
+            allowed[formal] = both
+    names: dict[Any, str] = {}
+    found = {}
+    for formal in allowed:
+        root = joined[formal]
+        group = [allowed[other] for other in allowed if joined[other] == root]
+        found[formal] = names.setdefault(root, f"T{len(names)}"), frozenset.intersection(*group)
+    return found
+
+
+def _attributes(definitions: Sequence[Definition]) -> Iterator[OpSchema.Attribute]:
+    defaults = {name: value for definition in definitions for name, value in definition.defaults}
+    said = {name: value for definition in definitions for name, value in definition.head.attrs}
+    for name, value in said.items():
+        kind = _KINDS[value.kind] if isinstance(value, Var) else _kind_of(value)
+        if name in defaults:
+            yield OpSchema.Attribute(name, _default(name, kind, defaults[name].value), "")
+        else:
+            yield OpSchema.Attribute(name, kind, "", required=True)
+
+
+def _kind_of(value: Term) -> OpSchema.AttrType:
+    """The type of an attribute that is one value in a definition."""
+    assert isinstance(value, Lit)
+    match value.value:
+        case str():
+            return OpSchema.AttrType.STRING
+        case tuple():
+            return OpSchema.AttrType.INTS
+        case int():
+            return OpSchema.AttrType.INT
+    return OpSchema.AttrType.FLOAT
+
+
+def _default(name: str, kind: OpSchema.AttrType, value: Any) -> AttributeProto:
+    match kind:
+        case OpSchema.AttrType.FLOAT:
+            return AttributeProto(name=name, type=AttributeProto.FLOAT, f=float(value))
+        case OpSchema.AttrType.INT:
+            return AttributeProto(name=name, type=AttributeProto.INT, i=int(value))
+        case OpSchema.AttrType.STRING:
+            return AttributeProto(name=name, type=AttributeProto.STRING, s=str(value).encode())
+    return AttributeProto(name=name, type=AttributeProto.INTS, ints=value)

@@ -1,0 +1,116 @@
+"""Terms and holes as plain data: what files of rules hold. Reading runs no code of theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from graphopt.language.term import App, Lit, Term, Var, attributes, const, integer, integers, real, string, tensor, term
+
+
+def hole_to_json(hole: Var) -> dict[str, Any]:
+    data: dict[str, Any] = {"kind": hole.kind}
+    if hole.axes is not None:
+        data["axes"] = " ".join(hole.axes)
+    if hole.default is not None:
+        data["default"] = hole.default
+    return data
+
+
+_MAKERS = {"integer": integer, "integers": integers, "real": real, "string": string, "attributes": attributes}
+
+
+def hole_from_json(name: str, data: Mapping[str, Any]) -> Var:
+    """The hole that was declared.
+
+    Raises:
+        ValueError: it is of no kind, or says what holes of its kind do not have.
+    """
+    kind = data["kind"]
+    if kind not in ("tensor", "const", *_MAKERS):
+        raise ValueError(f"hole '{name}' is of kind {kind!r}; there are tensor, const, {', '.join(_MAKERS)}")
+    only(data, "kind", *(("axes",) if kind in ("tensor", "const") else ()), *(("default",) if kind == "const" else ()))
+    axes, default = data.get("axes"), data.get("default")
+    if not isinstance(axes, str | None):
+        raise ValueError(f"the axes of hole '{name}' are {axes!r}, not a text like 'N C'")
+    if isinstance(default, bool) or not isinstance(default, int | float | None):
+        raise ValueError(f"the default of hole '{name}' is {default!r}, no number")
+    if kind in _MAKERS:
+        return _MAKERS[kind](name)
+    return tensor(name, axes) if kind == "tensor" else const(name, axes, default=default)
+
+
+def only(data: Mapping[str, Any], *keys: str) -> None:
+    """Raise ValueError for a key that is none of these: it may be misspelt, and mean something."""
+    for key in data:
+        if key not in keys:
+            raise ValueError(f"'{key}' means nothing there; there are {', '.join(keys)}")
+
+
+def text(value: Any, what: str) -> str:
+    """The text; raises ValueError for what is none that a file can hold."""
+    if not isinstance(value, str):
+        raise ValueError(f"{what} is {value!r}, no text")
+    value.encode()
+    return value
+
+
+def term_to_json(term: Term | None) -> Any:
+    match term:
+        case None:
+            return None
+        case Var(name=name):
+            return {"hole": name}
+        case Lit(value=value):
+            return list(value) if isinstance(value, tuple) else value
+        case App():
+            data: dict[str, Any] = {"op": term.op, "args": [term_to_json(arg) for arg in term.args]}
+            if term.attrs:
+                data["attrs"] = {name: term_to_json(value) for name, value in term.attrs}
+            if term.domain:
+                data["domain"] = term.domain
+            if term.outputs > 1:
+                data["output"] = [term.output, term.outputs]
+            return data
+
+
+def term_from_json(data: Any, known: Mapping[str, Var], level: int = 0) -> Any:
+    if level > DEEPEST:
+        raise ValueError(f"a term in more than {DEEPEST} others")
+    match data:
+        case None:
+            return None
+        case {"hole": name}:
+            only(data, "hole")
+            if name not in known:
+                raise ValueError(f"hole '{name}' is not declared in 'holes'")
+            return known[name]
+        case {"op": name, "args": list(args)}:
+            only(data, "op", "args", "attrs", "domain", "output")
+            attrs = ((text(key, "a name"), value) for key, value in sorted(data.get("attrs", {}).items()))
+            named = tuple((key, term_from_json(_said(value, key), known, level + 1)) for key, value in attrs)
+            terms = tuple(term_from_json(arg, known, level + 1) for arg in args)
+            output, outputs = data.get("output", (0, 1))
+            if not type(output) is type(outputs) is int:
+                raise ValueError(f"output {output!r} of {outputs!r}: two whole numbers")
+            return App(
+                text(name, "an operator"), terms, named, text(data.get("domain", ""), "a domain"), output, outputs
+            )
+        case str():
+            return Lit(text(data, "a text"))
+        case bool() | int() | float():
+            return Lit(data)
+        case list():
+            return term(tuple(data))
+    raise ValueError(f"unexpected {data!r}")
+
+
+def _said(value: Any, name: str) -> Any:
+    """The value of an attribute; raises ValueError for none."""
+    if value is None:
+        raise ValueError(f"attribute {name} is null: leave it out")
+    return value
+
+
+DEEPEST = 64
+"""How many terms may lie in each other in a file of rules."""

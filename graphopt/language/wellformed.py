@@ -1,0 +1,316 @@
+"""What is wrong with a rule or a definition as it is written, in the words of who wrote it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from math import copysign, isnan
+from typing import Any, TypeAlias
+
+from onnx.defs import OpSchema
+
+from graphopt.base.errors import did_you_mean
+from graphopt.ir import ops
+from graphopt.language.scalar import FACTS, FUNCTIONS, PROPERTIES, TRUTHS
+from graphopt.language.term import (
+    SCALAR,
+    App,
+    Kind,
+    Lit,
+    Term,
+    Var,
+    applications,
+    holes,
+    is_scalar,
+    is_whole,
+    render,
+    walk,
+)
+
+Terms: TypeAlias = tuple[Term, ...]
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+def problems(name: str, sides: Terms, right: Terms, conditions: Terms) -> Iterator[str]:
+    """What is wrong with a rule, in the order in which it should be mended."""
+    if not _NAME.fullmatch(name):
+        yield f"the name must be snake_case, like 'fuse_bn_into_conv', not '{name}'"
+    yield from _foreign((*sides, *right), "side")
+    yield from _foreign(conditions, "condition")
+    if len(sides) != len(right):
+        yield f"{len(sides)} left sides and {len(right)} right sides; there must be as many"
+    if not sides or not all(isinstance(side, App) and side.domain != SCALAR for side in sides):
+        yield "a left side must be an operator: a bare hole would match everything"
+    for side in right:
+        if is_scalar(side):
+            yield f"the right side '{render(side)}' is a number, and the left side a tensor"
+    if sides == right:
+        yield "left and right are the same"
+    parts = (*sides, *right, *conditions)
+    yield from misnamed(parts)
+    yield from _unbound(sides, right, conditions)
+    yield from _computed_on_the_left(sides)
+    yield from _unused_defaults(sides)
+    yield from _mixed_bundles(sides, right)
+    for part in parts:
+        yield from misspelt(part)
+    yield from _misplaced(sides, right, conditions)
+    yield from _undecidable(conditions)
+
+
+def _foreign(parts: Iterable[object], what: str) -> Iterator[str]:
+    """What is no term at all."""
+    for part in parts:
+        if isinstance(part, bool):
+            yield (
+                f"a {what} is {part}: `==` and `!=` say at once whether two terms are the same;"
+                " what a model must fulfil is written fn.eq(a, b), fn.ne(a, b), a < b, fn.is_one(c), …"
+            )
+        elif callable(part):
+            yield (
+                f"a {what} is a Python function: a rule holds no code, so that it can be proved;"
+                ' conditions are terms like fn.size("C") > 4 and fn.is_float(fn.dtype(x))'
+            )
+        elif not isinstance(part, Var | Lit | App):
+            yield f"a {what} is {part!r}, which is no term: neither an operator, op.Name(…), nor a hole"
+
+
+def _undecidable(conditions: tuple[Term, ...]) -> Iterator[str]:
+    """Conditions that are numbers or tensors."""
+    for condition in conditions:
+        if not (isinstance(condition, App) and condition.domain == SCALAR and condition.op in {*TRUTHS, *PROPERTIES}):
+            what = "number" if is_scalar(condition) else "tensor"
+            yield (
+                f"the condition '{render(condition)}' is a {what}, neither true nor false; there are comparisons, as in"
+                f' fn.size("C") > 4, and {", ".join(f"fn.{name}" for name in (*TRUTHS, *PROPERTIES))}'
+            )
+
+
+def _unspeakable(part: Term) -> Iterator[str]:
+    """Numbers that no model holds, or that equality does not tell apart: -0.0 equals 0.0, and a NaN not even itself."""
+    for sub in walk(part):
+        said = sub.value if isinstance(sub, Lit) else sub.default if isinstance(sub, Var) else None
+        for number in said if isinstance(said, tuple) else (said,):
+            if isinstance(number, int) and not -(2**63) <= number < 2**63:
+                yield f"{number} has no place in the 64 bits of a model's whole numbers"
+            if isinstance(number, float) and (isnan(number) or (number == 0 and copysign(1, number) < 0)):
+                yield f"{number} cannot be said in a rule"
+
+
+def asserted(condition: Term) -> Iterator[App]:
+    """The properties of constants that a condition says: on top, or together with others under `both`."""
+    if isinstance(condition, App) and condition.op in PROPERTIES:
+        yield condition
+    elif isinstance(condition, App) and condition.op == "both":
+        for part in condition.operands:
+            yield from asserted(part)
+
+
+def _misplaced(sides: tuple[Term, ...], right: tuple[Term, ...], conditions: tuple[Term, ...]) -> Iterator[str]:
+    """A property is assumed in a proof; whether it holds is no number to compute with."""
+    said = {app for condition in conditions for app in asserted(condition)}
+    for app in (sub for part in (*sides, *right, *conditions) for sub in walk(part)):
+        if isinstance(app, App) and app.domain == SCALAR and app.op in PROPERTIES:
+            if app not in said:
+                yield f"'{render(app)}' can only be a condition in `when`, alone or under `both`"
+            if not (len(app.args) == 1 and isinstance(app.args[0], Var) and app.args[0].kind == "const"):
+                yield f"'{render(app)}' is of no constant of the rule"
+
+
+def misnamed(parts: Iterable[Term]) -> Iterator[str]:
+    """Holes of one name that differ, and names with a dot: one of "the other attributes" is called `rest.axis`."""
+    seen: dict[str, Var] = {}
+    for hole in (hole for part in parts for hole in holes(part)):
+        if not hole.name.isidentifier():
+            yield f"hole '{hole.name}' is to be named like a variable in Python, such as 'x' or 'first_axis'"
+        if seen.setdefault(hole.name, hole) != hole:
+            yield f"hole '{hole.name}' is declared in two ways"
+
+
+def _unbound(sides: tuple[Term, ...], right: tuple[Term, ...], conditions: tuple[Term, ...]) -> Iterator[str]:
+    bound = {hole.name for side in sides for hole in holes(side)}
+    axes = {axis for side in sides for hole in holes(side) for axis in hole.axes or ()}
+    for part in (*right, *conditions):
+        for hole in holes(part):
+            if hole.name not in bound:
+                yield f"hole '{hole.name}' is not bound by the left side"
+        for name in _sizes_read(part):
+            if name.removeprefix("1") not in axes and not name.isdigit():
+                yield f"axis '{name}' is not bound by the left side"
+
+
+def _computed_on_the_left(sides: tuple[Term, ...]) -> Iterator[str]:
+    """A number that is computed is compared when nothing is bound yet."""
+    for part in (part for side in sides for part in walk(side)):
+        if isinstance(part, App) and part.domain == SCALAR and any(holes(part)):
+            yield f"the left side cannot compute '{render(part)}' from what it is to bind: say it in `when`"
+
+
+def _unused_defaults(sides: tuple[Term, ...]) -> Iterator[str]:
+    """A default is for an optional input, of the element type of the operator's output, that may be absent."""
+    defaults = {hole.name for side in sides for hole in holes(side) if hole.default is not None}
+    for app in (app for side in sides for app in applications(side)):
+        schema = ops.schema(app.op, app.domain)
+        for position, arg in enumerate(app.inputs if schema else ()):
+            if not isinstance(arg, Var) or not schema or not ops.is_optional(app.op, app.domain, position):
+                continue
+            if schema.inputs[position].type_str == schema.outputs[0].type_str:
+                defaults.discard(arg.name)
+    for name in sorted(defaults):
+        yield f"hole '{name}' has a default, but is no optional input of its operator's own element type"
+
+
+def _sizes_read(part: Term) -> Iterator[str]:
+    for app in walk(part):
+        if isinstance(app, App) and app.domain == SCALAR and app.op in ("size", "sizes"):
+            for arg in app.args:
+                if isinstance(arg, Lit) and isinstance(arg.value, str):
+                    yield from arg.value.split()
+
+
+def _mixed_bundles(sides: tuple[Term, ...], right: tuple[Term, ...]) -> Iterator[str]:
+    """An attribute that is left out means one thing only where the operators of a bundle have the same defaults."""
+    named: dict[str, set[str]] = {}
+    for app, bundle in _with_bundle(sides):
+        named.setdefault(bundle.name, set()).update(dict(app.attrs))
+    first: dict[str, App] = {}
+    for app, bundle in _with_bundle((*sides, *right)):
+        other = first.setdefault(bundle.name, app)
+        if (app.op, app.domain) != (other.op, other.domain):
+            known = named.get(bundle.name, set())
+            differing = _meanings(app, known) ^ _meanings(other, known)
+            if differing:
+                names = ", ".join(sorted({name for name, *_ in differing}))
+                yield f"'{bundle.name}' is given to {other.op} and {app.op}, which differ in {names}"
+
+
+def _with_bundle(parts: Iterable[Term]) -> Iterator[tuple[App, Var]]:
+    for part in parts:
+        for app in walk(part):
+            if isinstance(app, App) and app.bundle is not None:
+                yield app, app.bundle
+
+
+def _meanings(app: App, known: set[str]) -> set[tuple[Any, ...]]:
+    """The attributes that a bundle may hold, with what they are where absent."""
+    schema = ops.schema(app.op, app.domain)
+    if schema is None:
+        return {("attributes that are not known", app.op)}
+    return {
+        (name, attribute.type, attribute.required, _default(attribute, app.op))
+        for name, attribute in schema.attributes.items()
+        if name not in known and name not in dict(app.attrs)
+    }
+
+
+def _default(attribute: OpSchema.Attribute, operator: str) -> Any:
+    """The value of an attribute that is absent; one that the schema does not state is the operator's own."""
+    value = ops.attribute_value(attribute.default_value)
+    return operator if value is None and not attribute.required else value
+
+
+def misspelt(part: Term) -> Iterator[str]:
+    """What is wrong with the names, arguments, attributes and numbers in a term."""
+    yield from _unspeakable(part)
+    for app in (sub for sub in walk(part) if isinstance(sub, App)):
+        if app.domain == SCALAR:
+            yield from _against_table(app)
+        else:
+            yield from _against_schema(app)
+        if not 0 <= app.output < app.outputs <= MOST_OUTPUTS:
+            yield f"output {app.output} of {app.outputs} of {app.op}: they count from 0, and are {MOST_OUTPUTS} at most"
+        if sum(isinstance(arg, Var) and arg.kind == "attributes" for arg in app.args) > 1:
+            yield f"{app.op} has two holes for the other attributes"
+
+
+def _against_table(app: App) -> Iterator[str]:
+    """What is wrong with the name or the arguments of a scalar function."""
+    if app.op in FACTS:
+        example, about = FACTS[app.op]
+        kind = Lit if example.startswith('"') else Var
+        if len(app.args) != 1 or not isinstance(app.args[0], kind) or app.attrs:
+            yield f"'{render(app)}': {app.op} is {about}, as in fn.{app.op}({example})"
+    elif app.op in FUNCTIONS:
+        taken = FUNCTIONS[app.op].parameters
+        if app.attrs or ("*parts" not in taken and len(taken) != len(app.args)):
+            yield f"'{render(app)}': it is called as fn.{app.op}({', '.join(taken)})"
+    elif app.op not in PROPERTIES:
+        known = sorted({*FUNCTIONS, *FACTS, *PROPERTIES})
+        hint = did_you_mean(app.op, known) or f"; there are {', '.join(known)}"
+        yield f"unknown scalar function '{app.op}'{hint}"
+
+
+def _against_schema(app: App) -> Iterator[str]:
+    schema = ops.schema(app.op, app.domain)
+    if schema is None:
+        yield _unknown(app)
+        return
+    for name, value in app.attrs:
+        if name in schema.attributes:
+            yield from _of_other_kind(app, name, value, schema.attributes[name])
+        else:
+            yield _no_attribute(schema, name)
+    if not schema.min_input <= len(app.inputs) <= schema.max_input:
+        yield f"{app.op} takes {schema.min_input} to {schema.max_input} inputs, not {len(app.inputs)}"
+    if not schema.min_output <= app.outputs <= schema.max_output:
+        yield f"{app.op} has {schema.min_output} to {schema.max_output} outputs, not {app.outputs}"
+    for position, arg in enumerate(app.inputs):
+        if isinstance(arg, Lit) and isinstance(arg.value, str):
+            yield f"input {position} of {app.op} is the text {arg}: tensors hold numbers"
+        if arg is None and _option(schema, position) == OpSchema.FormalParameterOption.Single:
+            yield f"input {position} of {app.op} is not optional"
+
+
+def _unknown(app: App) -> str:
+    """That there is no such operator; of those that ONNX does not define, what to do about it."""
+    hint = did_you_mean(app.op, ops.names(app.domain))
+    if not app.domain:
+        return f"unknown operator '{app.op}'{hint}"
+    return (
+        f"nothing says what '{app.domain}.{app.op}' computes{hint}; say it before the rule, as in"
+        " define(Operators('my.domain').BiasGelu(x, b), op.Gelu(x + b))"
+    )
+
+
+MOST_OUTPUTS = 1000
+"""How many outputs an operator of a rule may have."""
+
+_ATTRIBUTE_KINDS: Mapping[OpSchema.AttrType, tuple[Kind, type | tuple[type, ...]]] = {
+    OpSchema.AttrType.INT: ("integer", int),
+    OpSchema.AttrType.FLOAT: ("real", (int, float)),
+    OpSchema.AttrType.STRING: ("string", str),
+    OpSchema.AttrType.INTS: ("integers", tuple),
+    OpSchema.AttrType.FLOATS: ("integers", tuple),  # no hole is a list of reals
+}
+"""What an attribute of a type may be: a hole of this kind, or a literal of this type."""
+
+
+def _of_other_kind(app: App, name: str, value: Term, attribute: OpSchema.Attribute) -> Iterator[str]:
+    """What is wrong with the value of an attribute that the operator has; scalar functions give any kind."""
+    if attribute.type not in _ATTRIBUTE_KINDS:
+        return
+    kind, literal = _ATTRIBUTE_KINDS[attribute.type]
+    if isinstance(value, App):
+        fits = value.domain == SCALAR
+    else:
+        fits = value.kind == kind if isinstance(value, Var) else isinstance(value.value, literal)
+        if attribute.type is OpSchema.AttrType.INTS and isinstance(value, Lit):
+            fits = fits and is_whole(value)
+    if not fits:
+        shown = f'{value.kind}("{value.name}")' if isinstance(value, Var) else render(value)
+        yield f'{name} of {app.op} is an attribute: write {kind}("{name}"), not {shown}'
+
+
+def _no_attribute(schema: OpSchema, name: str) -> str:
+    """That an operator has no such attribute; of one that it had, when it was given up, and for what."""
+    inputs = [parameter.name for parameter in schema.inputs]
+    since = ops.without_attribute(schema.name, name) if not schema.domain else None
+    problem = f"{schema.name} has no attribute '{name}'{f' since opset {since}' if since else ''}"
+    if name in inputs:
+        return f"{problem}: it is an input, op.{schema.name}({', '.join(inputs[: inputs.index(name) + 1])})"
+    return f"{problem}; it has {', '.join(sorted(schema.attributes)) or 'none'}"
+
+
+def _option(schema: OpSchema, position: int) -> OpSchema.FormalParameterOption:
+    return schema.inputs[min(position, len(schema.inputs) - 1)].option

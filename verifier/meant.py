@@ -1,0 +1,64 @@
+"""Rules in which each operator that is declared by a term stands as that term: what is proved of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from graphopt.language.definition import Definition, Meaning, meaning_of
+from graphopt.language.rule import Rule
+from graphopt.language.term import SCALAR, App, Term, Var, walk
+
+
+@dataclass(frozen=True)
+class Meant(Rule):
+    """A rule in ONNX's own operators. Its two sides may be the same: kernels then differ in how they round."""
+
+    promised: tuple[Term, ...] = ()
+    """What the definitions ask of the shapes of the right side."""
+    definitions: tuple[Definition, ...] = field(default=(), kw_only=True, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """It was checked as it was written."""
+
+
+def meant(rule: Rule) -> Rule:
+    """The rule with the meanings of its operators in their places; itself where ONNX defines all of them.
+
+    That the shapes are those which a definition asks for is assumed of the left side, where it is about holes, and to
+    be shown of the right.
+    """
+    if not rule.definitions:
+        return rule
+    left, right = _Expanded(), _Expanded()
+    sides, others = (tuple(map(left.put, rule.left)), tuple(map(right.put, rule.right)))
+    assumed = [condition for condition in left.conditions if _is_of_holes(condition)]
+    promised = tuple(condition for condition in right.conditions if condition not in assumed)
+    when = tuple(dict.fromkeys((*rule.conditions, *assumed)))
+    return Meant(rule.name, sides, others, when, rule.why, promised, definitions=rule.definitions)
+
+
+class _Expanded:
+    """Terms without defined operators, and what has to hold for them to be defined."""
+
+    def __init__(self) -> None:
+        self.conditions: list[Term] = []
+        self._known: dict[App, tuple[Term, ...]] = {}
+
+    def put(self, part: Term) -> Term:
+        if not isinstance(part, App) or part.domain == SCALAR:
+            return part
+        args = tuple(None if arg is None else self.put(arg) for arg in part.args)
+        app = App(part.op, args, part.attrs, part.domain, part.output, part.outputs)
+        if app.node not in self._known and (meaning := meaning_of(app.node)) is not None:
+            self._known[app.node] = self._outputs(meaning)
+        return self._known[app.node][app.output] if app.node in self._known else app
+
+    def _outputs(self, meaning: Meaning) -> tuple[Term, ...]:
+        self.conditions += meaning.conditions
+        return tuple(map(self.put, meaning.outputs))
+
+
+def _is_of_holes(condition: Term) -> bool:
+    """Whether a condition asks for the shapes of holes alone, as those of a rule do."""
+    asked = (part for part in walk(condition) if isinstance(part, App) and part.op in ("shape", "rank"))
+    return all(isinstance(part.args[0], Var) for part in asked)
