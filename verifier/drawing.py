@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -16,12 +16,15 @@ from graphopt.ir.tensor import Tensor
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import FACTS, PROPERTIES, Unknown
 from graphopt.language.schemas import Misfit, Operator, Types, described
-from graphopt.language.term import App, Lit, Term, Var, applications, holes, is_scalar, walk
+from graphopt.language.term import SCALAR, App, Lit, Term, Var, applications, holes, is_scalar, walk
 from graphopt.operators.protos import tensor_to_proto, type_from_proto, type_to_proto
 from graphopt.verifier.example import Array, Instance, Shape, Sizes, evaluate, satisfies, shape_of
 from graphopt.verifier.proposals import DEFINED, ORDER, WINDOWS, Context, propose, propose_bundle
 from graphopt.verifier.scope import ANY, WITH_PROPERTY, Scope, random_array
 from graphopt.verifier.writing import node_proto, scalar_array
+
+NUMBERS: Mapping[str, Sequence[float]] = {"integer": (1, 2, 3, 4), "real": (0.5, 1.0, 1.5, 2.0)}
+"""What is tried of a hole with which the meaning of an operator computes: no operator asks for it as it is."""
 
 
 def instances(
@@ -154,7 +157,7 @@ class _Draft:
     def _apply(self, app: App) -> None:
         if app.op in ("Conv", "MatMul"):
             self._match_weights(app)
-        self._size_what_is_read(app)
+        self._settle_what_is_read(app)
         tensors = {i: self.visit(arg) for i, arg in enumerate(app.inputs) if arg is not None and not is_scalar(arg)}
         operator = described(app)
         inputs = [tensors.get(i) for i in range(len(app.inputs))]
@@ -175,12 +178,18 @@ class _Draft:
         if app.op in DEFINED and not DEFINED[app.op](context):
             raise Misfit(f"{app.op} is not defined for these sizes, though its shape can be inferred")
 
-    def _size_what_is_read(self, app: App) -> None:
-        """Draw the sizes that are named before a tensor that has them was visited."""
+    def _settle_what_is_read(self, app: App) -> None:
+        """Draw the sizes that are named before a tensor that has them was visited, and numbers to compute with."""
         said = chain((arg for arg in app.inputs if arg is not None), dict(app.attrs).values())
         for part in chain.from_iterable(map(walk, filter(is_scalar, said))):
             if isinstance(part, App) and part.op in ("size", "sizes") and isinstance(part.args[0], Lit):
                 self._sizes(str(part.args[0].value).split())
+            elif isinstance(part, App) and part.op in ("shape", "rank") and isinstance(part.args[0], Var):
+                self.shape_of(part.args[0])
+            elif isinstance(part, App) and part.domain == SCALAR:
+                for hole in part.args:
+                    if isinstance(hole, Var) and hole.kind in NUMBERS and hole.name not in self.values:
+                        self.values[hole.name] = self.rng.choice(NUMBERS[hole.kind])
 
     def _match_weights(self, app: App) -> None:
         """An axis of the weights that nothing has fixed yet is as long as the first operand has it, in one group."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from graphopt.base.types import DType
 from graphopt.language.rule import Rule
-from graphopt.language.scalar import PROPERTIES, PYTHON, apply, has_property
+from graphopt.language.scalar import PROPERTIES, PYTHON, Unknown, apply, has_property
 from graphopt.language.term import SCALAR, App, Lit, Term, Var
 
 Shape: TypeAlias = tuple[int, ...]
@@ -62,9 +62,15 @@ def evaluate(term: Term, rule: Rule, instance: Instance) -> Any:
         case App(op="size" | "sizes" as fact, args=(Lit(value=axes),)):
             sizes = shape_of(str(axes).split(), instance.dims)
             return sizes[0] if fact == "size" else sizes
-        case App(op="shape" | "rank" | "dtype" as fact, args=(Var(name=name),)):
-            array = array_of(rule, instance, name)
-            return {"shape": array.shape, "rank": array.ndim, "dtype": DType.of(array.dtype)}[fact]
+        case App(op="dtype", args=(Var(name=name),)):
+            return DType.of(array_of(rule, instance, name).dtype)
+        case App(op="shape" | "rank" as fact, args=(Var(name=name),)):
+            named = rule.holes[name].axes
+            shape = instance.dims[name] if named is None else shape_of(named, instance.dims)
+            assert isinstance(shape, tuple), name
+            return shape if fact == "shape" else len(shape)
+        case App(op="shape" | "rank" | "dtype"):  # the meaning of an operator in another
+            raise Unknown(f"{term} of an instance")
         case App(op=name, args=(Var() as hole,)) if name in PROPERTIES:
             return has_property(name, array_of(rule, instance, hole.name))
     assert term.domain == SCALAR, f"{term} is not scalar"

@@ -14,6 +14,18 @@ from graphopt.ir.graph import CONSTANT, INPUT, INTERNAL, NO_ATTRIBUTES, Graph, N
 from graphopt.ir.tensor import Tensor
 
 
+class Draft(Graph):
+    """A graph together with nodes that are not in it yet, or in the place of some of its own, for reading."""
+
+    def __init__(self, graph: Graph, new: Mapping[int, Node] | None = None) -> None:
+        super().__init__(opsets=graph.opsets, nx=graph.nx)
+        self.graph = graph
+        self.new = dict(new or {})
+
+    def __getitem__(self, vertex: int) -> Node:
+        return self.new.get(vertex) or self.graph[vertex]
+
+
 def constant_node(tensor: Tensor, name: str) -> Node:
     """A vertex that holds a known tensor under a name, which the caller has taken from `Graph.new_name`."""
     return Node(CONSTANT, (), (name,), (TensorType(tensor.dtype, tensor.shape),), domain=INTERNAL, data=tensor)

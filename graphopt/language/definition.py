@@ -245,9 +245,7 @@ def _problems(definition: Definition) -> Iterator[str]:
     if head.domain in ("", SCALAR) or head.output:
         yield "it is to be an operator of a domain of its own, Operators('my.domain').Name(x, …)"
     yield from _unlike_holes(head)
-    for name, _ in definition.defaults:
-        if name not in dict(head.attrs):
-            yield f"{name} has a default and is none of its attributes"
+    yield from _unused(definition)
     if len(meaning) != head.outputs or head.outputs > MOST_OUTPUTS:
         yield f"{head.outputs} outputs are {len(meaning)} terms"
     yield from misnamed((head, *meaning))
@@ -260,9 +258,16 @@ def _problems(definition: Definition) -> Iterator[str]:
                 yield f"hole '{hole.name}' is none of its inputs and attributes"
         for part in walk(side):
             yield from _unknown_axes(definition, part)
-    for hole in set(holes(head)).difference(*(holes(side) for side in meaning)):
-        what = "is" if hole.kind == "tensor" else "is a hole and"
-        yield f"'{hole.name}' {what} no part of what it computes; an attribute may be given the one value that is meant"
+
+
+def _unused(definition: Definition) -> Iterator[str]:
+    """Inputs, attributes and defaults that change nothing."""
+    for name, _ in definition.defaults:
+        if name not in dict(definition.head.attrs):
+            yield f"{name} has a default and is none of its attributes"
+    for hole in set(holes(definition.head)).difference(*map(holes, definition.meaning)):
+        also = "" if hole.kind == "tensor" else "; an attribute may be given the one value that is meant"
+        yield f"'{hole.name}' is no part of what it computes{also}"
 
 
 def _unlike_holes(head: App) -> Iterator[str]:

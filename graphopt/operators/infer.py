@@ -20,7 +20,9 @@ from graphopt.base.errors import ModelError, UsageError
 from graphopt.base.sizes import Atom, Dim, Made, Named, Sym, Unknown, substitute
 from graphopt.base.types import DType, Shape, TensorType, Type
 from graphopt.ir import ops
+from graphopt.ir.edit import Draft
 from graphopt.ir.graph import CAPTURE, Graph, Node, Patch, Value
+from graphopt.operators import declared
 from graphopt.operators.contents import LIMIT, contents
 from graphopt.operators.protos import node_to_proto, type_from_proto, type_to_proto
 from graphopt.operators.shapes import ENDLESS, SHAPES, Open, Operands, normalised, plain
@@ -70,6 +72,8 @@ def _types(graph: Graph, node: Node, strict: bool) -> list[Type | None]:
     if _is_control(node):
         found = _RESULTS[node.op](graph, node)
         return [*found, *[None] * (len(node.names) - len(found))][: len(node.names)]
+    if node.version and ops.is_declared(node.op, node.domain):
+        return declared.types(graph, node, infer_node)
     base = _base(graph, node, strict)
     if base is None:
         return [None] * len(node.names)
@@ -221,21 +225,9 @@ def _contents(graph: Graph, node: Node, types: Sequence[Type | None]) -> tuple[t
 # -- whole graphs ------------------------------------------------------------------------------------------------------
 
 
-class _Draft(Graph):
-    """A graph with some nodes replaced that it does not have yet, for reading."""
-
-    def __init__(self, graph: Graph) -> None:
-        super().__init__(opsets=graph.opsets, nx=graph.nx)
-        self.graph = graph
-        self.new: dict[int, Node] = {}
-
-    def __getitem__(self, vertex: int) -> Node:
-        return self.new.get(vertex) or self.graph[vertex]
-
-
 def infer_graph(graph: Graph, *, strict: bool = False) -> None:
     """Infer every node, producers first, in place; bodies too, with what flows into them."""
-    draft = _Draft(graph)
+    draft = Draft(graph)
     for vertex in graph.topological():
         node = infer_node(draft, draft[vertex], strict=strict)
         if node is not graph[vertex]:
@@ -248,13 +240,13 @@ def inferred(graph: Graph) -> Patch | None:
 
     What has become an output since is read as one that a file declares.
     """
-    draft, declared = _Draft(graph), dict(zip(graph.outputs, graph.output_types, strict=True))
+    draft, outputs = Draft(graph), dict(zip(graph.outputs, graph.output_types, strict=True))
     given = frozenset(_given_atoms(graph))
     for vertex in graph.topological():
         node = draft[vertex]
         if node.is_internal or not _is_vague(node, given):
             continue
-        types = tuple(_filled(type_, declared.get(Value(vertex, i))) for i, type_ in enumerate(node.types))
+        types = tuple(_filled(type_, outputs.get(Value(vertex, i))) for i, type_ in enumerate(node.types))
         known = _inferred(draft, node if types == node.types else replace(node, types=types))
         if (known.types, known.contents) != (node.types, node.contents):
             draft.new[vertex] = known

@@ -22,7 +22,7 @@ from graphopt.base.sizes import Sym
 from graphopt.base.types import DType, TensorType, Type
 from graphopt.io import opsets
 from graphopt.ir import ops
-from graphopt.ir.edit import constant_node, replace_values
+from graphopt.ir.edit import Draft, constant_node, replace_values
 from graphopt.ir.graph import Attribute, Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
 from graphopt.language.binding import Absent, Known, evaluate
@@ -58,18 +58,6 @@ class _Folded:
 
 
 Built: TypeAlias = "Value | _Folded | None"
-
-
-class Draft(Graph):
-    """The graph together with nodes that are not in it yet, for type inference."""
-
-    def __init__(self, graph: Graph, new: Mapping[int, Node] | None = None) -> None:
-        super().__init__(opsets=graph.opsets)
-        self.graph = graph
-        self.new = dict(new or {})
-
-    def __getitem__(self, vertex: int) -> Node:
-        return self.new.get(vertex) or self.graph[vertex]
 
 
 def lacking(rule: Rule, model_opsets: Mapping[str, int]) -> str | None:

@@ -23,9 +23,9 @@ from onnx import ModelProto
 from graphopt.base.errors import ModelError, UsageError
 from graphopt.base.types import DType, Shape, TensorType, Type
 from graphopt.io import opsets, spellings, ways
+from graphopt.ir.edit import Draft
 from graphopt.ir.graph import CAPTURE, Graph, Node, Patch, Value
 from graphopt.operators.protos import node_to_proto, type_to_proto
-from graphopt.rewrite.build import Draft
 from graphopt.runtime.oracle import FailedError
 from graphopt.runtime.sessions import Setting
 

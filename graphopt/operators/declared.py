@@ -1,0 +1,99 @@
+"""Operators that are declared by a term: what is inferred of a node is inferred of its meaning, as nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from graphopt.base.sizes import Sym
+from graphopt.base.types import DType, TensorType, Type
+from graphopt.ir import ops
+from graphopt.ir.edit import Draft, constant_node
+from graphopt.ir.graph import INPUT, INTERNAL, Graph, Node, Value
+from graphopt.ir.tensor import Tensor
+from graphopt.language.binding import evaluate
+from graphopt.language.definition import Meaning, meaning_of
+from graphopt.language.scalar import Unknown
+from graphopt.language.term import SCALAR, App, Lit, Term, Var, is_scalar, is_whole
+
+Infer: TypeAlias = "Callable[[Graph, Node], Node]"
+
+
+def meaning(node: Node) -> Meaning | None:
+    """What a node of a declared operator computes, over holes that are called after its inputs; None where unknown."""
+    if not all(isinstance(value, int | float | str | tuple) for value in node.attrs.values()):
+        return None
+    inputs = tuple(None if value is None else Var(_hole(i), "tensor") for i, value in enumerate(node.inputs))
+    attrs = tuple((name, Lit(value)) for name, value in sorted(node.attrs.items()))  # type: ignore[arg-type]
+    return meaning_of(App(node.op, inputs, attrs, node.domain, 0, len(node.names)))
+
+
+def _hole(position: int) -> str:
+    return f"input_{position}"
+
+
+def types(graph: Graph, node: Node, infer: Infer) -> list[Type | None]:
+    """The types of the outputs, None where they are not known."""
+    found = meaning(node)
+    if found is None:
+        return [None] * len(node.names)
+    bound = {_hole(i): value for i, value in enumerate(node.inputs) if value is not None}
+    expansion = _Expansion(graph, bound, infer)
+    return [expansion.type(side) for side in found.outputs[: len(node.names)]]
+
+
+class _Expansion:
+    """The meaning of one node as nodes, beside the graph."""
+
+    def __init__(self, graph: Graph, bound: Mapping[str, Value], infer: Infer) -> None:
+        self.draft, self.bound, self.infer = Draft(graph), bound, infer
+        self.made: dict[App, int] = {}
+
+    def type(self, side: Term) -> Type | None:
+        try:
+            return self.draft.type(self._value(side))
+        except Unknown:
+            return None
+
+    def _value(self, part: Term) -> Value:
+        if isinstance(part, Var):
+            return self.bound[part.name]
+        assert isinstance(part, App) and part.domain != SCALAR, f"{part} stands where a tensor is needed"
+        if part.node not in self.made:
+            self.made[part.node] = self._node(part)
+        return Value(self.made[part.node], part.output)
+
+    def _node(self, app: App) -> int:
+        tensors = [None if arg is None or is_scalar(arg) else self._value(arg) for arg in app.inputs]
+        dtypes = [None if value is None else self.draft.dtype(value) for value in tensors]
+        inputs = [
+            self._number(app, i, arg, dtypes) if arg is not None and is_scalar(arg) else value
+            for i, (arg, value) in enumerate(zip(app.inputs, tensors, strict=True))
+        ]
+        attrs = {name: self._evaluated(value) for name, value in app.attrs}
+        outputs = ("",) * app.outputs
+        version = ops.newest(app.op, app.domain)
+        node = Node(app.op, tuple(inputs), outputs, (None,) * app.outputs, attrs, app.domain, version)
+        return self._put(self.infer(self.draft, node))
+
+    def _number(self, app: App, position: int, part: Term, others: Sequence[DType | None]) -> Value:
+        """A number or list as a constant, or as what is known of one where sizes are symbols."""
+        value = self._evaluated(part)
+        items = value if isinstance(value, tuple) else (value,)
+        if any(isinstance(item, Sym) for item in items):
+            type_ = TensorType(DType.INT64, (len(items),) if isinstance(value, tuple) else ())
+            return Value(self._put(Node(INPUT, (), ("",), (type_,), domain=INTERNAL, contents=(items,))))
+        dtype = ops.number_type(app.op, app.domain, position, others, DType.UNDEFINED, whole=is_whole(part))
+        if dtype is DType.UNDEFINED:
+            raise Unknown(f"the element type of {part}")
+        return Value(self._put(constant_node(Tensor.of(np.asarray(value, dtype.numpy)), "")))
+
+    def _evaluated(self, part: Term) -> Any:
+        return evaluate(part, self.bound, {}, self.draft)
+
+    def _put(self, node: Node) -> int:
+        vertex = -1 - len(self.draft.new)
+        self.draft.new[vertex] = node
+        return vertex
