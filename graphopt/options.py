@@ -8,10 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from graphopt.base.errors import UsageError
+from graphopt.base.errors import UsageError, did_you_mean
 from graphopt.base.limits import SECONDS, RunLimits
 from graphopt.language import library
+from graphopt.language.rule import Rule
+from graphopt.language.term import applications
 from graphopt.runtime.sessions import Setting
+
+MICROSOFT = "com.microsoft"
+TARGETS = ("onnx", "onnxruntime")
+"""Runtimes by whose operators they have: any that runs ONNX, or ONNX Runtime."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +42,8 @@ class Options:
             what is not said is measured at a usual size.
         target_opset: the opset of the result; by default that of the model. With the check, it is an error
             where ONNX Runtime has a kernel for a node in the model's opset, and none in this.
+        target: whose operators may be written: "onnx", the standard set, or "onnxruntime", its own (`com.microsoft`),
+            too. Domains of your own are written by your own rules in any case.
         inline_functions: put the bodies of model-local functions in the place of their calls.
         cost: what the search asks: "measured", or "analytic", an estimate for which nothing is run, or "none":
             no search and no timing.
@@ -68,6 +76,7 @@ class Options:
     input_shapes: Mapping[str, Sequence[int | str | None]] | None = None
     dims: Mapping[str, int | Sequence[int]] | None = None
     target_opset: int | None = None
+    target: str = "onnx"
     inline_functions: bool = True
     cost: str = "measured"
     provider: str = "cpu"
@@ -84,6 +93,9 @@ class Options:
     def __post_init__(self) -> None:
         if self.strict and not self.check:
             raise UsageError("strict needs the check: without it no difference is found")
+        if self.target not in TARGETS:
+            hint = did_you_mean(self.target, TARGETS)
+            raise UsageError(f"there is no target '{self.target}', only {' and '.join(TARGETS)}{hint}")
 
     @property
     def tell(self) -> Callable[[str, float], None]:
@@ -104,6 +116,11 @@ class Options:
         """Which rules are admitted, in words: a search among others may find something else."""
         which = "exact" if self.exact else "unverified" if self.unverified else "proved"
         return f"{which}, nonfinite kept" if self.keep_nonfinite else which
+
+    def has(self, rule: Rule) -> bool:
+        """Whether the target has all operators that a rule writes."""
+        written = {app.domain for side in rule.right for app in applications(side)}
+        return self.target == "onnxruntime" or MICROSOFT not in written
 
     @property
     def fixed_dims(self) -> dict[str, int]:

@@ -149,7 +149,17 @@ class _Run:
         with self.clock("load"):
             space = _Space.of(self._library, self.options)
         made, notes = _checked(self._attempt, space, self._tuning, self.clock, strict=self.options.strict)
-        return made.result(self._gate, self.clock, [*notes, *_refusals(self._gate), *self._kernels.notes])
+        notes += [*self._untargeted(), *_refusals(self._gate), *self._kernels.notes]
+        return made.result(self._gate, self.clock, notes)
+
+    def _untargeted(self) -> list[str]:
+        """What to say of rules that were given, and that write what the target does not have."""
+        lacking = [rule.name for rule in self._given.everything if not self.options.has(rule)]
+        if not lacking:
+            return []
+        note = f"{', '.join(lacking)}: not used, for they write operators of ONNX Runtime's own (--target onnxruntime)"
+        log.warning("%s", note)
+        return [note]
 
     @cached_property
     def _given(self) -> library.Library:
@@ -330,8 +340,8 @@ class _Space:
         chosen = library.select(names, options.skip, options.only)
         passes = [pass_ for pass_ in PASSES if pass_.name in chosen]
         return _Space(
-            [rule for rule in known.rules if rule.name in chosen],
-            [rule for rule in known.trades if rule.name in chosen],
+            [rule for rule in known.rules if rule.name in chosen and options.has(rule)],
+            [rule for rule in known.trades if rule.name in chosen and options.has(rule)],
             exact_forms(passes) if options.exact else passes,
         )
 

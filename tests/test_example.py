@@ -125,3 +125,12 @@ def test_a_number_of_the_right_side_is_of_the_type_of_what_is_replaced() -> None
     drawn = next(instances(rule, scope=Scope(dtypes=(DType.DOUBLE,))))
     _, right = models(rule, drawn)
     assert numpy_helper.to_array(right.graph.initializer[0]).dtype == np.float64
+
+
+def test_a_constant_is_not_written_so_short_that_a_result_is_smaller() -> None:
+    y, bound = tensor("y"), const("c", "*b N")
+    rule = Rule("keep_bound", op.Max(op.Max(y, bound), bound), op.Max(bound, y))
+    for drawn in instances(rule, seed=3, count=40):
+        arrays = drawn.values
+        declared = np.broadcast_shapes(arrays["y"].shape, arrays["c"].shape)
+        assert all(np.broadcast_shapes(arrays["y"].shape, shape) == declared for shape in drawn.written.values())

@@ -312,13 +312,21 @@ class _Draft:
         return np.broadcast_to(array[short], array.shape).copy() if array.size else array
 
     def _written(self) -> Iterator[tuple[str, Shape]]:
-        """Other shapes for the constants that stand beside an operand which they broadcast to."""
+        """Other shapes for constants that stand beside operands which they broadcast to; no result is smaller then."""
+        beside: dict[str, list[Shape]] = {}
         for app in (app for side in self.rule.left for app in applications(side) if app.op in ops.ELEMENTWISE_BINARY):
             for this, other in zip(app.inputs, reversed(app.inputs), strict=True):
-                if isinstance(this, Var) and this.kind == "const" and _is_operand(self.rule, this):
-                    array, beside = self.values[this.name], self.shapes.get(other) if other is not None else None
-                    if isinstance(array, np.ndarray) and beside is not None:
-                        yield this.name, self._rewritten(array, len(beside))
+                shape = self.shapes.get(other) if other is not None else None
+                is_free = isinstance(this, Var) and this.kind == "const" and _is_operand(self.rule, this)
+                if isinstance(this, Var) and is_free and shape is not None:
+                    beside.setdefault(this.name, []).append(shape)
+        for name, shapes in beside.items():
+            array = self.values[name]
+            if isinstance(array, np.ndarray):
+                shorter = self._rewritten(array, max(map(len, shapes)))
+                results = [{np.broadcast_shapes(one, shape) for one in (shorter, array.shape)} for shape in shapes]
+                if all(len(result) == 1 for result in results):
+                    yield name, shorter
 
     def _rewritten(self, array: Array, rank: int) -> Shape:
         """Sizes along which the values are equal become 1; leading ones come and go, up to a rank."""

@@ -109,8 +109,8 @@ def Split(node: Node) -> tuple[Tensor, ...]:
     else:
         each = quotient(size + count - 1, count)
         lengths = (*(each,) * (count - 1), size - each * (count - 1))
-        asked = node.integer("num_outputs", default=count)
-        node.require(eq(asked, count), "num_outputs is not the number of outputs")
+        if node.attribute("num_outputs", lambda: OneOf((count,))) != count:
+            raise Undefined("Split with neither lengths nor as many num_outputs as there are")
         node.require(ge(lengths[-1]), "the last part has no negative size")
     starts = [sum_of(lengths[:i]) for i in range(count)]
 

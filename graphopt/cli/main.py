@@ -119,6 +119,7 @@ def optimize(
     fresh: opt.Fresh = False,
     require_speedup: opt.RequiredSpeedup = None,
     target_opset: opt.TargetOpset = None,
+    target: opt.TargetKind = opt.Target.ONNX,
     keep_functions: opt.KeepFunctions = False,
     external_data: opt.ExternalData = None,
     check: opt.Check = True,
@@ -139,10 +140,10 @@ def optimize(
     original: the result is faster, or it is no slower and the report says "no gain".
     """
     set_up_logging(verbose, debug)
-    target = Path(output)
+    path = Path(output)
     if require_speedup is not None and cost is not opt.Cost.MEASURED:
         raise UsageError("--require-speedup needs --cost measured: nothing else is timed")
-    _check_outputs(Path(model), target, report, external_data, as_json=as_json)
+    _check_outputs(Path(model), path, report, external_data, as_json=as_json)
     keywords = {
         "skip": arguments.names(skip),
         "only": arguments.names(only) if only else None,
@@ -161,13 +162,14 @@ def optimize(
         "seconds": seconds,
         "fresh": fresh,
         "target_opset": arguments.opset(target_opset),
+        "target": str(target),
         "inline_functions": not keep_functions,
         "seed": seed,
         "inputs": arguments.arrays(inputs) or None,
         "run_limit": run_limit,
         "memory_limit": memory_limit,
     }
-    _optimize(model, target, keywords, external_data, report, require_speedup, as_json=as_json, quiet=quiet)
+    _optimize(model, path, keywords, external_data, report, require_speedup, as_json=as_json, quiet=quiet)
 
 
 def _optimize(

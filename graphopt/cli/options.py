@@ -117,6 +117,18 @@ RequiredSpeedup = Annotated[
 TargetOpset = Annotated[
     str | None, typer.Option(metavar="N|latest", help="Opset of the result; by default the model's.")
 ]
+
+
+class Target(StrEnum):
+    """Whose operators may be written."""
+
+    ONNX = "onnx"
+    ONNXRUNTIME = "onnxruntime"
+
+
+TargetKind = Annotated[
+    Target, typer.Option("--target", metavar="KIND", help="onnx: standard operators; onnxruntime: its own, too.")
+]
 KeepFunctions = Annotated[bool, typer.Option("--keep-functions", metavar="", help="Do not inline local functions.")]
 ExternalData = Annotated[
     bool | None,
