@@ -1,4 +1,7 @@
-"""What a file of rules imports: `Rule`, and the words that its terms are made of."""
+"""What a file of rules imports: `Rule`, `define`, and the words that their terms are made of."""
 
+from graphopt.io.functions import define_function
 from graphopt.language.rule import *  # noqa: F403  (what its `__all__` names)
-from graphopt.language.rule import __all__  # noqa: F401
+from graphopt.language.rule import __all__ as _words
+
+__all__ = [*_words, "define_function"]  # noqa: PLE0604  (it is a list of names)

@@ -41,6 +41,7 @@ from graphopt.verifier.integers import (
     negate,
     symbol,
 )
+from graphopt.verifier.meant import Meant
 from graphopt.verifier.rebuilding import formula
 from graphopt.verifier.said import asks, is_plain, properties_of, speaks_of_longest, unfulfilled
 from graphopt.verifier.solver import Effort
@@ -385,13 +386,19 @@ class Instance:
                 return self._written(value)
             case Var(name=name):
                 if name not in self.holes:
-                    raise Unsupported(f"{name} is used before it is bound")
+                    self.holes[name] = self._first_computed(part)
                 return self.holes[name]
             case App(domain=domain) if domain == SCALAR:
                 if part not in self.scalars:
                     self.scalars[part] = self._apply(part)
                 return self.scalars[part]
         raise Unsupported(f"{part} is no number")
+
+    def _first_computed(self, hole: Var) -> Any:
+        """What stands for a hole that the meaning of an operator computes with: no operator asks for it as it is."""
+        if not (self.assuming and isinstance(self.rule, Meant)):
+            raise Unsupported(f"{hole.name} is used before it is bound")
+        return self._open_number(hole)
 
     def _written(self, value: Any) -> Any:
         """A number that the rule writes: the real model is of real numbers."""

@@ -44,6 +44,16 @@ def types(graph: Graph, node: Node, infer: Infer) -> list[Type | None]:
     return [expansion.type(side) for side in found.outputs[: len(node.names)]]
 
 
+def is_as_defined(graph: Graph, node: Node) -> bool:
+    """Whether the inputs of a node of a declared operator have the shapes that its definition asks for."""
+    found = meaning(node)
+    bound = {_hole(i): value for i, value in enumerate(node.inputs) if value is not None}
+    try:
+        return found is not None and all(evaluate(part, bound, {}, graph) is True for part in found.conditions)
+    except Unknown:
+        return False
+
+
 class _Expansion:
     """The meaning of one node as nodes, beside the graph."""
 
@@ -73,7 +83,7 @@ class _Expansion:
             for i, (arg, value) in enumerate(zip(app.inputs, tensors, strict=True))
         ]
         attrs = {name: self._evaluated(value) for name, value in app.attrs}
-        outputs = ("",) * app.outputs
+        outputs = tuple(f"output_{i}" for i in range(app.outputs))  # of what has no name nothing is inferred
         version = ops.newest(app.op, app.domain)
         node = Node(app.op, tuple(inputs), outputs, (None,) * app.outputs, attrs, app.domain, version)
         return self._put(self.infer(self.draft, node))

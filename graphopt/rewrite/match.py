@@ -24,6 +24,7 @@ from graphopt.language.binding import Absent, Axes, Bound, Known, Numbers, broad
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import Unknown
 from graphopt.language.term import SCALAR, App, Lit, Term, Var
+from graphopt.operators.declared import is_as_defined
 
 
 @dataclass(frozen=True)
@@ -160,9 +161,7 @@ def _match_app(graph: Graph, app: App, value: Value, state: _State) -> Iterator[
     node = graph[value.vertex]
     if node.op != app.op or node.domain != app.domain or value.output != app.output:
         return
-    if node.version != ops.newest(app.op, app.domain) or not _producers_fit(graph, app, node):
-        return
-    if not _outputs_fit(app, node):
+    if not _means_the_same(graph, app, node) or not _producers_fit(graph, app, node) or not _outputs_fit(app, node):
         return
     if app in state.terms:
         if state.terms[app] == value:
@@ -181,6 +180,13 @@ def _match_app(graph: Graph, app: App, value: Value, state: _State) -> Iterator[
         bound = _bind_implied(graph, node, pairs, seen.after(_rounds_otherwise(app.op, order, inputs)))
         if bound is not None:
             yield from _match_inputs(graph, node, [pair for pair in pairs if not _is_implied(*pair)], bound)
+
+
+def _means_the_same(graph: Graph, app: App, node: Node) -> bool:
+    """Whether a node means what rules are written for: its version, or the shapes that its declaration asks for."""
+    if ops.is_declared(node.op, node.domain):
+        return node.version > 0 and is_as_defined(graph, node)
+    return node.version == ops.newest(app.op, app.domain)
 
 
 def _producers_fit(graph: Graph, app: App, node: Node) -> bool:

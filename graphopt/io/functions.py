@@ -8,6 +8,8 @@ from typing import Any
 from onnx import AttributeProto, FunctionProto, NodeProto, numpy_helper
 
 from graphopt.base.errors import RuleError
+from graphopt.io.legal import domain_of
+from graphopt.io.ways import way_up
 from graphopt.ir import ops
 from graphopt.language.definition import Definition, declare
 from graphopt.language.term import App, Lit, Term, Var, integer, integers, real, string, tensor
@@ -46,6 +48,7 @@ class _Reader:
 
     def __init__(self, proto: FunctionProto) -> None:
         self.proto = proto
+        self.opsets = {domain_of(entry.domain): entry.version for entry in proto.opset_import}
         self.holes = dict(self._attributes())
         self.terms: dict[str, Term | None] = {"": None, **{name: tensor(name) for name in proto.input}}
 
@@ -79,17 +82,26 @@ class _Reader:
 
     def _read(self, node: NodeProto) -> None:
         if node.op_type == "Constant" and not node.domain:
-            self.terms[node.output[0]] = Lit(_constant(node))
+            (attribute,) = node.attribute
+            self.terms[node.output[0]] = self._attribute(attribute) if attribute.ref_attr_name else Lit(_constant(node))
             return
         args = tuple(None if name == "" else self._term(name) for name in node.input)
         attrs = tuple(sorted((attribute.name, self._attribute(attribute)) for attribute in node.attribute))
-        domain = "" if node.domain == "ai.onnx" else node.domain
-        schema = ops.schema(node.op_type, domain)
+        domain = domain_of(node.domain)
+        self._demand_same(node.op_type, domain)
         count = len(node.output)
-        if schema is None:
-            raise _Unreadable(f"nothing says what '{domain}.{node.op_type}' computes")
         for index, name in enumerate(node.output):
             self.terms[name] = App(node.op_type, args, attrs, domain, index, count)
+
+    def _demand_same(self, op: str, domain: str) -> None:
+        """Raise _Unreadable where an operator is unknown, or rules write its newest version in another way."""
+        opset = self.opsets.get(domain, 1)
+        schema = ops.schema(op, domain, opset)
+        if schema is None:
+            raise _Unreadable(f"nothing says what '{op}' of {domain or 'ONNX'} computes in opset {opset}")
+        way = way_up(op, domain, schema.since_version)
+        if way.reason or way.steps:
+            raise _Unreadable(f"{op} of opset {opset} is written in another way since: write it in opset {ops.OPSET}")
 
     def _attribute(self, attribute: AttributeProto) -> Term:
         return self.holes[attribute.ref_attr_name] if attribute.ref_attr_name else Lit(_plain(attribute))

@@ -1,0 +1,236 @@
+"""Operators that ONNX does not define: declared by a term, then matched, written, inferred, proved like any other."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import FunctionProto, parser
+
+import graphopt
+from graphopt.base.errors import RuleError
+from graphopt.io import onnx_io
+from graphopt.language.proof import Proof, Verdict
+from graphopt.operators.infer import infer_graph
+from graphopt.rule import Operators, Rule, define, define_function, fn, integer, microsoft, op, real, string, tensor
+from graphopt.verifier.prove import prove
+
+my = Operators("tests.definition")
+x, b, y, z = tensor("x", "*b N"), tensor("b", "N"), tensor("y"), tensor("z")
+v, w = tensor("v", "A N"), tensor("w", "A N")
+scale, count = real("scale"), integer("count")
+
+define(my.ScaledAdd(y, z, scale=scale), y + scale * z, scale=1.0)
+define(my.Heads(x, count=count), op.Reshape(x, fn.join(fn.sizes("*b"), count, fn.size("N") // count)))
+define(microsoft.BiasGelu(x, b), op.Gelu(x + b))
+define(microsoft.QuickGelu(y, alpha=scale), y * op.Sigmoid(scale * y), alpha=1.702)
+FUSE_BIAS = Rule("fuse_bias_gelu", op.Gelu(x + b), microsoft.BiasGelu(x, b))
+SUM = Rule("sum_scaled_add", my.ScaledAdd(my.ScaledAdd(y, z), x), op.Sum(y, z, x), when=fn.is_float(fn.dtype(y)))
+
+
+def model(text: str, opsets: str = '"": 20, "tests.definition": 1') -> onnx.ModelProto:
+    return parser.parse_model(f"<ir_version: 10, opset_import: [{opsets}]> {text}")
+
+
+def optimized(text: str, rules: Sequence[Rule], *, target: str = "onnx") -> graphopt.Result:
+    return graphopt.optimize(model(text), rules=rules, cost="none", check=False, target=target)
+
+
+def operators(result: graphopt.Result) -> list[str]:
+    return [f"{node.domain}.{node.op_type}".lstrip(".") for node in result.model.graph.node]
+
+
+# -- proofs ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_rule_onto_a_declared_operator_is_proved_by_what_it_means() -> None:
+    proof = prove(FUSE_BIAS)
+    assert proof.holds and proof.is_finite  # a kernel rounds in a way of its own, and nothing is said of infinities
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule("merge_scaled_add", y + 2.0 * z, my.ScaledAdd(y, z, scale=2.0)),
+        Rule("use_default", y + z, my.ScaledAdd(y, z)),
+        Rule("swap_heads_relu", op.Relu(my.Heads(x, count=count)), my.Heads(op.Relu(x), count=count)),
+        Rule("nest", my.ScaledAdd(my.ScaledAdd(y, z), z), y + 2.0 * z),
+        Rule("quick_gelu", y * op.Sigmoid(y), microsoft.QuickGelu(y, alpha=1.0)),
+    ],
+)
+def test_true_rules_on_declared_operators_are_proved(rule: Rule) -> None:
+    assert prove(rule).holds
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule("wrong_default", y + 2.0 * z, my.ScaledAdd(y, z)),
+        Rule("wrong_order", y + 2.0 * z, my.ScaledAdd(z, y, scale=2.0)),
+        Rule("wrong_heads", op.Relu(my.Heads(x, count=2)), my.Heads(op.Relu(x), count=4)),
+        Rule("any_bias", op.Gelu(y + z), microsoft.BiasGelu(y, z)),
+        Rule("matrix_bias", op.Gelu(v + w), microsoft.BiasGelu(v, w)),
+        Rule("jumps", op.Floor(y + z), op.Floor(my.ScaledAdd(y, z))),
+    ],
+)
+def test_wrong_rules_on_declared_operators_are_not_proved(rule: Rule) -> None:
+    assert not prove(rule).holds
+
+
+def test_a_rule_that_is_wrong_by_its_meaning_is_refuted_with_an_instance() -> None:
+    proof = prove(Rule("wrong_twice", 3.0 * y, my.ScaledAdd(y, y)))
+    assert proof.verdict is Verdict.REFUTED and "values differ" in proof.counterexample
+
+
+def test_a_definition_that_the_kernel_contradicts_is_refuted_with_an_instance() -> None:
+    wrong = Operators("com.microsoft").FastGelu
+    define(wrong(y), y * op.Sigmoid(y))
+    proof: Proof = prove(Rule("fuse_fast_gelu", y * op.Sigmoid(y), wrong(y)))
+    assert proof.verdict is Verdict.REFUTED
+    assert proof.counterexample.startswith("com.microsoft.FastGelu is not what its definition says: values differ")
+
+
+# -- models ------------------------------------------------------------------------------------------------------------
+
+GELU = "g (float[B, S, 8] x, float[8] b) => (float[B, S, 8] y) { s = Add(x, b) y = Gelu(s) }"
+
+
+def test_the_operator_is_written_with_its_domain_and_runs() -> None:
+    result = graphopt.optimize(model(GELU), rules=[FUSE_BIAS], cost="none", target="onnxruntime")
+    assert result.ok and operators(result) == ["com.microsoft.BiasGelu"]
+    assert {entry.domain: entry.version for entry in result.model.opset_import}["com.microsoft"] == 1
+    session = onnxruntime.InferenceSession(result.model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"x": np.zeros((1, 2, 8), np.float32), "b": np.zeros(8, np.float32)})
+    assert found.shape == (1, 2, 8)
+
+
+def test_the_standard_target_has_no_operators_of_onnx_runtime() -> None:
+    result = optimized(GELU, [FUSE_BIAS])
+    assert operators(result) == ["Add", "Gelu"]
+    assert any("fuse_bias_gelu: not used" in note and "--target onnxruntime" in note for note in result.report.notes)
+
+
+def test_an_operator_of_ones_own_is_read_in_a_model() -> None:
+    add = "tests.definition.ScaledAdd"
+    text = (
+        f"g (float[4] a, float[4] c, float[4] d) => (float[4] r) {{ s = {add} (a, c) r = {add} <scale = %s> (s, d) }}"
+    )
+    assert operators(optimized(text % 1.0, [SUM])) == ["Sum"]
+    assert operators(optimized(text % 2.0, [SUM])) == [add, add]
+
+
+def test_a_node_that_is_not_as_it_is_defined_is_not_matched() -> None:
+    text = "g (float[2, 4] v, float[2, 4] w) => (float[2, 4] r) { r = com.microsoft.BiasGelu(v, w) }"
+    source = model(text, '"": 20, "com.microsoft": 1')
+    split = Rule("expand_bias_gelu", microsoft.BiasGelu(x, b), op.Gelu(x + b))
+    result = graphopt.optimize(source, rules=[split], only=["expand_bias_gelu"], cost="none", check=False)
+    assert operators(result) == ["com.microsoft.BiasGelu"]
+
+
+def test_shapes_are_inferred_from_the_meaning() -> None:
+    text = "g (float[A, S, 64] v) => (float[P, Q, R, T] r) { h = tests.definition.Heads <count = 4> (v) r = Relu(h) }"
+    graph = onnx_io.load(model(text)).graph
+    infer_graph(graph)
+    (relu,) = graph.with_op("Relu")
+    assert str(graph[relu].types[0]) == "FLOAT[A,S,4,16]"
+
+
+# -- ONNX functions ----------------------------------------------------------------------------------------------------
+
+
+def function(body: str, opset: int = 20) -> FunctionProto:
+    return parser.parse_function(f'<domain: "tests.functions", opset_import: ["": {opset}]> {body}')
+
+
+def test_a_function_is_a_definition() -> None:
+    definition = define_function(
+        function(
+            "Softcap <cap: float = 30.0> (v) => (r)"
+            "{ c = Constant <value_float: float = @cap> () d = Div(v, c) t = Tanh(d) r = Mul(t, c) }"
+        )
+    )
+    softcap = Operators("tests.functions").Softcap
+    assert str(definition) == "tests.functions.Softcap(v, cap=cap)  =  Tanh(v / cap) * cap"
+    assert prove(Rule("fuse_softcap", op.Tanh(y / 30.0) * 30.0, softcap(y))).holds
+
+
+@pytest.mark.parametrize(
+    ("body", "opset", "complaint"),
+    [
+        ("Old (v) => (r) { r = ReduceSum <axes = [1]> (v) }", 11, "ReduceSum of opset 11 is written in another way"),
+        ("Strange (v) => (r) { r = Unheard(v) }", 20, "nothing says what 'Unheard' of ONNX computes"),
+        ("Table (v) => (r) { c = Constant <value = float[2, 1] {1, 2}> () r = Add(v, c) }", 20, "a constant of 2 axes"),
+    ],
+)
+def test_functions_that_are_no_terms(body: str, opset: int, complaint: str) -> None:
+    with pytest.raises(RuleError, match=complaint):
+        define_function(function(body, opset))
+
+
+# -- as data, and errors -----------------------------------------------------------------------------------------------
+
+
+def test_a_rule_brings_its_definitions_along() -> None:
+    rule = Rule("twice", y + 2.0 * z, my.ScaledAdd(y, z, scale=2.0))
+    code = (
+        "import json, sys; from graphopt.rule import Rule; rule = Rule.from_json(json.load(sys.stdin));"
+        "print(rule.digest, rule.definitions[0])"
+    )
+    said = json.dumps(rule.to_json())
+    read = subprocess.run([sys.executable, "-c", code], input=said, capture_output=True, text=True, check=True)
+    assert read.stdout.split(maxsplit=1) == [rule.digest, f"{rule.definitions[0]}\n"]
+
+
+def test_the_meaning_is_part_of_what_a_rule_says() -> None:
+    one, other = Operators("tests.one").Same, Operators("tests.other").Same
+    define(one(y), y + y)
+    define(other(y), 2.0 * y)
+    first, second = (Rule("same", op.Relu(each(y)), each(op.Relu(y))).to_json() for each in (one, other))
+    assert first["definitions"] != second["definitions"]
+
+
+def test_defining_it_again_changes_nothing_and_otherwise_is_an_error() -> None:
+    define(my.ScaledAdd(y, z, scale=scale), y + scale * z, scale=1.0)
+    with pytest.raises(RuleError, match="is defined otherwise already"):
+        define(my.ScaledAdd(y, z, scale=scale), y + scale * z, scale=2.0)
+
+
+@pytest.mark.parametrize(
+    ("head", "meaning", "defaults", "complaint"),
+    [
+        (op.Gelu(y), y + y, {}, "it is to be an operator of a domain of its own"),
+        (my.A(y, y), y + y, {}, "its inputs are holes"),
+        (my.B(1.0), y, {}, "its inputs are holes"),
+        (my.C(y, alpha=y), y + y, {}, r"alpha is a hole, such as real\('alpha'\), or one value"),
+        (my.D(y, alpha=real("a")), y + y, {}, "'a' is no part of what it computes"),
+        (my.E(y), y + z, {}, "hole 'z' is none of its inputs and attributes"),
+        (my.F(y), op.Rleu(y), {}, "unknown operator 'Rleu'; did you mean 'Relu'?"),
+        (my.G(y), y * 1.0, {"beta": 2.0}, "beta has a default and is none of its attributes"),
+        (my.H(y), fn.rank(y), {}, "is a number, not a tensor"),
+        (my.I(x), op.Reshape(x, fn.sizes("M")), {}, "axis 'M' is none of its inputs'"),
+        (my.J(y), op.And(op.Relu(y), y), {}, "no element type"),
+        (my.K(y, mode=string("m")), y * 1.0, {"mode": y}, "no number, text or list of numbers"),
+    ],
+)
+def test_definitions_that_are_none(head: object, meaning: object, defaults: dict[str, object], complaint: str) -> None:
+    with pytest.raises(RuleError, match=complaint):
+        define(head, meaning, **defaults)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("side", "complaint"),
+    [
+        (my.Unheard(y), "nothing says what 'tests.definition.Unheard' computes.*; say it before the rule"),
+        (my.ScaledAd(y, z), "did you mean 'ScaledAdd'?"),
+        (my.ScaledAdd(y), "ScaledAdd takes 2 to 2 inputs, not 1"),
+        (my.ScaledAdd(y, z, factor=2.0), "ScaledAdd has no attribute 'factor'; it has scale"),
+        (my.Heads(y), "Heads has other inputs or attributes|other inputs or attributes than what is defined"),
+    ],
+)
+def test_rules_that_use_it_otherwise(side: object, complaint: str) -> None:
+    with pytest.raises(RuleError, match=complaint):
+        Rule("other_use", op.Relu(y) + op.Relu(z), side)  # type: ignore[arg-type]
