@@ -446,6 +446,8 @@ def difference(rule: Rule, proof: Proof, instance: Instance, rng: np.random.Gene
     except Failure as failure:
         return None if failure.lacks else f"the right side is refused: {failure}"
     arrays = [*instance.feeds(rule).values(), *before.outputs, *before.inside]
+    if not _can_be_cast(rule, arrays):
+        return None
     if proof.model is Model.REAL and not all(map(_all_finite, arrays)):
         return None
     arrays += after.inside
@@ -488,6 +490,15 @@ def _as_inferred(model: onnx.ModelProto, found: Run) -> bool:
     declared = ([d.dim_value for d in value.type.tensor_type.shape.dim] for value in model.graph.output)
     sizes = zip(declared, found.outputs, strict=False)
     return all(d == n for dims, array in sizes for d, n in zip(dims, array.shape, strict=False) if d)
+
+
+def _can_be_cast(rule: Rule, arrays: Sequence[Array]) -> bool:
+    """Whether no float is cast to an integer type that does not hold it: what comes of it then, ONNX leaves open."""
+    if not rule.minds_types:
+        return True
+    floats = [array.astype(np.float64) for array in arrays if array.dtype.kind == "f"]
+    ranges = [np.iinfo(array.dtype) for array in arrays if array.dtype.kind in "iu"]
+    return all(bool(np.all((array >= r.min) & (array <= r.max))) for array in floats for r in ranges)
 
 
 def _with_all_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
