@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from graphopt.rule import Rule
 from graphopt.rules import (
     activation,
+    attention,
     branches,
     casting,
     convolution,
@@ -38,6 +39,7 @@ RULES: tuple[Rule, ...] = (
 """Rules that make a model simpler wherever they match."""
 
 TRADES: tuple[Rule, ...] = (
+    *attention.TRADES,
     *linear.TRADES,
     *parallel.TRADES,
     *kernels.TRADES,

@@ -86,14 +86,14 @@ def Attention(node: Node) -> tuple[Tensor, ...]:
 
 
 def _operands(node: Node) -> tuple[Tensor, Tensor, Tensor]:
-    """Q, K and V by heads. ONNX Runtime refuses what is empty, but for batches and queries with an axis of heads."""
+    """Q, K and V by heads. The kernels of ONNX Runtime, which are for opsets 23 and 24, refuse what is empty."""
     names = ("q_num_heads", "kv_num_heads", "kv_num_heads")
     if len({node.input(i).rank for i in range(len(names))}) > 1:
         raise Undefined("Attention of different ranks")
     q, k, v = (_heads(node, i, name) for i, name in enumerate(names))
     (B, H, L, E), (_, G, S, _), F = q.shape, k.shape, v.shape[3]
     fits(node, (*k.shape, *v.shape), (B, G, S, E, B, G, S, F), "batch, heads, keys or their sizes differ")
-    for size in (H, G, S, E, F, *((B, L) if node.input(0).rank == 3 else ())):
+    for size in (B, H, L, E, G, S, F):
         node.require(ge(size, 1), "an operand is empty")
     return q, k, v
 
@@ -146,7 +146,9 @@ def _mask(node: Node, shape: Shape) -> tuple[Body, Callable[[Index], Formula]]:
     if mask is not None:
         if not 1 <= mask.rank <= 4:
             raise Undefined("Attention: the mask has another rank")
-        for size, full in zip(mask.shape[-2::-1], shape[-2::-1], strict=False):
+        for size, full in zip(mask.shape[-2:-1], shape[-2:-1], strict=False):  # its kernels stretch none
+            node.require(eq(size, full), "the mask has not a row for each query")
+        for size, full in zip(mask.shape[-3::-1], shape[-3::-1], strict=False):
             node.require(disj(eq(size, full), eq(size, 1)), "the mask does not broadcast to the scores")
         node.require(le(mask.shape[-1], shape[-1]), "the mask is longer than there are keys")
     truths = mask is not None and mask.dtype is DType.BOOL

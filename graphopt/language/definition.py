@@ -21,7 +21,7 @@ from graphopt.ir import ops
 from graphopt.language.schemas import Misfit, Types, type_text
 from graphopt.language.serial import hole_from_json, hole_to_json, only, term_from_json, term_to_json
 from graphopt.language.term import SCALAR, App, Lit, Operand, Term, Var, applications, fn, holes, is_scalar, term, walk
-from graphopt.language.wellformed import MOST_OUTPUTS, misnamed, misspelt
+from graphopt.language.wellformed import MOST_OUTPUTS, misnamed, misspelt, undecidable
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Definition:
     """One term for each output."""
     defaults: tuple[tuple[str, Lit], ...] = ()
     """What attributes are that are absent."""
+    when: tuple[Term, ...] = ()
+    """What has to hold besides for the operator to be defined."""
 
     def __post_init__(self) -> None:
         for problem in _problems(self):
@@ -90,7 +92,7 @@ class Definition:
             expected: Term | int = int(token) if token.isdigit() else self.axes.get(token, size)
             if expected != size:
                 found.append(fn.eq(size, expected))
-        return tuple(found)
+        return (*found, *self.when)
 
     def _inputs(self) -> Iterator[Var]:
         return (hole for hole in self.head.inputs if isinstance(hole, Var))
@@ -113,16 +115,18 @@ class Definition:
             "as": [term_to_json(side) for side in self.meaning],
             "holes": {hole.name: hole_to_json(hole) for hole in sorted(set(holes(self.head)), key=lambda h: h.name)},
             "defaults": {name: term_to_json(value) for name, value in self.defaults},
+            "when": [term_to_json(condition) for condition in self.when],
         }
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Definition:
         """The definition that `to_json` wrote; raises KeyError, TypeError or ValueError for what is none."""
-        only(data, "define", "as", "holes", "defaults")
+        only(data, "define", "as", "holes", "defaults", "when")
         known = {name: hole_from_json(name, said) for name, said in data["holes"].items()}
         head, *meaning = (term_from_json(side, known) for side in (data["define"], *data["as"]))
         defaults = {name: term_from_json(value, known) for name, value in data.get("defaults", {}).items()}
-        return Definition(head, tuple(meaning), tuple(sorted(defaults.items())))
+        when = tuple(term_from_json(condition, known) for condition in data.get("when", ()))
+        return Definition(head, tuple(meaning), tuple(sorted(defaults.items())), when)
 
 
 @dataclass(frozen=True)
@@ -163,12 +167,18 @@ class Meaning:
 _TABLE: dict[tuple[str, str], tuple[Definition, ...]] = {}
 
 
-def define(head: App | tuple[App, ...], meaning: Operand | tuple[Operand, ...], **defaults: Operand) -> Definition:
+def define(
+    head: App | tuple[App, ...],
+    meaning: Operand | tuple[Operand, ...],
+    when: Term | tuple[Term, ...] = (),
+    **defaults: Operand,
+) -> Definition:
     """Say what an operator computes that ONNX does not define, and return the definition.
 
     `define(Operators("my.domain").ScaledAdd(x, y, scale=s), x + s * y, scale=1.0)`: the inputs are holes, `tensor(…)`,
     which may name axes; the attributes are holes for numbers or texts, or one value for which alone this is meant;
-    keyword arguments are what absent attributes are. For an operator with several outputs give tuples. From then on
+    keyword arguments are what absent attributes are. `when` says what else has to hold for it to be defined, in the
+    words of a rule's conditions. For an operator with several outputs give tuples. From then on
     rules may match and write it, it is inferred, folded and proved like any other.
 
     Raises:
@@ -177,7 +187,8 @@ def define(head: App | tuple[App, ...], meaning: Operand | tuple[Operand, ...], 
     first = head[0] if isinstance(head, tuple) else head
     sides = meaning if isinstance(meaning, tuple) else (meaning,)
     given = tuple(sorted((name, _literal(name, value)) for name, value in defaults.items()))
-    return declare(Definition(first, tuple(map(term, sides)), given))
+    conditions = when if isinstance(when, tuple) else (when,)
+    return declare(Definition(first, tuple(map(term, sides)), given, conditions))
 
 
 def _literal(name: str, value: Operand) -> Lit:
@@ -248,10 +259,10 @@ def _problems(definition: Definition) -> Iterator[str]:
     yield from _unused(definition)
     if len(meaning) != head.outputs or head.outputs > MOST_OUTPUTS:
         yield f"{head.outputs} outputs are {len(meaning)} terms"
-    yield from misnamed((head, *meaning))
-    for side in meaning:
-        if is_scalar(side):
-            yield f"'{side}' is a number, not a tensor"
+    yield from misnamed((head, *meaning, *definition.when))
+    yield from (f"'{side}' is a number, not a tensor" for side in meaning if is_scalar(side))
+    yield from undecidable(definition.when)
+    for side in (*meaning, *definition.when):
         yield from misspelt(side)
         for hole in holes(side):
             if hole not in set(holes(head)):
@@ -312,9 +323,10 @@ def _schema(definitions: Sequence[Definition]) -> OpSchema:
     inputs = []
     for position in range(len(most)):
         holes_ = [d.head.inputs[position] if position < len(d.head.inputs) else None for d in definitions]
-        name = next(hole.name for hole in holes_ if isinstance(hole, Var))
+        name = next((hole.name for hole in holes_ if isinstance(hole, Var)), f"absent_{position}")
         option = _OPTIONAL if None in holes_ else _SINGLE
-        inputs.append(OpSchema.FormalParameter(name, variables["in", position][0], "", param_option=option))
+        variable, _ = variables.get(("in", position), variables["out", 0])  # of an input that no definition has
+        inputs.append(OpSchema.FormalParameter(name, variable, "", param_option=option))
     outputs = [
         OpSchema.FormalParameter(f"output_{position}", variables["out", position][0], "")
         for position in range(max(definition.head.outputs for definition in definitions))

@@ -56,7 +56,7 @@ def problems(name: str, sides: Terms, right: Terms, conditions: Terms) -> Iterat
     for part in parts:
         yield from misspelt(part)
     yield from _misplaced(sides, right, conditions)
-    yield from _undecidable(conditions)
+    yield from undecidable(conditions)
 
 
 def _foreign(parts: Iterable[object], what: str) -> Iterator[str]:
@@ -76,7 +76,7 @@ def _foreign(parts: Iterable[object], what: str) -> Iterator[str]:
             yield f"a {what} is {part!r}, which is no term: neither an operator, op.Name(…), nor a hole"
 
 
-def _undecidable(conditions: tuple[Term, ...]) -> Iterator[str]:
+def undecidable(conditions: tuple[Term, ...]) -> Iterator[str]:
     """Conditions that are numbers or tensors."""
     for condition in conditions:
         if not (isinstance(condition, App) and condition.domain == SCALAR and condition.op in {*TRUTHS, *PROPERTIES}):

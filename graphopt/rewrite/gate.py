@@ -31,7 +31,10 @@ log = logging.getLogger(__name__)
 TIMEOUT = 10.0
 """Seconds of processor time for one rule: twice what any built-in rule needs, as processors differ."""
 
-CORE = ("base.types", "ir.ops", "language.coverage", "language.rule", "language.scalar", "language.term")
+CORE = (
+    *("base.types", "ir.ops", "language.coverage", "language.definition", "language.rule", "language.scalar"),
+    "language.term",
+)
 """The modules of the compiler that a proof depends on, beside all of the verifier's."""
 
 

@@ -284,8 +284,8 @@ def attention(d: Draw) -> Case:
         heads(d, batch, *shape, rank) for shape in ((count, queries, size), (shared, keys, size), (shared, keys, other))
     )
     causal = d.flag()
-    mask = [d.choice(1, batch), d.choice(1, count), queries if causal else d.choice(1, queries)][d.size(0, 3) :]
-    bias = d.array(*mask, d.choice(keys, keys, d.size(1, keys)))  # causal, the reference takes one row for one query
+    mask = [d.choice(1, batch), d.choice(1, count), queries][d.size(0, 3) :]
+    bias = d.array(*mask, d.choice(keys, keys, d.size(1, keys)))
     attrs = {"is_causal": causal} | d.some(scale=d.random.uniform(0.1, 2), softcap=d.choice(0.0, 1.0, 1.5))
     attrs |= d.some(left_window_size=d.size(-1, 2), right_window_size=d.size(-1, 2)) if d.flag() else {}
     attrs |= {"q_num_heads": count, "kv_num_heads": shared} if rank == 3 else {}

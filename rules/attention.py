@@ -1,0 +1,118 @@
+"""Attention as exporters write it out, put together again: the operator needs no transposes around it."""
+
+from collections.abc import Callable, Mapping
+
+from graphopt.base.types import DType
+from graphopt.rule import Rule, define, fn, integer, microsoft, op, real, tensor
+from graphopt.term import App, Operand, Term, Var
+
+HEADS_IN_FRONT, KEYS_LAST = (0, 2, 1, 3), (0, 2, 3, 1)
+"""From batch, sequence, heads, head size: how queries and values, and how keys are transposed."""
+
+# -- what ONNX Runtime's own operator computes ---------------------------------------------------------------------
+
+q, k, v = tensor("q", "B S E"), tensor("k", "B L E"), tensor("v", "B L F")
+bias, count, factor = tensor("bias", "P Q S L"), integer("num_heads"), real("scale")
+
+
+def _heads(x: Term, axis: str, perm: tuple[int, ...]) -> App:
+    """The last axis as heads, in front of the sequence."""
+    return op.Transpose(op.Reshape(x, fn.join(0, 0, count, fn.size(axis) // count)), perm=perm)
+
+
+def _attention(factor: Operand, mask: Callable[[App], App]) -> App:
+    scores = (_heads(q, "E", HEADS_IN_FRONT) @ _heads(k, "E", KEYS_LAST)) * factor
+    seen = op.Softmax(mask(scores), axis=-1) @ _heads(v, "F", HEADS_IN_FRONT)
+    return op.Reshape(op.Transpose(seen, perm=HEADS_IN_FRONT), fn.join(0, 0, fn.size("F")))
+
+
+_DIVIDES = (count > 0, fn.eq(fn.size("E") % count, 0), fn.eq(fn.size("F") % count, 0))
+_BROADCASTS = (
+    fn.either(fn.eq(fn.size("P"), 1), fn.eq(fn.size("P"), fn.size("B"))),
+    fn.either(fn.eq(fn.size("Q"), 1), fn.eq(fn.size("Q"), count)),
+)
+_USUAL = 1 / fn.sqrt(fn.size("E") // count)
+"""The factor that 0 stands for."""
+
+define(
+    microsoft.MultiHeadAttention(q, k, v, num_heads=count, scale=0.0),
+    _attention(_USUAL, lambda scores: scores),
+    when=(*_DIVIDES, fn.size("E") > 0),
+    scale=0.0,
+)
+define(
+    microsoft.MultiHeadAttention(q, k, v, num_heads=count, scale=factor),
+    _attention(factor, lambda scores: scores),
+    when=(*_DIVIDES, factor > 0),
+)
+define(
+    microsoft.MultiHeadAttention(q, k, v, None, None, bias, num_heads=count, scale=0.0),
+    _attention(_USUAL, lambda scores: scores + bias),
+    when=(*_DIVIDES, *_BROADCASTS, fn.size("E") > 0),
+    scale=0.0,
+)
+define(
+    microsoft.MultiHeadAttention(q, k, v, None, None, bias, num_heads=count, scale=factor),
+    _attention(factor, lambda scores: scores + bias),
+    when=(*_DIVIDES, *_BROADCASTS, factor > 0),
+)
+
+# -- rules ---------------------------------------------------------------------------------------------------------
+
+queries, keys, values = tensor("q", "B S H D"), tensor("k", "B L H D"), tensor("v", "B L H V")
+scale, mask, row = real("scale"), tensor("mask", "P Q S L"), tensor("mask", "P Q 1 L")
+MASKS: Mapping[str, tuple[Var, App | Var]] = {
+    "masked": (mask, mask),
+    "padded": (row, op.Expand(row, fn.sizes("P Q S L"))),
+}
+"""What is added to the scores, and with a row for each query: kernels stretch no such axis."""
+SIZED = {"attention": "B S L H D V", "multi_head_attention": "H D V"}
+"""The axes that are not to be empty: the kernel of the standard operator refuses all empty tensors."""
+SCALES = (scale > 0, fn.ne(fn.dtype(queries), DType.DOUBLE))
+"""A factor becomes an attribute, which is kept in single precision."""
+FITS = (
+    fn.either(fn.eq(fn.size("P"), 1), fn.eq(fn.size("P"), fn.size("B"))),
+    fn.either(fn.eq(fn.size("Q"), 1), fn.eq(fn.size("Q"), fn.size("H"))),
+)
+
+
+def _flat(x: Term, axis: str) -> App:
+    """The heads side by side in one axis."""
+    return op.Reshape(x, fn.join(0, 0, fn.size("H") * fn.size(axis)))
+
+
+FLAT = (_flat(queries, "D"), _flat(keys, "D"), _flat(values, "V"))
+
+
+def _standard(added: tuple[Term, ...], factor: Operand) -> App:
+    return op.Attention(*FLAT, *added, q_num_heads=fn.size("H"), kv_num_heads=fn.size("H"), scale=factor)
+
+
+def _microsoft(added: tuple[Term, ...], factor: Operand) -> App:
+    places = (None, None, *added) if added else ()
+    return microsoft.MultiHeadAttention(*FLAT, *places, num_heads=fn.size("H"), scale=factor)
+
+
+OPERATORS = {"attention": _standard, "multi_head_attention": _microsoft}
+"""By name, given a mask or none and the factor of the scores."""
+
+
+def _fused(name: str, kind: str, *, scaled: bool) -> Rule:
+    scores = op.Transpose(queries, perm=HEADS_IN_FRONT) @ op.Transpose(keys, perm=KEYS_LAST)
+    scores = scores * scale if scaled else scores
+    added, given = MASKS.get(kind, (None, None))
+    weights = op.Softmax(scores if added is None else scores + added, axis=-1)
+    result = OPERATORS[name](() if given is None else (given,), scale if scaled else 1.0)
+    sizes = tuple(fn.size(axis) > 0 for axis in SIZED[name].split())
+    return Rule(
+        "_".join(filter(None, ("fuse", "scaled" * scaled, kind, name))),
+        op.Transpose(weights @ op.Transpose(values, perm=HEADS_IN_FRONT), perm=HEADS_IN_FRONT),
+        op.Reshape(result, fn.join(0, 0, fn.sizes("H V"))),
+        when=(*sizes, *(FITS if kind else ()), *(SCALES if scaled else ())),
+        why="One kernel reads the heads where they lie, and keeps the scores in the cache.",
+    )
+
+
+TRADES = tuple(
+    _fused(name, kind, scaled=scaled) for name in OPERATORS for kind in ("", *MASKS) for scaled in (False, True)
+)
