@@ -1,4 +1,4 @@
-"""The language of rules: terms, rules, scalar functions, what a proof says and covers, and where rules come from.
+"""The language of rules: terms, rules, definitions of operators, scalar functions, what a proof says and covers.
 
-It knows no graph: a rule is data, and `graphopt.verifier` reads it as the compiler does. Begin with `rule`.
+It finds nothing in a graph: a rule is data, and `graphopt.verifier` reads it as the compiler does. Begin with `rule`.
 """
