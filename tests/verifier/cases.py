@@ -278,8 +278,8 @@ def heads(d: Draw, batch: int, count: int, length: int, size: int, rank: int) ->
 
 
 def attention(d: Draw) -> Case:
-    rank, batch, shared = d.choice(3, 4), d.extent(2), d.size(1, 2)
-    count, queries, keys, size, other = shared * d.size(1, 2), d.extent(), d.size(), d.size(1, 2), d.size(1, 2)
+    rank, batch, shared = d.choice(3, 4), d.size(1, 2), d.size(1, 2)
+    count, queries, keys, size, other = shared * d.size(1, 2), d.size(), d.size(), d.size(1, 2), d.size(1, 2)
     q, k, v = (
         heads(d, batch, *shape, rank) for shape in ((count, queries, size), (shared, keys, size), (shared, keys, other))
     )
