@@ -178,7 +178,13 @@ def _outcome(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Outcome:
         return _run(model, feeds)
     except Exception as error:  # what a runtime raises has no common base
         lacks = isinstance(error, NotImplementedError) or type(error).__name__ == "NotImplemented"
-        return Refusal(" ".join(_ORT_PREFIX.sub("", str(error)).split())[:160], lacks)
+        return Refusal(" ".join(_ORT_PREFIX.sub("", str(error)).split())[:160], lacks or _lacks_type(model, str(error)))
+
+
+def _lacks_type(model: onnx.ModelProto, error: str) -> bool:
+    """Whether an operator that ONNX does not define lacks a kernel for an element type: its schema says so."""
+    found = re.search(r"Type Error: .* of operator \((\w+)\)", error)
+    return found is not None and found[1] in {node.op_type for node in model.graph.node if node.domain}
 
 
 def _run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:

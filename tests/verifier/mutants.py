@@ -75,7 +75,7 @@ TEXTS |= {"tanh": "none", "SAME_UPPER": "SAME_LOWER", "SAME_LOWER": "SAME_UPPER"
 
 
 def _swapped(app: App) -> Iterator[Term]:
-    if app.op in ORDERED and len(app.args) >= 2:
+    if app.op in ORDERED and len(app.args) >= 2 and app.args[0] != app.args[1]:
         yield replace(app, args=(app.args[1], app.args[0], *app.args[2:]))
     if app.op == "Where":
         yield replace(app, args=(app.args[0], app.args[2], app.args[1]))
