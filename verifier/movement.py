@@ -8,7 +8,6 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from graphopt.base.types import DType
 from graphopt.language.rule import Rule
 from graphopt.language.term import Lit, walk
 from graphopt.verifier.broadcasting import broadcast, stretched
@@ -416,7 +415,7 @@ def Resize(node: Node) -> Tensor:
         places = [place for place in map(source, index, shape, x.shape) if place is not None]
         return x.at(tuple(places)) if len(places) == x.rank else whole.at(index)
 
-    return Tensor(shape, at, values=x.values if mode == "nearest" else DType.UNDEFINED)
+    return Tensor(shape, at)
 
 
 def _enlarged(node: Node, sizes: Sequence[Size]) -> Sequence[Size]:

@@ -74,6 +74,10 @@ def flat(term: Term) -> Term:
     return op.Reshape(term, (-1,))
 
 
+def largest(term: Term) -> Term:
+    return op.ReduceMax(term, keepdims=0)
+
+
 FLAT = (flat(m) + flat(n), flat(m) + w, flat(m) * op.Squeeze(one, (0, 1, 2)))
 """Vectors of which some are made of tensors of other shapes: what is computed of them is not that of these tensors."""
 OUTER = flat(m) + op.Reshape(m, (-1, 1))
@@ -122,6 +126,8 @@ LAWS = (
     law("what_is_not_less_may_be_no_number", op.Not(op.Less(x, y)), op.GreaterOrEqual(x, y), Model.REAL),
     law("an_operator_of_another_domain", App("Gelu", (x,), domain="com.microsoft"), op.Gelu(x), None),
     law("a_shape_is_no_order", op.Transpose(op.Reshape(m, s), perm=s), op.Reshape(m, s), None),
+    law("all_that_is_computed_of_a_view", largest(op.Relu(op.Reshape(x, s))), largest(op.Relu(x)), Model.REAL),
+    law("a_bound_beside_none", flat(op.Clip(op.Reshape(m, s), None, 6.0)), flat(op.Clip(m, None, 6.0)), Model.EXACT),
     law("what_is_computed_of_a_view", flat(op.Relu(op.Reshape(m, s))), flat(op.Relu(m)), Model.EXACT),
     law("a_number_beside_a_view", flat(op.Mul(op.Reshape(m, s), 2.0)), flat(op.Mul(m, 2.0)), Model.EXACT),
     *(law(f"flat_is_flat_{i}", flat(v), v, Model.EXACT) for i, v in enumerate(FLAT)),
