@@ -74,6 +74,12 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
     "What does not depend on the place is the same wherever it is looked up.": [
         "movement.looked_up: place not in value.symbols -> False",
     ],
+    "An attribute is the same wherever an element is.": [
+        "movement.looked_up: place not in symbols(p) -> (place in symbols(p))",
+    ],
+    "An operator of another domain that nothing defines is refused in a rule, before it is asked what it computes.": [
+        "semantics.denote: node.app.domain or node.op not in OPERATORS -> ((node.op not in OPERATORS))",
+    ],
     "An index along an axis that is not padded is inside of it.": [
         "movement.Pad: a in begin -> True",
         "movement.Pad: _mirrored(mode, i, x.shape[a]) if a in begin else i -> (_mirrored(mode, i, x.shape[a]))",

@@ -124,7 +124,7 @@ LAWS = (
     law("what_is_greatest_is_where_it_is", op.GatherElements(row, places, axis=0), greatest, Model.REAL),
     law("a_batch_by_a_size", op.GatherND(op.Identity(m), at), op.GatherND(m, at, batch_dims=fn.size("M")), None),
     law("what_is_not_less_may_be_no_number", op.Not(op.Less(x, y)), op.GreaterOrEqual(x, y), Model.REAL),
-    law("an_operator_of_another_domain", App("Gelu", (x,), domain="com.microsoft"), op.Gelu(x), None),
+    law("an_operator_that_is_not_denoted", op.Det(op.Identity(m)), op.Det(m), None),
     law("a_shape_is_no_order", op.Transpose(op.Reshape(m, s), perm=s), op.Reshape(m, s), None),
     law("all_that_is_computed_of_a_view", largest(op.Relu(op.Reshape(x, s))), largest(op.Relu(x)), Model.REAL),
     law("a_bound_beside_none", flat(op.Clip(op.Reshape(m, s), None, 6.0)), flat(op.Clip(m, None, 6.0)), Model.EXACT),
@@ -139,6 +139,15 @@ LAWS = (
     law("there_is_one_row", rows(tensor("r", "1 N"), tensor("i", "1")), tensor("r", "1 N"), Model.EXACT),
     law("rows_of_a_function", rows(op.Relu(m), i), op.Relu(rows(m, i)), Model.EXACT),
     law("rows_of_parts", rows(big + op.Concat(m, z, axis=0), i), rows(op.Concat(m, z, axis=0) + big, i), Model.EXACT),
+    law(
+        "rows_of_a_mode", rows(op.Gelu(m, approximate="tanh"), i), op.Gelu(rows(m, i), approximate="tanh"), Model.EXACT
+    ),
+    law(
+        "rows_of_a_sum_of_parts",
+        rows((big + op.Concat(m, z, axis=0)) * 2.0, i),
+        rows(op.Concat(m, z, axis=0) * 2.0 + big * 2.0, i),
+        Model.EXTENDED,
+    ),
     law("rows_of_a_sum", rows((m + o) * 2.0, i), rows(m, i) * 2.0 + rows(o, i) * 2.0, Model.EXTENDED),
     law("rows_times_a_number", rows(m * e * f, i), rows(m, i) * (e * f), Model.EXTENDED),
     law("from_an_index", op.Shape(rows(m, a), start=a), op.Shape(rows(m, a)), None),
