@@ -39,7 +39,6 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
     ],
     "The operands have one rank, and the caches one shape.": [
         "attention.Attention: 0 -> 1",
-        "attention._operands: 0 -> 1",
         "attention.RotaryEmbedding: 0 -> 1",
     ],
     "Where no operand is absent, to say so of each says how many there are, which is known.": [

@@ -117,7 +117,7 @@ LAWS = (
             "attention_without_a_cap",
             op.Softmax(scores / fn.sqrt(fn.size("E")), axis=-1) @ value,
             op.Attention(query, key, value),
-            when=tuple(fn.le(1, fn.size(axis)) for axis in "HSEF"),
+            when=tuple(fn.le(1, fn.size(axis)) for axis in "BHLSEF"),
         ),
         Model.REAL,
     ),
