@@ -79,6 +79,10 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
     "An operator of another domain that nothing defines is refused in a rule, before it is asked what it computes.": [
         "semantics.denote: node.app.domain or node.op not in OPERATORS -> ((node.op not in OPERATORS))",
     ],
+    "What has as many elements as the whole is not stretched.": ["broadcasting._common_base: all -> any"],
+    "Each denotation looks at all attributes, which `test_every_attribute_is_looked_at` asks of each.": [
+        "semantics.denote: (unread := node.unasked()) is not None -> False",
+    ],
     "An index along an axis that is not padded is inside of it.": [
         "movement.Pad: a in begin -> True",
         "movement.Pad: _mirrored(mode, i, x.shape[a]) if a in begin else i -> (_mirrored(mode, i, x.shape[a]))",

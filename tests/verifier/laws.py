@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from graphopt.language.proof import Model
 from graphopt.language.rule import Rule, attributes, const, fn, integer, integers, op, tensor
 from graphopt.language.term import App, Operand, Term, applications
+from graphopt.rules.casting import LOSSLESS
 from graphopt.verifier.prove import prove
 
 x, y, m, o = tensor("x"), tensor("y"), tensor("x", "M N"), tensor("o", "M N")
@@ -74,11 +75,18 @@ def flat(term: Term) -> Term:
     return op.Reshape(term, (-1,))
 
 
+onto, through = integer("to"), integer("through")
+
+
+def narrow(term: Term, between: Callable[[Term], Term] = lambda term: term) -> Term:
+    return op.Cast(between(op.Cast(term, to=through)), to=onto)
+
+
 def largest(term: Term) -> Term:
     return op.ReduceMax(term, keepdims=0)
 
 
-FLAT = (flat(m) + flat(n), flat(m) + w, flat(m) * op.Squeeze(one, (0, 1, 2)))
+FLAT = (flat(m) + flat(n), flat(m) + w, flat(m) + op.Softmax(flat(n), axis=0), flat(m) * op.Squeeze(one, (0, 1, 2)))
 """Vectors of which some are made of tensors of other shapes: what is computed of them is not that of these tensors."""
 OUTER = flat(m) + op.Reshape(m, (-1, 1))
 
@@ -127,6 +135,8 @@ LAWS = (
     law("an_operator_that_is_not_denoted", op.Det(op.Identity(m)), op.Det(m), None),
     law("a_shape_is_no_order", op.Transpose(op.Reshape(m, s), perm=s), op.Reshape(m, s), None),
     law("all_that_is_computed_of_a_view", largest(op.Relu(op.Reshape(x, s))), largest(op.Relu(x)), Model.REAL),
+    law("a_number_beside_all_of_a_view", largest(op.Reshape(x, s) * 2.0), largest(x * 2.0), Model.REAL),
+    law("a_cast_like_another_that_may_lose", op.Cast(op.CastLike(x, y), to=onto), op.Cast(x, to=onto), None),
     law("a_bound_beside_none", flat(op.Clip(op.Reshape(m, s), None, 6.0)), flat(op.Clip(m, None, 6.0)), Model.EXACT),
     law("what_is_computed_of_a_view", flat(op.Relu(op.Reshape(m, s))), flat(op.Relu(m)), Model.EXACT),
     law("a_number_beside_a_view", flat(op.Mul(op.Reshape(m, s), 2.0)), flat(op.Mul(m, 2.0)), Model.EXACT),
@@ -155,6 +165,9 @@ LAWS = (
     law("along_an_index", op.Flatten(rows(m, a), axis=a), op.Flatten(rows(m, a)), None),
     law("of_as_many_axes_as_there_may_be", op.Unsqueeze(op.Identity(t), s), op.Unsqueeze(t, s), Model.EXACT),
     law("of_the_same_size_in_any_rounding", resized("floor"), resized("ceil"), Model.EXACT),
+    law("casts_that_lose_nothing", narrow(x), op.Cast(x, to=onto), Model.EXACT, *LOSSLESS),
+    law("casts_that_lose_nothing_around_a_copy", narrow(x, op.Identity), op.Cast(x, to=onto), Model.EXACT, *LOSSLESS),
+    law("casts_that_may_lose", narrow(x), op.Cast(x, to=onto), None),
     law("exp_of_log", op.Exp(op.Identity(x)), op.Exp(x), Model.EXACT),
 )
 
