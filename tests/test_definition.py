@@ -1,9 +1,11 @@
 """Operators that ONNX does not define: declared by a term, then matched, written, inferred, proved like any other."""
 
 import json
+import multiprocessing
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import onnx
@@ -183,6 +185,11 @@ def test_a_rule_brings_its_definitions_along() -> None:
     said = json.dumps(rule.to_json())
     read = subprocess.run([sys.executable, "-c", code], input=said, capture_output=True, text=True, check=True)
     assert read.stdout.split(maxsplit=1) == [rule.digest, f"{rule.definitions[0]}\n"]
+
+
+def test_rules_on_declared_operators_are_proved_in_other_processes() -> None:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        assert pool.submit(prove, FUSE_BIAS).result().holds
 
 
 def test_the_meaning_is_part_of_what_a_rule_says() -> None:

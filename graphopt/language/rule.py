@@ -86,6 +86,11 @@ class Rule:
         except RuleError as error:
             raise RuleError(f"rule '{self.name}': {error}") from error
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Made again where it is unpickled: another process has to be told what its operators are."""
+        said = (self.name, self.lhs, self.rhs, self.when, self.why)
+        return _made_again, (self.definitions[::-1], *said)
+
     @cached_property
     def left(self) -> tuple[App, ...]:
         """The left sides, always as a tuple."""
@@ -159,6 +164,13 @@ class Rule:
             if hole not in rule.holes:
                 raise RuleError(f"{_called(data)} declares hole '{hole}' and does not use it")
         return rule
+
+
+def _made_again(definitions: tuple[Definition, ...], *said: Any) -> Rule:
+    """The rule, once what its operators compute is known, that of what others are made of first."""
+    for definition in definitions:
+        declare(definition)
+    return Rule(*said)
 
 
 def _called(data: Mapping[str, Any]) -> str:
