@@ -595,11 +595,11 @@ class Court:
         asked = self.first.about(mutant)
         if self._tells(mutant, code, asked):
             return "killed"
-        if mutant.key in REASONS:
-            return "equivalent"
         operators = sorted({probe.of for probe in asked} & CASES_OF.keys())
         few = operators if len(operators) <= FEW else ()
-        return "killed" if any(self._tells(mutant, code, self.rest(name).about(mutant)) for name in few) else "alive"
+        if any(self._tells(mutant, code, self.rest(name).about(mutant)) for name in few):
+            return "killed"
+        return "equivalent" if mutant.key in REASONS else "alive"
 
     def _tells(self, mutant: Mutant, code: CodeType, asked: Sequence[Probe]) -> bool:
         """Whether a question tells it; those that told others of the function are asked first."""

@@ -82,6 +82,14 @@ def narrow(term: Term, between: Callable[[Term], Term] = lambda term: term) -> T
     return op.Cast(between(op.Cast(term, to=through)), to=onto)
 
 
+def widened(to: int, unsigned: Term) -> Term:
+    """Whole numbers of bytes without signs, or of what is made of them."""
+    return op.Cast(unsigned if to == 2 else op.Cast(unsigned, to=to), to=6)
+
+
+SIGNED, UNSIGNED = fn.eq(fn.dtype(x), 3), fn.eq(fn.dtype(y), 2)
+
+
 def largest(term: Term) -> Term:
     return op.ReduceMax(term, keepdims=0)
 
@@ -136,7 +144,6 @@ LAWS = (
     law("a_shape_is_no_order", op.Transpose(op.Reshape(m, s), perm=s), op.Reshape(m, s), None),
     law("all_that_is_computed_of_a_view", largest(op.Relu(op.Reshape(x, s))), largest(op.Relu(x)), Model.REAL),
     law("a_number_beside_all_of_a_view", largest(op.Reshape(x, s) * 2.0), largest(x * 2.0), Model.REAL),
-    law("a_cast_like_another_that_may_lose", op.Cast(op.CastLike(x, y), to=onto), op.Cast(x, to=onto), None),
     law("a_bound_beside_none", flat(op.Clip(op.Reshape(m, s), None, 6.0)), flat(op.Clip(m, None, 6.0)), Model.EXACT),
     law("what_is_computed_of_a_view", flat(op.Relu(op.Reshape(m, s))), flat(op.Relu(m)), Model.EXACT),
     law("a_number_beside_a_view", flat(op.Mul(op.Reshape(m, s), 2.0)), flat(op.Mul(m, 2.0)), Model.EXACT),
@@ -166,7 +173,9 @@ LAWS = (
     law("of_as_many_axes_as_there_may_be", op.Unsqueeze(op.Identity(t), s), op.Unsqueeze(t, s), Model.EXACT),
     law("of_the_same_size_in_any_rounding", resized("floor"), resized("ceil"), Model.EXACT),
     law("casts_that_lose_nothing", narrow(x), op.Cast(x, to=onto), Model.EXACT, *LOSSLESS),
-    law("casts_that_lose_nothing_around_a_copy", narrow(x, op.Identity), op.Cast(x, to=onto), Model.EXACT, *LOSSLESS),
+    law("casts_around_a_view", narrow(x, op.Flatten), op.Flatten(op.Cast(x, to=onto)), Model.EXACT, *LOSSLESS),
+    law("a_cast_that_turns_signs", widened(3, op.Cast(x, to=2)), widened(2, op.Cast(x, to=2)), None, SIGNED),
+    law("a_cast_like_that_does", widened(3, op.CastLike(x, y)), widened(2, op.CastLike(x, y)), None, SIGNED, UNSIGNED),
     law("casts_that_may_lose", narrow(x), op.Cast(x, to=onto), None),
     law("exp_of_log", op.Exp(op.Identity(x)), op.Exp(x), Model.EXACT),
 )
