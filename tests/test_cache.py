@@ -64,7 +64,7 @@ for number in range(60):
     assert Cache(path).get(["both"])["both"] in ("a", "b")
 
 
-@pytest.mark.parametrize("damage", ["garbage", "broken", "another table"])
+@pytest.mark.parametrize("damage", ["garbage", "broken", "a schema of no letters", "another table"])
 def test_a_damaged_file_is_set_aside(path: Path, caplog: pytest.LogCaptureFixture, damage: str) -> None:
     Cache(path).put({f"key {number}": "x" * 100 for number in range(200)})
     journal = path.with_name(f"{path.name}-journal")
@@ -74,6 +74,8 @@ def test_a_damaged_file_is_set_aside(path: Path, caplog: pytest.LogCaptureFixtur
             journal.write_text("nor is this its journal")
         case "broken":
             path.write_bytes(path.read_bytes()[:4096] + b"\xff" * 20_000)
+        case "a schema of no letters":  # SQLite quotes it in its message, which Python cannot decode then
+            path.write_bytes(path.read_bytes().replace(b"CREATE TABLE", b"CRE\xffTE TABLE"))
         case "another table":
             path.unlink()
             with closing(sqlite3.connect(path)) as connection:

@@ -81,7 +81,7 @@ class Cache:
                 with closing(sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)) as connection:
                     connection.text_factory = partial(str, encoding="utf-8", errors="replace")
                     return work(connection)
-            except (OSError, sqlite3.Error, _DamageError) as error:
+            except (OSError, sqlite3.Error, UnicodeDecodeError, _DamageError) as error:
                 if _is_damage(error) and not self._renewed:
                     self._set_aside(error)
                 else:
@@ -132,5 +132,6 @@ def _selected(connection: sqlite3.Connection, keys: list[str]) -> dict[str, str]
 
 
 def _is_damage(error: Exception) -> bool:
+    """Return whether the file is broken; SQLite may say so in a message that quotes bytes that are no text."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
-    return isinstance(error, _DamageError) or code & 0xFF in _DAMAGE  # the rest of a code says where it was seen
+    return isinstance(error, _DamageError | UnicodeDecodeError) or code & 0xFF in _DAMAGE  # the rest says where
