@@ -62,7 +62,7 @@ class Options:
         progress: told the stage and how much of it is done, 0 to 1.
 
     Raises:
-        UsageError: two options exclude each other.
+        UsageError: two options exclude each other, or one has a value that it cannot have.
     """
 
     skip: Sequence[str] = ()
@@ -96,6 +96,9 @@ class Options:
         if self.target not in TARGETS:
             hint = did_you_mean(self.target, TARGETS)
             raise UsageError(f"there is no target '{self.target}', only {' and '.join(TARGETS)}{hint}")
+        for name, number in (("seed", self.seed), ("threads", self.threads)):
+            if number < 0:
+                raise UsageError(f"{name} cannot be {number}: it is 0 or more")
 
     @property
     def tell(self) -> Callable[[str, float], None]:

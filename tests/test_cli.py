@@ -335,6 +335,7 @@ def test_a_speedup_that_is_required_and_missed_writes_nothing(model: Path, tmp_p
         (["--seconds", "-1"], "--seconds"),
         (["--seconds", "0"], "a search needs more than 0 seconds (cost none: no search and no timing)"),
         (["--provider-option", "=b"], "'=b' is not of the form key=value"),
+        (["--seed", "-1"], "--seed"),
     ],
 )
 def test_searches_that_cannot_be(model: Path, tmp_path: Path, options: list[str], line: str) -> None:

@@ -65,6 +65,12 @@ def test_sizes_are_fixed_on_request() -> None:
         graphopt.optimize(model(), input_shapes={"z": [1]}, cost="none")
 
 
+@pytest.mark.parametrize("numbers", [{"seed": -1}, {"threads": -1}])
+def test_numbers_that_cannot_be_negative(numbers: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match=f"{next(iter(numbers))} cannot be -1: it is 0 or more"):
+        graphopt.Options(**numbers)  # type: ignore[arg-type]
+
+
 def test_the_opset_is_raised_on_request_and_otherwise_kept() -> None:
     assert graphopt.optimize(model(), cost="none").model.opset_import[0].version == 18
     assert graphopt.optimize(model(), target_opset=21, cost="none").model.opset_import[0].version == 21

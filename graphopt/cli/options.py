@@ -19,7 +19,7 @@ Timeout = Annotated[
     typer.Option(metavar="SECONDS", help="For one rule; counted in steps.", min=0.1, show_default="10"),
 ]
 AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON instead of a table.")]
-Seed = Annotated[int, typer.Option(metavar="N", help="Of the inputs that are made up.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Of the inputs that are made up.", min=0)]
 Rules = Annotated[
     list[Path] | None,
     typer.Option("--rules", metavar="FILE", help="Further rules, in a .py or .jsonl file."),
