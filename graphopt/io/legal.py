@@ -151,7 +151,8 @@ class _Checker:
 
     def node(self, node: NodeProto) -> None:
         domain = domain_of(node.domain)
-        own = (domain, node.op_type) in self.functions
+        # a definition may be of some uses of an operator, and says nothing of others
+        own = (domain, node.op_type) in self.functions or ops.is_declared(node.op_type, domain)
         version = 0 if own else opsets.version(node.op_type, domain, self.imports)
         form = _form(node.op_type, domain, version) if version else _UNKNOWN
         names = set[str]()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from google.protobuf.message import Message
@@ -19,9 +19,10 @@ from graphopt.base.errors import ModelError
 from graphopt.base.types import TensorType, Type
 from graphopt.io import opsets
 from graphopt.io.legal import domain_of, label
+from graphopt.ir import ops
 from graphopt.ir.graph import CAPTURE, CONSTANT, INPUT, INTERNAL, Attribute, Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
-from graphopt.operators import protos
+from graphopt.operators import declared, protos
 from graphopt.operators.protos import Folders
 
 
@@ -171,7 +172,7 @@ class Reader:
                     doc=proto.doc_string, metadata=_metadata(proto),
                 )  # fmt: skip
         known = (domain, proto.op_type) not in self.functions and not (domain == "" and proto.op_type == "Constant")
-        return Node(
+        node = Node(
             proto.op_type,
             tuple(inputs),
             names,
@@ -185,6 +186,8 @@ class Reader:
             metadata=_metadata(proto),
             extra=_extra(proto, attrs),
         )
+        undefined = ops.is_declared(node.op, node.domain) and declared.meaning(node) is None
+        return replace(node, version=0) if undefined else node
 
     def _attribute(self, proto: AttributeProto, scope: _Scope, captures: list[Value]) -> Attribute:
         if not proto.ref_attr_name:
