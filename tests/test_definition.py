@@ -15,9 +15,11 @@ from onnx import FunctionProto, parser
 
 import graphopt
 from graphopt.base.errors import RuleError
+from graphopt.base.types import DType
 from graphopt.io import onnx_io
 from graphopt.language.proof import Proof, Verdict
 from graphopt.operators.infer import infer_graph
+from graphopt.rewrite.match import find
 from graphopt.rule import Operators, Rule, define, define_function, fn, integer, microsoft, op, real, string, tensor
 from graphopt.verifier.prove import prove
 
@@ -96,6 +98,20 @@ def test_a_definition_that_the_kernel_contradicts_is_refuted_with_an_instance() 
     assert proof.counterexample.startswith("com.microsoft.FastGelu is not what its definition says: values differ")
 
 
+def test_a_default_that_the_kernel_contradicts_is_refuted_with_an_instance() -> None:
+    product = Operators("com.microsoft").FusedMatMul
+    define(product(v, w, alpha=scale), (v @ w) * scale, alpha=2.0)
+    proof = prove(Rule("fuse_matmul", (v @ w) * 2.0, product(v, w)))
+    assert proof.verdict is Verdict.REFUTED and "is not what its definition says" in proof.counterexample
+
+
+def test_element_types_that_a_definition_asks_for_are_shown() -> None:
+    single = Operators("tests.single").Relu
+    define(single(y), op.Relu(y), when=fn.eq(fn.dtype(y), DType.FLOAT))
+    assert not prove(Rule("any_type", op.Relu(op.Relu(y)), single(y))).holds
+    assert prove(Rule("one_type", op.Relu(op.Relu(y)), single(y), when=fn.eq(fn.dtype(y), DType.FLOAT))).holds
+
+
 # -- models ------------------------------------------------------------------------------------------------------------
 
 GELU = "g (float[B, S, 8] x, float[8] b) => (float[B, S, 8] y) { s = Add(x, b) y = Gelu(s) }"
@@ -131,6 +147,39 @@ def test_a_node_that_is_not_as_it_is_defined_is_not_matched() -> None:
     split = Rule("expand_bias_gelu", microsoft.BiasGelu(x, b), op.Gelu(x + b))
     result = graphopt.optimize(source, rules=[split], only=["expand_bias_gelu"], cost="none", check=False)
     assert operators(result) == ["com.microsoft.BiasGelu"]
+
+
+def test_a_node_whose_meaning_is_not_as_it_is_defined_is_not_matched() -> None:
+    nested = Operators("tests.nested").Nested
+    define(nested(y, z), microsoft.BiasGelu(y, z))
+    split = Rule("expand_nested", nested(y, z), op.Gelu(y + z))
+    for shape, count in (("4", 1), ("2, 4", 0)):
+        text = f"g (float[2, 4] v, float[{shape}] w) => (float[2, 4] r) {{ r = tests.nested.Nested(v, w) }}"
+        graph = onnx_io.load(model(text, '"": 20, "tests.nested": 1')).graph
+        assert len(list(find(split, graph))) == count
+
+
+def test_an_operator_that_is_called_like_one_of_onnx_is_not_taken_for_it() -> None:
+    other = Operators("tests.names").Add
+    define(other(y, z), y - z)
+    rule = Rule("expand_add", other(op.Relu(y), z), op.Relu(y) - z)
+    for inputs, count in (("p, b", 1), ("b, p", 0)):
+        text = f"g (float[4] a, float[4] b) => (float[4] r) {{ p = Relu(a) r = tests.names.Add({inputs}) }}"
+        assert len(list(find(rule, onnx_io.load(model(text, '"": 20, "tests.names": 1')).graph))) == count
+
+
+def test_a_value_that_single_precision_rounds_is_read_as_it_is_written() -> None:
+    tenth = Operators("tests.tenth").Scaled
+    define(tenth(y, by=0.1), y * 0.1)
+    text = "g (float[4] a) => (float[4] r) { r = tests.tenth.Scaled <by = 0.1> (a) }"
+    graph = onnx_io.load(model(text, '"": 20, "tests.tenth": 1')).graph
+    assert list(find(Rule("expand_tenth", tenth(y, by=0.1), y * 0.1), graph))
+
+
+@pytest.mark.parametrize("use", ["(v)", "(v, w, v)", "<scale = 2> (v, w)", "<bias = 2> (v, w)"])
+def test_a_node_that_no_definition_is_of_is_left_as_it_is(use: str) -> None:
+    text = f"g (float[4] v, float[4] w) => (float[4] r) {{ r = tests.definition.ScaledAdd {use} }}"
+    assert optimized(text, [SUM]).model.graph.node[0] == model(text).graph.node[0]
 
 
 def test_shapes_are_inferred_from_the_meaning() -> None:
@@ -203,7 +252,22 @@ def test_the_meaning_is_part_of_what_a_rule_says() -> None:
 def test_defining_it_again_changes_nothing_and_otherwise_is_an_error() -> None:
     define(my.ScaledAdd(y, z, scale=scale), y + scale * z, scale=1.0)
     with pytest.raises(RuleError, match="is defined otherwise already"):
-        define(my.ScaledAdd(y, z, scale=scale), y + scale * z, scale=2.0)
+        define(my.ScaledAdd(y, z, scale=scale), y - scale * z, scale=1.0)
+
+
+def test_definitions_of_one_operator_exclude_each_other() -> None:
+    both = Operators("tests.several").Both
+    define(both(y, mode=0), op.Neg(y))
+    define(both(y, mode=count), y * count, when=count > 0)
+    assert prove(Rule("modes", both(both(y, mode=0), mode=count), both(y * count, mode=0), when=count > 0)).holds
+    for head, meaning, when, defaults, complaint in (
+        (both(y, mode=1), y + y, (), {}, "is defined otherwise already"),
+        (both(y, mode=count, by=scale), y * count * scale, (), {"by": 1.0}, "is defined otherwise already"),
+        (both(y, z, mode=scale), y * scale + z, (), {}, "takes another kind of 'mode'"),
+        (my.ScaledAdd(y, z, x, scale=scale), y + scale * z + x, (), {"scale": 2.0}, "has another default of 'scale'"),
+    ):
+        with pytest.raises(RuleError, match=complaint):
+            define(head, meaning, when, **defaults)
 
 
 @pytest.mark.parametrize(
@@ -221,6 +285,9 @@ def test_defining_it_again_changes_nothing_and_otherwise_is_an_error() -> None:
         (my.I(x), op.Reshape(x, fn.sizes("M")), {}, "axis 'M' is none of its inputs'"),
         (my.J(y), op.And(op.Relu(y), y), {}, "no element type"),
         (my.K(y, mode=string("m")), y * 1.0, {"mode": y}, "no number, text or list of numbers"),
+        (my.L(y), y + op.RandomNormalLike(y), {}, "RandomNormalLike is drawn anew each time"),
+        (Operators("ai.onnx").Relu(y), y + y, {}, "it is to be an operator of a domain of its own"),
+        (Operators("ai.onnx.ml").Scaler(y), y + y, {}, "it is to be an operator of a domain of its own"),
     ],
 )
 def test_definitions_that_are_none(head: object, meaning: object, defaults: dict[str, object], complaint: str) -> None:
@@ -235,7 +302,7 @@ def test_definitions_that_are_none(head: object, meaning: object, defaults: dict
         (my.ScaledAd(y, z), "did you mean 'ScaledAdd'?"),
         (my.ScaledAdd(y), "ScaledAdd takes 2 to 2 inputs, not 1"),
         (my.ScaledAdd(y, z, factor=2.0), "ScaledAdd has no attribute 'factor'; it has scale"),
-        (my.Heads(y), "Heads has other inputs or attributes|other inputs or attributes than what is defined"),
+        (my.Heads(y), "Heads.* has other inputs, outputs or attributes than what is defined"),
     ],
 )
 def test_rules_that_use_it_otherwise(side: object, complaint: str) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import chain
 
 from graphopt.language.definition import Definition
 from graphopt.language.rule import Rule
-from graphopt.language.term import App
 from graphopt.verifier import scope
 from graphopt.verifier.counterexample import Counterexample, difference
 from graphopt.verifier.drawing import instances
@@ -27,19 +26,25 @@ def contradicted(definitions: Iterable[Definition]) -> Counterexample | None:
 
 @cache
 def _contradicted(definition: Definition) -> Counterexample | None:
-    rule = as_rule(definition)
+    return next(filter(None, (_difference(rule) for rule in as_rules(definition))), None)
+
+
+def _difference(rule: Rule) -> Counterexample | None:
     plain = meant(rule)
     drawn = chain(instances(plain, seed=1, count=PLAIN, scope=scope.PLAIN), instances(plain, seed=1, count=ANY))
     found = next(filter(None, (difference(rule, instance) for instance in drawn)), None)
     if found is None:
         return None
-    name = f"{definition.head.domain}.{definition.head.op}"
+    (name,) = {f"{head.domain}.{head.op}" for head in rule.left}
     return replace(found, gap=replace(found.gap, text=f"{name} is not what its definition says: {found.gap.text}"))
 
 
-def as_rule(definition: Definition) -> Rule:
-    """The rule that the operator may be replaced by its meaning."""
-    head = definition.head
-    heads = tuple(App(head.op, head.args, head.attrs, head.domain, i, head.outputs) for i in range(head.outputs))
-    name = re.sub(r"\W+|(?<=[a-z0-9])(?=[A-Z])", "_", f"expand_{head.op}").lower()
-    return Rule(name, heads, definition.meaning)
+def as_rules(definition: Definition) -> Iterator[Rule]:
+    """Yield the rules that the operator may be replaced by its meaning: with all attributes, and with its defaults."""
+    head, defaults = definition.head, dict(definition.defaults)
+    for attrs in dict.fromkeys((head.attrs, tuple(pair for pair in head.attrs if pair[0] not in defaults))):
+        given = replace(head, attrs=attrs)
+        meaning = definition.at(given)
+        assert meaning is not None, f"{given} is what {definition} is of"
+        name = re.sub(r"[^a-zA-Z0-9]+|(?<=[a-z0-9])(?=[A-Z])", "_", f"expand_{head.op}").lower()
+        yield Rule(name, tuple(replace(given, output=i) for i in range(head.outputs)), meaning.outputs)

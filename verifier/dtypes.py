@@ -19,6 +19,7 @@ from graphopt.ir import ops
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import FUNCTIONS, PYTHON, Unknown, apply, holds
 from graphopt.language.term import SCALAR, App, Lit, Term, Var, applications, is_scalar, is_whole, is_written, walk
+from graphopt.verifier.meant import Meant
 
 MANY = 5_000
 
@@ -264,13 +265,14 @@ def kind_of(rule: Rule, typing: Typing) -> Hashable:
 def _written_types(rule: Rule) -> tuple[DType, ...]:
     """The element types that a rule writes: targets, and what types are compared with beside something else.
 
-    A condition on types alone holds for each choice.
+    A condition on types alone holds for each choice, unless it is one that the right side promises.
     """
     sides = [part for side in (*rule.left, *rule.right) for part in walk(side) if isinstance(part, App)]
     said = [value for app in sides for name, value in app.attrs if name in ("to", "dtype")]
     said += [part for part in sides if part.domain == SCALAR and _asks_types(part)]
     casts = {name for side in rule.left for name in _cast_holes(side)}
     said += [part for part in rule.conditions if _asks_types(part) and not _is_on_types(part, casts)]
+    said += [part for part in rule.promised if _asks_types(part)] if isinstance(rule, Meant) else []
     values = (part.value for term in said for part in walk(term) if isinstance(part, Lit))
     numbers = {n for value in values for n in (value if isinstance(value, tuple) else (value,)) if isinstance(n, int)}
     return tuple(dtype for dtype in COMMON if int(dtype) in numbers)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from graphopt.language.definition import Definition, Meaning, meaning_of
-from graphopt.language.rule import Rule
-from graphopt.language.term import SCALAR, App, Term, Var, walk
+from graphopt.language.definition import Definition, Meaning, is_of_holes, meaning_of
+from graphopt.language.rule import Rule, mind_types
+from graphopt.language.term import SCALAR, App, Term
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,11 @@ class Meant(Rule):
     def __post_init__(self) -> None:
         """It was checked as it was written."""
 
+    @cached_property
+    def minds_types(self) -> bool:
+        """Whether what it computes, or promises, may depend on element types."""
+        return mind_types((*self.left, *self.right, *self.conditions, *self.promised))
+
 
 def meant(rule: Rule) -> Rule:
     """The rule with the meanings of its operators in their places; itself where ONNX defines all of them.
@@ -31,8 +37,8 @@ def meant(rule: Rule) -> Rule:
         return rule
     left, right = _Expanded(), _Expanded()
     sides, others = (tuple(map(left.put, rule.left)), tuple(map(right.put, rule.right)))
-    assumed = [condition for condition in left.conditions if _is_of_holes(condition)]
-    promised = tuple(condition for condition in right.conditions if condition not in assumed)
+    assumed = [condition for condition in left.conditions if is_of_holes(condition)]
+    promised = tuple(condition for condition in dict.fromkeys(right.conditions) if condition not in assumed)
     when = tuple(dict.fromkeys((*rule.conditions, *assumed)))
     return Meant(rule.name, sides, others, when, rule.why, promised, definitions=rule.definitions)
 
@@ -56,9 +62,3 @@ class _Expanded:
     def _outputs(self, meaning: Meaning) -> tuple[Term, ...]:
         self.conditions += meaning.conditions
         return tuple(map(self.put, meaning.outputs))
-
-
-def _is_of_holes(condition: Term) -> bool:
-    """Whether a condition asks for the shapes of holes alone, as those of a rule do."""
-    asked = (part for part in walk(condition) if isinstance(part, App) and part.op in ("shape", "rank"))
-    return all(isinstance(part.args[0], Var) for part in asked)

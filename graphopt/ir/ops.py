@@ -252,7 +252,7 @@ IMPLIED_INPUTS: Mapping[tuple[str, int], Callable[[Node, Graph], tuple[int, ...]
 
 def implied_input(node: Node, graph: Graph, position: int) -> tuple[int, ...] | None:
     """The numbers that an absent optional input stands for, None where that cannot be said or known."""
-    implied = IMPLIED_INPUTS.get((node.op, position))
+    implied = IMPLIED_INPUTS.get((node.op, position)) if not node.domain else None
     return implied(node, graph) if implied else None
 
 
@@ -264,7 +264,7 @@ def default(node: Node, graph: Graph, name: str) -> Attribute | None:
     proto = found.attributes[name].default_value
     if proto.type != onnx.AttributeProto.UNDEFINED:
         return attribute_value(proto)
-    implied = IMPLIED.get((node.op, name))
+    implied = IMPLIED.get((node.op, name)) if not node.domain else None
     return implied(node, graph) if implied else None
 
 

@@ -1,7 +1,7 @@
 """Operators that are declared by a term: what an operator that ONNX does not define computes.
 
 A definition is read as a rule is: its inputs are holes, which may name axes, and its attributes are holes, too. One
-operator may have several, for different inputs that are there; the first that fits is meant.
+operator may have several, for different inputs or attributes: of any application at most one fits.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from functools import cached_property
 from typing import Any
 
 import networkx as nx
+import numpy as np
 from onnx import AttributeProto
-from onnx.defs import OpSchema
+from onnx.defs import OpSchema, has
 
 from graphopt.base.errors import RuleError
 from graphopt.base.types import COMMON
 from graphopt.ir import ops
+from graphopt.language.binding import evaluate
+from graphopt.language.scalar import FACTS, PROPERTIES
 from graphopt.language.schemas import Misfit, Types, type_text
 from graphopt.language.serial import hole_from_json, hole_to_json, only, term_from_json, term_to_json
 from graphopt.language.term import SCALAR, App, Lit, Operand, Term, Var, applications, fn, holes, is_scalar, term, walk
@@ -59,6 +62,8 @@ class Definition:
             inputs = inputs[:-1]
         if [arg is None for arg in inputs] != [arg is None for arg in self.head.inputs] or app.bundle is not None:
             return None
+        if app.outputs > self.head.outputs:
+            return None
         bound = {hole.name: arg for hole, arg in zip(self.head.inputs, inputs, strict=True) if isinstance(hole, Var)}
         given = dict(self.defaults) | dict(app.attrs)
         if given.keys() != {name for name, _ in self.head.attrs}:
@@ -66,7 +71,7 @@ class Definition:
         for name, said in self.head.attrs:
             if isinstance(said, Var):
                 bound[said.name] = given[name]
-            elif given[name] != said:
+            elif not _is_the_same(given[name], said):
                 return None
         return Meaning(self, bound)
 
@@ -81,7 +86,7 @@ class Definition:
 
     @cached_property
     def conditions(self) -> tuple[Term, ...]:
-        """What the shapes of its inputs have to be for the operator to be defined."""
+        """What has to hold for the operator to be defined, and those in its meaning, as far as it is of its holes."""
         found: list[Term] = []
         for hole in self._inputs():
             if hole.axes is not None:
@@ -92,7 +97,9 @@ class Definition:
             expected: Term | int = int(token) if token.isdigit() else self.axes.get(token, size)
             if expected != size:
                 found.append(fn.eq(size, expected))
-        return (*found, *self.when)
+        inner = (meaning_of(app) for side in self.meaning for app in applications(side))
+        inherited = (part for meaning in inner if meaning is not None for part in meaning.conditions)
+        return tuple(dict.fromkeys((*found, *self.when, *filter(is_of_holes, inherited))))
 
     def _inputs(self) -> Iterator[Var]:
         return (hole for hole in self.head.inputs if isinstance(hole, Var))
@@ -162,6 +169,20 @@ class Meaning:
         return part
 
 
+def _is_the_same(one: Term, other: Term) -> bool:
+    """Whether two attributes are equal as models keep them: real numbers in single precision."""
+    match one, other:
+        case Lit(value=float(first)), Lit(value=float(second)):
+            return bool(np.float32(first) == np.float32(second))
+    return one == other
+
+
+def is_of_holes(condition: Term) -> bool:
+    """Return whether a condition asks for the shapes and element types of holes alone, as those of a rule do."""
+    asked = (part for part in walk(condition) if isinstance(part, App) and part.op in ("shape", "rank", "dtype"))
+    return all(isinstance(part.args[0], Var) for part in asked)
+
+
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 _TABLE: dict[tuple[str, str], tuple[Definition, ...]] = {}
@@ -202,23 +223,57 @@ def declare(definition: Definition) -> Definition:
     """Put a definition into the table; the same one again changes nothing.
 
     Raises:
-        RuleError: another one is known of the same operator with the same inputs and attributes.
+        RuleError: another one is known that fits some of the same applications, or that says other things of the
+            operator's attributes.
     """
     known = _TABLE.get(definition.key, ())
     if definition in known:
         return definition
     for other in known:
-        if _shape_of(other) == _shape_of(definition):
-            raise RuleError(f"'{definition}' is defined otherwise already: {other}")
+        for problem in _clashes(definition, other):
+            raise RuleError(f"'{definition}' {problem}: {other}")
     ops.declare(_schema((*known, definition)))
     _TABLE[definition.key] = (*known, definition)
     return definition
 
 
-def _shape_of(definition: Definition) -> tuple[Any, ...]:
-    """Which applications a definition is of."""
-    literals = tuple((name, value) for name, value in definition.head.attrs if isinstance(value, Lit))
-    return tuple(arg is None for arg in definition.head.inputs), literals
+def _clashes(one: Definition, other: Definition) -> Iterator[str]:
+    """What two definitions of one operator say otherwise of the same."""
+    for name, value in one.head.attrs:
+        for beside in (said for own, said in other.head.attrs if own == name):
+            if _attribute_type(value) is not _attribute_type(beside):
+                yield f"takes another kind of '{name}' than what is known"
+    for name, default in one.defaults:
+        if dict(other.defaults).get(name, default) != default:
+            yield f"has another default of '{name}' than what is known"
+    if [arg is None for arg in one.head.inputs] == [arg is None for arg in other.head.inputs]:
+        shared = _shared(one, other)
+        if shared is not None and not (_excludes(one, shared) or _excludes(other, shared)):
+            yield "is defined otherwise already (`when` may say for which attributes)"
+
+
+def _shared(one: Definition, other: Definition) -> Mapping[str, Lit] | None:
+    """The attributes that are settled in the applications that both definitions fit; None where there are none."""
+    settled: dict[str, Lit] = {}
+    for definition, beside in ((one, other), (other, one)):
+        for name, value in definition.head.attrs:
+            absent = name not in dict(beside.head.attrs)
+            for said in (value, dict(definition.defaults).get(name)) if absent else (value,):
+                if said is None or (isinstance(said, Lit) and settled.setdefault(name, said) != said):
+                    return None
+    return settled
+
+
+def _excludes(definition: Definition, settled: Mapping[str, Lit]) -> bool:
+    """Whether the conditions of a definition say that it is of no application with these attributes."""
+    attrs = definition.head.attrs
+    bound = {hole.name: settled[name].value for name, hole in attrs if isinstance(hole, Var) and name in settled}
+    return any(
+        evaluate(condition, bound, {}, None) is False
+        for condition in definition.when
+        if not any(isinstance(part, App) and part.op in FACTS for part in walk(condition))
+        and bound.keys() >= {hole.name for hole in holes(condition)}
+    )
 
 
 def meaning_of(app: App) -> Meaning | None:
@@ -243,7 +298,7 @@ def definitions_of(sides: Iterable[Term]) -> tuple[Definition, ...]:
             waiting += [inner for side in meaning.definition.meaning for inner in applications(side)]
         elif meaning is None and ops.is_declared(app.op, app.domain):
             known = "; ".join(map(str, _TABLE[app.op, app.domain]))
-            raise RuleError(f"'{app}' has other inputs or attributes than what is defined: {known}")
+            raise RuleError(f"'{app}' has other inputs, outputs or attributes than what is defined: {known}")
     return tuple(found)
 
 
@@ -253,7 +308,7 @@ def definitions_of(sides: Iterable[Term]) -> tuple[Definition, ...]:
 def _problems(definition: Definition) -> Iterator[str]:
     """What is wrong with a definition, in the order in which it should be mended."""
     head, meaning = definition.head, definition.meaning
-    if head.domain in ("", SCALAR) or head.output:
+    if head.domain in ("", "ai.onnx", SCALAR) or has(head.op, domain=head.domain) or head.output:
         yield "it is to be an operator of a domain of its own, Operators('my.domain').Name(x, …)"
     yield from _unlike_holes(head)
     yield from _unused(definition)
@@ -262,6 +317,7 @@ def _problems(definition: Definition) -> Iterator[str]:
     yield from misnamed((head, *meaning, *definition.when))
     yield from (f"'{side}' is a number, not a tensor" for side in meaning if is_scalar(side))
     yield from undecidable(definition.when)
+    yield from _unheld(definition)
     for side in (*meaning, *definition.when):
         yield from misspelt(side)
         for hole in holes(side):
@@ -279,6 +335,16 @@ def _unused(definition: Definition) -> Iterator[str]:
     for hole in set(holes(definition.head)).difference(*map(holes, definition.meaning)):
         also = "" if hole.kind == "tensor" else "; an attribute may be given the one value that is meant"
         yield f"'{hole.name}' is no part of what it computes{also}"
+
+
+def _unheld(definition: Definition) -> Iterator[str]:
+    """What is no function of the inputs, and conditions that cannot hold of any input."""
+    for app in (app for side in definition.meaning for app in applications(side)):
+        if not app.domain and app.op in ops.RANDOM:
+            yield f"{app.op} is drawn anew each time: it is no function of the inputs"
+    for part in (part for condition in definition.when for part in walk(condition)):
+        if isinstance(part, App) and part.domain == SCALAR and part.op in PROPERTIES:
+            yield f"'{part}' is of no constant: conditions ask for sizes, element types and attributes"
 
 
 def _unlike_holes(head: App) -> Iterator[str]:
@@ -373,22 +439,23 @@ def _attributes(definitions: Sequence[Definition]) -> Iterator[OpSchema.Attribut
     defaults = {name: value for definition in definitions for name, value in definition.defaults}
     said = {name: value for definition in definitions for name, value in definition.head.attrs}
     for name, value in said.items():
-        kind = _KINDS[value.kind] if isinstance(value, Var) else _kind_of(value)
+        kind = _attribute_type(value)
         if name in defaults:
             yield OpSchema.Attribute(name, _default(name, kind, defaults[name].value), "")
         else:
             yield OpSchema.Attribute(name, kind, "", required=True)
 
 
-def _kind_of(value: Term) -> OpSchema.AttrType:
-    """The type of an attribute that is one value in a definition."""
-    assert isinstance(value, Lit)
-    match value.value:
-        case str():
+def _attribute_type(value: Term) -> OpSchema.AttrType:
+    """The type of an attribute that is a hole or one value in a definition."""
+    match value:
+        case Var(kind=kind):
+            return _KINDS[kind]
+        case Lit(value=str()):
             return OpSchema.AttrType.STRING
-        case tuple():
+        case Lit(value=tuple()):
             return OpSchema.AttrType.INTS
-        case int():
+        case Lit(value=int()):
             return OpSchema.AttrType.INT
     return OpSchema.AttrType.FLOAT
 

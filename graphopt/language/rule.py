@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
@@ -119,8 +119,7 @@ class Rule:
     @cached_property
     def minds_types(self) -> bool:
         """Whether what it computes may depend on element types: it casts, or asks for them."""
-        parts = (part for side in (*self.left, *self.right, *self.conditions) for part in walk(side))
-        return any(isinstance(part, App) and part.op in ("Cast", "CastLike", "dtype") for part in parts)
+        return mind_types((*self.left, *self.right, *self.conditions))
 
     @cached_property
     def digest(self) -> str:
@@ -164,6 +163,12 @@ class Rule:
             if hole not in rule.holes:
                 raise RuleError(f"{_called(data)} declares hole '{hole}' and does not use it")
         return rule
+
+
+def mind_types(terms: Iterable[Term]) -> bool:
+    """Return whether what some terms say may depend on element types: they cast, or ask for them."""
+    parts = (part for term in terms for part in walk(term))
+    return any(isinstance(part, App) and part.op in ("Cast", "CastLike", "dtype") for part in parts)
 
 
 def _made_again(definitions: tuple[Definition, ...], *said: Any) -> Rule:

@@ -155,6 +155,8 @@ def _unused_defaults(sides: tuple[Term, ...]) -> Iterator[str]:
         for position, arg in enumerate(app.inputs if schema else ()):
             if not isinstance(arg, Var) or not schema or not ops.is_optional(app.op, app.domain, position):
                 continue
+            if ops.is_declared(app.op, app.domain):  # without the input it is what another definition says
+                continue
             if schema.inputs[position].type_str == schema.outputs[0].type_str:
                 defaults.discard(arg.name)
     for name in sorted(defaults):

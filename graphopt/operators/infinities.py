@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.base.types import DType, TensorType, Type
+from graphopt.ir import ops
 from graphopt.ir.graph import CAPTURE, Graph, Node, Value
 from graphopt.ir.tensor import Tensor
 
@@ -90,7 +91,12 @@ class Infinities:
             return Reach.INFINITE
         if node.is_constant:
             return Reach.ORDINARY if node.data is None else _of_constant(node.data)
-        if node.is_internal or node.op in BOUNDED:
+        if node.is_internal:
+            return Reach.ORDINARY
+        if ops.is_declared(node.op, node.domain):  # whatever it is called
+            read = [self._read(graph, value) for value in node.operands]
+            return max([Reach.ORDINARY, *read, *map(_of_bodies, node.bodies)])
+        if node.op in BOUNDED:
             return Reach.ORDINARY
         if node.op in MIXING:
             weights = [value for value in node.operands if graph[value.vertex].is_constant]
@@ -204,6 +210,8 @@ def _is_positive(graph: Graph, value: Value | None, depth: int = 8) -> bool:
     node, below = graph[value.vertex], depth - 1
     if node.is_constant:
         return _is_known(graph, value, lambda x: x > 0)
+    if node.domain:
+        return False
     match node.op:
         case "Exp" | "Shape" | "Size":
             return True
@@ -225,6 +233,8 @@ def _is_not_negative(graph: Graph, value: Value | None, depth: int) -> bool:
     node, below = graph[value.vertex], depth - 1
     if node.is_constant:
         return _is_known(graph, value, lambda x: x >= 0)
+    if node.domain:
+        return False
     match node.op:
         case "Pow":
             return _is_known(graph, node.inputs[1], lambda x: x % 2 == 0) or _is_positive(graph, value, depth)

@@ -191,7 +191,7 @@ def _means_the_same(graph: Graph, app: App, node: Node) -> bool:
 
 def _producers_fit(graph: Graph, app: App, node: Node) -> bool:
     """A quick look at what makes the inputs, which tells most patterns that do not match."""
-    if app.op in ops.COMMUTATIVE or app.op in ops.COMMUTATIVE_VARIADIC:
+    if not app.domain and (app.op in ops.COMMUTATIVE or app.op in ops.COMMUTATIVE_VARIADIC):
         made = {graph[value.vertex].op for value in node.inputs if value is not None}
         return made.issuperset(producers(app))
     return all(
@@ -241,7 +241,9 @@ _VARIADIC = OpSchema.FormalParameterOption.Variadic
 
 def _orders(app: App, inputs: tuple[Value | None, ...]) -> Iterator[tuple[Value | None, ...]]:
     """The inputs in every order that means the same."""
-    if app.op in ops.COMMUTATIVE and len(inputs) == 2 and inputs[0] != inputs[1]:
+    if app.domain:
+        yield inputs
+    elif app.op in ops.COMMUTATIVE and len(inputs) == 2 and inputs[0] != inputs[1]:
         yield inputs
         yield inputs[::-1]
     elif app.op in ops.COMMUTATIVE_VARIADIC and 1 < len(inputs) <= 3:
@@ -331,7 +333,7 @@ def known_tensor(graph: Graph, value: Value | None) -> Tensor | None:
     """A constant, or what a ConstantOfShape of constants makes: as good as one, and made only when it is needed."""
     tensor = graph.constant(value)
     node = None if value is None else graph[value.vertex]
-    if tensor is not None or node is None or node.op != "ConstantOfShape" or node.version == 0:
+    if tensor is not None or node is None or (node.op, node.domain) != ("ConstantOfShape", "") or node.version == 0:
         return tensor
     filling, shape = node.attrs.get("value"), graph.constant(node.inputs[0])
     sizes = None if shape is None else shape.ints()
@@ -354,7 +356,7 @@ def _is_spelling(graph: Graph, node: Node, value: Value, shape: Shape) -> bool:
     """Whether the axes of a single number are only how it is written: none of them is an axis of the result."""
     if not shape:
         return True
-    if node.op in ops.ELEMENTWISE_BINARY:
+    if node.op in ops.ELEMENTWISE_BINARY and not node.domain:
         other = _other_operand(graph, node, value)
         return other is not None and len(other) >= len(shape)
     return len(shape) == 1 and node.op not in ("Gather", "Where")
