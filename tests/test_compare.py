@@ -218,6 +218,9 @@ def test_integers_have_no_tolerance() -> None:
 
 
 CONSTANTS = " ".join(f"{name} = Constant<value = float[4] {{3e6, 3e6, 3e6, 3e6}}>()" for name in ("large", "minus"))
+RESIZED = """g (float[1, 4] x) => (float[A, B] z) {
+    scales = Constant<value = float[2] {2, 2}>() both = Identity(scales)"""
+FED = "g (float[1, 4] x, float[2] scales) => (float[A, B] z) {"
 ILL_CONDITIONED = [
     (
         "a difference of large numbers",
@@ -241,6 +244,16 @@ ILL_CONDITIONED = [
         "a difference of large numbers beside an input that is a scalar",
         "g (float[4] x, float y) => (float[4] z) { b = Add(x, y) a = Add(b, large) z = Sub(a, minus) }",
         "g (float[4] x, float y) => (float[4] z) { b = Add(x, y) d = Sub(large, minus) z = Add(b, d) }",
+    ),
+    (
+        "a difference of large numbers beside scales, which are no weights",
+        f'{RESIZED} a = Add(x, large) b = Sub(a, minus) z = Resize<mode="nearest">(b, , both) }}',
+        f'{RESIZED} d = Sub(large, minus) b = Add(x, d) z = Resize<mode="nearest">(b, , both) }}',
+    ),
+    (
+        "a difference of large numbers beside scales that are fed",
+        f'{FED} a = Add(x, large) b = Sub(a, minus) z = Resize<mode="nearest">(b, , scales) }}',
+        f'{FED} d = Sub(large, minus) b = Add(x, d) z = Resize<mode="nearest">(b, , scales) }}',
     ),
 ]
 

@@ -394,6 +394,7 @@ class _Judge:
         same = dict.fromkeys(model.outputs, (0.0, "every bit is to be the same"))
         self.tolerances = same if exact else tolerances(model)
         self.moves: dict[tuple[int, str, float], list[list[_Gap]]] = {}
+        self.fixed = samples.telling_sizes(model)
 
     def verdict(self, runs: Sequence[_Run], results: Sequence[list[Any]], oracle: str) -> Comparison:
         random = _random_outputs(self.model)
@@ -473,10 +474,10 @@ class _Judge:
     def _trials(self, run: _Run, amount: float) -> list[list[_Gap]]:
         trials = []
         for seed in (1, 2):
-            feeds = samples.perturbed(run.feeds, amount, seed)
+            feeds = samples.perturbed(run.feeds, amount, seed, self.fixed)
             model = self.original
             if self.model.weight_bytes <= PERTURB_LIMIT:
-                model = model.perturbed(amount, seed)
+                model = model.perturbed(amount, seed, self.fixed)
             try:
                 with self.oracle(model) as session:
                     outputs = session.run(feeds)

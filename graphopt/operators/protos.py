@@ -262,26 +262,31 @@ def _opened(source: External) -> Iterator[FileIO]:
 
 def external_tensors(model: ModelProto) -> Iterator[TensorProto]:
     """Yield every tensor of a model that lies in a file."""
-    return (tensor for tensor in tensors(model) if tensor.data_location == TensorProto.EXTERNAL)
+    return (tensor for _, tensor in tensors(model) if tensor.data_location == TensorProto.EXTERNAL)
 
 
-def tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Yield every tensor of a model: initializers, and those in attributes, bodies and functions."""
+def tensors(model: ModelProto) -> Iterator[tuple[str, TensorProto]]:
+    """Yield every tensor of a model: initializers, and those in attributes, bodies and functions.
+
+    Each comes with its name; one in an attribute has that of the first output, for most are in Constants.
+    """
     nodes = chain(model.graph.node, *(function.node for function in model.functions))
     return chain(_initializers(model.graph), chain.from_iterable(map(_tensors, nodes)))
 
 
-def _initializers(graph: GraphProto) -> Iterator[TensorProto]:
-    yield from graph.initializer
+def _initializers(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
+    for tensor in graph.initializer:
+        yield tensor.name, tensor
     for sparse in graph.sparse_initializer:
-        yield from (sparse.values, sparse.indices)
+        yield from ((tensor.name, tensor) for tensor in (sparse.values, sparse.indices))
 
 
-def _tensors(node: NodeProto) -> Iterator[TensorProto]:
+def _tensors(node: NodeProto) -> Iterator[tuple[str, TensorProto]]:
+    name = next(iter(node.output), "")
     for attribute in node.attribute:
         if attribute.HasField("t"):
-            yield attribute.t
-        yield from attribute.tensors
+            yield name, attribute.t
+        yield from ((name, tensor) for tensor in attribute.tensors)
         for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
             yield from _initializers(graph)
             yield from chain.from_iterable(map(_tensors, graph.node))

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import cached_property, partial
 from math import prod
@@ -98,13 +98,16 @@ class Runnable:
                 made = onnx_io.load(self._message(), folder=self._folders[0] if self._folders else None)
         onnx_io.save(made, path)
 
-    def perturbed(self, amount: float, seed: int) -> Runnable:
-        """The model with every float weight changed by up to `amount` of its size; numbers, such as exponents, stay."""
+    def perturbed(self, amount: float, seed: int, fixed: Container[str] = ()) -> Runnable:
+        """Return the model with every float weight but those that are `fixed` changed by up to `amount` of its size.
+
+        Numbers, such as exponents, stay.
+        """
         message = ModelProto()
         message.CopyFrom(self.whole())
-        for place, tensor in enumerate(protos.tensors(message)):  # in attributes they often have no name
-            if tensor.data_type in _PERTURBED and prod(tensor.dims) > 1:
-                changed = samples.jittered(numpy_helper.to_array(tensor), amount, seed, f"{tensor.name} {place}")
+        for place, (name, tensor) in enumerate(protos.tensors(message)):  # functions may use a name again
+            if tensor.data_type in _PERTURBED and prod(tensor.dims) > 1 and name not in fixed:
+                changed = samples.jittered(numpy_helper.to_array(tensor), amount, seed, f"{name} {place}")
                 tensor.CopyFrom(numpy_helper.from_array(changed, tensor.name))
         return Runnable(message)
 

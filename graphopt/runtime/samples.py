@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias
@@ -322,9 +322,25 @@ def _with_nonfinite(array: Array, rng: np.random.Generator) -> Array:
     return changed.reshape(array.shape)
 
 
-def perturbed(feeds: Feeds, amount: float, seed: int) -> Feeds:
-    """The same inputs with every float changed by up to `amount` of its size."""
-    arrays = {name: value for name, value in feeds.items() if isinstance(value, np.ndarray)}
+def telling_sizes(model: Sketch) -> frozenset[str]:
+    """Return the values that say sizes, as the scales of a Resize do: changed a little, they are those of others."""
+    found, stack = set[str](), [n for s in model.steps for slot, n in enumerate(s.inputs) if _role(s, slot) in _SIZES]
+    while stack:
+        name = stack.pop()
+        maker = None if name in found else model.producers.get(name)
+        found.add(name)
+        if maker is not None and maker.op in _PASSING:
+            stack += maker.inputs if maker.op == "Concat" else maker.inputs[:1]
+    return frozenset(found)
+
+
+_SIZES = ("sizes", "ones")
+"""The roles of what says sizes in floats."""
+
+
+def perturbed(feeds: Feeds, amount: float, seed: int, fixed: Container[str] = ()) -> Feeds:
+    """Return the same inputs with every float but those that are `fixed` changed by up to `amount` of its size."""
+    arrays = {name: value for name, value in feeds.items() if isinstance(value, np.ndarray) and name not in fixed}
     floats = {name: array for name, array in arrays.items() if DType.of(array.dtype).is_float}
     return feeds | {name: jittered(array, amount, seed, name) for name, array in floats.items()}
 
