@@ -105,6 +105,19 @@ def test_a_default_that_the_kernel_contradicts_is_refuted_with_an_instance() -> 
     assert proof.verdict is Verdict.REFUTED and "is not what its definition says" in proof.counterexample
 
 
+def test_a_definition_of_more_than_the_kernel_takes_is_refuted_with_an_instance() -> None:
+    biased = Operators("com.microsoft").FastGelu
+    define(biased(y, z), op.Gelu(y + z, approximate="tanh"))
+    proof = prove(Rule("fuse_biased", op.Gelu(y + z, approximate="tanh"), biased(y, z)))
+    assert proof.verdict is Verdict.REFUTED and "the kernel refuses it" in proof.counterexample
+
+
+def test_an_attribute_keeps_no_number_of_a_model_in_double() -> None:
+    assert not prove(Rule("any_scale", y + scale * z, my.ScaledAdd(y, z, scale=scale))).holds
+    known = Rule("their_scale", my.ScaledAdd(y, z, scale=scale) * 1.0, my.ScaledAdd(y, z, scale=scale))
+    assert prove(known).holds
+
+
 def test_element_types_that_a_definition_asks_for_are_shown() -> None:
     single = Operators("tests.single").Relu
     define(single(y), op.Relu(y), when=fn.eq(fn.dtype(y), DType.FLOAT))
@@ -285,6 +298,13 @@ def test_definitions_of_one_operator_exclude_each_other() -> None:
         (my.I(x), op.Reshape(x, fn.sizes("M")), {}, "axis 'M' is none of its inputs'"),
         (my.J(y), op.And(op.Relu(y), y), {}, "no element type"),
         (my.K(y, mode=string("m")), y * 1.0, {"mode": y}, "no number, text or list of numbers"),
+        (my.K(y, mode=scale), y * scale, {"mode": "fast"}, "mode is an attribute of another kind than its default"),
+        (my.K(y, mode=count), y * count, {"mode": 1.5}, "mode is an attribute of another kind than its default"),
+        (my.L(y), my.ScaledAdd(y, y, scale="s"), {}, "scale of ScaledAdd is an attribute"),
+        (my.L(y), my.ScaledAdd(y, z), {"when": lambda: True}, "a condition is a Python function"),
+        ((my.M.split(2, y)[0], my.N.split(2, y)[1]), (y, y), {}, "an operator and all of its outputs"),
+        ((), (), {}, "an operator and all of its outputs"),
+        (y, y, {}, "an operator and all of its outputs"),
         (my.L(y), y + op.RandomNormalLike(y), {}, "RandomNormalLike is drawn anew each time"),
         (Operators("ai.onnx").Relu(y), y + y, {}, "it is to be an operator of a domain of its own"),
         (Operators("ai.onnx.ml").Scaler(y), y + y, {}, "it is to be an operator of a domain of its own"),

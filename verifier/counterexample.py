@@ -173,16 +173,31 @@ def difference(rule: Rule, instance: Instance) -> Counterexample | None:
     return Counterexample(rule, instance, found, before, after) if found else None
 
 
+def refusal(rule: Rule, instance: Instance) -> Counterexample | None:
+    """How the left side of a rule is refused at an instance where the right one runs; None where that is not so."""
+    try:
+        left, right = models(rule, instance)
+    except (Misfit, Unknown):
+        return None
+    feeds = instance.feeds(rule)
+    before = _outcome(left, feeds)
+    if not isinstance(before, Refusal) or before.lacks or isinstance(after := _outcome(right, feeds), Refusal):
+        return None
+    return Counterexample(rule, instance, Gap("refused", f"the kernel refuses it: {before.reason}"), [], after)
+
+
 def _outcome(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Outcome:
     try:
         return _run(model, feeds)
     except Exception as error:  # what a runtime raises has no common base
         lacks = isinstance(error, NotImplementedError) or type(error).__name__ == "NotImplemented"
-        return Refusal(" ".join(_ORT_PREFIX.sub("", str(error)).split())[:160], lacks or _lacks_type(model, str(error)))
+        return Refusal(" ".join(_ORT_PREFIX.sub("", str(error)).split())[:160], lacks or _lacks(model, str(error)))
 
 
-def _lacks_type(model: onnx.ModelProto, error: str) -> bool:
-    """Whether an operator that ONNX does not define lacks a kernel for an element type: its schema says so."""
+def _lacks(model: onnx.ModelProto, error: str) -> bool:
+    """Whether an operator that ONNX does not define has no schema, or one that lacks an element type."""
+    if "is not a registered function/op" in error:
+        return True
     found = re.search(r"Type Error: .* of operator \((\w+)\)", error)
     return found is not None and found[1] in {node.op_type for node in model.graph.node if node.domain}
 

@@ -11,7 +11,7 @@ from itertools import chain
 from graphopt.language.definition import Definition
 from graphopt.language.rule import Rule
 from graphopt.verifier import scope
-from graphopt.verifier.counterexample import Counterexample, difference
+from graphopt.verifier.counterexample import Counterexample, difference, refusal
 from graphopt.verifier.drawing import instances
 from graphopt.verifier.meant import meant
 
@@ -32,7 +32,7 @@ def _contradicted(definition: Definition) -> Counterexample | None:
 def _difference(rule: Rule) -> Counterexample | None:
     plain = meant(rule)
     drawn = chain(instances(plain, seed=1, count=PLAIN, scope=scope.PLAIN), instances(plain, seed=1, count=ANY))
-    found = next(filter(None, (difference(rule, instance) for instance in drawn)), None)
+    found = next(filter(None, (difference(rule, each) or refusal(rule, each) for each in drawn)), None)
     if found is None:
         return None
     (name,) = {f"{head.domain}.{head.op}" for head in rule.left}

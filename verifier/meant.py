@@ -16,6 +16,8 @@ class Meant(Rule):
 
     promised: tuple[Term, ...] = ()
     """What the definitions ask of the shapes of the right side."""
+    written: tuple[tuple[Term, ...], tuple[Term, ...]] = ((), ())
+    """The two sides with the operators that are defined."""
     definitions: tuple[Definition, ...] = field(default=(), kw_only=True, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -40,7 +42,8 @@ def meant(rule: Rule) -> Rule:
     assumed = [condition for condition in left.conditions if is_of_holes(condition)]
     promised = tuple(condition for condition in dict.fromkeys(right.conditions) if condition not in assumed)
     when = tuple(dict.fromkeys((*rule.conditions, *assumed)))
-    return Meant(rule.name, sides, others, when, rule.why, promised, definitions=rule.definitions)
+    written = rule.left, rule.right
+    return Meant(rule.name, sides, others, when, rule.why, promised, written, definitions=rule.definitions)
 
 
 class _Expanded:

@@ -17,7 +17,8 @@ from graphopt.base.types import DType
 from graphopt.ir import ops
 from graphopt.language.rule import Rule
 from graphopt.language.term import App, Lit, Term, Var, applications, is_scalar, walk
-from graphopt.verifier.dtypes import Typing
+from graphopt.verifier.dtypes import Mistyped, Typing
+from graphopt.verifier.meant import Meant
 
 JUMPS = frozenset(
     {"Floor", "Ceil", "Round", "Sign", "Mod", "ThresholdedRelu", "Shrink", "IsInf", "IsNaN", "Hardmax", "TopK"}
@@ -139,13 +140,21 @@ def _is_extreme(value: float) -> bool:
 
 def _kept_in_single(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
     """Attributes of the right side that are single precision, where what they stand for need not be."""
-    given = {value for side in rule.left for app in applications(side) for _, value in app.attrs}
-    for app in (app for side in rule.right for app in applications(side)):
+    left, right = rule.written if isinstance(rule, Meant) else (rule.left, rule.right)
+    given = {value for side in left for app in applications(side) for _, value in app.attrs}
+    for app in (app for side in right for app in applications(side)):
         for name, value in app.attrs:
             if not _is_real(app, name) or value in given or _is_single(value):
                 continue
-            if any(typing.of(app) is DType.DOUBLE for typing in typings):
+            if any(_is_double(app, typing) for typing in typings):
                 yield f"the attribute {name} of {app.op} is kept in single precision: too little where it is in double"
+
+
+def _is_double(app: App, typing: Typing) -> bool:
+    try:
+        return typing.of(app) is DType.DOUBLE
+    except Mistyped:  # by its schema a defined operator takes fewer element types than what it means
+        return False
 
 
 def _is_real(app: App, name: str) -> bool:

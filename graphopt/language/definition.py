@@ -7,7 +7,7 @@ operator may have several, for different inputs or attributes: of any applicatio
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +24,7 @@ from graphopt.language.scalar import FACTS, PROPERTIES
 from graphopt.language.schemas import Misfit, Types, type_text
 from graphopt.language.serial import hole_from_json, hole_to_json, only, term_from_json, term_to_json
 from graphopt.language.term import SCALAR, App, Lit, Operand, Term, Var, applications, fn, holes, is_scalar, term, walk
-from graphopt.language.wellformed import MOST_OUTPUTS, misnamed, misspelt, undecidable
+from graphopt.language.wellformed import MOST_OUTPUTS, foreign, misnamed, misspelt, undecidable
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ _TABLE: dict[tuple[str, str], tuple[Definition, ...]] = {}
 def define(
     head: App | tuple[App, ...],
     meaning: Operand | tuple[Operand, ...],
-    when: Term | tuple[Term, ...] = (),
+    when: Term | Sequence[Term] = (),
     **defaults: Operand,
 ) -> Definition:
     """Say what an operator computes that ONNX does not define, and return the definition.
@@ -205,10 +205,13 @@ def define(
     Raises:
         RuleError: it is no such definition, or another one is known of the same operator with the same inputs.
     """
-    first = head[0] if isinstance(head, tuple) else head
+    heads = head if isinstance(head, tuple) else (head,)
+    first = next(iter(heads), None)
+    if not isinstance(first, App) or heads != tuple(replace(first, output=i) for i in range(first.outputs)):
+        raise RuleError(f"a definition is of an operator and all of its outputs, not of {', '.join(map(str, heads))}")
     sides = meaning if isinstance(meaning, tuple) else (meaning,)
     given = tuple(sorted((name, _literal(name, value)) for name, value in defaults.items()))
-    conditions = when if isinstance(when, tuple) else (when,)
+    conditions = tuple(when) if isinstance(when, Sequence) else (when,)
     return declare(Definition(first, tuple(map(term, sides)), given, conditions))
 
 
@@ -224,7 +227,7 @@ def declare(definition: Definition) -> Definition:
 
     Raises:
         RuleError: another one is known that fits some of the same applications, or that says other things of the
-            operator's attributes.
+            operator's attributes; nothing is known of an operator in its meaning.
     """
     known = _TABLE.get(definition.key, ())
     if definition in known:
@@ -232,6 +235,7 @@ def declare(definition: Definition) -> Definition:
     for other in known:
         for problem in _clashes(definition, other):
             raise RuleError(f"'{definition}' {problem}: {other}")
+    definitions_of(definition.meaning)
     ops.declare(_schema((*known, definition)))
     _TABLE[definition.key] = (*known, definition)
     return definition
@@ -308,6 +312,7 @@ def definitions_of(sides: Iterable[Term]) -> tuple[Definition, ...]:
 def _problems(definition: Definition) -> Iterator[str]:
     """What is wrong with a definition, in the order in which it should be mended."""
     head, meaning = definition.head, definition.meaning
+    yield from foreign(definition.when, "condition")
     if head.domain in ("", "ai.onnx", SCALAR) or has(head.op, domain=head.domain) or head.output:
         yield "it is to be an operator of a domain of its own, Operators('my.domain').Name(x, …)"
     yield from _unlike_holes(head)
@@ -329,9 +334,11 @@ def _problems(definition: Definition) -> Iterator[str]:
 
 def _unused(definition: Definition) -> Iterator[str]:
     """Inputs, attributes and defaults that change nothing."""
-    for name, _ in definition.defaults:
+    for name, default in definition.defaults:
         if name not in dict(definition.head.attrs):
             yield f"{name} has a default and is none of its attributes"
+        elif not _is_of_type(default, _attribute_type(dict(definition.head.attrs)[name])):
+            yield f"{name} is an attribute of another kind than its default, {default}"
     for hole in set(holes(definition.head)).difference(*map(holes, definition.meaning)):
         also = "" if hole.kind == "tensor" else "; an attribute may be given the one value that is meant"
         yield f"'{hole.name}' is no part of what it computes{also}"
@@ -453,11 +460,17 @@ def _attribute_type(value: Term) -> OpSchema.AttrType:
             return _KINDS[kind]
         case Lit(value=str()):
             return OpSchema.AttrType.STRING
-        case Lit(value=tuple()):
-            return OpSchema.AttrType.INTS
+        case Lit(value=tuple(items)):
+            return OpSchema.AttrType.INTS if all(isinstance(i, int) for i in items) else OpSchema.AttrType.FLOATS
         case Lit(value=int()):
             return OpSchema.AttrType.INT
     return OpSchema.AttrType.FLOAT
+
+
+def _is_of_type(value: Lit, kind: OpSchema.AttrType) -> bool:
+    """Whether a value is of the type of an attribute; whole numbers are real ones, too."""
+    found = _attribute_type(value)
+    return found is kind or (found, kind) == (OpSchema.AttrType.INT, OpSchema.AttrType.FLOAT)
 
 
 def _default(name: str, kind: OpSchema.AttrType, value: Any) -> AttributeProto:

@@ -36,8 +36,8 @@ def problems(name: str, sides: Terms, right: Terms, conditions: Terms) -> Iterat
     """What is wrong with a rule, in the order in which it should be mended."""
     if not _NAME.fullmatch(name):
         yield f"the name must be snake_case, like 'fuse_bn_into_conv', not '{name}'"
-    yield from _foreign((*sides, *right), "side")
-    yield from _foreign(conditions, "condition")
+    yield from foreign((*sides, *right), "side")
+    yield from foreign(conditions, "condition")
     if len(sides) != len(right):
         yield f"{len(sides)} left sides and {len(right)} right sides; there must be as many"
     if not sides or not all(isinstance(side, App) and side.domain != SCALAR for side in sides):
@@ -59,8 +59,8 @@ def problems(name: str, sides: Terms, right: Terms, conditions: Terms) -> Iterat
     yield from undecidable(conditions)
 
 
-def _foreign(parts: Iterable[object], what: str) -> Iterator[str]:
-    """What is no term at all."""
+def foreign(parts: Iterable[object], what: str) -> Iterator[str]:
+    """What is no term at all, in words."""
     for part in parts:
         if isinstance(part, bool):
             yield (
