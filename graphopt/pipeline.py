@@ -267,6 +267,7 @@ class _Run:
 
     def _check(self, loaded: onnx_io.Model, before: Summary, steps: Sequence[Step]) -> Check:
         options = self.options
+        is_converted = options.target_opset not in (None, before.opsets.get("ai.onnx"))
         return Check(
             self.model,
             loaded,
@@ -277,6 +278,7 @@ class _Run:
             options.exact,
             options.keep_nonfinite,
             options.tell,
+            options.target_opset if is_converted else None,
         )
 
 

@@ -112,6 +112,22 @@ def test_strict_without_the_check_is_refused() -> None:
         graphopt.optimize(BOTH, cost="none", strict=True, check=False)
 
 
+@pytest.mark.parametrize(
+    ("opset", "ok", "said"),
+    [
+        (12, True, "no rewrite was made, and the original cannot be loaded: "),
+        (13, False, "the conversion to opset 13"),
+    ],
+)
+def test_what_no_runtime_knows_is_called_equal_only_where_all_of_it_was_kept(opset: int, ok: bool, said: str) -> None:
+    body = "a = own.Unknown(x); s = Softmax<axis=-1>(x); y = Add(a, s)"
+    given = parse("float[4] x", body, outputs="float[4] y", opset=12)
+    given.opset_import.add(domain="own", version=1)
+    result = graphopt.optimize(given, cost="none", target_opset=opset)
+    assert result.ok is ok
+    assert said in str(result.report.comparison)
+
+
 TRADES = """
 from graphopt.rule import Rule, op, tensor
 TRADES = (Rule("forget_exp", op.Exp(op.Abs(tensor("x"))), op.Abs(tensor("x"))),)

@@ -51,6 +51,8 @@ class Check:
     exact: bool
     keep_nonfinite: bool
     tell: Callable[[str, float], None]
+    opset: int | None = None
+    """To which the loaded model was converted, before any step."""
 
     def run(self) -> Finding:
         """Compare, and find the step to blame where the models differ. The graph is afterwards as it was."""
@@ -76,7 +78,8 @@ class Check:
 
     def _by_region(self, why: str) -> Finding:
         """Compare what each rewrite took out with what it put in, as small models of their own, the last one first."""
-        skipped, worst = [], []
+        skipped = [] if self.opset is None else [f"the conversion to opset {self.opset}"]
+        compared, worst = 0, []
         guilty: Finding | None = None
         undone = 0
         for step in reversed(self.steps):
@@ -85,6 +88,7 @@ class Check:
                 guilty = Finding(found, step)
                 break
             if found.verdict is Verdict.EQUAL:
+                compared += 1
                 worst += [found.worst] if found.worst else []
             else:
                 skipped.append(f"{step.name} at {_place(step)}: {found.reason}")
@@ -95,9 +99,9 @@ class Check:
             step.redo()
         if guilty is not None:
             return guilty
-        compared = len(self.steps) - len(skipped)
         outputs = sorted(worst, key=lambda difference: difference.relative / (difference.tolerance or 1))[-1:]
         note = f"{why}, so {compared} of {len(self.steps)} rewrites were compared on their own"
+        note = note if self.steps else f"no rewrite was made, and {why}"
         verdict = Verdict.SKIPPED if skipped else Verdict.EQUAL
         return Finding(Comparison(verdict, tuple(outputs), reason=note, skipped=tuple(skipped)))
 
