@@ -157,7 +157,7 @@ class _Run:
         lacking = [rule.name for rule in self._given.everything if not self.options.has(rule)]
         if not lacking:
             return []
-        note = f"{', '.join(lacking)}: not used, for they write operators of ONNX Runtime's own (--target onnxruntime)"
+        note = f"{', '.join(lacking)}: not used, as only --target onnxruntime has ONNX Runtime's own operators"
         log.warning("%s", note)
         return [note]
 

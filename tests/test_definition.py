@@ -228,11 +228,17 @@ def test_a_function_is_a_definition() -> None:
         ("Old (v) => (r) { r = ReduceSum <axes = [1]> (v) }", 11, "ReduceSum of opset 11 is written in another way"),
         ("Strange (v) => (r) { r = Unheard(v) }", 20, "nothing says what 'Unheard' of ONNX computes"),
         ("Table (v) => (r) { c = Constant <value = float[2, 1] {1, 2}> () r = Add(v, c) }", 20, "a constant of 2 axes"),
+        ("Late (v) => (r) { r = Relu(v) }", 99, "nothing says what 'Relu' of ONNX computes in opset 99"),
     ],
 )
 def test_functions_that_are_no_terms(body: str, opset: int, complaint: str) -> None:
     with pytest.raises(RuleError, match=complaint):
         define_function(function(body, opset))
+
+
+def test_what_is_no_function_is_said_so() -> None:
+    with pytest.raises(RuleError, match="3 is no ONNX function"):
+        define_function(3)
 
 
 # -- as data, and errors -----------------------------------------------------------------------------------------------
@@ -277,7 +283,13 @@ def test_definitions_of_one_operator_exclude_each_other() -> None:
         (both(y, mode=1), y + y, (), {}, "is defined otherwise already"),
         (both(y, mode=count, by=scale), y * count * scale, (), {"by": 1.0}, "is defined otherwise already"),
         (both(y, z, mode=scale), y * scale + z, (), {}, "takes another kind of 'mode'"),
-        (my.ScaledAdd(y, z, x, scale=scale), y + scale * z + x, (), {"scale": 2.0}, "has another default of 'scale'"),
+        (
+            my.ScaledAdd(y, z, x, scale=scale),
+            y + scale * z + x,
+            (),
+            {"scale": 2.0},
+            "has the default 2.0 of 'scale'",
+        ),
     ):
         with pytest.raises(RuleError, match=complaint):
             define(head, meaning, when, **defaults)

@@ -8,6 +8,7 @@ from typing import Any
 from onnx import AttributeProto, FunctionProto, NodeProto, numpy_helper
 
 from graphopt.base.errors import RuleError
+from graphopt.io import opsets
 from graphopt.io.legal import domain_of
 from graphopt.io.ways import way_up
 from graphopt.ir import ops
@@ -29,9 +30,11 @@ def define_function(function: FunctionProto | Any) -> Definition:
         function: an `onnx.FunctionProto`, or what onnxscript makes of a decorated Python function.
 
     Raises:
-        RuleError: it has a body, a type or a large tensor in it, it names an attribute that no node reads, or it is
-            defined otherwise already.
+        RuleError: it is no function, it has a body, a type or a large tensor in it, it names an attribute that no node
+            reads, or it is defined otherwise already.
     """
+    if not isinstance(function, FunctionProto) and not hasattr(function, "to_function_proto"):
+        raise RuleError(f"{function!r} is no ONNX function: neither a FunctionProto nor one of onnxscript")
     proto = function if isinstance(function, FunctionProto) else function.to_function_proto()
     try:
         return declare(_Reader(proto).definition())
@@ -81,13 +84,13 @@ class _Reader:
         return found
 
     def _read(self, node: NodeProto) -> None:
-        if node.op_type == "Constant" and not node.domain:
+        domain = domain_of(node.domain)
+        if node.op_type == "Constant" and not domain:
             (attribute,) = node.attribute
             self.terms[node.output[0]] = self._attribute(attribute) if attribute.ref_attr_name else Lit(_constant(node))
             return
         args = tuple(None if name == "" else self._term(name) for name in node.input)
         attrs = tuple(sorted((attribute.name, self._attribute(attribute)) for attribute in node.attribute))
-        domain = domain_of(node.domain)
         self._demand_same(node.op_type, domain)
         count = len(node.output)
         for index, name in enumerate(node.output):
@@ -96,10 +99,10 @@ class _Reader:
     def _demand_same(self, op: str, domain: str) -> None:
         """Raise _Unreadable where an operator is unknown, or rules write its newest version in another way."""
         opset = self.opsets.get(domain, 1)
-        schema = ops.schema(op, domain, opset)
-        if schema is None:
+        version = opsets.version(op, domain, {domain: opset})
+        if not version:
             raise _Unreadable(f"nothing says what '{op}' of {domain or 'ONNX'} computes in opset {opset}")
-        way = way_up(op, domain, schema.since_version)
+        way = way_up(op, domain, version)
         if way.reason or way.steps:
             raise _Unreadable(f"{op} of opset {opset} is written in another way since: write it in opset {ops.OPSET}")
 
@@ -121,5 +124,6 @@ def _constant(node: NodeProto) -> Any:
         return _plain(attribute)
     array = numpy_helper.to_array(attribute.t)
     if array.ndim > 1 or array.dtype.kind not in "iuf":
-        raise _Unreadable(f"'{node.output[0]}' is a constant of {array.ndim} axes: a term has numbers and lists")
+        what = f"a constant of {array.ndim} axes of {array.dtype}"
+        raise _Unreadable(f"'{node.output[0]}' is {what}: a term has numbers and lists of numbers")
     return array.item() if not array.ndim else tuple(array.tolist())

@@ -131,6 +131,8 @@ class Definition:
         only(data, "define", "as", "holes", "defaults", "when")
         known = {name: hole_from_json(name, said) for name, said in data["holes"].items()}
         head, *meaning = (term_from_json(side, known) for side in (data["define"], *data["as"]))
+        if unused := known.keys() - {hole.name for hole in holes(head)}:
+            raise ValueError(f"hole '{min(unused)}' is none of the operator's")
         defaults = {name: term_from_json(value, known) for name, value in data.get("defaults", {}).items()}
         when = tuple(term_from_json(condition, known) for condition in data.get("when", ()))
         return Definition(head, tuple(meaning), tuple(sorted(defaults.items())), when)
@@ -248,8 +250,8 @@ def _clashes(one: Definition, other: Definition) -> Iterator[str]:
             if _attribute_type(value) is not _attribute_type(beside):
                 yield f"takes another kind of '{name}' than what is known"
     for name, default in one.defaults:
-        if dict(other.defaults).get(name, default) != default:
-            yield f"has another default of '{name}' than what is known"
+        if (known := dict(other.defaults).get(name, default)) != default:
+            yield f"has the default {default} of '{name}', which is {known} in what is known"
     if [arg is None for arg in one.head.inputs] == [arg is None for arg in other.head.inputs]:
         shared = _shared(one, other)
         if shared is not None and not (_excludes(one, shared) or _excludes(other, shared)):
