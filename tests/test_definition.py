@@ -26,9 +26,11 @@ from graphopt.verifier.prove import prove
 my = Operators("tests.definition")
 x, b, y, z = tensor("x", "*b N"), tensor("b", "N"), tensor("y"), tensor("z")
 v, w = tensor("v", "A N"), tensor("w", "A N")
+unnamed = tensor("u", "A _")
 scale, count = real("scale"), integer("count")
 
 define(my.ScaledAdd(y, z, scale=scale), y + scale * z, scale=1.0)
+define(my.Hinge(unnamed), op.Relu(op.Neg(unnamed)))
 define(my.Heads(x, count=count), op.Reshape(x, fn.join(fn.sizes("*b"), count, fn.size("N") // count)))
 define(microsoft.BiasGelu(x, b), op.Gelu(x + b))
 define(microsoft.QuickGelu(y, alpha=scale), y * op.Sigmoid(scale * y), alpha=1.702)
@@ -63,6 +65,7 @@ def test_a_rule_onto_a_declared_operator_is_proved_by_what_it_means() -> None:
         Rule("use_default", y + z, my.ScaledAdd(y, z)),
         Rule("swap_heads_relu", op.Relu(my.Heads(x, count=count)), my.Heads(op.Relu(x), count=count)),
         Rule("nest", my.ScaledAdd(my.ScaledAdd(y, z), z), y + 2.0 * z),
+        Rule("unnamed", op.Relu(op.Neg(unnamed)), my.Hinge(unnamed)),
         Rule("quick_gelu", y * op.Sigmoid(y), microsoft.QuickGelu(y, alpha=1.0)),
     ],
 )

@@ -65,9 +65,7 @@ def evaluate(term: Term, rule: Rule, instance: Instance) -> Any:
         case App(op="dtype", args=(Var(name=name),)):
             return DType.of(array_of(rule, instance, name).dtype)
         case App(op="shape" | "rank" as fact, args=(Var(name=name),)):
-            named = rule.holes[name].axes
-            shape = instance.dims[name] if named is None else shape_of(named, instance.dims)
-            assert isinstance(shape, tuple), name
+            shape = _shape(rule.holes[name], instance)
             return shape if fact == "shape" else len(shape)
         case App(op="shape" | "rank" | "dtype"):  # the meaning of an operator in another
             raise Unknown(f"{term} of an instance")
@@ -81,6 +79,18 @@ def evaluate(term: Term, rule: Rule, instance: Instance) -> Any:
 def satisfies(rule: Rule, instance: Instance) -> bool:
     """Whether every condition of the rule holds."""
     return all(evaluate(condition, rule, instance) for condition in rule.conditions)
+
+
+def _shape(hole: Var, instance: Instance) -> Shape:
+    """The shape of a hole whose array may be still to be drawn."""
+    given = instance.values.get(hole.name)
+    if isinstance(given, np.ndarray):
+        return tuple(given.shape)
+    if hole.axes is not None and "_" in hole.axes:
+        raise Unknown(f"a size of {hole} that has no name")
+    shape = instance.dims[hole.name] if hole.axes is None else shape_of(hole.axes, instance.dims)
+    assert isinstance(shape, tuple), hole.name
+    return shape
 
 
 def array_of(rule: Rule, instance: Instance, name: str) -> Array:
