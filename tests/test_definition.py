@@ -19,6 +19,7 @@ from graphopt.base.types import DType
 from graphopt.io import onnx_io
 from graphopt.language.proof import Proof, Verdict
 from graphopt.operators.infer import infer_graph
+from graphopt.operators.infinities import may_hold
 from graphopt.rewrite.match import find
 from graphopt.rule import Operators, Rule, define, define_function, fn, integer, microsoft, op, real, string, tensor
 from graphopt.verifier.prove import prove
@@ -182,6 +183,15 @@ def test_an_operator_that_is_called_like_one_of_onnx_is_not_taken_for_it() -> No
     for inputs, count in (("p, b", 1), ("b, p", 0)):
         text = f"g (float[4] a, float[4] b) => (float[4] r) {{ p = Relu(a) r = tests.names.Add({inputs}) }}"
         assert len(list(find(rule, onnx_io.load(model(text, '"": 20, "tests.names": 1')).graph))) == count
+
+
+def test_an_infinity_that_a_meaning_writes_is_known() -> None:
+    masked = Operators("tests.masked").Masked
+    define(masked(y, z), op.Where(y, z, -np.inf))
+    for name, infinite in (("Masked", True), ("Other", False)):
+        text = f"g (bool[4] m, float[4] a) => (float[4] r) {{ p = tests.masked.{name} (m, a) r = Relu(p) }}"
+        graph = onnx_io.load(model(text, '"": 20, "tests.masked": 1')).graph
+        assert may_hold(graph, graph.outputs) == infinite
 
 
 def test_a_value_that_single_precision_rounds_is_read_as_it_is_written() -> None:

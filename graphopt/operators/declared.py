@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import isinf
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,9 +15,9 @@ from graphopt.ir.edit import Draft, constant_node
 from graphopt.ir.graph import INPUT, INTERNAL, Graph, Node, Value
 from graphopt.ir.tensor import Tensor
 from graphopt.language.binding import evaluate
-from graphopt.language.definition import Meaning, meaning_of
+from graphopt.language.definition import Meaning, definitions_of, meaning_of
 from graphopt.language.scalar import Unknown
-from graphopt.language.term import SCALAR, App, Lit, Term, Var, is_scalar, is_whole
+from graphopt.language.term import SCALAR, App, Lit, Term, Var, is_scalar, is_whole, walk
 
 Infer: TypeAlias = "Callable[[Graph, Node], Node]"
 
@@ -52,6 +53,14 @@ def is_as_defined(graph: Graph, node: Node) -> bool:
         return found is not None and all(evaluate(part, bound, {}, graph) is True for part in found.conditions)
     except Unknown:
         return False
+
+
+def writes_infinity(node: Node) -> bool:
+    """Whether an infinity is written in what a node of a declared operator means."""
+    found = meaning(node)
+    inner = () if found is None else (found.definition, *definitions_of(found.definition.meaning))
+    terms = (part for definition in inner for side in definition.meaning for part in walk(side))
+    return any(isinstance(part, Lit) and isinstance(part.value, float) and isinf(part.value) for part in terms)
 
 
 class _Expansion:

@@ -22,6 +22,7 @@ from graphopt.base.types import DType, TensorType, Type
 from graphopt.ir import ops
 from graphopt.ir.graph import CAPTURE, Graph, Node, Value
 from graphopt.ir.tensor import Tensor
+from graphopt.operators import declared
 
 Array: TypeAlias = NDArray[Any]
 
@@ -95,7 +96,7 @@ class Infinities:
             return Reach.ORDINARY
         if ops.is_declared(node.op, node.domain):  # whatever it is called
             read = [self._read(graph, value) for value in node.operands]
-            return max([Reach.ORDINARY, *read, *map(_of_bodies, node.bodies)])
+            return Reach.INFINITE if declared.writes_infinity(node) else max([Reach.ORDINARY, *read])
         if node.op in BOUNDED:
             return Reach.ORDINARY
         if node.op in MIXING:
