@@ -33,7 +33,7 @@ TIMEOUT = 10.0
 
 CORE = (
     *("base.types", "ir.ops", "language.coverage", "language.definition", "language.rule", "language.scalar"),
-    "language.term",
+    *("language.term", "language.wellformed"),
 )
 """The modules of the compiler that a proof depends on, beside all of the verifier's."""
 

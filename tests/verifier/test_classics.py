@@ -80,7 +80,7 @@ missing = [wider - own_pad for wider, own_pad in zip(ends(wide, 1), ends(pads, 1
 mix = shaped(const("v", "P M 1"), "P M")
 single = fn.eq(fn.dtype(line), DType.FLOAT)  # as EyeLike makes of a number
 not_empty = tuple(fn.le(1, size) for size in (C, M, L))
-attended = tuple(fn.le(1, fn.size(axis)) for axis in "HSEF")
+attended = tuple(fn.le(1, fn.size(axis)) for axis in "BHLSEF")
 
 CLASSICS = (
     Rule(
