@@ -44,6 +44,7 @@ def holder(body: str, weights: Weights, name: str = "y") -> tuple[Graph, Value]:
         ("l = Log(x); r = Reshape(l, s); n = Neg(r); y = Max(n, z)", {"s": np.array([2, 2]), "z": scalar(0)}),
         ("y = Mul(x, x); i = IsInf(y); n = Not(i)", {}),
         ("y = MatMul(x, w)", {"w": np.full((4, 2), -np.inf, np.float32)}),
+        ("s = Shape(x); y = ConstantOfShape <value = float[1] {-inf}> (s)", {}),
     ],
 )
 def test_a_value_may_hold_an_infinity(body: str, weights: Weights) -> None:

@@ -104,6 +104,7 @@ class Infinities:
             infinite = any(self._read(graph, weight) is Reach.INFINITE for weight in weights)
             return Reach.INFINITE if infinite else Reach.ORDINARY
         read = [self._read(graph, value) for value in _elements(node)]
+        read += [_of_constant(value) for value in node.attrs.values() if isinstance(value, Tensor)]
         highest = max(read, default=Reach.ORDINARY)
         if node.op in SOURCES and SOURCES[node.op](graph, node):
             return Reach.INFINITE
@@ -135,9 +136,14 @@ def mark_bodies(graph: Graph, node: Node) -> None:
         given = [value for value in node.inputs if value is not None]
         marked = {vertex for vertex, value in inside.items() if may_hold(graph, [value])}
         marked |= set(body.inputs) if may_hold(graph, given) else set()
-        if marked - body.infinite:
-            body.infinite = body.infinite | marked
-            _KNOWN.pop(body, None)
+        if marked != body.infinite:
+            body.infinite = frozenset(marked)
+            reconsider(body)
+
+
+def reconsider(graph: Graph) -> None:
+    """Ask anew of a graph that has changed: a question that is gone asks for nothing, as in a model that lacks it."""
+    _KNOWN.pop(graph, None)
 
 
 def _index(node: Node) -> int:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from graphopt.ir import ops
 from graphopt.ir.graph import Graph, Node, Patch
 from graphopt.language.rule import Rule, depth
-from graphopt.operators.infinities import mark_bodies
+from graphopt.operators.infinities import mark_bodies, reconsider
 from graphopt.rewrite.build import Refusal, Refused, build, gain_at_least, lacking
 from graphopt.rewrite.match import Match, find, producers
 from graphopt.rewrite.passes import Pass
@@ -140,6 +140,7 @@ class Simplifier:
         (alone, merging), before = self._candidates(graph), 0
         for _ in range(ROUNDS):
             before = len(self.steps)
+            reconsider(graph)
             self._pass(graph, late=False)
             self._rewrite(graph, alone)
             self._rewrite(graph, merging)

@@ -68,6 +68,7 @@ FOUND = {
     "1503753:strict": "a Where of twice the same made 0 of -0, by which something is divided",
     "6000119:none": "the check fed infinities for a dead Where, which a second run did not see",
     "7000174:strict": "a product of weights of 3e38 overflows or not, as the order of its terms is",
+    "12004713:none": "an operator that asks for infinities was folded away, and still kept rules from their places",
     "94893:exact": "an Identity for a Flatten, views for a Transpose",
 }
 """What was found by drawing, by what was wrong or judged to be."""
