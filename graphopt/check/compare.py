@@ -368,7 +368,8 @@ def _array_gap(before: Array, after: Array) -> _Gap:
     largest = float(distance.max(initial=0.0))
     if exact and not largest and not np.array_equal(before, after):
         largest = 1.0  # integers beyond 2^53
-    mean = float(np.sqrt(np.mean(distance**2))) if distance.size else 0.0
+    with np.errstate(over="ignore"):  # the mean of squares beyond doubles is infinite
+        mean = float(np.sqrt(np.mean(distance**2))) if distance.size else 0.0
     return _Gap(largest, mean, float(size.max(initial=0.0)), dtype=dtype.name, is_exact=exact)
 
 
