@@ -209,12 +209,12 @@ class _Run:
             is_run = options.check or options.cost == "measured"
             _demand_room(loaded.graph if is_run else Graph(), options.limits, called(self.model))
         if options.target_opset is not None:
-            with clock("convert"):
+            with clock("convert"), onnx_io.naming(loaded.path):
                 loaded = self._converted(loaded, options.target_opset)
         if self._given.parts:
             with clock("prove"):
                 self._gate.demand(r for r in (*space.rules, *space.trades) if r in self._given.everything)
-        with clock("simplify"):
+        with clock("simplify"), onnx_io.naming(loaded.path):  # it reads weights that may be broken
             done = simplify_graph(
                 loaded.graph,
                 space.rules,
@@ -237,10 +237,11 @@ class _Run:
         """The model with its types inferred and some of its sizes fixed."""
         options = self.options
         loaded = onnx_io.load(self.model, inline_functions=options.inline_functions)
-        infer.infer_graph(loaded.graph)
-        opsets.raise_nodes(loaded.graph)  # some could not be while their types were unknown
-        if options.input_shapes or options.fixed_dims:
-            infer.fix_inputs(loaded.graph, options.input_shapes or {}, options.fixed_dims)
+        with onnx_io.naming(loaded.path):
+            infer.infer_graph(loaded.graph)
+            opsets.raise_nodes(loaded.graph)  # some could not be while their types were unknown
+            if options.input_shapes or options.fixed_dims:
+                infer.fix_inputs(loaded.graph, options.input_shapes or {}, options.fixed_dims)
         return loaded
 
     def _converted(self, loaded: onnx_io.Model, opset: int) -> onnx_io.Model:

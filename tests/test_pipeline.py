@@ -65,6 +65,27 @@ def test_sizes_are_fixed_on_request() -> None:
         graphopt.optimize(model(), input_shapes={"z": [1]}, cost="none")
 
 
+WRONG_TYPE = parse("float[2] x", "y = Relu(x)", outputs="int64[2] y")
+SHORT = parse("float[2] x", "y = Add(x, w)", {"w": np.ones(2, np.float32)}, outputs="float[2] y")
+SHORT.graph.initializer[0].raw_data = b"short"
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "said"),
+    [
+        (WRONG_TYPE, {}, "declared INT64"),
+        (SHORT, {}, "holds other data"),
+        (parse("float[2] x", "y = Gelu(x)", outputs="float[2] y", opset=20), {"target_opset": 13}, "in opset 13"),
+    ],
+)
+def test_what_is_wrong_with_a_model_in_a_file_is_said_with_its_name(
+    model: ModelProto, options: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    onnx.save(model, tmp_path / "model.onnx")
+    with pytest.raises(ModelError, match=f"^{tmp_path}/model.onnx: .*{said}"):
+        graphopt.optimize(tmp_path / "model.onnx", cost="none", **options)
+
+
 @pytest.mark.parametrize("numbers", [{"seed": -1}, {"threads": -1}])
 def test_numbers_that_cannot_be_negative(numbers: dict[str, int]) -> None:
     with pytest.raises(UsageError, match=f"{next(iter(numbers))} cannot be -1: it is 0 or more"):

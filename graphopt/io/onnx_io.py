@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -94,8 +95,15 @@ def load(source: Source, *, inline_functions: bool = True, folder: str | os.Path
         folders = (Path(chosen),) if chosen else ()
     if inline_functions and proto.functions:
         proto = _inlined(proto)
-    try:
+    with naming(path):
         return _read(proto, path, folders)
+
+
+@contextmanager
+def naming(path: Path | None) -> Iterator[None]:
+    """Make a ModelError begin with the file of the model, if it has one."""
+    try:
+        yield
     except ModelError as error:
         raise ModelError(f"{path}: {error}" if path else str(error)) from error.__cause__
 
