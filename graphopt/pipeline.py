@@ -14,7 +14,7 @@ from inspect import signature as get_signature
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
-from graphopt.base.errors import UsageError
+from graphopt.base.errors import UsageError, did_you_mean
 from graphopt.base.limits import RunLimits, limited
 from graphopt.base.types import TensorType
 from graphopt.check.blame import Check, Finding, label
@@ -106,10 +106,13 @@ def _by_keyword(
     ) -> Callable[Concatenate[onnx_io.Source, P], Result]:
         @wraps(function)
         def by_keyword(model: onnx_io.Source, /, *args: P.args, **keywords: P.kwargs) -> Result:
+            for name in keywords.keys() - names:
+                raise TypeError(f"{function.__name__}() has no option '{name}'{did_you_mean(name, names)}")
             return function(model, options(*args, **keywords))
 
+        names = get_signature(options).parameters
         first = Parameter("model", Parameter.POSITIONAL_ONLY, annotation="onnx_io.Source")
-        signature = Signature([first, *get_signature(options).parameters.values()], return_annotation="Result")
+        signature = Signature([first, *names.values()], return_annotation="Result")
         vars(by_keyword)["__signature__"] = signature
         return by_keyword
 

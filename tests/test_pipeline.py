@@ -202,3 +202,8 @@ def test_what_was_loaded_before_changes_nothing() -> None:
 
     first, second = (optimized(name) for name in names)
     assert [optimized(name) for name in reversed(names)] == [second, first]
+
+
+def test_a_misspelt_option_is_told_in_the_name_of_the_function() -> None:
+    with pytest.raises(TypeError, match=r"optimize\(\) has no option 'exakt'; did you mean 'exact'\?"):
+        graphopt.optimize("model.onnx", exakt=True)  # type: ignore[call-arg]

@@ -85,5 +85,5 @@ def resident() -> int:
 
 
 def size_text(nbytes: int) -> str:
-    """`1.5 GB`."""
-    return f"{nbytes / 1e9:,.1f} GB"
+    """`1.5 GB`, `20 MB`."""
+    return f"{nbytes / 1e9:,.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:,.3g} MB"
