@@ -43,7 +43,9 @@ def run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Run:
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         arrays = session.run(None, dict(feeds))
     except Exception as error:  # what it raises has no common base
-        raise Failure(" ".join(str(error).split())[:200], type(error).__name__ == "NotImplemented") from error
+        of_own = any(node.domain for node in model.graph.node)  # which may lack a type that ONNX's operators have
+        lacks = type(error).__name__ == "NotImplemented" or (of_own and "Type Error: " in str(error))
+        raise Failure(" ".join(str(error).split())[:200], lacks) from error
     named = list(zip((value.name for value in model.graph.output), arrays, strict=True))
     own = [array for name, array in named if name.startswith("out")]
     return Run(own, [array for name, array in named if not name.startswith("out")])
