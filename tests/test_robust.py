@@ -65,7 +65,7 @@ def test_a_limit_is_more_than_nothing(model: Path, limits: dict[str, float]) -> 
 
 
 def test_a_short_run_keeps_to_the_limit_of_memory_too(model: Path) -> None:
-    said = r"the process, before a run, takes \d\.\d GB, and the limit is 0\.0 GB \(--memory-limit sets another\)"
+    said = r"the process, before a run, takes \d\.\d GB, and the limit is 10 MB \(--memory-limit sets another\)"
     with pytest.raises(ModelError, match=said):
         graphopt.optimize(model, cost="none", memory_limit=0.01)
 
