@@ -18,6 +18,7 @@ from graphopt.ir import ops
 from graphopt.ir.edit import constant_node, replace_node
 from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
+from graphopt.operators import infer
 from tests import conformance
 from tests.text import run
 
@@ -437,3 +438,22 @@ def test_a_shape_that_is_declared_and_not_inferred_is_not_relied_on_to_raise_a_n
     result = graphopt.optimize(proto, cost="none", check=False)
     assert result.model.opset_import[0].version == 11
     assert [node.op_type for node in result.model.graph.node] == ["Loop"]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "mask", "version"),
+    [
+        ("", "", 25),
+        ("scale = 0.5", ", m", 25),
+        ("is_causal = 1", "", 23),
+        ("softcap = 2.0", "", 23),
+        ("", ", s", 23),
+    ],
+)
+def test_attention_means_the_same_where_it_is_plain(attributes: str, mask: str, version: int) -> None:
+    inputs = "float[1,1,2,4] q, float[1,1,3,4] k, float[2,3] m, float[2,2] s"
+    body = f"y = Attention {f'<{attributes}>' * bool(attributes)} (q, k, k{mask})"
+    graph = onnx_io.load(model(f"({inputs}) => (float[1,1,2,4] y) {{ {body} }}", 23)).graph
+    infer.infer_graph(graph)
+    opsets.raise_nodes(graph)
+    assert only_node(graph).version == version

@@ -129,8 +129,6 @@ KEPT: Mapping[Key, str] = {
     ("SoftmaxCrossEntropyLoss", 13): "the text on ignored labels changed",
     ("GridSample", 20): "the modes have other names",
     ("GroupNormalization", 21): "scale and bias were per group",
-    ("Attention", 24): "the causal mask is aligned differently",
-    ("Attention", 25): "a short mask is padded differently",
 }
 """Versions that mean something else than the one before."""
 
@@ -198,6 +196,19 @@ def _data_type(spelling: Spelling, facts: Facts) -> DType | None:
     return None if found is None else found.dtype
 
 
+def _is_plain_attention(spelling: Spelling, facts: Facts) -> bool:
+    """Opset 24 aligns the causal mask differently, 25 pads a mask that is shorter than there are keys."""
+    inputs, attrs = spelling.inputs, spelling.attrs
+    if any(value is not None for value in inputs[4:]) or sum(spelling.outputs) > 1:
+        return False
+    if attrs.get("is_causal") or attrs.get("softcap"):
+        return False
+    if len(inputs) < 4 or inputs[3] is None:
+        return True
+    keys, mask = _dims(spelling, facts, 1), _dims(spelling, facts, 3)
+    return keys is not None and mask is not None and keys[-2:-1] == mask[-1:]
+
+
 Condition: TypeAlias = Callable[[Spelling, Facts], bool]
 ONLY_IF: Mapping[Key, Condition] = {
     ("Dropout", 10): _no_mask,
@@ -208,6 +219,7 @@ ONLY_IF: Mapping[Key, Condition] = {
     ("RoiAlign", 16): _averages,
     **{(op, 22): _floors for op in ("AveragePool", "MaxPool", "LpPool")},
     **{(op, 24): _not_to_float8 for op in ("Cast", "CastLike")},
+    **{("Attention", version): _is_plain_attention for version in (24, 25)},
 }
 
 
