@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
@@ -258,3 +259,21 @@ def test_products_of_three_are_taken_in_either_order() -> None:
     model = parse(inputs, body, outputs="float[B, 2, 5] y")
     assert traded(model, "associate_matmul_to_the_right") == {"MatMul": 2}
     assert traded(model, "associate_matmul_to_the_right", "associate_matmul_to_the_left") == {"MatMul": 2}
+
+
+def test_attention_is_written_in_an_opset_that_has_a_kernel_for_it() -> None:
+    head = "float[1,2,3,4] q, float[1,2,3,4] k, float[1,2,3,4] v"
+    body = (
+        "a = Transpose<perm = [0,2,1,3]>(q); b = Transpose<perm = [0,2,3,1]>(k); c = Transpose<perm = [0,2,1,3]>(v);"
+        "s = MatMul(a, b); p = Softmax(s); o = MatMul(p, c); y = Transpose<perm = [0,2,1,3]>(o)"
+    )
+    loaded = onnx_io.load(parse(head, body, outputs="float[1,2,3,4] y", opset=23))
+    infer.infer_graph(loaded.graph)
+    (fuse,) = (rule for rule in TRADES if rule.name == "fuse_attention")
+    (match,) = find(fuse, loaded.graph)
+    loaded.graph.apply(build(loaded.graph, match))
+    model = onnx_io.to_proto(loaded)
+    assert [node.op_type for node in model.graph.node].count("Attention") == 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    ones = np.ones((1, 2, 3, 4), np.float32)
+    np.testing.assert_allclose(session.run(None, dict.fromkeys("qkv", ones))[0], ones, rtol=1e-6)

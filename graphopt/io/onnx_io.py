@@ -254,10 +254,10 @@ def _shell(model: Model) -> ModelProto:
     """All but the graph, with the domains imported of operators that were written into it."""
     proto = ModelProto()
     proto.CopyFrom(model.shell)
-    domains = {node.domain for graph in model.graph.graphs() for _, node in graph.nodes() if not node.is_internal}
+    nodes = (node for graph in model.graph.graphs() for _, node in graph.nodes())
+    domains = {node.domain for node in nodes if ops.is_declared(node.op, node.domain)}
     for domain in sorted(domains - {domain_of(entry.domain) for entry in proto.opset_import}):
-        if any(ops.is_declared(op, domain) for op in ops.names(domain)):
-            proto.opset_import.add(domain=domain, version=opsets.WRITTEN)
+        proto.opset_import.add(domain=domain, version=opsets.WRITTEN)
     return proto
 
 

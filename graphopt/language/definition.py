@@ -201,8 +201,8 @@ def define(
     `define(Operators("my.domain").ScaledAdd(x, y, scale=s), x + s * y, scale=1.0)`: the inputs are holes, `tensor(…)`,
     which may name axes; the attributes are holes for numbers or texts, or one value for which alone this is meant;
     keyword arguments are what absent attributes are. `when` says what else has to hold for it to be defined, in the
-    words of a rule's conditions. For an operator with several outputs give tuples. From then on
-    rules may match and write it, it is inferred, folded and proved like any other.
+    words of a rule's conditions. For an operator with several outputs give tuples. From then on rules may match and
+    write it, and it is inferred and proved by its meaning.
 
     Raises:
         RuleError: it is no such definition, or another one is known of the same operator with the same inputs.
