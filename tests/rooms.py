@@ -12,7 +12,7 @@ CORE = ("base", "ir", "operators", "language", "rewrite")
 """What one reads to know the compiler."""
 
 LONGEST = 600
-LONGER = {"verifier/symbolic.py": "one algebra: what a class of it computes is made of the others"}
+LONGER = {"graphopt/base/symbolic.py": "one algebra: what a class of it computes is made of the others"}
 """Files that are longer, and why."""
 
 

@@ -8,8 +8,7 @@ from fractions import Fraction
 from itertools import chain, islice, permutations, product
 from typing import TypeAlias
 
-from graphopt.verifier.context import Context
-from graphopt.verifier.integers import (
+from graphopt.base.integers import (
     FALSE,
     TRUE,
     And,
@@ -35,8 +34,8 @@ from graphopt.verifier.integers import (
     quotient,
     symbols,
 )
-from graphopt.verifier.rebuilding import Substitution, rebuild, rebuild_formula, solve
-from graphopt.verifier.symbolic import (
+from graphopt.base.rebuilding import Substitution, rebuild, rebuild_formula, solve
+from graphopt.base.symbolic import (
     Binders,
     Call,
     Element,
@@ -50,6 +49,7 @@ from graphopt.verifier.symbolic import (
     bind,
     integer,
 )
+from graphopt.verifier.context import Context
 
 Map: TypeAlias = "Mapping[Atom, Size]"
 _PAIRINGS = 24

@@ -3,41 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from graphopt.language.coverage import Answer, Choice, Label, Other
 from graphopt.language.scalar import Unknown
-
-MAX_RANK = 4
-"""Ranks are enumerated up to this one; a pack of axes beside named ones up to at least two axes."""
-
-
-class Undefined(Exception):
-    """The operator has no meaning for these inputs: the left side does not occur, the right side is wrong."""
+from graphopt.operators.node import Undefined, Unsupported
 
 
 class NothingLeft(Undefined):
     """The conditions refuse each value that a hole may have."""
-
-
-class Unsupported(Exception):
-    """The verifier has no denotation for this: nothing is claimed."""
-
-
-@dataclass(frozen=True)
-class OneOf:
-    """Values that a hole may have: each is tried, but those that the conditions refuse. A symbol is any other."""
-
-    options: Sequence[Any]
-
-
-@dataclass(frozen=True)
-class Symbols:
-    """Lists of symbols that a hole may have: each length is tried."""
-
-    name: str
-    lengths: Sequence[int]
 
 
 class Choices:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphopt.verifier.integers import (
+from graphopt.base.integers import (
     COMPOSITE,
     FALSE,
     TRUE,
@@ -34,7 +34,7 @@ from graphopt.verifier.integers import (
     until_forgotten,
     without,
 )
-from graphopt.verifier.rebuilding import Substitution, only_symbol, rebuild, rebuild_formula, remake, solve, truth_of
+from graphopt.base.rebuilding import Substitution, only_symbol, rebuild, rebuild_formula, remake, solve, truth_of
 from graphopt.verifier.solver import Effort, hold, refuted
 
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from graphopt.base.integers import TRUE, Atom, symbol
+from graphopt.base.rebuilding import Substitution
+from graphopt.base.symbolic import Binders, Call, Value
 from graphopt.language.rule import Rule
 from graphopt.language.term import applications
 from graphopt.verifier.bijections import ranges
 from graphopt.verifier.context import Context
 from graphopt.verifier.equality import Equality
-from graphopt.verifier.integers import TRUE, Atom, symbol
-from graphopt.verifier.rebuilding import Substitution
 from graphopt.verifier.signs import Signs
-from graphopt.verifier.symbolic import Binders, Call, Value
 
 
 def undefined(

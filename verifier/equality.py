@@ -11,7 +11,39 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import islice
 
-from graphopt.verifier import symbolic
+from graphopt.base import symbolic
+from graphopt.base.integers import (
+    FALSE,
+    Fact,
+    alone,
+    conj,
+    conjuncts,
+    eq,
+    ge,
+    literals,
+    negate,
+    ordered,
+    symbols,
+)
+from graphopt.base.rebuilding import Substitution, rebuild_formula
+from graphopt.base.symbolic import (
+    Call,
+    Element,
+    Factor,
+    Fold,
+    Number,
+    Piece,
+    Read,
+    Term,
+    Value,
+    Whole,
+    bind,
+    call,
+    fold,
+    lift,
+    multiplied,
+    number,
+)
 from graphopt.verifier.bijections import (
     SPLITS,
     Map,
@@ -38,40 +70,8 @@ from graphopt.verifier.bijections import (
     with_radix,
 )
 from graphopt.verifier.context import Context
-from graphopt.verifier.integers import (
-    FALSE,
-    Fact,
-    alone,
-    conj,
-    conjuncts,
-    eq,
-    ge,
-    literals,
-    negate,
-    ordered,
-    symbols,
-)
 from graphopt.verifier.reals import add_up_to_zero, has_cases
-from graphopt.verifier.rebuilding import Substitution, rebuild_formula
 from graphopt.verifier.signs import Signs
-from graphopt.verifier.symbolic import (
-    Call,
-    Element,
-    Factor,
-    Fold,
-    Number,
-    Piece,
-    Read,
-    Term,
-    Value,
-    Whole,
-    bind,
-    call,
-    fold,
-    lift,
-    multiplied,
-    number,
-)
 
 COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"})
 """Functions that are not looked into (as in the exact model) and still give the same for swapped arguments."""

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from graphopt.verifier import symbolic
-from graphopt.verifier.integers import TRUE
-from graphopt.verifier.symbolic import Call, Factor, Fold, Number, Read, Value, lift
+from graphopt.base import symbolic
+from graphopt.base.integers import TRUE
+from graphopt.base.symbolic import Call, Factor, Fold, Number, Read, Value, lift
 
 ARITHMETIC = frozenset(
     {"Add", "Sub", "Mul", "Div", "Neg", "Sum", "Mean", "Reciprocal", "MatMul", "Gemm", "Conv", "ConvTranspose"}

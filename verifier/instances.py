@@ -10,20 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache, partial
+from functools import partial
 from itertools import chain
-from math import isinf, isqrt
+from math import isinf
 from typing import Any
 
-from graphopt.base.types import DType
-from graphopt.language.rule import Rule
-from graphopt.language.scalar import FUNCTIONS, LONGEST, PROPERTIES, PYTHON, Misused, Unknown, apply
-from graphopt.language.term import SCALAR, App, Lit, Term, Var, is_scalar
-from graphopt.verifier import dtypes
-from graphopt.verifier.choices import MAX_RANK, Choices, Undefined, Unsupported, flat
-from graphopt.verifier.context import Context, context
-from graphopt.verifier.dtypes import Mistyped, Typing
-from graphopt.verifier.integers import (
+from graphopt.base.integers import (
     FALSE,
     TRUE,
     Fact,
@@ -41,11 +33,8 @@ from graphopt.verifier.integers import (
     negate,
     symbol,
 )
-from graphopt.verifier.meant import Meant
-from graphopt.verifier.rebuilding import formula
-from graphopt.verifier.said import asks, is_plain, properties_of, speaks_of_longest, unfulfilled
-from graphopt.verifier.solver import Effort
-from graphopt.verifier.symbolic import (
+from graphopt.base.rebuilding import formula
+from graphopt.base.symbolic import (
     Index,
     Piece,
     Read,
@@ -56,12 +45,24 @@ from graphopt.verifier.symbolic import (
     call,
     fold,
     guarded,
-    integer,
     lift,
     number,
     select,
     truth,
 )
+from graphopt.base.types import DType
+from graphopt.language.rule import Rule
+from graphopt.language.scalar import FUNCTIONS, LONGEST, PROPERTIES, PYTHON, Misused, Unknown, apply
+from graphopt.language.term import SCALAR, App, Lit, Term, Var, is_scalar
+from graphopt.operators.node import MAX_RANK, Undefined, Unsupported, real
+from graphopt.operators.semantics import denote
+from graphopt.verifier import dtypes
+from graphopt.verifier.choices import Choices, flat
+from graphopt.verifier.context import Context, context
+from graphopt.verifier.dtypes import Mistyped, Typing
+from graphopt.verifier.meant import Meant
+from graphopt.verifier.said import asks, is_plain, properties_of, speaks_of_longest, unfulfilled
+from graphopt.verifier.solver import Effort
 
 
 class Z3Logic:
@@ -120,33 +121,6 @@ def truth_value(part: Any) -> Formula:
     if not isinstance(part, Truth):
         raise Unsupported(f"{part} where a truth value is needed")
     return formula(part)
-
-
-def real(number_: Any) -> Value:
-    """A scalar of a rule as a real number. A decimal is what it says, and a long one that is a root is the root."""
-    if isinstance(number_, Value):
-        return number_
-    if isinstance(number_, Int | int):
-        return integer(number_)
-    if isinstance(number_, tuple):
-        raise Unsupported("arithmetic on a list of real numbers")
-    if isinstance(number_, float) and not isinf(number_):
-        return _root(number_) if len(repr(number_)) > 15 else number(Fraction(repr(number_)))
-    return number(number_)
-
-
-@cache
-def _root(decimal: float) -> Value:
-    """A root of a small fraction where the float is the nearest one to it, else the decimal."""
-    for bottom in range(1, 33):
-        top = round(decimal * decimal * bottom)
-        if 0 < top < 1000 and isqrt(top * bottom) ** 2 != top * bottom and (top / bottom) ** 0.5 == abs(decimal):
-            return call("Sqrt", number(Fraction(top, bottom))) * (1 if decimal > 0 else -1)
-    for bottom in range(1, 1000):
-        top = round(decimal * bottom)
-        if top and top / bottom == decimal:
-            return number(Fraction(top, bottom))
-    return number(Fraction(repr(decimal)))
 
 
 @dataclass(frozen=True)
@@ -502,10 +476,9 @@ class Instance:
         """The outputs of an operator."""
         node = app.node
         if node not in self.tensors:
-            from graphopt.verifier.node import Node
-            from graphopt.verifier.semantics import denote
+            from graphopt.verifier.node import RuleNode
 
-            self.tensors[node] = self._typed(node, denote(Node(self, node)))
+            self.tensors[node] = self._typed(node, denote(RuleNode(self, node)))
             for size in chain.from_iterable(t.shape for t in self.tensors[node] if self.assuming):
                 if self.is_bounded:
                     self.facts.append(le(size, LONGEST))

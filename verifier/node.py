@@ -1,4 +1,4 @@
-"""What a denotation is given: an operator with its inputs and attributes, as one instance has them."""
+"""An operator of a rule, with its inputs and attributes as one instance has them."""
 
 from __future__ import annotations
 
@@ -6,27 +6,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any
 
+from graphopt.base.integers import Formula, Int, Size, eq, fresh, ge
+from graphopt.base.symbolic import Tensor, Value
 from graphopt.base.types import DType
 from graphopt.ir import ops
-from graphopt.language.term import App, Term, Var, applications, is_scalar, walk
-from graphopt.verifier.choices import OneOf, Symbols, Undefined, Unsupported
+from graphopt.language.rule import Rule
+from graphopt.language.term import App, Lit, Term, Var, applications, is_scalar, walk
+from graphopt.operators.node import Node, OneOf, Shape, Symbols, Undefined, Unsupported, schema_default
 from graphopt.verifier.dtypes import Typing
 from graphopt.verifier.extended import ARITHMETIC
-from graphopt.verifier.instances import Elements, Instance, real
-from graphopt.verifier.integers import Formula, Int, Size, eq, fresh, ge
-from graphopt.verifier.symbolic import Index, Read, Tensor, Value, lift
-
-Shape: TypeAlias = "tuple[Size, ...]"
-Body: TypeAlias = "Callable[[Index], Value]"
-Reduction: TypeAlias = "Callable[[Shape, Body], Value]"
-Denotation: TypeAlias = "Callable[[Node], Tensor | tuple[Tensor, ...]]"
+from graphopt.verifier.instances import Elements, Instance
 
 
 @dataclass(frozen=True)
-class Node:
-    """What a denotation sees of an operator: inputs, attributes, and where to say what it requires."""
+class RuleNode(Node):
+    """What a denotation sees of an operator of a rule."""
 
     instance: Instance
     app: App
@@ -52,6 +48,31 @@ class Node:
     def op(self) -> str:
         return self.app.op
 
+    @property
+    def domain(self) -> str:
+        return self.app.domain
+
+    @property
+    def outputs(self) -> int:
+        return self.app.outputs
+
+    @property
+    def assuming(self) -> bool:
+        return self.instance.assuming
+
+    @property
+    def max_rank(self) -> int:
+        return self.instance.max_rank
+
+    def simplified(self, size: Size) -> Size:
+        return self.instance.known.simplify(size)
+
+    def settled(self, shape: Shape) -> Shape:
+        return self.instance.simplified(shape)
+
+    def same(self, one: Size, other: Size) -> bool:
+        return self.instance.same(one, other)
+
     def require(self, condition: Formula, reason: str) -> None:
         self.instance.require(condition, f"{self.op}: {reason}")
 
@@ -76,12 +97,6 @@ class Node:
     @property
     def _is_constant(self) -> bool:
         return not any(isinstance(part, Var) and part.kind == "tensor" for part in walk(self.app))
-
-    @property
-    def dtype(self) -> DType:
-        """The element type that the operator computes in."""
-        found = [self.input(i).dtype for i in range(self.count) if self.has(i) and not self.is_number(i)]
-        return next((d for d in found if d is not DType.UNDEFINED), DType.UNDEFINED)
 
     @property
     def is_exact(self) -> bool:
@@ -114,9 +129,6 @@ class Node:
             raise Undefined(f"{self.op} needs input {position}")
         return self.instance.tensor(part)
 
-    def optional(self, position: int) -> Tensor | None:
-        return self.input(position) if self.has(position) else None
-
     def is_number(self, position: int) -> bool:
         """The input is a number or a list of the rule, not a tensor."""
         part = self.app.inputs[position] if self.has(position) else None
@@ -136,8 +148,8 @@ class Node:
         part = self._term(name)
         if part is None and self.app.bundle is not None and not self._is_named_elsewhere(name):
             part = Var(f"{self.app.bundle.name}.{name}", "string")
-        schema_default = _schema_default(self.op, name)
-        usual = default if schema_default is None else schema_default
+        said = schema_default(self.op, name)
+        usual = default if said is None else said
         value = usual if part is None else self._value(part, propose, usual)
         self.used[name] = value
         return value
@@ -153,7 +165,7 @@ class Node:
         part = self.app.inputs[position]
         assert part is not None
         found = self._value(part, propose) if is_scalar(part) else self._elements(part)
-        value = self._whole(found, f"input {position}")
+        value = self.whole(found, f"input {position}")
         self.used[f"input{position}"] = value
         self.read.add(position)
         return value
@@ -178,19 +190,6 @@ class Node:
         if not isinstance(length, int):
             raise Unsupported(f"{self.op} of a list whose length is not known")
         return length
-
-    def list(self, position: int, propose: Callable[[], Any]) -> tuple[Size, ...]:
-        """The value of an input that is a list: on the left a single number is as good as a list of one."""
-        value = self.numbers(position, propose)
-        if not isinstance(value, tuple) and not (self.instance.assuming and self.is_number(position)):
-            raise Undefined(f"{self.op}: input {position} is a list, not the number {value}")
-        return value if isinstance(value, tuple) else (value,)
-
-    def _whole(self, value: Any, name: str) -> Any:
-        """A whole number or a list of them; what is computed as a real number may lie between."""
-        if not all(isinstance(item, int | Int) for item in (value if isinstance(value, tuple) else (value,))):
-            raise Unsupported(f"{self.op} whose {name} is not known to be whole")
-        return value
 
     def _value(self, part: Term, propose: Callable[[], Any], usual: Any = None) -> Any:
         hole = self.instance.open_hole(part)
@@ -220,12 +219,16 @@ class Node:
                 return proposed[0]
         return proposed
 
-    def integer(self, name: str, least: int | None = None, default: int | None = None) -> Size:
-        """An integer that stays a symbol."""
-        value: Size = self._whole(self.attribute(name, lambda: fresh(name), default), name)
-        if least is not None:
-            self.require(ge(value, least), f"{name} is at least {least}")
-        return value
+    def asked_size(self, asked: Size, count: Size) -> Size:
+        """An unknown on the left side; on the right what the left says, else what is asked for."""
+        answers = self.instance.answers
+        if self.assuming:
+            answers[asked, count] = fresh("size")
+        return answers.get((asked, count), asked)
+
+    def most_indices(self) -> int:
+        """Three, or one more than any small number that the rule could compare a length with."""
+        return _most_indices(self.instance.rule)
 
     def some_size(self, key: Value) -> Size:
         """A size that the elements of tensors say: the same where they do, and one that the left side has."""
@@ -241,35 +244,11 @@ class Node:
         self.instance.facts.append(ge(new))
         return new
 
-    def flag(self, name: str) -> bool:
-        value = self.attribute(name, lambda: OneOf((0, 1)))
-        if not isinstance(value, int):
-            raise Unsupported(f"{name} is a symbol")
-        if value not in (0, 1):
-            raise Undefined(f"{self.op}: {name} is 0 or 1")
-        return bool(value)
-
-    def text(self, name: str, options: Sequence[str]) -> str:
-        value = self.attribute(name, lambda: OneOf(options))
-        if value not in options:
-            raise Unsupported(f"{self.op} with {name}={value}")
-        return str(value)
-
     def target(self) -> DType:
         """The element type that a Cast is to."""
         found = self.instance.typing.target(self.app)
         self.attribute("to", lambda: int(found))
         return found
-
-    def real(self, name: str) -> Value:
-        value = self.attribute(name, lambda: self.unknown(name))
-        if isinstance(value, str | tuple):
-            raise Undefined(f"{self.op}: {name} is a number, not {value}")
-        return real(value)
-
-    def unknown(self, name: str) -> Value:
-        """Some real number."""
-        return lift(Read(f"{self.op}.{name}'{fresh(name)}", ()))
 
     def ignored(self, name: str) -> Any:
         """The value of an attribute that says how to compute, not what; two are the same only where that is known.
@@ -280,7 +259,7 @@ class Node:
         said = (self.op.removesuffix("Like"), name, value)  # a CastLike becomes a Cast that says the same
         if self.instance.assuming:
             self.instance.ignored.add(said)
-        elif value != _schema_default(self.op, name) and said not in self.instance.ignored:
+        elif value != schema_default(self.op, name) and said not in self.instance.ignored:
             raise Undefined(f"{self.op}: {name} is {value}, of which the left side says nothing")
         return value
 
@@ -289,70 +268,18 @@ class Node:
         if self._term(name) is not None:
             raise Undefined(f"{self.op}: {name} beside {what}")
 
-    def absent(self, name: str) -> None:
-        """An attribute with which the operator is not denoted."""
-        if self.attribute(name, lambda: OneOf((None,))) is not None:
-            raise Unsupported(f"{self.op} with {name}")
-
-    def axis(self, name: str, rank: int) -> int:
-        """An axis, counted from the start."""
-        value = self.attribute(name, lambda: OneOf(range(-rank, rank)))
-        return self.counted(value, rank)
-
-    def counted(self, value: Any, rank: int) -> int:
-        """An axis, counted from the start."""
-        if isinstance(value, Int):
-            value = self.instance.known.simplify(value)
-        if not isinstance(value, int):
-            raise Unsupported(f"{self.op} along an axis that is a symbol")
-        if not -rank <= value < rank:
-            raise Undefined(f"{self.op}: axis {value} of rank {rank}")
-        return value % rank
-
-    def axes(self, position: int, rank: int, count: int | None = None) -> tuple[int, ...]:
-        """Axes that are an input: distinct, counted from the start; as many as `count` says."""
-        axes = tuple(self.counted(v, rank) for v in self.list(position, lambda: OneOf(subsets(rank, count))))
-        if len(set(axes)) < len(axes):
-            raise Undefined(f"{self.op}: an axis twice")
-        return axes
-
-    def sizes(self, name: str, count: int, least: int) -> tuple[Size, ...]:
-        """One integer for each axis of space, or two; they stay symbols. The least is also the default."""
-        value = self.attribute(name, lambda: tuple(fresh(name) for _ in range(count)), (least,) * count)
-        if not isinstance(value, tuple):
-            raise Unsupported(f"{name} is no list")
-        if len(value) != count:
-            raise Undefined(f"{self.op}: {name} of {len(value)} numbers, not {count}")
-        for item in self._whole(value, name):
-            self.require(ge(item, least), f"{name} is at least {least}")
-        return value
-
 
 def _single(option: Any) -> Sequence[Any]:
     """A number as it is, that of a list of one, nothing of longer ones."""
     return (option,) if not isinstance(option, tuple) else option if len(option) == 1 else ()
 
 
+MAX_INDICES = 12
+"""The longest list of indices that is tried, where a rule writes a number just below."""
+
+
 @cache
-def subsets(rank: int, count: int | None = None) -> list[tuple[int, ...]]:
-    """Lists of (`count`) axes, counted from the start and from the end, and a few of two counted from both.
-
-    Each set is tried in order, two axes backwards too, and three or more turned by one, which is no order backwards.
-    """
-    sets = [tuple(i for i in range(rank) if mask >> i & 1) for mask in range(1 << rank)]
-    backwards = [axes[::-1] for axes in sets if len(axes) == 2]
-    turned = [(*axes[1:], axes[0]) for axes in sets if len(axes) > 2]
-    lists = sets + backwards + turned
-    from_end = [tuple(i - rank for i in axes) for axes in sets + backwards if axes]
-    pairs = [axes for axes in lists if len(axes) == 2]
-    mixed = [(axes[0] - rank, axes[1]) for axes in dict.fromkeys(pairs[:1] + pairs[-2:])]
-    mixed += [(axes[0], axes[1] - rank) for axes in pairs[:1]]
-    return [axes for axes in lists + from_end + mixed if count in (None, len(axes))]
-
-
-@ops.reads_schemas
-def _schema_default(operator: str, name: str) -> Any:
-    schema = ops.schema(operator)
-    if schema is None or name not in schema.attributes:
-        return None
-    return ops.attribute_value(schema.attributes[name].default_value)
+def _most_indices(rule: Rule) -> int:
+    parts = (part for side in (*rule.left, *rule.right, *rule.conditions) for part in walk(side))
+    numbers = (part.value for part in parts if isinstance(part, Lit) and isinstance(part.value, int))
+    return max([3, *(number + 1 for number in numbers if number < MAX_INDICES)])

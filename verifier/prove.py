@@ -16,30 +16,9 @@ from math import isfinite
 
 import z3
 
-from graphopt.language.coverage import Answer, Choice, is_pointwise, of_any_rank, tree_of
-from graphopt.language.proof import Model, Proof, Verdict
-from graphopt.language.rule import Rule
-from graphopt.language.term import Lit, Var, applications, walk
-from graphopt.verifier import counterexample, dtypes, words
-from graphopt.verifier.bijections import composites, cuts, ranges
-from graphopt.verifier.choices import MAX_RANK, Choices, Met, NothingLeft, Undefined, Unsupported
-from graphopt.verifier.context import Context, context
-from graphopt.verifier.declared import contradicted
-from graphopt.verifier.definedness import is_not_zero, undefined, unmasked
-from graphopt.verifier.dtypes import Mistyped, Typing
-from graphopt.verifier.equality import Equality
-from graphopt.verifier.extended import Extended, NotExtended, extended
-from graphopt.verifier.instances import Elements, Instance, truth_value
-from graphopt.verifier.integers import TRUE, Formula, Int, Size, conj, eq, forget, ge, le, lt, negate, restart, symbols
-from graphopt.verifier.meant import Meant, meant
-from graphopt.verifier.placing import NEXT
-from graphopt.verifier.rebuilding import Substitution
-from graphopt.verifier.reductions import PLACES as FIRST
-from graphopt.verifier.rounding import unlicensed
-from graphopt.verifier.said import properties_of
-from graphopt.verifier.signs import Signs
-from graphopt.verifier.solver import Budget, Effort, OutOfTime, models
-from graphopt.verifier.symbolic import (
+from graphopt.base.integers import TRUE, Formula, Int, Size, conj, eq, forget, ge, le, lt, negate, restart, symbols
+from graphopt.base.rebuilding import Substitution
+from graphopt.base.symbolic import (
     Binders,
     Call,
     Element,
@@ -54,6 +33,28 @@ from graphopt.verifier.symbolic import (
     cases,
     noting,
 )
+from graphopt.language.coverage import Answer, Choice, is_pointwise, of_any_rank, tree_of
+from graphopt.language.proof import Model, Proof, Verdict
+from graphopt.language.rule import Rule
+from graphopt.language.term import Lit, Var, applications, walk
+from graphopt.operators.node import MAX_RANK, Undefined, Unsupported
+from graphopt.operators.placing import NEXT
+from graphopt.operators.reductions import PLACES as FIRST
+from graphopt.verifier import counterexample, dtypes, words
+from graphopt.verifier.bijections import composites, cuts, ranges
+from graphopt.verifier.choices import Choices, Met, NothingLeft
+from graphopt.verifier.context import Context, context
+from graphopt.verifier.declared import contradicted
+from graphopt.verifier.definedness import is_not_zero, undefined, unmasked
+from graphopt.verifier.dtypes import Mistyped, Typing
+from graphopt.verifier.equality import Equality
+from graphopt.verifier.extended import Extended, NotExtended, extended
+from graphopt.verifier.instances import Elements, Instance, truth_value
+from graphopt.verifier.meant import Meant, meant
+from graphopt.verifier.rounding import unlicensed
+from graphopt.verifier.said import properties_of
+from graphopt.verifier.signs import Signs
+from graphopt.verifier.solver import Budget, Effort, OutOfTime, models
 
 VECTORS = 1
 """Scalars and vectors are all ranks where operators are pointwise (`coverage.is_pointwise`)."""

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 import z3
 
+from graphopt.base.integers import TRUE, And, Comparison, Fact, Formula, Or, negate, ordered
+from graphopt.base.symbolic import Call, Factor, Fold, Piece, Term, Value
 from graphopt.verifier.context import Context
-from graphopt.verifier.integers import TRUE, And, Comparison, Fact, Formula, Or, negate, ordered
 from graphopt.verifier.signs import Signs
-from graphopt.verifier.symbolic import Call, Factor, Fold, Piece, Term, Value
 
 _BY_CASES = frozenset({"Abs", "Sign"})
 

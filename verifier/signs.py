@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Protocol
 
+from graphopt.base.integers import TRUE, Atom, Formula, conj, conjuncts, eq, ge, negate, symbols
+from graphopt.base.rebuilding import Substitution, rebuild_formula
+from graphopt.base.symbolic import Call, Factor, Number, Read, Term, Value, lift
 from graphopt.verifier.context import Context
-from graphopt.verifier.integers import TRUE, Atom, Formula, conj, conjuncts, eq, ge, negate, symbols
-from graphopt.verifier.rebuilding import Substitution, rebuild_formula
-from graphopt.verifier.symbolic import Call, Factor, Number, Read, Term, Value, lift
 
 
 class Equal(Protocol):

@@ -14,7 +14,7 @@ from typing import Any
 
 import z3
 
-from graphopt.verifier.integers import (
+from graphopt.base.integers import (
     NOTHING,
     And,
     Atom,
@@ -31,7 +31,7 @@ from graphopt.verifier.integers import (
     ordered,
     until_forgotten,
 )
-from graphopt.verifier.rebuilding import definition, truth_of
+from graphopt.base.rebuilding import definition, truth_of
 
 
 @dataclass(slots=True)

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+from graphopt.base.integers import TRUE, Formula, Int, eq, ge
+from graphopt.base.symbolic import Tensor, Value
 from graphopt.language.rule import Rule
 from graphopt.language.term import App, Lit, Term, fn
 from graphopt.verifier import dtypes
 from graphopt.verifier.context import Context
 from graphopt.verifier.dtypes import Typing
 from graphopt.verifier.instances import Instance, truth_value
-from graphopt.verifier.integers import TRUE, Formula, Int, eq, ge
-from graphopt.verifier.symbolic import Tensor, Value
 
 SHOWN = 160
 """Of a longer expression only so many characters are shown."""
@@ -136,7 +136,7 @@ def spelled(condition: Term | None) -> str:
 def about_operators(reason: str) -> list[str]:
     """What to do where the verifier lacks a meaning."""
     if reason.startswith("no denotation"):
-        return ["the verifier does not say what this operator computes: verifier/semantics.py lists those it knows"]
+        return ["the verifier does not say what this operator computes: operators/semantics.py lists those it knows"]
     return []
 
 

@@ -32,8 +32,11 @@ TIMEOUT = 10.0
 """Seconds of processor time for one rule: twice what any built-in rule needs, as processors differ."""
 
 CORE = (
-    *("base.types", "ir.ops", "language.coverage", "language.definition", "language.rule", "language.scalar"),
-    *("language.term", "language.wellformed"),
+    *("base.types", "base.integers", "base.lemmas", "base.rebuilding", "base.symbolic", "ir.ops"),
+    *("language.coverage", "language.definition", "language.rule", "language.scalar", "language.term"),
+    *("language.wellformed", "operators.attention", "operators.broadcasting", "operators.elementwise"),
+    *("operators.movement", "operators.node", "operators.normalizations", "operators.opaque", "operators.placing"),
+    *("operators.reductions", "operators.semantics", "operators.views", "operators.windows"),
 )
 """The modules of the compiler that a proof depends on, beside all of the verifier's."""
 

@@ -12,7 +12,7 @@ from onnx import helper
 
 from graphopt.language.rule import attributes
 from graphopt.language.term import App, Lit, Term, Var
-from graphopt.verifier.movement import ENDLESS, EVEN, REPEATS, ROUNDINGS
+from graphopt.operators.movement import ENDLESS, EVEN, REPEATS, ROUNDINGS
 from tests.verifier.concrete import Evaluation, Known
 from tests.verifier.evaluators import Array, Case, model, reference, runtime
 

@@ -14,19 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from graphopt.base.types import DType
-from graphopt.language.rule import Rule
-from graphopt.language.scalar import LONGEST
-from graphopt.language.term import App, Var, op
-from graphopt.verifier.choices import Choices, Undefined, Unsupported
-from graphopt.verifier.dtypes import Typing
-from graphopt.verifier.instances import Instance
-from graphopt.verifier.integers import And, Atom, Comparison, Fact, Formula, Int, Or, Size, eq, forget, fresh, negate
-from graphopt.verifier.node import Node
-from graphopt.verifier.rebuilding import only_symbol
-from graphopt.verifier.semantics import denote
-from graphopt.verifier.solver import Effort, models
-from graphopt.verifier.symbolic import (
+from graphopt.base.integers import And, Atom, Comparison, Fact, Formula, Int, Or, Size, eq, forget, fresh, negate
+from graphopt.base.rebuilding import only_symbol
+from graphopt.base.symbolic import (
     Binders,
     Call,
     Element,
@@ -40,6 +30,17 @@ from graphopt.verifier.symbolic import (
     Whole,
     bind,
 )
+from graphopt.base.types import DType
+from graphopt.language.rule import Rule
+from graphopt.language.scalar import LONGEST
+from graphopt.language.term import App, Var, op
+from graphopt.operators.node import Undefined, Unsupported
+from graphopt.operators.semantics import denote
+from graphopt.verifier.choices import Choices
+from graphopt.verifier.dtypes import Typing
+from graphopt.verifier.instances import Instance
+from graphopt.verifier.node import RuleNode
+from graphopt.verifier.solver import Effort, models
 from tests.verifier.evaluators import Array, Case, model, reference, runtime
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
@@ -99,7 +100,7 @@ class Grid:
     shape: tuple[int, ...] = ()
     symbols: Mapping[Atom, Any] = field(default_factory=dict)
     asked: Any = True
-    node: Node | None = None
+    node: RuleNode | None = None
     """The operator that is not looked into, in the exact model."""
 
     def over(self, binders: Binders) -> Grid:
@@ -221,7 +222,7 @@ class Grid:
             return np.array([computed("Clip", p, attrs)[0] for p in places], float).reshape(shape)
         return computed(name[:-1], arrays, attrs)[0].astype(np.float64)
 
-    def _opaque(self, node: Node, element: Element) -> Any:
+    def _opaque(self, node: RuleNode, element: Element) -> Any:
         """An element of what an operator makes of whole tensors, with the attributes that tell it from others."""
         position, folded, dtype, *used = element.params
         assert (folded, dtype) == (node.folded, node.dtype)
@@ -314,14 +315,14 @@ class Evaluation:
             for name, array in self.arrays.items()
         }
 
-    def node(self, choices: Choices) -> Node:
+    def node(self, choices: Choices) -> RuleNode:
         """The operator as its denotation sees it."""
         dtypes = {name: DType.of(array.dtype) for name, array in self.arrays.items()}
         typing, numbers = Typing(dtypes), dict(self.known.holes)
         instance = Instance(ANY, self.exact, choices, Effort(), typing, holes=numbers, typings=(typing,))
         for name, dtype in dtypes.items():
             instance.holes[name] = Tensor(self.sizes[name], instance._reader(name, dtype), dtype, dtype)
-        return Node(instance, self.app)
+        return RuleNode(instance, self.app)
 
     def run(self) -> tuple[list[Array], Mapping[str, Any]]:
         """What the denotation says of these arrays, and the attributes that it asked for."""

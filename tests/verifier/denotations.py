@@ -33,13 +33,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from rich.console import Console
 
-from graphopt import verifier
+from graphopt import operators
 from graphopt.language.proof import Ledger
 from graphopt.language.rule import Rule
+from graphopt.operators.node import Undefined, Unsupported
+from graphopt.operators.semantics import OPERATORS
 from graphopt.rewrite import gate
-from graphopt.verifier.choices import Undefined, Unsupported
 from graphopt.verifier.prove import prove
-from graphopt.verifier.semantics import OPERATORS
 from tests.verifier.broken import REFUTED, UNPROVED
 from tests.verifier.cases import CASES_OF, Draw, answers, application, evaluation, free_sizes, is_mode, opened
 from tests.verifier.concrete import Evaluation, Known
@@ -49,7 +49,7 @@ from tests.verifier.laws import COVERED, LAWS, Law, is_covered, operators_of
 from tests.verifier.mutants import LIBRARY
 from tests.verifier.refused import BEYOND, DIVIDED, REFUSE, UNDEFINED, is_refused, spoilt
 
-HOME = Path(next(iter(verifier.__path__))).resolve()
+HOME = Path(next(iter(operators.__path__))).resolve()
 MODULES = (
     *("elementwise", "broadcasting", "opaque", "reductions", "windows", "normalizations", "views", "movement"),
     *("attention", "placing", "semantics"),
@@ -86,7 +86,7 @@ REST = Reach(range(24, 200), range(6, 20), range(10, 40), range(2, 8), 40)
 
 @dataclass(frozen=True)
 class Mutant:
-    """A module of the verifier with one place of its source replaced."""
+    """A module of denotations with one place of its source replaced."""
 
     module: str
     function: str
@@ -379,13 +379,14 @@ def install(mutant: Mutant, code: CodeType) -> None:
     renewed = MODULES[MODULES.index(mutant.module) :]
     replaced: dict[int, Any] = {}
     for name in renewed:
-        module = import_module(f"graphopt.verifier.{name}")
+        module = import_module(f"graphopt.operators.{name}")
         old = dict(vars(module))
         text = HOME / f"{name}.py"
         exec(code if name == mutant.module else _compiled(text), vars(module))
         replaced |= {id(value): vars(module)[key] for key, value in old.items() if vars(module)[key] is not value}
     for name, module in list(sys.modules.items()):
-        if name.startswith(("graphopt.verifier", "tests.verifier")) and name.rpartition(".")[2] not in renewed:
+        room, _, own = name.rpartition(".")
+        if room.startswith(("graphopt.operators", "graphopt.verifier", "tests.verifier")) and own not in renewed:
             for key, value in list(vars(module).items()):
                 if id(value) in replaced and not key.startswith("__"):
                     setattr(module, key, replaced[id(value)])
@@ -524,7 +525,7 @@ def _is_undefined(name: str, case: Case, *, exact: bool = False) -> bool:
 def traced(probe: Probe) -> Probe:
     """The probe with the lines it runs through; it has to be answered well by the original."""
     lines: set[tuple[str, int]] = set()
-    names = {str(import_module(f"graphopt.verifier.{module}").__file__): module for module in MODULES}
+    names = {str(import_module(f"graphopt.operators.{module}").__file__): module for module in MODULES}
 
     def local(frame: FrameType, _event: str, _value: Any) -> Any:
         lines.add((names[frame.f_code.co_filename], frame.f_lineno))
@@ -534,7 +535,7 @@ def traced(probe: Probe) -> Probe:
         return local(frame, event, value) if frame.f_code.co_filename in names else None
 
     for module in MODULES:  # what another question had computed is computed anew, on the lines that do
-        for value in list(vars(import_module(f"graphopt.verifier.{module}")).values()):
+        for value in list(vars(import_module(f"graphopt.operators.{module}")).values()):
             getattr(value, "cache_clear", lambda: None)()
     begun = time.process_time()
     sys.settrace(entered)
@@ -657,7 +658,7 @@ def denoted_by(names: Collection[str]) -> frozenset[str]:
 
 
 def _imports(user: str, module: str) -> bool:
-    return f"from graphopt.verifier.{module} import" in (HOME / f"{user}.py").read_text(encoding="utf-8")
+    return f"from graphopt.operators.{module} import" in (HOME / f"{user}.py").read_text(encoding="utf-8")
 
 
 def main() -> None:

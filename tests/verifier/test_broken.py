@@ -13,10 +13,10 @@ from graphopt.language.proof import Model, Verdict
 from graphopt.language.rule import Rule, const, fn, integer, integers, op, real, tensor
 from graphopt.language.scalar import FACTS, FUNCTIONS, PROPERTIES
 from graphopt.language.term import App, Term, walk
+from graphopt.operators.semantics import OPERATORS
 from graphopt.runtime.oracle import Runnable, onnxruntime_unoptimized
 from graphopt.verifier import counterexample
 from graphopt.verifier.prove import prove
-from graphopt.verifier.semantics import OPERATORS
 from tests.verifier.broken import REFUTED, UNPROVED, VACUOUS, hidden
 
 ALL = (*REFUTED, *UNPROVED, *VACUOUS)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from graphopt.verifier.semantics import OPERATORS
+from graphopt.operators.semantics import OPERATORS
 from tests.verifier.denotations import MODULES, Court, all_mutants, mutants, mutated
 from tests.verifier.equivalents import EQUIVALENT, REASONS
 from tests.verifier.laws import COVERED, LAWS, Law, is_covered

@@ -2,13 +2,13 @@
 
 import pytest
 
+from graphopt.base.integers import TRUE
 from graphopt.base.types import DType
 from graphopt.language.proof import Model, Verdict
 from graphopt.language.rule import Rule, const, fn, integers, op, real, tensor
 from graphopt.language.term import Term
-from graphopt.verifier.choices import Unsupported
+from graphopt.operators.node import Unsupported
 from graphopt.verifier.dtypes import typings
-from graphopt.verifier.integers import TRUE
 from graphopt.verifier.prove import instances, prove
 from graphopt.verifier.solver import Effort
 

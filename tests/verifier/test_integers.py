@@ -6,8 +6,7 @@ from random import Random
 
 import pytest
 
-from graphopt.verifier.context import context
-from graphopt.verifier.integers import (
+from graphopt.base.integers import (
     TRUE,
     Atom,
     Formula,
@@ -23,7 +22,8 @@ from graphopt.verifier.integers import (
     remainder,
     symbol,
 )
-from graphopt.verifier.rebuilding import only_symbol, truth_of, value_of
+from graphopt.base.rebuilding import only_symbol, truth_of, value_of
+from graphopt.verifier.context import context
 from graphopt.verifier.solver import Effort
 
 NAMES = "abcd"

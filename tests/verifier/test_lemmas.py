@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from graphopt.base.integers import TRUE, Formula, ge, symbol
+from graphopt.base.lemmas import EXACT_LEMMAS, LEMMAS
+from graphopt.base.rebuilding import only_symbol
+from graphopt.base.symbolic import Call, Piece, Read, Value, call, fold, lift, number, total
 from graphopt.verifier.context import context
 from graphopt.verifier.equality import Equality
-from graphopt.verifier.integers import TRUE, Formula, ge, symbol
-from graphopt.verifier.lemmas import EXACT_LEMMAS, LEMMAS
-from graphopt.verifier.rebuilding import only_symbol
 from graphopt.verifier.signs import Signs
 from graphopt.verifier.solver import Effort
-from graphopt.verifier.symbolic import Call, Piece, Read, Value, call, fold, lift, number, total
 from tests.verifier.concrete import FUNCTIONS, Grid
 
 n = symbol("n")

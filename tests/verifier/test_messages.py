@@ -75,7 +75,7 @@ def test_a_type_that_is_too_many_is_excluded(monkeypatch: pytest.MonkeyPatch) ->
 def test_operators_without_a_meaning_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unproved(Rule("hidden", op.Relu(op.Unique(x)), op.Unique(x)), monkeypatch) == [
         "unsupported: no denotation of Unique",
-        "the verifier does not say what this operator computes: verifier/semantics.py lists those it knows",
+        "the verifier does not say what this operator computes: operators/semantics.py lists those it knows",
     ]
 
 

@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 
 from graphopt.language.rule import Rule, attributes, const, op, real, tensor
-from graphopt.verifier.choices import Choices, Undefined, Unsupported
-from graphopt.verifier.node import subsets
+from graphopt.operators.node import Undefined, Unsupported, subsets
+from graphopt.operators.semantics import OPERATORS
+from graphopt.verifier.choices import Choices
 from graphopt.verifier.prove import prove
-from graphopt.verifier.semantics import OPERATORS
 from tests.verifier.cases import (
     CASES_OF,
     Draw,
@@ -167,7 +167,7 @@ def test_every_attribute_is_looked_at(name: str) -> None:
 def test_what_a_denotation_does_not_look_at_is_not_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     x, rest, low = tensor("x", "N C"), attributes("rest"), const("low", "")
     denotations = {**OPERATORS, **dict.fromkeys(("Clip", "LeakyRelu"), OPERATORS["Identity"])}
-    monkeypatch.setattr("graphopt.verifier.semantics.OPERATORS", denotations)
+    monkeypatch.setattr("graphopt.operators.semantics.OPERATORS", denotations)
     for left in (op.LeakyRelu(x, rest), op.LeakyRelu(x, alpha=0.5), op.LeakyRelu(x, alpha=real("a")), op.Clip(x, low)):
         proof = prove(Rule("blind", left, op.Identity(x)), refute=False)
         assert "which its denotation does not look at" in proof.detail, proof

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from graphopt.verifier.integers import eq, ge, symbol
+from graphopt.base.integers import eq, ge, symbol
 from graphopt.verifier.solver import Effort, refuted
 
 RULES = ("eliminate_tile_after_greater", "fuse_pad_into_conv")

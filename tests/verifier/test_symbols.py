@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from graphopt.base.integers import Int, fresh
+from graphopt.base.rebuilding import only_symbol, truth_of, value_of
 from graphopt.base.sizes import Sym, substitute
 from graphopt.base.types import DType
 from graphopt.language.scalar import FUNCTIONS, PYTHON, Unknown, apply
-from graphopt.verifier.choices import Unsupported
+from graphopt.operators.node import Unsupported
 from graphopt.verifier.instances import LOGIC, truth_value
-from graphopt.verifier.integers import Int, fresh
-from graphopt.verifier.rebuilding import only_symbol, truth_of, value_of
 
 ARGUMENTS: Mapping[str, tuple[tuple[Any, ...], ...]] = {
     **dict.fromkeys(("add", "sub", "mul", "div", "mod"), ((3, 2), ((3, 1), 2), (3, (1, 2)), ((3, 1), (1, 2)))),

@@ -14,8 +14,7 @@ from functools import cached_property
 from math import isinf
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
-from graphopt.base.types import DType
-from graphopt.verifier.integers import (
+from graphopt.base.integers import (
     COMPOSITE,
     FALSE,
     NOTHING,
@@ -35,7 +34,8 @@ from graphopt.verifier.integers import (
     negate,
     symbols,
 )
-from graphopt.verifier.rebuilding import Substitution, only_symbol, rebuild, rebuild_formula
+from graphopt.base.rebuilding import Substitution, only_symbol, rebuild, rebuild_formula
+from graphopt.base.types import DType
 
 Index: TypeAlias = "tuple[Size, ...]"
 Binders: TypeAlias = "tuple[tuple[Atom, Size], ...]"
@@ -621,7 +621,7 @@ def call(function: str, *args: Operand, params: tuple[Any, ...] = ()) -> Value:
 
 
 def _call(function: str, values: tuple[Value, ...], params: tuple[Any, ...]) -> Value:
-    from graphopt.verifier.lemmas import EXACT_LEMMAS, LEMMAS
+    from graphopt.base.lemmas import EXACT_LEMMAS, LEMMAS
 
     known = LEMMAS[function](*values) if function in LEMMAS else None
     if function.endswith("!"):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from graphopt.verifier.broadcasting import exactly, fits
-from graphopt.verifier.choices import OneOf, Undefined
-from graphopt.verifier.integers import (
+from graphopt.base.integers import (
     Formula,
     Size,
     choice,
@@ -19,8 +17,9 @@ from graphopt.verifier.integers import (
     quotient,
     remainder,
 )
-from graphopt.verifier.node import Body, Denotation, Node, Reduction, Shape
-from graphopt.verifier.symbolic import Index, Tensor, Value, call, folded, guarded, integer, number, total, within
+from graphopt.base.symbolic import Index, Tensor, Value, call, folded, guarded, integer, number, total, within
+from graphopt.operators.broadcasting import exactly, fits
+from graphopt.operators.node import Body, Denotation, Node, OneOf, Reduction, Shape, Undefined
 
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
@@ -98,7 +97,7 @@ def _padding(node: Node, rank: int) -> tuple[str, Shape]:
     """How it is padded, and the pads: a convolution that has another way has none, not even written zeros."""
     mode, pads = node.text("auto_pad", AUTO_PADS), node.sizes("pads", 2 * rank, 0)
     if mode != "NOTSET" and node.op in ("Conv", "ConvTranspose"):
-        if not node.instance.assuming:
+        if not node.assuming:
             node.not_beside("pads", "auto_pad")
         for pad in pads:
             node.require(eq(pad), "pads beside auto_pad")

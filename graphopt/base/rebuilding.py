@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from graphopt.verifier.integers import (
+from graphopt.base.integers import (
     COMPOSITE,
     FALSE,
     NOTHING,

@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import permutations
 
-from graphopt.verifier.broadcasting import exactly
-from graphopt.verifier.choices import OneOf, Symbols, Undefined, Unsupported
-from graphopt.verifier.integers import (
+from graphopt.base.integers import (
     FALSE,
     Formula,
     Int,
@@ -16,7 +14,6 @@ from graphopt.verifier.integers import (
     conj,
     disj,
     eq,
-    fresh,
     ge,
     lt,
     negate,
@@ -24,12 +21,13 @@ from graphopt.verifier.integers import (
     quotient,
     remainder,
 )
-from graphopt.verifier.node import Node, Shape, subsets
-from graphopt.verifier.symbolic import (
+from graphopt.base.symbolic import (
     Index,
     Tensor,
     Value,
 )
+from graphopt.operators.broadcasting import exactly
+from graphopt.operators.node import Node, OneOf, Shape, Symbols, Undefined, Unsupported, subsets
 
 
 def Identity(node: Node) -> Tensor:
@@ -59,11 +57,10 @@ def _permutations(rank: int) -> list[tuple[int, ...]]:
 
 def reshaped(node: Node, x: Tensor, shape: Shape) -> Tensor:
     """The elements of x in order, in another shape with as many elements."""
-    base, instance = x.base, node.instance
+    base = x.base
 
     def at(index: Index) -> Value:
-        one, other = instance.simplified(shape), instance.simplified(base.shape)
-        return base.at(_unflattened(instance.same, index, one, other))
+        return base.at(_unflattened(node.same, index, node.settled(shape), node.settled(base.shape)))
 
     return Tensor(shape, at, view_of=base)
 
@@ -91,7 +88,7 @@ def Reshape(node: Node) -> Tensor:
     """To the shape that the second input asks for: -1 is inferred, 0 is copied unless `allowzero`."""
     x = node.input(0)
     literal = node.flag("allowzero")
-    asked = node.list(1, lambda: Symbols("size", range(node.instance.max_rank + 1)))
+    asked = node.list(1, lambda: Symbols("size", range(node.max_rank + 1)))
     shape = _answered(node, x, asked, literal)
     for condition, reason in _answers(x, asked, shape, literal):
         node.require(condition, reason)
@@ -107,9 +104,7 @@ def _answered(node: Node, x: Tensor, asked: Shape, literal: bool) -> Shape:
     shape: list[Size] = []
     for position, size in enumerate(asked):
         if isinstance(size, Int):
-            if node.instance.assuming:
-                node.instance.answers[size, count] = fresh("size")
-            shape.append(node.instance.answers.get((size, count), size))
+            shape.append(node.asked_size(size, count))
         elif size == 0 and not literal:
             if position >= x.rank:
                 raise Undefined("Reshape: 0 copies an axis that there is not")
@@ -178,7 +173,7 @@ def Unsqueeze(node: Node) -> Tensor:
     """With new axes of size 1 at the positions `axes` of the output."""
     x = node.input(0)
 
-    asked = node.list(1, lambda: OneOf(_new_axes(x.rank, node.instance.max_rank + 1)))
+    asked = node.list(1, lambda: OneOf(_new_axes(x.rank, node.max_rank + 1)))
     rank = x.rank + len(asked)
     axes = [node.counted(axis, rank) for axis in asked]
     if len(set(axes)) < len(axes):

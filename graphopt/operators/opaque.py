@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from graphopt.verifier.broadcasting import fits
-from graphopt.verifier.choices import Undefined, Unsupported
-from graphopt.verifier.integers import eq, ge
-from graphopt.verifier.node import Denotation, Node, Shape
-from graphopt.verifier.symbolic import Element, Index, Tensor, Value, lift
+from graphopt.base.integers import eq, ge
+from graphopt.base.symbolic import Element, Index, Tensor, Value, lift
+from graphopt.operators.broadcasting import fits
+from graphopt.operators.node import Denotation, Node, Shape, Undefined, Unsupported
 
 
 def opaque(node: Node, position: int, output: Tensor) -> Tensor:
@@ -80,7 +79,7 @@ def recurrent(node: Node) -> tuple[Tensor, ...]:
     if lengths is not None:
         node.require_indices(lengths, length + 1, from_end=False)
     outputs = ((length, directions, batch, hidden), state, state)
-    return tuple(map(partial(of_shape, node), range(node.app.outputs), outputs))
+    return tuple(map(partial(of_shape, node), range(node.outputs), outputs))
 
 
 RECURRENT: Mapping[str, Denotation] = dict.fromkeys(GATES, recurrent)

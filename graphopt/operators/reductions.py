@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from itertools import combinations
 
-from graphopt.verifier.broadcasting import broadcast, common_size, stretched
-from graphopt.verifier.choices import OneOf, Undefined, Unsupported
-from graphopt.verifier.integers import Formula, Size, disj, eq, ge, le, lt, negate, product
-from graphopt.verifier.node import Body, Denotation, Node, Reduction, Shape
-from graphopt.verifier.symbolic import Element, Index, Tensor, Value, boolean, call, folded, integer, lift, total, truth
+from graphopt.base.integers import Formula, Size, disj, eq, ge, le, lt, negate, product
+from graphopt.base.symbolic import Element, Index, Tensor, Value, boolean, call, folded, integer, lift, total, truth
+from graphopt.operators.broadcasting import broadcast, common_size, stretched
+from graphopt.operators.node import Body, Denotation, Node, OneOf, Reduction, Shape, Undefined, Unsupported
 
 
 def MatMul(node: Node) -> Tensor:

@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from graphopt.verifier.broadcasting import fits
-from graphopt.verifier.choices import OneOf, Undefined, Unsupported
-from graphopt.verifier.elementwise import nonzero
-from graphopt.verifier.integers import Int, Size, choice, disj, eq, fresh, ge, le, negate, quotient, symbol
-from graphopt.verifier.movement import looked_up
-from graphopt.verifier.node import Node
-from graphopt.verifier.opaque import of_shape
-from graphopt.verifier.rebuilding import only_symbol
-from graphopt.verifier.symbolic import (
+from graphopt.base.integers import Int, Size, choice, disj, eq, fresh, ge, le, negate, quotient, symbol
+from graphopt.base.rebuilding import only_symbol
+from graphopt.base.symbolic import (
     Element,
     Index,
     Tensor,
@@ -27,6 +21,11 @@ from graphopt.verifier.symbolic import (
     summed,
     truth,
 )
+from graphopt.operators.broadcasting import fits
+from graphopt.operators.elementwise import nonzero
+from graphopt.operators.movement import looked_up
+from graphopt.operators.node import Node, OneOf, Undefined, Unsupported
+from graphopt.operators.opaque import of_shape
 
 
 def Range(node: Node) -> Tensor:
@@ -177,7 +176,7 @@ def _found(x: Tensor, before: Index, places: Sequence[Value], rest: Index) -> Va
 
 def _index_length(node: Node, indices: Tensor, most: int) -> int:
     """How many numbers an index has: as many as the last axis of the indices."""
-    count = node.instance.known.simplify(indices.shape[-1])
+    count = node.simplified(indices.shape[-1])
     if isinstance(count, Int):
         raise Unsupported(f"{node.op} whose indices have a number of axes that is not known")
     if not 1 <= count <= most:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
+from graphopt.base.integers import Size, choice, disj, eq, quotient, remainder
+from graphopt.base.symbolic import Index, Tensor, Value
 from graphopt.base.types import DType
-from graphopt.verifier.choices import Undefined
-from graphopt.verifier.elementwise import COMPARISONS, ELEMENTWISE, EXACT, LOGICAL
-from graphopt.verifier.integers import Size, choice, disj, eq, quotient, remainder
-from graphopt.verifier.node import Node, Shape
-from graphopt.verifier.symbolic import Index, Tensor, Value
+from graphopt.operators.elementwise import COMPARISONS, ELEMENTWISE, EXACT, LOGICAL
+from graphopt.operators.node import Node, Shape, Undefined
 
 
 def broadcast(node: Node, shapes: Sequence[Shape]) -> Shape:

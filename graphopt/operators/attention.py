@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from graphopt.base.types import DType
-from graphopt.verifier.broadcasting import exactly, fits, stretched
-from graphopt.verifier.choices import OneOf, Undefined, Unsupported
-from graphopt.verifier.elementwise import nonzero, positive
-from graphopt.verifier.instances import real
-from graphopt.verifier.integers import (
+from graphopt.base.integers import (
     TRUE,
     Formula,
     Size,
@@ -25,9 +20,7 @@ from graphopt.verifier.integers import (
     quotient,
     remainder,
 )
-from graphopt.verifier.movement import looked_up
-from graphopt.verifier.node import Body, Node, Shape
-from graphopt.verifier.symbolic import (
+from graphopt.base.symbolic import (
     Index,
     Tensor,
     Value,
@@ -39,6 +32,11 @@ from graphopt.verifier.symbolic import (
     total,
     truth,
 )
+from graphopt.base.types import DType
+from graphopt.operators.broadcasting import exactly, fits, stretched
+from graphopt.operators.elementwise import nonzero, positive
+from graphopt.operators.movement import looked_up
+from graphopt.operators.node import Body, Node, OneOf, Shape, Undefined, Unsupported, real
 
 
 def Attention(node: Node) -> tuple[Tensor, ...]:
@@ -74,10 +72,10 @@ def Attention(node: Node) -> tuple[Tensor, ...]:
         return total((S,), lambda j: weight((b, h, i, *j)) * v.at((b, quotient(h, share), *j, f)))
 
     y = Tensor((B, L, H * F) if flat else (B, H, L, F), at)
-    if node.app.outputs == 1:
+    if node.outputs == 1:
         node.ignored("qk_matmul_output_mode")
         return (y,)
-    if node.app.outputs == 2:
+    if node.outputs == 2:
         raise Undefined("Attention with K but not V as an output")
     shown = node.attribute("qk_matmul_output_mode", lambda: OneOf((0, 1, 3)))
     if shown not in (0, 1, 3):

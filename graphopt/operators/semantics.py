@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from graphopt.base.symbolic import Tensor, folded
 from graphopt.language.scalar import holds
-from graphopt.verifier.attention import Attention, RotaryEmbedding
-from graphopt.verifier.broadcasting import elementwise
-from graphopt.verifier.choices import Unsupported
-from graphopt.verifier.elementwise import ELEMENTWISE
-from graphopt.verifier.movement import (
+from graphopt.operators.attention import Attention, RotaryEmbedding
+from graphopt.operators.broadcasting import elementwise
+from graphopt.operators.elementwise import ELEMENTWISE
+from graphopt.operators.movement import (
     Concat,
     ConstantOfShape,
     Dropout,
@@ -30,8 +30,8 @@ from graphopt.verifier.movement import (
     Tile,
     Trilu,
 )
-from graphopt.verifier.node import Denotation, Node
-from graphopt.verifier.normalizations import (
+from graphopt.operators.node import Denotation, Node, Unsupported
+from graphopt.operators.normalizations import (
     BatchNormalization,
     GroupNormalization,
     InstanceNormalization,
@@ -39,8 +39,8 @@ from graphopt.verifier.normalizations import (
     LpNormalization,
     RMSNormalization,
 )
-from graphopt.verifier.opaque import RECURRENT, opaque
-from graphopt.verifier.placing import (
+from graphopt.operators.opaque import RECURRENT, opaque
+from graphopt.operators.placing import (
     GatherElements,
     GatherND,
     NonZero,
@@ -50,7 +50,7 @@ from graphopt.verifier.placing import (
     ScatterND,
     TopK,
 )
-from graphopt.verifier.reductions import (
+from graphopt.operators.reductions import (
     REDUCTIONS,
     ArgMax,
     CumSum,
@@ -63,8 +63,7 @@ from graphopt.verifier.reductions import (
     mean,
     reduction,
 )
-from graphopt.verifier.symbolic import Tensor, folded
-from graphopt.verifier.views import (
+from graphopt.operators.views import (
     DepthToSpace,
     Flatten,
     Identity,
@@ -74,7 +73,7 @@ from graphopt.verifier.views import (
     Transpose,
     Unsqueeze,
 )
-from graphopt.verifier.windows import (
+from graphopt.operators.windows import (
     Conv,
     ConvTranspose,
     GlobalLpPool,
@@ -88,8 +87,8 @@ from graphopt.verifier.windows import (
 
 def denote(node: Node) -> tuple[Tensor, ...]:
     """The outputs of an operator."""
-    if node.app.domain or node.op not in OPERATORS:
-        raise Unsupported(f"no denotation of {node.app.domain or ''}{'.' if node.app.domain else ''}{node.op}")
+    if node.domain or node.op not in OPERATORS:
+        raise Unsupported(f"no denotation of {node.domain or ''}{'.' if node.domain else ''}{node.op}")
     found = OPERATORS[node.op](node)
     if (unread := node.unasked()) is not None:
         raise Unsupported(f"{node.op} with {unread}, which its denotation does not look at")

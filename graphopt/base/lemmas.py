@@ -10,7 +10,7 @@ from dataclasses import replace
 from fractions import Fraction
 from math import isqrt
 
-from graphopt.verifier.symbolic import (
+from graphopt.base.symbolic import (
     ZERO,
     Call,
     Factor,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphopt.verifier.broadcasting import exactly, fits, stretched
-from graphopt.verifier.choices import OneOf, Undefined
-from graphopt.verifier.integers import disj, eq, ge, quotient
-from graphopt.verifier.node import Body, Node, Shape
-from graphopt.verifier.reductions import mean, over
-from graphopt.verifier.symbolic import Index, Tensor, Value, call, total
-from graphopt.verifier.windows import spatial
+from graphopt.base.integers import disj, eq, ge, quotient
+from graphopt.base.symbolic import Index, Tensor, Value, call, total
+from graphopt.operators.broadcasting import exactly, fits, stretched
+from graphopt.operators.node import Body, Node, OneOf, Shape, Undefined
+from graphopt.operators.reductions import mean, over
+from graphopt.operators.windows import spatial
 
 
 def BatchNormalization(node: Node) -> Tensor:

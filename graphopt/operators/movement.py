@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from graphopt.language.rule import Rule
-from graphopt.language.term import Lit, walk
-from graphopt.verifier.broadcasting import broadcast, stretched
-from graphopt.verifier.choices import MAX_RANK, OneOf, Symbols, Undefined, Unsupported
-from graphopt.verifier.integers import (
+from graphopt.base.integers import (
     FALSE,
     TRUE,
     Atom,
@@ -34,9 +29,7 @@ from graphopt.verifier.integers import (
     remainder,
     symbols,
 )
-from graphopt.verifier.node import Body, Node, subsets
-from graphopt.verifier.opaque import opaque
-from graphopt.verifier.symbolic import (
+from graphopt.base.symbolic import (
     Call,
     Element,
     Factor,
@@ -54,6 +47,9 @@ from graphopt.verifier.symbolic import (
     number,
     select,
 )
+from graphopt.operators.broadcasting import broadcast, stretched
+from graphopt.operators.node import MAX_RANK, Body, Node, OneOf, Symbols, Undefined, Unsupported, subsets
+from graphopt.operators.opaque import opaque
 
 
 def Concat(node: Node) -> Tensor:
@@ -95,7 +91,7 @@ def Split(node: Node) -> tuple[Tensor, ...]:
     """Parts along `axis`, of the sizes that the second input says, or equal ones (the last may be smaller)."""
     x = node.input(0)
     axis = node.axis("axis", x.rank)
-    count = node.app.outputs
+    count = node.outputs
     size = x.shape[axis]
     if node.has(1):
         node.not_beside("num_outputs", "lengths")
@@ -190,7 +186,7 @@ def Gather(node: Node) -> Tensor:
     size = x.shape[axis]
     if not node.is_number(1):
         return _gather_tensor(node, x, node.input(1), axis)
-    indices = node.numbers(1, lambda: _propose_indices(node))
+    indices = node.numbers(1, lambda: Symbols("index", range(node.most_indices() + 1)))
     numbers = indices if isinstance(indices, tuple) else (indices,)
     for i in numbers:
         node.require(conj(ge(i, -1 * size), lt(i, size)), "an index is out of range")
@@ -209,27 +205,11 @@ def Gather(node: Node) -> Tensor:
     return Tensor((*x.shape[:axis], *inner, *x.shape[axis + 1 :]), at)
 
 
-MAX_INDICES = 12
-"""The longest list of indices that is tried, where a rule writes a number just below."""
-
-
-def _propose_indices(node: Node) -> Any:
-    """Lists of any length up to three, or one more than any small number that the rule could compare it with."""
-    return Symbols("index", range(_most_indices(node.instance.rule) + 1))
-
-
-@cache
-def _most_indices(rule: Rule) -> int:
-    parts = (part for side in (*rule.left, *rule.right, *rule.conditions) for part in walk(side))
-    numbers = (part.value for part in parts if isinstance(part, Lit) and isinstance(part.value, int))
-    return max([3, *(number + 1 for number in numbers if number < MAX_INDICES)])
-
-
 def _gather_tensor(node: Node, x: Tensor, indices: Tensor, axis: int) -> Tensor:
     """With indices that are not known. Where the operator is defined they can only be 0 along an axis of size 1."""
     node.require_indices(indices, x.shape[axis])
     shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
-    single = x.shape[axis] == 1 and node.instance.assuming
+    single = x.shape[axis] == 1 and node.assuming
 
     def at(index: Index) -> Value:
         outer, rest = index[:axis], index[axis + indices.rank :]
@@ -406,7 +386,7 @@ def Resize(node: Node) -> Tensor:
     whole = opaque(node, 0, Tensor(shape, x.at))
 
     def source(i: Size, size: Size, own: Size) -> Size | None:
-        if node.instance.same(size, own):
+        if node.same(size, own):
             return i
         times = divide(size, own)
         return None if times is None or (where, rounding) not in REPEATS else quotient(i, times)
@@ -507,7 +487,7 @@ def Dropout(node: Node) -> tuple[Tensor, ...]:
         raise Unsupported("Dropout that may be in training")
     node.ignored("seed")
     mask = Tensor(x.shape, lambda _: boolean(TRUE))
-    return (x, mask)[: node.app.outputs]
+    return (x, mask)[: node.outputs]
 
 
 def _is_zero(node: Node, position: int) -> bool:

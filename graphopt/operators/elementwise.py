@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+from graphopt.base.integers import TRUE, Formula, conj, disj, negate
+from graphopt.base.symbolic import Piece, Value, boolean, by_cases, call, fold, number, select, truth
 from graphopt.base.types import DType
 from graphopt.language.scalar import holds
-from graphopt.verifier.choices import Undefined
-from graphopt.verifier.instances import real
-from graphopt.verifier.integers import TRUE, Formula, conj, disj, negate
-from graphopt.verifier.node import Node
-from graphopt.verifier.symbolic import Piece, Value, boolean, by_cases, call, fold, number, select, truth
+from graphopt.operators.node import Node, Undefined, real
 
 Function: TypeAlias = Callable[..., Value]
 """Of the elements at one index, None for absent inputs."""
