@@ -1,0 +1,158 @@
+"""The rules as they were before holes for operators and operands: none of what they did is lost.
+
+`python -m tests.before` tries all of them, `python -m tests.before NAME …` some; a few are tried by `test_before.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from onnx import ModelProto
+
+from graphopt.io import onnx_io
+from graphopt.ir import ops
+from graphopt.ir.graph import Graph
+from graphopt.language.rule import Rule
+from graphopt.operators import infer
+from graphopt.rewrite.build import Refused, build
+from graphopt.rewrite.fixpoint import Simplifier
+from graphopt.rewrite.match import find
+from graphopt.rewrite.passes import PASSES
+from graphopt.rules import RULES, TRADES
+from graphopt.verifier.drawing import instances
+from graphopt.verifier.scope import ANY, Scope
+from graphopt.verifier.writing import models
+
+PATH = Path(__file__).parent / "data" / "rules_of_before.jsonl"
+SCOPES = (Scope(sizes=(2, 3, 3, 4, 5, 6)), ANY)
+"""Without axes of one element, which make views of what is none; with them where a rule applies to nothing else."""
+DEGENERATE = ("eliminate_nop_", "replace_transpose_that_moves_one_")
+"""Rules that apply where a number is 0 or 1 or an axis has one element."""
+TRIED = 4
+"""Instances that are drawn for one at which the old rule applies."""
+
+LIBRARY = Simplifier(RULES, PASSES)
+ONLY_PASSES = Simplifier((), PASSES)
+
+
+@dataclass(frozen=True)
+class Before:
+    """A rule of before, and whether it was a trade."""
+
+    rule: Rule
+    is_trade: bool
+
+    def __str__(self) -> str:
+        return self.rule.name
+
+
+@cache
+def rules_of_before() -> tuple[Before, ...]:
+    """All of them, in their order."""
+    lines = map(json.loads, PATH.read_text().splitlines())
+    return tuple(
+        Before(Rule.from_json({**said, "why": ""}), part == "trades") for line in lines for part, said in line.items()
+    )
+
+
+UNDONE = {
+    "fuse_consecutive_min": "a bound that is a number becomes a Clip first, which takes no vector",
+    "fuse_3_slices_into_split": "two of three slices may be a Split before the third is seen",
+}
+"""Rules that another one kept from applying before, too."""
+
+
+def loss(before: Before) -> str:
+    """Say what the library of today leaves heavier than a rule of before did; nothing where it does as much."""
+    if before.rule.name in UNDONE:
+        return ""
+    for scope, count in zip(SCOPES, (TRIED, 10 * TRIED), strict=True):
+        for instance in instances(before.rule, count=count, scope=scope):
+            left, _ = models(before.rule, instance)
+            lost = _lost_trade(before.rule, left) if before.is_trade else _lost(before.rule, left)
+            if lost is not None:
+                return lost and f"{lost} at {instance}"
+    return "it applies to none of its instances"
+
+
+def _loaded(model: ModelProto) -> Graph:
+    graph = onnx_io.load(model).graph
+    infer.infer_graph(graph)
+    return graph
+
+
+def _left_over(model: ModelProto, simplifier: Simplifier) -> Counter[str]:
+    graph = _loaded(model)
+    simplifier.run(graph)
+    return Counter(graph.ops())
+
+
+def _weight(operators: Counter[str]) -> int:
+    return sum(count * ops.WEIGHT.get(op, 100) for op, count in operators.items())
+
+
+def _lost(rule: Rule, left: ModelProto) -> str | None:
+    """What the rules of today leave that is heavier than what the rule alone does.
+
+    None where it does not apply, or where another applies to what is no longer its pattern: to a number that is 0.
+    """
+    if next(find(rule, _loaded(left)), None) is None:
+        return None
+    graph = _loaded(left)
+    steps = LIBRARY.run(graph).steps
+    goal, now = _left_over(left, Simplifier([rule], PASSES)), Counter(graph.ops())
+    if _weight(now) <= _weight(goal):
+        return ""
+    degenerate = any(step.name.startswith(DEGENERATE) for step in steps)
+    return None if degenerate else f"{dict(now)} instead of {dict(goal)}"
+
+
+def _lost_trade(rule: Rule, left: ModelProto) -> str | None:
+    """What no trade or rule of today makes of a model; None where the rule itself does not apply."""
+    goal = next(_made(rule, left), None)
+    if goal is None:
+        return None
+    graph = _loaded(left)
+    simplified = _left_over(left, LIBRARY)
+    if _weight(simplified) <= _weight(goal):
+        return ""
+    for each in (*TRADES, *RULES):
+        if next(find(each, graph), None) is not None and any(made == goal for made in _made(each, left)):
+            return ""
+    return f"nothing makes {dict(goal)} of {dict(graph.ops())}"
+
+
+def _made(rule: Rule, model: ModelProto) -> Iterator[Counter[str]]:
+    """What is left where a rule is applied once, and then what is constant or dead is gone."""
+    for position in range(len(list(find(rule, _loaded(model))))):
+        graph = _loaded(model)
+        match = list(find(rule, graph))[position]
+        try:
+            graph.apply(build(graph, match))
+        except Refused:
+            continue
+        ONLY_PASSES.run(graph)
+        yield Counter(graph.ops())
+
+
+def main(names: list[str]) -> int:
+    """Try rules by name, or all; print what is lost."""
+    lost = 0
+    for before in rules_of_before():
+        if not names or before.rule.name in names:
+            found = loss(before)
+            lost += bool(found)
+            if found:
+                print(f"{before}: {found}", flush=True)
+    print(f"{lost} of {len(names) or len(rules_of_before())} lost something")
+    return int(lost > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
