@@ -149,8 +149,8 @@ def main(names: list[str]) -> int:
             found = loss(before)
             lost += bool(found)
             if found:
-                print(f"{before}: {found}", flush=True)
-    print(f"{lost} of {len(names) or len(rules_of_before())} lost something")
+                sys.stdout.write(f"{before}: {found}\n")
+    sys.stdout.write(f"{lost} of {len(names) or len(rules_of_before())} lost something\n")
     return int(lost > 0)
 
 
