@@ -315,6 +315,11 @@ EQUIVALENT = (
         r"REAL condition dropped: is_not_zero",
         "where it divides by zero the left side does as well, and of infinities nothing is claimed",
     ),
+    (
+        "fuse_div_before_conv_transpose",
+        "EXTENDED condition dropped: is_not_zero",
+        "both sides sum the same quotients, and none is made of padding",
+    ),
     (".*", ".*: BatchNormalization momentum", "inference does not read the momentum"),
     (".*_before(_grouped)?_conv", ".*: Conv pads=pads becomes absent", "the conditions say that the pads are zero"),
     (".*", ".*condition dropped: dtype", "the schema gives both one type, or what has that type is not touched"),

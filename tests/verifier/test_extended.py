@@ -45,6 +45,8 @@ LOST = (
     Rule("greatest_as_clip", op.Max(x, 0.75), op.Clip(x, 0.75), when=floats),
     Rule("wider_kernel", op.Conv(lines, const("k", "M C 1")),
          op.Conv(lines, op.Pad(const("k", "M C 1"), (0, 0, 1, 0, 0, 1)), pads=(1, 1))),
+    Rule("padding_times_infinite_weights", op.Conv(lines / const("c", "C 1"), const("k", "M C K"), pads=(1, 1)),
+         op.Conv(lines, const("k", "M C K") / const("c", "C 1"), pads=(1, 1))),
 )  # fmt: skip
 
 
