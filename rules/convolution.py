@@ -165,7 +165,6 @@ wt, bt = const("w", "C O *k"), const("b", "O", default=0)
 per_output = const("c", "O 1*k")
 bn_out = normalization("O")
 grouped = fn.eq(fn.size("M"), fn.mul(fn.size("O"), g))
-several = fn.lt(1, fn.size("M"))  # a single number beside several channels is no number for each
 
 CONV_TRANSPOSE = (
     *(
@@ -189,7 +188,7 @@ CONV_TRANSPOSE = (
                 rest,
                 group=g,
             ),
-            when=(grouped, several, *this.when(per_filter)),
+            when=(grouped, *this.when(per_filter)),
             why=f"After a grouped transposed convolution, {this.what} per channel goes into its weights and bias.",
         )
         for this in AFFINE

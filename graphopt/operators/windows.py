@@ -130,7 +130,7 @@ def Conv(node: Node) -> Tensor:
         def term(ck: Index) -> Value:
             c, k = ck[0], ck[1:]
             position = window.position(out, k)
-            # Padding is multiplied as well: 0 times a weight that is not finite is NaN, which the extended model counts.
+            # Padding is multiplied, too: 0 times a weight that is not finite is NaN, which the extended model counts.
             return guarded(window.inside(out)(k), x.at((n, first + c, *position))) * w.at((m, c, *k))
 
         return total((Cg, *kernel), term) + (b.at((m,)) if b is not None else 0)

@@ -316,9 +316,20 @@ EQUIVALENT = (
         "where it divides by zero the left side does as well, and of infinities nothing is claimed",
     ),
     (
-        "fuse_div_before_conv_transpose",
+        "fuse_div_before_(conv_transpose|gemm_transposed)",
         "EXTENDED condition dropped: is_not_zero",
         "both sides sum the same quotients, and none is made of padding",
+    ),
+    ("eliminate_nop_average_pool", ".*condition dropped: pads", "a window of one element has no room for padding"),
+    (
+        "eliminate_nop_resize_linear.*",
+        "EXACT condition dropped: either.where",
+        "a proof covers the modes that the denotation names, which are these",
+    ),
+    (
+        "flatten_layer_normalization",
+        "REAL condition dropped: 0 < size",
+        "a normalization of nothing is undefined: the condition keeps its Reshape from one",
     ),
     (".*", ".*: BatchNormalization momentum", "inference does not read the momentum"),
     (".*_before(_grouped)?_conv", ".*: Conv pads=pads becomes absent", "the conditions say that the pads are zero"),
@@ -380,11 +391,6 @@ EQUIVALENT = (
         "it is about texts and floats of eight bits, of which proofs do not speak",
     ),
     (
-        ".*cast.*",
-        "REAL condition dropped: either.no.is_float",
-        "it is about whole numbers, and a proof over the reals licenses floats alone",
-    ),
-    (
         "fuse_concat_of_._adjoining_slices",
         ".*operand dropped: Slice",
         "the conditions say that the steps are 1, which is the default",
@@ -418,11 +424,6 @@ EQUIVALENT = (
         "the axes are the first ones, as without them",
     ),
     (
-        "fuse_.*_of_.*conv.*|absorb_add_into_conv|widen_conv_beside_larger_conv|replace_grouped_conv_with_dense_conv",
-        ".*operands swapped: join",
-        "two numbers are equal",
-    ),
-    (
         "widen_conv_beside_larger_conv",
         r".*condition dropped: sizes\('\*k'\) ==",
         "any kernel may be wider: that it becomes as large as the other is why it pays",
@@ -448,11 +449,6 @@ EQUIVALENT = (
         "fuse_consecutive_slices_along_some_.*",
         ".*operand dropped: Slice",
         "all axes are listed, in order, as without them",
-    ),
-    (
-        "give_sizes_to_even_split_.|split_conv_of_2_groups",
-        ".*operand dropped: Split",
-        "the parts are equal, as they are where no sizes are given",
     ),
     (
         "merge_(add|mul)_of_splits_.|merge_sum_of_convs_.*|flatten_(add|mul)|hoist_squeeze_over_(add|mul)_of_two",
