@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 # The rooms of the compiler and what stands between them, lowest first: each imports only from those before it.
 ORDER = (
     *("base", "ir", "language", "term", "operators", "io", "rule", "rewrite", "runtime", "check", "search", "report"),
-    *("options", "pipeline", "cli", "__init__", "__main__"),
+    *("options", "pipeline", "discover", "cli", "__init__", "__main__"),
 )
 # The two packages that the compiler composes, and all of it that they see.
 COMPOSED = {
@@ -24,7 +24,10 @@ COMPOSED = {
     "verifier": frozenset({"base", "ir", "operators", "language"}),
 }
 # The only ones that may import those two packages, inside the functions that need them.
-COMPOSERS = ("graphopt.language.library", "graphopt.rewrite.gate", "graphopt.cli.catalogue")
+COMPOSERS = (
+    *("graphopt.language.library", "graphopt.rewrite.gate", "graphopt.cli.catalogue"),
+    *("graphopt.discover.evaluation", "graphopt.discover.lifting", "graphopt.discover.library"),
+)
 
 
 def module_name(path: Path) -> str:

@@ -12,12 +12,14 @@ from typing import Any
 
 from graphopt.base.errors import UsageError, did_you_mean
 
-COMMANDS = ("optimize", "compare", "bench", "inspect", "verify", "rules", "demo")
+COMMANDS = ("optimize", "compare", "bench", "inspect", "verify", "rules", "discover", "demo")
 _WORD = re.compile(r"[a-z][a-z0-9_]*(,[a-z][a-z0-9_]*)*,?")
+_OPERATORS = re.compile(r"[\w.]+(,[\w.]+)*,?")
 _SHAPE = re.compile(r"(.+:)?[\w?-]*\d+[\w?-]*(,[\w?-]+)*")
 LISTS = {
     "--skip": _WORD,
     "--only": _WORD,
+    "--ops": _OPERATORS,
     "--input-shape": _SHAPE,
     "--overwrite-input-shape": _SHAPE,
     "--dim": re.compile(r"[^=]+=\d+(,\d+)*"),

@@ -33,6 +33,7 @@ from graphopt.base.errors import (
 from graphopt.base.limits import SECONDS, RunLimits, limited
 from graphopt.cli import arguments
 from graphopt.cli import options as opt
+from graphopt.cli.discovery import discover
 from graphopt.cli.proofs import rules, verify
 from graphopt.cli.terminal import Progress, console, one_line, print_text, report_failure, set_up_logging
 from graphopt.io import weightfiles
@@ -504,6 +505,7 @@ def demo(
 
 app.command(short_help="Prove rules for all tensor sizes; exit code 3 if one is not proved.")(verify)
 app.command(short_help="List the rules and passes, or print one in full.")(rules)
+app.command(short_help="Find rules that no one wrote, and prove them.")(discover)
 
 
 def main() -> None:

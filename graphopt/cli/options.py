@@ -143,3 +143,36 @@ Strict = Annotated[
 ]
 Check = Annotated[bool, typer.Option("--check/--no-check", metavar="", help="Compare the result with the original.")]
 ReportPath = Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write all that was done as JSON.")]
+
+# -- of discover and verify --------------------------------------------------------------------------------------------
+
+Size = Annotated[int, typer.Option("--size", metavar="N", help="Operators of a term, at most.", min=1, max=6)]
+Ops = Annotated[
+    list[str] | None,
+    typer.Option("--ops", metavar="OP...", help="Operators to use, or classes of them such as arithmetic, movement."),
+]
+FoundRules = Annotated[
+    Path, typer.Option("--output", metavar="FILE.jsonl", help="Where the rules go; - is stdout.", show_default=False)
+]
+DrawnBy = Annotated[int, typer.Option("--seed", metavar="N", help="Of the random tensors.", min=0)]
+WithLibrary = Annotated[
+    bool,
+    typer.Option("--library/--no-library", metavar="", help="Leave out what the installed rules do already, or not."),
+]
+JournalPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--journal", metavar="FILE", help="What was settled so far; by default OUTPUT.journal, removed in the end."
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", metavar="N", help="Processes of this machine.", min=1, max=1024, show_default=False),
+]
+DaskAddress = Annotated[
+    str | None,
+    typer.Option("--dask", metavar="tcp://HOST:PORT", help="The scheduler of a Dask cluster; needs graphopt[dask]."),
+]
+Models = Annotated[
+    list[str] | None, typer.Option("--model", metavar="FILE.onnx", help="Count where the rules match in this model.")
+]

@@ -113,7 +113,7 @@ def _read(source: Source) -> Part:
         case ".py":
             return _part(_run(path), str(path))
         case ".jsonl":
-            return Part(str(path), _read_lines(path))
+            return Part(str(path), *_read_lines(path))
     raise UsageError(f"{path}: rules are in a .py file with RULES, or a .jsonl file")
 
 
@@ -169,17 +169,30 @@ def _checked(rules: object, source: str, name: str) -> tuple[Rule, ...]:
     return listed
 
 
-def _read_lines(path: Path) -> tuple[Rule, ...]:
-    rules = []
+def _read_lines(path: Path) -> tuple[tuple[Rule, ...], tuple[Rule, ...]]:
+    """The rules of a file that has one a line, and those that it calls trades.
+
+    A line may say what is known of its rule under "found"; that is for readers.
+    """
+    rules: tuple[list[Rule], list[Rule]] = [], []
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         if line.strip():
             try:
-                rules.append(Rule.from_json(json.loads(line.decode(), object_pairs_hook=_said_once)))
+                said = json.loads(line.decode(), object_pairs_hook=_said_once)
+                about = said.pop("found", {}) if isinstance(said, dict) else {}
+                rules[_is_trade(about)].append(Rule.from_json(said))
             except (ValueError, RuleError) as error:  # of the text, or of a number with thousands of digits
                 raise RuleError(f"{path}:{number}: {error}") from error
             except RecursionError as error:
                 raise RuleError(f"{path}:{number}: the rule is nested too deeply") from error
-    return tuple(rules)
+    return tuple(rules[0]), tuple(rules[1])
+
+
+def _is_trade(about: object) -> bool:
+    """Whether what is known of a rule says that it pays in some models only; raises ValueError for no object."""
+    if not isinstance(about, dict) or not isinstance(about.get("trade", False), bool):
+        raise ValueError("what was 'found' is no object with a truth value as 'trade'")
+    return bool(about.get("trade", False))
 
 
 def _said_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

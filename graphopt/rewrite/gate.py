@@ -131,13 +131,13 @@ def _key(digest: str) -> str:
     return f"{prover_digest()} {digest}"
 
 
-def attempt(rule: Rule, timeout: float = TIMEOUT) -> Proof:
-    """Prove a rule now. A prover that fails has shown nothing."""
+def attempt(rule: Rule, timeout: float = TIMEOUT, *, refute: bool = True) -> Proof:
+    """Prove a rule now, and look for a counterexample if that fails. A prover that fails has shown nothing."""
     source_digest()  # of the source as it is loaded, whatever is edited while it works
     from graphopt.verifier.prove import prove
 
     try:
-        return prove(rule, timeout=timeout)
+        return prove(rule, timeout=timeout, refute=refute)
     except Exception as error:
         log.debug("the prover failed on rule '%s'", rule.name, exc_info=True)
         failure = f"the prover failed: {type(error).__name__}: {error}"

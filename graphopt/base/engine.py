@@ -1,0 +1,162 @@
+"""Where many independent tasks run: in this process, in processes of this machine, or on a Dask cluster.
+
+An answer comes with the place of its task, in whatever order answers are made. A worker that dies loses nothing: what
+it had is given to another.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+from graphopt.base.errors import GraphoptError, UsageError
+
+Task = TypeVar("Task")
+Answer = TypeVar("Answer")
+
+DEATHS = 3
+"""How often a task may lose its worker: one that needs more memory than there is kills each."""
+
+
+class Engine(Protocol):
+    """Runs one function on many tasks. The function and the tasks have to be such that pickle knows them."""
+
+    def each(self, function: Callable[[Task], Answer], tasks: Sequence[Task]) -> Iterator[tuple[int, Answer]]:
+        """Yield the answers as they are made, each with the place of its task."""
+        ...
+
+    def __enter__(self) -> Engine: ...
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None: ...
+
+
+class Here(AbstractContextManager["Here"]):
+    """This process, one task after the other."""
+
+    def each(self, function: Callable[[Task], Answer], tasks: Sequence[Task]) -> Iterator[tuple[int, Answer]]:
+        for place, task in enumerate(tasks):
+            yield place, function(task)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return
+
+
+class Processes(AbstractContextManager["Processes"]):
+    """Processes of this machine. They are started fresh: a fork would copy a solver's state and threads' locks."""
+
+    def __init__(self, count: int, prepare: Callable[[], None] | None = None) -> None:
+        """`prepare` is called in each process when it begins."""
+        self.count, self.prepare = count, prepare
+        self._pool: ProcessPoolExecutor | None = None
+
+    def _started(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            fresh = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self.count, fresh, _begin, (self.prepare,))
+        return self._pool
+
+    def each(self, function: Callable[[Task], Answer], tasks: Sequence[Task]) -> Iterator[tuple[int, Answer]]:
+        left, deaths = dict(enumerate(tasks)), 0
+        while left:
+            pool = self._started()
+            running: dict[Future[Answer], int] = {pool.submit(function, task): place for place, task in left.items()}
+            try:
+                while running:
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                        place = running.pop(future)
+                        answer = future.result()
+                        del left[place]
+                        yield place, answer
+            except BrokenProcessPool as error:
+                deaths += 1
+                self._end()
+                if deaths > DEATHS:
+                    raise GraphoptError(
+                        f"{deaths} worker processes have died; there may not be enough memory"
+                    ) from error
+
+    def _end(self) -> None:
+        """End the processes, whatever they do."""
+        if self._pool is not None:
+            processes = list((self._pool._processes or {}).values())
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            for process in processes:
+                process.terminate()
+            self._pool = None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+        self._end()  # also on Ctrl-C: do not wait for what is being worked on
+
+
+def _begin(prepare: Callable[[], None] | None) -> None:
+    """Make a worker: Ctrl-C is for the process that started it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if prepare is not None:
+        prepare()
+
+
+class Dask(AbstractContextManager["Dask"]):
+    """The workers of a Dask cluster, which takes care of those that are lost."""
+
+    def __init__(self, address: str) -> None:
+        """Connect to the scheduler at an address like `tcp://host:8786`.
+
+        Raises:
+            UsageError: Dask is not installed, or nothing answers at the address.
+        """
+        try:
+            import distributed
+        except ImportError as error:
+            raise UsageError('--dask needs Dask: pip install "graphopt[dask]"') from error
+        logging.getLogger("distributed").setLevel(logging.WARNING)
+        connect: Any = distributed.Client
+        try:
+            self._client = connect(address, timeout="10s", set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"no Dask scheduler answers at {address}: {error}") from error
+
+    def each(self, function: Callable[[Task], Answer], tasks: Sequence[Task]) -> Iterator[tuple[int, Answer]]:
+        import distributed
+
+        as_completed: Any = distributed.as_completed
+        futures = {self._client.submit(function, task, pure=False): place for place, task in enumerate(tasks)}
+        for future, answer in as_completed(list(futures), loop=self._client.loop, with_results=True):
+            yield futures[future], answer
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+
+def engine(workers: int = 1, dask: str | None = None, prepare: Callable[[], None] | None = None) -> Engine:
+    """Return where tasks run: on a Dask cluster if one is named, else in so many processes.
+
+    Raises:
+        UsageError: both are asked for, or there is no such cluster.
+    """
+    if dask is not None:
+        if workers > 1:
+            raise UsageError("--workers are processes of this machine, and --dask is a cluster: name one of them")
+        return Dask(dask)
+    return Processes(workers, prepare) if workers > 1 else Here()
+
+
+def processors() -> int:
+    """Return how many processors this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

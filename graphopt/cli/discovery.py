@@ -1,0 +1,137 @@
+"""The command that finds rules."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graphopt.base import files
+from graphopt.base.errors import UsageError
+from graphopt.cli import arguments
+from graphopt.cli import options as opt
+from graphopt.cli.terminal import Progress, console, set_up_logging
+
+if TYPE_CHECKING:
+    from graphopt.discover.run import Found, Outcome, Plan
+    from graphopt.language.library import Library
+
+log = logging.getLogger(__name__)
+
+
+def discover(
+    output: opt.FoundRules,
+    size: opt.Size = 2,
+    ops: opt.Ops = None,
+    library: opt.WithLibrary = True,
+    rules: opt.Rules = None,
+    model: opt.Models = None,
+    workers: opt.Workers = None,
+    dask: opt.DaskAddress = None,
+    journal: opt.JournalPath = None,
+    seed: opt.DrawnBy = 0,
+    timeout: opt.Timeout = None,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Find rules that no one wrote: small terms that compute the same, proved for all sizes.
+
+    Terms of up to --size operators are told apart by their values on random tensors in a prime field. Of those that are
+    equal and not derived from other rules the most general rule is sought that can be proved; nothing else is written.
+    A run that is ended, by whatever, goes on where it was when it is started again.
+    """
+    set_up_logging(verbose, debug)
+    if output.suffix != ".jsonl" and not files.is_stdout(output):
+        raise UsageError(f"--output {output}: rules are written to a .jsonl file")
+    if files.is_stdout(output) and journal is None:
+        raise UsageError("--output - has no place for what was settled so far: name a file with --journal")
+    files.check_writable(output)
+    from graphopt.base.engine import engine
+    from graphopt.discover.journal import Journal
+    from graphopt.discover.run import Plan, Run
+    from graphopt.discover.worlds import DEFAULT, named
+    from graphopt.language import library as libraries
+
+    given = libraries.read(rules or ())
+    chosen = named(arguments.names(ops)) if ops else DEFAULT
+    plan = Plan(size, chosen, seed, timeout or Plan.timeout, tuple(path.resolve() for path in rules or ()))
+    path = journal or output.with_name(f"{output.name}.journal")
+    with (
+        Progress(enabled=not quiet) as progress,
+        engine(workers or 1, dask) as runs,
+        Journal(path, keep=journal is not None) as kept,
+    ):
+        outcome = Run(plan, runs, kept, progress).finished()
+        known = libraries.load(given) if library else given
+        lines = list(_lines(outcome, plan, known, model or (), progress))
+        files.write_text(output, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
+    if not quiet:
+        _show(outcome, lines, output)
+
+
+def _lines(
+    outcome: Outcome, plan: Plan, known: Library, models: Sequence[str], progress: Progress
+) -> Iterator[dict[str, Any]]:
+    """Yield what is written of each rule that the library lacks, the most promising first."""
+    from graphopt.discover.library import gain, had, matches
+
+    lacking: list[tuple[Found, float | None]] = []
+    have = Counter[str]()
+    for number, found in enumerate(outcome.found):
+        progress("look up in the library", number / len(outcome.found))
+        answer = had(found.rule, known) if known.everything else None
+        if answer is not None and answer.is_had:
+            have[", ".join(answer.rules) or "the passes"] += 1
+            log.info("%s: the library has it: %s", found.rule, ", ".join(answer.rules) or "the passes")
+        else:
+            lacking.append((found, gain(found.rule)))
+    if have:
+        log.warning(
+            "%d of %d rules are done by the library already (--verbose says by which of its rules)",
+            have.total(),
+            len(outcome.found),
+            extra={"plain": True},
+        )
+    places = [matches([found.rule for found, _ in lacking], each) for each in models]
+    for found, gained in sorted(lacking, key=lambda each: -(each[1] or 0.0)):
+        yield _line(found, gained, plan, {m: p[found.rule.name] for m, p in zip(models, places, strict=True)})
+
+
+def _line(found: Found, gained: float | None, plan: Plan, places: dict[str, int]) -> dict[str, Any]:
+    from graphopt.discover.lifting import weight
+
+    rule, proof = found.rule, found.proof
+    about = {
+        "algebra": str(rule),
+        "trade": weight(*rule.left) <= weight(*rule.right),
+        "proof": {"model": proof.model, "ranks": proof.reach, "cases": proof.cases, "solver": proof.solver},
+        "gain": gained,
+        **({"matches": places} if places else {}),
+        "run": {"world": found.world, "size": plan.size, "ops": list(plan.operators), "seed": plan.seed},
+    }
+    return rule.to_json() | {"found": about}
+
+
+def _show(outcome: Outcome, lines: Sequence[dict[str, Any]], output: Path) -> None:
+    """Print what was found by stage, and the rules that gain most."""
+    from rich.table import Table
+
+    from graphopt.discover.settle import Fate
+
+    to = console(stderr=files.is_stdout(output))
+    names = ("world", "size", "terms", "values", "equal", "asked", *("proved", "refuted", "open"), "rules", "seconds")
+    table = Table(*names, box=None, pad_edge=False)
+    for stage in outcome.stages:
+        proved, refuted = stage.fates[Fate.PROVED], stage.fates[Fate.REFUTED] + stage.fates[Fate.ACCIDENT]
+        counts = (stage.terms, stage.classes, stage.equal, stage.asked, proved, refuted)
+        row = [stage.world, str(stage.size), *(f"{count:,}" for count in counts)]
+        table.add_row(*row, str(stage.asked - proved - refuted), str(stage.rules), f"{stage.seconds:.1f}")
+    to.print(table)
+    to.print(f"\n{len(lines)} rules written to {output}; those with the largest gains on large tensors, estimated:\n")
+    for line in lines[:5]:
+        about = line["found"]
+        to.print(f"  {about['gain'] or '?':>6}  {about['algebra']}", soft_wrap=True)

@@ -1,0 +1,158 @@
+"""What the installed rules do already, and what a rule gains: both looked up on small models drawn for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from graphopt.io import onnx_io
+from graphopt.ir.graph import Graph
+from graphopt.language.library import Library
+from graphopt.language.rule import Rule
+from graphopt.language.scalar import Unknown
+from graphopt.language.schemas import Misfit
+from graphopt.operators import infer
+from graphopt.rewrite.build import Refused, build
+from graphopt.rewrite.fixpoint import simplify_graph
+from graphopt.rewrite.match import find
+from graphopt.rewrite.passes import PASSES
+from graphopt.rewrite.regions import digest
+from graphopt.search.analytic import Analytic
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+TRIED = 2
+"""Instances at which the library has to do what a rule does."""
+LARGE = {"axis": 64, "b": (8,), "s": (28, 28), "k": (3, 3), "any": (8, 64, 64)}
+"""The sizes at which gains are estimated: of axes, of packs, of tensors of any rank."""
+
+
+@dataclass(frozen=True)
+class Had:
+    """What the library has of a rule: the rules that do the same together; none where it has not."""
+
+    rules: tuple[str, ...]
+    is_had: bool
+
+
+def had(rule: Rule, library: Library) -> Had:
+    """Return whether the library leads from the left side of a rule to the right one, or to what that becomes, too.
+
+    Its simplifying rules are used on both, and one of its trades on the left.
+    """
+    used: dict[str, None] = {}
+    tried = 0
+    for left, right in _models(rule, TRIED):
+        tried += 1
+        names = _way(left, right, library)
+        if names is None:
+            return Had((), False)
+        used |= dict.fromkeys(names)
+    return Had(tuple(used), tried > 0)
+
+
+def _way(left: ModelProto, right: ModelProto, library: Library) -> list[str] | None:
+    """The rules that lead from one model to the other, None where none do."""
+    goal, after = _simplified(right, library)
+    graph, before = _simplified(left, library)
+    if digest(graph) == digest(goal):
+        return [name for name in (*before, *after) if name in {rule.name for rule in library.rules}]
+    for trade, traded in _traded(left, library):
+        names = [step.name for step in simplify_graph(traded, library.rules, PASSES).steps]
+        if digest(traded) == digest(goal):
+            return [trade.name, *(name for name in names if name in {rule.name for rule in library.rules})]
+    return None
+
+
+def _simplified(model: ModelProto, library: Library) -> tuple[Graph, list[str]]:
+    graph = _graph(model)
+    steps = simplify_graph(graph, library.rules, PASSES).steps
+    return graph, [step.name for step in steps if step.is_rule]
+
+
+def _traded(model: ModelProto, library: Library) -> Iterator[tuple[Rule, Graph]]:
+    """The graphs that one trade makes of a model."""
+    operators = {node.op for _, node in _graph(model).nodes()}
+    for trade in library.trades:
+        if trade.left[0].op in operators:
+            for place in range(len(list(find(trade, _graph(model))))):
+                graph = _graph(model)
+                match = list(find(trade, graph))[place]
+                try:
+                    graph.apply(build(graph, match))
+                except Refused:
+                    continue
+                yield trade, graph
+
+
+def _graph(model: ModelProto) -> Graph:
+    graph = onnx_io.load(model).graph
+    infer.infer_graph(graph)
+    return graph
+
+
+def _models(rule: Rule, count: int) -> Iterator[tuple[ModelProto, ModelProto]]:
+    """Both sides of a rule at drawn instances, as models of floats."""
+    from graphopt.base.types import DType
+    from graphopt.verifier.drawing import instances
+    from graphopt.verifier.scope import Scope
+    from graphopt.verifier.writing import models
+
+    scope = Scope(ranks=(2, 3), packs=(1, 2), sizes=(2, 3, 4, 5), dtypes=(DType.FLOAT,))
+    for instance in instances(rule, seed=1, count=count, attempts=400, scope=scope):
+        try:
+            yield models(rule, instance)
+        except (Misfit, Unknown):
+            continue
+
+
+# -- gains -------------------------------------------------------------------------------------------------------------
+
+
+def gain(rule: Rule) -> float | None:
+    """Return how many times as fast the right side of a rule is as the left one, by the roofline, on large tensors.
+
+    None where no large instance was drawn.
+    """
+    from graphopt.verifier.drawing import instance
+    from graphopt.verifier.writing import models
+
+    drawn = instance(rule, _large(rule), {}, attempts=50)
+    if drawn is None:
+        return None
+    try:
+        left, right = (_graph(model) for model in models(rule, drawn))
+    except (Misfit, Unknown):
+        return None
+    roofline = Analytic()
+    return round(roofline.seconds(left) / roofline.seconds(right), 3)
+
+
+def _large(rule: Rule) -> Mapping[str, int | tuple[int, ...]]:
+    """Large sizes for the axes, packs and holes of a rule."""
+    dims: dict[str, int | tuple[int, ...]] = {}
+    for hole in rule.holes.values():
+        if hole.kind not in ("tensor", "const"):
+            continue
+        if hole.axes is None:
+            dims[hole.name] = _pack("any")
+        for axis in hole.axes or ():
+            if "*" in axis:
+                dims[axis.removeprefix("1")] = _pack(axis.rpartition("*")[2])
+            elif axis.isalpha():
+                dims[axis] = 64
+    return dims
+
+
+def _pack(name: str) -> tuple[int, ...]:
+    sizes = LARGE.get(name, (8,))
+    return sizes if isinstance(sizes, tuple) else (sizes,)
+
+
+def matches(rules: Sequence[Rule], model: str) -> dict[str, int]:
+    """Return at how many places of a model, simplified by itself, each rule matches."""
+    graph = onnx_io.load(model).graph
+    infer.infer_graph(graph)
+    return {rule.name: sum(1 for _ in find(rule, graph)) for rule in rules}

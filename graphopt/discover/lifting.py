@@ -1,0 +1,481 @@
+"""From two equal terms of a world to rules: which sizes have to be the same, for which ranks, under which conditions.
+
+In a world all axes of a kind have one size. Here each axis has a name of its own first, and those that have to be the
+same are found by giving them other sizes. Then more is left open: ranks, axes, attributes. What is left open too much
+is refuted by drawn instances, which also say what condition is missing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from itertools import combinations, islice, product
+from typing import Any, TypeAlias
+
+from graphopt.base.errors import RuleError
+from graphopt.discover.classes import SAMPLES, Equal
+from graphopt.discover.evaluation import Evaluator, Shape, Undefined, parted
+from graphopt.discover.worlds import WINDOWS, World
+from graphopt.ir import ops
+from graphopt.language.rule import Rule
+from graphopt.language.scalar import Unknown
+from graphopt.language.schemas import Misfit
+from graphopt.language.term import (
+    SCALAR,
+    App,
+    Lit,
+    Term,
+    Var,
+    applications,
+    attributes,
+    const,
+    fn,
+    holes,
+    integer,
+    integers,
+    is_scalar,
+    tensor,
+    walk,
+)
+
+Evaluators: TypeAlias = Sequence[Evaluator]
+Instance: TypeAlias = Any
+"""One of the verifier's, drawn: sizes, attributes and values."""
+
+DRAWN = 8
+"""Instances on which a rule is tried before it is proved."""
+PACKS = {"L": "*s", "K": "*k", "S": "*s"}
+"""Axes of which there may be any number, by their kind: those of images, of kernels, of vectors."""
+RUN = 4
+"""Instances on which a rule that is proved is run."""
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+# -- which sizes have to be the same -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Two equal terms in which each axis has a name of its own."""
+
+    left: Term
+    right: Term
+    kinds: Mapping[str, str]
+    """The kind of axes of the world that each axis is of, by name."""
+
+
+def spread(equal: Equal) -> Spread:
+    """Return two equal terms with a name of its own for each axis of a hole and each part of a Split."""
+    kinds: dict[str, str] = {}
+    made: dict[App, App] = {}
+
+    def named(axis: str, name: str) -> str:
+        if axis.isdigit():
+            return axis
+        kinds[name] = axis
+        return name
+
+    def renamed(term: Term) -> Term:
+        if isinstance(term, Var) and term.axes is not None:
+            return tensor(term.name, " ".join(named(a, f"{term.name.upper()}{i}") for i, a in enumerate(term.axes)))
+        if not isinstance(term, App):
+            return term
+        if term.op == "sizes" and term.domain == SCALAR:
+            number = sum(name.startswith("PART") for name in kinds)
+            said = str(term.args[0]).strip("'").split()
+            return fn.sizes(" ".join(named(axis, f"PART{number + i}") for i, axis in enumerate(said)))
+        node = term.node
+        if node not in made:
+            args = tuple(None if arg is None else renamed(arg) for arg in node.args)
+            made[node] = replace(node, args=args)
+        return replace(made[node], output=term.output)
+
+    return Spread(renamed(equal.term), renamed(equal.other), kinds)
+
+
+def blocks(this: Spread, world: World, evaluators: Evaluators) -> list[frozenset[str]] | None:
+    """Return which axes have to be of one size: the finest parts that may each have another one.
+
+    None where the two terms are not equal once the sizes of the parts differ: they are by an accident of the sizes.
+    """
+    usual = {name: world.rounds[0][kind] for name, kind in this.kinds.items()}
+    left, found = list(this.kinds), list[frozenset[str]]()
+    while left:
+        first, *others = left
+        alike = [name for name in others if this.kinds[name] == this.kinds[first]]
+        for some in (
+            frozenset((first, *more)) for count in range(len(alike) + 1) for more in combinations(alike, count)
+        ):
+            if _agree(this, {name: size + (name in some) for name, size in usual.items()}, evaluators):
+                break
+        else:
+            return None
+        found.append(some)
+        left = [name for name in left if name not in some]
+    sizes = {name: usual[name] + place for place, block in enumerate(found) for name in block}
+    return found if _agree(this, sizes, evaluators) else None
+
+
+def _agree(this: Spread, sizes: Mapping[str, int], evaluators: Evaluators) -> bool:
+    """Whether both terms are defined at these sizes, and equal."""
+    of = {leaf.name: leaf for side in (this.left, this.right) for leaf in holes(side) if not is_scalar(leaf)}
+    shapes = {name: tuple(int(a) if a.isdigit() else sizes[a] for a in leaf.axes or ()) for name, leaf in of.items()}
+    return are_equal((this.left,), (this.right,), shapes, sizes, evaluators) is True
+
+
+def are_equal(
+    left: Sequence[Term],
+    right: Sequence[Term],
+    shapes: Mapping[str, Shape],
+    sizes: Mapping[str, int],
+    evaluators: Evaluators,
+) -> bool | None:
+    """Return whether terms are equal on random tensors in one arithmetic; None where the left ones are not defined."""
+    answers = [_are_equal(left, right, shapes, sizes, evaluator) for evaluator in evaluators]
+    return None if None in answers else any(answers)
+
+
+def _are_equal(
+    left: Sequence[Term], right: Sequence[Term], shapes: Mapping[str, Shape], sizes: Mapping[str, int], by: Evaluator
+) -> bool | None:
+    values = {name: by.arithmetic.drawn((0, name), (SAMPLES, *shape)) for name, shape in shapes.items()}
+    try:
+        before = [by.value(side, values, sizes) for side in left]
+    except Undefined:
+        return None
+    try:
+        after = [by.value(side, values, sizes) for side in right]
+    except Undefined:
+        return False
+    return all(
+        one.shape[2:] == other.shape[2:]
+        and bool((by.arithmetic.fingerprints(one) == by.arithmetic.fingerprints(other)).all())
+        for one, other in zip(before, after, strict=True)
+    )
+
+
+# -- forms of a rule ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Rules that say the same of ever fewer models, by steps: of the first step that holds all are kept."""
+
+    steps: tuple[tuple[Rule, ...], ...]
+
+    @property
+    def narrowest(self) -> Rule:
+        return self.steps[-1][-1]
+
+
+def ladders(equal: Equal, world: World, evaluators: Evaluators) -> list[Ladder] | None:
+    """Return the rules that two equal terms may be, one ladder for each direction that somebody may want.
+
+    None where they are equal by an accident of the sizes of the world.
+    """
+    this = spread(equal)
+    parts = blocks(this, world, evaluators)
+    if parts is None:
+        return None
+    names = dict(zip(parts, LETTERS, strict=False))
+    axes = {name: names[block] for block in parts for name in block}
+    renamed = [_renamed(side, axes) for side in (this.left, this.right)]
+    found = []
+    for source, target in directions(*renamed):
+        name = name_of(source, target)
+        steps = [
+            *_free(name, source, target),
+            *_packed(name, source, target, world, {axes[n]: kind for n, kind in this.kinds.items()}),
+            (_rule(name, source, target),),
+        ]
+        kept = [tuple(rule for rule in step if rule is not None) for step in steps]
+        if kept := [step for step in kept if step]:
+            found.append(Ladder(tuple(dict.fromkeys(kept))))
+    return found
+
+
+def directions(one: Term, other: Term) -> list[tuple[Term, Term]]:
+    """Return in which directions two equal terms may be wanted: to what weighs less, or both where that is the same."""
+    weights = weight(one), weight(other)
+    ways = [(one, other), (other, one)]
+    if weights[0] != weights[1]:
+        ways = ways[:1] if weights[0] > weights[1] else ways[1:]
+    if spelt_alike(ways[0]) == spelt_alike(ways[-1]):
+        ways = ways[:1]
+    return [(source, target) for source, target in ways if _can_be_written(source, target)]
+
+
+def spelt_alike(terms: Sequence[Term]) -> str:
+    """Return some terms as text, their holes and axes named in the order in which they appear."""
+    names: dict[str, str] = {}
+    text = " -> ".join(str(term) for term in terms)
+    for hole in (hole for term in terms for hole in holes(term)):
+        axes = " ".join(
+            names.setdefault(axis, f"A{len(names)}") if axis.isalpha() else axis for axis in hole.axes or ()
+        )
+        names.setdefault(hole.name, f"hole{len(names)}:{axes}")
+    return re.sub(r"\b\w+\b", lambda found: names.get(found[0], found[0]), text)
+
+
+def _can_be_written(source: Term, target: Term) -> bool:
+    bound = {hole.name for hole in holes(source)}
+    return isinstance(source, App) and all(hole.name in bound for hole in holes(target))
+
+
+def weight(*terms: Term) -> int:
+    """Return the measure that simplification makes smaller, of terms; what they share counts once."""
+    nodes = {app.node for term in terms for app in applications(term)}
+    return sum(ops.WEIGHT.get(node.op, 100) for node in nodes)
+
+
+def name_of(*terms: Term) -> str:
+    """Return a name that says the operators of both sides, and tells the rule from others with the same."""
+    source, target = ("_".join(app.op.lower() for app in applications(term)) or "operand" for term in terms)
+    digest = sha256(" -> ".join(map(_spelt, terms)).encode()).hexdigest()[:6]
+    return f"{source}_to_{target}_{digest}"
+
+
+def _spelt(term: Term) -> str:
+    """A term with the axes of its holes."""
+    return f"{term} {sorted({(hole.name, ' '.join(hole.axes or ())) for hole in holes(term)})}"
+
+
+def _rule(name: str, source: Term, target: Term, when: tuple[Term, ...] = ()) -> Rule | None:
+    """The rule, None where it cannot be written: where sizes of the right side are not bound by the left."""
+    try:
+        return Rule(name, source, target, when)
+    except RuleError:
+        return None
+
+
+def _renamed(term: Term, axes: Mapping[str, str]) -> Term:
+    """A term with other names for its axes."""
+
+    def changed(part: Term) -> Term | None:
+        if isinstance(part, Var) and part.axes:
+            return replace(part, axes=tuple(axes.get(axis, axis) for axis in part.axes))
+        if isinstance(part, App) and part.op == "sizes" and part.domain == SCALAR:
+            return fn.sizes(" ".join(axes.get(axis, axis) for axis in str(part.args[0]).strip("'").split()))
+        return None
+
+    return mapped(term, changed)
+
+
+def mapped(term: Term, change: Any) -> Term:
+    """Return a term in which parts are replaced, outermost first: by what `change` gives that is not None."""
+    new: Term | None = change(term)
+    if new is not None:
+        return new
+    if not isinstance(term, App):
+        return term
+    args = tuple(None if arg is None else mapped(arg, change) for arg in term.args)
+    attrs = tuple((name, mapped(value, change)) for name, value in term.attrs)
+    return App(term.op, args, attrs, term.domain, term.output, term.outputs)
+
+
+# -- more left open ----------------------------------------------------------------------------------------------------
+
+
+def _free(name: str, source: Term, target: Term) -> Iterator[tuple[Rule | None, ...]]:
+    """The rule for tensors of any rank: with axes that are left open, too, then as they are written."""
+    if any(isinstance(part, App) and part.op == "sizes" for side in (source, target) for part in walk(side)):
+        return
+
+    left, right = (of_any_rank(_windowed(side)) for side in (source, target))
+    opened = _opened(left), _opened(right)
+    if opened != (left, right):
+        yield (_rule(name, *opened),)
+    yield (_rule(name, left, right),)
+
+
+def of_any_rank(term: Term) -> Term:
+    """Return a term whose holes declare no axes."""
+
+    def changed(part: Term) -> Term | None:
+        return tensor(part.name) if isinstance(part, Var) and not is_scalar(part) else None
+
+    return mapped(term, changed)
+
+
+def _opened(term: Term) -> Term:
+    """A term with holes for the axes that its operators name."""
+
+    def changed(part: Term) -> Term | None:
+        if not isinstance(part, App) or part.domain == SCALAR:
+            return None
+        attrs = tuple((name, _hole_for(name, value)) for name, value in part.attrs)
+        args = tuple(
+            None if arg is None else integers("axes") if isinstance(arg, Lit) and isinstance(arg.value, tuple) else arg
+            for arg in part.args
+        )
+        if (attrs, args) == (part.attrs, part.args):
+            return None
+        inner = tuple(None if arg is None else mapped(arg, changed) for arg in args)
+        return App(part.op, inner, attrs, part.domain, part.output, part.outputs)
+
+    return mapped(term, changed)
+
+
+def _hole_for(name: str, value: Term) -> Term:
+    if name == "axis" and isinstance(value, Lit) and isinstance(value.value, int):
+        return integer("axis" if value.value in (-1, 1) else "other")
+    return integers("perm") if name == "perm" else value
+
+
+def _windowed(term: Term) -> Term:
+    """A term whose operators with windows have any attributes, the same for all of them."""
+
+    def changed(part: Term) -> Term | None:
+        if not isinstance(part, App) or part.op not in WINDOWS or not part.attrs:
+            return None
+        args = tuple(None if arg is None else mapped(arg, changed) for arg in part.args)
+        return App(part.op, (*args, attributes("rest")), (), part.domain, part.output, part.outputs)
+
+    return mapped(term, changed)
+
+
+def _packed(
+    name: str, source: Term, target: Term, world: World, kinds: Mapping[str, str]
+) -> Iterator[tuple[Rule | None, ...]]:
+    """The rule for stacks of matrices, or for images of any rank."""
+    sides = (source, target)
+    if world.pack == "front":
+        everywhere = frozenset(hole.name for side in sides for hole in holes(side) if len(hole.axes or ()) > 1)
+        beside = everywhere - _weights(sides)
+        yield tuple(
+            _rule(name + suffix, _stacked(source, which), _stacked(target, which))
+            for which, suffix in (
+                (everywhere, ""),
+                *([(beside, "_by_matrix")] if beside not in (everywhere, set()) else []),
+            )
+        )
+    if world.pack == "behind":
+
+        def changed(part: Term) -> Term | None:
+            if not isinstance(part, Var) or not part.axes:
+                return None
+            return replace(part, axes=tuple(PACKS.get(kinds.get(a, ""), a) for a in part.axes))
+
+        yield (_rule(name, mapped(_windowed(source), changed), mapped(_windowed(target), changed)),)
+
+
+def _stacked(term: Term, which: frozenset[str]) -> Term:
+    def changed(part: Term) -> Term | None:
+        return replace(part, axes=("*b", *(part.axes or ()))) if isinstance(part, Var) and part.name in which else None
+
+    return mapped(term, changed)
+
+
+def _weights(sides: Sequence[Term]) -> frozenset[str]:
+    """The holes that are multiplied with from the right, and nothing else."""
+    right, left = set[str](), set[str]()
+
+    def look(term: Term, is_right: bool) -> None:
+        if isinstance(term, Var):
+            (right if is_right else left).add(term.name)
+        elif isinstance(term, App):
+            for i, operand in enumerate(parted(term)[1]):
+                look(operand, is_right or (term.op == "MatMul" and i == 1))
+
+    for side in sides:
+        look(side, False)
+    return frozenset(right - left)
+
+
+# -- drawn instances ---------------------------------------------------------------------------------------------------
+
+
+def failing(rule: Rule, evaluators: Evaluators) -> tuple[list[Instance], list[Instance]]:
+    """Return drawn instances at which a rule holds, and those at which it does not."""
+    from graphopt.verifier.drawing import instances
+
+    good: list[Instance] = []
+    bad: list[Instance] = []
+    for instance in islice(instances(rule, seed=3, count=DRAWN, attempts=400), DRAWN):
+        try:
+            found = _holds_at(rule, instance, evaluators)
+        except (Misfit, Unknown, KeyError):
+            continue
+        if found is not None:
+            (good if found else bad).append(instance)
+    return good, bad
+
+
+def counterexample(rule: Rule) -> str:
+    """Return how the two sides of a rule differ when ONNX Runtime runs them at drawn instances; nothing if they agree.
+
+    A proof believes what is declared of operators; this does not.
+    """
+    from graphopt.verifier.counterexample import difference
+    from graphopt.verifier.drawing import instances
+
+    for instance in islice(instances(rule, seed=5, count=RUN, attempts=400), RUN):
+        if (found := difference(rule, instance)) is not None:
+            return str(found)
+    return ""
+
+
+def _holds_at(rule: Rule, instance: Instance, evaluators: Evaluators) -> bool | None:
+    """Whether both sides are equal at the shapes and attributes of an instance; None where the left is not defined."""
+    from graphopt.verifier.example import array_of, evaluate
+
+    def number(part: Term) -> Term | None:
+        if isinstance(part, App) and part.domain != SCALAR:
+            attrs = dict(part.attrs)
+            rest = instance.values[part.bundle.name] if part.bundle is not None else {}
+            given = {n: evaluate(v, rule, instance) for n, v in attrs.items()} | dict(rest)
+            args = tuple(None if arg is None else mapped(arg, number) for arg in part.inputs)
+            named = tuple(sorted((n, Lit(v)) for n, v in given.items()))
+            return App(part.op, args, named, part.domain, part.output, part.outputs)
+        return Lit(evaluate(part, rule, instance)) if is_scalar(part) and not isinstance(part, Lit) else None
+
+    of = {name: hole for name, hole in rule.holes.items() if hole.kind in ("tensor", "const")}
+    shapes = {name: array_of(rule, instance, name).shape for name in of}
+    left, right = ([mapped(side, number) for side in each] for each in (rule.left, rule.right))
+    return are_equal(left, right, shapes, {}, evaluators)
+
+
+# -- conditions --------------------------------------------------------------------------------------------------------
+
+
+def conditions(rule: Rule) -> Iterator[Rule]:
+    """Yield a rule with one condition more, of those that such rules often lack, or with two."""
+    axes = [hole for hole in rule.holes.values() if hole.kind == "integer"]
+    tensors = [hole for hole in rule.holes.values() if hole.kind == "tensor"]
+    floats = [fn.is_float(fn.dtype(hole)) for hole in tensors[:1]]
+    some = [fn.le(1, fn.size(axis)) for axis in dict.fromkeys(a for h in tensors for a in h.axes or () if a.isalpha())]
+    for one, other in combinations(axes, 2):
+        some.append(fn.ne(*(fn.normalized(axis, fn.rank(tensors[0])) for axis in (one, other))))
+    for condition in (*floats, *some):
+        yield _with(rule, condition)
+    for first, second in product(floats, some):
+        yield _with(rule, first, second)
+    for hole in tensors:
+        known = const(hole.name, None if hole.axes is None else " ".join(hole.axes))
+        yield _with(_replaced(rule, hole, known), fn.is_not_zero(known))
+        yield _with(_replaced(rule, hole, known), fn.is_positive(known))
+
+
+def _with(rule: Rule, *more: Term) -> Rule:
+    return replace(rule, when=(*rule.conditions, *more))
+
+
+def _replaced(rule: Rule, hole: Var, other: Var) -> Rule:
+    def changed(part: Term) -> Term | None:
+        return other if part == hole else None
+
+    left, right, when = (tuple(mapped(t, changed) for t in terms) for terms in (rule.left, rule.right, rule.conditions))
+    return Rule(rule.name, left if len(left) > 1 else left[0], right if len(right) > 1 else right[0], when, rule.why)
+
+
+def repaired(rule: Rule, good: Sequence[Instance], bad: Sequence[Instance]) -> Iterator[Rule]:
+    """Yield a rule with a condition that some instances at which it holds fulfil, and none at which it does not."""
+    from graphopt.verifier.example import satisfies
+
+    for candidate in conditions(rule):
+        try:
+            if any(satisfies(candidate, i) for i in good) and not any(satisfies(candidate, i) for i in bad):
+                yield candidate
+        except (Unknown, KeyError):
+            continue

@@ -1,0 +1,212 @@
+"""One run: terms are grown, equal ones asked about unless that is derived, and what is proved is kept.
+
+Sizes come one after the other, in each the worlds. Questions are asked in canonical order, some at a time; what one of
+them may answer for another waits. So the result does not depend on who answers, nor when.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from graphopt.base.engine import Engine
+from graphopt.discover.branches import merged
+from graphopt.discover.classes import Classes, Equal
+from graphopt.discover.derive import Derivation, Terms
+from graphopt.discover.journal import Journal
+from graphopt.discover.lifting import of_any_rank, spelt_alike
+from graphopt.discover.settle import Fate, Question, Settled, settle
+from graphopt.discover.worlds import DEFAULT, WORLDS, World
+from graphopt.language.proof import Proof
+from graphopt.language.rule import Rule
+from graphopt.language.term import holes
+from graphopt.rewrite import gate
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 32
+"""Questions that are asked together, whoever answers them: the more, the more of them turn out to be derived."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run looks at."""
+
+    size: int = 2
+    operators: tuple[str, ...] = DEFAULT
+    seed: int = 0
+    timeout: float = 2.0
+    files: tuple[Path, ...] = ()
+    worlds: tuple[World, ...] = WORLDS
+
+
+@dataclass
+class Stage:
+    """What one world gave at one size."""
+
+    world: str
+    size: int
+    terms: int = 0
+    classes: int = 0
+    equal: int = 0
+    """Terms that are equal to an earlier one, up to names."""
+    asked: int = 0
+    """Those of them that no kept rule derives."""
+    fates: Counter[Fate] = field(default_factory=Counter)
+    rules: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        told = [f"{count:,} {fate}" for fate, count in sorted(self.fates.items())]
+        return (
+            f"{self.world}, {self.size} operator{'s' * (self.size > 1)}: {self.terms:,} terms, {self.classes:,} values,"
+            f" {self.equal:,} equal, {self.asked:,} asked: {', '.join(told) or 'none'}; {self.rules:,} rules,"
+            f" {self.seconds:.1f} s"
+        )
+
+
+@dataclass
+class Found:
+    """A rule with its proof."""
+
+    rule: Rule
+    proof: Proof
+    world: str
+
+
+@dataclass
+class Outcome:
+    """All that a run found, and what it took."""
+
+    found: list[Found] = field(default_factory=list)
+    stages: list[Stage] = field(default_factory=list)
+    open: list[tuple[Question, Settled]] = field(default_factory=list)
+    """What was not proved."""
+
+
+class _World:
+    """The terms of a world, and what is derived of them."""
+
+    def __init__(self, world: World, plan: Plan) -> None:
+        self.world = world
+        self.choices = world.choices(plan.operators)
+        self.classes = Classes(world, self.choices, plan.seed, plan.size)
+        self.terms = Terms(world, self.choices, self.classes.evaluators[0])
+        self.derivation = Derivation(self.terms)
+
+    def questions(self) -> list[Equal]:
+        """Return the equal terms of the next size, those that say the most first."""
+
+        def rank(equal: Equal) -> tuple[object, ...]:
+            sides = equal.term, equal.other
+            named = {hole.name for side in sides for hole in holes(side)}
+            orders = [self.terms.order(side) for side in sides]
+            return sum(order[0] for order in orders), -len(named), *orders
+
+        return sorted(self.classes.grow(), key=rank)
+
+
+class Run:
+    """A run of discovery; `progress` is told a stage and how much of it is done."""
+
+    def __init__(
+        self, plan: Plan, engine: Engine, journal: Journal, progress: Callable[[str, float], None] = lambda *_: None
+    ) -> None:
+        self.plan, self.engine, self.journal, self.progress = plan, engine, journal, progress
+        self.outcome = Outcome()
+        self._worlds = [_World(world, plan) for world in plan.worlds if world.choices(plan.operators)]
+        self._seen: set[str] = set()
+
+    def finished(self) -> Outcome:
+        """Return all that is found."""
+        for size in range(1, self.plan.size + 1):
+            for each in self._worlds:
+                stage = self._stage(each, size)
+                self.outcome.stages.append(stage)
+                log.warning("%s", stage, extra={"plain": True})
+        return self.outcome
+
+    def _stage(self, each: _World, size: int) -> Stage:
+        start, before = time.monotonic(), len(self.outcome.found)
+        name = f"{each.world.name}, size {size}"
+        self.progress(f"evaluate {name}", 0.0)
+        terms, classes = each.classes.evaluated, len(each.classes.terms)
+        equal = each.questions()
+        stage = Stage(
+            each.world.name, size, each.classes.evaluated - terms, len(each.classes.terms) - classes, len(equal)
+        )
+        waiting = deque(equal)
+        while waiting:
+            self.progress(f"prove {name}", 1 - len(waiting) / len(equal))
+            batch = self._batch(each, waiting)
+            stage.asked += len(batch)
+            for question, settled in self._settled(
+                [Question(each.world.name, e, self.plan.timeout, self.plan.files) for e in batch]
+            ):
+                stage.fates[settled.fate] += 1
+                self._take(each, question, settled)
+        stage.rules = len(self.outcome.found) - before
+        stage.seconds = time.monotonic() - start
+        return stage
+
+    def _batch(self, each: _World, waiting: deque[Equal]) -> list[Equal]:
+        """Take the next questions that nothing derives; what one of them might derive stays for later."""
+        batch, later, tentative = list[Equal](), list[Equal](), Derivation(each.terms)
+        while waiting and len(batch) < AT_ONCE:
+            equal = waiting.popleft()
+            if each.derivation.is_reducible(equal.term):
+                continue
+            if tentative.is_reducible(equal.term):
+                later.append(equal)
+                continue
+            batch.append(equal)
+            tentative.add_equal(of_any_rank(equal.term), of_any_rank(equal.other))
+        waiting.extendleft(reversed(later))
+        return batch
+
+    def _settled(self, questions: Sequence[Question]) -> Iterator[tuple[Question, Settled]]:
+        """Yield the answers in the order of the questions."""
+        missing = [question for question in questions if question.key not in self.journal.answers]
+        for place, settled in self.engine.each(settle, missing):
+            self.journal.add(missing[place].key, settled.to_json())
+        for question in questions:
+            yield question, Settled.from_json(self.journal.answers[question.key])
+
+    def _take(self, each: _World, question: Question, settled: Settled) -> None:
+        """Keep what is proved; what was not decided is believed where others follow from it, and not written."""
+        for rule, proof in settled.rules:
+            self._keep(rule, proof, each.world.name)
+        if settled.fate is Fate.UNKNOWN:
+            for other in self._worlds:
+                for rule in settled.narrowest:
+                    other.derivation.add(rule)
+        if settled.fate is Fate.UNWRITTEN:
+            each.derivation.add_equal(question.equal.term, question.equal.other)
+        if settled.fate is not Fate.PROVED:
+            self.outcome.open.append((question, settled))
+        for rule in merged(rule for rule, _ in settled.rules):
+            key = f"branches: {rule}"
+            if key not in self.journal.answers:
+                self.journal.add(key, gate.attempt(rule, self.plan.timeout, refute=False).to_json())
+            proof = Proof.from_json(self.journal.answers[key])
+            if proof.holds:
+                self._keep(rule, proof, each.world.name)
+
+    def _keep(self, rule: Rule, proof: Proof, world: str) -> None:
+        text = spelt_alike((*rule.left, *rule.right, *rule.conditions))
+        if text in self._seen:
+            return
+        self._seen.add(text)
+        self.outcome.found.append(Found(rule, proof, world))
+        gate.remember(proof)
+        for each in self._worlds:
+            each.derivation.add(rule)
+
+
+def counted(stages: Iterable[Stage]) -> Counter[Fate]:
+    """Return how many questions had which fate."""
+    return sum((stage.fates for stage in stages), Counter())

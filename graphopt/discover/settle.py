@@ -1,0 +1,155 @@
+"""What becomes of two equal terms: the most general rules that are proved, or why there is none.
+
+One such question is a task of its own: it knows no other, so it may be answered anywhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from graphopt.discover.arithmetic import Field, Reals
+from graphopt.discover.classes import Equal
+from graphopt.discover.evaluation import Evaluator
+from graphopt.discover.lifting import Ladder, counterexample, failing, ladders, repaired
+from graphopt.discover.worlds import WORLDS
+from graphopt.language.proof import Proof, Verdict
+from graphopt.language.rule import Rule
+from graphopt.rewrite import gate
+
+REPAIRS = 6
+"""Conditions that are tried of a rule that lacks one."""
+
+
+class Fate(StrEnum):
+    """What became of two equal terms."""
+
+    PROVED = "proved"
+    UNKNOWN = "not decided"
+    REFUTED = "refuted"
+    ACCIDENT = "equal by accident of a shape"
+    UNWRITTEN = "no rule: one side has no holes of the other"
+
+
+@dataclass(frozen=True)
+class Question:
+    """Two equal terms of a world, and the seconds that a proof may take."""
+
+    world: str
+    equal: Equal
+    timeout: float = 2.0
+    files: tuple[Path, ...] = ()
+    """Files of rules that say what operators compute which ONNX does not define."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.world}: {self.equal.term} = {self.equal.other}"
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The answer: rules with their proofs, the steps of the first ladder in which some were proved."""
+
+    fate: Fate
+    rules: tuple[tuple[Rule, Proof], ...] = ()
+    narrowest: tuple[Rule, ...] = ()
+    """What was not proved, at its narrowest."""
+    detail: str = ""
+    seconds: float = field(default=0.0, compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "fate": str(self.fate),
+            "rules": [{"rule": rule.to_json(), "proof": proof.to_json()} for rule, proof in self.rules],
+            "narrowest": [rule.to_json() for rule in self.narrowest],
+            "detail": self.detail,
+            "seconds": self.seconds,
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Settled:
+        rules = tuple((Rule.from_json(each["rule"]), Proof.from_json(each["proof"])) for each in data["rules"])
+        narrowest = tuple(map(Rule.from_json, data["narrowest"]))
+        return Settled(Fate(data["fate"]), rules, narrowest, data["detail"], data["seconds"])
+
+
+@cache
+def evaluators() -> tuple[Evaluator, ...]:
+    """Return what terms are compared with in this process: what is equal in one arithmetic may be a rule."""
+    return Evaluator(Field()), Evaluator(Reals())
+
+
+@cache
+def _declared(files: tuple[Path, ...]) -> None:
+    """Read files of rules, and with them what their operators compute."""
+    from graphopt.language import library
+
+    library.read(files)
+
+
+def settle(question: Question) -> Settled:
+    """Return the most general rules of two equal terms that are proved, in each direction."""
+    start = time.process_time()
+    _declared(question.files)
+    (world,) = (world for world in WORLDS if world.name == question.world)
+    found = ladders(question.equal, world, evaluators())
+    if found is None:
+        return Settled(Fate.ACCIDENT, seconds=_since(start))
+    if not found:
+        return Settled(Fate.UNWRITTEN, seconds=_since(start))
+    proved = tuple(pair for ladder in found for pair in _highest(ladder, question.timeout))
+    wrong = next(filter(None, (counterexample(rule) for rule, _ in proved)), "")
+    if wrong:
+        return Settled(Fate.REFUTED, detail=wrong, seconds=_since(start))
+    if proved:
+        return Settled(Fate.PROVED, proved, seconds=_since(start))
+    return _failed(found, question.timeout, start)
+
+
+def _since(start: float) -> float:
+    return round(time.process_time() - start, 3)
+
+
+def _failed(found: Sequence[Ladder], timeout: float, start: float) -> Settled:
+    """The answer where nothing is proved: refuted if the narrowest form is."""
+    narrowest = tuple(ladder.narrowest for ladder in found)
+    proof = gate.attempt(narrowest[0], timeout)
+    fate = Fate.REFUTED if proof.verdict is Verdict.REFUTED else Fate.UNKNOWN
+    return Settled(fate, (), narrowest, proof.counterexample or proof.detail, _since(start))
+
+
+def _highest(ladder: Ladder, timeout: float) -> list[tuple[Rule, Proof]]:
+    """The rules of the first step in which some are proved."""
+    for step in ladder.steps:
+        patience = timeout if step is ladder.steps[-1] else timeout / 4
+        proved = [pair for rule in step if (pair := _proved(rule, patience)) is not None]
+        if proved:
+            return proved
+    return []
+
+
+def _proved(rule: Rule, timeout: float) -> tuple[Rule, Proof] | None:
+    """A rule with its proof: as it is, or with a condition that tells where it holds from where it does not."""
+    for candidate in _candidates(rule):
+        proof = gate.attempt(candidate, timeout, refute=False)
+        if proof.holds:
+            return candidate, proof
+        if proof.detail.startswith("out of time"):
+            return None
+    return None
+
+
+def _candidates(rule: Rule) -> Iterator[Rule]:
+    good, bad = failing(rule, evaluators())
+    if not bad:
+        yield rule
+    if good:
+        for number, candidate in enumerate(repaired(rule, good, bad)):
+            if number == REPAIRS:
+                return
+            yield candidate

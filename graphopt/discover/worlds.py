@@ -1,0 +1,196 @@
+"""Where terms are made: a few holes of fixed ranks, and the operators that are applied to them, in canonical order.
+
+In a world all axes of one kind have one size, so that few kinds of tensors give many terms; which sizes have to be the
+same is found out afterwards, for each pair of equal terms by itself (`lifting`). So a world needs no types but ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TypeAlias
+
+from graphopt.base.errors import UsageError, did_you_mean
+from graphopt.discover.evaluation import OPERANDS
+from graphopt.ir import ops
+from graphopt.language.term import App, Lit, Operand, Term, Var, fn, op, tensor
+
+Sizes: TypeAlias = Mapping[str, int]
+A, B = OPERANDS[:2]
+
+
+@dataclass(frozen=True)
+class World:
+    """Holes, by the kinds of their axes; the sizes of these kinds in each round of evaluation."""
+
+    name: str
+    leaves: tuple[Term, ...]
+    rounds: tuple[Sizes, ...]
+    pack: str
+    """Where there may be more axes: in "front" of the others, or "behind" them."""
+    operators: Callable[[str], Iterable[App]]
+    """The ways in which an operator of this name is applied to A and B."""
+    beside: tuple[Var, ...] = ()
+    """Holes that are only operands beside larger ones, by elementwise operators; and so is what has their shape."""
+
+    def choices(self, names: Sequence[str]) -> tuple[App, ...]:
+        """Return the ways to apply the operators of these names, in canonical order."""
+        return tuple(dict.fromkeys(app for name in names for app in self.operators(name)))
+
+
+def applied(choice: App, *operands: Term) -> App:
+    """Return an operator applied to operands in the places of A and B."""
+    given = dict(zip((A, B), operands, strict=False))
+    args = tuple(given.get(arg, arg) if isinstance(arg, Var) else arg for arg in choice.args)
+    return App(choice.op, args, choice.attrs, choice.domain, choice.output, choice.outputs)
+
+
+@cache
+def arity(choice: App) -> int:
+    """Return how many operands a choice waits for."""
+    return len({arg for arg in choice.args if arg in (A, B)})
+
+
+@cache
+def commutes(choice: App) -> bool:
+    """Return whether the two operands may be swapped: only one order of them is tried."""
+    known = ops.COMMUTATIVE | ops.COMMUTATIVE_VARIADIC
+    return arity(choice) == 2 and choice.op in known and not choice.domain
+
+
+# -- the ways to apply operators ---------------------------------------------------------------------------------------
+
+DEFAULT = (
+    *("Add", "Sub", "Mul", "Neg", "Relu", "MatMul", "Conv", "Transpose", "Concat", "Split", "ReduceSum", "ReduceMax"),
+    *("MaxPool", "AveragePool", "GlobalAveragePool", "Softmax"),
+)
+"""The operators that are tried where none are named."""
+
+CLASSES: Mapping[str, tuple[str, ...]] = {
+    "arithmetic": ("Add", "Sub", "Mul", "Div", "Neg"),
+    "activations": ("Relu", "Sigmoid", "Tanh", "Exp", "Gelu"),
+    "movement": ("Transpose", "Concat", "Split"),
+    "reductions": ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"),
+    "pools": ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"),
+    "linear": ("MatMul", "Conv"),
+}
+"""Operators that are named together."""
+
+WINDOWS = frozenset({"Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool"})
+"""Operators on images, which have a meaning for no matrix and no vector."""
+
+
+def named(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the operators of these names and classes of names, in their order.
+
+    Raises:
+        UsageError: there is none of such a name, or nothing says what it computes.
+    """
+    found = [name for given in names for name in CLASSES.get(given, (given,))]
+    for name in found:
+        domain, _, own = name.rpartition(".")
+        if ops.schema(own, domain) is None:
+            hint = did_you_mean(own, [*ops.names(domain), *CLASSES])
+            raise UsageError(f"there is no operator '{name}'{hint}; classes of them are {', '.join(CLASSES)}")
+    return tuple(dict.fromkeys(found))
+
+
+def _plain(name: str, **attrs: Operand) -> Iterator[App]:
+    """Yield an operator applied to as many operands as it needs, if these are one or two."""
+    domain, _, own = name.rpartition(".")
+    schema = ops.schema(own, domain)
+    needed = max(schema.min_input, 2 if own in ops.COMMUTATIVE_VARIADIC else 1) if schema else 0
+    required = [a for a in (schema.attributes if schema else {}) if schema and schema.attributes[a].required]
+    if 1 <= needed <= 2 and set(required) <= attrs.keys():
+        yield App(own, (A, B)[:needed], tuple(sorted((k, _term(v)) for k, v in attrs.items())), domain)
+
+
+def _term(value: Operand) -> Term:
+    return value if isinstance(value, Var | App | Lit) else Lit(value)
+
+
+def _parts(axis: int, kind: str) -> Iterator[App]:
+    yield from op.Split.split(2, A, fn.sizes(f"{kind} {kind}"), axis=axis)
+
+
+def _along(name: str, axes: Sequence[int], kind: str) -> Iterator[App]:
+    """Yield the ways to apply an operator along one of some axes."""
+    schema = ops.schema(name)
+    for axis in axes:
+        if name == "Concat":
+            yield op.Concat(A, B, axis=axis)
+        elif name == "Split":
+            yield from _parts(axis, kind)
+        elif name.startswith("Reduce"):
+            yield App(name, (A, Lit((axis,))), (("keepdims", Lit(1)),))
+        elif schema is not None and "axis" in schema.attributes:
+            yield from _plain(name, axis=axis)
+
+
+def _has_axis(name: str) -> bool:
+    schema = ops.schema(name)
+    return name.startswith("Reduce") or (schema is not None and "axis" in schema.attributes)
+
+
+def _on_elements(name: str) -> Iterator[App]:
+    if name not in WINDOWS and not _has_axis(name) and name not in ("MatMul", "Transpose"):
+        yield from _plain(name)
+
+
+def _on_matrices(name: str) -> Iterator[App]:
+    if name == "Transpose":
+        yield op.Transpose(A, perm=(1, 0))
+    elif _has_axis(name):
+        yield from _along(name, (-1, -2) if name != "Softmax" else (-1,), "N")
+    elif name not in WINDOWS:
+        yield from _plain(name)
+
+
+def _on_images(name: str) -> Iterator[App]:
+    if name == "Conv":
+        yield op.Conv(A, B, pads=(1, 1))
+    elif name in ("MaxPool", "AveragePool", "LpPool"):
+        yield App(name, (A,), (("kernel_shape", Lit((3,))), ("pads", Lit((1, 1)))))
+    elif name in ("Concat", "Split"):
+        yield from _along(name, (0, 1), "N")
+    elif name in WINDOWS or name in ("Add", "Mul", "Relu"):
+        yield from _plain(name)
+
+
+def _tensors(names: str, axes: str) -> tuple[Var, ...]:
+    return tuple(tensor(name, axes) for name in names)
+
+
+COLUMN, NUMBER = tensor("c", "N 1"), tensor("k", "")
+ELEMENTS = World(
+    "elements",
+    (*_tensors("xyzw", "S"), Lit(0.0), Lit(1.0)),
+    ({"S": 5}, {"S": 3}),
+    "behind",
+    _on_elements,
+)
+MATRICES = World(
+    "matrices",
+    (*_tensors("xyzw", "N N"), COLUMN, NUMBER),
+    ({"N": 2}, {"N": 3}),
+    "front",
+    _on_matrices,
+    (COLUMN, NUMBER),
+)
+IMAGES = World(
+    "images",
+    (*_tensors("xyz", "N N L"), *_tensors("wvu", "N N K"), NUMBER),
+    ({"N": 2, "L": 5, "K": 3}, {"N": 3, "L": 4, "K": 3}),
+    "behind",
+    _on_images,
+    (NUMBER,),
+)
+WORLDS = (ELEMENTS, MATRICES, IMAGES)
+
+
+def shape_of(leaf: Term, sizes: Sizes) -> tuple[int, ...]:
+    """The shape of a hole of a world, or of a number."""
+    if not isinstance(leaf, Var):
+        return ()
+    return tuple(int(axis) if axis.isdigit() else sizes[axis] for axis in leaf.axes or ())

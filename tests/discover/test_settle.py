@@ -1,0 +1,95 @@
+"""From two equal terms of a world to rules that are proved, as general as they can be."""
+
+import pytest
+
+from graphopt.discover.branches import merged
+from graphopt.discover.classes import Equal
+from graphopt.discover.lifting import spelt_alike
+from graphopt.discover.settle import Fate, Question, Settled, settle
+from graphopt.language.rule import Rule
+from graphopt.language.term import Term, op, tensor
+
+x, y, z, c = (tensor(name, axes) for name, axes in (("x", "N N"), ("y", "N N"), ("z", "N N"), ("c", "N 1")))
+image, w, v = tensor("x", "N N L"), tensor("w", "N N K"), tensor("v", "N N K")
+
+
+def settled(term: Term, other: Term, world: str = "matrices") -> Settled:
+    return settle(Question(world, Equal(term, other)))
+
+
+def said(found: Settled) -> list[tuple[str, dict[str, str]]]:
+    """The rules as text, with the axes of their holes."""
+    return [(str(rule), {h.name: " ".join(h.axes) for h in rule.holes.values() if h.axes}) for rule, _ in found.rules]
+
+
+def test_what_holds_for_all_ranks_and_axes_says_so() -> None:
+    found = settled(op.Concat(op.Relu(x), op.Relu(y), axis=-1), op.Relu(op.Concat(x, y, axis=-1)))
+    assert said(found) == [("Concat(Relu(x), Relu(y), axis=axis)  ->  Relu(Concat(x, y, axis=axis))", {})]
+
+
+def test_sizes_that_have_to_be_the_same_have_one_name() -> None:
+    (_, axes), *_ = said(settled(x @ (y + z), (x @ y) + (x @ z)))
+    assert axes["y"] == axes["z"] and axes["x"].split()[-1] == axes["y"].split()[-2]
+
+
+def test_stacks_of_matrices_and_matrices_by_themselves_are_two_rules() -> None:
+    found = said(settled((x @ y) @ z, x @ (y @ z)))
+    assert {axes["y"] for _, axes in found} == {"*b B C", "B C"}
+
+
+def test_images_may_have_any_number_of_axes() -> None:
+    found = said(
+        settled(
+            op.Conv(image, w, pads=(1, 1)) + op.Conv(image, v, pads=(1, 1)),
+            op.Conv(image, w + v, pads=(1, 1)),
+            "images",
+        )
+    )
+    assert [axes["x"] for _, axes in found] == ["A B *s"] and "Conv(x, v + w, …)" in found[0][0].replace(
+        "w + v", "v + w"
+    )
+
+
+def test_a_condition_that_is_missing_is_found() -> None:
+    found = settled(0.0 - x, op.Neg(x))
+    assert [str(rule) for rule, _ in found.rules] == ["0.0 - x  ->  Neg(x)  where is_float(dtype(x))"]
+    quotient = settled(tensor("x", "S") * tensor("y", "S") / tensor("y", "S"), tensor("x", "S"), "elements")
+    assert {str(rule.when) for rule, _ in quotient.rules} == {"is_not_zero(y)"}
+
+
+def test_each_direction_that_somebody_may_want_is_a_rule() -> None:
+    """The reverse of what makes a term lighter is wanted by no one."""
+    assert len(settled(op.Transpose(op.Neg(x), perm=(1, 0)), op.Neg(op.Transpose(x, perm=(1, 0)))).rules) == 2
+    assert len(settled(op.Neg(op.Neg(x)), x).rules) == 1
+
+
+@pytest.mark.parametrize(
+    ("term", "other", "fate"),
+    [
+        (op.Relu(op.ReduceMax(c, (-2,), keepdims=1)), op.ReduceMax(c, (-2,), keepdims=1), Fate.REFUTED),
+        (x - x, y - y, Fate.UNWRITTEN),
+        (x @ y, op.Transpose(x, perm=(1, 0)) @ y, Fate.ACCIDENT),
+    ],
+)
+def test_what_is_no_rule_says_why(term: Term, other: Term, fate: Fate) -> None:
+    found = settled(term, other)
+    assert found.fate is fate and not found.rules
+    assert ("as run by ONNX Runtime" in found.detail) == (fate is Fate.REFUTED)
+
+
+def test_an_answer_is_data() -> None:
+    found = settled(op.Neg(op.Neg(x)), x)
+    assert Settled.from_json(found.to_json()) == found
+
+
+def test_branches_that_share_an_input_become_one_operator() -> None:
+    a, b, d = tensor("x", "*b M K"), tensor("w", "K N"), tensor("v", "K P")
+    joined = Rule("joined", op.Concat(a @ b, a @ d, axis=-1), a @ op.Concat(b, d, axis=-1))
+    (rule,) = merged([joined])
+    assert str(rule) == "x @ w, x @ v  ->  " + ", ".join(
+        f"Split(x @ Concat(w, v, axis=-1), sizes('N P'), axis=-1)[{i}]" for i in range(2)
+    )
+
+
+def test_names_do_not_matter() -> None:
+    assert spelt_alike([x + y]) == spelt_alike([z + x]) != spelt_alike([x + x])
