@@ -74,7 +74,11 @@ SHAPES = [
     ),
     ("float[N,S] x", f"y = Slice(x,[1],[{END}],[1])", "FLOAT[N,-1*(1 min S)+S]"),
     ("float[N,S] x", "y = Slice(x,[0],[-1],[1])", "FLOAT[N,-1*(1 min S)+S]"),
-    ("float[N,S] x", "y = Slice(x,[-3],[100],[1])", "FLOAT[N,-1*((100 min S) min (-1*(3 min S)+S))+(100 min S)]"),
+    (
+        "float[N,S] x",
+        "y = Slice(x,[-3],[100],[1])",
+        "FLOAT[N,-1*(((100 min S)+(3 min S)) min S)+(100 min S)+(3 min S)]",
+    ),
     ("float[N,S] x", "y = Slice(x,[0],[100],[1])", "FLOAT[N,(100 min S)]"),
     ("float[N,S] x", f"y = Slice(x,[0],[{END}],[1],[2])", "FLOAT[N,((S+1)//2)]"),
     ("float[N,S] x", f"y = Slice(x,[-1],[-{END}],[1],[-1])", "FLOAT[N,S]"),

@@ -6,8 +6,8 @@ arithmetic made and that does not come out even. What an atom means is in it: th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
 from typing import Literal, TypeAlias
@@ -70,6 +70,13 @@ class Sym:
     """
 
     terms: tuple[tuple[Monomial, int], ...]
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash(self.terms))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @staticmethod
     @cache
@@ -101,14 +108,7 @@ class Sym:
     @property
     def has_unknown(self) -> bool:
         """Whether there is something in it of which nothing is known, however deep."""
-        return any(
-            isinstance(atom, Unknown)
-            or (
-                isinstance(atom, Made)
-                and any(isinstance(part, Sym) and part.has_unknown for part in (atom.left, atom.right))
-            )
-            for atom in self.atoms
-        )
+        return _has_unknown(self)
 
     def __add__(self, other: Dim) -> Dim:
         return _polynomial([*self.terms, *_terms(other)])
@@ -153,6 +153,14 @@ class Sym:
     def __str__(self) -> str:
         parts = (([str(c)] if c != 1 or not atoms else []) + [str(atom) for atom in atoms] for atoms, c in self.terms)
         return "+".join(map("*".join, parts)).replace("+-", "-")
+
+
+@cache
+def _has_unknown(dim: Dim) -> bool:
+    return isinstance(dim, Sym) and any(
+        isinstance(atom, Unknown) or (isinstance(atom, Made) and (_has_unknown(atom.left) or _has_unknown(atom.right)))
+        for atom in dim.atoms
+    )
 
 
 def _alone(atom: Atom) -> Sym:
@@ -258,18 +266,26 @@ def minimum_of(dim: Dim | None) -> tuple[Dim, Dim] | None:
 
 def substitute(dim: Dim, sizes: Mapping[str, Dim]) -> Dim:
     """The size with what names stand for, by name, also inside of quotients, remainders and minima."""
+    return replaced(dim, lambda atom: sizes.get(str(atom)))
+
+
+def replaced(dim: Dim, new: Callable[[Named | Unknown], Dim | None]) -> Dim:
+    """The size with what stands for its atoms, None for those that stay."""
     if not isinstance(dim, Sym):
         return dim
+    if dim.atom is not None:
+        return _replaced_atom(dim.atom, new)
     total: Dim = 0
     for atoms, coefficient in dim.terms:
-        total = product([_substituted(atom, sizes) for atom in atoms]) * coefficient + total
+        total = product([_replaced_atom(atom, new) for atom in atoms]) * coefficient + total
     return total
 
 
-def _substituted(atom: Atom, sizes: Mapping[str, Dim]) -> Dim:
+def _replaced_atom(atom: Atom, new: Callable[[Named | Unknown], Dim | None]) -> Dim:
     if not isinstance(atom, Made):
-        return sizes.get(str(atom), _alone(atom))
-    left, right = substitute(atom.left, sizes), substitute(atom.right, sizes)
+        found = new(atom)
+        return _alone(atom) if found is None else found
+    left, right = replaced(atom.left, new), replaced(atom.right, new)
     if atom.operation == "//":
         return left // right
     return left % right if atom.operation == "%" else least(left, right)

@@ -60,6 +60,10 @@ class Tensor:
         """The values of a small integer tensor, flattened; None for any other."""
         if not self.dtype.is_integer or not self.is_small:
             return None
+        return self._ints
+
+    @cached_property
+    def _ints(self) -> tuple[int, ...]:
         return tuple(int(value) for value in self.numpy().ravel())
 
 

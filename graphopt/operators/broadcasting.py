@@ -23,7 +23,7 @@ def common_size(node: Node, a: Size, b: Size) -> Size:
     node.require(disj(eq(a, b), eq(a, 1), eq(b, 1)), "the sizes of an axis differ and none is 1")
     if b == 1:
         return a
-    return b if isinstance(b, int) else choice(eq(a, 1), b, a)
+    return b if isinstance(b, int) else node.shared(a, b)
 
 
 def stretched(tensor: Tensor, shape: Shape, index: Index) -> Value:

@@ -114,6 +114,11 @@ def Swish(node: Node) -> Function:
     return lambda x: x * sigmoid(alpha * x)
 
 
+def Div(node: Node) -> Function:
+    """Of integers, rounded towards 0."""
+    return (lambda a, b: call("Quotient", a, b)) if node.dtype.is_integer else lambda a, b: a / b
+
+
 def Mod(node: Node) -> Function:
     kind = node.flag("fmod")
     if node.dtype.is_float and not kind:
@@ -164,7 +169,7 @@ ELEMENTWISE: Mapping[str, Callable[[Node], Function]] = {
     "Add": plain(lambda a, b: a + b),
     "Sub": plain(lambda a, b: a - b),
     "Mul": plain(lambda a, b: a * b),
-    "Div": plain(lambda a, b: a / b),
+    "Div": Div,
     "Sum": plain(lambda *values: sum(values[1:], values[0])),
     "Mean": plain(lambda *values: sum(values[1:], values[0]) / len(values)),
     "Max": plain(largest),

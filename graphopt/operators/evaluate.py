@@ -19,8 +19,8 @@ from onnx.defs import OpSchema
 from graphopt.base.types import DType, TensorType
 from graphopt.ir import ops
 from graphopt.ir.graph import Node
+from graphopt.operators.operands import ENDLESS
 from graphopt.operators.protos import node_to_proto, type_to_proto
-from graphopt.operators.shapes import ENDLESS
 
 log = logging.getLogger(__name__)
 

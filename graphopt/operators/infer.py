@@ -23,9 +23,9 @@ from graphopt.ir import ops
 from graphopt.ir.edit import Draft
 from graphopt.ir.graph import CAPTURE, Graph, Node, Patch, Value
 from graphopt.operators import declared
-from graphopt.operators.contents import LIMIT, contents
+from graphopt.operators.known import contents, shapes
+from graphopt.operators.operands import ENDLESS, LIMIT, Open, Operands, normalised, plain
 from graphopt.operators.protos import node_to_proto, type_from_proto, type_to_proto
-from graphopt.operators.shapes import ENDLESS, SHAPES, Open, Operands, normalised, plain
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def infer_node(graph: Graph, node: Node, *, strict: bool = False) -> Node:
 def _inferred(graph: Graph, node: Node, strict: bool = False) -> Node:
     """Do as `infer_node` does, but read the types of bodies as they are."""
     mark = _mark()
-    inferred = _types(graph, node, strict)
+    inferred = _types(graph, node, mark, strict)
     types = tuple(
         _merged(found, declared, mark, f"{_label(node)} output {i}", strict)
         for i, (found, declared) in enumerate(zip(inferred, node.types, strict=True))
@@ -68,7 +68,7 @@ def _label(node: Node) -> str:
     return f"node '{node.name or next(iter(node.names), '')}' ({node.op})"
 
 
-def _types(graph: Graph, node: Node, strict: bool) -> list[Type | None]:
+def _types(graph: Graph, node: Node, mark: int, strict: bool) -> list[Type | None]:
     if _is_control(node):
         found = _RESULTS[node.op](graph, node)
         return [*found, *[None] * (len(node.names) - len(found))][: len(node.names)]
@@ -77,15 +77,13 @@ def _types(graph: Graph, node: Node, strict: bool) -> list[Type | None]:
     base = _base(graph, node, strict)
     if base is None:
         return [None] * len(node.names)
-    refine = SHAPES.get(node.op) if node.domain == "" and any(map(_is_open, base)) else None
-    refined = refine(Operands(graph, node)) if refine else None
-    if refined is None:
-        return base
+    refined = shapes(Operands(graph, node)) if any(_is_open(type_, mark) for type_ in base) else []
     return [_refined(own, more) for own, more in zip(base, [*refined, *[None] * len(base)], strict=False)]
 
 
-def _is_open(type_: Type | None) -> bool:
-    return isinstance(type_, TensorType) and not type_.is_static
+def _is_open(type_: Type | None, mark: int) -> bool:
+    """Whether there is more to be told of a shape."""
+    return isinstance(type_, TensorType) and (type_.shape is None or any(_is_new(size, mark) for size in type_.shape))
 
 
 def _refined(base: Type | None, shape: Open | None) -> Type | None:

@@ -47,6 +47,7 @@ from graphopt.base.symbolic import (
     number,
     select,
 )
+from graphopt.ir.tensor import Tensor as Constant
 from graphopt.operators.broadcasting import broadcast, stretched
 from graphopt.operators.node import MAX_RANK, Body, Node, OneOf, Symbols, Undefined, Unsupported, subsets
 from graphopt.operators.opaque import opaque
@@ -417,7 +418,7 @@ def _enlarged(node: Node, sizes: Sequence[Size]) -> Sequence[Size]:
     whole = [int(factor) for factor in factors if factor is not None and factor.denominator == 1]
     if len(whole) == len(sizes):
         return [size * factor for size, factor in zip(sizes, whole, strict=True)]
-    return [node.some_size(call("resized", integer(size), scales.at((i,)))) for i, size in enumerate(sizes)]
+    return [node.scaled(size, scales.at((i,))) for i, size in enumerate(sizes)]
 
 
 def Trilu(node: Node) -> Tensor:
@@ -447,12 +448,19 @@ def EyeLike(node: Node) -> Tensor:
 
 
 def ConstantOfShape(node: Node) -> Tensor:
-    """Zeros of the shape that the input says."""
+    """Zeros, or copies of a value, of the shape that the input says."""
     sizes = node.list(0, lambda: SIZES)
-    node.absent("value")
+    value = node.attribute("value", lambda: OneOf((None,)))
+    numbers = (0,) if value is None else value.ints() if isinstance(value, Constant) else None
     for size in sizes:
         node.require(ge(size), "a size is not negative")
-    return Tensor(sizes, lambda _: number(0))
+
+    def at(_: Index) -> Value:
+        if numbers is None:
+            raise Unsupported(f"ConstantOfShape with value={value}")
+        return number(numbers[0])
+
+    return Tensor(sizes, at)
 
 
 def Shape_(node: Node) -> Tensor:

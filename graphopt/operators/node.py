@@ -13,7 +13,7 @@ from functools import cache
 from math import isinf, isqrt
 from typing import Any, TypeAlias
 
-from graphopt.base.integers import Formula, Int, Size, fresh, ge
+from graphopt.base.integers import Formula, Int, Size, choice, eq, fresh, ge
 from graphopt.base.symbolic import Index, Read, Tensor, Value, call, integer, lift, number
 from graphopt.base.types import DType
 from graphopt.ir import ops
@@ -132,6 +132,14 @@ class Node(ABC):
     @abstractmethod
     def asked_size(self, asked: Size, count: Size) -> Size:
         """The size that a symbol asks for in a Reshape of so many elements."""
+
+    def shared(self, a: Size, b: Size) -> Size:
+        """The size of an axis that two operands share: they are equal, or one of them is 1."""
+        return choice(eq(a, 1), b, a)
+
+    def scaled(self, size: Size, scale: Value) -> Size:
+        """A size times a factor, as runtimes round it."""
+        return self.some_size(call("resized", integer(size), scale))
 
     @abstractmethod
     def some_size(self, key: Value) -> Size:

@@ -46,8 +46,8 @@ def _steps(node: Node, start: Value, limit: Value, delta: Value) -> Size:
         node.require(negate(eq(step)), "the step is not 0")
     if first is None or last is None or not isinstance(step, int):
         return node.some_size(call("size of a Range", start, limit, delta, params=(node.dtype,)))
-    count = quotient(last - first + (step - 1 if step > 0 else step + 1), step)
-    return choice(ge(count), count, 0)
+    distance, by = (last - first, step) if step > 0 else (first - last, -step)
+    return quotient(choice(ge(distance), distance, 0) + by - 1, by)
 
 
 NEXT = {1: "next greatest", 0: "next least"}

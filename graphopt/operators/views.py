@@ -153,10 +153,10 @@ def Flatten(node: Node) -> Tensor:
 def Squeeze(node: Node) -> Tensor:
     """Without the axes, which have size 1."""
     x = node.input(0)
-    if not node.has(1):
+    if not node.has(1) and not all(isinstance(size, int) for size in x.shape):
         raise Unsupported("Squeeze of all axes of size 1: the rank depends on sizes")
-    axes = node.axes(1, x.rank)
-    if not axes:
+    axes = node.axes(1, x.rank) if node.has(1) else tuple(i for i, size in enumerate(x.shape) if size == 1)
+    if node.has(1) and not axes:
         raise Undefined("Squeeze of no axis: ONNX Runtime takes it for all of size 1")
     for axis in axes:
         node.require(eq(x.shape[axis], 1), "an axis to be dropped has not size 1")

@@ -20,6 +20,7 @@ from graphopt.base.integers import (
 from graphopt.base.symbolic import Index, Tensor, Value, call, folded, guarded, integer, number, total, within
 from graphopt.operators.broadcasting import exactly, fits
 from graphopt.operators.node import Body, Denotation, Node, OneOf, Reduction, Shape, Undefined
+from graphopt.operators.opaque import of_shape
 
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
@@ -44,7 +45,8 @@ class Window:
         else:
             self._same(node, upper=mode == "SAME_UPPER")
         ceil = node.op != "Conv" and node.flag("ceil_mode")
-        self.out = tuple(self._out(node, axis, ceil) for axis in range(rank))
+        fitting = tuple(self._out(node, axis, ceil) for axis in range(rank))
+        self.out = tuple(map(self._strides, range(rank))) if mode.startswith("SAME") else fitting
 
     def _same(self, node: Node, *, upper: bool) -> None:
         """SAME: as many outputs as there are strides in the input, rounded up; the odd element at the end or begin.
@@ -56,9 +58,8 @@ class Window:
             node.require(eq(dilation, 1), "a dilation beside SAME")
         begin: list[Size] = []
         end: list[Size] = []
-        for size, stride, reach in zip(self.space, self.strides, self.reach, strict=True):
-            count = quotient(size + stride - 1, stride)
-            needed = (count - 1) * stride + reach - size
+        for axis, (size, stride, reach) in enumerate(zip(self.space, self.strides, self.reach, strict=True)):
+            needed = (self._strides(axis) - 1) * stride + reach - size
             if node.op != "Conv":
                 node.require(ge(needed, -1), "a pool that leaves out more than one element")
             pad = choice(ge(needed), needed, 0)
@@ -66,6 +67,10 @@ class Window:
             begin.append(small if upper else large)
             end.append(large if upper else small)
         self.begin, self.end = tuple(begin), tuple(end)
+
+    def _strides(self, axis: int) -> Size:
+        """How many strides there are in the input, rounded up."""
+        return quotient(self.space[axis] + self.strides[axis] - 1, self.strides[axis])
 
     def _out(self, node: Node, axis: int, ceil: bool) -> Size:
         free = self.space[axis] + self.begin[axis] + self.end[axis] - self.reach[axis]
@@ -115,8 +120,8 @@ def Conv(node: Node) -> Tensor:
 
     Cg = C / group; g = m // (M / group) is the group of filter m; what lies outside of X counts as 0.
     """
-    x, w, b, group = _filters(node)
-    (N, C), (M, Cg), space, kernel = x.shape[:2], w.shape[:2], x.shape[2:], w.shape[2:]
+    x, w, b, group, kernel = _filters(node)
+    (N, C), (M, Cg), space = x.shape[:2], w.shape[:2], x.shape[2:]
     node.require(eq(C, Cg * group), "the channels are not those of the weights")
     Mg = exactly(node, M, group, "the filters do not divide into groups")
     if b is not None:
@@ -138,8 +143,8 @@ def Conv(node: Node) -> Tensor:
     return Tensor((N, M, *window.out), at)
 
 
-def _filters(node: Node) -> tuple[Tensor, Tensor, Tensor | None, Size]:
-    """What Conv and ConvTranspose have in common: input, weights, bias and number of groups."""
+def _filters(node: Node) -> tuple[Tensor, Tensor, Tensor | None, Size, Shape]:
+    """What Conv and ConvTranspose have in common: input, weights, bias, number of groups and the kernel's shape."""
     x, w, b = node.input(0), node.input(1), node.optional(2)
     if w.rank != x.rank:
         raise Undefined(f"{node.op}: ranks")
@@ -147,9 +152,10 @@ def _filters(node: Node) -> tuple[Tensor, Tensor, Tensor | None, Size]:
     for size in w.shape:
         node.require(ge(size, 1), "there are filters, channels to filter, and elements of a kernel")
     given = node.attribute("kernel_shape", lambda: kernel)
-    fits(node, kernel if given is None else given, kernel, "kernel_shape is not that of the weights")
+    asked = kernel if given is None else given
+    fits(node, asked, kernel, "kernel_shape is not that of the weights")
     group = node.integer("group", least=1)
-    return x, w, b, group
+    return x, w, b, group, asked
 
 
 def ConvTranspose(node: Node) -> Tensor:
@@ -158,8 +164,8 @@ def ConvTranspose(node: Node) -> Tensor:
     The size of Y follows from the pads, or the pads from the size of Y: `output_shape`, or SAME: input times strides.
     Undefined where they would be negative, which the text does not allow and runtimes treat in ways of their own.
     """
-    x, w, b, group = _filters(node)
-    (N, C), (D, Mg), space, kernel = x.shape[:2], w.shape[:2], x.shape[2:], w.shape[2:]
+    x, w, b, group, kernel = _filters(node)
+    (N, C), (D, Mg), space = x.shape[:2], w.shape[:2], x.shape[2:]
     node.require(eq(C, D), "the channels are not those of the weights")
     Cg = exactly(node, C, group, "the channels do not divide into groups")
     if b is not None:
@@ -213,9 +219,9 @@ def _pooled(node: Node, x: Tensor) -> Shape:
 
 
 def pool(element: Callable[[Node, Window], Callable[[Body, Index], Value]]) -> Denotation:
-    """A pool: of the elements at the positions of a window, something is made."""
+    """A pool: of the elements at the positions of a window, something is made. Which they are is not looked into."""
 
-    def denotation(node: Node) -> Tensor:
+    def denotation(node: Node) -> tuple[Tensor, ...]:
         x = node.input(0)
         space = _pooled(node, x)
         kernel = node.sizes("kernel_shape", len(space), 1)
@@ -225,7 +231,8 @@ def pool(element: Callable[[Node, Window], Callable[[Body, Index], Value]]) -> D
         def at(index: Index) -> Value:
             return combine(lambda k: x.at((*index[:2], *window.position(index[2:], k))), index[2:])
 
-        return Tensor((*x.shape[:2], *window.out), at)
+        shape = (*x.shape[:2], *window.out)
+        return (Tensor(shape, at), *(of_shape(node, position, shape) for position in range(1, node.outputs)))
 
     return denotation
 

@@ -21,7 +21,7 @@ from graphopt.ir.edit import constant_node, needs_copy, replace_node, replace_va
 from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
 from graphopt.operators.evaluate import evaluate, is_exact
-from graphopt.operators.shapes import Operands, plain, slice_range, slice_size, slices
+from graphopt.operators.operands import Operands, plain, slice_range, slice_size, slices
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from graphopt.ir import ops
 from graphopt.ir.edit import constant_node, replace_values
 from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
-from graphopt.operators.shapes import Operands, broadcast, normalised
+from graphopt.operators.operands import Operands, broadcast, normalised
 
 LARGEST = 1 << 20
 """Elements of a constant above which it is not looked at."""

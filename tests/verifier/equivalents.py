@@ -92,7 +92,7 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
         "opaque.opaque: 0 -> (-1)",
     ],
     "A size that broadcasts with a number that is not 1 is that number.": [
-        "broadcasting.common_size: b if isinstance(b, int) else choice(eq(a, 1), b, a) -> (choice(eq(a, 1), b, a))",
+        "broadcasting.common_size: b if isinstance(b, int) else node.shared(a, b) -> (node.shared(a, b))",
     ],
     "What is a view of nothing is its own base.": [
         "broadcasting._common_base: same and any(t.view_of for t in whole) -> ((same))",

@@ -300,6 +300,5 @@ BEYOND: Sequence[tuple[str, Case]] = (
     *(_network(0, of(*shape)) for shape in ((0, 2, 2), (2, 0, 2))),
     *(("Pad", Case([of(3), pads], {"mode": "edge"})) for pads in ((-1, 0), (0, -1))),
     *(("Pad", Case([of(3), (1, 1), of(1, 1)])), ("Dropout", Case([of(2), 0.5, True]))),
-    ("Squeeze", Case([of(1, 2)])),
 )
 """What no denotation defines, though ONNX Runtime makes something of it or ends the process: most the text lacks."""
