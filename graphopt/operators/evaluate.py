@@ -19,7 +19,7 @@ from onnx.defs import OpSchema
 from graphopt.base.types import DType, TensorType
 from graphopt.ir import ops
 from graphopt.ir.graph import Node
-from graphopt.operators.operands import ENDLESS
+from graphopt.operators.movement import ENDLESS
 from graphopt.operators.protos import node_to_proto, type_to_proto
 
 log = logging.getLogger(__name__)

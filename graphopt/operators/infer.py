@@ -24,7 +24,8 @@ from graphopt.ir.edit import Draft
 from graphopt.ir.graph import CAPTURE, Graph, Node, Patch, Value
 from graphopt.operators import declared
 from graphopt.operators.known import contents, shapes
-from graphopt.operators.operands import ENDLESS, LIMIT, Open, Operands, normalised, plain
+from graphopt.operators.movement import ENDLESS
+from graphopt.operators.operands import LIMIT, Open, Operands, normalised, plain
 from graphopt.operators.protos import node_to_proto, type_from_proto, type_to_proto
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from math import isfinite
 from typing import TypeAlias
 
-from graphopt.base.sizes import Dim, least, lower_bound, minimum_of
+from graphopt.base.sizes import Dim, lower_bound, minimum_of
 from graphopt.base.types import DType, Shape
 from graphopt.ir import ops
 from graphopt.ir.graph import Attribute, Graph, Node
@@ -116,60 +116,3 @@ def broadcast(shapes: Sequence[Open]) -> Open:
 
 def normalised(axis: int, rank: int) -> int:
     return axis + rank if axis < 0 else axis
-
-
-def slice_range(size: int, start: int, end: int, step: int) -> range:
-    """The indices that Slice takes of an axis; unlike in Python, a start before the first one is the first one.
-
-    As in ONNX Runtime, an end in `ENDLESS` is beyond the axis in either direction.
-    """
-    end = -size - 1 if step < 0 and end in ENDLESS else end
-    start, end = normalised(start, size), normalised(end, size)
-    if step > 0:
-        return range(min(max(start, 0), size), min(max(end, 0), size), step)
-    return range(min(max(start, 0), size - 1), min(max(end, -1), size - 1), step)
-
-
-def slice_size(size: Dim, start: Dim, end: Dim, step: int) -> Dim | None:
-    """How many indices Slice takes of an axis; None where that cannot be told."""
-    if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
-        return len(slice_range(size, start, end, step))
-    if step < 0:
-        backwards = start == -1 and isinstance(end, int) and (end <= -_ENDLESS or end in ENDLESS)
-        return (size + (-step - 1)) // -step if backwards else None
-    first, last = _clamped(start, size), _clamped(end, size)
-    if first is None or last is None:
-        return None
-    return (last - least(last, first) + (step - 1)) // step
-
-
-ENDLESS = (2**31 - 1, 2**63 - 1)
-"""Ends of Slice that ONNX Runtime takes for "to the end" also where it goes backwards, against the ONNX text."""
-_ENDLESS = 2**31 - 1
-"""What exporters write for "to the end", or more: no axis is that long."""
-
-
-def _clamped(index: Dim, size: Dim) -> Dim | None:
-    """An index of Slice, counted from the front and kept within the axis."""
-    if isinstance(index, int) and abs(index) >= _ENDLESS:
-        return size if index > 0 else 0
-    bound = lower_bound(index)
-    if bound is not None and bound >= 0:
-        return least(index, size)
-    if (lower_bound(-index) or 0) >= 1:
-        return size - least(size, -index)
-    return None
-
-
-def slices(k: Operands) -> list[tuple[int, Dim, Dim, int]] | None:
-    """Axis, start, end and step of every axis that a Slice names; None where they are not known."""
-    shape, starts, ends = k.shape(0), k.contents(1), k.contents(2)
-    if shape is None or starts is None or ends is None:
-        return None
-    axes = k.optional_ints(3, range(len(starts)))
-    steps = k.optional_ints(4, (1,) * len(starts))
-    if axes is None or steps is None or not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
-        return None
-    if any(not -len(shape) <= axis < len(shape) for axis in axes):  # a node that cannot be
-        return None
-    return [(normalised(a, len(shape)), s, e, t) for a, s, e, t in zip(axes, starts, ends, steps, strict=True)]

@@ -21,7 +21,8 @@ from graphopt.ir.edit import constant_node, needs_copy, replace_node, replace_va
 from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
 from graphopt.operators.evaluate import evaluate, is_exact
-from graphopt.operators.operands import Operands, plain, slice_range, slice_size, slices
+from graphopt.operators.known import shapes
+from graphopt.operators.operands import Operands, normalised, plain
 
 log = logging.getLogger(__name__)
 
@@ -341,10 +342,10 @@ END = np.iinfo(np.int64).max
 def _slice(graph: Graph, vertex: int) -> Patch | None:
     """A Slice of whole axes goes; bounds that are not constant become so where each is a number or beyond the axis."""
     k = Operands(graph, graph[vertex])
-    shape, parts = k.shape(0), slices(k)
+    shape, parts = k.shape(0), _slices(k)
     if shape is None or parts is None:
         return None
-    if all(step == 1 and slice_size(shape[a], start, end, 1) == shape[a] for a, start, end, step in parts):
+    if all(step == 1 for *_, step in parts) and shapes(k) == [shape]:
         return _as_its_input(graph, vertex)
     if k.dtype(1) is not DType.INT64:
         return None
@@ -358,17 +359,31 @@ def _slice(graph: Graph, vertex: int) -> Patch | None:
     return _with_constants(graph, vertex, {1: starts, 2: known}, {1: "starts", 2: "ends"})
 
 
+def _slices(k: Operands) -> list[tuple[int, Dim, Dim, int]] | None:
+    """Axis, start, end and step of every axis that a Slice names; None where they are not known."""
+    shape, starts, ends = k.shape(0), k.contents(1), k.contents(2)
+    if shape is None or starts is None or ends is None:
+        return None
+    axes = k.optional_ints(3, range(len(starts)))
+    steps = k.optional_ints(4, (1,) * len(starts))
+    if axes is None or steps is None or not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
+        return None
+    if any(not -len(shape) <= axis < len(shape) for axis in axes):  # a node that cannot be
+        return None
+    return [(normalised(a, len(shape)), s, e, t) for a, s, e, t in zip(axes, starts, ends, steps, strict=True)]
+
+
 def _slice_from_front(
     graph: Graph, vertex: int, k: Operands, parts: Sequence[tuple[int, Dim, Dim, int]]
 ) -> Patch | None:
     """Constant bounds of axes of known size, counted from the front: two slices can be seen to adjoin."""
-    shape, ranges = k.shape(0), []
+    shape, bounds = k.shape(0), []
     for axis, start, end, step in parts:
         size = shape[axis] if shape is not None else None
         if not isinstance(size, int) or not isinstance(start, int) or not isinstance(end, int) or step < 1:
             return None
-        ranges.append(slice_range(size, start, end, step))
-    starts, ends = [r.start for r in ranges], [r.stop for r in ranges]
+        bounds.append(slice(start, end, step).indices(size))
+    starts, ends = [start for start, _, _ in bounds], [end for _, end, _ in bounds]
     if (tuple(starts), tuple(ends)) == (k.ints(1), k.ints(2)):
         return None
     return _with_constants(graph, vertex, {1: starts, 2: ends}, {1: "starts", 2: "ends"})
