@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 
 from graphopt.base.integers import Size, choice, disj, eq, quotient, remainder
 from graphopt.base.symbolic import Index, Tensor, Value
 from graphopt.base.types import DType
-from graphopt.operators.elementwise import COMPARISONS, ELEMENTWISE, EXACT, LOGICAL
-from graphopt.operators.node import Node, Shape, Undefined
+from graphopt.operators.elementwise import COMPARISONS, EXACT, LOGICAL, Function
+from graphopt.operators.node import Denotation, Node, Shape, Undefined
 
 
 def broadcast(node: Node, shapes: Sequence[Shape]) -> Shape:
@@ -47,28 +47,32 @@ def exactly(node: Node, dividend: Size, divisor: Size, reason: str) -> Size:
     return quotient(dividend, divisor)
 
 
-def elementwise(node: Node) -> Tensor:
-    """An operator that computes each element from those of its inputs at that index."""
-    count = 1 if node.op == "CastLike" else node.count  # of what it is cast like only the type counts
-    inputs = [node.optional(i) for i in range(count)]
-    present = [tensor for tensor in inputs if tensor is not None]
-    shape = broadcast(node, [tensor.shape for tensor in present])
-    if node.op in ("Div", "Mod"):
-        divisor = node.input(1)
-        node.require_divisors(Tensor(shape, lambda index: stretched(divisor, shape, index)))
-    function = ELEMENTWISE[node.op](node)
-    compares_exactly = node.op in COMPARISONS and (node.dtype.is_integer or node.dtype is DType.BOOL)
-    if node.op not in LOGICAL and not compares_exactly and node.is_exact:
-        function = EXACT(node)
+def pointwise(of: Callable[[Node], Function]) -> Denotation:
+    """An operator that computes each element from those of its inputs at that index, by the function that `of` says."""
 
-    def applied(operands: Sequence[Tensor | None], shape: Shape, view_of: Tensor | None = None) -> Tensor:
-        def at(index: Index) -> Value:
-            return function(*(t and stretched(t, shape, index) for t in operands))
+    def elementwise(node: Node) -> Tensor:
+        count = 1 if node.op == "CastLike" else node.count  # of what it is cast like only the type counts
+        inputs = [node.optional(i) for i in range(count)]
+        present = [tensor for tensor in inputs if tensor is not None]
+        shape = broadcast(node, [tensor.shape for tensor in present])
+        if node.op in ("Div", "Mod"):
+            divisor = node.input(1)
+            node.require_divisors(Tensor(shape, lambda index: stretched(divisor, shape, index)))
+        function = of(node)
+        compares_exactly = node.op in COMPARISONS and (node.dtype.is_integer or node.dtype is DType.BOOL)
+        if node.op not in LOGICAL and not compares_exactly and node.is_exact:
+            function = EXACT(node)
 
-        return Tensor(shape, at, view_of=view_of)
+        def applied(operands: Sequence[Tensor | None], shape: Shape, view_of: Tensor | None = None) -> Tensor:
+            def at(index: Index) -> Value:
+                return function(*(t and stretched(t, shape, index) for t in operands))
 
-    base = _common_base(present, shape)
-    return applied(inputs, shape, None if base is None else applied([t and t.base for t in inputs], base))
+            return Tensor(shape, at, view_of=view_of)
+
+        base = _common_base(present, shape)
+        return applied(inputs, shape, None if base is None else applied([t and t.base for t in inputs], base))
+
+    return elementwise
 
 
 def _common_base(operands: Sequence[Tensor], shape: Shape) -> Shape | None:

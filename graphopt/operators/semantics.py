@@ -8,11 +8,12 @@ by operator against `onnx.reference`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from graphopt.base.symbolic import Tensor, folded
 from graphopt.language.scalar import holds
 from graphopt.operators.attention import Attention, RotaryEmbedding
-from graphopt.operators.broadcasting import elementwise
+from graphopt.operators.broadcasting import pointwise
 from graphopt.operators.elementwise import ELEMENTWISE
 from graphopt.operators.movement import (
     Concat,
@@ -85,51 +86,38 @@ from graphopt.operators.windows import (
 )
 
 
-def denote(node: Node) -> tuple[Tensor, ...]:
-    """The outputs of an operator."""
-    if node.domain or node.op not in OPERATORS:
-        raise Unsupported(f"no denotation of {node.domain or ''}{'.' if node.domain else ''}{node.op}")
-    found = OPERATORS[node.op](node)
-    if (unread := node.unasked()) is not None:
-        raise Unsupported(f"{node.op} with {unread}, which its denotation does not look at")
-    outputs = found if isinstance(found, tuple) else (found,)
-    if node.op in KEEPS:
-        outputs = tuple(output.typed(output.dtype, node.input(0).values) for output in outputs)
-    if node.op in ("Cast", "CastLike") and holds(
-        node.target() if node.op == "Cast" else node.input(1).dtype, node.input(0).values
-    ):
-        outputs = tuple(output.typed(output.dtype, node.input(0).values) for output in outputs)
-    if node.is_exact and not _only_moves(node):
-        outputs = tuple(opaque(node, position, output) for position, output in enumerate(outputs))
-    return outputs
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """What is known of an operator: proofs and inference read it here, and nowhere else."""
+
+    denotation: Denotation
+    is_exact: bool = False
+    """Whether that is exact: it moves data, or computes each element by one function that is named."""
+    keeps: bool = False
+    """Whether its elements are elements of its first input."""
 
 
-def _only_moves(node: Node) -> bool:
-    """Its denotation is exact; that of an Einsum is where it only puts the axes of one operand in another order."""
-    if node.op != "Einsum":
-        return node.op in MOVES
-    letters, _, result = str(node.used["equation"]).replace(" ", "").partition("->")
-    return sorted(letters) == sorted(result)
-
-
-MOVES: Mapping[str, Denotation] = {
-    **dict.fromkeys(ELEMENTWISE, elementwise),
+KEEPING: Mapping[str, Denotation] = {
     "Identity": Identity,
     "Transpose": Transpose,
     "Reshape": Reshape,
     "Flatten": Flatten,
     "Squeeze": Squeeze,
     "Unsqueeze": Unsqueeze,
-    "Concat": Concat,
     "Split": Split,
     "Slice": Slice,
     "Gather": Gather,
     "Expand": Expand,
     "Tile": Tile,
-    "Pad": Pad,
-    "Resize": Resize,
     "DepthToSpace": DepthToSpace,
     "SpaceToDepth": SpaceToDepth,
+}
+"""Operators whose elements are elements of their first input."""
+
+PLACING: Mapping[str, Denotation] = {
+    "Concat": Concat,
+    "Pad": Pad,
+    "Resize": Resize,
     "Trilu": Trilu,
     "EyeLike": EyeLike,
     "ConstantOfShape": ConstantOfShape,
@@ -140,16 +128,9 @@ MOVES: Mapping[str, Denotation] = {
     "GatherElements": GatherElements,
     "GatherND": GatherND,
 }
-"""Operators whose denotation is exact: they move data, or compute each element by one function that is named."""
+"""Further operators that move data, or say where they are."""
 
-
-KEEPS = frozenset({"Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Split", "Slice", "Gather"})
-KEEPS |= {"Expand", "Tile", "DepthToSpace", "SpaceToDepth"}
-"""Operators whose elements are elements of their first input."""
-
-
-OPERATORS: Mapping[str, Denotation] = {
-    **MOVES,
+COMPUTING: Mapping[str, Denotation] = {
     "MatMul": MatMul,
     "Gemm": Gemm,
     "Conv": Conv,
@@ -183,3 +164,39 @@ OPERATORS: Mapping[str, Denotation] = {
     "GlobalLpPool": GlobalLpPool,
     **RECURRENT,
 }
+
+OPERATORS: dict[str, Operator] = {
+    **{name: Operator(pointwise(function), is_exact=True) for name, function in ELEMENTWISE.items()},
+    **{name: Operator(denotation, is_exact=True, keeps=True) for name, denotation in KEEPING.items()},
+    **{name: Operator(denotation, is_exact=True) for name, denotation in PLACING.items()},
+    **{name: Operator(denotation) for name, denotation in COMPUTING.items()},
+}
+"""All operators that have a meaning."""
+
+
+def denote(node: Node) -> tuple[Tensor, ...]:
+    """The outputs of an operator."""
+    if node.domain or node.op not in OPERATORS:
+        raise Unsupported(f"no denotation of {node.domain or ''}{'.' if node.domain else ''}{node.op}")
+    operator = OPERATORS[node.op]
+    found = operator.denotation(node)
+    if (unread := node.unasked()) is not None:
+        raise Unsupported(f"{node.op} with {unread}, which its denotation does not look at")
+    outputs = found if isinstance(found, tuple) else (found,)
+    if operator.keeps:
+        outputs = tuple(output.typed(output.dtype, node.input(0).values) for output in outputs)
+    if node.op in ("Cast", "CastLike") and holds(
+        node.target() if node.op == "Cast" else node.input(1).dtype, node.input(0).values
+    ):
+        outputs = tuple(output.typed(output.dtype, node.input(0).values) for output in outputs)
+    if node.is_exact and not _only_moves(node):
+        outputs = tuple(opaque(node, position, output) for position, output in enumerate(outputs))
+    return outputs
+
+
+def _only_moves(node: Node) -> bool:
+    """Its denotation is exact; that of an Einsum is where it only puts the axes of one operand in another order."""
+    if node.op != "Einsum":
+        return OPERATORS[node.op].is_exact
+    letters, _, result = str(node.used["equation"]).replace(" ", "").partition("->")
+    return sorted(letters) == sorted(result)

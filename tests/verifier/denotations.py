@@ -647,13 +647,13 @@ def all_mutants() -> list[Mutant]:
 
 def denoted_by(names: Collection[str]) -> frozenset[str]:
     """The operators whose denotation has one of these names, or is in or uses a module that has, or a helper of it."""
-    named = {name for name, denote in OPERATORS.items() if denote.__name__ in names}
-    helpers = set(names).difference(OPERATORS[name].__name__ for name in named)
+    named = {name for name, operator in OPERATORS.items() if operator.denotation.__name__ in names}
+    helpers = set(names).difference(OPERATORS[name].denotation.__name__ for name in named)
     changed = {mutant.module for mutant in all_mutants() if helpers & {mutant.module, mutant.function}}
     if changed & {"opaque", "semantics"}:  # which every operator goes through
         return frozenset(OPERATORS)
     users = {user for user in MODULES for module in changed if user == module or _imports(user, module)}
-    using = {name for name, denote in OPERATORS.items() if denote.__module__.rpartition(".")[2] in users}
+    using = {name for name, operator in OPERATORS.items() if operator.denotation.__module__.rpartition(".")[2] in users}
     return frozenset(named | using)
 
 

@@ -23,7 +23,7 @@ def test_one_thing_is_changed_in_each() -> None:
 
 
 def test_mutants_are_made_of_all_modules_that_denote() -> None:
-    assert {denote.__module__.rpartition(".")[2] for denote in OPERATORS.values()} <= set(MODULES)
+    assert {operator.denotation.__module__.rpartition(".")[2] for operator in OPERATORS.values()} <= set(MODULES)
 
 
 def test_what_is_on_record_is_in_the_source() -> None:
