@@ -183,7 +183,7 @@ def test_unverified_admits_it_and_the_report_says_so() -> None:
 
 @pytest.mark.usefixtures("cache")
 def test_a_prover_that_fails_has_proved_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphopt.verifier.prove.prove", lambda rule, timeout: 1 / 0)
+    monkeypatch.setattr("graphopt.verifier.prove.prove", lambda rule, **_: 1 / 0)
     proof = gate.attempt(RIGHT)
     assert (proof.verdict, proof.detail) == (Verdict.UNKNOWN, "the prover failed: ZeroDivisionError: division by zero")
 

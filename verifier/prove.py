@@ -16,7 +16,7 @@ from math import isfinite
 
 import z3
 
-from graphopt.base.integers import TRUE, Formula, Int, Size, conj, eq, forget, ge, le, lt, negate, restart, symbols
+from graphopt.base.integers import TRUE, Formula, Int, Size, conj, eq, ge, le, lt, negate, restart, symbols, undisturbed
 from graphopt.base.rebuilding import Substitution
 from graphopt.base.symbolic import (
     Binders,
@@ -83,6 +83,7 @@ class Outcome:
     """More about the failure, and what to try next."""
 
 
+@undisturbed()
 def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
     """The proof of a rule, or the verdict that there is none. `timeout` is in seconds, each so many steps (`Budget`).
 
@@ -118,9 +119,9 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
     )
 
 
+@undisturbed()
 def unproved_at(rule: Rule, model: Model, answer: Answer, *, timeout: float = 5.0) -> str:
     """What is not shown, in the model in which a rule is proved, at the one instance of a match; nothing if all is."""
-    forget()
     rule, effort = meant(rule), Effort(budget=Budget(timeout))
 
     def met() -> Iterator[Instance]:
@@ -133,7 +134,6 @@ def unproved_at(rule: Rule, model: Model, answer: Answer, *, timeout: float = 5.
 
 
 def _verdict(rule: Rule, timeout: float) -> tuple[Verdict, Model | None, Outcome]:
-    forget()
     try:
         choices = dtypes.typings(rule)
     except Mistyped as error:

@@ -7,6 +7,7 @@ questions need no solver.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import chain, count
@@ -128,8 +129,26 @@ def restart() -> None:
     _Fresh.numbers = count()
 
 
+class _Use:
+    """Whether someone computes with integers that others must not let go of."""
+
+    busy = False
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Forget all there is, and let no one forget anything meanwhile."""
+    forget()
+    _Use.busy = True
+    try:
+        yield
+    finally:
+        _Use.busy = False
+
+
 def forget() -> None:
-    """Let go of all interned integers and of what is known of them: called between rules."""
+    """Let go of all interned integers and of what is known of them: called between rules, and between questions."""
+    assert not _Use.busy, "a question is asked in the midst of a proof"
     restart()
     _Serial.numbers = count(FALSE.serial + 1)
     _TABLE.clear()

@@ -12,7 +12,7 @@ from graphopt.base.integers import TRUE, Formula, conj, disj, negate
 from graphopt.base.symbolic import Piece, Value, boolean, by_cases, call, fold, number, select, truth
 from graphopt.base.types import DType
 from graphopt.language.scalar import holds
-from graphopt.operators.node import Node, Undefined, real
+from graphopt.operators.node import Node, Undefined, Unsupported, real
 
 Function: TypeAlias = Callable[..., Value]
 """Of the elements at one index, None for absent inputs."""
@@ -122,7 +122,7 @@ def Div(node: Node) -> Function:
 def Mod(node: Node) -> Function:
     kind = node.flag("fmod")
     if node.dtype.is_float and not kind:
-        raise Undefined("Mod of floats is asked for by fmod=1")
+        raise Unsupported("Mod of floats without fmod, which opsets before 28 lack")
     return lambda a, b: call("FMod" if kind else "Mod", a, b)
 
 
