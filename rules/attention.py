@@ -113,6 +113,23 @@ def _fused(name: str, kind: str, *, scaled: bool) -> Rule:
     )
 
 
-TRADES = tuple(
-    _fused(name, kind, scaled=scaled) for name in OPERATORS for kind in ("", *MASKS) for scaled in (False, True)
+# -- rows of which nothing is seen ---------------------------------------------------------------------------------
+
+scores, seen = tensor("x", "*b M K"), tensor("v", "*b K N")
+
+
+def _guarded(value: Term) -> App:
+    """A value with 0 in the place of NaN, which is what a softmax makes of a row that is masked as a whole."""
+    return op.Where(op.IsNaN(value), 0.0, value)
+
+
+TRADES = (
+    *(_fused(name, kind, scaled=scaled) for name in OPERATORS for kind in ("", *MASKS) for scaled in (False, True)),
+    Rule(
+        "push_nan_guard_below_matmul",
+        _guarded(op.Softmax(scores, axis=-1)) @ seen,
+        _guarded(op.Softmax(scores, axis=-1) @ seen),
+        when=fn.is_finite(seen),
+        why="A row of weights is NaN as a whole or not at all: its products, which are fewer, tell as well.",
+    ),
 )

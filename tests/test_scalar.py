@@ -55,3 +55,8 @@ def test_what_has_no_value_is_not_known(name: str, arguments: tuple[object, ...]
 def test_a_negative_zero_is_no_zero(name: str) -> None:
     assert has_property(name, np.array([0.0, 0.0], np.float32))
     assert not has_property(name, np.array([0.0, -0.0], np.float32))
+
+
+def test_a_negative_zero_is_finite() -> None:
+    assert has_property("is_finite", np.array([0.0, -0.0], np.float32))
+    assert not has_property("is_finite", np.array([0.0, np.inf], np.float32))

@@ -16,9 +16,11 @@ from graphopt.io import onnx_io
 from graphopt.operators import infer
 from graphopt.rewrite.build import build
 from graphopt.rewrite.fixpoint import simplify_graph
+from graphopt.rewrite.gate import Gate
 from graphopt.rewrite.match import find
+from graphopt.rewrite.sites import Site
 from graphopt.rules import RULES, TRADES
-from tests.text import parse
+from tests.text import parse, run
 
 BY_NAME = {rule.name: rule for rule in TRADES}
 
@@ -259,6 +261,39 @@ def test_products_of_three_are_taken_in_either_order() -> None:
     model = parse(inputs, body, outputs="float[B, 2, 5] y")
     assert traded(model, "associate_matmul_to_the_right") == {"MatMul": 2}
     assert traded(model, "associate_matmul_to_the_right", "associate_matmul_to_the_left") == {"MatMul": 2}
+
+
+def test_a_masked_row_gives_nothing_wherever_that_is_asked() -> None:
+    body = """m = Where(mask, 0.0, z); s = Add(x, m); p = Softmax(s); n = IsNaN(p); g = Where(n, 0.0, p);
+        w = MatMul(v, t); y = MatMul(g, w)"""
+    inputs = "float[B, S, L] x, bool[B, S, L] mask, float[B, L, 4] v"
+    weights = {**drawn(t=(4, 2)), "z": np.array(-np.inf, np.float32)}
+    model = parse(inputs, body, weights, outputs="float[B, S, 2] y")
+    assert traded(model, "push_nan_guard_below_matmul")["IsNaN"] == 1
+
+    loaded = onnx_io.load(model)
+    infer.infer_graph(loaded.graph)
+    (match,) = find(BY_NAME["push_nan_guard_below_matmul"], loaded.graph)
+    assert Gate().allows(Site.of(loaded.graph, match))
+    assert not Gate(keep_nonfinite=True).allows(Site.of(loaded.graph, match))
+    loaded.graph.apply(build(loaded.graph, match))
+    rng = np.random.default_rng(0)
+    shapes = {"x": (2, 3, 5), "v": (2, 5, 4)}
+    feeds: dict[str, NDArray[Any]] = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    feeds["mask"] = rng.random((2, 3, 5)) > 0.5
+    feeds["mask"][0, 1] = False
+    expected, found = run(model, feeds)["y"], run(onnx_io.to_proto(loaded), feeds)["y"]
+    assert not expected[0, 1].any()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_guard_stays_before_values_that_may_be_infinite() -> None:
+    body = "p = Softmax(x); n = IsNaN(p); g = Where(n, 0.0, p); w = Log(v); y = MatMul(g, w)"
+    model = parse("float[3, 5] x, float[5, 2] v", body, outputs="float[3, 2] y")
+    graph = onnx_io.load(model).graph
+    infer.infer_graph(graph)
+    (match,) = find(BY_NAME["push_nan_guard_below_matmul"], graph)
+    assert not Gate().allows(Site.of(graph, match))
 
 
 def test_attention_is_written_in_an_opset_that_has_a_kernel_for_it() -> None:

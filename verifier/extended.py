@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from graphopt.base import symbolic
-from graphopt.base.integers import TRUE
-from graphopt.base.symbolic import Call, Factor, Fold, Number, Read, Value, lift
+from graphopt.base.integers import TRUE, Formula, conj, ge
+from graphopt.base.symbolic import ONE, Call, Element, Factor, Fold, Number, Read, Term, Value, lift
 
 ARITHMETIC = frozenset(
     {"Add", "Sub", "Mul", "Div", "Neg", "Sum", "Mean", "Reciprocal", "MatMul", "Gemm", "Conv", "ConvTranspose"}
@@ -132,6 +132,22 @@ class Extended:
             terms.append(replace(term, coefficient=abs(term.coefficient), factors=factors))
         return symbolic.collected(terms)
 
+    def telling(self, value: Value) -> tuple[Formula, Value]:
+        """What says whether a value is NaN: it is NaN exactly where the condition holds and what is returned is NaN.
+
+        A row of a softmax is NaN as a whole, or all of it is finite: it is NaN exactly if it reads +inf, NaN, or
+        nothing but -inf. So its first element tells of each other, and of a sum of them times finite numbers.
+        """
+        (term,) = value.terms if len(value.terms) == 1 else (Term(ONE),)
+        rows = [factor for factor in term.factors if isinstance(factor, Element) and factor.operator == "Softmax"]
+        finite = all(factor in rows or self._is_finite(factor) for factor in term.factors)
+        if len(rows) != 1 or not finite or term.guard != TRUE:
+            return TRUE, value
+        first = _first_of_row(rows[0])
+        if not first.symbols.isdisjoint(symbol for symbol, _ in term.binders):
+            return TRUE, value
+        return conj(*(ge(extent, 1) for _, extent in term.binders)), lift(first)
+
     def inverse(self, value: Value) -> Value:
         """1 over a value that may be infinite.
 
@@ -148,6 +164,16 @@ class Extended:
                 kept = symbolic.multiplied(kept, _inverse(factor))
             result = result + symbolic.guarded(condition, kept)
         return result
+
+
+def _first_of_row(element: Element) -> Element:
+    """The element of a softmax at the start of the row of another."""
+    axis = next(value for name, value in filter(_is_named, element.params) if name == "axis") % len(element.index)
+    return replace(element, index=tuple(0 if own == axis else i for own, i in enumerate(element.index)))
+
+
+def _is_named(param: object) -> bool:
+    return isinstance(param, tuple)
 
 
 def _inverse(factor: Factor) -> Value:

@@ -204,8 +204,10 @@ def _arithmetic(rule: Rule, model: Model) -> AbstractContextManager[None]:
     numbers = (part.value for side in (*rule.left, *rule.right) for part in walk(side) if isinstance(part, Lit))
     if any(isinstance(number, float) and not isfinite(number) for number in numbers):
         raise NotExtended("an infinity is written")
-    tensors = frozenset(name for name, hole in rule.holes.items() if hole.kind == "tensor")
-    return extended(Extended(tensors, properties_of(rule), _variances(rule)))
+    properties = properties_of(rule)
+    tensors = (name for name, hole in rule.holes.items() if hole.kind == "tensor")
+    infinite = frozenset(name for name in tensors if "is_finite" not in properties.get(name, ()))
+    return extended(Extended(infinite, properties, _variances(rule)))
 
 
 def _variances(rule: Rule) -> frozenset[str]:

@@ -85,7 +85,18 @@ def _is_jump(app: App, typings: Sequence[Typing]) -> bool:
     """Whether an operator jumps, on floats, in some choice of element types."""
     if app.op in ("Cast", "CastLike"):
         return any(not _is_float(typing.of(app)) and _reads_floats(app, typing) for typing in typings)
+    if app.op == "IsNaN" and any(map(_is_softmax, _factors(app.inputs[0]))):
+        return False  # what such a row reads makes it NaN, not how it is rounded
     return app.op in {"Pow", *JUMPS} and any(_reads_floats(app, typing) for typing in typings)
+
+
+def _factors(term: Term | None) -> tuple[Term | None, ...]:
+    """The two sides of a product of matrices; else the term."""
+    return term.inputs if isinstance(term, App) and term.op == "MatMul" else (term,)
+
+
+def _is_softmax(term: Term | None) -> bool:
+    return isinstance(term, App) and term.op == "Softmax"
 
 
 def _reads_floats(app: App, typing: Typing) -> bool:

@@ -12,7 +12,7 @@ from graphopt.base.sizes import Dim
 from graphopt.base.types import DType, Shape, TensorType
 from graphopt.ir.graph import Attribute, Graph, Value
 from graphopt.ir.tensor import Tensor
-from graphopt.language.scalar import FACTS, PROPERTIES, PYTHON, Unknown, apply, has_property
+from graphopt.language.scalar import FACTS, OF_VALUES, PROPERTIES, PYTHON, Unknown, apply, has_property
 from graphopt.language.term import App, Lit, Term, Var
 
 
@@ -137,6 +137,8 @@ def _has_property(name: str, bound: Bound) -> bool:
             return tensor.dtype.numpy.kind != "O" and has_property(name, tensor.numpy())
         case Absent(default=default):
             return has_property(name, np.asarray(default, np.float64))
+        case Value() if name in OF_VALUES:
+            return True  # as far as the model says: the gate asks what it says
     raise Unknown(f"{name} of what is no constant")
 
 

@@ -405,10 +405,16 @@ PROPERTIES: Mapping[str, Function] = {
     "is_positive": Function(lambda logic, x: logic.negate(logic.le(x, 0)), "every element is above 0"),
     "is_negative": Function(lambda logic, x: logic.negate(logic.le(0, x)), "every element is below 0"),
     "is_not_negative": Function(lambda logic, x: logic.le(0, x), "every element is 0 or above"),
+    "is_finite": Function(
+        lambda logic, _: logic.all(()), "no element is an infinity or NaN; of a tensor: none is meant"
+    ),
 }
 """Properties of a constant, as what holds for each of its elements: the matcher checks them all, the prover assumes
 them. A tensor with a NaN, an infinity or a negative zero has none of them: what is proved bit for bit of an element
-that is 0 is proved of 0.0, and x - -0.0 is not x where x is -0.0."""
+that is 0 is proved of 0.0, and x - -0.0 is not x where x is -0.0. Finite is a negative zero, too."""
+
+OF_VALUES = frozenset({"is_finite"})
+"""Properties that a tensor which is computed may have, too: the gate knows where a model means infinities."""
 
 
 class NumpyLogic:
@@ -439,7 +445,9 @@ class NumpyLogic:
 def has_property(name: str, values: NDArray[Any]) -> bool:
     """Whether every element has the property `name` of `PROPERTIES`."""
     wide = values.astype(np.float64) if values.dtype.kind not in "iub" else values
-    plain = np.isfinite(wide) & ~(np.equal(wide, 0) & np.signbit(wide))
+    plain = np.isfinite(wide)
+    if name != "is_finite":
+        plain = plain & ~(np.equal(wide, 0) & np.signbit(wide))
     return bool(np.all(plain)) and bool(np.all(PROPERTIES[name](NumpyLogic(), wide)))
 
 

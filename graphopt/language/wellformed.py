@@ -11,7 +11,7 @@ from onnx.defs import OpSchema
 
 from graphopt.base.errors import did_you_mean
 from graphopt.ir import ops
-from graphopt.language.scalar import FACTS, FUNCTIONS, PROPERTIES, TRUTHS
+from graphopt.language.scalar import FACTS, FUNCTIONS, OF_VALUES, PROPERTIES, TRUTHS
 from graphopt.language.term import (
     SCALAR,
     App,
@@ -114,7 +114,8 @@ def _misplaced(sides: tuple[Term, ...], right: tuple[Term, ...], conditions: tup
         if isinstance(app, App) and app.domain == SCALAR and app.op in PROPERTIES:
             if app not in said:
                 yield f"'{render(app)}' can only be a condition in `when`, alone or under `both`"
-            if not (len(app.args) == 1 and isinstance(app.args[0], Var) and app.args[0].kind == "const"):
+            kinds = ("const", "tensor") if app.op in OF_VALUES else ("const",)
+            if not (len(app.args) == 1 and isinstance(app.args[0], Var) and app.args[0].kind in kinds):
                 yield f"'{render(app)}' is of no constant of the rule"
 
 

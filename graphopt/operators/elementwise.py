@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+from graphopt.base import symbolic
 from graphopt.base.integers import TRUE, Formula, conj, disj, negate
 from graphopt.base.symbolic import Piece, Value, boolean, by_cases, call, fold, number, select, truth
 from graphopt.base.types import DType
@@ -232,6 +233,14 @@ def EXACT(node: Node) -> Function:
     params = (node.dtype, *(node.used[name] for name in sorted(node.used)))
     name, swapped = COMPARISONS.get(node.op, (node.op, False))
     name = f"{name}~" if node.folded else f"{name}!"
+
+    def is_nan(value: Value) -> Value:
+        assert symbolic.arithmetic is not None
+        condition, told = symbolic.arithmetic.telling(value)
+        return boolean(conj(condition, truth(call(name, told, params=params))))
+
+    if node.op == "IsNaN" and symbolic.arithmetic is not None:
+        return lambda value: by_cases(is_nan, value)
 
     def function(*values: Value | None) -> Value:
         present = tuple(v for v in values if v is not None)

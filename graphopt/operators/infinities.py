@@ -292,12 +292,14 @@ def _asked(graph: Graph) -> Iterator[int]:
     stack = list(_questions(graph))
     seen = set(stack)
     while stack:
-        for source in graph.sources(stack.pop()):
-            if source not in seen and not graph[source].is_constant:
-                seen.add(source)
-                yield source
-                if graph[source].op not in MIXING:
-                    stack.append(source)
+        vertex = stack.pop()
+        mixes = graph[vertex].op in MIXING  # then what is asked is whether a row of weights is NaN, if anything
+        for source in graph.sources(vertex):
+            if source in seen or graph[source].is_constant or (mixes and graph[source].op not in MASKED):
+                continue
+            seen.add(source)
+            yield source
+            stack.append(source)
     if not graph.is_region:  # of its inputs it is known outside
         yield from _masks(graph)
 

@@ -335,12 +335,12 @@ class Gate:
 
     def _are_finite(self, site: Site, proof: Proof) -> bool:
         """Whether the values are as finite as the proof takes them to be; notes why not."""
-        if proof.model is Model.EXTENDED:
-            return not site.may_be_infinite(True)
-        why = ""
-        if proof.is_finite and self.keep_nonfinite:
+        why, is_finite = "", proof.is_finite or site.assumes_finite
+        if proof.model is Model.EXTENDED and site.may_be_infinite(True):
+            return False
+        if is_finite and self.keep_nonfinite:
             why = "it is proved for finite values only, and others are to be kept"
-        elif proof.is_finite and site.may_be_infinite(False):
+        elif (proof.is_finite and site.may_be_infinite(False)) or site.may_break_that():
             why = "it is proved for finite values only, and one there may be infinite"
         return self._unless(why, site)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import isfinite
 from typing import Any
 
@@ -13,6 +14,8 @@ from graphopt.language.binding import Absent, Known
 from graphopt.language.coverage import Answer, Label
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import Unknown
+from graphopt.language.term import Var
+from graphopt.language.wellformed import asserted
 from graphopt.operators.infinities import may_hold
 from graphopt.rewrite.match import Match
 
@@ -32,6 +35,10 @@ class Site:
     """The element types of what it reads."""
     may_be_infinite: Callable[[bool], bool] = lambda constants: False
     """Whether what it reads or has in between may hold an infinity that the model means; if so asked, its constants."""
+    assumes_finite: bool = False
+    """Whether the rule asks of a value which is computed that it is finite."""
+    may_break_that: Callable[[], bool] = lambda: False
+    """Whether such a value may hold an infinity that the model means."""
     reordered: bool = False
     """Whether operands that floats are rounded by stand in another order than in the rule."""
     answer: Answer = _unknown
@@ -48,15 +55,26 @@ class Site:
             looked_at = known if constants else [*_read(match), *inside]
             return not all(map(isfinite, numbers)) or may_hold(graph, looked_at)
 
+        finite = [match.holes[name] for name in _finite(match.rule)]
+        asked = [bound for bound in finite if isinstance(bound, Value)]
         read = frozenset(map(graph.dtype, _read(match)))
         return Site(
             match.rule,
             _computed(graph, match),
             read,
             may_be_infinite,
+            bool(asked),
+            lambda: may_hold(graph, asked),
             match.reordered,
             lambda question: _answer(graph, match, question),
         )
+
+
+def _finite(rule: Rule) -> Iterator[str]:
+    """The holes of which a rule says that they are finite."""
+    for app in chain.from_iterable(map(asserted, rule.conditions)):
+        if app.op == "is_finite" and isinstance(app.args[0], Var):
+            yield app.args[0].name
 
 
 def _computed(graph: Graph, match: Match) -> frozenset[DType]:

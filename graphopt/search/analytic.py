@@ -355,6 +355,7 @@ EXPENSE: Mapping[str, float] = {
     **dict.fromkeys(("InstanceNormalization", "GroupNormalization", "ReduceL2", "ReduceSumSquare"), 60),
     **dict.fromkeys(("Sin", "Cos", "Log", "Elu", "Selu", "Celu", "TopK"), 200),
     **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), 300),
+    "Where": 150,
     "PRelu": 400,
     **dict.fromkeys(("Pow", "Mod", "CumSum"), 700),
     **dict.fromkeys(("Softplus", "Mish"), 1200),

@@ -9,6 +9,7 @@ UNPROVED = (
     *functions.UNPROVED,
     *placed.UNPROVED,
     *hidden.UNPROVED,
+    *hidden.GUARDS,
     *given.UNPROVED,
 )
 VACUOUS = plain.VACUOUS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphopt.language.rule import Rule, attributes, const, fn, integer, integers, op, tensor
-from graphopt.language.term import Operand
+from graphopt.language.term import App, Operand, Term
 
 x, y, z, c, d = tensor("x"), tensor("y"), tensor("z"), const("c", ""), const("d", "")
 row, plane, image = tensor("x", "N"), tensor("x", "M N"), tensor("x", "N C H W")
@@ -98,6 +98,34 @@ UNPROVED = (
     Rule("cast_to_no_type", op.Cast(op.Identity(x), to=1), op.Cast(x, to=99)),
 )  # fmt: skip
 """No small instance differs: of rounding, overflow, and attributes that ONNX Runtime does not read."""
+
+scores, seen, asking = tensor("x", "M K"), tensor("v", "K N"), tensor("u", "L M")
+weights, other = op.Softmax(scores, axis=-1), op.Softmax(scores, axis=-2)
+finite = fn.is_finite(seen)
+
+
+def guarded(value: Term, instead: float = 0.0) -> App:
+    return op.Where(op.IsNaN(value), instead, value)
+
+
+GUARDS = (
+    Rule("guard_below_product_with_infinities", guarded(weights) @ seen, guarded(weights @ seen)),
+    Rule("guard_below_product_of_columns", guarded(other) @ seen, guarded(other @ seen), when=finite),
+    Rule("guard_below_product_from_the_left", asking @ guarded(weights), guarded(asking @ weights),
+         when=fn.is_finite(asking)),
+    Rule("guard_by_one_below_product", guarded(weights, 1.0) @ seen, guarded(weights @ seen, 1.0), when=finite),
+    Rule("guard_of_logarithms_below_product", guarded(op.LogSoftmax(scores, axis=-1)) @ seen,
+         guarded(op.LogSoftmax(scores, axis=-1) @ seen), when=finite),
+    Rule("guard_of_exponentials_below_product", guarded(op.Exp(scores)) @ seen, guarded(op.Exp(scores) @ seen),
+         when=finite),
+    Rule("guard_of_two_softmaxes_below_product", guarded(weights + other) @ seen, guarded((weights + other) @ seen),
+         when=finite),
+    Rule("guard_dropped", guarded(weights) @ seen, weights @ seen, when=finite),
+    Rule("guard_by_scores", guarded(weights), op.Where(op.IsNaN(scores), 0.0, weights)),
+    Rule("guard_by_another_row", guarded(weights),
+         op.Where(op.IsNaN(op.ReduceSum(weights, (0,), keepdims=1)), 0.0, weights)),
+)  # fmt: skip
+"""A row of a softmax is NaN as a whole; a column, and what is made of rows by other functions, is not."""
 
 REAL_ONLY = (
     Rule("root_of_a_constant_cancels", (x + op.Sqrt(c)) - op.Sqrt(c), op.Identity(x)),
