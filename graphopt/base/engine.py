@@ -10,6 +10,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -103,10 +104,18 @@ class Processes(AbstractContextManager["Processes"]):
 
 
 def _begin(prepare: Callable[[], None] | None) -> None:
-    """Make a worker: Ctrl-C is for the process that started it."""
+    """Make a worker: Ctrl-C is for the process that started it, and when that is gone, so is the worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     if prepare is not None:
         prepare()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)  # what it works on is wanted by no one
 
 
 class Dask(AbstractContextManager["Dask"]):

@@ -37,6 +37,8 @@ def verify(
         typer.Option("--write", metavar="", help="With --all: write the ledger of the built-in rules, and their list."),
     ] = False,
     timeout: opt.Timeout = None,
+    workers: opt.Workers = None,
+    dask: opt.DaskAddress = None,
     as_json: opt.AsJson = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
@@ -56,7 +58,12 @@ def verify(
     rules = _wanted(what or (), everything)
     with Progress(enabled=not quiet) as progress:
         proofs = prove_all(
-            rules, cached=not fresh, timeout=timeout or TIMEOUT, progress=lambda done: progress("prove", done)
+            rules,
+            cached=not fresh,
+            timeout=timeout or TIMEOUT,
+            workers=workers,
+            dask=dask,
+            progress=lambda done: progress("prove", done),
         )
     if write:
         from graphopt.cli import catalogue

@@ -28,7 +28,7 @@ from graphopt.rewrite import gate
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 32
+AT_ONCE = 64
 """Questions that are asked together, whoever answers them: the more, the more of them turn out to be derived."""
 
 

@@ -126,7 +126,7 @@ def _failed(found: Sequence[Ladder], timeout: float, start: float) -> Settled:
 def _highest(ladder: Ladder, timeout: float) -> list[tuple[Rule, Proof]]:
     """The rules of the first step in which some are proved."""
     for step in ladder.steps:
-        patience = timeout if step is ladder.steps[-1] else timeout / 4
+        patience = timeout if step is ladder.steps[-1] else timeout / 8  # what holds for all ranks is soon shown
         proved = [pair for rule in step if (pair := _proved(rule, patience)) is not None]
         if proved:
             return proved

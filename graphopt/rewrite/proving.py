@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
-import os
-import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from functools import partial
 from math import inf
 
+from graphopt.base.engine import Engine, engine, processors
 from graphopt.base.errors import GraphoptError
 from graphopt.language.proof import Ledger, Proof
 from graphopt.language.rule import Rule
@@ -28,44 +25,35 @@ def prove_all(
     *,
     cached: bool = False,
     timeout: float = gate.TIMEOUT,
+    workers: int | None = None,
+    dask: str | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> list[Proof]:
     """The proofs of some rules, in their order. What is proved is kept in the user's cache.
 
-    Where `cached`, proofs that the ledger or the cache holds are taken from there.
+    Where `cached`, proofs that the ledger or the cache holds are taken from there. They are made on the Dask cluster
+    at an address, or in so many `workers`: by default a few in this process, many in one for each processor.
     """
     tell = progress or (lambda done: None)
     found = {rule.digest: proof for rule in rules if cached and (proof := gate.known(rule))}
     missing = [rule for rule in rules if rule.digest not in found]
+    count = workers or max(1, min(processors(), len(missing) // FEW))
     tell(0.0)
-    for proof in _proved(missing, timeout):
-        gate.remember(proof)
-        found[proof.digest] = proof
-        tell(len(found) / len(rules))
+    with engine(count, dask, _start) as runs:
+        for proof in _proved(missing, timeout, runs):
+            gate.remember(proof)
+            found[proof.digest] = proof
+            tell(len(found) / len(rules))
     return [found[rule.digest] for rule in rules]
 
 
-def _proved(rules: Sequence[Rule], timeout: float) -> Iterator[Proof]:
-    """Proofs as they are made: a few rules in this process, many in as many processes as there are processors."""
-    workers = min(_processors(), len(rules) // FEW)
-    if workers <= 1:
-        yield from (gate.attempt(rule, timeout) for rule in rules)
-        return
+def _proved(rules: Sequence[Rule], timeout: float, runs: Engine) -> Iterator[Proof]:
+    """Proofs as they are made."""
     source = gate.source_digest()
-    fresh = multiprocessing.get_context("spawn")  # a fork would copy the solver's state and our threads' locks
-    with ProcessPoolExecutor(workers, fresh, _start) as pool:
-        try:
-            for future in as_completed([pool.submit(_attempt, rule, timeout) for rule in _longest_first(rules)]):
-                proof, made_by = future.result()
-                if made_by != source:
-                    raise GraphoptError("the source of the verifier has changed meanwhile: start again")
-                yield proof
-        except BrokenProcessPool as error:
-            raise GraphoptError("a process that proves rules has died; there may not be enough memory") from error
-        except BaseException:  # also Ctrl-C: do not wait for what is being proved
-            for process in multiprocessing.active_children():
-                process.terminate()
-            raise
+    for _, (proof, made_by) in runs.each(partial(_attempt, timeout=timeout), _longest_first(rules)):
+        if made_by != source:
+            raise GraphoptError("the source of the verifier has changed meanwhile, or is another there: start again")
+        yield proof
 
 
 def _attempt(rule: Rule, timeout: float) -> tuple[Proof, str]:
@@ -74,16 +62,9 @@ def _attempt(rule: Rule, timeout: float) -> tuple[Proof, str]:
 
 
 def _start() -> None:
-    """Make a process that proves: Ctrl-C is for the one that started it, and what lives for a rule is not garbage."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Make a process that proves: what lives for a rule is not garbage."""
     gc.freeze()
     gc.set_threshold(*RARELY)
-
-
-def _processors() -> int:
-    """How many of them this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def write_ledger(proofs: Iterable[Proof]) -> Ledger:
