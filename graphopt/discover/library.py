@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 
 TRIED = 2
 """Instances at which the library has to do what a rule does."""
-LARGE = {"axis": 64, "b": (8,), "s": (28, 28), "k": (3, 3), "any": (8, 64, 64)}
+COPIES = "eliminate_identity"
+"""The rule for what the model of a bare hole is, which says nothing of the others."""
+LARGE = 64
+PACKS: Mapping[str, tuple[int, ...]] = {"b": (8,), "s": (28, 28), "k": (3, 3)}
+ANY = (8, 64, 64)
 """The sizes at which gains are estimated: of axes, of packs, of tensors of any rank."""
 
 
@@ -50,7 +54,7 @@ def had(rule: Rule, library: Library) -> Had:
         if names is None:
             return Had((), False)
         used |= dict.fromkeys(names)
-    return Had(tuple(used), tried > 0)
+    return Had(tuple(name for name in used if name != COPIES), tried > 0)
 
 
 def _way(left: ModelProto, right: ModelProto, library: Library) -> list[str] | None:
@@ -137,22 +141,17 @@ def _large(rule: Rule) -> Mapping[str, int | tuple[int, ...]]:
         if hole.kind not in ("tensor", "const"):
             continue
         if hole.axes is None:
-            dims[hole.name] = _pack("any")
+            dims[hole.name] = ANY
         for axis in hole.axes or ():
             if "*" in axis:
-                dims[axis.removeprefix("1")] = _pack(axis.rpartition("*")[2])
+                dims[axis.removeprefix("1")] = PACKS[axis.rpartition("*")[2]]
             elif axis.isalpha():
-                dims[axis] = 64
+                dims[axis] = LARGE
     return dims
 
 
-def _pack(name: str) -> tuple[int, ...]:
-    sizes = LARGE.get(name, (8,))
-    return sizes if isinstance(sizes, tuple) else (sizes,)
-
-
 def matches(rules: Sequence[Rule], model: str) -> dict[str, int]:
-    """Return at how many places of a model, simplified by itself, each rule matches."""
+    """Return at how many places of a model each rule matches."""
     graph = onnx_io.load(model).graph
     infer.infer_graph(graph)
     return {rule.name: sum(1 for _ in find(rule, graph)) for rule in rules}
