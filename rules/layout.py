@@ -1,8 +1,8 @@
 """Operators that move or rename axes and compute nothing: Transpose, Reshape, Flatten, Squeeze, Unsqueeze."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, tensor
+from graphopt.rule import Rule, attributes, binary, fn, integer, integers, op, pointwise, tensor
 from graphopt.rules.names import snake
 from graphopt.term import App, Term
 
@@ -12,7 +12,6 @@ axes, more = integers("axes"), integers("more")
 shape, target = integers("shape"), integers("target")
 axis, other_axis, block = integer("axis"), integer("other_axis"), integer("block")
 rest, inner = attributes("rest"), attributes("inner")
-scalar, low, high = const("c", ""), const("low", ""), const("high", "")
 both = fn.compose(first, second)
 undone = fn.is_identity(both)
 rank = fn.rank(x)
@@ -118,31 +117,14 @@ VIEWS_OF_TRANSPOSES = (
 )
 
 
-def unary(name: str) -> Callable[[Term], App]:
-    return lambda value: getattr(op, name)(value, rest)
-
-
-POINTWISE: Mapping[str, Callable[[Term], App]] = {
-    **{name: unary(name) for name in ("Cast", "Erf", "Exp", "Gelu", "HardSwish", "LeakyRelu", "Neg")},
-    **{name: unary(name) for name in ("Relu", "Sigmoid", "Sqrt", "Tanh")},
-    "Clip": lambda value: op.Clip(value, low, high),
-    "Add": lambda value: value + scalar,
-    "Sub": lambda value: value - scalar,
-    "Mul": lambda value: value * scalar,
-    "Div": lambda value: value / scalar,
-}
-"""Operators that treat each element alike, whichever its place: those that are found between two views."""
-
+f, g = pointwise("f"), binary("g")
 starts, ends, steps = integers("starts"), integers("ends"), integers("steps")
 TRANSPOSES_AROUND = (
-    *(
-        Rule(
-            f"fuse_transposes_around_{snake(name)}",
-            op.Transpose(apply(op.Transpose(x, perm=first)), perm=second),
-            apply(op.Transpose(x, perm=both)),
-            why=f"{name} treats each element alike, so the transpositions before and after it meet.",
-        )
-        for name, apply in POINTWISE.items()
+    Rule(
+        "fuse_transposes_around_pointwise",
+        op.Transpose(f(op.Transpose(x, perm=first)), perm=second),
+        f(op.Transpose(x, perm=both)),
+        why="Each element is treated alike, so the transpositions before and after it meet.",
     ),
     *(
         Rule(
@@ -161,14 +143,11 @@ TRANSPOSES_AROUND = (
         when=undone,
         why="A slice is taken along an axis, whichever its place.",
     ),
-    *(
-        Rule(
-            f"hoist_transposes_over_{snake(name)}",
-            getattr(op, name)(op.Transpose(x, perm=perm), op.Transpose(y, perm=perm)),
-            op.Transpose(getattr(op, name)(x, y), perm=perm),
-            why=f"One transposition of the result replaces one of each operand of {name}.",
-        )
-        for name in ("Add", "Sub", "Mul", "Div", "Max", "Min", "And", "Or", "Equal", "Less", "Greater")
+    Rule(
+        "hoist_transposes_over_binary",
+        g(op.Transpose(x, perm=perm), op.Transpose(y, perm=perm)),
+        op.Transpose(g(x, y), perm=perm),
+        why="One transposition of the result replaces one of each operand.",
     ),
     *(
         Rule(
@@ -258,15 +237,12 @@ RESHAPES = (
         when=fn.le(1, trailing),
         why="Only the last of two views counts.",
     ),
-    *(
-        Rule(
-            f"fuse_reshapes_around_{snake(name)}",
-            op.Reshape(apply(op.Reshape(x, shape)), target),
-            apply(op.Reshape(x, target)),
-            when=fn.zeros_among(target, shape),
-            why=f"{name} treats each element alike, so the Reshapes before and after it meet.",
-        )
-        for name, apply in POINTWISE.items()
+    Rule(
+        "fuse_reshapes_around_pointwise",
+        op.Reshape(f(op.Reshape(x, shape)), target),
+        f(op.Reshape(x, target)),
+        when=fn.zeros_among(target, shape),
+        why="Each element is treated alike, so the Reshapes before and after it meet.",
     ),
 )
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, real, tensor
-from graphopt.rules.layout import POINTWISE
+from graphopt.rule import Rule, attributes, binary, const, fn, integer, integers, op, pointwise, real, tensor
 from graphopt.rules.linear import is_float, runs_as_gemm
 from graphopt.rules.names import snake
 from graphopt.term import App, Operand, Term
 
 # Axes: *b batch, M rows, K contracted, N columns.
 x, y = tensor("x"), tensor("y")
+one, other = tensor("x", "*b"), tensor("y", "*b")
+f, g = pointwise("f"), binary("g")
 rows, matrix = tensor("x", "*b M K"), tensor("x", "M K")
 w, bias = const("w", "K N"), const("c", "N")
 scale, shift = const("scale", "K"), const("shift", "K")
@@ -77,34 +78,19 @@ TAKEN = (
         when=spares_columns,
         why="Only the rows that are wanted are normalized.",
     ),
-    *(
-        Rule(
-            f"push_slice_above_{snake(operator)}",
-            part(apply(x)),
-            apply(part(x)),
-            why="Only the elements that are wanted are computed.",
-        )
-        for operator, apply in POINTWISE.items()
+    Rule("push_slice_above_pointwise", part(f(x)), f(part(x)), why="Only the elements that are wanted are computed."),
+    Rule(
+        "push_slice_above_binary",
+        part(g(one, other)),
+        g(part(one), part(other)),
+        why="Only the elements that are wanted are computed.",
     ),
-    *(
-        Rule(
-            f"push_slice_above_{snake(operator)}_of_two",
-            part(apply(x, y)),
-            apply(part(x), part(y)),
-            when=fn.eq(fn.shape(x), fn.shape(y)),
-            why="Only the elements that are wanted are computed.",
-        )
-        for operator, apply in BINARY.items()
-    ),
-    *(
-        Rule(
-            f"push_slice_above_{snake(operator)}_by_column",
-            part(apply(rows, scale)),
-            apply(part(rows), scale),
-            when=spares_columns,
-            why="Only the elements that are wanted are computed.",
-        )
-        for operator, apply in BINARY.items()
+    Rule(
+        "push_slice_above_binary_by_column",
+        part(g(rows, scale)),
+        g(part(rows), scale),
+        when=spares_columns,
+        why="Only the elements that are wanted are computed.",
     ),
 )
 
@@ -122,24 +108,20 @@ VIEWS: Mapping[str, tuple[Callable[[Term], App], tuple[Term, ...]]] = {
 VIEWED = (
     *(
         Rule(
-            f"hoist_{name}_over_{snake(operator)}",
-            apply(look(x)),
-            look(apply(x)),
+            f"hoist_{name}_over_pointwise",
+            f(look(x)),
+            look(f(x)),
             when=when,
-            why=f"{operator} treats each element alike, and the view goes on to what undoes it.",
+            why="Each element is treated alike, and the view goes on to what undoes it.",
         )
         for name, (look, when) in VIEWS.items()
-        for operator, apply in POINTWISE.items()
     ),
-    *(
-        Rule(
-            f"hoist_squeeze_over_{snake(operator)}_of_two",
-            apply(op.Squeeze(x, axes), op.Squeeze(y, axes)),
-            op.Squeeze(apply(x, y), axes),
-            when=(some, fn.eq(fn.shape(x), fn.shape(y))),
-            why="One view of the result replaces one of each operand.",
-        )
-        for operator, apply in BINARY.items()
+    Rule(
+        "hoist_squeeze_over_binary",
+        g(op.Squeeze(x, axes), op.Squeeze(y, axes)),
+        op.Squeeze(g(x, y), axes),
+        when=(some, fn.eq(fn.shape(x), fn.shape(y))),
+        why="One view of the result replaces one of each operand.",
     ),
     *(
         Rule(
@@ -190,15 +172,12 @@ FLATTENED = (
         when=has_columns,
         why="Each row is normalized alike, so that what stands before and after may work on one matrix.",
     ),
-    *(
-        Rule(
-            f"flatten_{snake(operator)}",
-            apply(tokens, others),
-            op.Reshape(apply(flat(tokens), flat(others)), fn.sizes("L M K"), allowzero=1),
-            when=has_columns,
-            why="Elements are combined alike, so that what stands before and after may work on one matrix.",
-        )
-        for operator, apply in BINARY.items()
+    Rule(
+        "flatten_binary",
+        g(tokens, others),
+        op.Reshape(g(flat(tokens), flat(others)), fn.sizes("L M K"), allowzero=1),
+        when=has_columns,
+        why="Elements are combined alike, so that what stands before and after may work on one matrix.",
     ),
 )
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from itertools import accumulate
 from typing import NamedTuple
 
-from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, real, tensor
-from graphopt.rules.names import snake
+from graphopt.rule import Rule, attributes, binary, const, fn, integer, integers, op, pointwise, real, tensor
 from graphopt.term import App, Operand, Term, Var
 
 # Axes: N batch, C input channels, *s space, *k kernel; *b batch, M rows, K contracted, W output channels or columns.
@@ -121,57 +120,39 @@ PRODUCTS = tuple(make(this, count) for make in (merged, parted) for this in LINE
 # -- elementwise operators on the parts of a value -----------------------------------------------------------------
 
 x, y = tensor("x"), tensor("y")
-low, high = const("low", ""), const("high", "")
-
-
-def unary(name: str) -> Callable[[Term], App]:
-    return lambda value: getattr(op, name)(value, rest)
-
-
-ACTIVATIONS: Mapping[str, Callable[[Term], App]] = {
-    **{name: unary(name) for name in ("Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu")},
-    **{name: unary(name) for name in ("Relu", "Sigmoid", "Softplus", "Sqrt", "Tanh")},
-    "Clip": lambda value: op.Clip(value, low, high),
-}
+f, g = pointwise("f"), binary("g")
 parts_of = {count: op.Split.split(count, x, sizes, axis=axis) for count in (2, 3)}
 
-ON_PARTS = (
-    *(
-        rule
-        for name, apply in ACTIVATIONS.items()
-        for count, parts in parts_of.items()
-        for each, whole in ((tuple(map(apply, parts)), op.Split.split(count, apply(x), sizes, axis=axis)),)
-        for rule in (
-            Rule(
-                f"merge_{snake(name)}_of_split_{count}",
-                each,
-                whole,
-                why=f"{name} of all parts is one pass over the whole, and can be fused into what made it.",
-            ),
-            Rule(
-                f"split_{snake(name)}_before_split_{count}",
-                whole,
-                each,
-                why=f"{name} of a part can be fused into what makes the part.",
-            ),
-        )
-    ),
-    *(
+axis_y = integer("axis_y")
+ON_PARTS = tuple(
+    rule
+    for count, parts in parts_of.items()
+    for each, whole in ((tuple(map(f, parts)), op.Split.split(count, f(x), sizes, axis=axis)),)
+    for others in (op.Split.split(count, y, sizes, axis=axis_y),)
+    for rule in (
         Rule(
-            f"merge_{snake(name)}_of_splits_{count}",
-            tuple(getattr(op, name)(*pair) for pair in zip(parts, others, strict=True)),
-            op.Split.split(count, getattr(op, name)(x, y), sizes, axis=axis),
+            f"merge_pointwise_of_split_{count}",
+            each,
+            whole,
+            why="An operator on all parts is one pass over the whole, and can be fused into what made it.",
+        ),
+        Rule(
+            f"split_pointwise_before_split_{count}",
+            whole,
+            each,
+            why="An operator on a part can be fused into what makes the part.",
+        ),
+        Rule(
+            f"merge_binary_of_splits_{count}",
+            tuple(map(g, parts, others)),
+            op.Split.split(count, g(x, y), sizes, axis=axis),
             when=(
                 fn.eq(fn.shape(x), fn.shape(y)),
                 fn.eq(fn.normalized(axis, fn.rank(x)), fn.normalized(axis_y, fn.rank(x))),
             ),
-            why=f"{name} of all parts is one pass over the whole.",
-        )
-        for axis_y in (integer("axis_y"),)
-        for count, parts in parts_of.items()
-        for others in (op.Split.split(count, y, sizes, axis=axis_y),)
-        for name in ("Add", "Mul")
-    ),
+            why="An operator on all parts is one pass over the whole.",
+        ),
+    )
 )
 
 length = fn.item(fn.shape(x), axis)
@@ -189,13 +170,13 @@ EVEN = tuple(
 # -- the same on what is joined ------------------------------------------------------------------------------------
 
 
-def joined(name: str, apply: Callable[[Term], App], count: int) -> Rule:
+def joined(count: int) -> Rule:
     parts = [tensor(f"x{i}") for i in range(count)]
     return Rule(
-        f"merge_{snake(name)}_of_concat_{count}",
-        op.Concat(*map(apply, parts), axis=axis),
-        apply(op.Concat(*parts, axis=axis)),
-        why=f"{name} of all parts is one pass over the whole.",
+        f"merge_pointwise_of_concat_{count}",
+        op.Concat(*map(f, parts), axis=axis),
+        f(op.Concat(*parts, axis=axis)),
+        why="An operator on all parts is one pass over the whole.",
     )
 
 
@@ -211,7 +192,7 @@ def joined_convs(count: int) -> Rule:
 
 
 JOINED = (
-    *(joined(name, apply, count) for name, apply in ACTIVATIONS.items() for count in (2, 3, 4)),
+    *map(joined, (2, 3, 4)),
     *(joined_convs(count) for count in (2, 3, 4)),
 )
 

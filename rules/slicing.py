@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, string, tensor
-from graphopt.rules.names import snake
+from graphopt.rule import Rule, attributes, binary, const, fn, integer, integers, op, string, tensor
 from graphopt.term import App, Term
 
 x, y, z = tensor("x"), tensor("y"), tensor("z")
@@ -262,8 +261,7 @@ GATHERS = (
 
 # -- Expand and Tile -----------------------------------------------------------------------------------------------
 
-COMMUTING = ("Add", "Mul", "And", "Or", "Equal", "Max", "Min")
-ORDERED = ("Sub", "Div", "Pow", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
+g = binary("g")
 expanded, tiled = op.Expand(x, sizes), op.Tile(x, repeats)
 together = fn.broadcast(shape, fn.shape(y))
 NEEDLESS = {
@@ -304,25 +302,13 @@ EXPANSIONS = (
     ),
     *(
         Rule(
-            f"eliminate_{what}_before_{snake(name)}",
-            getattr(op, name)(repeated, y),
-            getattr(op, name)(x, y),
+            f"eliminate_{what}_before_binary",
+            g(repeated, y),
+            g(x, y),
             when=when,
-            why=f"{name} broadcasts its operands itself.",
+            why="Operators on two operands broadcast them themselves.",
         )
         for what, (repeated, when) in NEEDLESS.items()
-        for name in (*COMMUTING, *ORDERED)
-    ),
-    *(
-        Rule(
-            f"eliminate_{what}_after_{snake(name)}",
-            getattr(op, name)(y, repeated),
-            getattr(op, name)(y, x),
-            when=when,
-            why=f"{name} broadcasts its operands itself.",
-        )
-        for what, (repeated, when) in NEEDLESS.items()
-        for name in ORDERED
     ),
 )
 

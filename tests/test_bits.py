@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from graphopt.base.types import COMMON, DType
+from graphopt.language.families import some_particulars
 from graphopt.language.proof import Ledger, Model, Proof
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import Unknown
@@ -37,7 +38,8 @@ SAMPLE = 90
 def exact_rules() -> list[tuple[Rule, Proof]]:
     proofs = Ledger.load(ledger_path())
     found = [(rule, proofs.get(rule.digest)) for rule in (*RULES, *TRADES)]
-    return [(rule, proof) for rule, proof in found if proof is not None and proof.model is Model.EXACT]
+    exact = ((rule, proof) for rule, proof in found if proof is not None and proof.model is Model.EXACT)
+    return [(each, proof) for rule, proof in exact for each in some_particulars(rule)]
 
 
 def strewn(rule: Rule, drawn: Instance, rng: np.random.Generator) -> Instance:

@@ -155,9 +155,9 @@ FIRE = "a = Conv(x, v, b); a1 = Relu(a); c = Conv<pads=[1,1,1,1]>(x, w, d); c1 =
 
 def test_a_fire_module_becomes_one_convolution() -> None:
     model = parse(IMAGE, FIRE, DENSE, outputs="float[N, 8, H, 6] y")
-    names = ("widen_conv_beside_larger_conv", "merge_2_parallel_convs", "merge_relu_of_split_2")
+    names = ("widen_conv_beside_larger_conv", "merge_2_parallel_convs", "merge_pointwise_of_split_2")
     assert traded(model, *names)["Conv"] == 1
-    names = ("widen_conv_beside_larger_conv", "merge_relu_of_concat_2", "merge_concat_of_2_convs")
+    names = ("widen_conv_beside_larger_conv", "merge_pointwise_of_concat_2", "merge_concat_of_2_convs")
     assert traded(model, *names) == {"Conv": 1, "Relu": 1}
 
 
@@ -207,7 +207,7 @@ def test_a_chain_along_a_line_becomes_one_in_the_plane() -> None:
     twice = ("replace_conv1d_with_conv2d",) * 2
     apart = traded(model, *twice)
     assert (apart["Squeeze"], apart["Unsqueeze"]) == (2, 2)
-    whole = traded(model, *twice, "hoist_squeeze_over_leaky_relu")
+    whole = traded(model, *twice, "hoist_squeeze_over_pointwise")
     assert whole == {"Unsqueeze": 1, "Conv": 2, "LeakyRelu": 1, "Squeeze": 1, "Tanh": 1}
 
 
@@ -228,7 +228,7 @@ def test_tokens_become_one_matrix(batch: str) -> None:
     model = parse(f"float[{batch}, 3, 4] x", body, weights, outputs=f"float[{batch}, 3, 4] y", opset=20)
     matrices = ("replace_matmul_add_with_gemm",) * 2
     assert traded(model, *matrices)["Reshape"] == 4
-    flat = traded(model, *matrices, "hoist_reshape_over_gelu", "flatten_add", "flatten_layer_normalization")
+    flat = traded(model, *matrices, "hoist_reshape_over_pointwise", "flatten_binary", "flatten_layer_normalization")
     # two of the views are the same view of x, which only the passes see
     assert flat == {"Reshape": 3, "Gemm": 2, "Gelu": 1, "Add": 1, "LayerNormalization": 1}
 
@@ -242,7 +242,10 @@ def test_only_the_token_that_is_wanted_is_computed(index: str) -> None:
     loaded = onnx_io.load(model)
     infer.infer_graph(loaded.graph)
     first = "replace_gather_with_slice" if index == "0" else "replace_gather_of_last_with_slice"
-    for name in (first, *(f"push_slice_above_{what}" for what in ("layer_normalization", "add_by_column", "matmul"))):
+    for name in (
+        first,
+        *(f"push_slice_above_{what}" for what in ("layer_normalization", "binary_by_column", "matmul")),
+    ):
         loaded.graph.apply(build(loaded.graph, next(find(BY_NAME[name], loaded.graph))))
     order = [loaded.graph[v].op for v in loaded.graph.topological() if not loaded.graph[v].is_internal]
     assert order == ["Slice", "MatMul", "Add", "LayerNormalization", "Squeeze"]

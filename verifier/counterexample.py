@@ -19,6 +19,7 @@ import onnx
 from numpy.typing import NDArray
 
 from graphopt.base.types import DType
+from graphopt.language.families import some_particulars
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import Unknown
 from graphopt.language.schemas import Misfit
@@ -103,6 +104,9 @@ def find(rule: Rule, seconds: float = 15.0) -> Counterexample | None:
 
     The time is a guard: instances are counted, and take a second or two.
     """
+    if rule.operators:
+        particulars = some_particulars(rule)
+        return next(filter(None, (find(each, seconds / len(particulars)) for each in particulars)), None)
     deadline = time.process_time() + seconds
     found = list(islice(differences(rule, deadline, FURTHER), FOUND))
     if not found:

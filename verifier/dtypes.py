@@ -106,8 +106,13 @@ def hints(app: App, inputs: Sequence[DType | None], made: DType) -> list[DType]:
     return found
 
 
+def is_told(app: App) -> bool:
+    """Whether the element type of the output is no function of those of the inputs."""
+    return app.domain in ops.CLASSES or app.op == "Cast"
+
+
 def _output(app: App, position: int, bound: Mapping[str, DType], to: Any) -> DType:
-    if app.op == "Cast":
+    if is_told(app):
         return DType(to)
     if app.op == "CastLike":
         return bound["T2"]
@@ -148,6 +153,8 @@ class Typing:
     targets: dict[str, DType] = field(default_factory=dict)
     written: dict[App, tuple[DType, ...]] = field(default_factory=dict)
     """The element types of the operators of the right side, numbers in the types in which it writes them."""
+    operands: dict[str, tuple[DType | None, ...]] = field(default_factory=dict)
+    """By hole for an operator, the element types that it is applied to, wherever that is."""
 
     def of(self, part: Term, made: DType | None = None) -> DType | None:
         """The element type of a term; on the right side `made` is the one that it is to have, if that is known."""
@@ -159,7 +166,9 @@ class Typing:
         return None
 
     def _outputs(self, app: App, made: DType | None) -> tuple[DType, ...]:
-        to = self.target(app) if app.op == "Cast" else None
+        to = self.target(app) if is_told(app) else None
+        if app.domain in ops.CLASSES:
+            self._apply_alike(app)
         if made is None:
             inputs = [None if a is None or is_scalar(a) else self.of(a) for a in app.inputs]
             return outputs(app, inputs, to)
@@ -171,7 +180,16 @@ class Typing:
         self.written[app] = outputs(app, inputs, to, made)
         return self.written[app]
 
+    def _apply_alike(self, app: App) -> None:
+        """The hole is applied to operands of the same types everywhere; raises Mistyped."""
+        types = tuple(None if arg is None else self.of(arg) for arg in app.inputs)
+        if self.operands.setdefault(app.op, types) != types:
+            raise Mistyped(f"{app} is of other element types than {app.op} elsewhere")
+
     def target(self, cast: App) -> DType:
+        """The element type that a cast is to, or that an operator of a class makes."""
+        if cast.domain in ops.CLASSES:
+            return self.targets[cast.op]
         to = dict(cast.attrs).get("to")
         match to:
             case None if cast.bundle is not None and f"{cast.bundle.name}.to" in self.targets:
@@ -215,7 +233,7 @@ class _NotOnTypes(Exception):
 def typings(rule: Rule) -> list[Typing]:
     """All choices of element types for which the left side is well-typed and the conditions on types hold."""
     groups = list(_groups(rule).values())
-    casts = sorted({name for side in rule.left for name in _cast_holes(side)})
+    casts = sorted({name for side in rule.left for name in _cast_holes(side)}.union(rule.operators))
     options = [[d for d in COMMON if d in allowed] for _, allowed in groups]
     found = []
     for chosen in _some(product(*options, *(COMMON for _ in casts))):
@@ -320,15 +338,16 @@ class _Unified:
             self.restrict(other, both)
 
     def read(self, app: App) -> None:
-        """What the schema of an operator says."""
+        """What the schema of an operator says; a hole for one has the same types wherever it is applied."""
+        owner = (app.domain, app.op) if app.domain in ops.CLASSES else app.node
         for position, arg in enumerate(app.inputs):
             if isinstance(arg, Var | App) and not is_scalar(arg):
                 name = _formal(app, position)
-                self.restrict((app.node, name), _allowed(app.op, app.domain, name.partition("#")[0]))
-                self.unify(("hole", arg.name) if isinstance(arg, Var) else (arg.node, arg.output), (app.node, name))
+                self.restrict((owner, name), _allowed(app.op, app.domain, name.partition("#")[0]))
+                self.unify(("hole", arg.name) if isinstance(arg, Var) else (arg.node, arg.output), (owner, name))
         for position in range(app.outputs if app.op not in ("Cast", "CastLike") else 0):
             formal = _schema(app).outputs[min(position, len(_schema(app).outputs) - 1)]
-            self.unify((app.node, position), (app.node, str(formal.type_str)))
+            self.unify((app.node, position), (owner, str(formal.type_str)))
 
 
 def _groups(rule: Rule) -> dict[Any, tuple[list[str], frozenset[DType]]]:

@@ -165,6 +165,19 @@ class Equality:
             if all(self._factors_equal(f, g, there, inner) for f, g in pairs):
                 yield there, back
 
+    def _ways_there(self, left: Term, right: Term, known: Context) -> Iterator[Map]:
+        """Maps of the right binders to the left ones under which the factors are equal, one to one or not."""
+        if len(left.factors) != len(right.factors):
+            return
+        for order in pairings_of(left.factors, right.factors):
+            pairs = [(f, right.factors[i]) for f, i in zip(left.factors, order, strict=True)]
+            equations = [e for f, g in pairs for e in equations_of(f, g)]
+            there = solution_of(equations, right.binders, left.binders, domain(left, known)) if right.binders else {}
+            if there is not None:
+                inner = domain(left, known).knowing(at(range_of(right), there))
+                if all(self._factors_equal(f, g, there, inner) for f, g in pairs):
+                    yield there
+
     def _maps(
         self, left: Term, right: Term, pairs: list[tuple[Factor, Factor]], known: Context
     ) -> tuple[Map | None, Map | None]:
@@ -274,7 +287,7 @@ class Equality:
 
     def _meetings(self, term: Term, other: Term, known: Context) -> Iterator[Map]:
         """Where in the other's range its factors are those of the term: by an alignment, or anywhere if all are."""
-        yield from islice((there for there, _ in self._alignments(term, other, known)), 1)
+        yield from islice(self._ways_there(term, other, known), 1)
         least = least_indices(other)
         inner = domain(term, known).knowing(at(range_of(other), least))
         pairs = zip(term.factors, other.factors, strict=True)

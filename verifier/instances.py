@@ -498,7 +498,7 @@ class Instance:
         """The element types of the outputs of an operator."""
         if not self.assuming and app in self.typing.written:
             return self.typing.written[app]
-        to = self.typing.target(app) if app.op == "Cast" else None
+        to = self.typing.target(app) if dtypes.is_told(app) else None
         inputs = [None if a is None or is_scalar(a) or self._lacks(a) else self.tensor(a).dtype for a in app.inputs]
         return dtypes.outputs_of(app, tuple(inputs), to)
 

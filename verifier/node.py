@@ -85,6 +85,10 @@ class RuleNode(Node):
         if self.instance.exact and any(self._is_of_integers(typing) for typing in self.instance.typings):
             self.instance.require_elements(Elements(divisors, None, f"{self.op}: division of integers by 0"))
 
+    def require_some(self, truths: Tensor) -> None:
+        """Each element is a truth value of which nothing is known: it holds if the left side asks for it, too."""
+        self.instance.require_elements(Elements(truths, None, f"{self.op} is computed of what it may be undefined for"))
+
     def _is_of_integers(self, typing: Typing) -> bool:
         types = [typing.of(arg) for arg in self.app.operands if not is_scalar(arg)]
         return any(dtype is not None and dtype.is_integer for dtype in types)

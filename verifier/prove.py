@@ -12,11 +12,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from math import isfinite
 
 import z3
 
-from graphopt.base.integers import TRUE, Formula, Int, Size, conj, eq, ge, le, lt, negate, restart, symbols, undisturbed
+from graphopt.base.integers import (
+    TRUE,
+    Formula,
+    Int,
+    Size,
+    conj,
+    eq,
+    ge,
+    inside,
+    le,
+    lt,
+    negate,
+    restart,
+    symbols,
+    undisturbed,
+)
 from graphopt.base.rebuilding import Substitution
 from graphopt.base.symbolic import (
     Binders,
@@ -24,6 +40,7 @@ from graphopt.base.symbolic import (
     Element,
     Index,
     Piece,
+    Read,
     Tensor,
     Term,
     Value,
@@ -148,7 +165,7 @@ def _verdict(rule: Rule, timeout: float) -> tuple[Verdict, Model | None, Outcome
             Outcome(failure=wrong, wrong=True, advice=partial(words.about_types, rule, choices)),
         )
     outcome, budget = Outcome(), Budget(timeout)
-    for model in (Model.REAL,) if rule.definitions else Model:
+    for model in _models(rule):
         effort = Effort(budget=budget)  # what one model shows is no other's
         outcome = _try(rule, model, instances(rule, model, choices, effort), budget)
         if not outcome.failure and not outcome.reached:
@@ -161,6 +178,17 @@ def _verdict(rule: Rule, timeout: float) -> tuple[Verdict, Model | None, Outcome
         if budget.is_spent:
             break
     return Verdict.UNKNOWN, None, outcome
+
+
+def _models(rule: Rule) -> Sequence[Model]:
+    """The models in which a rule is tried.
+
+    What is defined by a term has a kernel that rounds in its own way. What an operator of which only the class is known
+    makes of a number that is rounded otherwise is not known: its operands have to be the same, bit for bit.
+    """
+    if rule.operators:
+        return (Model.EXACT,)
+    return (Model.REAL,) if rule.definitions else tuple(Model)
 
 
 def _try(rule: Rule, model: Model, instances: Iterable[Instance], budget: Budget) -> Outcome:
@@ -329,21 +357,26 @@ def _follows(wanted: Elements, instance: Instance, known: Context) -> bool:
     """Whether each element is what the right side asks for: plainly, or as one of which the left side says it."""
     index, binders = bind([known.simplify(size) for size in wanted.of.shape], "i")
     equality = Equality(Signs(instance.properties))
+
+    def settled(body: Value, of: Binders) -> Value:
+        return Value((*equality.settle(body, known.knowing(ranges(of))),))
+
     if any(_are_the_same(wanted, elements, index, binders, equality, known) for elements in instance.known_elements):
         return True
     said = [
-        [Piece(inner, condition, body) for condition, (body,) in cases(elements.of.at(at))]
+        [Piece(inner, condition, settled(body, inner)) for condition, (body,) in cases(elements.of.at(at))]
         for elements in instance.known_elements
         if _is_as_strict(elements, wanted)
         and (wanted.below is None or known.proves(le(_below(elements), wanted.below)))
         for at, inner in [bind([known.simplify(size) for size in elements.of.shape], "j")]
     ]
     for condition, (body,) in cases(wanted.of.at(index)):
-        piece = _without_spare(_of_row(Piece(binders, condition, body)))
+        piece = _without_spare(_of_row(Piece(binders, condition, settled(body, binders))))
+        piece = replace(piece, guard=conj(piece.guard, *_within(piece.body, instance)))
         here = known.knowing(ranges(piece.binders), piece.guard)
         if not here.possible or _is_plainly(piece.body, wanted, equality, here):
             continue
-        if not any(equality.covered([piece], others, known) for others in said):
+        if not any(equality.covered([piece], others, known) for others in [*said, [*chain.from_iterable(said)]]):
             return False
     return True
 
@@ -378,6 +411,17 @@ def _of_row(piece: Piece) -> Piece:
                 inner = tuple(zip(row.index, row.shape, strict=True))
                 return _of_row(Piece((*piece.binders, *inner), piece.guard, row.body))
     return piece
+
+
+def _within(value: Value, instance: Instance) -> Iterator[Formula]:
+    """What is read of a tensor is one of its elements: denotations read no others where they are defined."""
+    for factor in value.terms[0].factors if len(value.terms) == 1 else ():
+        for argument in factor.args if isinstance(factor, Call) else ():
+            for term in argument.terms:
+                for read in term.factors if not term.binders and term.guard == TRUE else ():
+                    tensor = instance.holes.get(read.tensor) if isinstance(read, Read) else None
+                    if isinstance(tensor, Tensor) and isinstance(read, Read):
+                        yield from (inside(i, size) for i, size in zip(read.index, tensor.shape, strict=True))
 
 
 def _without_spare(piece: Piece) -> Piece:

@@ -31,6 +31,16 @@ ELEMENTWISE_BINARY = frozenset(
 )
 """Binary operators that broadcast as numpy does: an operand may carry axes of size 1 or lack leading axes."""
 
+POINTWISE = frozenset(
+    {"Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitwiseAnd", "BitwiseNot", "BitwiseOr"}
+    | {"BitwiseXor", "Cast", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div", "Elu", "Equal", "Erf", "Exp", "Floor"}
+    | {"Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu"}
+    | {"Less", "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or", "Pow"}
+    | {"Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign"}
+    | {"Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Where", "Xor"}
+)
+"""Operators of which an element is made of one element of each input, which broadcast to one shape."""
+
 ZERO_IS_ABSENT = frozenset({("Conv", 2), ("ConvTranspose", 2), ("Gemm", 2), ("LayerNormalization", 2)})
 """Optional inputs that are added: of zeros they may as well be absent."""
 
@@ -38,6 +48,35 @@ RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
 """Operators whose two equal nodes give two results."""
+
+
+ANY_POINTWISE, ANY_BINARY = "any pointwise", "any binary"
+"""The domains in which a rule's holes for operators are: an operator there may be any one of the class."""
+
+
+def _of_class(domain: str, operands: str) -> OpSchema:
+    """The schema of every operator of a class: of any element types, and no attributes that a rule could name."""
+    variables = [f"T{operand}" for operand in operands]
+    identity = onnx.defs.get_schema("Identity", OPSET)
+    every = [name for name in identity.type_constraints[0].allowed_type_strs if name.startswith("tensor(")]
+    return OpSchema(
+        *("operator", domain, 1),
+        inputs=[OpSchema.FormalParameter(operand, f"T{operand}") for operand in operands],
+        outputs=[OpSchema.FormalParameter("y", "U")],
+        type_constraints=[(variable, every, "") for variable in (*variables, "U")],
+    )
+
+
+CLASSES: Mapping[str, OpSchema] = {
+    ANY_POINTWISE: _of_class(ANY_POINTWISE, "x"),
+    ANY_BINARY: _of_class(ANY_BINARY, "ab"),
+}
+"""The classes by domain.
+
+What a proof takes an operator of a class to be: each element of its output is a function of the elements of its
+operands in that place, which broadcast. The function hangs on the operator, its attributes, its other inputs, and the
+element types of its operands, as does the element type of its output; it may be undefined anywhere.
+"""
 
 
 P = ParamSpec("P")
@@ -68,6 +107,8 @@ def is_declared(op: str, domain: str) -> bool:
 @reads_schemas
 def schema(op: str, domain: str = "", opset: int = OPSET) -> OpSchema | None:
     """The schema in force at an opset, None for an operator that is neither declared nor in the onnx package."""
+    if domain in CLASSES:
+        return CLASSES[domain]
     if is_declared(op, domain):
         return _DECLARED[op, domain] if opset else None
     try:

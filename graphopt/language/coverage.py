@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias
 
+from graphopt.ir import ops
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import FACTS, Unknown
 from graphopt.language.term import SCALAR, App, Lit, applications, is_scalar, walk
@@ -168,16 +169,6 @@ def _range(numbers: Sequence[int]) -> str:
 
 # -- ranks that do not matter ------------------------------------------------------------------------------------------
 
-POINTWISE = frozenset(
-    {"Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitwiseAnd", "BitwiseNot", "BitwiseOr"}
-    | {"BitwiseXor", "Cast", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div", "Elu", "Equal", "Erf", "Exp", "Floor"}
-    | {"Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu"}
-    | {"Less", "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or", "Pow"}
-    | {"Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign"}
-    | {"Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Where", "Xor"}
-)
-"""Operators of which an element is made of one element of each input, which broadcast to one shape."""
-
 
 @cache
 def is_pointwise(rule: Rule) -> bool:
@@ -204,7 +195,8 @@ def is_pointwise(rule: Rule) -> bool:
 def _is_pointwise(app: App) -> bool:
     """Whether any input may be broadcast: the bounds of a Clip are to be numbers of the rule."""
     bounds = app.operands[1:] if app.op == "Clip" else ()
-    return app.domain == "" and app.op in POINTWISE and all(map(is_scalar, bounds))
+    plain = app.domain == "" and app.op in ops.POINTWISE and all(map(is_scalar, bounds))
+    return plain or app.domain in ops.CLASSES
 
 
 def of_any_rank(path: Iterable[Choice]) -> tuple[Choice, ...]:

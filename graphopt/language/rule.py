@@ -19,6 +19,7 @@ from graphopt.language.term import (
     Term,
     Var,
     attributes,
+    binary,
     const,
     fn,
     holes,
@@ -26,6 +27,8 @@ from graphopt.language.term import (
     integers,
     microsoft,
     op,
+    operators_in,
+    pointwise,
     real,
     render,
     string,
@@ -38,6 +41,7 @@ __all__ = [
     "Operators",
     "Rule",
     "attributes",
+    "binary",
     "const",
     "define",
     "fn",
@@ -45,6 +49,7 @@ __all__ = [
     "integers",
     "microsoft",
     "op",
+    "pointwise",
     "real",
     "string",
     "tensor",
@@ -111,6 +116,21 @@ class Rule:
         return {hole.name: hole for side in (*self.left, *self.right, *self.conditions) for hole in holes(side)}
 
     @cached_property
+    def operators(self) -> Mapping[str, str]:
+        """Every hole for an operator by name, with its class."""
+        return {app.op: app.domain for side in (*self.left, *self.right) for app in operators_in(side)}
+
+    @property
+    def family(self) -> Rule:
+        """The rule itself; of one whose operators are named in the place of holes, that with the holes."""
+        return self
+
+    @property
+    def label(self) -> str:
+        """What tells it from all other rules."""
+        return self.name
+
+    @cached_property
     def forgets(self) -> bool:
         """True where a tensor of the left side does not occur on the right: what made it may die with the rewrite."""
         left, right = ({h.name for side in sides for h in holes(side)} for sides in (self.left, self.right))
@@ -128,7 +148,7 @@ class Rule:
         return sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
     def __str__(self) -> str:
-        return f"{_algebra(self.left)}  ->  {_algebra(self.right)}" + _where(self.conditions)
+        return f"{_algebra(self.left)}  ->  {_algebra(self.right)}" + _where(self.conditions) + _for_any(self.operators)
 
     def to_json(self) -> dict[str, Any]:
         """The rule as plain data; `Rule.from_json` is the inverse."""
@@ -200,6 +220,11 @@ def _algebra(sides: tuple[Term, ...]) -> str:
 
 def _where(conditions: tuple[Term, ...]) -> str:
     return "  where " + " and ".join(map(render, conditions)) if conditions else ""
+
+
+def _for_any(operators: Mapping[str, str]) -> str:
+    classes = {name: domain.removeprefix("any ") for name, domain in operators.items()}
+    return "".join(f"  for any {class_} {name}" for name, class_ in classes.items())
 
 
 def depth(rule: Rule) -> int:

@@ -13,6 +13,7 @@ from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias
 
 from graphopt.base.errors import RuleError
+from graphopt.ir import ops
 
 SCALAR = "scalar"
 """The domain of the scalar functions: numbers, lists of numbers and truth values, no tensors."""
@@ -353,6 +354,23 @@ fn = Operators(SCALAR)
 """The scalar functions of `scalar.py`: `fn.eq(fn.size("K"), 1)`, `fn.compose(p, q)`."""
 
 
+def pointwise(name: str) -> Operator:
+    """Any operator that computes each element from one element: with its attributes, and scalars beside its operand.
+
+    `f(x)` stands for Relu(x), LeakyRelu(x, alpha=0.1), Cast(x, to=FLOAT16), x * 2, 1 - x, Clip(x, 0, 6), … Wherever a
+    rule says f, operator, attributes, scalars and the element type of its operand are the same.
+    """
+    return Operator(name, ops.ANY_POINTWISE)
+
+
+def binary(name: str) -> Operator:
+    """Any operator that computes each element from two that broadcast, either way round.
+
+    `g(x, y)` stands for x + y, x - y, y - x, x < y, Max(x, y), … and is the same wherever a rule says g.
+    """
+    return Operator(name, ops.ANY_BINARY)
+
+
 # -- walking and printing ------------------------------------------------------------------------------------------
 
 
@@ -370,6 +388,11 @@ def walk(subject: Term) -> Iterator[Term]:
 def holes(subject: Term) -> Iterator[Var]:
     """The holes in a term, as often as they occur."""
     return (part for part in walk(subject) if isinstance(part, Var))
+
+
+def operators_in(subject: Term) -> Iterator[App]:
+    """The applications of holes for operators in a term."""
+    return (part for part in applications(subject) if part.domain in ops.CLASSES)
 
 
 def applications(subject: Term) -> Iterator[App]:
@@ -395,6 +418,6 @@ def render(subject: Term, binding: int = 0) -> str:
     shown = ["–" if arg is None else render(arg) for arg in subject.inputs]
     shown += [f"{name}={render(value)}" for name, value in subject.attrs]
     shown += ["…"] if subject.bundle else []
-    name = f"{subject.domain}.{subject.op}" if subject.domain not in ("", SCALAR) else subject.op
+    name = f"{subject.domain}.{subject.op}" if subject.domain not in ("", SCALAR, *ops.CLASSES) else subject.op
     text = f"{name}({', '.join(shown)})"
     return f"{text}[{subject.output}]" if subject.outputs > 1 else text

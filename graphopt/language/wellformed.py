@@ -23,6 +23,7 @@ from graphopt.language.term import (
     holes,
     is_scalar,
     is_whole,
+    operators_in,
     render,
     walk,
 )
@@ -52,6 +53,7 @@ def problems(name: str, sides: Terms, right: Terms, conditions: Terms) -> Iterat
     yield from _unbound(sides, right, conditions)
     yield from _computed_on_the_left(sides)
     yield from _unused_defaults(sides)
+    yield from _mistaken_operators(sides, right, conditions)
     yield from _mixed_bundles(sides, right)
     for part in parts:
         yield from misspelt(part)
@@ -162,6 +164,24 @@ def _unused_defaults(sides: tuple[Term, ...]) -> Iterator[str]:
                 defaults.discard(arg.name)
     for name in sorted(defaults):
         yield f"hole '{name}' has a default, but is no optional input of its operator's own element type"
+
+
+def _mistaken_operators(sides: Terms, right: Terms, conditions: Terms) -> Iterator[str]:
+    """Holes for operators that are also something else, that the left side does not bind, or that take no tensor."""
+    classes: dict[str, str] = {}
+    bound = {app.op for side in sides for app in operators_in(side)}
+    named = {hole.name for part in (*sides, *right, *conditions) for hole in holes(part)}
+    for app in (app for side in (*sides, *right) for app in operators_in(side)):
+        if not app.op.isidentifier():
+            yield f"the hole '{app.op}' for an operator is to be named like a variable in Python, such as 'f'"
+        if app.op in named or classes.setdefault(app.op, app.domain) != app.domain:
+            yield f"hole '{app.op}' is declared in two ways"
+        if mistaken := [name for name in sorted(named) if name.startswith(f"{app.op}_")]:
+            yield f"hole '{mistaken[0]}' could be taken for one of what '{app.op}' has: call it otherwise"
+        if app.op not in bound:
+            yield f"hole '{app.op}' is not bound by the left side"
+        if any(map(is_scalar, app.operands)) or None in app.inputs or app.bundle is not None:
+            yield f"'{render(app)}': what '{app.op}' is applied to are tensors; other inputs and attributes are its own"
 
 
 def _sizes_read(part: Term) -> Iterator[str]:

@@ -115,6 +115,9 @@ class ModelNode(Node):
     def require_divisors(self, divisors: Tensor) -> None:
         pass
 
+    def require_some(self, truths: Tensor) -> None:
+        pass
+
     # what is known
 
     def simplified(self, size: Size) -> Size:

@@ -99,6 +99,10 @@ class Node(ABC):
     def require_divisors(self, divisors: Tensor) -> None:
         """No element is 0 where the operator computes in integers, which EXACT licenses."""
 
+    @abstractmethod
+    def require_some(self, truths: Tensor) -> None:
+        """Each element is a truth value of which nothing is known: it holds if the left side asks for it, too."""
+
     # what is known
 
     @property

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from graphopt.base.symbolic import Tensor, folded
+from graphopt.ir import ops
 from graphopt.language.scalar import holds
 from graphopt.operators.attention import Attention, RotaryEmbedding
-from graphopt.operators.broadcasting import pointwise
+from graphopt.operators.broadcasting import pointwise, unknown
 from graphopt.operators.elementwise import ELEMENTWISE
 from graphopt.operators.movement import (
     Concat,
@@ -176,6 +177,8 @@ OPERATORS: dict[str, Operator] = {
 
 def denote(node: Node) -> tuple[Tensor, ...]:
     """The outputs of an operator."""
+    if node.domain in ops.CLASSES:
+        return (unknown(node),)
     if node.domain or node.op not in OPERATORS:
         raise Unsupported(f"no denotation of {node.domain or ''}{'.' if node.domain else ''}{node.op}")
     operator = OPERATORS[node.op]

@@ -64,7 +64,8 @@ def lacking(rule: Rule, model_opsets: Mapping[str, int]) -> str | None:
     """The operator of the right side that the model's opset cannot express, None where it has all."""
     for side in rule.right:
         for app in applications(side):
-            if not opsets.emittable(app.op, app.domain, model_opsets) and not _is_constant(app):
+            found = app.domain in ops.CLASSES  # as the left side has it
+            if not found and not opsets.emittable(app.op, app.domain, model_opsets) and not _is_constant(app):
                 return f"{app.domain}.{app.op}" if app.domain else app.op
     return None
 

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from graphopt.ir import ops
 from graphopt.ir.graph import Graph, Node, Patch
+from graphopt.language.families import roots
 from graphopt.language.rule import Rule, depth
 from graphopt.operators.infinities import mark_bodies, reconsider
 from graphopt.rewrite.build import Refusal, Refused, build, gain_at_least, lacking
@@ -185,7 +186,7 @@ class Simplifier:
                 if missing:
                     self.missing[opsets, rule.name] = missing
             merging = [rule for rule in self.rules if len(rule.left) > 1]
-            self._by_opsets[opsets] = (_by_op(rule for rule in self.rules if rule not in merging), _by_op(merging))
+            self._by_opsets[opsets] = (by_root(rule for rule in self.rules if rule not in merging), by_root(merging))
         return self._by_opsets[opsets]
 
     def _rewrite(self, graph: Graph, by_op: Candidates) -> None:
@@ -255,11 +256,13 @@ class Simplifier:
         yield from seen
 
 
-def _by_op(rules: Iterable[Rule]) -> Candidates:
+def by_root(rules: Iterable[Rule]) -> Candidates:
+    """Return the rules by the operators that their left sides may end in."""
     by_op: dict[str, dict[tuple[Rule, frozenset[str]], None]] = {}
     for rule in rules:
         for side in rule.left:
-            by_op.setdefault(side.op, {})[rule, producers(side)] = None
+            for op in roots(side):
+                by_op.setdefault(op, {})[rule, producers(side)] = None
     return {op: tuple(found) for op, found in by_op.items()}
 
 

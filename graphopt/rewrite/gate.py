@@ -33,7 +33,14 @@ TIMEOUT = 10.0
 
 CORE = (
     *("base.types", "base.integers", "base.lemmas", "base.rebuilding", "base.symbolic", "ir.ops", "ir.tensor"),
-    *("language.coverage", "language.definition", "language.rule", "language.scalar", "language.term"),
+    *(
+        "language.coverage",
+        "language.definition",
+        "language.families",
+        "language.rule",
+        "language.scalar",
+        "language.term",
+    ),
     *("language.wellformed", "operators.attention", "operators.broadcasting", "operators.elementwise"),
     *("operators.movement", "operators.node", "operators.normalizations", "operators.opaque", "operators.placing"),
     *("operators.reductions", "operators.semantics", "operators.views", "operators.windows"),
@@ -231,8 +238,9 @@ VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """Operators after which every element lies where it did."""
 
 
+@cache
 def kernels_touched(rule: Rule) -> frozenset[str]:
-    """The operators in `KERNELS` that a rule makes, moves to other operands or drops."""
+    """The operators in `KERNELS` that a rule makes, moves to other operands or drops; of a family, ask a particular."""
     left, right = (set(map(_in_memory, chain(*map(applications, sides)))) for sides in (rule.left, rule.right))
     return frozenset(op for op, _ in left ^ right if op in KERNELS)
 
@@ -273,13 +281,13 @@ class Gate:
         self.withheld: dict[str, str] = {}
         """Why rules that are proved for finite values alone were not applied somewhere, by name."""
         self._proofs: dict[str, Proof] = {}
-        self._touched: dict[str, frozenset[str]] = {}
         self._tried: dict[str, list[Tried]] = {}
 
     def proof(self, rule: Rule) -> Proof:
         """What is known of a rule; where that is nothing, it is proved now, and kept for later runs."""
         found = self._proofs.get(rule.name)
         if found is None:
+            rule = rule.family
             found = self._proofs[rule.name] = known(rule) or self._made(rule)
         return found
 
@@ -328,10 +336,8 @@ class Gate:
         """Whether no kernel is touched that rounds in a way of its own: floats may be rounded, unless it is `exact`."""
         if self.exact and site.reordered and any(dtype.is_float for dtype in site.computed):
             return False
-        if site.rule.name not in self._touched:
-            self._touched[site.rule.name] = kernels_touched(site.rule)
         minded = [dtype for dtype in site.computed if self.exact or not dtype.is_float]
-        return not any(dtype in KERNELS[op] for op in self._touched[site.rule.name] for dtype in minded)
+        return not any(dtype in KERNELS[op] for op in kernels_touched(site.rule) for dtype in minded)
 
     def _are_finite(self, site: Site, proof: Proof) -> bool:
         """Whether the values are as finite as the proof takes them to be; notes why not."""
@@ -354,7 +360,7 @@ class Gate:
         for instance in tried:
             if covers(instance.tree, site.answer):
                 return instance.why_not
-        made = attempt_at(site.rule, proof, site.answer)
+        made = attempt_at(site.rule.family, proof, site.answer)
         tried.append(made)
         remember_instances(proof, tried)
         return made.why_not

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import permutations
+from itertools import permutations, product
 from math import copysign
 
 import numpy as np
@@ -21,6 +21,7 @@ from graphopt.ir import ops
 from graphopt.ir.graph import Attribute, Graph, Node, Value
 from graphopt.ir.tensor import Tensor, same_values
 from graphopt.language.binding import Absent, Axes, Bound, Known, Numbers, broadcast, evaluate, sizes_of, unify
+from graphopt.language.families import Particular, candidates, particular, roots
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import Unknown
 from graphopt.language.term import SCALAR, App, Lit, Term, Var
@@ -48,12 +49,45 @@ class Match:
 def find(rule: Rule, graph: Graph, vertex: int | None = None) -> Iterator[Match]:
     """The matches of a rule: everywhere, or those in which one of its left sides ends at `vertex`."""
     if vertex is None:
-        for candidate in sorted(graph.with_op(rule.left[0].op)):
-            yield from _anchored(rule, graph, candidate, 0)
+        for candidate in sorted(set().union(*map(graph.with_op, roots(rule.left[0])))):
+            for each in _particulars(rule, graph, candidate, 0):
+                yield from _anchored(each, graph, candidate, 0)
         return
     for position, side in enumerate(rule.left):
-        if side.op == graph[vertex].op:
-            yield from _anchored(rule, graph, vertex, position)
+        if graph[vertex].op in roots(side):
+            for each in _particulars(rule, graph, vertex, position):
+                yield from _anchored(each, graph, vertex, position)
+
+
+def _particulars(rule: Rule, graph: Graph, vertex: int, position: int) -> Iterator[Rule]:
+    """The rules of a family for the operators that are met in the places of its holes; another rule as it is."""
+    if not rule.operators:
+        yield rule
+        return
+    ways = []
+    for name, class_ in rule.operators.items():
+        known = candidates(class_)
+        met = sorted(set(_met(graph, rule.left[position], vertex, name)))
+        ways.append([(name, way) for operator in met for way in known.get(operator, ())])
+    for chosen in product(*ways):
+        yield particular(rule, chosen)
+
+
+def _met(graph: Graph, app: App, vertex: int, hole: str) -> Iterator[tuple[str, str]]:
+    """The operators of the nodes that may be in the place of a hole of a pattern that ends at a vertex."""
+    node, is_hole = graph[vertex], app.domain in ops.CLASSES
+    if is_hole and app.op == hole:
+        yield node.op, node.domain
+        return
+    if not is_hole and (node.op, node.domain) != (app.op, app.domain):
+        return
+    in_any_order = is_hole or app.op in ops.COMMUTATIVE or app.op in ops.COMMUTATIVE_VARIADIC
+    for position, arg in enumerate(app.inputs):
+        if isinstance(arg, App) and arg.domain != SCALAR:
+            inputs = node.inputs if in_any_order else node.inputs[position : position + 1]
+            for value in inputs:
+                if value is not None:
+                    yield from _met(graph, arg, value.vertex, hole)
 
 
 def _anchored(rule: Rule, graph: Graph, vertex: int, position: int) -> Iterator[Match]:
@@ -63,8 +97,18 @@ def _anchored(rule: Rule, graph: Graph, vertex: int, position: int) -> Iterator[
         for complete in _match_others(graph, others, state):
             settled = _settled(complete)
             match = settled and _finish(rule, settled)
-            if match and _holds(rule, graph, match):
+            if match and _holds(rule, graph, match) and _are_of_equal_types(graph, match):
                 yield match
+
+
+def _are_of_equal_types(graph: Graph, match: Match) -> bool:
+    """Whether the operator that a hole stands for has operands of the same element types wherever it occurs."""
+    for apps in match.rule.same if isinstance(match.rule, Particular) else ():
+        nodes = (graph[match.terms[app].vertex] for app in apps)
+        types = {tuple(graph.dtype(value) for value in node.operands) for node in nodes}
+        if len(types) > 1 or any(DType.UNDEFINED in each for each in types):
+            return False
+    return True
 
 
 def _match_others(graph: Graph, others: Sequence[App], state: _State) -> Iterator[_State]:
@@ -204,7 +248,8 @@ def _producers_fit(graph: Graph, app: App, node: Node) -> bool:
 @cache
 def producers(app: App) -> frozenset[str]:
     """The operators that make the inputs of what a pattern matches, as far as it says."""
-    return frozenset(arg.op for arg in app.inputs if isinstance(arg, App) and arg.domain != SCALAR)
+    known = (arg for arg in app.inputs if isinstance(arg, App) and arg.domain not in (SCALAR, *ops.CLASSES))
+    return frozenset(arg.op for arg in known)
 
 
 def _is_implied(pattern: Term | None, value: Value | None) -> bool:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from graphopt.ir.graph import Graph, Value
 from graphopt.language.rule import Rule
 from graphopt.rewrite.build import Refused, build, lacking
-from graphopt.rewrite.fixpoint import Allows, Candidates, Simplifier, Step, TimeUp, undone
-from graphopt.rewrite.match import Match, find, producers
+from graphopt.rewrite.fixpoint import Allows, Candidates, Simplifier, Step, TimeUp, by_root, undone
+from graphopt.rewrite.match import Match, find
 from graphopt.rewrite.regions import Region, cut_out, digest
 from graphopt.rewrite.sites import Site
 from graphopt.runtime.measure import Speedup
@@ -71,11 +71,7 @@ class Space:
         """The rules that these opsets can express, by the operators that their left sides end in."""
         key = tuple(sorted(opsets.items()))
         if key not in self._by_opsets:
-            by_op: dict[str, dict[tuple[Rule, frozenset[str]], None]] = {}
-            for rule in self.trades:
-                for side in rule.left if lacking(rule, opsets) is None else ():
-                    by_op.setdefault(side.op, {})[rule, producers(side)] = None
-            self._by_opsets[key] = {op: tuple(found) for op, found in by_op.items()}
+            self._by_opsets[key] = by_root(rule for rule in self.trades if lacking(rule, opsets) is None)
         return self._by_opsets[key]
 
 

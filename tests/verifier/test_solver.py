@@ -11,7 +11,7 @@ import pytest
 from graphopt.base.integers import eq, ge, symbol
 from graphopt.verifier.solver import Effort, refuted
 
-RULES = ("eliminate_tile_after_greater", "fuse_pad_into_conv")
+RULES = ("eliminate_tile_before_binary", "fuse_pad_into_conv")
 QUESTIONS = """
 import sys
 from hashlib import sha256
