@@ -125,6 +125,9 @@ def differences(rule: Rule, deadline: float, further: int = PLAIN + ANY + FEW) -
 
     After the first so many `further` instances are tried; until the processor time `deadline` at most.
     """
+    if rule.operators:
+        yield from chain.from_iterable(differences(each, deadline, further) for each in some_particulars(rule))
+        return
     end = PLAIN + ANY + FEW
     plain = instances(rule, seed=1, count=PLAIN, attempts=2_000, scope=scope.PLAIN)
     few = () if is_fatal_if_empty(rule) else instances(rule, seed=1, count=FEW, attempts=1_000, scope=scope.FEW)

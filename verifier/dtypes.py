@@ -233,12 +233,13 @@ class _NotOnTypes(Exception):
 def typings(rule: Rule) -> list[Typing]:
     """All choices of element types for which the left side is well-typed and the conditions on types hold."""
     groups = list(_groups(rule).values())
-    casts = sorted({name for side in rule.left for name in _cast_holes(side)}.union(rule.operators))
+    casts = sorted({name for side in rule.left for name in _cast_holes(side)})
     options = [[d for d in COMMON if d in allowed] for _, allowed in groups]
     found = []
     for chosen in _some(product(*options, *(COMMON for _ in casts))):
         types = {name: d for (names, _), d in zip(groups, chosen, strict=False) for name in names}
-        typing = Typing(types, dict(zip(casts, chosen[len(groups) :], strict=True)))
+        made = {name: types.pop(name) for name in rule.operators}
+        typing = Typing(types, made | dict(zip(casts, chosen[len(groups) :], strict=True)))
         if _well_typed(typing, rule.left) and all(map(typing.holds, rule.conditions)):
             found.append(typing)
     return found
@@ -351,7 +352,10 @@ class _Unified:
 
 
 def _groups(rule: Rule) -> dict[Any, tuple[list[str], frozenset[DType]]]:
-    """The holes of the left side by type variable: those of a group have one element type, from a set."""
+    """The holes of the left side by type variable: those of a group have one element type, from a set.
+
+    A hole for an operator has that of what it makes.
+    """
     unified = _Unified()
     for side in rule.left:
         for app in applications(side):
@@ -361,6 +365,9 @@ def _groups(rule: Rule) -> dict[Any, tuple[list[str], frozenset[DType]]]:
         if hole.kind in ("tensor", "const"):
             place = ("hole", hole.name)
             result.setdefault(unified.root(place), ([], unified.allowed(place)))[0].append(hole.name)
+    for name, class_ in rule.operators.items():
+        place = (class_, name), "U"
+        result.setdefault(unified.root(place), ([], unified.allowed(place)))[0].append(name)
     return result
 
 

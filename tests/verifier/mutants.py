@@ -27,7 +27,7 @@ from rich.progress import track
 from graphopt.base.errors import RuleError
 from graphopt.ir import ops
 from graphopt.language.rule import Rule, fn
-from graphopt.language.term import SCALAR, App, Lit, Term, Var, is_scalar, render, walk
+from graphopt.language.term import SCALAR, App, Lit, Term, Var, is_scalar, operators_in, render, walk
 from graphopt.rules import RULES, TRADES
 from graphopt.verifier import counterexample
 from graphopt.verifier.prove import prove
@@ -75,7 +75,8 @@ TEXTS |= {"tanh": "none", "SAME_UPPER": "SAME_LOWER", "SAME_LOWER": "SAME_UPPER"
 
 
 def _swapped(app: App) -> Iterator[Term]:
-    if app.op in ORDERED and len(app.args) >= 2 and app.args[0] != app.args[1]:
+    in_order = app.op in ORDERED or app.domain == ops.ANY_BINARY
+    if in_order and len(app.args) >= 2 and app.args[0] != app.args[1]:
         yield replace(app, args=(app.args[1], app.args[0], *app.args[2:]))
     if app.op == "Where":
         yield replace(app, args=(app.args[0], app.args[2], app.args[1]))
@@ -113,6 +114,12 @@ def _operator_dropped(app: App) -> Iterator[Term]:
     tensors = [arg for arg in app.operands if not is_scalar(arg)]
     if app.domain != SCALAR and app.outputs == 1 and len(tensors) == 1 and app.op != "Identity":
         yield tensors[0]
+
+
+def _applied_twice(app: App) -> Iterator[Term]:
+    """What a hole for an operator stands for, of what it makes."""
+    if app.domain == ops.ANY_POINTWISE:
+        yield replace(app, args=(app,))
 
 
 def _attribute_dropped(app: App) -> Iterator[Term]:
@@ -171,6 +178,7 @@ CHANGES: dict[str, Change] = {
     "another operator": _neighbour,
     "operand dropped": _operand_dropped,
     "operator dropped": _operator_dropped,
+    "applied twice": _applied_twice,
     "attribute dropped": _attribute_dropped,
     "number changed": _number_changed,
 }
@@ -180,11 +188,12 @@ CHANGES: dict[str, Change] = {
 
 
 def mutants(rule: Rule) -> Iterator[Mutant]:
-    """All of them, one thing changed in each: on the right side, or a condition forgotten."""
-    for kind, what, rhs, when in _variants(rule):
+    """All of them, one thing changed in each: on the right side, a condition forgotten, or operators told apart."""
+    changed = ((kind, what, rule.left, right, when) for kind, what, right, when in _variants(rule))
+    for kind, what, left, right, when in (*changed, *_told_apart(rule)):
         name = f"{rule.name}_{kind.replace(' ', '_')}"
         try:
-            yield Mutant(kind, what, Rule(name, rule.lhs, rhs, when, rule.why))
+            yield Mutant(kind, what, Rule(name, left, right, when, rule.why))
         except RuleError:  # the change made it no rule: left equal to right, too few operands
             continue
 
@@ -207,6 +216,20 @@ def _variants(rule: Rule) -> Iterator[Variant]:
             for new in change(node):
                 right = tuple(replaced(side, node, new) for side in rule.right)
                 yield kind, _said(node, new), right, rule.conditions
+
+
+def _told_apart(rule: Rule) -> Iterator[tuple[str, str, tuple[App, ...], tuple[Term, ...], tuple[Term, ...]]]:
+    """Where the left side says one hole for an operator several times, the last may be another operator."""
+    for name in rule.operators:
+        apps = list(dict.fromkeys(app for side in rule.left for app in operators_in(side) if app.op == name))
+        if len(apps) > 1:
+            left = tuple(replaced(side, apps[-1], replace(apps[-1], op="another")) for side in rule.left)
+            yield "operators told apart", name, tuple(map(_app, left)), rule.right, rule.conditions
+
+
+def _app(term: Term) -> App:
+    assert isinstance(term, App)
+    return term
 
 
 def _said(old: App, new: Term) -> str:

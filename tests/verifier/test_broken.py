@@ -10,7 +10,7 @@ import pytest
 
 from graphopt.base.errors import RuleError
 from graphopt.language.proof import Model, Verdict
-from graphopt.language.rule import Rule, const, fn, integer, integers, op, real, tensor
+from graphopt.language.rule import Rule, binary, const, fn, integer, integers, op, pointwise, real, tensor
 from graphopt.language.scalar import FACTS, FUNCTIONS, PROPERTIES
 from graphopt.language.term import App, Term, walk
 from graphopt.operators.semantics import OPERATORS
@@ -136,6 +136,7 @@ def everything(rule: Rule) -> Iterator[Term]:
 
 x, a, b = tensor("x", "M K"), const("w", "K N"), const("s", "N")
 any_, p, q = tensor("y"), integers("p"), integers("q")
+f, h, g = pointwise("f"), pointwise("h"), binary("g")
 broken = {rule.name: rule for rule in REFUTED}
 
 
@@ -205,6 +206,18 @@ RIGHT = (
         ),
     ),
     (Model.EXACT, Rule("commute", any_ + tensor("z"), tensor("z") + any_)),
+    (Model.EXACT, Rule("any_has_the_shape", op.Shape(f(any_)), op.Shape(any_))),
+    (
+        Model.EXACT,
+        Rule(
+            "any_of_what_is_chosen",
+            op.Where(tensor("c"), f(any_), f(tensor("z"))),
+            f(op.Where(tensor("c"), any_, tensor("z"))),
+            when=fn.is_float(fn.dtype(any_)),
+        ),
+    ),
+    (Model.EXACT, Rule("any_twice_joined", op.Concat(f(h(x)), f(h(x)), axis=0), f(h(op.Concat(x, x, axis=0))))),
+    (Model.EXACT, Rule("any_pair_of_vectors", op.Transpose(g(x, x), perm=p), g(*(op.Transpose(x, perm=p),) * 2))),
 )
 
 

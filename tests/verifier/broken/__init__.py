@@ -1,8 +1,16 @@
 """Wrong rules, by what is wrong. None may be proved; of those that a small instance shows to be wrong it is found."""
 
-from tests.verifier.broken import classics, edges, functions, given, hidden, operators, placed, plain
+from tests.verifier.broken import classics, edges, families, functions, given, hidden, operators, placed, plain
 
-REFUTED = (*plain.BROKEN, *classics.NEIGHBOURS, *operators.REFUTED, *functions.REFUTED, *hidden.REFUTED, *given.REFUTED)
+REFUTED = (
+    *plain.BROKEN,
+    *classics.NEIGHBOURS,
+    *operators.REFUTED,
+    *functions.REFUTED,
+    *hidden.REFUTED,
+    *given.REFUTED,
+    *families.REFUTED,
+)
 UNPROVED = (
     *edges.HOSTILE,
     *operators.UNPROVED,
@@ -11,5 +19,6 @@ UNPROVED = (
     *hidden.UNPROVED,
     *hidden.GUARDS,
     *given.UNPROVED,
+    *families.UNPROVED,
 )
 VACUOUS = plain.VACUOUS

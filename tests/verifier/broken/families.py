@@ -1,0 +1,100 @@
+"""Wrong rules with holes for operators: true of some operators of the class, or of none."""
+
+from graphopt.rule import Rule, binary, const, fn, integer, integers, op, pointwise, tensor
+from graphopt.term import App, Term
+
+f, h, g = pointwise("f"), pointwise("h"), binary("g")
+x, y, z, v, c = tensor("x"), tensor("y"), tensor("z"), tensor("v"), tensor("c")
+row, matrix, image, square = tensor("x", "N"), tensor("x", "M N"), tensor("x", "N C H W"), tensor("x", "N N")
+w = const("w", "N N")
+first, second, perm, axes = integers("first"), integers("second"), integers("perm"), integers("axes")
+shape, pads, sizes = integers("shape"), integers("pads"), integers("sizes")
+starts, ends, steps = integers("starts"), integers("ends"), integers("steps")
+axis = integer("axis")
+
+
+def pool(value: Term) -> App:
+    return op.MaxPool(value, kernel_shape=(2, 2))
+
+
+parts = op.Split.split(2, x, sizes, axis=axis)
+
+REFUTED = (
+    # what is not an element of the operand
+    Rule("any_over_pad", f(op.Pad(row, pads)), op.Pad(f(row), pads)),
+    Rule("any_before_pad", op.Pad(f(row), pads), f(op.Pad(row, pads))),
+    Rule("any_of_zeros", f(x * 0.0), x * 0.0),
+    # more is known of the function than that it is one; what stands beside it says that it keeps the element type
+    Rule("any_is_identity", f(x) + x, x + x),
+    Rule("any_is_idempotent", f(f(x)), f(x)),
+    Rule("any_undoes_itself", f(f(x)), x),
+    Rule("any_is_odd", f(-x) + x, x - f(x)),
+    Rule("any_is_linear", f(x + y) + x, (f(x) + f(y)) + x),
+    Rule("any_is_homogeneous", f(x * y) + x, f(x) * y + x),
+    Rule("any_is_monotone", op.Max(f(x), f(y), x), op.Max(f(op.Max(x, y)), x)),
+    Rule(
+        "any_of_largest", op.ReduceMax(f(matrix)) + op.ReduceMax(matrix), f(op.ReduceMax(matrix)) + op.ReduceMax(matrix)
+    ),
+    Rule("any_of_sum", op.ReduceSum(f(matrix)) + op.ReduceSum(matrix), f(op.ReduceSum(matrix)) + op.ReduceSum(matrix)),
+    Rule("any_of_pool", op.Concat(pool(f(image)), pool(image), axis=0), op.Concat(f(pool(image)), pool(image), axis=0)),
+    Rule("any_before_product", f(square @ w) + square, f(square) @ w + square),
+    Rule("any_two_commute", (f(h(x)) + f(x)) + x, (h(f(x)) + f(x)) + x),
+    Rule("any_two_are_one", op.Concat(f(x), h(y), axis=0), f(op.Concat(x, y, axis=0))),
+    Rule("any_two_are_one_of_a_type", op.Concat(f(x), h(x), axis=0), f(op.Concat(x, x, axis=0))),
+    Rule("any_two_change_places", f(x) - h(x), h(x) - f(x)),
+    Rule("any_pair_commutes", g(x, y), g(y, x)),
+    Rule("any_pair_of_a_type_commutes", op.Concat(g(x, y), x, y, axis=0), op.Concat(g(y, x), x, y, axis=0)),
+    Rule("any_pair_associates", g(g(x, y), z), g(x, g(y, z))),
+    Rule("any_pair_of_the_same", g(x, x) + x, x + x),
+    Rule("any_pair_of_the_same_is_any", g(x, f(x)), g(f(x), x)),
+    # elements of other places
+    Rule(
+        "any_between_transposes_in_other_order",
+        op.Transpose(f(op.Transpose(x, perm=first)), perm=second),
+        f(op.Transpose(x, perm=fn.compose(second, first))),
+    ),
+    Rule("any_of_swapped_parts", tuple(map(f, parts)), tuple(map(f, parts[::-1]))),
+    Rule("any_of_transposed", f(op.Transpose(matrix, perm=(1, 0))), op.Reshape(f(matrix), fn.sizes("N M"))),
+    # element types, which an operator may change, or ask for
+    Rule("any_of_cast", f(op.Cast(x, to=1)), op.Cast(f(x), to=1)),
+    Rule("any_keeps_types", f(x) + y, f(x + y - y)),
+    # what is the same real number and another float
+    Rule("any_of_a_difference", f((x + y) - y), f(x)),
+    # other sizes
+    Rule(
+        "any_pair_of_transposed",
+        op.Transpose(g(x, y), perm=perm),
+        g(op.Transpose(x, perm=perm), op.Transpose(y, perm=perm)),
+    ),
+    Rule("any_pair_of_reshaped", g(op.Reshape(x, shape), op.Reshape(y, shape)), op.Reshape(g(x, y), shape)),
+    Rule("any_pair_of_expanded", g(op.Expand(x, sizes), y), g(x, y)),
+    Rule("any_pair_of_tiled", g(op.Tile(x, sizes), y), g(x, y)),
+    Rule("any_pair_with_the_same", op.Concat(g(x, z), g(y, z), axis=0), g(op.Concat(x, y, axis=0), z)),
+    Rule(
+        "any_pair_of_joined",
+        op.Concat(g(x, y), g(z, v), axis=0),
+        g(op.Concat(x, z, axis=0), op.Concat(y, v, axis=0)),
+    ),
+    Rule(
+        "any_pair_of_sliced",
+        op.Slice(g(x, y), starts, ends, axes, steps),
+        g(op.Slice(x, starts, ends, axes, steps), op.Slice(y, starts, ends, axes, steps)),
+    ),
+)
+"""That these are wrong is shown by an operator of the class."""
+
+UNPROVED = (
+    # other ranks
+    Rule("any_pair_of_squeezed", g(op.Squeeze(x, axes), op.Squeeze(y, axes)), op.Squeeze(g(x, y), axes)),
+    # computed where it need not be defined
+    Rule("any_of_all", f(op.Slice(x, starts, ends, axes, steps)), op.Slice(f(x), starts, ends, axes, steps)),
+    Rule("any_of_first", f(op.Gather(x, 0, axis=0)), op.Gather(f(x), 0, axis=0)),
+    Rule("any_of_one_branch", f(op.Where(c, x, y)), op.Where(c, f(x), f(y))),
+    Rule("any_of_one_part", f(parts[0]), op.Split.split(2, f(x), sizes, axis=axis)[0]),
+    Rule("any_of_another", op.Shape(f(x)), op.Shape(f(x + 1.0))),
+    # the same real number is another float, before which the function may jump
+    Rule("any_of_a_sum_of_three", f((x + y) + z), f(x + (y + z))),
+    Rule("any_of_a_product_of_three", f((x * y) * z), f(x * (y * z))),
+    Rule("any_of_a_scaled_product", f((square @ w) * 2.0), f(square @ (w * 2.0))),
+)
+"""These are right for most operators, and not for all."""
