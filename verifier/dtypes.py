@@ -366,8 +366,8 @@ def _groups(rule: Rule) -> dict[Any, tuple[list[str], frozenset[DType]]]:
             place = ("hole", hole.name)
             result.setdefault(unified.root(place), ([], unified.allowed(place)))[0].append(hole.name)
     for name, class_ in rule.operators.items():
-        place = (class_, name), "U"
-        result.setdefault(unified.root(place), ([], unified.allowed(place)))[0].append(name)
+        made = unified.root(((class_, name), "U"))
+        result.setdefault(made, ([], unified.allowed(made)))[0].append(name)
     return result
 
 

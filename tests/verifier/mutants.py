@@ -474,11 +474,11 @@ EQUIVALENT = (
         "all axes are listed, in order, as without them",
     ),
     (
-        "merge_(add|mul)_of_splits_.|merge_sum_of_convs_.*|flatten_(add|mul)|hoist_squeeze_over_(add|mul)_of_two",
+        "merge_sum_of_convs_.*",
         ".* holes swapped",
         "the two are operands of something that commutes",
     ),
-    ("flatten_(add|mul)", ".*operands swapped: join", "element by element, any shape that both have will do"),
+    ("flatten_binary", ".*operands swapped: join", "element by element, any shape that both have will do"),
     (
         "flatten_layer_normalization",
         ".*operator dropped: Reshape",

@@ -1,0 +1,176 @@
+"""Rules with holes for operators: one rule for a class, matched for each member, proved once."""
+
+import json
+from collections import Counter
+
+import pytest
+from onnx import parser
+
+from graphopt.base.errors import RuleError
+from graphopt.io import onnx_io
+from graphopt.ir import ops
+from graphopt.ir.graph import Graph
+from graphopt.language.families import candidates, particular, some_particulars
+from graphopt.language.rule import Rule, binary, fn, integer, integers, op, pointwise, tensor
+from graphopt.operators import infer
+from graphopt.rewrite.build import build
+from graphopt.rewrite.gate import kernels_touched
+from graphopt.rewrite.match import find
+
+f, h, g = pointwise("f"), pointwise("h"), binary("g")
+x, y = tensor("x"), tensor("y")
+first, second, sizes, axis = integers("first"), integers("second"), integers("sizes"), integer("axis")
+
+MEET = Rule(
+    "transposes_meet",
+    op.Transpose(f(op.Transpose(x, perm=first)), perm=second),
+    f(op.Transpose(x, perm=fn.compose(first, second))),
+)
+JOIN = Rule("join_first", op.Concat(f(x), f(y), axis=axis), f(op.Concat(x, y, axis=axis)))
+NEEDLESS = Rule(
+    "expand_needlessly",
+    g(op.Expand(x, sizes), y),
+    g(x, y),
+    when=fn.eq(fn.broadcast(fn.shape(x), fn.shape(y)), fn.broadcast(sizes, fn.shape(y))),
+)
+
+
+def graph(text: str) -> Graph:
+    loaded = onnx_io.load(parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')).graph
+    infer.infer_graph(loaded)
+    return loaded
+
+
+def rewritten(rule: Rule, text: str) -> Counter[str] | None:
+    """The operators after the rule was applied once, None where it does not match."""
+    given = graph(text)
+    match = next(find(rule, given), None)
+    if match is None:
+        return None
+    given.apply(build(given, match))
+    given.check()
+    return Counter(given.ops())
+
+
+def between(body: str, made: str = "float", constants: str = "") -> str:
+    """Something between two transpositions that undo each other."""
+    return f"""m (float[2, 3] x) => ({made}[2, 3] y) {constants}
+        {{ a = Transpose <perm = [1, 0]> (x) {body} y = Transpose <perm = [1, 0]> (b) }}"""
+
+
+BETWEEN = {
+    "an operator": ("b = Relu (a)", ""),
+    "with its attributes": ("b = LeakyRelu <alpha = 0.25> (a)", ""),
+    "with a scalar": ("b = Mul (a, c)", "<float c = {2.0}>"),
+    "with a scalar that has axes": ("b = Add (a, c)", "<float[1, 1] c = {2.0}>"),
+    "after a scalar": ("b = Sub (c, a)", "<float c = {2.0}>"),
+    "between two": ("b = Clip (a, c, d)", "<float c = {0.0}, float d = {6.0}>"),
+    "below one": ("b = Clip (a, , d)", "<float d = {6.0}>"),
+    "with a slope": ("b = PRelu (a, c)", "<float c = {0.1}>"),
+}
+
+
+@pytest.mark.parametrize("what", BETWEEN)
+def test_a_hole_stands_for_an_operator_with_all_that_is_its_own(what: str) -> None:
+    body, constants = BETWEEN[what]
+    assert (found := rewritten(MEET, between(body, constants=constants))) is not None
+    assert found["Transpose"] == 1  # and the other rules drop it
+
+
+def test_the_element_type_may_change() -> None:
+    assert rewritten(MEET, between("b = Cast <to = 10> (a)", "float16")) == {"Transpose": 1, "Cast": 1}
+    assert rewritten(MEET, between("b = Less (c, a)", "bool", "<float c = {2.0}>")) == {"Transpose": 1, "Less": 1}
+
+
+APART = {
+    "a vector beside it": ("b = Mul (a, c)", "<float[2] c = {2.0, 3.0}>"),
+    "a sum along an axis": ("b = Softmax (a)", ""),
+    "two operands": ("b = Mul (a, a)", ""),
+    "an operator of another meaning": ("b = Unknown (a)", ""),
+}
+
+
+@pytest.mark.parametrize("what", APART)
+def test_what_is_not_of_the_class_does_not_match(what: str) -> None:
+    body, constants = APART[what]
+    assert rewritten(MEET, between(body, constants=constants)) is None
+
+
+def joined(one: str, other: str, constants: str = "") -> str:
+    return f"""m (float[2] x, float[3] y) => (float[5] z) {constants}
+        {{ a = {one} b = {other} z = Concat <axis = 0> (a, b) }}"""
+
+
+def test_wherever_a_hole_occurs_it_is_the_same() -> None:
+    assert rewritten(JOIN, joined("Elu (x)", "Elu (y)")) == {"Concat": 1, "Elu": 1}
+    assert rewritten(JOIN, joined("Elu (x)", "Relu (y)")) is None
+    assert rewritten(JOIN, joined("Elu <alpha = 0.5> (x)", "Elu <alpha = 0.25> (y)")) is None
+    constants = "<float c = {2.0}, float d = {3.0}>"
+    assert rewritten(JOIN, joined("Mul (x, c)", "Mul (c, y)", constants)) == {"Concat": 1, "Mul": 1}
+    assert rewritten(JOIN, joined("Mul (x, c)", "Mul (y, d)", constants)) is None
+    assert rewritten(JOIN, joined("Sub (x, c)", "Sub (c, y)", constants)) is None
+
+
+def test_the_operands_are_of_one_element_type() -> None:
+    text = """m (float[2] x, int64[3] y) => (float16[5] z)
+        { a = Cast <to = 10> (x) b = Cast <to = 10> (y) z = Concat <axis = 0> (a, b) }"""
+    assert rewritten(JOIN, text) is None
+    assert rewritten(JOIN, text.replace("int64", "float")) == {"Concat": 1, "Cast": 1}
+
+
+@pytest.mark.parametrize("inputs", ["a, y", "y, a"])
+@pytest.mark.parametrize("operator", ["Add", "Sub", "Div", "Pow", "Less", "Max", "Equal"])
+def test_a_binary_hole_stands_for_an_operator_either_way_round(operator: str, inputs: str) -> None:
+    made = "bool" if operator in ("Less", "Equal") else "float"
+    text = f"""m (float[1] x, float[2, 3] y) => ({made}[2, 3] z) <int64[2] s = {{2, 3}}>
+        {{ a = Expand (x, s) z = {operator} ({inputs}) }}"""
+    given = graph(text)
+    given.apply(build(given, next(find(NEEDLESS, given))))
+    assert Counter(given.ops()) == {operator: 1}
+    (node,) = (node for _, node in given.nodes())
+    names = [given.value_name(value) for value in node.operands]
+    assert names == inputs.replace("a", "x").split(", ") or operator in ops.COMMUTATIVE | {"Max"}
+
+
+def test_every_pointwise_operator_is_a_candidate() -> None:
+    known = {op for op, _ in candidates(ops.ANY_POINTWISE)}
+    assert known >= ops.POINTWISE - {"Identity", "Where"}
+    assert {op for op, _ in candidates(ops.ANY_BINARY)} == ops.ELEMENTWISE_BINARY - {"PRelu"}
+
+
+def test_of_the_operator_that_is_met_its_kernels_are_asked() -> None:
+    """ONNX Runtime computes an Exp of another place by other instructions, and a Relu not."""
+    first_ways = [way for way, *_ in candidates(ops.ANY_POINTWISE).values()]
+    touched = {way.op: kernels_touched(particular(MEET, (("f", way),))) for way in first_ways}
+    assert touched["Relu"] == touched["Mul"] == frozenset()
+    assert touched["Exp"] == {"Exp"}
+    assert touched["Max"] == {"Max"}
+
+
+def test_it_says_which_class_it_is_of_and_survives_json() -> None:
+    assert str(JOIN) == "Concat(f(x), f(y), axis=axis)  ->  f(Concat(x, y, axis=axis))  for any pointwise f"
+    again = Rule.from_json(json.loads(json.dumps(JOIN.to_json())))
+    assert again == JOIN and again.digest == JOIN.digest
+    assert dict(again.operators) == {"f": ops.ANY_POINTWISE}
+
+
+def test_what_a_hole_stands_for_counts_as_its_family() -> None:
+    for each in some_particulars(JOIN):
+        assert each.family is JOIN and each.name == JOIN.name and not each.operators
+        assert each.label.startswith("join_first[")
+
+
+ILL_FORMED = {
+    "hole 'h' is not bound by the left side": lambda: Rule("r", op.Abs(f(x)), h(x)),
+    "hole 'f' is declared in two ways": lambda: Rule("r", op.Abs(f(tensor("f"))), tensor("f")),
+    "has no attribute 'alpha'": lambda: Rule("r", op.Abs(f(x)), f(x, alpha=1.0)),
+    "are tensors": lambda: Rule("r", op.Abs(g(x, 1.0)), x),
+    "takes 1 to 1 inputs, not 2": lambda: Rule("r", op.Abs(f(x, y)), x),
+    "could be taken for one of what 'f' has": lambda: Rule("r", op.Abs(f(tensor("f_operand"))), tensor("f_operand")),
+}
+
+
+@pytest.mark.parametrize("problem", ILL_FORMED)
+def test_what_is_wrong_with_a_hole_is_said(problem: str) -> None:
+    with pytest.raises(RuleError, match=problem):
+        ILL_FORMED[problem]()
