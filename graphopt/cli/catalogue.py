@@ -95,5 +95,5 @@ def _row(rule: Rule, proof: Proof | None) -> str:
         shown = f"| {proof.verdict if proof else 'no proof yet'} | | |"
     else:
         shown = f"| {proof.model} | {proof.reach} | {proof.cases} |"
-    algebra = re.sub(r"  (?=->  |where )", " ", str(rule)).replace("->  ", "-> ").replace("|", "\\|")
+    algebra = re.sub(r"  (?=->  |where |for any )", " ", str(rule)).replace("->  ", "-> ").replace("|", "\\|")
     return f"| {rule.name} | `{algebra}` | {rule.why} {shown}"

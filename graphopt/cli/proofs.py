@@ -137,7 +137,7 @@ def _in_full(rule: Rule, proof: Proof | None) -> str:
     """All that a rule says, and what is known of its proof."""
     kinds = {"tensor": "any value", "const": "a constant", "attributes": "all other attributes"}
     lines = [rule.name, f"    {rule.why}", ""]
-    lines += [f"    {part}" for part in re.split(r"  (?=->  |where )", str(rule))]
+    lines += [f"    {part}" for part in re.split(r"  (?=->  |where |for any )", str(rule))]
     lines.append("")
     for hole in rule.holes.values():
         axes = "" if hole.axes is None else f" [{' '.join(hole.axes)}]"
