@@ -33,15 +33,8 @@ TIMEOUT = 10.0
 
 CORE = (
     *("base.types", "base.integers", "base.lemmas", "base.rebuilding", "base.symbolic", "ir.ops", "ir.tensor"),
-    *(
-        "language.coverage",
-        "language.definition",
-        "language.families",
-        "language.rule",
-        "language.scalar",
-        "language.term",
-    ),
-    *("language.wellformed", "operators.attention", "operators.broadcasting", "operators.elementwise"),
+    *("language.coverage", "language.definition", "language.families", "language.rule", "language.scalar"),
+    *("language.term", "language.wellformed", "operators.attention", "operators.broadcasting", "operators.elementwise"),
     *("operators.movement", "operators.node", "operators.normalizations", "operators.opaque", "operators.placing"),
     *("operators.reductions", "operators.semantics", "operators.views", "operators.windows"),
 )
