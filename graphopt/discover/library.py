@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
+from graphopt.language.families import roots
 from graphopt.language.library import Library
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import Unknown
@@ -80,7 +81,7 @@ def _traded(model: ModelProto, library: Library) -> Iterator[tuple[Rule, Graph]]
     """The graphs that one trade makes of a model."""
     operators = {node.op for _, node in _graph(model).nodes()}
     for trade in library.trades:
-        if trade.left[0].op in operators:
+        if not operators.isdisjoint(roots(trade.left[0])):
             for place in range(len(list(find(trade, _graph(model))))):
                 graph = _graph(model)
                 match = list(find(trade, graph))[place]
