@@ -82,7 +82,7 @@ def _lines(
     lacking: list[tuple[Found, float | None]] = []
     have = Counter[str]()
     for number, found in enumerate(outcome.found):
-        progress("look up in the library", number / len(outcome.found))
+        progress("estimate gains" if not known.everything else "look up in the library", number / len(outcome.found))
         answer = had(found.rule, known) if known.everything else None
         if answer is not None and answer.is_had:
             have[", ".join(answer.rules) or "the passes"] += 1

@@ -29,12 +29,12 @@ AT_ONCE = 1 << 12
 """Terms that are evaluated together."""
 SAMPLES = 3
 """Values that each hole has in a round: a number alone may be positive by accident."""
-MOST = 40_000_000
-"""Terms of one size that are told apart, at 29 bytes each: with what else there is, less than 4 GB."""
+MOST = 20_000_000
+"""Terms of one size that are told apart: at some 100 bytes each while they are sorted, they take less than 4 GB."""
 
 
 @dataclass
-class Terms:
+class Columns:
     """Some terms of one size, in columns: the choice of an operator and the classes of its operands."""
 
     choice: Numbers
@@ -49,17 +49,17 @@ class Terms:
     def __len__(self) -> int:
         return len(self.choice)
 
-    def at(self, places: Array) -> Terms:
-        return Terms(*(column[places] for column in self.columns))
+    def at(self, places: Array) -> Columns:
+        return Columns(*(column[places] for column in self.columns))
 
     @property
     def columns(self) -> tuple[Array, ...]:
         return self.choice, self.first, self.second, self.key, self.real, self.ordered
 
     @staticmethod
-    def joined(parts: Sequence[Terms]) -> Terms:
+    def joined(parts: Sequence[Columns]) -> Columns:
         empty = (np.zeros(0, np.int64),) * 5
-        return Terms(*map(np.concatenate, zip(*(p.columns for p in parts), (*empty, np.zeros(0, bool)), strict=True)))
+        return Columns(*map(np.concatenate, zip(*(p.columns for p in parts), (*empty, np.zeros(0, bool)), strict=True)))
 
 
 @dataclass
@@ -79,9 +79,10 @@ class Classes:
         self.arithmetics = tuple(each.arithmetic for each in self.evaluators)
         self.evaluated = 0
         self.terms: list[Term] = list(world.leaves)
-        """What stands for each class."""
+        """What stands for each class of terms that others are made of."""
+        self.count = len(world.leaves)
         self.size = 0
-        self._starts = [0, len(world.leaves)]
+        self._starts = [0, self.count]
         """Where the classes of each size begin."""
         self._kernels: dict[tuple[App, tuple[Type, ...]], list[list[Kernel]] | None] = {}
         self._types: dict[Type, int] = {}
@@ -141,20 +142,22 @@ class Classes:
     def grow(self) -> Iterator[Equal]:
         """Tell the terms of the next size apart; yield those equal to another one, up to names, in canonical order."""
         self.size += 1
-        found = Terms.joined(list(self._evaluated()))
-        order = np.lexsort((found.second, found.first, found.choice))
-        found = found.at(order)
+        found = Columns.joined(list(self._evaluated()))
+        found = found.at(np.lexsort((found.second, found.first, found.choice)))
         self.evaluated += len(found)
         class_of, new = self._told_apart(found)
-        if self.size < self.top:
-            self._keep(found.at(new))
+        before, self.count = self.count, self.count + len(new)
         uses = self._uses.grown(found, class_of, new)
-        self.terms += [self._name(found, int(place)) for place in new]
-        self._starts.append(len(self.terms))
+        self._starts.append(self.count)
+        if self.size < self.top:  # nothing is made of the largest
+            self._keep(found.at(new))
+            self.terms += [self._name(found, int(place)) for place in new]
         for place in np.flatnonzero(uses):
-            yield Equal(self._name(found, int(place)), self.terms[class_of[place]])
+            own = int(class_of[place])
+            other = self.terms[own] if own < len(self.terms) else self._name(found, int(new[own - before]))
+            yield Equal(self._name(found, int(place)), other)
 
-    def _name(self, found: Terms, place: int) -> App:
+    def _name(self, found: Columns, place: int) -> App:
         choice = self.choices[found.choice[place]]
         operands = [self.terms[found.first[place]]]
         if arity(choice) == 2:
@@ -168,7 +171,7 @@ class Classes:
         types = self._type_of[classes]
         return {int(t): classes[types == t] for t in np.unique(types)}
 
-    def _evaluated(self) -> Iterator[Terms]:
+    def _evaluated(self) -> Iterator[Columns]:
         """All terms of the next size, thousands at a time."""
         work = list(self._work())
         count = sum(len(first) * (1 if second is None else len(second)) for _, _, first, second in work)
@@ -219,7 +222,7 @@ class Classes:
                 self._kernels[key] = None
         return self._kernels[key]
 
-    def _computed(self, number: int, kernels: list[list[Kernel]], first: Numbers, second: Numbers | None) -> Terms:
+    def _computed(self, number: int, kernels: list[list[Kernel]], first: Numbers, second: Numbers | None) -> Columns:
         operands = (first,) if second is None else (first, second)
         type_ = tuple(each.shape for each in kernels[0])
         key, real = (
@@ -228,7 +231,7 @@ class Classes:
         )
         ordered = np.any([self._ordered[some] for some in operands], axis=0) | kernels[0][0].is_ordered
         count = len(first)
-        return Terms(
+        return Columns(
             np.full(count, number), first, np.full(count, -1) if second is None else second, key, real, ordered
         )
 
@@ -258,7 +261,7 @@ class Classes:
 
     # -- classes
 
-    def _told_apart(self, found: Terms) -> tuple[Numbers, Numbers]:
+    def _told_apart(self, found: Columns) -> tuple[Numbers, Numbers]:
         """The class of each term, and the places of those that are the first of a new one."""
         class_of = _looked_up(self._key, found.key)
         by_value = np.where(found.real == 0, -1, _looked_up(self._real, found.real))
@@ -271,11 +274,11 @@ class Classes:
         leader = leader[_first_of_equals(alone[leader])]
         first = np.flatnonzero(leader == np.arange(len(rest)))
         number = np.full(len(rest), -1)
-        number[first] = len(self.terms) + np.arange(len(first))
+        number[first] = self.count + np.arange(len(first))
         class_of[rest] = number[leader]
         return class_of, rest[first]
 
-    def _keep(self, new: Terms) -> None:
+    def _keep(self, new: Columns) -> None:
         """Compute the values of new classes again, and keep them."""
         types = list(self._types)
         second = np.where(new.second < 0, -1, self._type_of[new.second])
@@ -353,7 +356,7 @@ class _Uses:
     def sequences(count: int) -> list[tuple[int, ...]]:
         return [s for length in range(count + 1) for s in permutations(range(count), length)]
 
-    def grown(self, found: Terms, class_of: Numbers, new: Numbers) -> NDArray[np.bool_]:
+    def grown(self, found: Columns, class_of: Numbers, new: Numbers) -> NDArray[np.bool_]:
         """Take over new classes; say which terms are to be told as equal to another, named in order."""
         wanted = np.ones(len(found), bool)
         wanted[new] = False

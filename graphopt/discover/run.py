@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -134,11 +134,9 @@ class Run:
         start, before = time.monotonic(), len(self.outcome.found)
         name = f"{each.world.name}, size {size}"
         self.progress(f"evaluate {name}", 0.0)
-        terms, classes = each.classes.evaluated, len(each.classes.terms)
+        terms, classes = each.classes.evaluated, each.classes.count
         equal = each.questions()
-        stage = Stage(
-            each.world.name, size, each.classes.evaluated - terms, len(each.classes.terms) - classes, len(equal)
-        )
+        stage = Stage(each.world.name, size, each.classes.evaluated - terms, each.classes.count - classes, len(equal))
         waiting = deque(equal)
         while waiting:
             self.progress(f"prove {name}", 1 - len(waiting) / len(equal))
@@ -205,8 +203,3 @@ class Run:
         gate.remember(proof)
         for each in self._worlds:
             each.derivation.add(rule)
-
-
-def counted(stages: Iterable[Stage]) -> Counter[Fate]:
-    """Return how many questions had which fate."""
-    return sum((stage.fates for stage in stages), Counter())
