@@ -73,17 +73,19 @@ def _meaning(app: App, shapes: Sequence[Shape], sizes: Mapping[str, int]) -> tup
     from graphopt.verifier.choices import Choices, NothingLeft
     from graphopt.verifier.dtypes import Typing
     from graphopt.verifier.instances import Instance
+    from graphopt.verifier.meant import meant
     from graphopt.verifier.solver import Effort
 
     names = dict.fromkeys(arg.name for arg in app.operands if isinstance(arg, Var) and arg.kind in ("tensor", "const"))
     forget()
-    typing = Typing(dict.fromkeys(names, DType.FLOAT))
-    instance = Instance(Rule("any", app, next(iter(holes(app)))), False, Choices(), Effort(), typing, typings=(typing,))
+    typing, rule = Typing(dict.fromkeys(names, DType.FLOAT)), meant(Rule("any", app, next(iter(holes(app)))))
+    instance = Instance(rule, False, Choices(), Effort(), typing, typings=(typing,))
     instance.sizes.update(sizes)
     for name, shape in zip(names, shapes, strict=True):
         instance.holes[name] = Tensor(shape, partial(_read, name), DType.FLOAT, DType.FLOAT)
     try:
-        found = instance.tensor(app)
+        found = instance.tensor(rule.left[0])
+        instance.assume_conditions()
     except (NotDefined, Unsupported, NothingLeft) as error:
         raise Undefined(str(error)) from error
     if instance.known_elements or not all(fact == TRUE for fact in instance.facts):

@@ -67,6 +67,21 @@ def test_what_is_written_is_proved_and_read_again(tmp_path: Path) -> None:
     assert "rules written to" in done.stdout
 
 
+def test_operators_of_ones_own_are_what_they_are_declared_to_be(tmp_path: Path) -> None:
+    mine, path = tmp_path / "mine.py", tmp_path / "found.jsonl"
+    mine.write_text("""
+from graphopt.rule import Operators, define, tensor
+y = tensor("y")
+define(Operators("tests.discover").Twice(y), y + y)
+RULES = ()
+""")
+    done = run("--size", 2, "--ops", "tests.discover.Twice,Neg", "--rules", mine, "--no-library", "--output", path)
+    assert done.exit_code == 0, done.output
+    assert "tests.discover.Twice(Neg(x))  ->  Neg(tests.discover.Twice(x))" in {
+        line["found"]["algebra"] for line in lines(path)
+    }
+
+
 def test_with_the_library_only_what_it_lacks_is_written(tmp_path: Path) -> None:
     path = tmp_path / "found.jsonl"
     done = run("--size", 2, "--ops", "Neg", "Transpose", "--output", path, "--verbose")
@@ -102,8 +117,7 @@ class Mortal(Here):
                 raise Killed
 
 
-@pytest.mark.parametrize("answers", [1, 3])
-@pytest.mark.parametrize("cut", [0, 7])
+@pytest.mark.parametrize(("answers", "cut"), [(1, 0), (2, 7)])
 def test_a_run_that_was_ended_goes_on_where_it_was(tmp_path: Path, answers: int, cut: int) -> None:
     (tmp_path / "whole").mkdir()
     whole = outcome(SMALL, tmp_path / "whole")
@@ -129,7 +143,7 @@ class Counting(Here):
 @pytest.mark.slow
 def test_a_run_that_is_killed_leaves_nothing_half_written(tmp_path: Path) -> None:
     path = tmp_path / "found.jsonl"
-    options = ["--size", "2", "--ops", "Neg,Relu,Concat,Transpose", "--no-library", "--output", str(path)]
+    options = ["--size", "2", "--ops", "Neg,Relu,Transpose", "--no-library", "--output", str(path)]
     command = [sys.executable, "-m", "graphopt", "discover", *options]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env={**os.environ})
     journal = path.with_name("found.jsonl.journal")
@@ -158,14 +172,12 @@ def test_a_journal_of_another_source_is_begun_anew(tmp_path: Path, caplog: pytes
 def test_a_fingerprint_that_is_broken_makes_refuted_candidates_and_no_rules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = set(rules(outcome(SMALL, tmp_path)))
     prints = Field.fingerprints
     monkeypatch.setattr(Field, "fingerprints", lambda self, values: prints(self, values) * 0 + 1)
-    (tmp_path / "broken").mkdir()
-    found = outcome(SMALL, tmp_path / "broken")
+    found = outcome(Plan(1, SMALL.operators, worlds=SMALL.worlds), tmp_path)
     fates = sum((stage.fates for stage in found.stages), start=type(found.stages[0].fates)())
     assert fates[Fate.REFUTED] + fates[Fate.ACCIDENT] + fates[Fate.UNWRITTEN] + fates[Fate.UNKNOWN] > 3
-    assert all(each.proof.holds for each in found.found) and set(rules(found)) <= right
+    assert fates[Fate.REFUTED] > 0 and rules(found) == []
 
 
 def test_a_declaration_that_is_broken_is_refuted_by_running_the_operator(
