@@ -480,7 +480,11 @@ def conj(*parts: Formula) -> Formula:
 @until_forgotten
 def _conjunction(parts: tuple[Formula, ...]) -> Formula:
     flat = frozenset(p for part in parts for p in (part.parts if isinstance(part, And) else (part,)))
-    flat = _propagated(flat) if any(isinstance(p, Or) for p in flat) else flat
+    if any(isinstance(p, Or) for p in flat):
+        told = _propagated(flat)
+        if any(not isinstance(p, Or) for p in told - flat):  # an alternative that is left alone may tell more
+            return conj(*ordered(told))
+        flat = told
     if FALSE in flat or _contradict(flat):
         return FALSE
     return next(iter(flat)) if len(flat) == 1 else And(flat)
