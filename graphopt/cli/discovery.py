@@ -6,6 +6,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ def discover(
     dask: opt.DaskAddress = None,
     journal: opt.JournalPath = None,
     seed: opt.DrawnBy = 0,
-    timeout: opt.Timeout = None,
+    timeout: opt.ProofTimeout = None,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
     debug: opt.Debug = False,
@@ -65,16 +66,21 @@ def discover(
         engine(workers or 1, dask) as runs,
         Journal(path, keep=journal is not None) as kept,
     ):
-        outcome = Run(plan, runs, kept, progress).finished()
+        outcome = Run(plan, runs, kept, progress, partial(_tell, quiet=quiet)).finished()
         known = libraries.load(given) if library else given
-        lines = list(_lines(outcome, plan, known, model or (), progress))
+        lines = list(_lines(outcome, plan, known, model or (), progress, quiet=quiet))
         files.write_text(output, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
     if not quiet:
         _show(outcome, lines, output)
 
 
+def _tell(line: object, *, quiet: bool) -> None:
+    """Print a line about how it goes."""
+    log.log(logging.INFO if quiet else logging.WARNING, "%s", line, extra={"plain": True})
+
+
 def _lines(
-    outcome: Outcome, plan: Plan, known: Library, models: Sequence[str], progress: Progress
+    outcome: Outcome, plan: Plan, known: Library, models: Sequence[str], progress: Progress, *, quiet: bool
 ) -> Iterator[dict[str, Any]]:
     """Yield what is written of each rule that the library lacks, the most promising first."""
     from graphopt.discover.library import gain, had, matches
@@ -90,12 +96,8 @@ def _lines(
         else:
             lacking.append((found, gain(found.rule)))
     if have:
-        log.warning(
-            "%d of %d rules are done by the library already (--verbose says by which of its rules)",
-            have.total(),
-            len(outcome.found),
-            extra={"plain": True},
-        )
+        done = f"{have.total()} of {len(outcome.found)} rules are done by the library already"
+        _tell(f"{done} (--verbose says by which of its rules)", quiet=quiet)
     places = [matches([found.rule for found, _ in lacking], each) for each in models]
     for found, gained in sorted(lacking, key=lambda each: -(each[1] or 0.0)):
         yield _line(found, gained, plan, {m: p[found.rule.name] for m, p in zip(models, places, strict=True)})
@@ -123,8 +125,9 @@ def _show(outcome: Outcome, lines: Sequence[dict[str, Any]], output: Path) -> No
     from graphopt.discover.settle import Fate
 
     to = console(stderr=files.is_stdout(output))
-    names = ("world", "size", "terms", "values", "equal", "asked", *("proved", "refuted", "open"), "rules", "seconds")
-    table = Table(*names, box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for name in ("world", "size", "terms", "values", "equal", "asked", "proved", "refuted", "open", "rules", "s"):
+        table.add_column(name, no_wrap=True, justify="left" if name == "world" else "right")
     for stage in outcome.stages:
         proved, refuted = stage.fates[Fate.PROVED], stage.fates[Fate.REFUTED] + stage.fates[Fate.ACCIDENT]
         counts = (stage.terms, stage.classes, stage.equal, stage.asked, proved, refuted)

@@ -154,6 +154,10 @@ Ops = Annotated[
 FoundRules = Annotated[
     Path, typer.Option("--output", metavar="FILE.jsonl", help="Where the rules go; - is stdout.", show_default=False)
 ]
+ProofTimeout = Annotated[
+    float | None,
+    typer.Option("--timeout", metavar="SECONDS", help="For one proof; counted in steps.", min=0.1, show_default="2"),
+]
 DrawnBy = Annotated[int, typer.Option("--seed", metavar="N", help="Of the random tensors.", min=0)]
 WithLibrary = Annotated[
     bool,

@@ -6,7 +6,6 @@ them may answer for another waits. So the result does not depend on who answers,
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -25,8 +24,6 @@ from graphopt.language.proof import Proof
 from graphopt.language.rule import Rule
 from graphopt.language.term import holes
 from graphopt.rewrite import gate
-
-log = logging.getLogger(__name__)
 
 AT_ONCE = 64
 """Questions that are asked together, whoever answers them: the more, the more of them turn out to be derived."""
@@ -111,12 +108,18 @@ class _World:
 
 
 class Run:
-    """A run of discovery; `progress` is told a stage and how much of it is done."""
+    """A run of discovery."""
 
     def __init__(
-        self, plan: Plan, engine: Engine, journal: Journal, progress: Callable[[str, float], None] = lambda *_: None
+        self,
+        plan: Plan,
+        engine: Engine,
+        journal: Journal,
+        progress: Callable[[str, float], None] = lambda *_: None,
+        tell: Callable[[Stage], None] = lambda _: None,
     ) -> None:
-        self.plan, self.engine, self.journal, self.progress = plan, engine, journal, progress
+        """`progress` is told what is done, and how much of it, 0 to 1; `tell` what came of each stage."""
+        self.plan, self.engine, self.journal, self.progress, self.tell = plan, engine, journal, progress, tell
         self.outcome = Outcome()
         self._worlds = [_World(world, plan) for world in plan.worlds if world.choices(plan.operators)]
         self._seen: set[str] = set()
@@ -127,7 +130,7 @@ class Run:
             for each in self._worlds:
                 stage = self._stage(each, size)
                 self.outcome.stages.append(stage)
-                log.warning("%s", stage, extra={"plain": True})
+                self.tell(stage)
         return self.outcome
 
     def _stage(self, each: _World, size: int) -> Stage:
