@@ -17,9 +17,10 @@ from graphopt.language.rule import Rule
 from graphopt.language.scalar import FACTS, PROPERTIES, Unknown
 from graphopt.language.schemas import Misfit, Operator, Types, described
 from graphopt.language.term import SCALAR, App, Lit, Term, Var, applications, holes, is_scalar, walk
+from graphopt.operators.known import Operand, is_defined
 from graphopt.operators.protos import tensor_to_proto, type_from_proto, type_to_proto
 from graphopt.verifier.example import Array, Instance, Shape, Sizes, evaluate, satisfies, shape_of
-from graphopt.verifier.proposals import DEFINED, ORDER, WINDOWS, Context, propose, propose_bundle
+from graphopt.verifier.proposals import ORDER, WINDOWS, Context, propose, propose_bundle
 from graphopt.verifier.scope import ANY, WITH_PROPERTY, Scope, random_array
 from graphopt.verifier.writing import node_proto, scalar_array
 
@@ -176,8 +177,6 @@ class _Draft:
         if app.op in WINDOWS:
             self.types.prefer((app.node, 0), DType.FLOAT)
         self._infer(context)
-        if app.op in DEFINED and not DEFINED[app.op](context):
-            raise Misfit(f"{app.op} is not defined for these sizes, though its shape can be inferred")
 
     def _settle_what_is_read(self, app: App) -> None:
         """Draw the sizes that are named before a tensor that has them was visited, and numbers to compute with."""
@@ -248,12 +247,14 @@ class _Draft:
                 self.positive.add(arg.name)
 
     def _infer(self, context: Context) -> None:
-        """The shapes of an operator's outputs, as the onnx package infers them."""
+        """The shapes of an operator's outputs, as the onnx package infers them; it has to be defined."""
         app = context.app
         names, types, data = [], {}, {}
+        operands: list[Operand | None] = []
         for position, arg in enumerate(app.inputs):
             names.append("" if arg is None else f"i{position}")
             if arg is None:
+                operands.append(None)
                 continue
             dtype = self.types.of((app.node, context.operator.input(position).variable), self.rng)
             if is_scalar(arg):
@@ -261,8 +262,12 @@ class _Draft:
                 array = scalar_array(context, position, value, dtype)
                 data[names[-1]] = tensor_to_proto(Tensor.of(array), names[-1])
                 types[names[-1]] = type_to_proto(TensorType(dtype, array.shape))
+                operands.append(Operand(dtype, array.shape, tuple(array.ravel().tolist())))
             else:
                 types[names[-1]] = type_to_proto(TensorType(dtype, context.inputs[position]))
+                operands.append(Operand(dtype, context.inputs[position], None))
+        if not app.domain and not is_defined(app.op, context.attrs, operands, app.outputs):
+            raise Misfit(f"{app.op} is not defined for these sizes and attributes")
         node = node_proto(app, context.attrs, names, [f"o{i}" for i in range(app.outputs)])
         try:
             found = onnx.shape_inference.infer_node_outputs(

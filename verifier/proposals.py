@@ -111,59 +111,6 @@ def _group(context: Context) -> int:
     return context.rng.choice([group for group in range(1, channels + 1) if channels % group == 0] or [1])
 
 
-def _windows_fit(context: Context) -> bool:
-    """Whether there is an output at all: the kernel, dilated, lies inside the padded input at least once."""
-    kernel = context.attrs["kernel_shape"] if "kernel_shape" in context.attrs else (context.inputs[1] or ())[2:]
-    pads = context.attrs.get("pads", (0,) * 2 * context.spatial)
-    dilations = context.attrs.get("dilations", (1,) * context.spatial)
-    if not len(kernel) == len(dilations) == context.spatial or len(pads) != 2 * context.spatial:
-        return False
-    if context.attrs.get("auto_pad", "NOTSET").startswith("SAME"):
-        return all(dilation == 1 for dilation in dilations)  # ORT refuses others
-    spans = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
-    padded = [pads[i] + pads[i + context.spatial] for i in range(context.spatial)]
-    if context.app.op == "ConvTranspose":
-        return all(pad < span for pad, span in zip(padded, spans, strict=True))
-    if context.app.op not in _CONVS and any(pad >= kernel[i % context.spatial] for i, pad in enumerate(pads)):
-        return False  # ORT refuses it
-    return all(span <= size + pad for span, size, pad in zip(spans, context.shape[2:], padded, strict=True))
-
-
-def _channels_fit(context: Context) -> bool:
-    weights, group = context.inputs[1], context.attrs.get("group", 1)
-    if weights is None or context.rank < 3 or len(weights) != context.rank or 0 in weights or group < 1:
-        return False
-    channels, outputs = weights[1] * group, weights[0]
-    if context.app.op == "ConvTranspose":
-        channels, outputs = outputs, channels
-    bias = context.inputs[2] if len(context.inputs) > 2 else None
-    return context.shape[1] == channels and weights[0] % group == 0 and bias in (None, (outputs,))
-
-
-def _third_broadcasts(context: Context) -> bool:
-    """Whether Gemm's third operand broadcasts to the result."""
-    shape, target = context.inputs[2] if len(context.inputs) > 2 else (), context.draft.shapes[context.app]
-    if shape is None or target is None or len(shape) > len(target):
-        return False
-    return all(a in (1, b) for a, b in zip(reversed(shape), reversed(target), strict=False))
-
-
-def _blocks_divide(context: Context) -> bool:
-    block = context.attrs["blocksize"]
-    if context.app.op == "DepthToSpace":
-        return bool(context.shape[1] % block**2 == 0)
-    return all(size % block == 0 for size in context.shape[2:])
-
-
-DEFINED: Mapping[str, Callable[[Context], bool]] = {
-    **dict.fromkeys(WINDOWS, _windows_fit),
-    **dict.fromkeys(_CONVS, lambda context: _channels_fit(context) and _windows_fit(context)),
-    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _blocks_divide),
-    "Gemm": _third_broadcasts,
-}
-"""What the inference of shapes lets pass, though the operator is not defined for it."""
-
-
 def _kernel(context: Context) -> Shape:
     if context.app.op in _CONVS:
         return tuple((context.inputs[1] or ())[2:])

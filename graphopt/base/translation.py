@@ -1,14 +1,14 @@
 """The one place where the two algebras of sizes meet: those of a model, and those that denotations compute with.
 
 A size of a model (`sizes.Dim`) is kept as long as the model; an integer of a denotation (`integers.Size`) only while
-one question is answered, for it is interned. A question begins with a new `Translation`, which forgets the last.
+one question is answered, for it is interned: who asks the next one forgets those of the last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from graphopt.base.integers import And, Atom, Comparison, Fact, Formula, Int, Or, Size, choice, forget, ge, le, symbol
+from graphopt.base.integers import And, Atom, Comparison, Fact, Formula, Int, Or, Size, choice, ge, le, symbol
 from graphopt.base.integers import quotient as quotient_of
 from graphopt.base.integers import remainder as remainder_of
 from graphopt.base.rebuilding import Substitution, rebuild, rebuild_formula, solve
@@ -27,7 +27,6 @@ class Translation:
     """The sizes of one question, by the symbols that stand for them."""
 
     def __init__(self) -> None:
-        forget()
         self._symbols: dict[SizeAtom, Int] = {}
         self._sizes: dict[Atom, Dim] = {}
 

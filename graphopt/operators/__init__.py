@@ -1,4 +1,5 @@
-"""What operators do: the types, shapes and known contents of their outputs, and their values on constants.
+"""What operators are: a denotation of each, in the file of its kind, and what is read off it.
 
-It reads graphs and changes none; it knows no rule. Begin with `infer`.
+Proofs read denotations over what an instance of a rule has (`verifier/node.py`), inference over the sizes that a model
+names (`known`). It reads graphs and changes none; it knows no rule and no solver. Begin with `semantics`, then `infer`.
 """

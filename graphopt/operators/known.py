@@ -9,12 +9,12 @@ it can concern only an empty tensor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any, NamedTuple, TypeVar
 
-from graphopt.base.integers import FALSE, Formula, Int, Size, fresh
+from graphopt.base.integers import FALSE, Formula, Int, Size, forget, fresh
 from graphopt.base.rebuilding import Substitution, only_symbol, rebuild_formula
 from graphopt.base.sizes import Dim, Named, Sym, Unknown, replaced
 from graphopt.base.symbolic import Index, Read, Tensor, integer, lift, number
@@ -352,8 +352,20 @@ def _operand(k: Operands, position: int, value: Value, names: _Numbered) -> Oper
     return Operand(type_.dtype, shape, tuple(map(names.there, elements or ())) if few else None)
 
 
+def is_defined(op: str, attrs: Mapping[str, Any], operands: Sequence[Operand | None], outputs: int) -> bool:
+    """Return whether an operator has a meaning for numbers, as far as its denotation tells. Nothing is forgotten."""
+    try:
+        denote(ModelNode(Question(op, tuple(attrs.items()), tuple(operands), outputs)))
+    except (Undefined, ZeroDivisionError):
+        return False
+    except Unsupported:
+        return True
+    return True
+
+
 def _denoted(question: Question) -> tuple[ModelNode, tuple[Tensor, ...]]:
     """A node with its outputs; none where its denotation does not say what they are."""
+    forget()
     node = ModelNode(question)
     try:
         outputs = denote(node)
