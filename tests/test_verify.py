@@ -122,6 +122,16 @@ def test_the_rules_that_took_long_begin(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert proving._longest_first(SEVERAL) == [new, others[1], others[2], others[0]]
 
 
+def test_proofs_are_made_here_or_on_a_cluster_that_is_there(rules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphopt.base.engine.PATIENCE", 0.2)
+    for options, said in (
+        (["--workers", 2], "name one of them"),
+        ([], "no Dask scheduler answers at tcp://127.0.0.1:1"),
+    ):
+        failed = run(rules, *options, "--dask", "tcp://127.0.0.1:1")
+        assert failed.exit_code == 2 and said in failed.stderr
+
+
 @pytest.mark.slow
 def test_proofs_of_another_source_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """The verifier was edited between the start of the command and that of the processes that prove."""

@@ -27,6 +27,10 @@ DEATHS = 3
 """How often a task may lose its worker: one that needs more memory than there is kills each."""
 
 
+PATIENCE = 10.0
+"""Seconds in which the scheduler of a cluster has to answer."""
+
+
 class Engine(Protocol):
     """Runs one function on many tasks. The function and the tasks have to be such that pickle knows them."""
 
@@ -134,7 +138,7 @@ class Dask(AbstractContextManager["Dask"]):
         logging.getLogger("distributed").setLevel(logging.WARNING)
         connect: Any = distributed.Client
         try:
-            self._client = connect(address, timeout="10s", set_as_default=False)
+            self._client = connect(address, timeout=PATIENCE, set_as_default=False)
         except (OSError, ValueError) as error:
             raise UsageError(f"no Dask scheduler answers at {address}: {error}") from error
 
