@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from itertools import accumulate
 from typing import NamedTuple
 
-from graphopt.rule import Rule, attributes, binary, const, fn, integer, integers, op, pointwise, real, tensor
+from graphopt.rule import Rule, attributes, binary, const, fn, integer, integers, op, pointwise, real, tensor, tensors
 from graphopt.term import App, Operand, Term, Var
 
 # Axes: N batch, C input channels, *s space, *k kernel; *b batch, M rows, K contracted, W output channels or columns.
@@ -170,16 +170,6 @@ EVEN = tuple(
 # -- the same on what is joined ------------------------------------------------------------------------------------
 
 
-def joined(count: int) -> Rule:
-    parts = [tensor(f"x{i}") for i in range(count)]
-    return Rule(
-        f"merge_pointwise_of_concat_{count}",
-        op.Concat(*map(f, parts), axis=axis),
-        f(op.Concat(*parts, axis=axis)),
-        why="An operator on all parts is one pass over the whole.",
-    )
-
-
 def joined_convs(count: int) -> Rule:
     conv = next(this for this in LINEAR if this.name == "conv")
     holes = [conv.with_number(str(i)) for i in range(count)]
@@ -191,8 +181,14 @@ def joined_convs(count: int) -> Rule:
     )
 
 
+operands = tensors("operands")
 JOINED = (
-    *map(joined, (2, 3, 4)),
+    Rule(
+        "merge_pointwise_of_concat",
+        op.Concat(f(operands), axis=axis),
+        f(op.Concat(*operands, axis=axis)),
+        why="An operator on all parts is one pass over the whole.",
+    ),
     *(joined_convs(count) for count in (2, 3, 4)),
 )
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from graphopt.rule import Rule, attributes, binary, const, fn, integer, integers, op, string, tensor
+from graphopt.rule import Rule, attributes, binary, const, fn, integer, integers, op, string, tensor, tensors
 from graphopt.term import App, Term
 
 x, y, z = tensor("x"), tensor("y"), tensor("z")
@@ -25,7 +25,7 @@ def size(value: Term, position: Term) -> App:
     return fn.item(fn.shape(value), position)
 
 
-def tensors(count: int) -> tuple[Term, ...]:
+def numbered(count: int) -> tuple[Term, ...]:
     return tuple(tensor(f"x{i}") for i in range(count))
 
 
@@ -106,17 +106,7 @@ OVERLAPPING_SLICES = Rule(
 # -- Concat --------------------------------------------------------------------------------------------------------
 
 
-def nested(outer: int, inner: int, position: int) -> Rule:
-    """A Concat of `outer` parts whose part at `position` is a Concat of `inner` parts."""
-    parts = tensors(outer + inner - 1)
-    before, within, after = parts[:position], parts[position : position + inner], parts[position + inner :]
-    return Rule(
-        f"fuse_consecutive_concats_{outer}_{inner}_{position}",
-        op.Concat(*before, op.Concat(*within, axis=other_axis), *after, axis=axis),
-        op.Concat(*parts, axis=axis),
-        when=fn.eq(fn.normalized(axis, fn.rank(parts[0])), fn.normalized(other_axis, fn.rank(parts[0]))),
-        why="Parts that are joined along one axis can be joined at once.",
-    )
+before, within, after = tensors("before"), tensors("within"), tensors("after")
 
 
 def pieces(count: int) -> tuple[list[App], tuple[App, ...]]:
@@ -174,9 +164,15 @@ def picked(parts: Sequence[Term], position: int) -> Rule:
 
 CONCATS = (
     Rule("eliminate_nop_concat", op.Concat(x, axis=axis), x, why="A single part, joined to nothing, is the whole."),
-    *(nested(outer, inner, position) for outer in (2, 3, 4) for inner in (2, 3, 4) for position in range(outer)),
+    Rule(
+        "fuse_consecutive_concats",
+        op.Concat(*before, op.Concat(*within, axis=other_axis), *after, axis=axis),
+        op.Concat(*before, *within, *after, axis=axis),
+        when=fn.eq(fn.normalized(axis, fn.rank(within)), fn.normalized(other_axis, fn.rank(within))),
+        why="Parts that are joined along one axis can be joined at once.",
+    ),
     *(reassembled(count) for count in (2, 3, 4)),
-    *(picked(tensors(count), position) for count in (2, 3) for position in range(count)),
+    *(picked(numbered(count), position) for count in (2, 3) for position in range(count)),
 )
 
 # -- Split ---------------------------------------------------------------------------------------------------------
@@ -184,7 +180,7 @@ CONCATS = (
 
 def parted(count: int) -> Rule:
     """A Split of a Concat into what was joined."""
-    parts = tensors(count)
+    parts = numbered(count)
     return Rule(
         f"eliminate_split_of_concat_{count}",
         op.Split.split(count, op.Concat(*parts, axis=axis), sizes, axis=other_axis),

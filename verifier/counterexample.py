@@ -104,7 +104,7 @@ def find(rule: Rule, seconds: float = 15.0) -> Counterexample | None:
 
     The time is a guard: instances are counted, and take a second or two.
     """
-    if rule.operators:
+    if rule.is_family:
         particulars = some_particulars(rule)
         return next(filter(None, (find(each, seconds / len(particulars)) for each in particulars)), None)
     deadline = time.process_time() + seconds
@@ -125,7 +125,7 @@ def differences(rule: Rule, deadline: float, further: int = PLAIN + ANY + FEW) -
 
     After the first so many `further` instances are tried; until the processor time `deadline` at most.
     """
-    if rule.operators:
+    if rule.is_family:
         yield from chain.from_iterable(differences(each, deadline, further) for each in some_particulars(rule))
         return
     end = PLAIN + ANY + FEW

@@ -32,7 +32,7 @@ def instances(
     rule: Rule, seed: int = 0, count: int = 10, attempts: int = 5_000, *, scope: Scope = ANY
 ) -> Iterator[Instance]:
     """Up to `count` instances, the same for the same seed; fewer where `attempts` draws did not give as many."""
-    assert not rule.operators, "what a hole for an operator stands for is chosen before (`families.particular`)"
+    assert not rule.is_family, "what its holes stand for is chosen before (`families.particular`)"
     rng = random.Random(f"{rule.name}/{seed}")
     try:
         types = Types(rule.left, {}, scope.dtypes).obey(rule.conditions)

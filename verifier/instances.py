@@ -173,6 +173,8 @@ class Instance:
 
     ignored: set[tuple[str, str, Any]] = field(default_factory=set)
     """The attributes of the left side that say how to compute, by operator and name, with their values."""
+    along: dict[str, int] = field(default_factory=dict)
+    """Of the tensors that stand for any number of them, along which axis these are joined."""
     absences: dict[str, bool] = field(default_factory=dict)
     """Of the constants with a default, whether they are optional inputs that are absent."""
 

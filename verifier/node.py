@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import chain
@@ -12,6 +12,7 @@ from graphopt.base.integers import Formula, Int, Size, eq, fresh, ge
 from graphopt.base.symbolic import Tensor, Value
 from graphopt.base.types import DType
 from graphopt.ir import ops
+from graphopt.language.families import Joined
 from graphopt.language.rule import Rule
 from graphopt.language.term import App, Lit, Term, Var, applications, is_scalar, walk
 from graphopt.operators.node import Node, OneOf, Shape, Symbols, Undefined, Unsupported, schema_default
@@ -139,6 +140,15 @@ class RuleNode(Node):
         return part is not None and is_scalar(part)
 
     # attributes
+
+    def axis(self, name: str, rank: int) -> int:
+        """An axis, counted from the start: for a tensor that stands for any number of them, the same everywhere."""
+        found = super().axis(name, rank)
+        rule = self.instance.rule
+        for hole in (hole for arg in self.app.operands for hole in _parts(arg) if self.op == "Concat"):
+            if isinstance(rule, Joined) and hole in rule.whole and self.instance.along.setdefault(hole, found) != found:
+                raise Unsupported(f"what '*{hole}' stands for is joined along two axes")
+        return found
 
     def _term(self, name: str) -> Term | None:
         self.asked.add(name)
@@ -271,6 +281,15 @@ class RuleNode(Node):
         """An attribute that has no place beside something else."""
         if self._term(name) is not None:
             raise Undefined(f"{self.op}: {name} beside {what}")
+
+
+def _parts(operand: Term) -> Iterator[str]:
+    """The hole that is joined as it is, or after an operator on elements."""
+    match operand:
+        case Var(name=name):
+            yield name
+        case App(domain=ops.ANY_POINTWISE):
+            yield from chain.from_iterable(map(_parts, operand.operands))
 
 
 def _single(option: Any) -> Sequence[Any]:

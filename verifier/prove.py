@@ -51,6 +51,7 @@ from graphopt.base.symbolic import (
     noting,
 )
 from graphopt.language.coverage import Answer, Choice, is_pointwise, of_any_rank, tree_of
+from graphopt.language.families import joined
 from graphopt.language.proof import Model, Proof, Verdict
 from graphopt.language.rule import Rule
 from graphopt.language.term import Lit, Var, applications, walk
@@ -109,12 +110,12 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
     their kernels may round in ways of their own. A declaration that its kernel contradicts makes it REFUTED, too.
     """
     start = time.process_time()
-    plain = meant(rule)
+    plain = meant(joined(rule))
     verdict, model, outcome = _verdict(plain, timeout)
     if verdict is Verdict.PROVED:
         example = contradicted(rule.definitions)
     else:
-        example = counterexample.find(plain) if refute else None
+        example = counterexample.find(rule if rule.is_family else plain) if refute else None
     verdict = Verdict.REFUTED if example is not None else verdict
     if verdict is Verdict.UNKNOWN and refute:
         outcome.failure = "\n".join([outcome.failure, *outcome.advice()])
@@ -139,7 +140,7 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
 @undisturbed()
 def unproved_at(rule: Rule, model: Model, answer: Answer, *, timeout: float = 5.0) -> str:
     """What is not shown, in the model in which a rule is proved, at the one instance of a match; nothing if all is."""
-    rule, effort = meant(rule), Effort(budget=Budget(timeout))
+    rule, effort = meant(joined(rule)), Effort(budget=Budget(timeout))
 
     def met() -> Iterator[Instance]:
         restart()

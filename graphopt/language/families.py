@@ -1,4 +1,4 @@
-"""Rules of families: what a hole for an operator may stand for, and the rule that a family is where it is known.
+"""Rules of families: what holes for operators and for any number of tensors may stand for, and the rule that that is.
 
 A family is proved from the facts of the class (`ops.CLASSES`), once. It is matched, built and drawn as one of its
 particulars: the rule in which the operators are named. What the class does not promise is thereby asked of the operator
@@ -7,7 +7,7 @@ that is met: its version, its kernels, its element types.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import NamedTuple, TypeAlias
@@ -15,7 +15,19 @@ from typing import NamedTuple, TypeAlias
 from graphopt.ir import ops
 from graphopt.language.definition import Definition, definitions_of
 from graphopt.language.rule import Rule
-from graphopt.language.term import SCALAR, App, Term, attributes, const, operators_in
+from graphopt.language.term import (
+    SCALAR,
+    App,
+    Term,
+    Var,
+    applications,
+    attributes,
+    const,
+    is_pack,
+    operators_in,
+    packs_in,
+    tensor,
+)
 
 
 class Candidate(NamedTuple):
@@ -67,8 +79,8 @@ def _in_ways(op: str, ways: Iterable[tuple[int | str | None, ...]]) -> tuple[Can
     return tuple(Candidate(op, inputs, "", bool(schema.attributes)) for inputs in ways)
 
 
-Chosen: TypeAlias = "tuple[tuple[str, Candidate], ...]"
-"""What the holes of a family stand for, by name."""
+Chosen: TypeAlias = "tuple[tuple[str, Candidate | int], ...]"
+"""What the holes of a family stand for, by name: an operator, or so many tensors."""
 
 
 @dataclass(frozen=True)
@@ -94,37 +106,114 @@ class Particular(Rule):
         return {}
 
     @cached_property
+    def packs(self) -> frozenset[str]:
+        """None is left open."""
+        return frozenset()
+
+    @cached_property
     def same(self) -> tuple[tuple[App, ...], ...]:
         """The applications of each hole that is applied more than once: of operands of the same element types."""
-        found = dict(self.chosen)
-        groups: dict[str, dict[Term, None]] = {name: {} for name in found}
+        naming = _Naming(self.chosen)
+        groups: dict[str, dict[App, None]] = {}
         for app in (app for side in self.family.left for app in operators_in(side)):
-            groups[app.op][_named(app, found)] = None
-        apps = (tuple(app for app in group if isinstance(app, App)) for group in groups.values())
-        return tuple(group for group in apps if len(group) > 1)
+            for copy in naming.copies(app):
+                if isinstance(copy, App):
+                    groups.setdefault(app.op, {})[copy] = None
+        return tuple(tuple(group) for group in groups.values() if len(group) > 1)
+
+    @cached_property
+    def joined(self) -> Mapping[str, App]:
+        """The Concat of the left side that has a hole for tensors among its operands, by the name of the hole."""
+        naming, found = _Naming(self.chosen), {}
+        for app in (app for side in self.family.left for app in applications(side) if app.op == "Concat"):
+            for name in (pack.name for arg in app.operands if is_pack(arg) for pack in packs_in(arg)):
+                (whole,) = naming.copies(app)
+                assert isinstance(whole, App)
+                found[name] = whole
+        return found
+
+    @cached_property
+    def is_complete(self) -> bool:
+        """Whether no Concat is left without operands, which ONNX does not have."""
+        return all(app.inputs for side in (*self.left, *self.right) for app in applications(side) if app.op == "Concat")
 
     @property
     def label(self) -> str:
-        """The name with the operators, as in `fuse_reshapes_around_pointwise[Relu]`."""
-        return f"{self.name}[{','.join(way.op for _, way in self.chosen)}]"
+        """The name with what was chosen, as in `fuse_reshapes_around_pointwise[Relu]`."""
+        return f"{self.name}[{','.join(str(way) if isinstance(way, int) else way.op for _, way in self.chosen)}]"
 
 
 @cache
 def particular(rule: Rule, chosen: Chosen) -> Particular:
-    """Return a family's rule for these operators."""
-    found = dict(chosen)
-    left, right = (tuple(_named(side, found) for side in sides) for sides in (rule.left, rule.right))
+    """Return a family's rule for these operators and numbers of tensors."""
+    naming = _Naming(chosen)
+    left, right, when = (tuple(map(naming.one, terms)) for terms in (rule.left, rule.right, rule.conditions))
     made = definitions_of((*left, *right))
-    return Particular(rule.name, left, right, rule.conditions, rule.why, rule, chosen, definitions=made)
+    return Particular(rule.name, left, right, when, rule.why, rule, chosen, definitions=made)
 
 
-def _named(term: Term, chosen: Mapping[str, Candidate]) -> Term:
-    if not isinstance(term, App) or term.domain == SCALAR:
+class _Naming:
+    """Puts operators and tensors in the places of the holes of a family."""
+
+    def __init__(self, chosen: Chosen) -> None:
+        self.operators = {name: way for name, way in chosen if isinstance(way, Candidate)}
+        self.counts = {name: way for name, way in chosen if isinstance(way, int)}
+
+    def copies(self, term: Term) -> tuple[Term, ...]:
+        """The term, or of one that stands for any number of tensors, as many."""
+        if not is_pack(term):
+            return (self.one(term),)
+        (pack,) = packs_in(term)
+        return tuple(self.one(term, place) for place in range(self.counts[pack.name]))
+
+    def one(self, term: Term, place: int = 0) -> Term:
+        """The term; of a hole for tensors the one in a place, which for a number that is asked of it is the first."""
+        if isinstance(term, Var):
+            return tensor(f"{term.name}_{place}") if term.kind == "tensors" else term
+        if not isinstance(term, App):
+            return term
+        if term.domain in ops.CLASSES:
+            return self.operators[term.op].of(term.op, tuple(arg and self.one(arg, place) for arg in term.args))
+        attrs = tuple((name, self.one(value)) for name, value in term.attrs)
+        args: list[Term | None] = []
+        for arg in term.args:
+            args += [arg] if arg is None else [self.one(arg)] if term.domain == SCALAR else self.copies(arg)
+        return App(term.op, tuple(args), attrs, term.domain, term.output, term.outputs)
+
+
+@dataclass(frozen=True)
+class Joined(Rule):
+    """A rule in which one tensor, of any size, stands for each of those that are any number of them.
+
+    It is proved in the place of the rule. A Concat is a function of what its operands are when they are joined: that of
+    none is a tensor of size 0, and an operator on elements is applied to the whole as to each part. So what holds for
+    one tensor of any size holds for any number, if each is joined along one axis wherever it occurs.
+    """
+
+    whole: frozenset[str] = frozenset()
+    """The names of these tensors."""
+    definitions: tuple[Definition, ...] = field(default=(), kw_only=True, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """It was checked as it was written."""
+
+
+def joined(rule: Rule) -> Rule:
+    """Return the rule with one tensor for any number of them, itself where it says no such number."""
+    if not rule.packs or rule.definitions:
+        return rule
+    left, right, when = (tuple(map(_whole, terms)) for terms in (rule.left, rule.right, rule.conditions))
+    return Joined(rule.name, left, right, when, rule.why, rule.packs)
+
+
+def _whole(term: Term) -> Term:
+    if isinstance(term, Var):
+        return tensor(term.name) if term.kind == "tensors" else term
+    if not isinstance(term, App):
         return term
-    args = tuple(None if arg is None else _named(arg, chosen) for arg in term.args)
-    if term.domain in ops.CLASSES:
-        return chosen[term.op].of(term.op, args)
-    return App(term.op, args, term.attrs, term.domain, term.output, term.outputs)
+    args = tuple(None if arg is None else _whole(arg) for arg in term.args)
+    attrs = tuple((name, _whole(value)) for name, value in term.attrs)
+    return App(term.op, args, attrs, term.domain, term.output, term.outputs)
 
 
 def roots(app: App) -> frozenset[str]:
@@ -133,12 +222,15 @@ def roots(app: App) -> frozenset[str]:
 
 
 def some_particulars(rule: Rule, count: int = 4) -> tuple[Rule, ...]:
-    """Return a few rules of a family, of operators that differ, to be drawn from; of another rule, itself."""
-    if not rule.operators:
+    """Return a few rules of a family, of operators and numbers that differ, to draw from; of another rule, itself."""
+    if not rule.is_family:
         return (rule,)
-    ways = {
+    ways: dict[str, Sequence[Candidate | int]] = {
         name: [way for each in candidates(class_).values() for way in each] for name, class_ in rule.operators.items()
     }
+    asked = {pack.name for condition in rule.conditions for pack in packs_in(condition)}
+    for name in sorted(rule.packs):
+        ways[name] = (2, 3, 1, 4) if name in asked or len(rule.packs) == 1 else (1, 2, 0, 3)
     spread = [
         tuple(
             (name, ways[name][(len(ways[name]) * i // count + 7 * at) % len(ways[name])])

@@ -28,11 +28,13 @@ from graphopt.language.term import (
     microsoft,
     op,
     operators_in,
+    packs_in,
     pointwise,
     real,
     render,
     string,
     tensor,
+    tensors,
     walk,
 )
 from graphopt.language.wellformed import problems
@@ -53,6 +55,7 @@ __all__ = [
     "real",
     "string",
     "tensor",
+    "tensors",
 ]
 
 
@@ -120,6 +123,16 @@ class Rule:
         """Every hole for an operator by name, with its class."""
         return {app.op: app.domain for side in (*self.left, *self.right) for app in operators_in(side)}
 
+    @cached_property
+    def packs(self) -> frozenset[str]:
+        """The names of the holes for any number of tensors."""
+        return frozenset(hole.name for side in (*self.left, *self.right) for hole in packs_in(side))
+
+    @property
+    def is_family(self) -> bool:
+        """Whether it is drawn, matched and built as its particulars (`families.py`)."""
+        return bool(self.operators or self.packs)
+
     @property
     def family(self) -> Rule:
         """The rule itself; of one whose operators are named in the place of holes, that with the holes."""
@@ -134,7 +147,7 @@ class Rule:
     def forgets(self) -> bool:
         """True where a tensor of the left side does not occur on the right: what made it may die with the rewrite."""
         left, right = ({h.name for side in sides for h in holes(side)} for sides in (self.left, self.right))
-        return any(self.holes[name].kind == "tensor" for name in left - right)
+        return any(self.holes[name].kind in ("tensor", "tensors") for name in left - right)
 
     @cached_property
     def minds_types(self) -> bool:

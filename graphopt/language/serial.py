@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from graphopt.language.term import App, Lit, Term, Var, attributes, const, integer, integers, real, string, tensor, term
+from graphopt.language.term import (
+    App,
+    Lit,
+    Term,
+    Var,
+    attributes,
+    const,
+    integer,
+    integers,
+    real,
+    string,
+    tensor,
+    tensors,
+    term,
+)
 
 
 def hole_to_json(hole: Var) -> dict[str, Any]:
@@ -18,6 +32,7 @@ def hole_to_json(hole: Var) -> dict[str, Any]:
 
 
 _MAKERS = {"integer": integer, "integers": integers, "real": real, "string": string, "attributes": attributes}
+_MAKERS |= {"tensors": tensors}
 
 
 def hole_from_json(name: str, data: Mapping[str, Any]) -> Var:

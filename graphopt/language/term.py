@@ -18,7 +18,7 @@ from graphopt.ir import ops
 SCALAR = "scalar"
 """The domain of the scalar functions: numbers, lists of numbers and truth values, no tensors."""
 
-Kind = Literal["tensor", "const", "integer", "integers", "real", "string", "attributes"]
+Kind = Literal["tensor", "tensors", "const", "integer", "integers", "real", "string", "attributes"]
 Number: TypeAlias = int | float
 Constant: TypeAlias = int | float | str | tuple[int | float, ...]
 Operand: TypeAlias = "Term | Constant"
@@ -99,7 +99,13 @@ class Var(_Arithmetic):
     default: Number | None = None
 
     def __str__(self) -> str:
-        return "…" if self.kind == "attributes" else self.name
+        return "…" if self.kind == "attributes" else f"*{self.name}" if self.kind == "tensors" else self.name
+
+    def __iter__(self) -> Iterator[Var]:
+        """Let a hole for tensors be written as operands are that are many: `op.Concat(*xs, axis=axis)`."""
+        if self.kind != "tensors":
+            raise TypeError(f"'{self.name}' is one {self.kind}: only a hole made by tensors() can be unpacked")
+        yield self
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +182,20 @@ def is_scalar(subject: Term) -> bool:
     """True for terms that are numbers or lists of numbers, not tensors; a literal is either."""
     match subject:
         case Var(kind=kind):
-            return kind not in ("tensor", "const")
+            return kind not in ("tensor", "tensors", "const")
         case App(domain=domain):
             return domain == SCALAR
     return True
+
+
+def is_pack(subject: Term) -> bool:
+    """Whether a term stands for any number of tensors: a hole for them, or an operator on elements of each."""
+    match subject:
+        case Var(kind=kind):
+            return kind == "tensors"
+        case App(domain=domain) if domain == ops.ANY_POINTWISE:
+            return any(map(is_pack, subject.operands))
+    return False
 
 
 def term(operand: _Arithmetic | Constant) -> Term:
@@ -277,6 +293,14 @@ def tensor(name: str, axes: str | None = None) -> Var:
     `1*b` as many axes of size 1 as `*b` has. Without `axes` the rank is arbitrary, and two such holes may differ.
     """
     return Var(name, "tensor", _axes(axes))
+
+
+def tensors(name: str) -> Var:
+    """Any number of values, none among them, as operands of a Concat: `op.Concat(*before, x, *after, axis=axis)`.
+
+    What stands for an operator on one element is applied to each: `op.Concat(f(xs), axis=axis)`.
+    """
+    return Var(name, "tensors")
 
 
 def const(name: str, axes: str | None = None, *, default: Number | None = None) -> Var:
@@ -393,6 +417,11 @@ def holes(subject: Term) -> Iterator[Var]:
 def operators_in(subject: Term) -> Iterator[App]:
     """The applications of holes for operators in a term."""
     return (part for part in applications(subject) if part.domain in ops.CLASSES)
+
+
+def packs_in(subject: Term) -> Iterator[Var]:
+    """The holes for any number of tensors in a term."""
+    return (hole for hole in holes(subject) if hole.kind == "tensors")
 
 
 def applications(subject: Term) -> Iterator[App]:

@@ -21,9 +21,11 @@ from graphopt.language.term import (
     Var,
     applications,
     holes,
+    is_pack,
     is_scalar,
     is_whole,
     operators_in,
+    packs_in,
     render,
     walk,
 )
@@ -54,6 +56,7 @@ def problems(name: str, sides: Terms, right: Terms, conditions: Terms) -> Iterat
     yield from _computed_on_the_left(sides)
     yield from _unused_defaults(sides)
     yield from _mistaken_operators(sides, right, conditions)
+    yield from _misplaced_packs(sides, right, conditions)
     yield from _mixed_bundles(sides, right)
     for part in parts:
         yield from misspelt(part)
@@ -182,6 +185,21 @@ def _mistaken_operators(sides: Terms, right: Terms, conditions: Terms) -> Iterat
             yield f"hole '{app.op}' is not bound by the left side"
         if any(map(is_scalar, app.operands)) or None in app.inputs or app.bundle is not None:
             yield f"'{render(app)}': what '{app.op}' is applied to are tensors; other inputs and attributes are its own"
+
+
+def _misplaced_packs(sides: Terms, right: Terms, conditions: Terms) -> Iterator[str]:
+    """Holes for any number of tensors that are no operands of a Concat, plainly or each of an operator on elements."""
+    named = {hole.name for part in (*sides, *right, *conditions) for hole in holes(part)}
+    for part in (*sides, *right):
+        for app in applications(part):
+            for arg in app.operands:
+                if is_pack(arg) and not ((app.op, app.domain) == ("Concat", "") or app.domain == ops.ANY_POINTWISE):
+                    yield f"'{render(arg)}' stands for any number of tensors, which only a Concat takes"
+        if is_pack(part):
+            yield f"'{render(part)}' stands for any number of tensors: a side is one"
+    for pack in sorted({hole.name for part in (*sides, *right) for hole in packs_in(part)}):
+        if mistaken := [name for name in sorted(named) if name.startswith(f"{pack}_")]:
+            yield f"hole '{mistaken[0]}' could be taken for one of '*{pack}': call it otherwise"
 
 
 def _sizes_read(part: Term) -> Iterator[str]:

@@ -74,7 +74,7 @@ def _is_constant(term: Term | None) -> bool:
     """True for what is computed whatever the rule matches: no part of it is a tensor hole."""
     match term:
         case Var(kind=kind):
-            return kind != "tensor"
+            return kind not in ("tensor", "tensors")
         case App(domain=domain) if domain != SCALAR:
             return all(_is_constant(arg) for arg in term.operands)
     return True

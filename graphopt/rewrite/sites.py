@@ -12,6 +12,7 @@ from graphopt.base.types import DType, TensorType
 from graphopt.ir.graph import Graph, Value
 from graphopt.language.binding import Absent, Known
 from graphopt.language.coverage import Answer, Label
+from graphopt.language.families import Particular
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import Unknown
 from graphopt.language.term import Var
@@ -103,6 +104,8 @@ def _answer(graph: Graph, match: Match, question: str) -> Label:
         return _number(match.axes.get(f"#{name}"), question)
     if kind == "absent":
         return isinstance(match.holes[name], Absent)
+    if isinstance(match.rule, Particular) and name in match.rule.family.packs:
+        return len(_shape(graph, match.terms[match.rule.joined[name]], question))
     if kind == "rank":
         return len(_shape(graph, match.holes[name], question))
     if kind == "elements":

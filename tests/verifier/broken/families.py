@@ -1,6 +1,6 @@
 """Wrong rules with holes for operators: true of some operators of the class, or of none."""
 
-from graphopt.rule import Rule, binary, const, fn, integer, integers, op, pointwise, tensor
+from graphopt.rule import Rule, binary, const, fn, integer, integers, op, pointwise, tensor, tensors
 from graphopt.term import App, Term
 
 f, h, g = pointwise("f"), pointwise("h"), binary("g")
@@ -9,6 +9,7 @@ row, matrix, image, square = tensor("x", "N"), tensor("x", "M N"), tensor("x", "
 w = const("w", "N N")
 first, second, perm, axes = integers("first"), integers("second"), integers("perm"), integers("axes")
 shape, pads, sizes = integers("shape"), integers("pads"), integers("sizes")
+xs, ys, zs, other_axis = tensors("xs"), tensors("ys"), tensors("zs"), integer("other_axis")
 starts, ends, steps = integers("starts"), integers("ends"), integers("steps")
 axis = integer("axis")
 
@@ -55,6 +56,31 @@ REFUTED = (
     ),
     Rule("any_of_swapped_parts", tuple(map(f, parts)), tuple(map(f, parts[::-1]))),
     Rule("any_of_transposed", f(op.Transpose(matrix, perm=(1, 0))), op.Reshape(f(matrix), fn.sizes("N M"))),
+    # any number of tensors
+    Rule("any_number_turned", op.Concat(*xs, *ys, axis=axis), op.Concat(*ys, *xs, axis=axis)),
+    Rule("any_number_forgotten", op.Concat(x, *xs, axis=axis), x),
+    Rule("any_number_twice", op.Concat(*xs, axis=axis), op.Concat(*xs, *xs, axis=axis)),
+    Rule(
+        "any_number_joined_within_along_another_axis",
+        op.Concat(*xs, op.Concat(*ys, axis=other_axis), axis=axis),
+        op.Concat(*xs, *ys, axis=axis),
+    ),
+    Rule("any_number_joined_along_another_axis", op.Concat(*xs, axis=0), op.Concat(*xs, axis=1)),
+    Rule(
+        "any_number_in_another_order",
+        op.Concat(*xs, op.Concat(*ys, axis=0), *zs, axis=0),
+        op.Concat(*xs, *zs, *ys, axis=0),
+    ),
+    Rule("any_of_some_of_any_number", op.Concat(f(xs), *ys, axis=axis), f(op.Concat(*xs, *ys, axis=axis))),
+    Rule("any_two_of_any_number", op.Concat(f(xs), h(ys), axis=0), f(op.Concat(*xs, *ys, axis=0))),
+    Rule("any_of_any_number_is_transposed", op.Transpose(op.Concat(*xs, axis=0)), op.Concat(*xs, axis=0)),
+    # along two axes: for one tensor, of the one or the other, it holds
+    Rule(
+        "any_number_along_two_axes",
+        op.Shape(op.Concat(op.Concat(*xs, axis=0), op.Concat(*xs, axis=1), axis=0)),
+        op.Shape(op.Concat(op.Concat(*xs, axis=0), op.Concat(*xs, axis=0), axis=0)),
+    ),
+    Rule("any_number_of_one", op.Shape(op.Concat(*xs, axis=0)), op.Shape(op.Concat(*xs, axis=1))),
     # element types, which an operator may change, or ask for
     Rule("any_of_cast", f(op.Cast(x, to=1)), op.Cast(f(x), to=1)),
     Rule("any_keeps_types", f(x) + y, f(x + y - y)),
