@@ -11,7 +11,7 @@ from graphopt.io import onnx_io
 from graphopt.ir import ops
 from graphopt.ir.graph import Graph
 from graphopt.language.families import candidates, particular, some_particulars
-from graphopt.language.rule import Rule, binary, fn, integer, integers, op, pointwise, tensor
+from graphopt.language.rule import Rule, binary, fn, integer, integers, op, pointwise, tensor, tensors
 from graphopt.operators import infer
 from graphopt.rewrite.build import build
 from graphopt.rewrite.gate import kernels_touched
@@ -20,6 +20,8 @@ from graphopt.rewrite.match import find
 f, h, g = pointwise("f"), pointwise("h"), binary("g")
 x, y = tensor("x"), tensor("y")
 first, second, sizes, axis = integers("first"), integers("second"), integers("sizes"), integer("axis")
+
+xs, before, within, after = tensors("xs"), tensors("before"), tensors("within"), tensors("after")
 
 MEET = Rule(
     "transposes_meet",
@@ -132,6 +134,52 @@ def test_a_binary_hole_stands_for_an_operator_either_way_round(operator: str, in
     assert names == inputs.replace("a", "x").split(", ") or operator in ops.COMMUTATIVE | {"Max"}
 
 
+FLATTEN = Rule(
+    "join_at_once",
+    op.Concat(*before, op.Concat(*within, axis=1), *after, axis=1),
+    op.Concat(*before, *within, *after, axis=1),
+)
+EACH = Rule("join_first_any_number", op.Concat(f(xs), axis=axis), f(op.Concat(*xs, axis=axis)))
+
+
+@pytest.mark.parametrize("place", range(5))
+@pytest.mark.parametrize("number", [1, 2, 7])
+def test_any_number_of_tensors_may_be_joined(place: int, number: int) -> None:
+    outer = ["x"] * 4
+    outer.insert(place, "a")
+    joined = rewritten(
+        FLATTEN,
+        f"""m (float[2, 1] x, float[2, 3] z) => (float[2, {4 + 3 * number}] y)
+            {{ a = Concat <axis = 1> ({", ".join(["z"] * number)}) y = Concat <axis = 1> ({", ".join(outer)}) }}""",
+    )
+    assert joined == {"Concat": 1}
+
+
+def test_the_parts_stay_in_their_order() -> None:
+    given = graph("""m (float[2, 1] p, float[2, 1] q, float[2, 1] r, float[2, 1] s) => (float[2, 4] y)
+        { a = Concat <axis = 1> (q, r) y = Concat <axis = 1> (p, a, s) }""")
+    given.apply(build(given, next(find(FLATTEN, given))))
+    ((_, node),) = given.nodes()
+    assert [given.value_name(value) for value in node.operands] == ["p", "q", "r", "s"]
+
+
+@pytest.mark.parametrize("number", [1, 2, 9])
+def test_an_operator_on_each_of_any_number_becomes_one(number: int) -> None:
+    parts = [f"a{i} = Gelu (x)" for i in range(number)]
+    names = ", ".join(f"a{i}" for i in range(number))
+    text = f"m (float[2] x) => (float[{2 * number}] y) {{ {' '.join(parts)} y = Concat <axis = 0> ({names}) }}"
+    assert rewritten(EACH, text) == {"Concat": 1, "Gelu": 1}
+    assert rewritten(EACH, text.replace("a0 = Gelu", "a0 = Relu")) == (
+        {"Concat": 1, "Relu": 1} if number == 1 else None
+    )
+
+
+def test_a_concat_without_operands_is_not_made() -> None:
+    rest = Rule("forget_the_first", op.Concat(x, *xs, axis=0), op.Concat(*xs, axis=0))
+    text = "m (float[2] x) => (float[2] y) { y = Concat <axis = 0> (x) }"
+    assert rewritten(rest, text) is None
+
+
 def test_every_pointwise_operator_is_a_candidate() -> None:
     known = {op for op, _ in candidates(ops.ANY_POINTWISE)}
     assert known >= ops.POINTWISE - {"Identity", "Where"}
@@ -166,6 +214,9 @@ ILL_FORMED = {
     "has no attribute 'alpha'": lambda: Rule("r", op.Abs(f(x)), f(x, alpha=1.0)),
     "are tensors": lambda: Rule("r", op.Abs(g(x, 1.0)), x),
     "takes 1 to 1 inputs, not 2": lambda: Rule("r", op.Abs(f(x, y)), x),
+    "which only a Concat takes": lambda: Rule("r", op.Max(*xs), op.Concat(*xs, axis=0)),
+    "could be taken for one of '\\*xs'": lambda: Rule("r", op.Concat(*xs, tensor("xs_0"), axis=0), tensor("xs_0")),
+    "a side is one": lambda: Rule("r", op.Concat(*xs, axis=0), xs),
     "could be taken for one of what 'f' has": lambda: Rule("r", op.Abs(f(tensor("f_operand"))), tensor("f_operand")),
 }
 

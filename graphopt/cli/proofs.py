@@ -135,7 +135,12 @@ def rules(
 
 def _in_full(rule: Rule, proof: Proof | None) -> str:
     """All that a rule says, and what is known of its proof."""
-    kinds = {"tensor": "any value", "const": "a constant", "attributes": "all other attributes"}
+    kinds = {
+        "tensor": "any value",
+        "tensors": "any number of values",
+        "const": "a constant",
+        "attributes": "all other attributes",
+    }
     lines = [rule.name, f"    {rule.why}", ""]
     lines += [f"    {part}" for part in re.split(r"  (?=->  |where |for any )", str(rule))]
     lines.append("")
