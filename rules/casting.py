@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 
 from graphopt.base.types import DType
-from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, tensor
+from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, pointwise, tensor
 from graphopt.rules.names import snake
 from graphopt.term import App, Term
 
-x, y = tensor("x"), tensor("y")
+x, y, f = tensor("x"), tensor("y"), pointwise("f")
 to, through = integer("to"), integer("through")
 rest, inner = attributes("rest"), attributes("inner")
 
@@ -99,10 +99,10 @@ CASTS = (
     ),
     *(
         Rule(
-            f"eliminate_cast_before_{name.lower()}",
-            getattr(op, name)(op.Cast(x, inner, to=to), rest),
+            f"eliminate_pointwise_before_{name.lower()}",
+            getattr(op, name)(f(x), rest),
             getattr(op, name)(x, rest),
-            why="A cast changes no shape.",
+            why="What is done to each element changes no shape.",
         )
         for name in ("Shape", "Size")
     ),
