@@ -157,7 +157,7 @@ def test_a_fire_module_becomes_one_convolution() -> None:
     model = parse(IMAGE, FIRE, DENSE, outputs="float[N, 8, H, 6] y")
     names = ("widen_conv_beside_larger_conv", "merge_2_parallel_convs", "merge_pointwise_of_split_2")
     assert traded(model, *names)["Conv"] == 1
-    names = ("widen_conv_beside_larger_conv", "merge_pointwise_of_concat_2", "merge_concat_of_2_convs")
+    names = ("widen_conv_beside_larger_conv", "merge_pointwise_of_concat", "merge_concat_of_2_convs")
     assert traded(model, *names) == {"Conv": 1, "Relu": 1}
 
 

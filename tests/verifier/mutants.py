@@ -478,7 +478,6 @@ EQUIVALENT = (
         ".* holes swapped",
         "the two are operands of something that commutes",
     ),
-    ("flatten_binary", ".*operands swapped: join", "element by element, any shape that both have will do"),
     (
         "flatten_layer_normalization",
         ".*operator dropped: Reshape",
