@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+VALUE = "value.ints() if isinstance(value, Constant) else None"
 WITHIN = "(quotient(m, Mg), remainder(m, Mg))"
 
 EQUIVALENT: Mapping[str, Sequence[str]] = {
@@ -74,6 +75,14 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
     ],
     "An attribute is the same wherever an element is.": [
         "movement.looked_up: place not in symbols(p) -> (place in symbols(p))",
+    ],
+    "Rules have no such attribute, and integers are named functions in proofs: `tests/test_infer.py` asks of these.": [
+        'elementwise.Div: (lambda a, b: call("Quotient", a, b)) if node.dtype.is_integer else lambda a, b: a / b -> '
+        "(lambda a, b: a / b)",
+        f"movement.ConstantOfShape: (0,) if value is None else {VALUE} -> ((0,))",
+        f"movement.ConstantOfShape: {VALUE} -> (value.ints())",
+        f"movement.ConstantOfShape: {VALUE} -> (None)",
+        "movement.ConstantOfShape: numbers is None -> False",
     ],
     "An operator of another domain that nothing defines is refused in a rule, before it is asked what it computes.": [
         "semantics.denote: node.domain or node.op not in OPERATORS -> ((node.op not in OPERATORS))",
