@@ -51,6 +51,7 @@ SHAPES = [
     ("float[N,3,H,W] x", KERNEL + "y = Conv<dilations=[2,3]>(x,w)", "FLOAT[N,8,H-4,W-6]"),
     ("float[N,3,H,W] x", "y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x)", "FLOAT[N,3,(H//2),(W//2)]"),
     ("float[N,3,H,W] x", "y = AveragePool<kernel_shape=[3,3]>(x)", "FLOAT[N,3,H-2,W-2]"),
+    ("float[N,3,H,W] x", "z, y = MaxPool<kernel_shape=[3,3]>(x)", "INT64[N,3,H-2,W-2]"),
     (
         "float[N,4,H,W] x",
         "w = ConstantOfShape([4,2,3,3]); y = ConvTranspose<strides=[2,2], pads=[1,1,1,1], output_padding=[1,0]>(x,w)",

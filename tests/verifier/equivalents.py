@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+RATIO = "lambda a, b: a / b"
+QUOTIENT = '(lambda a, b: call("Quotient", a, b))'
 VALUE = "value.ints() if isinstance(value, Constant) else None"
 WITHIN = "(quotient(m, Mg), remainder(m, Mg))"
 
@@ -76,9 +78,13 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
     "An attribute is the same wherever an element is.": [
         "movement.looked_up: place not in symbols(p) -> (place in symbols(p))",
     ],
-    "Rules have no such attribute, and integers are named functions in proofs: `tests/test_infer.py` asks of these.": [
-        'elementwise.Div: (lambda a, b: call("Quotient", a, b)) if node.dtype.is_integer else lambda a, b: a / b -> '
-        "(lambda a, b: a / b)",
+    "As many windows fit as there are strides where it is padded for that, and none of them reaches beyond the end.": [
+        'windows.Window: tuple(map(self._strides, range(rank))) if mode.startswith("SAME") else fitting -> (fitting)',
+        "windows.Window: large if upper else small -> (large)",
+    ],
+    "Proofs have no such attribute, output or function of integers: `tests/test_infer.py` asks of these.": [
+        f"elementwise.Div: {QUOTIENT} if node.dtype.is_integer else {RATIO} -> ({RATIO})",
+        "windows.pool: 1 -> 2",
         f"movement.ConstantOfShape: (0,) if value is None else {VALUE} -> ((0,))",
         f"movement.ConstantOfShape: {VALUE} -> (value.ints())",
         f"movement.ConstantOfShape: {VALUE} -> (None)",
