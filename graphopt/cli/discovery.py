@@ -109,7 +109,7 @@ def _line(found: Found, gained: float | None, plan: Plan, places: dict[str, int]
     rule, proof = found.rule, found.proof
     about = {
         "algebra": str(rule),
-        "trade": weight(*rule.left) <= weight(*rule.right),
+        "trade": len(rule.left) > 1 or weight(*rule.left) <= weight(*rule.right),  # one for several: not always faster
         "proof": {"model": proof.model, "ranks": proof.reach, "cases": proof.cases, "solver": proof.solver},
         "gain": gained,
         **({"matches": places} if places else {}),

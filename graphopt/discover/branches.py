@@ -16,8 +16,8 @@ from graphopt.discover.lifting import mapped, name_of
 from graphopt.language.rule import Rule
 from graphopt.language.term import App, Lit, Term, fn, holes, is_scalar, op
 
-PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
-"""Sizes of which no two together are a third."""
+PRIMES = (53, 47, 43, 41, 37, 31, 29, 23, 19, 17)
+"""Sizes of axes, each its own; what comes first, as an image, is larger than what follows, as its kernel."""
 
 
 def merged(rules: Iterable[Rule]) -> Iterator[Rule]:
@@ -63,7 +63,8 @@ def _length(rule: Rule, branch: Term, axis: Lit) -> str | None:
     if any(hole.axes is None for hole in tensors):
         return None
     names = dict.fromkeys(name for hole in tensors for name in hole.axes or () if not name.isdigit())
-    sizes = dict(zip(names, PRIMES, strict=False))
+    sizes = dict(zip((name for name in names if "*" not in name), PRIMES, strict=False))
+    sizes |= {name: 1 for name in names if "*" in name}  # a window fits into any image
     shapes: Mapping[str, Shape] = {
         hole.name: tuple(int(name) if name.isdigit() else sizes[name] for name in hole.axes or ()) for hole in tensors
     }

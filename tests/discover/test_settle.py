@@ -7,7 +7,7 @@ from graphopt.discover.classes import Equal
 from graphopt.discover.lifting import spelt_alike
 from graphopt.discover.settle import Fate, Question, Settled, settle
 from graphopt.language.rule import Rule
-from graphopt.language.term import Term, op, tensor
+from graphopt.language.term import Term, attributes, op, tensor
 
 x, y, z, c = (tensor(name, axes) for name, axes in (("x", "N N"), ("y", "N N"), ("z", "N N"), ("c", "N 1")))
 image, w, v = tensor("x", "N N L"), tensor("w", "N N K"), tensor("v", "N N K")
@@ -89,6 +89,18 @@ def test_branches_that_share_an_input_become_one_operator() -> None:
     assert str(rule) == "x @ w, x @ v  ->  " + ", ".join(
         f"Split(x @ Concat(w, v, axis=-1), sizes('N P'), axis=-1)[{i}]" for i in range(2)
     )
+
+
+def test_branches_that_are_convolutions_lie_beside_in_their_channels() -> None:
+    a, b, d = tensor("x", "N C *s"), tensor("w", "M C *k"), tensor("v", "P C *k")
+    rest = attributes("rest")
+    joined = Rule(
+        "joined",
+        op.Concat(op.Conv(a, b, rest), op.Conv(a, d, rest), axis=1),
+        op.Conv(a, op.Concat(b, d, axis=0), rest),
+    )
+    (rule,) = merged([joined])
+    assert "sizes('M P'), axis=1)[0]" in str(rule)
 
 
 def test_names_do_not_matter() -> None:
