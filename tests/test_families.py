@@ -16,6 +16,7 @@ from graphopt.operators import infer
 from graphopt.rewrite.build import build
 from graphopt.rewrite.gate import kernels_touched
 from graphopt.rewrite.match import find
+from graphopt.verifier.prove import prove
 
 f, h, g = pointwise("f"), pointwise("h"), binary("g")
 x, y = tensor("x"), tensor("y")
@@ -225,3 +226,10 @@ ILL_FORMED = {
 def test_what_is_wrong_with_a_hole_is_said(problem: str) -> None:
     with pytest.raises(RuleError, match=problem):
         ILL_FORMED[problem]()
+
+
+def test_a_counterexample_says_of_which_operator_and_of_how_many_tensors_it_is() -> None:
+    proof = prove(Rule("any_is_linear", f(x + y) + x, (f(x) + f(y)) + x))
+    assert proof.counterexample.startswith("with f=Abs values differ: 1 became 3")
+    proof = prove(Rule("any_number_twice", op.Concat(*xs, axis=0), op.Concat(*xs, *xs, axis=0)))
+    assert proof.counterexample.startswith("with xs=2 ")

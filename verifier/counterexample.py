@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -106,7 +106,7 @@ def find(rule: Rule, seconds: float = 15.0) -> Counterexample | None:
     """
     if rule.is_family:
         particulars = some_particulars(rule)
-        return next(filter(None, (find(each, seconds / len(particulars)) for each in particulars)), None)
+        return next(filter(None, (_of(each, seconds / len(particulars)) for each in particulars)), None)
     deadline = time.process_time() + seconds
     found = list(islice(differences(rule, deadline, FURTHER), FOUND))
     if not found:
@@ -118,6 +118,13 @@ def find(rule: Rule, seconds: float = 15.0) -> Counterexample | None:
         return other if other is not None and other.gap.kind == first.gap.kind else None
 
     return shrink(rule, first.instance, still, STEPS) or first
+
+
+def _of(particular: Rule, seconds: float) -> Counterexample | None:
+    """A counterexample to a rule of a family, which says of which operators and how many tensors."""
+    found = find(particular, seconds)
+    chosen = particular.label.partition("[")[2].rstrip("]")
+    return found and replace(found, gap=replace(found.gap, text=f"with {chosen} {found.gap.text}"))
 
 
 def differences(rule: Rule, deadline: float, further: int = PLAIN + ANY + FEW) -> Iterator[Counterexample]:

@@ -139,8 +139,9 @@ class Particular(Rule):
 
     @property
     def label(self) -> str:
-        """The name with what was chosen, as in `fuse_reshapes_around_pointwise[Relu]`."""
-        return f"{self.name}[{','.join(str(way) if isinstance(way, int) else way.op for _, way in self.chosen)}]"
+        """The name with what was chosen, as in `fuse_reshapes_around_pointwise[f=Relu]`."""
+        chosen = (f"{name}={way if isinstance(way, int) else way.op}" for name, way in self.chosen)
+        return f"{self.name}[{', '.join(chosen)}]"
 
 
 @cache
