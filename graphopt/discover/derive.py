@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias
 
 from graphopt.base.types import DType
 from graphopt.discover.evaluation import Evaluator, Shape, Undefined, parted
 from graphopt.discover.worlds import Sizes, World, commutes, shape_of
+from graphopt.ir import ops
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import PROPERTIES, PYTHON, Unknown, apply
 from graphopt.language.term import SCALAR, App, Lit, Term, Var, fn, holes, is_scalar
@@ -203,9 +205,10 @@ class Derivation:
     def _attributes(self, pattern: App, term: App, bound: Bound | None) -> Bound | None:
         given = dict(term.attrs)
         for name, value in pattern.attrs:
-            if name not in given or bound is None:
+            said = given.pop(name, None) or _usual(term, name)
+            if said is None or bound is None:
                 return None
-            bound = next(self._matches(value, given.pop(name), bound), None)
+            bound = next(self._matches(value, said, bound), None)
         if pattern.bundle is not None and bound is not None:
             rest = App(pattern.bundle.name, (), tuple(sorted(given.items())), SCALAR)
             return bound.having(pattern.bundle.name, rest)
@@ -265,7 +268,7 @@ class Derivation:
         if target.bundle is not None:
             rest = bound.holes[target.bundle.name]
             assert isinstance(rest, App)
-            attrs |= dict(rest.attrs)
+            attrs = {name: value for name, value in attrs.items() if value != _usual(target, name)} | dict(rest.attrs)
         named = tuple(sorted((name, value) for name, value in attrs.items() if value is not None))
         made = App(target.op, tuple(args), named, target.domain, target.output, target.outputs)
         return self.terms.canonical(made)
@@ -322,6 +325,14 @@ def _axes(sizes: App) -> list[str]:
     (said,) = sizes.args
     assert isinstance(said, Lit)
     return str(said.value).split()
+
+
+@cache
+def _usual(app: App, name: str) -> Lit | None:
+    """The default of an attribute, which terms do not write."""
+    schema = ops.schema(app.op, app.domain)
+    found = ops.attribute_value(schema.attributes[name].default_value) if schema and name in schema.attributes else None
+    return Lit(found) if isinstance(found, int | float | str) else None
 
 
 def _same_operator(pattern: App, term: App) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from hashlib import sha256
 from itertools import combinations, islice, product
 from typing import Any, TypeAlias
@@ -323,16 +324,28 @@ def _hole_for(name: str, value: Term) -> Term:
     return integers("perm") if name == "perm" else value
 
 
-def _windowed(term: Term) -> Term:
-    """A term whose operators with windows have any attributes, the same for all of them."""
+def _windowed(term: Term, *, plain: bool = False) -> Term:
+    """A term whose operators with windows have any attributes, the same for all of them.
+
+    Where `plain`, those that are single numbers (groups, how sizes are rounded) are as they are by default.
+    """
 
     def changed(part: Term) -> Term | None:
         if not isinstance(part, App) or part.op not in WINDOWS or not part.attrs:
             return None
         args = tuple(None if arg is None else mapped(arg, changed) for arg in part.args)
-        return App(part.op, (*args, attributes("rest")), (), part.domain, part.output, part.outputs)
+        named = _usual_numbers(part.op) if plain else ()
+        return App(part.op, (*args, attributes("rest")), named, part.domain, part.output, part.outputs)
 
     return mapped(term, changed)
+
+
+@cache
+def _usual_numbers(name: str) -> tuple[tuple[str, Term], ...]:
+    """The attributes of an operator that are whole numbers by default, with these."""
+    schema = ops.schema(name)
+    usual = {key: ops.attribute_value(a.default_value) for key, a in schema.attributes.items()} if schema else {}
+    return tuple(sorted((key, Lit(value)) for key, value in usual.items() if isinstance(value, int)))
 
 
 def _packed(
@@ -357,7 +370,9 @@ def _packed(
                 return None
             return replace(part, axes=tuple(PACKS.get(kinds.get(a, ""), a) for a in part.axes))
 
-        yield (_rule(name, mapped(_windowed(source), changed), mapped(_windowed(target), changed)),)
+        for plain in (False, True):
+            left, right = (mapped(_windowed(side, plain=plain), changed) for side in sides)
+            yield (_rule(name, left, right),)
 
 
 def _stacked(term: Term, which: frozenset[str]) -> Term:

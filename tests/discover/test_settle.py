@@ -50,6 +50,18 @@ def test_images_may_have_any_number_of_axes() -> None:
     )
 
 
+def test_what_does_not_hold_for_groups_holds_without() -> None:
+    joined, whole = op.Concat(conv(w), conv(v), axis=1), conv(op.Concat(w, v, axis=0))
+    text, _ = said(settled(joined, whole, "images"))[0]
+    one, other = text.split("  ->  ")
+    assert one == "Concat(Conv(x, w, group=1, …), Conv(x, v, group=1, …), axis=1)"
+    assert other == "Conv(x, Concat(w, v, axis=0), group=1, …)"
+
+
+def conv(weights: Term) -> Term:
+    return op.Conv(image, weights, pads=(1, 1))
+
+
 def test_a_condition_that_is_missing_is_found() -> None:
     found = settled(0.0 - x, op.Neg(x))
     assert [str(rule) for rule, _ in found.rules] == ["0.0 - x  ->  Neg(x)  where is_float(dtype(x))"]
