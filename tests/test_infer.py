@@ -170,6 +170,15 @@ def test_a_size_that_may_be_one_or_not_stays_open() -> None:
     assert told(graph, "y").startswith("FLOAT[?")
 
 
+@pytest.mark.parametrize("op", ["And", "Or", "Xor", "Equal"])
+def test_nothing_is_told_of_truth_values_that_are_not_known(op: str) -> None:
+    """Either of two cases may hold, and neither is the plain denial of the other."""
+    body = f"c = {op}(a, b); d = Not(c); e = {op}(d, a); y = Cast<to=7>(e)"
+    graph = onnx_io.load(parse("bool[2] a, bool[2] b", body, outputs="int64[2] y")).graph
+    infer_graph(graph)
+    assert all(not any(node.contents) for _, node in graph.nodes())
+
+
 def test_a_target_that_might_say_copy_is_not_believed() -> None:
     """With N = 0 the first element of the target means "as the input", which is 2 there."""
     body = "n = Shape<start=0, end=1>(x); t = Concat<axis=0>(n,[3]); y = Reshape(z,t)"

@@ -671,8 +671,8 @@ def cases(*values: Value) -> Iterator[tuple[Formula, tuple[Value, ...]]]:
     if guard is None:
         yield TRUE, values
         return
-    for side in (guard, negate(guard)):
-        for condition, parts in cases(*(_under(v, side) for v in values)):
+    for side, denied in ((guard, NOTHING), (negate(guard), conjuncts(guard))):
+        for condition, parts in cases(*(_under(v, side, denied) for v in values)):
             if (both := conj(side, condition)) != FALSE:
                 yield both, parts
 
@@ -683,11 +683,12 @@ def _outer(term: Term) -> Formula:
     return conj(*(part for part in conjuncts(term.guard) if not part.symbols & bound))
 
 
-def _under(value: Value, known: Formula) -> Value:
+def _under(value: Value, known: Formula, denied: frozenset[Formula]) -> Value:
+    """The value where a condition holds, and where some parts of guards do not hold together."""
     return collected(
         Term(t.coefficient, t.factors, t.binders, conj(*(conjuncts(t.guard) - conjuncts(known))))
         for t in value.terms
-        if conj(t.guard, known) != FALSE
+        if not (denied and denied <= conjuncts(t.guard)) and conj(t.guard, known) != FALSE
     )
 
 
