@@ -105,6 +105,20 @@ def test_an_infinity_that_the_caller_masks_with_stays_one(body: str, numbers: Ma
     assert np.array_equal(run(result.model, feeds)["y"], run(model, feeds)["y"], equal_nan=True)
 
 
+@pytest.mark.parametrize(
+    ("body", "held"),
+    [
+        ("q = Max(x, n); i = IsNaN(q); y = Not(i)", True),
+        ("q = Max(x, n); s = Softmax(q); i = IsNaN(s); y = Not(i)", True),
+        ("q = Max(x, n); w = MatMul(p, q); i = IsNaN(w); y = Not(i)", False),
+        ("q = Max(x, n); s = Softmax(q); w = MatMul(s, r); i = IsNaN(w); y = Not(i)", True),
+    ],
+)
+def test_what_a_question_reads_may_hold_an_infinity(body: str, held: bool) -> None:
+    graph, value = holder(body, {"n": scalar(1), "p": np.ones((2, 4), np.float32), "r": np.ones((4, 2), np.float32)}, "q")
+    assert may_hold(graph, [value]) == held
+
+
 def test_the_report_says_why_a_rule_was_left_out() -> None:
     model = parse("float[4] x", "r = Reciprocal(x); y = Max(r, n)", {"n": scalar(0.75)}, outputs="float[4] y")
     notes = graphopt.optimize(model, cost="none").report.notes

@@ -299,6 +299,14 @@ def test_the_guard_stays_before_values_that_may_be_infinite() -> None:
     assert not Gate().allows(Site.of(graph, match))
 
 
+def test_the_guard_stays_before_constants_that_are_infinite() -> None:
+    body = "p = Softmax(x); n = IsNaN(p); g = Where(n, 0.0, p); y = MatMul(g, v)"
+    for largest, count in ((1.0, 1), (np.inf, 0)):
+        v = np.array([[1.0, 2.0], [3.0, largest]], np.float32)
+        model = parse("float[3, 2] x", body, {"v": v}, outputs="float[3, 2] y")
+        assert matches(model, "push_nan_guard_below_matmul") == count
+
+
 def test_attention_is_written_in_an_opset_that_has_a_kernel_for_it() -> None:
     head = "float[1,2,3,4] q, float[1,2,3,4] k, float[1,2,3,4] v"
     body = (

@@ -134,6 +134,7 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
         "" if example is None else str(example),
         outcome.failure,
         tree_of(outcome.paths) if verdict is Verdict.PROVED else [],
+        any(plain.holes[name].kind == "tensor" for name in properties_of(plain)),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from graphopt.cli.terminal import Progress, console, set_up_logging
 
 if TYPE_CHECKING:
     from graphopt.discover.run import Found, Outcome, Plan
+    from graphopt.ir.graph import Graph
     from graphopt.language.library import Library
 
 log = logging.getLogger(__name__)
@@ -53,11 +54,13 @@ def discover(
     files.check_writable(output)
     from graphopt.base.engine import engine
     from graphopt.discover.journal import Journal
+    from graphopt.discover.library import read
     from graphopt.discover.run import Plan, Run
     from graphopt.discover.worlds import DEFAULT, named
     from graphopt.language import library as libraries
 
     given = libraries.read(rules or ())
+    graphs = {name: read(name) for name in model or ()}
     chosen = named(arguments.names(ops)) if ops else DEFAULT
     plan = Plan(size, chosen, seed, timeout or Plan.timeout, tuple(path.resolve() for path in rules or ()))
     path = journal or output.with_name(f"{output.name}.journal")
@@ -68,7 +71,7 @@ def discover(
     ):
         outcome = Run(plan, runs, kept, progress, partial(_tell, quiet=quiet)).finished()
         known = libraries.load(given) if library else given
-        lines = list(_lines(outcome, plan, known, model or (), progress, quiet=quiet))
+        lines = list(_lines(outcome, plan, known, graphs, progress, quiet=quiet))
         files.write_text(output, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
     if not quiet:
         _show(outcome, lines, output)
@@ -80,7 +83,7 @@ def _tell(line: object, *, quiet: bool) -> None:
 
 
 def _lines(
-    outcome: Outcome, plan: Plan, known: Library, models: Sequence[str], progress: Progress, *, quiet: bool
+    outcome: Outcome, plan: Plan, known: Library, models: Mapping[str, Graph], progress: Progress, *, quiet: bool
 ) -> Iterator[dict[str, Any]]:
     """Yield what is written of each rule that the library lacks, the most promising first."""
     from graphopt.discover.library import gain, had, matches
@@ -98,9 +101,9 @@ def _lines(
     if have:
         done = f"{have.total()} of {len(outcome.found)} rules are done by the library already"
         _tell(f"{done} (--verbose says by which of its rules)", quiet=quiet)
-    places = [matches([found.rule for found, _ in lacking], each) for each in models]
+    places = {name: matches([found.rule for found, _ in lacking], graph) for name, graph in models.items()}
     for found, gained in sorted(lacking, key=lambda each: -(each[1] or 0.0)):
-        yield _line(found, gained, plan, {m: p[found.rule.name] for m, p in zip(models, places, strict=True)})
+        yield _line(found, gained, plan, {name: counts[found.rule.name] for name, counts in places.items()})
 
 
 def _line(found: Found, gained: float | None, plan: Plan, places: dict[str, int]) -> dict[str, Any]:
@@ -134,7 +137,8 @@ def _show(outcome: Outcome, lines: Sequence[dict[str, Any]], output: Path) -> No
         row = [stage.world, str(stage.size), *(f"{count:,}" for count in counts)]
         table.add_row(*row, str(stage.asked - proved - refuted), str(stage.rules), f"{stage.seconds:.1f}")
     to.print(table)
-    to.print(f"\n{len(lines)} rules written to {output}; those with the largest gains on large tensors, estimated:\n")
+    best = "; those with the largest gains on large tensors, estimated:\n" if lines else ""
+    to.print(f"\n{len(lines)} rules written to {output}{best}")
     for line in lines[:5]:
         about = line["found"]
         to.print(f"  {about['gain'] or '?':>6}  {about['algebra']}", soft_wrap=True)

@@ -72,18 +72,18 @@ def _way(left: ModelProto, right: ModelProto, library: Library) -> list[str] | N
 
 
 def _simplified(model: ModelProto, library: Library) -> tuple[Graph, list[str]]:
-    graph = _graph(model)
+    graph = read(model)
     steps = simplify_graph(graph, library.rules, PASSES).steps
     return graph, [step.name for step in steps if step.is_rule]
 
 
 def _traded(model: ModelProto, library: Library) -> Iterator[tuple[Rule, Graph]]:
     """The graphs that one trade makes of a model."""
-    operators = {node.op for _, node in _graph(model).nodes()}
+    operators = {node.op for _, node in read(model).nodes()}
     for trade in library.trades:
         if not operators.isdisjoint(roots(trade.left[0])):
-            for place in range(len(list(find(trade, _graph(model))))):
-                graph = _graph(model)
+            for place in range(len(list(find(trade, read(model))))):
+                graph = read(model)
                 match = list(find(trade, graph))[place]
                 try:
                     graph.apply(build(graph, match))
@@ -92,7 +92,8 @@ def _traded(model: ModelProto, library: Library) -> Iterator[tuple[Rule, Graph]]
                 yield trade, graph
 
 
-def _graph(model: ModelProto) -> Graph:
+def read(model: ModelProto | str) -> Graph:
+    """Return the graph of a model, or of its file, with its types inferred."""
     graph = onnx_io.load(model).graph
     infer.infer_graph(graph)
     return graph
@@ -128,7 +129,7 @@ def gain(rule: Rule) -> float | None:
     if drawn is None:
         return None
     try:
-        left, right = (_graph(model) for model in models(rule, drawn))
+        left, right = (read(model) for model in models(rule, drawn))
     except (Misfit, Unknown):
         return None
     roofline = Analytic()
@@ -151,8 +152,6 @@ def _large(rule: Rule) -> Mapping[str, int | tuple[int, ...]]:
     return dims
 
 
-def matches(rules: Sequence[Rule], model: str) -> dict[str, int]:
+def matches(rules: Sequence[Rule], graph: Graph) -> dict[str, int]:
     """Return at how many places of a model each rule matches."""
-    graph = onnx_io.load(model).graph
-    infer.infer_graph(graph)
     return {rule.name: sum(1 for _ in find(rule, graph)) for rule in rules}

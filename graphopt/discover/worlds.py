@@ -15,6 +15,7 @@ from graphopt.base.errors import UsageError, did_you_mean
 from graphopt.discover.evaluation import OPERANDS
 from graphopt.ir import ops
 from graphopt.language.term import App, Lit, Operand, Term, Var, fn, op, tensor
+from graphopt.operators.semantics import OPERATORS
 
 Sizes: TypeAlias = Mapping[str, int]
 A, B = OPERANDS[:2]
@@ -85,7 +86,7 @@ def named(names: Iterable[str]) -> tuple[str, ...]:
     """Return the operators of these names and classes of names, in their order.
 
     Raises:
-        UsageError: there is none of such a name, or nothing says what it computes.
+        UsageError: there is none of such a name, no world applies it, or nothing says what it computes.
     """
     found = [name for given in names for name in CLASSES.get(given, (given,))]
     for name in found:
@@ -93,6 +94,10 @@ def named(names: Iterable[str]) -> tuple[str, ...]:
         if ops.schema(own, domain) is None:
             hint = did_you_mean(own, [*ops.names(domain), *CLASSES])
             raise UsageError(f"there is no operator '{name}'{hint}; classes of them are {', '.join(CLASSES)}")
+        if not any(world.choices([name]) for world in WORLDS):
+            raise UsageError(f"--ops {name}: it is not one operator on one or two tensors without further attributes")
+        if not domain and own not in OPERATORS:
+            raise UsageError(f"--ops {name}: nothing says what it computes")
     return tuple(dict.fromkeys(found))
 
 

@@ -125,20 +125,22 @@ def evaluate(term: Term, bound: Mapping[str, Bound], axes: Axes, graph: Graph | 
         case App(op=name) if name in FACTS:
             return _fact(term, bound, axes, graph)
         case App(op=name, args=(Var(name=hole),)) if name in PROPERTIES:
-            return _has_property(name, bound[hole])
+            return _has_property(name, bound[hole], graph)
         case App(op=name):
             arguments = [evaluate(arg, bound, axes, graph) for arg in term.args if arg is not None]
             return apply(name, PYTHON, *arguments)
 
 
-def _has_property(name: str, bound: Bound) -> bool:
+def _has_property(name: str, bound: Bound, graph: Graph | None) -> bool:
     match bound:
         case Known(tensor=tensor):
             return tensor.dtype.numpy.kind != "O" and has_property(name, tensor.numpy())
         case Absent(default=default):
             return has_property(name, np.asarray(default, np.float64))
         case Value() if name in OF_VALUES:
-            return True  # as far as the model says: the gate asks what it says
+            constant = None if graph is None else graph.constant(bound)
+            # of what is computed the gate asks what the model says
+            return constant is None or has_property(name, constant.numpy())
     raise Unknown(f"{name} of what is no constant")
 
 

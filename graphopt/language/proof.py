@@ -52,6 +52,8 @@ class Proof:
     detail: str = ""
     coverage: Tree = field(default_factory=list)
     """For which ranks, lists and attributes."""
+    asks_finite: bool = False
+    """Whether the rule asks of a tensor that it is finite."""
 
     @property
     def holds(self) -> bool:
@@ -87,7 +89,7 @@ class Proof:
     @property
     def is_finite(self) -> bool:
         """Whether it speaks of finite values only: where there is an infinity or NaN the two sides may differ."""
-        return self.model is Model.REAL
+        return self.model is Model.REAL or self.asks_finite
 
     def licenses(self, dtype: DType) -> bool:
         """Whether the rule may be applied to a result of this element type: only EXACT speaks of others than floats."""
@@ -95,7 +97,7 @@ class Proof:
 
     def to_json(self) -> dict[str, Any]:
         """As plain data, without what is empty."""
-        return {key: value for key, value in asdict(self).items() if value not in ("", None, [])}
+        return {key: value for key, value in asdict(self).items() if value not in ("", None, [], False)}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Proof:

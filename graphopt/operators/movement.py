@@ -60,6 +60,8 @@ def Concat(node: Node) -> Tensor:
         parts.append(node.input(i))
         if parts[i].rank != parts[0].rank:  # asked at once: the ranks of the others do not matter then
             raise Undefined("Concat of different ranks")
+    if not parts:
+        raise Undefined("Concat of nothing")
     rank = parts[0].rank
     axis = node.axis("axis", rank)
     for part in parts:

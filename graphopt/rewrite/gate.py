@@ -334,12 +334,12 @@ class Gate:
 
     def _are_finite(self, site: Site, proof: Proof) -> bool:
         """Whether the values are as finite as the proof takes them to be; notes why not."""
-        why, is_finite = "", proof.is_finite or site.assumes_finite
+        why = ""
         if proof.model is Model.EXTENDED and site.may_be_infinite(True):
             return False
-        if is_finite and self.keep_nonfinite:
+        if proof.is_finite and self.keep_nonfinite:
             why = "it is proved for finite values only, and others are to be kept"
-        elif (proof.is_finite and site.may_be_infinite(False)) or site.may_break_that():
+        elif (proof.model is Model.REAL and site.may_be_infinite(False)) or site.may_be_infinite_where_asked():
             why = "it is proved for finite values only, and one there may be infinite"
         return self._unless(why, site)
 

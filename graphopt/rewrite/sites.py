@@ -36,10 +36,8 @@ class Site:
     """The element types of what it reads."""
     may_be_infinite: Callable[[bool], bool] = lambda constants: False
     """Whether what it reads or has in between may hold an infinity that the model means; if so asked, its constants."""
-    assumes_finite: bool = False
-    """Whether the rule asks of a value which is computed that it is finite."""
-    may_break_that: Callable[[], bool] = lambda: False
-    """Whether such a value may hold an infinity that the model means."""
+    may_be_infinite_where_asked: Callable[[], bool] = lambda: False
+    """Whether what the rule asks to be finite may hold an infinity that the model means."""
     reordered: bool = False
     """Whether operands that floats are rounded by stand in another order than in the rule."""
     answer: Answer = _unknown
@@ -64,7 +62,6 @@ class Site:
             _computed(graph, match),
             read,
             may_be_infinite,
-            bool(asked),
             lambda: may_hold(graph, asked),
             match.reordered,
             lambda question: _answer(graph, match, question),

@@ -245,6 +245,8 @@ def test_a_dask_cluster_gives_the_same(tmp_path: Path) -> None:
     [
         (["--output", "found.txt"], "rules are written to a .jsonl file"),
         (["--output", "-"], "name a file with --journal"),
+        (["--output", "found.jsonl", "--ops", "Loop"], "--ops Loop: it is not one operator on one or two tensors"),
+        (["--output", "found.jsonl", "--model", "none.onnx"], "none.onnx"),
         (["--output", "found.jsonl", "--ops", "Rellu"], "there is no operator 'Rellu'; did you mean 'Relu'"),
         (["--output", "found.jsonl", "--workers", "2", "--dask", "tcp://127.0.0.1:1"], "name one of them"),
         (["--output", "no/such/folder/found.jsonl"], "no/such/folder"),

@@ -44,7 +44,7 @@ def model(name: str, case: Case) -> tuple[onnx.ModelProto, dict[str, Array]]:
             kinds = {type(v) for v in np.ravel(np.array(value, object))}
             dtype = np.bool_ if kinds == {bool} else np.int64 if kinds <= {int} else np.float32
             constants.append(numpy_helper.from_array(np.array(value, dtype), names[-1]))
-    while names[-1] == "":
+    while names and names[-1] == "":
         names.pop()
     results = [f"y{i}" for i in range(case.outputs)]
     node = helper.make_node(name, names, results, **case.attrs)

@@ -101,6 +101,7 @@ UNDEFINED: Sequence[tuple[str, Case]] = (
     *(("Unsqueeze", Case([of(2), axes])) for axes in ((0, 0), (2,), (0, -3), (-3,))),
     *(("Concat", Case([of(2, 2), part], {"axis": 0})) for part in (of(2), of(2, 3), of(2, 2, 1))),
     ("Concat", Case([of(2), of(2)], {"axis": 1})),
+    ("Concat", Case([], {"axis": 0})),
     *(("Split", Case([of(4), lengths], {"axis": 0}, 2)) for lengths in ((5, -1), (1, 2), (2, 1, 1))),
     *(("Split", Case([of(4)], attrs, 2)) for attrs in ({"axis": 0, "num_outputs": 3}, {"axis": 0})),
     *(("Split", Case([of(size)], {"num_outputs": n}, n)) for size, n in ((1, 3), (2, 4), (5, 4))),
