@@ -761,7 +761,7 @@ def application(name: str, case: Case, known: Known, chosen: Callable[[], object
             args.append(None if value is None else Var(f"x{position}", "tensor"))
         else:
             args.append(number(value, symbol=position in SYMBOLIC_INPUTS.get(name, ())))
-    while args[-1] is None:
+    while args and args[-1] is None:
         args.pop()
     attrs = {key: number(value, symbol=key in SYMBOLS) for key, value in case.attrs.items()}
     return App(name, tuple(args), tuple(sorted(attrs.items())), outputs=case.outputs)
