@@ -115,7 +115,8 @@ def test_an_infinity_that_the_caller_masks_with_stays_one(body: str, numbers: Ma
     ],
 )
 def test_what_a_question_reads_may_hold_an_infinity(body: str, held: bool) -> None:
-    graph, value = holder(body, {"n": scalar(1), "p": np.ones((2, 4), np.float32), "r": np.ones((4, 2), np.float32)}, "q")
+    weights = {"n": scalar(1), "p": np.ones((2, 4), np.float32), "r": np.ones((4, 2), np.float32)}
+    graph, value = holder(body, weights, "q")
     assert may_hold(graph, [value]) == held
 
 
