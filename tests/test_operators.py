@@ -25,7 +25,8 @@ from graphopt.operators.reductions import mean, over
 from graphopt.operators.semantics import OPERATORS, Operator
 from graphopt.verifier.prove import prove
 from tests.text import parse
-from tests.verifier.cases import CASES_OF, Draw, answers, evaluation
+from tests.verifier.cases import CASES_OF, answers, evaluation
+from tests.verifier.draw import Draw
 from tests.verifier.evaluators import Case, model
 
 DRAWS = 2

@@ -120,6 +120,8 @@ def _output(app: App, position: int, bound: Mapping[str, DType], to: Any) -> DTy
         return _of_eye(app, bound.get("T1", DType.UNDEFINED))
     if app.op == "ConstantOfShape" and "value" not in dict(app.attrs) and app.bundle is None:
         return DType.FLOAT
+    if app.op in ("QuantizeLinear", "DequantizeLinear"):
+        return _of_quantized(app, bound)
     formal = _schema(app).outputs[min(position, len(_schema(app).outputs) - 1)]
     if formal.type_str in bound and not formal.type_str.startswith("tensor("):
         return bound[formal.type_str]
@@ -142,6 +144,21 @@ def _of_eye(app: App, like: DType) -> DType:
             return DType(value)
         case None if app.bundle is None:
             return like
+    return DType.UNDEFINED
+
+
+def _of_quantized(app: App, bound: Mapping[str, DType]) -> DType:
+    """The type that `output_dtype` says; else that of the zero point, or of the scale; not known where a hole says it.
+
+    Without any, a tensor is quantized to 8 bits without a sign.
+    """
+    match dict(app.attrs).get("output_dtype"):
+        case Lit(value=int(value)) if value:
+            return DType(value)
+        case None | Lit():
+            if app.op == "DequantizeLinear":
+                return bound.get("T2", DType.UNDEFINED)
+            return bound.get("T3", DType.UNDEFINED if app.bundle is not None else DType.UINT8)
     return DType.UNDEFINED
 
 

@@ -69,6 +69,13 @@ class DType(IntEnum):
         """Bits of one element as ONNX stores it; strings have no fixed size and count 0."""
         return _BITS.get(self) or (0 if self is DType.STRING else self.numpy.itemsize * 8)
 
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the greatest number of an integer type."""
+        if self.name.startswith("U"):
+            return 0, 2**self.bits - 1
+        return -(2 ** (self.bits - 1)), 2 ** (self.bits - 1) - 1
+
     def nearest(self, number: float) -> float | None:
         """The number as a float type rounds it; None where it is beyond the type, or so small that digits are lost."""
         with np.errstate(over="ignore", under="ignore"):

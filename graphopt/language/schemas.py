@@ -135,6 +135,10 @@ class Types:
             formal = operator.output(position)
             self.restrict((app.node, formal.variable), formal.allowed)
             self._unify((app.node, position), (app.node, formal.variable))
+        if app.op == "DequantizeLinear" and "output_dtype" not in dict(app.attrs):
+            self._unify((app.node, "T2"), (app.node, "T3"))
+        if app.op == "QuantizeLinear" and len(app.inputs) == 2 and "output_dtype" not in dict(app.attrs):
+            self.restrict((app.node, "T3"), {DType.UINT8})
         match app.op, dict(app.attrs).get("to"):
             case "Cast", Lit(value=int(to)) if to in list(DType):
                 self.restrict((app.node, 0), {DType(to)})

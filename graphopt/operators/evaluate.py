@@ -90,16 +90,9 @@ def _is_undefined(node: Node, inputs: Sequence[Array | None]) -> bool:
     target = node.attrs.get("to")
     if not isinstance(target, int) or not DType(target).is_integer:
         return False
-    low, high = integer_range(DType(target))
+    low, high = DType(target).limits
     values = inputs[0].astype(np.float64)
     return not bool(np.all((values > low - 1) & (values < high + 1)))
-
-
-def integer_range(dtype: DType) -> tuple[int, int]:
-    """The least and the greatest number of an integer type."""
-    if dtype.name.startswith("U"):
-        return 0, 2**dtype.bits - 1
-    return -(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1
 
 
 # -- element types -----------------------------------------------------------------------------------------------------

@@ -25,7 +25,6 @@ from graphopt.base.types import Shape as Sizes
 from graphopt.ir import ops
 from graphopt.ir.graph import Value
 from graphopt.operators.elements import Elements, element
-from graphopt.operators.evaluate import integer_range
 from graphopt.operators.node import MAX_RANK, Node, Shape, Undefined, Unsupported, schema_default
 from graphopt.operators.operands import LIMIT, Open, Operands, broadcast_size
 from graphopt.operators.semantics import OPERATORS, denote
@@ -403,6 +402,6 @@ def _fitting(elements: Elements | None, dtype: DType | None) -> Elements | None:
     """The elements if the element type holds them without wrapping around."""
     if elements is None or dtype is None or not (dtype.is_integer or dtype is DType.BOOL):
         return None
-    low, high = (0, 1) if dtype is DType.BOOL else integer_range(dtype)
+    low, high = (0, 1) if dtype is DType.BOOL else dtype.limits
     fits = all(low <= e <= high if isinstance(e, int) else dtype in SIZE_TYPES for e in elements)
     return elements if fits else None

@@ -6,7 +6,7 @@ Who reads denotations says where these come from: a proof, from an instance of a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -25,6 +25,10 @@ Denotation: TypeAlias = "Callable[[Node], Tensor | tuple[Tensor, ...]]"
 
 MAX_RANK = 4
 """Ranks are enumerated up to this one in proofs; a pack of axes beside named ones up to at least two axes."""
+
+
+SCALED: Mapping[str, tuple[int, ...]] = {"DequantizeLinear": (1,), "QLinearMatMul": (1,), "QLinearConv": (1,)}
+"""Operators on integers that compute in the element type of a scale, and where that is among the inputs."""
 
 
 class Undefined(Exception):
@@ -118,8 +122,16 @@ class Node(ABC):
     @property
     def dtype(self) -> DType:
         """The element type that the operator computes in."""
-        found = [self.input(i).dtype for i in range(self.count) if self.has(i) and not self.is_number(i)]
+        order = [*SCALED.get(self.op, ()), *range(self.count)]
+        found = [self.input(i).dtype for i in order if self.has(i) and not self.is_number(i)]
         return next((d for d in found if d is not DType.UNDEFINED), DType.UNDEFINED)
+
+    @property
+    def types(self) -> DType | tuple[DType, ...]:
+        """What tells of the element types that it computes with: where these vary freely, those of all inputs."""
+        if self.op not in SCALED:
+            return self.dtype
+        return tuple(self.input(i).dtype if self.has(i) else DType.UNDEFINED for i in range(self.count))
 
     @abstractmethod
     def simplified(self, size: Size) -> Size:

@@ -14,9 +14,13 @@ from graphopt.operators.node import Body, Denotation, Node, OneOf, Reduction, Sh
 
 def MatMul(node: Node) -> Tensor:
     """As numpy.matmul: a vector is a row or a column, leading axes broadcast."""
-    a, b = node.input(0), node.input(1)
+    return matrix_product(node, node.input(0), node.input(1))
+
+
+def matrix_product(node: Node, a: Tensor, b: Tensor) -> Tensor:
+    """The product of two stacks of matrices."""
     if not a.rank or not b.rank:
-        raise Undefined("MatMul of a scalar")
+        raise Undefined(f"{node.op} of a scalar")
     row, column = a.rank == 1, b.rank == 1
     inner, other = a.shape[-1], b.shape[-1 if column else -2]
     node.require(eq(inner, other), "the contracted axes have different sizes")

@@ -52,6 +52,15 @@ from graphopt.operators.placing import (
     ScatterND,
     TopK,
 )
+from graphopt.operators.quantization import (
+    ConvInteger,
+    DequantizeLinear,
+    DynamicQuantizeLinear,
+    MatMulInteger,
+    QLinearConv,
+    QLinearMatMul,
+    QuantizeLinear,
+)
 from graphopt.operators.reductions import (
     REDUCTIONS,
     ArgMax,
@@ -131,6 +140,9 @@ PLACING: Mapping[str, Denotation] = {
 }
 """Further operators that move data, or say where they are."""
 
+QUANTIZING: Mapping[str, Denotation] = {"QuantizeLinear": QuantizeLinear, "DequantizeLinear": DequantizeLinear}
+"""Operators that compute each element by a function of it, its scale and its zero point, which is named."""
+
 COMPUTING: Mapping[str, Denotation] = {
     "MatMul": MatMul,
     "Gemm": Gemm,
@@ -163,13 +175,18 @@ COMPUTING: Mapping[str, Denotation] = {
     "ScatterND": ScatterND,
     "Hardmax": Hardmax,
     "GlobalLpPool": GlobalLpPool,
+    "DynamicQuantizeLinear": DynamicQuantizeLinear,
+    "MatMulInteger": MatMulInteger,
+    "QLinearMatMul": QLinearMatMul,
+    "ConvInteger": ConvInteger,
+    "QLinearConv": QLinearConv,
     **RECURRENT,
 }
 
 OPERATORS: dict[str, Operator] = {
     **{name: Operator(pointwise(function), is_exact=True) for name, function in ELEMENTWISE.items()},
     **{name: Operator(denotation, is_exact=True, keeps=True) for name, denotation in KEEPING.items()},
-    **{name: Operator(denotation, is_exact=True) for name, denotation in PLACING.items()},
+    **{name: Operator(denotation, is_exact=True) for name, denotation in (*PLACING.items(), *QUANTIZING.items())},
     **{name: Operator(denotation) for name, denotation in COMPUTING.items()},
 }
 """All operators that have a meaning."""

@@ -22,6 +22,7 @@ from graphopt.operators.broadcasting import exactly, fits
 from graphopt.operators.node import Body, Denotation, Node, OneOf, Reduction, Shape, Undefined
 from graphopt.operators.opaque import of_shape
 
+CONVOLUTIONS = ("Conv", "ConvInteger", "QLinearConv")
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
 
@@ -35,7 +36,7 @@ class Window:
         self.dilations = node.sizes("dilations", rank, 1)
         mode, pads = _padding(node, rank)
         self.reach = tuple((k - 1) * d + 1 for k, d in zip(kernel, self.dilations, strict=True))
-        if node.op != "Conv":  # a limit of ONNX Runtime: a window of the edge alone would see nothing
+        if node.op not in CONVOLUTIONS:  # a limit of ONNX Runtime: a window of the edge alone would see nothing
             for pad, size in zip(pads, (*kernel, *kernel), strict=True):
                 node.require(lt(pad, size), "a pad is shorter than the kernel")
         if mode == "NOTSET":
@@ -44,7 +45,7 @@ class Window:
             self.begin = self.end = (0,) * rank
         else:
             self._same(node, upper=mode == "SAME_UPPER")
-        ceil = node.op != "Conv" and node.flag("ceil_mode")
+        ceil = node.op not in CONVOLUTIONS and node.flag("ceil_mode")
         fitting = tuple(self._out(node, axis, ceil) for axis in range(rank))
         self.out = tuple(map(self._strides, range(rank))) if mode.startswith("SAME") else fitting
 
@@ -60,7 +61,7 @@ class Window:
         end: list[Size] = []
         for axis, (size, stride, reach) in enumerate(zip(self.space, self.strides, self.reach, strict=True)):
             needed = (self._strides(axis) - 1) * stride + reach - size
-            if node.op != "Conv":
+            if node.op not in CONVOLUTIONS:
                 node.require(ge(needed, -1), "a pool that leaves out more than one element")
             pad = choice(ge(needed), needed, 0)
             small, large = quotient(pad, 2), pad - quotient(pad, 2)
@@ -101,7 +102,7 @@ class Window:
 def _padding(node: Node, rank: int) -> tuple[str, Shape]:
     """How it is padded, and the pads: a convolution that has another way has none, not even written zeros."""
     mode, pads = node.text("auto_pad", AUTO_PADS), node.sizes("pads", 2 * rank, 0)
-    if mode != "NOTSET" and node.op in ("Conv", "ConvTranspose"):
+    if mode != "NOTSET" and node.op in (*CONVOLUTIONS, "ConvTranspose"):
         if not node.assuming:
             node.not_beside("pads", "auto_pad")
         for pad in pads:
@@ -120,7 +121,12 @@ def Conv(node: Node) -> Tensor:
 
     Cg = C / group; g = m // (M / group) is the group of filter m; what lies outside of X counts as 0.
     """
-    x, w, b, group, kernel = _filters(node)
+    return convolution(node, node.input(0), node.input(1), node.optional(2))
+
+
+def convolution(node: Node, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+    """The convolution of some tensors with the attributes of a node."""
+    group, kernel = _filters(node, x, w)
     (N, C), (M, Cg), space = x.shape[:2], w.shape[:2], x.shape[2:]
     node.require(eq(C, Cg * group), "the channels are not those of the weights")
     Mg = exactly(node, M, group, "the filters do not divide into groups")
@@ -143,9 +149,8 @@ def Conv(node: Node) -> Tensor:
     return Tensor((N, M, *window.out), at)
 
 
-def _filters(node: Node) -> tuple[Tensor, Tensor, Tensor | None, Size, Shape]:
-    """What Conv and ConvTranspose have in common: input, weights, bias, number of groups and the kernel's shape."""
-    x, w, b = node.input(0), node.input(1), node.optional(2)
+def _filters(node: Node, x: Tensor, w: Tensor) -> tuple[Size, Shape]:
+    """What all convolutions have in common: the number of groups and the kernel's shape."""
     if w.rank != x.rank:
         raise Undefined(f"{node.op}: ranks")
     kernel = spatial(node, w)
@@ -155,7 +160,7 @@ def _filters(node: Node) -> tuple[Tensor, Tensor, Tensor | None, Size, Shape]:
     asked = kernel if given is None else given
     fits(node, asked, kernel, "kernel_shape is not that of the weights")
     group = node.integer("group", least=1)
-    return x, w, b, group, asked
+    return group, asked
 
 
 def ConvTranspose(node: Node) -> Tensor:
@@ -164,7 +169,8 @@ def ConvTranspose(node: Node) -> Tensor:
     The size of Y follows from the pads, or the pads from the size of Y: `output_shape`, or SAME: input times strides.
     Undefined where they would be negative, which the text does not allow and runtimes treat in ways of their own.
     """
-    x, w, b, group, kernel = _filters(node)
+    x, w, b = node.input(0), node.input(1), node.optional(2)
+    group, kernel = _filters(node, x, w)
     (N, C), (D, Mg), space = x.shape[:2], w.shape[:2], x.shape[2:]
     node.require(eq(C, D), "the channels are not those of the weights")
     Cg = exactly(node, C, group, "the channels do not divide into groups")

@@ -36,7 +36,7 @@ CORE = (
     *("language.coverage", "language.definition", "language.families", "language.rule", "language.scalar"),
     *("language.term", "language.wellformed", "operators.attention", "operators.broadcasting", "operators.elementwise"),
     *("operators.movement", "operators.node", "operators.normalizations", "operators.opaque", "operators.placing"),
-    *("operators.reductions", "operators.semantics", "operators.views", "operators.windows"),
+    *("operators.quantization", "operators.reductions", "operators.semantics", "operators.views", "operators.windows"),
 )
 """The modules of the compiler that a proof depends on, beside all of the verifier's."""
 

@@ -211,6 +211,8 @@ class Grid:
     def _named(self, name: str, args: list[Any], params: tuple[Any, ...]) -> Any:
         """A function of the exact model: the operator of this name, with the attributes that tell it from others."""
         assert self.node is not None and name[-1] == "!", "nothing here is folded"
+        if name in ("QuantizeLinear!", "DequantizeLinear!"):
+            return by_element(name[:-1], args, params)
         dtype, *values = params
         attrs = self._given(dict(zip(sorted(self.node.used), values, strict=False)))
         absent = iter(values[len(attrs) :] or [False] * len(args))
@@ -224,8 +226,8 @@ class Grid:
 
     def _opaque(self, node: RuleNode, element: Element) -> Any:
         """An element of what an operator makes of whole tensors, with the attributes that tell it from others."""
-        position, folded, dtype, *used = element.params
-        assert (folded, dtype) == (node.folded, node.dtype)
+        position, folded, types, *used = element.params
+        assert (folded, types) == (node.folded, node.types)
         attrs, arrays = dict(used), list[Array | None]()
         for place, operand in enumerate(element.operands):
             outer = replace(
@@ -265,6 +267,15 @@ class Grid:
         if isinstance(value, tuple):
             return [self._plain(item) for item in value]
         return int(self.size(value)) if isinstance(value, Int | int) else value
+
+
+def by_element(name: str, args: Sequence[Array], types: Sequence[DType]) -> Array:
+    """Each element quantized by a scale and a zero point of its own: as indices of the axis of one row."""
+    x, scale, zero = np.broadcast_arrays(*args)
+    before, scaled, after = (dtype.numpy for dtype in types)
+    integers = after if name == "QuantizeLinear" else before
+    arrays = [x.reshape(1, -1).astype(before), scale.ravel().astype(scaled), zero.ravel().astype(integers)]
+    return computed(name, arrays, {})[0].astype(np.float64).reshape(x.shape)
 
 
 def computed(name: str, arrays: Sequence[Array | None], attrs: Mapping[str, Any], outputs: int = 1) -> list[Array]:

@@ -41,8 +41,9 @@ from graphopt.operators.semantics import OPERATORS
 from graphopt.rewrite import gate
 from graphopt.verifier.prove import prove
 from tests.verifier.broken import REFUTED, UNPROVED
-from tests.verifier.cases import CASES_OF, Draw, answers, application, evaluation, free_sizes, is_mode, opened
+from tests.verifier.cases import CASES_OF, answers, application, evaluation, free_sizes, is_mode, opened
 from tests.verifier.concrete import Evaluation, Known
+from tests.verifier.draw import Draw
 from tests.verifier.equivalents import REASONS
 from tests.verifier.evaluators import Case
 from tests.verifier.laws import COVERED, LAWS, Law, is_covered, operators_of

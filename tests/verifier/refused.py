@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tests.verifier.cases import SYMBOLS, Draw
+from tests.verifier.cases import SYMBOLS
+from tests.verifier.draw import Draw
 from tests.verifier.evaluators import Array, Case
 
 REFUSE = (

@@ -1,0 +1,184 @@
+"""Denotations of quantization: integers q that stand for (q - zero point) · scale, and products of them.
+
+The text of ONNX rounds to the nearest number, of two the even one, and saturates. What becomes of NaN it does not say.
+A scale and a zero point are of the whole tensor (a scalar, or a list of one) or one for each index of an axis; those of
+blocks are not denoted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from graphopt.base.integers import Size, choice, disj, eq
+from graphopt.base.symbolic import Index, Tensor, Value, call, folded, number
+from graphopt.base.types import DType
+from graphopt.operators.elementwise import largest, least
+from graphopt.operators.node import Node, OneOf, Undefined, Unsupported
+from graphopt.operators.reductions import matrix_product
+from graphopt.operators.windows import convolution
+
+Parameter: TypeAlias = "Callable[[Index], Value]"
+"""The scale or zero point of the element at an index."""
+
+
+def QuantizeLinear(node: Node) -> Tensor:
+    """saturate(round(x / scale) + zero point)."""
+    x, scale, zero = node.input(0), node.input(1), node.optional(2)
+    for name, usual in (("saturate", 1), ("precision", 0)):  # of floats of 8 bits, and of the division
+        _only(node, name, usual)
+    made = _element_type(node, DType.UINT8 if zero is None else zero.dtype)
+    return _elementwise(node, x, scale, zero, made, lambda x, scale, zero: quantized(x / scale, zero, made))
+
+
+def DequantizeLinear(node: Node) -> Tensor:
+    """(x - zero point) · scale."""
+    x, scale, zero = node.input(0), node.input(1), node.optional(2)
+    made = _element_type(node, scale.dtype)
+    return _elementwise(node, x, scale, zero, made, lambda x, scale, zero: (x - zero) * scale)
+
+
+def _element_type(node: Node, implied: DType) -> DType:
+    """The element type of the output, which `output_dtype` may say."""
+    said = node.attribute("output_dtype", lambda: OneOf((0,)))
+    return DType(said) if isinstance(said, int) and said else implied
+
+
+def _only(node: Node, name: str, usual: int) -> None:
+    """An attribute that is denoted for its usual value alone."""
+    if node.attribute(name, lambda: OneOf((usual,))) != usual:
+        raise Unsupported(f"{node.op} with another {name} than {usual}")
+
+
+def _elementwise(
+    node: Node, x: Tensor, scale: Tensor, zero: Tensor | None, made: DType, function: Callable[..., Value]
+) -> Tensor:
+    """A function of each element, its scale and its zero point; in the exact model of these no more than its name."""
+    _only(node, "block_size", 0)
+    axis = node.attribute("axis", lambda: OneOf(range(-x.rank, x.rank) or (1,)))
+    if zero is not None:
+        _alike(node, scale, zero)
+    scales, zeros = _along(node, scale, x, axis), _zeros(node, zero, x, axis)
+    if node.is_exact:
+        params = (x.dtype, scale.dtype, made)
+
+        def function(*values: Value) -> Value:
+            return call(f"{node.op}!", *values, params=params)
+
+    return Tensor(x.shape, lambda index: function(x.at(index), scales(index), zeros(index)))
+
+
+def _alike(node: Node, scale: Tensor, zero: Tensor) -> None:
+    if scale.rank != zero.rank:
+        raise Undefined(f"{node.op}: the scale and the zero point have different ranks")
+    for one, other in zip(scale.shape, zero.shape, strict=True):
+        node.require(eq(one, other), "the scale and the zero point have different sizes")
+
+
+def _along(node: Node, given: Tensor, of: Tensor, axis: Size) -> Parameter:
+    """A parameter of a tensor, or of each index of an axis of it."""
+    if not given.rank:
+        return lambda _: given.at(())
+    if given.rank > 1:
+        raise Undefined(f"{node.op} by blocks, which is not denoted")
+    (count,) = given.shape
+    if count == 1:
+        return lambda _: given.at((0,))
+    place = node.counted(axis, of.rank)
+    node.require(disj(eq(count, of.shape[place]), eq(count, 1)), "there are more or fewer scales than indices")
+    return lambda index: given.at((choice(eq(count, 1), 0, index[place]),))
+
+
+def _zeros(node: Node, given: Tensor | None, of: Tensor, axis: Size) -> Parameter:
+    """A zero point, which is 0 where there is none."""
+    return (lambda _: number(0)) if given is None else _along(node, given, of, axis)
+
+
+def quantized(x: Value, zero: Value, made: DType) -> Value:
+    """A number of steps as an integer of a type: rounded, beside the zero point, as near as the type allows."""
+    if not made.is_integer:
+        raise Unsupported(f"quantization to {made.name}")
+    low, high = made.limits
+    return call("Round", least(largest(x, low - zero), high - zero)) + zero
+
+
+def DynamicQuantizeLinear(node: Node) -> tuple[Tensor, ...]:
+    """To 8 bits without a sign, by a scale that puts 0 and all elements between 0 and 255."""
+    x = node.input(0)
+    highest = largest(folded("max", x.shape, x.at), number(0))
+    lowest = least(folded("min", x.shape, x.at), number(0))
+    scale = (highest - lowest) / 255
+    zero = quantized(-lowest / scale, number(0), DType.UINT8)
+    return (
+        Tensor(x.shape, lambda index: quantized(x.at(index) / scale, zero, DType.UINT8)),
+        Tensor((), lambda _: scale),
+        Tensor((), lambda _: zero),
+    )
+
+
+# -- products ----------------------------------------------------------------------------------------------------------
+
+
+def MatMulInteger(node: Node) -> Tensor:
+    """(a - its zero point) · (b - its zero points), of which b may have one for each column."""
+    a, b = node.input(0), node.input(1)
+    zero = _of_all(node, node.optional(2))
+    return matrix_product(node, _shifted(a, lambda _: zero), _shifted(b, _by_column(node, node.optional(3), b, b)))
+
+
+def QLinearMatMul(node: Node) -> Tensor:
+    """The product of what two tensors stand for, quantized; the second may have a scale for each column."""
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (node.input(i) for i in range(8))
+    _alike(node, b_scale, b_zero)
+    zero, own = _of_all(node, a_zero), _of_all(node, a_scale) / _of_all(node, y_scale)
+    exact = matrix_product(node, _shifted(a, lambda _: zero), _shifted(b, _by_column(node, b_zero, b, b)))
+    scales = _by_column(node, b_scale, b, exact)
+    return _requantized(node, exact, lambda index: own * scales(index), y_zero)
+
+
+def _by_column(node: Node, given: Tensor | None, b: Tensor, of: Tensor) -> Parameter:
+    """A parameter of the second operand of a product, for the elements of a tensor with its columns."""
+    if given is not None and b.rank > 1:
+        return _along(node, given, of, -1)
+    value = _of_all(node, given)
+    return lambda _: value
+
+
+def ConvInteger(node: Node) -> Tensor:
+    """The convolution of x less its zero point, by filters less theirs, of which each may have its own."""
+    x, w = node.input(0), node.input(1)
+    zero = _of_all(node, node.optional(2))
+    return convolution(node, _shifted(x, lambda _: zero), _shifted(w, _zeros(node, node.optional(3), w, 0)), None)
+
+
+def QLinearConv(node: Node) -> Tensor:
+    """The convolution of what two tensors stand for, quantized; each filter may have its own scale."""
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (node.input(i) for i in range(8))
+    _alike(node, w_scale, w_zero)
+    zero, own = _of_all(node, x_zero), _of_all(node, x_scale) / _of_all(node, y_scale)
+    filters = _shifted(w, _along(node, w_zero, w, 0))
+    exact = convolution(node, _shifted(x, lambda _: zero), filters, node.optional(8))
+    scales = _along(node, w_scale, exact, 1)
+    return _requantized(node, exact, lambda index: own * scales(index), y_zero)
+
+
+def _of_all(node: Node, given: Tensor | None) -> Value:
+    """A parameter that all elements have."""
+    if given is None:
+        return number(0)
+    if given.rank > 1:
+        raise Undefined(f"{node.op}: a scale or zero point of something else than a whole tensor")
+    for size in given.shape:
+        node.require(eq(size, 1), "one scale or zero point is for a whole tensor")
+    return given.at((0,) * given.rank)
+
+
+def _shifted(x: Tensor, zeros: Parameter) -> Tensor:
+    """A tensor less its zero points."""
+    return Tensor(x.shape, lambda index: x.at(index) - zeros(index), x.dtype)
+
+
+def _requantized(node: Node, exact: Tensor, scales: Parameter, zero: Tensor) -> Tensor:
+    """What is added up in integers as integers on another grid."""
+    shift = _of_all(node, zero)
+    return Tensor(exact.shape, lambda index: quantized(exact.at(index) * scales(index), shift, zero.dtype))
