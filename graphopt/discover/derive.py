@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, TypeAlias
 
 from graphopt.base.types import DType
-from graphopt.discover.evaluation import Evaluator, Shape, Undefined, parted
+from graphopt.discover.evaluation import Evaluator, Shape, Undefined, axes_in, parted
 from graphopt.discover.worlds import Sizes, World, commutes, shape_of
 from graphopt.ir import ops
 from graphopt.language.rule import Rule
@@ -177,7 +177,7 @@ class Derivation:
                 if found is not None:
                     yield found
             case App(op="sizes", domain=domain) if domain == SCALAR and isinstance(term, App) and term.op == "sizes":
-                found = self._sizes(_axes(pattern), _axes(term), bound)
+                found = self._sizes(axes_in(pattern), axes_in(term), bound)
                 if found is not None:
                     yield found
             case App() if isinstance(term, App) and _same_operator(pattern, term):
@@ -205,7 +205,7 @@ class Derivation:
     def _attributes(self, pattern: App, term: App, bound: Bound | None) -> Bound | None:
         given = dict(term.attrs)
         for name, value in pattern.attrs:
-            said = given.pop(name, None) or _usual(term, name)
+            said = given.pop(name) if name in given else _usual(term, name)
             if said is None or bound is None:
                 return None
             bound = next(self._matches(value, said, bound), None)
@@ -275,7 +275,7 @@ class Derivation:
 
     def _computed(self, scalar: App, bound: Bound) -> Term | None:
         if scalar.op == "sizes":
-            kinds = [self._kind(bound.axes.get(axis)) for axis in _axes(scalar)]
+            kinds = [self._kind(bound.axes.get(axis)) for axis in axes_in(scalar)]
             return None if None in kinds else fn.sizes(" ".join(map(str, kinds)))
         try:
             value = self._scalar(scalar, bound, 0)
@@ -308,9 +308,9 @@ class Derivation:
                 said = bound.holes[name]
                 return said.value if isinstance(said, Lit) else None
             case App(op="size"):
-                return bound.axes[_axes(term)[0]][round_]
+                return bound.axes[axes_in(term)[0]][round_]
             case App(op="sizes"):
-                return tuple(bound.axes[axis][round_] for axis in _axes(term))
+                return tuple(bound.axes[axis][round_] for axis in axes_in(term))
             case App(op="rank" | "shape", args=(Var(name=name),)):
                 shape = (self.terms.type_of(bound.holes[name]) or ((),))[round_]
                 return shape if term.op == "shape" else len(shape)
@@ -319,12 +319,6 @@ class Derivation:
             case App(op=name) if name in PROPERTIES:
                 return True
         return apply(term.op, PYTHON, *(self._scalar(arg, bound, round_) for arg in term.operands))
-
-
-def _axes(sizes: App) -> list[str]:
-    (said,) = sizes.args
-    assert isinstance(said, Lit)
-    return str(said.value).split()
 
 
 @cache

@@ -6,11 +6,11 @@ for all of a tensor, and what is left is arithmetic on whole batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache, partial, reduce
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -342,8 +342,24 @@ def number_of(literal: Lit) -> Fraction:
     return Fraction(literal.value)
 
 
+def names_axes(part: Term) -> TypeGuard[App]:
+    """Return whether a term is the sizes of axes: one as a number, or several as a list."""
+    return isinstance(part, App) and part.domain == SCALAR and part.op in ("size", "sizes")
+
+
+def axes_in(sizes: App) -> list[str]:
+    """Return the names of the axes whose sizes a term is."""
+    (said,) = sizes.args
+    assert isinstance(said, Lit)
+    return str(said.value).split()
+
+
+def with_axes(sizes: App, names: Iterable[str]) -> App:
+    """Return the sizes of other axes."""
+    return replace(sizes, args=(Lit(" ".join(names)),))
+
+
 @cache
 def axes_read(choice: App) -> tuple[str, ...]:
-    """Return the names of axes whose sizes an operator takes as a list."""
-    lists = (part for part in walk(choice) if isinstance(part, App) and part.op == "sizes" and part.domain == SCALAR)
-    return tuple(axis for part in lists for axis in str(part.args[0]).strip("'").split())
+    """Return the names of axes whose sizes an operator takes."""
+    return tuple(axis for part in walk(choice) if names_axes(part) for axis in axes_in(part))

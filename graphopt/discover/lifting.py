@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from graphopt.base.errors import RuleError
 from graphopt.discover.classes import SAMPLES, Equal
-from graphopt.discover.evaluation import Evaluator, Shape, Undefined, parted
+from graphopt.discover.evaluation import Evaluator, Shape, Undefined, axes_in, names_axes, parted, with_axes
 from graphopt.discover.worlds import WINDOWS, World
 from graphopt.ir import ops
 from graphopt.language.rule import Rule
@@ -49,6 +49,8 @@ DRAWN = 8
 """Instances on which a rule is tried before it is proved."""
 PACKS = {"L": "*s", "K": "*k", "S": "*s"}
 """Axes of which there may be any number, by their kind: those of images, of kernels, of vectors."""
+DIVISIONS = 8
+"""Ways to divide axes into parts that are tried: which parts vary by themselves says not yet which vary together."""
 RUN = 4
 """Instances on which a rule that is proved is run."""
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -82,14 +84,13 @@ def spread(equal: Equal) -> Spread:
             return tensor(term.name, " ".join(named(a, f"{term.name.upper()}{i}") for i, a in enumerate(term.axes)))
         if not isinstance(term, App):
             return term
-        if term.op == "sizes" and term.domain == SCALAR:
+        if names_axes(term):
             number = sum(name.startswith("PART") for name in kinds)
-            said = str(term.args[0]).strip("'").split()
-            return fn.sizes(" ".join(named(axis, f"PART{number + i}") for i, axis in enumerate(said)))
+            return with_axes(term, (named(axis, f"PART{number + i}") for i, axis in enumerate(axes_in(term))))
         node = term.node
         if node not in made:
             args = tuple(None if arg is None else renamed(arg) for arg in node.args)
-            made[node] = replace(node, args=args)
+            made[node] = replace(node, args=args, attrs=tuple((key, renamed(value)) for key, value in node.attrs))
         return replace(made[node], output=term.output)
 
     return Spread(renamed(equal.term), renamed(equal.other), kinds)
@@ -101,21 +102,29 @@ def blocks(this: Spread, world: World, evaluators: Evaluators) -> list[frozenset
     None where the two terms are not equal once the sizes of the parts differ: they are by an accident of the sizes.
     """
     usual = {name: world.rounds[0][kind] for name, kind in this.kinds.items()}
-    left, found = list(this.kinds), list[frozenset[str]]()
-    while left:
+
+    @cache
+    def may_vary(block: frozenset[str]) -> bool:
+        return _agree(this, {name: size + (name in block) for name, size in usual.items()}, evaluators)
+
+    def divided(left: Sequence[str]) -> Iterator[list[frozenset[str]]]:
+        """Yield the ways to divide axes into parts that may vary by themselves: the finest parts first."""
+        if not left:
+            yield []
+            return
         first, *others = left
         alike = [name for name in others if this.kinds[name] == this.kinds[first]]
-        for some in (
-            frozenset((first, *more)) for count in range(len(alike) + 1) for more in combinations(alike, count)
-        ):
-            if _agree(this, {name: size + (name in some) for name, size in usual.items()}, evaluators):
-                break
-        else:
-            return None
-        found.append(some)
-        left = [name for name in left if name not in some]
-    sizes = {name: usual[name] + place for place, block in enumerate(found) for name in block}
-    return found if _agree(this, sizes, evaluators) else None
+        for count in range(len(alike) + 1):
+            for more in combinations(alike, count):
+                if may_vary(block := frozenset((first, *more))):
+                    for rest in divided([name for name in left if name not in block]):
+                        yield [block, *rest]
+
+    for found in islice(divided(list(this.kinds)), DIVISIONS):
+        sizes = {name: usual[name] + place for place, block in enumerate(found) for name in block}
+        if _agree(this, sizes, evaluators):
+            return found
+    return None
 
 
 def _agree(this: Spread, sizes: Mapping[str, int], evaluators: Evaluators) -> bool:
@@ -175,25 +184,37 @@ def ladders(equal: Equal, world: World, evaluators: Evaluators) -> list[Ladder] 
 
     None where they are equal by an accident of the sizes of the world.
     """
-    this = spread(equal)
-    parts = blocks(this, world, evaluators)
-    if parts is None:
+    typed = typed_apart(equal, world, evaluators)
+    if typed is None:
         return None
-    names = dict(zip(parts, LETTERS, strict=False))
-    axes = {name: names[block] for block in parts for name in block}
-    renamed = [_renamed(side, axes) for side in (this.left, this.right)]
+    left, right, kinds = typed
     found = []
-    for source, target in directions(*renamed):
+    for source, target in directions(left, right):
         name = name_of(source, target)
         steps = [
             *_free(name, source, target),
-            *_packed(name, source, target, world, {axes[n]: kind for n, kind in this.kinds.items()}),
+            *_packed(name, source, target, world, kinds),
             (_rule(name, source, target),),
         ]
         kept = [tuple(rule for rule in step if rule is not None) for step in steps]
         if kept := [step for step in kept if step]:
             found.append(Ladder(tuple(dict.fromkeys(kept))))
     return found
+
+
+def typed_apart(equal: Equal, world: World, evaluators: Evaluators) -> tuple[Term, Term, Mapping[str, str]] | None:
+    """Return two equal terms in which axes have one name only where they have to be of one size; and the axes' kinds.
+
+    None where they are equal by an accident of the sizes of the world.
+    """
+    this = spread(equal)
+    parts = blocks(this, world, evaluators)
+    if parts is None:
+        return None
+    names = dict(zip(parts, LETTERS, strict=False))
+    axes = {name: names[block] for block in parts for name in block}
+    left, right = (_renamed(side, axes) for side in (this.left, this.right))
+    return left, right, {axes[name]: kind for name, kind in this.kinds.items()}
 
 
 def directions(one: Term, other: Term) -> list[tuple[Term, Term]]:
@@ -204,7 +225,7 @@ def directions(one: Term, other: Term) -> list[tuple[Term, Term]]:
         ways = ways[:1] if weights[0] > weights[1] else ways[1:]
     if spelt_alike(ways[0]) == spelt_alike(ways[-1]):
         ways = ways[:1]
-    return [(source, target) for source, target in ways if _can_be_written(source, target)]
+    return [(source, target) for source, target in ways if can_be_written(source, target)]
 
 
 def spelt_alike(terms: Sequence[Term]) -> str:
@@ -219,7 +240,8 @@ def spelt_alike(terms: Sequence[Term]) -> str:
     return re.sub(r"\b\w+\b", lambda found: names.get(found[0], found[0]), text)
 
 
-def _can_be_written(source: Term, target: Term) -> bool:
+def can_be_written(source: Term, target: Term) -> bool:
+    """Return whether a rule may lead from one term to another: whether all holes of that are known."""
     bound = {hole.name for hole in holes(source)}
     return isinstance(source, App) and all(hole.name in bound for hole in holes(target))
 
@@ -256,8 +278,8 @@ def _renamed(term: Term, axes: Mapping[str, str]) -> Term:
     def changed(part: Term) -> Term | None:
         if isinstance(part, Var) and part.axes:
             return replace(part, axes=tuple(axes.get(axis, axis) for axis in part.axes))
-        if isinstance(part, App) and part.op == "sizes" and part.domain == SCALAR:
-            return fn.sizes(" ".join(axes.get(axis, axis) for axis in str(part.args[0]).strip("'").split()))
+        if names_axes(part):
+            return with_axes(part, (axes.get(axis, axis) for axis in axes_in(part)))
         return None
 
     return mapped(term, changed)
@@ -280,7 +302,7 @@ def mapped(term: Term, change: Any) -> Term:
 
 def _free(name: str, source: Term, target: Term) -> Iterator[tuple[Rule | None, ...]]:
     """The rule for tensors of any rank: with axes that are left open, too, then as they are written."""
-    if any(isinstance(part, App) and part.op == "sizes" for side in (source, target) for part in walk(side)):
+    if any(names_axes(part) for side in (source, target) for part in walk(side)):
         return
 
     left, right = (of_any_rank(_windowed(side)) for side in (source, target))

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from graphopt.base.engine import Engine
-from graphopt.discover.branches import merged
 from graphopt.discover.classes import Classes, Equal
 from graphopt.discover.derive import Derivation, Terms
 from graphopt.discover.journal import Journal
@@ -189,13 +188,6 @@ class Run:
             each.derivation.add_equal(question.equal.term, question.equal.other)
         if settled.fate is not Fate.PROVED:
             self.outcome.open.append((question, settled))
-        for rule in merged(rule for rule, _ in settled.rules):
-            key = f"branches: {rule}"
-            if key not in self.journal.answers:
-                self.journal.add(key, gate.attempt(rule, self.plan.timeout, refute=False).to_json())
-            proof = Proof.from_json(self.journal.answers[key])
-            if proof.holds:
-                self._keep(rule, proof, each.world.name)
 
     def _keep(self, rule: Rule, proof: Proof, world: str) -> None:
         text = spelt_alike((*rule.left, *rule.right, *rule.conditions))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from graphopt.discover.arithmetic import Field, Reals
+from graphopt.discover.branches import merged
 from graphopt.discover.classes import Equal
 from graphopt.discover.evaluation import Evaluator
 from graphopt.discover.lifting import Ladder, counterexample, failing, ladders, repaired
@@ -102,7 +103,9 @@ def settle(question: Question) -> Settled:
         return Settled(Fate.ACCIDENT, seconds=_since(start))
     if not found:
         return Settled(Fate.UNWRITTEN, seconds=_since(start))
-    proved = tuple(pair for ladder in found for pair in _highest(ladder, question.timeout))
+    single = [pair for ladder in found for pair in _highest(ladder, question.timeout)]
+    joined = ((rule, gate.attempt(rule, question.timeout, refute=False)) for rule in merged(rule for rule, _ in single))
+    proved = (*single, *((rule, proof) for rule, proof in joined if proof.holds))
     wrong = next(filter(None, (counterexample(rule) for rule, _ in proved)), "")
     if wrong:
         return Settled(Fate.REFUTED, detail=wrong, seconds=_since(start))

@@ -4,10 +4,10 @@ import pytest
 
 from graphopt.discover.branches import merged
 from graphopt.discover.classes import Equal
-from graphopt.discover.lifting import spelt_alike
+from graphopt.discover.lifting import counterexample, spelt_alike
 from graphopt.discover.settle import Fate, Question, Settled, settle
 from graphopt.language.rule import Rule
-from graphopt.language.term import Term, attributes, op, tensor
+from graphopt.language.term import Term, attributes, fn, op, tensor
 
 x, y, z, c = (tensor(name, axes) for name, axes in (("x", "N N"), ("y", "N N"), ("z", "N N"), ("c", "N 1")))
 image, w, v = tensor("x", "N N L"), tensor("w", "N N K"), tensor("v", "N N K")
@@ -101,6 +101,19 @@ def test_branches_that_share_an_input_become_one_operator() -> None:
     assert str(rule) == "x @ w, x @ v  ->  " + ", ".join(
         f"Split(x @ Concat(w, v, axis=-1), sizes('N P'), axis=-1)[{i}]" for i in range(2)
     )
+
+
+def test_rules_with_two_outputs_are_proved_and_run_as_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    side_by_side, whole = op.Concat(x @ y, x @ z, axis=-1), x @ op.Concat(y, z, axis=-1)
+    assert any(len(rule.left) == 2 for rule, _ in settled(side_by_side, whole).rules)
+    monkeypatch.setattr("graphopt.discover.settle.counterexample", lambda rule: "differs" * (len(rule.left) - 1))
+    assert settled(side_by_side, whole).fate is Fate.REFUTED
+
+
+def test_a_wrong_order_of_two_outputs_is_seen_when_it_is_run() -> None:
+    parts = op.Split.split(2, x @ op.Concat(y, z, axis=-1), fn.sizes("N N"), axis=-1)
+    assert counterexample(Rule("parts", (x @ y, x @ z), parts)) == ""
+    assert "values differ" in counterexample(Rule("parts", (x @ y, x @ z), parts[::-1]))
 
 
 def test_branches_that_are_convolutions_lie_beside_in_their_channels() -> None:
