@@ -30,6 +30,7 @@ from graphopt.rewrite.build import Refusal
 from graphopt.rewrite.fixpoint import Step, simplify_graph
 from graphopt.rewrite.gate import Gate
 from graphopt.rewrite.passes import PASSES, Pass, exact_forms
+from graphopt.rewrite.variant import Variant
 from graphopt.runtime.cost import user_cache
 from graphopt.runtime.kernels import Kernels
 from graphopt.runtime.sessions import called
@@ -218,23 +219,24 @@ class _Run:
             with clock("prove"):
                 self._gate.demand(r for r in (*space.rules, *space.trades) if r in self._given.everything)
         with clock("simplify"), onnx_io.naming(loaded.path):  # it reads weights that may be broken
+            graph = loaded.graph.copy()
             done = simplify_graph(
-                loaded.graph,
+                graph,
                 space.rules,
                 space.passes,
                 allows=self._gate.allows,
                 refusal=self._refusal,
                 progress=options.tell,
             )
-        tuned = Tuned(done.steps)
+        tuned = Tuned(Variant(graph, done.steps, Variant(loaded.graph)))
         if tuning.cost != "none":
             with clock("search"), limited(options.limits):
-                tuned = self._tuner(loaded, space, tuning).tune(done.steps)
+                tuned = self._tuner(loaded, tuned.variant, space, tuning).tune()
         finding = None
         if options.check:
             with clock("check"), limited(options.limits):
-                finding = self._check(loaded, before, tuned.steps).run()
-        return _Attempt(loaded, before, tuned, done.notes, finding)
+                finding = self._check(loaded, before, tuned.variant).run()
+        return _Attempt(replace(loaded, graph=tuned.variant.graph), before, tuned, done.notes, finding)
 
     def _loaded(self) -> onnx_io.Model:
         """The model with its types inferred and some of its sizes fixed."""
@@ -254,10 +256,11 @@ class _Run:
             self._kernels.demand(before)
         return converted
 
-    def _tuner(self, loaded: onnx_io.Model, space: _Space, tuning: Tuning) -> Tuner:
+    def _tuner(self, loaded: onnx_io.Model, simplified: Variant, space: _Space, tuning: Tuning) -> Tuner:
         return Tuner(
             self.model,
             loaded,
+            simplified,
             space.rules,
             space.trades,
             space.passes,
@@ -269,14 +272,14 @@ class _Run:
             cache=user_cache(fresh=self.options.fresh),
         )
 
-    def _check(self, loaded: onnx_io.Model, before: Summary, steps: Sequence[Step]) -> Check:
+    def _check(self, loaded: onnx_io.Model, before: Summary, result: Variant) -> Check:
         options = self.options
         is_converted = options.target_opset not in (None, before.opsets.get("ai.onnx"))
         return Check(
             self.model,
             loaded,
             before.weight_bytes,
-            steps,
+            result,
             options.seed,
             options.inputs,
             options.exact,
@@ -376,7 +379,7 @@ class _Attempt:
 
     def result(self, gate: Gate, clock: _Clock, notes: Iterable[str]) -> Result:
         comparison = None if self.finding is None else self.finding.comparison
-        rewrites, said = _rewrites(self.tuned.steps, gate), (*self.notes, *self.tuned.notes, *notes)
+        rewrites, said = _rewrites(self.tuned.variant.history, gate), (*self.notes, *self.tuned.notes, *notes)
         timing = self.tuned.timing
         return Result(
             self.loaded, Report.of(self.before, self.loaded, rewrites, comparison, clock.seconds, said, timing)

@@ -3,7 +3,7 @@
 import gc
 import logging
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +20,6 @@ from graphopt.io import onnx_io
 from graphopt.ir.edit import replace_values
 from graphopt.ir.graph import Graph, Patch, Value
 from graphopt.language.rule import Rule, op, tensor
-from graphopt.rewrite.fixpoint import Step
 from graphopt.rewrite.passes import PASSES, Pass
 from graphopt.search.tune import Tuned, Tuner
 from tests.test_pipeline import model
@@ -83,10 +82,10 @@ def test_each_of_two_wrong_rules_is_left_out(rules: list[Rule]) -> None:
 def test_searches_after_a_failed_check_share_the_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     now, searched = [0.0], list[float]()
 
-    def tune(self: Tuner, simplified: Sequence[Step]) -> Tuned:
+    def tune(self: Tuner) -> Tuned:
         searched.append(self.tuning.seconds)
         now[0] += self.tuning.seconds
-        return Tuned(tuple(simplified))
+        return Tuned(self.simplified)
 
     monkeypatch.setattr(Tuner, "tune", tune)
     monkeypatch.setattr("graphopt.pipeline.time", SimpleNamespace(perf_counter=lambda: now[0]))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from graphopt.base.records import to_json
 from graphopt.language.rule import Rule
 from graphopt.search import recall
 from graphopt.search.explore import Exploration, StopReason
@@ -17,7 +18,7 @@ def exploration() -> Exploration:
 
 def test_finds_are_read_as_they_were_written() -> None:
     before = exploration()
-    after = recall.of_text(recall.to_text(before), RULES)
+    after = recall.of_text(to_json(before), RULES)
     assert after is not None
     (was,), (is_,) = before.solutions, after.solutions
     assert (is_.copies, is_.moves, is_.speedup, is_.weight, is_.result) == (
@@ -30,7 +31,7 @@ def test_finds_are_read_as_they_were_written() -> None:
 
 @pytest.mark.parametrize("rules", [(), (DOUBLE,)])
 def test_finds_of_rules_that_are_gone_are_none(rules: tuple[Rule, ...]) -> None:
-    assert recall.of_text(recall.to_text(exploration()), rules) is None
+    assert recall.of_text(to_json(exploration()), rules) is None
 
 
 @pytest.mark.parametrize("text", [None, "", "{}", "[1]", "null", '{"solutions": [{}]}', "x"])
@@ -39,7 +40,7 @@ def test_what_is_no_find_is_none(text: str | None) -> None:
 
 
 def test_a_damaged_find_is_none() -> None:
-    text = recall.to_text(exploration())
+    text = to_json(exploration())
     assert recall.of_text(text[:-5], RULES) is None
     assert recall.of_text(text.replace('"minimum": ', '"minimum": -'), RULES) is None
     assert recall.of_text(text.replace("nothing was left", "something was left"), RULES) is None

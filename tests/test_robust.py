@@ -22,6 +22,7 @@ from graphopt.check.compare import compare
 from graphopt.check.verdict import Verdict
 from graphopt.io import onnx_io
 from graphopt.operators.infer import infer_graph
+from graphopt.rewrite.variant import Variant
 from graphopt.runtime.cost import user_cache
 from graphopt.runtime.oracle import interruptible
 from graphopt.runtime.sessions import Setting
@@ -296,13 +297,12 @@ def test_an_interrupt_before_the_search_leaves_it_out(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Tuner, "_explored", searched)
     model = onnx_io.load(GIVEN)
     infer_graph(model.graph)
-    tuner = Tuner(
-        GIVEN, model, [], [DOUBLE], [], lambda *_: True, Tuning(setting=ONE_THREAD), sweeps={"doubles": [DOUBLE]}
-    )
+    tuning, sweeps = Tuning(setting=ONE_THREAD), {"doubles": [DOUBLE]}
+    tuner = Tuner(GIVEN, model, Variant(model.graph), [], [DOUBLE], [], lambda *_: True, tuning, sweeps=sweeps)
     if presses == 2:
         with pytest.raises(KeyboardInterrupt):
-            tuner.tune([])
+            tuner.tune()
         return
-    timing = tuner.tune([]).timing
+    timing = tuner.tune().timing
     assert timing is not None
     assert timing.stop == StopReason.INTERRUPTED

@@ -116,7 +116,7 @@ def done(model: onnx_io.Model, exploration: Exploration, where: Space) -> Graph:
 
 
 def told(solution: Solution) -> list[tuple[str, int, bool]]:
-    return [(move.rule.name, len(move.sites), move.simplified) for move in solution.moves]
+    return [(move.rule, len(move.sites), move.simplified) for move in solution.moves]
 
 
 # -- what is found -----------------------------------------------------------------------------------------------------

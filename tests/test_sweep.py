@@ -1,6 +1,7 @@
 """Rules that pay only together, applied all over a model."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -14,6 +15,7 @@ from graphopt.language.rule import Rule, op, tensor
 from graphopt.operators.infer import infer_graph
 from graphopt.rewrite.fixpoint import Simplifier, TimeUp
 from graphopt.rewrite.passes import PASSES
+from graphopt.rewrite.variant import Variant
 from graphopt.search.moves import Space
 from graphopt.search.sweep import Sweep, sweep
 from tests.text import parse
@@ -28,7 +30,8 @@ def swept(
     model = onnx_io.load(given)
     infer_graph(model.graph)
     space = Space(rules, Simplifier(tidy, PASSES), lambda *_: True)
-    return model, sweep(model.graph, "sweep", rules, space)
+    made = sweep(Variant(model.graph), "sweep", rules, space)
+    return model if made is None else replace(model, graph=made.result.graph), made
 
 
 def block(sizes: str) -> onnx.ModelProto:
@@ -84,7 +87,7 @@ def test_a_sweep_for_which_time_runs_out_is_undone(calls: int) -> None:
             raise TimeUp
 
     space = Space(load().sweeps[MATRICES], Simplifier(load_rules(), PASSES, check=check), lambda *_: True)
-    assert sweep(model.graph, "sweep", load().sweeps[MATRICES], space) is None
+    assert sweep(Variant(model.graph), "sweep", load().sweeps[MATRICES], space) is None
     assert dict(model.graph.items()) == before
     model.graph.check()
 

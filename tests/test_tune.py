@@ -19,11 +19,12 @@ from graphopt.base.errors import ModelError, UsageError
 from graphopt.check.compare import compare
 from graphopt.check.verdict import Verdict
 from graphopt.io import onnx_io
-from graphopt.ir.graph import Patch
+from graphopt.ir.graph import Graph, Patch
 from graphopt.language.rule import Rule, op, tensor
 from graphopt.operators.infer import infer_graph
 from graphopt.rewrite.fixpoint import Simplifier
 from graphopt.rewrite.regions import digest
+from graphopt.rewrite.variant import Variant
 from graphopt.runtime.bench import prepared
 from graphopt.runtime.cost import user_cache
 from graphopt.runtime.measure import Samples, Speedup, interleaved
@@ -66,10 +67,11 @@ def tuner(
     """A tuner, its model, and what it made of it."""
     model = onnx_io.load(given)
     infer_graph(model.graph)
-    steps = Simplifier(rules, []).run(model.graph).steps
+    simplified = Variant(model.graph).then(lambda graph: Simplifier(rules, []).run(graph).steps)
     tuning = Tuning(**{"setting": ONE_THREAD, "seconds": 20.0, **wanted})
-    found = Tuner(given, model, rules, [DOUBLE], [], lambda *_: True, tuning, sweeps=sweeps, clock=clock)
-    return found, model, found.tune(steps)
+    found = Tuner(given, model, simplified, rules, [DOUBLE], [], lambda *_: True, tuning, sweeps=sweeps, clock=clock)
+    tuned = found.tune()
+    return found, replace(model, graph=tuned.variant.graph), tuned
 
 
 def estimate(monkeypatch: pytest.MonkeyPatch, **prices: float) -> None:
@@ -100,7 +102,7 @@ def test_by_estimate_all_that_it_speaks_for_is_taken_and_nothing_is_run(monkeypa
     monkeypatch.setattr(Setting, "open", lambda *_, **__: pytest.fail("a session was opened"))
     _, model, tuned = tuner(cost="analytic")
     assert model.graph.ops() == {"Add": 1, "Exp": 1}
-    assert [step.name for step in tuned.steps] == ["double_neg", "double_is_sum"]
+    assert [step.name for step in tuned.variant.history] == ["double_neg", "double_is_sum"]
     assert tuned.timing is not None
     assert not tuned.timing.is_gain
     (group,) = tuned.timing.groups
@@ -112,7 +114,7 @@ def test_by_estimate_all_that_it_speaks_for_is_taken_and_nothing_is_run(monkeypa
 
 def test_a_find_that_no_copy_allows_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     estimate(monkeypatch, Mul=2, Add=0.5)
-    monkeypatch.setattr(tune, "apply", lambda *_: [])
+    monkeypatch.setattr(tune, "apply", lambda *_, **__: [])
     _, model, tuned = tuner(cost="analytic")
     assert model.graph.ops() == {"Mul": 1, "Exp": 1}
     assert tuned.timing is not None
@@ -147,10 +149,11 @@ def test_what_is_swept_over_the_model_is_not_searched_by_parts(monkeypatch: pyte
     estimate(monkeypatch, Mul=2, Add=0.5)
     model = onnx_io.load(GIVEN)
     infer_graph(model.graph)
-    steps = Simplifier([DOUBLE_NEG], []).run(model.graph).steps
+    simplified = Variant(model.graph).then(lambda graph: Simplifier([DOUBLE_NEG], []).run(graph).steps)
     tuning = Tuning(cost="analytic", setting=ONE_THREAD)
     sweeps = {"sums": [DOUBLE]}
-    found = Tuner(GIVEN, model, [DOUBLE_NEG], [DOUBLE], [], lambda *_: True, tuning, sweeps=sweeps).tune(steps)
+    rules = [DOUBLE_NEG]
+    found = Tuner(GIVEN, model, simplified, rules, [DOUBLE], [], lambda *_: True, tuning, sweeps=sweeps).tune()
     assert found.timing is not None
     assert (found.timing.groups, found.timing.regions) == ((), 0)
 
@@ -233,14 +236,14 @@ def test_what_a_sweep_saves_is_measured() -> None:
         times = [Times(each, each, 0.0) for each in seconds]
         found = known(2 / sum(seconds))
         return Version(
-            (),
+            Variant(Graph()),
             sweeps,
             speedup=found,
             gain=found,
             latencies=tuple(Latency({"n": n}, time, time, found) for n, time in enumerate(times)),
         )
 
-    made = version([0.25, 0.75], Sweep("all", ("a_rule",), ()))
+    made = version([0.25, 0.75], Sweep("all", ("a_rule",), Variant(Graph())))
     assert tune._swept(made, version([0.5, 1.5]), made) == Group(("a_rule",), 0, 2.0, True, (0, 0), 0.5)
 
 
@@ -249,7 +252,7 @@ def test_a_simplified_model_that_is_slower_is_given_up(monkeypatch: pytest.Monke
     outcomes(monkeypatch, 0.8, 0.8)
     _, model, tuned = tuner()
     assert model.graph.ops() == {"Neg": 2, "Mul": 1, "Exp": 1}
-    assert tuned.steps == ()
+    assert tuned.variant.history == ()
     (note,) = tuned.notes
     assert note.startswith("the simplified model was slower in two races, 0.800 times as fast (0.800 to 0.800)")
     assert note.endswith("so the original is returned")
@@ -374,8 +377,8 @@ def test_models_that_differ_in_a_function_or_a_branch_share_no_verdicts(text: st
         given = onnx.parser.parse_model(text.format(what))
         model = onnx_io.load(given, inline_functions=False)
         infer_graph(model.graph)
-        made = Tuner(given, model, [], [], [], lambda *_: True, Tuning(setting=ONE_THREAD))
-        digests.append(made._contest((), prepared([given], ONE_THREAD)).digest)
+        made = Tuner(given, model, Variant(model.graph), [], [], [], lambda *_: True, Tuning(setting=ONE_THREAD))
+        digests.append(made._contest(prepared([given], ONE_THREAD)).digest)
     assert digests[0] == digests[2] != digests[1]
 
 
@@ -544,7 +547,7 @@ def test_where_time_was_up_it_is_up_in_the_next_run(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(tune, "explore", lambda *_, **__: Exploration((), StopReason.DONE))
     for _ in range(2):
         _, model, tuned = tuner(NEG_AND_ABS, [DOUBLE_NEG, DOUBLE_ABS], clock=lambda: now[0])
-        assert tuned.steps == ()
+        assert tuned.variant.history == ()
         assert model.graph.ops() == {"Neg": 2, "Abs": 2, "Exp": 1}
     assert raced == [3, 3]
 
@@ -600,7 +603,8 @@ def test_a_rule_that_is_only_swept_makes_no_other_search(monkeypatch: pytest.Mon
         model = onnx_io.load(GIVEN)
         infer_graph(model.graph)
         trades, tuning = [DOUBLE, *swept], Tuning(setting=ONE_THREAD, seconds=20.0)
-        Tuner(GIVEN, model, [], trades, [], lambda *_: True, tuning, sweeps={"waves": swept}).tune([])
+        start, sweeps = Variant(model.graph), {"waves": swept}
+        Tuner(GIVEN, model, start, [], trades, [], lambda *_: True, tuning, sweeps=sweeps).tune()
     assert len(made) == 1
 
 

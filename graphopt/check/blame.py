@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
 from typing import Any
 
 from graphopt.base import limits
@@ -12,7 +13,9 @@ from graphopt.check.compare import compare
 from graphopt.check.excerpts import compare_region
 from graphopt.check.verdict import Comparison, Verdict, check_text
 from graphopt.io import onnx_io
+from graphopt.ir.graph import Graph
 from graphopt.rewrite.fixpoint import Step
+from graphopt.rewrite.variant import Variant
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,8 @@ class Check:
     loaded: onnx_io.Model
     weight_bytes: int
     """Of the original."""
-    steps: Sequence[Step]
+    result: Variant
+    """What was made of the loaded model's graph."""
     seed: int
     inputs: Mapping[str, Any] | None
     exact: bool
@@ -55,20 +59,20 @@ class Check:
     """To which the loaded model was converted, before any step."""
 
     def run(self) -> Finding:
-        """Compare, and find the step to blame where the models differ. The graph is afterwards as it was."""
+        """Compare, and find the step to blame where the models differ."""
         if self.weight_bytes > limits.LARGE:
             return self._by_region("the model is too large to be run twice")
-        found = self._whole()
+        found = self._whole(self.result.graph)
         if found.verdict is Verdict.SKIPPED:
             return self._by_region(found.reason)
         if found.verdict is Verdict.DIFFERENT:
-            return Finding(found, _guilty(self.steps, lambda: self._whole().verdict is not Verdict.DIFFERENT))
+            return Finding(found, self._guilty())
         return Finding(found)
 
-    def _whole(self) -> Comparison:
+    def _whole(self, graph: Graph) -> Comparison:
         return compare(
             self.original,
-            self.loaded,
+            replace(self.loaded, graph=graph),
             seeds=(self.seed, self.seed + 1),
             inputs=dict(self.inputs) if self.inputs else None,
             exact=self.exact,
@@ -80,28 +84,21 @@ class Check:
         """Compare what each rewrite took out with what it put in, as small models of their own, the last one first."""
         skipped = [] if self.opset is None else [f"the conversion to opset {self.opset}"]
         compared, worst = 0, []
-        guilty: Finding | None = None
-        undone = 0
-        for step in reversed(self.steps):
-            found = self._region(step)
-            if found.verdict is Verdict.DIFFERENT:
-                guilty = Finding(found, step)
-                break
-            if found.verdict is Verdict.EQUAL:
-                compared += 1
-                worst += [found.worst] if found.worst else []
-            else:
-                skipped.append(f"{step.name} at {_place(step)}: {found.reason}")
-            step.undo()
-            undone += 1
-            self.tell("check", undone / len(self.steps))
-        for step in self.steps[len(self.steps) - undone :]:
-            step.redo()
-        if guilty is not None:
-            return guilty
+        count = len(self.result.history)
+        with closing(self.result.backwards()) as steps:
+            for done, step in enumerate(steps, start=1):
+                found = self._region(step)
+                if found.verdict is Verdict.DIFFERENT:
+                    return Finding(found, step)
+                if found.verdict is Verdict.EQUAL:
+                    compared += 1
+                    worst += [found.worst] if found.worst else []
+                else:
+                    skipped.append(f"{step.name} at {_place(step)}: {found.reason}")
+                self.tell("check", done / count)
         outputs = sorted(worst, key=lambda difference: difference.relative / (difference.tolerance or 1))[-1:]
-        note = f"{why}, so {compared} of {len(self.steps)} rewrites were compared on their own"
-        note = note if self.steps else f"no rewrite was made, and {why}"
+        note = f"{why}, so {compared} of {count} rewrites were compared on their own"
+        note = note if count else f"no rewrite was made, and {why}"
         verdict = Verdict.SKIPPED if skipped else Verdict.EQUAL
         return Finding(Comparison(verdict, tuple(outputs), reason=note, skipped=tuple(skipped)))
 
@@ -120,31 +117,18 @@ class Check:
         except ModelError as error:
             return Comparison(Verdict.SKIPPED, reason=str(error))
 
+    def _guilty(self) -> Step | None:
+        """Return the first step after which the models differ; None where they do before any."""
+
+        def agrees_after(count: int) -> bool:
+            with self.result.after(count) as graph:
+                return self._whole(graph).verdict is not Verdict.DIFFERENT
+
+        steps = self.result.history
+        return steps[bisect(len(steps), agrees_after)] if agrees_after(0) else None
+
 
 # -- naming the culprit ------------------------------------------------------------------------------------------------
-
-
-def _guilty(steps: Sequence[Step], agrees: Callable[[], bool]) -> Step | None:
-    """The first step after which the models differ, found by undoing and redoing; None if they do before any."""
-    position = len(steps)
-
-    def move_to(count: int) -> None:
-        nonlocal position
-        while position > count:
-            position -= 1
-            steps[position].undo()
-        while position < count:
-            steps[position].redo()
-            position += 1
-
-    def agrees_after(count: int) -> bool:
-        move_to(count)
-        return agrees()
-
-    try:
-        return steps[bisect(len(steps), agrees_after)] if agrees_after(0) else None
-    finally:
-        move_to(len(steps))
 
 
 def bisect(count: int, agrees: Callable[[int], bool]) -> int:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
-from enum import Enum
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING
 
+from graphopt.base.records import from_json, to_json
 from graphopt.base.types import OpaqueType, Type
 from graphopt.check.verdict import Comparison, Verdict, check_text
 from graphopt.io.onnx_io import Model
@@ -126,13 +124,12 @@ class Report:
 
     def to_json(self) -> str:
         """JSON that any reader takes: an infinite difference is null."""
-        return json.dumps(_finite(asdict(self)), indent=2, ensure_ascii=False, allow_nan=False)
+        return to_json(self, indent=2)
 
     @staticmethod
     def from_json(text: str) -> Report:
         """What `to_json` wrote. Fields that this version does not know are left out."""
-        report: Report = _build(Report, json.loads(text))
-        return report
+        return from_json(Report, text)
 
     def __repr__(self) -> str:
         """Say in a line what came of it: all else is in the fields, and in `to_json`."""
@@ -565,33 +562,4 @@ def proof_counts(proofs: Iterable[Proof]) -> str:
 
 def comparison_json(found: Comparison) -> str:
     """JSON that any reader takes: an infinite difference is null."""
-    return json.dumps(_finite(asdict(found)), indent=2, ensure_ascii=False, allow_nan=False)
-
-
-def _finite(data: Any) -> Any:
-    """The same data with null for what JSON has no number for."""
-    match data:
-        case float() if not math.isfinite(data):
-            return None
-        case dict():
-            return {key: _finite(value) for key, value in data.items()}
-        case list() | tuple():
-            return [_finite(value) for value in data]
-    return data
-
-
-def _build(wanted: Any, data: Any) -> Any:
-    """An object of a type from its JSON: dataclasses, tuples, mappings, enums and plain values."""
-    origin, parts = get_origin(wanted), get_args(wanted)
-    if origin in (Union, UnionType):
-        return None if data is None else _build(next(part for part in parts if part is not NoneType), data)
-    if origin is tuple:
-        return tuple(_build(parts[0], item) for item in data)
-    if origin is not None:
-        return dict(data)
-    if is_dataclass(wanted):
-        types, made = get_type_hints(wanted), cast("Callable[..., Any]", wanted)
-        return made(**{name: _build(types[name], value) for name, value in data.items() if name in types})
-    if isinstance(wanted, type) and issubclass(wanted, Enum):
-        return wanted(data)
-    return math.inf if wanted is float and data is None else data
+    return to_json(found, indent=2)

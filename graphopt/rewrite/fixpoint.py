@@ -55,7 +55,7 @@ def undone(steps: Iterable[Step]) -> None:
 
 
 class TimeUp(Exception):
-    """There is no time for what was begun; the graph is as it was before that."""
+    """There is no time for what was begun."""
 
 
 @dataclass(frozen=True)
@@ -126,14 +126,10 @@ class Simplifier:
         """Simplify a graph and the bodies in it, in place.
 
         Raises:
-            TimeUp: the check does; then the graph is as before.
+            TimeUp: the check does; then the graph is legal and equal, but not settled.
         """
         self.steps, self.notes = [], set()
-        try:
-            self._settle(graph)
-        except TimeUp:
-            undone(self.steps)
-            raise
+        self._settle(graph)
         return Simplification(tuple(self.steps), tuple(sorted(self.notes)))
 
     def _settle(self, graph: Graph) -> None:

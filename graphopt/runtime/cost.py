@@ -5,15 +5,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from graphopt.base.cache import Cache
 from graphopt.base.files import cache_folder
+from graphopt.base.records import MISFITS, from_json
 from graphopt.ir.graph import Graph
 from graphopt.runtime.measure import Speedup
 
@@ -62,25 +60,6 @@ Kept = TypeVar("Kept", bound="DataclassInstance")
 def decoded(kind: type[Kept], text: str | None) -> Kept | None:
     """What a text of the cache says; None where there is none, or it is of another make or damaged."""
     try:
-        return numbers(kind, json.loads(text or "{}"))
-    except UNREADABLE:
+        return None if text is None else from_json(kind, text)
+    except MISFITS:
         return None
-
-
-UNREADABLE = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
-"""What is raised where a text of the cache is not what was put there."""
-
-
-def numbers(kind: type[Kept], found: Mapping[str, Any]) -> Kept:
-    """A class that holds times, rates and ratios alone, out of what JSON makes of one.
-
-    Raises:
-        UNREADABLE: a number is missing, or is none that could have been measured.
-    """
-    for item in fields(kind):
-        if not 0 <= found[item.name] <= LARGEST:  # a NaN is neither
-            raise ValueError(f"{kind.__name__} with {item.name} {found[item.name]}")
-    return kind(**{item.name: found[item.name] for item in fields(kind)})
-
-
-LARGEST = sys.float_info.max

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import platform
 import subprocess
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
 from graphopt.base.cache import Cache
+from graphopt.base.records import to_json
 from graphopt.base.types import DType, TensorType
 from graphopt.ir.graph import INPUT, INTERNAL, Graph, Node, Value
 from graphopt.ir.ops import newest
@@ -40,7 +42,7 @@ class Machine:
     and fuses no activations either, as with CUDA."""
 
     def __post_init__(self) -> None:
-        if min(self.flops_per_second, self.bytes_per_second, self.launch_seconds) <= 0:
+        if not all(0 < rate < math.inf for rate in (self.flops_per_second, self.bytes_per_second, self.launch_seconds)):
             raise ValueError(f"no machine is that slow, or that fast: {self}")
 
     @staticmethod
@@ -59,7 +61,7 @@ class Machine:
         except NotMeasurable as reason:
             log.warning("the machine cannot be timed, so an ordinary one is assumed: %s", reason)
             return Machine()
-        cache.put({key: json.dumps(asdict(found))})
+        cache.put({key: to_json(found)})
         return found
 
 

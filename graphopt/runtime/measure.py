@@ -91,6 +91,10 @@ class Speedup:
     noise: float = NOISE
     """Ratios nearer to 1 count as no difference: as far as two copies of one model may be apart."""
 
+    def __post_init__(self) -> None:
+        if not all(0 <= ratio < math.inf for ratio in (self.minimum, self.median, self.low, self.high, self.noise)):
+            raise ValueError(f"nothing is that slow, or that fast: {self}")
+
     @property
     def verdict(self) -> Verdict:
         """Faster or slower only where the fastest runs, the medians and the interval say so, beyond noise."""

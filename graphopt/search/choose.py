@@ -2,8 +2,6 @@
 
 The simplified model is the floor. What a search found is taken where it is shown, twice, to be faster than that; and of
 the simplifications that part is taken back which is shown, twice, to make the model slower.
-
-Versions are lists of steps that are undone and redone on the one graph.
 """
 
 from __future__ import annotations
@@ -13,12 +11,14 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, TypeVar
 
 from graphopt.base.errors import ModelError
 from graphopt.io import onnx_io
-from graphopt.rewrite.fixpoint import Step, TimeUp, undone
-from graphopt.rewrite.regions import digest
+from graphopt.ir.graph import Graph
+from graphopt.rewrite.fixpoint import Step, TimeUp
+from graphopt.rewrite.variant import Variant
 from graphopt.runtime.measure import Speedup, Verdict, together
 from graphopt.search.moves import Solution
 from graphopt.search.race import ROUNDS, Contest, Latency, Outcome
@@ -46,16 +46,14 @@ Found = TypeVar("Found")
 
 @dataclass(eq=False)
 class Version:
-    """Steps that make a version of the model, and how fast it is."""
+    """A variant of the model's graph, and how fast it is."""
 
-    steps: tuple[Step, ...]
+    variant: Variant
     sweeps: tuple[Sweep, ...] = ()
     """They follow the steps that simplified the model."""
     solutions: tuple[Solution, ...] = ()
     counts: tuple[int, ...] = ()
     """How many steps each solution took; they follow those of the sweeps."""
-    key: str = ""
-    """The digest of its graph."""
     speedup: Speedup | None = None
     """Over the original; None where it was not timed."""
     gain: Speedup | None = None
@@ -63,6 +61,15 @@ class Version:
     latencies: tuple[Latency, ...] = ()
     refusal: str = ""
     """Why it could not be timed: ONNX Runtime refuses it, or there was no room."""
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What made it of the original."""
+        return self.variant.history
+
+    @property
+    def key(self) -> str:
+        return self.variant.key
 
     @property
     def is_faster(self) -> bool:
@@ -91,37 +98,32 @@ class Version:
 
 @dataclass(eq=False)
 class Chooser:
-    """Finds the version to return. The graph is at the end of `current.steps`, and is moved from version to version."""
+    """Finds the version to return."""
 
     contest: Contest
     model: onnx_io.Model
-    apply: Callable[[Solution], list[Step]]
-    """Carry a solution of the search over to the graph. Raises TimeUp."""
-    simplify: Callable[[frozenset[str] | None], list[Step]]
-    """Simplify the graph as it is, with these rules and passes alone, or with all. Raises TimeUp."""
+    """As it was loaded."""
+    apply: Callable[[Graph, Solution], Sequence[Step]]
+    """Carry a solution of the search over to a graph, in place. Raises TimeUp."""
+    simplify: Callable[[Graph, frozenset[str] | None], Sequence[Step]]
+    """Simplify a graph, in place, with these rules and passes alone, or with all. Raises TimeUp."""
     reserve: float = 0.0
     """Seconds that trying and confirming further versions takes at least: with less time left, there are none."""
     deadline: float = float("inf")
     clock: Callable[[], float] = time.monotonic
     progress: Callable[[str, float], None] = lambda stage, done: None
-    current: Version = field(default_factory=lambda: Version(()))
     raced: list[Version] = field(default_factory=list)
     """All that took part in the races of the contest."""
 
     # -- what takes part -----------------------------------------------------------------------------------------------
 
-    def sweep(self, simplified: Version, sweeps: Iterable[Callable[[], Sweep | None]]) -> list[Version]:
-        """The simplified model, where the graph is, and it with each sweep; the fastest first, and the graph there."""
-        versions = []
-        for make in sweeps:
-            self.move_to(simplified)
-            if made := make():
-                versions.append(self._at(Version((*simplified.steps, *made.steps), (made,))))
+    def sweep(self, simplified: Version, sweeps: Iterable[Sweep]) -> list[Version]:
+        """The simplified model, and it with each sweep; the fastest first."""
+        versions = [Version(made.result, (made,)) for made in sweeps]
         if versions:
             self._race([simplified, *versions], self.contest, share=0.25)
         faster = [version for version in versions if version.beats(simplified)]
         best = max(faster, key=_gain, default=simplified)
-        self.move_to(best)
         return [best, *(version for version in (simplified, *versions) if version is not best)]
 
     def _explored(self, base: Version, solutions: Sequence[Solution]) -> list[Version]:
@@ -130,41 +132,37 @@ class Chooser:
         Where two parts meet that were changed alike, there may be views that cancel. But simplifying may also undo what
         the search has done: which is better is left to the timing.
         """
-        self.move_to(base)
-        made: list[list[Step]] = []
+        made: list[Sequence[Step]] = []
+
+        def carry_over(graph: Graph) -> Iterator[Step]:
+            made.extend(self.apply(graph, solution) for solution in solutions)
+            return chain.from_iterable(made)
+
         try:
-            made += map(self.apply, solutions)
+            variant = base.variant.then(carry_over)
         except TimeUp:
-            undone(step for some in made for step in some)
             return []
-        steps = [step for some in made for step in some]
-        plain = self._at(Version((*base.steps, *steps), base.sweeps, tuple(solutions), tuple(map(len, made))))
+        plain = Version(variant, base.sweeps, tuple(solutions), tuple(map(len, made)))
         try:
-            more = self.simplify(None)
+            tidy = variant.then(lambda graph: self.simplify(graph, None))
         except TimeUp:
             return [plain]
-        return [plain, self._at(replace(plain, steps=(*plain.steps, *more)))] if more else [plain]
+        return [plain] if tidy is variant else [plain, replace(plain, variant=tidy)]
 
     def _without(self, simplified: Version, names: frozenset[str]) -> Version | None:
         """The original simplified without these rules and passes; None without time."""
-        self.move_to(Version(()))
+        kept = frozenset(step.name for step in simplified.steps) - names
         try:
-            steps = self.simplify(frozenset(step.name for step in simplified.steps) - names)
+            return Version(Variant(self.model.graph).then(lambda graph: self.simplify(graph, kept)))
         except TimeUp:
             return None
-        return self._at(Version(tuple(steps)))
-
-    def _at(self, version: Version) -> Version:
-        """The version at which the graph is."""
-        self.current, version.key = version, digest(self.model.graph)
-        return version
 
     # -- which one it is -----------------------------------------------------------------------------------------------
 
     def choose(self, simplified: Version, swept: Version, solutions: Sequence[Solution]) -> Version:
         """The fastest version that is shown to be faster than the simplified model; or that one, if it is not slower.
 
-        The graph is at the swept version, on which the solutions were found; it may be the simplified model.
+        The solutions were found on the swept version, which may be the simplified model.
         """
         made = self._explored(swept, solutions) if solutions else []
         rivals = [*([] if swept is simplified else [swept]), *made]
@@ -173,9 +171,7 @@ class Chooser:
         if made and not any(_improves(version, swept, simplified) for version in made):
             rivals += self._fewer(simplified, swept, solutions)
         winners = sorted((version for version in rivals if version.beats(simplified)), key=_gain, reverse=True)
-        best = self._confirmed(winners[:FINALISTS], simplified) or self._floor(simplified)
-        self.move_to(best)
-        return best
+        return self._confirmed(winners[:FINALISTS], simplified) or self._floor(simplified)
 
     def _fewer(self, simplified: Version, base: Version, solutions: Sequence[Solution]) -> Iterator[Version]:
         """Where all solutions together do not win: each half, then each that remains of the better half."""
@@ -214,7 +210,7 @@ class Chooser:
     def _floor(self, simplified: Version) -> Version:
         """The simplified model unless two races show that it is slower, or it does not run; else less of it."""
         if not simplified.steps:  # whatever was measured, it is the original
-            return Version(())
+            return Version(simplified.variant)
         if simplified.refusal:
             return self._reduced(simplified)
         if simplified.speedup is None:
@@ -238,7 +234,7 @@ class Chooser:
             *_, twin = self._again(version) if simplified.refusal else self._again(simplified, version)
             if _cures(twin, simplified):
                 return twin
-        return Version(())
+        return Version(Variant(self.model.graph))
 
     def _guilty(self, simplified: Version, suspects: Sequence[str], gone: frozenset[str]) -> frozenset[str]:
         """The fewest of the suspects without which, and without what is gone, the model is as it should be."""
@@ -286,9 +282,9 @@ class Chooser:
 
     def _opened(self, version: Version, contest: Contest) -> Any:
         """A session, or None with the reason."""
-        self.move_to(version)
+        model = replace(self.model, graph=version.variant.graph)
         try:
-            return self._insisted(contest, lambda: contest.opened(self.model))
+            return self._insisted(contest, lambda: contest.opened(model))
         except ModelError as error:
             version.refusal = str(error)
             log.warning("a version of the model does not run, and is left: %s", error)
@@ -328,17 +324,6 @@ class Chooser:
             return False
         self.contest.end(keys)
         return True
-
-    def move_to(self, version: Version) -> None:
-        """Undo and redo until the graph is that of a version."""
-        have, want = self.current.steps, version.steps
-        shared = 0
-        while shared < min(len(have), len(want)) and have[shared] is want[shared]:
-            shared += 1
-        undone(have[shared:])
-        for step in want[shared:]:
-            step.redo()
-        self.current = version
 
 
 def _improves(version: Version, base: Version, simplified: Version) -> bool:

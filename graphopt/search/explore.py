@@ -21,7 +21,6 @@ from math import exp, log
 from graphopt.base.errors import ModelError
 from graphopt.base.types import DType, TensorType, Type
 from graphopt.ir.graph import Graph, Value
-from graphopt.language.rule import Rule
 from graphopt.operators.infer import fix_inputs
 from graphopt.rewrite.fixpoint import Step, TimeUp
 from graphopt.rewrite.match import Match
@@ -117,7 +116,7 @@ class _State:
 class _Debt:
     """A move that did not pay. The next one has to have to do with it: else it may be made without it."""
 
-    rule: Rule
+    rule: str
     new: frozenset[int]
     """The vertices that it put in."""
     touched: frozenset[int]
@@ -132,7 +131,7 @@ class _Debt:
     def allows(self, graph: Graph, match: Match) -> bool:
         """A rule does not go on with what it has made itself, such as larger and larger kernels."""
         looked_at = match.vertices.union(*(graph.sources(vertex) for vertex in match.vertices))
-        if match.rule is self.rule and not match.vertices.isdisjoint(self.new):
+        if match.rule.name == self.rule and not match.vertices.isdisjoint(self.new):
             return False
         return not looked_at.isdisjoint(self.touched)
 
@@ -241,7 +240,7 @@ class _Solver:
                     try:
                         self._try(each, graph, move)
                     except (Stuck, ModelError) as reason:  # of this move: what others led to stands
-                        logger.debug("%s leads nowhere: %s", move.rule.name, reason)
+                        logger.debug("%s leads nowhere: %s", move.rule, reason)
                     yield False
 
     def _moves(self, state: _State, graph: Graph) -> Iterator[Move]:
@@ -250,7 +249,7 @@ class _Solver:
         if debt is not None:
             found = {rule: [match for match in sites if debt.allows(graph, match)] for rule, sites in found.items()}
         for move in arranged(found):
-            if state.moves or self.begun[move.rule.name, move.sites] < OFTEN:
+            if state.moves or self.begun[move.rule, move.sites] < OFTEN:
                 yield move
 
     def _try(self, state: _State, before: Graph, move: Move) -> None:
@@ -259,13 +258,13 @@ class _Solver:
         Raises:
             Stuck: it cannot be made.
         """
-        self.begun[move.rule.name, move.sites] += not state.moves
+        self.begun[move.rule, move.sites] += not state.moves
         graph, made, identity = self._after(before, move)
         if identity == state.identity:
             move = replace(move, simplified=False)
             graph, made, identity = self._after(before, move)
         if made.is_whole and not state.moves:
-            self.begun[move.rule.name, move.sites] = OFTEN
+            self.begun[move.rule, move.sites] = OFTEN
         if identity in self.seen:
             return
         self.seen.add(identity)
@@ -286,9 +285,10 @@ class _Solver:
 
     def _graph(self, state: _State) -> Graph:
         if state.held is None:
-            state.held = state.start.copy()
+            graph = state.start.copy()
             for move in state.moves:
-                advance(state.held, move, self.space)
+                advance(graph, move, self.space)
+            state.held = graph
             self.holding.append(state)
         return state.held
 

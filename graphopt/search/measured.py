@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 
 from graphopt.base.cache import Cache
+from graphopt.base.records import to_json
 from graphopt.ir.graph import Graph
 from graphopt.rewrite.regions import digest
 from graphopt.runtime.cost import NotMeasurable, decoded, key_of
@@ -75,7 +74,7 @@ class Measured:
         for some in _batches(before, missing):
             fresh = dict(zip(some, self._measured(before, list(some.values())), strict=True))
             known = {key: made for key, made in fresh.items() if made is not None}
-            lasting = {key: json.dumps(asdict(made)) for key, made in known.items() if made.is_steady}
+            lasting = {key: to_json(made) for key, made in known.items() if made.is_steady}
             self.is_steady &= len(lasting) == len(known)
             self.cache.put(lasting)
             found |= known

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from graphopt.ir.graph import Graph, Value
 from graphopt.language.rule import Rule
 from graphopt.rewrite.build import Refused, build, lacking
-from graphopt.rewrite.fixpoint import Allows, Candidates, Simplifier, Step, TimeUp, by_root, undone
+from graphopt.rewrite.fixpoint import Allows, Candidates, Simplifier, Step, by_root, undone
 from graphopt.rewrite.match import Match, find
 from graphopt.rewrite.regions import Region, cut_out, digest
 from graphopt.rewrite.sites import Site
@@ -23,7 +24,8 @@ logger = logging.getLogger(__name__)
 class Move:
     """A rule applied at some places of a region, in turn; then the region is simplified."""
 
-    rule: Rule
+    rule: str
+    """Its name."""
     sites: tuple[tuple[Value, ...], ...]
     """The roots of each match, as values of the region at that point."""
     simplified: bool = True
@@ -52,20 +54,24 @@ class Solution:
     @property
     def rules(self) -> tuple[str, ...]:
         """The names of the rules that it uses, in order."""
-        return tuple(dict.fromkeys(move.rule.name for move in self.moves))
+        return tuple(dict.fromkeys(move.rule for move in self.moves))
 
 
 @dataclass(frozen=True)
 class Space:
     """What a search may do: the rules that trade, what it tidies up with, and which rules are admitted.
 
-    What takes long calls the simplifier's `check`, which ends it by raising TimeUp: then the graph is as before.
+    What takes long calls the simplifier's `check`, which ends it by raising TimeUp, wherever it is.
     """
 
     trades: Sequence[Rule]
     simplifier: Simplifier
     allows: Allows
     _by_opsets: dict[tuple[tuple[str, int], ...], Candidates] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Rule]:
+        return {rule.name: rule for rule in self.trades}
 
     def candidates(self, opsets: Mapping[str, int]) -> Candidates:
         """The rules that these opsets can express, by the operators that their left sides end in."""
@@ -92,16 +98,12 @@ def advance(graph: Graph, move: Move, space: Space) -> Advance:
 
     Raises:
         Stuck: none of its places matches.
-        TimeUp: the simplifier's check does; then the graph is as before.
+        TimeUp: the simplifier's check does; then the graph is somewhere on the way.
     """
     steps: list[Step] = []
-    try:
-        is_whole = _made(graph, move, space, steps)
-        if move.simplified:
-            steps += space.simplifier.run(graph).steps
-    except TimeUp:
-        undone(steps)
-        raise
+    is_whole = _made(graph, move, space, steps)
+    if move.simplified:
+        steps += space.simplifier.run(graph).steps
     return Advance(steps, is_whole)
 
 
@@ -113,17 +115,17 @@ def _made(graph: Graph, move: Move, space: Space, steps: list[Step]) -> bool:
     """
     is_whole = True
     for site in move.sites:
-        match = _at(graph, move.rule, site)
+        match = _at(graph, space.by_name[move.rule], site)
         if match is None or not _is_allowed(graph, match, space):  # it was taken by what was done at another place
             continue
         try:
             patch = build(graph, match, space.simplifier.refusal)
         except Refused as refused:
-            logger.debug("%s: %s", move.rule.name, refused)
+            logger.debug("%s: %s", move.rule, refused)
             is_whole = False
         else:
             graph.apply(patch)
-            steps.append(Step(move.rule.name, graph, patch, is_rule=True))
+            steps.append(Step(move.rule, graph, patch, is_rule=True))
         space.simplifier.check()
     if not steps:
         raise Stuck
@@ -172,17 +174,17 @@ def arranged(found: Mapping[Rule, Sequence[Match]]) -> Iterator[Move]:
     """Each rule wherever it matches, then at each place alone."""
     for rule, sites in found.items():
         if len(sites) > 1:
-            yield Move(rule, tuple(match.roots for match in sites))
+            yield Move(rule.name, tuple(match.roots for match in sites))
     for rule, sites in found.items():
         for match in sites:
-            yield Move(rule, (match.roots,))
+            yield Move(rule.name, (match.roots,))
 
 
 def apply(graph: Graph, solution: Solution, space: Space) -> list[Step]:
     """Carry a solution over to every copy, in place; a copy whose own weights do not allow it stays as it is.
 
     Raises:
-        TimeUp: the simplifier's check does; then the graph is as before.
+        TimeUp: the simplifier's check does; then the graph is somewhere on the way.
     """
     steps: list[Step] = []
     for vertices in solution.copies:
@@ -192,9 +194,6 @@ def apply(graph: Graph, solution: Solution, space: Space) -> list[Step]:
             continue
         try:
             made = replay(region.graph, solution.moves, solution.result, space)
-        except TimeUp:
-            undone(steps)
-            raise
         except Stuck:
             logger.info("%s cannot be done in a copy of the part", ", ".join(solution.rules))
             continue

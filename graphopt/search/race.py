@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from typing import Any
@@ -18,9 +18,10 @@ import numpy as np
 
 from graphopt.base.cache import Cache
 from graphopt.base.errors import ModelError
+from graphopt.base.records import to_json
 from graphopt.io import onnx_io
 from graphopt.runtime.bench import Prepared
-from graphopt.runtime.cost import UNREADABLE, key_of, numbers
+from graphopt.runtime.cost import decoded, key_of
 from graphopt.runtime.machine import circumstances
 from graphopt.runtime.measure import LENGTHY, WIDTH, Samples, Speedup, interleaved, noise, speedup, together
 from graphopt.runtime.oracle import FailedError
@@ -64,6 +65,13 @@ class Outcome:
     gain: Speedup
     """Over the first version in the race, all sizes together."""
     latencies: tuple[Latency, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Race:
+    """What is kept of a race."""
+
+    outcomes: tuple[Outcome, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +137,8 @@ class Contest:
     def known(self, keys: Sequence[str]) -> list[Outcome] | None:
         """What an earlier race between the models with these digests said; None where there was none."""
         key = self._key(keys)
-        return _outcomes(self.cache.get([key]).get(key), len(keys))
+        found = decoded(_Race, self.cache.get([key]).get(key))
+        return [*found.outcomes] if found is not None and len(found.outcomes) == len(keys) else None
 
     def race(
         self, keys: Sequence[str], sessions: Sequence[Any], seconds: float, limit: float = math.inf
@@ -154,7 +163,7 @@ class Contest:
         is_steady = all(outcome.speedup.is_steady for outcome in outcomes)
         self.is_steady &= is_steady
         if self.keeps and is_steady:
-            self.cache.put({self._key(keys): json.dumps([asdict(outcome) for outcome in outcomes])})
+            self.cache.put({self._key(keys): to_json(_Race(tuple(outcomes)))})
         return outcomes
 
     def _key(self, keys: Sequence[str]) -> str:
@@ -210,28 +219,6 @@ def judged(timed: Sequence[tuple[Mapping[str, int], Sequence[Samples]]]) -> list
         gains.append([speedup(versions[0], after, noise=apart) for after in versions])
     columns = zip(zip(*latencies, strict=True), zip(*gains, strict=True), strict=True)
     return [Outcome(together([each.speedup for each in found]), together(gain), found) for found, gain in columns]
-
-
-def _outcomes(text: str | None, count: int) -> list[Outcome] | None:
-    """What the cache holds; None where that is nothing or of another make."""
-    try:
-        found = [_outcome(data) for data in json.loads(text or "null")]
-    except UNREADABLE:
-        return None
-    return found if len(found) == count else None
-
-
-def _outcome(data: Mapping[str, Any]) -> Outcome:
-    """Out of what JSON makes of one. Raises UNREADABLE."""
-    ratio, gain = numbers(Speedup, data["speedup"]), numbers(Speedup, data["gain"])
-    return Outcome(ratio, gain, tuple(map(_latency, data["latencies"])))
-
-
-def _latency(data: Mapping[str, Any]) -> Latency:
-    """Out of what JSON makes of one. Raises UNREADABLE."""
-    sizes = {name: int(data["sizes"][name]) for name in data["sizes"]}
-    before, after = numbers(Times, data["before"]), numbers(Times, data["after"])
-    return Latency(sizes, before, after, numbers(Speedup, data["speedup"]))
 
 
 def _briefly(run: Callable[[], object], clock: Callable[[], float]) -> float:

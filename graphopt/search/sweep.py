@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule
-from graphopt.rewrite.fixpoint import Step, TimeUp, undone
+from graphopt.rewrite.fixpoint import Step, TimeUp
+from graphopt.rewrite.variant import Variant
 from graphopt.search.moves import Move, Space, Stuck, advance, matches
 
 log = logging.getLogger(__name__)
@@ -26,49 +27,47 @@ ROUNDS = 40
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """Rules that were applied wherever they match, and the steps that this took."""
+    """Rules that were applied wherever they match, and what came of it."""
 
     name: str
     rules: tuple[str, ...]
     """Those that matched somewhere."""
-    steps: tuple[Step, ...]
+    result: Variant
 
 
-def sweep(graph: Graph, name: str, rules: Sequence[Rule], space: Space) -> Sweep | None:
-    """Apply rules that trade wherever they match until none does, in place; simplify after each.
+def sweep(start: Variant, name: str, rules: Sequence[Rule], space: Space) -> Sweep | None:
+    """Apply rules that trade wherever they match until none does; simplify after each.
 
-    None where none matched, or there was no end or no time: then the graph is as before.
+    None where none matched, or there was no end or no time.
     """
+    used: dict[str, None] = {}
     only = Space(rules, space.simplifier, space.allows)
-    done: list[Step] = []
     try:
-        used = _swept(graph, rules, only, done)
+        result = start.then(lambda graph: _swept(graph, only, used))
     except TimeUp:
         log.info("there is no time for the sweep '%s'", name)
-        undone(done)
         return None
     except _Endless:
         log.warning("the sweep '%s' did not come to an end and is left", name)
-        undone(done)
         return None
-    return Sweep(name, used, tuple(done)) if done else None
+    return Sweep(name, tuple(used), result) if result is not start else None
 
 
 class _Endless(Exception):
     """The rules of a sweep undo each other."""
 
 
-def _swept(graph: Graph, rules: Sequence[Rule], space: Space, done: list[Step]) -> tuple[str, ...]:
-    """Make the steps, and note them; returns the rules that were used."""
-    used: dict[str, None] = {}
+def _swept(graph: Graph, space: Space, used: dict[str, None]) -> list[Step]:
+    """Make the steps, in place; note the rules that were used."""
+    done: list[Step] = []
     refused: set[Rule] = set()
     for _ in range(ROUNDS):
         found = matches(graph, space)
-        rule = next((rule for rule in rules if rule in found and rule not in refused), None)
+        rule = next((rule for rule in space.trades if rule in found and rule not in refused), None)
         if rule is None:
-            return tuple(used)
+            return done
         try:
-            done += advance(graph, Move(rule, tuple(match.roots for match in found[rule])), space).steps
+            done += advance(graph, Move(rule.name, tuple(match.roots for match in found[rule])), space).steps
             used[rule.name] = None
         except Stuck:
             refused.add(rule)

@@ -17,12 +17,15 @@ from onnx import ModelProto
 from graphopt.base import limits
 from graphopt.base.cache import Cache
 from graphopt.base.errors import ModelError, UsageError
+from graphopt.base.records import to_json
 from graphopt.io import onnx_io
+from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule
 from graphopt.rewrite.build import Refusal
-from graphopt.rewrite.fixpoint import Allows, Simplifier, Step, TimeUp, undone
+from graphopt.rewrite.fixpoint import Allows, Simplifier, Step, TimeUp
 from graphopt.rewrite.passes import Pass
 from graphopt.rewrite.regions import digest, weights_digest
+from graphopt.rewrite.variant import Variant
 from graphopt.runtime import samples, steps
 from graphopt.runtime.bench import Prepared, TooSlowError, prepared
 from graphopt.runtime.cost import CostModel, key_of, user_cache
@@ -93,19 +96,21 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What came of it: the graph is at the end of these steps."""
+    """What came of it."""
 
-    steps: tuple[Step, ...]
+    variant: Variant
     timing: Timing | None = None
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Tuner:
-    """Tunes one model. `simplified` made the steps that the graph is at the end of."""
+    """Tunes one model."""
 
     original: onnx_io.Source
     model: onnx_io.Model
+    """As it was loaded."""
+    simplified: Variant
     rules: Sequence[Rule]
     trades: Sequence[Rule]
     passes: Sequence[Pass]
@@ -118,8 +123,8 @@ class Tuner:
     clock: Callable[[], float] = time.monotonic
     cache: Cache = field(default_factory=user_cache)
 
-    def tune(self, simplified: Sequence[Step]) -> Tuned:
-        """Find the fastest version and leave the graph there.
+    def tune(self) -> Tuned:
+        """Find the fastest version.
 
         Raises:
             UsageError: this onnxruntime lacks the provider, or the model has no such dim.
@@ -127,47 +132,46 @@ class Tuner:
         deadline = self.clock() + self.tuning.seconds
         reason = self._too_large()
         if self.tuning.cost == "measured" and reason:
-            return Tuned(tuple(simplified), notes=(reason,))
-        result = Runnable(self.model).outline
+            return Tuned(self.simplified, notes=(reason,))
+        result = Runnable(replace(self.model, graph=self.simplified.graph)).outline
         if self.tuning.cost == "analytic":
             shapes = [_shapes(fed) for fed in self._inputs(steps.sketch(result))]
-            return self._estimated(simplified, self._explored(shapes, deadline), deadline)
+            return self._estimated(self._explored(self.simplified.graph, shapes, deadline), deadline)
         self.progress("time", 0.0)
         try:
             ready = self._prepared(result)
-            contest = self._contest(simplified, ready)
+            contest = self._contest(ready)
             pace = contest.pace(self.clock)
         except TooSlowError as error:
             needed = math.ceil(RUNS * self._longest)
-            return Tuned(tuple(simplified), notes=(f"not timed: {error}, so --seconds {needed} at least are needed",))
+            return Tuned(self.simplified, notes=(f"not timed: {error}, so --seconds {needed} at least are needed",))
         except ModelError as error:
-            return Tuned(tuple(simplified), notes=(f"not timed: {error}",))
+            return Tuned(self.simplified, notes=(f"not timed: {error}",))
         least = OPENED * pace.opening + RUNS * pace.running
         if self.clock() + least > deadline:
             left = max(math.floor(deadline - self.clock()), 0)
             text = f"not timed: two races would take {math.ceil(least)} s, and {left} s are left of"
             text += f" --seconds {self.tuning.seconds:g}"
-            return Tuned(tuple(simplified), notes=(text,))
+            return Tuned(self.simplified, notes=(text,))
         del result
-        first = Version(tuple(simplified), key=digest(self.model.graph))
+        first = Version(self.simplified)
         reserve = LEAST * (pace.opening + TURNS * pace.running)
         chooser = Chooser(
             contest,
             self.model,
-            partial(apply, self.model.graph, space=self._space(deadline - reserve / 2)),
+            partial(apply, space=self._space(deadline - reserve / 2)),
             partial(self._simplified_with, deadline=deadline - reserve / 2),
             reserve=reserve,
             deadline=deadline,
             clock=self.clock,
             progress=self.progress,
-            current=first,
         )
         now = self.clock()
         swept = chooser.sweep(first, self._sweeps(now + SWEEPS * (deadline - reserve - now)))
         found = Exploration((), StopReason.INTERRUPTED)
         if not chooser.is_hurried:
             shapes = [_shapes(trial.feeds) for trial in ready.trials]
-            found = self._recalled(contest.digest, shapes, deadline - reserve)
+            found = self._recalled(contest.digest, swept[0].variant.graph, shapes, deadline - reserve)
         if found.stop is StopReason.INTERRUPTED:
             chooser.hurry()
         return self._chosen(chooser, first, swept, found)
@@ -246,18 +250,19 @@ class Tuner:
             seed=self.tuning.seed,
         )
 
-    def _sweeps(self, end: float) -> Iterator[Callable[[], Sweep | None]]:
-        """Each makes a sweep in the graph as it is then, if that is done before the `end`."""
+    def _sweeps(self, end: float) -> Iterator[Sweep]:
+        """The sweeps of the simplified model that are made before the `end`."""
         for name, rules in self.sweeps.items():
-            known = [rule for rule in rules if rule in self.trades]
-            yield partial(sweep, self.model.graph, name, known, self._space(end))
+            made = sweep(self.simplified, name, [rule for rule in rules if rule in self.trades], self._space(end))
+            if made is not None:
+                yield made
 
-    def _recalled(self, original: str, shapes: Sequence[Shapes], end: float) -> Exploration:
+    def _recalled(self, original: str, graph: Graph, shapes: Sequence[Shapes], end: float) -> Exploration:
         """What was found for this model and these shapes, in this run or an earlier one with as much time.
 
         What a search found on a busy machine, or without all of its time, does not bind later ones.
         """
-        tuning, graph = self.tuning, self.model.graph
+        tuning = self.tuning
         what = (original, recall.identity(graph), json.dumps(shapes, sort_keys=True), str(tuning.seconds))
         rules = recall.dependence((*self.rules, *self._searched))
         passes = ",".join(pass_.name for pass_ in self.passes)
@@ -266,14 +271,14 @@ class Tuner:
         found = recall.of_text(self.cache.get([key]).get(key), self.trades)
         if found is None:
             start, used = time.monotonic(), time.process_time()
-            found = self._explored(shapes, end)
+            found = self._explored(graph, shapes, end)
             is_starved = time.process_time() - used < STARVED * (time.monotonic() - start)
             is_cut = found.stop is StopReason.INTERRUPTED or (found.stop is StopReason.TIME and is_starved)
             if found.is_steady and not is_cut:
-                self.cache.put({key: recall.to_text(found)})
+                self.cache.put({key: to_json(found)})
         return found
 
-    def _explored(self, shapes: Sequence[Shapes], end: float) -> Exploration:
+    def _explored(self, graph: Graph, shapes: Sequence[Shapes], end: float) -> Exploration:
         """What the search finds in its share of the time that is left before the `end`."""
         try:
             cost = self._cost()
@@ -283,40 +288,38 @@ class Tuner:
         limits = Limits(seconds=max(end - now, 0.0) * SHARE)
         space = self._space(now + limits.seconds)
         try:
-            return explore(self.model.graph, space, cost, shapes, limits, progress=self.progress)
+            return explore(graph, space, cost, shapes, limits, progress=self.progress)
         except ModelError as error:  # sizes that contradict the model
             return Exploration((), StopReason.DONE, notes=(f"no search: {error}",))
 
-    def _estimated(self, simplified: Sequence[Step], found: Exploration, deadline: float) -> Tuned:
+    def _estimated(self, found: Exploration, deadline: float) -> Tuned:
         """All that the estimate speaks for: nothing is run."""
-        graph, cost, space = self.model.graph, self._cost(), self._space(deadline)
-        made: list[list[Step]] = []
-        tidied: list[Step] = []
+        variant, cost, space = self.simplified, self._cost(), self._space(deadline)
+        counts: list[int] = []
         try:
-            made += (apply(graph, solution, space) for solution in found.solutions)  # what was made in time stays
-            before = cost.seconds(graph)
-            tidied = self._simplified_with(None, deadline) if any(made) else []
-            if tidied and cost.seconds(graph) > before:  # it undid what the search had done
-                undone(tidied)
-                tidied = []
+            for solution in found.solutions:  # what is made in time stays
+                before, variant = variant, variant.then(partial(apply, solution=solution, space=space))
+                counts.append(len(variant.history) - len(before.history))
+            if any(counts):
+                tidy = variant.then(partial(self._simplified_with, names=None, deadline=deadline))
+                if cost.seconds(tidy.graph) <= cost.seconds(variant.graph):  # else it undid what the search had done
+                    variant = tidy
         except TimeUp:
             found = replace(found, stop=StopReason.TIME)
-        timing = self._timing(found, len(simplified), dict(zip(found.solutions, map(len, made), strict=False)))
-        return Tuned((*simplified, *(step for some in made for step in some), *tidied), timing, found.notes)
+        start = len(self.simplified.history)
+        timing = self._timing(found, start, dict(zip(found.solutions, counts, strict=False)))
+        return Tuned(variant, timing, found.notes)
 
-    def _contest(self, simplified: Sequence[Step], ready: Prepared) -> Contest:
+    def _contest(self, ready: Prepared) -> Contest:
         graph = self.model.graph
-        undone(simplified)
         own = key_of(digest(graph), weights_digest(graph), self.model.functions_digest, str(self.tuning.seconds))
-        for step in simplified:
-            step.redo()
         return Contest(ready, self.original, own, self.cache)
 
     def _chosen(self, chooser: Chooser, first: Version, swept: Sequence[Version], found: Exploration) -> Tuned:
         best = chooser.choose(first, swept[0], found.solutions)
         taken = dict(zip(best.solutions, best.counts, strict=True))
         groups = [_swept(version, first, best) for version in swept if version is not first]
-        start = len(first.steps) + sum(len(made.steps) for made in best.sweeps)
+        start = len(first.steps) + sum(len(made.result.steps) for made in best.sweeps)
         timing = self._timing(found, start, taken, chooser.raced)
         timing = replace(
             timing,
@@ -328,15 +331,15 @@ class Tuner:
             latencies=best.latencies,
             noise=max((version.speedup.noise for version in chooser.raced if version.speedup), default=NOISE),
         )
-        return Tuned(best.steps, timing, (*found.notes, *_left_out(first, best)))
+        return Tuned(best.variant, timing, (*found.notes, *_left_out(first, best)))
 
-    def _simplified_with(self, names: frozenset[str] | None, deadline: float) -> list[Step]:
-        """Simplify the graph with these rules and passes, or with all. Raises TimeUp."""
+    def _simplified_with(self, graph: Graph, names: frozenset[str] | None, deadline: float) -> Sequence[Step]:
+        """Simplify a graph, in place, with these rules and passes, or with all. Raises TimeUp."""
         rules = [rule for rule in self.rules if names is None or rule.name in names]
         passes = [pass_ for pass_ in self.passes if names is None or pass_.name in names]
         check = self._check(deadline)
         simplifier = Simplifier(rules, passes, self.allows, self.refusal, check=check)
-        return list(simplifier.run(self.model.graph).steps)
+        return simplifier.run(graph).steps
 
     def _timing(
         self, found: Exploration, start: int, taken: Mapping[Solution, int], raced: Sequence[Version] = ()
@@ -372,7 +375,7 @@ def _swept(version: Version, first: Version, best: Version) -> Group:
     if version.gain and version.latencies:
         ratio, saved = version.gain.median, _seconds(version) * (version.gain.median - 1)
     start, is_taken = len(first.steps), made in best.sweeps
-    rewrites = (start, start + len(made.steps) * is_taken)
+    rewrites = (start, start + len(made.result.steps) * is_taken)
     return Group(made.rules, 0, ratio, is_taken, rewrites, saved, "" if is_taken else _because([version]))
 
 

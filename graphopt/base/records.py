@@ -1,0 +1,87 @@
+"""Dataclasses as JSON, and back: one form for all that is printed, written to a report or kept in a cache."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, is_dataclass
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Record = TypeVar("Record", bound="DataclassInstance")
+
+MISFITS = (ValueError, TypeError, OverflowError, RecursionError)
+"""What `from_json` raises where a text is not what a record was turned into."""
+
+
+def to_json(record: DataclassInstance, *, indent: int | None = None) -> str:
+    """Return JSON that any reader takes: a number that is not finite is null."""
+    return json.dumps(_finite(asdict(record)), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(data: Any) -> Any:
+    match data:
+        case float() if not math.isfinite(data):
+            return None
+        case dict():
+            return {key: _finite(value) for key, value in data.items()}
+        case list() | tuple():
+            return [_finite(value) for value in data]
+    return data
+
+
+def from_json(kind: type[Record], text: str) -> Record:
+    """Return the record that a text was made of. A null is infinity where a number is due.
+
+    Fields that the record does not have are left out, and those with a default may be missing.
+
+    Raises:
+        MISFITS: the text was made of no such record.
+    """
+    found: Record = _made(kind, json.loads(text))
+    return found
+
+
+def _made(kind: Any, data: Any) -> Any:
+    """A value of a type: of a record, tuples, mappings, enums and plain values."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return None if data is None else _made(next(part for part in parts if part is not NoneType), data)
+    if origin is tuple:
+        return tuple(_made(parts[0], item) for item in _of(list, data))
+    if origin is not None:
+        return {_made(parts[0], key): _made(parts[1], value) for key, value in _of(dict, data).items()}
+    if is_dataclass(kind):
+        made = cast("Callable[..., Any]", kind)
+        types, fields = _types(made), _of(dict, data)
+        return made(**{name: _made(types[name], value) for name, value in fields.items() if name in types})
+    if issubclass(kind, tuple):  # a NamedTuple
+        return kind(*(_made(of, item) for of, item in zip(_types(kind).values(), _of(list, data), strict=True)))
+    if issubclass(kind, Enum):
+        return kind(data)
+    return _number(data) if kind is float else _of(kind, data)
+
+
+@cache
+def _types(kind: Any) -> Mapping[str, Any]:
+    return get_type_hints(kind)
+
+
+def _number(data: Any) -> float:
+    if data is None:
+        return math.inf
+    if isinstance(data, bool) or not isinstance(data, int | float) or math.isnan(data):
+        raise ValueError(f"{data!r} is no number")
+    return float(data)
+
+
+def _of(kind: type, data: Any) -> Any:
+    if type(data) is not kind:
+        raise TypeError(f"{data!r} is no {kind.__name__}")
+    return data
