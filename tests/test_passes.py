@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from graphopt.base.sizes import Dim, Sym
+from graphopt.base.types import DType
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Patch
 from graphopt.operators.infer import infer_graph
@@ -100,7 +101,6 @@ def test_an_output_of_the_graph_may_become_constant() -> None:
         "r = RandomUniformLike([1.0,2.0]); y = Mul(x,r)",
         "r = Bernoulli([0.5,0.5]); y = Mul(x,r)",
         "s = Cast<to=3>([1,2]); d = DequantizeLinear(s,0.5); y = Mul(x,d)",
-        "q = QuantizeLinear([1.0,2.0],0.5); d = DequantizeLinear(q,0.5); y = Mul(x,d)",
         "t = Cast<to=9>(1); r, m = Dropout([1.0,2.0],0.5,t); y = Mul(x,r)",
     ],
 )
@@ -109,6 +109,22 @@ def test_random_numbers_and_quantization_stay(body: str) -> None:
     assert {op: n for op, n in ops.items() if op != "Cast"} == {
         op: n for op, n in optimized(parse("float[2] x", body)).graph.ops().items() if op != "Cast"
     }
+
+
+def test_weights_are_quantized_when_the_model_is_compiled() -> None:
+    """As exports of quantization-aware training have them; they stay integers."""
+    weights = np.array([[0.2, 1.0, -0.9], [9.0, 0.1, -8.0]], np.float32)
+    model = parse(
+        "float[N,2] x",
+        "q = QuantizeLinear(w,[0.5,0.25,0.125],z); d = DequantizeLinear(q,[0.5,0.25,0.125],z); y = MatMul(x,d)",
+        {"w": weights, "z": np.zeros(3, np.int8)},
+    )
+    graph = optimized(model).graph
+    assert graph.ops() == {"DequantizeLinear": 1, "MatMul": 1}
+    (kept,) = (node for _, node in graph.nodes() if node.op == "DequantizeLinear")
+    integers = graph.constant(kept.inputs[0])
+    assert integers is not None and integers.dtype is DType.INT8
+    np.testing.assert_array_equal(integers.numpy(), [[0, 4, -7], [18, 0, -64]])
 
 
 def test_a_model_does_not_grow_by_much() -> None:

@@ -34,14 +34,14 @@ LARGEST = 256 << 20
 """Bytes of inputs or results above which a node is left to the runtime, whatever it would free: they are held in
 memory from then on."""
 
-QUANTIZING = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
-"""Folding one of these would turn integer weights into floats, and the runtime's integer kernels would not be used."""
+WEIGHTS = "DequantizeLinear"
+"""Folding it would turn integer weights into floats, and the runtime's integer kernels would not be used."""
 
 
 def fold_constants(graph: Graph, *, exact: bool = False) -> Iterator[Patch]:
     """Compute nodes whose inputs are all constant, in their own type, as ONNX Runtime would.
 
-    Left alone: random operators, unknown ones, bodies, quantization, and whatever would make the model larger than
+    Left alone: random operators, unknown ones, bodies, quantized weights, and whatever would make the model larger than
     `GROWTH` per node and `TOTAL_GROWTH` in all; if it is to be `exact`, also what rounds more than once.
     """
     budget = TOTAL_GROWTH
@@ -58,7 +58,7 @@ def fold_constants(graph: Graph, *, exact: bool = False) -> Iterator[Patch]:
 
 
 def _may_fold(graph: Graph, node: Node) -> bool:
-    if node.is_internal or node.op in QUANTIZING or not node.inputs or node.captures or any(True for _ in node.bodies):
+    if node.is_internal or node.op == WEIGHTS or not node.inputs or node.captures or any(True for _ in node.bodies):
         return False
     values = node.inputs[:1] if _as_cast(graph, node) else node.inputs
     return all(v is None or graph.constant(v) is not None for v in values) and ops.is_deterministic(node)

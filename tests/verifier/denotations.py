@@ -53,7 +53,7 @@ from tests.verifier.refused import BEYOND, DIVIDED, REFUSE, UNDEFINED, is_refuse
 HOME = Path(next(iter(operators.__path__))).resolve()
 MODULES = (
     *("elementwise", "broadcasting", "opaque", "reductions", "windows", "normalizations", "views", "movement"),
-    *("attention", "placing", "semantics"),
+    *("attention", "placing", "quantization", "semantics"),
 )
 """In the order in which they import each other."""
 QUICK = 0.15

@@ -27,7 +27,7 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
         "elementwise.Mod: \"Mod\" -> 'FMod'",
     ],
     "Of one group the place within the group is the place, and no channel precedes: it keeps an index short.": [
-        "windows.Conv: 0 if group == 1 else quotient(m, Mg) * Cg -> (quotient(m, Mg) * Cg)",
+        "windows.convolution: 0 if group == 1 else quotient(m, Mg) * Cg -> (quotient(m, Mg) * Cg)",
         "windows.Conv: 1 -> (0)",
         f"windows.ConvTranspose: (0, m) if group == 1 else {WITHIN} -> ({WITHIN})",
         "windows.ConvTranspose: 1 -> (0)",
@@ -56,7 +56,7 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
     ],
     "A whole number that is rounded is that number.": ["placing.OneHot: asked.dtype.is_float -> True"],
     "Of an index with too many places `stretched` takes the last, so that of the row is left out anyway.": [
-        "reductions.MatMul: () if row else rest[:1] -> (rest[:1])",
+        "reductions.matrix_product: () if row else rest[:1] -> (rest[:1])",
     ],
     "Lists that are longer, and axes beyond the last, are refused or like others: to try them shows no more.": [
         "movement._slice_numbers: 1 -> 2",
