@@ -157,7 +157,7 @@ class _Run:
         return made.result(self._gate, self.clock, notes)
 
     def _untargeted(self) -> list[str]:
-        """What to say of rules that were given, and that write what the target does not have."""
+        """Return what to say of rules that were given, and that write what the target does not have."""
         lacking = [rule.name for rule in self._given.everything if not self.options.has(rule)]
         if not lacking:
             return []
@@ -239,7 +239,7 @@ class _Run:
         return _Attempt(replace(loaded, graph=tuned.variant.graph), before, tuned, done.notes, finding)
 
     def _loaded(self) -> onnx_io.Model:
-        """The model with its types inferred and some of its sizes fixed."""
+        """Return the model with its types inferred and some of its sizes fixed."""
         options = self.options
         loaded = onnx_io.load(self.model, inline_functions=options.inline_functions)
         with onnx_io.naming(loaded.path):
@@ -340,7 +340,7 @@ class _Space:
 
     @staticmethod
     def of(known: library.Library, options: Options) -> _Space:
-        """What was chosen by name, of all that there is.
+        """Return what was chosen by name, of all that there is.
 
         Raises:
             UsageError: a name is not known.
@@ -355,7 +355,7 @@ class _Space:
         )
 
     def without(self, names: Container[str]) -> _Space:
-        """The rest of it."""
+        """Return the rest of it."""
         return _Space(
             [rule for rule in self.rules if rule.name not in names],
             [rule for rule in self.trades if rule.name not in names],
@@ -398,7 +398,7 @@ def _demand_room(graph: Graph, limits: RunLimits, model: str) -> None:
 
 
 def _refusals(gate: Gate) -> list[str]:
-    """What to say of rules that would have been applied had they been proved, or proved for more."""
+    """Return what to say of rules that would have been applied had they been proved, or proved for more."""
     if gate.refused:
         names = ", ".join(sorted(gate.refused))
         log.warning("rules left out because they are not proved: %s; `graphopt verify` says why", names)

@@ -103,7 +103,7 @@ class Check:
         return Finding(Comparison(verdict, tuple(outputs), reason=note, skipped=tuple(skipped)))
 
     def _region(self, step: Step) -> Comparison:
-        """The verdict on one rewrite."""
+        """Return the verdict on one rewrite."""
         seeds = (self.seed, self.seed + 1)
         try:
             return compare_region(
@@ -132,7 +132,7 @@ class Check:
 
 
 def bisect(count: int, agrees: Callable[[int], bool]) -> int:
-    """The index of the first of `count` steps after which the models differ, by binary search.
+    """Return the index of the first of `count` steps after which the models differ, by binary search.
 
     `agrees(n)` says whether the model after the first n steps agrees with the original; it is taken for granted that
     it does after none and does not after all.
@@ -145,11 +145,11 @@ def bisect(count: int, agrees: Callable[[int], bool]) -> int:
 
 
 def label(step: Step) -> str:
-    """What a step is called in messages: `the rule 'fuse_relu'`."""
+    """Return what a step is called in messages: `the rule 'fuse_relu'`."""
     return f"the {'rule' if step.is_rule else 'pass'} '{step.name}'"
 
 
 def _place(step: Step) -> str:
-    """The values that a step replaced, by name."""
+    """Return the values that a step replaced, by name."""
     names = [name for node in step.patch.removed if not node.is_constant for name in node.names if name]
     return ", ".join(f"'{name}'" for name in names[:3]) + (" …" if len(names) > 3 else "")

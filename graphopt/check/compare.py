@@ -97,7 +97,7 @@ def compare(
 
 
 def _agreed(before: Sketch, after: Sketch) -> tuple[Sketch, str]:
-    """The first model with the sizes that the second one fixes; or why the two cannot be called alike."""
+    """Return the first model with the sizes that the second one fixes; or why the two cannot be called alike."""
     if before.outputs != after.outputs:
         return before, f"the outputs are called {_listed(before.outputs)} and {_listed(after.outputs)}"
     own, other = ({given.name: given for given in model.inputs} for model in (before, after))
@@ -131,7 +131,7 @@ def _narrow(own: Input, other: Input, fixed: dict[str, int]) -> str:
 
 
 def _fixed(own: Input, other: Input | None, sizes: Mapping[str, int]) -> Input:
-    """An input with the sizes that are fixed; with the other's shape where it has none."""
+    """Return an input with the sizes that are fixed; with the other's shape where it has none."""
     shape = own.shape if own.shape is not None or other is None else other.shape
     if shape is not None:
         shape = tuple(sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in shape)
@@ -172,7 +172,7 @@ class _Run:
 
 
 def _plan(model: Sketch, seeds: Sequence[int], bindings: Sequence[Binding], given: Feeds) -> _Plan:
-    """Raises UsageError where the caller's sizes or inputs do not fit the model."""
+    """Return what is to be run. Raises UsageError where the caller's sizes or inputs do not fit the model."""
     known = {name for binding in samples.bindings(model.inputs, 0, {}) for name in binding}
     for name in {name for binding in bindings for name in binding}:
         if name not in known:
@@ -189,7 +189,7 @@ def _beyond(plan: _Plan) -> str:
 
 @contextmanager
 def _opened(source: Runnable, model: Sketch) -> Iterator[tuple[Oracle, Session, FailedError | None]]:
-    """The model in the first oracle that can load it, and what the first one said; fails where none can."""
+    """Yield the model in the first oracle that can load it, and what the first one said; fails where none can."""
     oracles: list[Oracle] = [] if any(i.dtype in PACKED for i in model.inputs) else [onnxruntime_unoptimized]
     oracles += [reference] if model.weight_bytes <= REFERENCE_LIMIT else []
     failure = None
@@ -218,7 +218,7 @@ def _runs(session: Session, plan: _Plan, advance: Callable[[float], None]) -> li
 
 
 def _nonfinite(session: Session, plan: _Plan, run: _Run) -> list[_Run]:
-    """The case of a run once more with infinities and NaN, if the model minds them and accepts them."""
+    """Return the case of a run once more with infinities and NaN, if the model minds them and accepts them."""
     feeds = samples.nonfinite(plan.model, run.feeds, plan.given, run.case.seed)
     if feeds is None:
         return []
@@ -237,7 +237,7 @@ class _RefusedError(Exception):
 
 
 def _first_accepted(session: Session, plan: _Plan, number: int, seed: int, overridden: Sequence[str]) -> _Run:
-    """The first set of inputs that the original accepts; one with finite results if there is one."""
+    """Return the first set of inputs that the original accepts; one with finite results if there is one."""
     styles = (samples.WIDE, samples.NORMAL, samples.SMALL) if number % 2 else (samples.NORMAL, samples.SMALL)
     refused: _RefusedError | None = None
     bindings = samples.bindings(plan.model.inputs, number, plan.bindings[number % len(plan.bindings)])
@@ -261,7 +261,7 @@ def _first_accepted(session: Session, plan: _Plan, number: int, seed: int, overr
 
 
 def _unloadable(failed: FailedError, optimized: Runnable) -> Comparison:
-    """The verdict where no oracle can load the original."""
+    """Return the verdict where no oracle can load the original."""
     reason = f"the original {failed}"
     if any(text in str(failed) for text in _NO_KERNEL):
         return Comparison(Verdict.SKIPPED, reason=reason)
@@ -277,7 +277,7 @@ _NO_KERNEL = ("is not a registered function/op", "Could not find an implementati
 
 
 def _unrunnable(refused: _RefusedError, oracle: Oracle, optimized: Runnable) -> Comparison:
-    """The verdict where the original accepts no inputs."""
+    """Return the verdict where the original accepts no inputs."""
     try:
         with oracle(optimized) as session:
             session.run(refused.feeds)
@@ -332,7 +332,7 @@ def _gap(before: Any, after: Any) -> _Gap:
 
 
 def _leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Array]]:
-    """The tensors in a value, which may be a sequence, a map, or absent."""
+    """Yield the tensors in a value, which may be a sequence, a map, or absent."""
     match value:
         case None:
             return
@@ -432,7 +432,7 @@ class _Judge:
         return np.where(np.abs(_numbers(before)) < largest, after, before)
 
     def _constant(self, runs: Sequence[_Run]) -> Iterator[str]:
-        """The float outputs that were the same whatever the inputs: of how they are computed, little was seen."""
+        """Yield the float outputs that were the same whatever the inputs: of how they are computed, little was seen."""
         if len(runs) < 2 or not self.model.required:
             return
         for name, values in zip(self.model.outputs, zip(*(run.outputs for run in runs), strict=True), strict=True):
@@ -489,7 +489,7 @@ class _Judge:
 
 
 def _random_outputs(model: Sketch) -> dict[str, str]:
-    """The outputs that a random operator without a seed reaches, and the operator."""
+    """Return the outputs that a random operator without a seed reaches, and the operator."""
     reached: dict[str, str] = {}
     for step in model.steps:
         source = next((reached[name] for name in step.inputs if name in reached), None)

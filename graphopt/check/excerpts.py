@@ -67,7 +67,7 @@ def _are_equal_constants(graph: Graph, patch: Patch, old: Value, new: Value) -> 
 
 
 def region_models(graph: Graph, patch: Patch, *, context: int = 0) -> tuple[ModelProto, ModelProto]:
-    """What a patch takes out and what it puts in, as two models of the same inputs and outputs.
+    """Return what a patch takes out and what it puts in, as two models of the same inputs and outputs.
 
     `graph` may be as it was before the patch or as it is after it. Constants are read only here. The outputs are the
     values that the readers which stay read before and after. With `context`, both models begin with up to as many
@@ -94,7 +94,7 @@ def region_models(graph: Graph, patch: Patch, *, context: int = 0) -> tuple[Mode
 
 
 def _context(graph: Graph, border: Iterable[Value], limit: int) -> dict[int, Node]:
-    """The nearest nodes that compute values at the border; those that compute sizes and indices come first."""
+    """Return the nearest nodes that compute values at the border; those that compute sizes and indices come first."""
     found: dict[int, Node] = {}
     queue = [(_is_float(graph, value), 0, value) for value in border]
     heapify(queue)
@@ -117,7 +117,8 @@ def _is_float(graph: Graph, value: Value) -> bool:
 
 
 def _replaced(patch: Patch, *, through_readers: bool) -> list[tuple[Value, Value]]:
-    """The values that what stays read before, with those that it reads after the patch; or what it makes of them."""
+    """Return the values that what stays read before, with those that it reads after the patch; or what it makes of
+    them."""
     pairs = [] if patch.outputs is None else list(zip(*patch.outputs, strict=True))
     for vertex in patch.before.keys() & patch.after.keys():
         old, new = patch.before[vertex], patch.after[vertex]
@@ -140,7 +141,7 @@ def _same_operation(old: Node, new: Node) -> bool:
 
 
 def _needed(nodes: Mapping[int, Node], wanted: Sequence[Value]) -> tuple[list[int], list[Value]]:
-    """The vertices among `nodes` that some values depend on, producers first, and the values from elsewhere."""
+    """Return the vertices among `nodes` that some values depend on, producers first, and the values from elsewhere."""
     order: dict[int, None] = {}
     border: dict[Value, None] = {}
     stack = [(value, False) for value in reversed(wanted)]
@@ -157,7 +158,7 @@ def _needed(nodes: Mapping[int, Node], wanted: Sequence[Value]) -> tuple[list[in
 
 
 def _held(tensor: Tensor) -> Tensor:
-    """The tensor with its values in memory: a region has no folder of its own."""
+    """Return the tensor with its values in memory: a region has no folder of its own."""
     return Tensor.of(tensor.numpy()) if isinstance(tensor.source, External) else tensor
 
 
@@ -169,7 +170,8 @@ def _region(
     outputs: Sequence[Value],
     types: tuple[Type | None, ...],
 ) -> ModelProto:
-    """A model of its own that computes `outputs` from the values in `border`, which come from `sources`, by `nodes`."""
+    """Return a model of its own that computes `outputs` from the values in `border`, which come from `sources`, by
+    `nodes`."""
     region = Graph("region", opsets)
     known: dict[Value, Value] = {}
     inputs: list[Type] = []
@@ -209,7 +211,7 @@ def _spelled(size: Sym) -> str:
 
 
 def _constant_shape(node: Node, output: int) -> Tensor | None:
-    """A vector of sizes as a constant, where all of them are known: made-up ones would fit nothing."""
+    """Return a vector of sizes as a constant, where all of them are known: made-up ones would fit nothing."""
     contents, type_ = node.contents[output] if node.contents else None, node.types[output]
     if contents is None or not isinstance(type_, TensorType) or not all(isinstance(size, int) for size in contents):
         return None

@@ -75,7 +75,7 @@ def _coarsest(types: Iterable[DType | None]) -> DType | None:
 
 
 def _paths(model: Sketch) -> dict[str, _Path]:
-    """The paths to each value. Steps come in order; one name may be made in two branches."""
+    """Return the paths to each value. Steps come in order; one name may be made in two branches."""
     paths: dict[str, _Path] = {}
     types: dict[str, DType | None] = dict(model.types)
     for step in model.steps:
@@ -96,7 +96,8 @@ _SIZES = ("Shape", "Size")
 
 
 def _computed(step: Step, read: Iterable[DType | None], made: Iterable[DType | None]) -> DType | None:
-    """The coarsest type that a step rounds to: none where it only moves elements, of a Cast that which it casts to."""
+    """Return the coarsest type that a step rounds to: none where it only moves elements, of a Cast that which it casts
+    to."""
     if step.op in MOVES or step.op in _SIZES:
         return None
     return _coarsest(made if step.op in ("Cast", "CastLike") else (*read, *made))
@@ -119,7 +120,7 @@ def _type_of_output(step: Step, slot: int, read: Sequence[DType | None]) -> DTyp
 
 
 def _terms(step: Step, shapes: Sequence[tuple[int, ...] | None]) -> int:
-    """The number of terms that a step adds up, as the weights tell."""
+    """Return the number of terms that a step adds up, as the weights tell."""
     weight = shapes[1] if len(shapes) > 1 else None
     match step.op:
         case "MatMul" | "Gemm" if weight is not None and len(weight) >= 2:

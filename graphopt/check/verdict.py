@@ -111,7 +111,7 @@ def ratio(found: Difference) -> float:
 
 
 def check_text(found: Comparison | None) -> str:
-    """A comparison in a sentence or two."""
+    """Return a comparison in a sentence or two."""
     if found is None:
         return "not made"
     worst, because = found.worst, f"; {found.reason}" if found.reason else ""

@@ -29,7 +29,8 @@ LISTS = {
 
 
 def expanded(args: list[str]) -> list[str]:
-    """The arguments in the form that the parser knows: a command first, and each value after a flag of its own."""
+    """Return the arguments in the form that the parser knows: a command first, and each value after a flag of its
+    own."""
     args = args or ["--help"]
     first = args[0]
     if first not in (*COMMANDS, "--help", "--version"):
@@ -154,7 +155,7 @@ def arrays(values: Sequence[str] | None) -> dict[str, Any]:
 
 
 def opset(text: str | None) -> int | None:
-    """A number, or `latest`: the newest that ONNX Runtime is known to run."""
+    """Return a number, or `latest`: the newest that ONNX Runtime is known to run."""
     if text is None or text.isdecimal():
         return None if text is None else int(text)
     if text != "latest":

@@ -72,7 +72,7 @@ def _function_table(title: str, rows: Mapping[str, str]) -> Iterator[str]:
 
 
 def _families() -> dict[ModuleType, tuple[Rule, ...]]:
-    """The modules of built-in rules, in the order of their names."""
+    """Return the modules of built-in rules, in the order of their names."""
     from graphopt import rules
 
     modules = [module for _, module in sorted(vars(rules).items()) if isinstance(module, ModuleType)]

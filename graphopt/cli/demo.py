@@ -51,7 +51,7 @@ def model(name: str) -> onnx.ModelProto:
 
 
 def _light() -> dict[str, Path]:
-    """The architectures of the onnx package, by name.
+    """Return the architectures of the onnx package, by name.
 
     Raises:
         UsageError: the installed onnx package comes without them.
@@ -67,7 +67,7 @@ def _light() -> dict[str, Path]:
 
 
 def _with_weights(path: Path, seed: int = 0) -> onnx.ModelProto:
-    """The model with its weights drawn; what is stored already stays."""
+    """Return the model with its weights drawn; what is stored already stays."""
     model = onnx.load(path)
     graph = model.graph
     stored = {tensor.name: tensor for tensor in graph.initializer}

@@ -418,7 +418,7 @@ def _profiles(ready: Prepared, models: Sequence[str], progress: Progress) -> _Pr
 
 
 def _print_json(text: str, profiles: Iterable[tuple[Trial, Profile]] | None) -> None:
-    """What was found, with the profiles if there are any."""
+    """Print what was found, with the profiles if there are any."""
     if profiles is not None:
         listed = [{"sizes": trial.sizes} | profile.to_json() for trial, profile in profiles]
         text = json.dumps(json.loads(text) | {"profiles": listed}, indent=2, ensure_ascii=False)
@@ -509,7 +509,7 @@ app.command(short_help="Find rules that no one wrote, and prove them.")(discover
 
 
 def main() -> None:
-    """The console script. Signals that would end the process at once let it put away its temporary files first."""
+    """Run the console script. Signals that would end the process at once let it put away its temporary files first."""
     for name in ("SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # `nohup` wants it ignored
@@ -523,5 +523,5 @@ def main() -> None:
 
 
 def _terminated(number: int, _: FrameType | None) -> NoReturn:
-    """The signal's number, as a shell has it."""
+    """Exit with the signal's number, as a shell has it."""
     raise SystemExit(128 + number)

@@ -81,7 +81,7 @@ def verify(
 
 
 def _wanted(what: Sequence[str], everything: bool) -> list[Rule]:
-    """The rules that were named, all rules of the files that were named, or all that are installed and given."""
+    """Return the rules that were named, all rules of the files that were named, or all that are installed and given."""
     from graphopt.language import library
 
     files = [item for item in what if Path(item).suffix in (".py", ".jsonl")]

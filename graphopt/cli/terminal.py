@@ -65,7 +65,7 @@ def _described(error: BaseException) -> tuple[str, int]:
 
 
 def one_line(text: object) -> str:
-    """The lines of a text in a row, with semicolons between them."""
+    """Return the lines of a text in a row, with semicolons between them."""
     return "; ".join(line.strip().rstrip(".;") for line in str(text).splitlines() if line.strip())
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def versions() -> dict[str, str]:
-    """The installed packages that a result depends on."""
+    """Return the installed packages that a result depends on."""
     found = {}
     for name in ("graphopt", "onnx", "onnxruntime", "onnxruntime-gpu"):
         try:
@@ -95,7 +95,7 @@ class Report:
 
     @staticmethod
     def summary(model: Model) -> Summary:
-        """A model in numbers, as it is now."""
+        """Return a model in numbers, as it is now."""
         return summary(model)
 
     @staticmethod
@@ -108,7 +108,7 @@ class Report:
         notes: Iterable[str] = (),
         timing: Timing | None = None,
     ) -> Report:
-        """The report on a model that was `before` and is now what it is."""
+        """Return the report on a model that was `before` and is now what it is."""
         source = str(model.path) if model.path else f"model '{model.graph.name}'"
         after = replace(summary(model), file_bytes=None)
         return Report(source, before, after, tuple(rewrites), comparison, dict(seconds), tuple(notes), timing)
@@ -128,7 +128,7 @@ class Report:
 
     @staticmethod
     def from_json(text: str) -> Report:
-        """What `to_json` wrote. Fields that this version does not know are left out."""
+        """Return what `to_json` wrote. Fields that this version does not know are left out."""
         return from_json(Report, text)
 
     def __repr__(self) -> str:
@@ -140,7 +140,7 @@ class Report:
         return f"<Report on {self.source}: {', '.join(parts)}>"
 
     def decisions(self) -> Iterator[str]:
-        """What was decided, a line each: the rewrites with their nodes, and every find of the search."""
+        """Yield what was decided, a line each: the rewrites with their nodes, and every find of the search."""
         for text, count in Counter(map(_change, self.rewrites)).items():
             yield f"{text}{f' ({count} times)' * (count > 1)}"
         for group in self.timing.groups if self.timing else ():
@@ -161,7 +161,7 @@ def _change(rewrite: Rewrite) -> str:
 
 
 def _few(nodes: Sequence[str]) -> str:
-    """The first of them."""
+    """Return the first of them."""
     return ", ".join([*nodes[:4], *[f"{len(nodes) - 4} more"] * (len(nodes) > 4)])
 
 
@@ -169,7 +169,7 @@ def _few(nodes: Sequence[str]) -> str:
 
 
 def summary(model: Model) -> Summary:
-    """A model in numbers, as it is now."""
+    """Return a model in numbers, as it is now."""
     graph = model.graph
     constants = [node for inner in graph.graphs() for _, node in inner.items() if node.data is not None]
     inputs = [graph[vertex] for vertex in graph.inputs]
@@ -261,7 +261,7 @@ def _opsets(report: Report) -> str:
 
 
 def _table(*columns: str) -> Table:
-    """A table that folds what is too long: nothing is cut off, whatever the width."""
+    """Return a table that folds what is too long: nothing is cut off, whatever the width."""
     from rich.table import Table
 
     table = Table(box=None, show_header=any(columns), header_style="", pad_edge=False, padding=(0, 2, 0, 0))
@@ -313,7 +313,7 @@ def _rewrites(report: Report) -> RenderableType:
 
 
 def _speed(timing: Timing, *, is_changed: bool) -> Iterable[RenderableType]:
-    """What the search tried, and how fast the result is."""
+    """Yield what the search tried, and how fast the result is."""
     if timing.groups:
         table = _table("what the search found", "parts", "the part alone", "saves a run", "")
         for group in timing.groups:
@@ -386,7 +386,7 @@ def _facts(report: Report) -> RenderableType:
 
 
 def _grouped(notes: Iterable[str]) -> Iterable[str]:
-    """The notes, one line for all rules of which the same is to be said."""
+    """Yield the notes, one line for all rules of which the same is to be said."""
     rules: dict[str, list[str]] = {}
     for note in notes:
         found = re.fullmatch(r"rule (\w+) (.*)", note)
@@ -487,7 +487,7 @@ class Inspection:
 
 
 def print_comparison(found: Comparison, console: Console | None = None) -> None:
-    """A table with a row for each output, and what the verdict rests on."""
+    """Print a table with a row for each output, and what the verdict rests on."""
     _show(_comparison_parts(found), console)
 
 
@@ -522,7 +522,7 @@ def _reasons(found: Comparison) -> list[str]:
 
 
 def print_proofs(proofs: Sequence[Proof], console: Console | None = None) -> None:
-    """A table with a row for each rule; below it, why some are not proved."""
+    """Print a table with a row for each rule; below it, why some are not proved."""
     _show(_proof_parts(proofs), console)
 
 

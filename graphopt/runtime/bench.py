@@ -154,7 +154,8 @@ class Benchmark:
         return "\n".join(lines)
 
     def to_json(self) -> str:
-        """What was measured, where, and every number of it; times are in seconds, a speedup above 1 is faster."""
+        """Return what was measured, where, and every number of it; times are in seconds, a speedup above 1 is
+        faster."""
         where = {"onnxruntime": require_onnxruntime().__version__, "provider": self.setting.provider_name}
         setting = asdict(self.setting) | {"provider": where["provider"], "threads": self.setting.cores}
         data = {
@@ -268,7 +269,7 @@ def ms_text(seconds: float) -> str:
 
 
 def aligned(rows: Iterable[Sequence[str]], *, left: Sequence[int] = (0,)) -> str:
-    """A table as text; the columns named are flush left, the others right."""
+    """Return a table as text; the columns named are flush left, the others right."""
     listed = [list(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*listed, strict=True)]
 

@@ -27,7 +27,7 @@ class CostModel(Protocol):
     """False as soon as a measurement was too noisy to be kept."""
 
     def seconds(self, graph: Graph) -> float:
-        """An estimate of one run, for which nothing is run; the same for the same graph."""
+        """Return an estimate of one run, for which nothing is run; the same for the same graph."""
 
     def speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
         """How many times as fast as `before` each of the others is, which have its inputs and outputs.
@@ -45,12 +45,12 @@ class NotMeasurable(Exception):
 
 
 def user_cache(*, fresh: bool = False) -> Cache:
-    """The user's own, of all models; a `fresh` one knows nothing of earlier runs."""
+    """Return the user's own, of all models; a `fresh` one knows nothing of earlier runs."""
     return Cache(cache_folder() / "costs.sqlite", fresh=fresh)
 
 
 def key_of(*parts: str) -> str:
-    """The key of what is kept, made of all that it depends on."""
+    """Return the key of what is kept, made of all that it depends on."""
     return sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -58,7 +58,7 @@ Kept = TypeVar("Kept", bound="DataclassInstance")
 
 
 def decoded(kind: type[Kept], text: str | None) -> Kept | None:
-    """What a text of the cache says; None where there is none, or it is of another make or damaged."""
+    """Return what a text of the cache says; None where there is none, or it is of another make or damaged."""
     try:
         return None if text is None else from_json(kind, text)
     except MISFITS:

@@ -23,7 +23,7 @@ from graphopt.runtime.steps import Input, Sketch
 
 
 def fitted(model: Sketch, inputs: Mapping[str, Any]) -> tuple[Feeds, dict[str, int]]:
-    """The given inputs as the model wants them, and the sizes that they give to open dims.
+    """Return the given inputs as the model wants them, and the sizes that they give to open dims.
 
     Floats and integers of another width are converted; sequences and maps stay as they are.
 
@@ -41,7 +41,7 @@ def fitted(model: Sketch, inputs: Mapping[str, Any]) -> tuple[Feeds, dict[str, i
 
 
 def _fitting(declared: Input, value: Array, sizes: dict[str, int]) -> Array:
-    """A given array as the model wants it; notes the sizes that it gives to open dims."""
+    """Return a given array as the model wants it; notes the sizes that it gives to open dims."""
     here = f"input '{declared.name}' is {declared}, the given values are {value.dtype.name}{list(value.shape)}"
     wanted = declared.dtype
     if DType.of(value.dtype) is not wanted:
@@ -64,7 +64,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def common_inputs(names: Sequence[str], sketches: Sequence[Sketch], given: frozenset[str]) -> Sketch:
-    """The first model with the sizes that another one fixes.
+    """Return the first model with the sizes that another one fixes.
 
     Raises:
         UsageError: the models cannot be fed the same.
@@ -82,7 +82,7 @@ def common_inputs(names: Sequence[str], sketches: Sequence[Sketch], given: froze
 
 
 def _check_inputs(pair: tuple[str, str], model: Sketch, other: Sketch, given: Iterable[str]) -> None:
-    """Does the second model have all inputs that the first needs, or is given?"""
+    """Raise UsageError unless the second model has all inputs that the first needs, or is given."""
     mine, known = ({item.name for item in some.inputs} for some in (model, other))
     needed = [item.name for item in model.required] + [name for name in given if name in mine]
     for name in needed:
@@ -159,7 +159,7 @@ def default_sizes(model: Sketch, given: Binding) -> dict[str, int]:
 
 
 def _usual(dim: str, axis: int, given: Input) -> int:
-    """The size of one open dim, as an input's axis has it."""
+    """Return the size of one open dim, as an input's axis has it."""
     shape = given.shape or ()
     name = "" if dim == f"{given.name}.{axis}" else dim  # what has no name is called after its place
     is_mask, last = "mask" in given.name.lower(), axis == len(shape) - 1
@@ -176,7 +176,8 @@ def _usual(dim: str, axis: int, given: Input) -> int:
 
 
 def _by_place(axis: int, shape: tuple[int | str, ...]) -> int:
-    """A size for an axis of an image or a video whose name says nothing: channels first, unless the last are few."""
+    """Return a size for an axis of an image or a video whose name says nothing: channels first, unless the last are
+    few."""
     channels = len(shape) - 1 if shape[-1] in (1, 3, 4) else 1
     match len(shape):
         case 4 | 5 if axis == channels:
@@ -196,7 +197,7 @@ def sizes_text(sizes: Binding, chosen: Iterable[str] = ()) -> str:
 
 
 def with_sizes(sizes: Binding) -> str:
-    """The end of an error about a run."""
+    """Return the end of an error about a run."""
     return f" (with {sizes_text(sizes)})" if sizes else ""
 
 

@@ -65,7 +65,7 @@ class Kernels:
         return ""
 
     def _complaints(self, graph: Graph, node: Node) -> list[str]:
-        """What there is against a node of a graph and against those in its bodies."""
+        """Return what there is against a node of a graph and against those in its bodies."""
         inner = [(body, other) for body in node.bodies for _, other in body.nodes()]
         found = [
             self.complaint(node, graph),
@@ -74,7 +74,7 @@ class Kernels:
         return [text for text in found if text]
 
     def exact_refusal(self, graph: Graph, patch: Patch) -> str:
-        """The same, or why a patch that is exact would change bits all the same."""
+        """Return the same, or why a patch that is exact would change bits all the same."""
         return self.refusal(graph, patch) or self.rounding(graph, patch)
 
     def rounding(self, graph: Graph, patch: Patch) -> str:
@@ -99,7 +99,8 @@ class Kernels:
         return said if op else ""
 
     def _cast_among(self, nodes: Iterable[Node], facts: Graph) -> str:
-        """The operator of the first node that is a Cast of half precision, or gets some around it; empty for none."""
+        """Return the operator of the first node that is a Cast of half precision, or gets some around it; empty for
+        none."""
         return next((node.op for node in nodes if _is_half(node, facts) and self._is_cast(node, facts)), "")
 
     def _is_cast(self, node: Node, facts: Graph) -> bool:
@@ -229,12 +230,12 @@ def _is_half_type(type_: Type | None) -> bool:
 
 
 def _changed(nodes: Mapping[int, Node], others: Mapping[int, Node]) -> list[Node]:
-    """The nodes that the others do not have in the same place, or that do something else there."""
+    """Return the nodes that the others do not have in the same place, or that do something else there."""
     return [node for vertex, node in nodes.items() if not _is_same(others.get(vertex), node)]
 
 
 def _model(node: Node, facts: spellings.Facts) -> bytes | None:
-    """A model of one node, on inputs of its types and of any shape; None where a type is not known."""
+    """Return a model of one node, on inputs of its types and of any shape; None where a type is not known."""
     model = ModelProto(ir_version=10)
     for domain in dict.fromkeys(("", node.domain)):
         model.opset_import.add(domain=domain, version=facts.opsets.get(domain, 1))
@@ -275,7 +276,7 @@ def _size(shape: Shape) -> int:
 
 
 def _array(value: Value, facts: spellings.Facts) -> Any:
-    """A constant's values, else zeros of its shape, 1 for what is open; None where there can be none."""
+    """Return a constant's values, else zeros of its shape, 1 for what is open; None where there can be none."""
     type_, constant = facts.tensor_type(value), facts.constant(value)
     if type_ is None or type_.shape is None or type_.dtype is DType.STRING or type_.dtype.numpy.isbuiltin != 1:
         return None

@@ -30,7 +30,7 @@ QUICK = 100_000_000
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder for as long as it is needed. A disk that is full is no fault of the models in it.
+    """Yield a folder for as long as it is needed. A disk that is full is no fault of the models in it.
 
     Raises:
         NotMeasurable: something in it cannot be written.
@@ -105,7 +105,8 @@ def loaded(graph: Graph, path: Path, feeds: samples.Feeds, setting: Setting) -> 
 
 
 def _session(path: Path, dump: Path | None, setting: Setting) -> Any:
-    """The file in ONNX Runtime, which writes to `dump` what it makes of it; where that cannot be, it goes without.
+    """Return the file in ONNX Runtime, which writes to `dump` what it makes of it; where that cannot be, it goes
+    without.
 
     Raises:
         ModelError: ONNX Runtime refuses the model.

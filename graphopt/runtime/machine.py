@@ -47,7 +47,7 @@ class Machine:
 
     @staticmethod
     def calibrated(setting: Setting, cache: Cache) -> Machine:
-        """The machine at hand, timed once on three small models; the cache knows it from then on.
+        """Return the machine at hand, timed once on three small models; the cache knows it from then on.
 
         Raises:
             UsageError: this onnxruntime does not have the provider.
@@ -77,7 +77,7 @@ def _calibrated(setting: Setting) -> Machine:
 
 
 def _chain(op: str, inputs: Sequence[tuple[int, ...]], output: tuple[int, ...], count: int) -> Graph:
-    """An operator, `count` times in a row."""
+    """Return an operator, `count` times in a row."""
     graph = Graph("chain", {"": 18})
     types = [TensorType(DType.FLOAT, shape) for shape in inputs]
     for type_ in types:
@@ -123,7 +123,7 @@ _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES
 
 @cache
 def processor() -> str:
-    """The model of processor with its instruction sets, of which a virtual machine may show fewer."""
+    """Return the model of processor with its instruction sets, of which a virtual machine may show fewer."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
     except OSError:
@@ -140,12 +140,12 @@ _TELLING = (
 
 @cache
 def _accelerators() -> str:
-    """The machine's GPUs; where nobody tells, its name stands for them."""
+    """Return the machine's GPUs; where nobody tells, its name stands for them."""
     return _said("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader") or platform.node()
 
 
 def _said(*command: str) -> str:
-    """What a command prints; nothing where there is none of that name, or it fails."""
+    """Return what a command prints; nothing where there is none of that name, or it fails."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):

@@ -127,7 +127,8 @@ def noise(one: Samples, copy: Samples) -> float:
 
 
 def _median_interval(count: int, confidence: float) -> tuple[int, int]:
-    """The places, in a sorted sample, between which the median lies: by order statistics, whatever the distribution.
+    """Return the places, in a sorted sample, between which the median lies: by order statistics, whatever the
+    distribution.
 
     The sample's least and greatest where it is too small for the confidence (under 6 for 95 %).
     """

@@ -68,7 +68,7 @@ class Runnable:
         return sum(map(steps.nbytes, self.outline.graph.initializer))
 
     def settled(self) -> tuple[ModelProto, Path | None]:
-        """The message, and the folder in which its external data is found, links followed, if it has such."""
+        """Return the message, and the folder in which its external data is found, links followed, if it has such."""
         message = self._message()
         if next(protos.external_tensors(message), None) is None:
             return message, None
@@ -77,7 +77,7 @@ class Runnable:
         return own, protos.settle(own, self._folders)
 
     def whole(self) -> ModelProto:
-        """The message with its external data in it."""
+        """Return the message with its external data in it."""
         message, folder = self.settled()
         if folder is not None:
             onnx_io.take_in(message, (folder,))
@@ -139,7 +139,7 @@ class Session(Protocol):
     """The initializers that may be fed."""
 
     def run(self, feeds: Mapping[str, Any]) -> list[Any]:
-        """The outputs, in the model's order; bfloat16 and its like as ml_dtypes has them."""
+        """Return the outputs, in the model's order; bfloat16 and its like as ml_dtypes has them."""
 
 
 Found = TypeVar("Found")
@@ -152,7 +152,7 @@ Oracle: TypeAlias = Callable[[Runnable], AbstractContextManager[Session]]
 
 
 def require_onnxruntime() -> Any:
-    """The module, imported only now."""
+    """Return the module, imported only now."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -188,7 +188,8 @@ def onnxruntime_unoptimized(model: Runnable) -> Iterator[Session]:
 
 @contextmanager
 def _loadable(model: Runnable) -> Iterator[str | bytes]:
-    """A path or bytes; a large message is written to a file for as long as it is needed, if there is room for one."""
+    """Yield a path or bytes; a large message is written to a file for as long as it is needed, if there is room for
+    one."""
     if model.path is not None:
         yield str(model.path)
         return
@@ -205,7 +206,7 @@ def _loadable(model: Runnable) -> Iterator[str | bytes]:
 
 
 def _written(model: Runnable, stack: ExitStack) -> Path | None:
-    """The model in a temporary file; None where there is no room."""
+    """Return the model in a temporary file; None where there is no room."""
     with suppress(OSError, OutputError):
         folder = stack.enter_context(TemporaryDirectory(prefix="graphopt-", ignore_cleanup_errors=True))
         path = Path(folder) / "model.onnx"
@@ -347,7 +348,7 @@ _EXOTIC = PACKED | {DType.BFLOAT16} | {dtype for dtype in DType if dtype.name.st
 
 
 def _numpy(value: Any) -> NDArray[Any]:
-    """The elements of a native value, copied."""
+    """Return the elements of a native value, copied."""
     dtype = DType(value.element_type())
     if dtype not in _EXOTIC:
         plain: NDArray[Any] = value.numpy()
@@ -362,7 +363,7 @@ def _numpy(value: Any) -> NDArray[Any]:
 
 @contextmanager
 def reference(model: Runnable) -> Iterator[Session]:
-    """The evaluator of the onnx package: every operator of the standard, slowly."""
+    """Yield the evaluator of the onnx package: every operator of the standard, slowly."""
     from onnx.reference import ReferenceEvaluator
 
     try:

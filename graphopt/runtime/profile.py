@@ -129,7 +129,7 @@ def profile(model: Source, setting: Setting, feeds: Mapping[str, Any], *, runs: 
 def _events(
     model: Source, setting: Setting, feeds: Mapping[str, Any], runs: int, folder: Path
 ) -> list[Mapping[str, Any]]:
-    """What ONNX Runtime notes of a session; times are in microseconds."""
+    """Return what ONNX Runtime notes of a session; times are in microseconds."""
 
     def configure(options: Any) -> None:
         options.enable_profiling = True
@@ -149,7 +149,7 @@ def _events(
 
 
 def by_operator(kernels: Sequence[Mapping[str, Any]], runs: int) -> tuple[Row, ...]:
-    """The time of kernels by operator, as a mean over the runs.
+    """Return the time of kernels by operator, as a mean over the runs.
 
     Args:
         kernels: events of a profile: `ts` and `dur` in microseconds, and `args` with `op_name`.
@@ -168,7 +168,7 @@ def by_operator(kernels: Sequence[Mapping[str, Any]], runs: int) -> tuple[Row, .
 
 
 def _own_times(kernels: Sequence[Mapping[str, Any]]) -> list[int]:
-    """What each kernel takes itself: the time of a Loop has that of the nodes in its body in it."""
+    """Return what each kernel takes itself: the time of a Loop has that of the nodes in its body in it."""
     own: list[int] = [event["dur"] for event in kernels]
     order = sorted(range(len(kernels)), key=lambda i: (kernels[i]["ts"], -kernels[i]["dur"], -i))
     around: list[int] = []
@@ -182,7 +182,8 @@ def _own_times(kernels: Sequence[Mapping[str, Any]]) -> list[int]:
 
 
 def optimized_graph(model: Source, setting: Setting, *, weights: bool = True) -> ModelProto:
-    """The model as ONNX Runtime runs it, with the fusions and layouts of its own: fit to be looked at, and no more.
+    """Return the model as ONNX Runtime runs it, with the fusions and layouts of its own: fit to be looked at, and no
+    more.
 
     Args:
         model: a path, the bytes of a file, or a model in memory.
@@ -207,7 +208,7 @@ def optimized_graph(model: Source, setting: Setting, *, weights: bool = True) ->
 
 
 def operators(graph: GraphProto) -> Iterator[str]:
-    """The operator of each node, bodies included: `Conv`, `com.microsoft.FusedConv`."""
+    """Yield the operator of each node, bodies included: `Conv`, `com.microsoft.FusedConv`."""
     for node in graph.node:
         yield node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
         for attribute in node.attribute:

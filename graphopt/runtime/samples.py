@@ -78,7 +78,7 @@ class Role:
 
 
 def role(model: Sketch, given: Input) -> Role:
-    """The strictest of the roles in which a model's operators read an input."""
+    """Return the strictest of the roles in which a model's operators read an input."""
     found = [Role(name, _limit(model, step)) for step, slot in _uses(model, given.name) if (name := _role(step, slot))]
     if given.dtype.is_float:
         found = [r for r in found if r.name in ("positive", "sizes", "ones")]
@@ -105,7 +105,7 @@ def _uses(model: Sketch, name: str) -> Iterator[tuple[Step, int]]:
 
 
 def _limit(model: Sketch, step: Step) -> int | None:
-    """The size of what an operator indexes, or splits into parts."""
+    """Return the size of what an operator indexes, or splits into parts."""
     data, axis = step.inputs[0], next((a.i for a in step.node.attribute if a.name == "axis"), 0)
     match step.op:
         case "EmbedLayerNormalization":
@@ -178,7 +178,7 @@ def _elements(inputs: Iterable[Input], binding: Binding) -> int:
 
 
 def _open_dims(inputs: Sequence[Input]) -> tuple[set[str], set[str], set[str]]:
-    """The open dims that are a batch, that are spatial, and the rest."""
+    """Return the open dims that are a batch, that are spatial, and the rest."""
     dims = [
         (dim, axis, given.dtype.is_float and len(given.shape or ()) >= 3)
         for given in inputs
@@ -191,7 +191,8 @@ def _open_dims(inputs: Sequence[Input]) -> tuple[set[str], set[str], set[str]]:
 
 
 def _totals(binding: Mapping[str, int]) -> dict[str, int]:
-    """Decoders with a cache name three lengths, of which the total is the sum of the two others."""
+    """Return the lengths that are sums: decoders with a cache name three, of which the total is the sum of the two
+    others."""
     past = [size for name, size in binding.items() if name.startswith("past")]
     new = [size for name, size in binding.items() if name.startswith(("seq", "decoder_seq"))]
     totals = [name for name in binding if name.startswith("total")]
@@ -209,7 +210,7 @@ _FORMULA = (ast.Name, ast.Constant, ast.BinOp, ast.UnaryOp, ast.USub, ast.expr_c
 
 
 def _formula(dim: str) -> ast.expr | None:
-    """A dim such as `past + 1` as a formula; None where it is a mere name, as `batch-size` is."""
+    """Return a dim such as `past + 1` as a formula; None where it is a mere name, as `batch-size` is."""
     if not re.search(r"[+*/]|\s-\s|-\s*\d", dim):
         return None
     try:
@@ -220,13 +221,13 @@ def _formula(dim: str) -> ast.expr | None:
 
 
 def _names(dim: str) -> list[str]:
-    """The names that a dim is computed from: itself, unless it is a formula."""
+    """Return the names that a dim is computed from: itself, unless it is a formula."""
     formula = _formula(dim)
     return [dim] if formula is None else [node.id for node in ast.walk(formula) if isinstance(node, ast.Name)]
 
 
 def size(dim: int | str, binding: Binding) -> int:
-    """The size of a dim under a binding."""
+    """Return the size of a dim under a binding."""
     if isinstance(dim, int):
         return dim
     formula = None if dim in binding else _formula(dim)
@@ -255,7 +256,7 @@ _WORDS = ("", "a", "B c", "ä", "7", "graph", "a\nb")
 
 
 def feeds(model: Sketch, binding: Binding, *, seed: int, style: str, given: Mapping[str, Any] | None = None) -> Feeds:
-    """The `given` inputs, and values for the others without a default, each from a random stream of its own."""
+    """Return the `given` inputs, and values for the others without a default, each from a random stream of its own."""
     found: Feeds = dict(given or {})
     for item in model.required:
         if item.name not in found:
@@ -285,7 +286,7 @@ _ELEMENTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "Abs", "Sqrt", "Exp
 
 
 def nonfinite(model: Sketch, feeds: Feeds, given: Iterable[str], seed: int) -> Feeds | None:
-    """The same inputs with infinities and NaN among the floats that the model compares or masks.
+    """Return the same inputs with infinities and NaN among the floats that the model compares or masks.
 
     None where it has no such input but those that are `given`.
     """
@@ -315,7 +316,7 @@ def _is_asked(model: Sketch, name: str) -> bool:
 
 
 def _with_nonfinite(array: Array, rng: np.random.Generator) -> Array:
-    """The array with an infinity of each sign and a NaN at three places in eight, one place at least."""
+    """Return the array with an infinity of each sign and a NaN at three places in eight, one place at least."""
     places = rng.permutation(array.size)[: max(1, 3 * array.size // 8)]
     changed = array.ravel().copy()
     changed[places] = np.resize(np.array([np.inf, -np.inf, np.nan], array.dtype), places.shape)
@@ -378,7 +379,7 @@ def _values(given: Input, role: Role, binding: Binding, rng: np.random.Generator
 
 
 def rank_name(given: Input) -> str:
-    """What the rank of an input that states none is called in a binding."""
+    """Return what the rank of an input that states none is called in a binding."""
     return f"{given.name}.rank"
 
 
@@ -416,7 +417,7 @@ def _integers(dtype: DType, role: Role, shape: tuple[int, ...], rng: np.random.G
 
 
 def _int_range(dtype: DType) -> tuple[int, int]:
-    """The least value, and one above the largest."""
+    """Return the least value, and one above the largest."""
     signed = dtype.name.startswith("INT")
     return (-(1 << (dtype.bits - 1)), 1 << (dtype.bits - 1)) if signed else (0, 1 << dtype.bits)
 

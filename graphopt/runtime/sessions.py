@@ -103,7 +103,7 @@ class Setting:
         folder: str | os.PathLike[str] | None = None,
         configure: Callable[[Any], None] | None = None,
     ) -> Any:
-        """A session, with all of ONNX Runtime's optimizations or with none.
+        """Return a session, with all of ONNX Runtime's optimizations or with none.
 
         Args:
             model: a path (the only way for models over 2 GB), the bytes of a file, or a model in memory.
@@ -147,7 +147,7 @@ class Setting:
 
 
 def _way_out(name: str) -> str:
-    """The end of an error about a provider that is missing: what to install, or which was meant."""
+    """Return the end of an error about a provider that is missing: what to install, or which was meant."""
     if name in _INSTALL:
         return f"; {_INSTALL[name]}"
     return did_you_mean(name, _PROVIDERS) or "; another build of onnxruntime may have it"
@@ -159,7 +159,7 @@ def usable_cores() -> int:
 
 
 def called(model: Source, number: int | None = None) -> str:
-    """What a model is called in tables and errors: its path, if it has one."""
+    """Return what a model is called in tables and errors: its path, if it has one."""
     if isinstance(model, str | os.PathLike):
         return os.fspath(model)
     return "the model" if number is None else f"model {number + 1}"
@@ -169,7 +169,7 @@ _Folder: TypeAlias = "str | os.PathLike[str] | None"
 
 
 def _loadable(model: Source, folder: _Folder) -> tuple[str | bytes, _Folder]:
-    """What a session is made of, and the folder of its external data if it is no path."""
+    """Return what a session is made of, and the folder of its external data if it is no path."""
     if isinstance(model, str | os.PathLike):
         return os.fspath(model), None
     if isinstance(model, bytes):
@@ -182,7 +182,7 @@ def _loadable(model: Source, folder: _Folder) -> tuple[str | bytes, _Folder]:
 
 
 def runner(session: Any, feeds: Mapping[str, Any], setting: Setting) -> Callable[..., object]:
-    """A call that runs the model once, to its end, with `RunOptions` if they are given.
+    """Return a call that runs the model once, to its end, with `RunOptions` if they are given.
 
     On a device the inputs lie there, and outputs stay there.
     """
@@ -200,7 +200,7 @@ def runner(session: Any, feeds: Mapping[str, Any], setting: Setting) -> Callable
 
 
 def bound(session: Any, feeds: Mapping[str, Any], device: tuple[str, int]) -> Any:
-    """The inputs, copied to a device, and the outputs, to be made there, as an `IOBinding`."""
+    """Return the inputs, copied to a device, and the outputs, to be made there, as an `IOBinding`."""
     runtime, binding = require_onnxruntime(), session.io_binding()
     for name, value in feeds.items():
         array, dtype = np.ascontiguousarray(value), DType.of(np.asarray(value).dtype)
@@ -217,13 +217,13 @@ def bound(session: Any, feeds: Mapping[str, Any], device: tuple[str, int]) -> An
 
 
 def _is_native(text: str) -> bool:
-    """Does numpy itself have the type that ONNX Runtime prints as `tensor(bfloat16)`?"""
+    """Return whether numpy itself has the type that ONNX Runtime prints as `tensor(bfloat16)`."""
     name = text.removeprefix("tensor(").removesuffix(")").upper()
     return name not in DType.__members__ or DType[name].numpy.isbuiltin == 1
 
 
 def parsed(model: Source) -> ModelProto:
-    """The message, without the values of large weights. Raises ModelError."""
+    """Return the message, without the values of large weights. Raises ModelError."""
     if not isinstance(model, bytes):
         return Runnable(model).outline
     try:

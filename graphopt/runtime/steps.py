@@ -185,7 +185,7 @@ class _Flattener:
 
 
 def _aliases(sources: Iterable[str], targets: Iterable[str], also: Sequence[str] = ()) -> Iterator[Step]:
-    """What enters and leaves a body: the same value under two names; and what else it depends on."""
+    """Yield what enters and leaves a body: the same value under two names; and what else it depends on."""
     return (Step("Identity", (a, *also), (b,), NodeProto()) for a, b in zip(sources, targets, strict=False))
 
 

@@ -32,11 +32,11 @@ class Analytic:
         self.machine = machine or Machine()
 
     def seconds(self, graph: Graph) -> float:
-        """An estimate of one run: at least a launch."""
+        """Return an estimate of one run: at least a launch."""
         return max(_Estimate(graph, self.machine).seconds, self.machine.launch_seconds)
 
     def speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
-        """The ratios of the estimates, as certain as if they were measured: after no round."""
+        """Return the ratios of the estimates, as certain as if they were measured: after no round."""
         own = self.seconds(before)
         ratios = [own / self.seconds(graph) for graph in after]
         return [Speedup(ratio, ratio, ratio, ratio, rounds=0) for ratio in ratios]
@@ -98,7 +98,8 @@ class _Estimate:
         return is_deterministic(node) and all(value.vertex in self.known for value in node.operands)
 
     def _reorders(self) -> Iterator[Work]:
-        """The copies from the blocked layout and into it, where they are certain: not at the border of the graph."""
+        """Yield the copies from the blocked layout and into it, where they are certain: not at the border of the
+        graph."""
         for value in self.blocked:
             readers = (reader for reader in self.graph.readers(value.vertex) if reader in self._work)
             if any(Value(reader) not in self.blocked for reader in readers):
@@ -204,7 +205,7 @@ _GEMM_ACTIVATIONS = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Elu", "HardSigmoid
 
 
 def _fused(view: _View) -> _Fused | None:
-    """What is left of a node where the one before it, or a product after it, takes it in; else None."""
+    """Return what is left of a node where the one before it, or a product after it, takes it in; else None."""
     for index, value in enumerate(view.inputs):
         rule = _TAKEN_IN.get((view.estimate.open.get(value, ""), view.op)) if value is not None else None
         found = rule(view, index) if rule else None
@@ -241,8 +242,8 @@ def _is_per_channel(view: _View, index: int) -> bool:
 
 
 def _bias(view: _View, index: int) -> _Fused | None:
-    """A product and a sum make a Gemm, if there are but two axes or it is a vector that is added. With more than two
-    there is a Reshape behind it, and no activation is taken in."""
+    """Return what is left of a sum after a product: a Gemm, if there are but two axes or it is a vector that is added.
+    With more than two there is a Reshape behind it, and no activation is taken in."""
     result, other = view.result(), view.input(1 - index)
     is_matrix = len(result) == 2 and view.shape(index) == result
     if not is_matrix and len(view.shape(1 - index)) != 1:
@@ -252,7 +253,7 @@ def _bias(view: _View, index: int) -> _Fused | None:
 
 
 def _scale(view: _View, index: int) -> _Fused | None:
-    """A number that the product is multiplied by, or divided."""
+    """Return a number that the product is multiplied by, or divided."""
     is_number = _others_known(view, index) and prod(view.shape(1 - index)) == 1
     return _Fused(FREE, "MatMul") if is_number and (view.op == "Mul" or index == 0) else None
 
@@ -429,7 +430,7 @@ def _pool(view: _View) -> Work:
 
 
 def _moved(view: _View) -> Work:
-    """What is copied, not what it is taken from."""
+    """Return what is copied, not what it is taken from."""
     return Work(bytes=_STRIDED.get(view.op, 1) * 2 * view.written)
 
 
@@ -461,7 +462,7 @@ def _adds_equals(graph: Graph, value: Value | None) -> bool:
 
 
 def _bodies(view: _View) -> Work:
-    """A branch, the dearest, or the body of a loop, as often as an unknown size."""
+    """Return the work of a branch, the dearest, or of the body of a loop, as often as an unknown size."""
     machine = view.estimate.machine
     seconds = max((_Estimate(body, machine).seconds for body in view.node.bodies), default=0.0)
     times = 1 if view.op == "If" else ASSUMED

@@ -118,7 +118,7 @@ class Chooser:
     # -- what takes part -----------------------------------------------------------------------------------------------
 
     def sweep(self, simplified: Version, sweeps: Iterable[Sweep]) -> list[Version]:
-        """The simplified model, and it with each sweep; the fastest first."""
+        """Return the simplified model, and it with each sweep; the fastest first."""
         versions = [Version(made.result, (made,)) for made in sweeps]
         if versions:
             self._race([simplified, *versions], self.contest, share=0.25)
@@ -127,7 +127,7 @@ class Chooser:
         return [best, *(version for version in (simplified, *versions) if version is not best)]
 
     def _explored(self, base: Version, solutions: Sequence[Solution]) -> list[Version]:
-        """A version with some solutions of the search; and the same simplified once more; none without time.
+        """Return a version with some solutions of the search; and the same simplified once more; none without time.
 
         Where two parts meet that were changed alike, there may be views that cancel. But simplifying may also undo what
         the search has done: which is better is left to the timing.
@@ -150,7 +150,7 @@ class Chooser:
         return [plain] if tidy is variant else [plain, replace(plain, variant=tidy)]
 
     def _without(self, simplified: Version, names: frozenset[str]) -> Version | None:
-        """The original simplified without these rules and passes; None without time."""
+        """Return the original simplified without these rules and passes; None without time."""
         kept = frozenset(step.name for step in simplified.steps) - names
         try:
             return Version(Variant(self.model.graph).then(lambda graph: self.simplify(graph, kept)))
@@ -160,7 +160,8 @@ class Chooser:
     # -- which one it is -----------------------------------------------------------------------------------------------
 
     def choose(self, simplified: Version, swept: Version, solutions: Sequence[Solution]) -> Version:
-        """The fastest version that is shown to be faster than the simplified model; or that one, if it is not slower.
+        """Return the fastest version that is shown to be faster than the simplified model; or that one, if it is not
+        slower.
 
         The solutions were found on the swept version, which may be the simplified model.
         """
@@ -188,7 +189,7 @@ class Chooser:
             left = list(max(halves, key=_gain).solutions)
 
     def _confirmed(self, finalists: Sequence[Version], simplified: Version) -> Version | None:
-        """The first of these that wins a second race too.
+        """Return the first of these that wins a second race too.
 
         The fastest of several was lucky, as a rule: what it is worth, the race that it won does not tell.
         """
@@ -202,13 +203,13 @@ class Chooser:
         return None
 
     def _again(self, *versions: Version) -> list[Version]:
-        """What a second race says of versions; nothing where time is up."""
+        """Return what a second race says of versions; nothing where time is up."""
         twins = [replace(version, speedup=None, gain=None, latencies=()) for version in versions]
         self._race(twins, self.contest.again(), share=0.6)
         return twins
 
     def _floor(self, simplified: Version) -> Version:
-        """The simplified model unless two races show that it is slower, or it does not run; else less of it."""
+        """Return the simplified model unless two races show that it is slower, or it does not run; else less of it."""
         if not simplified.steps:  # whatever was measured, it is the original
             return Version(simplified.variant)
         if simplified.refusal:
@@ -226,7 +227,7 @@ class Chooser:
         return unsure[0] if unsure else replace(twin, speedup=together([simplified.speedup, twin.speedup]))
 
     def _reduced(self, simplified: Version) -> Version:
-        """The simplified model without what makes it slower, or keeps it from running; or else the original."""
+        """Return the simplified model without what makes it slower, or keeps it from running; or else the original."""
         names = list(dict.fromkeys(step.name for step in simplified.steps))
         guilty = self._guilty(simplified, names, frozenset())
         version = None if len(guilty) == len(names) else self._without(simplified, guilty)
@@ -237,7 +238,7 @@ class Chooser:
         return Version(Variant(self.model.graph))
 
     def _guilty(self, simplified: Version, suspects: Sequence[str], gone: frozenset[str]) -> frozenset[str]:
-        """The fewest of the suspects without which, and without what is gone, the model is as it should be."""
+        """Return the fewest of the suspects without which, and without what is gone, the model is as it should be."""
         if len(suspects) == 1 or self._is_over():
             return frozenset(suspects)
         middle = len(suspects) // 2
@@ -281,7 +282,7 @@ class Chooser:
             version.gain = None if versions[0].refusal else outcome.gain
 
     def _opened(self, version: Version, contest: Contest) -> Any:
-        """A session, or None with the reason."""
+        """Return a session, or None with the reason."""
         model = replace(self.model, graph=version.variant.graph)
         try:
             return self._insisted(contest, lambda: contest.opened(model))

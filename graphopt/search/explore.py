@@ -129,7 +129,8 @@ class _Debt:
         return _Debt(move.rule, frozenset(after.keys() - before), frozenset(after))
 
     def allows(self, graph: Graph, match: Match) -> bool:
-        """A rule does not go on with what it has made itself, such as larger and larger kernels."""
+        """Return whether a match may follow: a rule does not go on with what it has made itself, such as larger and
+        larger kernels."""
         looked_at = match.vertices.union(*(graph.sources(vertex) for vertex in match.vertices))
         if match.rule.name == self.rule and not match.vertices.isdisjoint(self.new):
             return False
@@ -153,7 +154,7 @@ class _Frontier:
         heappush(self._kinds.setdefault(state.kind, []), (state.rank, next(self._order), state))
 
     def pop(self) -> _State | None:
-        """The state whose turn it is; None where none is left."""
+        """Return the state whose turn it is; None where none is left."""
         if not self._kinds:
             return None
         kind = min(self._kinds, key=lambda kind: (self._turns[kind] if self._fair else 0, self._kinds[kind][0][:2]))
@@ -244,7 +245,8 @@ class _Solver:
                     yield False
 
     def _moves(self, state: _State, graph: Graph) -> Iterator[Move]:
-        """The moves from a state; from the region itself, those that no copy before has made, or too many refused."""
+        """Yield the moves from a state; from the region itself, those that no copy before has made, or too many
+        refused."""
         found, debt = matches(graph, self.space), state.debt
         if debt is not None:
             found = {rule: [match for match in sites if debt.allows(graph, match)] for rule, sites in found.items()}
@@ -293,7 +295,7 @@ class _Solver:
         return state.held
 
     def _numbers(self, graph: Graph) -> list[Graph]:
-        """A graph that came of the region, at each set of sizes."""
+        """Return a graph that came of the region, at each set of sizes."""
         return [_as(graph, self.region.region.graph, known) for known in self.region.numbers]
 
     def _judge(self) -> _State | None:
@@ -326,12 +328,12 @@ def _is_faster(state: _State) -> bool:
 
 
 def _mean(ratios: Sequence[float]) -> float:
-    """The geometric mean."""
+    """Return the geometric mean."""
     return exp(sum(map(log, ratios)) / len(ratios))
 
 
 def _as(graph: Graph, region: Graph, numbers: Graph) -> Graph:
-    """A graph that came of a region, with the sizes and contents that flow into the region in `numbers`."""
+    """Return a graph that came of a region, with the sizes and contents that flow into the region in `numbers`."""
     types: list[Type | None] = []
     contents: list[tuple[int, ...] | None] = []
     for vertex in region.inputs:
@@ -469,7 +471,8 @@ class _Search:
 
 
 def _classes(graph: Graph, space: Space, cost: CostModel, shapes: Sequence[Shapes]) -> list[tuple[float, list[_Copy]]]:
-    """The parts in which some rule matches, equal ones together, with what they take in all; the dearest first."""
+    """Return the parts in which some rule matches, equal ones together, with what they take in all; the dearest
+    first."""
     known = [_at_shapes(graph, each) for each in shapes]
     classes: dict[tuple[str, tuple[_Flow, ...]], list[_Copy]] = {}
     for vertices in _parts(graph, space):
@@ -490,7 +493,8 @@ def _classes(graph: Graph, space: Space, cost: CostModel, shapes: Sequence[Shape
 
 
 def _at_shapes(graph: Graph, shapes: Shapes) -> Graph:
-    """The graph with numbers for all sizes of its inputs, and all else with the sizes that follow; a copy, if need be.
+    """Return the graph with numbers for all sizes of its inputs, and all else with the sizes that follow; a copy, if
+    need be.
 
     Raises:
         ModelError: it cannot work on these sizes.
@@ -503,7 +507,7 @@ def _at_shapes(graph: Graph, shapes: Shapes) -> Graph:
 
 
 def _copy(graph: Graph, vertices: Sequence[int], known: Sequence[Graph]) -> _Copy | None:
-    """A part of the model, ready to be explored; None where it cannot be cut out or its sizes are not known."""
+    """Return a part of the model, ready to be explored; None where it cannot be cut out or its sizes are not known."""
     region = cut_out(graph, vertices)
     if region is None:
         return None
@@ -524,14 +528,14 @@ def _ints(contents: Sequence[object] | None) -> tuple[int, ...] | None:
 
 
 def _is_plain(type_: Type | None) -> bool:
-    """A tensor of a known type and size."""
+    """Return whether it is a tensor of a known type and size."""
     if not isinstance(type_, TensorType) or type_.dtype is DType.UNDEFINED or type_.shape is None:
         return False
     return all(isinstance(size, int) for size in type_.shape)
 
 
 def _parts(graph: Graph, space: Space) -> list[list[int]]:
-    """The blocks of the graph in which some rule matches; those that a match spans are one."""
+    """Return the blocks of the graph in which some rule matches; those that a match spans are one."""
     found = blocks(graph)
     where = {vertex: index for index, block in enumerate(found) for vertex in block}
     touched: set[int] = set()

@@ -55,7 +55,7 @@ class Measured:
         self.is_steady = True
 
     def seconds(self, graph: Graph) -> float:
-        """The estimate by the roofline."""
+        """Return the estimate by the roofline."""
         return self._analytic.seconds(graph)
 
     def speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
@@ -127,7 +127,8 @@ _Run = Callable[[], object]
 
 
 def _chances(brief: Mapping[int, Speedup], sure: Mapping[int, Speedup]) -> list[int]:
-    """The best few by a brief timing that may beat all of which more is known, if that is faster beyond doubt."""
+    """Return the best few by a brief timing that may beat all of which more is known, if that is faster beyond
+    doubt."""
     least = max([1 + NOISE / 2, *(ratio.median for ratio in sure.values())])
     able = [place for place in brief if place not in sure and min(brief[place].median, brief[place].minimum) > least]
     best = sorted(able, key=lambda place: -brief[place].median)[:FEW]

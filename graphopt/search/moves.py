@@ -74,7 +74,7 @@ class Space:
         return {rule.name: rule for rule in self.trades}
 
     def candidates(self, opsets: Mapping[str, int]) -> Candidates:
-        """The rules that these opsets can express, by the operators that their left sides end in."""
+        """Return the rules that these opsets can express, by the operators that their left sides end in."""
         key = tuple(sorted(opsets.items()))
         if key not in self._by_opsets:
             self._by_opsets[key] = by_root(rule for rule in self.trades if lacking(rule, opsets) is None)
@@ -146,7 +146,7 @@ def replay(graph: Graph, moves: Sequence[Move], result: str, space: Space) -> li
 
 
 def _at(graph: Graph, rule: Rule, site: tuple[Value, ...]) -> Match | None:
-    """The match of a rule with these roots."""
+    """Return the match of a rule with these roots."""
     if any(value.vertex not in graph for value in site):
         return None
     return next((match for match in find(rule, graph, site[0].vertex) if match.roots == site), None)

@@ -91,7 +91,7 @@ class Contest:
     """
 
     def __init__(self, original: Prepared, source: onnx_io.Source, digest: str, cache: Cache, heat: int = 1) -> None:
-        """The `original` with its inputs, its source, and the digest of what a race depends on besides."""
+        """Take the `original` with its inputs, its source, and the digest of what a race depends on besides."""
         self.original, self.source, self.digest, self.cache, self.heat = original, source, digest, cache, heat
         self.keeps = self.is_steady = True
         """Times that are taken in a hurry, or on a busy machine, are not to bind later runs."""
@@ -99,13 +99,13 @@ class Contest:
         self._known_by = ("race", digest, *fed, circumstances(original.setting), str(heat))
 
     def again(self) -> Contest:
-        """The next contest between the same."""
+        """Return the next contest between the same."""
         contest = Contest(self.original, self.source, self.digest, self.cache, self.heat + 1)
         contest.keeps = self.keeps
         return contest
 
     def pace(self, clock: Callable[[], float]) -> Pace:
-        """The original's, from the copy of it.
+        """Return the original's pace, from the copy of it.
 
         Raises:
             ModelError: ONNX Runtime refuses to run it.
@@ -123,7 +123,7 @@ class Contest:
         return self.original.sessions[0] if self.heat == 1 else opened(self.source), opened(self.source)
 
     def opened(self, model: onnx_io.Model) -> Any:
-        """A session of a model as it is now, that has run on all inputs.
+        """Return a session of a model as it is now, that has run on all inputs.
 
         Raises:
             ModelError: ONNX Runtime refuses it.
@@ -135,7 +135,7 @@ class Contest:
         return session
 
     def known(self, keys: Sequence[str]) -> list[Outcome] | None:
-        """What an earlier race between the models with these digests said; None where there was none."""
+        """Return what an earlier race between the models with these digests said; None where there was none."""
         key = self._key(keys)
         found = decoded(_Race, self.cache.get([key]).get(key))
         return [*found.outcomes] if found is not None and len(found.outcomes) == len(keys) else None
@@ -170,7 +170,8 @@ class Contest:
         return key_of(*self._known_by, *keys)
 
     def _runner(self, session: Any, feeds: Feeds) -> Callable[[], object]:
-        """A call that runs a session once. Only what ONNX Runtime does is caught: other errors are graphopt's own.
+        """Return a call that runs a session once. Only what ONNX Runtime does is caught: other errors are graphopt's
+        own.
 
         Raises:
             ModelError: ONNX Runtime refuses the inputs; the call raises it where it refuses to run.
@@ -204,7 +205,7 @@ class Contest:
 
 
 def judged(timed: Sequence[tuple[Mapping[str, int], Sequence[Samples]]]) -> list[Outcome]:
-    """What a race says of each version.
+    """Return what a race says of each version.
 
     Args:
         timed: at each set of sizes the times of the original, of the copy of it, and of the versions.
@@ -232,7 +233,7 @@ def _briefly(run: Callable[[], object], clock: Callable[[], float]) -> float:
 
 
 def _fed(feeds: Feeds) -> str:
-    """Identifies inputs: what is in them may decide what a run costs."""
+    """Identify inputs: what is in them may decide what a run costs."""
     said = sha256()
     for name, value in feeds.items():
         plain = isinstance(value, np.ndarray) and not value.dtype.hasobject

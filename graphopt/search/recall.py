@@ -18,7 +18,7 @@ from graphopt.search.explore import Exploration
 
 
 def of_text(text: str | None, rules: Sequence[Rule]) -> Exploration | None:
-    """What a text says that was found with these rules; None where it says nothing, or is of another make."""
+    """Return what a text says that was found with these rules; None where it says nothing, or is of another make."""
     found, known = decoded(Exploration, text), {rule.name for rule in rules}
     if found is None or not all(known.issuperset(solution.rules) for solution in found.solutions):
         return None
@@ -26,13 +26,13 @@ def of_text(text: str | None, rules: Sequence[Rule]) -> Exploration | None:
 
 
 def identity(graph: Graph) -> str:
-    """Identifies a graph together with the numbers of its vertices, in which finds are told."""
+    """Identify a graph together with the numbers of its vertices, in which finds are told."""
     numbered = [(vertex, graph[vertex].op) for vertex in graph.topological()]
     return sha256(f"{digest(graph)} {numbered}".encode()).hexdigest()
 
 
 def dependence(rules: Sequence[Rule]) -> str:
-    """Identifies rules, and the source of the search and of all that it rests on: another might find something else."""
+    """Identify rules, and the source of the search and of all that it rests on: another might find something else."""
     said = sha256(_source().encode())
     for rule in rules:
         said.update(rule.digest.encode())

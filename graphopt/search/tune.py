@@ -177,7 +177,7 @@ class Tuner:
         return self._chosen(chooser, first, swept, found)
 
     def _prepared(self, result: ModelProto) -> Prepared:
-        """The original in a session, with inputs that it accepts.
+        """Return the original in a session, with inputs that it accepts.
 
         Raises:
             ModelError: ONNX Runtime refuses it, or all inputs that were made up.
@@ -199,7 +199,7 @@ class Tuner:
         return self.tuning.seconds * TRIED
 
     def _inputs(self, model: steps.Sketch) -> Iterator[samples.Feeds]:
-        """Inputs at the wanted sizes, each count, and at usual ones where nothing was said; none is run.
+        """Yield inputs at the wanted sizes, each count, and at usual ones where nothing was said; none is run.
 
         Raises:
             UsageError: the model has no such dim or input, or they do not fit.
@@ -219,7 +219,7 @@ class Tuner:
         return f"not timed: that takes {ROOM * weights / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free"
 
     def _space(self, end: float) -> Space:
-        """What the search may do until then. What pays all over the model alone is for sweeps.
+        """Return what the search may do until then. What pays all over the model alone is for sweeps.
 
         It would multiply the graphs.
         """
@@ -232,7 +232,7 @@ class Tuner:
         return [rule for rule in self.trades if rule.name not in swept]
 
     def _check(self, end: float) -> Callable[[], None]:
-        """Raises TimeUp when it is called after the end."""
+        """Return what raises TimeUp when it is called after the end."""
 
         def check() -> None:
             if self.clock() >= end:
@@ -251,14 +251,14 @@ class Tuner:
         )
 
     def _sweeps(self, end: float) -> Iterator[Sweep]:
-        """The sweeps of the simplified model that are made before the `end`."""
+        """Yield the sweeps of the simplified model that are made before the `end`."""
         for name, rules in self.sweeps.items():
             made = sweep(self.simplified, name, [rule for rule in rules if rule in self.trades], self._space(end))
             if made is not None:
                 yield made
 
     def _recalled(self, original: str, graph: Graph, shapes: Sequence[Shapes], end: float) -> Exploration:
-        """What was found for this model and these shapes, in this run or an earlier one with as much time.
+        """Return what was found for this model and these shapes, in this run or an earlier one with as much time.
 
         What a search found on a busy machine, or without all of its time, does not bind later ones.
         """
@@ -279,7 +279,7 @@ class Tuner:
         return found
 
     def _explored(self, graph: Graph, shapes: Sequence[Shapes], end: float) -> Exploration:
-        """What the search finds in its share of the time that is left before the `end`."""
+        """Return what the search finds in its share of the time that is left before the `end`."""
         try:
             cost = self._cost()
         except KeyboardInterrupt:  # while the machine was timed
@@ -344,7 +344,7 @@ class Tuner:
     def _timing(
         self, found: Exploration, start: int, taken: Mapping[Solution, int], raced: Sequence[Version] = ()
     ) -> Timing:
-        """What was found; of the solutions that were taken the steps begin at `start`, so many of each."""
+        """Return what was found; of the solutions that were taken the steps begin at `start`, so many of each."""
         setting = self.tuning.setting
         groups = []
         for solution in found.solutions:
@@ -369,7 +369,7 @@ class Tuner:
 
 
 def _swept(version: Version, first: Version, best: Version) -> Group:
-    """What a sweep of the simplified model brought, and whether the best version has it."""
+    """Return what a sweep of the simplified model brought, and whether the best version has it."""
     (made,) = version.sweeps
     ratio, saved = None, 0.0
     if version.gain and version.latencies:
@@ -386,7 +386,7 @@ def _seconds(version: Version) -> float:
 
 
 def _because(versions: Sequence[Version]) -> str:
-    """What there is against versions of the model."""
+    """Return what there is against versions of the model."""
     timed = [version for version in versions if version.gain is not None]
     if not timed:
         refused = [version.refusal for version in versions if version.refusal]
@@ -408,7 +408,8 @@ def _untimed(simplified: Version, best: Version) -> str:
 
 
 def _left_out(simplified: Version, best: Version) -> Iterator[str]:
-    """What to say of simplifications that were undone because they could not be timed, or made the model slower."""
+    """Yield what to say of simplifications that were undone because they could not be timed, or made the model
+    slower."""
     refusal, was = simplified.refusal, simplified.speedup
     if best.steps == simplified.steps:
         if simplified.steps and best.speedup is None:
@@ -426,5 +427,5 @@ def _left_out(simplified: Version, best: Version) -> Iterator[str]:
 
 
 def _shapes(inputs: samples.Feeds) -> Shapes:
-    """The shapes of the inputs that are tensors."""
+    """Return the shapes of the inputs that are tensors."""
     return {name: value.shape for name, value in inputs.items() if isinstance(value, np.ndarray)}
