@@ -46,13 +46,14 @@ class Cache:
     """
 
     def __init__(self, path: Path, most: int = MOST, *, fresh: bool = False) -> None:
-        """A `fresh` one asks the file for nothing: it knows what was put into it, and keeps that as any other."""
+        """Keep texts in a file. A `fresh` one asks it for nothing: it knows what was put into it, and keeps that as any
+        other."""
         self.path, self.most, self.fresh = path, most, fresh
         self._known: dict[str, str] = {}
         self._given_up = self._renewed = False
 
     def get(self, keys: Iterable[str]) -> dict[str, str]:
-        """The entries of those keys that have one."""
+        """Return the entries of those keys that have one."""
         wanted = list(dict.fromkeys(keys))
         missing = [key for key in wanted if key not in self._known]
         if missing and not self.fresh and os.path.exists(self.path):  # False also where that may not be asked

@@ -73,7 +73,7 @@ _WORD = re.compile("|".join(f"(?P<{word}>{others})s?(?![a-z])" for word, others 
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of an error about a name that is not known: those that may have been meant; empty where none may.
+    """Return the end of an error about a name that is not known: those that may have been meant; empty where none may.
 
     First those that have all its words, or others that mean the same, then the one that is nearest by letters.
     """
@@ -88,7 +88,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def _words(name: str) -> frozenset[str]:
-    """The words of a name in snake_case or CamelCase, each in one spelling."""
+    """Return the words of a name in snake_case or CamelCase, each in one spelling."""
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
     plain = _WORD.sub(lambda found: str(found.lastgroup), snake)
     return frozenset(word.rstrip("s") for word in re.split(r"[^a-z0-9]+", plain)) - {"", "into", "of"}

@@ -27,7 +27,7 @@ PATIENCE = 5.0
 
 
 def real(path: Path) -> Path:
-    """The file that a path leads to: what is written under a link becomes its target, and the link stays.
+    """Return the file that a path leads to: what is written under a link becomes its target, and the link stays.
 
     A link to what is no ordinary file is itself the answer: the target of `/dev/fd/3` may be no path, but a pipe.
 
@@ -44,7 +44,7 @@ def real(path: Path) -> Path:
 
 @contextmanager
 def part_of(final: Path) -> Iterator[BinaryIO]:
-    """A file that is written beside the one whose place it takes by `put`; without that it is gone at the end.
+    """Yield a file that is written beside the one whose place it takes by `put`; without that it is gone at the end.
 
     It is locked as long as its process lives. What killed runs have left for the same file is swept.
     """
@@ -200,7 +200,7 @@ def are_same(one: Path, other: Path) -> bool:
 
 
 def identity(path: Path) -> tuple[int, ...] | None:
-    """What changes when a file takes the place of another; None where there is none."""
+    """Return what changes when a file takes the place of another; None where there is none."""
     try:
         found = path.stat()
     except OSError:

@@ -30,7 +30,7 @@ class Change(Protocol):
         ...
 
     def touches(self, names: frozenset[Atom]) -> bool:
-        """False only if nothing is replaced in what speaks of these."""
+        """Return False only if nothing is replaced in what speaks of these."""
         ...
 
 
@@ -164,12 +164,12 @@ def interned() -> int:
 
 @until_forgotten
 def symbol(name: str) -> Int:
-    """The unknown integer of that name."""
+    """Return the unknown integer of that name."""
     return alone(made("symbol", name))
 
 
 def fresh(name: str) -> Int:
-    """An unknown integer that differs from all others."""
+    """Return an unknown integer that differs from all others."""
     return symbol(f"{name}'{next(_Fresh.numbers)}")
 
 
@@ -251,7 +251,7 @@ class Int(_Numbered):
 
 @until_forgotten
 def alone(atom: Atom) -> Int:
-    """The polynomial that is one atom."""
+    """Return the polynomial that is one atom."""
     return Int({(atom,): 1})
 
 
@@ -285,7 +285,7 @@ def polynomial(terms: Mapping[Monomial, int]) -> Size:
 
 
 def _normal(terms: Mapping[Monomial, int]) -> Size:
-    """The polynomial of terms none of which is zero."""
+    """Return the polynomial of terms none of which is zero."""
     if not terms:
         return 0
     return terms[()] if len(terms) == 1 and () in terms else Int(terms)
@@ -330,7 +330,7 @@ def without(monomial: Monomial, lead: Monomial) -> Monomial | None:
 
 
 def divide(dividend: Size, divisor: Size) -> Size | None:
-    """The quotient where the polynomial divides evenly, else None."""
+    """Return the quotient where the polynomial divides evenly, else None."""
     if divisor == 0:
         return None
     whole, rest = divided(dividend, divisor)
@@ -338,7 +338,7 @@ def divide(dividend: Size, divisor: Size) -> Size | None:
 
 
 def quotient(dividend: Size, divisor: Size) -> Size:
-    """Rounded down, as Python does. By zero it is some number; who divides asks that it is not."""
+    """Return the quotient, rounded down, as Python does. By zero it is some number; who divides asks that it is not."""
     if isinstance(dividend, int) and isinstance(divisor, int):
         return dividend // divisor
     if divisor == 0:

@@ -25,7 +25,7 @@ Lemma = Callable[..., "Value | None"]
 
 
 def _one(value: Value) -> Factor | None:
-    """The single factor that a value is."""
+    """Return the single factor that a value is."""
     if len(value.terms) != 1:
         return None
     (term,) = value.terms
@@ -80,7 +80,7 @@ def log(x: Value) -> Value | None:
 
 
 def sqrt(x: Value) -> Value | None:
-    """The root of a number that is a square, or of a fraction over one: √(p/q) = √(p·q) / q."""
+    """Return the root of a number that is a square, or of a fraction over one: √(p/q) = √(p·q) / q."""
     c = x.constant
     if c is None or c < 0:
         return None
@@ -108,7 +108,7 @@ def power(x: Value, n: Value) -> Value | None:
 
 
 def absolute(x: Value) -> Value | None:
-    """|-a| = |a|, |c·a| = |c|·|a|, |a·b| = |a|·|b|, ||a|| = |a|, and |exp(a)|, |√a| are themselves."""
+    """Apply |-a| = |a|, |c·a| = |c|·|a|, |a·b| = |a|·|b|, ||a|| = |a|, and |exp(a)|, |√a| are themselves."""
     if x.constant is not None:
         return number(abs(x.constant))
     if _negative(x):
@@ -147,7 +147,7 @@ def even(function: str, at_zero: int) -> Lemma:
 
 
 def whole(x: Value) -> Value | None:
-    """Rounding what is already whole changes nothing."""
+    """Drop the rounding of what is whole already."""
     if x.constant is not None and x.constant.denominator == 1:
         return x
     return x if any(_is(_one(x), f) for f in ("Floor", "Ceil", "Round")) else None
@@ -174,7 +174,7 @@ def sign(x: Value) -> Value | None:
 
 
 def _ordered(x: Value) -> Value:
-    """The terms in one order, so that equal conditions are equal objects."""
+    """Return the terms in one order, so that equal conditions are equal objects."""
     return Value(tuple(sorted(x.terms, key=str)))
 
 

@@ -65,7 +65,7 @@ _LIMITS: ContextVar[RunLimits] = ContextVar("graphopt.base.limits")
 
 
 def run_limits() -> RunLimits:
-    """The limits of the runs that are made now."""
+    """Return the limits of the runs that are made now."""
     return _LIMITS.get(RunLimits())
 
 

@@ -37,7 +37,7 @@ from graphopt.base.integers import (
 
 
 def rebuild(size: Size, change: Change) -> Size:
-    """The polynomial with its atoms replaced."""
+    """Return the polynomial with its atoms replaced."""
     if isinstance(size, int) or not change.touches(size.names):
         return size
     changed = {atom: new for atom in size.atoms if (new := change.replacement(atom)) is not None}
@@ -87,7 +87,7 @@ class Substitution:
 
 
 def remake(atom: Atom, change: Change) -> Size | None:
-    """A composite atom with its parts rebuilt; None where nothing changes."""
+    """Return a composite atom with its parts rebuilt; None where nothing changes."""
     if atom.kind == "choice":
         condition, then, otherwise = atom.args
         parts = (rebuild_formula(condition, change), rebuild(then, change), rebuild(otherwise, change))
@@ -101,7 +101,7 @@ def remake(atom: Atom, change: Change) -> Size | None:
 
 
 def value_of(size: Size, known: Mapping[Any, int]) -> int:
-    """The number that a polynomial is, all symbols known."""
+    """Return the number that a polynomial is, all symbols known."""
     if isinstance(size, int):
         return size
     total = 0
@@ -142,7 +142,7 @@ def only_symbol(size: Size) -> Atom:
 
 
 def solve(poly: Int, atom: Atom) -> Size | None:
-    """The value of an atom that makes `poly` zero, where it occurs once, with coefficient 1 or -1."""
+    """Return the value of an atom that makes `poly` zero, where it occurs once, with coefficient 1 or -1."""
     coefficient = poly.terms.get((atom,), 0)
     if abs(coefficient) != 1:
         return None
@@ -153,7 +153,7 @@ def solve(poly: Int, atom: Atom) -> Size | None:
 
 @until_forgotten
 def definition(atom: Atom) -> tuple[Formula, ...]:
-    """What makes an atom the quotient or the remainder of its parts; nothing for a divisor of zero."""
+    """Return what makes an atom the quotient or the remainder of its parts; nothing for a divisor of zero."""
     over, by = atom.args
     own = alone(atom)
     rest = over - own * by if atom.kind == "quotient" else own
@@ -166,7 +166,7 @@ def definition(atom: Atom) -> tuple[Formula, ...]:
 
 
 def formula(part: bool | Formula) -> Formula:
-    """A truth value of either kind as a formula."""
+    """Return a truth value of either kind as a formula."""
     if isinstance(part, bool):
         return TRUE if part else FALSE
     return part

@@ -49,7 +49,7 @@ def from_json(kind: type[Record], text: str) -> Record:
 
 
 def _made(kind: Any, data: Any) -> Any:
-    """A value of a type: of a record, tuples, mappings, enums and plain values."""
+    """Return a value of a type: of a record, tuples, mappings, enums and plain values."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return None if data is None else _made(next(part for part in parts if part is not NoneType), data)

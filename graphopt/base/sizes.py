@@ -81,12 +81,12 @@ class Sym:
     @staticmethod
     @cache
     def of(name: str) -> Sym:
-        """The size that the model calls so."""
+        """Return the size that the model calls so."""
         return _alone(Named(name))
 
     @staticmethod
     def fresh() -> Sym:
-        """A size that is equal to nothing but itself."""
+        """Return a size that is equal to nothing but itself."""
         return _alone(Unknown(next(_SERIAL)))
 
     @property
@@ -172,7 +172,7 @@ def _ordered(atoms: Iterable[Atom]) -> Monomial:
 
 
 def _split(dividend: Sym, divisor: int) -> tuple[Dim, Dim]:
-    """A multiple of the divisor taken out, so that what is left has coefficients from 0 to below the divisor."""
+    """Return a multiple of the divisor taken out, so that what is left has coefficients from 0 to below the divisor."""
     whole = _polynomial((atoms, coefficient // divisor) for atoms, coefficient in dividend.terms)
     rest = _polynomial((atoms, coefficient % divisor) for atoms, coefficient in dividend.terms)
     return whole, rest
@@ -199,7 +199,7 @@ def _polynomial(terms: Iterable[tuple[Monomial, int]]) -> Dim:
 
 
 def divide(dividend: Dim, divisor: Dim) -> Dim | None:
-    """The quotient where it comes out even whatever the atoms stand for, by a divisor of one term; else None."""
+    """Return the quotient where it comes out even whatever the atoms stand for, by a divisor of one term; else None."""
     parts = _terms(divisor)
     if len(parts) != 1 or parts[0][1] == 0:
         return 1 if dividend == divisor and isinstance(divisor, Sym) else None
@@ -219,7 +219,7 @@ def divide(dividend: Dim, divisor: Dim) -> Dim | None:
 
 @cache
 def lower_bound(dim: Dim) -> int | None:
-    """A number that the size never falls below, whatever the atoms stand for; None where none can be told."""
+    """Return a number that the size never falls below, whatever the atoms stand for; None where none can be told."""
     if not isinstance(dim, Sym):
         return dim
     rising = {atom for atoms, coefficient in dim.terms if coefficient > 0 for atom in atoms}
@@ -241,7 +241,7 @@ def _upper_bounds(made: Made) -> tuple[Dim, ...]:
 
 
 def _replaced(dim: Sym, atom: Atom, by: Dim) -> Dim:
-    """The size with an atom replaced where it is a factor of a term, not inside of others."""
+    """Return the size with an atom replaced where it is a factor of a term, not inside of others."""
     total: Dim = 0
     for atoms, coefficient in dim.terms:
         total = product([by if own == atom else _alone(own) for own in atoms]) * coefficient + total
@@ -249,7 +249,7 @@ def _replaced(dim: Sym, atom: Atom, by: Dim) -> Dim:
 
 
 def least(a: Dim, b: Dim) -> Dim:
-    """The smaller of two sizes, an atom of its own where that depends on what the atoms stand for."""
+    """Return the smaller of two sizes, an atom of its own where that depends on what the atoms stand for."""
     for one, other in ((a, b), (b, a)):
         gap = lower_bound(other - one)
         if gap is not None and gap >= 0:
@@ -259,18 +259,18 @@ def least(a: Dim, b: Dim) -> Dim:
 
 
 def minimum_of(dim: Dim | None) -> tuple[Dim, Dim] | None:
-    """The two sizes of which this one is the least, as `least` made it; else None."""
+    """Return the two sizes of which this one is the least, as `least` made it; else None."""
     atom = dim.atom if isinstance(dim, Sym) else None
     return (atom.left, atom.right) if isinstance(atom, Made) and atom.operation == "min" else None
 
 
 def substitute(dim: Dim, sizes: Mapping[str, Dim]) -> Dim:
-    """The size with what names stand for, by name, also inside of quotients, remainders and minima."""
+    """Return the size with what names stand for, by name, also inside of quotients, remainders and minima."""
     return replaced(dim, lambda atom: sizes.get(str(atom)))
 
 
 def replaced(dim: Dim, new: Callable[[Named | Unknown], Dim | None]) -> Dim:
-    """The size with what stands for its atoms, None for those that stay."""
+    """Return the size with what stands for its atoms, None for those that stay."""
     if not isinstance(dim, Sym):
         return dim
     if dim.atom is not None:
@@ -292,7 +292,7 @@ def _replaced_atom(atom: Atom, new: Callable[[Named | Unknown], Dim | None]) -> 
 
 
 def product(dims: Iterable[Dim]) -> Dim:
-    """The number of elements of a shape."""
+    """Return the number of elements of a shape."""
     result: Dim = 1
     for dim in dims:
         result = dim * result

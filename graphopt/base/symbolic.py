@@ -369,7 +369,7 @@ def _params(params: tuple[Any, ...], change: Change) -> tuple[Any, ...]:
 
 
 def _rebuilt(term: Term, change: Change) -> tuple[Term, ...]:
-    """A product of factors each of which may become a sum."""
+    """Return a product of factors each of which may become a sum."""
     binders = tuple((b, rebuild(extent, change)) for b, extent in term.binders)
     new = Value((Term(term.coefficient, (), binders, rebuild_formula(term.guard, change)),))
     for factor in term.factors:
@@ -394,7 +394,7 @@ def _free(binders: Binders, guard: Formula, *inner: frozenset[Atom]) -> frozense
 
 
 def number(subject: Operand) -> Value:
-    """A number as a value. Of an infinity nothing is known but its name."""
+    """Return a number as a value. Of an infinity nothing is known but its name."""
     if isinstance(subject, Value):
         return subject
     if isinstance(subject, float) and isinf(subject):
@@ -403,7 +403,7 @@ def number(subject: Operand) -> Value:
 
 
 def integer(size: Size) -> Value:
-    """A size or an index as a real number."""
+    """Return a size or an index as a real number."""
     if isinstance(size, int):
         return number(size)
     terms = (Term(Fraction(c), tuple(Number(alone(atom)) for atom in monomial)) for monomial, c in size.terms.items())
@@ -411,7 +411,7 @@ def integer(size: Size) -> Value:
 
 
 def as_size(value: Value) -> Size | None:
-    """The integer that a value is, where it is made of sizes and indices alone; the inverse of `integer`."""
+    """Return the integer that a value is, where it is made of sizes and indices alone; the inverse of `integer`."""
     total: Size = 0
     for term in value.terms:
         plain = term.guard == TRUE and not term.binders and term.coefficient.denominator == 1
@@ -434,7 +434,7 @@ def multiplied(left: Value, right: Value) -> Value:
 
 
 def collected(terms: Iterable[Term]) -> Value:
-    """The sum of some terms, equal ones added up."""
+    """Return the sum of some terms, equal ones added up."""
     total: dict[tuple[Any, ...], Term] = {}
     for term in terms:
         if term.guard is not FALSE:
@@ -456,14 +456,14 @@ def _times(left: Term, right: Term) -> Term:
 
 
 def renamed(term: Term) -> Term:
-    """The same sum over new binders."""
+    """Return the same sum over new binders."""
     change, binders = _new_binders(term.binders)
     factors = tuple(_same_kind(factor.rebuild(change)) for factor in term.factors)
     return Term(term.coefficient, factors, binders, rebuild_formula(term.guard, change))
 
 
 def _same_kind(rebuilt: Factor | Value) -> Factor:
-    """A factor stays one factor when symbols are renamed."""
+    """Return the one factor that a factor stays when symbols are renamed."""
     if not isinstance(rebuilt, Value):
         return rebuilt
     ((factor,),) = (term.factors for term in rebuilt.terms)
@@ -477,7 +477,7 @@ def _new_binders(binders: Binders) -> tuple[Change, Binders]:
 
 
 def _own_names(value: Value) -> Value:
-    """The value with binders of its own, so that no name is bound inside and outside of a function."""
+    """Return the value with binders of its own, so that no name is bound inside and outside of a function."""
     return Value(tuple(renamed(term) if term.binders else term for term in value.terms))
 
 
@@ -494,7 +494,7 @@ def select(condition: Formula, then: Value, otherwise: Value) -> Value:
 
 
 def bind(extents: Sequence[Size], name: str = "k") -> tuple[Index, Binders]:
-    """New binders that run below the extents: as indices, and as binders."""
+    """Return new binders that run below the extents: as indices, and as binders."""
     index = tuple(fresh(name) for _ in extents)
     return index, tuple((only_symbol(i), extent) for i, extent in zip(index, extents, strict=True))
 
@@ -515,13 +515,14 @@ def summed(value: Value, binders: Binders) -> Value:
 def folded(
     monoid: Monoid, extents: Sequence[Size], body: Callable[[Index], Value], where: Where | None = None
 ) -> Value:
-    """The greatest (least, product) of `body` over all indices below the extents (for which `where` holds)."""
+    """Return the greatest (least, product) of `body` over all indices below the extents (for which `where` holds)."""
     index, binders = bind(extents)
     return fold(monoid, [Piece(binders, where(index) if where else TRUE, body(index))])
 
 
 def fold(monoid: Monoid, pieces: Iterable[Piece]) -> Value:
-    """A fold in normal form: each piece of one form, no fold of the same kind inside, a least of greatest ones."""
+    """Return a fold in normal form: each piece of one form, no fold of the same kind inside, a least of greatest
+    ones."""
     flat = [part for piece in pieces for part in _parts(monoid, piece)]
     flat = list(dict.fromkeys(flat)) if monoid != "prod" else flat
     flat = _one_number(monoid, flat)
@@ -536,7 +537,7 @@ def fold(monoid: Monoid, pieces: Iterable[Piece]) -> Value:
 
 
 def _parts(monoid: Monoid, piece: Piece) -> Iterator[Piece]:
-    """A piece, by the cases of its body, folds of the same kind laid open."""
+    """Yield a piece, by the cases of its body, folds of the same kind laid open."""
     for condition, (body,) in cases(piece.body):
         guard = conj(piece.guard, condition)
         inner = _only_factor(body)
@@ -615,7 +616,7 @@ def _inverse_of_factor(factor: Factor) -> Value:
 
 
 def call(function: str, *args: Operand, params: tuple[Any, ...] = ()) -> Value:
-    """A named function of values, case by case, simplified by the lemmas on it (`lemmas.py`)."""
+    """Return a named function of values, case by case, simplified by the lemmas on it (`lemmas.py`)."""
     if function == "Inverse":
         return inverse(number(args[0]))
     return by_cases(lambda *values: _call(function, values, params), *map(number, args))
@@ -666,7 +667,7 @@ def by_cases(function: Callable[..., Value], *values: Value) -> Value:
 
 
 def cases(*values: Value) -> Iterator[tuple[Formula, tuple[Value, ...]]]:
-    """The conditions under which values differ in form, and the values under each."""
+    """Yield the conditions under which values differ in form, and the values under each."""
     guard = next((g for v in values for t in v.terms if (g := _outer(t)) != TRUE), None)
     if guard is None:
         yield TRUE, values
@@ -678,13 +679,13 @@ def cases(*values: Value) -> Iterator[tuple[Formula, tuple[Value, ...]]]:
 
 
 def _outer(term: Term) -> Formula:
-    """The part of a term's guard that does not depend on its binders."""
+    """Return the part of a term's guard that does not depend on its binders."""
     bound = {b for b, _ in term.binders}
     return conj(*(part for part in conjuncts(term.guard) if not part.symbols & bound))
 
 
 def _under(value: Value, known: Formula, denied: frozenset[Formula]) -> Value:
-    """The value where a condition holds, and where some parts of guards do not hold together."""
+    """Return the value where a condition holds, and where some parts of guards do not hold together."""
     return collected(
         Term(t.coefficient, t.factors, t.binders, conj(*(conjuncts(t.guard) - conjuncts(known))))
         for t in value.terms
@@ -693,12 +694,12 @@ def _under(value: Value, known: Formula, denied: frozenset[Formula]) -> Value:
 
 
 def boolean(condition: Formula) -> Value:
-    """A truth value: 1 where the condition holds, else 0."""
+    """Return a truth value: 1 where the condition holds, else 0."""
     return guarded(condition, number(1))
 
 
 def truth(value: Value) -> Formula:
-    """The condition of which a value is the truth value."""
+    """Return the condition of which a value is the truth value."""
     plain = all(t.coefficient == 1 and not t.factors and not t.binders for t in value.terms)
     if plain:
         return disj(*(term.guard for term in value.terms))
@@ -727,7 +728,7 @@ class Tensor:
         return self.view_of or self
 
     def typed(self, dtype: DType, values: DType = DType.UNDEFINED) -> Tensor:
-        """The same of an element type, with one that holds all elements if that is said."""
+        """Return the same of an element type, with one that holds all elements if that is said."""
         return Tensor(self.shape, self.at, dtype, values or self.values or dtype, self.view_of)
 
     def whole(self) -> Whole:
@@ -737,5 +738,5 @@ class Tensor:
 
 
 def within(index: Index, shape: Sequence[Size]) -> Formula:
-    """The index is one of the shape."""
+    """Return the condition that an index is one of the shape."""
     return conj(*(inside(i, extent) for i, extent in zip(index, shape, strict=True)))

@@ -77,7 +77,8 @@ class DType(IntEnum):
         return -(2 ** (self.bits - 1)), 2 ** (self.bits - 1) - 1
 
     def nearest(self, number: float) -> float | None:
-        """The number as a float type rounds it; None where it is beyond the type, or so small that digits are lost."""
+        """Return the number as a float type rounds it; None where it is beyond the type, or so small that digits are
+        lost."""
         with np.errstate(over="ignore", under="ignore"):
             rounded = float(np.asarray(number, dtype=self.numpy))
         if number == rounded or not isfinite(number):
@@ -87,7 +88,7 @@ class DType(IntEnum):
 
     @classmethod
     def of(cls, dtype: np.dtype[np.generic]) -> DType:
-        """The element type of a numpy array; object and text arrays are STRING."""
+        """Return the element type of a numpy array; object and text arrays are STRING."""
         return _FROM_NUMPY.get(dtype, cls.STRING)
 
 

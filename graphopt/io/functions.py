@@ -70,7 +70,7 @@ class _Reader:
         return Definition(head, outputs, tuple(sorted(defaults.items())))
 
     def _attributes(self) -> Iterator[tuple[str, Var]]:
-        """The function's attributes, as holes of the kind that the nodes read them as."""
+        """Yield the function's attributes, as holes of the kind that the nodes read them as."""
         kinds = {a.ref_attr_name: a.type for node in self.proto.node for a in node.attribute if a.ref_attr_name}
         for name in (*self.proto.attribute, *(attribute.name for attribute in self.proto.attribute_proto)):
             if kinds.get(name) not in _HOLES:
@@ -118,7 +118,7 @@ def _plain(attribute: AttributeProto) -> Any:
 
 
 def _constant(node: NodeProto) -> Any:
-    """The number or the list of numbers that a Constant is."""
+    """Return the number or the list of numbers that a Constant is."""
     (attribute,) = node.attribute
     if attribute.type != AttributeProto.TENSOR:
         return _plain(attribute)

@@ -55,12 +55,12 @@ def demand_legal(model: ModelProto) -> None:
 
 
 def domain_of(name: str) -> str:
-    """The name of a domain; that of the ONNX operators has two."""
+    """Return the name of a domain; that of the ONNX operators has two."""
     return "" if name == "ai.onnx" else name
 
 
 def label(node: NodeProto) -> str:
-    """What a node is called in errors."""
+    """Return what a node is called in errors."""
     return f"node {node.op_type} '{node.name or next(iter(node.output), '')}'"
 
 
@@ -296,7 +296,7 @@ def _key(domain: str, name: str, overload: str) -> _Key:
 
 
 def _bodies(node: NodeProto) -> Iterator[GraphProto]:
-    """The graphs among the attributes of a node."""
+    """Yield the graphs among the attributes of a node."""
     for attribute in node.attribute:
         yield from _graphs(attribute, attribute_kind(attribute))
 
@@ -320,7 +320,7 @@ def _demand_known_types(proto: TypeProto, here: str) -> None:
 
 
 def _tensor_types(proto: TypeProto) -> Iterator[TypeProto.Tensor | TypeProto.SparseTensor]:
-    """The types of tensors that a type is made of."""
+    """Yield the types of tensors that a type is made of."""
     match proto.WhichOneof("value"):
         case "tensor_type":
             yield proto.tensor_type

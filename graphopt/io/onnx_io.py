@@ -114,7 +114,7 @@ def folders_of(path: Path) -> Folders:
 
 
 def parse(path: Path, *, weights: bool = True) -> ModelProto:
-    """The message in a file; its external data is not looked at. Raises ModelError.
+    """Return the message in a file; its external data is not looked at. Raises ModelError.
 
     Without `weights`, large initializers have no values, and none of them is read.
     """
@@ -169,7 +169,8 @@ def data_files(path: Path) -> set[Path]:
 
 
 def as_proto(source: object) -> tuple[ModelProto, str | None]:
-    """A model in memory as a ModelProto, and the folder of its external data if it states one. Raises ModelError."""
+    """Return a model in memory as a ModelProto, and the folder of its external data if it states one. Raises
+    ModelError."""
     proto, folder = _as_proto(source)
     demand_legal(proto)
     return proto, folder
@@ -191,7 +192,8 @@ def _as_proto(source: object) -> tuple[ModelProto, str | None]:
 
 
 def _inlined(proto: ModelProto) -> ModelProto:
-    """The model with its local functions inlined. The inliner serializes it, so it gets the weights' names only."""
+    """Return the model with its local functions inlined. The inliner serializes it, so it gets the weights' names
+    only."""
     weights = {tensor.name: tensor for tensor in proto.graph.initializer}
     light = ModelProto()
     copy_fields(proto, light, without=("graph",))
@@ -243,7 +245,7 @@ def _read(proto: ModelProto, path: Path | None, folders: Folders) -> Model:
 
 
 def to_proto(model: Model) -> ModelProto:
-    """The model as a message. Weights that were loaded from external files still lie there."""
+    """Return the model as a message. Weights that were loaded from external files still lie there."""
     proto = _shell(model)
     for name, node in Writer(model.ir_version, protos.tensor_to_proto).graph(model.graph, proto.graph, None):
         payload.put_initializer(proto.graph.initializer.add(), name, node, protos.tensor_to_proto)
@@ -262,7 +264,7 @@ def _shell(model: Model) -> ModelProto:
 
 
 def outline(proto: ModelProto) -> ModelProto:
-    """The message without the values of large weights, in memory of its own; defaults of inputs stay."""
+    """Return the message without the values of large weights, in memory of its own; defaults of inputs stay."""
     defaults = overridable(proto)
     bare = [payload.is_large(tensor) and tensor.name not in defaults for tensor in proto.graph.initializer]
     if not any(bare):
@@ -279,7 +281,7 @@ def outline(proto: ModelProto) -> ModelProto:
 
 
 def converted(model: Model, target_opset: int) -> Model:
-    """The model in another opset of the ONNX operators: every node keeps its meaning. Changes `model`'s graph.
+    """Return the model in another opset of the ONNX operators: every node keeps its meaning. Changes `model`'s graph.
 
     Raises:
         ModelError: the opset is not known, or cannot express a node; the graph is as before.
@@ -412,7 +414,7 @@ def write(model: Model, file: BinaryIO) -> None:
 
 
 def _proto_beside(model: Model, data: BinaryIO) -> ModelProto:
-    """The message of a model whose weights, those of some size, are written to a file that has no name yet."""
+    """Return the message of a model whose weights, those of some size, are written to a file that has no name yet."""
     proto, store = _shell(model), payload.Store(data)
     for name, node in Writer(model.ir_version, store.put).graph(model.graph, proto.graph, None):
         payload.put_initializer(proto.graph.initializer.add(), name, node, store.put)

@@ -43,7 +43,7 @@ def _opset(facts: Facts, domain: str) -> int:
 
 
 def version(op: str, domain: str, opsets: Mapping[str, int]) -> int:
-    """The `since_version` of the schema that gives an operator its meaning; 0 where none is known."""
+    """Return the `since_version` of the schema that gives an operator its meaning; 0 where none is known."""
     if opsets.get(domain, 0) > _newest_opset(domain) and not ops.is_declared(op, domain):
         return 0  # nobody here knows whether it still means the same
     found = ops.schema(op, domain, opsets.get(domain, 0))
@@ -52,7 +52,7 @@ def version(op: str, domain: str, opsets: Mapping[str, int]) -> int:
 
 @cache
 def _newest_opset(domain: str) -> int:
-    """The last opset that the installed onnx package describes."""
+    """Return the last opset that the installed onnx package describes."""
     if domain == "":
         return onnx.defs.onnx_opset_version()
     found = [s.since_version for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain]
@@ -97,7 +97,8 @@ def _raise(graph: Graph, facts: Facts) -> None:
 
 
 def raised(node: Node, graph: Graph, facts: Facts) -> Node:
-    """The node in the newest spelling of its operator; itself where the facts do not show that it means the same.
+    """Return the node in the newest spelling of its operator; itself where the facts do not show that it means the
+    same.
 
     Attributes that became inputs are added to the graph as constants. `extra` keeps how the node was spelled.
     """
@@ -134,7 +135,7 @@ def _in_graph(value: Value | Tensor | None, graph: Graph, base: str) -> Value | 
 
 
 def _with_old_spelling(node: Node) -> bytes:
-    """The node's `extra` with its attributes, and as many nameless inputs as it has."""
+    """Return the node's `extra` with its attributes, and as many nameless inputs as it has."""
     extra = onnx.NodeProto()
     extra.ParseFromString(node.extra)
     if not extra.attribute:
@@ -145,7 +146,7 @@ def _with_old_spelling(node: Node) -> bytes:
 
 
 def lowered(node: Node, facts: Facts) -> Node:
-    """The node as the model's own opset spells it: as it was loaded, unless it was changed since.
+    """Return the node as the model's own opset spells it: as it was loaded, unless it was changed since.
 
     Raises:
         ModelError: the opset cannot express it.

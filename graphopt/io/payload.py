@@ -40,7 +40,7 @@ def is_large(tensor: TensorProto) -> bool:
 
 
 def skimmed(model: memoryview) -> bytes | memoryview:
-    """A serialized model without the bytes of large initializers; as it is where it cannot be taken apart."""
+    """Return a serialized model without the bytes of large initializers; as it is where it cannot be taken apart."""
     path = (ModelProto, "graph"), (GraphProto, "initializer"), (TensorProto, "raw_data")
     numbers = [message.DESCRIPTOR.fields_by_name[name].number for message, name in path]
     try:
@@ -104,7 +104,7 @@ def _put_bare(tensor: Tensor, name: str, into: TensorProto) -> None:
 
 
 def _bare(tensor: Tensor, name: str) -> TensorProto:
-    """The declaration of a tensor without its values and their place."""
+    """Return the declaration of a tensor without its values and their place."""
     proto = TensorProto(data_type=tensor.dtype, dims=tensor.shape, name=name)
     declared = protos.declared(tensor)
     if declared is not None:

@@ -57,7 +57,7 @@ class _Scope:
         self.values[name] = value
 
     def find(self, name: str) -> Value | None:
-        """The value of a name: an own one, or one of an enclosing graph, which then becomes a capture here."""
+        """Return the value of a name: an own one, or one of an enclosing graph, which then becomes a capture here."""
         if name in self.values or self.outer is None:
             return self.values.get(name)
         outside = self.outer.find(name)
@@ -123,7 +123,8 @@ class Reader:
         return graph
 
     def _inputs(self, proto: GraphProto, scope: _Scope) -> None:
-        """Inputs and initializers. An initializer that is an input too is its default, where it can be overridden."""
+        """Read inputs and initializers. An initializer that is an input too is its default, where it can be
+        overridden."""
         graph = scope.graph
         initializers = {tensor.name: tensor for tensor in proto.initializer}  # of two with one name, the last counts
         overridable = self.ir_version >= 4 and scope.outer is None
@@ -210,14 +211,15 @@ def _metadata(proto: NodeProto | GraphProto) -> Mapping[str, str]:
 
 
 def _skeleton(proto: GraphProto) -> bytes:
-    """The graph without nodes and weights: how its inputs, outputs and values are declared, and what is not read."""
+    """Return the graph without nodes and weights: how its inputs, outputs and values are declared, and what is not
+    read."""
     skeleton = GraphProto()
     copy_fields(proto, skeleton, without=("node", "initializer", "name", "doc_string", "metadata_props"))
     return bytes(skeleton.SerializeToString())
 
 
 def _extra(proto: NodeProto, attrs: Mapping[str, Attribute]) -> bytes:
-    """What of a node is not in `Node`'s own fields; its attributes where they are spelled in an unusual way."""
+    """Return what of a node is not in `Node`'s own fields; its attributes where they are spelled in an unusual way."""
     extra = NodeProto()
     if proto.overload:
         extra.overload = proto.overload
@@ -247,7 +249,7 @@ def _plainly_spelled(proto: AttributeProto) -> bool:
 
 
 def _constant_value(attrs: Mapping[str, Attribute]) -> Tensor | None:
-    """The tensor of a Constant node; None for a sparse one."""
+    """Return the tensor of a Constant node; None for a sparse one."""
     if len(attrs) != 1:
         return None
     ((name, attribute),) = attrs.items()
@@ -264,5 +266,5 @@ def _constant_value(attrs: Mapping[str, Attribute]) -> Tensor | None:
 
 
 def overridable(proto: ModelProto) -> set[str]:
-    """The names that may be those of inputs and of initializers too, whose values then are defaults."""
+    """Return the names that may be those of inputs and of initializers too, whose values then are defaults."""
     return {info.name for info in proto.graph.input} if proto.ir_version >= 4 else set()

@@ -166,12 +166,12 @@ def _says_its_pads(spelling: Spelling, facts: Facts) -> bool:  # noqa: ARG001
 
 
 def _no_mask(spelling: Spelling, facts: Facts) -> bool:  # noqa: ARG001
-    """The mask had the type of the data."""
+    """Return whether there is no mask, which had the type of the data once."""
     return not any(spelling.outputs[1:])
 
 
 def _averages(spelling: Spelling, facts: Facts) -> bool:  # noqa: ARG001
-    """The sampling of the other mode was corrected."""
+    """Return whether it averages: the sampling of the other mode was corrected."""
     return spelling.attrs.get("mode", "avg") == "avg"
 
 
@@ -185,7 +185,8 @@ def _not_to_float8(spelling: Spelling, facts: Facts) -> bool:
 
 
 def _says_its_limits(spelling: Spelling, facts: Facts) -> bool:
-    """An absent limit was that of float32; now it is that of the type. What becomes of half precision is said below."""
+    """Return whether no limit is absent: it was that of float32, and is now that of the type. What becomes of half
+    precision is said below."""
     both = len(spelling.inputs) == 3 and None not in spelling.inputs
     return both or _data_type(spelling, facts) in (DType.FLOAT, DType.FLOAT16)
 

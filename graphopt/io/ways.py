@@ -66,7 +66,7 @@ class Step:
         return self.matters_up or not same or not options or self.key in LOWER_IF
 
     def up(self, spelling: Spelling, facts: Facts) -> Spelling:
-        """The newer spelling of the same. Raises Mismatch."""
+        """Return the newer spelling of the same. Raises Mismatch."""
         _check_spelling(self.old, spelling)
         if self.renames:
             return RENAMED[self.old.name, self.old.since_version][1](spelling, facts)
@@ -91,7 +91,7 @@ class Step:
         return spelling
 
     def down(self, spelling: Spelling, facts: Facts) -> Spelling:
-        """The older spelling of the same. Raises Mismatch."""
+        """Return the older spelling of the same. Raises Mismatch."""
         if self.renames:
             return RENAMED[self.old.name, self.old.since_version][2](spelling, facts)
         for table in (ONLY_IF, LOWER_IF):
@@ -135,7 +135,7 @@ class Step:
 
 
 def _check_spelling(schema: OpSchema, spelling: Spelling) -> None:
-    """Inputs, outputs and attributes must be those of the schema."""
+    """Raise Mismatch unless inputs, outputs and attributes are those of the schema."""
     version, formals = schema.since_version, schema.inputs
     variadic = OpSchema.FormalParameterOption.Variadic
     if len(spelling.inputs) > len(formals) and not (formals and formals[-1].option == variadic):
@@ -213,7 +213,7 @@ def _types(op: str, domain: str, version: int) -> tuple[frozenset[str], ...]:
 
 
 def _check_types(schema: OpSchema, spelling: Spelling, facts: Facts) -> None:
-    """An input of a known type must have one that the schema takes."""
+    """Raise Mismatch where an input of a known type has none that the schema takes."""
     allowed = _types(schema.name, schema.domain, schema.since_version)
     for index, value in enumerate(spelling.inputs):
         if value is None:
@@ -224,7 +224,7 @@ def _check_types(schema: OpSchema, spelling: Spelling, facts: Facts) -> None:
 
 
 def type_text(type_: Type | None) -> str | None:
-    """A type as schemas write it; None for one that is not known, or that they do not have."""
+    """Return a type as schemas write it; None for one that is not known, or that they do not have."""
     if isinstance(type_, TensorType):
         return f"tensor({type_.dtype.name.lower()})"
     return None if type_ is None else _proto_text(protos.type_to_proto(type_))
@@ -295,7 +295,7 @@ def versions(op: str, domain: str = "") -> tuple[int, ...]:
 
 
 def _step(op: str, domain: str, version: int) -> Step:
-    """The step to a version from the one before. Raises Mismatch where there can be none."""
+    """Return the step to a version from the one before. Raises Mismatch where there can be none."""
     complaint = difference(op, domain, version)
     if complaint:
         raise Mismatch(f"in opset {version} {complaint}")
@@ -306,7 +306,7 @@ def _step(op: str, domain: str, version: int) -> Step:
 
 
 def _renaming(op: str, version: int) -> Step:
-    """The step from the last version of an operator to its successor."""
+    """Return the step from the last version of an operator to its successor."""
     (successor, since), _, _ = RENAMED[op, version]
     old, new = ops.schema(op, "", version), ops.schema(successor, "", since)
     assert old is not None, op

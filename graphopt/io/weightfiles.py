@@ -77,7 +77,8 @@ def _ours(target: Path) -> re.Pattern[str]:
 
 
 def superseded(target: Path, kept: str) -> list[Path]:
-    """The files that held the weights of a model which is about to be replaced, and that nothing mentions besides.
+    """Return the files that held the weights of a model which is about to be replaced, and that nothing mentions
+    besides.
 
     Only those that have a name as graphopt gives to weights of that model, and are no links. Whatever other file of
     the folder has the name in it, even by chance, keeps the file. The folder is to be `exclusive`.

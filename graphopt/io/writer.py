@@ -64,7 +64,7 @@ class Writer:
         return initializers
 
     def body(self, graph: Graph, captured: Sequence[str]) -> GraphProto:
-        """A graph among the attributes of a node. Before IR version 4 its constants cannot be initializers."""
+        """Return a graph among the attributes of a node. Before IR version 4 its constants cannot be initializers."""
         into = GraphProto()
         constants = []
         for name, node in self.graph(graph, into, captured):
@@ -142,7 +142,8 @@ class Writer:
         *,
         is_body: bool,
     ) -> None:
-        """Inputs as they were declared. Initializers that were among them are again; before IR version 4 all are."""
+        """Write inputs as they were declared. Initializers that were among them are again; before IR version 4 all
+        are."""
         graph = names.graph
         present = {graph.value_name(Value(v)): (names(Value(v)), graph[v].types[0]) for v in graph.inputs}
         constants = {name: (name, node.types[0]) for name, node in initializers if node.op == CONSTANT}
@@ -156,7 +157,7 @@ class Writer:
                 _declare(into.input.add(), old.get(key), name, type_)
 
     def _put_values(self, names: _Names, declared: GraphProto, into: GraphProto) -> None:
-        """Outputs, and the types of the inner values that were declared and are still there."""
+        """Write outputs, and the types of the inner values that were declared and are still there."""
         graph = names.graph
         old = {info.name: info for info in declared.output}
         for name, key, type_ in zip(names.outputs, graph.output_names, graph.output_types, strict=True):

@@ -27,12 +27,13 @@ class Draft(Graph):
 
 
 def constant_node(tensor: Tensor, name: str) -> Node:
-    """A vertex that holds a known tensor under a name, which the caller has taken from `Graph.new_name`."""
+    """Return a vertex that holds a known tensor under a name, which the caller has taken from `Graph.new_name`."""
     return Node(CONSTANT, (), (name,), (TensorType(tensor.dtype, tensor.shape),), domain=INTERNAL, data=tensor)
 
 
 def replace_values(graph: Graph, mapping: Mapping[Value, Value], new: Mapping[int, Node] | None = None) -> Patch:
-    """The patch after which everything that read a key of `mapping` reads its value instead, graph outputs included.
+    """Return the patch after which everything that read a key of `mapping` reads its value instead, graph outputs
+    included.
 
     `new` holds nodes in new vertices, or in the place of present ones; they are taken literally, so that a new node
     may read a value that it replaces. A chain in `mapping` (a -> b, b -> c) is followed to its end. Vertices whose last
@@ -55,12 +56,12 @@ def replace_values(graph: Graph, mapping: Mapping[Value, Value], new: Mapping[in
 
 
 def replace_node(graph: Graph, vertex: int, node: Node) -> Patch:
-    """The patch that puts a node in the place of another; what only the old one read goes."""
+    """Return the patch that puts a node in the place of another; what only the old one read goes."""
     return replace_values(graph, {}, {vertex: node})
 
 
 def unread(graph: Graph) -> Patch | None:
-    """The patch that drops every vertex no output depends on; None where there is none."""
+    """Return the patch that drops every vertex no output depends on; None where there is none."""
     alive = {value.vertex for value in graph.outputs}
     stack = [*alive]
     while stack:
@@ -79,7 +80,7 @@ def needs_copy(graph: Graph, value: Value, by: Value) -> bool:
 
 
 def _outputs(graph: Graph, mapping: Mapping[Value, Value], after: dict[int, Node]) -> tuple[Value, ...]:
-    """The outputs after the change; puts the Identities that these need among the nodes `after` it."""
+    """Return the outputs after the change; puts the Identities that these need among the nodes `after` it."""
     if not any(map(graph.is_output, mapping)):
         return graph.outputs
     outputs = [mapping.get(value, value) for value in graph.outputs]
@@ -96,7 +97,7 @@ def _outputs(graph: Graph, mapping: Mapping[Value, Value], after: dict[int, Node
 
 
 def _copy(graph: Graph, old: Value, value: Value, type_: Type | None) -> Node:
-    """An Identity of a value, called as the node whose place it takes where that has no other output."""
+    """Return an Identity of a value, called as the node whose place it takes where that has no other output."""
     node = graph[old.vertex]
     alone = len(node.names) == 1
     label = node.name if alone else graph.new_name(f"{node.names[old.output]}_copy")
@@ -115,7 +116,7 @@ def _end_of_chain(mapping: Mapping[Value, Value], start: Value) -> Value:
 
 
 def _readers(graph: Graph, mapping: Mapping[Value, Value]) -> list[int]:
-    """The vertices that read a key of the mapping, each once, in a fixed order."""
+    """Return the vertices that read a key of the mapping, each once, in a fixed order."""
     near = dict.fromkeys(reader for value in mapping for reader in graph.readers(value.vertex))
     return [reader for reader in near if any(value in mapping for value in graph[reader].operands)]
 
@@ -123,7 +124,7 @@ def _readers(graph: Graph, mapping: Mapping[Value, Value]) -> list[int]:
 def _dead(
     graph: Graph, after: Mapping[int, Node], outputs: Iterable[Value], suspects: Iterable[int]
 ) -> dict[int, Node]:
-    """The vertices among the suspects, and among what dead ones read, that nothing reads after the change."""
+    """Return the vertices among the suspects, and among what dead ones read, that nothing reads after the change."""
     dead: dict[int, Node] = {}
     kept = {value.vertex for value in outputs}
     reads = Counter(value.vertex for node in after.values() for value in node.operands)

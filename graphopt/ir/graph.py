@@ -101,7 +101,7 @@ class Node:
                     yield item
 
     def reading(self, mapping: Mapping[Value, Value]) -> Node:
-        """The same node with the values that it reads replaced."""
+        """Return the same node with the values that it reads replaced."""
         return replace(
             self,
             inputs=tuple(value if value is None else mapping.get(value, value) for value in self.inputs),
@@ -183,11 +183,11 @@ class Graph:
         return pairs
 
     def nodes(self) -> Iterator[tuple[int, Node]]:
-        """The ONNX nodes (no inputs, constants, captures), in no particular order."""
+        """Yield the ONNX nodes (no inputs, constants, captures), in no particular order."""
         return ((vertex, node) for vertex, node in self.items() if node.domain != INTERNAL)
 
     def graphs(self) -> Iterator[Graph]:
-        """The graph itself, then all bodies in it, however deep."""
+        """Yield the graph itself, then all bodies in it, however deep."""
         yield self
         for _, node in self.nodes():
             for body in node.bodies:
@@ -215,12 +215,12 @@ class Graph:
         return self[value.vertex].names[value.output]
 
     def constant(self, value: Value | None) -> Tensor | None:
-        """The tensor where the value is a known constant (not an overridable initializer)."""
+        """Return the tensor where the value is a known constant (not an overridable initializer)."""
         node = None if value is None else self[value.vertex]
         return node.data if node is not None and node.is_constant else None
 
     def with_op(self, op: str) -> frozenset[int]:
-        """The vertices of an operator, whatever its domain."""
+        """Return the vertices of an operator, whatever its domain."""
         return frozenset(self._by_op.get(op, ()))
 
     def ops(self) -> Mapping[str, int]:
@@ -232,7 +232,7 @@ class Graph:
         return counts
 
     def readers(self, vertex: int) -> Iterable[int]:
-        """The vertices that read any output of `vertex`, each once."""
+        """Return the vertices that read any output of `vertex`, each once."""
         found: Iterable[int] = self.nx.succ[vertex]
         return found
 
@@ -241,7 +241,8 @@ class Graph:
         return len(self.nx.succ[vertex])
 
     def known_contents(self, value: Value | None) -> tuple[Dim, ...] | None:
-        """The elements of an integer tensor of rank <= 1, constant or symbolic; None where they are not known."""
+        """Return the elements of an integer tensor of rank <= 1, constant or symbolic; None where they are not
+        known."""
         if value is None:
             return None
         node = self[value.vertex]
@@ -250,7 +251,7 @@ class Graph:
         return node.contents[value.output] if node.contents else None
 
     def sources(self, vertex: int) -> Iterable[int]:
-        """The vertices whose outputs `vertex` reads, each once."""
+        """Return the vertices whose outputs `vertex` reads, each once."""
         found: Iterable[int] = self.nx.pred[vertex]
         return found
 
@@ -304,7 +305,7 @@ class Graph:
         return sum(self[v].is_internal for op in (INPUT, CONSTANT, CAPTURE) for v in self._by_op.get(op, ()))
 
     def copy(self, names: set[str] | None = None) -> Graph:
-        """A graph of its own with the same vertices and nodes, bodies copied too; tensors are shared.
+        """Return a graph of its own with the same vertices and nodes, bodies copied too; tensors are shared.
 
         `names` are those in use around it, where it is the copy of a body: one set for all graphs of a model.
         """
@@ -319,12 +320,12 @@ class Graph:
     # -- changing --------------------------------------------------------------------------------------------------
 
     def new_vertex(self) -> int:
-        """A vertex number that was never used in this graph."""
+        """Return a vertex number that was never used in this graph."""
         self._next += 1
         return self._next - 1
 
     def new_name(self, base: str) -> str:
-        """A name that nothing in the model has, `base` itself if that is free; reserved from now on.
+        """Return a name that nothing in the model has, `base` itself if that is free; reserved from now on.
 
         The number behind a name that is taken is found by bisection: thousands may share the name.
         """

@@ -32,7 +32,7 @@ class Tensor:
 
     @staticmethod
     def of(array: NDArray[Any]) -> Tensor:
-        """A tensor that was computed: `array` is kept, and must not be changed afterwards."""
+        """Return a tensor that was computed: `array` is kept, and must not be changed afterwards."""
         return Tensor(DType.of(array.dtype), array.shape, lambda: array)
 
     @property
@@ -49,7 +49,7 @@ class Tensor:
         return self.size <= SMALL
 
     def numpy(self) -> NDArray[Any]:
-        """The values; read anew each time unless the tensor is small."""
+        """Return the values; read anew each time unless the tensor is small."""
         return self._small if self.is_small else self.read()
 
     @cached_property
@@ -57,7 +57,7 @@ class Tensor:
         return self.read()
 
     def ints(self) -> tuple[int, ...] | None:
-        """The values of a small integer tensor, flattened; None for any other."""
+        """Return the values of a small integer tensor, flattened; None for any other."""
         if not self.dtype.is_integer or not self.is_small:
             return None
         return self._ints
