@@ -50,13 +50,6 @@ def _then(inner: Clamp, outer: Clamp) -> Clamp:
 
 CLAMPS = (
     Rule(
-        "replace_max_with_relu",
-        op.Max(x, 0.0),
-        op.Relu(x),
-        when=floats,
-        why="Relu is fused into the convolution or product before it.",
-    ),
-    Rule(
         "replace_clip_with_relu",
         op.Clip(x, 0.0),
         op.Relu(x),
@@ -93,22 +86,15 @@ CLAMPS = (
 
 relu6 = op.Clip(x + 3.0, 0.0, 6.0)
 sixth: Term = fn.divide(1.0, 6.0)
-SIXTHS: tuple[tuple[str, Callable[[Term], App]], ...] = (
-    ("div", lambda value: value / 6.0),
-    ("mul", lambda value: value * sixth),
-)
 hard_sigmoid = op.HardSigmoid(x, alpha=sixth, beta=0.5)
 
 HARD = (
-    *(
-        Rule(
-            f"fuse_hard_sigmoid_{name}",
-            by_six(relu6),
-            hard_sigmoid,
-            when=single,
-            why="HardSigmoid is one pass, and is fused into the convolution before it.",
-        )
-        for name, by_six in SIXTHS
+    Rule(
+        "fuse_hard_sigmoid",
+        relu6 * sixth,
+        hard_sigmoid,
+        when=single,
+        why="HardSigmoid is one pass, and is fused into the convolution before it.",
     ),
     Rule(
         "fuse_hard_sigmoid_affine",
@@ -117,41 +103,24 @@ HARD = (
         when=single,
         why="HardSigmoid is one pass, and is fused into the convolution before it.",
     ),
-    Rule(
-        "fuse_hard_swish",
-        x * hard_sigmoid,
-        op.HardSwish(x),
-        when=single,
-        why="HardSwish is fused into the convolution before it, and does not leave its blocked layout.",
-    ),
     *(
-        rule
-        for name, by_six in SIXTHS
-        for rule in (
-            Rule(
-                f"fuse_hard_swish_{name}",
-                by_six(x * relu6),
-                op.HardSwish(x),
-                when=single,
-                why="HardSwish is fused into the convolution before it, and does not leave its blocked layout.",
-            ),
-            Rule(
-                f"fuse_hard_swish_{name}_first",
-                by_six(x) * relu6,
-                op.HardSwish(x),
-                when=single,
-                why="HardSwish is fused into the convolution before it, and does not leave its blocked layout.",
-            ),
+        Rule(
+            f"fuse_hard_swish{order}",
+            written_out,
+            op.HardSwish(x),
+            when=single,
+            why="HardSwish is fused into the convolution before it, and does not leave its blocked layout.",
+        )
+        for order, written_out in (
+            ("", x * hard_sigmoid),
+            ("_sixth_last", (x * relu6) * sixth),
+            ("_sixth_first", (x * sixth) * relu6),
         )
     ),
 )
 
 # -- Gelu ----------------------------------------------------------------------------------------------------------
 
-ERFS: tuple[tuple[str, App], ...] = (
-    ("div", op.Erf(x / fn.sqrt(2.0))),
-    ("mul", op.Erf(x * fn.divide(1.0, fn.sqrt(2.0)))),
-)
 HALVES: tuple[tuple[str, Callable[[Term, App], App]], ...] = (
     # x · ½ · (1 + t), in every order
     ("half_last", lambda v, t: (v * (t + 1.0)) * 0.5),
@@ -165,7 +134,6 @@ CUBICS: tuple[tuple[str, App], ...] = (
     # √(2/π) · (x + 0.044715 x³)
     ("pow", (x + op.Pow(x, 3.0) * COEFFICIENT) * root),
     ("mul", (x + (x * x * x) * COEFFICIENT) * root),
-    ("mul_inner", (x + (x * (x * x)) * COEFFICIENT) * root),
     ("left_mul", (x + (x * COEFFICIENT * x) * x) * root),
     ("factored", (x * root) * ((x * x) * COEFFICIENT + 1.0)),
     ("factored_left", (x * root) * ((x * COEFFICIENT) * x + 1.0)),
@@ -176,13 +144,13 @@ CUBICS: tuple[tuple[str, App], ...] = (
 GELU = (
     *(
         Rule(
-            f"fuse_gelu_{spelling}_{order}",
-            halved(x, erf),
+            f"fuse_gelu_{order}",
+            halved(x, op.Erf(x * fn.divide(1.0, fn.sqrt(2.0)))),
             op.Gelu(x),
             when=floats,
             why="Runtimes have one fast kernel for Gelu, and know few of the ways to write it out.",
         )
-        for (spelling, erf), (order, halved) in product(ERFS, HALVES)
+        for order, halved in HALVES
     ),
     *(
         Rule(

@@ -1,7 +1,6 @@
-"""The elementwise operators that scale or shift by a constant: what the families fold into weights, said once.
+"""What is done to each channel alike, x -> x * factor + shift: what the families fold into weights, said once.
 
-No rules of its own. A linear operator that is scaled or shifted is the same operator with other weights and another
-bias; each entry says which.
+No rules of its own. A subtraction of a constant becomes an addition first, and a division is matched as a product.
 """
 
 from __future__ import annotations
@@ -14,26 +13,38 @@ from graphopt.term import App, Term, Var
 
 
 class Affine(NamedTuple):
-    """`apply(y, c)`; `weights(w, c)` and `bias(b, c)` are what gives it at once, where y = w·x + b."""
+    """An operator beside one that is linear, and what becomes of its weights and bias if it does the same."""
 
     name: str
     what: str
-    apply: Callable[[Term, Term], App]
-    weights: Callable[[Term, Term], Term]
-    bias: Callable[[Term, Term], Term]
-    when: Callable[[Var], tuple[Term, ...]] = lambda c: ()
+    apply: Callable[[Term], Term]
+    weights: Callable[[Term, Callable[[Term], Term]], Term]
+    """Of weights, and of how one number for each channel is spread over them."""
+    bias: Callable[[Term], Term]
+    """Of the bias of what stands before."""
+    shift: Term | None = None
+    """What it makes of zeros, where that is not zeros."""
+    when: Callable[[Term], tuple[Term, ...]] = lambda x: ()
+    """What it asks of the value beside which it stands."""
+
+    def carried(self, bias: Term, linear: Callable[[Term], Term]) -> Term:
+        """The bias of what stands behind, given what that makes of a shift."""
+        return bias if self.shift is None else bias + linear(self.shift)
 
 
-SCALINGS = (
-    Affine("mul", "a factor", op.Mul, op.Mul, op.Mul),
-    Affine("div", "a divisor", op.Div, op.Div, op.Div, lambda c: (fn.is_not_zero(c),)),
-)
-SHIFTS = (
-    Affine("add", "a shift", op.Add, lambda w, c: w, op.Add),
-    Affine("sub", "a shift", op.Sub, lambda w, c: w, op.Sub),
-    Affine("rsub", "the difference from a constant", lambda y, c: c - y, lambda w, c: -w, lambda b, c: c - b),
-)
-AFFINE = (*SCALINGS, *SHIFTS)
+NOTHING = Affine("nothing", "the input itself", lambda x: x, lambda w, spread: w, lambda b: b)
+
+
+def affine(channels: str, beside: str = "") -> tuple[Affine, Affine, Affine, Affine]:
+    """Return all of them along an axis, a factor first; beside it there may be axes in which nothing differs."""
+    c = const("c", f"{channels} {beside}")
+    each = op.Reshape(c, fn.sizes(channels)) if beside else c
+    return (
+        Affine("mul", "a factor", lambda x: x * c, lambda w, spread: w * spread(each), lambda b: b * each),
+        Affine("add", "a shift", lambda x: x + c, lambda w, spread: w, lambda b: b + each, each),
+        Affine("rsub", "a difference", lambda x: c - x, lambda w, spread: -w, lambda b: each - b, each),
+        normalization(channels).affine,
+    )
 
 
 class Normalization(NamedTuple):
@@ -66,6 +77,18 @@ class Normalization(NamedTuple):
     @property
     def shift(self) -> App:
         return self.offset - self.mean * self.factor
+
+    @property
+    def affine(self) -> Affine:
+        return Affine(
+            "bn",
+            "a batch normalization",
+            self.apply,
+            lambda w, spread: w * spread(self.factor),
+            lambda b: (b - self.mean) * self.factor + self.offset,
+            self.shift,
+            self.uniform,
+        )
 
 
 def normalization(channels: str, suffix: str = "") -> Normalization:

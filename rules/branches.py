@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from graphopt.rule import Rule, const, fn, integer, integers, op, tensor
-from graphopt.rules.affine import SCALINGS, normalization
+from graphopt.rules.affine import NOTHING, affine
 from graphopt.term import App, Operand, Term
 
 # Axes: N batch, C input channels, M output channels, I = C / group, *s space, *k kernel, *p the smaller kernel.
@@ -142,47 +142,23 @@ def unit() -> App:
     return op.Reshape(units, fn.sizes("C I 1*k"))
 
 
-class Branch(NamedTuple):
-    """What happens to the input beside the convolution, and the weights and bias that do the same."""
-
-    name: str
-    what: str
-    result: Term
-    weights: Term
-    bias: Term | None = None
-    when: tuple[Term, ...] = ()
-
-
-bn, factor = normalization("C"), const("c", "C 1*k")
-BRANCHES = (
-    Branch("input", "The input itself", x, unit()),
-    *(
-        Branch(
-            f"input_{this.name}",
-            "The input, scaled",
-            this.apply(x, factor),
-            this.weights(unit(), per_filter(factor)),
-            when=this.when(factor),
-        )
-        for this in SCALINGS
-    ),
-    Branch("bn", "A batch normalization", bn.apply(x), unit() * per_filter(bn.factor), bn.shift, bn.uniform(x)),
-)
+factor, _, _, bn = affine("C", "1*k")
+BRANCHES = {"input": NOTHING, "input_mul": factor, "bn": bn}
 
 BESIDE = tuple(
     Rule(
-        f"fuse_{sign.name}_of_conv_and_{branch.name}",
-        sign.join(op.Conv(x, square, bias, **geometry), branch.result),
+        f"fuse_{sign.name}_of_conv_and_{name}",
+        sign.join(op.Conv(x, square, bias, **geometry), this.apply(x)),
         op.Conv(
             x,
-            sign.weights(square, widened(branch.weights, half, other_half)),
-            sign.alone(bias) if branch.bias is None else sign.weights(bias, branch.bias),
+            sign.weights(square, widened(this.weights(unit(), per_filter), half, other_half)),
+            sign.alone(bias) if this.shift is None else sign.weights(bias, this.shift),
             **geometry,
         ),
-        when=(*keeps_size, *branch.when),
-        why=f"{branch.what} beside a convolution is one more number in the middle of each of its kernels.",
+        when=(*keeps_size, *this.when(x)),
+        why=f"Beside a convolution, {this.what} is one more number in the middle of each of its kernels.",
     )
-    for branch in BRANCHES
+    for name, this in BRANCHES.items()
     for sign in SIGNS
 )
 

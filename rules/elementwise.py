@@ -138,13 +138,8 @@ CHAINS = {
     "fuse_add_sub": (a - (x + b), (a - b) - x, exact),
     "fuse_consecutive_subs": (a - (b - x), x + (a - b), exact),
     "fuse_consecutive_muls": ((x * a) * b, x * (a * b), exact),
-    "fuse_consecutive_divs": ((x / a) / b, x / (a * b), rounded),
-    "fuse_mul_div": ((x * a) / b, x * (a / b), rounded),
-    "fuse_div_mul": ((x / a) * b, x * (b / a), rounded),
     "fuse_quotient_mul": ((a / x) * b, (a * b) / x, rounded),
-    "fuse_quotient_div": ((a / x) / b, (a / b) / x, rounded),
     "fuse_div_by_product": (a / (x * b), (a / b) / x, rounded),
-    "fuse_div_by_ratio": (a / (x / b), (a * b) / x, rounded),
     "fuse_div_by_quotient": (a / (b / x), x * (a / b), rounded),
     "fuse_sum_of_multiples": (x * a + x * b, x * (a + b), exact),
     "fuse_difference_of_multiples": (x * a - x * b, x * (a - b), exact),
@@ -175,8 +170,6 @@ CONSTANTS = (
     ),
     Rule("fuse_neg_into_mul", (-x) * a, x * (-a), why="The sign moves into the constant."),
     Rule("fuse_mul_into_neg", -(x * a), x * (-a), why="The sign moves into the constant."),
-    Rule("fuse_neg_into_div", (-x) / a, x / (-a), when=is_float, why="The sign moves into the constant."),
-    Rule("fuse_div_into_neg", -(x / a), x / (-a), when=is_float, why="The sign moves into the constant."),
     Rule("fuse_add_into_neg", -(x + a), (-a) - x, why="The sign moves into the constant."),
 )
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from graphopt.base.types import DType
 from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, real, tensor
-from graphopt.rules.affine import AFFINE, SCALINGS, SHIFTS, Affine, normalization
-from graphopt.term import App, Term, Var
+from graphopt.rules.affine import Affine, affine, normalization
+from graphopt.term import App, Operand, Term, Var
 
 # Axes: *b batch, M rows, K contracted, N columns.
 x, w = tensor("x", "*b M K"), const("w", "K N")
 c, d = const("c", "N"), const("d", "N")
-before = const("c", "K")
+after, before = affine("N"), affine("K")
 bn, bn_in = normalization("N"), normalization("K")
 rest = attributes("rest")
 
@@ -37,25 +37,19 @@ def runs_as_gemm(hole: Var) -> Term:
 left_weights, right, per_row = const("w", "M K"), tensor("x", "*b K N"), const("c", "M 1")
 
 MATMUL = (
-    *(
-        Rule(
-            f"fuse_{this.name}_into_matmul",
-            this.apply(x @ w, c),
-            x @ this.weights(w, c),
-            when=(is_float(x), *this.when(c)),
-            why=f"After a product with weights, {this.what} per column goes into the weights.",
-        )
-        for this in SCALINGS
+    Rule(
+        "fuse_mul_into_matmul",
+        (x @ w) * c,
+        x @ (w * c),
+        when=is_float(x),
+        why="After a product with weights, a factor per column goes into the weights.",
     ),
-    *(
-        Rule(
-            f"fuse_{this.name}_into_left_matmul",
-            this.apply(left_weights @ right, per_row),
-            this.weights(left_weights, per_row) @ right,
-            when=(is_float(right), *this.when(per_row)),
-            why=f"After a product of weights with a value, {this.what} per row goes into the weights.",
-        )
-        for this in SCALINGS
+    Rule(
+        "fuse_mul_into_left_matmul",
+        (left_weights @ right) * per_row,
+        (left_weights * per_row) @ right,
+        when=is_float(right),
+        why="After a product of weights with a value, a factor per row goes into the weights.",
     ),
 )
 
@@ -110,7 +104,7 @@ TO_GEMM = (
 
 b = const("b", "N", default=0)
 alpha, beta = real("alpha"), real("beta")
-any_rows = tensor("x", "_ _")
+any_rows, shape = tensor("x", "_ _"), integers("shape")
 
 
 class _Weights(NamedTuple):
@@ -124,6 +118,9 @@ class _Weights(NamedTuple):
     product: Callable[[Term], App]
     """A row vector times the weights."""
 
+    def gemm(self, *inputs: Term, **attrs: Operand) -> App:
+        return op.Gemm(*inputs, transB=self.transposed, **attrs)
+
 
 _plain, _flipped = const("w", "K N"), const("w", "N K")
 WEIGHTS = (
@@ -135,71 +132,28 @@ GEMM = (
     *(
         Rule(
             f"fuse_{this.name}_into_gemm{held.suffix}",
-            this.apply(op.Gemm(any_rows, held.hole, b, rest, transB=held.transposed), c),
-            op.Gemm(
-                any_rows,
-                this.weights(held.hole, held.by_column(c)),
-                this.bias(b, c),
-                rest,
-                transB=held.transposed,
-            ),
-            when=(is_float(any_rows), *this.when(c)),
+            this.apply(held.gemm(any_rows, held.hole, b, rest, beta=beta)),
+            held.gemm(any_rows, this.weights(held.hole, held.by_column), this.bias(b * beta), rest, beta=1.0),
+            when=(is_float(any_rows), *this.when(any_rows)),
             why=f"After a Gemm, {this.what} per column goes into its weights and bias.",
         )
-        for this in SCALINGS
+        for this in after
         for held in WEIGHTS
     ),
     *(
         Rule(
-            f"fuse_{this.name}_into_gemm{held.suffix}",
-            this.apply(op.Gemm(any_rows, held.hole, b, rest, beta=beta, transB=held.transposed), c),
-            op.Gemm(
-                any_rows,
-                this.weights(held.hole, held.by_column(c)),
-                this.bias(b * beta, c),
-                rest,
-                beta=1.0,
-                transB=held.transposed,
+            f"fuse_{this.name}_into_reshaped_gemm{held.suffix}",
+            this.apply(op.Reshape(held.gemm(any_rows, held.hole, b, rest, beta=beta), shape)),
+            op.Reshape(
+                held.gemm(any_rows, this.weights(held.hole, held.by_column), this.bias(b * beta), rest, beta=1.0),
+                shape,
             ),
-            when=is_float(any_rows),
-            why=f"After a Gemm, {this.what} per column goes into its bias.",
+            when=(is_float(any_rows), fn.eq(fn.item(shape, -1), fn.size("N"))),
+            why=f"After a Gemm and a Reshape that keeps columns, {this.what} goes into its weights and bias.",
         )
-        for this in SHIFTS
+        for this in after
         for held in WEIGHTS
-    ),
-    *(
-        Rule(
-            f"fuse_bn_into_gemm{held.suffix}",
-            bn.apply(op.Gemm(any_rows, held.hole, b, rest, beta=beta, transB=held.transposed)),
-            op.Gemm(
-                any_rows,
-                held.hole * held.by_column(bn.factor),
-                (b * beta - bn.mean) * bn.factor + bn.offset,
-                rest,
-                beta=1.0,
-                transB=held.transposed,
-            ),
-            when=bn.uniform(any_rows),
-            why="A batch normalization after a Gemm is folded into its weights and bias.",
-        )
-        for held in WEIGHTS
-    ),
-    *(
-        Rule(
-            f"fuse_bn_before_gemm{held.suffix}",
-            op.Gemm(bn_in.apply(rows), held.hole, b, alpha=alpha, beta=beta, transB=held.transposed),
-            op.Gemm(
-                rows,
-                held.hole * held.by_row(bn_in.factor),
-                b * beta + held.product(bn_in.shift) * alpha,
-                alpha=alpha,
-                beta=1.0,
-                transB=held.transposed,
-            ),
-            when=bn_in.uniform(rows),
-            why="A batch normalization before a Gemm is folded into its weights and bias.",
-        )
-        for held in WEIGHTS
+        if this.name != "bn"
     ),
     *(
         Rule(
@@ -215,57 +169,60 @@ GEMM = (
 
 # -- what stands before a product ----------------------------------------------------------------------------------
 # These trade: scale and shift of a layer normalization that is written out stand there too, and a runtime that
-# recognises it needs both in their places.
+# recognises it needs both in their places. A batch normalization is none, and goes where it can.
 
+scale_before, *shifts_before, normalized = before
+
+
+def into_gemm(this: Affine, held: _Weights) -> Rule:
+    """What stands before a Gemm, through its weights into its bias."""
+    return Rule(
+        f"fuse_{this.name}_before_gemm{held.suffix}",
+        held.gemm(this.apply(rows), held.hole, b, alpha=alpha, beta=beta),
+        held.gemm(
+            rows,
+            this.weights(held.hole, held.by_row),
+            this.carried(b * beta, lambda v: held.product(v) * alpha),
+            alpha=alpha,
+            beta=1.0,
+        ),
+        when=(is_float(rows), *this.when(rows)),
+        why=f"Before a Gemm, {this.what} goes through its weights into its bias.",
+    )
+
+
+NORMALIZED = tuple(into_gemm(normalized, held) for held in WEIGHTS)
 BEFORE = (
-    *(
-        Rule(
-            f"fuse_{this.name}_before_matmul",
-            this.apply(x, before) @ w,
-            x @ this.weights(w, column(before, "K")),
-            when=(is_float(x), *this.when(before)),
-            why=f"Before a product with weights, {this.what} per row of the weights goes into them.",
-        )
-        for this in SCALINGS
+    Rule(
+        "fuse_mul_before_matmul",
+        scale_before.apply(x) @ w,
+        x @ scale_before.weights(w, lambda v: column(v, "K")),
+        when=is_float(x),
+        why="Before a product with weights, a factor per row of the weights goes into them.",
     ),
     *(
         Rule(
-            f"fuse_{this.name}_before_matmul_add",
-            (this.apply(x, before) @ w) + d,
-            (x @ this.weights(w, before)) + (op.Sub if this.name == "sub" else op.Add)(d, before @ w),
-            when=is_float(x),
-            why=f"Before a product with weights, {this.what} goes through it into the shift that follows.",
-        )
-        for this in SHIFTS
-    ),
-    *(
-        Rule(
-            f"fuse_{this.name}_before_gemm{held.suffix}",
-            op.Gemm(this.apply(rows, before), held.hole, b, rest, transA=0, transB=held.transposed),
-            op.Gemm(rows, this.weights(held.hole, held.by_row(before)), b, rest, transA=0, transB=held.transposed),
-            when=(is_float(rows), *this.when(before)),
-            why=f"Before a Gemm, {this.what} goes into its weights.",
-        )
-        for this in SCALINGS
-        for held in WEIGHTS
-    ),
-    *(
-        Rule(
-            f"fuse_{this.name}_before_gemm{held.suffix}",
-            op.Gemm(this.apply(rows, before), held.hole, b, alpha=alpha, beta=beta, transB=held.transposed),
-            op.Gemm(
-                rows,
-                this.weights(held.hole, before),
-                (op.Sub if this.name == "sub" else op.Add)(b * beta, held.product(before) * alpha),
-                alpha=alpha,
-                beta=1.0,
-                transB=held.transposed,
-            ),
+            f"fuse_mul_before_gemm{held.suffix}",
+            held.gemm(scale_before.apply(rows), held.hole, b, rest, transA=0),
+            held.gemm(rows, scale_before.weights(held.hole, held.by_row), b, rest, transA=0),
             when=is_float(rows),
-            why=f"Before a Gemm, {this.what} goes through its weights into its bias.",
+            why="Before a Gemm, a factor goes into its weights.",
         )
-        for this in SHIFTS
         for held in WEIGHTS
+    ),
+    *(
+        rule
+        for this in shifts_before
+        for rule in (
+            Rule(
+                f"fuse_{this.name}_before_matmul_add",
+                (this.apply(x) @ w) + d,
+                (x @ this.weights(w, lambda v: v)) + this.carried(d, lambda v: v @ w),
+                when=is_float(x),
+                why=f"Before a product with weights, {this.what} goes through it into the shift that follows.",
+            ),
+            *(into_gemm(this, held) for held in WEIGHTS),
+        )
     ),
 )
 
@@ -341,79 +298,42 @@ CHAINS = (
     ),
 )
 
-# -- through a Reshape that keeps the columns ----------------------------------------------------------------------
-
-shape = integers("shape")
-keeps_columns = fn.eq(fn.item(shape, -1), fn.size("N"))
-
-RESHAPED = tuple(
-    Rule(
-        f"fuse_{this.name}_into_reshaped_gemm{held.suffix}",
-        this.apply(op.Reshape(op.Gemm(any_rows, held.hole, b, rest, beta=beta, transB=held.transposed), shape), c),
-        op.Reshape(
-            op.Gemm(
-                any_rows,
-                this.weights(held.hole, held.by_column(c)),
-                this.bias(b * beta, c),
-                rest,
-                beta=1.0,
-                transB=held.transposed,
-            ),
-            shape,
-        ),
-        when=(is_float(any_rows), keeps_columns, *this.when(c)),
-        why=f"After a Gemm whose result is reshaped but for its columns, {this.what} goes into its weights and bias.",
-    )
-    for this in AFFINE
-    for held in WEIGHTS
-)
-
 # -- a factor behind views of the product --------------------------------------------------------------------------
 
 # Attention scales its queries and keys after they were split into heads; the factor can be in the weights.
 perm, target, view = integers("perm"), integers("target"), attributes("view")
-factor, batch = const("c", ""), tensor("x", "B M K")
+one_for_all, batch = const("c", ""), tensor("x", "B M K")
 HEADS: Mapping[str, Callable[[Term], App]] = {
     "transpose": lambda value: op.Transpose(value, perm=perm),
     "reshape": lambda value: op.Reshape(value, target, view),
     "heads": lambda value: op.Transpose(op.Reshape(value, target, view), perm=(0, 2, 1, 3)),
     "transposed_heads": lambda value: op.Transpose(op.Reshape(value, target, view), perm=(0, 2, 3, 1)),
 }
-_Scaled: TypeAlias = "Callable[[Callable[[Term], Term], Callable[[Term], Term]], tuple[Term, Var]]"
-
-
-def _scaled_gemm(held: _Weights) -> _Scaled:
-    def scaled(weights: Callable[[Term], Term], bias: Callable[[Term], Term]) -> tuple[Term, Var]:
-        return op.Gemm(any_rows, weights(held.hole), bias(b), rest, transB=held.transposed), any_rows
-
-    return scaled
-
-
-SCALED: Mapping[str, _Scaled] = {
-    "matmul": lambda weights, bias: (batch @ weights(w), batch),
-    "matmul_add": lambda weights, bias: ((batch @ weights(w)) + bias(d), batch),
-    **{f"gemm{held.suffix}": _scaled_gemm(held) for held in WEIGHTS},
+SCALED: Mapping[str, tuple[Var, App, App]] = {
+    "matmul": (batch, batch @ w, batch @ (w * one_for_all)),
+    "matmul_add": (batch, (batch @ w) + d, (batch @ (w * one_for_all)) + d * one_for_all),
+    **{
+        f"gemm{held.suffix}": (
+            any_rows,
+            held.gemm(any_rows, held.hole, b, rest),
+            held.gemm(any_rows, held.hole * one_for_all, b * one_for_all, rest),
+        )
+        for held in WEIGHTS
+    },
 }
-"""Products whose weights and bias are given as functions of those that they have."""
+"""Products by name: what they read, and the product without and with a factor in its weights and bias."""
 
-
-def as_it_is(value: Term) -> Term:
-    return value
-
-
-def behind_views(this: Affine, name: str, heads: str) -> Rule:
-    plain, operand = SCALED[name](as_it_is, as_it_is)
-    scaled, _ = SCALED[name](lambda weights: this.weights(weights, factor), lambda bias: this.bias(bias, factor))
-    return Rule(
-        f"fuse_{this.name}_after_{heads}_into_{name}",
-        this.apply(HEADS[heads](plain), factor),
-        HEADS[heads](scaled),
-        when=(is_float(operand), *this.when(factor)),
-        why=f"Moving elements does not change them: {this.what} for all of them goes into the weights.",
+VIEWED = tuple(
+    Rule(
+        f"fuse_mul_after_{heads}_into_{name}",
+        seen(plain) * one_for_all,
+        seen(scaled),
+        when=is_float(operand),
+        why="Moving elements does not change them: a factor for all of them goes into the weights.",
     )
-
-
-VIEWED = tuple(behind_views(this, name, heads) for this in SCALINGS for name in SCALED for heads in HEADS)
+    for name, (operand, plain, scaled) in SCALED.items()
+    for heads, seen in HEADS.items()
+)
 
 one_factor, other_factor, other = const("c", ""), const("d", ""), tensor("y")
 FACTORS = (
@@ -531,5 +451,5 @@ EINSUM = (
     ),
 )
 
-RULES = (*MATMUL, *TO_GEMM, *GEMM, *TRANSPOSES, *CHAINS, *RESHAPED, *VIEWED, *FACTORS, *EINSUM)
+RULES = (*MATMUL, *TO_GEMM, *GEMM, *NORMALIZED, *TRANSPOSES, *CHAINS, *VIEWED, *FACTORS, *EINSUM)
 TRADES = BEFORE

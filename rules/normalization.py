@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import product
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
 
 from graphopt.base.types import DType
 from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, real, tensor
-from graphopt.rules.affine import normalization
+from graphopt.rules.affine import affine, normalization
 from graphopt.term import App, Term
 
 # Axes: N batch, C channels, *s space; *n the axes that a layer normalization normalizes.
@@ -16,67 +14,35 @@ rest = attributes("rest")
 
 # -- batch normalization -------------------------------------------------------------------------------------------
 
-x, c = tensor("x", "N C *s"), const("c", "C 1*s")
-bn, after = normalization("C"), normalization("C", "_after")
-each = op.Reshape(c, fn.sizes("C"))
-same_type = bn.uniform(x)
+x, bn = tensor("x", "N C *s"), normalization("C", "_first")
+per_channel = affine("C", "1*s")
 
 BATCH = (
-    Rule(
-        "fuse_mul_into_bn",
-        bn.apply(x) * c,
-        bn.apply(x, scale=bn.scale * each, offset=bn.offset * each),
-        when=same_type,
-        why="A factor per channel after a batch normalization goes into its scale and offset.",
+    *(
+        Rule(
+            "fuse_consecutive_bn" if this.name == "bn" else f"fuse_{this.name}_into_bn",
+            this.apply(bn.apply(x)),
+            bn.apply(x, scale=this.weights(bn.scale, lambda v: v), offset=this.bias(bn.offset)),
+            when=(*bn.uniform(x), *this.when(x)),
+            why=f"After a batch normalization, {this.what} per channel goes into its scale and offset.",
+        )
+        for this in per_channel
     ),
-    Rule(
-        "fuse_div_into_bn",
-        bn.apply(x) / c,
-        bn.apply(x, scale=bn.scale / each, offset=bn.offset / each),
-        when=(*same_type, fn.is_not_zero(c)),
-        why="A divisor per channel after a batch normalization goes into its scale and offset.",
-    ),
-    Rule(
-        "fuse_add_into_bn",
-        bn.apply(x) + c,
-        bn.apply(x, offset=bn.offset + each),
-        when=same_type,
-        why="A shift per channel after a batch normalization goes into its offset.",
-    ),
-    Rule(
-        "fuse_sub_into_bn",
-        bn.apply(x) - c,
-        bn.apply(x, offset=bn.offset - each),
-        when=same_type,
-        why="A shift per channel after a batch normalization goes into its offset.",
-    ),
-    Rule(
-        "fuse_add_before_bn",
-        bn.apply(x + c),
-        bn.apply(x, mean=bn.mean - each),
-        when=same_type,
-        why="A shift per channel before a batch normalization goes into its mean.",
-    ),
-    Rule(
-        "fuse_sub_before_bn",
-        bn.apply(x - c),
-        bn.apply(x, mean=bn.mean + each),
-        when=same_type,
-        why="A shift per channel before a batch normalization goes into its mean.",
-    ),
-    Rule(
-        "fuse_mul_before_bn",
-        bn.apply(x * c),
-        bn.apply(x, scale=bn.scale * each, offset=bn.shift, mean=bn.mean * 0),
-        when=same_type,
-        why="A factor per channel before a batch normalization goes into its scale, its mean into its offset.",
-    ),
-    Rule(
-        "fuse_consecutive_bn",
-        after.apply(bn.apply(x)),
-        bn.apply(x, scale=bn.scale * after.factor, offset=(bn.offset - after.mean) * after.factor + after.offset),
-        when=(*same_type, *after.uniform(x)),
-        why="Two batch normalizations are one.",
+    *(
+        Rule(
+            f"fuse_{this.name}_before_bn",
+            bn.apply(this.apply(x)),
+            bn.apply(
+                x,
+                scale=this.weights(bn.scale, lambda v: v),
+                offset=this.carried(bn.shift, lambda v: v * bn.factor),
+                mean=bn.mean * 0,
+            ),
+            when=bn.uniform(x),
+            why=f"Before a batch normalization, {this.what} per channel goes into its scale and offset.",
+        )
+        for this in per_channel
+        if this.name != "bn"
     ),
 )
 
@@ -95,61 +61,43 @@ def mean(value: Term) -> App:
     return op.ReduceMean(value, axes, keepdims=1)
 
 
-class _Spelling(NamedTuple):
-    name: str
-    of: Callable[..., App]
-
-
-SQUARES = (
-    _Spelling("pow", lambda v: op.Pow(v, 2)),
-    _Spelling("mul", lambda v: v * v),
-)
-BY_ROOT = (
-    # how a value is divided by the square root of another
-    _Spelling("div", lambda v, square: v / op.Sqrt(square)),
-    _Spelling("reciprocal", lambda v, square: v * op.Reciprocal(op.Sqrt(square))),
-    _Spelling("inverse", lambda v, square: v * (1.0 / op.Sqrt(square))),
-    _Spelling("power", lambda v, square: v * op.Pow(square, -0.5)),
-)
+SQUARES: Mapping[str, Callable[[Term], App]] = {"pow": lambda v: op.Pow(v, 2), "mul": lambda v: v * v}
+"""Neither is rewritten as the other: in older opsets ONNX Runtime has fusions of its own, which look for the first."""
 centred = y - mean(y)
+
+
+def deviation(squares: Term) -> App:
+    """The square root of a mean of squares, by which is divided: other ways to write that become divisions first."""
+    return op.Sqrt(mean(squares) + epsilon)
+
 
 WRITTEN_OUT = tuple(
     rule
-    for square, by_root in product(SQUARES, BY_ROOT)
+    for name, square in SQUARES.items()
+    for factored in (scale / deviation(square(centred)),)
     for rule in (
         Rule(
-            f"fuse_layer_normalization_{square.name}_{by_root.name}",
-            by_root.of(centred, mean(square.of(centred)) + epsilon),
+            f"fuse_layer_normalization_{name}",
+            centred / deviation(square(centred)),
             op.LayerNormalization(y, ones, axis=-1, epsilon=epsilon),
             when=(floats, last_axis, not_empty),
             why="Runtimes have one fast kernel for layer normalization, and know few of the ways to write it out.",
         ),
         Rule(
-            f"fuse_rms_normalization_{square.name}_{by_root.name}",
-            by_root.of(y, mean(square.of(y)) + epsilon),
+            f"fuse_rms_normalization_{name}",
+            y / deviation(square(y)),
             op.RMSNormalization(y, ones, axis=-1, epsilon=epsilon),
             when=(floats, last_axis, not_empty),
             why="Runtimes have one fast kernel for RMS normalization, and know few of the ways to write it out.",
         ),
+        Rule(
+            f"fuse_factored_layer_normalization_{name}",
+            y * factored + (offset - mean(y) * factored),
+            op.LayerNormalization(y, scale, offset, axis=-1, epsilon=epsilon),
+            when=(floats, last_axis, not_empty),
+            why="TensorFlow multiplies the scale into the deviation first; it is the same layer normalization.",
+        ),
     )
-)
-
-
-def _factored(square: _Spelling, by_root: _Spelling) -> App:
-    """TensorFlow's form: x * f + (offset - mean * f), where f is the scale over the deviation."""
-    factor = by_root.of(scale, mean(square.of(centred)) + epsilon)
-    return y * factor + (offset - mean(y) * factor)
-
-
-FACTORED = tuple(
-    Rule(
-        f"fuse_factored_layer_normalization_{square.name}_{by_root.name}",
-        _factored(square, by_root),
-        op.LayerNormalization(y, scale, offset, axis=-1, epsilon=epsilon),
-        when=(floats, last_axis, not_empty),
-        why="TensorFlow multiplies the scale into the deviation first; it is the same layer normalization.",
-    )
-    for square, by_root in product(SQUARES, BY_ROOT)
 )
 
 # -- what follows a layer or RMS normalization ---------------------------------------------------------------------
@@ -170,13 +118,6 @@ FOLLOWED = (
         why="A factor after a layer normalization goes into its scale and bias.",
     ),
     Rule(
-        "fuse_div_into_layer_normalization",
-        layer / k,
-        op.LayerNormalization(y, weights / k, bias / k, rest, axis=axis),
-        when=(last, same_weights, fn.is_not_zero(k)),
-        why="A divisor after a layer normalization goes into its scale and bias.",
-    ),
-    Rule(
         "fuse_add_into_layer_normalization",
         layer + k,
         op.LayerNormalization(y, weights, bias + k, rest, axis=axis),
@@ -192,4 +133,4 @@ FOLLOWED = (
     ),
 )
 
-RULES = (*BATCH, *WRITTEN_OUT, *FACTORED, *FOLLOWED)
+RULES = (*BATCH, *WRITTEN_OUT, *FOLLOWED)

@@ -286,6 +286,16 @@ def test_what_is_exact_in_one_order_of_operands_is_not_exact_in_another() -> Non
         assert one.allows(replace(place(rule, [dtype]), reordered=True)) is allowed
 
 
+@pytest.mark.parametrize(("model", "allowed"), [(Model.EXACT, False), (Model.EXTENDED, True), (Model.REAL, True)])
+def test_a_rule_that_is_exact_takes_no_quotient_for_a_product(model: Model, *, allowed: bool) -> None:
+    """Its proof does not ask what is rounded before a jump: Floor(49 / 49) is 1, and Floor(49 * (1 / 49)) is 0."""
+    rule = Rule("floor", op.Neg(op.Floor(x * 2.0)), op.Floor(x * 2.0))
+    one = gate.Gate()
+    one._proofs[rule.name] = Proof(rule.name, "", Verdict.PROVED, model, coverage=EVERYWHERE)
+    assert one.allows(place(rule, [DType.FLOAT]))
+    assert one.allows(replace(place(rule, [DType.FLOAT]), divides=True)) is allowed
+
+
 def test_proofs_of_casts_speak_of_common_types_only() -> None:
     rule = Rule("bare", op.Cast(op.Neg(op.Cast(x, to=7)), to=7), op.Neg(op.Cast(x, to=7)))
     one = gate.Gate()

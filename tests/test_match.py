@@ -6,9 +6,11 @@ import pytest
 
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
+from graphopt.language.binding import Known
 from graphopt.language.rule import Rule, attributes, const, fn, integer, integers, op, real, tensor
-from graphopt.language.term import App
+from graphopt.language.term import App, Operand
 from graphopt.operators import infer
+from graphopt.rewrite.build import build
 from graphopt.rewrite.match import find
 from graphopt.rules import RULES
 
@@ -52,6 +54,68 @@ def test_a_constant_that_widens_the_result_does_not_match() -> None:
         " s>", " s = {" + ", ".join(["1.0"] * 15) + "}>"
     )
     assert count(SCALE, text) == 0
+
+
+QUOTIENT = """g (float[3, 4] x) => (float[3, 5] z)
+    <float[4, 5] w = { WEIGHTS }, float[5] s = { 2.0, -4.0, 0.5, 1.0, 8.0 }>
+    { y = MatMul(x, w)  z = Div(y, s) }""".replace("WEIGHTS", ", ".join(["1.0"] * 20))
+
+
+def test_a_quotient_by_a_constant_is_a_product_with_its_reciprocal() -> None:
+    (match,) = find(SCALE, graph(QUOTIENT))
+    bound = match.holes["s"]
+    assert isinstance(bound, Known)
+    assert bound.array().tolist() == [0.5, -0.25, 2, 1, 0.125]
+    column = QUOTIENT.replace("float[5] s = { 2.0, -4.0, 0.5, 1.0, 8.0 }", "float[3, 1] s = { 2.0, -4.0, 0.5 }")
+    assert not count(SCALE, column)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("Div(y, s)", "Div(s, y)"),
+        ("Div(y, s)", "Mod<fmod = 1>(y, s)"),
+        ("2.0, -4.0", "0.0, -4.0"),
+        ("2.0, -4.0", "-0.0, -4.0"),
+        ("float", "int32"),
+    ],
+)
+def test_what_is_no_product_with_a_reciprocal(old: str, new: str) -> None:
+    text = QUOTIENT.replace(old, new)
+    assert not count(SCALE, text.replace(".0", "").replace("0.5", "5") if new == "int32" else text)
+
+
+@pytest.mark.parametrize("divisor", [np.inf, np.nan])
+def test_a_quotient_by_what_is_not_finite_is_no_product(divisor: float) -> None:
+    model = onnx.parser.parse_model(OPSET + QUOTIENT)
+    s = next(tensor for tensor in model.graph.initializer if tensor.name == "s")
+    s.CopyFrom(onnx.numpy_helper.from_array(np.full(5, divisor, np.float32), "s"))
+    assert not list(find(SCALE, onnx_io.load(model).graph))
+
+
+@pytest.mark.parametrize(
+    ("factor", "divisor", "matches"),
+    [(fn.divide(1.0, 6.0), "6.0", 1), (0.5, "2.0", 1), (0.5, "3.0", 0), (0.0, "2.0", 0), (real("a"), "8.0", 1)],
+)
+def test_a_number_of_a_rule_is_the_reciprocal_of_a_divisor(factor: Operand, divisor: str, matches: int) -> None:
+    text = f"g (float[3] x) => (float[3] z) <float c = {{ {divisor} }}> {{ y = Relu(x)  z = Div(y, c) }}"
+    found = list(find(Rule("scaled", op.Relu(x) * factor, x), graph(text)))
+    assert len(found) == matches
+    assert all(match.holes.get("a", 0.125) == 0.125 for match in found)
+
+
+def test_a_constant_that_is_used_as_it_is_is_the_reciprocal() -> None:
+    """A rule that multiplies later has a constant made, for there is none in the graph."""
+    text = """g (float[2, 3] x) => (float[3, 2] z) <float c = { 4.0 }>
+    { y = Transpose<perm = [1, 0]>(x)  z = Div(y, c) }"""
+    rule = Rule("later", op.Transpose(x, perm=(1, 0)) * const("c", ""), op.Transpose(x * const("c", ""), perm=(1, 0)))
+    one = graph(text)
+    (match,) = find(rule, one)
+    one.apply(build(one, match))
+    (product,) = [node for _, node in one.nodes() if node.op == "Mul"]
+    made = one.constant(product.inputs[1])
+    assert made is not None
+    assert made.numpy().tolist() == 0.25
 
 
 RELU_CONV = Rule("r", op.Relu(op.Conv(x, const("w"))), x)

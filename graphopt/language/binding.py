@@ -23,10 +23,22 @@ class Known:
     value: Value
     tensor: Tensor
     shape: tuple[int, ...]
+    is_inverted: bool = False
+    """Whether it stands for the reciprocal of the constant, for the rule multiplies where the graph divides."""
+
+    @property
+    def is_as_stored(self) -> bool:
+        """Whether the constant can be used as it is in the graph."""
+        return self.shape == self.tensor.shape and not self.is_inverted
+
+    def numbers(self) -> np.ndarray[Any, Any]:
+        """What it stands for in the shape of the constant; reciprocals as precisely as they are computed with."""
+        own = self.tensor.numpy()
+        return np.reciprocal(own.astype(np.float64)) if self.is_inverted else own
 
     def array(self) -> np.ndarray[Any, Any]:
         """The values in the declared shape."""
-        own = self.tensor.numpy()
+        own = self.numbers()
         squeezed = own.reshape(own.shape[max(0, own.ndim - len(self.shape)) :])
         return np.broadcast_to(squeezed, self.shape)
 
@@ -134,7 +146,7 @@ def evaluate(term: Term, bound: Mapping[str, Bound], axes: Axes, graph: Graph | 
 def _has_property(name: str, bound: Bound, graph: Graph | None) -> bool:
     match bound:
         case Known(tensor=tensor):
-            return tensor.dtype.numpy.kind != "O" and has_property(name, tensor.numpy())
+            return tensor.dtype.numpy.kind != "O" and has_property(name, bound.numbers())
         case Absent(default=default):
             return has_property(name, np.asarray(default, np.float64))
         case Value() if name in OF_VALUES:

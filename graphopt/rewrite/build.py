@@ -31,7 +31,8 @@ from graphopt.language.scalar import LONGEST, Unknown
 from graphopt.language.term import SCALAR, App, Term, Var, applications, holes, is_scalar, is_whole, is_written, walk
 from graphopt.operators.evaluate import evaluate as compute
 from graphopt.operators.infer import infer_node
-from graphopt.rewrite.match import Match, known_tensor
+from graphopt.rewrite.constants import known_tensor
+from graphopt.rewrite.match import Match
 
 GROWTH = 16 * 2**20
 """Bytes by which one rewrite may make the constants of a model larger."""
@@ -237,7 +238,7 @@ class _Builder:
             case Value():
                 return bound
             case Known():
-                if bound.shape == bound.tensor.shape:
+                if bound.is_as_stored:
                     return bound.value
                 return _Folded(bound.array(), bound.tensor.dtype, self.graph.value_name(bound.value))
             case Absent():

@@ -323,11 +323,13 @@ class Gate:
             return False
         if not all(map(proof.licenses, site.computed)) or (self.exact and proof.model is not Model.EXACT):
             return False
-        return self._keeps_bits(site) and self._are_finite(site, proof) and self._is_covered(site, proof)
+        return self._keeps_bits(site, proof) and self._are_finite(site, proof) and self._is_covered(site, proof)
 
-    def _keeps_bits(self, site: Site) -> bool:
-        """Whether no kernel is touched that rounds in a way of its own: floats may be rounded, unless it is `exact`."""
+    def _keeps_bits(self, site: Site, proof: Proof) -> bool:
+        """Whether nothing is rounded in a way of its own: floats may be, unless it is `exact`."""
         if self.exact and site.reordered and any(dtype.is_float for dtype in site.computed):
+            return False
+        if site.divides and proof.model is Model.EXACT:  # such a proof does not look at what is rounded before a jump
             return False
         minded = [dtype for dtype in site.computed if self.exact or not dtype.is_float]
         return not any(dtype in KERNELS[op] for op in kernels_touched(site.rule) for dtype in minded)

@@ -1,8 +1,9 @@
 """Finding where a rule's left side occurs in a graph: exactly, or not at all.
 
-What is not said by a pattern is not allowed: other attributes must have their defaults, other inputs be absent. Two
+What is not said by a pattern is not allowed: other attributes must have their defaults, other inputs be absent. Three
 facts of operators are known here so that rules need not repeat them: operands of commutative operators may be
-swapped, and a constant operand of an elementwise operator may be spelt in any shape that broadcasts alike.
+swapped, a constant operand of an elementwise operator may be spelt in any shape that broadcasts alike, and to divide
+by a constant is to multiply by its reciprocal.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import permutations
-from math import copysign
 
 import numpy as np
 from onnx.defs import OpSchema
@@ -21,11 +21,21 @@ from graphopt.ir import ops
 from graphopt.ir.graph import Attribute, Graph, Node, Value
 from graphopt.ir.tensor import Tensor, same_values
 from graphopt.language.binding import Absent, Axes, Bound, Known, Numbers, broadcast, evaluate, sizes_of, unify
-from graphopt.language.families import Particular, roots
+from graphopt.language.families import Particular
+from graphopt.language.families import roots as named
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import Unknown
-from graphopt.language.term import SCALAR, App, Lit, Term, Var
+from graphopt.language.term import SCALAR, App, Lit, Term, Var, is_scalar
 from graphopt.operators.declared import is_as_defined
+from graphopt.rewrite.constants import (
+    has_reciprocals,
+    is_number,
+    is_spelling,
+    known_tensor,
+    other_operand,
+    real_number,
+    same_float,
+)
 from graphopt.rewrite.met import particulars_met
 
 
@@ -144,6 +154,8 @@ class _Constant:
     broadcasts: bool
     dtype: DType
     """Of the reader's output: that of an input that is absent."""
+    is_inverted: bool = False
+    """Whether the rule has the reciprocal in its place."""
 
 
 def _same(left: Bound, right: Bound) -> bool:
@@ -159,13 +171,8 @@ def _same_attribute(left: Numbers, right: Numbers) -> bool:
     if isinstance(left, Tensor) and isinstance(right, Tensor):
         return same_values(left, right)
     if isinstance(left, float) and isinstance(right, float):
-        return _same_float(left, right)
+        return same_float(left, right)
     return type(left) is type(right) and left == right
-
-
-def _same_float(left: float, right: float) -> bool:
-    """Equal bit for bit: -0.0 is not 0.0."""
-    return left == right and copysign(1, left) == copysign(1, right)
 
 
 # -- operators and their inputs ------------------------------------------------------------------------------------
@@ -173,6 +180,8 @@ def _same_float(left: float, right: float) -> bool:
 
 def _match_app(graph: Graph, app: App, value: Value, state: _State) -> Iterator[_State]:
     node = graph[value.vertex]
+    if node.op == "Div" and scales(app):
+        yield from _match_quotient(graph, app, value, state)
     if node.op != app.op or node.domain != app.domain or value.output != app.output:
         return
     if not _means_the_same(graph, app, node) or not _producers_fit(graph, app, node) or not _outputs_fit(app, node):
@@ -196,6 +205,40 @@ def _match_app(graph: Graph, app: App, value: Value, state: _State) -> Iterator[
             yield from _match_inputs(graph, node, [pair for pair in pairs if not _is_implied(*pair)], bound)
 
 
+def _match_quotient(graph: Graph, app: App, value: Value, state: _State) -> Iterator[_State]:
+    """Match a product with a number to a quotient: the number is the reciprocal of the divisor."""
+    node = graph[value.vertex]
+    dividend, divisor = node.inputs
+    if divisor is None or node.version != ops.newest("Div", "") or state.terms.get(app, value) != value:
+        return
+    terms = {**state.terms, app: value}
+    begun = _State(state.holes, state.axes, terms, state.pending, state.reordered)
+    for factor, other in permutations(app.operands):
+        for found in _match_input(graph, node, other, dividend, begun) if _is_numbers(factor) else ():
+            complete = _match_reciprocal(graph, node, factor, divisor, found)
+            if complete is not None:
+                yield complete
+
+
+def _match_reciprocal(graph: Graph, node: Node, pattern: Term, divisor: Value, state: _State) -> _State | None:
+    """Match what a product multiplies by to the reciprocal of a constant."""
+    tensor = known_tensor(graph, divisor)
+    if tensor is None or not has_reciprocals(tensor):
+        return None
+    match pattern:
+        case Var(kind="const"):
+            found = _match_const(graph, node, pattern, divisor, state)
+            return found and replace(found, pending=(*found.pending[:-1], replace(found.pending[-1], is_inverted=True)))
+        case Var(name=name, kind="real"):
+            own = real_number(graph, node, divisor)
+            return None if own is None else state.bind(name, 1 / own)
+        case Lit() | App():
+            number = pattern.value if isinstance(pattern, Lit) else _number(pattern)
+            if isinstance(number, int | float) and number != 0 and is_number(graph, node, 1 / number, divisor):
+                return state
+    return None
+
+
 def _means_the_same(graph: Graph, app: App, node: Node) -> bool:
     """Whether a node means what rules are written for: its version, or the shapes that its declaration asks for."""
     if ops.is_declared(node.op, node.domain):
@@ -206,20 +249,42 @@ def _means_the_same(graph: Graph, app: App, node: Node) -> bool:
 def _producers_fit(graph: Graph, app: App, node: Node) -> bool:
     """A quick look at what makes the inputs, which tells most patterns that do not match."""
     if not app.domain and (app.op in ops.COMMUTATIVE or app.op in ops.COMMUTATIVE_VARIADIC):
-        made = {graph[value.vertex].op for value in node.inputs if value is not None}
+        made = {matched_as(graph[value.vertex].op) for value in node.inputs if value is not None}
         return made.issuperset(producers(app))
     return all(
-        value is not None and graph[value.vertex].op == arg.op
+        value is not None and matched_as(graph[value.vertex].op) == matched_as(arg.op)
         for arg, value in zip(app.inputs, node.inputs, strict=False)
         if isinstance(arg, App) and arg.domain != SCALAR
     )
 
 
 @cache
+def roots(app: App) -> frozenset[str]:
+    """The operators that a node may be for a pattern to match it."""
+    return named(app) | {"Div"} if scales(app) else named(app)
+
+
+@cache
+def scales(app: App) -> bool:
+    """Whether a pattern multiplies something by a number or constant, so that a quotient may match it, too."""
+    return (app.op, app.domain) == ("Mul", "") and sum(map(_is_numbers, app.operands)) == 1
+
+
+def _is_numbers(pattern: Term) -> bool:
+    """Whether a pattern is a constant: a hole for one, or what the rule itself says."""
+    return is_scalar(pattern) or (isinstance(pattern, Var) and pattern.kind == "const")
+
+
+def matched_as(op: str) -> str:
+    """The operator among those of patterns that may match a node: a quotient may be a product."""
+    return "Mul" if op == "Div" else op
+
+
+@cache
 def producers(app: App) -> frozenset[str]:
-    """The operators that make the inputs of what a pattern matches, as far as it says."""
+    """The kinds of operators that make the inputs of what a pattern matches, as far as it says."""
     known = (arg for arg in app.inputs if isinstance(arg, App) and arg.domain not in (SCALAR, *ops.CLASSES))
-    return frozenset(arg.op for arg in known)
+    return frozenset(matched_as(arg.op) for arg in known)
 
 
 def _is_implied(pattern: Term | None, value: Value | None) -> bool:
@@ -302,9 +367,9 @@ def _match_leaf(graph: Graph, node: Node, pattern: Term | None, value: Value | N
         case None:
             return state if value is None else None
         case App():
-            return state if _is_number(graph, node, _number(pattern), value) else None
+            return state if is_number(graph, node, _number(pattern), value) else None
         case Lit(value=number):
-            return state if _is_number(graph, node, number, value) else None
+            return state if is_number(graph, node, number, value) else None
         case Var(kind="tensor"):
             return None if value is None else _match_tensor(graph, pattern, value, state)
         case Var(kind="const"):
@@ -336,7 +401,7 @@ def _match_const(graph: Graph, node: Node, hole: Var, value: Value | None, state
     tensor = known_tensor(graph, value)
     if tensor is None and not (value is None and hole.default is not None):
         return None
-    other = _other_operand(graph, node, value) if value is not None else None
+    other = other_operand(graph, node, value) if value is not None else None
     broadcasts = node.op in ops.ELEMENTWISE_BINARY and node.domain == ""
     made = node.types[0]
     dtype = made.dtype if isinstance(made, TensorType) else DType.UNDEFINED
@@ -344,80 +409,19 @@ def _match_const(graph: Graph, node: Node, hole: Var, value: Value | None, state
     return _State(state.holes, state.axes, state.terms, (*state.pending, pending), state.reordered)
 
 
-def known_tensor(graph: Graph, value: Value | None) -> Tensor | None:
-    """A constant, or what a ConstantOfShape of constants makes: as good as one, and made only when it is needed."""
-    tensor = graph.constant(value)
-    node = None if value is None else graph[value.vertex]
-    if tensor is not None or node is None or (node.op, node.domain) != ("ConstantOfShape", "") or node.version == 0:
-        return tensor
-    filling, shape = node.attrs.get("value"), graph.constant(node.inputs[0])
-    sizes = None if shape is None else shape.ints()
-    if sizes is None:
-        return None
-    one = filling.numpy().reshape(()) if isinstance(filling, Tensor) else np.zeros((), np.float32)
-    return Tensor(DType.of(one.dtype), sizes, lambda: np.broadcast_to(one, sizes))
-
-
-def _other_operand(graph: Graph, node: Node, value: Value) -> Shape | None:
-    """Shape of the operand beside `value` in a binary operator."""
-    if len(node.inputs) != 2:
-        return None
-    other = node.inputs[1] if node.inputs[0] == value else node.inputs[0]
-    type_ = graph.tensor_type(other)
-    return None if type_ is None else type_.shape
-
-
-def _is_spelling(graph: Graph, node: Node, value: Value, shape: Shape) -> bool:
-    """Whether the axes of a single number are only how it is written: none of them is an axis of the result."""
-    if not shape:
-        return True
-    if node.op in ops.ELEMENTWISE_BINARY and not node.domain:
-        other = _other_operand(graph, node, value)
-        return other is not None and len(other) >= len(shape)
-    return len(shape) == 1 and node.op not in ("Gather", "Where")
-
-
 def _match_elements(graph: Graph, node: Node, hole: Var, value: Value | None, state: _State) -> _State | None:
     """A hole for numbers in the position of an input: a small constant, or integers that are known as sizes are."""
-    tensor, type_ = graph.constant(value), graph.tensor_type(value)
-    if hole.kind in ("real", "integer") and not (
-        value and type_ and type_.shape is not None and _is_spelling(graph, node, value, type_.shape)
-    ):
-        return None
     if hole.kind == "real":
-        if tensor is None or tensor.size != 1 or not tensor.dtype.is_float:
-            return None
-        number = float(tensor.numpy().ravel()[0])
-        return None if number != number else state.bind(hole.name, number)  # a NaN is no number
+        number = real_number(graph, node, value)
+        return None if number is None else state.bind(hole.name, number)
+    tensor, type_ = graph.constant(value), graph.tensor_type(value)
     numbers = graph.known_contents(value) if tensor is None else tensor.ints()
-    if numbers is None or type_ is None or type_.shape is None:
+    if numbers is None or value is None or type_ is None or type_.shape is None:
         return None
     if hole.kind == "integer":
-        return state.bind(hole.name, numbers[0]) if len(numbers) == 1 else None
+        is_one = len(numbers) == 1 and is_spelling(graph, node, value, type_.shape)
+        return state.bind(hole.name, numbers[0]) if is_one else None
     return state.bind(hole.name, numbers) if hole.kind == "integers" and len(type_.shape) == 1 else None
-
-
-def _is_number(graph: Graph, node: Node, number: object, value: Value | None) -> bool:
-    """A constant equal to a number as rounded to its type, that does not broadcast what it is combined with.
-
-    What a type has no number near to is not in the model, whatever was made of it there.
-    """
-    tensor = graph.constant(value)
-    if value is None or tensor is None or not tensor.is_small:
-        return False
-    if isinstance(number, tuple):
-        return tensor.ints() == number and len(tensor.shape) == 1
-    if tensor.size != 1 or not isinstance(number, int | float):
-        return False
-    if not _is_spelling(graph, node, value, tensor.shape):
-        return False
-    if not tensor.dtype.is_float and not float(number).is_integer():
-        return False
-    own = tensor.numpy().ravel()[0]
-    if not tensor.dtype.is_float:
-        return bool(own == number)
-    rounded = tensor.dtype.nearest(float(number))
-    return rounded is not None and _same_float(float(own), rounded)
 
 
 # -- attributes ----------------------------------------------------------------------------------------------------
@@ -454,7 +458,7 @@ def _match_attribute(pattern: Term, value: Attribute, state: _State) -> _State |
 def _attribute_equals(value: Attribute, number: object) -> bool:
     """ONNX attributes are float32, and lists have the type that they were written with."""
     if isinstance(value, float) and isinstance(number, int | float):
-        return _same_float(float(np.float32(value)), float(np.float32(number)))
+        return same_float(float(np.float32(value)), float(np.float32(number)))
     return value == number
 
 
@@ -504,13 +508,13 @@ def _settle(constant: _Constant, axes: Axes) -> tuple[Bound, Axes] | None:
             return None
         return Absent(constant.hole.default, _ints(declared), constant.dtype), axes
     own = constant.tensor.shape
-    known = Known(constant.value, constant.tensor, own)
+    known = Known(constant.value, constant.tensor, own, constant.is_inverted)
     if constant.hole.axes is None or own == declared:
         return known, axes
     if declared is not None:
         if not constant.broadcasts or not _all_ints(declared) or not _broadcasts(own, _ints(declared), constant.other):
             return None
-        return Known(constant.value, constant.tensor, _ints(declared)), axes
+        return replace(known, shape=_ints(declared)), axes
     unified = unify(constant.hole.axes, own, axes)
     return None if unified is None else (known, unified)
 

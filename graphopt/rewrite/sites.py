@@ -40,6 +40,8 @@ class Site:
     """Whether what the rule asks to be finite may hold an infinity that the model means."""
     reordered: bool = False
     """Whether operands that floats are rounded by stand in another order than in the rule."""
+    divides: bool = False
+    """Whether the rule multiplies by the reciprocal of what is divided by there, which floats are rounded by."""
     answer: Answer = _unknown
     """What there is in the place of the choices of a proof."""
 
@@ -64,6 +66,7 @@ class Site:
             may_be_infinite,
             lambda: may_hold(graph, asked),
             match.reordered,
+            any(graph[value.vertex].op != app.op for app, value in match.terms.items()),
             lambda question: _answer(graph, match, question),
         )
 

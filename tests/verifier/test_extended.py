@@ -25,6 +25,7 @@ KEPT = (
     Rule("divisor_into_sum", (x + y) / a, x / a + y / a, when=(floats, not_zero)),
     Rule("minus_into_product", op.Neg(x * y), op.Neg(x) * y, when=floats),
     Rule("quotient_of_quotient", (a / x) / b, (a / b) / x, when=(floats, fn.is_not_zero(b))),
+    Rule("quotient_as_a_product", x / a, x * (1.0 / a), when=(floats, not_zero)),  # as which rules match it
     Rule("scale_into_product", (left @ w) * a, left @ (w * a)),
     Rule("product_transposed", op.Transpose(left @ right, perm=(1, 0)),
          op.Transpose(right, perm=(1, 0)) @ op.Transpose(left, perm=(1, 0))),
@@ -71,7 +72,7 @@ def test_what_cancels_or_distributes_does_not(rule: Rule) -> None:
         "fuse_mul_into_gemm",
         "fuse_consecutive_subs",
         "merge_2_parallel_convs",
-        "fuse_div_before_conv",
+        "fuse_mul_before_conv",
     ],
 )
 def test_a_built_in_rule_keeps_infinities(name: str) -> None:

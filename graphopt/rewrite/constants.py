@@ -1,0 +1,87 @@
+"""Constants that stand beside operators in a graph, as patterns look at them: numbers, however they are spelt."""
+
+from __future__ import annotations
+
+from math import copysign
+
+import numpy as np
+
+from graphopt.base.types import DType, Shape
+from graphopt.ir import ops
+from graphopt.ir.graph import Graph, Node, Value
+from graphopt.ir.tensor import Tensor
+
+
+def known_tensor(graph: Graph, value: Value | None) -> Tensor | None:
+    """A constant, or what a ConstantOfShape of constants makes: as good as one, and made only when it is needed."""
+    tensor = graph.constant(value)
+    node = None if value is None else graph[value.vertex]
+    if tensor is not None or node is None or (node.op, node.domain) != ("ConstantOfShape", "") or node.version == 0:
+        return tensor
+    filling, shape = node.attrs.get("value"), graph.constant(node.inputs[0])
+    sizes = None if shape is None else shape.ints()
+    if sizes is None:
+        return None
+    one = filling.numpy().reshape(()) if isinstance(filling, Tensor) else np.zeros((), np.float32)
+    return Tensor(DType.of(one.dtype), sizes, lambda: np.broadcast_to(one, sizes))
+
+
+def has_reciprocals(tensor: Tensor) -> bool:
+    """Return whether to divide by a constant is to multiply by another: by floats, finite and not 0."""
+    return tensor.dtype.is_float and bool(tensor.numpy().all() and np.isfinite(tensor.numpy()).all())
+
+
+def other_operand(graph: Graph, node: Node, value: Value) -> Shape | None:
+    """Shape of the operand beside `value` in a binary operator."""
+    if len(node.inputs) != 2:
+        return None
+    other = node.inputs[1] if node.inputs[0] == value else node.inputs[0]
+    type_ = graph.tensor_type(other)
+    return None if type_ is None else type_.shape
+
+
+def is_spelling(graph: Graph, node: Node, value: Value, shape: Shape) -> bool:
+    """Whether the axes of a single number are only how it is written: none of them is an axis of the result."""
+    if not shape:
+        return True
+    if node.op in ops.ELEMENTWISE_BINARY and not node.domain:
+        other = other_operand(graph, node, value)
+        return other is not None and len(other) >= len(shape)
+    return len(shape) == 1 and node.op not in ("Gather", "Where")
+
+
+def real_number(graph: Graph, node: Node, value: Value | None) -> float | None:
+    """The number that a constant of one float is, for which a NaN does not count."""
+    tensor = graph.constant(value)
+    if value is None or tensor is None or tensor.size != 1 or not tensor.dtype.is_float:
+        return None
+    number = float(tensor.numpy().ravel()[0])
+    return number if number == number and is_spelling(graph, node, value, tensor.shape) else None
+
+
+def is_number(graph: Graph, node: Node, number: object, value: Value | None) -> bool:
+    """A constant equal to a number as rounded to its type, that does not broadcast what it is combined with.
+
+    What a type has no number near to is not in the model, whatever was made of it there.
+    """
+    tensor = graph.constant(value)
+    if value is None or tensor is None or not tensor.is_small:
+        return False
+    if isinstance(number, tuple):
+        return tensor.ints() == number and len(tensor.shape) == 1
+    if tensor.size != 1 or not isinstance(number, int | float):
+        return False
+    if not is_spelling(graph, node, value, tensor.shape):
+        return False
+    if not tensor.dtype.is_float and not float(number).is_integer():
+        return False
+    own = tensor.numpy().ravel()[0]
+    if not tensor.dtype.is_float:
+        return bool(own == number)
+    rounded = tensor.dtype.nearest(float(number))
+    return rounded is not None and same_float(float(own), rounded)
+
+
+def same_float(left: float, right: float) -> bool:
+    """Equal bit for bit: -0.0 is not 0.0."""
+    return left == right and copysign(1, left) == copysign(1, right)
