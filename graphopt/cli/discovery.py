@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,8 @@ from graphopt.cli import options as opt
 from graphopt.cli.terminal import Progress, console, set_up_logging
 
 if TYPE_CHECKING:
+    from graphopt.discover.gains import Gains
     from graphopt.discover.run import Found, Outcome, Plan
-    from graphopt.ir.graph import Graph
     from graphopt.language.library import Library
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ def discover(
     library: opt.WithLibrary = True,
     rules: opt.Rules = None,
     model: opt.Models = None,
+    cost: opt.CostKind = opt.Cost.ANALYTIC,
     workers: opt.Workers = None,
     dask: opt.DaskAddress = None,
     journal: opt.JournalPath = None,
@@ -53,6 +55,7 @@ def discover(
         raise UsageError("--output - has no place for what was settled so far: name a file with --journal")
     files.check_writable(output)
     from graphopt.base.engine import engine
+    from graphopt.discover.gains import Gains, cost_model
     from graphopt.discover.journal import Journal
     from graphopt.discover.library import read
     from graphopt.discover.run import Plan, Run
@@ -71,7 +74,8 @@ def discover(
     ):
         outcome = Run(plan, runs, kept, progress, partial(_tell, quiet=quiet)).finished()
         known = libraries.load(given) if library else given
-        lines = list(_lines(outcome, plan, known, graphs, progress, quiet=quiet))
+        gains = Gains(cost_model(cost), known, graphs) if cost is not opt.Cost.NONE else None
+        lines = _lines(outcome, plan, known, gains, progress, quiet=quiet)
         files.write_text(output, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
     if not quiet:
         _show(outcome, lines, output)
@@ -83,39 +87,49 @@ def _tell(line: object, *, quiet: bool) -> None:
 
 
 def _lines(
-    outcome: Outcome, plan: Plan, known: Library, models: Mapping[str, Graph], progress: Progress, *, quiet: bool
-) -> Iterator[dict[str, Any]]:
-    """Yield what is written of each rule that the library lacks, the most promising first."""
-    from graphopt.discover.library import gain, had, matches
+    outcome: Outcome, plan: Plan, known: Library, gains: Gains | None, progress: Progress, *, quiet: bool
+) -> list[dict[str, Any]]:
+    """Return what is written of each rule that the library lacks, the most promising first."""
+    from graphopt.discover.library import had
 
-    lacking: list[tuple[Found, float | None]] = []
+    lacking = list[Found]()
     have = Counter[str]()
     for number, found in enumerate(outcome.found):
-        progress("estimate gains" if not known.everything else "look up in the library", number / len(outcome.found))
+        progress("look up in the library", number / len(outcome.found))
         answer = had(found.rule, known) if known.everything else None
         if answer is not None and answer.is_had:
             have[", ".join(answer.rules) or "the passes"] += 1
             log.info("%s: the library has it: %s", found.rule, ", ".join(answer.rules) or "the passes")
         else:
-            lacking.append((found, gain(found.rule)))
+            lacking.append(found)
     if have:
         done = f"{have.total()} of {len(outcome.found)} rules are done by the library already"
         _tell(f"{done} (--verbose says by which of its rules)", quiet=quiet)
-    places = {name: matches([found.rule for found, _ in lacking], graph) for name, graph in models.items()}
-    for found, gained in sorted(lacking, key=lambda each: -(each[1] or 0.0)):
-        yield _line(found, gained, plan, {name: counts[found.rule.name] for name, counts in places.items()})
+    lines = list[dict[str, Any]]()
+    for number, found in enumerate(lacking):
+        progress("ask what is gained", number / len(lacking))
+        lines.append(_line(found, plan, gains))
+    return sorted(lines, key=_promise, reverse=True)
 
 
-def _line(found: Found, gained: float | None, plan: Plan, places: dict[str, int]) -> dict[str, Any]:
+def _promise(line: Mapping[str, Any]) -> tuple[float, float]:
+    """What a rule is ranked by: what it gains in some model, and on large tensors."""
+    about = line["found"]
+    return max((place["gain"] or 0.0 for place in about.get("models", {}).values()), default=0.0), about["gain"] or 0.0
+
+
+def _line(found: Found, plan: Plan, gains: Gains | None) -> dict[str, Any]:
     from graphopt.discover.lifting import weight
 
     rule, proof = found.rule, found.proof
+    places = {name: asdict(place) for name, place in gains.in_models(rule).items()} if gains else {}
     about = {
         "algebra": str(rule),
         "trade": len(rule.left) > 1 or weight(*rule.left) <= weight(*rule.right),  # one for several: not always faster
         "proof": {"model": proof.model, "ranks": proof.reach, "cases": proof.cases, "solver": proof.solver},
-        "gain": gained,
-        **({"matches": places} if places else {}),
+        "gain": gains and gains.on_large_tensors(rule),
+        "cost": gains.cost.name if gains else "none",
+        **({"models": places} if places else {}),
         "run": {"world": found.world, "size": plan.size, "ops": list(plan.operators), "seed": plan.seed},
     }
     return rule.to_json() | {"found": about}
@@ -137,7 +151,7 @@ def _show(outcome: Outcome, lines: Sequence[dict[str, Any]], output: Path) -> No
         row = [stage.world, str(stage.size), *(f"{count:,}" for count in counts)]
         table.add_row(*row, str(stage.asked - proved - refuted), str(stage.rules), f"{stage.seconds:.1f}")
     to.print(table)
-    best = "; those with the largest gains on large tensors, estimated:\n" if lines else ""
+    best = "; those that gain most:\n" if lines else ""
     to.print(f"\n{len(lines)} rules written to {output}{best}")
     for line in lines[:5]:
         about = line["found"]

@@ -178,5 +178,5 @@ DaskAddress = Annotated[
     typer.Option("--dask", metavar="tcp://HOST:PORT", help="The scheduler of a Dask cluster; needs graphopt[dask]."),
 ]
 Models = Annotated[
-    list[str] | None, typer.Option("--model", metavar="FILE.onnx", help="Count where the rules match in this model.")
+    list[str] | None, typer.Option("--model", metavar="FILE.onnx", help="Say what the rules gain in this model.")
 ]

@@ -1,8 +1,8 @@
-"""What the installed rules do already, and what a rule gains: both looked up on small models drawn for it."""
+"""What the installed rules do already: looked up on small models drawn for a rule."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,6 @@ from graphopt.rewrite.fixpoint import simplify_graph
 from graphopt.rewrite.match import find
 from graphopt.rewrite.passes import PASSES
 from graphopt.rewrite.regions import digest
-from graphopt.search.analytic import Analytic
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -28,10 +27,6 @@ TRIED = 2
 """Instances at which the library has to do what a rule does."""
 COPIES = "eliminate_identity"
 """The rule for what the model of a bare hole is, which says nothing of the others."""
-LARGE = 64
-PACKS: Mapping[str, tuple[int, ...]] = {"b": (8,), "s": (28, 28), "k": (3, 3)}
-ANY = (8, 64, 64)
-"""The sizes at which gains are estimated: of axes, of packs, of tensors of any rank."""
 
 
 @dataclass(frozen=True)
@@ -112,46 +107,3 @@ def _models(rule: Rule, count: int) -> Iterator[tuple[ModelProto, ModelProto]]:
             yield models(rule, instance)
         except (Misfit, Unknown):
             continue
-
-
-# -- gains -------------------------------------------------------------------------------------------------------------
-
-
-def gain(rule: Rule) -> float | None:
-    """Return how many times as fast the right side of a rule is as the left one, by the roofline, on large tensors.
-
-    None where no large instance was drawn.
-    """
-    from graphopt.verifier.drawing import instance
-    from graphopt.verifier.writing import models
-
-    drawn = instance(rule, _large(rule), {}, attempts=50)
-    if drawn is None:
-        return None
-    try:
-        left, right = (read(model) for model in models(rule, drawn))
-    except (Misfit, Unknown):
-        return None
-    roofline = Analytic()
-    return round(roofline.seconds(left) / roofline.seconds(right), 3)
-
-
-def _large(rule: Rule) -> Mapping[str, int | tuple[int, ...]]:
-    """Large sizes for the axes, packs and holes of a rule."""
-    dims: dict[str, int | tuple[int, ...]] = {}
-    for hole in rule.holes.values():
-        if hole.kind not in ("tensor", "const"):
-            continue
-        if hole.axes is None:
-            dims[hole.name] = ANY
-        for axis in hole.axes or ():
-            if "*" in axis:
-                dims[axis.removeprefix("1")] = PACKS[axis.rpartition("*")[2]]
-            elif axis.isalpha():
-                dims[axis] = LARGE
-    return dims
-
-
-def matches(rules: Sequence[Rule], graph: Graph) -> dict[str, int]:
-    """Return at how many places of a model each rule matches."""
-    return {rule.name: sum(1 for _ in find(rule, graph)) for rule in rules}

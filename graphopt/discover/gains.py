@@ -1,0 +1,119 @@
+"""How much faster a rule makes what it is applied to: large tensors drawn for it, and the parts of models.
+
+One cost model is asked: the estimate of the search, for which nothing is run, or what ONNX Runtime takes. Models are
+simplified with the library first, so that what is gained is gained beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphopt.discover.library import read
+from graphopt.ir.graph import Graph
+from graphopt.language.library import Library
+from graphopt.language.rule import Rule
+from graphopt.language.scalar import Unknown
+from graphopt.language.schemas import Misfit
+from graphopt.rewrite.fixpoint import Simplifier
+from graphopt.rewrite.gate import Gate
+from graphopt.rewrite.match import find
+from graphopt.rewrite.passes import PASSES
+from graphopt.runtime.cost import CostModel, NotMeasurable, user_cache
+from graphopt.runtime.loading import made_up_feeds
+from graphopt.runtime.machine import Machine
+from graphopt.runtime.sessions import Setting
+from graphopt.search.analytic import Analytic
+from graphopt.search.explore import Limits, Shapes, explore
+from graphopt.search.measured import Measured
+from graphopt.search.moves import Space
+
+LARGE = 64
+PACKS: Mapping[str, tuple[int, ...]] = {"b": (8,), "s": (28, 28), "k": (3, 3)}
+ANY = (8, 64, 64)
+"""The sizes of what is drawn: of axes, of packs, of tensors of any rank."""
+LIMITS = Limits(seconds=30.0, states=60)
+"""For the parts of one model in which one rule matches."""
+
+
+def cost_model(name: str) -> CostModel:
+    """Return the cost model of this name, "analytic" or "measured": as a search without options asks it."""
+    if name == Analytic.name:
+        return Analytic()
+    setting, cache = Setting(threads=0), user_cache()
+    return Measured(setting, machine=Machine.calibrated(setting, cache), cache=cache)
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a rule does in a model that the library has simplified."""
+
+    matches: int
+    gain: float | None
+    """How many times as fast that part becomes which gains most; None where none gains anything, or can be told."""
+
+
+class Gains:
+    """What rules gain by one cost model."""
+
+    def __init__(self, cost: CostModel, known: Library, models: Mapping[str, Graph]) -> None:
+        """The library simplifies the models, in place."""
+        self.cost, self.models = cost, models
+        self.gate = Gate()
+        self.simplifier = Simplifier(known.rules, PASSES, self.gate.allows)
+        for graph in models.values():
+            self.simplifier.run(graph)
+        self.shapes = {name: _shapes(graph) for name, graph in models.items()}
+
+    def on_large_tensors(self, rule: Rule) -> float | None:
+        """Return how many times as fast the right side is as the left one; None where nothing large was drawn."""
+        from graphopt.verifier.drawing import instance
+        from graphopt.verifier.writing import models
+
+        drawn = instance(rule, _large(rule), {}, attempts=50)
+        if drawn is None:
+            return None
+        try:
+            left, right = (read(model) for model in models(rule, drawn))
+            return round(self.cost.speedups(left, [right])[0].median, 3)
+        except (Misfit, Unknown, NotMeasurable):
+            return None
+
+    def in_models(self, rule: Rule) -> dict[str, Place]:
+        """Return what the rule does in each of the models."""
+        return {name: self._in_model(rule, graph, self.shapes[name]) for name, graph in self.models.items()}
+
+    def _in_model(self, rule: Rule, graph: Graph, shapes: Shapes) -> Place:
+        count = sum(1 for _ in find(rule, graph))
+        if not count:
+            return Place(0, None)
+        space = Space([rule], self.simplifier, self.gate.allows)
+        solutions = explore(graph, space, self.cost, [shapes], LIMITS).solutions
+        return Place(count, max((round(each.speedup.median, 3) for each in solutions), default=None))
+
+
+def _shapes(graph: Graph) -> Shapes:
+    """Shapes of the inputs with usual sizes for what is open; none where none can be made up."""
+    try:
+        feeds = made_up_feeds(graph, seed=0)
+    except NotMeasurable:
+        return {}
+    return {name: value.shape for name, value in feeds.items() if isinstance(value, np.ndarray)}
+
+
+def _large(rule: Rule) -> Mapping[str, int | tuple[int, ...]]:
+    """Large sizes for the axes, packs and holes of a rule."""
+    dims: dict[str, int | tuple[int, ...]] = {}
+    for hole in rule.holes.values():
+        if hole.kind not in ("tensor", "const"):
+            continue
+        if hole.axes is None:
+            dims[hole.name] = ANY
+        for axis in hole.axes or ():
+            if "*" in axis:
+                dims[axis.removeprefix("1")] = PACKS[axis.rpartition("*")[2]]
+            elif axis.isalpha():
+                dims[axis] = LARGE
+    return dims
