@@ -48,7 +48,7 @@ def table(found: Mapping[str, Mapping[str, Place]], rules: int, cost: str) -> st
     lines = [
         "# What found rules gain beside the library",
         "",
-        f"{rules} rules, {len(found)} models. {len(matching)} of the rules match in {len(met)} of the models, which the",
+        f"{rules} rules, {len(found)} models. {len(matching)} of the rules match in {len(met)} of these, which the",
         f"library has simplified, and {len(gaining)} gain something in a part of one; cost: {cost}.",
         "",
         "| times as fast, of the part | rule | model | matches |",

@@ -92,7 +92,7 @@ def _lines(
     """Return what is written of each rule that the library lacks, the most promising first."""
     from graphopt.discover.library import had
 
-    lacking = list[Found]()
+    lacking: list[Found] = []
     have = Counter[str]()
     for number, found in enumerate(outcome.found):
         progress("look up in the library", number / len(outcome.found))
@@ -105,7 +105,7 @@ def _lines(
     if have:
         done = f"{have.total()} of {len(outcome.found)} rules are done by the library already"
         _tell(f"{done} (--verbose says by which of its rules)", quiet=quiet)
-    lines = list[dict[str, Any]]()
+    lines: list[dict[str, Any]] = []
     for number, found in enumerate(lacking):
         progress("ask what is gained", number / len(lacking))
         lines.append(_line(found, plan, gains))
