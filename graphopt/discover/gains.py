@@ -11,12 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphopt.discover.library import read
+from graphopt.discover.library import large_sides
 from graphopt.ir.graph import Graph
 from graphopt.language.library import Library
 from graphopt.language.rule import Rule
-from graphopt.language.scalar import Unknown
-from graphopt.language.schemas import Misfit
 from graphopt.rewrite.fixpoint import Simplifier
 from graphopt.rewrite.gate import Gate
 from graphopt.rewrite.match import find
@@ -30,10 +28,6 @@ from graphopt.search.explore import Limits, Shapes, explore
 from graphopt.search.measured import Measured
 from graphopt.search.moves import Space
 
-LARGE = 64
-PACKS: Mapping[str, tuple[int, ...]] = {"b": (8,), "s": (28, 28), "k": (3, 3)}
-ANY = (8, 64, 64)
-"""The sizes of what is drawn: of axes, of packs, of tensors of any rank."""
 LIMITS = Limits(seconds=30.0, states=60)
 """For the parts of one model in which one rule matches."""
 
@@ -69,16 +63,10 @@ class Gains:
 
     def on_large_tensors(self, rule: Rule) -> float | None:
         """Return how many times as fast the right side is as the left one; None where nothing large was drawn."""
-        from graphopt.verifier.drawing import instance
-        from graphopt.verifier.writing import models
-
-        drawn = instance(rule, _large(rule), {}, attempts=50)
-        if drawn is None:
-            return None
+        sides = large_sides(rule)
         try:
-            left, right = (read(model) for model in models(rule, drawn))
-            return round(self.cost.speedups(left, [right])[0].median, 3)
-        except (Misfit, Unknown, NotMeasurable):
+            return round(self.cost.speedups(sides[0], sides[1:])[0].median, 3) if sides else None
+        except NotMeasurable:
             return None
 
     def in_models(self, rule: Rule) -> dict[str, Place]:
@@ -101,19 +89,3 @@ def _shapes(graph: Graph) -> Shapes:
     except NotMeasurable:
         return {}
     return {name: value.shape for name, value in feeds.items() if isinstance(value, np.ndarray)}
-
-
-def _large(rule: Rule) -> Mapping[str, int | tuple[int, ...]]:
-    """Large sizes for the axes, packs and holes of a rule."""
-    dims: dict[str, int | tuple[int, ...]] = {}
-    for hole in rule.holes.values():
-        if hole.kind not in ("tensor", "const"):
-            continue
-        if hole.axes is None:
-            dims[hole.name] = ANY
-        for axis in hole.axes or ():
-            if "*" in axis:
-                dims[axis.removeprefix("1")] = PACKS[axis.rpartition("*")[2]]
-            elif axis.isalpha():
-                dims[axis] = LARGE
-    return dims

@@ -1,8 +1,8 @@
-"""What the installed rules do already: looked up on small models drawn for a rule."""
+"""What the installed rules do already: looked up on small models drawn for a rule; and large ones, to be timed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,10 @@ TRIED = 2
 """Instances at which the library has to do what a rule does."""
 COPIES = "eliminate_identity"
 """The rule for what the model of a bare hole is, which says nothing of the others."""
+LARGE = 64
+PACKS: Mapping[str, tuple[int, ...]] = {"b": (8,), "s": (28, 28), "k": (3, 3)}
+ANY = (8, 64, 64)
+"""The sizes of what is drawn: of axes, of packs, of tensors of any rank."""
 
 
 @dataclass(frozen=True)
@@ -107,3 +111,34 @@ def _models(rule: Rule, count: int) -> Iterator[tuple[ModelProto, ModelProto]]:
             yield models(rule, instance)
         except (Misfit, Unknown):
             continue
+
+
+def large_sides(rule: Rule) -> tuple[Graph, Graph] | None:
+    """Return both sides of a rule at large tensors; None where none were drawn."""
+    from graphopt.verifier.drawing import instance
+    from graphopt.verifier.writing import models
+
+    drawn = instance(rule, _large(rule), {}, attempts=50)
+    if drawn is None:
+        return None
+    try:
+        left, right = models(rule, drawn)
+    except (Misfit, Unknown):
+        return None
+    return read(left), read(right)
+
+
+def _large(rule: Rule) -> Mapping[str, int | tuple[int, ...]]:
+    """Large sizes for the axes, packs and holes of a rule."""
+    dims: dict[str, int | tuple[int, ...]] = {}
+    for hole in rule.holes.values():
+        if hole.kind not in ("tensor", "const"):
+            continue
+        if hole.axes is None:
+            dims[hole.name] = ANY
+        for axis in hole.axes or ():
+            if "*" in axis:
+                dims[axis.removeprefix("1")] = PACKS[axis.rpartition("*")[2]]
+            elif axis.isalpha():
+                dims[axis] = LARGE
+    return dims
