@@ -73,6 +73,9 @@ class Made(Contest):
     def known(self, keys: Sequence[str]) -> None:
         """Nothing."""
 
+    def is_original(self, model: onnx_io.Model) -> bool:  # noqa: ARG002
+        return False
+
     def opened(self, model: onnx_io.Model) -> Speedup:
         found = self.speed(model.graph.ops())
         if found is None:

@@ -47,6 +47,9 @@ class Noisy(Contest):
     def known(self, keys: Sequence[str]) -> None:
         """Nothing."""
 
+    def is_original(self, model: onnx_io.Model) -> bool:  # noqa: ARG002
+        return False
+
     def has_ended(self, keys: Sequence[str]) -> bool:  # noqa: ARG002
         return False
 

@@ -7,6 +7,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,27 @@ def optimized_graph(model: Source, setting: Setting, *, weights: bool = True) ->
 
         setting.open(model, configure=configure)
         return onnx.load(path, load_external_data=weights)
+
+
+def kernels_digest(model: Source, setting: Setting) -> str:
+    """Identify what ONNX Runtime runs of a model: its kernels, how they are wired, and on which shapes.
+
+    Names and weights are left out, and whether two kernels share a weight.
+
+    Raises:
+        UsageError: the provider is missing.
+        ModelError: the model cannot be loaded, or the provider compiles it to something that is no graph.
+    """
+    graph = optimized_graph(model, setting, weights=False).graph
+    known = {item.name: f"{item.data_type}{list(item.dims)}" for item in graph.initializer}
+    known |= {item.name: item.type.SerializeToString().hex() for item in graph.input}
+    said = []
+    for node in graph.node:
+        attributes = sorted(attribute.SerializeToString(deterministic=True) for attribute in node.attribute)
+        said.append((node.op_type, node.domain, [known.get(name) for name in node.input], attributes))
+        known.update((name, f"{len(said)} {index}") for index, name in enumerate(node.output))
+    said.append(("", "", [known.get(item.name) for item in graph.output], []))
+    return sha256(repr(said).encode()).hexdigest()
 
 
 def operators(graph: GraphProto) -> Iterator[str]:

@@ -59,6 +59,8 @@ class Version:
     gain: Speedup | None = None
     """Over the simplified model, in the same race."""
     latencies: tuple[Latency, ...] = ()
+    is_original: bool = False
+    """Whether ONNX Runtime runs of it what it runs of the original, so that there is nothing to time."""
     refusal: str = ""
     """Why it could not be timed: ONNX Runtime refuses it, or there was no room."""
 
@@ -167,6 +169,10 @@ class Chooser:
         """
         made = self._explored(swept, solutions) if solutions else []
         rivals = [*([] if swept is simplified else [swept]), *made]
+        if simplified.steps and not rivals and simplified.speedup is None and not self.is_hurried:
+            simplified.is_original = self.contest.is_original(self._model(simplified))
+            if simplified.is_original:
+                return simplified
         if simplified.steps or rivals:
             self._race([simplified, *rivals], self.contest, share=0.4)
         if made and not any(_improves(version, swept, simplified) for version in made):
@@ -283,13 +289,15 @@ class Chooser:
 
     def _opened(self, version: Version, contest: Contest) -> Any:
         """Return a session, or None with the reason."""
-        model = replace(self.model, graph=version.variant.graph)
         try:
-            return self._insisted(contest, lambda: contest.opened(model))
+            return self._insisted(contest, lambda: contest.opened(self._model(version)))
         except ModelError as error:
             version.refusal = str(error)
             log.warning("a version of the model does not run, and is left: %s", error)
             return None
+
+    def _model(self, version: Version) -> onnx_io.Model:
+        return replace(self.model, graph=version.variant.graph)
 
     def _insisted(self, contest: Contest, work: Callable[[], Found]) -> Found:
         """Do what leaves the graph alone; after the first Ctrl-C again, and in a hurry as all that follows."""

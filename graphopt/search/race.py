@@ -7,6 +7,7 @@ timed on a quiet machine is kept, so that the same question has the same answer;
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,8 +26,14 @@ from graphopt.runtime.cost import decoded, key_of
 from graphopt.runtime.machine import circumstances
 from graphopt.runtime.measure import LENGTHY, WIDTH, Samples, Speedup, interleaved, noise, speedup, together
 from graphopt.runtime.oracle import FailedError
+from graphopt.runtime.profile import kernels_digest
 from graphopt.runtime.samples import Feeds
 from graphopt.runtime.sessions import runner
+
+log = logging.getLogger(__name__)
+
+FILE = 1_000_000_000
+"""Bytes of weights up to which it is looked at what ONNX Runtime makes of a model."""
 
 ROUNDS = (7, 400)
 """Of a race: the fewest and the most."""
@@ -115,6 +122,20 @@ class Contest:
         opening = clock() - start
         runs = (self._runner(copy, trial.feeds) for trial in self.original.trials)
         return Pace(opening, sum(_briefly(run, clock) for run in runs))
+
+    def is_original(self, model: onnx_io.Model) -> bool:
+        """Return whether ONNX Runtime runs of a model what it runs of the original: then neither is faster.
+
+        False where that cannot be seen, or the model is large: what is run has to be written to a file.
+        """
+        if model.graph.weight_bytes > FILE:
+            return False
+        try:
+            one, other = (kernels_digest(source, self.original.setting) for source in (self.source, model))
+        except ModelError as error:
+            log.debug("what ONNX Runtime makes of the models is not compared: %s", error)
+            return False
+        return one == other
 
     @cached_property
     def _originals(self) -> tuple[Any, Any]:

@@ -401,6 +401,8 @@ def _because(versions: Sequence[Version]) -> str:
 
 def _untimed(simplified: Version, best: Version) -> str:
     """Return why there is no speedup to report of the version that was taken."""
+    if best.is_original:
+        return "no gain: ONNX Runtime makes the same of both models, so there is nothing to time"
     once, was = "not timed", simplified.speedup
     if was and best.steps == simplified.steps:
         once = f"{said(was)} as the original in one race, and in no second"
@@ -412,7 +414,7 @@ def _left_out(simplified: Version, best: Version) -> Iterator[str]:
     slower."""
     refusal, was = simplified.refusal, simplified.speedup
     if best.steps == simplified.steps:
-        if simplified.steps and best.speedup is None:
+        if simplified.steps and best.speedup is None and not best.is_original:
             yield f"the simplified model was {_untimed(simplified, best)}"
         return
     slower = f", {said(was)} as the original" if was else ""
