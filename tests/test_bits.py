@@ -1,8 +1,8 @@
 """What is proved EXACT is so in ONNX Runtime: both sides of a rule give the same bits, for all that the proof licenses.
 
 Zeros of both signs, infinities, NaN and the limits of integers are among what is fed, and axes of no and one element.
-Left out is what `--exact` leaves out: kernels that are known to round in a way of their own (`gate.KERNELS`), and half
-precision, for which ONNX Runtime has few kernels and puts casts around others (`kernels.py`).
+Left out is what `--exact` leaves out: kernels that are known to round in a way of their own (`Operator.departs`), and
+half precision, for which ONNX Runtime has few kernels and puts casts around others (`kernels.py`).
 """
 
 from dataclasses import replace
@@ -14,13 +14,14 @@ import pytest
 from numpy.typing import NDArray
 
 from graphopt.base.types import COMMON, DType
-from graphopt.language.families import some_particulars
 from graphopt.language.proof import Ledger, Model, Proof
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import Unknown
 from graphopt.language.schemas import Misfit
 from graphopt.language.term import Var, applications, walk
-from graphopt.rewrite.gate import KERNELS, kernels_touched, ledger_path
+from graphopt.operators.classes import is_elementwise
+from graphopt.operators.families import some_particulars
+from graphopt.rewrite.gate import departures, ledger_path
 from graphopt.rules import RULES, TRADES
 from graphopt.runtime.oracle import FailedError, Runnable, onnxruntime_unoptimized
 from graphopt.verifier.counterexample import is_fatal_if_empty
@@ -52,8 +53,8 @@ def strewn(rule: Rule, drawn: Instance, rng: np.random.Generator) -> Instance:
 
 def _lists(rule: Rule) -> set[str]:
     """Holes that an operator reads as numbers that say where: those after the first of what is no plain function."""
-    plain = KERNELS.keys() | {"Add", "Sub", "Mul", "Div", "Min", "Max", "Where", "Concat", "Sum", "MatMul", "Gemm"}
-    parts = (app for side in rule.left for app in applications(side) if app.op not in plain)
+    plain = {"Concat", "MatMul", "Gemm"}
+    parts = (a for side in rule.left for a in applications(side) if a.op not in plain and not is_elementwise(a))
     return {hole.name for app in parts for arg in app.inputs[1:] if arg for hole in walk(arg) if isinstance(hole, Var)}
 
 
@@ -80,8 +81,7 @@ def is_licensed(rule: Rule, proof: Proof, drawn: Instance) -> bool:
     types = {DType.of(value.dtype) for value in drawn.values.values() if isinstance(value, np.ndarray)}
     if types & {DType.FLOAT16, DType.BFLOAT16} or (rule.minds_types and not types <= set(COMMON)):
         return False
-    touched = any(dtype in KERNELS[op] for op in kernels_touched(rule) for dtype in types)
-    return all(map(proof.licenses, types)) and not touched
+    return all(map(proof.licenses, types)) and departures(rule).isdisjoint(types)
 
 
 def outputs(model: Any, feeds: Any) -> list[Array] | None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from graphopt.base.types import DType, TensorType
 from graphopt.ir import ops
 from graphopt.ir.graph import Attribute, Node
-from graphopt.operators.evaluate import EXACT, MOVES, evaluate
+from graphopt.operators.evaluate import evaluate
 from graphopt.operators.protos import node_to_proto, type_to_proto
 
 Array = NDArray[Any]
@@ -130,10 +130,6 @@ def test_results_are_the_runtimes_bit_for_bit(made: Node, inputs: Sequence[Array
     for own, expected in zip(results, runtime(made, inputs), strict=True):
         assert (own.dtype.kind, own.shape) == (expected.dtype.kind, expected.shape)
         np.testing.assert_array_equal(own, expected)
-
-
-def test_the_tables_name_known_operators() -> None:
-    assert [op for op in MOVES | EXACT if ops.schema(op) is None] == []
 
 
 INTEGERS = [np.int8, np.uint8, np.int32, np.int64]

@@ -5,29 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
+from inspect import unwrap
 from random import Random
 
+import numpy as np
 import pytest
+from onnx import numpy_helper
 
 from graphopt.base.sizes import substitute
 from graphopt.base.symbolic import Index, Tensor, Value, call, number
 from graphopt.base.types import DType
 from graphopt.io import onnx_io
+from graphopt.ir import ops
 from graphopt.language.proof import Verdict
 from graphopt.language.rule import Rule
 from graphopt.language.term import op, tensor
-from graphopt.operators.broadcasting import pointwise
-from graphopt.operators.elementwise import plain
+from graphopt.operators import known
+from graphopt.operators.classes import candidates
+from graphopt.operators.elementwise import Pointwise, plain
 from graphopt.operators.known import contents, shapes
 from graphopt.operators.node import Node, OneOf, Undefined, Unsupported, real, subsets
 from graphopt.operators.operands import Operands
+from graphopt.operators.operator import Operator
 from graphopt.operators.reductions import mean, over
-from graphopt.operators.semantics import OPERATORS, Operator
+from graphopt.operators.semantics import OPERATORS
+from graphopt.rewrite.fold import fold_constants
 from graphopt.verifier.prove import prove
 from tests.text import parse
 from tests.verifier.cases import CASES_OF, answers, evaluation
 from tests.verifier.draw import Draw
 from tests.verifier.evaluators import Case, model
+from tests.verifier.refused import REFUSE, spoilt
 
 DRAWS = 2
 AS_LONG_AS_AN_INDEX = {("GatherND", "x1"), ("ScatterND", "x1")}
@@ -89,6 +97,46 @@ def test_nothing_else_knows_what_an_operator_is(name: str, monkeypatch: pytest.M
     assert contents(k, [DType.INT64] * case.outputs) == [None] * case.outputs
     with pytest.raises(Unsupported, match=f"no denotation of {name}"):
         evaluation(name, case, symbols=False).run()
+    assert not folded(name, case)
+
+
+def folded(name: str, case: Case) -> bool:
+    """Whether the operator is computed when all that it reads is constant."""
+    proto, feeds = model(name, case)
+    proto.graph.initializer.extend(numpy_helper.from_array(array, key) for key, array in feeds.items())
+    del proto.graph.input[:]
+    return any(fold_constants(onnx_io.load(proto).graph))
+
+
+UNFOLDED = {"Dropout", "GlobalLpPool"}
+"""Operators that may be random, or that neither evaluator has."""
+
+
+@pytest.mark.parametrize("name", sorted(OPERATORS.keys() - UNFOLDED))
+def test_what_has_a_meaning_is_folded(name: str) -> None:
+    assert any(folded(name, case) for _, case in zip(range(5), drawn(name), strict=False))
+
+
+@pytest.mark.parametrize("name", REFUSE)
+def test_no_example_knows_what_an_operator_is_defined_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = Draw(Random(name))
+    asked = (spoilt(case, draw) for case in drawn(name))
+    refused = next(case for case in asked if not is_denoted(name, case))
+    monkeypatch.delitem(OPERATORS, name)
+    assert is_denoted(name, refused), "nothing is known of it"
+
+
+def is_denoted(name: str, case: Case) -> bool:
+    """Whether an example would be drawn of the operator with these inputs, as far as it is known what it is."""
+    return known.is_defined(name, case.attrs, [operand(value) for value in case.inputs], case.outputs)
+
+
+def operand(value: object) -> known.Operand | None:
+    if value is None:
+        return None
+    array = np.asarray(value)
+    elements = None if isinstance(value, np.ndarray) else tuple(array.ravel().tolist())
+    return known.Operand(DType.of(array.dtype), array.shape, elements)
 
 
 def mean_variance_normalization(node: Node) -> Tensor:
@@ -124,6 +172,8 @@ def test_one_declaration_adds_an_activation(monkeypatch: pytest.MonkeyPatch) -> 
     turned = Rule("transpose_before_softsign", op.Transpose(op.Softsign(x)), op.Softsign(op.Transpose(x)))
     monkeypatch.delitem(OPERATORS, "Softsign")
     assert "no denotation of Softsign" in prove(turned, refute=False).detail
-    activation = Operator(pointwise(plain(lambda x: x / (number(1) + call("Abs", x)))), is_exact=True)
+    activation = Operator(Pointwise(plain(lambda x: x / (number(1) + call("Abs", x)))))
+    assert ("Softsign", "") not in unwrap(candidates)(ops.ANY_POINTWISE), "no family has it"
     monkeypatch.setitem(OPERATORS, "Softsign", activation)
     assert prove(turned, refute=False).verdict is Verdict.PROVED
+    assert ("Softsign", "") in unwrap(candidates)(ops.ANY_POINTWISE), "every family has it"

@@ -17,10 +17,10 @@ from onnx import ModelProto
 
 from graphopt.io import onnx_io
 from graphopt.ir import ops
-from graphopt.language.families import some_particulars
 from graphopt.language.rule import Rule
 from graphopt.language.term import App, Term, Var, applications, is_scalar
 from graphopt.operators import infer
+from graphopt.operators.families import some_particulars
 from graphopt.rewrite.build import build
 from graphopt.rewrite.fixpoint import gain
 from graphopt.rewrite.match import find

@@ -5,9 +5,9 @@ from onnx import ModelProto
 
 from graphopt.io import onnx_io
 from graphopt.ir import ops
-from graphopt.language.families import some_particulars
 from graphopt.language.rule import Rule
 from graphopt.operators import infer
+from graphopt.operators.families import some_particulars
 from graphopt.rewrite.fixpoint import Simplifier
 from graphopt.rewrite.passes import PASSES
 from graphopt.rules import RULES

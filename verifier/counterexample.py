@@ -19,11 +19,11 @@ import onnx
 from numpy.typing import NDArray
 
 from graphopt.base.types import DType
-from graphopt.language.families import some_particulars
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import Unknown
 from graphopt.language.schemas import Misfit
 from graphopt.language.term import applications
+from graphopt.operators.families import some_particulars
 from graphopt.verifier import scope
 from graphopt.verifier.drawing import instances
 from graphopt.verifier.example import Instance

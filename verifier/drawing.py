@@ -17,6 +17,7 @@ from graphopt.language.rule import Rule
 from graphopt.language.scalar import FACTS, PROPERTIES, Unknown
 from graphopt.language.schemas import Misfit, Operator, Types, described
 from graphopt.language.term import SCALAR, App, Lit, Term, Var, applications, holes, is_scalar, walk
+from graphopt.operators.classes import broadcasts
 from graphopt.operators.known import Operand, is_defined
 from graphopt.operators.protos import tensor_to_proto, type_from_proto, type_to_proto
 from graphopt.verifier.example import Array, Instance, Shape, Sizes, evaluate, satisfies, shape_of
@@ -320,7 +321,7 @@ class _Draft:
     def _written(self) -> Iterator[tuple[str, Shape]]:
         """Other shapes for constants that stand beside operands which they broadcast to; no result is smaller then."""
         beside: dict[str, list[Shape]] = {}
-        for app in (app for side in self.rule.left for app in applications(side) if app.op in ops.ELEMENTWISE_BINARY):
+        for app in (app for side in self.rule.left for app in applications(side) if broadcasts(app.op, app.domain)):
             for this, other in zip(app.inputs, reversed(app.inputs), strict=True):
                 shape = self.shapes.get(other) if other is not None else None
                 is_free = isinstance(this, Var) and this.kind == "const" and _is_operand(self.rule, this)
@@ -371,4 +372,4 @@ def _on_attributes(rule: Rule) -> list[tuple[Term, frozenset[str]]]:
 def _is_operand(rule: Rule, hole: Var) -> bool:
     """True for a constant with axes that the left side reads only as operand of elementwise binary operators."""
     readers = [app for side in rule.left for app in applications(side) if hole in app.args]
-    return hole.axes is not None and all(app.op in ops.ELEMENTWISE_BINARY for app in readers)
+    return hole.axes is not None and all(broadcasts(app.op, app.domain) for app in readers)

@@ -44,6 +44,7 @@ from graphopt.base.symbolic import (
     multiplied,
     number,
 )
+from graphopt.operators.classes import commutes_exactly
 from graphopt.verifier.bijections import (
     SPLITS,
     Map,
@@ -72,9 +73,6 @@ from graphopt.verifier.bijections import (
 from graphopt.verifier.context import Context
 from graphopt.verifier.reals import add_up_to_zero, has_cases
 from graphopt.verifier.signs import Signs
-
-COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"})
-"""Functions that are not looked into (as in the exact model) and still give the same for swapped arguments."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +232,7 @@ class Equality:
         if left.function != right.function or not params_equal(left.params, right.params, known):
             return False
         orders = [right.args]
-        if left.function.rstrip("!~") in COMMUTATIVE and len(right.args) == 2:
+        if len(right.args) == 2 and commutes_exactly(left.function.rstrip("!~")):
             orders.append(right.args[::-1])
         return any(all(self.equal(a, b, known) for a, b in zip(left.args, args, strict=True)) for args in orders)
 

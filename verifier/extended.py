@@ -17,12 +17,6 @@ from graphopt.base import symbolic
 from graphopt.base.integers import TRUE, Formula, conj, ge
 from graphopt.base.symbolic import ONE, Call, Element, Factor, Fold, Number, Read, Term, Value, lift
 
-ARITHMETIC = frozenset(
-    {"Add", "Sub", "Mul", "Div", "Neg", "Sum", "Mean", "Reciprocal", "MatMul", "Gemm", "Conv", "ConvTranspose"}
-    | {"Einsum", "ReduceSum", "ReduceMean", "BatchNormalization"}
-)
-"""Operators that add up products, and are looked into; others are functions of which only the name is known."""
-
 MINUS = Call("Minus^", ())
 FINITE = frozenset(
     {"Abs", "Asinh", "Atan", "Cast", "Ceil", "Cos", "Cosh", "Erf", "Exp", "Floor", "NotZero", "Positive", "Round"}

@@ -12,12 +12,12 @@ from graphopt.base.integers import Formula, Int, Size, eq, fresh, ge
 from graphopt.base.symbolic import Tensor, Value
 from graphopt.base.types import DType
 from graphopt.ir import ops
-from graphopt.language.families import Joined
 from graphopt.language.rule import Rule
 from graphopt.language.term import App, Lit, Term, Var, applications, is_scalar, walk
+from graphopt.operators.families import Joined
 from graphopt.operators.node import Node, OneOf, Shape, Symbols, Undefined, Unsupported, schema_default
+from graphopt.operators.semantics import OPERATORS
 from graphopt.verifier.dtypes import Typing
-from graphopt.verifier.extended import ARITHMETIC
 from graphopt.verifier.instances import Elements, Instance
 
 
@@ -112,7 +112,7 @@ class RuleNode(Node):
         dtype = self.dtype
         if self.instance.exact or not (dtype.is_float or dtype is DType.UNDEFINED):
             return True
-        return self.instance.extended and self.op not in ARITHMETIC and not self._is_constant
+        return self.instance.extended and not OPERATORS[self.op].adds_products and not self._is_constant
 
     # inputs
 

@@ -50,11 +50,12 @@ from graphopt.base.symbolic import (
     cases,
     noting,
 )
-from graphopt.language.coverage import Answer, Choice, is_pointwise, of_any_rank, tree_of
-from graphopt.language.families import joined
+from graphopt.language.coverage import Answer, Choice, of_any_rank, tree_of
 from graphopt.language.proof import Model, Proof, Verdict
 from graphopt.language.rule import Rule
 from graphopt.language.term import Lit, Var, applications, walk
+from graphopt.operators.classes import is_pointwise
+from graphopt.operators.families import joined
 from graphopt.operators.node import MAX_RANK, Undefined, Unsupported
 from graphopt.operators.placing import NEXT
 from graphopt.operators.reductions import PLACES as FIRST
@@ -75,7 +76,7 @@ from graphopt.verifier.signs import Signs
 from graphopt.verifier.solver import Budget, Effort, OutOfTime, models
 
 VECTORS = 1
-"""Scalars and vectors are all ranks where operators are pointwise (`coverage.is_pointwise`)."""
+"""Scalars and vectors are all ranks where operators are pointwise (`classes.is_pointwise`)."""
 PLACES = frozenset({*FIRST.values(), *NEXT.values()})
 """What an operator that says where an element is makes of a row: an index of it."""
 OUT_OF_TIME = "out of time"

@@ -8,7 +8,7 @@ from math import prod, sqrt
 
 from graphopt.base.types import DType
 from graphopt.ir import ops
-from graphopt.operators.evaluate import MOVES
+from graphopt.operators.classes import only_moves
 from graphopt.runtime.steps import Sketch, Step
 
 ACCUMULATOR = 2.0**-23
@@ -98,7 +98,7 @@ _SIZES = ("Shape", "Size")
 def _computed(step: Step, read: Iterable[DType | None], made: Iterable[DType | None]) -> DType | None:
     """Return the coarsest type that a step rounds to: none where it only moves elements, of a Cast that which it casts
     to."""
-    if step.op in MOVES or step.op in _SIZES:
+    if only_moves(step.op, step.node.domain):
         return None
     return _coarsest(made if step.op in ("Cast", "CastLike") else (*read, *made))
 

@@ -18,8 +18,8 @@ from graphopt.base.errors import UsageError
 from graphopt.discover.arithmetic import Arithmetic, Array, Field, Reals, seeded
 from graphopt.discover.evaluation import Evaluator, Kernel, Shape, Undefined, number_of
 from graphopt.discover.worlds import Sizes, World, applied, arity, commutes, shape_of
-from graphopt.ir import ops
 from graphopt.language.term import App, Lit, Term, Var
+from graphopt.operators.classes import broadcasts
 
 Numbers: TypeAlias = NDArray[np.int64]
 Type: TypeAlias = tuple[Shape, ...]
@@ -205,7 +205,7 @@ class Classes:
 
     def _wanted(self, choice: App, *types: Type) -> list[list[Kernel]] | None:
         """The kernels of an operator; None where it has none, or is applied to what stands beside larger tensors."""
-        if choice.op not in ops.ELEMENTWISE_BINARY and not self._beside.isdisjoint(types):
+        if not broadcasts(choice.op, choice.domain) and not self._beside.isdisjoint(types):
             return None
         return self._at(choice, *types)
 

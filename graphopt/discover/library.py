@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
-from graphopt.language.families import roots
 from graphopt.language.library import Library
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import Unknown
 from graphopt.language.schemas import Misfit
 from graphopt.operators import infer
+from graphopt.operators.families import roots
 from graphopt.rewrite.build import Refused, build
 from graphopt.rewrite.fixpoint import simplify_graph
 from graphopt.rewrite.match import find

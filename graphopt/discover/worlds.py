@@ -15,6 +15,7 @@ from graphopt.base.errors import UsageError, did_you_mean
 from graphopt.discover.evaluation import OPERANDS
 from graphopt.ir import ops
 from graphopt.language.term import App, Lit, Operand, Term, Var, fn, op, tensor
+from graphopt.operators import classes
 from graphopt.operators.semantics import OPERATORS
 
 Sizes: TypeAlias = Mapping[str, int]
@@ -56,8 +57,7 @@ def arity(choice: App) -> int:
 @cache
 def commutes(choice: App) -> bool:
     """Return whether the two operands may be swapped: only one order of them is tried."""
-    known = ops.COMMUTATIVE | ops.COMMUTATIVE_VARIADIC
-    return arity(choice) == 2 and choice.op in known and not choice.domain
+    return arity(choice) == 2 and classes.commutes(choice.op, choice.domain)
 
 
 # -- the ways to apply operators ---------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def _plain(name: str, **attrs: Operand) -> Iterator[App]:
     """Yield an operator applied to as many operands as it needs, if these are one or two."""
     domain, _, own = name.rpartition(".")
     schema = ops.schema(own, domain)
-    needed = max(schema.min_input, 2 if own in ops.COMMUTATIVE_VARIADIC else 1) if schema else 0
+    needed = max(schema.min_input, 2 if classes.commutes(own, domain) else 1) if schema else 0
     required = [a for a in (schema.attributes if schema else {}) if schema and schema.attributes[a].required]
     if 1 <= needed <= 2 and set(required) <= attrs.keys():
         yield App(own, (A, B)[:needed], tuple(sorted((k, _term(v)) for k, v in attrs.items())), domain)

@@ -21,6 +21,13 @@ class Draft(Graph):
         super().__init__(opsets=graph.opsets, nx=graph.nx)
         self.graph = graph
         self.new = dict(new or {})
+        self._last: int = graph._last if isinstance(graph, Draft) else 0
+
+    def put(self, node: Node) -> int:
+        """Add a node and return its vertex, which neither the graph has nor a draft below."""
+        self._last -= 1
+        self.new[self._last] = node
+        return self._last
 
     def __getitem__(self, vertex: int) -> Node:
         return self.new.get(vertex) or self.graph[vertex]

@@ -19,35 +19,10 @@ OPSET = min(onnx.defs.onnx_opset_version(), 28)
 LOADED = min(OPSET, 26)
 """The newest opset that ONNX Runtime loads. Models with an operator that is newer are run by `onnx.reference`."""
 
-COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Equal"})
-"""Binary operators whose operands may be swapped."""
-COMMUTATIVE_VARIADIC = frozenset({"Sum", "Max", "Min", "Mean"})
-
-ELEMENTWISE_BINARY = frozenset(
-    {"Add", "Sub", "Mul", "Div", "Pow", "Mod", "PRelu"}
-    | {"And", "Or", "Xor", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
-    | {"BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift"}
-    | {"Max", "Min", "Mean", "Sum"}  # with two inputs
-)
-"""Binary operators that broadcast as numpy does: an operand may carry axes of size 1 or lack leading axes."""
-
-POINTWISE = frozenset(
-    {"Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitwiseAnd", "BitwiseNot", "BitwiseOr"}
-    | {"BitwiseXor", "Cast", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div", "Elu", "Equal", "Erf", "Exp", "Floor"}
-    | {"Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu"}
-    | {"Less", "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or", "Pow"}
-    | {"Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign"}
-    | {"Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Where", "Xor"}
-)
-"""Operators of which an element is made of one element of each input, which broadcast to one shape."""
-
-ZERO_IS_ABSENT = frozenset({("Conv", 2), ("ConvTranspose", 2), ("Gemm", 2), ("LayerNormalization", 2)})
-"""Optional inputs that are added: of zeros they may as well be absent."""
-
 RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
-"""Operators whose two equal nodes give two results."""
+"""Operators whose two equal nodes give two results: they have no meaning that a table of meanings could hold."""
 
 
 ANY_POINTWISE, ANY_BINARY = "any pointwise", "any binary"

@@ -9,13 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, TypeAlias
 
-from graphopt.ir import ops
-from graphopt.language.rule import Rule
-from graphopt.language.scalar import FACTS, Unknown
-from graphopt.language.term import SCALAR, App, Lit, applications, is_scalar, walk
+from graphopt.language.scalar import Unknown
 
 Label: TypeAlias = "int | float | str | tuple[Any, ...] | None"
 """What is chosen: a number of axes, a value of an attribute; None is an attribute that is absent."""
@@ -165,38 +161,6 @@ _FORMS = {
 def _range(numbers: Sequence[int]) -> str:
     least, most = min(numbers, default=0), max(numbers, default=0)
     return "any" if not numbers else str(least) if least == most else f"{least}–{most}"
-
-
-# -- ranks that do not matter ------------------------------------------------------------------------------------------
-
-
-@cache
-def is_pointwise(rule: Rule) -> bool:
-    """Return whether the proof for scalars and vectors is one for all ranks.
-
-    Where all operators are pointwise, an element of either side is made of one element of each hole, and these are an
-    instance of scalars. The size of an axis is made of the sizes that the holes have there, if any, and these are an
-    instance of scalars and vectors. So two sides that are equal for all of those are equal for any ranks; but a
-    condition on shapes, a declared axis or a list may tell one rank from another.
-    """
-    sides = (*rule.left, *rule.right)
-    return (
-        all(_is_pointwise(app) for side in sides for app in applications(side))
-        and all(hole.axes is None and hole.default is None and hole.kind != "integers" for hole in rule.holes.values())
-        and not any(
-            isinstance(part, App) and part.domain == SCALAR and part.op in FACTS and part.op != "dtype"
-            for term in (*sides, *rule.conditions)
-            for part in walk(term)
-        )
-        and not any(isinstance(part, Lit) and isinstance(part.value, tuple) for side in sides for part in walk(side))
-    )
-
-
-def _is_pointwise(app: App) -> bool:
-    """Whether any input may be broadcast: the bounds of a Clip are to be numbers of the rule."""
-    bounds = app.operands[1:] if app.op == "Clip" else ()
-    plain = app.domain == "" and app.op in ops.POINTWISE and all(map(is_scalar, bounds))
-    return plain or app.domain in ops.CLASSES
 
 
 def of_any_rank(path: Iterable[Choice]) -> tuple[Choice, ...]:

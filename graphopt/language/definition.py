@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import networkx as nx
@@ -280,6 +281,11 @@ def _excludes(definition: Definition, settled: Mapping[str, Lit]) -> bool:
         if not any(isinstance(part, App) and part.op in FACTS for part in walk(condition))
         and bound.keys() >= {hole.name for hole in holes(condition)}
     )
+
+
+def definitions() -> Iterator[Definition]:
+    """Yield all definitions that are known."""
+    return chain.from_iterable(_TABLE.values())
 
 
 def meaning_of(app: App) -> Meaning | None:

@@ -95,7 +95,7 @@ class _Expansion:
         outputs = tuple(f"output_{i}" for i in range(app.outputs))  # of what has no name nothing is inferred
         version = ops.newest(app.op, app.domain)
         node = Node(app.op, tuple(inputs), outputs, (None,) * app.outputs, attrs, app.domain, version)
-        return self._put(self.infer(self.draft, node))
+        return self.draft.put(self.infer(self.draft, node))
 
     def _number(self, app: App, position: int, part: Term, others: Sequence[DType | None]) -> Value:
         """A number or list as a constant, or as what is known of one where sizes are symbols."""
@@ -103,16 +103,11 @@ class _Expansion:
         items = value if isinstance(value, tuple) else (value,)
         if any(isinstance(item, Sym) for item in items):
             type_ = TensorType(DType.INT64, (len(items),) if isinstance(value, tuple) else ())
-            return Value(self._put(Node(INPUT, (), ("",), (type_,), domain=INTERNAL, contents=(items,))))
+            return Value(self.draft.put(Node(INPUT, (), ("",), (type_,), domain=INTERNAL, contents=(items,))))
         dtype = ops.number_type(app.op, app.domain, position, others, DType.UNDEFINED, whole=is_whole(part))
         if dtype is DType.UNDEFINED:
             raise Unknown(f"the element type of {part}")
-        return Value(self._put(constant_node(Tensor.of(np.asarray(value, dtype.numpy)), "")))
+        return Value(self.draft.put(constant_node(Tensor.of(np.asarray(value, dtype.numpy)), "")))
 
     def _evaluated(self, part: Term) -> Any:
         return evaluate(part, self.bound, {}, self.draft)
-
-    def _put(self, node: Node) -> int:
-        vertex = -1 - len(self.draft.new)
-        self.draft.new[vertex] = node
-        return vertex

@@ -1,19 +1,36 @@
-"""Elementwise operators: the function of each, over exact reals and as what the exact model knows of it.
+"""Elementwise operators: what is known of each, and its function, over exact reals and as the exact model has it.
 
 Part of the trusted base; tested with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import partial
 from typing import TypeAlias
 
 from graphopt.base import symbolic
 from graphopt.base.integers import TRUE, Formula, conj, disj, negate
-from graphopt.base.symbolic import Piece, Value, boolean, by_cases, call, fold, number, select, truth
+from graphopt.base.symbolic import (
+    Index,
+    Piece,
+    Tensor,
+    Value,
+    boolean,
+    by_cases,
+    call,
+    fold,
+    number,
+    select,
+    truth,
+)
 from graphopt.base.types import DType
 from graphopt.language.scalar import holds
-from graphopt.operators.node import Node, Undefined, Unsupported, real
+from graphopt.operators.broadcasting import broadcast, stretched
+from graphopt.operators.node import Node, Shape, Undefined, Unsupported, real
+from graphopt.operators.operator import FLOATS, Operator, Reach, Reference
 
 Function: TypeAlias = Callable[..., Value]
 """Of the elements at one index, None for absent inputs."""
@@ -48,17 +65,8 @@ def plain(function: Function) -> Callable[[Node], Function]:
     return lambda node: function
 
 
-def named(name: str) -> Callable[[Node], Function]:
-    """An operator of which nothing is known but its name and the lemmas on it."""
-    return lambda node: lambda *values: call(name, *values)
-
-
-def Clip(node: Node) -> Function:
-    """min(max(x, low), high); an absent bound does not bind. The bounds are scalars."""
-    for position in (1, 2):
-        bound = node.optional(position)
-        if bound is not None and bound.rank != 0:
-            raise Undefined("Clip: a bound is no scalar")
+def Clip(_: Node) -> Function:
+    """min(max(x, low), high); an absent bound does not bind."""
 
     def function(x: Value, low: Value | None = None, high: Value | None = None) -> Value:
         x = x if low is None else largest(x, low)
@@ -137,10 +145,6 @@ def IsInf(node: Node) -> Function:
     return lambda x: boolean(nonzero(call("IsInf", x, params=signs)))
 
 
-def logical(combine: Callable[..., Formula]) -> Callable[[Node], Function]:
-    return lambda node: lambda *values: boolean(combine(*map(truth, values)))
-
-
 def Cast(node: Node) -> Function:
     to = node.target()
     return cast(node, to)
@@ -165,64 +169,6 @@ def cast(node: Node, to: DType) -> Function:
     params = (kind, to.name, *(ways if to.bits == 8 and to.is_float else ()))  # elsewhere they mean nothing
     return lambda value: call("Cast", value, params=params)
 
-
-ELEMENTWISE: Mapping[str, Callable[[Node], Function]] = {
-    "Add": plain(lambda a, b: a + b),
-    "Sub": plain(lambda a, b: a - b),
-    "Mul": plain(lambda a, b: a * b),
-    "Div": Div,
-    "Sum": plain(lambda *values: sum(values[1:], values[0])),
-    "Mean": plain(lambda *values: sum(values[1:], values[0]) / len(values)),
-    "Max": plain(largest),
-    "Min": plain(least),
-    "Neg": plain(lambda x: -x),
-    "Reciprocal": plain(lambda x: 1 / x),
-    "Relu": plain(lambda x: largest(x, number(0))),
-    "Sigmoid": plain(sigmoid),
-    "Softplus": plain(softplus),
-    "Softsign": plain(lambda x: x / (1 + call("Abs", x))),
-    "Mish": plain(lambda x: x * call("Tanh", softplus(x))),
-    "LeakyRelu": LeakyRelu,
-    "ThresholdedRelu": ThresholdedRelu,
-    "Elu": Elu,
-    "Selu": Selu,
-    "Celu": Celu,
-    "PRelu": plain(lambda x, slope: select(positive(x), x, slope * x)),
-    "HardSigmoid": HardSigmoid,
-    "HardSwish": plain(lambda x: x * largest(number(0), least(number(1), x / 6 + real(0.5)))),
-    "Shrink": Shrink,
-    "Gelu": Gelu,
-    "Swish": Swish,
-    "Clip": Clip,
-    "Cast": Cast,
-    "CastLike": CastLike,
-    "Where": plain(lambda c, x, y: select(truth(c), x, y)),
-    "Mod": Mod,
-    "BitShift": BitShift,
-    "IsInf": IsInf,
-    "Pow": named("Pow"),
-    **{
-        f: named(f)
-        for f in (
-            *("Exp", "Log", "Sqrt", "Abs", "Erf", "Tanh", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan"),
-            *("Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Floor", "Ceil", "Round", "Sign"),
-            *("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot"),
-        )
-    },
-    "IsNaN": plain(lambda x: boolean(nonzero(call("IsNaN", x)))),
-    "Less": plain(lambda a, b: boolean(positive(b - a))),
-    "Greater": plain(lambda a, b: boolean(positive(a - b))),
-    "LessOrEqual": plain(lambda a, b: boolean(negate(positive(a - b)))),
-    "GreaterOrEqual": plain(lambda a, b: boolean(negate(positive(b - a)))),
-    "Equal": plain(lambda a, b: boolean(negate(nonzero(a - b)))),
-    "And": logical(conj),
-    "Or": logical(disj),
-    "Xor": logical(lambda a, b: disj(conj(a, negate(b)), conj(negate(a), b))),
-    "Not": logical(negate),
-}
-
-LOGICAL = frozenset({"And", "Or", "Xor", "Not", "Where", "Cast", "CastLike"})
-"""Their denotation is exact as it stands: truth values, selection, and casts."""
 
 COMPARISONS = {"Greater": ("Less", True), "GreaterOrEqual": ("LessOrEqual", True)}
 COMPARISONS |= {op: (op, False) for op in ("Less", "LessOrEqual", "Equal", "IsNaN", "IsInf")}
@@ -250,3 +196,170 @@ def EXACT(node: Node) -> Function:
         return boolean(truth(result)) if node.op in COMPARISONS else result
 
     return function
+
+
+class Beside(Enum):
+    """What an elementwise operator takes beside its first operand."""
+
+    EQUALS = auto()
+    """Tensors: all broadcast to one shape."""
+    LESSER = auto()
+    """Tensors that are to broadcast to the shape of the first, though kernels take others."""
+    SCALARS = auto()
+    TYPES = auto()
+    """What is cast like: of it only the element type counts."""
+
+
+@dataclass(frozen=True)
+class Pointwise:
+    """The denotation of an operator that computes each element from those of its inputs at that index."""
+
+    of: Callable[[Node], Function]
+    """What it computes, by its attributes and element types."""
+    beside: Beside = Beside.EQUALS
+    is_told: bool = False
+    """Whether the function is exact as it stands: truth values, selection, and casts."""
+
+    def __call__(self, node: Node) -> Tensor:
+        first = 1 if self.beside is Beside.TYPES else node.count
+        inputs = [node.optional(i) for i in range(first)]
+        present = [tensor for tensor in inputs if tensor is not None]
+        shape = self._shape(node, present)
+        if node.op in ("Div", "Mod"):
+            divisor = node.input(1)
+            node.require_divisors(Tensor(shape, lambda index: stretched(divisor, shape, index)))
+        function = self.of(node)
+        compares_exactly = node.op in COMPARISONS and (node.dtype.is_integer or node.dtype is DType.BOOL)
+        if not self.is_told and not compares_exactly and node.is_exact:
+            function = EXACT(node)
+        return _elementwise(inputs, shape, function)
+
+    def _shape(self, node: Node, operands: Sequence[Tensor]) -> Shape:
+        if self.beside is Beside.SCALARS and any(tensor.rank for tensor in operands[1:]):
+            raise Undefined(f"{node.op}: a bound is no scalar")
+        return broadcast(node, [tensor.shape for tensor in operands])
+
+
+def unknown(node: Node) -> Tensor:
+    """An operator of which only the class is known (`ops.CLASSES`): some function of elements, perhaps undefined."""
+    inputs = [node.input(i) for i in range(node.count)]
+    shape = broadcast(node, [tensor.shape for tensor in inputs])
+    params = tuple(tensor.dtype for tensor in inputs)
+
+    def function(*values: Value | None) -> Value:
+        return call(f"any {node.op}", *(value for value in values if value is not None), params=params)
+
+    def is_defined(*values: Value | None) -> Value:
+        return call(f"where {node.op} is defined", *(value for value in values if value is not None), params=params)
+
+    node.require_some(_elementwise(inputs, shape, is_defined).base)  # of which a view has all elements
+    return _elementwise(inputs, shape, function)
+
+
+def _elementwise(inputs: Sequence[Tensor | None], shape: Shape, function: Function) -> Tensor:
+    """The tensor of a function of the elements of its inputs."""
+    present = [tensor for tensor in inputs if tensor is not None]
+
+    def applied(operands: Sequence[Tensor | None], shape: Shape, view_of: Tensor | None = None) -> Tensor:
+        def at(index: Index) -> Value:
+            return function(*(t and stretched(t, shape, index) for t in operands))
+
+        return Tensor(shape, at, view_of=view_of)
+
+    base = _common_base(present, shape)
+    return applied(inputs, shape, None if base is None else applied([t and t.base for t in inputs], base))
+
+
+def _common_base(operands: Sequence[Tensor], shape: Shape) -> Shape | None:
+    """The shape of what all operands of this shape are views of; single numbers go with every shape."""
+    whole = [t for t in operands if t.rank or t.view_of]
+    bases = {t.base.shape for t in whole}
+    same = len(bases) == 1 and all(t.shape == shape for t in whole)
+    return next(iter(bases)) if same and any(t.view_of for t in whole) else None
+
+
+plain_kernel = partial(Operator, reference=Reference.EVERYWHERE)
+"""An operator whose kernel does with each element what its formula says, and rounds once if at all."""
+
+by_vector = partial(Operator, departs=FLOATS, minds_place=True)
+"""An operator whose kernel computes several elements at once, and those at the end of a vector otherwise."""
+
+
+def of_name(name: str) -> Pointwise:
+    """An operator of which nothing is known but its name and the lemmas on it."""
+    return Pointwise(lambda node: lambda *values: call(name, *values))
+
+
+def logical(combine: Callable[..., Formula]) -> Pointwise:
+    """An operator on truth values."""
+    return Pointwise(plain(lambda *values: boolean(combine(*map(truth, values)))), is_told=True)
+
+
+ELEMENTWISE: Mapping[str, Operator] = {
+    "Add": plain_kernel(Pointwise(plain(lambda a, b: a + b)), commutes=True, adds_products=True, reach=Reach.ADDED),
+    "Sub": plain_kernel(Pointwise(plain(lambda a, b: a - b)), adds_products=True, reach=Reach.ADDED),
+    "Mul": plain_kernel(
+        Pointwise(plain(lambda a, b: a * b)), commutes=True, adds_products=True, reach=Reach.MULTIPLIED
+    ),
+    "Div": plain_kernel(Pointwise(Div), adds_products=True, reach=Reach.GROWN, has_poles=True),
+    "Sum": plain_kernel(
+        Pointwise(plain(lambda *values: sum(values[1:], values[0]))),
+        commutes=True,
+        adds_products=True,
+        reach=Reach.ADDED,
+    ),
+    "Mean": Operator(
+        Pointwise(plain(lambda *values: sum(values[1:], values[0]) / len(values))), commutes=True, adds_products=True
+    ),
+    "Max": plain_kernel(Pointwise(plain(largest)), commutes=True, departs=FLOATS),  # of 0 and -0 it may give either
+    "Min": plain_kernel(Pointwise(plain(least)), commutes=True, departs=FLOATS),
+    "Neg": plain_kernel(Pointwise(plain(lambda x: -x)), adds_products=True),
+    "Reciprocal": plain_kernel(Pointwise(plain(lambda x: 1 / x)), adds_products=True, has_poles=True),
+    "Relu": plain_kernel(Pointwise(plain(lambda x: largest(x, number(0))))),
+    "Sigmoid": by_vector(Pointwise(plain(sigmoid)), reach=Reach.BOUNDED),
+    "Softplus": by_vector(Pointwise(plain(softplus))),
+    "Softsign": by_vector(Pointwise(plain(lambda x: x / (1 + call("Abs", x)))), reach=Reach.BOUNDED),
+    "Mish": by_vector(Pointwise(plain(lambda x: x * call("Tanh", softplus(x))))),
+    "LeakyRelu": Operator(Pointwise(LeakyRelu)),
+    "ThresholdedRelu": Operator(Pointwise(ThresholdedRelu)),
+    "Elu": by_vector(Pointwise(Elu)),
+    "Selu": by_vector(Pointwise(Selu)),
+    "Celu": by_vector(Pointwise(Celu)),
+    "PRelu": Operator(Pointwise(plain(lambda x, slope: select(positive(x), x, slope * x)), Beside.LESSER)),
+    "HardSigmoid": Operator(Pointwise(HardSigmoid), reach=Reach.BOUNDED),
+    "HardSwish": by_vector(Pointwise(plain(lambda x: x * largest(number(0), least(number(1), x / 6 + real(0.5)))))),
+    "Shrink": Operator(Pointwise(Shrink)),
+    "Gelu": by_vector(Pointwise(Gelu)),
+    "Swish": by_vector(Pointwise(Swish)),
+    "Clip": Operator(Pointwise(Clip, Beside.SCALARS), reach=Reach.CLAMPED, reference=Reference.ON_INTEGERS),
+    "Identity": plain_kernel(Pointwise(plain(lambda x: x), is_told=True), is_exact=True, keeps=True, is_view=True),
+    "Cast": plain_kernel(Pointwise(Cast, is_told=True)),
+    "CastLike": Operator(Pointwise(CastLike, Beside.TYPES, is_told=True)),
+    "Where": plain_kernel(
+        Pointwise(plain(lambda c, x, y: select(truth(c), x, y)), is_told=True), is_exact=True, departs=FLOATS
+    ),  # -0 becomes 0
+    "Mod": plain_kernel(Pointwise(Mod)),
+    "BitShift": Operator(Pointwise(BitShift)),
+    "Pow": Operator(
+        of_name("Pow"), reach=Reach.GROWN, has_poles=True, departs=frozenset({DType.INT64, DType.UINT64})
+    ),  # of integers by way of double, which has 53 bits
+    **{f: by_vector(of_name(f), reach=Reach.BOUNDED) for f in ("Erf", "Tanh", "Sin", "Cos")},
+    "Exp": by_vector(of_name("Exp")),
+    "Log": by_vector(of_name("Log"), has_poles=True),
+    "Atanh": Operator(of_name("Atanh"), has_poles=True),
+    "Sign": plain_kernel(of_name("Sign"), reach=Reach.BOUNDED),
+    **{f: plain_kernel(of_name(f)) for f in ("Abs", "Sqrt", "Floor", "Ceil", "Round", "BitwiseNot")},
+    **{f: plain_kernel(of_name(f), commutes=True) for f in ("BitwiseAnd", "BitwiseOr", "BitwiseXor")},
+    **{f: Operator(of_name(f)) for f in ("Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh")},
+    "IsInf": plain_kernel(Pointwise(IsInf)),
+    "IsNaN": plain_kernel(Pointwise(plain(lambda x: boolean(nonzero(call("IsNaN", x)))))),
+    "Less": plain_kernel(Pointwise(plain(lambda a, b: boolean(positive(b - a))))),
+    "Greater": plain_kernel(Pointwise(plain(lambda a, b: boolean(positive(a - b))))),
+    "LessOrEqual": plain_kernel(Pointwise(plain(lambda a, b: boolean(negate(positive(a - b)))))),
+    "GreaterOrEqual": plain_kernel(Pointwise(plain(lambda a, b: boolean(negate(positive(b - a)))))),
+    "Equal": plain_kernel(Pointwise(plain(lambda a, b: boolean(negate(nonzero(a - b))))), commutes=True),
+    "And": plain_kernel(logical(conj), commutes=True),
+    "Or": plain_kernel(logical(disj), commutes=True),
+    "Xor": plain_kernel(logical(lambda a, b: disj(conj(a, negate(b)), conj(negate(a), b))), commutes=True),
+    "Not": plain_kernel(logical(negate)),
+}

@@ -19,31 +19,15 @@ from onnx.defs import OpSchema
 from graphopt.base.types import DType, TensorType
 from graphopt.ir import ops
 from graphopt.ir.graph import Node
+from graphopt.operators.classes import entry, only_moves
 from graphopt.operators.movement import ENDLESS
+from graphopt.operators.operator import Reference
 from graphopt.operators.protos import node_to_proto, type_to_proto
 
 log = logging.getLogger(__name__)
 
 Array: TypeAlias = NDArray[Any]
 Arrays: TypeAlias = tuple[Array, ...]
-
-MOVES = frozenset(
-    {"Compress", "Concat", "ConstantOfShape", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements"}
-    | {"GatherND", "Identity", "NonZero", "OneHot", "Reshape", "Shape", "Size", "Slice", "SpaceToDepth", "Split"}
-    | {"Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where"}
-)
-"""Operators that only move elements, or make them of sizes: in any element type, without rounding."""
-
-EXACT = frozenset(
-    {"Abs", "Add", "And", "Ceil", "Div", "Equal", "Floor", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less"}
-    | {"LessOrEqual", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or", "Reciprocal", "Relu", "Round", "Sign"}
-    | {"Sqrt", "Sub", "Sum", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "Cast", "Pad"}
-)
-"""Operators that round once if at all, as IEEE 754 says: numpy's result is ONNX Runtime's."""
-
-EXACT_ON_INTEGERS = frozenset(
-    {"ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "CumSum", "MatMul", "Clip", "ArgMax"}
-)
 
 _HALVES = (DType.FLOAT16, DType.BFLOAT16)
 
@@ -70,13 +54,13 @@ def evaluate(node: Node, inputs: Sequence[Array | None], *, float64: bool = Fals
 
 def is_exact(node: Node, inputs: Sequence[Array | None]) -> bool:
     """Whether the reference's result is ONNX Runtime's bit for bit, however that splits and orders its work."""
-    dtypes = {DType.of(array.dtype) for array in inputs if array is not None}
-    if node.domain != "":
+    operator, dtypes = entry(node.op, node.domain), {DType.of(array.dtype) for array in inputs if array is not None}
+    if operator is None or operator.reference is Reference.NOWHERE:
         return False
-    if node.op == "Cast":  # how a number is spelled is ONNX Runtime's to say
-        return DType.STRING not in dtypes and node.attrs.get("to") != DType.STRING
-    integers = all(dtype.is_integer or dtype is DType.BOOL for dtype in dtypes)
-    return node.op in MOVES or node.op in EXACT or (integers and node.op in EXACT_ON_INTEGERS)
+    if node.op == "Cast" and (DType.STRING in dtypes or node.attrs.get("to") == DType.STRING):
+        return False  # how a number is spelled is ONNX Runtime's to say
+    whole = all(dtype.is_integer or dtype is DType.BOOL for dtype in dtypes)
+    return whole or operator.reference is Reference.EVERYWHERE
 
 
 def _is_undefined(node: Node, inputs: Sequence[Array | None]) -> bool:
@@ -104,7 +88,7 @@ def _widened(array: Array | None, node: Node, float64: bool) -> Array | None:
     dtype = DType.of(array.dtype)
     if float64:
         return array.astype(np.float64, copy=False) if dtype.is_float else array
-    if dtype in _HALVES and node.op not in MOVES and node.op != "Cast":
+    if dtype in _HALVES and not only_moves(node.op, node.domain) and node.op != "Cast":
         return array.astype(np.float32)
     return array
 

@@ -23,6 +23,7 @@ from graphopt.ir import ops
 from graphopt.ir.edit import Draft
 from graphopt.ir.graph import CAPTURE, Graph, Node, Patch, Value
 from graphopt.operators import declared
+from graphopt.operators.classes import broadcasts
 from graphopt.operators.known import contents, shapes
 from graphopt.operators.movement import ENDLESS
 from graphopt.operators.operands import LIMIT, Open, Operands, normalised, plain
@@ -113,7 +114,7 @@ def _base(graph: Graph, node: Node, strict: bool) -> list[Type | None] | None:
     outputs = [f"o{i}" if name else "" for i, name in enumerate(node.names)]
     present = [(name, value) for name, value in zip(inputs, node.inputs, strict=True) if value is not None]
     types = {name: _type_proto(graph.type(value)) for name, value in present}
-    reads_data = node.op not in ops.ELEMENTWISE_BINARY and not _is_endless(graph, node)
+    reads_data = not broadcasts(node.op, node.domain) and not _is_endless(graph, node)
     data = {name: proto for name, value in present if reads_data and (proto := _data(graph, value)) is not None}
     try:
         found = shape_inference.infer_node_outputs(schema, node_to_proto(node, inputs, outputs), types, data)

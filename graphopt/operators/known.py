@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from graphopt.base.integers import FALSE, Formula, Int, Size, forget, fresh
 from graphopt.base.rebuilding import Substitution, only_symbol, rebuild_formula
 from graphopt.base.sizes import Dim, Named, Sym, Unknown, replaced
-from graphopt.base.symbolic import Index, Read, Tensor, integer, lift, number
+from graphopt.base.symbolic import Index, Read, Tensor, bind, integer, lift, number
 from graphopt.base.symbolic import Value as Number
 from graphopt.base.translation import NotKnown, Translation
 from graphopt.base.types import DType
@@ -25,6 +25,7 @@ from graphopt.base.types import Shape as Sizes
 from graphopt.ir import ops
 from graphopt.ir.graph import Value
 from graphopt.operators.elements import Elements, element
+from graphopt.operators.elementwise import Pointwise
 from graphopt.operators.node import MAX_RANK, Node, Shape, Undefined, Unsupported, schema_default
 from graphopt.operators.operands import LIMIT, Open, Operands, broadcast_size
 from graphopt.operators.semantics import OPERATORS, denote
@@ -41,6 +42,11 @@ class Operand(NamedTuple):
     dtype: DType
     shape: Sizes | None
     elements: tuple[Dim | float, ...] | None
+
+    @property
+    def scalar(self) -> Operand:
+        """An element of it."""
+        return Operand(self.dtype, (), self.elements if self.elements and len(self.elements) == 1 else None)
 
 
 class Question(NamedTuple):
@@ -290,6 +296,31 @@ def contents(k: Operands, dtypes: Sequence[DType | None]) -> list[Elements | Non
         _fitting(elements and tuple(map(names.back, elements)), dtype)
         for elements, dtype in zip([*found, *[None] * len(dtypes)], dtypes, strict=False)
     ]
+
+
+def question_of_elements(k: Operands) -> Question | None:
+    """Return what is asked of a node's elements, None where it has no meaning.
+
+    Of what is computed element by element the ranks do not matter.
+    """
+    if not _is_denoted(k):
+        return None
+    question = _question(k, _Numbered())
+    if isinstance(OPERATORS[k.node.op].denotation, Pointwise):
+        return question._replace(operands=tuple(operand and operand.scalar for operand in question.operands))
+    return question
+
+
+def element_of(question: Question) -> tuple[ModelNode, Number] | None:
+    """Return an element of the first output, in which tensors are called by their positions; None where none is told.
+
+    It is good until the next question.
+    """
+    node, outputs = _denoted(question)
+    try:
+        return (node, outputs[0].at(bind(outputs[0].shape)[0])) if outputs else None
+    except (Undefined, Unsupported, ZeroDivisionError):
+        return None
 
 
 class _Numbered:

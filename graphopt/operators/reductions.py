@@ -10,6 +10,7 @@ from graphopt.base.integers import Formula, Size, disj, eq, ge, le, lt, negate, 
 from graphopt.base.symbolic import Element, Index, Tensor, Value, boolean, call, folded, integer, lift, total, truth
 from graphopt.operators.broadcasting import broadcast, common_size, stretched
 from graphopt.operators.node import Body, Denotation, Node, OneOf, Reduction, Shape, Undefined, Unsupported
+from graphopt.operators.operator import Operator, Reach, Reference
 
 
 def MatMul(node: Node) -> Tensor:
@@ -107,17 +108,19 @@ def reduction(combine: Reduction) -> Denotation:
     return denotation
 
 
-REDUCTIONS: Mapping[str, Reduction] = {
-    "ReduceSum": total,
-    "ReduceMean": mean,
-    "ReduceMax": lambda n, x: folded("max", n, x),
-    "ReduceMin": lambda n, x: folded("min", n, x),
-    "ReduceProd": lambda n, x: folded("prod", n, x),
-    "ReduceSumSquare": lambda n, x: total(n, lambda k: x(k) * x(k)),
-    "ReduceL1": lambda n, x: total(n, lambda k: call("Abs", x(k))),
-    "ReduceL2": lambda n, x: call("Sqrt", total(n, lambda k: x(k) * x(k))),
-    "ReduceLogSum": lambda n, x: call("Log", total(n, x)),
-    "ReduceLogSumExp": lambda n, x: call("Log", total(n, lambda k: call("Exp", x(k)))),
+REDUCTIONS: Mapping[str, Operator] = {
+    "ReduceSum": Operator(reduction(total), adds_products=True, reach=Reach.GROWN, reference=Reference.ON_INTEGERS),
+    "ReduceMean": Operator(reduction(mean), adds_products=True),
+    "ReduceMax": Operator(reduction(lambda n, x: folded("max", n, x)), reference=Reference.ON_INTEGERS),
+    "ReduceMin": Operator(reduction(lambda n, x: folded("min", n, x)), reference=Reference.ON_INTEGERS),
+    "ReduceProd": Operator(
+        reduction(lambda n, x: folded("prod", n, x)), reach=Reach.GROWN, reference=Reference.ON_INTEGERS
+    ),
+    "ReduceSumSquare": Operator(reduction(lambda n, x: total(n, lambda k: x(k) * x(k))), reach=Reach.GROWN),
+    "ReduceL1": Operator(reduction(lambda n, x: total(n, lambda k: call("Abs", x(k)))), reach=Reach.GROWN),
+    "ReduceL2": Operator(reduction(lambda n, x: call("Sqrt", total(n, lambda k: x(k) * x(k)))), reach=Reach.GROWN),
+    "ReduceLogSum": Operator(reduction(lambda n, x: call("Log", total(n, x))), has_poles=True),
+    "ReduceLogSumExp": Operator(reduction(lambda n, x: call("Log", total(n, lambda k: call("Exp", x(k)))))),
 }
 
 

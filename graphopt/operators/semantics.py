@@ -7,15 +7,13 @@ by operator against `onnx.reference`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 
 from graphopt.base.symbolic import Tensor, folded
 from graphopt.ir import ops
 from graphopt.language.scalar import holds
 from graphopt.operators.attention import Attention, RotaryEmbedding
-from graphopt.operators.broadcasting import pointwise, unknown
-from graphopt.operators.elementwise import ELEMENTWISE
+from graphopt.operators.elementwise import ELEMENTWISE, Pointwise, unknown
 from graphopt.operators.movement import (
     Concat,
     ConstantOfShape,
@@ -32,7 +30,7 @@ from graphopt.operators.movement import (
     Tile,
     Trilu,
 )
-from graphopt.operators.node import Denotation, Node, Unsupported
+from graphopt.operators.node import Node, Unsupported
 from graphopt.operators.normalizations import (
     BatchNormalization,
     GroupNormalization,
@@ -42,6 +40,7 @@ from graphopt.operators.normalizations import (
     RMSNormalization,
 )
 from graphopt.operators.opaque import RECURRENT, opaque
+from graphopt.operators.operator import Operator, Reach, Reference
 from graphopt.operators.placing import (
     GatherElements,
     GatherND,
@@ -72,12 +71,10 @@ from graphopt.operators.reductions import (
     MatMul,
     Softmax,
     mean,
-    reduction,
 )
 from graphopt.operators.views import (
     DepthToSpace,
     Flatten,
-    Identity,
     Reshape,
     SpaceToDepth,
     Squeeze,
@@ -95,99 +92,77 @@ from graphopt.operators.windows import (
     power_mean,
 )
 
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """What is known of an operator: proofs and inference read it here, and nowhere else."""
-
-    denotation: Denotation
-    is_exact: bool = False
-    """Whether that is exact: it moves data, or computes each element by one function that is named."""
-    keeps: bool = False
-    """Whether its elements are elements of its first input."""
-
-
-KEEPING: Mapping[str, Denotation] = {
-    "Identity": Identity,
-    "Transpose": Transpose,
-    "Reshape": Reshape,
-    "Flatten": Flatten,
-    "Squeeze": Squeeze,
-    "Unsqueeze": Unsqueeze,
-    "Split": Split,
-    "Slice": Slice,
-    "Gather": Gather,
-    "Expand": Expand,
-    "Tile": Tile,
-    "DepthToSpace": DepthToSpace,
-    "SpaceToDepth": SpaceToDepth,
-}
-"""Operators whose elements are elements of their first input."""
-
-PLACING: Mapping[str, Denotation] = {
-    "Concat": Concat,
-    "Pad": Pad,
-    "Resize": Resize,
-    "Trilu": Trilu,
-    "EyeLike": EyeLike,
-    "ConstantOfShape": ConstantOfShape,
-    "Shape": Shape_,
-    "Size": Size_,
-    "Dropout": Dropout,
-    "OneHot": OneHot,
-    "GatherElements": GatherElements,
-    "GatherND": GatherND,
-}
-"""Further operators that move data, or say where they are."""
-
-QUANTIZING: Mapping[str, Denotation] = {"QuantizeLinear": QuantizeLinear, "DequantizeLinear": DequantizeLinear}
-"""Operators that compute each element by a function of it, its scale and its zero point, which is named."""
-
-COMPUTING: Mapping[str, Denotation] = {
-    "MatMul": MatMul,
-    "Gemm": Gemm,
-    "Conv": Conv,
-    "ConvTranspose": ConvTranspose,
-    "MaxPool": pool(greatest),
-    "AveragePool": pool(average),
-    "LpPool": pool(power_mean),
-    "GlobalMaxPool": global_pool(lambda n, x: folded("max", n, x)),
-    "GlobalAveragePool": global_pool(mean),
-    **{name: reduction(combine) for name, combine in REDUCTIONS.items()},
-    "CumSum": CumSum,
-    "ArgMax": ArgMax,
-    "ArgMin": ArgMax,
-    "Einsum": Einsum,
-    "Softmax": Softmax,
-    "LogSoftmax": LogSoftmax,
-    "BatchNormalization": BatchNormalization,
-    "LayerNormalization": LayerNormalization,
-    "RMSNormalization": RMSNormalization,
-    "InstanceNormalization": InstanceNormalization,
-    "GroupNormalization": GroupNormalization,
-    "LpNormalization": LpNormalization,
-    "Attention": Attention,
-    "RotaryEmbedding": RotaryEmbedding,
-    "Range": Range,
-    "TopK": TopK,
-    "NonZero": NonZero,
-    "ScatterElements": ScatterElements,
-    "ScatterND": ScatterND,
-    "Hardmax": Hardmax,
-    "GlobalLpPool": GlobalLpPool,
-    "DynamicQuantizeLinear": DynamicQuantizeLinear,
-    "MatMulInteger": MatMulInteger,
-    "QLinearMatMul": QLinearMatMul,
-    "ConvInteger": ConvInteger,
-    "QLinearConv": QLinearConv,
-    **RECURRENT,
-}
+computing = partial(Operator, reach=Reach.MIXED)
+multiplying = partial(computing, adds_products=True)
+moving = partial(Operator, is_exact=True, reference=Reference.EVERYWHERE)
+keeping = partial(moving, keeps=True)
+viewing = partial(keeping, is_view=True)
 
 OPERATORS: dict[str, Operator] = {
-    **{name: Operator(pointwise(function), is_exact=True) for name, function in ELEMENTWISE.items()},
-    **{name: Operator(denotation, is_exact=True, keeps=True) for name, denotation in KEEPING.items()},
-    **{name: Operator(denotation, is_exact=True) for name, denotation in (*PLACING.items(), *QUANTIZING.items())},
-    **{name: Operator(denotation) for name, denotation in COMPUTING.items()},
+    **ELEMENTWISE,
+    "Transpose": keeping(Transpose),
+    "Reshape": viewing(Reshape),
+    "Flatten": viewing(Flatten),
+    "Squeeze": viewing(Squeeze),
+    "Unsqueeze": viewing(Unsqueeze),
+    "Split": keeping(Split),
+    "Slice": keeping(Slice),
+    "Gather": keeping(Gather),
+    "Expand": keeping(Expand),
+    "Tile": keeping(Tile),
+    "DepthToSpace": keeping(DepthToSpace),
+    "SpaceToDepth": keeping(SpaceToDepth),
+    "Concat": moving(Concat),
+    "Pad": moving(Pad),
+    "Trilu": moving(Trilu),
+    "ConstantOfShape": moving(ConstantOfShape),
+    "Shape": moving(Shape_),
+    "Size": moving(Size_),
+    "OneHot": moving(OneHot),
+    "GatherElements": moving(GatherElements),
+    "GatherND": moving(GatherND),
+    "EyeLike": Operator(EyeLike, is_exact=True),
+    "Resize": Operator(Resize, is_exact=True),
+    "Dropout": Operator(Dropout, is_exact=True),
+    "MatMul": multiplying(MatMul, reference=Reference.ON_INTEGERS),
+    "Gemm": multiplying(Gemm, added=2),
+    "Conv": multiplying(Conv, added=2),
+    "ConvTranspose": multiplying(ConvTranspose, added=2),
+    "Einsum": multiplying(Einsum),
+    "BatchNormalization": multiplying(BatchNormalization),
+    "LayerNormalization": computing(LayerNormalization, added=2),
+    "RMSNormalization": computing(RMSNormalization),
+    "InstanceNormalization": computing(InstanceNormalization),
+    "GroupNormalization": computing(GroupNormalization),
+    "LpNormalization": computing(LpNormalization),
+    "Attention": computing(Attention),
+    "AveragePool": computing(pool(average)),
+    "LpPool": computing(pool(power_mean)),
+    "GlobalAveragePool": computing(global_pool(mean)),
+    "GlobalLpPool": computing(GlobalLpPool),
+    **{name: computing(denotation) for name, denotation in RECURRENT.items()},
+    "MaxPool": Operator(pool(greatest)),
+    "GlobalMaxPool": Operator(global_pool(lambda n, x: folded("max", n, x))),
+    **REDUCTIONS,
+    "CumSum": Operator(CumSum, reach=Reach.GROWN, reference=Reference.ON_INTEGERS),
+    "Softmax": Operator(Softmax, reach=Reach.BOUNDED),
+    "Hardmax": Operator(Hardmax, reach=Reach.BOUNDED),
+    "LogSoftmax": Operator(LogSoftmax),
+    "ArgMax": Operator(ArgMax, reference=Reference.ON_INTEGERS),
+    "ArgMin": Operator(ArgMax),
+    "RotaryEmbedding": Operator(RotaryEmbedding),
+    "Range": Operator(Range),
+    "TopK": Operator(TopK),
+    "NonZero": Operator(NonZero, reference=Reference.EVERYWHERE),
+    "ScatterElements": Operator(ScatterElements),
+    "ScatterND": Operator(ScatterND),
+    "QuantizeLinear": Operator(QuantizeLinear, is_exact=True),
+    "DequantizeLinear": Operator(DequantizeLinear, is_exact=True),
+    "DynamicQuantizeLinear": Operator(DynamicQuantizeLinear),
+    "MatMulInteger": Operator(MatMulInteger),
+    "QLinearMatMul": Operator(QLinearMatMul),
+    "ConvInteger": Operator(ConvInteger),
+    "QLinearConv": Operator(QLinearConv),
 }
 """All operators that have a meaning."""
 
@@ -216,7 +191,8 @@ def denote(node: Node) -> tuple[Tensor, ...]:
 
 def _only_moves(node: Node) -> bool:
     """Its denotation is exact; that of an Einsum is where it only puts the axes of one operand in another order."""
+    operator = OPERATORS[node.op]
     if node.op != "Einsum":
-        return OPERATORS[node.op].is_exact
+        return operator.is_exact or isinstance(operator.denotation, Pointwise)
     letters, _, result = str(node.used["equation"]).replace(" ", "").partition("->")
     return sorted(letters) == sorted(result)

@@ -30,10 +30,6 @@ from graphopt.operators.broadcasting import exactly
 from graphopt.operators.node import Node, OneOf, Shape, Symbols, Undefined, Unsupported, subsets
 
 
-def Identity(node: Node) -> Tensor:
-    return node.input(0)
-
-
 def Transpose(node: Node) -> Tensor:
     """Output axis i is input axis perm[i]; without `perm` all axes are reversed."""
     x = node.input(0)

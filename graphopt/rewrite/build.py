@@ -29,6 +29,7 @@ from graphopt.language.binding import Absent, Known, evaluate
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import LONGEST, Unknown
 from graphopt.language.term import SCALAR, App, Term, Var, applications, holes, is_scalar, is_whole, is_written, walk
+from graphopt.operators.classes import entry
 from graphopt.operators.evaluate import evaluate as compute
 from graphopt.operators.infer import infer_node
 from graphopt.rewrite.constants import known_tensor
@@ -503,7 +504,8 @@ def _formal(app: App, position: int) -> OpSchema.FormalParameter:
 
 def _adds_nothing(app: App, position: int, operand: Built) -> bool:
     """Whether an operand that came of an absent one is all zeros again, where zeros may as well be absent."""
-    return isinstance(operand, _Folded) and operand.zero and (app.op, position) in ops.ZERO_IS_ABSENT
+    operator = entry(app.op, app.domain)
+    return isinstance(operand, _Folded) and operand.zero and operator is not None and operator.added == position
 
 
 def _concrete(value: Any, app: App) -> Any:

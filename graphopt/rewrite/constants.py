@@ -7,9 +7,9 @@ from math import copysign
 import numpy as np
 
 from graphopt.base.types import DType, Shape
-from graphopt.ir import ops
 from graphopt.ir.graph import Graph, Node, Value
 from graphopt.ir.tensor import Tensor
+from graphopt.operators.classes import broadcasts
 
 
 def known_tensor(graph: Graph, value: Value | None) -> Tensor | None:
@@ -44,7 +44,7 @@ def is_spelling(graph: Graph, node: Node, value: Value, shape: Shape) -> bool:
     """Whether the axes of a single number are only how it is written: none of them is an axis of the result."""
     if not shape:
         return True
-    if node.op in ops.ELEMENTWISE_BINARY and not node.domain:
+    if broadcasts(node.op, node.domain):
         other = other_operand(graph, node, value)
         return other is not None and len(other) >= len(shape)
     return len(shape) == 1 and node.op not in ("Gather", "Where")

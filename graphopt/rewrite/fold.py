@@ -20,6 +20,7 @@ from graphopt.ir import ops
 from graphopt.ir.edit import constant_node, needs_copy, replace_node, replace_values
 from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
+from graphopt.operators.classes import entry
 from graphopt.operators.evaluate import evaluate, is_exact
 from graphopt.operators.known import shapes
 from graphopt.operators.operands import Operands, normalised, plain
@@ -41,8 +42,9 @@ WEIGHTS = "DequantizeLinear"
 def fold_constants(graph: Graph, *, exact: bool = False) -> Iterator[Patch]:
     """Compute nodes whose inputs are all constant, in their own type, as ONNX Runtime would.
 
-    Left alone: random operators, unknown ones, bodies, quantized weights, and whatever would make the model larger than
-    `GROWTH` per node and `TOTAL_GROWTH` in all; if it is to be `exact`, also what rounds more than once.
+    Left alone: random operators, those that have no meaning, bodies, quantized weights, and whatever would make the
+    model larger than `GROWTH` per node and `TOTAL_GROWTH` in all; if it is to be `exact`, also what rounds more than
+    once.
     """
     budget = TOTAL_GROWTH
     for vertex in graph.topological():
@@ -59,6 +61,8 @@ def fold_constants(graph: Graph, *, exact: bool = False) -> Iterator[Patch]:
 
 def _may_fold(graph: Graph, node: Node) -> bool:
     if node.is_internal or node.op == WEIGHTS or not node.inputs or node.captures or any(True for _ in node.bodies):
+        return False
+    if entry(node.op, node.domain) is None and not ops.is_declared(node.op, node.domain):
         return False
     values = node.inputs[:1] if _as_cast(graph, node) else node.inputs
     return all(v is None or graph.constant(v) is not None for v in values) and ops.is_deterministic(node)

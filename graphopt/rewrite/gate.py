@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -20,10 +20,15 @@ from graphopt.base.cache import Cache
 from graphopt.base.errors import ProofError, UsageError
 from graphopt.base.files import cache_folder
 from graphopt.base.types import COMMON, DType
+from graphopt.ir import ops
 from graphopt.language.coverage import Answer, Choice, Label, Tree, covers, told, tree_of, unknown
+from graphopt.language.definition import Definition
 from graphopt.language.proof import Ledger, Model, Proof, Verdict
 from graphopt.language.rule import Rule
 from graphopt.language.term import App, applications
+from graphopt.operators.classes import entry
+from graphopt.operators.families import Particular
+from graphopt.operators.operator import FLOATS
 from graphopt.rewrite.sites import Site
 
 log = logging.getLogger(__name__)
@@ -33,9 +38,10 @@ TIMEOUT = 10.0
 
 CORE = (
     *("base.types", "base.integers", "base.lemmas", "base.rebuilding", "base.symbolic", "ir.ops", "ir.tensor"),
-    *("language.coverage", "language.definition", "language.families", "language.rule", "language.scalar"),
-    *("language.term", "language.wellformed", "operators.attention", "operators.broadcasting", "operators.elementwise"),
-    *("operators.movement", "operators.node", "operators.normalizations", "operators.opaque", "operators.placing"),
+    *("language.coverage", "language.definition", "language.rule", "language.scalar", "language.term"),
+    *("language.wellformed", "operators.attention", "operators.broadcasting", "operators.classes"),
+    *("operators.elementwise", "operators.families", "operators.movement", "operators.node"),
+    *("operators.normalizations", "operators.opaque", "operators.operator", "operators.placing"),
     *("operators.quantization", "operators.reductions", "operators.semantics", "operators.views", "operators.windows"),
 )
 """The modules of the compiler that a proof depends on, beside all of the verifier's."""
@@ -207,45 +213,42 @@ def _key_beyond(proof: Proof) -> str:
     return f"{_key(proof.digest)} {proof.model} beyond"
 
 
+@cache
+def contradiction(definition: Definition) -> str:
+    """Return where the kernel of a declared operator computes something else than is declared, nothing if nowhere."""
+    from graphopt.verifier.declared import contradicted
+
+    found = contradicted([definition])
+    return "" if found is None else str(found)
+
+
 # -- kernels -----------------------------------------------------------------------------------------------------------
-
-FLOATS = frozenset(dtype for dtype in DType if dtype.is_float)
-BY_PLACE = frozenset(
-    {"Celu", "Cos", "Elu", "Erf", "Exp", "Gelu", "HardSwish", "Log", "Mish", "Selu", "Sigmoid", "Sin", "Softplus"}
-    | {"Softsign", "Swish", "Tanh"}
-)
-"""Operators of which ONNX Runtime computes an element by other instructions within a vector than at its end."""
-KERNELS: Mapping[str, frozenset[DType]] = {
-    **dict.fromkeys(sorted(BY_PLACE), FLOATS),
-    "Max": FLOATS,  # of 0 and -0 it may give either, by their order
-    "Min": FLOATS,
-    "Where": FLOATS,  # -0 becomes 0
-    "Pow": frozenset({DType.INT64, DType.UINT64}),  # by way of double, which has 53 bits
-}
-"""Operators whose kernels depart from what their exact meaning says, and in which element types.
-
-What they make of the same operands is the same, so a rule keeps the bits where it keeps the node. Where it makes such a
-node, computes it on another tensor or does without it, the result is right, but not bit for bit.
-"""
-VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
-"""Operators after which every element lies where it did."""
 
 
 @cache
-def kernels_touched(rule: Rule) -> frozenset[str]:
-    """The operators in `KERNELS` that a rule makes, moves to other operands or drops; of a family, ask a particular."""
+def departures(rule: Rule) -> frozenset[DType]:
+    """Return the element types in which the bits depend on kernels that a rule makes, moves to other operands or drops.
+
+    Of a family, ask a particular.
+    """
     left, right = (set(map(_in_memory, chain(*map(applications, sides)))) for sides in (rule.left, rule.right))
-    return frozenset(op for op, _ in left ^ right if op in KERNELS)
+    return frozenset().union(*(departs for departs, *_ in left ^ right))
 
 
-def _in_memory(app: App) -> tuple[str, object]:
-    """What an operator is computed on; one that minds the place of elements alone minds no view of them."""
-    if app.op not in BY_PLACE or app.domain != "":
-        return app.op if app.domain == "" else "", app.node
+def _in_memory(app: App) -> tuple[frozenset[DType], str, str, object]:
+    """What an operator is computed on; one that minds the place of elements alone minds no view of them.
+
+    An operator that is declared by a term has a kernel that rounds in a way of its own.
+    """
+    operator = entry(app.op, app.domain)
+    if operator is None:
+        return FLOATS if ops.is_declared(app.op, app.domain) else frozenset(), app.op, app.domain, app.node
+    if not operator.minds_place:
+        return operator.departs, app.op, "", app.node
     operand = app.inputs[0]
-    while isinstance(operand, App) and operand.domain == "" and operand.op in VIEWS:
+    while isinstance(operand, App) and (view := entry(operand.op, operand.domain)) and view.is_view:
         operand = operand.inputs[0]
-    return app.op, (operand, app.attrs)
+    return operator.departs, app.op, "", (operand, app.attrs)
 
 
 # -- the gate ----------------------------------------------------------------------------------------------------------
@@ -323,7 +326,9 @@ class Gate:
             return False
         if not all(map(proof.licenses, site.computed)) or (self.exact and proof.model is not Model.EXACT):
             return False
-        return self._keeps_bits(site, proof) and self._are_finite(site, proof) and self._is_covered(site, proof)
+        if not self._keeps_bits(site, proof) or not self._are_finite(site, proof):
+            return False
+        return self._is_covered(site, proof) and self._are_members(site)
 
     def _keeps_bits(self, site: Site, proof: Proof) -> bool:
         """Whether nothing is rounded in a way of its own: floats may be, unless it is `exact`."""
@@ -332,7 +337,7 @@ class Gate:
         if site.divides and proof.model is Model.EXACT:  # such a proof does not look at what is rounded before a jump
             return False
         minded = [dtype for dtype in site.computed if self.exact or not dtype.is_float]
-        return not any(dtype in KERNELS[op] for op in kernels_touched(site.rule) for dtype in minded)
+        return departures(site.rule).isdisjoint(minded)
 
     def _are_finite(self, site: Site, proof: Proof) -> bool:
         """Whether the values are as finite as the proof takes them to be; notes why not."""
@@ -348,6 +353,11 @@ class Gate:
     def _is_covered(self, site: Site, proof: Proof) -> bool:
         """Whether the ranks, lists and attributes are some that it is proved for, now if need be; notes why not."""
         return covers(proof.coverage, site.answer) or self._unless(self._why_not_there(site, proof), site)
+
+    def _are_members(self, site: Site) -> bool:
+        """Whether declared operators are of the classes whose holes they fill, as their kernels tell; notes why not."""
+        declared = site.rule.definitions if isinstance(site.rule, Particular) else ()
+        return self._unless(next(filter(None, map(contradiction, declared)), ""), site)
 
     def _why_not_there(self, site: Site, proof: Proof) -> str:
         """Why a rule is not known to hold at a place beyond what its proof covers, nothing where it holds."""

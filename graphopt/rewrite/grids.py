@@ -18,6 +18,8 @@ from graphopt.ir import ops
 from graphopt.ir.edit import constant_node, replace_values
 from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
+from graphopt.operators.classes import beside
+from graphopt.operators.elementwise import Beside
 from graphopt.operators.operands import Operands, broadcast, normalised
 
 LARGEST = 1 << 20
@@ -294,8 +296,6 @@ def _extra_ones(longer: Shape, shorter: Shape) -> list[int] | None:
 
 # -- conditions that always hold ---------------------------------------------------------------------------------------
 
-_BROADCASTING = ops.ELEMENTWISE_BINARY - {"PRelu"} | {"Not", "Where", "Cast", "Identity"}
-
 
 def eliminate_true_conditions(graph: Graph) -> Iterator[Patch]:
     """Drop what always holds from an And, also where it broadcasts the other operand, if those who read it do that."""
@@ -358,7 +358,7 @@ def _replaced(graph: Graph, vertex: int, other: Value) -> Patch | None:
 
 def _broadcast_shape(graph: Graph, node: Node, shapes: Mapping[Value, Shape]) -> Shape | None:
     """The shape of what an elementwise operator makes of values of which some have another shape now."""
-    if node.op not in _BROADCASTING or node.domain != "":
+    if beside(node.op, node.domain) is not Beside.EQUALS:
         return None
     operands: list[Shape] = []
     for value in node.inputs:

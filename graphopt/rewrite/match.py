@@ -21,12 +21,13 @@ from graphopt.ir import ops
 from graphopt.ir.graph import Attribute, Graph, Node, Value
 from graphopt.ir.tensor import Tensor, same_values
 from graphopt.language.binding import Absent, Axes, Bound, Known, Numbers, broadcast, evaluate, sizes_of, unify
-from graphopt.language.families import Particular
-from graphopt.language.families import roots as named
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import Unknown
 from graphopt.language.term import SCALAR, App, Lit, Term, Var, is_scalar
+from graphopt.operators.classes import broadcasts, commutes, commutes_exactly
 from graphopt.operators.declared import is_as_defined
+from graphopt.operators.families import Particular
+from graphopt.operators.families import roots as named
 from graphopt.rewrite.constants import (
     has_reciprocals,
     is_number,
@@ -248,7 +249,7 @@ def _means_the_same(graph: Graph, app: App, node: Node) -> bool:
 
 def _producers_fit(graph: Graph, app: App, node: Node) -> bool:
     """A quick look at what makes the inputs, which tells most patterns that do not match."""
-    if not app.domain and (app.op in ops.COMMUTATIVE or app.op in ops.COMMUTATIVE_VARIADIC):
+    if commutes(app.op, app.domain):
         made = {matched_as(graph[value.vertex].op) for value in node.inputs if value is not None}
         return made.issuperset(producers(app))
     return all(
@@ -321,22 +322,15 @@ _VARIADIC = OpSchema.FormalParameterOption.Variadic
 
 def _orders(app: App, inputs: tuple[Value | None, ...]) -> Iterator[tuple[Value | None, ...]]:
     """The inputs in every order that means the same."""
-    if app.domain:
-        yield inputs
-    elif app.op in ops.COMMUTATIVE and len(inputs) == 2 and inputs[0] != inputs[1]:
-        yield inputs
-        yield inputs[::-1]
-    elif app.op in ops.COMMUTATIVE_VARIADIC and 1 < len(inputs) <= 3:
+    if 1 < len(inputs) <= 3 and commutes(app.op, app.domain):
         yield from dict.fromkeys(permutations(inputs))
     else:
         yield inputs
 
 
 def _rounds_otherwise(op: str, order: tuple[Value | None, ...], inputs: tuple[Value | None, ...]) -> bool:
-    """Whether another order of inputs may give another float: of 0.0 and -0.0 Max takes one by their places."""
-    if op not in ops.COMMUTATIVE_VARIADIC or order == inputs[: len(order)]:
-        return False
-    return op in ("Max", "Min") or len(order) > 2
+    """Whether another order of inputs may give another float."""
+    return order != inputs[: len(order)] and (len(order) > 2 or not commutes_exactly(op))
 
 
 def _match_inputs(
@@ -402,10 +396,10 @@ def _match_const(graph: Graph, node: Node, hole: Var, value: Value | None, state
     if tensor is None and not (value is None and hole.default is not None):
         return None
     other = other_operand(graph, node, value) if value is not None else None
-    broadcasts = node.op in ops.ELEMENTWISE_BINARY and node.domain == ""
+    pairs = broadcasts(node.op, node.domain)
     made = node.types[0]
     dtype = made.dtype if isinstance(made, TensorType) else DType.UNDEFINED
-    pending = _Constant(hole, value, tensor, other, broadcasts, dtype)
+    pending = _Constant(hole, value, tensor, other, pairs, dtype)
     return _State(state.holes, state.axes, state.terms, (*state.pending, pending), state.reordered)
 
 

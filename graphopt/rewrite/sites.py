@@ -12,11 +12,11 @@ from graphopt.base.types import DType, TensorType
 from graphopt.ir.graph import Graph, Value
 from graphopt.language.binding import Absent, Known
 from graphopt.language.coverage import Answer, Label
-from graphopt.language.families import Particular
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import Unknown
 from graphopt.language.term import Var
 from graphopt.language.wellformed import asserted
+from graphopt.operators.families import Particular
 from graphopt.operators.infinities import may_hold
 from graphopt.rewrite.match import Match
 

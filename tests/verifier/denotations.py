@@ -22,7 +22,7 @@ import time
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
 from importlib import import_module
 from itertools import chain
@@ -37,6 +37,7 @@ from graphopt import operators
 from graphopt.language.proof import Ledger
 from graphopt.language.rule import Rule
 from graphopt.operators.node import Undefined, Unsupported
+from graphopt.operators.operator import Operator
 from graphopt.operators.semantics import OPERATORS
 from graphopt.rewrite import gate
 from graphopt.verifier.prove import prove
@@ -52,7 +53,7 @@ from tests.verifier.refused import BEYOND, DIVIDED, REFUSE, UNDEFINED, is_refuse
 
 HOME = Path(next(iter(operators.__path__))).resolve()
 MODULES = (
-    *("elementwise", "broadcasting", "opaque", "reductions", "windows", "normalizations", "views", "movement"),
+    *("broadcasting", "elementwise", "opaque", "reductions", "windows", "normalizations", "views", "movement"),
     *("attention", "placing", "quantization", "semantics"),
 )
 """In the order in which they import each other."""
@@ -245,10 +246,12 @@ def _places(place: Place) -> Iterator[Place]:
 
 
 def _says_nothing(node: ast.AST) -> bool:
-    """A docstring, what is raised, and whether a zip is strict."""
+    """A docstring, what is raised, whether a zip is strict, and facts of an operator beside its meaning."""
     text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    return text or isinstance(node, ast.Raise) or (isinstance(node, ast.keyword) and node.arg == "strict")
+    return text or isinstance(node, ast.Raise) or (isinstance(node, ast.keyword) and node.arg in BESIDE)
 
+
+BESIDE = {"strict", *(fact.name for fact in fields(Operator))} - {"denotation", "is_exact", "keeps"}
 
 Span = tuple[int, int, int, int]
 

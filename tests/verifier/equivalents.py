@@ -93,7 +93,7 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
     "An operator of another domain that nothing defines is refused in a rule, before it is asked what it computes.": [
         "semantics.denote: node.domain or node.op not in OPERATORS -> ((node.op not in OPERATORS))",
     ],
-    "What has as many elements as the whole is not stretched.": ["broadcasting._common_base: all -> any"],
+    "What has as many elements as the whole is not stretched.": ["elementwise._common_base: all -> any"],
     "Each denotation looks at all attributes, which `test_every_attribute_is_looked_at` asks of each.": [
         "semantics.denote: (unread := node.unasked()) is not None -> False",
     ],
@@ -110,8 +110,8 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
         "broadcasting.common_size: b if isinstance(b, int) else node.shared(a, b) -> (node.shared(a, b))",
     ],
     "What is a view of nothing is its own base.": [
-        "broadcasting._common_base: same and any(t.view_of for t in whole) -> ((same))",
-        "broadcasting._common_base: any -> all",
+        "elementwise._common_base: same and any(t.view_of for t in whole) -> ((same))",
+        "elementwise._common_base: any -> all",
     ],
     "None of the sizes that meet what is asked for is negative: one that is inferred is a quotient of such.": [
         "views._answers: size != -1 -> True",

@@ -38,7 +38,7 @@ from graphopt.language.schemas import Misfit
 from graphopt.language.term import App, Lit, Term, Var, applications, walk
 from graphopt.language.term import term as term_of
 from graphopt.operators.infer import infer_graph
-from graphopt.rewrite.gate import KERNELS, attempt_at, kernels_touched
+from graphopt.rewrite.gate import attempt_at, departures
 from graphopt.rewrite.match import find
 from graphopt.rewrite.sites import Site
 from graphopt.verifier.counterexample import is_fatal_if_empty
@@ -451,7 +451,7 @@ def difference(rule: Rule, proof: Proof, instance: Instance, rng: np.random.Gene
     if proof.model is Model.REAL and not all(map(_all_finite, arrays)):
         return None
     arrays += after.inside
-    as_bits = proof.model is Model.EXACT and not kernels_touched(rule)
+    as_bits = proof.model is Model.EXACT and not departures(rule)
     return _gap(before, after, _same_bits if as_bits else partial(_close, _largest(arrays)))
 
 
@@ -479,8 +479,7 @@ def _is_licensed(rule: Rule, proof: Proof, instance: Instance, found: Run) -> bo
     read = {DType.of(v.dtype) for v in instance.values.values() if isinstance(v, np.ndarray)}
     if rule.minds_types and not computed | read <= set(COMMON):
         return False
-    kernels = [KERNELS[name] for name in kernels_touched(rule)]
-    if any(dtype in kernel and not dtype.is_float for kernel in kernels for dtype in computed):
+    if any(not dtype.is_float for dtype in departures(rule) & computed):
         return False
     return all(map(proof.licenses, computed))
 

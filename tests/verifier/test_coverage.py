@@ -12,12 +12,13 @@ import pytest
 import graphopt
 from graphopt.io import onnx_io
 from graphopt.language import library
-from graphopt.language.coverage import Choice, Other, Tree, covers, is_pointwise, tree_of, unknown
-from graphopt.language.families import some_particulars
+from graphopt.language.coverage import Choice, Other, Tree, covers, tree_of, unknown
 from graphopt.language.proof import Verdict
 from graphopt.language.rule import Rule, const, fn, integers, op, string, tensor
 from graphopt.language.scalar import Unknown
 from graphopt.operators import infer
+from graphopt.operators.classes import is_pointwise
+from graphopt.operators.families import some_particulars
 from graphopt.rewrite import gate
 from graphopt.rewrite.match import find
 from graphopt.rewrite.sites import Site

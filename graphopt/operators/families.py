@@ -7,10 +7,10 @@ that is met: its version, its kernels, its element types.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from graphopt.ir import ops
 from graphopt.language.definition import Definition, definitions_of
@@ -21,63 +21,12 @@ from graphopt.language.term import (
     Term,
     Var,
     applications,
-    attributes,
-    const,
     is_pack,
     operators_in,
     packs_in,
     tensor,
 )
-
-
-class Candidate(NamedTuple):
-    """An operator that a hole may stand for, and where its operands go."""
-
-    op: str
-    inputs: tuple[int | str | None, ...]
-    """An operand of the hole by its position, a scalar by its name, or nothing."""
-    domain: str = ""
-    has_attributes: bool = False
-
-    def of(self, hole: str, operands: tuple[Term | None, ...]) -> App:
-        """The operator on these operands, with holes for all that is its own; their names begin with the hole's."""
-        args = (
-            operands[each] if isinstance(each, int) else None if each is None else const(f"{hole}_{each}", "")
-            for each in self.inputs
-        )
-        own = (attributes(f"{hole}_attributes"),) if self.has_attributes else ()
-        return App(self.op, (*args, *own), (), self.domain)
-
-
-_WAYS: Mapping[str, tuple[tuple[int | str | None, ...], ...]] = {
-    "Clip": ((0,), (0, "low"), (0, None, "high"), (0, "low", "high")),
-    "PRelu": ((0, "slope"),),
-}
-"""How operators stand for a function of one element whose inputs are not one tensor, or two either of which may be."""
-
-
-@cache
-def candidates(class_: str) -> Mapping[tuple[str, str], tuple[Candidate, ...]]:
-    """The operators of a class, by name and domain, each with the ways in which it belongs to it."""
-    pairs = sorted(ops.ELEMENTWISE_BINARY - {"PRelu"})  # it broadcasts to its first operand alone
-    if class_ == ops.ANY_BINARY:
-        return {(op, ""): _in_ways(op, _ways(op, 1)) for op in pairs}
-    single = sorted(op for op in ops.POINTWISE - ops.ELEMENTWISE_BINARY - {"Identity", "Where"} if op not in _WAYS)
-    ways = {**dict.fromkeys(single, ((0,),)), **_WAYS, **{op: _ways(op, "operand") for op in pairs}}
-    return {(op, ""): _in_ways(op, ways[op]) for op in sorted(ways)}
-
-
-def _ways(op: str, other: int | str) -> tuple[tuple[int | str | None, ...], ...]:
-    """The orders of two operands that differ: those of operators that commute are tried when they are matched."""
-    commutes = op in ops.COMMUTATIVE or op in ops.COMMUTATIVE_VARIADIC
-    return ((0, other),) if commutes else ((0, other), (other, 0))
-
-
-def _in_ways(op: str, ways: Iterable[tuple[int | str | None, ...]]) -> tuple[Candidate, ...]:
-    schema = ops.schema(op)
-    assert schema is not None, op
-    return tuple(Candidate(op, inputs, "", bool(schema.attributes)) for inputs in ways)
-
+from graphopt.operators.classes import Candidate, candidates
 
 Chosen: TypeAlias = "tuple[tuple[str, Candidate | int], ...]"
 """What the holes of a family stand for, by name: an operator, or so many tensors."""

@@ -1,0 +1,73 @@
+"""What is known of an operator: its denotation, and the facts that are not read off it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from graphopt.base.types import DType
+from graphopt.operators.node import Denotation
+
+FLOATS = frozenset(dtype for dtype in DType if dtype.is_float)
+
+
+class Reach(Enum):
+    """How far from zero the elements of a result may lie, by how far those do that are read."""
+
+    PASSED = auto()
+    """As far."""
+    BOUNDED = auto()
+    """They are finite whatever is read (or NaN)."""
+    CLAMPED = auto()
+    """As far, but no infinity passes."""
+    MIXED = auto()
+    """Many products are added up: what an infinity makes of them is NaN, or an infinity everywhere."""
+    ADDED = auto()
+    """Two huge numbers make an infinity."""
+    MULTIPLIED = auto()
+    """A huge number and one greater than 1 make an infinity."""
+    GROWN = auto()
+    """A huge number makes an infinity."""
+
+
+class Reference(Enum):
+    """Where the result of `onnx.reference` is ONNX Runtime's, bit for bit, however that splits and orders its work."""
+
+    NOWHERE = auto()
+    ON_INTEGERS = auto()
+    EVERYWHERE = auto()
+    """It moves elements, or rounds once if at all, as IEEE 754 says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """What is known of an operator: proofs, inference, folding and matching read it here, and nowhere else."""
+
+    denotation: Denotation
+    is_exact: bool = False
+    """Whether its denotation holds bit for bit: it moves data, or computes each element by one function that is named.
+
+    Elementwise operators are exact, whatever this says.
+    """
+    keeps: bool = False
+    """Whether its elements are elements of its first input."""
+    is_view: bool = False
+    """Whether they are all of these, in their order."""
+    commutes: bool = False
+    """Whether its operands may be swapped."""
+    adds_products: bool = False
+    """Whether it is sums and products alone, which hold for infinities, too, as far as they are only reordered."""
+    reach: Reach = Reach.PASSED
+    has_poles: bool = False
+    """Whether it makes infinities of ordinary numbers, where its denotation has no value."""
+    reference: Reference = Reference.NOWHERE
+    departs: frozenset[DType] = frozenset()
+    """Element types in which ONNX Runtime's kernel departs from what the exact meaning says.
+
+    What it makes of the same operands is the same, so a rule keeps the bits where it keeps the node. Where it makes
+    such a node, computes it on another tensor or does without it, the result is right, but not bit for bit.
+    """
+    minds_place: bool = False
+    """Whether the kernel computes an element by other instructions within a vector than at its end."""
+    added: int | None = None
+    """An optional input that is added: of zeros it may as well be absent."""
