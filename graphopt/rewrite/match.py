@@ -259,7 +259,7 @@ def _producers_fit(graph: Graph, app: App, node: Node) -> bool:
     )
 
 
-@cache
+@ops.reads_schemas
 def roots(app: App) -> frozenset[str]:
     """The operators that a node may be for a pattern to match it."""
     return named(app) | {"Div"} if scales(app) else named(app)
