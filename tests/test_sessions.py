@@ -3,6 +3,7 @@
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -126,6 +127,32 @@ def test_a_provider_that_is_missing_is_named_with_what_to_install(
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
     with pytest.raises(UsageError, match=hint):
         _ = Setting(name).provider_name
+
+
+def test_a_provider_with_threads_of_its_own_gets_as_many_and_binds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenVINO's provider minds no threads of a session, and ends the process when it runs with an `IOBinding`."""
+    told: list[Any] = []
+
+    class Session:
+        def __init__(self, _: object, __: object, providers: list[tuple[str, dict[str, str]]], **___: object) -> None:
+            told.extend(providers)
+
+        def get_providers(self) -> list[str]:
+            return ["OpenVINOExecutionProvider"]
+
+        def get_inputs(self) -> list[Any]:
+            return [SimpleNamespace(type="tensor(float)")]
+
+        get_outputs = get_inputs
+
+        def run(self, *_: object) -> str:
+            return "ran"
+
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["OpenVINOExecutionProvider"])
+    monkeypatch.setattr("onnxruntime.InferenceSession", Session)
+    for setting in (Setting("openvino", threads=3), Setting("openvino", options={"num_of_threads": "2"})):
+        assert runner(setting.open(b""), {}, setting)() == "ran"
+    assert [options["num_of_threads"] for _, options in told] == ["3", "2"]
 
 
 def test_a_session_of_one_thread_is_timed_by_what_that_thread_is_charged() -> None:

@@ -122,7 +122,7 @@ class Setting:
         options = self._session_options(runtime, optimize, folder)
         if configure is not None:
             configure(options)
-        providers = [(name, dict(self.options))]
+        providers = [(name, self._provider_options())]
         try:
             session = runtime.InferenceSession(loadable, options, providers=providers, enable_fallback=0)
         except Exception as error:  # the classes that onnxruntime raises share no base
@@ -130,6 +130,11 @@ class Setting:
         if name not in session.get_providers():
             raise UsageError(f"{name} is installed but does not start: its libraries or its device are missing")
         return session
+
+    def _provider_options(self) -> dict[str, str]:
+        """Return what the provider is told: OpenVINO has threads of its own, whatever a session is given."""
+        own = {"num_of_threads": str(self.cores)} if self.provider_name == "OpenVINOExecutionProvider" else {}
+        return own | {**self.options}
 
     def _session_options(self, runtime: Any, optimize: bool, folder: str | os.PathLike[str] | None) -> Any:
         levels = runtime.GraphOptimizationLevel
@@ -184,11 +189,12 @@ def _loadable(model: Source, folder: _Folder) -> tuple[str | bytes, _Folder]:
 def runner(session: Any, feeds: Mapping[str, Any], setting: Setting) -> Callable[..., object]:
     """Return a call that runs the model once, to its end, with `RunOptions` if they are given.
 
-    On a device the inputs lie there, and outputs stay there.
+    On a device the inputs lie there, and outputs stay there. Where that is the processor, nothing is bound: OpenVINO's
+    provider (1.24) ends the process when it runs with an `IOBinding`.
     """
     values = [*session.get_inputs(), *session.get_outputs()]
     tensors = all(value.type.startswith("tensor(") and "string" not in value.type for value in values)
-    if not tensors or (setting.is_cpu and all(_is_native(value.type) for value in values)):
+    if not tensors or (setting.device[0] == "cpu" and all(_is_native(value.type) for value in values)):
         return lambda options=None: session.run(None, feeds, options)
     binding = bound(session, feeds, setting.device)
 
