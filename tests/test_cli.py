@@ -441,6 +441,18 @@ def test_a_rule_in_full() -> None:
     assert (data["name"], data["proof"]["verdict"]) == ("fuse_bn_into_conv", "PROVED")
 
 
+def test_the_rules_of_a_file_are_listed_alone(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    rule = 'Rule("thrice", op.Neg(op.Neg(op.Neg(x))), op.Neg(x), why="One is enough.")'
+    path.write_text(f"from graphopt.rule import Rule, op, tensor\nx = tensor('x')\nRULES = ({rule},)\n")
+    shown = run("rules", path).stdout
+    assert shown == "thrice  (no proof yet)\n    Neg(Neg(Neg(x)))  ->  Neg(x)\n    One is enough.\n"
+    (listed,) = json.loads(run("rules", path, "--json").stdout)
+    assert (listed["name"], listed["proof"]) == ("thrice", "no proof yet")
+    missing = run("rules", tmp_path / "none.py")
+    assert missing.exit_code == 2 and "none.py" in missing.stderr
+
+
 def test_rules_as_json() -> None:
     listed = json.loads(run("rules", "--json").stdout)
     assert {"name": "fold_constants", "algebra": None} in [{k: item[k] for k in ("name", "algebra")} for item in listed]

@@ -84,7 +84,7 @@ def _wanted(what: Sequence[str], everything: bool) -> list[Rule]:
     """Return the rules that were named, all rules of the files that were named, or all that are installed and given."""
     from graphopt.language import library
 
-    files = [item for item in what if Path(item).suffix in (".py", ".jsonl")]
+    files = list(filter(_is_file, what))
     given = library.read(files)
     known = {rule.name: rule for rule in library.load(given).everything}
     names = dict.fromkeys([*(item for item in what if item not in files), *(rule.name for rule in given.everything)])
@@ -94,8 +94,17 @@ def _wanted(what: Sequence[str], everything: bool) -> list[Rule]:
     return list(known.values()) if everything else [known[name] for name in names]
 
 
+def _is_file(name: str) -> bool:
+    return Path(name).suffix in (".py", ".jsonl")
+
+
 def rules(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One rule in full.", show_default=False)] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME|FILE]", help="One rule in full, or the rules of a .py or .jsonl file.", show_default=False
+        ),
+    ] = None,
     rules: opt.Rules = None,
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
@@ -106,9 +115,11 @@ def rules(
     from graphopt.rewrite import gate
     from graphopt.rewrite.passes import PASSES
 
-    all_rules = library.load(library.read(rules or ()))
+    is_file = name is not None and _is_file(name)
+    given = library.read([*(rules or ()), *([name] if is_file else [])])
+    all_rules, passes, name = (given, (), None) if is_file else (library.load(given), PASSES, name)
     found, trades = all_rules.everything, {rule.name for rule in all_rules.trades}
-    known = {rule.name: rule.why for rule in found} | {pass_.name: pass_.why for pass_ in PASSES}
+    known = {rule.name: rule.why for rule in found} | {pass_.name: pass_.why for pass_ in passes}
     library.select(list(known), (), [name] if name else None)
     algebra = {rule.name: str(rule) for rule in found}
     rule = next((rule for rule in found if rule.name == name), None)
