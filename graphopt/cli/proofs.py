@@ -113,11 +113,13 @@ def rules(
     set_up_logging(verbose=False, debug=debug)
     from graphopt.language import library
     from graphopt.rewrite import gate
-    from graphopt.rewrite.passes import PASSES
+    from graphopt.rewrite.passes import PASSES, Pass
 
-    is_file = name is not None and _is_file(name)
-    given = library.read([*(rules or ()), *([name] if is_file else [])])
-    all_rules, passes, name = (given, (), None) if is_file else (library.load(given), PASSES, name)
+    passes: Sequence[Pass]
+    if name is not None and _is_file(name):
+        all_rules, passes, name = library.read([*(rules or ()), name]), (), None
+    else:
+        all_rules, passes = library.load(library.read(rules or ())), PASSES
     found, trades = all_rules.everything, {rule.name for rule in all_rules.trades}
     known = {rule.name: rule.why for rule in found} | {pass_.name: pass_.why for pass_ in passes}
     library.select(list(known), (), [name] if name else None)
