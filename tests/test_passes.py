@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -17,10 +18,13 @@ from numpy.typing import NDArray
 from graphopt.base.sizes import Dim, Sym
 from graphopt.base.types import DType
 from graphopt.io import onnx_io
+from graphopt.ir import ops
+from graphopt.ir.edit import replace_node
 from graphopt.ir.graph import Graph, Patch
 from graphopt.operators.infer import infer_graph
+from graphopt.rewrite.fixpoint import simplify_graph
 from graphopt.rewrite.fold import reshape_target
-from graphopt.rewrite.passes import EXTRA_PASSES, PASSES, Pass, exact_forms
+from graphopt.rewrite.passes import EXTRA_PASSES, PASSES, Pass, Run, exact_forms, written
 from tests import zoo
 from tests.text import UNDEFINED, Arrays, parse, printed, run
 
@@ -36,6 +40,7 @@ def applied(graph: Graph, passes: Sequence[Pass], done: list[tuple[Graph, Patch]
         before = len(done)
         for pass_ in passes:
             for patch in pass_.run(graph):
+                assert written(patch) <= pass_.writes
                 graph.apply(patch)
                 done.append((graph, patch))
                 if len(graph) <= LARGE:
@@ -72,6 +77,27 @@ def after(model: onnx.ModelProto, *names: str) -> list[str]:
 
 
 # -- fold_constants ----------------------------------------------------------------------------------------------------
+
+
+def absolute(graph: Graph) -> Iterator[Patch]:
+    """Put an Abs in the place of each Relu."""
+    for vertex in sorted(graph.with_op("Relu")):
+        yield replace_node(graph, vertex, replace(graph[vertex], op="Abs", version=ops.newest("Abs")))
+
+
+def halved(graph: Graph) -> Iterator[Patch]:
+    """Say another attribute of each LeakyRelu."""
+    for vertex in sorted(graph.with_op("LeakyRelu")):
+        yield replace_node(graph, vertex, replace(graph[vertex], attrs={"alpha": 0.5}))
+
+
+@pytest.mark.parametrize(("run", "op"), [(absolute, "Abs"), (halved, "LeakyRelu")])
+def test_a_pass_that_writes_an_operator_is_refused(run: Run, op: str) -> None:
+    graph = onnx_io.load(parse("float[4] x", "a = Relu(x); y = LeakyRelu <alpha = 0.25> (a)")).graph
+    with pytest.raises(ValueError, match=f"pass wrong writes {op}, which only rules may"):
+        simplify_graph(graph, [], [Pass("wrong", run, "It is shorter.")])
+    assert list(graph.ops()) == ["Relu", "LeakyRelu"]
+    assert simplify_graph(graph, [], [Pass("right", run, "It says so.", writes=frozenset({op}))]).steps
 
 
 def test_what_depends_on_constants_alone_is_computed() -> None:

@@ -18,7 +18,7 @@ from graphopt.language.rule import Rule, depth
 from graphopt.operators.infinities import mark_bodies, reconsider
 from graphopt.rewrite.build import Refusal, Refused, build, gain_at_least, lacking
 from graphopt.rewrite.match import Match, find, matched_as, producers, roots
-from graphopt.rewrite.passes import Pass
+from graphopt.rewrite.passes import Pass, written
 from graphopt.rewrite.sites import Site
 
 log = logging.getLogger(__name__)
@@ -158,8 +158,10 @@ class Simplifier:
                 for patch in pass_.run(graph):
                     if self.refusal is not None and (reason := self.refusal(graph, patch)):
                         self.notes.add(f"pass {pass_.name} left something as it was: {reason}")
-                    else:
-                        self._apply(pass_.name, graph, patch, is_rule=False)
+                        continue
+                    if foreign := written(patch) - pass_.writes:
+                        raise ValueError(f"pass {pass_.name} writes {', '.join(sorted(foreign))}, which only rules may")
+                    self._apply(pass_.name, graph, patch, is_rule=False)
 
     def _inform(self, graph: Graph, node: Node) -> None:
         """Tell the bodies of a node what is known of the values that flow into them."""

@@ -43,8 +43,32 @@ class Pass:
     """Runs after the rules: it makes values read more than once, which keeps rules from folding into them."""
     exactly: Run | None = None
     """A form of it that is exact, where `run` is not."""
+    writes: frozenset[str] = frozenset()
+    """Operators that it puts where there were others. Only rules rewrite: of passes one is left that does."""
     inform: Callable[[Graph, Node], Iterable[tuple[Graph, Patch]]] | None = None
     """What it changes in the bodies of a node before it runs in them."""
+
+
+def written(patch: Patch) -> frozenset[str]:
+    """Return the operators that a patch writes.
+
+    None is what it takes for a constant, to read other values and to lack an attribute, to move out of the bodies of a
+    node that goes, and to copy a value for an output.
+    """
+    outputs = {value.vertex for value in patch.outputs[1]} if patch.outputs else set()
+    moved = [inner for node in patch.removed for body in node.bodies for _, inner in body.nodes()]
+
+    def is_new(vertex: int, node: Node) -> bool:
+        if node.is_constant or (node.op == "Identity" and vertex in outputs):
+            return False
+        there = [patch.before[vertex]] if vertex in patch.before else moved
+        return not any(
+            (node.op, node.domain, node.version) == (own.op, own.domain, own.version)
+            and node.attrs.items() <= own.attrs.items()
+            for own in there
+        )
+
+    return frozenset(node.op for vertex, node in patch.after.items() if is_new(vertex, node))
 
 
 # -- dead code ---------------------------------------------------------------------------------------------------------
@@ -337,7 +361,12 @@ PASSES = (
     ),
     Pass("infer_types", infer_types, "A shape that became known is needed by other rewrites.", inform=informed),
     Pass("fold_shapes", fold_shapes, "Arithmetic on sizes costs a kernel launch for a few bytes; most of it is known."),
-    Pass("simplify_views", simplify_views, "A gather of all elements in their order copies what a view would share."),
+    Pass(
+        "simplify_views",
+        simplify_views,
+        "A gather of all elements in their order copies what a view would share.",
+        writes=frozenset({"Squeeze", "Unsqueeze"}),  # that indices count, no rule can say
+    ),
     Pass(
         "eliminate_true_conditions",
         eliminate_true_conditions,
