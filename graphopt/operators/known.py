@@ -284,14 +284,14 @@ def shapes(k: Operands) -> list[Open | None]:
     """Return what a denotation tells of the shapes of the outputs, None for each of which it tells nothing."""
     if not _is_denoted(k):
         return []
-    names = _Numbered()
-    return [tuple(map(names.back, shape)) for shape in _shapes(_question(k, names))]
+    names = Numbered()
+    return [tuple(map(names.back, shape)) for shape in _shapes(question_of(k, names))]
 
 
 def contents(k: Operands, dtypes: Sequence[DType | None]) -> list[Elements | None]:
     """Return the elements of each output, whose element type is given; None for each that is not known."""
-    names = _Numbered()
-    found = _contents(_question(k, names)) if _is_denoted(k) else ()
+    names = Numbered()
+    found = _contents(question_of(k, names)) if _is_denoted(k) else ()
     return [
         _fitting(elements and tuple(map(names.back, elements)), dtype)
         for elements, dtype in zip([*found, *[None] * len(dtypes)], dtypes, strict=False)
@@ -305,7 +305,7 @@ def question_of_elements(k: Operands) -> Question | None:
     """
     if not _is_denoted(k):
         return None
-    question = _question(k, _Numbered())
+    question = question_of(k, Numbered())
     if isinstance(OPERATORS[k.node.op].denotation, Pointwise):
         return question._replace(operands=tuple(operand and operand.scalar for operand in question.operands))
     return question
@@ -323,7 +323,7 @@ def element_of(question: Question) -> tuple[ModelNode, Number] | None:
         return None
 
 
-class _Numbered:
+class Numbered:
     """Unknown sizes, numbered as one question meets them: the same is asked of each layer."""
 
     def __init__(self) -> None:
@@ -332,6 +332,7 @@ class _Numbered:
         self._there: dict[Dim, Dim] = {}
 
     def there(self, dim: Dim) -> Dim:
+        """Return a size as the question has it."""
         if not isinstance(dim, Sym) or not dim.has_unknown:
             return dim
         if dim not in self._there:
@@ -339,6 +340,7 @@ class _Numbered:
         return self._there[dim]
 
     def back(self, dim: T) -> T | Dim:
+        """Return a size of the answer as the model has it."""
         return replaced(dim, self._sizes.get) if isinstance(dim, Sym) and dim.has_unknown else dim
 
     def _number(self, atom: Named | Unknown) -> Dim | None:
@@ -360,7 +362,8 @@ def _numbered(number_: int) -> tuple[Unknown, Sym]:
     return atom, Sym((((atom,), 1),))
 
 
-def _question(k: Operands, names: _Numbered) -> Question:
+def question_of(k: Operands, names: Numbered) -> Question:
+    """Return a node as a denotation sees it, with numbers in the place of unknown sizes."""
     operands = [None if v is None else _operand(k, position, v, names) for position, v in enumerate(k.node.inputs)]
     return Question(k.node.op, tuple(k.node.attrs.items()), tuple(operands), len(k.node.names))
 
@@ -368,7 +371,7 @@ def _question(k: Operands, names: _Numbered) -> Question:
 _ANY = Operand(DType.UNDEFINED, None, None)
 
 
-def _operand(k: Operands, position: int, value: Value, names: _Numbered) -> Operand:
+def _operand(k: Operands, position: int, value: Value, names: Numbered) -> Operand:
     type_ = k.graph.tensor_type(value)
     if type_ is None:
         return _ANY

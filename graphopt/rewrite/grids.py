@@ -1,26 +1,35 @@
 """Indices that count: exporters spell a view of a mask as a gather at indices that are all of its positions.
 
-A `Grid` is what an integer tensor holds if its elements grow evenly along every axis: `Range`, and what Unsqueeze,
-Expand, Add, Mul and Concat make of it. A Gather at a grid that counts 0, 1, 2, … in the order of its own elements
-copies its data in their order, so it is a view; and views of views are one Unsqueeze or Squeeze, or nothing.
+A `Grid` is what an integer tensor holds if its elements grow evenly along every axis: `Range`, and what views,
+broadcasts, sums and products make of it, as their denotations say. A Gather at a grid that counts 0, 1, 2, … in the
+order of its own elements copies its data in their order, so it is a view; and views of views are one Unsqueeze or
+Squeeze, or nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import mul
 
 import numpy as np
 
+from graphopt.base import symbolic
+from graphopt.base.integers import forget
+from graphopt.base.rebuilding import Substitution, only_symbol, rebuild
 from graphopt.base.sizes import Dim, lower_bound, product
+from graphopt.base.translation import NotKnown
 from graphopt.base.types import DType, Shape, TensorType
 from graphopt.ir import ops
 from graphopt.ir.edit import constant_node, replace_values
 from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
-from graphopt.operators.classes import beside
+from graphopt.operators.classes import beside, entry
 from graphopt.operators.elementwise import Beside
+from graphopt.operators.known import ModelNode, Numbered, question_of
+from graphopt.operators.node import Undefined, Unsupported
 from graphopt.operators.operands import Operands, broadcast, normalised
+from graphopt.operators.semantics import denote
 
 LARGEST = 1 << 20
 """Elements of a constant above which it is not looked at."""
@@ -77,9 +86,12 @@ def grid(graph: Graph, value: Value | None, depth: int = DEEPEST) -> Grid | None
     if constant is not None:
         return _of_constant(constant)
     node = graph[value.vertex]
-    if node.domain != "" or node.op not in _GRIDS or type_.dtype is not DType.INT64:  # others may wrap around
+    operator = entry(node.op, node.domain)
+    if operator is None or value.output or type_.dtype is not DType.INT64:  # others may wrap around
         return None
-    return _GRIDS[node.op](graph, node, type_.shape, depth - 1)
+    if operator.is_view:
+        return _view(grid(graph, node.inputs[0], depth - 1), type_.shape)
+    return _computed(graph, node, type_.shape, depth - 1)
 
 
 def _of_constant(tensor: Tensor) -> Grid | None:
@@ -96,14 +108,8 @@ def _of_constant(tensor: Tensor) -> Grid | None:
     return Grid(tensor.shape, start, steps) if np.array_equal(array, even) else None
 
 
-def _range(graph: Graph, node: Node, shape: Shape, depth: int) -> Grid | None:
-    start, step = (grid(graph, node.inputs[index], depth) for index in (0, 2))
-    return None if start is None or step is None else Grid(shape, start.start, (step.start,))
-
-
-def _view(graph: Graph, node: Node, shape: Shape, depth: int) -> Grid | None:
-    """Axes of size 1 come and go."""
-    own = grid(graph, node.inputs[0], depth)
+def _view(own: Grid | None, shape: Shape) -> Grid | None:
+    """The same elements in their order: axes of size 1 come and go."""
     if own is None:
         return None
     kept = [axis for axis, size in enumerate(own.shape) if size != 1]
@@ -113,64 +119,50 @@ def _view(graph: Graph, node: Node, shape: Shape, depth: int) -> Grid | None:
     return own.moved([None if size == 1 else next(rest) for size in shape], shape)
 
 
-def _expand(graph: Graph, node: Node, shape: Shape, depth: int) -> Grid | None:
-    own = grid(graph, node.inputs[0], depth)
-    return None if own is None else _stretched(own, shape)
+@dataclass(frozen=True)
+class _OnGrids(ModelNode):
+    """What a denotation sees of a node that reads grids."""
+
+    grids: Sequence[Grid | None] = ()
+    names: Numbered = field(default_factory=Numbered)
+
+    def input(self, position: int) -> symbolic.Tensor:
+        given, own = super().input(position), self.grids[position]
+        if own is None:
+            raise Unsupported(f"{self.op} of what is no grid")
+        start, *steps = (self.translation.inward(self.names.there(number)) for number in (own.start, *own.steps))
+        return replace(given, at=lambda index: symbolic.integer(sum(map(mul, index, steps), start)))
+
+    def evenly(self, output: symbolic.Tensor, shape: Shape) -> Grid | None:
+        """The grid that an output is, if its elements grow evenly."""
+        index, _ = symbolic.bind(output.shape)
+        element = symbolic.as_size(output.at(index))
+        if element is None:
+            return None
+        places = [only_symbol(i) for i in index]
+        at_zero = Substitution(dict.fromkeys(places, 0))
+        start = rebuild(element, at_zero)
+        steps = [rebuild(element, Substitution({**dict.fromkeys(places, 0), place: 1})) - start for place in places]
+        if element - sum(map(mul, index, steps), start) != 0:
+            return None
+        first, *others = (self.names.back(self.translation.outward(number)) for number in (start, *steps))
+        return Grid(shape, first, tuple(others))
 
 
-def _stretched(own: Grid, shape: Shape) -> Grid | None:
-    """As an operand that broadcasts to a shape."""
-    extra = len(shape) - len(own.shape)
-    if extra < 0 or any(a not in (1, b) for a, b in zip(own.shape, shape[extra:], strict=True)):
+def _computed(graph: Graph, node: Node, shape: Shape, depth: int) -> Grid | None:
+    """The grid that a denotation makes of grids."""
+    names = Numbered()
+    question = question_of(Operands(graph, node), names)
+    grids = [grid(graph, value, depth) for value in node.inputs]
+    forget()
+    asked = _OnGrids(question, grids=grids, names=names)
+    try:
+        return asked.evenly(denote(asked)[0], shape)
+    except (NotKnown, Undefined, Unsupported, ZeroDivisionError):
         return None
-    axes = [None if own.shape[axis] == 1 else axis for axis in range(len(own.shape))]
-    return own.moved([*[None] * extra, *axes], shape)
-
-
-def _operands(graph: Graph, node: Node, shape: Shape, depth: int) -> tuple[Grid, Grid] | None:
-    both = [grid(graph, value, depth) for value in node.inputs]
-    fitted = [_stretched(own, shape) for own in both if own is not None]
-    match fitted:
-        case [Grid() as left, Grid() as right]:
-            return left, right
-    return None
-
-
-def _add(graph: Graph, node: Node, shape: Shape, depth: int) -> Grid | None:
-    operands = _operands(graph, node, shape, depth)
-    if operands is None:
-        return None
-    left, right = operands
-    sign = -1 if node.op == "Sub" else 1
-    steps = tuple(b * sign + a for a, b in zip(left.steps, right.steps, strict=True))
-    return Grid(shape, right.start * sign + left.start, steps)
-
-
-def _mul(graph: Graph, node: Node, shape: Shape, depth: int) -> Grid | None:
-    operands = _operands(graph, node, shape, depth)
-    if operands is None or not any(operand.is_uniform for operand in operands):
-        return None
-    factor, other = sorted(operands, key=lambda operand: not operand.is_uniform)
-    return Grid(shape, other.start * factor.start, tuple(step * factor.start for step in other.steps))
-
-
-_GRIDS: Mapping[str, Callable[[Graph, Node, Shape, int], Grid | None]] = {
-    "Add": _add,
-    "Expand": _expand,
-    "Identity": _view,
-    "Mul": _mul,
-    "Range": _range,
-    "Reshape": _view,
-    "Squeeze": _view,
-    "Sub": _add,
-    "Unsqueeze": _view,
-}
 
 
 # -- views -------------------------------------------------------------------------------------------------------------
-
-VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
-"""Operators that keep the elements of their first input in their order."""
 
 
 def simplify_views(graph: Graph) -> Iterator[Patch]:
@@ -194,7 +186,8 @@ def _bases(graph: Graph, order: Sequence[int]) -> dict[int, Value]:
     for vertex in order:
         node = graph[vertex]
         gather = node.op in ("Gather", "GatherND") and node.domain == "" and _keeps_order(graph, node)
-        view = node.op in VIEWS and node.domain == ""
+        operator = entry(node.op, node.domain)
+        view = operator is not None and operator.is_view
         source = node.inputs[0] if gather or view else None
         if source is not None:
             sources[vertex] = sources.get(source.vertex, source)
