@@ -47,6 +47,8 @@ class Options:
         inline_functions: put the bodies of model-local functions in the place of their calls.
         cost: what the search asks: "measured", or "analytic", an estimate for which nothing is run, or "none":
             no search and no timing.
+        dask: the scheduler of a Dask cluster whose workers have the device that the model is for, tcp://host:8786: they
+            time the parts of the model; the result as a whole is not timed.
         provider: the execution provider of ONNX Runtime to measure with: cpu, cuda, or the name that ONNX
             Runtime has.
         provider_options: options of the provider, by name.
@@ -79,6 +81,7 @@ class Options:
     target: str = "onnx"
     inline_functions: bool = True
     cost: str = "measured"
+    dask: str | None = None
     provider: str = "cpu"
     provider_options: Mapping[str, str] | None = None
     threads: int = 0
@@ -91,6 +94,8 @@ class Options:
     progress: Callable[[str, float], None] | None = None
 
     def __post_init__(self) -> None:
+        if self.dask is not None and self.cost != "measured":
+            raise UsageError(f"a Dask cluster times parts of the model, and cost {self.cost} times nothing")
         if self.strict and not self.check:
             raise UsageError("strict needs the check: without it no difference is found")
         if self.target not in TARGETS:

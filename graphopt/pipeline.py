@@ -202,6 +202,7 @@ class _Run:
             options.inputs,
             options.seed,
             options.admits,
+            options.dask,
         )
 
     def _attempt(self, space: _Space, tuning: Tuning) -> _Attempt:

@@ -25,7 +25,7 @@ from graphopt.runtime.machine import Machine
 from graphopt.runtime.measure import Samples, Verdict
 from graphopt.runtime.sessions import Setting
 from graphopt.search.analytic import Analytic
-from graphopt.search.measured import BRIEF, FAILED, SAME, Measured
+from graphopt.search.measured import BRIEF, FAILED, SAME, Measured, Race
 from tests.graphs import IMAGE, OTHER, SAME_SIZE, graph, image, weight
 from tests.text import parse
 
@@ -80,7 +80,7 @@ def timer(monkeypatch: pytest.MonkeyPatch) -> Timer:
 
 
 def measured(path: Path, setting: Setting | None = None, *, seconds: float = 0.4) -> Measured:
-    return Measured(setting or Setting(), machine=Machine(), cache=Cache(path), seconds=seconds)
+    return Measured(Race(setting or Setting(), seconds), machine=Machine(), cache=Cache(path))
 
 
 @pytest.fixture

@@ -150,6 +150,14 @@ class Dask(AbstractContextManager["Dask"]):
         for future, answer in as_completed(list(futures), loop=self._client.loop, with_results=True):
             yield futures[future], answer
 
+    def everywhere(self, function: Callable[[Task], Answer], task: Task) -> list[Answer]:
+        """Return what each worker answers."""
+        return list(self._client.run(function, task).values())
+
+    def threads(self) -> dict[str, int]:
+        """Return how many tasks each worker has in hand at once."""
+        return dict(self._client.nthreads())
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

@@ -113,6 +113,7 @@ def optimize(
     overwrite_input_shape: opt.OverwriteInputShapes = None,
     dim: opt.FixedDims = None,
     cost: opt.CostKind = opt.Cost.MEASURED,
+    dask: opt.DaskAddress = None,
     provider: opt.Provider = "cpu",
     provider_option: opt.ProviderOptions = None,
     threads: opt.Threads = 0,
@@ -144,6 +145,8 @@ def optimize(
     path = Path(output)
     if require_speedup is not None and cost is not opt.Cost.MEASURED:
         raise UsageError("--require-speedup needs --cost measured: nothing else is timed")
+    if require_speedup is not None and dask is not None:
+        raise UsageError("--require-speedup excludes --dask: a cluster times parts of the model, not the whole")
     _check_outputs(Path(model), path, report, external_data, as_json=as_json)
     keywords = {
         "skip": arguments.names(skip),
@@ -157,6 +160,7 @@ def optimize(
         "input_shapes": arguments.shapes([*(input_shape or ()), *(overwrite_input_shape or ())], model) or None,
         "dims": {name: sizes[0] if len(sizes) == 1 else sizes for name, sizes in arguments.sizes(dim).items()} or None,
         "cost": str(cost),
+        "dask": dask,
         "provider": provider,
         "provider_options": arguments.options(provider_option),
         "threads": threads,

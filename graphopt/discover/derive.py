@@ -12,12 +12,13 @@ from functools import cache
 from typing import Any, TypeAlias
 
 from graphopt.base.types import DType
-from graphopt.discover.evaluation import Evaluator, Shape, Undefined, axes_in, parted
+from graphopt.discover.evaluation import Evaluator, Shape, Undefined, axes_in, names_axes, parted
+from graphopt.discover.lifting import renamed
 from graphopt.discover.worlds import Sizes, World, commutes, shape_of
 from graphopt.ir import ops
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import PROPERTIES, PYTHON, Unknown, apply
-from graphopt.language.term import SCALAR, App, Lit, Term, Var, fn, holes, is_scalar
+from graphopt.language.term import SCALAR, App, Lit, Term, Var, holes, is_scalar, walk
 
 Type: TypeAlias = tuple[Shape, ...]
 """The shape of a term in each round."""
@@ -176,8 +177,8 @@ class Derivation:
                 found = self._hole(pattern, term, bound)
                 if found is not None:
                     yield found
-            case App(op="sizes", domain=domain) if domain == SCALAR and isinstance(term, App) and term.op == "sizes":
-                found = self._sizes(axes_in(pattern), axes_in(term), bound)
+            case App() if names_axes(pattern) and term is not None and names_axes(term):
+                found = self._sizes(axes_in(pattern), axes_in(term), bound) if pattern.op == term.op else None
                 if found is not None:
                     yield found
             case App() if isinstance(term, App) and _same_operator(pattern, term):
@@ -274,9 +275,11 @@ class Derivation:
         return self.terms.canonical(made)
 
     def _computed(self, scalar: App, bound: Bound) -> Term | None:
-        if scalar.op == "sizes":
-            kinds = [self._kind(bound.axes.get(axis)) for axis in axes_in(scalar)]
-            return None if None in kinds else fn.sizes(" ".join(map(str, kinds)))
+        named = [part for part in walk(scalar) if names_axes(part)]
+        if named:
+            kinds = {axis: self._kind(bound.axes.get(axis)) for part in named for axis in axes_in(part)}
+            known = {axis: kind for axis, kind in kinds.items() if kind is not None}
+            return renamed(scalar, known) if len(known) == len(kinds) else None
         try:
             value = self._scalar(scalar, bound, 0)
         except (Unknown, KeyError):

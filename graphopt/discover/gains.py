@@ -25,7 +25,7 @@ from graphopt.runtime.machine import Machine
 from graphopt.runtime.sessions import Setting
 from graphopt.search.analytic import Analytic
 from graphopt.search.explore import Limits, Shapes, explore
-from graphopt.search.measured import Measured
+from graphopt.search.measured import Measured, Race
 from graphopt.search.moves import Space
 
 LIMITS = Limits(seconds=30.0, states=60)
@@ -37,7 +37,7 @@ def cost_model(name: str) -> CostModel:
     if name == Analytic.name:
         return Analytic()
     setting, cache = Setting(threads=0), user_cache()
-    return Measured(setting, machine=Machine.calibrated(setting, cache), cache=cache)
+    return Measured(Race(setting), machine=Machine.calibrated(setting, cache), cache=cache)
 
 
 @dataclass(frozen=True)

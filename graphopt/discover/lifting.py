@@ -213,7 +213,7 @@ def typed_apart(equal: Equal, world: World, evaluators: Evaluators) -> tuple[Ter
         return None
     names = dict(zip(parts, LETTERS, strict=False))
     axes = {name: names[block] for block in parts for name in block}
-    left, right = (_renamed(side, axes) for side in (this.left, this.right))
+    left, right = (renamed(side, axes) for side in (this.left, this.right))
     return left, right, {axes[name]: kind for name, kind in this.kinds.items()}
 
 
@@ -272,8 +272,8 @@ def _rule(name: str, source: Term, target: Term, when: tuple[Term, ...] = ()) ->
         return None
 
 
-def _renamed(term: Term, axes: Mapping[str, str]) -> Term:
-    """A term with other names for its axes."""
+def renamed(term: Term, axes: Mapping[str, str]) -> Term:
+    """Return a term with other names for its axes."""
 
     def changed(part: Term) -> Term | None:
         if isinstance(part, Var) and part.axes:

@@ -53,7 +53,7 @@ def made_up_feeds(graph: Graph, seed: int) -> samples.Feeds:
         NotMeasurable: an input has a type for which there are none.
     """
     try:
-        sketch = steps.sketch(onnx_io.to_proto(_model(graph)))
+        sketch = steps.sketch(onnx_io.to_proto(as_model(graph)))
         binding = samples.bindings(sketch.inputs, 0, {})[0]
         return samples.feeds(sketch, binding, seed=seed, style=samples.NORMAL)
     except GraphoptError as error:
@@ -93,7 +93,7 @@ def loaded(graph: Graph, path: Path, feeds: samples.Feeds, setting: Setting) -> 
     """
     dump = path.with_suffix(".optimized.onnx") if setting.is_cpu and graph.weight_bytes <= QUICK else None
     try:
-        onnx_io.save(_model(graph), path)
+        onnx_io.save(as_model(graph), path)
         run = runner(_session(path, dump, setting), feeds, setting)
     except ModelError as error:
         raise _refusal(str(error).replace(str(path), "the graph"), error.__cause__ or error) from error
@@ -132,7 +132,8 @@ def _identified(dump: Path) -> str | None:
         return None
 
 
-def _model(graph: Graph) -> onnx_io.Model:
+def as_model(graph: Graph) -> onnx_io.Model:
+    """Return a graph as a model of its own."""
     shell = ModelProto(ir_version=10)
     for domain, version in graph.opsets.items():
         shell.opset_import.add(domain=domain, version=version)

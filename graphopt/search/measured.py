@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from graphopt.base.cache import Cache
 from graphopt.base.records import to_json
@@ -34,56 +36,45 @@ FAILED = Speedup(0.0, 0.0, 0.0, 0.0, rounds=0)
 """Of a graph that ONNX Runtime refuses: not faster."""
 
 
-class Measured:
-    """What ONNX Runtime takes, with all its optimizations, under one setting; asked twice, it looks into the cache.
+_Run = Callable[[], object]
 
-    What was measured while two sessions of one graph differed is not kept.
 
-    Costs of one provider, processor, number of threads or version of ONNX Runtime are never used for another. The
-    values of weights do not count: those of one region stand for all that are alike.
-    """
+class Racer(Protocol):
+    """Lets graphs race with one that they are to replace, on some device."""
 
-    name = "measured"
+    @property
+    def seed(self) -> int:
+        """Of the inputs."""
 
-    def __init__(
-        self, setting: Setting, *, machine: Machine, cache: Cache, seconds: float = 0.4, seed: int = 0
-    ) -> None:
-        """`seconds` for each pair; the `seed` makes the inputs. Raises UsageError where the provider is missing."""
-        self.setting, self.cache, self.duration, self.seed = setting, cache, seconds, seed
-        self._analytic = Analytic(machine)
-        self._circumstances = circumstances(setting)
-        self.is_steady = True
+    @property
+    def circumstances(self) -> str:
+        """What its times depend on beside the graphs and the inputs."""
 
-    def seconds(self, graph: Graph) -> float:
-        """Return the estimate by the roofline."""
-        return self._analytic.seconds(graph)
+    def __call__(self, before: Graph, after: Sequence[Graph]) -> list[Speedup | None]:
+        """Return how many times as fast as `before` each of the others is; None where there was no room for it."""
 
-    def speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
-        """Measure what the cache lacks; one that ONNX Runtime refuses is `FAILED`.
 
-        That is kept, too, unless memory ran out: another time there may be enough. So it is with noise.
+@dataclass(frozen=True)
+class Race:
+    """Races on the machine at hand; pickle knows it, so that others may hold them."""
 
-        Raises:
-            NotMeasurable: ONNX Runtime refuses `before`, or no inputs can be made up for it.
-        """
-        own = digest(before)
-        keys = [key_of("speedup", own, digest(graph), self._circumstances, str(self.seed)) for graph in after]
-        kept = self.cache.get(keys)
-        found = {key: ratio for key in keys if (ratio := decoded(Speedup, kept.get(key))) is not None}
-        missing = {key: graph for key, graph in zip(keys, after, strict=True) if key not in found}
-        for some in _batches(before, missing):
-            fresh = dict(zip(some, self._measured(before, list(some.values())), strict=True))
-            known = {key: made for key, made in fresh.items() if made is not None}
-            lasting = {key: to_json(made) for key, made in known.items() if made.is_steady}
-            self.is_steady &= len(lasting) == len(known)
-            self.cache.put(lasting)
-            found |= known
-        return [found.get(key, FAILED) for key in keys]
+    setting: Setting
+    seconds: float = 0.4
+    """For each pair."""
+    seed: int = 0
+    """Of the inputs."""
 
-    def _measured(self, before: Graph, after: Sequence[Graph]) -> list[Speedup | None]:
+    @property
+    def circumstances(self) -> str:
+        return circumstances(self.setting)
+
+    def __call__(self, before: Graph, after: Sequence[Graph]) -> list[Speedup | None]:
         """Load all, then let them take turns. What becomes the same as `before` is not timed.
 
         None is what there was no room for.
+
+        Raises:
+            NotMeasurable: ONNX Runtime refuses `before`, or no inputs can be made up for it.
         """
         found: list[Speedup | None] = [SAME] * len(after)
         runs: dict[int, Callable[[], object]] = {}
@@ -111,7 +102,7 @@ class Measured:
         sure = dict[int, Speedup]()
         while chosen := _chances(found, sure):
             some = {place: runs[place] for place in chosen}
-            sure |= self._timed(own, some, self.duration * (len(chosen) + 1), LONG)
+            sure |= self._timed(own, some, self.seconds * (len(chosen) + 1), LONG)
         return found | sure
 
     def _timed(
@@ -123,7 +114,49 @@ class Measured:
         return {place: speedup(first, other, noise=apart) for place, other in zip(runs, others, strict=True)}
 
 
-_Run = Callable[[], object]
+class Measured:
+    """What ONNX Runtime takes, with all its optimizations, under one setting; asked twice, it looks into the cache.
+
+    What was measured while two sessions of one graph differed is not kept.
+
+    Costs of one provider, processor, number of threads or version of ONNX Runtime are never used for another. The
+    values of weights do not count: those of one region stand for all that are alike.
+    """
+
+    name = "measured"
+
+    def __init__(self, race: Racer, *, machine: Machine, cache: Cache) -> None:
+        """Raise UsageError where the provider is missing."""
+        self.race, self.cache = race, cache
+        self._analytic = Analytic(machine)
+        self._circumstances = race.circumstances
+        self.is_steady = True
+
+    def seconds(self, graph: Graph) -> float:
+        """Return the estimate by the roofline."""
+        return self._analytic.seconds(graph)
+
+    def speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
+        """Measure what the cache lacks; one that ONNX Runtime refuses is `FAILED`.
+
+        That is kept, too, unless memory ran out: another time there may be enough. So it is with noise.
+
+        Raises:
+            NotMeasurable: ONNX Runtime refuses `before`, or no inputs can be made up for it.
+        """
+        own = digest(before)
+        keys = [key_of("speedup", own, digest(graph), self._circumstances, str(self.race.seed)) for graph in after]
+        kept = self.cache.get(keys)
+        found = {key: ratio for key in keys if (ratio := decoded(Speedup, kept.get(key))) is not None}
+        missing = {key: graph for key, graph in zip(keys, after, strict=True) if key not in found}
+        for some in _batches(before, missing):
+            fresh = dict(zip(some, self.race(before, list(some.values())), strict=True))
+            known = {key: made for key, made in fresh.items() if made is not None}
+            lasting = {key: to_json(made) for key, made in known.items() if made.is_steady}
+            self.is_steady &= len(lasting) == len(known)
+            self.cache.put(lasting)
+            found |= known
+        return [found.get(key, FAILED) for key in keys]
 
 
 def _chances(brief: Mapping[int, Speedup], sure: Mapping[int, Speedup]) -> list[int]:

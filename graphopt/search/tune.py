@@ -6,6 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from onnx import ModelProto
 
 from graphopt.base import limits
 from graphopt.base.cache import Cache
+from graphopt.base.engine import Dask
 from graphopt.base.errors import ModelError, UsageError
 from graphopt.base.records import to_json
 from graphopt.io import onnx_io
@@ -37,8 +39,9 @@ from graphopt.runtime.sessions import Setting
 from graphopt.search import recall
 from graphopt.search.analytic import Analytic
 from graphopt.search.choose import LEAST, TURNS, Chooser, Version
+from graphopt.search.elsewhere import Elsewhere
 from graphopt.search.explore import Exploration, Limits, Shapes, StopReason, explore
-from graphopt.search.measured import Measured
+from graphopt.search.measured import Measured, Race
 from graphopt.search.moves import Solution, Space, apply
 from graphopt.search.race import Contest
 from graphopt.search.sweep import Sweep, Sweeps, sweep
@@ -84,14 +87,21 @@ class Tuning:
     seed: int = 0
     admits: str = "proved"
     """Which rules: a search among others may have found something else."""
+    dask: str | None = None
+    """The scheduler of a cluster of the devices that the model is for: these time its parts, and nothing else is."""
 
     def __post_init__(self) -> None:
         if self.cost not in COSTS:
             raise UsageError(f"there is no cost '{self.cost}'; there is {', '.join(COSTS)}")
         if self.cost != "none" and not self.seconds > 0:
             raise UsageError(f"a search needs more than {self.seconds:g} seconds (cost none: no search and no timing)")
-        if self.cost == "measured":
+        if self.is_timed_here:
             _ = self.setting.provider_name  # where it is missing, that is said now, not when the work is done
+
+    @property
+    def is_timed_here(self) -> bool:
+        """Whether versions of the model are to be timed, on this machine."""
+        return self.cost == "measured" and self.dask is None
 
 
 @dataclass(frozen=True)
@@ -131,12 +141,14 @@ class Tuner:
         """
         deadline = self.clock() + self.tuning.seconds
         reason = self._too_large()
-        if self.tuning.cost == "measured" and reason:
+        if self.tuning.is_timed_here and reason:
             return Tuned(self.simplified, notes=(reason,))
         result = Runnable(replace(self.model, graph=self.simplified.graph)).outline
-        if self.tuning.cost == "analytic":
+        if not self.tuning.is_timed_here:
             shapes = [_shapes(fed) for fed in self._inputs(steps.sketch(result))]
-            return self._estimated(self._explored(self.simplified.graph, shapes, deadline), deadline)
+            with self._cost_elsewhere() as cost:
+                found = self._explored(self.simplified.graph, shapes, deadline, lambda: cost)
+                return self._estimated(found, deadline, cost)
         self.progress("time", 0.0)
         try:
             ready = self._prepared(result)
@@ -241,14 +253,20 @@ class Tuner:
         return check
 
     def _cost(self) -> CostModel:
-        if self.tuning.cost == "analytic":
-            return Analytic(Machine())
-        return Measured(
-            self.tuning.setting,
-            machine=Machine.calibrated(self.tuning.setting, self.cache),
-            cache=self.cache,
-            seed=self.tuning.seed,
-        )
+        tuning = self.tuning
+        machine = Machine.calibrated(tuning.setting, self.cache)
+        return Measured(Race(tuning.setting, seed=tuning.seed), machine=machine, cache=self.cache)
+
+    @contextmanager
+    def _cost_elsewhere(self) -> Iterator[CostModel]:
+        """Give what is asked where nothing is timed here: an estimate, or the devices of a cluster."""
+        tuning = self.tuning
+        if tuning.dask is None:
+            yield Analytic(Machine())
+            return
+        with Dask(tuning.dask) as cluster:
+            there = Elsewhere.of(cluster, Race(tuning.setting, seed=tuning.seed))
+            yield Measured(there, machine=there.machine, cache=self.cache)
 
     def _sweeps(self, end: float) -> Iterator[Sweep]:
         """Yield the sweeps of the simplified model that are made before the `end`."""
@@ -271,17 +289,19 @@ class Tuner:
         found = recall.of_text(self.cache.get([key]).get(key), self.trades)
         if found is None:
             start, used = time.monotonic(), time.process_time()
-            found = self._explored(graph, shapes, end)
+            found = self._explored(graph, shapes, end, self._cost)
             is_starved = time.process_time() - used < STARVED * (time.monotonic() - start)
             is_cut = found.stop is StopReason.INTERRUPTED or (found.stop is StopReason.TIME and is_starved)
             if found.is_steady and not is_cut:
                 self.cache.put({key: to_json(found)})
         return found
 
-    def _explored(self, graph: Graph, shapes: Sequence[Shapes], end: float) -> Exploration:
+    def _explored(
+        self, graph: Graph, shapes: Sequence[Shapes], end: float, asked: Callable[[], CostModel]
+    ) -> Exploration:
         """Return what the search finds in its share of the time that is left before the `end`."""
         try:
-            cost = self._cost()
+            cost = asked()
         except KeyboardInterrupt:  # while the machine was timed
             return Exploration((), StopReason.INTERRUPTED)
         now = self.clock()
@@ -292,9 +312,9 @@ class Tuner:
         except ModelError as error:  # sizes that contradict the model
             return Exploration((), StopReason.DONE, notes=(f"no search: {error}",))
 
-    def _estimated(self, found: Exploration, deadline: float) -> Tuned:
-        """All that the estimate speaks for: nothing is run."""
-        variant, cost, space = self.simplified, self._cost(), self._space(deadline)
+    def _estimated(self, found: Exploration, deadline: float, cost: CostModel) -> Tuned:
+        """All that was found: nothing is run here."""
+        variant, space = self.simplified, self._space(deadline)
         counts: list[int] = []
         try:
             for solution in found.solutions:  # what is made in time stays
@@ -308,6 +328,8 @@ class Tuner:
             found = replace(found, stop=StopReason.TIME)
         start = len(self.simplified.history)
         timing = self._timing(found, start, dict(zip(found.solutions, counts, strict=False)))
+        if self.tuning.dask is not None and variant.steps:
+            timing = replace(timing, untimed="its parts were timed on the cluster, it was not as a whole")
         return Tuned(variant, timing, found.notes)
 
     def _contest(self, ready: Prepared) -> Contest:
@@ -351,13 +373,13 @@ class Tuner:
             end = start + taken.get(solution, 0)
             ratio, is_taken = solution.speedup.median, start < end
             with_it = [version for version in raced if solution in version.solutions]
-            reason = "" if is_taken or self.tuning.cost == "analytic" else _because(with_it)
+            reason = "" if is_taken or not self.tuning.is_timed_here else _because(with_it)
             copies, rewrites = len(solution.copies), (start, end)
             groups.append(Group(solution.rules, copies, ratio, is_taken, rewrites, solution.saved, reason))
             start = end
         return Timing(
             self.tuning.cost,
-            setting.provider if self.tuning.cost == "analytic" else setting.provider_name,
+            setting.provider_name if self.tuning.is_timed_here else setting.provider,
             setting.cores,
             groups=tuple(groups),
             stop=str(found.stop),

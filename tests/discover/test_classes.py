@@ -109,6 +109,20 @@ def test_a_rule_matches_only_where_its_conditions_hold() -> None:
         assert derivation(last).derives(one, other) == holds
 
 
+def test_sizes_that_an_operator_reads_are_said_in_the_words_of_the_world() -> None:
+    def filtered(image: Term, weights: Term, channels: str) -> Term:
+        return op.Conv(image, weights, group=fn.size(channels), pads=(1, 1))
+
+    one, other, weights = (tensor(name, axes) for name, axes in (("a", "B C L"), ("b", "B C L"), ("w", "C 1 K")))
+    linear = Rule(
+        "linear", filtered(one + other, weights, "C"), filtered(one, weights, "C") + filtered(other, weights, "C")
+    )
+    image, beside, each = (tensor(name, axes) for name, axes in (("x", "N N L"), ("y", "N N L"), ("d", "N 1 K")))
+    whole, parts = filtered(image + beside, each, "N"), filtered(image, each, "N") + filtered(beside, each, "N")
+    assert derivation(linear, world=IMAGES).derives(whole, parts)
+    assert not derivation(world=IMAGES).derives(whole, parts)
+
+
 def test_what_is_said_of_constants_is_taken_to_hold() -> None:
     d = const("d")
     assert derivation(Rule("quotient", any_x * d / d, any_x, fn.is_not_zero(d))).derives(x * y / y, x)

@@ -12,7 +12,7 @@ from graphopt.runtime.cost import CostModel
 from graphopt.runtime.machine import Machine
 from graphopt.runtime.sessions import Setting
 from graphopt.search.analytic import Analytic
-from graphopt.search.measured import Measured
+from graphopt.search.measured import Measured, Race
 from tests.graphs import graph
 
 x, y = tensor("x", "M K"), tensor("y", "K N")
@@ -46,7 +46,7 @@ def test_a_rule_gains_in_models_beside_the_library() -> None:
 
 
 def test_gains_are_measured(tmp_path: Path) -> None:
-    cost = Measured(Setting(), machine=Machine(), cache=Cache(tmp_path / "costs.sqlite"), seconds=0.05)
+    cost = Measured(Race(Setting(), 0.05), machine=Machine(), cache=Cache(tmp_path / "costs.sqlite"))
     found = gains(cost, plain=reduced("ReduceSum"))
     assert found.on_large_tensors(EARLY) is not None
     assert (found.in_models(EARLY)["plain"].gain or 0.0) > 1.5
