@@ -254,6 +254,8 @@ class Tuner:
 
     def _cost(self) -> CostModel:
         tuning = self.tuning
+        if tuning.cost == "analytic":
+            return Analytic(Machine())
         machine = Machine.calibrated(tuning.setting, self.cache)
         return Measured(Race(tuning.setting, seed=tuning.seed), machine=machine, cache=self.cache)
 
@@ -262,7 +264,7 @@ class Tuner:
         """Give what is asked where nothing is timed here: an estimate, or the devices of a cluster."""
         tuning = self.tuning
         if tuning.dask is None:
-            yield Analytic(Machine())
+            yield self._cost()
             return
         with Dask(tuning.dask) as cluster:
             there = Elsewhere.of(cluster, Race(tuning.setting, seed=tuning.seed))
