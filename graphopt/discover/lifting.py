@@ -20,6 +20,7 @@ from graphopt.discover.classes import SAMPLES, Equal
 from graphopt.discover.evaluation import Evaluator, Shape, Undefined, axes_in, names_axes, parted, with_axes
 from graphopt.discover.worlds import WINDOWS, World
 from graphopt.ir import ops
+from graphopt.language.proof import Proof
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import Unknown
 from graphopt.language.schemas import Misfit
@@ -439,15 +440,17 @@ def failing(rule: Rule, evaluators: Evaluators) -> tuple[list[Instance], list[In
     return good, bad
 
 
-def counterexample(rule: Rule) -> str:
+def counterexample(rule: Rule, proof: Proof) -> str:
     """Return how the two sides of a rule differ when ONNX Runtime runs them at drawn instances; nothing if they agree.
 
-    A proof believes what is declared of operators; this does not.
+    A proof believes what is declared of operators; this does not. Drawn are element types of which the proof speaks.
     """
     from graphopt.verifier.counterexample import difference
     from graphopt.verifier.drawing import instances
+    from graphopt.verifier.scope import ANY
 
-    for instance in islice(instances(rule, seed=5, count=RUN, attempts=400), RUN):
+    scope = replace(ANY, dtypes=tuple(filter(proof.licenses, ANY.dtypes)))
+    for instance in islice(instances(rule, seed=5, count=RUN, attempts=400, scope=scope), RUN):
         if (found := difference(rule, instance)) is not None:
             return str(found)
     return ""

@@ -106,7 +106,7 @@ def settle(question: Question) -> Settled:
     single = [pair for ladder in found for pair in _highest(ladder, question.timeout)]
     joined = ((rule, gate.attempt(rule, question.timeout, refute=False)) for rule in merged(rule for rule, _ in single))
     proved = (*single, *((rule, proof) for rule, proof in joined if proof.holds))
-    wrong = next(filter(None, (counterexample(rule) for rule, _ in proved)), "")
+    wrong = next(filter(None, (counterexample(*pair) for pair in proved)), "")
     if wrong:
         return Settled(Fate.REFUTED, detail=wrong, seconds=_since(start))
     if proved:

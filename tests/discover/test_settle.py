@@ -6,10 +6,12 @@ from graphopt.discover.branches import merged
 from graphopt.discover.classes import Equal
 from graphopt.discover.lifting import counterexample, spelt_alike
 from graphopt.discover.settle import Fate, Question, Settled, settle
+from graphopt.language.proof import Model, Proof, Verdict
 from graphopt.language.rule import Rule
 from graphopt.language.term import Term, attributes, fn, op, tensor
 
 x, y, z, c = (tensor(name, axes) for name, axes in (("x", "N N"), ("y", "N N"), ("z", "N N"), ("c", "N 1")))
+EXACT = Proof("any", "", Verdict.PROVED, model=Model.EXACT)
 image, w, v = tensor("x", "N N L"), tensor("w", "N N K"), tensor("v", "N N K")
 
 
@@ -106,14 +108,20 @@ def test_branches_that_share_an_input_become_one_operator() -> None:
 def test_rules_with_two_outputs_are_proved_and_run_as_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
     side_by_side, whole = op.Concat(x @ y, x @ z, axis=-1), x @ op.Concat(y, z, axis=-1)
     assert any(len(rule.left) == 2 for rule, _ in settled(side_by_side, whole).rules)
-    monkeypatch.setattr("graphopt.discover.settle.counterexample", lambda rule: "differs" * (len(rule.left) - 1))
+    monkeypatch.setattr("graphopt.discover.settle.counterexample", lambda rule, _: "differs" * (len(rule.left) - 1))
     assert settled(side_by_side, whole).fate is Fate.REFUTED
 
 
 def test_a_wrong_order_of_two_outputs_is_seen_when_it_is_run() -> None:
     parts = op.Split.split(2, x @ op.Concat(y, z, axis=-1), fn.sizes("N N"), axis=-1)
-    assert counterexample(Rule("parts", (x @ y, x @ z), parts)) == ""
-    assert "values differ" in counterexample(Rule("parts", (x @ y, x @ z), parts[::-1]))
+    assert counterexample(Rule("parts", (x @ y, x @ z), parts), EXACT) == ""
+    assert "values differ" in counterexample(Rule("parts", (x @ y, x @ z), parts[::-1]), EXACT)
+
+
+def test_what_is_proved_of_floats_is_not_refuted_by_whole_numbers() -> None:
+    """Their mean is rounded, and so no rule over the real numbers is used for them."""
+    found = settled(op.ReduceMean(x @ y, (-2,), keepdims=1), op.ReduceMean(x, (-2,), keepdims=1) @ y)
+    assert found.fate is Fate.PROVED and any("*b" in (rule.holes["x"].axes or ()) for rule, _ in found.rules)
 
 
 def test_branches_that_are_convolutions_lie_beside_in_their_channels() -> None:
