@@ -8,7 +8,7 @@ from math import prod, sqrt
 
 from graphopt.base.types import DType
 from graphopt.ir import ops
-from graphopt.operators.classes import only_moves
+from graphopt.operators.classes import only_moves, reads_sizes
 from graphopt.runtime.steps import Sketch, Step
 
 ACCUMULATOR = 2.0**-23
@@ -83,16 +83,12 @@ def _paths(model: Sketch) -> dict[str, _Path]:
         for slot, name in enumerate(step.outputs):
             types.setdefault(name, _type_of_output(step, slot, read))
         made = [types[name] for name in step.outputs]
-        before = [paths[name] for name in step.inputs if name in paths and step.op not in _SIZES]
+        before = [paths[name] for name in step.inputs if name in paths and not reads_sizes(step.op, step.node.domain)]
         shapes = [model.shapes.get(name) for name in step.inputs]
         own = _Path(_computed(step, read, made), 1 + _Path.joined(before).length, _terms(step, shapes))
         for name in step.outputs:
             paths[name] = _Path.joined([*before, own, *([paths[name]] if name in paths else [])])
     return paths
-
-
-_SIZES = ("Shape", "Size")
-"""Operators to which the values that they read are nothing."""
 
 
 def _computed(step: Step, read: Iterable[DType | None], made: Iterable[DType | None]) -> DType | None:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import chain
+
+import networkx as nx
 
 from graphopt.base.types import TensorType, Type
 from graphopt.ir import ops
@@ -69,12 +72,8 @@ def replace_node(graph: Graph, vertex: int, node: Node) -> Patch:
 
 def unread(graph: Graph) -> Patch | None:
     """Return the patch that drops every vertex no output depends on; None where there is none."""
-    alive = {value.vertex for value in graph.outputs}
-    stack = [*alive]
-    while stack:
-        fresh = {value.vertex for value in graph[stack.pop()].operands} - alive
-        alive |= fresh
-        stack += fresh
+    outputs = {value.vertex for value in graph.outputs}
+    alive = set(chain.from_iterable(nx.bfs_layers(graph.nx.reverse(copy=False), outputs)))
     dead = {vertex: node for vertex, node in graph.items() if vertex not in alive and not _is_input(node)}
     return Patch(dead, {}) if dead else None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -35,6 +35,12 @@ def commutes_exactly(op: str, domain: str = "") -> bool:
     """Return whether two operands may be swapped bit for bit; of 0.0 and -0.0, Max takes one by their places."""
     operator = entry(op, domain)
     return operator is not None and operator.commutes and not operator.departs
+
+
+def reads_sizes(op: str, domain: str = "") -> bool:
+    """Return whether of what an operator reads only the shape counts."""
+    operator = entry(op, domain)
+    return operator is not None and operator.reads_sizes
 
 
 def only_moves(op: str, domain: str = "") -> bool:
@@ -163,12 +169,9 @@ def _ways(op: str, beside: Beside, class_: str) -> Sequence[_Inputs]:
         return _orders(2 if variadic else len(schema.inputs), class_, commuting=commutes(op))
     if beside is Beside.TYPES or class_ == ops.ANY_BINARY:
         return ()
-    rest = ([None, formal.name] if ops.is_optional(op, "", i) else [formal.name] for i, formal in _rest(schema))
+    own = list(enumerate(formal.name for formal in schema.inputs))[1:]
+    rest = ([None, name] if ops.is_optional(op, "", position) else [name] for position, name in own)
     return tuple(dict.fromkeys(_trimmed((0, *chosen)) for chosen in product(*rest)))
-
-
-def _rest(schema: OpSchema) -> Iterator[tuple[int, OpSchema.FormalParameter]]:
-    return ((i, formal) for i, formal in enumerate(schema.inputs) if i)
 
 
 def _trimmed(inputs: _Inputs) -> _Inputs:

@@ -53,6 +53,8 @@ class Operator:
     """Whether its elements are elements of its first input."""
     is_view: bool = False
     """Whether they are all of these, in their order."""
+    reads_sizes: bool = False
+    """Whether of what it reads only the shape counts."""
     commutes: bool = False
     """Whether its operands may be swapped."""
     adds_products: bool = False
