@@ -112,8 +112,11 @@ class Infinities:
         seen, found = self._signs.get(value, (0, Sign.UNKNOWN))
         if seen < depth:
             node = graph[value.vertex]
+            operator = entry(node.op, node.domain)
             if node.is_constant:
                 found = _sign_of_constant(graph, value)
+            elif operator is not None and operator.keeps:
+                found = self._sign(graph, node.inputs[0], depth - 1)
             elif not node.is_internal and not value.output:
                 found, _ = self._told(graph, node, depth - 1)
             self._signs[value] = depth, found

@@ -16,7 +16,10 @@ from graphopt.operators.known import ModelNode, Question, element_of
 
 
 class Sign(IntFlag):
-    """What is known of the sign of all elements of a value. Of an axis without elements there is nothing to be said."""
+    """What is known of the sign of all elements of a value, as they are rounded.
+
+    The probability of what is masked is 0. Of an axis without elements there is nothing to be said.
+    """
 
     UNKNOWN = 0
     NOT_NEGATIVE = 1
@@ -98,11 +101,12 @@ class _Signs:
             case Call("Exp"):
                 return Sign.POSITIVE
             case Call("Inverse" | "Sqrt" | "Cast", (x, *_)):
-                return self.of_value(x) & (Sign.NOT_NEGATIVE if "truncated" in factor.params else Sign.POSITIVE)
+                rounds_to_zero = "truncated" in factor.params or any(each.function == "Exp" for each in _calls(x))
+                return self.of_value(x) & (Sign.NOT_NEGATIVE if rounds_to_zero else Sign.POSITIVE)
             case Call("Abs", (x,)):
                 return self.of_value(x) | Sign.NOT_NEGATIVE
             case Call("Log", (x,)):
-                return self.of_value(x - 1)
+                return self.of_value(x - 1) & Sign.NOT_NEGATIVE
             case Call("Pow", (x, n)):
                 even = n.constant is not None and n.constant % 2 == 0
                 return Sign.NOT_NEGATIVE if even else self.of_value(x) & Sign.POSITIVE
