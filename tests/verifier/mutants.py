@@ -333,16 +333,6 @@ EQUIVALENT = (
         r"(REAL|EXTENDED) condition dropped: (is_float|is_integer|among)\(dtype",
         "a proof over the reals licenses floats alone, and does not count digits: the condition keeps those",
     ),
-    (
-        ".*",
-        r"REAL condition dropped: is_not_zero",
-        "where it divides by zero the left side does as well, and of infinities nothing is claimed",
-    ),
-    (
-        "fuse_div_before_(conv_transpose|gemm_transposed)",
-        "EXTENDED condition dropped: is_not_zero",
-        "both sides sum the same quotients, and none is made of padding",
-    ),
     ("eliminate_nop_average_pool", ".*condition dropped: pads", "a window of one element has no room for padding"),
     (
         "eliminate_nop_resize_linear.*",
@@ -355,7 +345,7 @@ EQUIVALENT = (
         "a normalization of nothing is undefined: the condition keeps its Reshape from one",
     ),
     (".*", ".*: BatchNormalization momentum", "inference does not read the momentum"),
-    (".*_before(_grouped)?_conv", ".*: Conv pads=pads becomes absent", "the conditions say that the pads are zero"),
+    (".*_before_conv", ".*: Conv pads=pads becomes absent", "the conditions say that the pads are zero"),
     (".*", ".*condition dropped: dtype", "the schema gives both one type, or what has that type is not touched"),
     (
         "fuse_.*_into_(layer|rms)_normalization",
@@ -363,11 +353,11 @@ EQUIVALENT = (
         "the condition says that it is the last axis, which is the default",
     ),
     (
-        "fuse_(mul|div)_into_rms_normalization|fuse_(mul|div|add)_into_layer_normalization",
+        "fuse_mul_into_rms_normalization|fuse_(mul|add)_into_layer_normalization",
         ".*condition dropped: normalized",
         "before other axes too the weights broadcast; it is the kernels that ask for the last",
     ),
-    (".*_before_conv", ".*: Reshape.c, sizes.'C 1.k'.. becomes c", "the constant is declared in that shape"),
+    ("fuse_.*_of_conv_and_input_mul", ".*: Reshape.c, sizes.'C'.. becomes c", "another Reshape follows"),
     (
         "replace_prelu_with_relu",
         ".*operator dropped: Unsqueeze.slope",
@@ -387,7 +377,7 @@ EQUIVALENT = (
         (
             "(eliminate_(expand|tile)_before|hoist_transposes_over)_(add|mul|max|min|and|or|equal)|eliminate_neg_mul_neg"
             "|fuse_neg_into_sub|fuse_reciprocal_into_div|replace_sum_by_add|fuse_mul_into_rms_.*"
-            "|fuse_consecutive_(adds|muls|divs|max|min)|fuse_quotient_mul|fuse_div_by_ratio|fuse_sub_add|fuse_sum_of_multiples"
+            "|fuse_consecutive_(adds|muls|max|min)|fuse_quotient_mul|fuse_sub_add|fuse_sum_of_multiples"
             "|fuse_(ceiling|clip|floor)_then_(ceiling|clip|floor)|fuse_consecutive_(expands|tiles)"
         ),
         ".* holes swapped",
