@@ -6,17 +6,16 @@ from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, st
 from graphopt.term import App, Operand, Term
 
 image = tensor("x", "N C *s")
-axes, pads, more = integers("axes"), integers("pads"), integers("more")
+axes, pads = integers("axes"), integers("pads")
 own, auto_pad = integers("own"), string("auto_pad")  # of the operator that reads the padded value
 rest = attributes("rest")
 
-Values = tuple[tuple[str, tuple[Operand, ...]], ...]
-ZEROS: Values = (("", ()), ("_zero", (0,)))  # how a Pad says that it pads zeros
+zero = const("zero", "", default=0)  # what is not said is 0
 
 
-def padded(data: Term, amounts: Term, *number: Operand) -> App:
-    """A Pad of some axes; without `number` it pads zeros."""
-    return op.Pad(data, amounts, number[0] if number else None, axes)
+def padded(data: Term) -> App:
+    """A Pad of some axes."""
+    return op.Pad(data, pads, zero, axes)
 
 
 def whole(amounts: Term, rank: Operand) -> App:
@@ -30,6 +29,7 @@ rank = fn.rank(image)
 around = whole(pads, rank)
 spatial = fn.join(fn.part(around, 2, rank), fn.part(around, fn.add(rank, 2), fn.mul(2, rank)))
 only_space = (
+    fn.is_zero(zero),
     fn.is_sorted(axes),  # as exporters list them: other orders would only be more to prove
     fn.eq(fn.part(around, 0, 2), 0),
     fn.eq(fn.part(around, rank, fn.add(rank, 2)), 0),
@@ -42,40 +42,31 @@ given: dict[str, Operand] = {"pads": fn.add(own, spatial), "auto_pad": "NOTSET"}
 w, b = tensor("w", "M I *k"), const("b", "M", default=0)
 kernel = integers("kernel")
 
-INTO_WINDOWS = tuple(
-    rule
-    for suffix, zero in ZEROS
-    for rule in (
-        Rule(
-            f"fuse_pad{suffix}_into_conv",
-            op.Conv(padded(image, pads, *zero), w, b, rest, **asked),
-            op.Conv(image, w, b, rest, **given),
-            when=(*only_space, explicit),
-            why="A convolution pads by itself, without a copy.",
+INTO_WINDOWS = (
+    Rule(
+        "fuse_pad_into_conv",
+        op.Conv(padded(image), w, b, rest, **asked),
+        op.Conv(image, w, b, rest, **given),
+        when=(*only_space, explicit),
+        why="A convolution pads by itself, without a copy.",
+    ),
+    Rule(
+        "fuse_pad_into_average_pool",
+        op.AveragePool(
+            padded(image), rest, kernel_shape=kernel, count_include_pad=integer("count"), ceil_mode=0, **asked
         ),
-        Rule(
-            f"fuse_pad{suffix}_into_average_pool",
-            op.AveragePool(
-                padded(image, pads, *zero),
-                rest,
-                kernel_shape=kernel,
-                count_include_pad=integer("count"),
-                ceil_mode=0,
-                **asked,
-            ),
-            op.AveragePool(image, rest, kernel_shape=kernel, count_include_pad=1, ceil_mode=0, **given),
-            when=(
-                *only_space,
-                explicit,
-                # zeros that the pooling adds itself count only if it says so
-                fn.either(fn.eq(integer("count"), 1), fn.eq(own, 0)),
-                # runtimes refuse paddings as wide as the kernel, and to pool an image without elements
-                fn.lt(fn.add(own, spatial), fn.join(kernel, kernel)),
-                fn.le(1, fn.sizes("*s")),
-            ),
-            why="Average pooling pads by itself, and can count the zeros.",
+        op.AveragePool(image, rest, kernel_shape=kernel, count_include_pad=1, ceil_mode=0, **given),
+        when=(
+            *only_space,
+            explicit,
+            # zeros that the pooling adds itself count only if it says so
+            fn.either(fn.eq(integer("count"), 1), fn.eq(own, 0)),
+            # runtimes refuse paddings as wide as the kernel, and to pool an image without elements
+            fn.lt(fn.add(own, spatial), fn.join(kernel, kernel)),
+            fn.le(1, fn.sizes("*s")),
         ),
-    )
+        why="Average pooling pads by itself, and can count the zeros.",
+    ),
 )
 
 # After a Relu zeros are no larger than what they stand beside, and each window that a kernel without dilation wider
@@ -85,22 +76,17 @@ rectified = op.Relu(image)
 padding, count = fn.add(own, spatial), fn.length(kernel)
 both_sides = fn.add(fn.part(padding, 0, count), fn.part(padding, count, fn.mul(2, count)))
 
-INTO_MAX_POOL = tuple(
-    Rule(
-        f"fuse_pad{suffix}_after_relu_into_max_pool",
-        op.MaxPool(
-            padded(rectified, pads, *zero), rest, kernel_shape=kernel, dilations=dilations, ceil_mode=0, **asked
-        ),
-        op.MaxPool(rectified, rest, kernel_shape=kernel, dilations=dilations, ceil_mode=0, **given),
-        when=(
-            *only_space,
-            explicit,
-            fn.eq(dilations, 1),
-            fn.lt(both_sides, kernel),
-        ),
-        why="Zeros after a Relu are never the only maximum: the pooling may pad by itself.",
-    )
-    for suffix, zero in ZEROS
+INTO_MAX_POOL = Rule(
+    "fuse_pad_after_relu_into_max_pool",
+    op.MaxPool(padded(rectified), rest, kernel_shape=kernel, dilations=dilations, ceil_mode=0, **asked),
+    op.MaxPool(rectified, rest, kernel_shape=kernel, dilations=dilations, ceil_mode=0, **given),
+    when=(
+        *only_space,
+        explicit,
+        fn.eq(dilations, 1),
+        fn.lt(both_sides, kernel),
+    ),
+    why="Zeros after a Relu are never the only maximum: the pooling may pad by itself.",
 )
 
-RULES = (*INTO_WINDOWS, *INTO_MAX_POOL)
+RULES = (*INTO_WINDOWS, INTO_MAX_POOL)

@@ -311,48 +311,41 @@ EXPANSIONS = (
 # -- Pad and Resize ------------------------------------------------------------------------------------------------
 
 pads, more_pads = integers("pads"), integers("more_pads")
-VALUES = {"": None, "_with_value": const("value", "")}
+value = const("value", "", default=0)
 
 PADS = (
-    *(
-        Rule(
-            f"eliminate_nop_pad{name}",
-            op.Pad(x, pads, value, axes, rest),
-            x,
-            when=fn.eq(pads, 0),
-            why="Padding by nothing on every side is the identity.",
-        )
-        for name, value in VALUES.items()
+    Rule(
+        "eliminate_nop_pad",
+        op.Pad(x, pads, value, axes, rest),
+        x,
+        when=fn.eq(pads, 0),
+        why="Padding by nothing on every side is the identity.",
     ),
-    *(
-        Rule(
-            f"fuse_consecutive_pads{name}",
-            op.Pad(op.Pad(x, pads, value, axes), more_pads, value, axes),
-            op.Pad(x, pads + more_pads, value, axes),
-            when=(fn.le(0, pads), fn.le(0, more_pads)),
-            why="Two borders of one value are one.",
-        )
-        for name, value in VALUES.items()
+    Rule(
+        "fuse_consecutive_pads",
+        op.Pad(op.Pad(x, pads, value, axes), more_pads, value, axes),
+        op.Pad(x, pads + more_pads, value, axes),
+        when=(fn.le(0, pads), fn.le(0, more_pads)),
+        why="Two borders of one value are one.",
     ),
 )
 
 scales, roi = const("scales", "R"), const("roi", "0")
-where, nearest = string("where"), string("nearest")
+where, nearest, mode = string("where"), string("nearest"), string("mode")
 FAITHFUL = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
-at_places = fn.either(*(fn.eq(where, mode) for mode in FAITHFUL))
+one = (fn.is_one(scales), fn.eq(fn.size("R"), rank))
 
 RESIZES = tuple(
     Rule(
-        f"eliminate_nop_resize_{mode}{name}",
+        f"eliminate_nop_resize{name}",
         op.Resize(x, *inputs, mode=mode, coordinate_transformation_mode=where, nearest_mode=nearest),
         x,
-        when=(at_places, *conditions),
+        when=(fn.either(*(fn.eq(where, faithful) for faithful in FAITHFUL)), *conditions),
         why="At scale 1 every sample falls on an element.",
     )
-    for mode in ("nearest", "linear", "cubic")
     for name, inputs, conditions in (
-        ("", (None, scales), (fn.is_one(scales), fn.eq(fn.size("R"), rank))),
-        ("_with_empty_roi", (roi, scales), (fn.is_one(scales), fn.eq(fn.size("R"), rank))),
+        ("", (None, scales), one),
+        ("_with_empty_roi", (roi, scales), one),
         ("_to_size", (None, None, sizes), (fn.eq(sizes, shape),)),
     )
 )
