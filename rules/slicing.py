@@ -1,6 +1,5 @@
 """Operators that take, join, repeat or pad parts: Slice, Concat, Split, Gather, Expand, Tile, Pad, Resize."""
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 from graphopt.rule import Rule, attributes, binary, const, fn, integer, integers, op, string, tensor, tensors
@@ -118,17 +117,6 @@ def pieces(count: int) -> tuple[list[App], tuple[App, ...]]:
     return slices, (fn.eq(fn.length(axes), 1), fn.eq(steps, 1), fn.le(0, cuts[0]), *ordered, inside)
 
 
-def reassembled(count: int) -> Rule:
-    slices, adjoin = pieces(count)
-    return Rule(
-        f"fuse_concat_of_{count}_adjoining_slices",
-        op.Concat(*slices, axis=axis),
-        op.Slice(x, integers("cut0"), integers(f"cut{count}"), axes, steps),
-        when=(*adjoin, fn.eq(place(axes), place(fn.join(axis)))),
-        why="Slices that adjoin are one when they are joined.",
-    )
-
-
 def split_by_slices(count: int) -> Rule:
     slices, adjoin = pieces(count)
     cuts = [fn.item(integers(f"cut{i}"), 0) for i in range(count)]
@@ -143,24 +131,9 @@ def split_by_slices(count: int) -> Rule:
     )
 
 
-def picked(parts: Sequence[Term], position: int) -> Rule:
-    """A slice of a Concat that is exactly one of its parts."""
-    part = parts[position]
-    begin: Term = fn.total(fn.join(*(size(before, axis) for before in parts[:position])))
-    end = begin + size(part, axis)
-    return Rule(
-        f"eliminate_slice_of_concat_{len(parts)}_{position}",
-        op.Slice(op.Concat(*parts, axis=axis), starts, ends, axes, steps),
-        part,
-        when=(
-            fn.eq(steps, 1),
-            fn.eq(fn.normalized(axes, fn.rank(part)), fn.normalized(fn.join(axis), fn.rank(part))),
-            fn.eq(starts, begin),
-            fn.le(end, ends) if position == len(parts) - 1 else fn.eq(end, ends),
-        ),
-        why="The slice is one of the parts that were joined.",
-    )
-
+two, adjoin = pieces(2)
+begin = fn.extent(before)
+end = begin + size(x, axis)
 
 CONCATS = (
     Rule("eliminate_nop_concat", op.Concat(x, axis=axis), x, why="A single part, joined to nothing, is the whole."),
@@ -171,8 +144,25 @@ CONCATS = (
         when=fn.eq(fn.normalized(axis, fn.rank(within)), fn.normalized(other_axis, fn.rank(within))),
         why="Parts that are joined along one axis can be joined at once.",
     ),
-    *(reassembled(count) for count in (2, 3, 4)),
-    *(picked(numbered(count), position) for count in (2, 3) for position in range(count)),
+    Rule(
+        "fuse_concat_of_adjoining_slices",
+        op.Concat(*before, *two, *after, axis=axis),
+        op.Concat(*before, op.Slice(x, integers("cut0"), integers("cut2"), axes, steps), *after, axis=axis),
+        when=(*adjoin, fn.eq(place(axes), place(fn.join(axis)))),
+        why="Slices that adjoin are one when they are joined.",
+    ),
+    Rule(
+        "eliminate_slice_of_concat",
+        op.Slice(op.Concat(*before, x, *after, axis=axis), starts, ends, axes, steps),
+        x,
+        when=(
+            fn.eq(steps, 1),
+            fn.eq(place(axes), place(fn.join(axis))),
+            fn.eq(starts, begin),
+            fn.either(fn.eq(ends, end), fn.both(fn.eq(fn.extent(after), 0), fn.le(end, ends))),
+        ),
+        why="The slice is one of the parts that were joined.",
+    ),
 )
 
 # -- Split ---------------------------------------------------------------------------------------------------------
@@ -332,15 +322,21 @@ PADS = (
 
 scales, roi = const("scales", "R"), const("roi", "0")
 where, nearest, mode = string("where"), string("nearest"), string("mode")
+MODES = ("nearest", "linear", "cubic")
 FAITHFUL = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
 one = (fn.is_one(scales), fn.eq(fn.size("R"), rank))
+
+
+def is_one_of(text: Term, texts: tuple[str, ...]) -> App:
+    return fn.either(*(fn.eq(text, each) for each in texts))
+
 
 RESIZES = tuple(
     Rule(
         f"eliminate_nop_resize{name}",
         op.Resize(x, *inputs, mode=mode, coordinate_transformation_mode=where, nearest_mode=nearest),
         x,
-        when=(fn.either(*(fn.eq(where, faithful) for faithful in FAITHFUL)), *conditions),
+        when=(is_one_of(mode, MODES), is_one_of(where, FAITHFUL), *conditions),
         why="At scale 1 every sample falls on an element.",
     )
     for name, inputs, conditions in (

@@ -9,7 +9,7 @@ from onnx import parser
 from graphopt.base.errors import RuleError
 from graphopt.io import onnx_io
 from graphopt.ir import ops
-from graphopt.ir.graph import Graph
+from graphopt.ir.graph import Graph, Value
 from graphopt.language.rule import Rule, binary, fn, integer, integers, op, pointwise, tensor, tensors
 from graphopt.operators import infer
 from graphopt.operators.classes import candidates
@@ -158,6 +158,31 @@ def test_any_number_of_tensors_may_be_joined(place: int, number: int) -> None:
     assert joined == {"Concat": 1}
 
 
+PICK = Rule(
+    "pick_part",
+    op.Slice(op.Concat(*before, x, *after, axis=1), first, second, (1,)),
+    x,
+    when=(fn.eq(first, fn.extent(before)), fn.eq(second, fn.extent(before) + fn.item(fn.shape(x), 1))),
+)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "taken"),
+    [(0, 3, "p"), (3, 4, "q"), (4, 6, "r"), (6, 10, "s"), (3, 6, None), (0, 4, None), (6, 11, None), (1, 3, None)],
+)
+def test_it_may_be_asked_how_long_any_number_of_tensors_are(start: int, end: int, taken: str | None) -> None:
+    given = graph(f"""m (float[2, 3] p, float[2, 1] q, float[2, 2] r, float[2, 4] s) => (float[2, ?] y)
+        <int64[1] start = {{{start}}}, int64[1] end = {{{end}}}, int64[1] axis = {{1}}>
+        {{ a = Concat <axis = 1> (p, q, r, s) y = Slice (a, start, end, axis) }}""")
+    found = [match.holes["x"] for match in find(PICK, given)]
+    assert [given.value_name(value) for value in found if isinstance(value, Value)] == [taken] * (taken is not None)
+
+
+def test_how_long_they_are_is_proved_for_any_number() -> None:
+    assert prove(PICK).holds
+    assert not prove(Rule("of_another", PICK.lhs, x, when=fn.eq(first, fn.extent(after))), refute=False).holds
+
+
 def test_the_parts_stay_in_their_order() -> None:
     given = graph("""m (float[2, 1] p, float[2, 1] q, float[2, 1] r, float[2, 1] s) => (float[2, 4] y)
         { a = Concat <axis = 1> (q, r) y = Concat <axis = 1> (p, a, s) }""")
@@ -239,6 +264,12 @@ ILL_FORMED = {
     "takes 1 to 1 inputs, not 2": lambda: Rule("r", op.Abs(f(x, y)), x),
     "which only a Concat takes": lambda: Rule("r", op.Max(*xs), op.Concat(*xs, axis=0)),
     "could be taken for one of '\\*xs'": lambda: Rule("r", op.Concat(*xs, tensor("xs_0"), axis=0), tensor("xs_0")),
+    "differ in length; there is fn.extent": lambda: Rule(
+        "r", op.Concat(*xs, axis=0), op.Concat(*xs, *xs, axis=0), when=fn.eq(fn.item(fn.shape(xs), 0), 1)
+    ),
+    "of no tensors that the left side joins": lambda: Rule(
+        "r", op.Concat(x, y, axis=0), x, when=fn.eq(fn.extent(x), 1)
+    ),
     "a side is one": lambda: Rule("r", op.Concat(*xs, axis=0), xs),
     "could be taken for one of what 'f' has": lambda: Rule("r", op.Abs(f(tensor("f_operand"))), tensor("f_operand")),
 }

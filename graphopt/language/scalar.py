@@ -395,6 +395,7 @@ FACTS: Mapping[str, tuple[str, str]] = {
     "shape": ("x", "all sizes of a tensor"),
     "rank": ("x", "how many axes a tensor has"),
     "dtype": ("x", "the element type of a tensor"),
+    "extent": ("xs", "how long any number of tensors are when they are joined"),
 }
 """Functions of what a hole or an axis is bound to: an example of what each takes, and what it gives."""
 

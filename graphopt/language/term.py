@@ -298,7 +298,8 @@ def tensor(name: str, axes: str | None = None) -> Var:
 def tensors(name: str) -> Var:
     """Any number of values, none among them, as operands of a Concat: `op.Concat(*before, x, *after, axis=axis)`.
 
-    What stands for an operator on one element is applied to each: `op.Concat(f(xs), axis=axis)`.
+    What stands for an operator on one element is applied to each: `op.Concat(f(xs), axis=axis)`. How long all of them
+    are together is `fn.extent(xs)`.
     """
     return Var(name, "tensors")
 

@@ -197,9 +197,23 @@ def _misplaced_packs(sides: Terms, right: Terms, conditions: Terms) -> Iterator[
                     yield f"'{render(arg)}' stands for any number of tensors, which only a Concat takes"
         if is_pack(part):
             yield f"'{render(part)}' stands for any number of tensors: a side is one"
+    yield from _misasked(sides, right, conditions)
     for pack in sorted({hole.name for part in (*sides, *right) for hole in packs_in(part)}):
         if mistaken := [name for name in sorted(named) if name.startswith(f"{pack}_")]:
             yield f"hole '{mistaken[0]}' could be taken for one of '*{pack}': call it otherwise"
+
+
+def _misasked(sides: Terms, right: Terms, conditions: Terms) -> Iterator[str]:
+    """Numbers of any tensors that differ from one to the next, and the length of what is not joined."""
+    joined = {pack for side in sides for app in applications(side) if app.op == "Concat" for pack in packs_in(app)}
+    for app in (sub for part in (*sides, *right, *conditions) for sub in walk(part)):
+        if not isinstance(app, App) or app.domain != SCALAR or app.op not in ("shape", "extent"):
+            continue
+        packs = set(packs_in(app))
+        if app.op == "shape" and packs:
+            yield f"'{render(app)}': they differ in length; there is fn.extent({app.args[0]})"
+        if app.op == "extent" and not packs & joined:
+            yield f"'{render(app)}' is of no tensors that the left side joins"
 
 
 def _sizes_read(part: Term) -> Iterator[str]:

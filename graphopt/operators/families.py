@@ -15,16 +15,19 @@ from typing import TypeAlias
 from graphopt.ir import ops
 from graphopt.language.definition import Definition, definitions_of
 from graphopt.language.rule import Rule
+from graphopt.language.scalar import FACTS
 from graphopt.language.term import (
     SCALAR,
     App,
     Term,
     Var,
     applications,
+    fn,
     is_pack,
     operators_in,
     packs_in,
     tensor,
+    walk,
 )
 from graphopt.operators.classes import Candidate, candidates
 
@@ -62,7 +65,7 @@ class Particular(Rule):
     @cached_property
     def same(self) -> tuple[tuple[App, ...], ...]:
         """The applications of each hole that is applied more than once: of operands of the same element types."""
-        naming = _Naming(self.chosen)
+        naming = _Naming(self.family, self.chosen)
         groups: dict[str, dict[App, None]] = {}
         for app in (app for side in self.family.left for app in operators_in(side)):
             for copy in naming.copies(app):
@@ -73,13 +76,9 @@ class Particular(Rule):
     @cached_property
     def joined(self) -> Mapping[str, App]:
         """The Concat of the left side that has a hole for tensors among its operands, by the name of the hole."""
-        naming, found = _Naming(self.chosen), {}
-        for app in (app for side in self.family.left for app in applications(side) if app.op == "Concat"):
-            for name in (pack.name for arg in app.operands if is_pack(arg) for pack in packs_in(arg)):
-                (whole,) = naming.copies(app)
-                assert isinstance(whole, App)
-                found[name] = whole
-        return found
+        naming = _Naming(self.family, self.chosen)
+        wholes = {name: naming.one(app) for name, app in _concats(self.family).items()}
+        return {name: whole for name, whole in wholes.items() if isinstance(whole, App)}
 
     @cached_property
     def is_complete(self) -> bool:
@@ -96,7 +95,7 @@ class Particular(Rule):
 @cache
 def particular(rule: Rule, chosen: Chosen) -> Particular:
     """Return a family's rule for these operators and numbers of tensors."""
-    naming = _Naming(chosen)
+    naming = _Naming(rule, chosen)
     left, right, when = (tuple(map(naming.one, terms)) for terms in (rule.left, rule.right, rule.conditions))
     made = definitions_of((*left, *right))
     return Particular(rule.name, left, right, when, rule.why, rule, chosen, definitions=made)
@@ -105,7 +104,8 @@ def particular(rule: Rule, chosen: Chosen) -> Particular:
 class _Naming:
     """Puts operators and tensors in the places of the holes of a family."""
 
-    def __init__(self, chosen: Chosen) -> None:
+    def __init__(self, rule: Rule, chosen: Chosen) -> None:
+        self.concats = _concats(rule)
         self.operators = {name: way for name, way in chosen if isinstance(way, Candidate)}
         self.counts = {name: way for name, way in chosen if isinstance(way, int)}
 
@@ -122,6 +122,10 @@ class _Naming:
             return tensor(f"{term.name}_{place}") if term.kind == "tensors" else term
         if not isinstance(term, App):
             return term
+        if is_extent(term):
+            (pack,) = packs_in(term)
+            lengths = (fn.item(fn.shape(part), _axis(self.concats[pack.name])) for part in self.copies(pack))
+            return fn.total(fn.join(0, *lengths))
         if term.domain in ops.CLASSES:
             return self.operators[term.op].of(term.op, tuple(arg and self.one(arg, place) for arg in term.args))
         attrs = tuple((name, self.one(value)) for name, value in term.attrs)
@@ -129,6 +133,30 @@ class _Naming:
         for arg in term.args:
             args += [arg] if arg is None else [self.one(arg)] if term.domain == SCALAR else self.copies(arg)
         return App(term.op, tuple(args), attrs, term.domain, term.output, term.outputs)
+
+
+def _concats(rule: Rule) -> Mapping[str, App]:
+    """The Concat of the left side in which the tensors of a hole are joined, by the name of the hole."""
+    concats = (app for side in rule.left for app in applications(side) if app.op == "Concat")
+    return {pack.name: app for app in concats for arg in app.operands if is_pack(arg) for pack in packs_in(arg)}
+
+
+def _axis(concat: App) -> Term:
+    """The axis along which a Concat joins."""
+    return dict(concat.attrs)["axis"]
+
+
+def is_extent(term: Term) -> bool:
+    """Whether a term asks how long any number of tensors are together."""
+    return isinstance(term, App) and (term.op, term.domain) == ("extent", SCALAR)
+
+
+@cache
+def asked_of_one(rule: Rule) -> frozenset[str]:
+    """The holes for tensors of which something is asked that each of them has: there has to be one."""
+    parts = (part for condition in rule.conditions for part in walk(condition))
+    facts = (part for part in parts if isinstance(part, App) and part.op in FACTS and not is_extent(part))
+    return frozenset(pack.name for fact in facts for pack in packs_in(fact))
 
 
 @dataclass(frozen=True)
@@ -152,17 +180,23 @@ def joined(rule: Rule) -> Rule:
     """Return the rule with one tensor for any number of them, itself where it says no such number."""
     if not rule.packs or rule.definitions:
         return rule
-    left, right, when = (tuple(map(_whole, terms)) for terms in (rule.left, rule.right, rule.conditions))
+    concats = _concats(rule)
+    left, right, when = (
+        tuple(_whole(term, concats) for term in terms) for terms in (rule.left, rule.right, rule.conditions)
+    )
     return Joined(rule.name, left, right, when, rule.why, rule.packs)
 
 
-def _whole(term: Term) -> Term:
+def _whole(term: Term, concats: Mapping[str, App]) -> Term:
     if isinstance(term, Var):
         return tensor(term.name) if term.kind == "tensors" else term
     if not isinstance(term, App):
         return term
-    args = tuple(None if arg is None else _whole(arg) for arg in term.args)
-    attrs = tuple((name, _whole(value)) for name, value in term.attrs)
+    args = tuple(None if arg is None else _whole(arg, concats) for arg in term.args)
+    attrs = tuple((name, _whole(value, concats)) for name, value in term.attrs)
+    if is_extent(term):
+        (pack,) = packs_in(term)
+        return fn.item(fn.shape(*args), _axis(concats[pack.name]))
     return App(term.op, args, attrs, term.domain, term.output, term.outputs)
 
 
@@ -178,9 +212,8 @@ def some_particulars(rule: Rule, count: int = 4) -> tuple[Rule, ...]:
     ways: dict[str, Sequence[Candidate | int]] = {
         name: [way for each in candidates(class_).values() for way in each] for name, class_ in rule.operators.items()
     }
-    asked = {pack.name for condition in rule.conditions for pack in packs_in(condition)}
     for name in sorted(rule.packs):
-        ways[name] = (2, 3, 1, 4) if name in asked or len(rule.packs) == 1 else (1, 2, 0, 3)
+        ways[name] = (2, 3, 1, 4) if name in asked_of_one(rule) or len(rule.packs) == 1 else (1, 2, 0, 3)
     spread = [
         tuple(
             (name, ways[name][(len(ways[name]) * i // count + 7 * at) % len(ways[name])])

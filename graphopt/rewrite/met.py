@@ -10,7 +10,7 @@ from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule
 from graphopt.language.term import SCALAR, App, is_pack, packs_in
 from graphopt.operators.classes import Candidate, candidates, commutes
-from graphopt.operators.families import particular
+from graphopt.operators.families import asked_of_one, particular
 
 
 def particulars_met(rule: Rule, graph: Graph, vertex: int, position: int) -> Iterator[Rule]:
@@ -23,9 +23,8 @@ def particulars_met(rule: Rule, graph: Graph, vertex: int, position: int) -> Ite
         known = candidates(class_)
         met = sorted(set(_met(graph, rule.left[position], vertex, name)))
         ways.append([(name, way) for operator in met for way in known.get(operator, ())])
-    asked = {pack.name for condition in rule.conditions for pack in packs_in(condition)}
     for counts in _counts(graph, rule.left[position], vertex) if rule.packs else [{}]:
-        if counts.keys() == rule.packs and all(counts[name] for name in asked):
+        if counts.keys() == rule.packs and all(counts[name] for name in asked_of_one(rule)):
             for chosen in product(*ways):
                 found = particular(rule, (*chosen, *sorted(counts.items())))
                 if found.is_complete:
@@ -52,7 +51,7 @@ def _counts(graph: Graph, app: App, vertex: int) -> Iterator[Mapping[str, int]]:
         inner = []
         for arg in app.inputs:
             taken = list(islice(places, known[next(packs_in(arg)).name] if arg and is_pack(arg) else 1))
-            if isinstance(arg, App) and arg.domain != SCALAR and not is_pack(arg) and any(packs_in(arg)):
+            if isinstance(arg, App) and arg.domain != SCALAR and not is_pack(arg):
                 inner.append([] if taken in ([], [None]) else list(_counts(graph, arg, taken[0].vertex)))  # type: ignore[union-attr]
         for several in product(*inner):
             yield {name: number for part in (known, *several) for name, number in part.items()}

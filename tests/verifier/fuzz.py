@@ -30,13 +30,16 @@ from onnx.shape_inference import InferenceError
 from graphopt.base.errors import RuleError
 from graphopt.base.types import COMMON, DType
 from graphopt.io import onnx_io
+from graphopt.ir import ops
 from graphopt.language.coverage import covers
 from graphopt.language.proof import Model, Proof
-from graphopt.language.rule import Rule, const, fn, integer, integers, op, tensor
+from graphopt.language.rule import Rule, binary, const, fn, integer, integers, op, pointwise, tensor, tensors
 from graphopt.language.scalar import Unknown
 from graphopt.language.schemas import Misfit
 from graphopt.language.term import App, Lit, Term, Var, applications, walk
 from graphopt.language.term import term as term_of
+from graphopt.operators.classes import candidates
+from graphopt.operators.families import Chosen, particular, some_particulars
 from graphopt.operators.infer import infer_graph
 from graphopt.rewrite.gate import attempt_at, departures
 from graphopt.rewrite.match import find
@@ -54,6 +57,8 @@ Array = NDArray[Any]
 
 PROOF_SECONDS = 3.0
 INSTANCES = 12
+PARTICULARS = 6
+"""Of a rule with holes for operators or for any number of tensors: those on which it is run."""
 """On which a rule that is proved is run."""
 BEYOND = Scope(
     ranks=(0, 1, 2, 3, 4, 5, 6),
@@ -237,6 +242,13 @@ WILD: dict[str, Callable[[Rule, random.Random], Iterator[Rule | None]]] = {
 
 # -- pairs of small terms ----------------------------------------------------------------------------------------------
 
+ANY, ANY_OF_TWO, MANY = pointwise("f"), binary("g"), tensors("xs")
+SEEN_AS: Chosen = (
+    ("f", candidates(ops.ANY_POINTWISE)["Sigmoid", ""][0]),
+    ("g", candidates(ops.ANY_BINARY)["Sub", ""][0]),
+    ("xs", 2),
+)
+"""What these holes stand for where terms are compared."""
 AXES = (None, "A", "A B", "A A", "A B C", "*b A", "A *b", "1 A", "*b A B")
 TERMS = 60
 """Terms of one draw, from which the pairs are taken."""
@@ -276,7 +288,22 @@ class _Held:
         ]
         self.tensors = kinds[: rng.choice((1, 2, 2, 3))]
         self.unary = rng.sample(sorted(UNARY), 5)
-        self.binary = rng.sample(("Add", "Sub", "Mul", "Div", "Max", "Min", "Concat", "Where", "MatMul", "Pow"), 2)
+        kinds_of_two = (
+            "Add",
+            "Sub",
+            "Mul",
+            "Div",
+            "Max",
+            "Min",
+            "Concat",
+            "Where",
+            "MatMul",
+            "Pow",
+            "any",
+            "many",
+            "many",
+        )
+        self.binary = rng.sample(kinds_of_two, 2)
         self.holes = (integers("p"), integers("q"), integer("k"))
         self.dims: dict[str, Any] = {
             "A": rng.choice((1, 2)),
@@ -292,6 +319,9 @@ class _Held:
         for hole in self.tensors:
             shape = self._shape(hole)
             self.values[hole.name] = numbers.integers(low, 4, shape).astype(np.float32)
+        for part in ("xs_0", "xs_1"):
+            self.dims[part] = self._shape(self.tensors[0])
+            self.values[part] = numbers.integers(low, 4, self.dims[part]).astype(np.float32)
 
     def _shape(self, hole: Var) -> tuple[int, ...]:
         if hole.axes is None:
@@ -307,6 +337,11 @@ class _Held:
             name = self.rng.choice(self.binary)
             if name == "Concat":
                 return op.Concat(one, other, axis=self.rng.choice((0, -1, integer("k"))))
+            if name == "any":
+                return ANY_OF_TWO(one, other)
+            if name == "many":
+                parts = self.rng.choice(((*MANY, one), (one, *MANY), (*MANY, one, other), (ANY(MANY), one), (*MANY,)))
+                return op.Concat(*parts, axis=self.rng.choice((0, -1, integer("k"))))
             if name == "Where":
                 return op.Where(op.Less(one, other), other, one)
             return App(name, (one, other))
@@ -317,7 +352,10 @@ class _Held:
         if not isinstance(term, App):
             return None
         try:
-            left, _ = models(Rule("seen", term, op.Identity(term)), Instance(self.dims, self.values))
+            rule = Rule("seen", term, op.Identity(term))
+            named = {*rule.operators, *rule.packs}
+            rule = particular(rule, tuple(each for each in SEEN_AS if each[0] in named)) if named else rule
+            left, _ = models(rule, Instance(self.dims, self.values))
             onnx.shape_inference.infer_shapes(left, strict_mode=True, data_prop=True)  # some ends the process if run
             feeds = {n: v for n, v in self.values.items() if any(i.name == n for i in left.graph.input)}
             (array,) = run(left, feeds).outputs
@@ -336,6 +374,8 @@ class _Held:
                 fn.is_identity(fn.compose(p, q)),
                 fn.eq(fn.length(p), fn.rank(one)),
                 fn.le(0, k),
+                fn.eq(fn.extent(MANY), k),
+                fn.le(fn.extent(MANY), fn.item(p, 0)),
             )
         )
 
@@ -383,6 +423,7 @@ UNARY: dict[str, Unary] = {
     },
     **{n: _reduction(n) for n in ("ReduceSum", "ReduceMax", "ReduceMean", "ReduceProd", "ReduceL2", "ReduceMin")},
     **{n: _along(n) for n in ("Softmax", "Flatten", "ArgMax", "LogSoftmax")},
+    "any": lambda x, rng: ANY(x),
     "Transpose": lambda x, rng: op.Transpose(x, perm=_list(rng)),
     "Reshape": lambda x, rng: op.Reshape(x, rng.choice((_list(rng), fn.shape(tensor("x")), (0, -1), (-1, 1), (-1,)))),
     "Unsqueeze": lambda x, rng: op.Unsqueeze(x, _axes(rng)),
@@ -591,11 +632,13 @@ def trial(rule: Rule, seed: int) -> Trial:
     ran, scope = 0, BEYOND
     if is_fatal_if_empty(rule):
         scope = replace(BEYOND, sizes=BEYOND.sizes[1:])
-    for instance in instances(rule, seed=seed, count=INSTANCES, attempts=600, scope=scope):
-        what = difference(rule, proof, instance, np.random.default_rng(seed + ran))
-        ran += what is not None
-        if what and is_applied(rule, proof, instance):
-            return Trial(str(rule), proof.verdict, ran, Difference(rule, proof, instance, what))
+    for each in some_particulars(rule, PARTICULARS):
+        count = INSTANCES // 3 if rule.is_family else INSTANCES
+        for instance in instances(each, seed=seed, count=count, attempts=600, scope=scope):
+            what = difference(each, proof, instance, np.random.default_rng(seed + ran))
+            ran += what is not None
+            if what and is_applied(each, proof, instance):
+                return Trial(str(rule), proof.verdict, ran, Difference(each, proof, instance, what))
     return Trial(str(rule), proof.verdict, ran)
 
 

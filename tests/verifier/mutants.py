@@ -335,8 +335,8 @@ EQUIVALENT = (
     ),
     ("eliminate_nop_average_pool", ".*condition dropped: pads", "a window of one element has no room for padding"),
     (
-        "eliminate_nop_resize_linear.*",
-        "EXACT condition dropped: either.where",
+        "eliminate_nop_resize.*",
+        "EXACT condition dropped: either.(where|mode)",
         "a proof covers the modes that the denotation names, which are these",
     ),
     (
@@ -404,7 +404,7 @@ EQUIVALENT = (
         "it is about texts and floats of eight bits, of which proofs do not speak",
     ),
     (
-        "fuse_concat_of_._adjoining_slices",
+        "fuse_concat_of_adjoining_slices",
         ".*operand dropped: Slice",
         "the conditions say that the steps are 1, which is the default",
     ),
@@ -442,7 +442,7 @@ EQUIVALENT = (
         "any kernel may be wider: that it becomes as large as the other is why it pays",
     ),
     (
-        "fuse_concat_of_._adjoining_slices",
+        "fuse_concat_of_adjoining_slices",
         ".*condition dropped: length.axes. == 1",
         "the axes are equal to that of the Concat, and no axis is sliced twice",
     ),

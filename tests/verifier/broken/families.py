@@ -19,6 +19,13 @@ def pool(value: Term) -> App:
 
 
 parts = op.Split.split(2, x, sizes, axis=axis)
+taken = op.Slice(op.Concat(*xs, x, *ys, axis=axis), starts, ends, axes, steps)
+length = fn.item(fn.shape(x), axis)
+along_axis = (fn.eq(steps, 1), fn.eq(fn.normalized(axes, fn.rank(x)), fn.normalized(fn.join(axis), fn.rank(x))))
+begins, last = fn.eq(starts, fn.extent(xs)), fn.eq(ends, fn.extent(xs) + length)
+cut, more = integers("cut"), integers("more")
+one, next_one = op.Slice(x, starts, cut, (0,)), op.Slice(x, more, ends, (0,))
+both = op.Slice(x, starts, ends, (0,))
 
 REFUTED = (
     # what is not an element of the operand
@@ -81,6 +88,32 @@ REFUTED = (
         op.Shape(op.Concat(op.Concat(*xs, axis=0), op.Concat(*xs, axis=0), axis=0)),
     ),
     Rule("any_number_of_one", op.Shape(op.Concat(*xs, axis=0)), op.Shape(op.Concat(*xs, axis=1))),
+    # how long any number of tensors are together
+    Rule("any_length_of_others", taken, x, when=(*along_axis, fn.eq(starts, fn.extent(ys)), last)),
+    Rule("any_length_and_one", taken, x, when=(*along_axis, fn.eq(starts, fn.extent(xs) + 1), last)),
+    Rule("any_length_of_the_start_alone", taken, x, when=(*along_axis, begins)),
+    Rule("any_length_of_the_end_alone", taken, x, when=(*along_axis, last)),
+    Rule("any_length_and_more", taken, x, when=(*along_axis, begins, fn.le(fn.extent(xs) + length, ends))),
+    Rule("any_length_backwards", taken, x, when=(*along_axis[1:], begins, last)),
+    Rule("any_length_along_another_axis", taken, x, when=(along_axis[0], begins, last)),
+    Rule(
+        "any_length_that_is_cut",
+        op.Slice(op.Concat(*xs, axis=0), starts, ends, (0,), (1,)),
+        op.Concat(*xs, axis=0),
+        when=fn.eq(ends, fn.extent(xs)),
+    ),
+    Rule(
+        "any_slices_turned",
+        op.Concat(*xs, one, next_one, *ys, axis=0),
+        op.Concat(*xs, both, *ys, axis=0),
+        when=(fn.eq(starts, more), fn.le(0, cut)),
+    ),
+    Rule(
+        "any_slices_apart",
+        op.Concat(*xs, one, next_one, *ys, axis=0),
+        op.Concat(*xs, both, *ys, axis=0),
+        when=(fn.le(0, starts), fn.le(cut, more)),
+    ),
     # element types, which an operator may change, or ask for
     Rule("any_of_cast", f(op.Cast(x, to=1)), op.Cast(f(x), to=1)),
     Rule("any_keeps_types", f(x) + y, f(x + y - y)),
@@ -110,6 +143,14 @@ REFUTED = (
 """That these are wrong is shown by an operator of the class."""
 
 UNPROVED = (
+    # how long others are, and along which axis
+    Rule(
+        "any_slices_joined_along_another_axis",
+        op.Concat(*xs, one, op.Slice(x, cut, ends, (0,)), *ys, axis=1),
+        op.Concat(*xs, op.Slice(x, starts, ends, (0,)), *ys, axis=1),
+        when=(fn.le(0, starts), fn.le(starts, cut)),
+    ),
+    Rule("any_length_is_0", op.Concat(*xs, x, *ys, axis=axis), x, when=fn.eq(fn.extent(xs), 0)),
     # other ranks
     Rule("any_pair_of_squeezed", g(op.Squeeze(x, axes), op.Squeeze(y, axes)), op.Squeeze(g(x, y), axes)),
     # computed where it need not be defined
