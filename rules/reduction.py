@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from graphopt.rule import Rule, attributes, fn, integer, integers, op, tensor
+from graphopt.rule import Rule, attributes, fn, integer, integers, op, reduction, tensor
 from graphopt.rules.names import snake
 from graphopt.term import App, Term
 
@@ -10,7 +10,7 @@ x, image = tensor("x"), tensor("x", "N C H W")
 axis, other_axis, keep = integer("axis"), integer("other_axis"), integer("keep")
 axes, more, perm, target = integers("axes"), integers("more"), integers("perm"), integers("target")
 kernel, pads, strides, dilations = integers("kernel"), integers("pads"), integers("strides"), integers("dilations")
-rest = attributes("rest")
+rest, r = attributes("rest"), reduction("r")
 rank, shape = fn.rank(x), fn.shape(x)
 is_float = fn.is_float(fn.dtype(x))
 
@@ -81,25 +81,37 @@ SINGLE = (
 ARGUMENTS = ("ArgMax", "ArgMin")
 
 AXES = (
-    *(
-        Rule(
-            f"fuse_squeeze_into_reduce_{snake(kind)}",
-            op.Squeeze(reduced(kind, x, axes), more),
-            reduced(kind, x, axes, keepdims=0),
-            when=(some, same_axes),
-            why="A reduction can drop its axes itself.",
-        )
-        for kind in ALL
+    Rule(
+        "fuse_squeeze_into_reduction",
+        op.Squeeze(r(x, axes, keepdims=1), more),
+        r(x, axes, keepdims=0),
+        when=(some, same_axes),
+        why="A reduction can drop its axes itself.",
     ),
-    *(
-        Rule(
-            f"fuse_consecutive_reduce_{snake(kind)}_unsqueeze",
-            op.Unsqueeze(reduced(kind, x, axes, keepdims=0), more),
-            reduced(kind, x, axes),
-            when=(some, same_axes),
-            why="A reduction can keep its axes itself.",
-        )
-        for kind in ALL
+    Rule(
+        "fuse_unsqueeze_into_reduction",
+        op.Unsqueeze(r(x, axes, keepdims=0), more),
+        r(x, axes, keepdims=1),
+        when=(some, same_axes),
+        why="A reduction can keep its axes itself.",
+    ),
+    Rule(
+        "fuse_flatten_into_reduction",
+        op.Flatten(r(image, axes, keepdims=1)),
+        r(image, axes, keepdims=0),
+        when=fn.eq(fn.sorted(fn.normalized(axes, 4)), (2, 3)),
+        why="A reduction over an image can drop its axes itself.",
+    ),
+    Rule(
+        "fuse_reshape_into_reduction",
+        op.Reshape(r(x, axes, keepdims=1), target),
+        r(x, axes, keepdims=0),
+        when=(
+            some,
+            fn.asks_for(target, fn.without(shape, axes)),
+            fn.zeros_among(target, fn.repeat(0, fn.item(fn.sorted(places), 0))),
+        ),
+        why="A reduction can drop its axes itself.",
     ),
     *(
         Rule(
@@ -120,30 +132,6 @@ AXES = (
             why=f"{name} can keep its axis itself.",
         )
         for name in ARGUMENTS
-    ),
-    *(
-        Rule(
-            f"fuse_flatten_into_reduce_{snake(kind)}",
-            op.Flatten(reduced(kind, image, axes)),
-            reduced(kind, image, axes, keepdims=0),
-            when=fn.eq(fn.sorted(fn.normalized(axes, 4)), (2, 3)),
-            why="A reduction over an image can drop its axes itself.",
-        )
-        for kind in ("Max", "Mean", "Sum")
-    ),
-    *(
-        Rule(
-            f"fuse_reshape_into_reduce_{snake(kind)}",
-            op.Reshape(reduced(kind, x, axes), target),
-            reduced(kind, x, axes, keepdims=0),
-            when=(
-                some,
-                fn.asks_for(target, fn.without(shape, axes)),
-                fn.zeros_among(target, fn.repeat(0, fn.item(fn.sorted(places), 0))),
-            ),
-            why="A reduction can drop its axes itself.",
-        )
-        for kind in ("Max", "Mean", "Sum")
     ),
     *(
         Rule(

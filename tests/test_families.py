@@ -10,7 +10,7 @@ from graphopt.base.errors import RuleError
 from graphopt.io import onnx_io
 from graphopt.ir import ops
 from graphopt.ir.graph import Graph, Value
-from graphopt.language.rule import Rule, binary, fn, integer, integers, op, pointwise, tensor, tensors
+from graphopt.language.rule import Rule, binary, fn, integer, integers, op, pointwise, reduction, tensor, tensors
 from graphopt.operators import infer
 from graphopt.operators.classes import candidates
 from graphopt.operators.families import particular, some_particulars
@@ -20,7 +20,7 @@ from graphopt.rewrite.gate import departures
 from graphopt.rewrite.match import find
 from graphopt.verifier.prove import prove
 
-f, h, g = pointwise("f"), pointwise("h"), binary("g")
+f, h, g, r = pointwise("f"), pointwise("h"), binary("g"), reduction("r")
 x, y = tensor("x"), tensor("y")
 first, second, sizes, axis = integers("first"), integers("second"), integers("sizes"), integer("axis")
 
@@ -183,6 +183,35 @@ def test_how_long_they_are_is_proved_for_any_number() -> None:
     assert not prove(Rule("of_another", PICK.lhs, x, when=fn.eq(first, fn.extent(after))), refute=False).holds
 
 
+DROP = Rule(
+    "drop_axes",
+    op.Squeeze(r(x, first, keepdims=1), second),
+    r(x, first, keepdims=0),
+    when=(fn.lt(0, fn.length(first)), fn.eq(first, second)),
+)
+
+
+@pytest.mark.parametrize("kind", ops.REDUCTIONS)
+def test_a_hole_for_a_reduction_is_any_of_them_along_axes_that_are_said(kind: str) -> None:
+    body = f"{{ a = Reduce{kind} (x, axes) y = Squeeze (a, axes) }}"
+    text = f"m (float[2, 3] x) => (float[2] y) <int64[1] axes = {{1}}> {body}"
+    assert rewritten(DROP, text) == {f"Reduce{kind}": 1}
+    assert rewritten(DROP, text.replace("(x, axes)", "<keepdims = 1, noop_with_empty_axes = 0> (x, axes)"))
+    assert not rewritten(DROP, text.replace("(x, axes)", "<noop_with_empty_axes = 1> (x, axes)"))
+
+
+def test_what_runs_along_an_axis_and_reduces_nothing_is_no_reduction() -> None:
+    text = (
+        "m (float[2, 1] x) => (float[2] y) <int64[1] axes = {1}> { a = Softmax <axis = 1> (x) y = Squeeze (a, axes) }"
+    )
+    assert rewritten(DROP, text) is None
+
+
+def test_a_reduction_is_proved_as_a_function_of_the_whole() -> None:
+    assert prove(DROP).holds
+    assert not prove(Rule("without_a_condition", DROP.lhs, DROP.rhs), refute=False).holds
+
+
 def test_the_parts_stay_in_their_order() -> None:
     given = graph("""m (float[2, 1] p, float[2, 1] q, float[2, 1] r, float[2, 1] s) => (float[2, 4] y)
         { a = Concat <axis = 1> (q, r) y = Concat <axis = 1> (p, a, s) }""")
@@ -262,6 +291,8 @@ ILL_FORMED = {
     "has no attribute 'alpha'": lambda: Rule("r", op.Abs(f(x)), f(x, alpha=1.0)),
     "are tensors": lambda: Rule("r", op.Abs(g(x, 1.0)), x),
     "takes 1 to 1 inputs, not 2": lambda: Rule("r", op.Abs(f(x, y)), x),
+    "what 'r' is applied to are tensors": lambda: Rule("r", x * r(1.0, (0,), keepdims=0), x),
+    "takes 1 to 2 inputs, not 3": lambda: Rule("r", op.Abs(r(x, (0,), (1,))), x),
     "which only a Concat takes": lambda: Rule("r", op.Max(*xs), op.Concat(*xs, axis=0)),
     "could be taken for one of '\\*xs'": lambda: Rule("r", op.Concat(*xs, tensor("xs_0"), axis=0), tensor("xs_0")),
     "differ in length; there is fn.extent": lambda: Rule(

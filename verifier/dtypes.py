@@ -383,7 +383,7 @@ def _groups(rule: Rule) -> dict[Any, tuple[list[str], frozenset[DType]]]:
             place = ("hole", hole.name)
             result.setdefault(unified.root(place), ([], unified.allowed(place)))[0].append(hole.name)
     for name, class_ in rule.operators.items():
-        made = unified.root(((class_, name), "U"))
+        made = unified.root(((class_, name), ops.CLASSES[class_].outputs[0].type_str))
         result.setdefault(made, ([], unified.allowed(made)))[0].append(name)
     return result
 

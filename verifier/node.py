@@ -162,7 +162,7 @@ class RuleNode(Node):
         part = self._term(name)
         if part is None and self.app.bundle is not None and not self._is_named_elsewhere(name):
             part = Var(f"{self.app.bundle.name}.{name}", "string")
-        said = schema_default(self.op, name)
+        said = schema_default(self.op, name, self.domain)
         usual = default if said is None else said
         value = usual if part is None else self._value(part, propose, usual)
         self.used[name] = value

@@ -25,12 +25,12 @@ RANDOM = frozenset(
 """Operators whose two equal nodes give two results: they have no meaning that a table of meanings could hold."""
 
 
-ANY_POINTWISE, ANY_BINARY = "any pointwise", "any binary"
+ANY_POINTWISE, ANY_BINARY, ANY_REDUCTION = "any pointwise", "any binary", "any reduction"
 """The domains in which a rule's holes for operators are: an operator there may be any one of the class."""
 
 
-def _of_class(domain: str, operands: str) -> OpSchema:
-    """The schema of every operator of a class: of any element types, and no attributes that a rule could name."""
+def _of_elements(domain: str, operands: str) -> OpSchema:
+    """The schema of every operator on elements: of any element types, and no attributes that a rule could name."""
     variables = [f"T{operand}" for operand in operands]
     identity = onnx.defs.get_schema("Identity", OPSET)
     every = [name for name in identity.type_constraints[0].allowed_type_strs if name.startswith("tensor(")]
@@ -42,15 +42,31 @@ def _of_class(domain: str, operands: str) -> OpSchema:
     )
 
 
+def _along_axes() -> OpSchema:
+    """The schema of every reduction: that of the one of most element types, which keeps them."""
+    widest = onnx.defs.get_schema("ReduceMax", OPSET)
+    types = [(each.type_param_str, each.allowed_type_strs, "") for each in widest.type_constraints]
+    attributes = list(widest.attributes.values())
+    return OpSchema(
+        *("operator", ANY_REDUCTION, 1),
+        inputs=list(widest.inputs),
+        outputs=list(widest.outputs),
+        type_constraints=types,
+        attributes=attributes,
+    )
+
+
 CLASSES: Mapping[str, OpSchema] = {
-    ANY_POINTWISE: _of_class(ANY_POINTWISE, "x"),
-    ANY_BINARY: _of_class(ANY_BINARY, "ab"),
+    ANY_POINTWISE: _of_elements(ANY_POINTWISE, "x"),
+    ANY_BINARY: _of_elements(ANY_BINARY, "ab"),
+    ANY_REDUCTION: _along_axes(),
 }
 """The classes by domain.
 
-What a proof takes an operator of a class to be: each element of its output is a function of the elements of its
+What a proof takes an operator on elements to be: each element of its output is a function of the elements of its
 operands in that place, which broadcast. The function hangs on the operator, its attributes, its other inputs, and the
-element types of its operands, as does the element type of its output; it may be undefined anywhere.
+element types of its operands, as does the element type of its output; it may be undefined anywhere. A reduction is a
+function of a whole tensor, of the axes along which it runs, and of the place among the others.
 """
 
 

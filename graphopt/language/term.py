@@ -396,6 +396,14 @@ def binary(name: str) -> Operator:
     return Operator(name, ops.ANY_BINARY)
 
 
+def reduction(name: str) -> Operator:
+    """Any of the operators `Reduce…`: `r(x, axes, keepdims=0)` stands for ReduceSum, ReduceMax, ReduceL2, …
+
+    It is the same wherever a rule says r; its axes, and whether it keeps them, are said each time.
+    """
+    return Operator(name, ops.ANY_REDUCTION)
+
+
 # -- walking and printing ------------------------------------------------------------------------------------------
 
 

@@ -183,7 +183,8 @@ def _mistaken_operators(sides: Terms, right: Terms, conditions: Terms) -> Iterat
             yield f"hole '{mistaken[0]}' could be taken for one of what '{app.op}' has: call it otherwise"
         if app.op not in bound:
             yield f"hole '{app.op}' is not bound by the left side"
-        if any(map(is_scalar, app.operands)) or None in app.inputs or app.bundle is not None:
+        tensors = app.operands[:1] if app.domain == ops.ANY_REDUCTION else app.operands
+        if any(map(is_scalar, tensors)) or None in app.inputs or app.bundle is not None:
             yield f"'{render(app)}': what '{app.op}' is applied to are tensors; other inputs and attributes are its own"
 
 

@@ -17,6 +17,7 @@ from graphopt.language.scalar import FACTS
 from graphopt.language.term import SCALAR, App, Lit, Term, Var, applications, attributes, const, holes, is_scalar, walk
 from graphopt.operators.elementwise import Beside, Pointwise
 from graphopt.operators.operator import Operator, Reference
+from graphopt.operators.reductions import Reducing
 from graphopt.operators.semantics import OPERATORS
 
 
@@ -68,7 +69,7 @@ def broadcasts(op: str, domain: str = "") -> bool:
 def is_elementwise(app: App) -> bool:
     """Return whether each element is made of one element of each operand, any of which may be broadcast."""
     if app.domain in ops.CLASSES:
-        return True
+        return app.domain != ops.ANY_REDUCTION
     if ops.is_declared(app.op, app.domain):
         meaning = meaning_of(app)
         return meaning is not None and computes_elements(meaning.definition)
@@ -125,22 +126,28 @@ class Candidate(NamedTuple):
     domain: str = ""
     attrs: tuple[tuple[str, Term], ...] = ()
     """Those of a declared operator, which has to name them."""
+    is_all_said: bool = False
+    """Whether the rule says all attributes, so that others are to have their defaults."""
 
-    def of(self, hole: str, operands: tuple[Term | None, ...]) -> App:
+    def of(self, hole: str, operands: tuple[Term | None, ...], said: tuple[tuple[str, Term], ...]) -> App:
         """The operator on these operands, with holes for all that is its own; their names begin with the hole's."""
         args = (
             operands[each] if isinstance(each, int) else None if each is None else const(f"{hole}_{each}", "")
             for each in self.inputs
         )
         schema = ops.schema(self.op, self.domain)
-        rest = (attributes(f"{hole}_attributes"),) if schema and schema.attributes and not self.domain else ()
+        has_more = schema and schema.attributes and not self.domain and not self.is_all_said
+        rest = (attributes(f"{hole}_attributes"),) if has_more else ()
         attrs = ((n, replace(v, name=f"{hole}_{v.name}") if isinstance(v, Var) else v) for n, v in self.attrs)
-        return App(self.op, (*args, *rest), tuple(attrs), self.domain)
+        return App(self.op, (*args, *rest), (*said, *attrs), self.domain)
 
 
 @ops.reads_schemas
 def candidates(class_: str) -> Mapping[tuple[str, str], tuple[Candidate, ...]]:
     """The operators of a class, by name and domain, each with the ways in which it belongs to it."""
+    if class_ == ops.ANY_REDUCTION:
+        reductions = (own for own, operator in sorted(OPERATORS.items()) if isinstance(operator.denotation, Reducing))
+        return {(own, ""): (Candidate(own, (0, 1), is_all_said=True),) for own in reductions}
     found: dict[tuple[str, str], tuple[Candidate, ...]] = {}
     for own, operator in sorted(OPERATORS.items()):
         if isinstance(operator.denotation, Pointwise) and not operator.keeps:

@@ -126,9 +126,9 @@ class _Naming:
             (pack,) = packs_in(term)
             lengths = (fn.item(fn.shape(part), _axis(self.concats[pack.name])) for part in self.copies(pack))
             return fn.total(fn.join(0, *lengths))
-        if term.domain in ops.CLASSES:
-            return self.operators[term.op].of(term.op, tuple(arg and self.one(arg, place) for arg in term.args))
         attrs = tuple((name, self.one(value)) for name, value in term.attrs)
+        if term.domain in ops.CLASSES:
+            return self.operators[term.op].of(term.op, tuple(arg and self.one(arg, place) for arg in term.args), attrs)
         args: list[Term | None] = []
         for arg in term.args:
             args += [arg] if arg is None else [self.one(arg)] if term.domain == SCALAR else self.copies(arg)

@@ -321,9 +321,9 @@ def subsets(rank: int, count: int | None = None) -> list[tuple[int, ...]]:
 
 
 @ops.reads_schemas
-def schema_default(operator: str, name: str) -> Any:
+def schema_default(operator: str, name: str, domain: str = "") -> Any:
     """The value that an attribute has where none is given, None where the schema says none."""
-    schema = ops.schema(operator)
+    schema = ops.schema(operator, domain)
     if schema is None or name not in schema.attributes:
         return None
     return ops.attribute_value(schema.attributes[name].default_value)

@@ -7,6 +7,7 @@ from functools import partial
 
 from graphopt.base.integers import eq, ge
 from graphopt.base.symbolic import Element, Index, Tensor, Value, lift
+from graphopt.ir import ops
 from graphopt.operators.broadcasting import fits
 from graphopt.operators.node import Denotation, Node, Shape, Undefined, Unsupported
 
@@ -28,7 +29,7 @@ def opaque(node: Node, position: int, output: Tensor) -> Tensor:
 
     def at(index: Index) -> Value:
         place = tuple(i for axis, i in enumerate(index) if axis not in kept)
-        return lift(Element(node.op, params, whole, place))
+        return lift(Element(f"any {node.op}" if node.domain in ops.CLASSES else node.op, params, whole, place))
 
     return Tensor(output.shape, at, output.dtype)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from itertools import combinations
 
 from graphopt.base.integers import Formula, Size, disj, eq, ge, le, lt, negate, product
 from graphopt.base.symbolic import Element, Index, Tensor, Value, boolean, call, folded, integer, lift, total, truth
 from graphopt.operators.broadcasting import broadcast, common_size, stretched
-from graphopt.operators.node import Body, Denotation, Node, OneOf, Reduction, Shape, Undefined, Unsupported
+from graphopt.operators.node import Body, Node, OneOf, Reduction, Shape, Undefined, Unsupported
+from graphopt.operators.opaque import opaque
 from graphopt.operators.operator import Operator, Reach, Reference
 
 
@@ -74,13 +76,16 @@ def along(node: Node, axes: Sequence[int]) -> None:
     node.used["along"] = tuple(sorted(axes))
 
 
-def reduction(combine: Reduction) -> Denotation:
+@dataclass(frozen=True)
+class Reducing:
     """A Reduce operator: `axes` is an input; none means all, or with `noop_with_empty_axes` none.
 
     In which order elements are taken does not matter: all elements of a view are all of what it is a view of.
     """
 
-    def denotation(node: Node) -> Tensor:
+    combine: Reduction
+
+    def __call__(self, node: Node) -> Tensor:
         x = node.input(0)
         keep = node.flag("keepdims")
         noop = node.flag("noop_with_empty_axes")
@@ -92,7 +97,7 @@ def reduction(combine: Reduction) -> Denotation:
         extents = tuple(x.shape[i] for i in axes)
 
         def whole(_: Index) -> Value:
-            return combine(x.base.shape, x.base.at)
+            return self.combine(x.base.shape, x.base.at)
 
         def at(index: Index) -> Value:
             outer = dict(zip(kept, (index[i] for i in kept) if keep else index, strict=True))
@@ -101,26 +106,33 @@ def reduction(combine: Reduction) -> Denotation:
                 inner = dict(zip(axes, k, strict=True))
                 return x.at(tuple(inner[i] if i in inner else outer[i] for i in range(x.rank)))
 
-            return combine(extents, element)
+            return self.combine(extents, element)
 
         return Tensor(shape, at if kept else whole)
 
-    return denotation
+
+def any_reduction(node: Node) -> Tensor:
+    """A reduction of which only the class is known (`ops.CLASSES`)."""
+
+    def unseen(_: Shape, __: Body) -> Value:
+        raise Unsupported("an element of any reduction")
+
+    return opaque(node, 0, Reducing(unseen)(node))
 
 
 REDUCTIONS: Mapping[str, Operator] = {
-    "ReduceSum": Operator(reduction(total), adds_products=True, reach=Reach.GROWN, reference=Reference.ON_INTEGERS),
-    "ReduceMean": Operator(reduction(mean), adds_products=True),
-    "ReduceMax": Operator(reduction(lambda n, x: folded("max", n, x)), reference=Reference.ON_INTEGERS),
-    "ReduceMin": Operator(reduction(lambda n, x: folded("min", n, x)), reference=Reference.ON_INTEGERS),
+    "ReduceSum": Operator(Reducing(total), adds_products=True, reach=Reach.GROWN, reference=Reference.ON_INTEGERS),
+    "ReduceMean": Operator(Reducing(mean), adds_products=True),
+    "ReduceMax": Operator(Reducing(lambda n, x: folded("max", n, x)), reference=Reference.ON_INTEGERS),
+    "ReduceMin": Operator(Reducing(lambda n, x: folded("min", n, x)), reference=Reference.ON_INTEGERS),
     "ReduceProd": Operator(
-        reduction(lambda n, x: folded("prod", n, x)), reach=Reach.GROWN, reference=Reference.ON_INTEGERS
+        Reducing(lambda n, x: folded("prod", n, x)), reach=Reach.GROWN, reference=Reference.ON_INTEGERS
     ),
-    "ReduceSumSquare": Operator(reduction(lambda n, x: total(n, lambda k: x(k) * x(k))), reach=Reach.GROWN),
-    "ReduceL1": Operator(reduction(lambda n, x: total(n, lambda k: call("Abs", x(k)))), reach=Reach.GROWN),
-    "ReduceL2": Operator(reduction(lambda n, x: call("Sqrt", total(n, lambda k: x(k) * x(k)))), reach=Reach.GROWN),
-    "ReduceLogSum": Operator(reduction(lambda n, x: call("Log", total(n, x))), has_poles=True),
-    "ReduceLogSumExp": Operator(reduction(lambda n, x: call("Log", total(n, lambda k: call("Exp", x(k)))))),
+    "ReduceSumSquare": Operator(Reducing(lambda n, x: total(n, lambda k: x(k) * x(k))), reach=Reach.GROWN),
+    "ReduceL1": Operator(Reducing(lambda n, x: total(n, lambda k: call("Abs", x(k)))), reach=Reach.GROWN),
+    "ReduceL2": Operator(Reducing(lambda n, x: call("Sqrt", total(n, lambda k: x(k) * x(k)))), reach=Reach.GROWN),
+    "ReduceLogSum": Operator(Reducing(lambda n, x: call("Log", total(n, x))), has_poles=True),
+    "ReduceLogSumExp": Operator(Reducing(lambda n, x: call("Log", total(n, lambda k: call("Exp", x(k)))))),
 }
 
 

@@ -7,6 +7,7 @@ by operator against `onnx.reference`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from graphopt.base.symbolic import Tensor, folded
@@ -70,6 +71,7 @@ from graphopt.operators.reductions import (
     LogSoftmax,
     MatMul,
     Softmax,
+    any_reduction,
     mean,
 )
 from graphopt.operators.views import (
@@ -167,10 +169,18 @@ OPERATORS: dict[str, Operator] = {
 """All operators that have a meaning."""
 
 
+OF_CLASSES: dict[str, Callable[[Node], Tensor]] = {
+    ops.ANY_POINTWISE: unknown,
+    ops.ANY_BINARY: unknown,
+    ops.ANY_REDUCTION: any_reduction,
+}
+"""What is meant by an operator of which only the class is known."""
+
+
 def denote(node: Node) -> tuple[Tensor, ...]:
     """The outputs of an operator."""
-    if node.domain in ops.CLASSES:
-        return (unknown(node),)
+    if node.domain in OF_CLASSES:
+        return (OF_CLASSES[node.domain](node),)
     if node.domain or node.op not in OPERATORS:
         raise Unsupported(f"no denotation of {node.domain or ''}{'.' if node.domain else ''}{node.op}")
     operator = OPERATORS[node.op]

@@ -1,9 +1,10 @@
 """Wrong rules with holes for operators: true of some operators of the class, or of none."""
 
-from graphopt.rule import Rule, binary, const, fn, integer, integers, op, pointwise, tensor, tensors
+from graphopt.rule import Rule, binary, const, fn, integer, integers, op, pointwise, reduction, tensor, tensors
 from graphopt.term import App, Term
 
 f, h, g = pointwise("f"), pointwise("h"), binary("g")
+r, q, called_sum = reduction("r"), reduction("q"), reduction("ReduceSum")
 x, y, z, v, c = tensor("x"), tensor("y"), tensor("z"), tensor("v"), tensor("c")
 row, matrix, image, square = tensor("x", "N"), tensor("x", "M N"), tensor("x", "N C H W"), tensor("x", "N N")
 w = const("w", "N N")
@@ -88,6 +89,28 @@ REFUTED = (
         op.Shape(op.Concat(op.Concat(*xs, axis=0), op.Concat(*xs, axis=0), axis=0)),
     ),
     Rule("any_number_of_one", op.Shape(op.Concat(*xs, axis=0)), op.Shape(op.Concat(*xs, axis=1))),
+    # reductions: of other axes, of other elements, of those in another order
+    Rule("any_reduction_along_other_axes", r(x, axes, keepdims=1), r(x, (0,), keepdims=1)),
+    Rule("any_reduction_of_all", r(matrix, (0,), keepdims=1), r(matrix, (0, 1), keepdims=1)),
+    Rule(
+        "any_reduction_of_any",
+        r(f(x), axes, keepdims=0) + r(x, axes, keepdims=0),
+        f(r(x, axes, keepdims=0)) + r(x, axes, keepdims=0),
+    ),
+    Rule("any_reduction_of_a_sum", r(matrix + matrix, (1,), keepdims=0), r(matrix, (1,), keepdims=0) * 2.0),
+    Rule("any_reduction_is_odd", r(-matrix, (1,), keepdims=0), -r(matrix, (1,), keepdims=0)),
+    Rule("any_reduction_twice", r(r(matrix, (1,), keepdims=1), (0,), keepdims=1), r(matrix, (0, 1), keepdims=1)),
+    Rule("any_reduction_of_one", r(row, (0,), keepdims=1), row, when=fn.eq(fn.size("N"), 1)),
+    Rule(
+        "any_reduction_of_joined", r(op.Concat(matrix, matrix, axis=1), (1,), keepdims=0), r(matrix, (1,), keepdims=0)
+    ),
+    Rule("any_reduction_squeezed", op.Squeeze(r(x, axes, keepdims=1), perm), r(x, axes, keepdims=0)),
+    Rule("any_reduction_is_a_sum", called_sum(matrix, (1,), keepdims=0), op.ReduceSum(matrix, (1,), keepdims=0)),
+    Rule(
+        "any_two_reductions",
+        r(x, axes, keepdims=0) - q(x, axes, keepdims=0),
+        q(x, axes, keepdims=0) - r(x, axes, keepdims=0),
+    ),
     # how long any number of tensors are together
     Rule("any_length_of_others", taken, x, when=(*along_axis, fn.eq(starts, fn.extent(ys)), last)),
     Rule("any_length_and_one", taken, x, when=(*along_axis, fn.eq(starts, fn.extent(xs) + 1), last)),
@@ -143,6 +166,13 @@ REFUTED = (
 """That these are wrong is shown by an operator of the class."""
 
 UNPROVED = (
+    # floats that are added in another order
+    Rule(
+        "any_reduction_of_transposed",
+        r(op.Transpose(matrix, perm=(1, 0)), (0, 1), keepdims=0),
+        r(matrix, (0, 1), keepdims=0),
+    ),
+    Rule("any_reduction_of_flat", r(op.Reshape(matrix, (-1,)), (0,), keepdims=0), r(matrix, (0, 1), keepdims=0)),
     # how long others are, and along which axis
     Rule(
         "any_slices_joined_along_another_axis",
