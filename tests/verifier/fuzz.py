@@ -33,7 +33,7 @@ from graphopt.io import onnx_io
 from graphopt.ir import ops
 from graphopt.language.coverage import covers
 from graphopt.language.proof import Model, Proof
-from graphopt.language.rule import Rule, binary, const, fn, integer, integers, op, pointwise, tensor, tensors
+from graphopt.language.rule import Rule, binary, const, fn, integer, integers, op, pointwise, reduction, tensor, tensors
 from graphopt.language.scalar import Unknown
 from graphopt.language.schemas import Misfit
 from graphopt.language.term import App, Lit, Term, Var, applications, walk
@@ -242,10 +242,11 @@ WILD: dict[str, Callable[[Rule, random.Random], Iterator[Rule | None]]] = {
 
 # -- pairs of small terms ----------------------------------------------------------------------------------------------
 
-ANY, ANY_OF_TWO, MANY = pointwise("f"), binary("g"), tensors("xs")
+ANY, ANY_OF_TWO, ANY_REDUCTION, MANY = pointwise("f"), binary("g"), reduction("r"), tensors("xs")
 SEEN_AS: Chosen = (
     ("f", candidates(ops.ANY_POINTWISE)["Sigmoid", ""][0]),
     ("g", candidates(ops.ANY_BINARY)["Sub", ""][0]),
+    ("r", candidates(ops.ANY_REDUCTION)["ReduceL2", ""][0]),
     ("xs", 2),
 )
 """What these holes stand for where terms are compared."""
@@ -424,6 +425,7 @@ UNARY: dict[str, Unary] = {
     **{n: _reduction(n) for n in ("ReduceSum", "ReduceMax", "ReduceMean", "ReduceProd", "ReduceL2", "ReduceMin")},
     **{n: _along(n) for n in ("Softmax", "Flatten", "ArgMax", "LogSoftmax")},
     "any": lambda x, rng: ANY(x),
+    "reduce": lambda x, rng: ANY_REDUCTION(x, _axes(rng), keepdims=rng.choice((0, 1))),
     "Transpose": lambda x, rng: op.Transpose(x, perm=_list(rng)),
     "Reshape": lambda x, rng: op.Reshape(x, rng.choice((_list(rng), fn.shape(tensor("x")), (0, -1), (-1, 1), (-1,)))),
     "Unsqueeze": lambda x, rng: op.Unsqueeze(x, _axes(rng)),
