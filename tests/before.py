@@ -126,7 +126,7 @@ def _lost_trade(rule: Rule, left: ModelProto) -> str | None:
     if goal is None:
         return None
     simplified = _simplified(left)
-    if _weight(_operators(simplified)) <= _weight(goal):
+    if _operators(simplified) == goal:
         return ""
     for start in (_loaded, _simplified):
         graph = start(left)
