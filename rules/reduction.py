@@ -172,17 +172,14 @@ NESTED = (
 
 # -- pools ---------------------------------------------------------------------------------------------------------
 
-pixels = (tensor("x", "N C 1"), tensor("x", "N C 1 1"), tensor("x", "N C 1 1 1"))
+pixel = tensor("x", "N C *s")
 POOLS = (
-    *(
-        Rule(
-            f"eliminate_nop_{snake(name)}_{dimension}d",
-            getattr(op, name)(pixel),
-            pixel,
-            why="A single element is its own average.",
-        )
-        for name in ("GlobalAveragePool",)
-        for dimension, pixel in enumerate(pixels, 1)
+    Rule(
+        "eliminate_nop_global_average_pool",
+        op.GlobalAveragePool(pixel),
+        pixel,
+        when=fn.eq(fn.sizes("*s"), 1),
+        why="A single element is its own average.",
     ),
     *(
         Rule(
