@@ -19,6 +19,7 @@ from graphopt.rules import (
     normalization,
     padding,
     parallel,
+    quantization,
     reduction,
     slicing,
 )
@@ -35,6 +36,7 @@ RULES: tuple[Rule, ...] = (
     *slicing.RULES,
     *reduction.RULES,
     *elementwise.RULES,
+    *quantization.RULES,
 )
 """Rules that make a model simpler wherever they match."""
 
@@ -46,8 +48,9 @@ TRADES: tuple[Rule, ...] = (
     *activation.TRADES,
     *moving.TRADES,
     *reduction.TRADES,
+    *quantization.TRADES,
 )
 """Rules that are true, and pay in some models only: for a search that measures."""
 
-SWEEPS: Mapping[str, tuple[Rule, ...]] = {**moving.SWEEPS}
+SWEEPS: Mapping[str, tuple[Rule, ...]] = {**moving.SWEEPS, **quantization.SWEEPS}
 """Trades that pay only together and all over a model, by what they are for; in the order to apply them."""

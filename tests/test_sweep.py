@@ -21,7 +21,7 @@ from graphopt.search.sweep import Sweep, sweep
 from tests.text import parse
 
 x, y = tensor("x"), tensor("y")
-(MATRICES,) = load().sweeps
+MATRICES = "stacks of matrices as one matrix"
 
 
 def swept(

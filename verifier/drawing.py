@@ -20,8 +20,9 @@ from graphopt.language.term import SCALAR, App, Lit, Term, Var, applications, ho
 from graphopt.operators.classes import broadcasts
 from graphopt.operators.known import Operand, is_defined
 from graphopt.operators.protos import tensor_to_proto, type_from_proto, type_to_proto
+from graphopt.operators.windows import CONVOLUTIONS
 from graphopt.verifier.example import Array, Instance, Shape, Sizes, evaluate, satisfies, shape_of
-from graphopt.verifier.proposals import ORDER, WINDOWS, Context, propose, propose_bundle
+from graphopt.verifier.proposals import ORDER, WEIGHTED, WINDOWS, Context, propose, propose_bundle
 from graphopt.verifier.scope import ANY, WITH_PROPERTY, Scope, random_array
 from graphopt.verifier.writing import node_proto, scalar_array
 
@@ -158,7 +159,7 @@ class _Draft:
         return self.shapes[term]
 
     def _apply(self, app: App) -> None:
-        if app.op in ("Conv", "MatMul"):
+        if app.op in WEIGHTED:
             self._match_weights(app)
         self._settle_what_is_read(app)
         tensors = {i: self.visit(arg) for i, arg in enumerate(app.inputs) if arg is not None and not is_scalar(arg)}
@@ -194,9 +195,9 @@ class _Draft:
 
     def _match_weights(self, app: App) -> None:
         """An axis of the weights that nothing has fixed yet is as long as the first operand has it, in one group."""
-        operand, weights = app.operands[:2]
+        operand, weights = app.operands[0], _stored(app.operands[WEIGHTED[app.op]])
         shape = self.visit(operand)
-        place, own = (1, 1) if app.op == "Conv" else (-2, -1)
+        place, own = (1, 1) if app.op in CONVOLUTIONS else (-2, -1)
         if shape and len(shape) > own and isinstance(weights, Var) and len(weights.axes or ()) > 1:
             axis = (weights.axes or ())[place]
             if axis.isidentifier() and axis != "_" and axis not in self.dims and self.rng.random() < 0.8:
@@ -346,6 +347,11 @@ class _Draft:
         while len(shape) < rank and self.rng.random() < 0.5:
             shape.insert(0, 1)
         return tuple(shape)
+
+
+def _stored(weights: Term) -> Term:
+    """Weights as they are stored, where they are dequantized."""
+    return weights.operands[0] if isinstance(weights, App) and weights.op == "DequantizeLinear" else weights
 
 
 def _wanted(rule: Rule) -> dict[str, list[Term]]:

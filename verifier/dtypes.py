@@ -290,9 +290,11 @@ def kind_of(rule: Rule, typing: Typing) -> Hashable:
     """What a proof can tell of a choice of element types: with two of a kind its steps are the same but for names.
 
     That is which of the types, those that the rule writes among them, are floats, integers or truth values, which are
-    the same, and which hold all values of which.
+    the same, and which hold all values of which; where something is quantized their ranges and precision count, too.
     """
     types = [*typing.types.values(), *typing.targets.values(), *_written_types(rule)]
+    if rule.is_quantized:
+        return tuple(types)
     kinds = tuple((dtype.is_float, dtype.is_integer, dtype is DType.BOOL) for dtype in types)
     return kinds, tuple((one == other, holds(one, other)) for one, other in product(types, repeat=2))
 

@@ -309,7 +309,13 @@ class Instance:
             if "is_zero" in properties or "is_one" in properties:
                 return number(0 if "is_zero" in properties else 1)
             read = lift(Read(name, index))
-            return boolean(Fact(read, True)) if dtype is DType.BOOL else read
+            if dtype is DType.BOOL:
+                return boolean(Fact(read, True))
+            if not (self.exact and self.rule.is_quantized):
+                return read
+            if "is_scale" in properties:
+                return call("Scale", read)
+            return call("OfType", read, params=(dtype,)) if dtype.is_integer else read
 
         return at
 

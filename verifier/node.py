@@ -101,7 +101,7 @@ class RuleNode(Node):
 
     @property
     def _is_constant(self) -> bool:
-        return not any(isinstance(part, Var) and part.kind == "tensor" for part in walk(self.app))
+        return not any(_varies(part) for part in walk(self.app))
 
     @property
     def is_exact(self) -> bool:
@@ -281,6 +281,11 @@ class RuleNode(Node):
         """An attribute that has no place beside something else."""
         if self._term(name) is not None:
             raise Undefined(f"{self.op}: {name} beside {what}")
+
+
+def _varies(part: Term) -> bool:
+    """Whether it is computed when the model runs."""
+    return part.op in ops.UNFOLDED if isinstance(part, App) else isinstance(part, Var) and part.kind == "tensor"
 
 
 def _parts(operand: Term) -> Iterator[str]:

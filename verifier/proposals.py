@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from graphopt.language.schemas import Misfit, Operator, Types
 from graphopt.language.term import App, Lit, Term, Var, is_scalar
+from graphopt.operators.windows import CONVOLUTIONS
 from graphopt.verifier.example import Shape
 from graphopt.verifier.scope import Scope
 
@@ -52,8 +53,10 @@ class Context:
         return max(self.rank - 2, 0)
 
 
-_CONVS = ("Conv", "ConvTranspose")
-WINDOWS = (*_CONVS, "MaxPool", "AveragePool", "LpPool")
+_CONVS = (*CONVOLUTIONS, "ConvTranspose")
+WEIGHTED: Mapping[str, int] = {"Conv": 1, "MatMul": 1, "ConvInteger": 1, "MatMulInteger": 1, "QLinearConv": 3}
+"""Operators whose weights have an axis as long as the first operand has it, and where the weights are."""
+WINDOWS = ("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool")
 """Run in FLOAT: ORT has kernels for little else, and `onnx.reference` is slow, and errs on grouped ConvTranspose."""
 ORDER = {"axis": -2, "group": -1, "kernel_shape": -1, "num_outputs": 1, "pads": 2}
 
@@ -102,18 +105,19 @@ def _many(low: int, high: int, times: int = 1) -> Callable[[Context], Shape]:
 
 
 def _group(context: Context) -> int:
-    weights = context.inputs[1] if len(context.inputs) > 1 else None
+    place = WEIGHTED.get(context.app.op, 1)
+    weights = context.inputs[place] if len(context.inputs) > place else None
     if not weights or len(weights) < 2 or context.rank < 2:
         raise Misfit("no channels")
     channels = context.shape[1]
-    if context.app.op == "Conv":
+    if context.app.op in CONVOLUTIONS:
         return channels // weights[1] if weights[1] else 1
     return context.rng.choice([group for group in range(1, channels + 1) if channels % group == 0] or [1])
 
 
 def _kernel(context: Context) -> Shape:
     if context.app.op in _CONVS:
-        return tuple((context.inputs[1] or ())[2:])
+        return tuple((context.inputs[WEIGHTED.get(context.app.op, 1)] or ())[2:])
     return _many(1, 3)(context)
 
 

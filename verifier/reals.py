@@ -16,6 +16,7 @@ import z3
 
 from graphopt.base.integers import TRUE, And, Comparison, Fact, Formula, Or, negate, ordered
 from graphopt.base.symbolic import Call, Factor, Fold, Piece, Term, Value
+from graphopt.base.types import DType
 from graphopt.verifier.context import Context
 from graphopt.verifier.signs import Signs
 
@@ -130,6 +131,10 @@ class _Numbers:
 
     def _what_is_known(self, factor: Factor, number: Any) -> Iterator[Any]:
         signs = self.equality.signs
+        match factor:
+            case Call("OfType", _, (DType() as dtype,)):
+                low, high = dtype.limits
+                yield from (number >= low, number <= high)
         if signs.positive(factor, self.known):
             yield number > 0
         elif signs.not_negative(factor, self.known):

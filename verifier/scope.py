@@ -67,5 +67,6 @@ WITH_PROPERTY: Mapping[str, Callable[[Array], Array]] = {
     "is_positive": lambda array: np.abs(array) + np.asarray(0.5, array.dtype),
     "is_negative": _negative,
     "is_not_negative": np.abs,
+    "is_scale": lambda array: np.abs(array) + np.asarray(0.25, array.dtype),
 }
 """By property of a constant: an array like another that has it."""

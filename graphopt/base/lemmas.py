@@ -9,19 +9,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from math import isqrt
+from typing import Any, TypeAlias
 
+from graphopt.base.integers import TRUE
 from graphopt.base.symbolic import (
     ZERO,
     Call,
     Factor,
+    Fold,
+    Piece,
     Value,
     call,
+    fold,
     inverse,
     lift,
     number,
 )
+from graphopt.base.types import MANTISSA, DType
 
 Lemma = Callable[..., "Value | None"]
+TypedLemma: TypeAlias = Callable[..., "Value | None"]
+"""Of the parameters of a function, and its arguments."""
 
 
 def _one(value: Value) -> Factor | None:
@@ -198,6 +206,88 @@ LEMMAS: Mapping[str, Lemma] = {
 }
 
 
+# -- quantization ------------------------------------------------------------------------------------------------------
+
+
+def bounds(x: Value) -> tuple[Fraction, Fraction] | None:
+    """The least and the greatest number that a sum of integers of known types may be."""
+    low = high = Fraction(0)
+    for term in x.terms:
+        limits: tuple[int, int] = (1, 1)
+        match term.factors:
+            case (Call("OfType", _, (DType() as dtype,)),):
+                limits = dtype.limits
+            case (_, *_):
+                return None
+        if term.binders or term.guard != TRUE or term.coefficient.denominator != 1:
+            return None
+        ends = sorted(term.coefficient * limit for limit in limits)
+        low, high = low + ends[0], high + ends[1]
+    return low, high
+
+
+def fits(x: Value, dtype: DType) -> bool:
+    """Whether a sum of integers is known to be a number of an integer type."""
+    found = bounds(x)
+    return found is not None and dtype.is_integer and dtype.limits[0] <= found[0] and found[1] <= dtype.limits[1]
+
+
+def _is_usual(scale: Value) -> bool:
+    return _is(_one(scale), "Scale")
+
+
+def steps(types: tuple[DType, DType], x: Value, scale: Value) -> Value | None:
+    """How many steps of a scale x is, rounded: what so many steps make is so many, and greater numbers are no fewer.
+
+    Integers come back from floats while both roundings together are less than half a step.
+    """
+    factor = _one(x)
+    if not _is_usual(scale):
+        return None
+    if not x.terms:
+        return ZERO
+    if isinstance(factor, Fold) and factor.monoid != "prod":
+        counted = (replace(p, body=call("Steps", p.body, scale, params=types)) for p in factor.pieces)
+        return fold(factor.monoid, counted)
+    if not isinstance(factor, Call):
+        return None
+    if factor.function == "Scaled" and factor.args[1] == scale and {*factor.params} == {*types} and len({*types}) == 1:
+        found, mantissa = bounds(factor.args[0]), MANTISSA.get(types[0], 0)
+        most = max(map(abs, found)) if found else None
+        return factor.args[0] if most is not None and 4 * most + 1 < 2**mantissa else None
+    if factor.function == "Relu!":
+        return call("Steps", fold("max", [Piece((), TRUE, v) for v in (factor.args[0], ZERO)]), scale, params=types)
+    return None
+
+
+def _is_of_scale(factor: Factor | None) -> bool:
+    """Whether it is some steps of a usual scale, which is a finite number."""
+    return isinstance(factor, Call) and factor.function == "Scaled" and _is_usual(factor.args[1])
+
+
+def integers(operation: Callable[[Value, Value], Value]) -> TypedLemma:
+    """A sum or difference of integers that stays within their type is what it is of numbers."""
+
+    def lemma(params: tuple[Any, ...], a: Value, b: Value) -> Value | None:
+        found = operation(a, b)
+        return found if len(params) == 1 and isinstance(params[0], DType) and fits(found, params[0]) else None
+
+    return lemma
+
+
+def cast(params: tuple[Any, ...], x: Value) -> Value | None:
+    """An integer that the other type holds is itself."""
+    return x if params[0] == "wrapped" and fits(x, DType[params[1]]) else None
+
+
+TYPED_LEMMAS: Mapping[str, TypedLemma] = {
+    "Steps": steps,
+    "Cast": cast,
+    **{f"Add{sign}": integers(lambda a, b: a + b) for sign in "!~"},
+    **{f"Sub{sign}": integers(lambda a, b: a - b) for sign in "!~"},
+}
+"""What hangs on element types, which are among the parameters."""
+
 # -- the exact model -----------------------------------------------------------------------------------------------
 
 
@@ -225,6 +315,7 @@ EXACT_LEMMAS: Mapping[str, Lemma] = {
     "Mul!": lambda a, b: a if b.constant == 1 else b if a.constant == 1 else None,
     "Div!": neutral(1),
     "Sub!": neutral(0),
+    "IsNaN!": lambda a: ZERO if _is_of_scale(_one(a)) else None,
     "Pow!": neutral(1),
     **{f"{f}!": idempotent(f) for f in ("Relu", "Abs", "Floor", "Ceil", "Round", "Sign")},
     **{f"{f}!": involution(f) for f in ("Neg", "BitwiseNot")},

@@ -623,11 +623,12 @@ def call(function: str, *args: Operand, params: tuple[Any, ...] = ()) -> Value:
 
 
 def _call(function: str, values: tuple[Value, ...], params: tuple[Any, ...]) -> Value:
-    from graphopt.base.lemmas import EXACT_LEMMAS, LEMMAS
+    from graphopt.base.lemmas import EXACT_LEMMAS, LEMMAS, TYPED_LEMMAS
 
-    known = LEMMAS[function](*values) if function in LEMMAS else None
-    if function.endswith("!"):
-        known = EXACT_LEMMAS[function](*values) if function in EXACT_LEMMAS else None
+    known = TYPED_LEMMAS[function](params, *values) if function in TYPED_LEMMAS else None
+    if known is None:
+        lemmas = EXACT_LEMMAS if function.endswith("!") else LEMMAS
+        known = lemmas[function](*values) if function in lemmas else None
     return _noted(Call(function, tuple(map(_own_names, values)), params)) if known is None else known
 
 

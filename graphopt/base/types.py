@@ -129,6 +129,8 @@ _FLOATS = {DType.FLOAT, DType.DOUBLE, DType.FLOAT16, DType.BFLOAT16} | {
     d for d in DType if d.name.startswith(("FLOAT4", "FLOAT6", "FLOAT8"))
 }
 _INTEGERS = {d for d in DType if d.name.startswith(("INT", "UINT"))}
+MANTISSA: Mapping[DType, int] = {DType.FLOAT16: 11, DType.BFLOAT16: 8, DType.FLOAT: 24, DType.DOUBLE: 53}
+"""Binary digits of the floats that models compute in."""
 COMMON = tuple(
     d
     for d in DType

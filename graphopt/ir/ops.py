@@ -25,6 +25,16 @@ RANDOM = frozenset(
 """Operators whose two equal nodes give two results: they have no meaning that a table of meanings could hold."""
 
 
+QUANTIZING = frozenset(
+    {"QuantizeLinear", "DequantizeLinear", "QLinearMatMul", "QLinearConv", "MatMulInteger", "ConvInteger"}
+)
+"""Operators that compute with integers for which the ranges of element types are made."""
+
+
+UNFOLDED = frozenset({"DequantizeLinear"})
+"""Computed on constants, it would turn integer weights into floats, for which runtimes do not use integer kernels."""
+
+
 ANY_POINTWISE, ANY_BINARY, ANY_REDUCTION = "any pointwise", "any binary", "any reduction"
 """The domains in which a rule's holes for operators are: an operator there may be any one of the class."""
 

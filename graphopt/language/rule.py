@@ -10,6 +10,7 @@ from hashlib import sha256
 from typing import Any, cast
 
 from graphopt.base.errors import RuleError
+from graphopt.ir.ops import QUANTIZING
 from graphopt.language.definition import Definition, declare, define, definitions_of
 from graphopt.language.serial import hole_from_json, hole_to_json, only, term_from_json, term_to_json, text
 from graphopt.language.term import (
@@ -18,6 +19,7 @@ from graphopt.language.term import (
     Operators,
     Term,
     Var,
+    applications,
     attributes,
     binary,
     const,
@@ -157,6 +159,11 @@ class Rule:
         return mind_types((*self.left, *self.right, *self.conditions))
 
     @cached_property
+    def is_quantized(self) -> bool:
+        """Whether it speaks of operators that quantize, for which the range of an integer counts."""
+        return any(app.op in QUANTIZING for side in (*self.left, *self.right) for app in applications(side))
+
+    @cached_property
     def digest(self) -> str:
         """Identifies what the rule says (not why): the key of its proof."""
         said = {key: value for key, value in self.to_json().items() if key != "why"}
@@ -203,7 +210,7 @@ class Rule:
 def mind_types(terms: Iterable[Term]) -> bool:
     """Return whether what some terms say may depend on element types: they cast, or ask for them."""
     parts = (part for term in terms for part in walk(term))
-    return any(isinstance(part, App) and part.op in ("Cast", "CastLike", "dtype") for part in parts)
+    return any(isinstance(part, App) and part.op in {"Cast", "CastLike", "dtype", *QUANTIZING} for part in parts)
 
 
 def _made_again(definitions: tuple[Definition, ...], *said: Any) -> Rule:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.base.sizes import Dim, Sym, lower_bound
-from graphopt.base.types import DType
+from graphopt.base.types import MANTISSA, DType
 
 Scalar = Any  # an int, Sym, float, str or bool; in the verifier a Z3 expression
 Scalars = Any  # a scalar or a tuple of scalars
@@ -406,6 +406,10 @@ PROPERTIES: Mapping[str, Function] = {
     "is_positive": Function(lambda logic, x: logic.negate(logic.le(x, 0)), "every element is above 0"),
     "is_negative": Function(lambda logic, x: logic.negate(logic.le(0, x)), "every element is below 0"),
     "is_not_negative": Function(lambda logic, x: logic.le(0, x), "every element is 0 or above"),
+    "is_scale": Function(
+        lambda logic, x: logic.all((logic.le(2.0**-100, x), logic.le(x, 128))),
+        "every element is at least 2⁻¹⁰⁰ and at most 128, as the scales of quantized models are",
+    ),
     "is_finite": Function(
         lambda logic, _: logic.all(()), "no element is an infinity or NaN; of a tensor: none is meant"
     ),
@@ -452,7 +456,6 @@ def has_property(name: str, values: NDArray[Any]) -> bool:
     return bool(np.all(plain)) and bool(np.all(PROPERTIES[name](NumpyLogic(), wide)))
 
 
-_MANTISSA = {DType.FLOAT16: 11, DType.BFLOAT16: 8, DType.FLOAT: 24, DType.DOUBLE: 53}
 _EXPONENT = {DType.FLOAT16: 5, DType.BFLOAT16: 8, DType.FLOAT: 8, DType.DOUBLE: 11}
 
 
@@ -461,15 +464,15 @@ def holds(wide: DType, narrow: DType) -> bool:
     if wide == narrow:
         return True
     if narrow is DType.BOOL:
-        return wide in _MANTISSA or wide.is_integer
-    if wide in _MANTISSA and narrow in _MANTISSA:
-        return _MANTISSA[wide] >= _MANTISSA[narrow] and _EXPONENT[wide] >= _EXPONENT[narrow]
+        return wide in MANTISSA or wide.is_integer
+    if wide in MANTISSA and narrow in MANTISSA:
+        return MANTISSA[wide] >= MANTISSA[narrow] and _EXPONENT[wide] >= _EXPONENT[narrow]
     if not narrow.is_integer:
         return False
     signed = narrow.name.startswith("INT")
     magnitude = narrow.bits - signed
-    if wide in _MANTISSA:
-        return magnitude <= _MANTISSA[wide]
+    if wide in MANTISSA:
+        return magnitude <= MANTISSA[wide]
     if not wide.is_integer or (signed and not wide.name.startswith("INT")):
         return False
     return magnitude <= wide.bits - wide.name.startswith("INT")

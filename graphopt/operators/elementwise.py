@@ -170,6 +170,9 @@ def cast(node: Node, to: DType) -> Function:
     return lambda value: call("Cast", value, params=params)
 
 
+CHOOSING = frozenset({"Max", "Min", "Clip", "Relu"})
+"""Operators that give one of the numbers that they are given, exactly where these are integers: there is no NaN."""
+
 COMPARISONS = {"Greater": ("Less", True), "GreaterOrEqual": ("LessOrEqual", True)}
 COMPARISONS |= {op: (op, False) for op in ("Less", "LessOrEqual", "Equal", "IsNaN", "IsInf")}
 
@@ -230,7 +233,8 @@ class Pointwise:
             node.require_divisors(Tensor(shape, lambda index: stretched(divisor, shape, index)))
         function = self.of(node)
         compares_exactly = node.op in COMPARISONS and (node.dtype.is_integer or node.dtype is DType.BOOL)
-        if not self.is_told and not compares_exactly and node.is_exact:
+        chooses_exactly = node.op in CHOOSING and node.dtype.is_integer
+        if not (self.is_told or compares_exactly or chooses_exactly) and node.is_exact:
             function = EXACT(node)
         return _elementwise(inputs, shape, function)
 

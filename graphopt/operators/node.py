@@ -126,13 +126,6 @@ class Node(ABC):
         found = [self.input(i).dtype for i in order if self.has(i) and not self.is_number(i)]
         return next((d for d in found if d is not DType.UNDEFINED), DType.UNDEFINED)
 
-    @property
-    def types(self) -> DType | tuple[DType, ...]:
-        """What tells of the element types that it computes with: where these vary freely, those of all inputs."""
-        if self.op not in SCALED:
-            return self.dtype
-        return tuple(self.input(i).dtype if self.has(i) else DType.UNDEFINED for i in range(self.count))
-
     @abstractmethod
     def simplified(self, size: Size) -> Size:
         """A size by what is known when the operator is met."""

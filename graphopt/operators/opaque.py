@@ -20,7 +20,7 @@ def opaque(node: Node, position: int, output: Tensor) -> Tensor:
     """
     used = dict(node.used)
     kept = used.get("along", ()) if used.pop("keepdims", 0) else ()
-    params = (position, node.folded, node.types, *sorted(used.items()))
+    params = (position, node.folded, node.dtype, *sorted(used.items()))
     operands = []
     for i in range(node.count):
         tensor = None if i in node.read else node.optional(i)

@@ -28,14 +28,23 @@ def QuantizeLinear(node: Node) -> Tensor:
     for name, usual in (("saturate", 1), ("precision", 0)):  # of floats of 8 bits, and of the division
         _only(node, name, usual)
     made = _element_type(node, DType.UINT8 if zero is None else zero.dtype)
-    return _elementwise(node, x, scale, zero, made, lambda x, scale, zero: quantized(x / scale, zero, made))
+    types = (x.dtype, scale.dtype)
+
+    def steps(x: Value, scale: Value) -> Value:
+        return call("Steps", x, scale, params=types) if node.is_exact else call("Round", x / scale)
+
+    return _elementwise(node, x, scale, zero, lambda x, scale, zero: saturated(steps(x, scale), zero, made))
 
 
 def DequantizeLinear(node: Node) -> Tensor:
     """(x - zero point) · scale."""
     x, scale, zero = node.input(0), node.input(1), node.optional(2)
-    made = _element_type(node, scale.dtype)
-    return _elementwise(node, x, scale, zero, made, lambda x, scale, zero: (x - zero) * scale)
+    types = (scale.dtype, _element_type(node, scale.dtype))
+
+    def scaled(integer: Value, scale: Value) -> Value:
+        return call("Scaled", integer, scale, params=types) if node.is_exact else integer * scale
+
+    return _elementwise(node, x, scale, zero, lambda x, scale, zero: scaled(x - zero, scale))
 
 
 def _element_type(node: Node, implied: DType) -> DType:
@@ -51,20 +60,14 @@ def _only(node: Node, name: str, usual: int) -> None:
 
 
 def _elementwise(
-    node: Node, x: Tensor, scale: Tensor, zero: Tensor | None, made: DType, function: Callable[..., Value]
+    node: Node, x: Tensor, scale: Tensor, zero: Tensor | None, function: Callable[[Value, Value, Value], Value]
 ) -> Tensor:
-    """A function of each element, its scale and its zero point; in the exact model of these no more than its name."""
+    """A function of each element, its scale and its zero point."""
     _only(node, "block_size", 0)
-    axis = node.attribute("axis", lambda: OneOf(range(-x.rank, x.rank) or (1,)))
+    axis = node.ignored("axis") if not scale.rank else node.attribute("axis", lambda: OneOf(range(-x.rank, x.rank)))
     if zero is not None:
         _alike(node, scale, zero)
     scales, zeros = _along(node, scale, x, axis), _zeros(node, zero, x, axis)
-    if node.is_exact:
-        params = (x.dtype, scale.dtype, made)
-
-        def function(*values: Value) -> Value:
-            return call(f"{node.op}!", *values, params=params)
-
     return Tensor(x.shape, lambda index: function(x.at(index), scales(index), zeros(index)))
 
 
@@ -94,12 +97,12 @@ def _zeros(node: Node, given: Tensor | None, of: Tensor, axis: Size) -> Paramete
     return (lambda _: number(0)) if given is None else _along(node, given, of, axis)
 
 
-def quantized(x: Value, zero: Value, made: DType) -> Value:
-    """A number of steps as an integer of a type: rounded, beside the zero point, as near as the type allows."""
+def saturated(steps: Value, zero: Value, made: DType) -> Value:
+    """So many steps from the zero point, or as near as an integer type allows."""
     if not made.is_integer:
         raise Unsupported(f"quantization to {made.name}")
     low, high = made.limits
-    return call("Round", least(largest(x, low - zero), high - zero)) + zero
+    return least(largest(steps, low - zero), high - zero) + zero
 
 
 def DynamicQuantizeLinear(node: Node) -> tuple[Tensor, ...]:
@@ -108,9 +111,9 @@ def DynamicQuantizeLinear(node: Node) -> tuple[Tensor, ...]:
     highest = largest(folded("max", x.shape, x.at), number(0))
     lowest = least(folded("min", x.shape, x.at), number(0))
     scale = (highest - lowest) / 255
-    zero = quantized(-lowest / scale, number(0), DType.UINT8)
+    zero = saturated(call("Round", -lowest / scale), number(0), DType.UINT8)
     return (
-        Tensor(x.shape, lambda index: quantized(x.at(index) / scale, zero, DType.UINT8)),
+        Tensor(x.shape, lambda index: saturated(call("Round", x.at(index) / scale), zero, DType.UINT8)),
         Tensor((), lambda _: scale),
         Tensor((), lambda _: zero),
     )
@@ -130,10 +133,10 @@ def QLinearMatMul(node: Node) -> Tensor:
     """The product of what two tensors stand for, quantized; the second may have a scale for each column."""
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (node.input(i) for i in range(8))
     _alike(node, b_scale, b_zero)
-    zero, own = _of_all(node, a_zero), _of_all(node, a_scale) / _of_all(node, y_scale)
+    zero = _of_all(node, a_zero)
     exact = matrix_product(node, _shifted(a, lambda _: zero), _shifted(b, _by_column(node, b_zero, b, b)))
     scales = _by_column(node, b_scale, b, exact)
-    return _requantized(node, exact, lambda index: own * scales(index), y_zero)
+    return _requantized(node, exact, a_scale, scales, y_scale, y_zero)
 
 
 def _by_column(node: Node, given: Tensor | None, b: Tensor, of: Tensor) -> Parameter:
@@ -155,11 +158,11 @@ def QLinearConv(node: Node) -> Tensor:
     """The convolution of what two tensors stand for, quantized; each filter may have its own scale."""
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (node.input(i) for i in range(8))
     _alike(node, w_scale, w_zero)
-    zero, own = _of_all(node, x_zero), _of_all(node, x_scale) / _of_all(node, y_scale)
+    zero = _of_all(node, x_zero)
     filters = _shifted(w, _along(node, w_zero, w, 0))
     exact = convolution(node, _shifted(x, lambda _: zero), filters, node.optional(8))
     scales = _along(node, w_scale, exact, 1)
-    return _requantized(node, exact, lambda index: own * scales(index), y_zero)
+    return _requantized(node, exact, x_scale, scales, y_scale, y_zero)
 
 
 def _of_all(node: Node, given: Tensor | None) -> Value:
@@ -178,7 +181,15 @@ def _shifted(x: Tensor, zeros: Parameter) -> Tensor:
     return Tensor(x.shape, lambda index: x.at(index) - zeros(index), x.dtype)
 
 
-def _requantized(node: Node, exact: Tensor, scales: Parameter, zero: Tensor) -> Tensor:
-    """What is added up in integers as integers on another grid."""
-    shift = _of_all(node, zero)
-    return Tensor(exact.shape, lambda index: quantized(exact.at(index) * scales(index), shift, zero.dtype))
+def _requantized(node: Node, exact: Tensor, one: Tensor, scales: Parameter, wanted: Tensor, zero: Tensor) -> Tensor:
+    """A sum of products, exact for it is of integers, in steps of another scale: how that is rounded is not known."""
+    factor, step, shift = _of_all(node, one), _of_all(node, wanted), _of_all(node, zero)
+    types = (one.dtype, wanted.dtype)
+
+    def at(index: Index) -> Value:
+        total, own = exact.at(index), scales(index)
+        if node.is_exact:
+            return saturated(call("Requantized", total, factor, own, step, params=types), shift, zero.dtype)
+        return saturated(call("Round", total * factor * own / step), shift, zero.dtype)
+
+    return Tensor(exact.shape, at)

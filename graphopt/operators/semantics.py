@@ -158,13 +158,14 @@ OPERATORS: dict[str, Operator] = {
     "NonZero": Operator(NonZero, reference=Reference.EVERYWHERE),
     "ScatterElements": Operator(ScatterElements),
     "ScatterND": Operator(ScatterND),
-    "QuantizeLinear": Operator(QuantizeLinear, is_exact=True),
-    "DequantizeLinear": Operator(DequantizeLinear, is_exact=True),
     "DynamicQuantizeLinear": Operator(DynamicQuantizeLinear),
-    "MatMulInteger": Operator(MatMulInteger),
-    "QLinearMatMul": Operator(QLinearMatMul),
-    "ConvInteger": Operator(ConvInteger),
-    "QLinearConv": Operator(QLinearConv),
+    # in integers, which is exact in any order; what is rounded is a function that is named
+    "QuantizeLinear": Operator(QuantizeLinear, is_exact=True),
+    "DequantizeLinear": Operator(DequantizeLinear, is_exact=True, adds_products=True),
+    "MatMulInteger": Operator(MatMulInteger, is_exact=True),
+    "QLinearMatMul": Operator(QLinearMatMul, is_exact=True),
+    "ConvInteger": Operator(ConvInteger, is_exact=True),
+    "QLinearConv": Operator(QLinearConv, is_exact=True),
 }
 """All operators that have a meaning."""
 

@@ -77,8 +77,8 @@ def _is_constant(term: Term | None) -> bool:
     match term:
         case Var(kind=kind):
             return kind not in ("tensor", "tensors")
-        case App(domain=domain) if domain != SCALAR:
-            return all(_is_constant(arg) for arg in term.operands)
+        case App(domain=domain, op=op) if domain != SCALAR:
+            return op not in ops.UNFOLDED and all(_is_constant(arg) for arg in term.operands)
     return True
 
 
@@ -252,7 +252,7 @@ class _Builder:
         if app.node in self.memo:
             return Value(self.memo[app.node], app.output)
         operands = [self._operand(app, position) for position in range(len(app.inputs))]
-        if operands and all(map(self._is_known, operands)):
+        if operands and app.op not in ops.UNFOLDED and all(map(self._is_known, operands)):
             return self.computed.setdefault(app, self._folded(app, operands))
         vertex = self._emit(app, operands)
         self.memo[app.node] = vertex

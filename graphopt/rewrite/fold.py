@@ -35,9 +35,6 @@ LARGEST = 256 << 20
 """Bytes of inputs or results above which a node is left to the runtime, whatever it would free: they are held in
 memory from then on."""
 
-WEIGHTS = "DequantizeLinear"
-"""Folding it would turn integer weights into floats, and the runtime's integer kernels would not be used."""
-
 
 def fold_constants(graph: Graph, *, exact: bool = False) -> Iterator[Patch]:
     """Compute nodes whose inputs are all constant, in their own type, as ONNX Runtime would.
@@ -60,7 +57,13 @@ def fold_constants(graph: Graph, *, exact: bool = False) -> Iterator[Patch]:
 
 
 def _may_fold(graph: Graph, node: Node) -> bool:
-    if node.is_internal or node.op == WEIGHTS or not node.inputs or node.captures or any(True for _ in node.bodies):
+    if (
+        node.is_internal
+        or node.op in ops.UNFOLDED
+        or not node.inputs
+        or node.captures
+        or any(True for _ in node.bodies)
+    ):
         return False
     if entry(node.op, node.domain) is None and not ops.is_declared(node.op, node.domain):
         return False

@@ -62,8 +62,19 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "Infinity": float,
     "size of a Range": lambda start, limit, delta, _: np.maximum(np.ceil((limit - start) / delta), 0),
     "resized": lambda size, scale: np.floor(np.float32(size) * np.float32(scale)),
+    "Steps": lambda x, scale, *types: np.round(of_type(x, types[0]) / of_type(scale, types[1])).astype(np.float64),
+    "Scaled": lambda integer, scale, *types: (of_type(integer, types[0]) * of_type(scale, types[0])).astype(np.float64),
+    "Requantized": lambda total, *scales_and_types: requantized(total, *scales_and_types[:3]),
     "Cast": lambda x, kind, to: CASTS[kind](np.asarray(x), DType[to].numpy),
 }
+
+
+def of_type(x: Array, dtype: DType) -> Array:
+    return np.asarray(x).astype(dtype.numpy)
+
+
+def requantized(total: Array, one: Array, other: Array, step: Array) -> Array:
+    return np.round(total * (np.float32(one) * np.float32(other) / np.float32(step)))
 
 
 def rounded(x: Array, to: np.dtype[Any]) -> Array:
@@ -211,8 +222,6 @@ class Grid:
     def _named(self, name: str, args: list[Any], params: tuple[Any, ...]) -> Any:
         """A function of the exact model: the operator of this name, with the attributes that tell it from others."""
         assert self.node is not None and name[-1] == "!", "nothing here is folded"
-        if name in ("QuantizeLinear!", "DequantizeLinear!"):
-            return by_element(name[:-1], args, params)
         dtype, *values = params
         attrs = self._given(dict(zip(sorted(self.node.used), values, strict=False)))
         absent = iter(values[len(attrs) :] or [False] * len(args))
@@ -226,8 +235,8 @@ class Grid:
 
     def _opaque(self, node: RuleNode, element: Element) -> Any:
         """An element of what an operator makes of whole tensors, with the attributes that tell it from others."""
-        position, folded, types, *used = element.params
-        assert (folded, types) == (node.folded, node.types)
+        position, folded, dtype, *used = element.params
+        assert (folded, dtype) == (node.folded, node.dtype)
         attrs, arrays = dict(used), list[Array | None]()
         for place, operand in enumerate(element.operands):
             outer = replace(
@@ -267,15 +276,6 @@ class Grid:
         if isinstance(value, tuple):
             return [self._plain(item) for item in value]
         return int(self.size(value)) if isinstance(value, Int | int) else value
-
-
-def by_element(name: str, args: Sequence[Array], types: Sequence[DType]) -> Array:
-    """Each element quantized by a scale and a zero point of its own: as indices of the axis of one row."""
-    x, scale, zero = np.broadcast_arrays(*args)
-    before, scaled, after = (dtype.numpy for dtype in types)
-    integers = after if name == "QuantizeLinear" else before
-    arrays = [x.reshape(1, -1).astype(before), scale.ravel().astype(scaled), zero.ravel().astype(integers)]
-    return computed(name, arrays, {})[0].astype(np.float64).reshape(x.shape)
 
 
 def computed(name: str, arrays: Sequence[Array | None], attrs: Mapping[str, Any], outputs: int = 1) -> list[Array]:

@@ -14,6 +14,7 @@ from graphopt.base.integers import TRUE, Formula, ge, symbol
 from graphopt.base.lemmas import EXACT_LEMMAS, LEMMAS
 from graphopt.base.rebuilding import only_symbol
 from graphopt.base.symbolic import Call, Piece, Read, Value, call, fold, lift, number, total
+from graphopt.base.types import DType
 from graphopt.verifier.context import context
 from graphopt.verifier.equality import Equality
 from graphopt.verifier.signs import Signs
@@ -79,6 +80,7 @@ EXACTLY: Mapping[str, Callable[..., Any]] = {
     "Neg": np.negative,
     "Relu": lambda a: np.maximum(a, 0),
     "BitwiseNot": np.invert,
+    "IsNaN": np.isnan,
 }
 
 
@@ -110,6 +112,55 @@ def exactly(value: Value | None, array: NDArray[Any]) -> NDArray[Any]:
     assert isinstance(factor, Call)
     with np.errstate(all="ignore"):
         return np.asarray(EXACTLY[factor.function.rstrip("!")](*(exactly(arg, array) for arg in factor.args)))
+
+
+SCALES = (*np.random.default_rng(7).uniform(0, 1, 60) * 2.0 ** -(np.arange(60) % 14), 2.0**-24, 2.0**-100, 128.0)
+HALF, SINGLE = DType.FLOAT16, DType.FLOAT
+QUANTA = [(HALF, DType.INT8), (HALF, DType.UINT8), (SINGLE, DType.INT8), (SINGLE, DType.UINT16)]
+
+
+def stepped(dtype: DType, of: DType) -> Value:
+    """The steps of a scale, of an element less its zero point times the scale."""
+    usual, types = call("Scale", lift(Read("s", ()))), (dtype, dtype)
+    q, z = (call("OfType", lift(Read(name, ())), params=(of,)) for name in ("q", "z"))
+    return call("Steps", call("Scaled", q - z, usual, params=types), usual, params=types)
+
+
+@pytest.mark.parametrize(("dtype", "of"), QUANTA, ids=str)
+def test_so_many_steps_of_a_scale_are_so_many_steps(dtype: DType, of: DType) -> None:
+    """Computed in the floats of the model, for all differences of two integers, and scales over their range."""
+    low, high = of.limits
+    differences = np.arange(low - high, high - low + 1)
+    for scale in filter(None, map(dtype.numpy.type, SCALES)):
+        scaled = differences.astype(dtype.numpy) * scale
+        np.testing.assert_array_equal(np.round(scaled / scale), differences, err_msg=str(scale))
+    q, z = (lift(Call("OfType", (lift(Read(name, ())),), (of,))) for name in "qz")
+    assert stepped(dtype, of) == q - z
+
+
+@pytest.mark.parametrize(("dtype", "of"), [(DType.BFLOAT16, DType.INT8), (HALF, DType.INT16)], ids=str)
+def test_steps_that_floats_cannot_tell_apart_are_not_taken_for_the_same(dtype: DType, of: DType) -> None:
+    assert "Steps" in str(stepped(dtype, of))
+    low, high = of.limits
+    integers = np.arange(low, high + 1)
+    scales = (dtype.numpy.type(scale) for scale in (0.3, 0.7, 0.9))
+    back = [np.round((integers.astype(dtype.numpy) * scale / scale).astype(np.float64)) for scale in scales]
+    assert (np.array(back) != integers).any()
+
+
+def test_integers_within_their_type_are_added_as_numbers() -> None:
+    byte = call("OfType", x, params=(DType.UINT8,))
+    assert call("Sub~", byte, number(128), params=(DType.INT32,)) == byte - 128
+    assert call("Cast", byte - 128, params=("wrapped", "INT8")) == byte - 128
+    assert call("Cast", byte - 127, params=("wrapped", "INT8")) != byte - 127
+    assert call("Add~", byte, byte, params=(DType.UINT8,)) != byte * 2
+
+
+def test_rounding_to_steps_keeps_the_order() -> None:
+    usual, types = call("Scale", y), (DType.FLOAT,) * 2
+    found = call("Steps", call("Relu!", x, params=types[:1]), usual, params=types)
+    assert found == of("max", call("Steps", x, usual, params=types), number(0))
+    assert "Relu" in str(call("Steps", call("Relu!", x, params=types[:1]), y, params=types)), "of any scale"
 
 
 def of(monoid: str, *values: Value) -> Value:

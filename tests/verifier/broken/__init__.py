@@ -1,6 +1,17 @@
 """Wrong rules, by what is wrong. None may be proved; of those that a small instance shows to be wrong it is found."""
 
-from tests.verifier.broken import classics, edges, families, functions, given, hidden, operators, placed, plain
+from tests.verifier.broken import (
+    classics,
+    edges,
+    families,
+    functions,
+    given,
+    hidden,
+    operators,
+    placed,
+    plain,
+    quantized,
+)
 
 REFUTED = (
     *plain.BROKEN,
@@ -10,6 +21,7 @@ REFUTED = (
     *hidden.REFUTED,
     *given.REFUTED,
     *families.REFUTED,
+    *quantized.REFUTED,
 )
 UNPROVED = (
     *edges.HOSTILE,
@@ -20,5 +32,6 @@ UNPROVED = (
     *hidden.GUARDS,
     *given.UNPROVED,
     *families.UNPROVED,
+    *quantized.UNPROVED,
 )
 VACUOUS = plain.VACUOUS
