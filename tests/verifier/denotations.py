@@ -36,7 +36,8 @@ from rich.console import Console
 from graphopt import operators
 from graphopt.language.proof import Ledger
 from graphopt.language.rule import Rule
-from graphopt.operators.node import Undefined, Unsupported
+from graphopt.operators.elementwise import Pointwise
+from graphopt.operators.node import Denotation, Undefined, Unsupported
 from graphopt.operators.operator import Operator
 from graphopt.operators.semantics import OPERATORS
 from graphopt.rewrite import gate
@@ -176,7 +177,9 @@ def mutants(module: str) -> Iterator[Mutant]:
                 if id(place.node) in firsts and text == "(-1)":
                     continue
                 start, end = offset(old[0], old[1]), offset(old[2], old[3])
-                own = range(place.statement.lineno, (place.statement.end_lineno or 0) + 1)
+                is_field = isinstance(top, ast.ClassDef) and isinstance(place.statement, ast.AnnAssign)
+                said: Any = top if is_field else place.statement  # what runs a method has read all fields
+                own = range(said.lineno, (said.end_lineno or 0) + 1)
                 lines = reads[place.function].union(own) if place.function.isupper() else frozenset(own)
                 before = " ".join(raw[start:end].decode().split())
                 yield Mutant(module, place.function, start, end, text, old[0], lines, before, place.operator)
@@ -651,14 +654,20 @@ def all_mutants() -> list[Mutant]:
 
 def denoted_by(names: Collection[str]) -> frozenset[str]:
     """The operators whose denotation has one of these names, or is in or uses a module that has, or a helper of it."""
-    named = {name for name, operator in OPERATORS.items() if operator.denotation.__name__ in names}
-    helpers = set(names).difference(OPERATORS[name].denotation.__name__ for name in named)
+    functions = {name: _function(operator.denotation) for name, operator in OPERATORS.items()}
+    named = {name for name, function in functions.items() if function in names}
+    helpers = set(names).difference(functions[name] for name in named)
     changed = {mutant.module for mutant in all_mutants() if helpers & {mutant.module, mutant.function}}
     if changed & {"opaque", "semantics"}:  # which every operator goes through
         return frozenset(OPERATORS)
     users = {user for user in MODULES for module in changed if user == module or _imports(user, module)}
     using = {name for name, operator in OPERATORS.items() if operator.denotation.__module__.rpartition(".")[2] in users}
     return frozenset(named | using)
+
+
+def _function(denotation: Denotation) -> str:
+    """What a denotation is called, or what it takes of each element."""
+    return str(getattr(denotation.of if isinstance(denotation, Pointwise) else denotation, "__name__", ""))
 
 
 def _imports(user: str, module: str) -> bool:
