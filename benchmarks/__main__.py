@@ -35,7 +35,7 @@ def _run(arguments: argparse.Namespace) -> None:
     named = _known(arguments.tools or (QUICK_TOOLS if quick else list(ALL)), ALL, "tool")
     tools = list(dict.fromkeys([PLAIN, *named]))  # in each run: without it nobody knows the noise
     limit = QUICK_LIMIT if quick else None
-    plan = Plan(models, tools, settings, seconds, search, arguments.again, arguments.failed, limit)
+    plan = Plan(models, tools, settings, seconds, search, arguments.again, arguments.failed, limit, arguments.dask)
     done = run(plan, path)
     print(f"exports: {done.exports:.0f} s; measuring: {done.measuring:.0f} s")
     print(f"written: {path}; `python -m benchmarks report {path}` shows it")
@@ -176,6 +176,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--output", type=Path, help="the result file; what it holds of the same circumstances is kept")
     run.add_argument("--again", action="store_true", help="measure also what the file holds of them")
     run.add_argument("--failed", action="store_true", help="measure also what failed when the file was made")
+    run.add_argument("--dask", metavar="tcp://HOST:PORT", help="a Dask cluster of equal machines, a model each at once")
     run.set_defaults(command=_run)
     report = commands.add_parser("report", help="make the tables and pictures of a result file")
     report.add_argument("results", nargs="?", type=Path, help="the one that was written last, unless named")

@@ -53,6 +53,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -68,6 +69,7 @@ from benchmarks.cells import outcomes as outcomes_of
 from benchmarks.cells import reason
 from benchmarks.checks import DEVICE_TOLERANCE, TOLERANCE, difference, gpu, is_insensitive, machine, movement, today
 from benchmarks.models import MODELS, export, exporters
+from graphopt.base.engine import engine
 from graphopt.base.errors import UsageError
 from graphopt.runtime.inputs import default_sizes
 from graphopt.runtime.measure import WIDTH, Samples, Speedup, Verdict, interleaved, speedup
@@ -109,6 +111,8 @@ class Plan:
     """Of what it holds, measure again what failed: a time limit may have been the reason, or a machine."""
     limit: float | None = None
     """Seconds after which a tool, a check or a process of a timing is given up; those of this module and of `tools`."""
+    dask: str | None = None
+    """The scheduler of a cluster of equal machines, each of which measures one model at once."""
 
     @property
     def job_limit(self) -> float:
@@ -139,26 +143,51 @@ def run(plan: Plan, path: Path) -> Done:
     Raises:
         UsageError: the file was made elsewhere or otherwise, or is none; or a device or the exporters are missing.
     """
-    head = _head(plan)
-    results = _known(path, head) if path.exists() else {**head, "date": today(), "models": {}}
-    rows: dict[str, Any] = results["models"]
-    _forget(rows, plan)
-    _require_start(plan.settings[0])
-    start = time.perf_counter()
-    with _progress() as progress:
-        sources = {name: _exported(name) for name in progress.track(plan.models, description="exports")}
+    with engine(dask=plan.dask) as runs, _progress() as progress:
+        ((_, head),) = runs.each(_ready, [plan])
+        results = _known(path, head) if path.exists() else {**head, "date": today(), "models": {}}
+        rows: dict[str, Any] = results["models"]
+        _forget(rows, plan)
+        start = time.perf_counter()
+        here = () if plan.dask else progress.track(plan.models, description="exports")  # else each exports for itself
+        sources = {name: _exported(name) for name in here}
         exported = time.perf_counter()
-        task = progress.add_task("models", total=len(plan.models))
-        for name in plan.models:
-            progress.update(task, description=name)
-            before = json.dumps(rows.get(name))
-            rows[name] = measure(name, sources[name], plan, rows.get(name, {}))
-            if json.dumps(rows[name]) != before:
+        tasks = [_Task(name, sources.get(name), plan, rows.get(name, {})) for name in plan.models]
+        task = progress.add_task("models", total=len(tasks))
+        for place, (machine_, row) in runs.each(_measured, tasks):
+            if machine_ != head:
+                raise UsageError(f"the workers are not alike, and one file is of one machine: {machine_} and {head}")
+            if row != tasks[place].known:
                 results["date"] = today()
+            rows[tasks[place].name] = row
             results["models"] = rows = {known: rows[known] for known in MODELS if known in rows}
             _write(path, results)
-            progress.advance(task)
+            progress.update(task, advance=1, description=tasks[place].name)
     return Done(exported - start, time.perf_counter() - exported, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A model that is measured somewhere."""
+
+    name: str
+    source: Path | str | None
+    """Its file, or why there is none; None where it is to be exported."""
+    plan: Plan
+    known: dict[str, Any]
+    """What the result file holds of it."""
+
+
+def _ready(plan: Plan) -> dict[str, Any]:
+    """Where and how a run takes place; raise UsageError where it cannot."""
+    _require_start(plan.settings[0])
+    return _head(plan)
+
+
+def _measured(task: _Task) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Where a model was measured, and its row."""
+    source = _exported(task.name) if task.source is None else task.source
+    return _head(task.plan), measure(task.name, source, task.plan, deepcopy(task.known))
 
 
 def _head(plan: Plan) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +24,7 @@ from benchmarks import checks, run, scaling, tools
 from benchmarks.models import FIXTURES, MODELS, QUICK, SUITE
 from benchmarks.run import Done, Outcome, Plan
 from benchmarks.tools import ALL, PLAIN, Task, applies
+from graphopt.base.engine import Here
 from graphopt.base.errors import UsageError
 from graphopt.runtime.oracle import require_onnxruntime
 from graphopt.runtime.profile import Profile, Row
@@ -31,7 +32,7 @@ from graphopt.runtime.sessions import Setting
 from tests import zoo
 from tests.text import parse
 
-NET = "resnet50.dynamo"
+NET, SECOND = "resnet50.dynamo", "resnet50.torchscript"
 SETTINGS = (Setting(threads=1), Setting(threads=0))
 
 
@@ -173,6 +174,34 @@ def test_what_is_named_is_measured_again(asked: list[Any], tmp_path: Path) -> No
     run.run(Plan([NET], ["onnxsim"], SETTINGS, 1.0, again=True), path)
     assert [what[0] for what in asked] == ["onnxsim", 1, 0]
     assert run.read(path)["models"][NET]["tools"].keys() == first["models"][NET]["tools"].keys()
+
+
+class Cluster(Here):
+    """Stands for two workers, which export for themselves and say what machines they are."""
+
+    def __init__(self, *machines: str) -> None:
+        self.machines = machines
+
+    def each(self, function: Any, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        for place, answer in reversed(list(super().each(function, tasks))):
+            if isinstance(answer, tuple):
+                answer[0]["machine"] = self.machines[place % len(self.machines)]
+            else:
+                answer["machine"] = self.machines[0]
+            yield place, answer
+
+
+def test_a_cluster_of_equal_machines_measures_a_model_each(
+    asked: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan([NET, SECOND], ["onnxsim"], SETTINGS[:1], 1.0, dask="tcp://host:8786")
+    monkeypatch.setattr(run, "engine", lambda dask: Cluster("a board", "a board"))
+    run.run(plan, tmp_path / "alike.json")
+    found = run.read(tmp_path / "alike.json")
+    assert found["machine"] == "a board" and list(found["models"]) == [NET, SECOND] and len(asked) == 4
+    monkeypatch.setattr(run, "engine", lambda dask: Cluster("a board", "a phone"))
+    with pytest.raises(UsageError, match="the workers are not alike"):
+        run.run(plan, tmp_path / "others.json")
 
 
 def test_other_settings_are_not_measured_again(asked: list[Any], tmp_path: Path) -> None:
