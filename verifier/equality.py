@@ -44,7 +44,7 @@ from graphopt.base.symbolic import (
     multiplied,
     number,
 )
-from graphopt.operators.classes import commutes_exactly
+from graphopt.operators.classes import entry
 from graphopt.verifier.bijections import (
     SPLITS,
     Map,
@@ -232,7 +232,7 @@ class Equality:
         if left.function != right.function or not params_equal(left.params, right.params, known):
             return False
         orders = [right.args]
-        if len(right.args) == 2 and commutes_exactly(left.function.rstrip("!~")):
+        if len(right.args) == 2 and entry(left.function.rstrip("!~")).commutes_exactly:
             orders.append(right.args[::-1])
         return any(all(self.equal(a, b, known) for a, b in zip(left.args, args, strict=True)) for args in orders)
 

@@ -8,7 +8,7 @@ from math import prod, sqrt
 
 from graphopt.base.types import DType
 from graphopt.ir import ops
-from graphopt.operators.classes import only_moves, reads_sizes
+from graphopt.operators.classes import entry
 from graphopt.runtime.steps import Sketch, Step
 
 ACCUMULATOR = 2.0**-23
@@ -83,7 +83,8 @@ def _paths(model: Sketch) -> dict[str, _Path]:
         for slot, name in enumerate(step.outputs):
             types.setdefault(name, _type_of_output(step, slot, read))
         made = [types[name] for name in step.outputs]
-        before = [paths[name] for name in step.inputs if name in paths and not reads_sizes(step.op, step.node.domain)]
+        reads_sizes = entry(step.op, step.node.domain).reads_sizes
+        before = [paths[name] for name in step.inputs if name in paths and not reads_sizes]
         shapes = [model.shapes.get(name) for name in step.inputs]
         own = _Path(_computed(step, read, made), 1 + _Path.joined(before).length, _terms(step, shapes))
         for name in step.outputs:
@@ -94,7 +95,7 @@ def _paths(model: Sketch) -> dict[str, _Path]:
 def _computed(step: Step, read: Iterable[DType | None], made: Iterable[DType | None]) -> DType | None:
     """Return the coarsest type that a step rounds to: none where it only moves elements, of a Cast that which it casts
     to."""
-    if only_moves(step.op, step.node.domain):
+    if entry(step.op, step.node.domain).only_moves:
         return None
     return _coarsest(made if step.op in ("Cast", "CastLike") else (*read, *made))
 

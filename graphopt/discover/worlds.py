@@ -15,7 +15,7 @@ from graphopt.base.errors import UsageError, did_you_mean
 from graphopt.discover.evaluation import OPERANDS
 from graphopt.ir import ops
 from graphopt.language.term import App, Lit, Operand, Term, Var, fn, op, tensor
-from graphopt.operators import classes
+from graphopt.operators.classes import entry
 from graphopt.operators.semantics import OPERATORS
 
 Sizes: TypeAlias = Mapping[str, int]
@@ -57,7 +57,7 @@ def arity(choice: App) -> int:
 @cache
 def commutes(choice: App) -> bool:
     """Return whether the two operands may be swapped: only one order of them is tried."""
-    return arity(choice) == 2 and classes.commutes(choice.op, choice.domain)
+    return arity(choice) == 2 and entry(choice.op, choice.domain).commutes
 
 
 # -- the ways to apply operators ---------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def _plain(name: str, **attrs: Operand) -> Iterator[App]:
     """Yield an operator applied to as many operands as it needs, if these are one or two."""
     domain, _, own = name.rpartition(".")
     schema = ops.schema(own, domain)
-    needed = max(schema.min_input, 2 if classes.commutes(own, domain) else 1) if schema else 0
+    needed = max(schema.min_input, 2 if entry(own, domain).commutes else 1) if schema else 0
     required = [a for a in (schema.attributes if schema else {}) if schema and schema.attributes[a].required]
     if 1 <= needed <= 2 and set(required) <= attrs.keys():
         yield App(own, (A, B)[:needed], tuple(sorted((k, _term(v)) for k, v in attrs.items())), domain)

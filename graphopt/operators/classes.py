@@ -10,44 +10,30 @@ from typing import NamedTuple, TypeAlias
 
 from onnx.defs import OpSchema
 
+from graphopt.base.symbolic import Tensor
 from graphopt.ir import ops
 from graphopt.language.definition import Definition, definitions, meaning_of
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import FACTS
 from graphopt.language.term import SCALAR, App, Lit, Term, Var, applications, attributes, const, holes, is_scalar, walk
 from graphopt.operators.elementwise import Beside, Pointwise
-from graphopt.operators.operator import Operator, Reference
+from graphopt.operators.node import Node, Unsupported
+from graphopt.operators.operator import Operator
 from graphopt.operators.reductions import Reducing
 from graphopt.operators.semantics import OPERATORS
 
 
-def entry(op: str, domain: str = "") -> Operator | None:
-    """Return what is known of an operator, None of one that has no meaning in the table."""
-    return None if domain else OPERATORS.get(op)
+def _undenoted(node: Node) -> Tensor:
+    raise Unsupported(f"no denotation of {node.op}")
 
 
-def commutes(op: str, domain: str = "") -> bool:
-    """Return whether the operands of an operator may be swapped."""
-    operator = entry(op, domain)
-    return operator is not None and operator.commutes
+UNKNOWN = Operator(_undenoted)
+"""An operator that has no meaning in the table: none of the facts is known of it."""
 
 
-def commutes_exactly(op: str, domain: str = "") -> bool:
-    """Return whether two operands may be swapped bit for bit; of 0.0 and -0.0, Max takes one by their places."""
-    operator = entry(op, domain)
-    return operator is not None and operator.commutes and not operator.departs
-
-
-def reads_sizes(op: str, domain: str = "") -> bool:
-    """Return whether of what an operator reads only the shape counts."""
-    operator = entry(op, domain)
-    return operator is not None and operator.reads_sizes
-
-
-def only_moves(op: str, domain: str = "") -> bool:
-    """Return whether an operator moves elements and makes none of others, whatever its attributes are."""
-    operator = entry(op, domain)
-    return operator is not None and operator.is_exact and operator.reference is Reference.EVERYWHERE
+def entry(op: str, domain: str = "") -> Operator:
+    """Return what is known of an operator."""
+    return UNKNOWN if domain else OPERATORS.get(op, UNKNOWN)
 
 
 def beside(op: str, domain: str = "") -> Beside | None:
@@ -173,7 +159,7 @@ def _ways(op: str, beside: Beside, class_: str) -> Sequence[_Inputs]:
     assert schema is not None, op
     if beside is Beside.EQUALS:
         variadic = schema.inputs[-1].option == OpSchema.FormalParameterOption.Variadic
-        return _orders(2 if variadic else len(schema.inputs), class_, commuting=commutes(op))
+        return _orders(2 if variadic else len(schema.inputs), class_, commuting=entry(op).commutes)
     if beside is Beside.TYPES or class_ == ops.ANY_BINARY:
         return ()
     own = list(enumerate(formal.name for formal in schema.inputs))[1:]

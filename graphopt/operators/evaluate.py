@@ -19,7 +19,7 @@ from onnx.defs import OpSchema
 from graphopt.base.types import DType, TensorType
 from graphopt.ir import ops
 from graphopt.ir.graph import Node
-from graphopt.operators.classes import entry, only_moves
+from graphopt.operators.classes import entry
 from graphopt.operators.movement import ENDLESS
 from graphopt.operators.operator import Reference
 from graphopt.operators.protos import node_to_proto, type_to_proto
@@ -55,7 +55,7 @@ def evaluate(node: Node, inputs: Sequence[Array | None], *, float64: bool = Fals
 def is_exact(node: Node, inputs: Sequence[Array | None]) -> bool:
     """Whether the reference's result is ONNX Runtime's bit for bit, however that splits and orders its work."""
     operator, dtypes = entry(node.op, node.domain), {DType.of(array.dtype) for array in inputs if array is not None}
-    if operator is None or operator.reference is Reference.NOWHERE:
+    if operator.reference is Reference.NOWHERE:
         return False
     if node.op == "Cast" and (DType.STRING in dtypes or node.attrs.get("to") == DType.STRING):
         return False  # how a number is spelled is ONNX Runtime's to say
@@ -88,7 +88,7 @@ def _widened(array: Array | None, node: Node, float64: bool) -> Array | None:
     dtype = DType.of(array.dtype)
     if float64:
         return array.astype(np.float64, copy=False) if dtype.is_float else array
-    if dtype in _HALVES and not only_moves(node.op, node.domain) and node.op != "Cast":
+    if dtype in _HALVES and not entry(node.op, node.domain).only_moves and node.op != "Cast":
         return array.astype(np.float32)
     return array
 

@@ -89,7 +89,7 @@ class Infinities:
             return Far.INFINITE if declared.writes_infinity(node) else max([Far.ORDINARY, *read])
         operator, read = entry(node.op, node.domain), [self._read(graph, value) for value in node.operands]
         read += [_of_constant(value) for value in node.attrs.values() if isinstance(value, Tensor)]
-        if operator is not None and operator.has_poles and self._told(graph, node, DEEPEST)[1]:
+        if operator.has_poles and self._told(graph, node, DEEPEST)[1]:
             return Far.INFINITE
         highest = max([Far.ORDINARY, *read, *map(_of_bodies, node.bodies)])
         match _reach(node):
@@ -112,10 +112,9 @@ class Infinities:
         seen, found = self._signs.get(value, (0, Sign.UNKNOWN))
         if seen < depth:
             node = graph[value.vertex]
-            operator = entry(node.op, node.domain)
             if node.is_constant:
                 found = _sign_of_constant(graph, value)
-            elif operator is not None and operator.keeps:
+            elif entry(node.op, node.domain).keeps:
                 found = self._sign(graph, node.inputs[0], depth - 1)
             elif not node.is_internal and not value.output:
                 found, _ = self._told(graph, node, depth - 1)
@@ -163,8 +162,7 @@ def reconsider(graph: Graph) -> None:
 
 
 def _reach(node: Node) -> Reach:
-    operator = entry(node.op, node.domain)
-    return Reach.PASSED if operator is None else operator.reach
+    return entry(node.op, node.domain).reach
 
 
 def _index(node: Node) -> int:

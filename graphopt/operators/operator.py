@@ -73,3 +73,13 @@ class Operator:
     """Whether the kernel computes an element by other instructions within a vector than at its end."""
     added: int | None = None
     """An optional input that is added: of zeros it may as well be absent."""
+
+    @property
+    def commutes_exactly(self) -> bool:
+        """Whether two operands may be swapped bit for bit; of 0.0 and -0.0, Max takes one by their places."""
+        return self.commutes and not self.departs
+
+    @property
+    def only_moves(self) -> bool:
+        """Whether it moves elements and makes none of others, whatever its attributes are."""
+        return self.is_exact and self.reference is Reference.EVERYWHERE

@@ -504,8 +504,7 @@ def _formal(app: App, position: int) -> OpSchema.FormalParameter:
 
 def _adds_nothing(app: App, position: int, operand: Built) -> bool:
     """Whether an operand that came of an absent one is all zeros again, where zeros may as well be absent."""
-    operator = entry(app.op, app.domain)
-    return isinstance(operand, _Folded) and operand.zero and operator is not None and operator.added == position
+    return isinstance(operand, _Folded) and operand.zero and entry(app.op, app.domain).added == position
 
 
 def _concrete(value: Any, app: App) -> Any:

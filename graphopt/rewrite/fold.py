@@ -20,7 +20,7 @@ from graphopt.ir import ops
 from graphopt.ir.edit import constant_node, needs_copy, replace_node, replace_values
 from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
-from graphopt.operators.classes import entry
+from graphopt.operators.classes import UNKNOWN, entry
 from graphopt.operators.evaluate import evaluate, is_exact
 from graphopt.operators.known import shapes
 from graphopt.operators.operands import Operands, normalised, plain
@@ -65,7 +65,7 @@ def _may_fold(graph: Graph, node: Node) -> bool:
         or any(True for _ in node.bodies)
     ):
         return False
-    if entry(node.op, node.domain) is None and not ops.is_declared(node.op, node.domain):
+    if entry(node.op, node.domain) is UNKNOWN and not ops.is_declared(node.op, node.domain):
         return False
     values = node.inputs[:1] if _as_cast(graph, node) else node.inputs
     return all(v is None or graph.constant(v) is not None for v in values) and ops.is_deterministic(node)

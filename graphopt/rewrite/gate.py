@@ -26,7 +26,7 @@ from graphopt.language.definition import Definition
 from graphopt.language.proof import Ledger, Model, Proof, Verdict
 from graphopt.language.rule import Rule
 from graphopt.language.term import App, applications
-from graphopt.operators.classes import entry
+from graphopt.operators.classes import UNKNOWN, entry
 from graphopt.operators.families import Particular
 from graphopt.operators.operator import FLOATS
 from graphopt.rewrite.sites import Site
@@ -241,12 +241,12 @@ def _in_memory(app: App) -> tuple[frozenset[DType], str, str, object]:
     An operator that is declared by a term has a kernel that rounds in a way of its own.
     """
     operator = entry(app.op, app.domain)
-    if operator is None:
+    if operator is UNKNOWN:
         return FLOATS if ops.is_declared(app.op, app.domain) else frozenset(), app.op, app.domain, app.node
     if not operator.minds_place:
         return operator.departs, app.op, "", app.node
     operand = app.inputs[0]
-    while isinstance(operand, App) and (view := entry(operand.op, operand.domain)) and view.is_view:
+    while isinstance(operand, App) and entry(operand.op, operand.domain).is_view:
         operand = operand.inputs[0]
     return operator.departs, app.op, "", (operand, app.attrs)
 

@@ -24,7 +24,7 @@ from graphopt.ir import ops
 from graphopt.ir.edit import constant_node, replace_values
 from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
-from graphopt.operators.classes import beside, entry
+from graphopt.operators.classes import UNKNOWN, beside, entry
 from graphopt.operators.elementwise import Beside
 from graphopt.operators.known import ModelNode, Numbered, question_of
 from graphopt.operators.node import Undefined, Unsupported
@@ -87,7 +87,7 @@ def grid(graph: Graph, value: Value | None, depth: int = DEEPEST) -> Grid | None
         return _of_constant(constant)
     node = graph[value.vertex]
     operator = entry(node.op, node.domain)
-    if operator is None or value.output or type_.dtype is not DType.INT64:  # others may wrap around
+    if operator is UNKNOWN or value.output or type_.dtype is not DType.INT64:  # others may wrap around
         return None
     if operator.is_view:
         return _view(grid(graph, node.inputs[0], depth - 1), type_.shape)
@@ -186,8 +186,7 @@ def _bases(graph: Graph, order: Sequence[int]) -> dict[int, Value]:
     for vertex in order:
         node = graph[vertex]
         gather = node.op in ("Gather", "GatherND") and node.domain == "" and _keeps_order(graph, node)
-        operator = entry(node.op, node.domain)
-        view = operator is not None and operator.is_view
+        view = entry(node.op, node.domain).is_view
         source = node.inputs[0] if gather or view else None
         if source is not None:
             sources[vertex] = sources.get(source.vertex, source)

@@ -24,7 +24,7 @@ from graphopt.language.binding import Absent, Axes, Bound, Known, Numbers, broad
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import Unknown
 from graphopt.language.term import SCALAR, App, Lit, Term, Var, is_scalar
-from graphopt.operators.classes import broadcasts, commutes, commutes_exactly
+from graphopt.operators.classes import broadcasts, entry
 from graphopt.operators.declared import is_as_defined
 from graphopt.operators.families import Particular
 from graphopt.operators.families import roots as named
@@ -249,7 +249,7 @@ def _means_the_same(graph: Graph, app: App, node: Node) -> bool:
 
 def _producers_fit(graph: Graph, app: App, node: Node) -> bool:
     """A quick look at what makes the inputs, which tells most patterns that do not match."""
-    if commutes(app.op, app.domain):
+    if entry(app.op, app.domain).commutes:
         made = {matched_as(graph[value.vertex].op) for value in node.inputs if value is not None}
         return made.issuperset(producers(app))
     return all(
@@ -322,7 +322,7 @@ _VARIADIC = OpSchema.FormalParameterOption.Variadic
 
 def _orders(app: App, inputs: tuple[Value | None, ...]) -> Iterator[tuple[Value | None, ...]]:
     """The inputs in every order that means the same."""
-    if 1 < len(inputs) <= 3 and commutes(app.op, app.domain):
+    if 1 < len(inputs) <= 3 and entry(app.op, app.domain).commutes:
         yield from dict.fromkeys(permutations(inputs))
     else:
         yield inputs
@@ -330,7 +330,7 @@ def _orders(app: App, inputs: tuple[Value | None, ...]) -> Iterator[tuple[Value 
 
 def _rounds_otherwise(op: str, order: tuple[Value | None, ...], inputs: tuple[Value | None, ...]) -> bool:
     """Whether another order of inputs may give another float."""
-    return order != inputs[: len(order)] and (len(order) > 2 or not commutes_exactly(op))
+    return order != inputs[: len(order)] and (len(order) > 2 or not entry(op).commutes_exactly)
 
 
 def _match_inputs(

@@ -9,7 +9,7 @@ from graphopt.ir import ops
 from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule
 from graphopt.language.term import SCALAR, App, is_pack, packs_in
-from graphopt.operators.classes import Candidate, candidates, commutes
+from graphopt.operators.classes import Candidate, candidates, entry
 from graphopt.operators.families import asked_of_one, particular
 
 
@@ -74,7 +74,7 @@ def _met(graph: Graph, app: App, vertex: int, hole: str) -> Iterator[tuple[str, 
         return
     if not is_hole and (node.op, node.domain) != (app.op, app.domain):
         return
-    in_any_order = is_hole or commutes(app.op, app.domain)
+    in_any_order = is_hole or entry(app.op, app.domain).commutes
     for position, arg in enumerate(app.inputs):
         if isinstance(arg, App) and arg.domain != SCALAR:
             inputs = node.inputs if in_any_order else node.inputs[position : position + 1]

@@ -21,7 +21,7 @@ from graphopt.ir import ops
 from graphopt.ir.edit import needs_copy, replace_node, replace_values, unread
 from graphopt.ir.graph import CAPTURE, CONSTANT, INTERNAL, Attribute, Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor, same_values
-from graphopt.operators.classes import commutes_exactly
+from graphopt.operators.classes import entry
 from graphopt.operators.infer import inferred, informed
 from graphopt.operators.protos import External
 from graphopt.rewrite.fold import fold_constants, fold_shapes
@@ -144,7 +144,7 @@ def _is_worth_merging(graph: Graph, mapping: Mapping[Value, Value]) -> bool:
 
 def _operands(node: Node) -> tuple[Value | None, ...]:
     """The inputs, in a fixed order where the operator does not mind."""
-    if len(node.inputs) == 2 and commutes_exactly(node.op, node.domain):
+    if len(node.inputs) == 2 and entry(node.op, node.domain).commutes_exactly:
         return tuple(sorted(node.inputs, key=lambda value: value or (-1, -1)))
     return node.inputs
 

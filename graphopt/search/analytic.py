@@ -15,7 +15,7 @@ from graphopt.base.sizes import Dim, Sym
 from graphopt.base.types import DType, TensorType
 from graphopt.ir.graph import Graph, Node, Value
 from graphopt.ir.ops import attribute, is_deterministic
-from graphopt.operators.classes import reads_sizes
+from graphopt.operators.classes import entry
 from graphopt.runtime.machine import Machine
 from graphopt.runtime.measure import Speedup
 
@@ -94,7 +94,7 @@ class _Estimate:
     def _is_folded(self, node: Node) -> bool:
         if node.is_internal:
             return node.is_constant
-        if reads_sizes(node.op, node.domain) and (data := self.graph.tensor_type(node.inputs[0])):
+        if entry(node.op, node.domain).reads_sizes and (data := self.graph.tensor_type(node.inputs[0])):
             return data.is_static
         return is_deterministic(node) and all(value.vertex in self.known for value in node.operands)
 
