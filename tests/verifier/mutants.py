@@ -333,6 +333,16 @@ EQUIVALENT = (
         r"(REAL|EXTENDED) condition dropped: (is_float|is_integer|among)\(dtype",
         "a proof over the reals licenses floats alone, and does not count digits: the condition keeps those",
     ),
+    (
+        "quantize_.*without_sign",
+        r".*condition dropped: among\(dtype",
+        "a proof goes through all element types, one by one: the condition keeps the few that models have",
+    ),
+    (
+        ".*_(before|after|behind|without)_(de)?(quantize|sign)",
+        ".*attribute dropped",
+        "where one scale is for all, an axis means nothing, and what else there may be is the default",
+    ),
     ("eliminate_nop_average_pool", ".*condition dropped: pads", "a window of one element has no room for padding"),
     (
         "eliminate_nop_resize.*",
