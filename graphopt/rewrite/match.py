@@ -210,22 +210,22 @@ def _match_quotient(graph: Graph, app: App, value: Value, state: _State) -> Iter
     """Match a product with a number to a quotient: the number is the reciprocal of the divisor."""
     node = graph[value.vertex]
     dividend, divisor = node.inputs
-    if divisor is None or node.version != ops.newest("Div", "") or state.terms.get(app, value) != value:
+    tensor = known_tensor(graph, divisor)
+    if divisor is None or tensor is None or state.terms.get(app, value) != value:
+        return
+    if node.version != ops.newest("Div", ""):
         return
     terms = {**state.terms, app: value}
     begun = _State(state.holes, state.axes, terms, state.pending, state.reordered)
     for factor, other in permutations(app.operands):
         for found in _match_input(graph, node, other, dividend, begun) if _is_numbers(factor) else ():
-            complete = _match_reciprocal(graph, node, factor, divisor, found)
+            complete = _match_reciprocal(graph, node, factor, divisor, found) if has_reciprocals(tensor) else None
             if complete is not None:
                 yield complete
 
 
 def _match_reciprocal(graph: Graph, node: Node, pattern: Term, divisor: Value, state: _State) -> _State | None:
     """Match what a product multiplies by to the reciprocal of a constant."""
-    tensor = known_tensor(graph, divisor)
-    if tensor is None or not has_reciprocals(tensor):
-        return None
     match pattern:
         case Var(kind="const"):
             found = _match_const(graph, node, pattern, divisor, state)
