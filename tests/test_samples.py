@@ -47,6 +47,11 @@ ROLES: list[tuple[str, str, Callable[[Array], bool]]] = [
         "s",
         lambda s: s.min() > 0,
     ),
+    (
+        "g (float[3,2] t, int64[99] i, int64[40] k) => (float[40,2] z) { j = Gather(i, k) z = Gather(t, j) }",
+        "i",
+        lambda i: i.min() >= 0 and i.max() < 3,
+    ),
     ("g (int8[999] x) => (int8[999] z) { z = Identity(x) }", "x", lambda x: x.min() < -100 and x.max() > 100),
 ]
 

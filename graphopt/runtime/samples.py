@@ -22,6 +22,7 @@ from onnx import TensorProto, numpy_helper
 from graphopt.base.errors import UsageError
 from graphopt.base.limits import run_limits
 from graphopt.base.types import DType
+from graphopt.operators.classes import entry
 from graphopt.runtime.steps import Input, Sketch, Step
 
 Array: TypeAlias = NDArray[Any]
@@ -64,9 +65,13 @@ ROLES: Mapping[tuple[str, int], str] = {
 }
 """What an operator takes an operand for, where not every value will do."""
 
-_PASSING = frozenset({"Cast", "CastLike", "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"})
-_PASSING |= {"Slice", "Expand", "Concat", "Split", "Tile", "Clip", "Optional", "OptionalGetElement"}
-"""Operators whose first operand (of Concat: any) keeps its values on the way through."""
+_PASSING = frozenset({"Cast", "CastLike", "Clip", "Concat", "Optional", "OptionalGetElement"})
+"""Operators beside those that keep elements (`Operator.keeps`) through which values go as they are, or nearly so."""
+
+
+def _passes(step: Step) -> bool:
+    """Whether the first operand (of Concat: any) keeps its values on the way through."""
+    return step.op in _PASSING or entry(step.op, step.node.domain).keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +103,7 @@ def _uses(model: Sketch, name: str) -> Iterator[tuple[Step, int]]:
     while stack:
         for step, slot in model.readers.get(stack.pop(), ()):
             yield step, slot
-            if step.op in _PASSING and (slot == 0 or step.op == "Concat"):
+            if _passes(step) and (slot == 0 or step.op == "Concat"):
                 fresh = set(step.outputs) - seen
                 seen |= fresh
                 stack += fresh
@@ -308,7 +313,7 @@ def _is_asked(model: Sketch, name: str) -> bool:
         for step, _ in model.readers.get(stack.pop(), ()):
             if step.op in _ASKING and not model.needed.isdisjoint(step.outputs):
                 return True
-            if step.op in _PASSING | _ELEMENTWISE:
+            if _passes(step) or step.op in _ELEMENTWISE:
                 fresh = set(step.outputs) - seen
                 seen |= fresh
                 stack += fresh
@@ -330,7 +335,7 @@ def telling_sizes(model: Sketch) -> frozenset[str]:
         name = stack.pop()
         maker = None if name in found else model.producers.get(name)
         found.add(name)
-        if maker is not None and maker.op in _PASSING:
+        if maker is not None and _passes(maker):
             stack += maker.inputs if maker.op == "Concat" else maker.inputs[:1]
     return frozenset(found)
 
