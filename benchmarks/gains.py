@@ -39,8 +39,8 @@ def tried(task: Task) -> dict[str, Place]:
     return {str(rule): place for rule, place in found if place.matches}
 
 
-def table(found: Mapping[str, Mapping[str, Place]], rules: int, cost: str) -> str:
-    """Return what each rule gains in each model, those that gain most first."""
+def table(found: Mapping[str, Mapping[str, Place]], rules: Sequence[Path], count: int, cost: str) -> str:
+    """Return what rules gain in each model in which they gain something, those that gain most first."""
     rows = [
         (place.gain or 0.0, rule, model, place) for model, places in found.items() for rule, place in places.items()
     ]
@@ -48,14 +48,15 @@ def table(found: Mapping[str, Mapping[str, Place]], rules: int, cost: str) -> st
     lines = [
         "# What found rules gain beside the library",
         "",
-        f"{rules} rules, {len(found)} models. {len(matching)} of the rules match in {len(met)} of these, which the",
-        f"library has simplified, and {len(gaining)} gain something in a part of one; cost: {cost}.",
+        f"{count} rules of {', '.join(path.name for path in rules)}; {len(found)} models, simplified by the library.",
+        f"{len(matching)} of the rules match in {len(met)} of them; {len(gaining)} gain something in a part; {cost}.",
         "",
         "| times as fast, of the part | rule | model | matches |",
         "| ---: | --- | --- | ---: |",
         *(
-            f"| {f'{gain:.3f}' if gain else 'no gain'} | `{rule}` | {model} | {place.matches} |"
+            f"| {gain:.3f} | `{rule}` | {model} | {place.matches} |"
             for gain, rule, model, place in sorted(rows, key=lambda row: (-row[0], row[1:3]))
+            if gain
         ),
     ]
     return "\n".join([*lines, ""])
@@ -74,7 +75,7 @@ def main(given: Sequence[str] | None = None) -> None:
     tasks = [Task(model, rules, asked.cost) for model in asked.model or zoo.names()]
     with engine(asked.workers, asked.dask) as runs:
         found = {tasks[place].model: places for place, places in runs.each(tried, tasks)}
-    said = table(dict(sorted(found.items())), len(library.read(rules).everything), asked.cost)
+    said = table(dict(sorted(found.items())), rules, len(library.read(rules).everything), asked.cost)
     files.write_text(asked.output, said)
     print(said)
 

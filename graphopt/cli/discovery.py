@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -19,8 +19,8 @@ from graphopt.cli.terminal import Progress, console, set_up_logging
 
 if TYPE_CHECKING:
     from graphopt.discover.gains import Gains
+    from graphopt.discover.library import Had
     from graphopt.discover.run import Found, Outcome, Plan
-    from graphopt.language.library import Library
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def discover(
     from graphopt.base.engine import engine
     from graphopt.discover.gains import Gains, cost_model
     from graphopt.discover.journal import Journal
-    from graphopt.discover.library import read
+    from graphopt.discover.library import Lookup, look_up, read
     from graphopt.discover.run import Plan, Run
     from graphopt.discover.worlds import DEFAULT, named
     from graphopt.language import library as libraries
@@ -75,7 +75,9 @@ def discover(
         outcome = Run(plan, runs, kept, progress, partial(_tell, quiet=quiet)).finished()
         known = libraries.load(given) if library else given
         gains = Gains(cost_model(cost), known, graphs) if cost is not opt.Cost.NONE else None
-        lines = _lines(outcome, plan, known, gains, progress, quiet=quiet)
+        lookups = [Lookup(each.rule, plan.files, library) for each in outcome.found if known.everything]
+        answers = dict(_watched(runs.each(look_up, lookups), len(lookups), progress))
+        lines = _lines(outcome, plan, answers, gains, progress, quiet=quiet)
         files.write_text(output, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
     if not quiet:
         _show(outcome, lines, output)
@@ -86,17 +88,21 @@ def _tell(line: object, *, quiet: bool) -> None:
     log.log(logging.INFO if quiet else logging.WARNING, "%s", line, extra={"plain": True})
 
 
+def _watched(answers: Iterator[tuple[int, Had]], count: int, progress: Progress) -> Iterator[tuple[int, Had]]:
+    """Yield what is looked up in the library, and show how much of it is done."""
+    for number, answer in enumerate(answers):
+        progress("look up in the library", number / count)
+        yield answer
+
+
 def _lines(
-    outcome: Outcome, plan: Plan, known: Library, gains: Gains | None, progress: Progress, *, quiet: bool
+    outcome: Outcome, plan: Plan, answers: Mapping[int, Had], gains: Gains | None, progress: Progress, *, quiet: bool
 ) -> list[dict[str, Any]]:
     """Return what is written of each rule that the library lacks, the most promising first."""
-    from graphopt.discover.library import had
-
     lacking: list[Found] = []
     have = Counter[str]()
-    for number, found in enumerate(outcome.found):
-        progress("look up in the library", number / len(outcome.found))
-        answer = had(found.rule, known) if known.everything else None
+    for place, found in enumerate(outcome.found):
+        answer = answers.get(place)
         if answer is not None and answer.is_had:
             have[", ".join(answer.rules) or "the passes"] += 1
             log.info("%s: the library has it: %s", found.rule, ", ".join(answer.rules) or "the passes")

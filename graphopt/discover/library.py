@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
+from graphopt.language import library as libraries
 from graphopt.language.library import Library
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import Unknown
@@ -39,6 +42,26 @@ class Had:
 
     rules: tuple[str, ...]
     is_had: bool
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """A rule that is looked up in files of rules and, where `installed`, in those that are installed."""
+
+    rule: Rule
+    files: tuple[Path, ...]
+    installed: bool
+
+
+def look_up(task: Lookup) -> Had:
+    """Return whether a library has a rule: a task of its own, so that it may be answered anywhere."""
+    return had(task.rule, _known(task.files, task.installed))
+
+
+@cache
+def _known(files: tuple[Path, ...], installed: bool) -> Library:
+    given = libraries.read(files)
+    return libraries.load(given) if installed else given
 
 
 def had(rule: Rule, library: Library) -> Had:
