@@ -1,6 +1,6 @@
 """The models: the architectures, exported from torch as a user would export them.
 
-The suite has 35 architectures of 33 families in 75 exports, with random weights, and smaller than published: the sizes
+The suite has 35 architectures of 33 families in 78 exports, with random weights, and smaller than published: the sizes
 of images, depths and vocabularies are cut, as `architectures.FULL` says. ``python -m benchmarks.models [NAME ...]``
 fills the cache, a folder that git ignores.
 """
@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmarks import quantized
 from benchmarks.architectures import FULL, SMALL, Architecture, Case, reparameterized, settled
 
 CACHE = Path(__file__).parent / ".cache"
@@ -37,6 +38,8 @@ class Model:
     options: Mapping[str, Any]
     """Keywords for torch.onnx.export beside those that follow from the other fields."""
     note: str = ""
+    quantized: str = ""
+    """In which form of `quantized.FORMS`, if in any."""
     is_fixture: bool = False
     """Small, for the tests, instead of a size as in use, for the benchmarks."""
 
@@ -88,6 +91,12 @@ def _full() -> Iterator[Model]:
     yield Model("mobilenetv3.opset11", FULL["mobilenetv3"], "torchscript", False, 11, {}, "hard-swish written out")
     note = "Attention and RMSNormalization are operators"
     yield Model("llama-mini.opset23", FULL["llama-mini"], "dynamo", False, 23, {}, note)
+    for name, form, note in (
+        ("resnet50", "static", "quantize_static by default: activations of 8 bits with a sign"),
+        ("minilm-128", "dynamic", "quantize_dynamic, weights of 8 bits without a sign"),
+        ("mobilenetv2", "trained", "as quantization-aware training for TensorRT leaves it"),
+    ):
+        yield Model(f"{name}.{form}", FULL[name], "dynamo", False, None, {}, note, form)
 
 
 def _model(
@@ -135,7 +144,12 @@ def export(name: str, *, again: bool = False) -> Path:
         unfinished = path.with_suffix(".unfinished")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _EXPORTERS[MODELS[name].exporter](MODELS[name], _case(MODELS[name]), unfinished)
+            model, case = MODELS[name], _case(MODELS[name])
+            _EXPORTERS[model.exporter](model, case, unfinished)
+            if model.quantized:
+                quantized.quantize(
+                    unfinished, model.quantized, {key: value.numpy() for key, value in case.inputs.items()}
+                )
         os.replace(unfinished, path)
         note.write_text(made_by, encoding="utf-8")
     return path
@@ -157,6 +171,7 @@ def key(model: Model) -> str:
     functions = (_export_dynamo, _export_torchscript, _take_positions, _case)
     parts = [repr(row), *(path.read_text(encoding="utf-8") for path in SOURCES)]
     parts += [inspect.getsource(function) for function in functions]
+    parts += [model.quantized, inspect.getsource(quantized)] if model.quantized else []
     parts += [f"{package} {version}" for package, version in exporters().items()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 

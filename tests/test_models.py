@@ -3,11 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 
-from benchmarks import models
+from benchmarks import models, quantized
 from benchmarks.architectures import FULL, Case, reparameterized, settled
 from benchmarks.models import FIXTURES, MODELS, SUITE, Model
+from tests import zoo
+from tests.text import parse, run
 
 
 def net(torch: Any, *norms: Any) -> Any:
@@ -155,3 +159,18 @@ def test_numbers_in_the_documentation() -> None:
     families = {architecture.family for architecture in FULL.values()}
     said = f"{len(FULL)} architectures of {len(families)} families in {len(SUITE)} exports"
     assert said in (models.__doc__ or "")
+
+
+@pytest.mark.parametrize("form", quantized.FORMS)
+def test_quantized_forms_compute_what_the_model_does(form: str, tmp_path: Path) -> None:
+    draw = np.random.default_rng(1)
+    weights = {"w": draw.normal(size=(4, 3, 1, 1)).astype(np.float32), "m": draw.normal(size=(4, 5)).astype(np.float32)}
+    body = "a = Conv(x, w); b = Relu(a); c = GlobalAveragePool(b); d = Flatten(c); y = MatMul(d, m)"
+    given = parse("float[1,3,8,8] x", body, weights)
+    feeds = zoo.inputs(given)
+    onnx.save(given, tmp_path / "model.onnx")
+    quantized.quantize(tmp_path / "model.onnx", form, feeds)
+    made = onnx.load(tmp_path / "model.onnx")
+    assert any(node.op_type in ("DequantizeLinear", "MatMulInteger") for node in made.graph.node)
+    before, after = run(given, feeds)["y"], run(made, feeds)["y"]
+    assert 0 < np.abs(after - before).max() < 0.05 * np.abs(before).max()

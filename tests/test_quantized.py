@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 import graphopt
+from benchmarks.quantized import dynamic, static
 from graphopt.base.types import DType
 from graphopt.check.compare import compare
 from graphopt.check.verdict import Verdict
@@ -16,7 +17,6 @@ from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
 from graphopt.language.library import load, load_rules
 from tests import zoo
-from tests.quantizing import SIGNED, UNSIGNED, dynamic, static
 from tests.test_sweep import swept
 from tests.text import Arrays, parse, run
 
@@ -33,6 +33,12 @@ def network() -> onnx.ModelProto:
         " f = Flatten(e); y = MatMul(f, m)",
         {name: draw.normal(size=shape).astype(np.float32) for name, shape in shapes.items()},
     )
+
+
+def stored(folder: Path) -> Path:
+    """The network as a file."""
+    onnx.save(network(), folder / "model.onnx")
+    return folder / "model.onnx"
 
 
 def types(graph: Graph, op: str, position: int) -> set[DType]:
@@ -55,7 +61,7 @@ def assert_bits(one: onnx.ModelProto, other: onnx.ModelProto) -> None:
 
 def test_activations_lose_their_sign(tmp_path: Path) -> None:
     """ONNX Runtime has no kernels on x86 for two integers with a sign: it would compute in floats."""
-    given = static(network(), tmp_path, SIGNED, SIGNED)
+    given = static(stored(tmp_path), zoo.inputs(network()))
     model, made = swept(given, INTEGERS, load_rules())
     assert made is not None
     assert types(model.graph, "QuantizeLinear", 2) == {DType.UINT8}
@@ -64,7 +70,7 @@ def test_activations_lose_their_sign(tmp_path: Path) -> None:
 
 
 def test_weights_get_a_sign(tmp_path: Path) -> None:
-    given = static(network(), tmp_path, UNSIGNED, UNSIGNED)
+    given = static(stored(tmp_path), zoo.inputs(network()), "QUInt8", "QUInt8")
     model, made = swept(given, INTEGERS, load_rules())
     assert made is not None
     assert types(model.graph, "DequantizeLinear", 0) == {DType.UINT8, DType.INT8}
@@ -73,7 +79,7 @@ def test_weights_get_a_sign(tmp_path: Path) -> None:
 
 
 def test_weights_of_dynamic_products_get_a_sign(tmp_path: Path) -> None:
-    given = dynamic(network(), tmp_path, UNSIGNED)
+    given = dynamic(stored(tmp_path), {})
     model, made = swept(given, INTEGERS)
     assert made is not None
     assert types(model.graph, "MatMulInteger", 1) == types(model.graph, "ConvInteger", 1) == {DType.INT8}
