@@ -456,23 +456,8 @@ EQUIVALENT = (
         r".*condition dropped: sizes\('\*k'\) ==",
         "any kernel may be wider: that it becomes as large as the other is why it pays",
     ),
-    (
-        "fuse_concat_of_adjoining_slices",
-        ".*condition dropped: length.axes. == 1",
-        "the axes are equal to that of the Concat, and no axis is sliced twice",
-    ),
     ("absorb_add_into_conv", ".*number changed: sizes", "the first two axes are the same"),
     ("replace_grouped_conv_with_dense_conv", ".*condition dropped: 1 < group", "of one group both sides are the same"),
-    (
-        "fuse_pad_.*_into_max_pool",
-        ".*attribute dropped: MaxPool dilations",
-        "the condition says that they are 1, which is the default",
-    ),
-    (
-        "fuse_pad_.*",
-        ".*condition dropped: is_sorted",
-        "amounts go to their axes in any order: the condition saves proofs",
-    ),
     (
         "fuse_consecutive_slices_along_some_.*",
         ".*operand dropped: Slice",
