@@ -15,7 +15,7 @@ from graphopt.base.errors import ModelError, UsageError
 from graphopt.cli.main import app
 from graphopt.runtime.bench import Benchmark, Case, Timing, aligned, bench, ms_text, prepared
 from graphopt.runtime.measure import Samples, Speedup, Verdict
-from graphopt.runtime.profile import by_operator, operators, optimized_graph, profile
+from graphopt.runtime.profile import by_operator, kernels_digest, operators, optimized_graph, profile
 from graphopt.runtime.sessions import Setting
 from tests.text import parse
 
@@ -249,6 +249,14 @@ def test_the_optimized_graph_is_whole(image: onnx.ModelProto) -> None:
     assert "Relu" not in list(operators(found.graph))
     weights = [numpy_helper.to_array(tensor) for tensor in found.graph.initializer]
     assert sum(float(array.sum()) for array in weights) == 16 * 3 * 3 * 3
+
+
+def test_models_of_which_the_same_is_run_have_one_digest() -> None:
+    """Names do not count, nor what is folded; sizes do, also those that are inputs."""
+    one, other = (parse("float[2] x", body) for body in ("y = Add(x, x)", "a = Identity(x); y = Add(a, x)"))
+    small, large = (parse("float[1] x", f"y = Expand(x, [{size}])") for size in (2, 2000))
+    found = [kernels_digest(model, Setting()) for model in (one, other, small, large)]
+    assert found[0] == found[1] and len(set(found)) == 3
 
 
 # -- from a shell ------------------------------------------------------------------------------------------------------

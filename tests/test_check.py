@@ -172,7 +172,9 @@ def test_passes_that_go_on_for_ever_end_with_a_note(monkeypatch: pytest.MonkeyPa
             old = graph[vertex]
             yield Patch({vertex: old}, {vertex: replace(old, op="Cos" if old.op == "Sin" else "Sin")})
 
-    monkeypatch.setattr("graphopt.pipeline.PASSES", [Pass("turn", turn, "It goes round in circles.")])
+    monkeypatch.setattr(
+        "graphopt.pipeline.PASSES", [Pass("turn", turn, "It goes round.", writes=frozenset({"Sin", "Cos"}))]
+    )
     result = graphopt.optimize(parse("float[4] x", "y = Sin(x)", outputs="float[4] y"), cost="none", check=False)
     assert any("did not settle in" in note and "turn go on for ever" in note for note in result.report.notes)
 

@@ -14,7 +14,10 @@ from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Value
 from graphopt.operators import infer
 from graphopt.operators.infinities import may_hold
+from graphopt.rule import Operators, define, op, tensor
 from tests.text import parse, run
+
+POLES = Operators("tests.poles")
 
 LOWEST = float(np.finfo(np.float32).min)
 Weights = Mapping[str, NDArray[Any]]
@@ -26,7 +29,9 @@ def scalar(number: float) -> NDArray[Any]:
 
 def holder(body: str, weights: Weights, name: str = "y") -> tuple[Graph, Value]:
     """A graph, and the value of this name in it."""
-    graph = onnx_io.load(parse("float[4] x, bool[4] c", body, dict(weights), outputs="y")).graph
+    graph = onnx_io.load(
+        parse("float[4] x, bool[4] c, float[N] t, float[N, M] u", body, dict(weights), outputs="y")
+    ).graph
     infer.infer_graph(graph)
     return graph, next(Value(v, node.names.index(name)) for v, node in graph.items() if name in node.names)
 
@@ -51,6 +56,8 @@ def holder(body: str, weights: Weights, name: str = "y") -> tuple[Graph, Value]:
         ("y = Mul(x, x); i = IsInf(y); n = Not(i)", {}),
         ("y = MatMul(x, w)", {"w": np.full((4, 2), -np.inf, np.float32)}),
         ("s = Shape(x); y = ConstantOfShape <value = float[1] {-inf}> (s)", {}),
+        ("s = Shape(t); h = Div(s, 2); f = Cast<to=1>(h); y = Reciprocal(f)", {}),
+        ("s = Shape(t); h = Mod(s, 5); f = Cast<to=1>(h); y = Div(x, f)", {}),
     ],
 )
 def test_a_value_may_hold_an_infinity(body: str, weights: Weights) -> None:
@@ -62,6 +69,8 @@ def test_a_value_may_hold_an_infinity(body: str, weights: Weights) -> None:
     ("body", "weights"),
     [
         ("y = Exp(x)", {}),
+        ("s = Shape(t); f = Cast<to=1>(s); y = Reciprocal(f)", {}),
+        ("s = Size(u); f = Cast<to=1>(s); y = Div(x, f)", {}),
         ("y = Div(x, n)", {"n": scalar(8)}),
         ("y = Pow(x, n)", {"n": scalar(2)}),
         ("q = Mul(x, x); m = ReduceMean(q); e = Add(m, n); r = Sqrt(e); y = Div(x, r)", {"n": scalar(1e-5)}),
@@ -169,3 +178,14 @@ def test_the_body_of_a_loop_knows_what_it_reads_from_outside() -> None:
     feeds = {"x": np.array([0, 1, 2, -3], np.float32), "f": np.array(True)}
     result = graphopt.optimize(model, cost="none")
     assert np.array_equal(run(result.model, feeds)["y"], run(model, feeds)["y"])
+
+
+def test_a_declared_operator_has_the_poles_of_what_it_means() -> None:
+    define(POLES.Inverse(tensor("x")), op.Reciprocal(tensor("x")))
+    define(POLES.Softcap(tensor("x")), op.Tanh(tensor("x") / 30.0) * 30.0)
+    for name, held in (("Inverse", True), ("Softcap", False)):
+        model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 18, "tests.poles" : 1]>
+            g (float[4] x) => (float[4] y) {{ y = tests.poles.{name}(x) }}""")
+        graph = onnx_io.load(model).graph
+        infer.infer_graph(graph)
+        assert may_hold(graph, graph.outputs) == held

@@ -85,8 +85,8 @@ def test_what_is_no_product_with_a_reciprocal(old: str, new: str) -> None:
     assert not count(SCALE, text.replace(".0", "").replace("0.5", "5") if new == "int32" else text)
 
 
-@pytest.mark.parametrize("divisor", [np.inf, np.nan])
-def test_a_quotient_by_what_is_not_finite_is_no_product(divisor: float) -> None:
+@pytest.mark.parametrize("divisor", [np.inf, np.nan, 1e-40])
+def test_a_quotient_by_what_is_not_finite_or_has_no_finite_reciprocal_is_no_product(divisor: float) -> None:
     model = onnx.parser.parse_model(OPSET + QUOTIENT)
     s = next(tensor for tensor in model.graph.initializer if tensor.name == "s")
     s.CopyFrom(onnx.numpy_helper.from_array(np.full(5, divisor, np.float32), "s"))

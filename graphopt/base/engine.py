@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -147,7 +147,12 @@ class Dask(AbstractContextManager["Dask"]):
 
         as_completed: Any = distributed.as_completed
         futures = {self._client.submit(function, task, pure=False): place for place, task in enumerate(tasks)}
-        for future, answer in as_completed(list(futures), loop=self._client.loop, with_results=True):
+        lost: Any = (distributed.KilledWorker, CancelledError, distributed.comm.core.CommClosedError)
+        for future in as_completed(list(futures), loop=self._client.loop):
+            try:
+                answer = future.result()
+            except lost as error:
+                raise GraphoptError(f"the Dask cluster is gone, or its workers die of a task: {error}") from error
             yield futures[future], answer
 
     def everywhere(self, function: Callable[[Task], Answer], task: Task) -> list[Answer]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from math import isinf
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -55,12 +54,11 @@ def is_as_defined(graph: Graph, node: Node) -> bool:
         return False
 
 
-def writes_infinity(node: Node) -> bool:
-    """Whether an infinity is written in what a node of a declared operator means."""
+def parts(node: Node) -> Iterator[Term]:
+    """Yield all that is written in what a node of a declared operator means, and in what that means."""
     found = meaning(node)
     inner = () if found is None else (found.definition, *definitions_of(found.definition.meaning))
-    terms = (part for definition in inner for side in definition.meaning for part in walk(side))
-    return any(isinstance(part, Lit) and isinstance(part.value, float) and isinf(part.value) for part in terms)
+    return (part for definition in inner for side in definition.meaning for part in walk(side))
 
 
 class _Expansion:

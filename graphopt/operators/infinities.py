@@ -22,6 +22,7 @@ from graphopt.base.types import DType, TensorType, Type
 from graphopt.ir import ops
 from graphopt.ir.graph import CAPTURE, Graph, Node, Value
 from graphopt.ir.tensor import Tensor
+from graphopt.language.term import App, Lit, Term
 from graphopt.operators import declared
 from graphopt.operators.classes import entry
 from graphopt.operators.elementwise import COMPARISONS
@@ -86,7 +87,8 @@ class Infinities:
             return Far.ORDINARY
         if ops.is_declared(node.op, node.domain):  # whatever it is called
             read = [self._read(graph, value) for value in node.operands]
-            return Far.INFINITE if declared.writes_infinity(node) else max([Far.ORDINARY, *read])
+            makes = any(_is_infinite(part) or _has_pole(part) for part in declared.parts(node))
+            return Far.INFINITE if makes else max([Far.ORDINARY, *read])
         operator, read = entry(node.op, node.domain), [self._read(graph, value) for value in node.operands]
         read += [_of_constant(value) for value in node.attrs.values() if isinstance(value, Tensor)]
         if operator.has_poles and self._told(graph, node, DEEPEST)[1]:
@@ -159,6 +161,19 @@ def mark_bodies(graph: Graph, node: Node) -> None:
 def reconsider(graph: Graph) -> None:
     """Ask anew of a graph that has changed: a question that is gone asks for nothing, as in a model that lacks it."""
     _KNOWN.pop(graph, None)
+
+
+def _is_infinite(part: Term) -> bool:
+    return isinstance(part, Lit) and isinstance(part.value, float) and abs(part.value) == inf
+
+
+def _has_pole(part: Term) -> bool:
+    """Return whether an operator of a meaning may make infinities: it divides, say, by more than a written number."""
+    if not isinstance(part, App) or not entry(part.op, part.domain).has_poles:
+        return False
+    return not any(
+        isinstance(arg, Lit) and isinstance(arg.value, int | float) and arg.value > 0 for arg in part.args[1:]
+    )
 
 
 def _reach(node: Node) -> Reach:

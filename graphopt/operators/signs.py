@@ -10,7 +10,7 @@ from functools import lru_cache, reduce
 from operator import and_
 
 from graphopt.base.integers import TRUE
-from graphopt.base.sizes import lower_bound
+from graphopt.base.sizes import Dim, Made, Sym, lower_bound
 from graphopt.base.symbolic import Call, Factor, Fold, Number, Read, Term, Value
 from graphopt.operators.known import ModelNode, Question, element_of
 
@@ -94,8 +94,7 @@ class _Signs:
             case Read(tensor=position):
                 return self.given[int(position)]
             case Number(of=size):
-                dim = self.node.dim(size)
-                return Sign.POSITIVE if dim is not None and (lower_bound(dim) or 0) >= 0 else Sign.UNKNOWN
+                return _of_size(self.node.dim(size))
             case Fold():
                 return self._of_fold(factor)
             case Call("Exp"):
@@ -119,3 +118,14 @@ class _Signs:
         if fold.monoid == "max" and (highest := max((s for s in certain if s & Sign.NOT_NEGATIVE), default=None)):
             return highest
         return reduce(and_, signs)
+
+
+def _of_size(dim: Dim | None) -> Sign:
+    """Return the sign of a size: an axis is taken to have elements; a quotient, remainder or difference may be 0."""
+    if isinstance(dim, Sym) and all(times > 0 for _, times in dim.terms):
+        is_made = any(isinstance(atom, Made) for atom in dim.atoms)
+        return Sign.NOT_NEGATIVE if is_made and lower_bound(dim) == 0 else Sign.POSITIVE
+    least = None if dim is None else lower_bound(dim)
+    if least is None or least < 0:
+        return Sign.UNKNOWN
+    return Sign.POSITIVE if least else Sign.NOT_NEGATIVE

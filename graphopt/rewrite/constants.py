@@ -27,8 +27,12 @@ def known_tensor(graph: Graph, value: Value | None) -> Tensor | None:
 
 
 def has_reciprocals(tensor: Tensor) -> bool:
-    """Return whether to divide by a constant is to multiply by another: by floats, finite and not 0."""
-    return tensor.dtype.is_float and bool(tensor.numpy().all() and np.isfinite(tensor.numpy()).all())
+    """Return whether to divide by a constant is to multiply by another: by floats, finite, as their reciprocals are."""
+    if not tensor.dtype.is_float:
+        return False
+    own = tensor.numpy()
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(own).all() and np.isfinite(np.reciprocal(own)).all())
 
 
 def other_operand(graph: Graph, node: Node, value: Value) -> Shape | None:

@@ -159,16 +159,19 @@ class Simplifier:
                     if self.refusal is not None and (reason := self.refusal(graph, patch)):
                         self.notes.add(f"pass {pass_.name} left something as it was: {reason}")
                         continue
-                    if foreign := written(patch) - pass_.writes:
-                        raise ValueError(f"pass {pass_.name} writes {', '.join(sorted(foreign))}, which only rules may")
-                    self._apply(pass_.name, graph, patch, is_rule=False)
+                    self._apply_pass(pass_, graph, patch)
+
+    def _apply_pass(self, pass_: Pass, graph: Graph, patch: Patch) -> None:
+        if foreign := written(patch) - pass_.writes:
+            raise ValueError(f"pass {pass_.name} writes {', '.join(sorted(foreign))}, which only rules may")
+        self._apply(pass_.name, graph, patch, is_rule=False)
 
     def _inform(self, graph: Graph, node: Node) -> None:
         """Tell the bodies of a node what is known of the values that flow into them."""
         mark_bodies(graph, node)
         for pass_ in self.passes:
             for body, patch in pass_.inform(graph, node) if pass_.inform else ():
-                self._apply(pass_.name, body, patch, is_rule=False)
+                self._apply_pass(pass_, body, patch)
 
     def _candidates(self, graph: Graph) -> tuple[Candidates, Candidates]:
         """The rules by the operators that their left sides end in; notes which of them the opset cannot express.

@@ -37,7 +37,7 @@ def prove_all(
     tell = progress or (lambda done: None)
     found = {rule.digest: proof for rule in rules if cached and (proof := gate.known(rule))}
     missing = [rule for rule in rules if rule.digest not in found]
-    count = workers or max(1, min(processors(), len(missing) // FEW))
+    count = workers or (1 if dask else max(1, min(processors(), len(missing) // FEW)))
     tell(0.0)
     with engine(count, dask, _start) as runs:
         for proof in _proved(missing, timeout, runs):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from graphopt.ir.graph import Graph
-from graphopt.rewrite.fixpoint import Step, undone
+from graphopt.rewrite.fixpoint import Step
 from graphopt.rewrite.regions import digest
 
 
@@ -52,12 +52,14 @@ class Variant:
             with self.base.after(count) as graph:
                 yield graph
             return
-        late = self.steps[count - done :]
-        undone(late)
+        undone = 0
         try:
+            for step in reversed(self.steps[count - done :]):
+                step.undo()
+                undone += 1
             yield self.graph
         finally:
-            for step in late:
+            for step in self.steps[len(self.steps) - undone :]:
                 step.redo()
 
     def backwards(self) -> Generator[Step]:

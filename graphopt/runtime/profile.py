@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from onnx import GraphProto, ModelProto
+from onnx import GraphProto, ModelProto, TensorProto, numpy_helper
 
 from graphopt.base.errors import ModelError
+from graphopt.base.types import DType
 from graphopt.runtime.bench import aligned, ms_text
 from graphopt.runtime.oracle import FailedError
 from graphopt.runtime.sessions import Setting, Source, called, parsed, runner
@@ -211,14 +212,15 @@ def optimized_graph(model: Source, setting: Setting, *, weights: bool = True) ->
 def kernels_digest(model: Source, setting: Setting) -> str:
     """Identify what ONNX Runtime runs of a model: its kernels, how they are wired, and on which shapes.
 
-    Names and weights are left out, and whether two kernels share a weight.
+    Names and the values of weights are left out, but of small integers, which may be sizes; and whether two kernels
+    share a weight.
 
     Raises:
         UsageError: the provider is missing.
         ModelError: the model cannot be loaded, or the provider compiles it to something that is no graph.
     """
     graph = optimized_graph(model, setting, weights=False).graph
-    known = {item.name: f"{item.data_type}{list(item.dims)}" for item in graph.initializer}
+    known = {item.name: _told(item) for item in graph.initializer}
     known |= {item.name: item.type.SerializeToString().hex() for item in graph.input}
     said = []
     for node in graph.node:
@@ -227,6 +229,15 @@ def kernels_digest(model: Source, setting: Setting) -> str:
         known.update((name, f"{len(said)} {index}") for index, name in enumerate(node.output))
     said.append(("", "", [known.get(item.name) for item in graph.output], []))
     return sha256(repr(said).encode()).hexdigest()
+
+
+def _told(tensor: TensorProto) -> str:
+    """Describe a weight; a large one lies in a file and is told by its shape."""
+    text = f"{tensor.data_type}{list(tensor.dims)}"
+    is_float = DType(tensor.data_type).is_float
+    return (
+        text if is_float or tensor.HasField("data_location") else text + numpy_helper.to_array(tensor).tobytes().hex()
+    )
 
 
 def operators(graph: GraphProto) -> Iterator[str]:
