@@ -509,6 +509,32 @@ def layer_normalization(d: Drawing) -> None:
     d.node("LayerNormalization", [x, d.weight(x.dtype, (size,)), *bias], (x.dtype, x.shape))
 
 
+def quantized(d: Drawing) -> None:
+    """What integers stand for, one or two operators on it, and both ways again by the same scale or another.
+
+    Nothing that is quantized is NaN: what it becomes is not defined.
+    """
+    if d.opset < 13:
+        raise NotHere
+    x = d.pick((BOOL, INT64, INT32, UINT8))
+    x = x if x.dtype == UINT8 else d.node("Cast", [x], (UINT8, x.shape), to=UINT8)
+    scale, zero = _grid(d, np.uint8)
+    y = d.node("DequantizeLinear", [x, scale, zero], (FLOAT, x.shape))
+    for op in d.rng.choices(["Relu", "Neg", "Transpose", "Sigmoid"], k=d.rng.randrange(3)):
+        y = d.node(op, [y], (FLOAT, y.shape[::-1] if op == "Transpose" else y.shape))
+    kind = d.rng.choice([np.uint8, np.int8])
+    if kind is np.int8 or d.rng.random() < 0.5:
+        scale, zero = _grid(d, kind)
+    q = d.node("QuantizeLinear", [y, scale, zero], (zero.dtype, y.shape))
+    d.node("DequantizeLinear", [q, scale if d.rng.random() < 0.5 else _grid(d, kind)[0], zero], (FLOAT, y.shape))
+
+
+def _grid(d: Drawing, kind: Any) -> tuple[Tensor, Tensor]:
+    """A scale and a zero point."""
+    scale, zero = d.rng.choice([1e-3, 0.5, 100.0, 300.0]), d.rng.choice([0, 3, 127])
+    return d.constant(np.array(scale, np.float32)), d.constant(np.array(zero, kind))
+
+
 def pool(d: Drawing) -> None:
     x = d.pick((FLOAT,), lambda x: _is_image(x) and all(isinstance(size, int) and size >= 2 for size in x.shape[2:]))
     height, width = concrete(x.shape[2:])
@@ -620,6 +646,7 @@ DRAWN: Sequence[tuple[Callable[[Drawing], None], int]] = (
     *((draw, 1) for draw in (unary_on_integers, quotient, logic, flatten, unsqueeze, squeeze, expand, tile, slice_)),
     *((draw, 1) for draw in (gather, concat, split, pad, reduce_, arg_max, softmax, gemm, convolution)),
     *((draw, 1) for draw in (batch_normalization, layer_normalization, pool, filled, running_sum, branches, loop)),
+    (quantized, 3),
 )
 """What is drawn, and how often."""
 
