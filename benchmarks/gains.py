@@ -1,7 +1,8 @@
 """What found rules gain in models that the library has simplified: in the fixtures of the tests, or in files.
 
 `python -m benchmarks.gains found.jsonl [--model FILE.onnx] [--cost measured] [--workers N | --dask tcp://…]` tries each
-rule on the parts of each model in which it matches, and writes `benchmarks/results/found-gains.md`.
+rule on the parts of each model in which it matches, and writes `benchmarks/results/found-gains.md`: that which is there
+is of both files in `tests/discover/found`, and of what `graphopt discover --size 2` wrote; measured.
 """
 
 from __future__ import annotations
