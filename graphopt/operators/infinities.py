@@ -114,11 +114,13 @@ class Infinities:
         seen, found = self._signs.get(value, (0, Sign.UNKNOWN))
         if seen < depth:
             node = graph[value.vertex]
+            operator = entry(node.op, node.domain)
+            is_mixed = operator.adds_products and operator.reach is Reach.MIXED  # with weights of either sign
             if node.is_constant:
                 found = _sign_of_constant(graph, value)
-            elif entry(node.op, node.domain).keeps:
+            elif operator.keeps:
                 found = self._sign(graph, node.inputs[0], depth - 1)
-            elif not node.is_internal and not value.output:
+            elif not (node.is_internal or value.output or is_mixed):
                 found, _ = self._told(graph, node, depth - 1)
             self._signs[value] = depth, found
         return found
