@@ -118,7 +118,7 @@ def _candidates(graph: Graph, side: App, state: _State) -> Iterator[Value]:
         seen: set[int] = set()
         for source in sources:
             for reader in sorted(graph.readers(source.vertex)):
-                if reader not in seen and graph[reader].op == side.op:
+                if reader not in seen and graph[reader].op in roots(side):
                     seen.add(reader)
                     yield Value(reader, side.output)
         return
