@@ -24,11 +24,11 @@ from graphopt.ir.graph import Graph, Patch
 from graphopt.operators.infer import infer_graph
 from graphopt.rewrite.fixpoint import simplify_graph
 from graphopt.rewrite.fold import reshape_target
-from graphopt.rewrite.passes import EXTRA_PASSES, PASSES, Pass, Run, exact_forms, written
+from graphopt.rewrite.passes import PASSES, Pass, Run, exact_forms, written
 from tests import zoo
 from tests.text import UNDEFINED, Arrays, parse, printed, run
 
-ALL = {pass_.name: pass_ for pass_ in (*PASSES, *EXTRA_PASSES)}
+ALL = {pass_.name: pass_ for pass_ in PASSES}
 N, S = Sym.of("N"), Sym.of("S")
 LARGE = 50
 """Nodes above which a graph is looked at after every pass only."""
@@ -520,31 +520,12 @@ def test_what_is_known_of_a_shape_is_known_in_a_body() -> None:
     assert_same(model)
 
 
-# -- subnormal weights -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
-def test_subnormal_weights_become_zero(dtype: type) -> None:
-    least = float(ml_dtypes.finfo(dtype).smallest_normal)  # type: ignore[no-untyped-call]
-    weights: NDArray[Any] = np.array([1, least, -least / 2, least / 2, 0, np.inf, np.nan], dtype)
-    name = str(np.dtype(dtype)).replace("float32", "float").replace("float64", "double")
-    graph = optimized(parse(f"{name}[7] x", "y = Mul(x,w)", {"w": weights}), "flush_denormals").graph
-    (vertex,) = graph.with_op("Constant")
-    data = graph[vertex].data
-    assert data is not None
-    flushed = data.numpy().astype(np.float64)
-    np.testing.assert_array_equal(flushed, np.array([1, least, -0.0, 0, 0, np.inf, np.nan]))
-    assert np.signbit(flushed[2])
-
-
-def test_flushing_is_not_exact_and_not_on() -> None:
-    assert [pass_.name for pass_ in EXTRA_PASSES if not pass_.exact] == ["flush_denormals"]
-    assert exact_forms(EXTRA_PASSES) == []
+# -- exact forms ------------------------------------------------------------------------------------------------------
 
 
 def test_all_that_runs_has_an_exact_form() -> None:
     assert [pass_.name for pass_ in exact_forms(PASSES)] == [pass_.name for pass_ in PASSES]
-    assert [pass_.name for pass_ in PASSES if not pass_.exact] == ["fold_constants"]
+    assert [pass_.name for pass_ in PASSES if pass_.exactly] == ["fold_constants"]
 
 
 # -- laws --------------------------------------------------------------------------------------------------------------
@@ -633,6 +614,6 @@ def names_of(passes: Sequence[Pass]) -> Iterator[str]:
 
 
 def test_names_are_unique_and_reasons_are_sentences() -> None:
-    names = [*names_of(PASSES), *names_of(EXTRA_PASSES)]
+    names = [*names_of(PASSES)]
     assert len(names) == len(set(names))
-    assert all(pass_.why.endswith(".") for pass_ in (*PASSES, *EXTRA_PASSES))
+    assert all(pass_.why.endswith(".") for pass_ in PASSES)

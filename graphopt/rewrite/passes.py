@@ -14,11 +14,9 @@ from functools import partial
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
 from graphopt.base.types import DType
 from graphopt.ir import ops
-from graphopt.ir.edit import needs_copy, replace_node, replace_values, unread
+from graphopt.ir.edit import needs_copy, replace_values, unread
 from graphopt.ir.graph import CAPTURE, CONSTANT, INTERNAL, Attribute, Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor, same_values
 from graphopt.operators.classes import entry
@@ -37,12 +35,10 @@ class Pass:
     name: str
     run: Run
     why: str
-    exact: bool = True
-    """Whether the model computes bit for bit what it did."""
     late: bool = False
     """Runs after the rules: it makes values read more than once, which keeps rules from folding into them."""
     exactly: Run | None = None
-    """A form of it that is exact, where `run` is not."""
+    """The form of it after which the model computes bit for bit what it did, where `run` is none."""
     writes: frozenset[str] = frozenset()
     """Operators that it puts where there were others. Only rules rewrite: of passes one is left that does."""
     inform: Callable[[Graph, Node], Iterable[tuple[Graph, Patch]]] | None = None
@@ -248,35 +244,6 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     return a.nbytes <= LARGEST and same_values(a, b)
 
 
-# -- subnormal weights -------------------------------------------------------------------------------------------------
-
-
-def flush_denormals(graph: Graph) -> Iterator[Patch]:
-    """Set weights that are subnormal numbers to 0 of the same sign.
-
-    Not exact: results change by as little as such a number can, about 1e-38 in float32. Processors compute with them up
-    to a hundred times slower. Off unless asked for.
-    """
-    for vertex in sorted(graph.with_op(CONSTANT)):
-        node = graph[vertex]
-        if node.data is None or not node.is_constant or node.data.dtype not in _SMALLEST_NORMAL:
-            continue
-        values = node.data.numpy()
-        tiny = (values != 0) & (np.abs(values) < _SMALLEST_NORMAL[node.data.dtype])
-        if tiny.any():
-            flushed = values.copy()
-            flushed[tiny] *= 0
-            yield replace_node(graph, vertex, replace(node, data=Tensor.of(flushed)))
-
-
-_SMALLEST_NORMAL: Mapping[DType, float] = {
-    DType.FLOAT: 2.0**-126,
-    DType.BFLOAT16: 2.0**-126,
-    DType.FLOAT16: 2.0**-14,
-    DType.DOUBLE: 2.0**-1022,
-}
-
-
 # -- branches ----------------------------------------------------------------------------------------------------------
 
 
@@ -356,8 +323,7 @@ PASSES = (
         "fold_constants",
         fold_constants,
         "What depends on constants alone is computed once, not at every run.",
-        exact=False,  # a sum or an exponential of ONNX Runtime's may round otherwise when it runs alone
-        exactly=partial(fold_constants, exact=True),
+        exactly=partial(fold_constants, exact=True),  # a sum of ONNX Runtime's may round otherwise when it runs alone
     ),
     Pass("infer_types", infer_types, "A shape that became known is needed by other rewrites.", inform=informed),
     Pass("fold_shapes", fold_shapes, "Arithmetic on sizes costs a kernel launch for a few bytes; most of it is known."),
@@ -382,17 +348,7 @@ PASSES = (
 )
 """The passes that every run uses, in their order."""
 
-EXTRA_PASSES = (
-    Pass(
-        "flush_denormals",
-        flush_denormals,
-        "Processors compute up to a hundred times slower with subnormal numbers.",
-        exact=False,
-    ),
-)
-"""Passes that change results within rounding, and run only if asked for."""
-
 
 def exact_forms(passes: Iterable[Pass]) -> list[Pass]:
-    """Those after which the model computes bit for bit what it did, in the form that does."""
-    return [replace(pass_, run=pass_.exactly or pass_.run) for pass_ in passes if pass_.exact or pass_.exactly]
+    """Return passes in the form after which the model computes bit for bit what it did."""
+    return [replace(pass_, run=pass_.exactly or pass_.run) for pass_ in passes]
