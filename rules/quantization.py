@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 
 from graphopt.base.types import DType
 from graphopt.rule import Rule, attributes, binary, const, fn, op, tensor
-from graphopt.rules.affine import normalization
 from graphopt.rules.names import snake
 from graphopt.term import App, Term
 
@@ -162,28 +161,6 @@ WEIGHTS = (
     ),
 )
 
-# -- scales of weights -------------------------------------------------------------------------------------------------
-# Training for TensorRT leaves batch normalizations behind convolutions of quantized weights, which are no constants.
-
-norm = normalization("M")
-scales, zeros, shift = const("ws", "M"), const("wz", "M"), const("b", "M", default=0)
-
-
-def filtered(by: Term, shift: Term) -> App:
-    """A convolution whose filters have a scale each."""
-    return op.Conv(x, op.DequantizeLinear(filters, by, zeros, axis=0), shift, others)
-
-
-SCALED = (
-    Rule(
-        "fuse_bn_into_scales_of_filters",
-        norm.apply(filtered(scales, shift)),
-        filtered(scales * norm.factor, norm.affine.bias(shift)),
-        when=(*norm.uniform(x), *of_type(DType.FLOAT, scales)),
-        why="After a convolution, a batch normalization per channel goes into the scales of its filters and its bias.",
-    ),
-)
-
-RULES = (*BACK, *SCALED)
+RULES = BACK
 TRADES = (*ACTIVATIONS, *WEIGHTS)
 SWEEPS = {"integers for which there are kernels": TRADES}
