@@ -126,7 +126,7 @@ class Options:
         return f"{which}, nonfinite kept" if self.keep_nonfinite else which
 
     def has(self, rule: Rule) -> bool:
-        """Whether the target has all operators that a rule writes."""
+        """Return whether the target has all operators that a rule writes."""
         written = {app.domain for side in rule.right for app in applications(side)}
         return self.target == "onnxruntime" or MICROSOFT not in written
 

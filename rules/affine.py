@@ -28,7 +28,7 @@ class Affine(NamedTuple):
     """What it asks of the value beside which it stands."""
 
     def carried(self, bias: Term, linear: Callable[[Term], Term]) -> Term:
-        """The bias of what stands behind, given what that makes of a shift."""
+        """Return the bias of what stands behind, given what that makes of a shift."""
         return bias if self.shift is None else bias + linear(self.shift)
 
 
@@ -62,7 +62,7 @@ class Normalization(NamedTuple):
     """Means nothing in inference."""
 
     def apply(self, x: Term, scale: Term | None = None, offset: Term | None = None, mean: Term | None = None) -> App:
-        """This normalization, or one with other numbers."""
+        """Return this normalization, or one with other numbers."""
         constants = (scale or self.scale, offset or self.offset, mean or self.mean, self.variance)
         return op.BatchNormalization(x, *constants, epsilon=self.epsilon, momentum=self.momentum)
 
@@ -92,6 +92,6 @@ class Normalization(NamedTuple):
 
 
 def normalization(channels: str, suffix: str = "") -> Normalization:
-    """A batch normalization whose channels are the axis of this name."""
+    """Return a batch normalization whose channels are the axis of this name."""
     scale, offset, mean, variance = (const(f"{n}{suffix}", channels) for n in ("scale", "offset", "mean", "variance"))
     return Normalization(scale, offset, mean, variance, real(f"epsilon{suffix}"), real(f"momentum{suffix}"))

@@ -16,7 +16,7 @@ bias, count, factor = tensor("bias", "P Q S L"), integer("num_heads"), real("sca
 
 
 def _heads(x: Term, axis: str, perm: tuple[int, ...]) -> App:
-    """The last axis as heads, in front of the sequence."""
+    """Return the last axis as heads, in front of the sequence."""
     return op.Transpose(op.Reshape(x, fn.join(0, 0, count, fn.size(axis) // count)), perm=perm)
 
 
@@ -77,7 +77,7 @@ FITS = (
 
 
 def _flat(x: Term, axis: str) -> App:
-    """The heads side by side in one axis."""
+    """Return the heads side by side in one axis."""
     return op.Reshape(x, fn.join(0, 0, fn.size("H") * fn.size(axis)))
 
 
@@ -119,7 +119,7 @@ scores, seen = tensor("x", "*b M K"), tensor("v", "*b K N")
 
 
 def _guarded(value: Term) -> App:
-    """A value with 0 in the place of NaN, which is what a softmax makes of a row that is masked as a whole."""
+    """Return a value with 0 in the place of NaN, which is what a softmax makes of a row that is masked as a whole."""
     return op.Where(op.IsNaN(value), 0.0, value)
 
 

@@ -22,7 +22,7 @@ along_both = fn.join(dilations, dilations)
 
 
 def widened(weights: Term, before: Operand, after: Operand) -> App:
-    """A kernel with so many zeros around it."""
+    """Return a kernel with so many zeros around it."""
     return op.Pad(weights, fn.join(0, 0, before, 0, 0, after))
 
 
@@ -126,7 +126,7 @@ keeps_size = (fn.eq(strides, 1), fn.eq(around * along_both, pads))
 
 
 def eye(weights: Term, size: Operand) -> App:
-    """The unit matrix of so many rows, of the element type of some weights."""
+    """Return the unit matrix of so many rows, of the element type of some weights."""
     one = op.Slice(op.Flatten(weights), (0, 0), (1, 1), (0, 1))
     return op.EyeLike(op.Expand(one, fn.join(size, size)))
 
@@ -137,7 +137,7 @@ def per_filter(value: Term) -> App:
 
 
 def unit() -> App:
-    """The pointwise weights that give each channel back, in any number of groups."""
+    """Return the pointwise weights that give each channel back, in any number of groups."""
     units = op.Tile(eye(square, fn.size("I")), fn.join(group, 1))
     return op.Reshape(units, fn.sizes("C I 1*k"))
 

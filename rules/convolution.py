@@ -16,7 +16,7 @@ rest = attributes("rest")
 
 
 def along(value: Term, axes: str) -> App:
-    """A constant in the shape that these axes have."""
+    """Return a constant in the shape that these axes have."""
     return op.Reshape(value, fn.sizes(axes))
 
 
@@ -85,7 +85,8 @@ def per_input(v: Term) -> App:
 
 
 def seen(shift: Term) -> App:
-    """What each filter makes of a constant per channel: the sum over all axes of the weights but the filters'."""
+    """Return what each filter makes of a constant per channel: the sum over all axes of the weights but the
+    filters'."""
     return op.ReduceSum(w * per_input(shift), fn.add(fn.range(fn.sub(fn.rank(w), 1)), 1), keepdims=0)
 
 

@@ -14,7 +14,7 @@ is_bool = fn.eq(fn.dtype(x), int(DType.BOOL))
 
 
 def fits(kept: Var, *others: Var) -> App:
-    """Whether the others broadcast to the shape of `kept`, so that it alone has the shape of the result."""
+    """Return whether the others broadcast to the shape of `kept`, so that it alone has the shape of the result."""
     shape = fn.shape(kept)
     return fn.both(*(fn.eq(fn.broadcast(shape, fn.shape(other)), shape) for other in others))
 

@@ -18,7 +18,7 @@ rank = fn.rank(x)
 
 
 def some(positions: Term) -> App:
-    """A list of axes that is not empty: ONNX Runtime takes an empty one for "all"."""
+    """Return a list of axes that is not empty: ONNX Runtime takes an empty one for "all"."""
     return fn.lt(0, fn.length(positions))
 
 
@@ -253,7 +253,7 @@ stack, grouped = tensor("x", "A B M N"), tensor("x", "A B C M N")
 
 
 def as_one_stack(sizes: str) -> App:
-    """Whether `shape` asks for all axes but the last two as one."""
+    """Return whether `shape` asks for all axes but the last two as one."""
     matrices, all_of_them = fn.sizes("M N"), fn.product(fn.sizes(sizes))
     return fn.either(fn.eq(shape, fn.join(-1, matrices)), fn.eq(shape, fn.join(all_of_them, matrices)))
 

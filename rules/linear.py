@@ -19,7 +19,7 @@ rest = attributes("rest")
 
 
 def column(value: Term, size: str) -> App:
-    """A constant as a column: one number for each row."""
+    """Return a constant as a column: one number for each row."""
     return op.Reshape(value, fn.sizes(f"{size} 1"))
 
 
@@ -175,7 +175,7 @@ scale_before, *shifts_before, normalized = before
 
 
 def into_gemm(this: Affine, held: _Weights) -> Rule:
-    """What stands before a Gemm, through its weights into its bias."""
+    """Return what stands before a Gemm, through its weights into its bias."""
     return Rule(
         f"fuse_{this.name}_before_gemm{held.suffix}",
         held.gemm(this.apply(rows), held.hole, b, alpha=alpha, beta=beta),
@@ -263,7 +263,7 @@ inner_bias, outer_bias = const("c", "L", default=0), const("d", "N", default=0)
 
 
 def as_product(name: str, axes: str, flipped: int) -> tuple[Var, Term]:
-    """The weights as a Gemm holds them, and as a factor on the right."""
+    """Return the weights as a Gemm holds them, and as a factor on the right."""
     held = const(name, " ".join(reversed(axes.split())) if flipped else axes)
     return held, op.Transpose(held, perm=(1, 0)) if flipped else held
 
@@ -361,7 +361,8 @@ def transposed(operand: Term, *perm: int) -> App:
 
 
 def operands(equation: str) -> list[Var]:
-    """The operands of an equation, with an axis for each letter: Einsum itself would let sizes of 1 broadcast."""
+    """Return the operands of an equation, with an axis for each letter: Einsum itself would let sizes of 1
+    broadcast."""
     terms = equation.partition("->")[0].split(",")
     return [tensor(name, " ".join(letters.upper())) for name, letters in zip("xy", terms, strict=False)]
 

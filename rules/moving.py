@@ -36,7 +36,7 @@ def part(value: Term) -> App:
 
 
 def single(value: Term, end: Operand) -> App:
-    """The element at an index, as a slice without its axis."""
+    """Return the element at an index, as a slice without its axis."""
     return op.Squeeze(op.Slice(value, fn.join(index), fn.join(end), fn.join(axis)), fn.join(axis))
 
 

@@ -67,7 +67,8 @@ centred = y - mean(y)
 
 
 def deviation(squares: Term) -> App:
-    """The square root of a mean of squares, by which is divided: other ways to write that become divisions first."""
+    """Return the square root of a mean of squares, by which is divided: other ways to write that become divisions
+    first."""
     return op.Sqrt(mean(squares) + epsilon)
 
 

@@ -14,12 +14,12 @@ zero = const("zero", "", default=0)  # what is not said is 0
 
 
 def padded(data: Term) -> App:
-    """A Pad of some axes."""
+    """Return a Pad of some axes."""
     return op.Pad(data, pads, zero, axes)
 
 
 def whole(amounts: Term, rank: Operand) -> App:
-    """The amounts for all axes: first those before, then those after the data."""
+    """Return the amounts for all axes: first those before, then those after the data."""
     count = fn.length(axes)
     before, after = fn.part(amounts, 0, count), fn.part(amounts, count, fn.mul(2, count))
     return fn.join(fn.spread(before, axes, rank), fn.spread(after, axes, rank))

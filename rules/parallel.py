@@ -43,7 +43,7 @@ class Linear(NamedTuple):
     split_when: tuple[Term, ...] = ()
 
     def with_number(self, number: str) -> tuple[Var, Var | None]:
-        """The holes of the weights and of the bias."""
+        """Return the holes of the weights and of the bias."""
         own = f"W{number}"
         return const(f"w{number}", self.weights.replace("W", own)), self.bias and self.bias(f"b{number}", own)
 
@@ -204,7 +204,7 @@ def conv_of(value: Term, weights: Term, bias: Term | None = None, **more: Operan
 
 
 def by_input(count: int) -> Rule:
-    """A convolution of a Concat as the sum of one convolution for each part; the first keeps the bias."""
+    """Return a convolution of a Concat as the sum of one convolution for each part; the first keeps the bias."""
     w, b = const("w", "W C *k"), optional("b", "W")
     weights = op.Split.split(count, w, lengths("C", count), axis=1)
     convs = [

@@ -80,7 +80,7 @@ weight_scale, weight_zero = const("ws", ""), const("wz", "")
 
 
 def floats(weights: Term, shifted: Callable[[Term], Term] = lambda integers: integers) -> App:
-    """What quantized weights stand for, if these and their zero point are shifted alike."""
+    """Return what quantized weights stand for, if these and their zero point are shifted alike."""
     return op.DequantizeLinear(shifted(weights), weight_scale, shifted(weight_zero), rest)
 
 

@@ -16,7 +16,7 @@ rank, shape = fn.rank(x), fn.shape(x)
 
 
 def place(position: Term) -> App:
-    """An axis of x, counted from the front."""
+    """Return an axis of x, counted from the front."""
     return fn.normalized(position, rank)
 
 
@@ -169,7 +169,7 @@ CONCATS = (
 
 
 def parted(count: int) -> Rule:
-    """A Split of a Concat into what was joined."""
+    """Return a Split of a Concat into what was joined."""
     parts = numbered(count)
     return Rule(
         f"eliminate_split_of_concat_{count}",

@@ -61,7 +61,7 @@ FEW = 4
 
 
 def least_indices(term: Term) -> Map:
-    """The least element of what a term runs over, if its factors do not depend on it.
+    """Return the least element of what a term runs over, if its factors do not depend on it.
 
     Where the guard bounds each binder alone, this element is in the range unless nothing is.
     """
@@ -99,7 +99,7 @@ def range_of(term: Term) -> Formula:
 
 
 def domain(term: Term, known: Context) -> Context:
-    """What is known inside of a term."""
+    """Return what is known inside of a term."""
     key = (term.binders, term.guard)
     if key not in known.domains:
         known.domains[key] = known.knowing(range_of(term))
@@ -181,7 +181,7 @@ def pairings_of(left: Sequence[Factor], right: Sequence[Factor]) -> Iterator[tup
 
 
 def equations_of(left: Factor, right: Factor) -> Iterator[tuple[Size, Size]]:
-    """What has to be equal for the factors to be: without what is bound inside of them."""
+    """Yield what has to be equal for the factors to be: without what is bound inside of them."""
     match left, right:
         case Read(), Read():
             yield from zip(left.index, right.index, strict=False)
@@ -196,7 +196,7 @@ def equations_of(left: Factor, right: Factor) -> Iterator[tuple[Size, Size]]:
 
 
 def _inner_values(left: Factor, right: Factor) -> Iterator[tuple[set[Atom], Value, Value]]:
-    """The values inside of two factors that have to be equal, and what is bound around them."""
+    """Yield the values inside of two factors that have to be equal, and what is bound around them."""
     match left, right:
         case Call(), Call():
             yield from ((set(), x, y) for x, y in zip(left.args, right.args, strict=False))
@@ -236,7 +236,8 @@ def _visible(equations: Iterable[tuple[Size, Size]], hidden: set[Atom]) -> Itera
 def solution_of(
     equations: Iterable[tuple[Size, Size]], unknowns: Binders, given: Binders, known: Context
 ) -> Map | None:
-    """The unknowns in terms of the given binders: left sides speak of the given ones, right sides of the unknown.
+    """Return the unknowns in terms of the given binders: left sides speak of the given ones, right sides of the
+    unknown.
 
     Derived, not proved: by linear equations, then by mixed radix. Binders of which no equation speaks are taken to
     be those of the other side of the same extent, in order.
@@ -292,7 +293,7 @@ def _radix_step(poly: Int, unknowns: Mapping[Atom, Size], known: Context) -> tup
 
 
 def _coefficient(poly: Int, atom: Atom) -> Size:
-    """What a symbol is multiplied with, where it occurs once in a product."""
+    """Return what a symbol is multiplied with, where it occurs once in a product."""
     taken = {}
     for monomial, c in poly.terms.items():
         if monomial.count(atom) == 1:
@@ -312,7 +313,7 @@ def _sum(sizes: Iterable[Size]) -> Size:
 
 
 def eliminated(term: Term, inner: Context) -> tuple[Map, Binders, Formula]:
-    """What its domain says of a term's binders: one that can have a single value is replaced by it."""
+    """Return what its domain says of a term's binders: one that can have a single value is replaced by it."""
     mapping: dict[Atom, Size] = {}
     guard = list(conjuncts(term.guard))
     for binder, extent in term.binders:
@@ -327,7 +328,7 @@ def eliminated(term: Term, inner: Context) -> tuple[Map, Binders, Formula]:
 
 
 def counted(term: Term, known: Context) -> Term:
-    """A binder on which nothing depends counts: Σ over k < K of a is K·a."""
+    """Count a binder on which nothing depends: Σ over k < K of a is K·a."""
     used = frozenset(s for f in term.factors for s in f.symbols)
     spare = [b for b, _ in term.binders if b not in used]
     if not spare:
@@ -345,7 +346,7 @@ def counted(term: Term, known: Context) -> Term:
 
 
 def _closed(mapping: dict[Atom, Size]) -> dict[Atom, Size]:
-    """The map with what it maps replaced in its own values."""
+    """Return the map with what it maps replaced in its own values."""
     for atom, size in list(mapping.items()):
         change = Substitution({atom: size})
         mapping = {a: (s if a == atom else rebuild(s, change)) for a, s in mapping.items()}
@@ -361,7 +362,7 @@ class Cut:
     parts: Binders
 
     def ways(self) -> Iterator[tuple[Size, Binders]]:
-        """What the binder is, with what then is bound: where there are few a, for each of them."""
+        """Yield what the binder is, with what then is bound: where there are few a, for each of them."""
         (high, count), low = self.parts
         if not isinstance(count, int) or count > FEW:
             yield self.size, self.parts
@@ -371,7 +372,7 @@ class Cut:
 
 
 def cuts(used: Iterable[Atom], binders: Binders) -> Iterator[Cut]:
-    """The ways to take binders apart for the quotients and remainders that are used."""
+    """Yield the ways to take binders apart for the quotients and remainders that are used."""
     for atom in sorted(set(used)):
         over, by = atom.args
         for binder, extent in binders:
@@ -384,7 +385,7 @@ def cuts(used: Iterable[Atom], binders: Binders) -> Iterator[Cut]:
 
 
 def with_radix(term: Term) -> Term | None:
-    """The term with one binder taken apart, where a quotient or remainder of it is used."""
+    """Return the term with one binder taken apart, where a quotient or remainder of it is used."""
     for cut in cuts(composites(Value((term,))), term.binders):
         value = Value((replace(term, binders=()),)).rebuild(Substitution({cut.binder: cut.size}))
         if len(value.terms) == 1:
@@ -393,7 +394,7 @@ def with_radix(term: Term) -> Term | None:
 
 
 def _composites(factor: Factor) -> Iterator[Atom]:
-    """The quotients and remainders in the indices of a factor, and of those inside of it."""
+    """Yield the quotients and remainders in the indices of a factor, and of those inside of it."""
     match factor:
         case Read(index=sizes) | Element(index=sizes):
             yield from (a for size in sizes for a in composite_atoms(size))
@@ -406,7 +407,7 @@ def _composites(factor: Factor) -> Iterator[Atom]:
 
 
 def composites(value: Value) -> Iterator[Atom]:
-    """The quotients and remainders in the indices of a value."""
+    """Yield the quotients and remainders in the indices of a value."""
     for term in value.terms:
         for part in literals(term.guard):
             if isinstance(part, Comparison):
@@ -416,7 +417,7 @@ def composites(value: Value) -> Iterator[Atom]:
 
 
 def divisors(value: Value) -> Iterator[Value]:
-    """What a value, or something inside of it, divides by: sizes do not count."""
+    """Yield what a value, or something inside of it, divides by: sizes do not count."""
     for factor in (factor for term in value.terms for factor in term.factors):
         match factor:
             case Call(function, values):
@@ -430,7 +431,7 @@ def divisors(value: Value) -> Iterator[Value]:
 
 
 def composite_atoms(size: Size) -> Iterator[Atom]:
-    """The quotients and remainders in a size, however deep."""
+    """Yield the quotients and remainders in a size, however deep."""
     if isinstance(size, Int):
         for atom in size.atoms:
             if atom.kind in ("quotient", "remainder"):

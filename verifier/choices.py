@@ -78,7 +78,7 @@ class Met(Choices):
 
 
 def _choice(question: str, options: Sequence[Any], chosen: Any, usual: Label) -> Choice:
-    """What a path says of a choice: symbols stand for whatever is none of the other options."""
+    """Return what a path says of a choice: symbols stand for whatever is none of the other options."""
     plain = _is_plain_value(chosen)
     return Choice(question, chosen if plain else Other(tuple(filter(_is_plain_value, options))), usual)
 

@@ -63,7 +63,7 @@ class Context:
     """Numbers for which all facts hold, where some were found without effort."""
 
     def knowing(self, *parts: Formula) -> Context:
-        """The same with more known."""
+        """Return the same with more known."""
         new = conj(*(self.simplify_formula(part) for part in parts))
         if new == TRUE or conjuncts(new) <= self.facts:
             return self
@@ -81,7 +81,7 @@ class Context:
         return self._possible
 
     def proves(self, goal: Formula) -> bool:
-        """Whether the goal follows from the facts, for all integers."""
+        """Return whether the goal follows from the facts, for all integers."""
         goal = self.simplify_formula(goal)
         if goal not in self._proved:
             self._proved[goal] = self._prove(goal)
@@ -105,7 +105,7 @@ class Context:
         return refuted([*relevant, denied], self.effort)
 
     def _congruent(self, goal: Formula) -> bool:
-        """Whether the goal equates two quotients (or remainders) of equal numbers by equal divisors."""
+        """Return whether the goal equates two quotients (or remainders) of equal numbers by equal divisors."""
         if not isinstance(goal, Comparison) or goal.kind != "eq" or sorted(goal.poly.terms.values()) != [-1, 1]:
             return False
         one, other = goal.poly.terms
@@ -114,7 +114,7 @@ class Context:
         return all(self.proves(eq(a, b)) for a, b in zip(one[0].args, other[0].args, strict=True))
 
     def plain(self, goal: Formula) -> bool:
-        """Whether a formula is a fact, weaker than one, or one of sums and products of what is not negative."""
+        """Return whether a formula is a fact, weaker than one, or one of sums and products of what is not negative."""
         if goal in self.facts:
             return True
         if not isinstance(goal, Comparison) or goal.kind == "eq":
@@ -124,7 +124,7 @@ class Context:
         return self._bounded(goal.poly, 0) or self._plainly_not_negative(goal.poly)
 
     def _bounded(self, poly: Int, least: int) -> bool:
-        """Whether a fact says that `poly >= least`: it bounds the same, constants aside, at least as tightly."""
+        """Return whether a fact says that `poly >= least`: it bounds the same, constants aside, at least as tightly."""
         if self._bounds is None:
             self._bounds = {}
             for fact in self.facts:
@@ -139,14 +139,14 @@ class Context:
         return all(c >= 0 and signs.issuperset(m) for m, c in poly.terms.items())
 
     def _relevant(self, goal: Formula) -> list[Formula]:
-        """The facts that share unknowns with the goal, directly or through other facts."""
+        """Return the facts that share unknowns with the goal, directly or through other facts."""
         if self._connected is None:
             self._connected = _connected(self.facts)
         reached = goal.symbols
         return [f for names, facts in self._connected if not names or not names.isdisjoint(reached) for f in facts]
 
     def simplify(self, size: Size) -> Size:
-        """The same number, in the form in which equal numbers are most often equal objects."""
+        """Return the same number, in the form in which equal numbers are most often equal objects."""
         if isinstance(size, int):
             return size
         if size not in self._simplified:
@@ -171,7 +171,7 @@ class Context:
         return self._choose(atom) if atom.kind == "choice" else self._divide(atom)
 
     def _choose(self, atom: Atom) -> Size | None:
-        """A choice that is plainly made: one that takes the solver to make is left to the solver."""
+        """Return a choice that is plainly made: one that takes the solver to make is left to the solver."""
         condition, then, otherwise = atom.args
         if all(map(self.plain, conjuncts(condition))):
             return self.simplify(then)
@@ -220,7 +220,7 @@ def _connected(facts: Iterable[Formula]) -> list[tuple[frozenset[Atom], list[For
 
 
 def _whole(size: Size) -> Size:
-    """(a // b)·b + a % b is a, also with a common factor."""
+    """Return (a // b)·b + a % b is a, also with a common factor."""
     for atom in size.atoms if isinstance(size, Int) else ():
         if atom.kind == "remainder" and isinstance(size, Int):
             over, by = atom.args
@@ -248,7 +248,7 @@ def _units(by: Int) -> Iterator[Size]:
 
 
 def context(parts: Iterable[Formula], effort: Effort) -> Context:
-    """A context in which these formulas are known."""
+    """Return a context in which these formulas are known."""
     parts = tuple(parts)
     if parts not in effort.contexts:
         facts = frozenset(p for part in parts for p in conjuncts(part))
@@ -317,7 +317,7 @@ def _is_made(condition: Formula, facts: frozenset[Formula]) -> bool:
 
 @until_forgotten
 def _conditions(part: Formula) -> frozenset[Formula]:
-    """What the choices in a formula hang on, however deep."""
+    """Return what the choices in a formula hang on, however deep."""
     found: set[Formula] = set()
     seen: set[Any] = set()
     todo: list[Any] = [part]
@@ -349,7 +349,7 @@ def _witness(facts: frozenset[Formula], near: Mapping[Atom, int]) -> Mapping[Ato
 
 
 def _fails(parts: Iterable[Formula], witness: Mapping[Atom, int]) -> bool:
-    """Whether one of the formulas is false for these numbers for certain."""
+    """Return whether one of the formulas is false for these numbers for certain."""
     try:
         return not all(truth_of(part, witness) for part in parts)
     except (KeyError, ZeroDivisionError):
@@ -357,7 +357,7 @@ def _fails(parts: Iterable[Formula], witness: Mapping[Atom, int]) -> bool:
 
 
 def _solvable(facts: frozenset[Formula], equal: Mapping[Atom, Size]) -> tuple[Formula, Atom, Size] | None:
-    """An equation that gives an atom: a choice (a quotient) by symbols, else a symbol by anything."""
+    """Return an equation that gives an atom: a choice (a quotient) by symbols, else a symbol by anything."""
     equations = [fact for fact in ordered(facts) if isinstance(fact, Comparison) and fact.kind == "eq"]
     for fact in equations:
         composite = [atom for atom in fact.poly.atoms if atom.kind != "symbol"]
@@ -374,7 +374,7 @@ def _solvable(facts: frozenset[Formula], equal: Mapping[Atom, Size]) -> tuple[Fo
 
 
 def _renewed(atom: Atom, change: Substitution) -> Atom:
-    """A quotient, a remainder or a choice after a substitution; itself where that is no longer one."""
+    """Return a quotient, a remainder or a choice after a substitution; itself where that is no longer one."""
     new = remake(atom, change) if atom.kind != "symbol" else None
     plain = isinstance(new, Int) and len(new.atoms) == 1 and new.terms == {(*new.atoms,): 1}
     return only_symbol(new) if plain and new is not None else atom

@@ -70,7 +70,7 @@ class Counterexample:
     """Empty where the right side is refused."""
 
     def __str__(self) -> str:
-        """What differs, in one line; then what the holes stand for, and what the two sides give."""
+        """Say what differs, in one line; then what the holes stand for, and what the two sides give."""
         by_value = self.gap.kind in ("values", "infinite")
         lines = [self.gap.text, *_described(self.instance, by_value)]
         for side, outputs in (("left", self.left), ("right", self.right)):
@@ -100,7 +100,7 @@ class Counterexample:
 
 
 def find(rule: Rule, seconds: float = 15.0) -> Counterexample | None:
-    """A small counterexample, None where none was found; the same one again unless the time runs out.
+    """Return a small counterexample, None where none was found; the same one again unless the time runs out.
 
     The time is a guard: instances are counted, and take a second or two.
     """
@@ -121,7 +121,7 @@ def find(rule: Rule, seconds: float = 15.0) -> Counterexample | None:
 
 
 def _of(particular: Rule, seconds: float) -> Counterexample | None:
-    """A counterexample to a rule of a family, which says of which operators and how many tensors."""
+    """Return a counterexample to a rule of a family, which says of which operators and how many tensors."""
     found = find(particular, seconds)
     chosen = particular.label.partition("[")[2].rstrip("]")
     return found and replace(found, gap=replace(found.gap, text=f"with {chosen} {found.gap.text}"))
@@ -209,7 +209,7 @@ def _outcome(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Outcome:
 
 
 def _lacks(model: onnx.ModelProto, error: str) -> bool:
-    """Whether an operator that ONNX does not define has no schema, or one that lacks an element type."""
+    """Return whether an operator that ONNX does not define has no schema, or one that lacks an element type."""
     if "is not a registered function/op" in error:
         return True
     found = re.search(r"Type Error: .* of operator \((\w+)\)", error)
@@ -259,7 +259,7 @@ def _gap(output: int, before: Array, after: Array) -> Gap | None:
 
 
 def _described(instance: Instance, by_value: bool) -> Iterator[str]:
-    """A line for each hole: arrays with their elements if these matter, attributes with their values."""
+    """Yield a line for each hole: arrays with their elements if these matter, attributes with their values."""
     for name, value in instance.values.items():
         if isinstance(value, Mapping):
             yield from (f"{key} = {_plain(item)}" for key, item in value.items())

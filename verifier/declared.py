@@ -20,7 +20,7 @@ PLAIN, ANY = 40, 60
 
 
 def contradicted(definitions: Iterable[Definition]) -> Counterexample | None:
-    """An instance at which the kernel of an operator computes something else than its declaration says."""
+    """Return an instance at which the kernel of an operator computes something else than its declaration says."""
     return next(filter(None, map(_contradicted, definitions)), None)
 
 

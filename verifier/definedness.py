@@ -22,7 +22,8 @@ from graphopt.verifier.signs import Signs
 def undefined(
     before: Collection[Call], after: Collection[Call], binders: Binders, known: Context, equality: Equality
 ) -> str:
-    """The function of a call of the right side that may have no value where those of the left have; nothing if none."""
+    """Return the function of a call of the right side that may have no value where those of the left have; nothing if
+    none."""
     outer = frozenset(binder for binder, _ in binders)
     computed = {_plainly_named(made, outer) for made in before}
     new = {_plainly_named(made, outer) for made in after} - computed
@@ -43,7 +44,8 @@ PARTIAL = frozenset({"Acos", "Acosh", "Asin", "Atanh", "Div", "Log", "Mod", "Pow
 
 
 def unmasked(rule: Rule) -> str:
-    """A partial operator whose missing values the left side covers by a Where and the right side does not; or nothing.
+    """Return a partial operator whose missing values the left side covers by a Where and the right side does not; or
+    nothing.
 
     Where it has no value the left side has one all the same, and what it computes is no excuse.
     """
@@ -55,7 +57,7 @@ def unmasked(rule: Rule) -> str:
 
 
 def _plainly_named(made: Call, outer: frozenset[Atom]) -> Call:
-    """The call with what sums around it run over named by its place: the same on both sides."""
+    """Return the call with what sums around it run over named by its place: the same on both sides."""
     inner = sorted(made.symbols - outer, key=_made)
     inner = [atom for atom in inner if _made(atom)[1] == "k"]
     change = Substitution({atom: symbol(f"bound {place}") for place, atom in enumerate(inner)})
@@ -76,7 +78,7 @@ def _are_equal(one: Call, other: Call, equality: Equality, known: Context) -> bo
 
 
 def _is_defined(made: Call, signs: Signs, known: Context) -> bool:
-    """Whether a call has a value whatever the tensors hold."""
+    """Return whether a call has a value whatever the tensors hold."""
     match made.function, made.args:
         case ("Inverse", (divisor,)) | ("Mod" | "FMod", (_, divisor)):
             return is_not_zero(divisor, signs, known)
@@ -91,7 +93,7 @@ def _is_defined(made: Call, signs: Signs, known: Context) -> bool:
 
 
 def is_not_zero(value: Value, signs: Signs, known: Context) -> bool:
-    """Whether a value is not 0 by itself: a number, or a product of factors none of which is."""
+    """Return whether a value is not 0 by itself: a number, or a product of factors none of which is."""
     if value.constant is not None:
         return bool(value.constant)
     single = len(value.terms) == 1 and not value.terms[0].binders and value.terms[0].guard == TRUE

@@ -53,7 +53,7 @@ def instances(
 def instance(
     rule: Rule, dims: Sizes, values: Mapping[str, Any], seed: int = 0, attempts: int = 2_000
 ) -> Instance | None:
-    """The instance with these sizes and values, the rest drawn; None where the draws found none."""
+    """Return the instance with these sizes and values, the rest drawn; None where the draws found none."""
     rng = random.Random(seed)
     for _ in range(attempts):
         try:
@@ -103,7 +103,7 @@ class _Draft:
         return self.rng.choice(self.scope.sizes)
 
     def shape_of(self, hole: Var) -> Shape:
-        """The shape of a hole; sizes that are still open are drawn."""
+        """Return the shape of a hole; sizes that are still open are drawn."""
         if hole in self.shapes:
             return self.shapes[hole] or ()
         if isinstance(given := self.values.get(hole.name), np.ndarray):
@@ -150,7 +150,7 @@ class _Draft:
     # operators
 
     def visit(self, term: Term) -> Shape | None:
-        """The shape of a term, None where it depends on values."""
+        """Return the shape of a term, None where it depends on values."""
         if isinstance(term, Var):
             return self.shape_of(term)
         assert isinstance(term, App)
@@ -194,7 +194,7 @@ class _Draft:
                         self.values[hole.name] = self.rng.choice(NUMBERS[hole.kind])
 
     def _match_weights(self, app: App) -> None:
-        """An axis of the weights that nothing has fixed yet is as long as the first operand has it, in one group."""
+        """Make an axis of the weights that nothing has fixed yet as long as the first operand has it, in one group."""
         operand, weights = app.operands[0], _stored(app.operands[WEIGHTED[app.op]])
         shape = self.visit(operand)
         place, own = (1, 1) if app.op in CONVOLUTIONS else (-2, -1)
@@ -222,7 +222,7 @@ class _Draft:
         raise Misfit(f"no value for {hole.name} was found")
 
     def _proposed(self, context: Context, name: str, hole: Var) -> Any:
-        """A value that suits the operator; more often than not one that the conditions compare the hole with."""
+        """Return a value that suits the operator; more often than not one that the conditions compare the hole with."""
         value = propose(context, name, hole.kind)
         if hole.name not in self.wanted or self.rng.random() > 0.8:
             return value
@@ -233,13 +233,13 @@ class _Draft:
         return (wanted,) * len(value) if isinstance(value, tuple) and not isinstance(wanted, tuple) else wanted
 
     def _fits(self, name: str) -> bool:
-        """Whether no condition that this hole makes decidable is violated."""
+        """Return whether no condition that this hole makes decidable is violated."""
         known = Instance(self.dims, self.values)
         decidable = (c for c, names in self.conditions if name in names and names <= self.values.keys())
         return all(evaluate(condition, self.rule, known) for condition in decidable)
 
     def _hints(self, app: App, operator: Operator, inputs: list[Shape | None]) -> None:
-        """What values make the operator defined: indices in range, a variance that is not negative."""
+        """Draw values that make the operator defined: indices in range, a variance that is not negative."""
         for position, arg in enumerate(app.inputs):
             if not isinstance(arg, Var):
                 continue
@@ -249,7 +249,7 @@ class _Draft:
                 self.positive.add(arg.name)
 
     def _infer(self, context: Context) -> None:
-        """The shapes of an operator's outputs, as the onnx package infers them; it has to be defined."""
+        """Infer the shapes of an operator's outputs, as the onnx package does; it has to be defined."""
         app = context.app
         names, types, data = [], {}, {}
         operands: list[Operand | None] = []
@@ -313,7 +313,7 @@ class _Draft:
                     yield part.op
 
     def _uniform(self, hole: Var, array: Array) -> Array:
-        """The same value along some axes, for constants that may be written in a shorter shape."""
+        """Return the same value along some axes, for constants that may be written in a shorter shape."""
         if not _is_operand(self.rule, hole):
             return array
         short = tuple(slice(0, 1) if self.rng.random() < 0.5 else slice(None) for _ in array.shape)
@@ -355,7 +355,7 @@ def _stored(weights: Term) -> Term:
 
 
 def _wanted(rule: Rule) -> dict[str, list[Term]]:
-    """The numbers, texts and shapes that conditions compare attributes with."""
+    """Return the numbers, texts and shapes that conditions compare attributes with."""
     wanted: dict[str, list[Term]] = {}
     for part in (part for condition in rule.conditions for part in walk(condition)):
         match part:
@@ -367,7 +367,7 @@ def _wanted(rule: Rule) -> dict[str, list[Term]]:
 
 
 def _on_attributes(rule: Rule) -> list[tuple[Term, frozenset[str]]]:
-    """The conditions on nothing but attributes and numbers, with the holes that each mentions."""
+    """Return the conditions on nothing but attributes and numbers, with the holes that each mentions."""
     return [
         (condition, frozenset(hole.name for hole in holes(condition)))
         for condition in rule.conditions
@@ -376,6 +376,6 @@ def _on_attributes(rule: Rule) -> list[tuple[Term, frozenset[str]]]:
 
 
 def _is_operand(rule: Rule, hole: Var) -> bool:
-    """True for a constant with axes that the left side reads only as operand of elementwise binary operators."""
+    """Return True for a constant with axes that the left side reads only as operand of elementwise binary operators."""
     readers = [app for side in rule.left for app in applications(side) if hole in app.args]
     return hole.axes is not None and all(broadcasts(app.op, app.domain) for app in readers)

@@ -49,14 +49,14 @@ def _allowed(operator: str, domain: str, type_str: str) -> frozenset[DType]:
 
 
 def _formal(app: App, position: int) -> str:
-    """The type variable of an input; of a variadic one whose types may differ, one for each position."""
+    """Return the type variable of an input; of a variadic one whose types may differ, one for each position."""
     formal = _schema(app).inputs[min(position, len(_schema(app).inputs) - 1)]
     free = formal.option == OpSchema.FormalParameterOption.Variadic and not formal.is_homogeneous
     return f"{formal.type_str}#{position}" if free else str(formal.type_str)
 
 
 def outputs(app: App, inputs: Iterable[DType | None], to: Any = None, made: DType | None = None) -> tuple[DType, ...]:
-    """The element types of the outputs, UNDEFINED where not known; raises Mistyped.
+    """Return the element types of the outputs, UNDEFINED where not known; raises Mistyped.
 
     None among the inputs is a number of the rule. On the left side (`made` is None) it fits everywhere; on the right
     it has the type that it is written in, for which `made` says the type of the output if that is known.
@@ -93,7 +93,7 @@ def outputs_of(app: App, inputs: tuple[DType | None, ...], to: DType | None) -> 
 
 
 def hints(app: App, inputs: Sequence[DType | None], made: DType) -> list[DType]:
-    """The element types in which the right side writes the inputs that are made of numbers; raises Mistyped."""
+    """Return the element types in which the right side writes the inputs that are made of numbers; raises Mistyped."""
     others = [None if arg is None or is_written(arg) else own for arg, own in zip(app.inputs, inputs, strict=True)]
     found = []
     for position, arg in enumerate(app.inputs):
@@ -107,7 +107,7 @@ def hints(app: App, inputs: Sequence[DType | None], made: DType) -> list[DType]:
 
 
 def is_told(app: App) -> bool:
-    """Whether the element type of the output is no function of those of the inputs."""
+    """Return whether the element type of the output is no function of those of the inputs."""
     return app.domain in ops.CLASSES or app.op == "Cast"
 
 
@@ -130,7 +130,7 @@ def _output(app: App, position: int, bound: Mapping[str, DType], to: Any) -> DTy
 
 
 def _is_list(arg: Term | None) -> bool:
-    """A list of the left side is of 64-bit integers."""
+    """Return whether it is a list of the left side: that is of 64-bit integers."""
     match arg:
         case Lit(value=tuple()) | Var(kind="integers"):
             return True
@@ -138,7 +138,7 @@ def _is_list(arg: Term | None) -> bool:
 
 
 def _of_eye(app: App, like: DType) -> DType:
-    """The type that `dtype` says, that of the input without it; not known where a hole may say it."""
+    """Return the type that `dtype` says, that of the input without it; not known where a hole may say it."""
     match dict(app.attrs).get("dtype"):
         case Lit(value=int(value)) if value in list(DType):
             return DType(value)
@@ -148,7 +148,8 @@ def _of_eye(app: App, like: DType) -> DType:
 
 
 def _of_quantized(app: App, bound: Mapping[str, DType]) -> DType:
-    """The type that `output_dtype` says; else that of the zero point, or of the scale; not known where a hole says it.
+    """Return the type that `output_dtype` says; else that of the zero point, or of the scale; not known where a hole
+    says it.
 
     Without any, a tensor is quantized to 8 bits without a sign.
     """
@@ -174,7 +175,8 @@ class Typing:
     """By hole for an operator, the element types that it is applied to, wherever that is."""
 
     def of(self, part: Term, made: DType | None = None) -> DType | None:
-        """The element type of a term; on the right side `made` is the one that it is to have, if that is known."""
+        """Return the element type of a term; on the right side `made` is the one that it is to have, if that is
+        known."""
         match part:
             case Var(kind="tensor" | "const", name=name):
                 return self.types.get(name)
@@ -198,13 +200,13 @@ class Typing:
         return self.written[app]
 
     def _apply_alike(self, app: App) -> None:
-        """The hole is applied to operands of the same types everywhere; raises Mistyped."""
+        """Ask that a hole is applied to operands of the same types everywhere; raises Mistyped."""
         types = tuple(None if arg is None else self.of(arg) for arg in app.inputs)
         if self.operands.setdefault(app.op, types) != types:
             raise Mistyped(f"{app} is of other element types than {app.op} elsewhere")
 
     def target(self, cast: App) -> DType:
-        """The element type that a cast is to, or that an operator of a class makes."""
+        """Return the element type that a cast is to, or that an operator of a class makes."""
         if cast.domain in ops.CLASSES:
             return self.targets[cast.op]
         to = dict(cast.attrs).get("to")
@@ -222,7 +224,7 @@ class Typing:
         raise Mistyped(f"a cast to {to}, which is no type or is computed")
 
     def holds(self, condition: Term) -> bool:
-        """False where a condition on element types says no; one on something else says nothing."""
+        """Return False where a condition on element types says no; one on something else says nothing."""
         try:
             return bool(self._scalar(condition))
         except _NotOnTypes:
@@ -277,7 +279,7 @@ def _well_typed(typing: Typing, sides: Iterable[Term]) -> bool:
 
 
 def _cast_holes(side: Term) -> Iterator[str]:
-    """The holes that hold the target of a cast."""
+    """Yield the holes that hold the target of a cast."""
     for app in applications(side):
         to = dict(app.attrs).get("to")
         if app.op == "Cast" and isinstance(to, Var):
@@ -287,7 +289,8 @@ def _cast_holes(side: Term) -> Iterator[str]:
 
 
 def kind_of(rule: Rule, typing: Typing) -> Hashable:
-    """What a proof can tell of a choice of element types: with two of a kind its steps are the same but for names.
+    """Return what a proof can tell of a choice of element types: with two of a kind its steps are the same but for
+    names.
 
     That is which of the types, those that the rule writes among them, are floats, integers or truth values, which are
     the same, and which hold all values of which; where something is quantized their ranges and precision count, too.
@@ -301,7 +304,7 @@ def kind_of(rule: Rule, typing: Typing) -> Hashable:
 
 @cache
 def _written_types(rule: Rule) -> tuple[DType, ...]:
-    """The element types that a rule writes: targets, and what types are compared with beside something else.
+    """Return the element types that a rule writes: targets, and what types are compared with beside something else.
 
     A condition on types alone holds for each choice, unless it is one that the right side promises.
     """
@@ -317,12 +320,12 @@ def _written_types(rule: Rule) -> tuple[DType, ...]:
 
 
 def _asks_types(term: Term) -> bool:
-    """Whether a scalar term may be about element types."""
+    """Return whether a scalar term may be about element types."""
     return any(isinstance(part, Var) or (isinstance(part, App) and part.op == "dtype") for part in walk(term))
 
 
 def _is_on_types(term: Term, casts: Collection[str]) -> bool:
-    """Whether it is about the element types of holes and the targets of casts, and nothing else."""
+    """Return whether it is about the element types of holes and the targets of casts, and nothing else."""
     match term:
         case App(op="dtype") | Lit():
             return True
@@ -358,7 +361,7 @@ class _Unified:
             self.restrict(other, both)
 
     def read(self, app: App) -> None:
-        """What the schema of an operator says; a hole for one has the same types wherever it is applied."""
+        """Read what the schema of an operator says; a hole for one has the same types wherever it is applied."""
         owner = (app.domain, app.op) if app.domain in ops.CLASSES else app.node
         for position, arg in enumerate(app.inputs):
             if isinstance(arg, Var | App) and not is_scalar(arg):
@@ -371,7 +374,7 @@ class _Unified:
 
 
 def _groups(rule: Rule) -> dict[Any, tuple[list[str], frozenset[DType]]]:
-    """The holes of the left side by type variable: those of a group have one element type, from a set.
+    """Return the holes of the left side by type variable: those of a group have one element type, from a set.
 
     A hole for an operator has that of what it makes.
     """
@@ -391,7 +394,7 @@ def _groups(rule: Rule) -> dict[Any, tuple[list[str], frozenset[DType]]]:
 
 
 def disagreement(rule: Rule, choices: Iterable[Typing]) -> str | None:
-    """A choice of types for which the right side is ill-typed, or is not known to have the type of the left.
+    """Return a choice of types for which the right side is ill-typed, or is not known to have the type of the left.
 
     When the right side is built its numbers take the type that `ops.number_type` says.
     """

@@ -82,7 +82,7 @@ class Equality:
     signs: Signs
 
     def equal(self, left: Value, right: Value, known: Context) -> bool:
-        """Whether the values are equal wherever what is known holds."""
+        """Return whether the values are equal wherever what is known holds."""
         if left == right:
             return True
         denied = (replace(term, coefficient=-term.coefficient) for term in self.settle(right, known))
@@ -92,7 +92,8 @@ class Equality:
         return symbolic.arithmetic is None and has_cases(terms) and add_up_to_zero(terms, known, self)
 
     def _same_facts(self, terms: list[Term], known: Context) -> list[Term]:
-        """The terms with equal truth values in their guards as one object each: the solver compares only names."""
+        """Return the terms with equal truth values in their guards as one object each: the solver compares only
+        names."""
         chosen: dict[Value, Value] = {}
         for part in (p for term in terms for p in literals(term.guard)):
             if isinstance(part, Fact) and part.subject not in chosen:
@@ -103,7 +104,7 @@ class Equality:
         return [replace(term, guard=with_facts(term.guard, chosen)) for term in terms]
 
     def _cancel(self, terms: list[Term], known: Context) -> bool:
-        """Whether the terms add up to zero."""
+        """Return whether the terms add up to zero."""
         splits = 0
         while terms:
             first, terms = terms[0], terms[1:]
@@ -116,7 +117,7 @@ class Equality:
         return True
 
     def _gather(self, first: Term, others: Sequence[Term], known: Context) -> tuple[Term, list[Term]]:
-        """The term with all equal ones added to it, and those that are left."""
+        """Return the term with all equal ones added to it, and those that are left."""
         left = []
         for other in others:
             if any(self._same_domain(first, other, pair, known) for pair in self._alignments(first, other, known)):
@@ -151,7 +152,7 @@ class Equality:
     # -- aligning two sums
 
     def _alignments(self, left: Term, right: Term, known: Context) -> Iterator[tuple[Map, Map]]:
-        """Maps of the binders, there and back, under which the factors of two terms are equal."""
+        """Yield maps of the binders, there and back, under which the factors of two terms are equal."""
         if len(left.factors) != len(right.factors):
             return
         for order in pairings_of(left.factors, right.factors):
@@ -164,7 +165,7 @@ class Equality:
                 yield there, back
 
     def _ways_there(self, left: Term, right: Term, known: Context) -> Iterator[Map]:
-        """Maps of the right binders to the left ones under which the factors are equal, one to one or not."""
+        """Yield maps of the right binders to the left ones under which the factors are equal, one to one or not."""
         if len(left.factors) != len(right.factors):
             return
         for order in pairings_of(left.factors, right.factors):
@@ -187,7 +188,7 @@ class Equality:
         return there, back
 
     def _same_domain(self, left: Term, right: Term, maps: tuple[Map, Map], known: Context) -> bool:
-        """Whether the maps go from the whole of one domain to the whole of the other, one to one."""
+        """Return whether the maps go from the whole of one domain to the whole of the other, one to one."""
         there, back = maps
         return (
             domain(left, known).proves(at(range_of(right), there))
@@ -196,7 +197,7 @@ class Equality:
         )
 
     def _inverse(self, left: Term, right: Term, there: Map, back: Map, known: Context) -> bool:
-        """Whether each map undoes the other, where both are defined."""
+        """Return whether each map undoes the other, where both are defined."""
         inside_left = domain(left, known).knowing(at(range_of(right), there))
         inside_right = domain(right, known).knowing(at(range_of(left), back))
         return all(inside_left.proves(eq(alone(b), composed(back[b], there))) for b, _ in left.binders) and all(
@@ -247,7 +248,7 @@ class Equality:
         return all(self._wholes_equal(a, b, known) for a, b in pairs)
 
     def _in_order(self, row: Whole | None, known: Context) -> Whole | None:
-        """A row of numbers for one whose order is the same."""
+        """Return a row of numbers for one whose order is the same."""
         if row is None:
             return None
         (along,) = row.index
@@ -271,7 +272,7 @@ class Equality:
         return self.covered(left.pieces, right.pieces, known) and self.covered(right.pieces, left.pieces, known)
 
     def covered(self, pieces: Iterable[Piece], others: Sequence[Piece], known: Context) -> bool:
-        """Whether each element of one side is one of the other: greatest and least do not count repetitions."""
+        """Return whether each element of one side is one of the other: greatest and least do not count repetitions."""
         return all(self._is_covered(as_term(piece), [as_term(o) for o in others], known) for piece in pieces)
 
     def _is_covered(self, term: Term, others: Sequence[Term], known: Context) -> bool:
@@ -295,7 +296,7 @@ class Equality:
     # -- normal form under what is known
 
     def settle(self, value: Value, known: Context) -> list[Term]:
-        """The terms of a value, simplified by what is known; those that are nowhere defined are left out."""
+        """Return the terms of a value, simplified by what is known; those that are nowhere defined are left out."""
         if value not in known.settled:
             known.settled[value] = [done for term in value.terms for done in self._settled(term, known, 8)]
         found: list[Term] = known.settled[value]
@@ -323,7 +324,7 @@ class Equality:
                 yield merged
 
     def _rebuilt(self, term: Term, mapping: Map, inner: Context) -> Value:
-        """The product of the factors, with everything that is known used in them."""
+        """Return the product of the factors, with everything that is known used in them."""
         change = Substitution(mapping)
         result = number(1)
         for factor in term.factors:
@@ -332,7 +333,7 @@ class Equality:
         return result
 
     def _deep(self, value: Value, known: Context) -> Value:
-        """A rebuilt factor with what is inside of it settled too."""
+        """Return a rebuilt factor with what is inside of it settled too."""
         factor = only_factor(value)
         if isinstance(factor, Call) and (factor.function == "Inverse" or has_sums(factor)):
             args = [Value(tuple(self.settle(arg, known))) for arg in factor.args]
@@ -348,7 +349,7 @@ class Equality:
         return value
 
     def _piece(self, piece: Piece, known: Context) -> Iterator[Piece]:
-        """A piece without binders that can have one value only, and without what is nowhere."""
+        """Yield a piece without binders that can have one value only, and without what is nowhere."""
         inner = domain(as_term(piece), known)
         if FALSE in inner.facts:
             return
@@ -365,7 +366,8 @@ class Equality:
 
 
 def _without_repetition(piece: Piece, known: Context) -> Piece:
-    """The piece without binders on which nothing depends, of which there are some: what is counted twice is no more."""
+    """Return the piece without binders on which nothing depends, of which there are some: what is counted twice is no
+    more."""
     used = piece.guard.symbols.union(piece.body.symbols, *(symbols(extent) for _, extent in piece.binders))
     kept = (pair for pair in piece.binders if pair[0] in used or not known.proves(ge(pair[1], 1)))
     return replace(piece, binders=tuple(kept))

@@ -38,7 +38,7 @@ class Instance:
     """Constants that the left model holds in another, broadcast-equivalent shape."""
 
     def feeds(self, rule: Rule) -> dict[str, Array]:
-        """What both models read, by input name."""
+        """Return what both models read, by input name."""
         return {name: self.values[name] for name, hole in rule.holes.items() if hole.kind == "tensor"}
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class Instance:
 
 
 def evaluate(term: Term, rule: Rule, instance: Instance) -> Any:
-    """The value of a scalar term: an attribute of the right side, or a condition."""
+    """Return the value of a scalar term: an attribute of the right side, or a condition."""
     match term:
         case Lit(value=value):
             return value
@@ -77,12 +77,12 @@ def evaluate(term: Term, rule: Rule, instance: Instance) -> Any:
 
 
 def satisfies(rule: Rule, instance: Instance) -> bool:
-    """Whether every condition of the rule holds."""
+    """Return whether every condition of the rule holds."""
     return all(evaluate(condition, rule, instance) for condition in rule.conditions)
 
 
 def _shape(hole: Var, instance: Instance) -> Shape:
-    """The shape of a hole whose array may be still to be drawn."""
+    """Return the shape of a hole whose array may be still to be drawn."""
     given = instance.values.get(hole.name)
     if isinstance(given, np.ndarray):
         return tuple(given.shape)
@@ -94,7 +94,7 @@ def _shape(hole: Var, instance: Instance) -> Shape:
 
 
 def array_of(rule: Rule, instance: Instance, name: str) -> Array:
-    """The array of a hole in its declared shape; what an absent optional input stands for."""
+    """Return the array of a hole in its declared shape; what an absent optional input stands for."""
     value = instance.values[name]
     if isinstance(value, np.ndarray):
         return value
@@ -106,7 +106,7 @@ def array_of(rule: Rule, instance: Instance, name: str) -> Array:
 
 
 def shape_of(axes: Iterable[str], dims: Sizes) -> Shape:
-    """The sizes of axes; raises KeyError for a name without a size."""
+    """Return the sizes of axes; raises KeyError for a name without a size."""
     shape: list[int] = []
     for axis in axes:
         if axis.startswith("1*"):

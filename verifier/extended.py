@@ -44,7 +44,7 @@ class Extended:
     _known: dict[Value, bool] = field(default_factory=dict)
 
     def is_finite(self, value: Value) -> bool:
-        """Whether a value is a finite number: made of constants, sizes and numbers of the rule alone."""
+        """Return whether a value is a finite number: made of constants, sizes and numbers of the rule alone."""
         if value not in self._known:
             self._known[value] = all(self._is_finite(factor) for term in value.terms for factor in term.factors)
         return self._known[value]
@@ -68,7 +68,7 @@ class Extended:
         return False
 
     def _is_not_zero(self, value: Value) -> bool:
-        """Whether a finite value is known not to be 0; a deviation is not."""
+        """Return whether a finite value is known not to be 0; a deviation is not."""
         if value.constant is not None:
             return bool(value.constant)
         match [factor for term in value.terms for factor in term.factors]:
@@ -79,7 +79,8 @@ class Extended:
         return False
 
     def _is_deviation(self, value: Value) -> bool:
-        """Whether a value is known to have a root: it is a number or a variance of the left side, or their sum."""
+        """Return whether a value is known to have a root: it is a number or a variance of the left side, or their
+        sum."""
         return self._has(value, ROOTED) or all(
             term.coefficient > 0
             and all(isinstance(f, Read) and f.tensor.partition("'")[0] in self.variances for f in term.factors)
@@ -87,7 +88,7 @@ class Extended:
         )
 
     def _has(self, value: Value, properties: frozenset[str]) -> bool:
-        """Whether a value is an element of a constant with one of some properties."""
+        """Return whether a value is an element of a constant with one of some properties."""
         match [factor for term in value.terms for factor in term.factors]:
             case [Read(tensor=name)]:
                 return all(t.coefficient > 0 for t in value.terms) and not properties.isdisjoint(
@@ -96,7 +97,7 @@ class Extended:
         return False
 
     def product(self, left: Value, right: Value) -> Value:
-        """The product of two values of which one at least may be infinite."""
+        """Return the product of two values of which one at least may be infinite."""
         result = symbolic.ZERO
         for condition, (a, b) in symbolic.cases(left, right):
             result = result + symbolic.guarded(condition, self._product(a, b))
@@ -111,11 +112,11 @@ class Extended:
         return self.signed(symbolic.multiplied(left, right))
 
     def _as_factor(self, value: Value) -> Value:
-        """The value as one product: a sum, and 0, as a function of which nothing is known."""
+        """Return the value as one product: a sum, and 0, as a function of which nothing is known."""
         return value if _is_product(value) else lift(Call("Sum^", (value,)))
 
     def signed(self, value: Value) -> Value:
-        """The terms that may be infinite with a positive coefficient: two minuses are none."""
+        """Return the terms that may be infinite with a positive coefficient: two minuses are none."""
         terms = []
         for term in value.terms:
             if self.is_finite(Value((term,))):
@@ -127,7 +128,8 @@ class Extended:
         return symbolic.collected(terms)
 
     def telling(self, value: Value) -> tuple[Formula, Value]:
-        """What says whether a value is NaN: it is NaN exactly where the condition holds and what is returned is NaN.
+        """Return what says whether a value is NaN: it is NaN exactly where the condition holds and what is returned is
+        NaN.
 
         A row of a softmax is NaN as a whole, or all of it is finite: it is NaN exactly if it reads +inf, NaN, or
         nothing but -inf. So its first element tells of each other, and of a sum of them times finite numbers.
@@ -161,7 +163,7 @@ class Extended:
 
 
 def _first_of_row(element: Element) -> Element:
-    """The element of a softmax at the start of the row of another."""
+    """Return the element of a softmax at the start of the row of another."""
     axis = next(value for name, value in filter(_is_named, element.params) if name == "axis") % len(element.index)
     return replace(element, index=tuple(0 if own == axis else i for own, i in enumerate(element.index)))
 

@@ -113,7 +113,7 @@ LOGIC = Z3Logic()
 
 
 def truth_value(part: Any) -> Formula:
-    """A truth value as a formula.
+    """Return a truth value as a formula.
 
     Raises:
         Unsupported: it is none.
@@ -200,14 +200,14 @@ class Instance:
         return tuple(shape) if self.settled is None else tuple(map(self.settled.simplify, shape))
 
     def same(self, one: Size, other: Size) -> bool:
-        """Whether two sizes are known to be equal."""
+        """Return whether two sizes are known to be equal."""
         if one == other or self.settled is None or self.plainly:
             self.compared = self.compared or one != other
             return one == other
         return self.settled.proves(eq(one, other))
 
     def require(self, condition: Formula, reason: str) -> None:
-        """What has to hold for an operator to be defined: assumed on the left side, to be shown on the right."""
+        """Take what has to hold for an operator to be defined: assumed on the left side, to be shown on the right."""
         if condition == FALSE:
             raise Undefined(reason)
         if self.assuming:
@@ -222,7 +222,7 @@ class Instance:
     # -- holes
 
     def size(self, axis: str) -> Size:
-        """The size of a named axis."""
+        """Return the size of a named axis."""
         if axis.isdigit():
             return int(axis)
         if axis == "_":
@@ -244,7 +244,7 @@ class Instance:
             self.facts.append(le(size, LONGEST))
 
     def shape(self, axes: Iterable[str]) -> tuple[Size, ...]:
-        """The sizes of axes, packs included."""
+        """Return the sizes of axes, packs included."""
         axes = tuple(axes)
         shape: list[Size] = []
         for axis in axes:
@@ -263,7 +263,7 @@ class Instance:
         return self.packs[name]
 
     def is_absent(self, var: Var) -> bool:
-        """Whether a hole is an optional input that is absent: both are tried where it has a default."""
+        """Return whether a hole is an optional input that is absent: both are tried where it has a default."""
         if var.default is None:
             return False
         if var.name not in self.absences:
@@ -271,7 +271,7 @@ class Instance:
         return self.absences[var.name]
 
     def assume_absences(self) -> None:
-        """What is absent has a shape that other holes say: without one the left side does not match."""
+        """Assume that what is absent has a shape that other holes say: without one the left side does not match."""
         present = [hole for hole in self.rule.holes.values() if not self.absences.get(hole.name)]
         said = {axis.removeprefix("1") for hole in present for axis in hole.axes or ()} - {"_"}
         for name, absent in self.absences.items():
@@ -279,12 +279,12 @@ class Instance:
                 raise Undefined(f"nothing says the shape of {name}, which is absent")
 
     def axes_of(self, name: str) -> tuple[str, ...]:
-        """The axes that a hole declares; without any it matches no input that is absent."""
+        """Return the axes that a hole declares; without any it matches no input that is absent."""
         axes = self.rule.holes[name].axes
         return ("_",) if axes is None else axes
 
     def hole(self, var: Var) -> Tensor:
-        """The tensor that a hole stands for: a function of indices of which nothing is known, or its default."""
+        """Return the tensor that a hole stands for: a function of indices of which nothing is known, or its default."""
         if self.is_absent(var) and self.assuming:
             raise Undefined(f"{var.name} is absent")
         if var.name not in self.holes:
@@ -302,7 +302,7 @@ class Instance:
         return found
 
     def _reader(self, name: str, dtype: DType) -> Callable[[Index], Value]:
-        """The element at an index: a number where the conditions say that all elements are that number."""
+        """Return the element at an index: a number where the conditions say that all elements are that number."""
 
         def at(index: Index) -> Value:
             properties = self.properties.get(name, ())
@@ -320,7 +320,7 @@ class Instance:
         return at
 
     def open_hole(self, part: Term | None) -> Var | None:
-        """The hole for a number that a term is, where nothing is bound to it yet."""
+        """Return the hole for a number that a term is, where nothing is bound to it yet."""
         if isinstance(part, Var) and part.kind not in ("tensor", "const") and part.name not in self.holes:
             return part
         return None
@@ -339,12 +339,12 @@ class Instance:
                     self.require(truth_value(self.scalar(condition)), unfulfilled(condition))
 
     def _can_tell(self, part: Term) -> bool:
-        """Whether all that a scalar term speaks of is bound."""
+        """Return whether all that a scalar term speaks of is bound."""
         names, packs = asks(part)
         return names <= self.holes.keys() and packs <= self.packs.keys()
 
     def admits(self, name: str, value: Any) -> bool:
-        """Whether the conditions that can be told once a hole is bound to a value do not refuse it."""
+        """Return whether the conditions that can be told once a hole is bound to a value do not refuse it."""
         self.holes[name] = value
         told = (c for c in self.rule.conditions if is_plain(c) and self._can_tell(c))
         facts, scalars = len(self.facts), self.scalars
@@ -362,7 +362,8 @@ class Instance:
     # -- scalar terms
 
     def scalar(self, part: Term) -> Any:
-        """The value of an attribute or condition: an int, an Int, a Value, a text, a formula or a tuple of them."""
+        """Return the value of an attribute or condition: an int, an Int, a Value, a text, a formula or a tuple of
+        them."""
         match part:
             case Lit(value=value):
                 return self._written(value)
@@ -377,13 +378,14 @@ class Instance:
         raise Unsupported(f"{part} is no number")
 
     def _first_computed(self, hole: Var) -> Any:
-        """What stands for a hole that the meaning of an operator computes with: no operator asks for it as it is."""
+        """Return what stands for a hole that the meaning of an operator computes with: no operator asks for it as it
+        is."""
         if not (self.assuming and isinstance(self.rule, Meant)):
             raise Unsupported(f"{hole.name} is used before it is bound")
         return self._open_number(hole)
 
     def _written(self, value: Any) -> Any:
-        """A number that the rule writes: the real model is of real numbers."""
+        """Return a number that the rule writes: the real model is of real numbers."""
         if not self.exact and isinstance(value, float) and isinf(value):
             raise Unsupported(f"real arithmetic with {value}")
         return value
@@ -418,7 +420,7 @@ class Instance:
             raise Undefined(f"{app.op}: {error}") from error
 
     def _of_reals(self, name: str, args: Sequence[Any]) -> Value | None:
-        """What a scalar function gives of real numbers, None where it is not about them.
+        """Return what a scalar function gives of real numbers, None where it is not about them.
 
         In the exact model nothing is known of what it rounds: a rule computes in double precision when it is applied.
         """
@@ -429,7 +431,8 @@ class Instance:
         return _REAL_FUNCTIONS[name](*map(real, args)) if name in _REAL_FUNCTIONS else None
 
     def _assumed(self, app: App) -> Formula:
-        """A property that the conditions say is assumed of the elements of its constant: no formula about sizes."""
+        """Return a property that the conditions say is assumed of the elements of its constant: no formula about
+        sizes."""
         (of,) = app.operands
         if not isinstance(of, Var) or app.op not in self.properties.get(of.name, ()):
             raise Unsupported(f"{app}, which no condition says")
@@ -438,7 +441,8 @@ class Instance:
         return TRUE
 
     def _broadcast(self, left: Sequence[Size], right: Sequence[Size]) -> tuple[Size, ...]:
-        """The shape that two shapes broadcast to; where they do not fit some other one, for it means nothing there."""
+        """Return the shape that two shapes broadcast to; where they do not fit some other one, for it means nothing
+        there."""
         found = FUNCTIONS["broadcast"](LOGIC, left, right)
         padded = ((1,) * (len(found) - len(shape)) + tuple(shape) for shape in (left, right))
         return tuple(
@@ -456,14 +460,14 @@ class Instance:
         return tuple(LOGIC.choose(condition, a, b) for a, b in zip(then, otherwise, strict=True))
 
     def assume_conditions(self) -> None:
-        """The conditions of the rule become facts."""
+        """Make facts of the conditions of the rule."""
         for condition in self.rule.conditions:
             self.require(truth_value(self.scalar(condition)), unfulfilled(condition))
 
     # -- terms
 
     def tensor(self, part: Term) -> Tensor:
-        """The tensor that a term denotes."""
+        """Return the tensor that a term denotes."""
         if isinstance(part, App) and part.domain != SCALAR:
             return self.outputs(part)[part.output]
         if isinstance(part, Var) and part.kind in ("tensor", "const"):
@@ -481,7 +485,7 @@ class Instance:
         raise Unsupported(f"how long {var.name} is")
 
     def outputs(self, app: App) -> tuple[Tensor, ...]:
-        """The outputs of an operator."""
+        """Return the outputs of an operator."""
         node = app.node
         if node not in self.tensors:
             from graphopt.verifier.node import RuleNode
@@ -493,7 +497,7 @@ class Instance:
         return self.tensors[node]
 
     def _typed(self, app: App, found: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The outputs with their element types."""
+        """Return the outputs with their element types."""
         if len(found) < app.outputs:
             raise Unsupported(f"{app.op} with {app.outputs} outputs")
         try:
@@ -503,7 +507,7 @@ class Instance:
         return tuple(tensor.typed(dtype) for tensor, dtype in zip(found, types, strict=False))
 
     def _types(self, app: App) -> tuple[DType, ...]:
-        """The element types of the outputs of an operator."""
+        """Return the element types of the outputs of an operator."""
         if not self.assuming and app in self.typing.written:
             return self.typing.written[app]
         to = self.typing.target(app) if dtypes.is_told(app) else None
@@ -514,7 +518,7 @@ class Instance:
         return self.assuming and isinstance(part, Var) and self.is_absent(part)
 
     def whole_number(self, element: Value) -> Size:
-        """The element of a tensor of integers as an integer: one that is made of sizes, or some unknown one."""
+        """Return the element of a tensor of integers as an integer: one that is made of sizes, or some unknown one."""
         size = as_size(element)
         if size is not None:
             return size
@@ -554,12 +558,12 @@ _ROUNDING = frozenset({"add", "sub", "mul", "div", "mod", "divide", "neg", "sqrt
 
 
 def _constant(value: Value, _: Index) -> Value:
-    """The element of a tensor that has the same one everywhere."""
+    """Return the element of a tensor that has the same one everywhere."""
     return value
 
 
 def _as_tensor(value: Any) -> Tensor:
-    """A number as a tensor without axes, a list as one with one axis."""
+    """Return a number as a tensor without axes, a list as one with one axis."""
     if not isinstance(value, tuple):
         return Tensor((), lambda index: real(value))
 

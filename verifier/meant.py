@@ -21,7 +21,7 @@ class Meant(Rule):
     definitions: tuple[Definition, ...] = field(default=(), kw_only=True, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """It was checked as it was written."""
+        """Check nothing: that was done as the rule was written."""
 
     @cached_property
     def minds_types(self) -> bool:
@@ -30,7 +30,7 @@ class Meant(Rule):
 
 
 def meant(rule: Rule) -> Rule:
-    """The rule with the meanings of its operators in their places; itself where ONNX defines all of them.
+    """Return the rule with the meanings of its operators in their places; itself where ONNX defines all of them.
 
     That the shapes are those which a definition asks for is assumed of the left side, where it is about holes, and to
     be shown of the right.

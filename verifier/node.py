@@ -34,7 +34,8 @@ class RuleNode(Node):
     """The attributes, by name, and the inputs, by position, that the denotation asked for."""
 
     def unasked(self) -> str | None:
-        """An attribute or input that the operator has, or that a hole for the others may hold, and no one asked for."""
+        """Return an attribute or input that the operator has, or that a hole for the others may hold, and no one asked
+        for."""
         named, schema = dict(self.app.attrs), ops.schema(self.op)
         hidden = schema.attributes if schema is not None and self.app.bundle is not None else ()
         names = (name for name in (*named, *hidden) if name not in self.asked and not self._is_elsewhere(name))
@@ -42,7 +43,7 @@ class RuleNode(Node):
         return next(chain(names, (f"input {i}" for i in inputs)), None)
 
     def _is_elsewhere(self, name: str) -> bool:
-        """An attribute that cannot be in the hole for the others, for it is named beside it."""
+        """Return whether an attribute cannot be in the hole for the others, for it is named beside it."""
         return name not in dict(self.app.attrs) and self._is_named_elsewhere(name)
 
     @property
@@ -121,7 +122,7 @@ class RuleNode(Node):
         return len(self.app.inputs)
 
     def has(self, position: int) -> bool:
-        """Whether there is such an input. A hole that is absent is so wherever an operator takes it as it is."""
+        """Return whether there is such an input. A hole that is absent is so wherever an operator takes it as it is."""
         part = self.app.inputs[position] if position < self.count else None
         if isinstance(part, Var) and part.default is not None and ops.is_optional(self.op, self.app.domain, position):
             return not self.instance.is_absent(part)
@@ -135,14 +136,15 @@ class RuleNode(Node):
         return self.instance.tensor(part)
 
     def is_number(self, position: int) -> bool:
-        """The input is a number or a list of the rule, not a tensor."""
+        """Return whether the input is a number or a list of the rule, not a tensor."""
         part = self.app.inputs[position] if self.has(position) else None
         return part is not None and is_scalar(part)
 
     # attributes
 
     def axis(self, name: str, rank: int) -> int:
-        """An axis, counted from the start: for a tensor that stands for any number of them, the same everywhere."""
+        """Return an axis, counted from the start: for a tensor that stands for any number of them, the same
+        everywhere."""
         found = super().axis(name, rank)
         rule = self.instance.rule
         for hole in (hole for arg in self.app.operands for hole in _parts(arg) if self.op == "Concat"):
@@ -155,7 +157,7 @@ class RuleNode(Node):
         return dict(self.app.attrs).get(name)
 
     def attribute(self, name: str, propose: Callable[[], Any], default: Any = None) -> Any:
-        """The value of an attribute; what an open hole may stand for is proposed, once.
+        """Return the value of an attribute; what an open hole may stand for is proposed, once.
 
         `default` is for attributes of which the schema says none.
         """
@@ -169,12 +171,13 @@ class RuleNode(Node):
         return value
 
     def _is_named_elsewhere(self, name: str) -> bool:
-        """The left side names the attribute beside this hole for the others, which then does not hold it."""
+        """Return whether the left side names the attribute beside this hole for the others, which then does not hold
+        it."""
         sides = (app for side in self.instance.rule.left for app in applications(side))
         return any(app.bundle == self.app.bundle and name in dict(app.attrs) for app in sides)
 
     def numbers(self, position: int, propose: Callable[[], Any]) -> Any:
-        """The value of an input that is a number or a list of them, in the rule or when it runs."""
+        """Return the value of an input that is a number or a list of them, in the rule or when it runs."""
         self.asked.add(position)
         part = self.app.inputs[position]
         assert part is not None
@@ -185,7 +188,7 @@ class RuleNode(Node):
         return value
 
     def _elements(self, part: Term) -> Any:
-        """The elements of a scalar or vector of integers, each an unknown number."""
+        """Return the elements of a scalar or vector of integers, each an unknown number."""
         tensor = self.instance.tensor(part)
         if tensor.dtype.is_float:
             raise Unsupported(f"{self.op} by numbers that may not be whole")
@@ -214,7 +217,8 @@ class RuleNode(Node):
         return self.instance.scalar(part)
 
     def _chosen(self, hole: Var, proposed: Any, usual: Any) -> Any:
-        """What stands for a hole on this path; a hole for one number is no list, where an operator takes either."""
+        """Return what stands for a hole on this path; a hole for one number is no list, where an operator takes
+        either."""
         choices, single = self.instance.choices, hole.kind == "integer"
         match proposed:
             case OneOf(options):
@@ -234,7 +238,7 @@ class RuleNode(Node):
         return proposed
 
     def asked_size(self, asked: Size, count: Size) -> Size:
-        """An unknown on the left side; on the right what the left says, else what is asked for."""
+        """Return an unknown on the left side; on the right what the left says, else what is asked for."""
         answers = self.instance.answers
         if self.assuming:
             answers[asked, count] = fresh("size")
@@ -245,7 +249,7 @@ class RuleNode(Node):
         return _most_indices(self.instance.rule)
 
     def some_size(self, key: Value) -> Size:
-        """A size that the elements of tensors say: the same where they do, and one that the left side has."""
+        """Return a size that the elements of tensors say: the same where they do, and one that the left side has."""
         if not self.instance.assuming and key not in self.instance.integers:
             raise Unsupported(f"{self.op} of a size that the left side does not have")
         size = self.instance.whole_number(key)
@@ -253,19 +257,20 @@ class RuleNode(Node):
         return size
 
     def natural(self, name: str) -> Size:
-        """Some integer that is not negative."""
+        """Return some integer that is not negative."""
         new = fresh(name)
         self.instance.facts.append(ge(new))
         return new
 
     def target(self) -> DType:
-        """The element type that a Cast is to."""
+        """Return the element type that a Cast is to."""
         found = self.instance.typing.target(self.app)
         self.attribute("to", lambda: int(found))
         return found
 
     def ignored(self, name: str) -> Any:
-        """The value of an attribute that says how to compute, not what; two are the same only where that is known.
+        """Return the value of an attribute that says how to compute, not what; two are the same only where that is
+        known.
 
         The right side leaves it at what is usual or says what the left side says: runtimes refuse some of the others.
         """
@@ -278,18 +283,18 @@ class RuleNode(Node):
         return value
 
     def not_beside(self, name: str, what: str) -> None:
-        """An attribute that has no place beside something else."""
+        """Ask that an attribute has no place beside something else."""
         if self._term(name) is not None:
             raise Undefined(f"{self.op}: {name} beside {what}")
 
 
 def _varies(part: Term) -> bool:
-    """Whether it is computed when the model runs."""
+    """Return whether it is computed when the model runs."""
     return part.op in ops.UNFOLDED if isinstance(part, App) else isinstance(part, Var) and part.kind == "tensor"
 
 
 def _parts(operand: Term) -> Iterator[str]:
-    """The hole that is joined as it is, or after an operator on elements."""
+    """Yield the hole that is joined as it is, or after an operator on elements."""
     match operand:
         case Var(name=name):
             yield name
@@ -298,7 +303,7 @@ def _parts(operand: Term) -> Iterator[str]:
 
 
 def _single(option: Any) -> Sequence[Any]:
-    """A number as it is, that of a list of one, nothing of longer ones."""
+    """Return a number as it is, that of a list of one, nothing of longer ones."""
     return (option,) if not isinstance(option, tuple) else option if len(option) == 1 else ()
 
 

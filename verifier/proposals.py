@@ -62,7 +62,7 @@ ORDER = {"axis": -2, "group": -1, "kernel_shape": -1, "num_outputs": 1, "pads": 
 
 
 def propose(context: Context, name: str, kind: str) -> Any:
-    """A value for an attribute, or for an input that holds a list of integers or a number."""
+    """Return a value for an attribute, or for an input that holds a list of integers or a number."""
     if (context.app.op, name) in _SPECIAL:
         value = _SPECIAL[context.app.op, name](context)
     elif name in _PROPOSALS:

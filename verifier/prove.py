@@ -104,7 +104,8 @@ class Outcome:
 
 @undisturbed()
 def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
-    """The proof of a rule, or the verdict that there is none. `timeout` is in seconds, each so many steps (`Budget`).
+    """Return the proof of a rule, or the verdict that there is none. `timeout` is in seconds, each so many steps
+    (`Budget`).
 
     What is not proved is tried on small models if it is to be refuted: a difference there makes it REFUTED. Else what
     may help is looked for. Operators that are declared by terms are proved as these, and so only in the real model:
@@ -141,7 +142,8 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
 
 @undisturbed()
 def unproved_at(rule: Rule, model: Model, answer: Answer, *, timeout: float = 5.0) -> str:
-    """What is not shown, in the model in which a rule is proved, at the one instance of a match; nothing if all is."""
+    """Return what is not shown, in the model in which a rule is proved, at the one instance of a match; nothing if all
+    is."""
     rule, effort = meant(joined(rule)), Effort(budget=Budget(timeout))
 
     def met() -> Iterator[Instance]:
@@ -184,7 +186,7 @@ def _verdict(rule: Rule, timeout: float) -> tuple[Verdict, Model | None, Outcome
 
 
 def _models(rule: Rule) -> Sequence[Model]:
-    """The models in which a rule is tried.
+    """Return the models in which a rule is tried.
 
     What is defined by a term has a kernel that rounds in its own way. What an operator of which only the class is known
     makes of a number that is rounded otherwise is not known: its operands have to be the same, bit for bit.
@@ -195,7 +197,7 @@ def _models(rule: Rule) -> Sequence[Model]:
 
 
 def _try(rule: Rule, model: Model, instances: Iterable[Instance], budget: Budget) -> Outcome:
-    """Some instances in one model."""
+    """Return some instances in one model."""
     outcome, instance = Outcome(), None
     try:
         with _arithmetic(rule, model):
@@ -225,7 +227,7 @@ def _try(rule: Rule, model: Model, instances: Iterable[Instance], budget: Budget
 
 
 def _arithmetic(rule: Rule, model: Model) -> AbstractContextManager[None]:
-    """What products and quotients are in a model.
+    """Return what products and quotients are in a model.
 
     Raises:
         NotExtended: the rule writes an infinity, of which the extended model knows nothing.
@@ -242,7 +244,7 @@ def _arithmetic(rule: Rule, model: Model) -> AbstractContextManager[None]:
 
 
 def _variances(rule: Rule) -> frozenset[str]:
-    """What the left side normalizes by: the holes for variances, and what is added to them."""
+    """Return what the left side normalizes by: the holes for variances, and what is added to them."""
     norms = [app for side in rule.left for app in applications(side) if app.op == "BatchNormalization"]
     named = {part.name for app in norms for part in app.inputs[4:] if isinstance(part, Var)}
     return frozenset(named | {f"{app.op}.epsilon" for app in norms})
@@ -286,7 +288,7 @@ def _at(
 
 
 def _first(typings: Sequence[Typing]) -> Typing:
-    """The choice of element types with which all ranks are tried: of floats, if there is one."""
+    """Return the choice of element types with which all ranks are tried: of floats, if there is one."""
     floats = (t for t in typings if all(d.is_float or d.name in ("BOOL", "INT64") for d in t.types.values()))
     return next(floats, typings[0])
 
@@ -299,7 +301,7 @@ def _instance(
 
 
 def _obligations(instance: Instance) -> frozenset[int] | None:
-    """Shows all obligations of one instance: the ranks that it speaks of, None where the left side does not occur."""
+    """Show all obligations of one instance: the ranks that it speaks of, None where the left side does not occur."""
     rule = instance.rule
     left = _left(instance)
     if left is None:
@@ -328,7 +330,7 @@ def _obligations(instance: Instance) -> frozenset[int] | None:
 
 
 def _left(instance: Instance) -> list[Tensor] | None:
-    """The tensors of the left side with all that is assumed; None, and why, where it does not occur."""
+    """Return the tensors of the left side with all that is assumed; None, and why, where it does not occur."""
     try:
         left = [instance.tensor(side) for side in instance.rule.left]
         instance.assume_absences()
@@ -357,7 +359,8 @@ def _sizes_known(left: Sequence[Tensor], right: Sequence[Tensor], known: Context
 
 
 def _follows(wanted: Elements, instance: Instance, known: Context) -> bool:
-    """Whether each element is what the right side asks for: plainly, or as one of which the left side says it."""
+    """Return whether each element is what the right side asks for: plainly, or as one of which the left side says
+    it."""
     index, binders = bind([known.simplify(size) for size in wanted.of.shape], "i")
     equality = Equality(Signs(instance.properties))
 
@@ -387,7 +390,7 @@ def _follows(wanted: Elements, instance: Instance, known: Context) -> bool:
 def _are_the_same(
     wanted: Elements, said: Elements, index: Index, binders: Binders, equality: Equality, known: Context
 ) -> bool:
-    """Whether the left side says the same of the elements of a tensor of the same shape, place by place."""
+    """Return whether the left side says the same of the elements of a tensor of the same shape, place by place."""
     if not _is_as_strict(said, wanted) or said.of.rank != wanted.of.rank:
         return False
     pairs = [*zip(said.of.shape, wanted.of.shape, strict=True), (said.below or 0, wanted.below or 0)]
@@ -397,7 +400,8 @@ def _are_the_same(
 
 
 def _is_as_strict(said: Elements, wanted: Elements) -> bool:
-    """Whether both speak of indices or of divisors, and if negative indices are refused, then by what is said, too."""
+    """Return whether both speak of indices or of divisors, and if negative indices are refused, then by what is said,
+    too."""
     return (said.below is None) == (wanted.below is None) and said.from_end <= wanted.from_end
 
 
@@ -407,7 +411,7 @@ def _below(elements: Elements) -> Size:
 
 
 def _of_row(piece: Piece) -> Piece:
-    """What is looked up in a row is an element of it."""
+    """Make what is looked up in a row an element of it."""
     match piece.body.terms:
         case (Term(coefficient=1, factors=(Element("Gather", (), (Whole() as row, Whole())),)) as term,):
             if term.guard == TRUE and not term.binders:
@@ -417,7 +421,7 @@ def _of_row(piece: Piece) -> Piece:
 
 
 def _within(value: Value, instance: Instance) -> Iterator[Formula]:
-    """What is read of a tensor is one of its elements: denotations read no others where they are defined."""
+    """Yield that what is read of a tensor is one of its elements: denotations read no others where they are defined."""
     for factor in value.terms[0].factors if len(value.terms) == 1 else ():
         for argument in factor.args if isinstance(factor, Call) else ():
             for term in argument.terms:
@@ -428,13 +432,14 @@ def _within(value: Value, instance: Instance) -> Iterator[Formula]:
 
 
 def _without_spare(piece: Piece) -> Piece:
-    """The piece without the binders on which nothing in it depends: what then is asked of no element is asked, too."""
+    """Return the piece without the binders on which nothing in it depends: what then is asked of no element is asked,
+    too."""
     used = piece.guard.symbols.union(piece.body.symbols, *(symbols(extent) for _, extent in piece.binders))
     return replace(piece, binders=tuple(pair for pair in piece.binders if pair[0] in used))
 
 
 def _is_plainly(value: Value, wanted: Elements, equality: Equality, known: Context) -> bool:
-    """Whether a value is such an index, or such a divisor, by itself."""
+    """Return whether a value is such an index, or such a divisor, by itself."""
     if wanted.below is None:
         return is_not_zero(value, equality.signs, known)
     number, least = as_size(value), -1 * wanted.below if wanted.from_end else 0
@@ -447,7 +452,8 @@ def _is_plainly(value: Value, wanted: Elements, equality: Equality, known: Conte
 
 
 def _reachable(instance: Instance) -> bool:
-    """Whether some sizes, all at least 1 that may be, satisfy what is assumed; what is not known counts as no."""
+    """Return whether some sizes, all at least 1 that may be, satisfy what is assumed; what is not known counts as
+    no."""
     sizes = (s for t in instance.hole_tensors() for s in t.shape if isinstance(s, Int))
     facts = [*instance.facts, *(ge(size, 1) for size in sizes)]
     plainly = context(facts, instance.effort).witness is not None
@@ -458,7 +464,7 @@ def _reachable(instance: Instance) -> bool:
 
 
 def consistent(properties: Mapping[str, frozenset[str]]) -> bool:
-    """Whether each constant can have all of its properties."""
+    """Return whether each constant can have all of its properties."""
     from graphopt.language.scalar import PROPERTIES, PYTHON
 
     return all(
@@ -480,7 +486,7 @@ def _agree(instance: Instance, name: str, left: Tensor, right: Tensor, known: Co
 
 
 def _undecided(shape: Iterable[Size], known: Context) -> Iterator[Formula]:
-    """The conditions on which sizes depend."""
+    """Yield the conditions on which sizes depend."""
     for size in map(known.simplify, shape):
         if isinstance(size, Int):
             yield from (atom.args[0] for atom in size.atoms if atom.kind == "choice")
@@ -489,7 +495,7 @@ def _undecided(shape: Iterable[Size], known: Context) -> Iterator[Formula]:
 def _disagreement(
     instance: Instance, left: Tensor, right: Tensor, known: Context
 ) -> tuple[str, Callable[[], Iterable[str]]]:
-    """What is not shown to agree, and more about it; nothing if all is."""
+    """Return what is not shown to agree, and more about it; nothing if all is."""
     wording = words.Wording(instance)
     if left.rank != right.rank:
         return f"rank {left.rank} becomes {right.rank}", tuple
@@ -527,7 +533,7 @@ def _difference(instance: Instance, left: Tensor, right: Tensor, index: Index, b
 
 
 def _elements(left: Tensor, right: Tensor, index: Index) -> tuple[Value, Value, tuple[set[Call], set[Call]]]:
-    """The elements of two tensors, and which functions that are not defined everywhere they are computed by."""
+    """Return the elements of two tensors, and which functions that are not defined everywhere they are computed by."""
     with noting() as before:
         one = left.at(index)
     with noting() as after:
@@ -538,7 +544,7 @@ def _elements(left: Tensor, right: Tensor, index: Index) -> tuple[Value, Value, 
 def _advice(
     instance: Instance, wording: words.Wording, left: Tensor, right: Tensor, index: Index, binders: Binders
 ) -> Iterator[str]:
-    """The two elements that are not shown to be equal, and a condition with which the rule is proved."""
+    """Yield the two elements that are not shown to be equal, and a condition with which the rule is proved."""
     one, other = left.at(index), right.at(index)
     yield from words.about_elements(wording, one, other)
 
@@ -560,7 +566,8 @@ def _advice(
 def _values_agree(
     left: Value, right: Value, binders: Binders, known: Context, equality: Equality, cuts_left: int = 12
 ) -> bool:
-    """An output index that is cut by // or % is taken apart: i = a·B + b, of a few a each by itself."""
+    """Return whether two values agree. An output index that is cut by // or % is taken apart: i = a·B + b, of a few a
+    each by itself."""
     here = known.knowing(ranges(binders))
     settled = Value((*equality.settle(left, here), *equality.settle(right, here)))
     cut = next(cuts(composites(settled), binders), None)

@@ -33,13 +33,13 @@ class Alike(Protocol):
 
 
 def has_cases(terms: Iterable[Term]) -> bool:
-    """Whether the cases of some factor may show what cancelling does not."""
+    """Return whether the cases of some factor may show what cancelling does not."""
     factors = (factor for term in terms if not term.binders for factor in term.factors)
     return any(_is_plain(f) or (isinstance(f, Call) and f.function in _BY_CASES) for f in factors)
 
 
 def add_up_to_zero(terms: Iterable[Term], known: Context, equality: Alike) -> bool:
-    """Whether the sum of the terms is zero, whatever the numbers are of which nothing is known."""
+    """Return whether the sum of the terms is zero, whatever the numbers are of which nothing is known."""
     numbers = _Numbers(known, equality)
     total = numbers.total(terms)
     facts = [numbers.truth(fact) for fact in ordered(known.facts) if isinstance(fact, Fact)]
@@ -49,7 +49,7 @@ def add_up_to_zero(terms: Iterable[Term], known: Context, equality: Alike) -> bo
 
 
 def _is_plain(factor: Factor) -> bool:
-    """The greatest or the least of some numbers, none of them under a condition."""
+    """Return whether it is the greatest or the least of some numbers, none of them under a condition."""
     return isinstance(factor, Fold) and factor.monoid != "prod" and all(map(_always, factor.pieces))
 
 
@@ -90,7 +90,7 @@ class _Numbers:
         return body if term.guard == TRUE else z3.If(self.truth(term.guard), body, 0)
 
     def truth(self, part: Formula) -> Any:
-        """A condition; comparisons of integers are truth values of which only the name is known."""
+        """Return a condition; comparisons of integers are truth values of which only the name is known."""
         match part:
             case And(parts):
                 return z3.And([self.truth(p) for p in ordered(parts)], self.home)

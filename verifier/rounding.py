@@ -71,7 +71,7 @@ def _jumps(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
 
 
 def _rounded_jumps(sides: Sequence[Term], typings: Sequence[Typing]) -> Iterator[App]:
-    """The jumps in some terms before which something is rounded."""
+    """Yield the jumps in some terms before which something is rounded."""
     for side in sides:
         for app in applications(side):
             inside = app.op in PLACES and app is not side
@@ -82,7 +82,7 @@ def _rounded_jumps(sides: Sequence[Term], typings: Sequence[Typing]) -> Iterator
 
 
 def _is_jump(app: App, typings: Sequence[Typing]) -> bool:
-    """Whether an operator jumps, on floats, in some choice of element types."""
+    """Return whether an operator jumps, on floats, in some choice of element types."""
     if app.op in ("Cast", "CastLike"):
         return any(not _is_float(typing.of(app)) and _reads_floats(app, typing) for typing in typings)
     if app.op == "IsNaN" and any(map(_is_softmax, _factors(app.inputs[0]))):
@@ -91,7 +91,7 @@ def _is_jump(app: App, typings: Sequence[Typing]) -> bool:
 
 
 def _factors(term: Term | None) -> tuple[Term | None, ...]:
-    """The two sides of a product of matrices; else the term."""
+    """Return the two sides of a product of matrices; else the term."""
     return term.inputs if isinstance(term, App) and term.op == "MatMul" else (term,)
 
 
@@ -113,7 +113,7 @@ def _rounds(app: App) -> bool:
 
 
 def _folds(app: App) -> bool:
-    """Whether it is computed when the rule is applied, in double precision: then it is not what ran before."""
+    """Return whether it is computed when the rule is applied, in double precision: then it is not what ran before."""
     return not any(isinstance(part, Var) and part.kind == "tensor" for part in walk(app))
 
 
@@ -138,7 +138,7 @@ def _numbers(rule: Rule) -> Iterator[str]:
 
 
 def _floats(terms: Iterable[Term | None]) -> Iterator[float]:
-    """The numbers with a decimal point among some terms."""
+    """Yield the numbers with a decimal point among some terms."""
     yield from (term.value for term in terms if isinstance(term, Lit) and isinstance(term.value, float))
 
 
@@ -175,6 +175,6 @@ def _is_real(app: App, name: str) -> bool:
 
 
 def _is_single(value: Term) -> bool:
-    """Whether it is a number that single precision holds."""
+    """Return whether it is a number that single precision holds."""
     number = value.value if isinstance(value, Lit) else None
     return isinstance(number, int | float) and float(np.float32(number)) == number

@@ -15,7 +15,7 @@ from graphopt.verifier.choices import flat
 
 @cache
 def properties_of(rule: Rule) -> Mapping[str, frozenset[str]]:
-    """The properties of constants that the conditions say, by name."""
+    """Return the properties of constants that the conditions say, by name."""
     found: dict[str, frozenset[str]] = {}
     for app in chain.from_iterable(map(asserted, rule.conditions)):
         (of,) = app.args
@@ -39,14 +39,14 @@ def unfulfilled(condition: Term) -> str:
 
 @cache
 def is_plain(condition: Term) -> bool:
-    """A condition on numbers, which speaks of no size by name and of no operator."""
+    """Return whether a condition is one on numbers, which speaks of no size by name and of no operator."""
     apps = [part for part in walk(condition) if isinstance(part, App)]
     return all(app.domain == SCALAR and app.op not in ("size", "sizes", *PROPERTIES) for app in apps)
 
 
 @cache
 def asks(scalar: Term) -> tuple[frozenset[str], frozenset[str]]:
-    """The holes and the packs of axes that a scalar term speaks of."""
+    """Return the holes and the packs of axes that a scalar term speaks of."""
     asked = (part for part in walk(scalar) if isinstance(part, App) and part.op in ("size", "sizes"))
     axes = " ".join(str(arg.value) for app in asked for arg in app.args if isinstance(arg, Lit)).split()
     packs = frozenset(axis.partition("*")[2] for axis in axes if "*" in axis)

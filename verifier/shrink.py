@@ -25,7 +25,8 @@ PLAINEST = (0.0, 1.0, -1.0, 2.0, -2.0, 3.0)
 
 
 def shrink(rule: Rule, start: Instance, shown: Callable[[Instance], T | None], steps: int) -> T | None:
-    """What `shown` says of the plainest instance that is reached in so many steps; None where no step led anywhere."""
+    """Return what `shown` says of the plainest instance that is reached in so many steps; None where no step led
+    anywhere."""
     current, best, changed = start, None, True
     while changed:
         changed = False
@@ -72,7 +73,7 @@ def _below(size: int) -> list[int]:
 
 
 def _resized(rule: Rule, name: str, axis: int, to: int, of: Instance) -> Instance | None:
-    """An axis shorter, in every array that has it."""
+    """Make an axis shorter, in every array that has it."""
     size = of.dims[name]
     sizes = (size,) if isinstance(size, int) else size
     if axis >= len(sizes) or to >= sizes[axis]:
@@ -83,7 +84,7 @@ def _resized(rule: Rule, name: str, axis: int, to: int, of: Instance) -> Instanc
 
 
 def _without_axis(rule: Rule, name: str, axis: int, of: Instance) -> Instance | None:
-    """An axis less of a pack, or of a tensor of any rank; lists with a number or two for each axis lose theirs."""
+    """Drop an axis of a pack, or of a tensor of any rank; lists with a number or two for each axis lose theirs."""
     size = of.dims[name]
     if isinstance(size, int) or axis >= len(size) or size[axis] == 0:  # of no elements there is none to keep
         return None
@@ -103,7 +104,7 @@ def _without_axis(rule: Rule, name: str, axis: int, of: Instance) -> Instance | 
 def _cut(
     rule: Rule, of: Instance, tokens: set[str], name: str, offset: int, cut: Callable[[Array, int], Array]
 ) -> dict[str, Any]:
-    """The values, arrays cut at each axis that one of the tokens declares, in a pack at `offset`."""
+    """Return the values, arrays cut at each axis that one of the tokens declares, in a pack at `offset`."""
     values = dict(of.values)
     for hole, value in of.values.items():
         if isinstance(value, np.ndarray):
@@ -134,7 +135,7 @@ def _without_attribute(name: str, key: str, of: Instance) -> Instance | None:
 
 
 def _lower(name: str, position: int, of: Instance) -> Instance | None:
-    """A number of a list nearer to zero: a pad, a stride."""
+    """Bring a number of a list nearer to zero: a pad, a stride."""
     items = of.values[name]
     if position >= len(items) or items[position] <= 0:
         return None

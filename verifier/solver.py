@@ -63,7 +63,7 @@ class _Translation:
         return self._done[part]
 
     def formulas(self, parts: Iterable[Formula]) -> list[Any]:
-        """The formulas, with the definitions of what they speak of."""
+        """Return the formulas, with the definitions of what they speak of."""
         all_ = {axiom: None for part in parts for axiom in (part, *self.translated(part).axioms)}
         return [self.translated(part).formula for part in all_]
 
@@ -109,7 +109,7 @@ class _Translation:
 
 
 def _vocabulary(subject: Size | Formula) -> tuple[frozenset[Atom], frozenset[Monomial]]:
-    """The quotients and remainders, and the products of unknowns, that something speaks of, however deep."""
+    """Return the quotients and remainders, and the products of unknowns, that something speaks of, however deep."""
     composites: set[Atom] = set()
     choices: set[Atom] = set()
     products: set[Monomial] = set()
@@ -211,7 +211,7 @@ class Effort:
         return _Translation(self.home, linear=False)
 
     def answer(self, solver: z3.Solver) -> z3.CheckSatResult:
-        """What a solver finds, the same on each machine: it gives up after a number of steps."""
+        """Return what a solver finds, the same on each machine: it gives up after a number of steps."""
         for seed in range(SEEDS):
             solver.set(random_seed=seed, rlimit=self.steps, timeout=MILLISECONDS)
             found = solver.check()
@@ -226,7 +226,7 @@ class OutOfTime(Exception):
 
 
 def refuted(parts: Iterable[Formula], effort: Effort) -> bool:
-    """Whether the formulas cannot hold together. False also where the solver does not know."""
+    """Return whether the formulas cannot hold together. False also where the solver does not know."""
     parts = ordered(parts)
     question = _question(parts)
     if question not in effort.answers:
@@ -259,7 +259,8 @@ def _hold_for_some(parts: Sequence[Formula]) -> bool:
 
 
 def hold(parts: Iterable[Formula], numbers: Mapping[Atom, int]) -> bool:
-    """Whether formulas hold for these numbers; what speaks of something else holds nowhere, as far as is known."""
+    """Return whether formulas hold for these numbers; what speaks of something else holds nowhere, as far as is
+    known."""
     try:
         return all(truth_of(part, numbers) for part in parts)
     except (KeyError, ZeroDivisionError):
@@ -267,7 +268,8 @@ def hold(parts: Iterable[Formula], numbers: Mapping[Atom, int]) -> bool:
 
 
 def _question(parts: Iterable[Formula]) -> Any:
-    """The formulas with their unknowns numbered, those that are named alike in the order in which they came to be."""
+    """Return the formulas with their unknowns numbered, those that are named alike in the order in which they came to
+    be."""
     forms = [_form(part) for part in parts]
     numbers = {s: i for i, s in enumerate(sorted({s for _, unknowns in forms for s in unknowns}, key=_by_name))}
     return frozenset((form, tuple(numbers[s] for s in unknowns)) for form, unknowns in forms)
@@ -282,7 +284,7 @@ def _by_name(atom: Atom) -> tuple[str, int]:
 
 @until_forgotten
 def _form(part: Formula) -> tuple[Any, tuple[Atom, ...]]:
-    """A formula whatever its unknowns are called, and the unknowns in order."""
+    """Return a formula whatever its unknowns are called, and the unknowns in order."""
     unknowns = tuple(sorted(part.symbols, key=_by_name))
     return _numbered(part, {s: i for i, s in enumerate(unknowns)}), unknowns
 
@@ -292,7 +294,7 @@ _SHAPES: dict[Any, int] = {}
 
 
 def _numbered(part: Any, numbers: dict[Atom, Any]) -> Any:
-    """A formula or a size with numbers for atoms; those of composite ones are found on the way."""
+    """Return a formula or a size with numbers for atoms; those of composite ones are found on the way."""
     match part:
         case Comparison("ge", poly):
             return "ge", _numbered(poly, numbers)
@@ -343,7 +345,7 @@ def _products(known: Iterable[Comparison], wanted: frozenset[Monomial]) -> Itera
 
 
 def _not_negative(poly: Int) -> Iterator[Atom]:
-    """The atom that `poly >= 0` says to be non-negative."""
+    """Yield the atom that `poly >= 0` says to be non-negative."""
     terms = {m: c for m, c in poly.terms.items() if m}
     if len(terms) == 1 and poly.terms.get((), 0) <= 0:
         ((monomial, coefficient),) = terms.items()

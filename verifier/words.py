@@ -32,7 +32,7 @@ Equal: TypeAlias = "Callable[[Mapping[str, frozenset[str]], Formula], bool]"
 
 
 def place(instance: Instance) -> str:
-    """The ranks and attributes of an instance."""
+    """Return the ranks and attributes of an instance."""
     shown = [f"*{name} of {_count(len(sizes), 'axis', 'axes')}" for name, sizes in instance.packs.items()]
     if instance.rule.minds_types:
         shown += [f"{name} of {dtype.name}" for name, dtype in instance.typing.types.items()]
@@ -65,7 +65,7 @@ class Wording:
         return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
     def _name(self, match: re.Match[str]) -> str:
-        """Indices that run are letters; what else has no name in the rule is called what it is."""
+        """Return a letter for an index that runs; what else has no name in the rule is called what it is."""
         internal, what = match[0], match[1]
         if internal not in self._names:
             self._names[internal] = next(self._letters, what) if len(what) == 1 else what
@@ -73,7 +73,7 @@ class Wording:
 
 
 def _names(instance: Instance) -> Iterator[tuple[str, str]]:
-    """What the rule calls the integers that have a name of ours."""
+    """Yield what the rule calls the integers that have a name of ours."""
     for name, value in instance.holes.items():
         if isinstance(value, Tensor):
             yield from _of_list(value.shape, f"{name}.shape")
@@ -93,7 +93,7 @@ def _of_list(items: Iterable[object], name: str) -> Iterator[tuple[str, str]]:
 
 
 def about_sizes(one: str, other: str) -> list[str]:
-    """What makes two sizes equal."""
+    """Return what makes two sizes equal."""
     if one.isidentifier() and other.isidentifier():
         asked = f'`when=fn.eq(fn.size("{one}"), fn.size("{other}"))`'
         return [f"where {one} and {other} are the same size, name the axes alike; else add {asked}"]
@@ -103,7 +103,7 @@ def about_sizes(one: str, other: str) -> list[str]:
 
 
 def about_elements(wording: Wording, left: Value, right: Value) -> list[str]:
-    """The two elements without what they have in common."""
+    """Return the two elements without what they have in common."""
     common = set(left.terms) & set(right.terms)
     sides = (replace(side, terms=tuple(t for t in side.terms if t not in common)) for side in (left, right))
     one, other = map(wording, sides)
@@ -124,7 +124,7 @@ def helpful(instance: Instance, equal: Equal) -> Iterator[Term]:
 
 
 def spelled(condition: Term | None) -> str:
-    """A condition as it is written in Python."""
+    """Return a condition as it is written in Python."""
     match condition:
         case App(op=name, args=args):
             return f"fn.{name}({', '.join(map(spelled, args))})"
@@ -134,7 +134,7 @@ def spelled(condition: Term | None) -> str:
 
 
 def about_operators(reason: str) -> list[str]:
-    """What to do where the verifier lacks a meaning."""
+    """Return what to do where the verifier lacks a meaning."""
     if reason.startswith("no denotation"):
         return ["the verifier does not say what this operator computes: operators/semantics.py lists those it knows"]
     return []
@@ -148,7 +148,7 @@ def about_time(seconds: float) -> list[str]:
 
 
 def about_types(rule: Rule, choices: Sequence[Typing]) -> list[str]:
-    """A condition on element types that leaves only those for which the right side is well-typed."""
+    """Return a condition on element types that leaves only those for which the right side is well-typed."""
     for name in (name for name, hole in rule.holes.items() if hole.kind in ("tensor", "const")):
         floats = [typing for typing in choices if typing.types[name].is_float]
         if floats and dtypes.disagreement(rule, floats) is None:
@@ -198,7 +198,7 @@ def nowhere(reasons: Counter[str]) -> str:
 
 
 def properties(instance: Instance) -> str:
-    """What the conditions say of constants."""
+    """Return what the conditions say of constants."""
     return ", ".join(f"{said}({name})" for name, known in instance.properties.items() for said in sorted(known))
 
 

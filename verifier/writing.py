@@ -22,7 +22,7 @@ from graphopt.verifier.proposals import Context
 
 
 def models(rule: Rule, instance: Instance) -> tuple[onnx.ModelProto, onnx.ModelProto]:
-    """The two sides as models with the same inputs and outputs; constants are initializers.
+    """Return the two sides as models with the same inputs and outputs; constants are initializers.
 
     Raises:
         Misfit, Unknown: an attribute or number of the right side has no value at this instance.
@@ -73,7 +73,7 @@ class _Writer:
         return [onnx.OperatorSetIdProto(domain=d, version=opset if not d else 1) for d in ("", *sorted(domains))]
 
     def _value(self, term: Term) -> str:
-        """The name of a value, written first if need be."""
+        """Return the name of a value, written first if need be."""
         match term:
             case Var(name=name, kind="tensor"):
                 return name
@@ -125,7 +125,7 @@ class _Writer:
 
 
 def _reduced(array: Array, shape: Shape) -> Array:
-    """The array in a shape that broadcasts to its own."""
+    """Return the array in a shape that broadcasts to its own."""
     while len(shape) > array.ndim:
         array = array[np.newaxis]
     for _ in range(array.ndim - len(shape)):
@@ -140,7 +140,7 @@ _LISTS = frozenset({"axes", "shape", "starts", "ends", "steps", "pads", "repeats
 
 
 def scalar_array(context: Context, position: int, value: Any, dtype: DType) -> Array:
-    """What a number or list in an input position is as a tensor."""
+    """Return what a number or list in an input position is as a tensor."""
     try:
         array = np.asarray(value, dtype.numpy)
     except (OverflowError, ValueError) as error:

@@ -188,12 +188,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def is_stdout(path: Path) -> bool:
-    """Whether an output is meant for stdout, whatever that is."""
+    """Return whether an output is meant for stdout, whatever that is."""
     return str(path) in ("-", "/dev/stdout")
 
 
 def are_same(one: Path, other: Path) -> bool:
-    """Whether two paths lead to one file, or would."""
+    """Return whether two paths lead to one file, or would."""
     if os.path.realpath(one) == os.path.realpath(other):
         return True
     return one.exists() and other.exists() and one.samefile(other)

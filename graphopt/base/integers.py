@@ -491,7 +491,7 @@ def _conjunction(parts: tuple[Formula, ...]) -> Formula:
 
 
 def _contradict(parts: frozenset[Formula]) -> bool:
-    """Whether one of the parts is the negation of another: `p >= 0` and `-p - 1 >= 0`, a fact and its denial."""
+    """Return whether one of the parts is the negation of another: `p >= 0` and `-p - 1 >= 0`, a fact and its denial."""
     basic = [p for p in parts if isinstance(p, Comparison | Fact)]
     return len(basic) > 1 and any(negate(p) in parts for p in basic)
 

@@ -210,7 +210,7 @@ LEMMAS: Mapping[str, Lemma] = {
 
 
 def bounds(x: Value) -> tuple[Fraction, Fraction] | None:
-    """The least and the greatest number that a sum of integers of known types may be."""
+    """Return the least and the greatest number that a sum of integers of known types may be."""
     low = high = Fraction(0)
     for term in x.terms:
         limits: tuple[int, int] = (1, 1)
@@ -227,7 +227,7 @@ def bounds(x: Value) -> tuple[Fraction, Fraction] | None:
 
 
 def fits(x: Value, dtype: DType) -> bool:
-    """Whether a sum of integers is known to be a number of an integer type."""
+    """Return whether a sum of integers is known to be a number of an integer type."""
     found = bounds(x)
     return found is not None and dtype.is_integer and dtype.limits[0] <= found[0] and found[1] <= dtype.limits[1]
 
@@ -261,12 +261,12 @@ def steps(types: tuple[DType, DType], x: Value, scale: Value) -> Value | None:
 
 
 def _is_of_scale(factor: Factor | None) -> bool:
-    """Whether it is some steps of a usual scale, which is a finite number."""
+    """Return whether it is some steps of a usual scale, which is a finite number."""
     return isinstance(factor, Call) and factor.function == "Scaled" and _is_usual(factor.args[1])
 
 
 def integers(operation: Callable[[Value, Value], Value]) -> TypedLemma:
-    """A sum or difference of integers that stays within their type is what it is of numbers."""
+    """Take a sum or difference of integers that stays within their type for that of numbers."""
 
     def lemma(params: tuple[Any, ...], a: Value, b: Value) -> Value | None:
         found = operation(a, b)
@@ -276,7 +276,7 @@ def integers(operation: Callable[[Value, Value], Value]) -> TypedLemma:
 
 
 def cast(params: tuple[Any, ...], x: Value) -> Value | None:
-    """An integer that the other type holds is itself."""
+    """Take an integer that the other type holds for itself."""
     return x if params[0] == "wrapped" and fits(x, DType[params[1]]) else None
 
 

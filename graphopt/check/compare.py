@@ -374,7 +374,7 @@ def _array_gap(before: Array, after: Array) -> _Gap:
 
 
 def _zeros_differ(before: Any, after: Any) -> bool:
-    """Whether a zero has another sign, in real tensors that have equal elements."""
+    """Return whether a zero has another sign, in real tensors that have equal elements."""
     pairs = zip(_leaves(before), _leaves(after), strict=True)
     floats = [(_numbers(a), _numbers(b)) for (_, a), (_, b) in pairs if DType.of(a.dtype).is_float]
     return any(bool(np.any((a == 0) & (np.signbit(a) != np.signbit(b)))) for a, b in floats)

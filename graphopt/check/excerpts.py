@@ -59,7 +59,7 @@ def compare_region(
 
 
 def _are_equal_constants(graph: Graph, patch: Patch, old: Value, new: Value) -> bool:
-    """Whether a value before a patch and one after it are constants that are equal bit for bit."""
+    """Return whether a value before a patch and one after it are constants that are equal bit for bit."""
     before = patch.before.get(old.vertex) or graph[old.vertex]
     after = patch.after.get(new.vertex) or patch.before.get(new.vertex) or graph[new.vertex]
     data = before.data if before.is_constant else None, after.data if after.is_constant else None

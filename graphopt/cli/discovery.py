@@ -119,7 +119,7 @@ def _lines(
 
 
 def _promise(line: Mapping[str, Any]) -> tuple[float, float]:
-    """What a rule is ranked by: what it gains in some model, and on large tensors."""
+    """Return what a rule is ranked by: what it gains in some model, and on large tensors."""
     about = line["found"]
     return max((place["gain"] or 0.0 for place in about.get("models", {}).values()), default=0.0), about["gain"] or 0.0
 

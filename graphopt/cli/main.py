@@ -279,7 +279,7 @@ def _check_outputs(model: Path, target: Path, report: Path | None, external: boo
 
 
 def _is_too_large(model: Path) -> bool:
-    """Whether the weights of a model, as they are, would not go into one file with it."""
+    """Return whether the weights of a model, as they are, would not go into one file with it."""
     from graphopt.io import onnx_io
 
     return (

@@ -48,7 +48,7 @@ def _merged(rule: Rule, joined: Term, whole: Term) -> Rule | None:
 
 
 def _share(branches: Iterable[Term]) -> bool:
-    """Whether some hole is in all of the branches."""
+    """Return whether some hole is in all of the branches."""
     return bool(frozenset.intersection(*(frozenset(h.name for h in holes(b) if not is_scalar(h)) for b in branches)))
 
 
@@ -58,7 +58,7 @@ def _evaluator() -> Evaluator:
 
 
 def _length(rule: Rule, branch: Term, axis: Lit) -> str | None:
-    """The name of the axis along which a branch lies beside the others, if it is one of a hole."""
+    """Return the name of the axis along which a branch lies beside the others, if it is one of a hole."""
     tensors = [hole for hole in rule.holes.values() if hole.kind in ("tensor", "const")]
     if any(hole.axes is None for hole in tensors):
         return None
@@ -70,7 +70,7 @@ def _length(rule: Rule, branch: Term, axis: Lit) -> str | None:
     }
 
     def plain(part: Term) -> Term | None:
-        """The attributes that are left open, as the usual ones."""
+        """Return the attributes that are left open, as the usual ones."""
         if isinstance(part, App) and part.bundle is not None:
             args = tuple(None if arg is None else mapped(arg, plain) for arg in part.inputs)
             return App(part.op, args, part.attrs, part.domain, part.output, part.outputs)

@@ -108,7 +108,7 @@ class Classes:
     # -- what is kept of classes
 
     def _leaf(self, leaf: Term) -> list[list[Array]]:
-        """The values of a leaf, by arithmetic and round."""
+        """Return the values of a leaf, by arithmetic and round."""
 
         def made(arithmetic: Arithmetic, number: int, sizes: Sizes) -> Array:
             if isinstance(leaf, Lit):
@@ -130,7 +130,7 @@ class Classes:
         return number, np.arange(before, self._values[number][0][0].shape[1] // SAMPLES)
 
     def _know(self, type_of: Numbers, row_of: Numbers, key: Numbers, real: Numbers, ordered: Array) -> None:
-        """Number new classes, whose values are kept."""
+        """Give numbers to new classes, whose values are kept."""
         self._type_of = np.concatenate([self._type_of, type_of])
         self._row_of = np.concatenate([self._row_of, row_of])
         self._key = np.concatenate([self._key, key])
@@ -165,7 +165,7 @@ class Classes:
         return applied(choice, *operands)
 
     def _of_size(self, size: int) -> dict[int, Numbers]:
-        """The classes of a size by type."""
+        """Return the classes of a size by type."""
         classes = np.arange(self._starts[size], self._starts[size + 1])
         classes = classes[self._grows[classes]]
         types = self._type_of[classes]
@@ -204,13 +204,15 @@ class Classes:
                         yield number, kernels, first, second
 
     def _wanted(self, choice: App, *types: Type) -> list[list[Kernel]] | None:
-        """The kernels of an operator; None where it has none, or is applied to what stands beside larger tensors."""
+        """Return the kernels of an operator; None where it has none, or is applied to what stands beside larger
+        tensors."""
         if not broadcasts(choice.op, choice.domain) and not self._beside.isdisjoint(types):
             return None
         return self._at(choice, *types)
 
     def _at(self, choice: App, *types: Type) -> list[list[Kernel]] | None:
-        """The kernels of an operator for operands of these types, by arithmetic and round; None where it has none."""
+        """Return the kernels of an operator for operands of these types, by arithmetic and round; None where it has
+        none."""
         key = choice, types
         if key not in self._kernels:
             rounds = list(zip(self.world.rounds, zip(*types, strict=True), strict=True))
@@ -236,7 +238,7 @@ class Classes:
         )
 
     def _results(self, position: int, kernels: Sequence[Kernel], operands: Sequence[Numbers]) -> list[Array]:
-        """The values of terms in one arithmetic, round by round."""
+        """Return the values of terms in one arithmetic, round by round."""
         found = []
         for round_, each in enumerate(kernels):
             with np.errstate(all="ignore"):
@@ -244,7 +246,7 @@ class Classes:
         return found
 
     def _read(self, arithmetic: int, round_: int, classes: Numbers) -> Array:
-        """The values of classes of one type."""
+        """Return the values of classes of one type."""
         values = self._values[self._type_of[classes[0]]][arithmetic][round_]
         rows = (self._row_of[classes][:, None] * SAMPLES + np.arange(SAMPLES)).ravel()
         found: Array = values[:, rows]
@@ -262,7 +264,7 @@ class Classes:
     # -- classes
 
     def _told_apart(self, found: Columns) -> tuple[Numbers, Numbers]:
-        """The class of each term, and the places of those that are the first of a new one."""
+        """Return the class of each term, and the places of those that are the first of a new one."""
         class_of = _looked_up(self._key, found.key)
         by_value = np.where(found.real == 0, -1, _looked_up(self._real, found.real))
         agrees = found.ordered | (self._ordered[by_value] > 0)
@@ -299,7 +301,7 @@ class Classes:
         self._grows = np.concatenate([self._grows, ~np.fromiter(constant, bool, len(new))])
 
     def _is_constant(self, type_: int, row: int) -> bool:
-        """Whether a class has one number for all elements, as x - x has: what is made of it is seldom wanted."""
+        """Return whether a class has one number for all elements, as x - x has: what is made of it is seldom wanted."""
         values = self._values[type_][0]
         rows = [array[0, row * SAMPLES : (row + 1) * SAMPLES] for array in values]
         return all((array == rows[0].flat[0]).all() for array in rows)
@@ -322,7 +324,7 @@ def _pairs(first: Numbers, second: Numbers | None, commutes: bool) -> Iterator[t
 
 
 def _looked_up(known: Numbers, wanted: Numbers) -> Numbers:
-    """The first place at which each number is known, or -1."""
+    """Return the first place at which each number is known, or -1."""
     if not len(known):
         return np.full(len(wanted), -1)
     numbers, places = np.unique(known, return_index=True)

@@ -225,7 +225,7 @@ class Derivation:
         return self._shaped(hole.axes, shapes, bound)
 
     def _shaped(self, axes: Sequence[str], shapes: Type, bound: Bound | None) -> Bound | None:
-        """The bindings with what a shape says of the axes that are declared for it."""
+        """Return the bindings with what a shape says of the axes that are declared for it."""
         pack = next((i for i, axis in enumerate(axes) if "*" in axis), None)
         rank = len(shapes[0])
         if rank < len(axes) - (pack is not None) or (pack is None and rank != len(axes)):
@@ -255,7 +255,7 @@ class Derivation:
     # -- making
 
     def _made(self, target: Term, bound: Bound) -> Term | None:
-        """The instance of a term, None where the world has no words for it."""
+        """Return the instance of a term, None where the world has no words for it."""
         if isinstance(target, Lit):
             return target
         if isinstance(target, Var):
@@ -303,7 +303,7 @@ class Derivation:
             return False
 
     def _scalar(self, term: Term, bound: Bound, round_: int) -> Any:
-        """The value of a scalar term in one round; what is said of constants is taken to hold."""
+        """Return the value of a scalar term in one round; what is said of constants is taken to hold."""
         match term:
             case Lit(value=value):
                 return value
@@ -326,7 +326,7 @@ class Derivation:
 
 @cache
 def _usual(app: App, name: str) -> Lit | None:
-    """The default of an attribute, which terms do not write."""
+    """Return the default of an attribute, which terms do not write."""
     schema = ops.schema(app.op, app.domain)
     found = ops.attribute_value(schema.attributes[name].default_value) if schema and name in schema.attributes else None
     return Lit(found) if isinstance(found, int | float | str) else None
@@ -339,7 +339,7 @@ def _same_operator(pattern: App, term: App) -> bool:
 
 
 def _of_kind(hole: Var, literal: Lit) -> bool:
-    """Whether a number or a list is one that a hole stands for."""
+    """Return whether a number or a list is one that a hole stands for."""
     wanted: dict[str, type | tuple[type, ...]] = {
         "integer": int,
         "integers": tuple,

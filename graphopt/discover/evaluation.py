@@ -141,7 +141,7 @@ class Grid:
         return over // by if atom.kind == "quotient" else over % by
 
     def holds(self, formula: Formula) -> Any:
-        """Whether what is said of indices holds at each of them."""
+        """Return whether what is said of indices holds at each of them."""
         match formula:
             case And(parts):
                 return reduce(np.logical_and, map(self.holds, parts), np.True_)

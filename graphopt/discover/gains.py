@@ -53,7 +53,7 @@ class Gains:
     """What rules gain by one cost model."""
 
     def __init__(self, cost: CostModel, known: Library, models: Mapping[str, Graph]) -> None:
-        """The library simplifies the models, in place."""
+        """Take models, which the library simplifies, in place."""
         self.cost, self.models = cost, models
         self.gate = Gate()
         self.simplifier = Simplifier(known.rules, PASSES, self.gate.allows)

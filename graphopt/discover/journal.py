@@ -94,7 +94,7 @@ class Journal(AbstractContextManager["Journal"]):
 
 
 def _said(line: bytes) -> Any:
-    """What a line says, None for one that is not whole."""
+    """Return what a line says, None for one that is not whole."""
     try:
         said = json.loads(line) if line.endswith(b"\n") else None
     except ValueError:

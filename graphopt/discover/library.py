@@ -81,7 +81,7 @@ def had(rule: Rule, library: Library) -> Had:
 
 
 def _way(left: ModelProto, right: ModelProto, library: Library) -> list[str] | None:
-    """The rules that lead from one model to the other, None where none do."""
+    """Return the rules that lead from one model to the other, None where none do."""
     goal, after = _simplified(right, library)
     graph, before = _simplified(left, library)
     if digest(graph) == digest(goal):
@@ -100,7 +100,7 @@ def _simplified(model: ModelProto, library: Library) -> tuple[Graph, list[str]]:
 
 
 def _traded(model: ModelProto, library: Library) -> Iterator[tuple[Rule, Graph]]:
-    """The graphs that one trade makes of a model."""
+    """Yield the graphs that one trade makes of a model."""
     operators = {node.op for _, node in read(model).nodes()}
     for trade in library.trades:
         if not operators.isdisjoint(roots(trade.left[0])):

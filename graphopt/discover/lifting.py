@@ -129,7 +129,7 @@ def blocks(this: Spread, world: World, evaluators: Evaluators) -> list[frozenset
 
 
 def _agree(this: Spread, sizes: Mapping[str, int], evaluators: Evaluators) -> bool:
-    """Whether both terms are defined at these sizes, and equal."""
+    """Return whether both terms are defined at these sizes, and equal."""
     of = {leaf.name: leaf for side in (this.left, this.right) for leaf in holes(side) if not is_scalar(leaf)}
     shapes = {name: tuple(int(a) if a.isdigit() else sizes[a] for a in leaf.axes or ()) for name, leaf in of.items()}
     return are_equal((this.left,), (this.right,), shapes, sizes, evaluators) is True
@@ -261,12 +261,12 @@ def name_of(*terms: Term) -> str:
 
 
 def _spelt(term: Term) -> str:
-    """A term with the axes of its holes."""
+    """Return a term with the axes of its holes."""
     return f"{term} {sorted({(hole.name, ' '.join(hole.axes or ())) for hole in holes(term)})}"
 
 
 def _rule(name: str, source: Term, target: Term, when: tuple[Term, ...] = ()) -> Rule | None:
-    """The rule, None where it cannot be written: where sizes of the right side are not bound by the left."""
+    """Return the rule, None where it cannot be written: where sizes of the right side are not bound by the left."""
     try:
         return Rule(name, source, target, when)
     except RuleError:
@@ -302,7 +302,7 @@ def mapped(term: Term, change: Any) -> Term:
 
 
 def _free(name: str, source: Term, target: Term) -> Iterator[tuple[Rule | None, ...]]:
-    """The rule for tensors of any rank: with axes that are left open, too, then as they are written."""
+    """Yield the rule for tensors of any rank: with axes that are left open, too, then as they are written."""
     if any(names_axes(part) for side in (source, target) for part in walk(side)):
         return
 
@@ -323,7 +323,7 @@ def of_any_rank(term: Term) -> Term:
 
 
 def _opened(term: Term) -> Term:
-    """A term with holes for the axes that its operators name."""
+    """Return a term with holes for the axes that its operators name."""
 
     def changed(part: Term) -> Term | None:
         if not isinstance(part, App) or part.domain == SCALAR:
@@ -348,7 +348,7 @@ def _hole_for(name: str, value: Term) -> Term:
 
 
 def _windowed(term: Term, *, plain: bool = False) -> Term:
-    """A term whose operators with windows have any attributes, the same for all of them.
+    """Return a term whose operators with windows have any attributes, the same for all of them.
 
     Where `plain`, those that are single numbers (groups, how sizes are rounded) are as they are by default.
     """
@@ -365,7 +365,7 @@ def _windowed(term: Term, *, plain: bool = False) -> Term:
 
 @cache
 def _usual_numbers(name: str) -> tuple[tuple[str, Term], ...]:
-    """The attributes of an operator that are whole numbers by default, with these."""
+    """Return the attributes of an operator that are whole numbers by default, with these."""
     schema = ops.schema(name)
     usual = {key: ops.attribute_value(a.default_value) for key, a in schema.attributes.items()} if schema else {}
     return tuple(sorted((key, Lit(value)) for key, value in usual.items() if isinstance(value, int)))
@@ -374,7 +374,7 @@ def _usual_numbers(name: str) -> tuple[tuple[str, Term], ...]:
 def _packed(
     name: str, source: Term, target: Term, world: World, kinds: Mapping[str, str]
 ) -> Iterator[tuple[Rule | None, ...]]:
-    """The rule for stacks of matrices, or for images of any rank."""
+    """Yield the rule for stacks of matrices, or for images of any rank."""
     sides = (source, target)
     if world.pack == "front":
         everywhere = frozenset(hole.name for side in sides for hole in holes(side) if len(hole.axes or ()) > 1)
@@ -406,7 +406,7 @@ def _stacked(term: Term, which: frozenset[str]) -> Term:
 
 
 def _weights(sides: Sequence[Term]) -> frozenset[str]:
-    """The holes that are multiplied with from the right, and nothing else."""
+    """Return the holes that are multiplied with from the right, and nothing else."""
     right, left = set[str](), set[str]()
 
     def look(term: Term, is_right: bool) -> None:
@@ -457,7 +457,8 @@ def counterexample(rule: Rule, proof: Proof) -> str:
 
 
 def _holds_at(rule: Rule, instance: Instance, evaluators: Evaluators) -> bool | None:
-    """Whether both sides are equal at the shapes and attributes of an instance; None where the left is not defined."""
+    """Return whether both sides are equal at the shapes and attributes of an instance; None where the left is not
+    defined."""
     from graphopt.verifier.example import array_of, evaluate
 
     def number(part: Term) -> Term | None:

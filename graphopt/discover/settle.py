@@ -119,7 +119,7 @@ def _since(start: float) -> float:
 
 
 def _failed(found: Sequence[Ladder], timeout: float, start: float) -> Settled:
-    """The answer where nothing is proved: refuted if the narrowest form is."""
+    """Return the answer where nothing is proved: refuted if the narrowest form is."""
     narrowest = tuple(ladder.narrowest for ladder in found)
     proof = gate.attempt(narrowest[0], timeout)
     fate = Fate.REFUTED if proof.verdict is Verdict.REFUTED else Fate.UNKNOWN
@@ -127,7 +127,7 @@ def _failed(found: Sequence[Ladder], timeout: float, start: float) -> Settled:
 
 
 def _highest(ladder: Ladder, timeout: float) -> list[tuple[Rule, Proof]]:
-    """The rules of the first step in which some are proved."""
+    """Return the rules of the first step in which some are proved."""
     for step in ladder.steps:
         patience = timeout if step is ladder.steps[-1] else timeout / 8  # what holds for all ranks is soon shown
         proved = [pair for rule in step if (pair := _proved(rule, patience)) is not None]
@@ -137,7 +137,7 @@ def _highest(ladder: Ladder, timeout: float) -> list[tuple[Rule, Proof]]:
 
 
 def _proved(rule: Rule, timeout: float) -> tuple[Rule, Proof] | None:
-    """A rule with its proof: as it is, or with a condition that tells where it holds from where it does not."""
+    """Return a rule with its proof: as it is, or with a condition that tells where it holds from where it does not."""
     for candidate in _candidates(rule):
         proof = gate.attempt(candidate, timeout, refute=False)
         if proof.holds:

@@ -195,7 +195,7 @@ WORLDS = (ELEMENTS, MATRICES, IMAGES)
 
 
 def shape_of(leaf: Term, sizes: Sizes) -> tuple[int, ...]:
-    """The shape of a hole of a world, or of a number."""
+    """Return the shape of a hole of a world, or of a number."""
     if not isinstance(leaf, Var):
         return ()
     return tuple(int(axis) if axis.isdigit() else sizes[axis] for axis in leaf.axes or ())

@@ -194,7 +194,7 @@ def why_not(node: Node, facts: Facts) -> str | None:
 
 
 def emittable(op: str, domain: str, opsets: Mapping[str, int]) -> bool:
-    """Whether the newest meaning of an operator can be expressed at all; `why_not` tells of a single node."""
+    """Return whether the newest meaning of an operator can be expressed at all; `why_not` tells of a single node."""
     newest = ops.newest(op, domain)
     opset = opsets.get(domain, WRITTEN if domain else 0)
     return bool(newest and not way_down(op, domain, newest, opset).reason)
@@ -232,7 +232,7 @@ def _as_loaded(node: Node, older: Node, facts: Facts) -> Node:
 
 
 def _is_spelled(node: Node, spelling: Spelling, facts: Facts) -> bool:
-    """Whether the node is this spelling, a tensor being as good as a constant with its values."""
+    """Return whether the node is this spelling, a tensor being as good as a constant with its values."""
     inputs, attrs = _trimmed(node.inputs), spelling.attrs
     if node.attrs.keys() != attrs.keys() or len(inputs) != len(_trimmed(spelling.inputs)):
         return False

@@ -35,7 +35,7 @@ Place: TypeAlias = Callable[[Tensor, str, TensorProto], object]
 
 
 def is_large(tensor: TensorProto) -> bool:
-    """Whether a tensor holds many values itself."""
+    """Return whether a tensor holds many values itself."""
     return tensor.data_location != TensorProto.EXTERNAL and prod(tensor.dims) > SMALLEST_EXTERNAL
 
 
@@ -92,7 +92,7 @@ class Entry(NamedTuple):
 
 
 def _is_raw(tensor: Tensor) -> bool:
-    """Whether the tensor's bytes will be raw data: not strings, nor numbers that came in a list."""
+    """Return whether the tensor's bytes will be raw data: not strings, nor numbers that came in a list."""
     declared = protos.declared(tensor)
     if declared is None or isinstance(tensor.source, protos.External):
         return tensor.dtype.bits > 0
@@ -138,7 +138,7 @@ _PAGE = 4096
 
 
 def _takes_holes(file: BinaryIO) -> bool:
-    """Whether bytes that are left out read as zeros: not in a device, nor where each write goes to the end."""
+    """Return whether bytes that are left out read as zeros: not in a device, nor where each write goes to the end."""
     try:
         handle = file.fileno()
     except OSError:  # in memory

@@ -244,7 +244,7 @@ def _holds_graphs(attribute: Attribute) -> bool:
 
 
 def _plainly_spelled(proto: AttributeProto) -> bool:
-    """Whether it says its name, type and value, and nothing else."""
+    """Return whether it says its name, type and value, and nothing else."""
     return bool(proto.type) and len(proto.ListFields()) == 3 and not protos.unknown_fields(proto)
 
 

@@ -65,7 +65,7 @@ def _have_same_bytes(one: Path, other: Path) -> bool:
 
 
 def is_beside(path: Path, target: Path) -> bool:
-    """Whether a path is where graphopt puts weights of a model: in its folder, with a name as they have."""
+    """Return whether a path is where graphopt puts weights of a model: in its folder, with a name as they have."""
     target = files.real(target)
     is_there = os.path.realpath(path.parent) == os.path.realpath(target.parent)
     return is_there and _ours(target).fullmatch(path.name) is not None
@@ -95,7 +95,7 @@ def superseded(target: Path, kept: str) -> list[Path]:
 
 
 def _mentions(path: Path, name: str) -> bool:
-    """Whether a name is in a file; taken for granted of one that cannot be read."""
+    """Return whether a name is in a file; taken for granted of one that cannot be read."""
     sought = name.encode()
     try:
         if path.stat().st_size >= LARGEST_MODEL:

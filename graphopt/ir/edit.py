@@ -79,7 +79,8 @@ def unread(graph: Graph) -> Patch | None:
 
 
 def needs_copy(graph: Graph, value: Value, by: Value) -> bool:
-    """Whether an Identity stays where a value takes the place of another, for both are outputs, or it is an input."""
+    """Return whether an Identity stays where a value takes the place of another, for both are outputs, or it is an
+    input."""
     if graph.is_region or not graph.is_output(value):
         return False
     return graph.is_output(by) or graph[by.vertex].is_given

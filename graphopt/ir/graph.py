@@ -261,13 +261,13 @@ class Graph:
         return inside + self.outputs.count(value)
 
     def is_output(self, value: Value) -> bool:
-        """Whether a value is an output of the graph; quick also where there are thousands."""
+        """Return whether a value is an output of the graph; quick also where there are thousands."""
         if self._outputs[0] is not self.outputs:
             self._outputs = self.outputs, frozenset(self.outputs)
         return value in self._outputs[1]
 
     def is_used(self, value: Value) -> bool:
-        """Whether anything reads a value, or it is an output."""
+        """Return whether anything reads a value, or it is an output."""
         if self.is_output(value) or len(self[value.vertex].names) == 1:
             return self.is_output(value) or self.fan_out(value.vertex) > 0
         return any(value in self[reader].operands for reader in self.readers(value.vertex))

@@ -40,7 +40,8 @@ ANY_POINTWISE, ANY_BINARY, ANY_REDUCTION = "any pointwise", "any binary", "any r
 
 
 def _of_elements(domain: str, operands: str) -> OpSchema:
-    """The schema of every operator on elements: of any element types, and no attributes that a rule could name."""
+    """Return the schema of every operator on elements: of any element types, and no attributes that a rule could
+    name."""
     variables = [f"T{operand}" for operand in operands]
     identity = onnx.defs.get_schema("Identity", OPSET)
     every = [name for name in identity.type_constraints[0].allowed_type_strs if name.startswith("tensor(")]
@@ -53,7 +54,7 @@ def _of_elements(domain: str, operands: str) -> OpSchema:
 
 
 def _along_axes() -> OpSchema:
-    """The schema of every reduction: that of the one of most element types, which keeps them."""
+    """Return the schema of every reduction: that of the one of most element types, which keeps them."""
     widest = onnx.defs.get_schema("ReduceMax", OPSET)
     types = [(each.type_param_str, each.allowed_type_strs, "") for each in widest.type_constraints]
     attributes = list(widest.attributes.values())
@@ -101,13 +102,13 @@ def declare(schema: OpSchema) -> None:
 
 
 def is_declared(op: str, domain: str) -> bool:
-    """Whether an operator is known by its declaration alone."""
+    """Return whether an operator is known by its declaration alone."""
     return (op, domain) in _DECLARED
 
 
 @reads_schemas
 def schema(op: str, domain: str = "", opset: int = OPSET) -> OpSchema | None:
-    """The schema in force at an opset, None for an operator that is neither declared nor in the onnx package."""
+    """Return the schema in force at an opset, None for an operator that is neither declared nor in the onnx package."""
     if domain in CLASSES:
         return CLASSES[domain]
     if is_declared(op, domain):
@@ -120,19 +121,19 @@ def schema(op: str, domain: str = "", opset: int = OPSET) -> OpSchema | None:
 
 @reads_schemas
 def newest(op: str, domain: str = "") -> int:
-    """The `since_version` of the newest schema: the meaning that rules are written for. 0 if there is none."""
+    """Return the `since_version` of the newest schema: the meaning that rules are written for. 0 if there is none."""
     found = schema(op, domain, OPSET if domain == "" else 1_000)
     return found.since_version if found and not found.deprecated else 0
 
 
 def names(domain: str = "") -> frozenset[str]:
-    """The operators of a domain."""
+    """Return the operators of a domain."""
     shipped = (known.name for known in onnx.defs.get_all_schemas() if known.domain == domain)
     return frozenset(shipped).union(op for op, own in _DECLARED if own == domain)
 
 
 def without_attribute(op: str, attribute: str) -> int | None:
-    """The first opset in which an operator no longer has an attribute that it had; None if it never had it."""
+    """Return the first opset in which an operator no longer has an attribute that it had; None if it never had it."""
     versions = (known for known in onnx.defs.get_all_schemas_with_history() if (known.name, known.domain) == (op, ""))
     has = {known.since_version: attribute in known.attributes for known in versions}
     last = max((version for version, had in has.items() if had), default=None)
@@ -141,7 +142,7 @@ def without_attribute(op: str, attribute: str) -> int | None:
 
 @reads_schemas
 def is_optional(op: str, domain: str, position: int) -> bool:
-    """Whether an operator may lack an input."""
+    """Return whether an operator may lack an input."""
     found = schema(op, domain, OPSET if domain == "" else 1)
     if found is None or position >= len(found.inputs):
         return False
@@ -153,7 +154,8 @@ _DTYPES = {f"tensor({dtype.name.lower()})": dtype for dtype in DType}
 
 @reads_schemas
 def _input(op: str, domain: str, position: int) -> tuple[str, frozenset[DType]]:
-    """The type variable of an input, and the element types that it may be. A variadic one may have one for each."""
+    """Return the type variable of an input, and the element types that it may be. A variadic one may have one for
+    each."""
     found = schema(op, domain, OPSET if domain == "" else 1)
     if found is None or not found.inputs:
         return f"#{position}", frozenset()
@@ -167,7 +169,7 @@ def _input(op: str, domain: str, position: int) -> tuple[str, frozenset[DType]]:
 def number_type(
     op: str, domain: str, position: int, others: Sequence[DType | None], made: DType, *, whole: bool
 ) -> DType:
-    """The element type of numbers that a rule writes as an input, UNDEFINED where nothing says which.
+    """Return the element type of numbers that a rule writes as an input, UNDEFINED where nothing says which.
 
     It is what the schema asks for there: a fixed type, that of another input with the same type variable (`others`, by
     position, None for what has none of its own), or of the output (`made`, UNDEFINED where that is not known). Else
@@ -189,12 +191,12 @@ def number_type(
 
 
 def schema_of(node: Node) -> OpSchema | None:
-    """The schema that gives a node its meaning."""
+    """Return the schema that gives a node its meaning."""
     return schema(node.op, node.domain, node.version) if node.version else None
 
 
 def is_deterministic(node: Node) -> bool:
-    """True where the outputs are a function of the inputs: a known operator, not random, bodies included.
+    """Return True where the outputs are a function of the inputs: a known operator, not random, bodies included.
 
     Dropout and BatchNormalization in training mode are not: ORT draws the mask, and updates running statistics.
     """
@@ -293,13 +295,13 @@ IMPLIED_INPUTS: Mapping[tuple[str, int], Callable[[Node, Graph], tuple[int, ...]
 
 
 def implied_input(node: Node, graph: Graph, position: int) -> tuple[int, ...] | None:
-    """The numbers that an absent optional input stands for, None where that cannot be said or known."""
+    """Return the numbers that an absent optional input stands for, None where that cannot be said or known."""
     implied = IMPLIED_INPUTS.get((node.op, position)) if not node.domain else None
     return implied(node, graph) if implied else None
 
 
 def default(node: Node, graph: Graph, name: str) -> Attribute | None:
-    """The value that an absent attribute has, None where it has none or it cannot be known."""
+    """Return the value that an absent attribute has, None where it has none or it cannot be known."""
     found = schema_of(node)
     if found is None or name not in found.attributes:
         return None
@@ -311,7 +313,7 @@ def default(node: Node, graph: Graph, name: str) -> Attribute | None:
 
 
 def attribute(node: Node, graph: Graph, name: str) -> Attribute | None:
-    """The value of an attribute, its default where the node does not give it; None where neither is known.
+    """Return the value of an attribute, its default where the node does not give it; None where neither is known.
 
     The equation of an Einsum comes in its canonical form: the letters that a model uses mean nothing.
     """
@@ -320,7 +322,8 @@ def attribute(node: Node, graph: Graph, name: str) -> Attribute | None:
 
 
 def canonical_equation(equation: str) -> str:
-    """An Einsum equation without spaces, its letters named in the order in which they appear, its result written out.
+    """Return an Einsum equation without spaces, its letters named in the order in which they appear, its result written
+    out.
 
     "b h i d, b h j d -> b h i j" is "abcd,abed->abce", and "ij,jk" is "ab,bc->ac".
     """
@@ -333,7 +336,7 @@ def canonical_equation(equation: str) -> str:
 
 
 def attribute_value(proto: onnx.AttributeProto) -> Attribute | None:
-    """A plain attribute as Python data; None for one that holds tensors, graphs or types, or nothing."""
+    """Return a plain attribute as Python data; None for one that holds tensors, graphs or types, or nothing."""
     kinds = onnx.AttributeProto
     match proto.type:
         case kinds.INT:
@@ -385,5 +388,5 @@ written for, and that ORT fuses, weighs less."""
 
 
 def weight(node: Node) -> int:
-    """The node's share of the measure; inputs and constants weigh nothing."""
+    """Return the node's share of the measure; inputs and constants weigh nothing."""
     return 0 if node.is_internal else WEIGHT.get(node.op, 100)

@@ -32,12 +32,13 @@ class Known:
         return self.shape == self.tensor.shape and not self.is_inverted
 
     def numbers(self) -> np.ndarray[Any, Any]:
-        """What it stands for in the shape of the constant; reciprocals as precisely as they are computed with."""
+        """Return what it stands for in the shape of the constant; reciprocals as precisely as they are computed
+        with."""
         own = self.tensor.numpy()
         return np.reciprocal(own.astype(np.float64)) if self.is_inverted else own
 
     def array(self) -> np.ndarray[Any, Any]:
-        """The values in the declared shape."""
+        """Return the values in the declared shape."""
         own = self.numbers()
         squeezed = own.reshape(own.shape[max(0, own.ndim - len(self.shape)) :])
         return np.broadcast_to(squeezed, self.shape)
@@ -53,7 +54,7 @@ class Absent:
     """That of the operator's output."""
 
     def array(self) -> np.ndarray[Any, Any]:
-        """The default at every place, as precisely as it is computed with."""
+        """Return the default at every place, as precisely as it is computed with."""
         return np.full(self.shape, self.default, np.float64 if self.dtype.is_float else self.dtype.numpy)
 
 
@@ -93,7 +94,7 @@ def _unify_pack(token: str, sizes: Shape, bound: dict[str, Dim | Shape]) -> bool
 
 
 def sizes_of(tokens: Sequence[str], axes: Axes) -> Shape | None:
-    """The shape that axis names stand for; None where one is not bound."""
+    """Return the shape that axis names stand for; None where one is not bound."""
     shape: list[Dim] = []
     for token in tokens:
         if token.isdigit():
@@ -112,7 +113,7 @@ def sizes_of(tokens: Sequence[str], axes: Axes) -> Shape | None:
 
 
 def broadcast(left: Shape, right: Shape) -> Shape | None:
-    """The shape of an elementwise result; None where it cannot be known that the two fit."""
+    """Return the shape of an elementwise result; None where it cannot be known that the two fit."""
     rank = max(len(left), len(right))
     padded = [(1,) * (rank - len(shape)) + shape for shape in (left, right)]
     result: list[Dim] = []
@@ -124,7 +125,7 @@ def broadcast(left: Shape, right: Shape) -> Shape | None:
 
 
 def evaluate(term: Term, bound: Mapping[str, Bound], axes: Axes, graph: Graph | None) -> Any:
-    """The value of a scalar term: a number, text, list or truth value, in which sizes may be symbolic.
+    """Return the value of a scalar term: a number, text, list or truth value, in which sizes may be symbolic.
 
     Raises:
         Unknown: it cannot be known; when matching, that means no.

@@ -73,7 +73,7 @@ def tree_of(paths: Iterable[Iterable[Choice]]) -> Tree:
 
 
 def _number(grown: Mapping[Any, Any], numbers: dict[Any, int]) -> int:
-    """The position of a node, equal ones having the same."""
+    """Return the position of a node, equal ones having the same."""
     node: Any = ()
     ((key, branches),) = grown.items()
     if key is not None:
@@ -89,7 +89,7 @@ def _number(grown: Mapping[Any, Any], numbers: dict[Any, int]) -> int:
 
 
 def _listed(node: Any) -> list[Any]:
-    """A node as JSON has it."""
+    """Return a node as JSON has it."""
     if not node:
         return []
     question, usual, leads = node
@@ -114,7 +114,7 @@ _UNKNOWN = object()
 
 
 def _answered(answer: Answer, question: str, usual: Any) -> Any:
-    """What a match has, as JSON has it."""
+    """Return what a match has, as JSON has it."""
     try:
         label = _plain(answer(question))
     except Unknown:
@@ -123,7 +123,7 @@ def _answered(answer: Answer, question: str, usual: Any) -> Any:
 
 
 def _fits(label: Any, labels: list[Any], other: bool) -> bool:
-    """Whether a label is listed, or is another than those that are."""
+    """Return whether a label is listed, or is another than those that are."""
     return (not labels if label is _UNKNOWN else label not in labels) if other else label in labels
 
 

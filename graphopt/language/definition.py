@@ -57,7 +57,7 @@ class Definition:
         return self.head.op, self.head.domain
 
     def at(self, app: App) -> Meaning | None:
-        """What an application of the operator means; None where it has other inputs or attributes than these."""
+        """Return what an application of the operator means; None where it has other inputs or attributes than these."""
         inputs = app.inputs
         while inputs and inputs[-1] is None:
             inputs = inputs[:-1]
@@ -117,7 +117,7 @@ class Definition:
                     yield token, fn.item(shape, i if i < pack else i - len(tokens))
 
     def to_json(self) -> dict[str, Any]:
-        """The definition as plain data; `Definition.from_json` is the inverse."""
+        """Return the definition as plain data; `Definition.from_json` is the inverse."""
         return {
             "define": term_to_json(self.head),
             "as": [term_to_json(side) for side in self.meaning],
@@ -128,7 +128,7 @@ class Definition:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Definition:
-        """The definition that `to_json` wrote; raises KeyError, TypeError or ValueError for what is none."""
+        """Return the definition that `to_json` wrote; raises KeyError, TypeError or ValueError for what is none."""
         only(data, "define", "as", "holes", "defaults", "when")
         known = {name: hole_from_json(name, said) for name, said in data["holes"].items()}
         head, *meaning = (term_from_json(side, known) for side in (data["define"], *data["as"]))
@@ -156,7 +156,7 @@ class Meaning:
         return tuple(self.put(condition) for condition in self.definition.conditions)
 
     def put(self, part: Term) -> Term:
-        """A term of the definition with what its holes and axes stand for."""
+        """Return a term of the definition with what its holes and axes stand for."""
         match part:
             case Var(name=name):
                 found = self.bound[name]
@@ -173,7 +173,7 @@ class Meaning:
 
 
 def _is_the_same(one: Term, other: Term) -> bool:
-    """Whether two attributes are equal as models keep them: real numbers in single precision."""
+    """Return whether two attributes are equal as models keep them: real numbers in single precision."""
     match one, other:
         case Lit(value=float(first)), Lit(value=float(second)):
             return bool(np.float32(first) == np.float32(second))
@@ -245,7 +245,7 @@ def declare(definition: Definition) -> Definition:
 
 
 def _clashes(one: Definition, other: Definition) -> Iterator[str]:
-    """What two definitions of one operator say otherwise of the same."""
+    """Yield what two definitions of one operator say otherwise of the same."""
     for name, value in one.head.attrs:
         for beside in (said for own, said in other.head.attrs if own == name):
             if _attribute_type(value) is not _attribute_type(beside):
@@ -260,7 +260,8 @@ def _clashes(one: Definition, other: Definition) -> Iterator[str]:
 
 
 def _shared(one: Definition, other: Definition) -> Mapping[str, Lit] | None:
-    """The attributes that are settled in the applications that both definitions fit; None where there are none."""
+    """Return the attributes that are settled in the applications that both definitions fit; None where there are
+    none."""
     settled: dict[str, Lit] = {}
     for definition, beside in ((one, other), (other, one)):
         for name, value in definition.head.attrs:
@@ -272,7 +273,7 @@ def _shared(one: Definition, other: Definition) -> Mapping[str, Lit] | None:
 
 
 def _excludes(definition: Definition, settled: Mapping[str, Lit]) -> bool:
-    """Whether the conditions of a definition say that it is of no application with these attributes."""
+    """Return whether the conditions of a definition say that it is of no application with these attributes."""
     attrs = definition.head.attrs
     bound = {hole.name: settled[name].value for name, hole in attrs if isinstance(hole, Var) and name in settled}
     return any(
@@ -289,13 +290,13 @@ def definitions() -> Iterator[Definition]:
 
 
 def meaning_of(app: App) -> Meaning | None:
-    """What an application of a defined operator means; None where there is no definition of it."""
+    """Return what an application of a defined operator means; None where there is no definition of it."""
     found = (definition.at(app) for definition in _TABLE.get((app.op, app.domain), ()))
     return next((meaning for meaning in found if meaning is not None), None)
 
 
 def definitions_of(sides: Iterable[Term]) -> tuple[Definition, ...]:
-    """The definitions of the operators in some terms, and of those in their meanings, each once.
+    """Return the definitions of the operators in some terms, and of those in their meanings, each once.
 
     Raises:
         RuleError: an operator is defined for other inputs or attributes than it has there.
@@ -318,7 +319,7 @@ def definitions_of(sides: Iterable[Term]) -> tuple[Definition, ...]:
 
 
 def _problems(definition: Definition) -> Iterator[str]:
-    """What is wrong with a definition, in the order in which it should be mended."""
+    """Yield what is wrong with a definition, in the order in which it should be mended."""
     head, meaning = definition.head, definition.meaning
     yield from foreign(definition.when, "condition")
     if head.domain in ("", "ai.onnx", SCALAR) or has(head.op, domain=head.domain) or head.output:
@@ -341,7 +342,7 @@ def _problems(definition: Definition) -> Iterator[str]:
 
 
 def _unused(definition: Definition) -> Iterator[str]:
-    """Inputs, attributes and defaults that change nothing."""
+    """Yield inputs, attributes and defaults that change nothing."""
     for name, default in definition.defaults:
         if name not in dict(definition.head.attrs):
             yield f"{name} has a default and is none of its attributes"
@@ -353,7 +354,7 @@ def _unused(definition: Definition) -> Iterator[str]:
 
 
 def _unheld(definition: Definition) -> Iterator[str]:
-    """What is no function of the inputs, and conditions that cannot hold of any input."""
+    """Yield what is no function of the inputs, and conditions that cannot hold of any input."""
     for app in (app for side in definition.meaning for app in applications(side)):
         if not app.domain and app.op in ops.RANDOM:
             yield f"{app.op} is drawn anew each time: it is no function of the inputs"
@@ -363,7 +364,7 @@ def _unheld(definition: Definition) -> Iterator[str]:
 
 
 def _unlike_holes(head: App) -> Iterator[str]:
-    """Inputs and attributes that are none of a definition."""
+    """Yield inputs and attributes that are none of a definition."""
     inputs = [arg for arg in head.inputs if arg is not None]
     if not all(isinstance(arg, Var) and arg.kind == "tensor" for arg in inputs) or len(set(inputs)) < len(inputs):
         yield "its inputs are holes, tensor('x'), of which each is another"
@@ -397,7 +398,7 @@ _OPTIONAL, _SINGLE = OpSchema.FormalParameterOption.Optional, OpSchema.FormalPar
 
 
 def _schema(definitions: Sequence[Definition]) -> OpSchema:
-    """What all definitions of an operator say together of its inputs, outputs and attributes."""
+    """Return what all definitions of an operator say together of its inputs, outputs and attributes."""
     head = definitions[0].head
     variables = _variables(definitions)
     most = max((definition.head.inputs for definition in definitions), key=len)
@@ -423,7 +424,7 @@ def _schema(definitions: Sequence[Definition]) -> OpSchema:
 
 
 def _variables(definitions: Sequence[Definition]) -> Mapping[tuple[str, int], tuple[str, frozenset[Any]]]:
-    """The type variable of each input and output, with the element types that it may be."""
+    """Return the type variable of each input and output, with the element types that it may be."""
     joined: nx.utils.UnionFind[tuple[str, int]] = nx.utils.UnionFind()
     allowed: dict[tuple[str, int], frozenset[Any]] = {}
     for definition in definitions:
@@ -462,7 +463,7 @@ def _attributes(definitions: Sequence[Definition]) -> Iterator[OpSchema.Attribut
 
 
 def _attribute_type(value: Term) -> OpSchema.AttrType:
-    """The type of an attribute that is a hole or one value in a definition."""
+    """Return the type of an attribute that is a hole or one value in a definition."""
     match value:
         case Var(kind=kind):
             return _KINDS[kind]
@@ -476,7 +477,7 @@ def _attribute_type(value: Term) -> OpSchema.AttrType:
 
 
 def _is_of_type(value: Lit, kind: OpSchema.AttrType) -> bool:
-    """Whether a value is of the type of an attribute; whole numbers are real ones, too."""
+    """Return whether a value is of the type of an attribute; whole numbers are real ones, too."""
     found = _attribute_type(value)
     return found is kind or (found, kind) == (OpSchema.AttrType.INT, OpSchema.AttrType.FLOAT)
 

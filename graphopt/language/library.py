@@ -99,7 +99,7 @@ def load_rules(extra: Iterable[Source] = (), *, trades: bool = False) -> tuple[R
 
 @cache
 def _installed() -> tuple[Part, ...]:
-    """The modules of the entry points."""
+    """Return the modules of the entry points."""
     return tuple(_part(entry.load(), entry.value) for entry in sorted(entry_points(group=GROUP)))
 
 
@@ -142,13 +142,13 @@ def _run(path: Path) -> ModuleType:
 
 
 def _meant(error: Exception) -> str:
-    """What may have been meant by an argument that a rule does not take; empty for another error."""
+    """Return what may have been meant by an argument that a rule does not take; empty for another error."""
     found = re.search(r"Rule\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
     return did_you_mean(found[1], [each.name for each in fields(Rule)]) if found else ""
 
 
 def _part(module: ModuleType, source: str) -> Part:
-    """The rules of a module: `RULES`, `TRADES` or both, and perhaps `SWEEPS`."""
+    """Return the rules of a module: `RULES`, `TRADES` or both, and perhaps `SWEEPS`."""
     if not hasattr(module, "RULES") and not hasattr(module, "TRADES"):
         raise RuleError(f"{source}: no RULES = (…), a tuple of rules")
     sweeps = getattr(module, "SWEEPS", {})
@@ -170,7 +170,7 @@ def _checked(rules: object, source: str, name: str) -> tuple[Rule, ...]:
 
 
 def _read_lines(path: Path) -> tuple[tuple[Rule, ...], tuple[Rule, ...]]:
-    """The rules of a file that has one a line, and those that it calls trades.
+    """Return the rules of a file that has one a line, and those that it calls trades.
 
     A line may say what is known of its rule under "found"; that is for readers.
     """
@@ -189,14 +189,15 @@ def _read_lines(path: Path) -> tuple[tuple[Rule, ...], tuple[Rule, ...]]:
 
 
 def _is_trade(about: object) -> bool:
-    """Whether what is known of a rule says that it pays in some models only; raises ValueError for no object."""
+    """Return whether what is known of a rule says that it pays in some models only; raises ValueError for no object."""
     if not isinstance(about, dict) or not isinstance(about.get("trade", False), bool):
         raise ValueError("what was 'found' is no object with a truth value as 'trade'")
     return bool(about.get("trade", False))
 
 
 def _said_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of some pairs; raises ValueError for a key that is there twice, of which JSON keeps the last."""
+    """Return the object of some pairs; raises ValueError for a key that is there twice, of which JSON keeps the
+    last."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -205,7 +206,7 @@ def _said_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _distinct(found: Sequence[tuple[Rule, str]]) -> tuple[Rule, ...]:
-    """The rules in order; the same rule twice counts once, two rules of one name are an error."""
+    """Return the rules in order; the same rule twice counts once, two rules of one name are an error."""
     known: dict[str, tuple[Rule, str]] = {}
     for rule, source in found:
         other, other_source = known.setdefault(rule.name, (rule, source))
@@ -215,7 +216,7 @@ def _distinct(found: Sequence[tuple[Rule, str]]) -> tuple[Rule, ...]:
 
 
 def select(names: Sequence[str], skip: Iterable[str], only: Iterable[str] | None) -> frozenset[str]:
-    """The names of rules and passes to use.
+    """Return the names of rules and passes to use.
 
     Raises:
         UsageError: a name in `skip` or `only` is not among `names`; says what may have been meant.

@@ -92,7 +92,8 @@ class Proof:
         return self.model is Model.REAL or self.asks_finite
 
     def licenses(self, dtype: DType) -> bool:
-        """Whether the rule may be applied to a result of this element type: only EXACT speaks of others than floats."""
+        """Return whether the rule may be applied to a result of this element type: only EXACT speaks of others than
+        floats."""
         return self.holds and (self.model is Model.EXACT or dtype.is_float)
 
     def to_json(self) -> dict[str, Any]:
@@ -120,7 +121,7 @@ class Ledger:
         self._proofs = {proof.digest: proof for proof in proofs}
 
     def get(self, digest: str) -> Proof | None:
-        """The proof of a rule with this digest, if there is one."""
+        """Return the proof of a rule with this digest, if there is one."""
         return self._proofs.get(digest)
 
     def add(self, proof: Proof) -> None:

@@ -173,7 +173,7 @@ class Rule:
         return f"{_algebra(self.left)}  ->  {_algebra(self.right)}" + _where(self.conditions) + _for_any(self.operators)
 
     def to_json(self) -> dict[str, Any]:
-        """The rule as plain data; `Rule.from_json` is the inverse."""
+        """Return the rule as plain data; `Rule.from_json` is the inverse."""
         return {
             "name": self.name,
             "holes": {name: hole_to_json(hole) for name, hole in sorted(self.holes.items())},
@@ -186,7 +186,7 @@ class Rule:
 
     @staticmethod
     def from_json(data: Any) -> Rule:
-        """The rule that `to_json` wrote. Runs no code of the file's; raises RuleError for what is no rule."""
+        """Return the rule that `to_json` wrote. Runs no code of the file's; raises RuleError for what is no rule."""
         if not isinstance(data, Mapping):
             raise RuleError(f"a rule is not in graphopt's JSON form: {str(data)[:40]} is no object")
         try:
@@ -214,14 +214,14 @@ def mind_types(terms: Iterable[Term]) -> bool:
 
 
 def _made_again(definitions: tuple[Definition, ...], *said: Any) -> Rule:
-    """The rule, once what its operators compute is known, that of what others are made of first."""
+    """Return the rule, once what its operators compute is known, that of what others are made of first."""
     for definition in definitions:
         declare(definition)
     return Rule(*said)
 
 
 def _called(data: Mapping[str, Any]) -> str:
-    """What a rule in a file is called, if it says so."""
+    """Return what a rule in a file is called, if it says so."""
     return f"rule '{data['name']}'" if isinstance(data.get("name"), str) else "a rule"
 
 

@@ -43,7 +43,7 @@ class Logic(Protocol):
     def negate(self, part: Any) -> Any: ...
     def choose(self, condition: Any, then: Scalar, otherwise: Scalar) -> Scalar: ...
     def known(self, number: Scalar) -> int:
-        """A number that counts or names a position, as Python's own; raises where it is a symbol."""
+        """Return a number that counts or names a position, as Python's own; raises where it is a symbol."""
         ...
 
 
@@ -203,7 +203,7 @@ def _normalized(logic: Logic, positions: Scalars, length: Scalars) -> Scalars:
 
 
 def _broadcast(logic: Logic, left: Sequence[Scalar], right: Sequence[Scalar]) -> tuple[Scalar, ...]:
-    """The shape of an elementwise operator's result, for two shapes that fit."""
+    """Return the shape of an elementwise operator's result, for two shapes that fit."""
     rank = max(len(left), len(right))
     padded = ((1,) * (rank - len(shape)) + tuple(shape) for shape in (left, right))
     return tuple(_broadcast_size(logic, a, b) for a, b in zip(*padded, strict=True))
@@ -217,7 +217,7 @@ def _broadcast_size(logic: Logic, a: Scalar, b: Scalar) -> Scalar:
 
 
 def _asks_for(logic: Logic, request: Sequence[Scalar], shape: Sequence[Scalar]) -> Any:
-    """Whether a Reshape (with allowzero=0) of a tensor of this shape to `request` leaves the shape as it is."""
+    """Return whether a Reshape (with allowzero=0) of a tensor of this shape to `request` leaves the shape as it is."""
     if len(request) != len(shape):
         return logic.any(())
     pairs = zip(request, shape, strict=True)
@@ -225,7 +225,7 @@ def _asks_for(logic: Logic, request: Sequence[Scalar], shape: Sequence[Scalar]) 
 
 
 def _zeros_among(logic: Logic, items: Sequence[Scalar], others: Sequence[Scalar]) -> Any:
-    """Whether `others` has a zero wherever `items` has one."""
+    """Return whether `others` has a zero wherever `items` has one."""
     padded = (*others, *(1,) * (len(items) - len(others)))
     pairs = zip(items, padded, strict=False)
     return logic.all(logic.any([logic.negate(logic.eq(a, 0)), logic.eq(b, 0)]) for a, b in pairs)
@@ -249,7 +249,7 @@ def _without(logic: Logic, items: Sequence[Scalar], positions: Scalars) -> tuple
 
 
 def _inserted(logic: Logic, items: Sequence[Scalar], positions: Scalars, value: Scalar) -> tuple[Scalar, ...]:
-    """A list that has `value` at `positions` and the items elsewhere, in order."""
+    """Return a list that has `value` at `positions` and the items elsewhere, in order."""
     longer = len(items) + len(_flat(positions))
     where = _places(logic, positions, longer)
     if len(set(where)) < len(where):
@@ -259,7 +259,7 @@ def _inserted(logic: Logic, items: Sequence[Scalar], positions: Scalars, value: 
 
 
 def _spread(logic: Logic, items: Sequence[Scalar], positions: Scalars, length: Scalar) -> tuple[Scalar, ...]:
-    """A list of `length` numbers that has the items at `positions` and 0 elsewhere."""
+    """Return a list of `length` numbers that has the items at `positions` and 0 elsewhere."""
     count = _length(logic, length)
     where = dict(zip(_places(logic, positions, count), items, strict=True))
     return tuple(where.get(i, 0) for i in range(count))
@@ -377,7 +377,7 @@ the matcher reads them off the graph, the verifier off its symbolic tensors."""
 
 
 def apply(name: str, logic: Logic, *arguments: Scalars) -> Scalars:
-    """What a scalar function gives for these arguments.
+    """Return what a scalar function gives for these arguments.
 
     Raises:
         Unknown: that cannot be known, or there is no such value.
@@ -448,7 +448,7 @@ class NumpyLogic:
 
 
 def has_property(name: str, values: NDArray[Any]) -> bool:
-    """Whether every element has the property `name` of `PROPERTIES`."""
+    """Return whether every element has the property `name` of `PROPERTIES`."""
     wide = values.astype(np.float64) if values.dtype.kind not in "iub" else values
     plain = np.isfinite(wide)
     if name != "is_finite":
@@ -460,7 +460,7 @@ _EXPONENT = {DType.FLOAT16: 5, DType.BFLOAT16: 8, DType.FLOAT: 8, DType.DOUBLE: 
 
 
 def holds(wide: DType, narrow: DType) -> bool:
-    """True where every value of `narrow` is a value of `wide`: a cast there and back changes nothing."""
+    """Return True where every value of `narrow` is a value of `wide`: a cast there and back changes nothing."""
     if wide == narrow:
         return True
     if narrow is DType.BOOL:

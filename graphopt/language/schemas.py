@@ -27,7 +27,7 @@ _FLOATS = frozenset(dtype for dtype in DType if dtype.is_float)
 
 
 def type_text(dtype: DType) -> str:
-    """An element type as schemas spell it: `tensor(float)`."""
+    """Return an element type as schemas spell it: `tensor(float)`."""
     return _TYPE_TEXTS[dtype]
 
 
@@ -104,7 +104,7 @@ class Types:
                 self._read(app)
 
     def copy(self) -> Types:
-        """The same, to choose from anew."""
+        """Return the same, to choose from anew."""
         other = Types((), {}, self._usual)
         other._parent, other._allowed = dict(self._parent), dict(self._allowed)
         return other
@@ -150,7 +150,7 @@ class Types:
         return "hole", side.name if isinstance(side, Var) else ""
 
     def root(self, place: Place) -> Place:
-        """What stands for all places of one element type."""
+        """Return what stands for all places of one element type."""
         while place in self._parent:
             place = self._parent[place]
         return place
@@ -167,7 +167,7 @@ class Types:
             self._allowed[place] = self._allowed.get(place, _ANY) & frozenset(allowed)
 
     def allowed(self, place: Place) -> frozenset[DType]:
-        """The element types that are possible at a place."""
+        """Return the element types that are possible at a place."""
         return self._allowed.get(self.root(place), _ANY)
 
     def prefer(self, place: Place, dtype: DType) -> None:
@@ -176,7 +176,7 @@ class Types:
             self.restrict(place, {dtype})
 
     def of(self, place: Place, rng: random.Random | None = None) -> DType:
-        """The element type of a place; chosen, and from then on fixed, where several are possible."""
+        """Return the element type of a place; chosen, and from then on fixed, where several are possible."""
         allowed = self._allowed.get(self.root(place), frozenset((DType.FLOAT,)))
         usual = [dtype for dtype in self._usual if dtype in allowed] or sorted(allowed)
         if not usual:

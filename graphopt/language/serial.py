@@ -36,7 +36,7 @@ _MAKERS |= {"tensors": tensors}
 
 
 def hole_from_json(name: str, data: Mapping[str, Any]) -> Var:
-    """The hole that was declared.
+    """Return the hole that was declared.
 
     Raises:
         ValueError: it is of no kind, or says what holes of its kind do not have.
@@ -63,7 +63,7 @@ def only(data: Mapping[str, Any], *keys: str) -> None:
 
 
 def text(value: Any, what: str) -> str:
-    """The text; raises ValueError for what is none that a file can hold."""
+    """Return the text; raises ValueError for what is none that a file can hold."""
     if not isinstance(value, str):
         raise ValueError(f"{what} is {value!r}, no text")
     value.encode()
@@ -121,7 +121,7 @@ def term_from_json(data: Any, known: Mapping[str, Var], level: int = 0) -> Any:
 
 
 def _said(value: Any, name: str) -> Any:
-    """The value of an attribute; raises ValueError for none."""
+    """Return the value of an attribute; raises ValueError for none."""
     if value is None:
         raise ValueError(f"attribute {name} is null: leave it out")
     return value

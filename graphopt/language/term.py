@@ -179,7 +179,7 @@ Term: TypeAlias = Var | Lit | App
 
 
 def is_scalar(subject: Term) -> bool:
-    """True for terms that are numbers or lists of numbers, not tensors; a literal is either."""
+    """Return True for terms that are numbers or lists of numbers, not tensors; a literal is either."""
     match subject:
         case Var(kind=kind):
             return kind not in ("tensor", "tensors", "const")
@@ -189,7 +189,7 @@ def is_scalar(subject: Term) -> bool:
 
 
 def is_pack(subject: Term) -> bool:
-    """Whether a term stands for any number of tensors: a hole for them, or an operator on elements of each."""
+    """Return whether a term stands for any number of tensors: a hole for them, or an operator on elements of each."""
     match subject:
         case Var(kind=kind):
             return kind == "tensors"
@@ -227,7 +227,7 @@ def _number(value: Any) -> Number:
 
 
 def is_whole(subject: Term) -> bool:
-    """Whether a number or a list of the rule is plainly of whole numbers: nothing real goes into it."""
+    """Return whether a number or a list of the rule is plainly of whole numbers: nothing real goes into it."""
     match subject:
         case Var(kind=kind):
             return kind != "real"
@@ -238,7 +238,7 @@ def is_whole(subject: Term) -> bool:
 
 
 def is_written(subject: Term) -> bool:
-    """Whether a term is made of numbers alone, through operators or not: no tensor gives it an element type."""
+    """Return whether a term is made of numbers alone, through operators or not: no tensor gives it an element type."""
     if is_scalar(subject):
         return True
     return isinstance(subject, App) and bool(subject.operands) and all(map(is_written, subject.operands))
@@ -254,7 +254,8 @@ def _binary(op_name: str, function: str, left: _Arithmetic | Constant, right: _A
 
 
 def _swapped(op_name: str, function: str, left: _Arithmetic | Constant, right: _Arithmetic | Constant) -> App:
-    """The same where the scalar function takes its operands the other way round: there is no greater, only less."""
+    """Return the same where the scalar function takes its operands the other way round: there is no greater, only
+    less."""
     both = (term(left), term(right))
     return App(function, both[::-1], domain=SCALAR) if _are_scalar(both) else App(op_name, both)
 
@@ -279,7 +280,7 @@ def _axes(text: str | None) -> tuple[str, ...] | None:
 
 
 def _hint(token: str) -> str:
-    """What axes are called, and what may have been meant by a text that names none."""
+    """Return what axes are called, and what may have been meant by a text that names none."""
     forms = (token.capitalize(), f"*{token.strip('*').lower()}")
     meant = [f"'{form}'" for form in forms if _AXIS.fullmatch(form)]
     likely = f"; did you mean {' or '.join(meant)}?" if meant else ""
@@ -305,7 +306,8 @@ def tensors(name: str) -> Var:
 
 
 def const(name: str, axes: str | None = None, *, default: Number | None = None) -> Var:
-    """A known value: an initializer. With `default`, an absent optional input stands for a tensor of that number.
+    """Return a known value: an initializer. With `default`, an absent optional input stands for a tensor of that
+    number.
 
     As an operand of an elementwise operator, a constant that broadcasts to the declared axes matches as well, and
     is used in its declared shape: `[1,1,N]`, `[1]` and `[]` all match `N`.
@@ -314,22 +316,22 @@ def const(name: str, axes: str | None = None, *, default: Number | None = None) 
 
 
 def integer(name: str) -> Var:
-    """The value of an integer attribute, or of a constant integer input with one element."""
+    """Return the value of an integer attribute, or of a constant integer input with one element."""
     return Var(name, "integer")
 
 
 def integers(name: str) -> Var:
-    """The value of an integer-list attribute, or of a constant integer input of rank 1."""
+    """Return the value of an integer-list attribute, or of a constant integer input of rank 1."""
     return Var(name, "integers")
 
 
 def real(name: str) -> Var:
-    """The value of a float attribute, or of a constant floating-point input with one element."""
+    """Return the value of a float attribute, or of a constant floating-point input with one element."""
     return Var(name, "real")
 
 
 def string(name: str) -> Var:
-    """The value of a string attribute."""
+    """Return the value of a string attribute."""
     return Var(name, "string")
 
 
@@ -366,7 +368,7 @@ class Operator:
         return App(self.name, terms, named, self.domain)
 
     def split(self, count: int, *args: Operand | None, **attrs: Operand) -> tuple[App, ...]:
-        """The application of an operator with several outputs: one term per output."""
+        """Return the application of an operator with several outputs: one term per output."""
         first = self(*args, **attrs)
         return tuple(App(first.op, first.args, first.attrs, first.domain, i, count) for i in range(count))
 
@@ -408,7 +410,7 @@ def reduction(name: str) -> Operator:
 
 
 def walk(subject: Term) -> Iterator[Term]:
-    """The term and everything in it, attributes included, outermost first."""
+    """Yield the term and everything in it, attributes included, outermost first."""
     yield subject
     if isinstance(subject, App):
         for arg in subject.args:
@@ -419,22 +421,22 @@ def walk(subject: Term) -> Iterator[Term]:
 
 
 def holes(subject: Term) -> Iterator[Var]:
-    """The holes in a term, as often as they occur."""
+    """Yield the holes in a term, as often as they occur."""
     return (part for part in walk(subject) if isinstance(part, Var))
 
 
 def operators_in(subject: Term) -> Iterator[App]:
-    """The applications of holes for operators in a term."""
+    """Yield the applications of holes for operators in a term."""
     return (part for part in applications(subject) if part.domain in ops.CLASSES)
 
 
 def packs_in(subject: Term) -> Iterator[Var]:
-    """The holes for any number of tensors in a term."""
+    """Yield the holes for any number of tensors in a term."""
     return (hole for hole in holes(subject) if hole.kind == "tensors")
 
 
 def applications(subject: Term) -> Iterator[App]:
-    """The ONNX operators in a term (no scalar functions), outermost first."""
+    """Yield the ONNX operators in a term (no scalar functions), outermost first."""
     return (part for part in walk(subject) if isinstance(part, App) and part.domain != SCALAR)
 
 
@@ -444,7 +446,7 @@ _INFIX |= {"eq": ("==", 0), "ne": ("!=", 0), "lt": ("<", 0), "le": ("<=", 0)}
 
 
 def render(subject: Term, binding: int = 0) -> str:
-    """The term as algebra, parenthesised where it binds less than `binding`."""
+    """Return the term as algebra, parenthesised where it binds less than `binding`."""
     if not isinstance(subject, App):
         return str(subject)
     if subject.op in _INFIX and len(subject.args) == 2 and not subject.attrs:

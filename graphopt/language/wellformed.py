@@ -36,7 +36,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def problems(name: str, sides: Terms, right: Terms, conditions: Terms) -> Iterator[str]:
-    """What is wrong with a rule, in the order in which it should be mended."""
+    """Yield what is wrong with a rule, in the order in which it should be mended."""
     if not _NAME.fullmatch(name):
         yield f"the name must be snake_case, like 'fuse_bn_into_conv', not '{name}'"
     yield from foreign((*sides, *right), "side")
@@ -65,7 +65,7 @@ def problems(name: str, sides: Terms, right: Terms, conditions: Terms) -> Iterat
 
 
 def foreign(parts: Iterable[object], what: str) -> Iterator[str]:
-    """What is no term at all, in words."""
+    """Yield what is no term at all, in words."""
     for part in parts:
         if isinstance(part, bool):
             yield (
@@ -104,7 +104,7 @@ def _unspeakable(part: Term) -> Iterator[str]:
 
 
 def asserted(condition: Term) -> Iterator[App]:
-    """The properties of constants that a condition says: on top, or together with others under `both`."""
+    """Yield the properties of constants that a condition says: on top, or together with others under `both`."""
     if isinstance(condition, App) and condition.op in PROPERTIES:
         yield condition
     elif isinstance(condition, App) and condition.op == "both":
@@ -113,7 +113,7 @@ def asserted(condition: Term) -> Iterator[App]:
 
 
 def _misplaced(sides: tuple[Term, ...], right: tuple[Term, ...], conditions: tuple[Term, ...]) -> Iterator[str]:
-    """A property is assumed in a proof; whether it holds is no number to compute with."""
+    """Yield where a property stands that is no assumption: whether one holds is no number to compute with."""
     said = {app for condition in conditions for app in asserted(condition)}
     for app in (sub for part in (*sides, *right, *conditions) for sub in walk(part)):
         if isinstance(app, App) and app.domain == SCALAR and app.op in PROPERTIES:
@@ -147,14 +147,15 @@ def _unbound(sides: tuple[Term, ...], right: tuple[Term, ...], conditions: tuple
 
 
 def _computed_on_the_left(sides: tuple[Term, ...]) -> Iterator[str]:
-    """A number that is computed is compared when nothing is bound yet."""
+    """Yield numbers that are computed on the left: they are compared when nothing is bound yet."""
     for part in (part for side in sides for part in walk(side)):
         if isinstance(part, App) and part.domain == SCALAR and any(holes(part)):
             yield f"the left side cannot compute '{render(part)}' from what it is to bind: say it in `when`"
 
 
 def _unused_defaults(sides: tuple[Term, ...]) -> Iterator[str]:
-    """A default is for an optional input, of the element type of the operator's output, that may be absent."""
+    """Yield defaults that stand for nothing: one is for an optional input, of the element type of the operator's
+    output, that may be absent."""
     defaults = {hole.name for side in sides for hole in holes(side) if hole.default is not None}
     for app in (app for side in sides for app in applications(side)):
         schema = ops.schema(app.op, app.domain)
@@ -226,7 +227,7 @@ def _sizes_read(part: Term) -> Iterator[str]:
 
 
 def _mixed_bundles(sides: tuple[Term, ...], right: tuple[Term, ...]) -> Iterator[str]:
-    """An attribute that is left out means one thing only where the operators of a bundle have the same defaults."""
+    """Yield bundles of operators with other defaults: an attribute that is left out is to mean one thing only."""
     named: dict[str, set[str]] = {}
     for app, bundle in _with_bundle(sides):
         named.setdefault(bundle.name, set()).update(dict(app.attrs))
@@ -249,7 +250,7 @@ def _with_bundle(parts: Iterable[Term]) -> Iterator[tuple[App, Var]]:
 
 
 def _meanings(app: App, known: set[str]) -> set[tuple[Any, ...]]:
-    """The attributes that a bundle may hold, with what they are where absent."""
+    """Return the attributes that a bundle may hold, with what they are where absent."""
     schema = ops.schema(app.op, app.domain)
     if schema is None:
         return {("attributes that are not known", app.op)}
@@ -261,13 +262,13 @@ def _meanings(app: App, known: set[str]) -> set[tuple[Any, ...]]:
 
 
 def _default(attribute: OpSchema.Attribute, operator: str) -> Any:
-    """The value of an attribute that is absent; one that the schema does not state is the operator's own."""
+    """Return the value of an attribute that is absent; one that the schema does not state is the operator's own."""
     value = ops.attribute_value(attribute.default_value)
     return operator if value is None and not attribute.required else value
 
 
 def misspelt(part: Term) -> Iterator[str]:
-    """What is wrong with the names, arguments, attributes and numbers in a term."""
+    """Yield what is wrong with the names, arguments, attributes and numbers in a term."""
     yield from _unspeakable(part)
     for app in (sub for sub in walk(part) if isinstance(sub, App)):
         if app.domain == SCALAR:
@@ -281,7 +282,7 @@ def misspelt(part: Term) -> Iterator[str]:
 
 
 def _against_table(app: App) -> Iterator[str]:
-    """What is wrong with the name or the arguments of a scalar function."""
+    """Yield what is wrong with the name or the arguments of a scalar function."""
     if app.op in FACTS:
         example, about = FACTS[app.op]
         kind = Lit if example.startswith('"') else Var
@@ -319,7 +320,7 @@ def _against_schema(app: App) -> Iterator[str]:
 
 
 def _unknown(app: App) -> str:
-    """That there is no such operator; of those that ONNX does not define, what to do about it."""
+    """Say that there is no such operator; of those that ONNX does not define, what to do about it."""
     hint = did_you_mean(app.op, ops.names(app.domain))
     if not app.domain:
         return f"unknown operator '{app.op}'{hint}"
@@ -343,7 +344,7 @@ _ATTRIBUTE_KINDS: Mapping[OpSchema.AttrType, tuple[Kind, type | tuple[type, ...]
 
 
 def _of_other_kind(app: App, name: str, value: Term, attribute: OpSchema.Attribute) -> Iterator[str]:
-    """What is wrong with the value of an attribute that the operator has; scalar functions give any kind."""
+    """Yield what is wrong with the value of an attribute that the operator has; scalar functions give any kind."""
     if attribute.type not in _ATTRIBUTE_KINDS:
         return
     kind, literal = _ATTRIBUTE_KINDS[attribute.type]
@@ -359,7 +360,7 @@ def _of_other_kind(app: App, name: str, value: Term, attribute: OpSchema.Attribu
 
 
 def _no_attribute(schema: OpSchema, name: str) -> str:
-    """That an operator has no such attribute; of one that it had, when it was given up, and for what."""
+    """Say that an operator has no such attribute; of one that it had, when it was given up, and for what."""
     inputs = [parameter.name for parameter in schema.inputs]
     since = ops.without_attribute(schema.name, name) if not schema.domain else None
     problem = f"{schema.name} has no attribute '{name}'{f' since opset {since}' if since else ''}"

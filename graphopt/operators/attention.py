@@ -97,7 +97,7 @@ def _operands(node: Node) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _scale(node: Node, size: Size) -> Value:
-    """What the products are multiplied by: 1/√size unless it is given."""
+    """Return what the products are multiplied by: 1/√size unless it is given."""
     given = node.attribute("scale", lambda: OneOf((None, node.unknown("scale"))))
     if given is None:
         return 1 / call("Sqrt", integer(size))
@@ -106,7 +106,7 @@ def _scale(node: Node, size: Size) -> Value:
 
 
 def _capped(score: Value, cap: Value) -> Value:
-    """A score between -cap and cap; 0 is no cap, and divides nothing."""
+    """Return a score between -cap and cap; 0 is no cap, and divides nothing."""
     return score if cap.constant == 0 else select(nonzero(cap), cap * call("Tanh", score / cap), score)
 
 
@@ -127,13 +127,15 @@ def _heads(node: Node, position: int, name: str) -> Tensor:
 
 
 def _split(index: Index, size: Size) -> Index:
-    """The same index with the head apart: (batch, sequence, all heads) as (batch, head, sequence, within the head)."""
+    """Return the same index with the head apart: (batch, sequence, all heads) as (batch, head, sequence, within the
+    head)."""
     b, i, d = index
     return b, quotient(d, size), i, remainder(d, size)
 
 
 def _mask(node: Node, shape: Shape) -> tuple[Body, Callable[[Index], Formula]]:
-    """What is added to each score, and which keys a query sees: those of the mask, of the window, not after itself."""
+    """Return what is added to each score, and which keys a query sees: those of the mask, of the window, not after
+    itself."""
     mask = node.optional(3)
     causal = node.flag("is_causal")
     left, right = (

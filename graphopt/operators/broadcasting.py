@@ -25,14 +25,14 @@ def common_size(node: Node, a: Size, b: Size) -> Size:
 
 
 def stretched(tensor: Tensor, shape: Shape, index: Index) -> Value:
-    """The element of a tensor that is broadcast to a shape."""
+    """Return the element of a tensor that is broadcast to a shape."""
     own = index[len(index) - tensor.rank :]
     sizes = zip(own, tensor.shape, shape[len(shape) - tensor.rank :], strict=True)
     return tensor.at(tuple(i if size == full else choice(eq(size, 1), 0, i) for i, size, full in sizes))
 
 
 def fits(node: Node, shape: Shape, wanted: Shape, reason: str) -> None:
-    """The shape has to be the one that is wanted."""
+    """Ask that the shape is the one that is wanted."""
     if len(shape) != len(wanted):
         raise Undefined(f"{node.op}: {reason}")
     for size, own in zip(shape, wanted, strict=True):
@@ -40,6 +40,6 @@ def fits(node: Node, shape: Shape, wanted: Shape, reason: str) -> None:
 
 
 def exactly(node: Node, dividend: Size, divisor: Size, reason: str) -> Size:
-    """The quotient of a division that has to come out even."""
+    """Return the quotient of a division that has to come out even."""
     node.require(eq(remainder(dividend, divisor)), reason)
     return quotient(dividend, divisor)

@@ -116,7 +116,8 @@ class Candidate(NamedTuple):
     """Whether the rule says all attributes, so that others are to have their defaults."""
 
     def of(self, hole: str, operands: tuple[Term | None, ...], said: tuple[tuple[str, Term], ...]) -> App:
-        """The operator on these operands, with holes for all that is its own; their names begin with the hole's."""
+        """Return the operator on these operands, with holes for all that is its own; their names begin with the
+        hole's."""
         args = (
             operands[each] if isinstance(each, int) else None if each is None else const(f"{hole}_{each}", "")
             for each in self.inputs
@@ -130,7 +131,7 @@ class Candidate(NamedTuple):
 
 @ops.reads_schemas
 def candidates(class_: str) -> Mapping[tuple[str, str], tuple[Candidate, ...]]:
-    """The operators of a class, by name and domain, each with the ways in which it belongs to it."""
+    """Return the operators of a class, by name and domain, each with the ways in which it belongs to it."""
     if class_ == ops.ANY_REDUCTION:
         reductions = (own for own, operator in sorted(OPERATORS.items()) if isinstance(operator.denotation, Reducing))
         return {(own, ""): (Candidate(own, (0, 1), is_all_said=True),) for own in reductions}
@@ -172,7 +173,8 @@ def _trimmed(inputs: _Inputs) -> _Inputs:
 
 
 def _orders(count: int, class_: str, *, commuting: bool) -> Sequence[_Inputs]:
-    """The orders of so many operands, of which one or two are the hole's; matching tries both of those that commute."""
+    """Return the orders of so many operands, of which one or two are the hole's; matching tries both of those that
+    commute."""
     if count == 1:
         return ((0,),) if class_ == ops.ANY_POINTWISE else ()
     other = "operand" if class_ == ops.ANY_POINTWISE else 1

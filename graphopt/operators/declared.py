@@ -22,7 +22,8 @@ Infer: TypeAlias = "Callable[[Graph, Node], Node]"
 
 
 def meaning(node: Node) -> Meaning | None:
-    """What a node of a declared operator computes, over holes that are called after its inputs; None where unknown."""
+    """Return what a node of a declared operator computes, over holes that are called after its inputs; None where
+    unknown."""
     if not all(isinstance(value, int | float | str | tuple) for value in node.attrs.values()):
         return None
     inputs = tuple(None if value is None else Var(_hole(i), "tensor") for i, value in enumerate(node.inputs))
@@ -35,7 +36,7 @@ def _hole(position: int) -> str:
 
 
 def types(graph: Graph, node: Node, infer: Infer) -> list[Type | None]:
-    """The types of the outputs, None where they are not known."""
+    """Return the types of the outputs, None where they are not known."""
     found = meaning(node)
     if found is None:
         return [None] * len(node.names)
@@ -45,7 +46,7 @@ def types(graph: Graph, node: Node, infer: Infer) -> list[Type | None]:
 
 
 def is_as_defined(graph: Graph, node: Node) -> bool:
-    """Whether the inputs of a node of a declared operator have the shapes that its definition asks for."""
+    """Return whether the inputs of a node of a declared operator have the shapes that its definition asks for."""
     found = meaning(node)
     bound = {_hole(i): value for i, value in enumerate(node.inputs) if value is not None}
     try:
@@ -96,7 +97,7 @@ class _Expansion:
         return self.draft.put(self.infer(self.draft, node))
 
     def _number(self, app: App, position: int, part: Term, others: Sequence[DType | None]) -> Value:
-        """A number or list as a constant, or as what is known of one where sizes are symbols."""
+        """Return a number or list as a constant, or as what is known of one where sizes are symbols."""
         value = self._evaluated(part)
         items = value if isinstance(value, tuple) else (value,)
         if any(isinstance(item, Sym) for item in items):

@@ -53,7 +53,7 @@ class _Reading:
         return found.pop()
 
     def _sum(self, value: Value) -> Dim:
-        """What terms add up to of which none has a condition, but on what it runs over."""
+        """Return what terms add up to of which none has a condition, but on what it runs over."""
         scale, total = lcm(*(term.coefficient.denominator for term in value.terms)), self.size(0)
         for term in value.terms:
             for inner in self._where(term.binders, term.guard):
@@ -103,7 +103,7 @@ class _Reading:
                 yield inner.element(piece.body)
 
     def holds(self, condition: Formula) -> bool | None:
-        """Whether a condition holds, None where that is not known."""
+        """Return whether a condition holds, None where that is not known."""
         match condition:
             case And(parts):
                 return every(map(self.holds, parts))
@@ -181,7 +181,7 @@ def _greatest(a: Dim, b: Dim) -> Dim:
 
 
 def _cast(a: Dim, kind: str, _to: str) -> Dim:
-    """An integer that the type holds, which is asked of what comes out."""
+    """Return an integer that the type holds, which is asked of what comes out."""
     return _known(a if kind == "wrapped" else None)
 
 

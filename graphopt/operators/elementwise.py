@@ -61,7 +61,7 @@ def nonzero(x: Value) -> Formula:
 
 
 def plain(function: Function) -> Callable[[Node], Function]:
-    """An operator without attributes."""
+    """Return an operator without attributes."""
     return lambda node: function
 
 
@@ -155,7 +155,7 @@ def CastLike(node: Node) -> Function:
 
 
 def cast(node: Node, to: DType) -> Function:
-    """A cast that loses nothing leaves the number as it is; others are functions of the number.
+    """Return the number where a cast loses nothing; others are functions of the number.
 
     Out of range, a cast to integers wraps where it comes from integers, and is undefined where it comes from floats.
     """
@@ -245,7 +245,8 @@ class Pointwise:
 
 
 def unknown(node: Node) -> Tensor:
-    """An operator of which only the class is known (`ops.CLASSES`): some function of elements, perhaps undefined."""
+    """Return an operator of which only the class is known (`ops.CLASSES`): some function of elements, perhaps
+    undefined."""
     inputs = [node.input(i) for i in range(node.count)]
     shape = broadcast(node, [tensor.shape for tensor in inputs])
     params = tuple(tensor.dtype for tensor in inputs)
@@ -261,7 +262,7 @@ def unknown(node: Node) -> Tensor:
 
 
 def _elementwise(inputs: Sequence[Tensor | None], shape: Shape, function: Function) -> Tensor:
-    """The tensor of a function of the elements of its inputs."""
+    """Return the tensor of a function of the elements of its inputs."""
     present = [tensor for tensor in inputs if tensor is not None]
 
     def applied(operands: Sequence[Tensor | None], shape: Shape, view_of: Tensor | None = None) -> Tensor:
@@ -275,7 +276,7 @@ def _elementwise(inputs: Sequence[Tensor | None], shape: Shape, function: Functi
 
 
 def _common_base(operands: Sequence[Tensor], shape: Shape) -> Shape | None:
-    """The shape of what all operands of this shape are views of; single numbers go with every shape."""
+    """Return the shape of what all operands of this shape are views of; single numbers go with every shape."""
     whole = [t for t in operands if t.rank or t.view_of]
     bases = {t.base.shape for t in whole}
     same = len(bases) == 1 and all(t.shape == shape for t in whole)
@@ -290,12 +291,12 @@ by_vector = partial(Operator, departs=FLOATS, minds_place=True)
 
 
 def of_name(name: str) -> Pointwise:
-    """An operator of which nothing is known but its name and the lemmas on it."""
+    """Return an operator of which nothing is known but its name and the lemmas on it."""
     return Pointwise(lambda node: lambda *values: call(name, *values))
 
 
 def logical(combine: Callable[..., Formula]) -> Pointwise:
-    """An operator on truth values."""
+    """Return an operator on truth values."""
     return Pointwise(plain(lambda *values: boolean(combine(*map(truth, values)))), is_told=True)
 
 

@@ -33,7 +33,7 @@ _HALVES = (DType.FLOAT16, DType.BFLOAT16)
 
 
 def evaluate(node: Node, inputs: Sequence[Array | None], *, float64: bool = False) -> Arrays | None:
-    """The outputs of a node on these inputs (its own are not looked at), None where they cannot be told.
+    """Return the outputs of a node on these inputs (its own are not looked at), None where they cannot be told.
 
     The result is what ONNX Runtime computes: half precision goes through float32, as its CPU kernels do. With
     `float64`, floats are widened first and results stay wide, for weight arithmetic that rounds once, at its end.
@@ -53,7 +53,7 @@ def evaluate(node: Node, inputs: Sequence[Array | None], *, float64: bool = Fals
 
 
 def is_exact(node: Node, inputs: Sequence[Array | None]) -> bool:
-    """Whether the reference's result is ONNX Runtime's bit for bit, however that splits and orders its work."""
+    """Return whether the reference's result is ONNX Runtime's bit for bit, however that splits and orders its work."""
     operator, dtypes = entry(node.op, node.domain), {DType.of(array.dtype) for array in inputs if array is not None}
     if operator.reference is Reference.NOWHERE:
         return False
@@ -117,7 +117,7 @@ def _by_reference(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
 
 
 def _implementation(node: Node, arity: int) -> Any:
-    """An instance of the reference's operator; it has no state, so equal nodes share one."""
+    """Return an instance of the reference's operator; it has no state, so equal nodes share one."""
     schema = ops.schema_of(node)
     if schema is None or node.domain != "":
         return None
@@ -147,7 +147,7 @@ def _instance(node: Node, schema: OpSchema, arity: int) -> Any:
 
 
 def _silent(*_: object) -> None:
-    """The reference wants to tell what it does."""
+    """Keep what the reference wants to tell to itself."""
 
 
 @cache
@@ -159,7 +159,8 @@ def _schema_defaults(op: str, version: int) -> Mapping[str, AttributeProto]:
 
 
 def _defaults(schema: OpSchema) -> Mapping[str, AttributeProto]:
-    """The attributes that a schema gives a node by itself; the reference would take those of the newest schema."""
+    """Return the attributes that a schema gives a node by itself; the reference would take those of the newest
+    schema."""
     return _schema_defaults(schema.name, schema.since_version)
 
 
@@ -189,7 +190,7 @@ def _by_runtime(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
 
 
 def _model(proto: NodeProto, node: Node, feeds: Mapping[str, Array], outputs: Sequence[str]) -> ModelProto:
-    """A model of one node; the types of its outputs are for ONNX Runtime to infer."""
+    """Return a model of one node; the types of its outputs are for ONNX Runtime to infer."""
     model = ModelProto(ir_version=10)
     model.opset_import.add(domain=node.domain, version=node.version)
     model.graph.name = node.op

@@ -44,7 +44,7 @@ class Particular(Rule):
     definitions: tuple[Definition, ...] = field(default=(), kw_only=True, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """It was checked as it was written."""
+        """Check nothing: that was done as the rule was written."""
 
     @property
     def family(self) -> Rule:
@@ -110,14 +110,15 @@ class _Naming:
         self.counts = {name: way for name, way in chosen if isinstance(way, int)}
 
     def copies(self, term: Term) -> tuple[Term, ...]:
-        """The term, or of one that stands for any number of tensors, as many."""
+        """Return the term, or of one that stands for any number of tensors, as many."""
         if not is_pack(term):
             return (self.one(term),)
         (pack,) = packs_in(term)
         return tuple(self.one(term, place) for place in range(self.counts[pack.name]))
 
     def one(self, term: Term, place: int = 0) -> Term:
-        """The term; of a hole for tensors the one in a place, which for a number that is asked of it is the first."""
+        """Return the term; of a hole for tensors the one in a place, which for a number that is asked of it is the
+        first."""
         if isinstance(term, Var):
             return tensor(f"{term.name}_{place}") if term.kind == "tensors" else term
         if not isinstance(term, App):
@@ -136,24 +137,24 @@ class _Naming:
 
 
 def _concats(rule: Rule) -> Mapping[str, App]:
-    """The Concat of the left side in which the tensors of a hole are joined, by the name of the hole."""
+    """Return the Concat of the left side in which the tensors of a hole are joined, by the name of the hole."""
     concats = (app for side in rule.left for app in applications(side) if app.op == "Concat")
     return {pack.name: app for app in concats for arg in app.operands if is_pack(arg) for pack in packs_in(arg)}
 
 
 def _axis(concat: App) -> Term:
-    """The axis along which a Concat joins."""
+    """Return the axis along which a Concat joins."""
     return dict(concat.attrs)["axis"]
 
 
 def is_extent(term: Term) -> bool:
-    """Whether a term asks how long any number of tensors are together."""
+    """Return whether a term asks how long any number of tensors are together."""
     return isinstance(term, App) and (term.op, term.domain) == ("extent", SCALAR)
 
 
 @cache
 def asked_of_one(rule: Rule) -> frozenset[str]:
-    """The holes for tensors of which something is asked that each of them has: there has to be one."""
+    """Return the holes for tensors of which something is asked that each of them has: there has to be one."""
     parts = (part for condition in rule.conditions for part in walk(condition))
     facts = (part for part in parts if isinstance(part, App) and part.op in FACTS and not is_extent(part))
     return frozenset(pack.name for fact in facts for pack in packs_in(fact))
@@ -173,7 +174,7 @@ class Joined(Rule):
     definitions: tuple[Definition, ...] = field(default=(), kw_only=True, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """It was checked as it was written."""
+        """Check nothing: that was done as the rule was written."""
 
 
 def joined(rule: Rule) -> Rule:
@@ -201,7 +202,7 @@ def _whole(term: Term, concats: Mapping[str, App]) -> Term:
 
 
 def roots(app: App) -> frozenset[str]:
-    """The names of the operators that a node may be for an application of a rule to match it."""
+    """Return the names of the operators that a node may be for an application of a rule to match it."""
     return frozenset(op for op, _ in candidates(app.domain)) if app.domain in ops.CLASSES else frozenset((app.op,))
 
 

@@ -84,12 +84,12 @@ def _types(graph: Graph, node: Node, mark: int, strict: bool) -> list[Type | Non
 
 
 def _is_open(type_: Type | None, mark: int) -> bool:
-    """Whether there is more to be told of a shape."""
+    """Return whether there is more to be told of a shape."""
     return isinstance(type_, TensorType) and (type_.shape is None or any(_is_new(size, mark) for size in type_.shape))
 
 
 def _refined(base: Type | None, shape: Open | None) -> Type | None:
-    """What the onnx package found, with sizes put in for those it left open."""
+    """Return what the onnx package found, with sizes put in for those it left open."""
     if not isinstance(base, TensorType) or shape is None:
         return base
     own: Sequence[Dim | None] = (None,) * len(shape) if base.shape is None else base.shape
@@ -104,7 +104,7 @@ def _is_size(dim: Dim | None) -> bool:
 
 
 def _base(graph: Graph, node: Node, strict: bool) -> list[Type | None] | None:
-    """What the onnx package's inference says of the outputs; None where it says that the node cannot be."""
+    """Return what the onnx package's inference says of the outputs; None where it says that the node cannot be."""
     schema = ops.schema_of(node)
     if schema is None or any(True for _ in node.bodies):
         return [None] * len(node.names)
@@ -129,13 +129,15 @@ def _base(graph: Graph, node: Node, strict: bool) -> list[Type | None] | None:
 
 
 def _is_endless(graph: Graph, node: Node) -> bool:
-    """Whether the onnx package would misread a Slice: ONNX Runtime takes some ends otherwise, which `shapes` knows."""
+    """Return whether the onnx package would misread a Slice: ONNX Runtime takes some ends otherwise, which `shapes`
+    knows."""
     ends = graph.known_contents(node.inputs[2]) if node.op == "Slice" and len(node.inputs) > 4 else None
     return ends is not None and any(end in ENDLESS for end in ends)
 
 
 def _declared_by(schema: OpSchema, graph: Graph, node: Node, output: int) -> Type | None:
-    """The element type that a schema gives an output: the only one, or that of an input with the same variable."""
+    """Return the element type that a schema gives an output: the only one, or that of an input with the same
+    variable."""
     if output >= len(schema.outputs):
         return None
     allowed, text = schema.outputs[output].types, schema.outputs[output].type_str
@@ -155,13 +157,13 @@ def _type_proto(type_: Type | None) -> TypeProto:
 
 
 def _symbols(type_: Type | None) -> Iterator[Sym]:
-    """The sizes of a type that are no numbers."""
+    """Yield the sizes of a type that are no numbers."""
     if isinstance(type_, TensorType) and type_.shape is not None:
         yield from (size for size in type_.shape if isinstance(size, Sym))
 
 
 def _data(graph: Graph, value: Value) -> TensorProto | None:
-    """The values of a small tensor where inference may look at them: sizes, axes, pads, scales."""
+    """Return the values of a small tensor where inference may look at them: sizes, axes, pads, scales."""
     constant = graph.constant(value)
     if constant is not None:
         if constant.size > LIMIT or constant.dtype is DType.STRING or len(constant.shape) > 1:
@@ -182,7 +184,7 @@ def _mark() -> int:
 
 
 def _is_new(dim: Dim, mark: int) -> bool:
-    """Whether inference knows nothing of a size: it was made after the mark was taken."""
+    """Return whether inference knows nothing of a size: it was made after the mark was taken."""
     atom = dim.atom if isinstance(dim, Sym) else None
     return isinstance(atom, Unknown) and atom.serial > mark
 
@@ -207,7 +209,7 @@ def _compatible(a: Shape, b: Shape) -> bool:
 
 
 def _contents(graph: Graph, node: Node, types: Sequence[Type | None]) -> tuple[tuple[Dim, ...] | None, ...]:
-    """The elements of outputs of rank <= 1; () where none are known."""
+    """Return the elements of outputs of rank <= 1; () where none are known."""
     small = [
         t.dtype if isinstance(t, TensorType) and t.shape is not None and len(t.shape) <= 1 else None for t in types
     ]
@@ -236,7 +238,8 @@ def infer_graph(graph: Graph, *, strict: bool = False) -> None:
 
 
 def inferred(graph: Graph) -> Patch | None:
-    """The patch that tells again what was not known in full; None where nothing is new. Bodies are read as they are.
+    """Return the patch that tells again what was not known in full; None where nothing is new. Bodies are read as they
+    are.
 
     What has become an output since is read as one that a file declares.
     """
@@ -254,7 +257,7 @@ def inferred(graph: Graph) -> Patch | None:
 
 
 def _filled(type_: Type | None, declared: Type | None) -> Type | None:
-    """A type with the sizes that are not known as the output declares them whose value it has become."""
+    """Return a type with the sizes that are not known as the output declares them whose value it has become."""
     if not isinstance(type_, TensorType) or not isinstance(declared, TensorType):
         return type_
     if type_.shape is None or declared.shape is None or len(type_.shape) != len(declared.shape):
@@ -264,14 +267,14 @@ def _filled(type_: Type | None, declared: Type | None) -> Type | None:
 
 
 def _given_atoms(graph: Graph) -> Iterator[Atom]:
-    """The sizes that come from outside, or parts of them."""
+    """Yield the sizes that come from outside, or parts of them."""
     for vertex in (*graph.inputs, *graph.with_op(CAPTURE)):
         for size in chain.from_iterable(map(_symbols, graph[vertex].types)):
             yield from size.atoms
 
 
 def _is_vague(node: Node, given: frozenset[Atom]) -> bool:
-    """Whether a size is unknown or only declared, or the elements of what may be a shape are unknown."""
+    """Return whether a size is unknown or only declared, or the elements of what may be a shape are unknown."""
     return any(
         type_ is None
         or (isinstance(type_, TensorType) and (_is_doubtful(type_, given) or _lacks_contents(node, index, type_)))
@@ -284,7 +287,7 @@ def _is_doubtful(type_: TensorType, given: frozenset[Atom]) -> bool:
 
 
 def _follows(size: Dim, given: frozenset[Atom]) -> bool:
-    """Whether a size is made of those that are given."""
+    """Return whether a size is made of those that are given."""
     return not isinstance(size, Sym) or all(
         atom in given or (isinstance(atom, Made) and _follows(atom.left, given) and _follows(atom.right, given))
         for atom in size.atoms
@@ -322,7 +325,7 @@ def informed(graph: Graph, node: Node) -> Iterator[tuple[Graph, Patch]]:
 
 
 def _is_control(node: Node) -> bool:
-    """Whether a node runs its bodies as ONNX says; a Scan once had batches."""
+    """Return whether a node runs its bodies as ONNX says; a Scan once had batches."""
     return node.domain == "" and node.op in _RESULTS and node.version >= (9 if node.op == "Scan" else 1)
 
 
@@ -337,7 +340,7 @@ def _index(capture: Node) -> int:
 
 
 def _given(node: Node, type_: Type | None) -> Node:
-    """An input of a body with the type that flows into it."""
+    """Return an input of a body with the type that flows into it."""
     merged = _merged(type_, node.types[0], _mark(), f"input '{node.names[0]}' of a body", strict=False)
     return node if merged == node.types[0] else replace(node, types=(merged,))
 
@@ -360,7 +363,7 @@ def _of_if(_: Graph, node: Node) -> list[Type | None]:
 
 
 def _either(a: Type | None, b: Type | None) -> Type | None:
-    """What is common to two types that a value may have."""
+    """Return what is common to two types that a value may have."""
     if a == b:
         return a
     if not isinstance(a, TensorType) or not isinstance(b, TensorType) or a.dtype != b.dtype:
@@ -391,7 +394,7 @@ def _any_shape(type_: Type | None) -> Type | None:
 
 
 def _stacked(type_: Type | None, axis: int, count: Dim) -> Type | None:
-    """The type of values put together along a new axis."""
+    """Return the type of values put together along a new axis."""
     if not isinstance(type_, TensorType) or type_.shape is None:
         return type_
     axis = normalised(axis, len(type_.shape) + 1)
@@ -430,7 +433,7 @@ def _axes(node: Node, name: str) -> tuple[int, ...]:
 
 
 def _without(type_: Type | None, axis: int) -> tuple[Type | None, Dim | None]:
-    """The type of a slice along an axis, and the axis's size."""
+    """Return the type of a slice along an axis, and the axis's size."""
     if not isinstance(type_, TensorType) or type_.shape is None:
         return type_, None
     axis = normalised(axis, len(type_.shape))
@@ -529,7 +532,7 @@ def _with_sizes(type_: Type | None, sizes: Mapping[str, Dim]) -> Type | None:
 
 
 def bodies(graph: Graph) -> Iterator[Graph]:
-    """The graph and every graph inside of it, innermost first."""
+    """Yield the graph and every graph inside of it, innermost first."""
     for _, node in graph.nodes():
         for body in node.bodies:
             yield from bodies(body)

@@ -108,7 +108,7 @@ class Infinities:
                 return Far.INFINITE if overflows else highest
 
     def _sign(self, graph: Graph, value: Value | None, depth: int) -> Sign:
-        """What is known of the signs of a value's elements."""
+        """Return what is known of the signs of a value's elements."""
         if value is None or not depth:
             return Sign.UNKNOWN
         seen, found = self._signs.get(value, (0, Sign.UNKNOWN))
@@ -126,7 +126,7 @@ class Infinities:
         return found
 
     def _told(self, graph: Graph, node: Node, depth: int) -> tuple[Sign, bool]:
-        """What is known of the signs of a node's elements, and whether they may be infinite."""
+        """Return what is known of the signs of a node's elements, and whether they may be infinite."""
         question = question_of_elements(Operands(graph, node))
         if question is None:
             return Sign.UNKNOWN, True
@@ -141,7 +141,7 @@ _KNOWN: WeakKeyDictionary[Graph, Infinities] = WeakKeyDictionary()
 
 
 def may_hold(graph: Graph, values: Iterable[Value]) -> bool:
-    """Whether one of the values may hold an infinity that the model means."""
+    """Return whether one of the values may hold an infinity that the model means."""
     if graph not in _KNOWN:
         _KNOWN[graph] = Infinities(graph)
     known = _KNOWN[graph]
@@ -213,7 +213,7 @@ def _of_constant(tensor: Tensor) -> Far:
 
 
 def _holds(graph: Graph, value: Value, of_each: Callable[[NDArray[Any]], NDArray[Any]]) -> bool:
-    """Whether a value is a constant of whose elements, all of them, something holds."""
+    """Return whether a value is a constant of whose elements, all of them, something holds."""
     tensor = graph.constant(value)
     if tensor is None or not tensor.is_small or not (tensor.dtype.is_float or tensor.dtype.is_integer):
         return False
@@ -226,7 +226,7 @@ def _sign_of_constant(graph: Graph, value: Value) -> Sign:
 
 
 def _overflows(graph: Graph, node: Node, reach: Reach, read: Sequence[Far]) -> bool:
-    """Whether huge numbers become infinite: two of them added up, one multiplied, or put into a smaller type."""
+    """Return whether huge numbers become infinite: two of them added up, one multiplied, or put into a smaller type."""
     match reach:
         case Reach.ADDED:
             return read.count(Far.HUGE) > 1
@@ -244,7 +244,7 @@ def _bits(type_: Type | None) -> int:
 
 
 def _asked(graph: Graph) -> Iterator[int]:
-    """What a question reads, back to where it comes from, and the inputs that are masks."""
+    """Yield what a question reads, back to where it comes from, and the inputs that are masks."""
     stack = list(_questions(graph))
     seen = set(stack)
     while stack:
@@ -261,7 +261,7 @@ def _asked(graph: Graph) -> Iterator[int]:
 
 
 def _questions(graph: Graph) -> Iterator[int]:
-    """The operators that tell infinities from other numbers."""
+    """Yield the operators that tell infinities from other numbers."""
     for op in COMPARISONS:
         for vertex in sorted(graph.with_op(op)):
             constants = [graph.constant(value) for value in graph[vertex].inputs]
@@ -271,7 +271,8 @@ def _questions(graph: Graph) -> Iterator[int]:
 
 
 def _masks(graph: Graph) -> Iterator[int]:
-    """The float inputs that are called a mask, or added to what a Softmax reads; one that is a factor is 0 or 1."""
+    """Yield the float inputs that are called a mask, or added to what a Softmax reads; one that is a factor is 0 or
+    1."""
     for vertex in graph.inputs:
         is_factor = any(graph[reader].op in ("Mul", "Sub") for reader in graph.readers(vertex))
         if "mask" in graph[vertex].names[0].lower() and _is_float(graph, Value(vertex)) and not is_factor:

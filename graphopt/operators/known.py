@@ -135,7 +135,7 @@ class ModelNode(Node):
         return one == other
 
     def shared(self, a: Size, b: Size) -> Size:
-        """The size of an axis that two operands share, unknown where it depends on which of them is 1."""
+        """Return the size of an axis that two operands share, unknown where it depends on which of them is 1."""
         found = broadcast_size(self.dim(a), self.dim(b))
         return fresh("shared") if found is None else self.translation.inward(found)
 
@@ -146,7 +146,7 @@ class ModelNode(Node):
         return answer
 
     def scaled(self, size: Size, scale: Number) -> Size:
-        """The size times a factor that floating point holds exactly, rounded down."""
+        """Return the size times a factor that floating point holds exactly, rounded down."""
         factor = scale.constant
         if factor is None or factor.denominator > 64:
             return fresh("scaled")
@@ -194,7 +194,7 @@ class ModelNode(Node):
         return number(number_) if isinstance(number_, float) else integer(self.translation.inward(number_))
 
     def element(self, position: int, place: int) -> Dim:
-        """What an input holds at a place.
+        """Return what an input holds at a place.
 
         Raises:
             NotKnown: that cannot be told.
@@ -256,7 +256,7 @@ class ModelNode(Node):
     # what comes of it
 
     def dim(self, size: Size) -> Dim | None:
-        """A size of the denotation as one of the model, None where it is not known."""
+        """Return a size of the denotation as one of the model, None where it is not known."""
         try:
             return self.translation.outward(size)
         except NotKnown:
@@ -351,7 +351,7 @@ class Numbered:
 
 
 def _is_denoted(k: Operands) -> bool:
-    """Whether a node has the meaning that is denoted: that of the newest version."""
+    """Return whether a node has the meaning that is denoted: that of the newest version."""
     node = k.node
     return node.op in OPERATORS and node.domain == "" and node.version == ops.newest(node.op)
 
@@ -397,7 +397,7 @@ def is_defined(op: str, attrs: Mapping[str, Any], operands: Sequence[Operand | N
 
 
 def _denoted(question: Question) -> tuple[ModelNode, tuple[Tensor, ...]]:
-    """A node with its outputs; none where its denotation does not say what they are."""
+    """Return a node with its outputs; none where its denotation does not say what they are."""
     forget()
     node = ModelNode(question)
     try:
@@ -421,7 +421,7 @@ def _contents(question: Question) -> tuple[Elements | None, ...]:
 
 
 def _elements(node: ModelNode, output: Tensor) -> Elements | None:
-    """The elements of an output with one axis at most, where each is known."""
+    """Return the elements of an output with one axis at most, where each is known."""
     shape = tuple(map(node.dim, output.shape))
     count = shape[0] if shape else 1
     if len(shape) > 1 or not isinstance(count, int) or count > LIMIT:
@@ -433,7 +433,7 @@ def _elements(node: ModelNode, output: Tensor) -> Elements | None:
 
 
 def _fitting(elements: Elements | None, dtype: DType | None) -> Elements | None:
-    """The elements if the element type holds them without wrapping around."""
+    """Return the elements if the element type holds them without wrapping around."""
     if elements is None or dtype is None or not (dtype.is_integer or dtype is DType.BOOL):
         return None
     low, high = (0, 1) if dtype is DType.BOOL else dtype.limits

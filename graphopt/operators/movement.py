@@ -225,7 +225,7 @@ def _gather_tensor(node: Node, x: Tensor, indices: Tensor, axis: int) -> Tensor:
 
 
 def looked_up(size: Size, row: Body, where: Value) -> Value:
-    """The element of a row at an index that is itself an element of a tensor: an opaque function of both.
+    """Return the element of a row at an index that is itself an element of a tensor: an opaque function of both.
 
     Of a row that is computed element by element, what is looked up is computed of what is looked up in its operands.
     """
@@ -257,7 +257,7 @@ def looked_up(size: Size, row: Body, where: Value) -> Value:
 
 
 def _bound_by(term: Term) -> frozenset[Atom]:
-    """What the range of a term depends on."""
+    """Return what the range of a term depends on."""
     return term.guard.symbols.union(*(symbols(extent) for _, extent in term.binders))
 
 
@@ -300,7 +300,8 @@ def Tile(node: Node) -> Tensor:
 
 
 def Pad(node: Node) -> Tensor:
-    """`pads` elements before and after each axis, constant, repeated (edge), mirrored (reflect) or in turn (wrap)."""
+    """Put `pads` elements before and after each axis, constant, repeated (edge), mirrored (reflect) or in turn
+    (wrap)."""
     x = node.input(0)
     mode = node.text("mode", ("constant", "edge", "reflect", "wrap"))
     axes = node.axes(3, x.rank) if node.has(3) else tuple(range(x.rank))
@@ -402,7 +403,8 @@ def Resize(node: Node) -> Tensor:
 
 
 def _enlarged(node: Node, sizes: Sequence[Size]) -> Sequence[Size]:
-    """The sizes that a Resize asks for, or makes of scales: of some that are no whole numbers, as it rounds them."""
+    """Return the sizes that a Resize asks for, or makes of scales: of some that are no whole numbers, as it rounds
+    them."""
     if node.has(3):
         node.text("keep_aspect_ratio_policy", ("stretch",))
         asked: Sequence[Size] = node.list(3, lambda: tuple(fresh("size") for _ in sizes))
@@ -424,7 +426,7 @@ def _enlarged(node: Node, sizes: Sequence[Size]) -> Sequence[Size]:
 
 
 def Trilu(node: Node) -> Tensor:
-    """The upper (or lower) triangle of the last two axes, from the k-th diagonal on; 0 elsewhere."""
+    """Return the upper (or lower) triangle of the last two axes, from the k-th diagonal on; 0 elsewhere."""
     x = node.input(0)
     if x.rank < 2:
         raise Undefined("Trilu of a vector")
@@ -466,7 +468,7 @@ def ConstantOfShape(node: Node) -> Tensor:
 
 
 def Shape_(node: Node) -> Tensor:
-    """The sizes as a vector, from axis `start` to before `end`."""
+    """Return the sizes as a vector, from axis `start` to before `end`."""
     x = node.input(0)
     everywhere = range(-x.rank - 1, x.rank + 2)
     start = node.attribute("start", lambda: OneOf(everywhere))

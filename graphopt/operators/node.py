@@ -87,13 +87,14 @@ class Node(ABC):
 
     @abstractmethod
     def unasked(self) -> str | None:
-        """An attribute or input that the operator has, or that a hole for the others may hold, and no one asked for."""
+        """Return an attribute or input that the operator has, or that a hole for the others may hold, and no one asked
+        for."""
 
     # what it requires
 
     @abstractmethod
     def require(self, condition: Formula, reason: str) -> None:
-        """What has to hold for the operator to be defined."""
+        """Ask something for the operator to be defined."""
 
     @abstractmethod
     def require_indices(self, indices: Tensor, size: Size, *, from_end: bool = True) -> None:
@@ -128,7 +129,7 @@ class Node(ABC):
 
     @abstractmethod
     def simplified(self, size: Size) -> Size:
-        """A size by what is known when the operator is met."""
+        """Return a size by what is known when the operator is met."""
 
     @abstractmethod
     def settled(self, shape: Shape) -> Shape:
@@ -136,27 +137,27 @@ class Node(ABC):
 
     @abstractmethod
     def same(self, one: Size, other: Size) -> bool:
-        """Whether two sizes are known to be equal when elements are compared."""
+        """Return whether two sizes are known to be equal when elements are compared."""
 
     @abstractmethod
     def asked_size(self, asked: Size, count: Size) -> Size:
-        """The size that a symbol asks for in a Reshape of so many elements."""
+        """Return the size that a symbol asks for in a Reshape of so many elements."""
 
     def shared(self, a: Size, b: Size) -> Size:
-        """The size of an axis that two operands share: they are equal, or one of them is 1."""
+        """Return the size of an axis that two operands share: they are equal, or one of them is 1."""
         return choice(eq(a, 1), b, a)
 
     def scaled(self, size: Size, scale: Value) -> Size:
-        """A size times a factor, as runtimes round it."""
+        """Return a size times a factor, as runtimes round it."""
         return self.some_size(call("resized", integer(size), scale))
 
     @abstractmethod
     def some_size(self, key: Value) -> Size:
-        """A size that the elements of tensors say: the same where they do."""
+        """Return a size that the elements of tensors say: the same where they do."""
 
     @abstractmethod
     def natural(self, name: str) -> Size:
-        """Some integer that is not negative."""
+        """Return some integer that is not negative."""
 
     # inputs
 
@@ -167,11 +168,11 @@ class Node(ABC):
 
     @abstractmethod
     def has(self, position: int) -> bool:
-        """Whether there is such an input."""
+        """Return whether there is such an input."""
 
     @abstractmethod
     def input(self, position: int) -> Tensor:
-        """The tensor that is read there.
+        """Return the tensor that is read there.
 
         Raises:
             Undefined: there is none.
@@ -182,14 +183,14 @@ class Node(ABC):
 
     @abstractmethod
     def is_number(self, position: int) -> bool:
-        """Whether the input is a number or a list of the rule, not a tensor."""
+        """Return whether the input is a number or a list of the rule, not a tensor."""
 
     @abstractmethod
     def numbers(self, position: int, propose: Callable[[], Any]) -> Any:
-        """The value of an input that is a number or a list of them, in the rule or when it runs."""
+        """Return the value of an input that is a number or a list of them, in the rule or when it runs."""
 
     def list(self, position: int, propose: Callable[[], Any]) -> tuple[Size, ...]:
-        """The value of an input that is a list: on the left a single number is as good as a list of one."""
+        """Return the value of an input that is a list: on the left a single number is as good as a list of one."""
         value = self.numbers(position, propose)
         if not isinstance(value, tuple) and not (self.assuming and self.is_number(position)):
             raise Undefined(f"{self.op}: input {position} is a list, not the number {value}")
@@ -197,37 +198,38 @@ class Node(ABC):
 
     @abstractmethod
     def most_indices(self) -> int:
-        """The length of the longest list of indices that is tried."""
+        """Return the length of the longest list of indices that is tried."""
 
     # attributes
 
     @abstractmethod
     def attribute(self, name: str, propose: Callable[[], Any], default: Any = None) -> Any:
-        """The value of an attribute; what an open hole may stand for is proposed, once.
+        """Return the value of an attribute; what an open hole may stand for is proposed, once.
 
         `default` is for attributes of which the schema says none.
         """
 
     @abstractmethod
     def ignored(self, name: str) -> Any:
-        """The value of an attribute that says how to compute, not what; two are the same only where that is known."""
+        """Return the value of an attribute that says how to compute, not what; two are the same only where that is
+        known."""
 
     @abstractmethod
     def not_beside(self, name: str, what: str) -> None:
-        """An attribute that has no place beside something else."""
+        """Ask that an attribute has no place beside something else."""
 
     @abstractmethod
     def target(self) -> DType:
-        """The element type that a Cast is to."""
+        """Return the element type that a Cast is to."""
 
     def whole(self, value: Any, name: str) -> Any:
-        """A whole number or a list of them; what is computed as a real number may lie between."""
+        """Return a whole number or a list of them; what is computed as a real number may lie between."""
         if not all(isinstance(item, int | Int) for item in (value if isinstance(value, tuple) else (value,))):
             raise Unsupported(f"{self.op} whose {name} is not known to be whole")
         return value
 
     def integer(self, name: str, least: int | None = None, default: int | None = None) -> Size:
-        """An integer that stays a symbol."""
+        """Return an integer that stays a symbol."""
         value: Size = self.whole(self.attribute(name, lambda: fresh(name), default), name)
         if least is not None:
             self.require(ge(value, least), f"{name} is at least {least}")
@@ -254,21 +256,21 @@ class Node(ABC):
         return real(value)
 
     def unknown(self, name: str) -> Value:
-        """Some real number."""
+        """Return some real number."""
         return lift(Read(f"{self.op}.{name}'{fresh(name)}", ()))
 
     def absent(self, name: str) -> None:
-        """An attribute with which the operator is not denoted."""
+        """Ask that an attribute is absent, with which the operator is not denoted."""
         if self.attribute(name, lambda: OneOf((None,))) is not None:
             raise Unsupported(f"{self.op} with {name}")
 
     def axis(self, name: str, rank: int) -> int:
-        """An axis, counted from the start."""
+        """Return an axis, counted from the start."""
         value = self.attribute(name, lambda: OneOf(range(-rank, rank)))
         return self.counted(value, rank)
 
     def counted(self, value: Any, rank: int) -> int:
-        """An axis, counted from the start."""
+        """Return an axis, counted from the start."""
         if isinstance(value, Int):
             value = self.simplified(value)
         if not isinstance(value, int):
@@ -298,7 +300,7 @@ class Node(ABC):
 
 @cache
 def subsets(rank: int, count: int | None = None) -> list[tuple[int, ...]]:
-    """Lists of (`count`) axes, counted from the start and from the end, and a few of two counted from both.
+    """Return lists of (`count`) axes, counted from the start and from the end, and a few of two counted from both.
 
     Each set is tried in order, two axes backwards too, and three or more turned by one, which is no order backwards.
     """
@@ -315,7 +317,7 @@ def subsets(rank: int, count: int | None = None) -> list[tuple[int, ...]]:
 
 @ops.reads_schemas
 def schema_default(operator: str, name: str, domain: str = "") -> Any:
-    """The value that an attribute has where none is given, None where the schema says none."""
+    """Return the value that an attribute has where none is given, None where the schema says none."""
     schema = ops.schema(operator, domain)
     if schema is None or name not in schema.attributes:
         return None
@@ -323,7 +325,8 @@ def schema_default(operator: str, name: str, domain: str = "") -> Any:
 
 
 def real(number_: Any) -> Value:
-    """A scalar of a rule as a real number. A decimal is what it says, and a long one that is a root is the root."""
+    """Return a scalar of a rule as a real number. A decimal is what it says, and a long one that is a root is the
+    root."""
     if isinstance(number_, Value):
         return number_
     if isinstance(number_, Int | int):
@@ -337,7 +340,7 @@ def real(number_: Any) -> Value:
 
 @cache
 def _root(decimal: float) -> Value:
-    """A root of a small fraction where the float is the nearest one to it, else the decimal."""
+    """Return a root of a small fraction where the float is the nearest one to it, else the decimal."""
     for bottom in range(1, 33):
         top = round(decimal * decimal * bottom)
         if 0 < top < 1000 and isqrt(top * bottom) ** 2 != top * bottom and (top / bottom) ** 0.5 == abs(decimal):

@@ -57,7 +57,7 @@ def LayerNormalization(node: Node) -> Tensor:
 
 
 def _fits(node: Node, tensors: Sequence[Tensor | None], shape: Shape) -> None:
-    """The tensors broadcast to the shape and do not change it."""
+    """Ask that the tensors broadcast to the shape and do not change it."""
     for tensor in tensors:
         if tensor is None:
             continue
@@ -128,7 +128,7 @@ def GroupNormalization(node: Node) -> Tensor:
 
 
 def _per_channel(node: Node) -> tuple[Tensor, Tensor, Tensor]:
-    """An input, with a scale and a bias for each channel."""
+    """Return an input, with a scale and a bias for each channel."""
     x, scale, b = (node.input(i) for i in range(3))
     for p in (scale, b):
         fits(node, p.shape, x.shape[1:2], "not one number per channel")

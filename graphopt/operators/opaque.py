@@ -35,7 +35,7 @@ def opaque(node: Node, position: int, output: Tensor) -> Tensor:
 
 
 def of_shape(node: Node, position: int, shape: Shape) -> Tensor:
-    """An output of which only the shape is known."""
+    """Return an output of which only the shape is known."""
 
     def unseen(_: Index) -> Value:
         raise Unsupported(f"an element of {node.op}")
@@ -48,7 +48,7 @@ DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
 
 def recurrent(node: Node) -> tuple[Tensor, ...]:
-    """The shapes of a recurrent network: all its states, the last one, and of an LSTM its last cell.
+    """Return the shapes of a recurrent network: all its states, the last one, and of an LSTM its last cell.
 
     ONNX Runtime knows no other layout than 0, and wants to be told the hidden size.
     """

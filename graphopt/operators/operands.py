@@ -45,7 +45,7 @@ class Operands:
         return None if found is None else found.shape
 
     def contents(self, index: int) -> tuple[Dim, ...] | None:
-        """The elements of an integer or boolean tensor of rank <= 1."""
+        """Return the elements of an integer or boolean tensor of rank <= 1."""
         value = self.node.inputs[index] if index < len(self) else None
         constant = self.graph.constant(value)
         if constant is not None and constant.dtype is DType.BOOL and len(constant.shape) <= 1 and constant.is_small:
@@ -53,7 +53,7 @@ class Operands:
         return self.graph.known_contents(value)
 
     def reals(self, index: int) -> tuple[float, ...] | None:
-        """The elements of a constant of floats with few of them, where all are finite."""
+        """Return the elements of a constant of floats with few of them, where all are finite."""
         constant = self.graph.constant(self.node.inputs[index])
         if constant is None or not constant.dtype.is_float or not constant.size <= FEW or len(constant.shape) > 1:
             return None
@@ -61,11 +61,11 @@ class Operands:
         return found if all(map(isfinite, found)) else None
 
     def ints(self, index: int) -> tuple[int, ...] | None:
-        """The elements where they are plain numbers."""
+        """Return the elements where they are plain numbers."""
         return plain(self.contents(index))
 
     def optional_ints(self, index: int, default: Sequence[int]) -> tuple[int, ...] | None:
-        """The elements of an input that may be absent."""
+        """Return the elements of an input that may be absent."""
         return self.ints(index) if self.present(index) else tuple(default)
 
     def attribute(self, name: str) -> Attribute | None:
@@ -81,7 +81,7 @@ class Operands:
 
 
 def plain(elements: Iterable[Dim | None] | None) -> tuple[int, ...] | None:
-    """The sizes if all are plain numbers."""
+    """Return the sizes if all are plain numbers."""
     elements = None if elements is None else tuple(elements)
     if elements is None or not all(isinstance(element, int) for element in elements):
         return None
@@ -89,7 +89,7 @@ def plain(elements: Iterable[Dim | None] | None) -> tuple[int, ...] | None:
 
 
 def broadcast_size(a: Dim | None, b: Dim | None) -> Dim | None:
-    """The size of an axis that two operands share, None where it depends on which of them is 1."""
+    """Return the size of an axis that two operands share, None where it depends on which of them is 1."""
     if a == b or b == 1:
         return a
     if a == 1:
@@ -106,7 +106,7 @@ def broadcast_size(a: Dim | None, b: Dim | None) -> Dim | None:
 
 
 def broadcast(shapes: Sequence[Open]) -> Open:
-    """The shape of an elementwise operator's result."""
+    """Return the shape of an elementwise operator's result."""
     result: Open = ()
     for shape in shapes:
         pairs = zip_longest(reversed(result), reversed(shape), fillvalue=1)

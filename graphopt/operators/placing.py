@@ -54,7 +54,8 @@ NEXT = {1: "next greatest", 0: "next least"}
 
 
 def TopK(node: Node) -> tuple[Tensor, ...]:
-    """The k greatest (least) elements along an axis and where they are: of equal ones the first, in order if `sorted`.
+    """Return the k greatest (least) elements along an axis and where they are: of equal ones the first, in order if
+    `sorted`.
 
     In which order they come else is left to the runtime: a function of the whole tensor.
     """
@@ -84,7 +85,7 @@ def TopK(node: Node) -> tuple[Tensor, ...]:
 
 
 def OneHot(node: Node) -> Tensor:
-    """The second of two values where an index along the new axis is the one that is asked for, else the first.
+    """Return the second of two values where an index along the new axis is the one that is asked for, else the first.
 
     Negative indices count from the end; those that are out of range are nowhere. Floats are rounded towards 0.
     """
@@ -163,12 +164,12 @@ def GatherND(node: Node) -> Tensor:
 
 
 def _component(indices: Tensor, c: int) -> Tensor:
-    """The c-th number of each index."""
+    """Return the c-th number of each index."""
     return Tensor(indices.shape[:-1], lambda index: indices.at((*index, c)), indices.dtype)
 
 
 def _found(x: Tensor, before: Index, places: Sequence[Value], rest: Index) -> Value:
-    """The element at some places along the axes between `before` and the rest."""
+    """Return the element at some places along the axes between `before` and the rest."""
     if not places:
         return x.at((*before, *rest))
     return looked_up(x.shape[len(before)], lambda k: _found(x, (*before, *k), places[1:], rest), places[0])
@@ -188,7 +189,7 @@ REDUCTIONS = ("none", "add", "mul", "max", "min")
 
 
 def ScatterElements(node: Node) -> Tensor:
-    """`data` with updates where the indices say along `axis`: a function of all of them.
+    """Put updates into `data` where the indices say along `axis`: a function of all of them.
 
     Where an element is updated twice the order is not defined; it is the runtime's, and the same on both sides.
     """
@@ -203,7 +204,7 @@ def ScatterElements(node: Node) -> Tensor:
 
 
 def ScatterND(node: Node) -> Tensor:
-    """`data` with updates at the indices, each the numbers along the last axis: a function of all of them."""
+    """Put updates into `data` at the indices, each the numbers along the last axis: a function of all of them."""
     x, indices, updates = (node.input(i) for i in range(3))
     node.text("reduction", REDUCTIONS)
     if not indices.rank:

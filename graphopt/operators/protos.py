@@ -49,7 +49,7 @@ NO_SIZES: Mapping[str, Sym] = {}
 
 
 def type_from_proto(proto: TypeProto, sizes: Mapping[str, Sym] = NO_SIZES) -> Type | None:
-    """The type that a proto states, None where it does not even name an element type.
+    """Return the type that a proto states, None where it does not even name an element type.
 
     `sizes` are those that `type_to_proto` wrote under other names than those of the model.
     """
@@ -80,7 +80,7 @@ def _dim(proto: onnx.TensorShapeProto.Dimension, sizes: Mapping[str, Sym]) -> Di
 
 
 def type_to_proto(type_: Type | None, named: Callable[[Sym], str] | None = None) -> TypeProto:
-    """The proto of a type; sizes without a name stay unnamed; `named` gives all of them names."""
+    """Return the proto of a type; sizes without a name stay unnamed; `named` gives all of them names."""
     proto = TypeProto()
     if isinstance(type_, OpaqueType):
         proto.ParseFromString(type_.proto)
@@ -128,7 +128,7 @@ class External:
 
 
 def tensor_from_proto(proto: TensorProto, folders: Folders = ()) -> Tensor:
-    """A tensor whose values are read when asked for; `proto` is referenced, not copied.
+    """Return a tensor whose values are read when asked for; `proto` is referenced, not copied.
 
     External data lies in the first of `folders`; a symbolic link there may point into any of them.
 
@@ -203,7 +203,7 @@ def _resolved(path: Path) -> Path:
 
 
 def _inside(name: str, location: str, folders: Folders) -> Path:
-    """The path of a data file, refused where it leaves the model's folder; a link may lead into its store."""
+    """Return the path of a data file, refused where it leaves the model's folder; a link may lead into its store."""
     parts = PurePosixPath(location.replace("\\", "/").replace("\0", "/../")).parts
     path = folders[0].joinpath(*parts)
     target = path.resolve()
@@ -244,7 +244,7 @@ def _read_external(source: External, dtype: DType, shape: tuple[int, ...]) -> ND
 
 @contextmanager
 def _opened(source: External) -> Iterator[FileIO]:
-    """The file of a tensor.
+    """Yield the file of a tensor.
 
     Raises:
         ModelError: it is another one than when the model was loaded, or cannot be read.
@@ -293,7 +293,7 @@ def _tensors(node: NodeProto) -> Iterator[tuple[str, TensorProto]]:
 
 
 def location(tensor: TensorProto) -> str:
-    """The file that a tensor says it lies in."""
+    """Return the file that a tensor says it lies in."""
     return next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
 
 
@@ -305,7 +305,7 @@ def put_location(tensor: TensorProto, file: str) -> None:
 
 
 def raw_chunks(tensor: Tensor) -> Iterator[bytes | memoryview]:
-    """The bytes of a tensor as ONNX stores them, little by little where they lie in a file."""
+    """Yield the bytes of a tensor as ONNX stores them, little by little where they lie in a file."""
     source = tensor.source
     if isinstance(source, External):
         with _opened(source) as file:
@@ -317,7 +317,8 @@ def raw_chunks(tensor: Tensor) -> Iterator[bytes | memoryview]:
 
 
 def _chunks(file: FileIO, start: int, end: int) -> Iterator[bytes]:
-    """A part of a file. Where it has a hole, zeros that nobody read; less than the part if the file ends in it."""
+    """Yield a part of a file. Where it has a hole, zeros that nobody read; less than the part if the file ends in
+    it."""
     while start < end:
         hole = _next_data(file, start, end) - start
         if hole:
@@ -342,7 +343,8 @@ def _next_data(file: FileIO, start: int, end: int) -> int:
 
 
 def tensor_to_proto(tensor: Tensor, name: str, into: TensorProto | None = None) -> TensorProto:
-    """The proto of a tensor under a name, in an empty message if one is given. One that lies in a file still does."""
+    """Return the proto of a tensor under a name, in an empty message if one is given. One that lies in a file still
+    does."""
     proto = TensorProto() if into is None else into
     original = declared(tensor)
     if original is not None:
@@ -357,7 +359,7 @@ def tensor_to_proto(tensor: Tensor, name: str, into: TensorProto | None = None) 
 
 
 def declared(tensor: Tensor) -> TensorProto | None:
-    """The message that a tensor was loaded from; None for one that was computed."""
+    """Return the message that a tensor was loaded from; None for one that was computed."""
     proto = tensor.source.proto if isinstance(tensor.source, External) else tensor.source
     if not isinstance(proto, TensorProto):
         return None
@@ -369,7 +371,7 @@ def declared(tensor: Tensor) -> TensorProto | None:
 
 
 def attribute_from_proto(proto: AttributeProto, folders: Folders = ()) -> Attribute:
-    """The attribute as data. What is not plain data or a tensor (a graph, too) is carried as it is."""
+    """Return the attribute as data. What is not plain data or a tensor (a graph, too) is carried as it is."""
     kinds = AttributeProto
     if proto.ref_attr_name:
         return Opaque(proto.SerializeToString())
@@ -393,7 +395,7 @@ def attribute_from_proto(proto: AttributeProto, folders: Folders = ()) -> Attrib
 
 
 def attribute_kind(proto: AttributeProto) -> int:
-    """The kind of an attribute; where the oldest models do not state it, that of the field that is set."""
+    """Return the kind of an attribute; where the oldest models do not state it, that of the field that is set."""
     if proto.type != AttributeProto.UNDEFINED:
         return proto.type
     fields = {field.name for field, _ in proto.ListFields()}
@@ -416,7 +418,7 @@ _KINDS = {
 def attribute_to_proto(
     name: str, attribute: Attribute, body: Callable[[Graph], GraphProto] | None = None
 ) -> AttributeProto:
-    """The proto of an attribute; `body` writes the graphs among them."""
+    """Return the proto of an attribute; `body` writes the graphs among them."""
     proto = AttributeProto(name=name)
     match attribute:
         case Opaque():
@@ -451,7 +453,7 @@ def _put_scalar(proto: AttributeProto, value: Scalar) -> None:
 
 
 def _put_list(proto: AttributeProto, values: tuple[Scalar, ...]) -> None:
-    """An empty list is one of integers: lists of other kinds that are empty are carried, not built."""
+    """Write a list. An empty one is one of integers: lists of other kinds that are empty are carried, not built."""
     if any(isinstance(value, str | bytes) for value in values):
         proto.type = AttributeProto.STRINGS
         proto.strings.extend(_raw(value) for value in values)
@@ -473,7 +475,7 @@ def node_to_proto(
     outputs: Sequence[str],
     body: Callable[[Graph], GraphProto] | None = None,
 ) -> NodeProto:
-    """The proto of a node that reads and writes the values of these names."""
+    """Return the proto of a node that reads and writes the values of these names."""
     proto = NodeProto()
     proto.ParseFromString(node.extra)
     del proto.input[:], proto.attribute[:]  # how the node was spelled before `opsets.raised`
@@ -496,7 +498,7 @@ def node_to_proto(
 
 
 def unknown_fields(proto: Message) -> bytes:
-    """The fields of a message, not of those in it, that its schema does not have, serialized."""
+    """Return the fields of a message, not of those in it, that its schema does not have, serialized."""
     return _encoded(UnknownFieldSet(proto))
 
 
@@ -524,7 +526,7 @@ def delimited(payload: bytes) -> bytes:
 
 
 def varint(number: int) -> bytes:
-    """A number as protobuf writes it."""
+    """Return a number as protobuf writes it."""
     digits = []
     while number > 0x7F:
         digits.append(number & 0x7F | 0x80)
@@ -536,7 +538,8 @@ def varint(number: int) -> bytes:
 
 
 def pruned(wire: memoryview, path: Sequence[int], larger: int) -> bytes:
-    """A serialized message without those fields, found by a path of field numbers, that take more than some bytes.
+    """Return a serialized message without those fields, found by a path of field numbers, that take more than some
+    bytes.
 
     Raises:
         DecodeError: it is none, or cut short.
@@ -575,7 +578,7 @@ def _fields(wire: memoryview) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _read_varint(wire: memoryview, at: int) -> tuple[int, int]:
-    """A number as protobuf writes it, and where it ends."""
+    """Return a number as protobuf writes it, and where it ends."""
     number = 0
     for place, byte in enumerate(wire[at : at + 10]):
         number |= (byte & 0x7F) << 7 * place

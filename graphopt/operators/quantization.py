@@ -48,13 +48,13 @@ def DequantizeLinear(node: Node) -> Tensor:
 
 
 def _element_type(node: Node, implied: DType) -> DType:
-    """The element type of the output, which `output_dtype` may say."""
+    """Return the element type of the output, which `output_dtype` may say."""
     said = node.attribute("output_dtype", lambda: OneOf((0,)))
     return DType(said) if isinstance(said, int) and said else implied
 
 
 def _only(node: Node, name: str, usual: int) -> None:
-    """An attribute that is denoted for its usual value alone."""
+    """Ask that an attribute has its usual value, for which alone it is denoted."""
     if node.attribute(name, lambda: OneOf((usual,))) != usual:
         raise Unsupported(f"{node.op} with another {name} than {usual}")
 
@@ -62,7 +62,7 @@ def _only(node: Node, name: str, usual: int) -> None:
 def _elementwise(
     node: Node, x: Tensor, scale: Tensor, zero: Tensor | None, function: Callable[[Value, Value, Value], Value]
 ) -> Tensor:
-    """A function of each element, its scale and its zero point."""
+    """Return a function of each element, its scale and its zero point."""
     _only(node, "block_size", 0)
     axis = node.ignored("axis") if not scale.rank else node.attribute("axis", lambda: OneOf(range(-x.rank, x.rank)))
     if zero is not None:
@@ -79,7 +79,7 @@ def _alike(node: Node, scale: Tensor, zero: Tensor) -> None:
 
 
 def _along(node: Node, given: Tensor, of: Tensor, axis: Size) -> Parameter:
-    """A parameter of a tensor, or of each index of an axis of it."""
+    """Return a parameter of a tensor, or of each index of an axis of it."""
     if not given.rank:
         return lambda _: given.at(())
     if given.rank > 1:
@@ -93,7 +93,7 @@ def _along(node: Node, given: Tensor, of: Tensor, axis: Size) -> Parameter:
 
 
 def _zeros(node: Node, given: Tensor | None, of: Tensor, axis: Size) -> Parameter:
-    """A zero point, which is 0 where there is none."""
+    """Return a zero point, which is 0 where there is none."""
     return (lambda _: number(0)) if given is None else _along(node, given, of, axis)
 
 
@@ -123,14 +123,14 @@ def DynamicQuantizeLinear(node: Node) -> tuple[Tensor, ...]:
 
 
 def MatMulInteger(node: Node) -> Tensor:
-    """(a - its zero point) · (b - its zero points), of which b may have one for each column."""
+    """Multiply (a - its zero point) · (b - its zero points), of which b may have one for each column."""
     a, b = node.input(0), node.input(1)
     zero = _of_all(node, node.optional(2))
     return matrix_product(node, _shifted(a, lambda _: zero), _shifted(b, _by_column(node, node.optional(3), b, b)))
 
 
 def QLinearMatMul(node: Node) -> Tensor:
-    """The product of what two tensors stand for, quantized; the second may have a scale for each column."""
+    """Return the product of what two tensors stand for, quantized; the second may have a scale for each column."""
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (node.input(i) for i in range(8))
     _alike(node, b_scale, b_zero)
     zero = _of_all(node, a_zero)
@@ -140,7 +140,7 @@ def QLinearMatMul(node: Node) -> Tensor:
 
 
 def _by_column(node: Node, given: Tensor | None, b: Tensor, of: Tensor) -> Parameter:
-    """A parameter of the second operand of a product, for the elements of a tensor with its columns."""
+    """Return a parameter of the second operand of a product, for the elements of a tensor with its columns."""
     if given is not None and b.rank > 1:
         return _along(node, given, of, -1)
     value = _of_all(node, given)
@@ -148,14 +148,14 @@ def _by_column(node: Node, given: Tensor | None, b: Tensor, of: Tensor) -> Param
 
 
 def ConvInteger(node: Node) -> Tensor:
-    """The convolution of x less its zero point, by filters less theirs, of which each may have its own."""
+    """Return the convolution of x less its zero point, by filters less theirs, of which each may have its own."""
     x, w = node.input(0), node.input(1)
     zero = _of_all(node, node.optional(2))
     return convolution(node, _shifted(x, lambda _: zero), _shifted(w, _zeros(node, node.optional(3), w, 0)), None)
 
 
 def QLinearConv(node: Node) -> Tensor:
-    """The convolution of what two tensors stand for, quantized; each filter may have its own scale."""
+    """Return the convolution of what two tensors stand for, quantized; each filter may have its own scale."""
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (node.input(i) for i in range(8))
     _alike(node, w_scale, w_zero)
     zero = _of_all(node, x_zero)
@@ -166,7 +166,7 @@ def QLinearConv(node: Node) -> Tensor:
 
 
 def _of_all(node: Node, given: Tensor | None) -> Value:
-    """A parameter that all elements have."""
+    """Return a parameter that all elements have."""
     if given is None:
         return number(0)
     if given.rank > 1:
@@ -177,12 +177,13 @@ def _of_all(node: Node, given: Tensor | None) -> Value:
 
 
 def _shifted(x: Tensor, zeros: Parameter) -> Tensor:
-    """A tensor less its zero points."""
+    """Return a tensor less its zero points."""
     return Tensor(x.shape, lambda index: x.at(index) - zeros(index), x.dtype)
 
 
 def _requantized(node: Node, exact: Tensor, one: Tensor, scales: Parameter, wanted: Tensor, zero: Tensor) -> Tensor:
-    """A sum of products, exact for it is of integers, in steps of another scale: how that is rounded is not known."""
+    """Return a sum of products, exact for it is of integers, in steps of another scale: how that is rounded is not
+    known."""
     factor, step, shift = _of_all(node, one), _of_all(node, wanted), _of_all(node, zero)
     types = (one.dtype, wanted.dtype)
 

@@ -21,7 +21,7 @@ def MatMul(node: Node) -> Tensor:
 
 
 def matrix_product(node: Node, a: Tensor, b: Tensor) -> Tensor:
-    """The product of two stacks of matrices."""
+    """Return the product of two stacks of matrices."""
     if not a.rank or not b.rank:
         raise Undefined(f"{node.op} of a scalar")
     row, column = a.rank == 1, b.rank == 1
@@ -70,7 +70,7 @@ def mean(extents: Shape, body: Body) -> Value:
 
 
 def along(node: Node, axes: Sequence[int]) -> None:
-    """A reduction is known by the axes that it runs along, however they are given."""
+    """Name the axes that a reduction runs along, however they are given: it is known by them."""
     for name in ("axis", "input1", "noop_with_empty_axes"):
         node.used.pop(name, None)
     node.used["along"] = tuple(sorted(axes))
@@ -112,7 +112,7 @@ class Reducing:
 
 
 def any_reduction(node: Node) -> Tensor:
-    """A reduction of which only the class is known (`ops.CLASSES`)."""
+    """Return a reduction of which only the class is known (`ops.CLASSES`)."""
 
     def unseen(_: Shape, __: Body) -> Value:
         raise Unsupported("an element of any reduction")
@@ -137,7 +137,7 @@ REDUCTIONS: Mapping[str, Operator] = {
 
 
 def CumSum(node: Node) -> Tensor:
-    """The sum of what precedes along an axis, itself included unless `exclusive`; backwards if `reverse`."""
+    """Return the sum of what precedes along an axis, itself included unless `exclusive`; backwards if `reverse`."""
     x = node.input(0)
     axis = node.counted(node.numbers(1, lambda: OneOf(range(-x.rank, x.rank))), x.rank)
     exclusive, backwards = node.flag("exclusive"), node.flag("reverse")
@@ -154,7 +154,7 @@ def CumSum(node: Node) -> Tensor:
 
 
 def over(x: Tensor, axes: Sequence[int], index: Index) -> tuple[Value, Shape, Body]:
-    """The element at an index, and those that differ from it in some axes only: how many, and which."""
+    """Return the element at an index, and those that differ from it in some axes only: how many, and which."""
 
     def at(k: Index) -> Value:
         inner = dict(zip(axes, k, strict=True))
@@ -206,7 +206,7 @@ def ArgMax(node: Node) -> Tensor:
 
 
 def _place(which: str, last: int, x: Tensor, axis: int, before: Index, after: Index) -> Value:
-    """The place along an axis, the first one of several or the last."""
+    """Return the place along an axis, the first one of several or the last."""
     along = Tensor((x.shape[axis],), lambda k: x.at((*before, *k, *after))).whole()
     return lift(Element(which, (last,), (along,), ()))
 
@@ -224,7 +224,7 @@ def Hardmax(node: Node) -> Tensor:
 
 
 def _letters(node: Node) -> tuple[list[str], str]:
-    """The letters of the axes of each operand, and of the result."""
+    """Return the letters of the axes of each operand, and of the result."""
     equation = str(node.attribute("equation", lambda: "")).replace(" ", "")
     left, arrow, result = equation.partition("->")
     terms = left.split(",")

@@ -179,7 +179,7 @@ OF_CLASSES: dict[str, Callable[[Node], Tensor]] = {
 
 
 def denote(node: Node) -> tuple[Tensor, ...]:
-    """The outputs of an operator."""
+    """Return the outputs of an operator."""
     if node.domain in OF_CLASSES:
         return (OF_CLASSES[node.domain](node),)
     if node.domain or node.op not in OPERATORS:

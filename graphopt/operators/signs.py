@@ -60,7 +60,7 @@ class _Signs:
     same: Sequence[int]
 
     def is_pole(self, call: Call) -> bool:
-        """Whether a function may be infinite there."""
+        """Return whether a function may be infinite there."""
         match call:
             case Call("Inverse", (x,)):
                 return not self.of_value(x) & Sign.NOT_ZERO
@@ -86,7 +86,7 @@ class _Signs:
         return found & Sign.NOT_NEGATIVE if adds_up else found
 
     def _as_read(self, factor: Factor) -> Factor:
-        """A tensor that is read in two positions by the first of them."""
+        """Return a tensor that is read in two positions by the first of them."""
         return replace(factor, tensor=str(self.same[int(factor.tensor)])) if isinstance(factor, Read) else factor
 
     def _of_factor(self, factor: Factor) -> Sign:

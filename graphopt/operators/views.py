@@ -52,7 +52,7 @@ def _permutations(rank: int) -> list[tuple[int, ...]]:
 
 
 def reshaped(node: Node, x: Tensor, shape: Shape) -> Tensor:
-    """The elements of x in order, in another shape with as many elements."""
+    """Return the elements of x in order, in another shape with as many elements."""
     base = x.base
 
     def at(index: Index) -> Value:
@@ -62,7 +62,7 @@ def reshaped(node: Node, x: Tensor, shape: Shape) -> Tensor:
 
 
 def _unflattened(same: Callable[[Size, Size], bool], index: Index, shape: Shape, into: Shape) -> Index:
-    """The index in one shape of what has this index in another: equal leading and trailing axes stay."""
+    """Return the index in one shape of what has this index in another: equal leading and trailing axes stay."""
     axes = [(i, size) for i, size in zip(index, shape, strict=True) if not same(size, 1)]
     goals = [(axis, size) for axis, size in enumerate(into) if not same(size, 1)]
     result: list[Size] = [0] * len(into)
@@ -92,7 +92,8 @@ def Reshape(node: Node) -> Tensor:
 
 
 def _answered(node: Node, x: Tensor, asked: Shape, literal: bool) -> Shape:
-    """The sizes that are asked for: unknowns on the left side, on the right those of the left or what is asked for.
+    """Return the sizes that are asked for: unknowns on the left side, on the right those of the left or what is asked
+    for.
 
     No other sizes can meet what `_answers` says, so it does not matter where they come from.
     """
@@ -117,7 +118,7 @@ def _answered(node: Node, x: Tensor, asked: Shape, literal: bool) -> Shape:
 
 
 def _answers(x: Tensor, asked: Shape, shape: Shape, literal: bool) -> Iterator[tuple[Formula, str]]:
-    """What makes a shape the one that is asked for: one shape at most meets this."""
+    """Yield what makes a shape the one that is asked for: one shape at most meets this."""
     if -1 not in asked:
         yield eq(product(shape), product(x.base.shape)), "the number of elements changes"
     for position, (size, own) in enumerate(zip(asked, shape, strict=True)):

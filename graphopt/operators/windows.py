@@ -50,7 +50,8 @@ class Window:
         self.out = tuple(map(self._strides, range(rank))) if mode.startswith("SAME") else fitting
 
     def _same(self, node: Node, *, upper: bool) -> None:
-        """SAME: as many outputs as there are strides in the input, rounded up; the odd element at the end or begin.
+        """Make as many outputs as there are strides in the input, rounded up; the odd element at the end or begin
+        (SAME).
 
         Undefined for pools that would leave out more than one element: runtimes disagree where they begin; and with
         dilations, which ONNX Runtime refuses of convolutions and of pools takes for 1.
@@ -125,7 +126,7 @@ def Conv(node: Node) -> Tensor:
 
 
 def convolution(node: Node, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
-    """The convolution of some tensors with the attributes of a node."""
+    """Return the convolution of some tensors with the attributes of a node."""
     group, kernel = _filters(node, x, w)
     (N, C), (M, Cg), space = x.shape[:2], w.shape[:2], x.shape[2:]
     node.require(eq(C, Cg * group), "the channels are not those of the weights")
@@ -150,7 +151,7 @@ def convolution(node: Node, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
 
 
 def _filters(node: Node, x: Tensor, w: Tensor) -> tuple[Size, Shape]:
-    """What all convolutions have in common: the number of groups and the kernel's shape."""
+    """Return what all convolutions have in common: the number of groups and the kernel's shape."""
     if w.rank != x.rank:
         raise Undefined(f"{node.op}: ranks")
     kernel = spatial(node, w)
@@ -201,7 +202,8 @@ def ConvTranspose(node: Node) -> Tensor:
 
 
 def _transposed_sizes(node: Node, full: Shape, same: Shape) -> tuple[Shape, Shape]:
-    """The sizes of a transposed convolution, of which `full` is left without pads, and what is cut off in front."""
+    """Return the sizes of a transposed convolution, of which `full` is left without pads, and what is cut off in
+    front."""
     rank = len(full)
     mode, pads = _padding(node, rank)
     asked = node.attribute("output_shape", lambda: OneOf((None, tuple(fresh("out") for _ in full))))
@@ -218,14 +220,15 @@ def _transposed_sizes(node: Node, full: Shape, same: Shape) -> tuple[Shape, Shap
 
 
 def _pooled(node: Node, x: Tensor) -> Shape:
-    """The sizes of space, with what ONNX Runtime asks of an input: "Only N can be zero"."""
+    """Return the sizes of space, with what ONNX Runtime asks of an input: "Only N can be zero"."""
     space, (batch, *others) = spatial(node, x), x.shape
     node.require(disj(eq(batch), conj(*(ge(size, 1) for size in others))), "channels or space without elements")
     return space
 
 
 def pool(element: Callable[[Node, Window], Callable[[Body, Index], Value]]) -> Denotation:
-    """A pool: of the elements at the positions of a window, something is made. Which they are is not looked into."""
+    """Return a pool: of the elements at the positions of a window, something is made. Which they are is not looked
+    into."""
 
     def denotation(node: Node) -> tuple[Tensor, ...]:
         x = node.input(0)
@@ -244,13 +247,13 @@ def pool(element: Callable[[Node, Window], Callable[[Body, Index], Value]]) -> D
 
 
 def greatest(node: Node, window: Window) -> Callable[[Body, Index], Value]:
-    """Padding does not count."""
+    """Return the greatest element of a window: padding does not count."""
     node.ignored("storage_order")
     return lambda x, out: folded("max", window.kernel, x, window.inside(out))
 
 
 def average(node: Node, window: Window) -> Callable[[Body, Index], Value]:
-    """The mean of what lies inside of the input, or with `count_include_pad` of the padded input."""
+    """Return the mean of what lies inside of the input, or with `count_include_pad` of the padded input."""
     padded = node.flag("count_include_pad")
 
     def combine(x: Body, out: Index) -> Value:
@@ -261,13 +264,13 @@ def average(node: Node, window: Window) -> Callable[[Body, Index], Value]:
 
 
 def power_mean(node: Node, window: Window) -> Callable[[Body, Index], Value]:
-    """The p-norm of what lies inside of the input."""
+    """Return the p-norm of what lies inside of the input."""
     norm = _norm(node)
     return lambda x, out: norm(window.kernel, x, window.inside(out))
 
 
 def _norm(node: Node) -> Callable[..., Value]:
-    """The p-norm of the elements at some indices."""
+    """Return the p-norm of the elements at some indices."""
     p = integer(node.integer("p", least=1))
 
     def norm(extents: Shape, x: Body, where: Callable[[Index], Formula] | None = None) -> Value:
@@ -277,14 +280,14 @@ def _norm(node: Node) -> Callable[..., Value]:
 
 
 def GlobalLpPool(node: Node) -> Tensor:
-    """The p-norm of all of space."""
+    """Return the p-norm of all of space."""
     pooled = global_pool(_norm(node))(node)
     assert isinstance(pooled, Tensor)
     return pooled
 
 
 def global_pool(reduce_: Reduction) -> Denotation:
-    """A pool whose window is all of space."""
+    """Return a pool whose window is all of space."""
 
     def denotation(node: Node) -> Tensor:
         x = node.input(0)

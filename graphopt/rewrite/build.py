@@ -63,7 +63,7 @@ Built: TypeAlias = "Value | _Folded | None"
 
 
 def lacking(rule: Rule, model_opsets: Mapping[str, int]) -> str | None:
-    """The operator of the right side that the model's opset cannot express, None where it has all."""
+    """Return the operator of the right side that the model's opset cannot express, None where it has all."""
     for side in rule.right:
         for app in applications(side):
             found = app.domain in ops.CLASSES  # as the left side has it
@@ -73,7 +73,7 @@ def lacking(rule: Rule, model_opsets: Mapping[str, int]) -> str | None:
 
 
 def _is_constant(term: Term | None) -> bool:
-    """True for what is computed whatever the rule matches: no part of it is a tensor hole."""
+    """Return True for what is computed whatever the rule matches: no part of it is a tensor hole."""
     match term:
         case Var(kind=kind):
             return kind not in ("tensor", "tensors")
@@ -87,7 +87,7 @@ Refusal: TypeAlias = Callable[[Graph, Patch], str]
 
 
 def build(graph: Graph, match: Match, refusal: Refusal | None = None) -> Patch:
-    """The patch that puts the right side of the match's rule in the place of the left.
+    """Return the patch that puts the right side of the match's rule in the place of the left.
 
     Raises:
         Refused: it cannot be done here without changing more than the rule says, or for the `refusal`.
@@ -107,7 +107,8 @@ def build(graph: Graph, match: Match, refusal: Refusal | None = None) -> Patch:
 
 
 def doomed(graph: Graph, match: Match) -> frozenset[int]:
-    """The matched vertices that neither the right side nor anything outside needs once the roots are replaced."""
+    """Return the matched vertices that neither the right side nor anything outside needs once the roots are
+    replaced."""
     replaced = set(match.roots)
     outputs = {value.vertex for value in graph.outputs}
     staying = {vertex for side in match.rule.right for vertex in _staying(side, match.terms)}
@@ -124,7 +125,7 @@ def doomed(graph: Graph, match: Match) -> frozenset[int]:
 
 
 def _staying(term: Term, matched: Mapping[App, Value]) -> Iterator[int]:
-    """The vertices of the left side that the right side takes as they are."""
+    """Yield the vertices of the left side that the right side takes as they are."""
     if not isinstance(term, App) or term.domain == SCALAR:
         return
     if term in matched and term.node.op:
@@ -141,7 +142,7 @@ def _order(graph: Graph, match: Match, vertex: int) -> int:
 
 
 def gain_at_least(graph: Graph, match: Match) -> int:
-    """A lower bound of what a rewrite takes off the measure, before anything is computed."""
+    """Return a lower bound of what a rewrite takes off the measure, before anything is computed."""
     shared = match.terms.keys()
     emitted: set[App] = set()
     for side in match.rule.right:
@@ -158,7 +159,8 @@ def _emitted(term: Term, shared: Iterable[App]) -> set[App]:
 
 @cache
 def _reads_what_all_roots_read(rule: Rule) -> bool:
-    """Whether nothing that the right side reads can be computed from a root: each left side reads all of it itself."""
+    """Return whether nothing that the right side reads can be computed from a root: each left side reads all of it
+    itself."""
     if len(rule.left) == 1:
         return True
     within = any(side is not other and side in walk(other) for side in rule.left for other in rule.left)
@@ -167,7 +169,7 @@ def _reads_what_all_roots_read(rule: Rule) -> bool:
 
 
 def _downstream(graph: Graph, values: Iterable[Value]) -> set[int]:
-    """The vertices that are computed from values."""
+    """Return the vertices that are computed from values."""
     found: set[int] = set()
     waiting = [value.vertex for value in values]
     while waiting:
@@ -259,7 +261,7 @@ class _Builder:
         return Value(vertex, app.output)
 
     def _operand(self, app: App, position: int) -> Built:
-        """An argument; numbers get the type that the operator's schema gives them, what was absent stays so."""
+        """Return an argument; numbers get the type that the operator's schema gives them, what was absent stays so."""
         arg = app.inputs[position]
         if arg is None:
             return None
@@ -304,7 +306,8 @@ class _Builder:
             sizes = sizes[count:]
 
     def _source(self, sizes: tuple[int | Sym, ...], app: App) -> tuple[Value, int, int]:
-        """An input with the first of the sizes, at which axis it has it, and how many sizes follow there alike."""
+        """Return an input with the first of the sizes, at which axis it has it, and how many sizes follow there
+        alike."""
         for source in map(Value, self.graph.inputs):
             type_ = self.graph.type(source)
             shape = type_.shape if isinstance(type_, TensorType) and type_.shape is not None else ()
@@ -315,7 +318,7 @@ class _Builder:
         raise Refused(f"{app.op} needs {sizes[0]}, which no input has")
 
     def _plain(self, op: str, inputs: Sequence[Value], attrs: Mapping[str, Attribute]) -> Value:
-        """A node that no term of the rule stands for."""
+        """Return a node that no term of the rule stands for."""
         name = self._new_name(f"{self.graph.value_name(self.match.roots[0])}/{op}")
         node = Node(op, tuple(inputs), (name,), (None,), attrs, "", ops.newest(op, ""))
         if reason := opsets.why_not(node, self.draft):
@@ -325,7 +328,7 @@ class _Builder:
         return Value(vertex)
 
     def _number_type(self, app: App, position: int, term: Term) -> DType:
-        """What the schema says, and the other operands."""
+        """Return the element type of a number, by the schema and the other operands."""
         others = [None if arg is None or is_written(arg) else self._built_dtype(self._term(arg)) for arg in app.inputs]
         made = self.made.get(app, DType.UNDEFINED)
         return ops.number_type(app.op, app.domain, position, others, made, whole=is_whole(term))
@@ -341,7 +344,7 @@ class _Builder:
         return built is None or isinstance(built, _Folded) or known_tensor(self.draft, built) is not None
 
     def _constant(self, built: Built) -> _Folded | None:
-        """The values of a constant, None for an absent one; read once."""
+        """Return the values of a constant, None for an absent one; read once."""
         if built is None or isinstance(built, _Folded):
             return built
         if built not in self.read:
@@ -369,7 +372,7 @@ class _Builder:
         return _Folded(array, DType.of(array.dtype) if dtype is DType.UNDEFINED else dtype, base, zero=zero)
 
     def _folded_dtype(self, app: App, constants: list[_Folded | None]) -> DType:
-        """The type in which a computed constant is stored: that of its operands where the schema says so."""
+        """Return the type in which a computed constant is stored: that of its operands where the schema says so."""
         to = dict(app.attrs).get("to")
         if app.op == "Cast" and to is not None:
             return DType(evaluate(to, self.match.holes, self.match.axes, self.graph))
@@ -382,7 +385,7 @@ class _Builder:
         return _DTYPES.get(declared, DType.UNDEFINED)
 
     def _value(self, built: Built) -> Value:
-        """A value of the graph: what is computed becomes a constant of its own."""
+        """Return a value of the graph: what is computed becomes a constant of its own."""
         if isinstance(built, Value):
             return built
         assert built is not None, "an absent value stands for nothing"
@@ -442,7 +445,8 @@ class _Builder:
         return merged
 
     def _rename(self, value: Value, root: Value) -> None:
-        """What replaces a root takes over its value's name, and its node's where it has none from a like node."""
+        """Hand the name of a root's value over to what replaces it, and its node's where it has none from a like
+        node."""
         node, old = self.draft.new[value.vertex], self.graph[root.vertex]
         names = (*node.names[: value.output], old.names[root.output], *node.names[value.output + 1 :])
         inherits = not node.name and not node.is_internal and root.vertex in self.doomed
@@ -467,7 +471,7 @@ class _Builder:
     # -- types -----------------------------------------------------------------------------------------------------
 
     def _check_type(self, old: Value, new: Value) -> None:
-        """The new value has the type of the old one; what was known of the old is kept."""
+        """Give the new value the type of the old one; what was known of the old is kept."""
         before, after = self.graph.type(old), self.draft.type(new)
         if not compatible(before, after):
             raise Refused(f"the result would be {after}, not {before}")
@@ -503,7 +507,7 @@ def _formal(app: App, position: int) -> OpSchema.FormalParameter:
 
 
 def _adds_nothing(app: App, position: int, operand: Built) -> bool:
-    """Whether an operand that came of an absent one is all zeros again, where zeros may as well be absent."""
+    """Return whether an operand that came of an absent one is all zeros again, where zeros may as well be absent."""
     return isinstance(operand, _Folded) and operand.zero and entry(app.op, app.domain).added == position
 
 
@@ -525,12 +529,12 @@ def _concrete(value: Any, app: App) -> Any:
 
 
 def _wide(constant: _Folded) -> NDArray[Any]:
-    """The values as they are computed with: floats in float64, all else as it is."""
+    """Return the values as they are computed with: floats in float64, all else as it is."""
     return constant.array.astype(np.float64) if constant.dtype.is_float else _stored(constant).numpy()
 
 
 def _stored(folded: _Folded) -> Tensor:
-    """The values in the type in which the model keeps them.
+    """Return the values in the type in which the model keeps them.
 
     Raises:
         Refused: a finite number would become infinite, another one zero, or a number that is no float another one; or

@@ -13,7 +13,8 @@ from graphopt.operators.classes import broadcasts
 
 
 def known_tensor(graph: Graph, value: Value | None) -> Tensor | None:
-    """A constant, or what a ConstantOfShape of constants makes: as good as one, and made only when it is needed."""
+    """Return a constant, or what a ConstantOfShape of constants makes: as good as one, and made only when it is
+    needed."""
     tensor = graph.constant(value)
     node = None if value is None else graph[value.vertex]
     if tensor is not None or node is None or (node.op, node.domain) != ("ConstantOfShape", "") or node.version == 0:
@@ -45,7 +46,7 @@ def other_operand(graph: Graph, node: Node, value: Value) -> Shape | None:
 
 
 def is_spelling(graph: Graph, node: Node, value: Value, shape: Shape) -> bool:
-    """Whether the axes of a single number are only how it is written: none of them is an axis of the result."""
+    """Return whether the axes of a single number are only how it is written: none of them is an axis of the result."""
     if not shape:
         return True
     if broadcasts(node.op, node.domain):
@@ -55,7 +56,7 @@ def is_spelling(graph: Graph, node: Node, value: Value, shape: Shape) -> bool:
 
 
 def real_number(graph: Graph, node: Node, value: Value | None) -> float | None:
-    """The number that a constant of one float is, for which a NaN does not count."""
+    """Return the number that a constant of one float is, for which a NaN does not count."""
     tensor = graph.constant(value)
     if value is None or tensor is None or tensor.size != 1 or not tensor.dtype.is_float:
         return None
@@ -64,7 +65,8 @@ def real_number(graph: Graph, node: Node, value: Value | None) -> float | None:
 
 
 def is_number(graph: Graph, node: Node, number: object, value: Value | None) -> bool:
-    """A constant equal to a number as rounded to its type, that does not broadcast what it is combined with.
+    """Return whether a constant equals a number as rounded to its type, and does not broadcast what it is combined
+    with.
 
     What a type has no number near to is not in the model, whatever was made of it there.
     """

@@ -132,7 +132,7 @@ class Simplifier:
         return Simplification(tuple(self.steps), tuple(sorted(self.notes)))
 
     def _settle(self, graph: Graph) -> None:
-        """Passes, then rules, then the bodies, until nothing changes."""
+        """Apply passes, then rules, then settle the bodies, until nothing changes."""
         (alone, merging), before = self._candidates(graph), 0
         for _ in range(ROUNDS):
             before = len(self.steps)
@@ -174,7 +174,7 @@ class Simplifier:
                 self._apply_pass(pass_, body, patch)
 
     def _candidates(self, graph: Graph) -> tuple[Candidates, Candidates]:
-        """The rules by the operators that their left sides end in; notes which of them the opset cannot express.
+        """Return the rules by the operators that their left sides end in; notes which of them the opset cannot express.
 
         Those that merge branches come after the others, which may need a branch as it was: a Concat of all slices of
         a value is the value, and no Split of two of them.
@@ -218,7 +218,7 @@ class Simplifier:
         return None
 
     def _improvement(self, graph: Graph, match: Match) -> Patch | None:
-        """The patch of a match where it makes the measure smaller."""
+        """Return the patch of a match where it makes the measure smaller."""
         if gain_at_least(graph, match) <= 0 and not match.rule.forgets:
             return None
         if missing := self.missing.get((_opsets(graph), match.rule.name)):
@@ -267,18 +267,18 @@ def by_root(rules: Iterable[Rule]) -> Candidates:
 
 
 def gain(patch: Patch) -> int:
-    """What a patch takes off the measure."""
+    """Return what a patch takes off the measure."""
     return sum(map(ops.weight, patch.removed)) - sum(map(ops.weight, patch.added)) + _changed(patch)
 
 
 def _changed(patch: Patch) -> int:
-    """The same for vertices that stay but become another operator."""
+    """Return the same for vertices that stay but become another operator."""
     stay = patch.before.keys() & patch.after.keys()
     return sum(ops.weight(patch.before[vertex]) - ops.weight(patch.after[vertex]) for vertex in stay)
 
 
 def _told(patch: Patch) -> str:
-    """What a patch does, in operators: `Conv, BatchNormalization -> Conv`."""
+    """Return what a patch does, in operators: `Conv, BatchNormalization -> Conv`."""
     sides = ([node.op for node in nodes if not node.is_internal] for nodes in (patch.removed, patch.added))
     before, after = (", ".join(side) for side in sides)
     if before or after:

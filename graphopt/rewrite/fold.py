@@ -106,7 +106,7 @@ def _reads_alone(graph: Graph, vertex: int, value: Value) -> bool:
 
 
 def _computed(graph: Graph, node: Node, exact: bool) -> list[Tensor] | None:
-    """The outputs of a node on its constants, None where they cannot be told or are not what its types say."""
+    """Return the outputs of a node on its constants, None where they cannot be told or are not what its types say."""
     node = _as_cast(graph, node) or node
     constants = [graph.constant(value) for value in node.inputs]
     arrays = [None if tensor is None else tensor.numpy() for tensor in constants]
@@ -133,7 +133,7 @@ def _agrees(tensor: Tensor, type_: Type | None) -> bool:
 
 
 def _as_constants(graph: Graph, vertex: int, tensors: Sequence[Tensor]) -> Patch:
-    """The patch that puts constants in the place of a node's outputs; they keep their names."""
+    """Return the patch that puts constants in the place of a node's outputs; they keep their names."""
     node = graph[vertex]
     if len(node.names) == 1 and not node.is_internal:
         return replace_node(graph, vertex, constant_node(tensors[0], node.names[0]))
@@ -168,7 +168,7 @@ def fold_shapes(graph: Graph) -> Iterator[Patch]:
 
 
 def _holds_numbers(graph: Graph, vertex: int) -> bool:
-    """Whether all outputs of a node that is no constant are known numbers."""
+    """Return whether all outputs of a node that is no constant are known numbers."""
     node = graph[vertex]
     if node.is_constant or not node.contents or not (any(graph.readers(vertex)) or _is_output(graph, vertex)):
         return False
@@ -233,7 +233,7 @@ def _as_its_input(graph: Graph, vertex: int) -> Patch | None:
 
 
 def _with_constant_input(graph: Graph, vertex: int, index: int, elements: Iterable[int], base: str) -> Patch:
-    """The patch that gives a node a constant list of integers as an input."""
+    """Return the patch that gives a node a constant list of integers as an input."""
     return _with_constants(graph, vertex, {index: list(elements)}, {index: base})
 
 
@@ -274,7 +274,7 @@ def _reshape(graph: Graph, vertex: int) -> Patch | None:
 
 
 def _without_copies(target: Sequence[Dim], shape: Shape | None) -> list[int] | None:
-    """A constant target with each "copy" of a known size as that number, None where there is none."""
+    """Return a constant target with each "copy" of a known size as that number, None where there is none."""
     sizes = shape or ()
     copied = [i for i, size in enumerate(target) if size == 0 and i < len(sizes) and sizes[i] != 0]
     if not any(isinstance(sizes[i], int) for i in copied):
@@ -285,7 +285,7 @@ def _without_copies(target: Sequence[Dim], shape: Shape | None) -> list[int] | N
 
 
 def _copying(target: Sequence[Dim], shape: Shape | None, result: Shape | None) -> list[int] | None:
-    """A constant target with "copy" in the place of "the rest", where that is the size of the input's axis."""
+    """Return a constant target with "copy" in the place of "the rest", where that is the size of the input's axis."""
     elements = plain(target)
     if elements is None or -1 not in elements or shape is None or result is None:
         return None
@@ -296,7 +296,7 @@ def _copying(target: Sequence[Dim], shape: Shape | None, result: Shape | None) -
 
 
 def reshape_target(target: Sequence[Dim], shape: Shape | None, result: Shape | None) -> list[int] | None:
-    """A constant target for a Reshape that reads 0 as "copy", equal to a symbolic one wherever that is defined.
+    """Return a constant target for a Reshape that reads 0 as "copy", equal to a symbolic one wherever that is defined.
 
     A size equal to that of the input's axis is copied. One other may be the rest, but only if no other size can be
     0: then Reshape could not tell it.
@@ -347,7 +347,7 @@ END = np.iinfo(np.int64).max
 
 
 def _slice(graph: Graph, vertex: int) -> Patch | None:
-    """A Slice of whole axes goes; bounds that are not constant become so where each is a number or beyond the axis."""
+    """Drop a Slice of whole axes; bounds that are not constant become so where each is a number or beyond the axis."""
     k = Operands(graph, graph[vertex])
     shape, parts = k.shape(0), _slices(k)
     if shape is None or parts is None:

@@ -49,7 +49,7 @@ CORE = (
 
 @cache
 def source_digest() -> str:
-    """Identifies the source that makes proofs: those of another are not believed."""
+    """Identify the source that makes proofs: those of another are not believed."""
     from graphopt import verifier
 
     home = Path(__file__).parent.parent
@@ -64,7 +64,7 @@ def source_digest() -> str:
 
 
 def prover_digest() -> str:
-    """Identifies the source, and the versions of z3 and of onnx, whose schemas it reads: proofs are kept by it.
+    """Identify the source, and the versions of z3 and of onnx, whose schemas it reads: proofs are kept by it.
 
     Those that ship with the rules are believed with other versions, too: the meanings of operators end at `ops.OPSET`.
     """
@@ -78,7 +78,7 @@ _version = cache(version)
 
 
 def ledger_path() -> Path:
-    """The ledger lies beside the built-in rules."""
+    """Return the path of the ledger, which lies beside the built-in rules."""
     from graphopt import rules
 
     return Path(rules.__path__[0]) / "proofs.json"
@@ -86,7 +86,7 @@ def ledger_path() -> Path:
 
 @cache
 def ledger() -> Ledger:
-    """The proofs that ship with the built-in rules; none if another verifier made them."""
+    """Return the proofs that ship with the built-in rules; none if another verifier made them."""
     try:
         found = Ledger.load(ledger_path())
     except ValueError as error:
@@ -103,7 +103,7 @@ def ledger() -> Ledger:
 
 
 def known(rule: Rule) -> Proof | None:
-    """What the ledger or the cache holds on a rule: with more time one may have been proved since it shipped."""
+    """Return what the ledger or the cache holds on a rule: with more time one may have been proved since it shipped."""
     shipped = ledger().get(rule.digest)
     return shipped if shipped and shipped.holds else _recalled(rule) or shipped
 
@@ -128,7 +128,7 @@ def remember(proof: Proof) -> None:
 
 @cache
 def _kept(folder: Path) -> Cache:
-    """The proofs in a folder, opened once: what is wrong with the file is said once."""
+    """Return the proofs in a folder, opened once: what is wrong with the file is said once."""
     return Cache(folder / "proofs.sqlite")
 
 
@@ -181,7 +181,7 @@ def attempt_at(rule: Rule, proof: Proof, answer: Answer) -> Tried:
 
 
 def _failure_at(rule: Rule, proof: Proof, answer: Answer) -> str:
-    """What is not shown at an instance, nothing where all is. A prover that fails has shown nothing."""
+    """Return what is not shown at an instance, nothing where all is. A prover that fails has shown nothing."""
     source_digest()  # as in `attempt`
     from graphopt.verifier.prove import unproved_at
 
@@ -194,7 +194,7 @@ def _failure_at(rule: Rule, proof: Proof, answer: Answer) -> str:
 
 
 def recalled_instances(proof: Proof) -> list[Tried]:
-    """What the user's cache holds on instances beyond a proof."""
+    """Return what the user's cache holds on instances beyond a proof."""
     key = _key_beyond(proof)
     try:
         return [Tried(*kept) for kept in json.loads(_kept(cache_folder()).get([key])[key])]
@@ -236,7 +236,7 @@ def departures(rule: Rule) -> frozenset[DType]:
 
 
 def _in_memory(app: App) -> tuple[frozenset[DType], str, str, object]:
-    """What an operator is computed on; one that minds the place of elements alone minds no view of them.
+    """Return what an operator is computed on; one that minds the place of elements alone minds no view of them.
 
     An operator that is declared by a term has a kernel that rounds in a way of its own.
     """
@@ -280,7 +280,7 @@ class Gate:
         self._tried: dict[str, list[Tried]] = {}
 
     def proof(self, rule: Rule) -> Proof:
-        """What is known of a rule; where that is nothing, it is proved now, and kept for later runs."""
+        """Return what is known of a rule; where that is nothing, it is proved now, and kept for later runs."""
         found = self._proofs.get(rule.name)
         if found is None:
             rule = rule.family
@@ -331,7 +331,7 @@ class Gate:
         return self._is_covered(site, proof) and self._are_members(site)
 
     def _keeps_bits(self, site: Site, proof: Proof) -> bool:
-        """Whether nothing is rounded in a way of its own: floats may be, unless it is `exact`."""
+        """Return whether nothing is rounded in a way of its own: floats may be, unless it is `exact`."""
         if self.exact and site.reordered and any(dtype.is_float for dtype in site.computed):
             return False
         if site.divides and proof.model is Model.EXACT:  # such a proof does not look at what is rounded before a jump
@@ -340,7 +340,7 @@ class Gate:
         return departures(site.rule).isdisjoint(minded)
 
     def _are_finite(self, site: Site, proof: Proof) -> bool:
-        """Whether the values are as finite as the proof takes them to be; notes why not."""
+        """Return whether the values are as finite as the proof takes them to be; notes why not."""
         why = ""
         if proof.model is Model.EXTENDED and site.may_be_infinite(True):
             return False
@@ -351,11 +351,13 @@ class Gate:
         return self._unless(why, site)
 
     def _is_covered(self, site: Site, proof: Proof) -> bool:
-        """Whether the ranks, lists and attributes are some that it is proved for, now if need be; notes why not."""
+        """Return whether the ranks, lists and attributes are some that it is proved for, now if need be; notes why
+        not."""
         return covers(proof.coverage, site.answer) or self._unless(self._why_not_there(site, proof), site)
 
     def _are_members(self, site: Site) -> bool:
-        """Whether declared operators are of the classes whose holes they fill, as their kernels tell; notes why not."""
+        """Return whether declared operators are of the classes whose holes they fill, as their kernels tell; notes why
+        not."""
         declared = site.rule.definitions if isinstance(site.rule, Particular) else ()
         return self._unless(next(filter(None, map(contradiction, declared)), ""), site)
 
@@ -371,12 +373,12 @@ class Gate:
         return made.why_not
 
     def _unless(self, why: str, site: Site) -> bool:
-        """False where there is a reason against a place, which is noted."""
+        """Return False where there is a reason against a place, which is noted."""
         if why:
             self.withheld.setdefault(site.rule.name, why)
         return not why
 
     def claim(self, name: str) -> str | None:
-        """What the report says of a rule that was asked for."""
+        """Return what the report says of a rule that was asked for."""
         proof = self._proofs.get(name)
         return None if proof is None else proof.claim

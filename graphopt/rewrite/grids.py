@@ -75,7 +75,7 @@ class Grid:
 
 
 def grid(graph: Graph, value: Value | None, depth: int = DEEPEST) -> Grid | None:
-    """The grid that a value is; None where it is not known to be one."""
+    """Return the grid that a value is; None where it is not known to be one."""
     type_ = graph.tensor_type(value)
     if value is None or type_ is None or type_.shape is None or not type_.dtype.is_integer or depth == 0:
         return None
@@ -109,7 +109,7 @@ def _of_constant(tensor: Tensor) -> Grid | None:
 
 
 def _view(own: Grid | None, shape: Shape) -> Grid | None:
-    """The same elements in their order: axes of size 1 come and go."""
+    """Return the grid of a view, the same elements in their order: axes of size 1 come and go."""
     if own is None:
         return None
     kept = [axis for axis, size in enumerate(own.shape) if size != 1]
@@ -134,7 +134,7 @@ class _OnGrids(ModelNode):
         return replace(given, at=lambda index: symbolic.integer(sum(map(mul, index, steps), start)))
 
     def evenly(self, output: symbolic.Tensor, shape: Shape) -> Grid | None:
-        """The grid that an output is, if its elements grow evenly."""
+        """Return the grid that an output is, if its elements grow evenly."""
         index, _ = symbolic.bind(output.shape)
         element = symbolic.as_size(output.at(index))
         if element is None:
@@ -150,7 +150,7 @@ class _OnGrids(ModelNode):
 
 
 def _computed(graph: Graph, node: Node, shape: Shape, depth: int) -> Grid | None:
-    """The grid that a denotation makes of grids."""
+    """Return the grid that a denotation makes of grids."""
     names = Numbered()
     question = question_of(Operands(graph, node), names)
     grids = [grid(graph, value, depth) for value in node.inputs]
@@ -180,7 +180,7 @@ def simplify_views(graph: Graph) -> Iterator[Patch]:
 
 
 def _bases(graph: Graph, order: Sequence[int]) -> dict[int, Value]:
-    """What vertices are views of, where a gather that keeps the order lies in between."""
+    """Return what vertices are views of, where a gather that keeps the order lies in between."""
     sources: dict[int, Value] = {}
     gathered: dict[int, Value] = {}
     for vertex in order:
@@ -196,7 +196,7 @@ def _bases(graph: Graph, order: Sequence[int]) -> dict[int, Value]:
 
 
 def _keeps_order(graph: Graph, node: Node) -> bool:
-    """Whether a Gather or GatherND takes all elements in their order."""
+    """Return whether a Gather or GatherND takes all elements in their order."""
     k = Operands(graph, node)
     data, indices, axis = k.shape(0), node.inputs[1], k.integer("axis")
     if data is None:
@@ -216,7 +216,7 @@ def _keeps_order(graph: Graph, node: Node) -> bool:
 
 
 def _columns(graph: Graph, indices: Value | None) -> list[Grid] | None:
-    """The coordinates that GatherND reads along the last axis of its indices, a grid for each."""
+    """Return the coordinates that GatherND reads along the last axis of its indices, a grid for each."""
     type_, constant = graph.tensor_type(indices), graph.constant(indices)
     if indices is None or type_ is None or not type_.shape:
         return None
@@ -254,7 +254,7 @@ def _combined(columns: Sequence[Grid], sizes: Sequence[Dim]) -> Grid:
 
 
 def _as_view(graph: Graph, vertex: int, base: Value) -> Patch | None:
-    """The patch that makes a vertex what it is a view of, with axes of size 1 made or dropped."""
+    """Return the patch that makes a vertex what it is a view of, with axes of size 1 made or dropped."""
     own, other = graph.tensor_type(Value(vertex)), graph.tensor_type(base)
     if own is None or other is None or own.shape is None or other.shape is None:
         return None
@@ -273,7 +273,7 @@ def _as_view(graph: Graph, vertex: int, base: Value) -> Patch | None:
 
 
 def _extra_ones(longer: Shape, shorter: Shape) -> list[int] | None:
-    """The axes of size 1 that the longer shape has more than the shorter; None if that is not the difference."""
+    """Return the axes of size 1 that the longer shape has more than the shorter; None if that is not the difference."""
     extra: list[int] = []
     rest = list(shorter)
     for axis, size in enumerate(longer):
@@ -317,7 +317,7 @@ def _always_holds(graph: Graph, value: Value | None) -> bool:
 
 
 def _replaced(graph: Graph, vertex: int, other: Value) -> Patch | None:
-    """The patch that puts a value in the place of a vertex that has its elements, perhaps broadcast.
+    """Return the patch that puts a value in the place of a vertex that has its elements, perhaps broadcast.
 
     None where the broadcasting shows: not each of those who read the vertex broadcasts to the shape that it had.
     """
@@ -349,7 +349,7 @@ def _replaced(graph: Graph, vertex: int, other: Value) -> Patch | None:
 
 
 def _broadcast_shape(graph: Graph, node: Node, shapes: Mapping[Value, Shape]) -> Shape | None:
-    """The shape of what an elementwise operator makes of values of which some have another shape now."""
+    """Return the shape of what an elementwise operator makes of values of which some have another shape now."""
     if beside(node.op, node.domain) is not Beside.EQUALS:
         return None
     operands: list[Shape] = []

@@ -59,7 +59,7 @@ class Match:
 
 
 def find(rule: Rule, graph: Graph, vertex: int | None = None) -> Iterator[Match]:
-    """The matches of a rule: everywhere, or those in which one of its left sides ends at `vertex`."""
+    """Yield the matches of a rule: everywhere, or those in which one of its left sides ends at `vertex`."""
     if vertex is None:
         for candidate in sorted(set().union(*map(graph.with_op, roots(rule.left[0])))):
             for each in particulars_met(rule, graph, candidate, 0):
@@ -83,7 +83,7 @@ def _anchored(rule: Rule, graph: Graph, vertex: int, position: int) -> Iterator[
 
 
 def _are_of_equal_types(graph: Graph, match: Match) -> bool:
-    """Whether the operator that a hole stands for has operands of the same element types wherever it occurs."""
+    """Return whether the operator that a hole stands for has operands of the same element types wherever it occurs."""
     for apps in match.rule.same if isinstance(match.rule, Particular) else ():
         nodes = (graph[match.terms[app].vertex] for app in apps)
         types = {tuple(graph.dtype(value) for value in node.operands) for node in nodes}
@@ -141,7 +141,7 @@ class _State:
         return _State({**self.holes, name: bound}, self.axes, self.terms, self.pending, self.reordered)
 
     def after(self, reordered: bool) -> _State:
-        """The same, once inputs were matched in some order."""
+        """Return the same, once inputs were matched in some order."""
         return replace(self, reordered=True) if reordered else self
 
 
@@ -241,14 +241,15 @@ def _match_reciprocal(graph: Graph, node: Node, pattern: Term, divisor: Value, s
 
 
 def _means_the_same(graph: Graph, app: App, node: Node) -> bool:
-    """Whether a node means what rules are written for: its version, or the shapes that its declaration asks for."""
+    """Return whether a node means what rules are written for: its version, or the shapes that its declaration asks
+    for."""
     if ops.is_declared(node.op, node.domain):
         return node.version > 0 and is_as_defined(graph, node)
     return node.version == ops.newest(app.op, app.domain)
 
 
 def _producers_fit(graph: Graph, app: App, node: Node) -> bool:
-    """A quick look at what makes the inputs, which tells most patterns that do not match."""
+    """Look quickly at what makes the inputs, which tells most patterns that do not match."""
     if entry(app.op, app.domain).commutes:
         made = {matched_as(graph[value.vertex].op) for value in node.inputs if value is not None}
         return made.issuperset(producers(app))
@@ -261,35 +262,35 @@ def _producers_fit(graph: Graph, app: App, node: Node) -> bool:
 
 @ops.reads_schemas
 def roots(app: App) -> frozenset[str]:
-    """The operators that a node may be for a pattern to match it."""
+    """Return the operators that a node may be for a pattern to match it."""
     return named(app) | {"Div"} if scales(app) else named(app)
 
 
 @cache
 def scales(app: App) -> bool:
-    """Whether a pattern multiplies something by a number or constant, so that a quotient may match it, too."""
+    """Return whether a pattern multiplies something by a number or constant, so that a quotient may match it, too."""
     return (app.op, app.domain) == ("Mul", "") and sum(map(_is_numbers, app.operands)) == 1
 
 
 def _is_numbers(pattern: Term) -> bool:
-    """Whether a pattern is a constant: a hole for one, or what the rule itself says."""
+    """Return whether a pattern is a constant: a hole for one, or what the rule itself says."""
     return is_scalar(pattern) or (isinstance(pattern, Var) and pattern.kind == "const")
 
 
 def matched_as(op: str) -> str:
-    """The operator among those of patterns that may match a node: a quotient may be a product."""
+    """Return the operator among those of patterns that may match a node: a quotient may be a product."""
     return "Mul" if op == "Div" else op
 
 
 @cache
 def producers(app: App) -> frozenset[str]:
-    """The kinds of operators that make the inputs of what a pattern matches, as far as it says."""
+    """Return the kinds of operators that make the inputs of what a pattern matches, as far as it says."""
     known = (arg for arg in app.inputs if isinstance(arg, App) and arg.domain not in (SCALAR, *ops.CLASSES))
     return frozenset(matched_as(arg.op) for arg in known)
 
 
 def _is_implied(pattern: Term | None, value: Value | None) -> bool:
-    """An optional input of numbers that is absent."""
+    """Return whether an optional input of numbers is absent."""
     return value is None and isinstance(pattern, Var) and pattern.kind == "integers"
 
 
@@ -306,7 +307,8 @@ def _bind_implied(
 
 
 def _outputs_fit(app: App, node: Node) -> bool:
-    """A node with a variable number of outputs has as many as the pattern; others may have unread ones."""
+    """Return whether a node with a variable number of outputs has as many as the pattern; others may have unread
+    ones."""
     count = len(node.names)
     return count == app.outputs or (count > app.outputs and not _is_variadic(app.op, app.domain))
 
@@ -321,7 +323,7 @@ _VARIADIC = OpSchema.FormalParameterOption.Variadic
 
 
 def _orders(app: App, inputs: tuple[Value | None, ...]) -> Iterator[tuple[Value | None, ...]]:
-    """The inputs in every order that means the same."""
+    """Yield the inputs in every order that means the same."""
     if 1 < len(inputs) <= 3 and entry(app.op, app.domain).commutes:
         yield from dict.fromkeys(permutations(inputs))
     else:
@@ -329,7 +331,7 @@ def _orders(app: App, inputs: tuple[Value | None, ...]) -> Iterator[tuple[Value 
 
 
 def _rounds_otherwise(op: str, order: tuple[Value | None, ...], inputs: tuple[Value | None, ...]) -> bool:
-    """Whether another order of inputs may give another float."""
+    """Return whether another order of inputs may give another float."""
     return order != inputs[: len(order)] and (len(order) > 2 or not entry(op).commutes_exactly)
 
 
@@ -373,7 +375,7 @@ def _match_leaf(graph: Graph, node: Node, pattern: Term | None, value: Value | N
 
 
 def _number(term: App) -> object:
-    """What is computed in the rule, such as sqrt(2); None, which nothing equals, where that has no value."""
+    """Return what is computed in the rule, such as sqrt(2); None, which nothing equals, where that has no value."""
     try:
         return evaluate(term, {}, {}, None)
     except Unknown:
@@ -404,7 +406,8 @@ def _match_const(graph: Graph, node: Node, hole: Var, value: Value | None, state
 
 
 def _match_elements(graph: Graph, node: Node, hole: Var, value: Value | None, state: _State) -> _State | None:
-    """A hole for numbers in the position of an input: a small constant, or integers that are known as sizes are."""
+    """Match a hole for numbers in the position of an input: a small constant, or integers that are known as sizes
+    are."""
     if hole.kind == "real":
         number = real_number(graph, node, value)
         return None if number is None else state.bind(hole.name, number)
@@ -522,7 +525,8 @@ def _ints(shape: Shape) -> tuple[int, ...]:
 
 
 def _broadcasts(own: tuple[int, ...], declared: tuple[int, ...], other: Shape | None) -> bool:
-    """A constant of shape `own` beside an operand of shape `other` acts like one of the declared shape."""
+    """Return whether a constant of shape `own` beside an operand of shape `other` acts like one of the declared
+    shape."""
     if other is None:
         return False
     extra = len(own) - len(declared)

@@ -36,7 +36,7 @@ MOST_JOINED = 100
 
 
 def _counts(graph: Graph, app: App, vertex: int) -> Iterator[Mapping[str, int]]:
-    """The numbers of tensors that holes may stand for in a pattern that ends at a vertex."""
+    """Yield the numbers of tensors that holes may stand for in a pattern that ends at a vertex."""
     node = graph[vertex]
     if app.domain in ops.CLASSES:
         pairs = [(arg, value) for arg in app.inputs for value in node.inputs]
@@ -58,7 +58,7 @@ def _counts(graph: Graph, app: App, vertex: int) -> Iterator[Mapping[str, int]]:
 
 
 def _split(count: int, parts: int) -> Iterator[tuple[int, ...]]:
-    """The ways to make a number of so many parts, which may be 0."""
+    """Yield the ways to make a number of so many parts, which may be 0."""
     if parts <= 1:
         yield from [(count,)] if parts and count >= 0 else [()] if not parts else []
         return
@@ -67,7 +67,7 @@ def _split(count: int, parts: int) -> Iterator[tuple[int, ...]]:
 
 
 def _met(graph: Graph, app: App, vertex: int, hole: str) -> Iterator[tuple[str, str]]:
-    """The operators of the nodes that may be in the place of a hole of a pattern that ends at a vertex."""
+    """Yield the operators of the nodes that may be in the place of a hole of a pattern that ends at a vertex."""
     node, is_hole = graph[vertex], app.domain in ops.CLASSES
     if is_hole and app.op == hole:
         yield node.op, node.domain

@@ -85,7 +85,7 @@ def eliminate_dead_code(graph: Graph) -> Iterator[Patch]:
 
 
 def _needed_captures(node: Node) -> tuple[Value, ...]:
-    """The captures, an unused one replaced by a used one: their places are what the bodies know them by."""
+    """Return the captures, an unused one replaced by a used one: their places are what the bodies know them by."""
     used = sorted({_index(body[v]) for body in node.bodies for v in body.with_op(CAPTURE) if body[v].is_internal})
     if not used:
         return ()
@@ -114,7 +114,7 @@ def merge_common_subexpressions(graph: Graph) -> Iterator[Patch]:
 
 
 def _equal_nodes(graph: Graph) -> dict[int, list[int]]:
-    """The vertices that compute what an earlier one does, by that one: where they read equal vertices, too."""
+    """Return the vertices that compute what an earlier one does, by that one: where they read equal vertices, too."""
     keys: dict[object, int] = {}
     equal: dict[int, list[int]] = {}
     mapping: dict[Value, Value] = {}
@@ -130,7 +130,7 @@ def _equal_nodes(graph: Graph) -> dict[int, list[int]]:
 
 
 def _is_worth_merging(graph: Graph, mapping: Mapping[Value, Value]) -> bool:
-    """Whether what is computed once less is more than the Identities that two outputs with one value need."""
+    """Return whether what is computed once less is more than the Identities that two outputs with one value need."""
     if not any(map(graph.is_used, mapping)):
         return False
     node = graph[next(iter(mapping)).vertex]
@@ -139,7 +139,7 @@ def _is_worth_merging(graph: Graph, mapping: Mapping[Value, Value]) -> bool:
 
 
 def _operands(node: Node) -> tuple[Value | None, ...]:
-    """The inputs, in a fixed order where the operator does not mind."""
+    """Return the inputs, in a fixed order where the operator does not mind."""
     if len(node.inputs) == 2 and entry(node.op, node.domain).commutes_exactly:
         return tuple(sorted(node.inputs, key=lambda value: value or (-1, -1)))
     return node.inputs
@@ -153,7 +153,7 @@ def _key(node: Node, operands: tuple[object, ...]) -> object:
 
 
 def _attribute_key(value: Attribute) -> tuple[str, object]:
-    """A value that is equal for equal attributes, and told apart by type: 1 is not 1.0, nor 0.0 -0.0."""
+    """Return a value that is equal for equal attributes, and told apart by type: 1 is not 1.0, nor 0.0 -0.0."""
     match value:
         case Graph():
             return "Graph", _graph_key(value)
@@ -175,7 +175,7 @@ def _tensor_key(tensor: Tensor) -> object:
 
 
 def _graph_key(graph: Graph) -> object:
-    """What a body computes, whatever its values are called."""
+    """Return what a body computes, whatever its values are called."""
     order = graph.topological()
     place = {vertex: i for i, vertex in enumerate(order)}
 
@@ -227,7 +227,7 @@ _SAMPLES: WeakKeyDictionary[Tensor, bytes] = WeakKeyDictionary()
 
 
 def _sample(tensor: Tensor) -> bytes:
-    """The first and the last values, read once."""
+    """Return the first and the last values, read once."""
     if tensor.dtype is DType.STRING or tensor.nbytes > LARGEST:
         return b""
     if tensor not in _SAMPLES:
@@ -260,7 +260,7 @@ def inline_constant_if(graph: Graph) -> Iterator[Patch]:
 
 
 def _spliced(graph: Graph, vertex: int, branch: Graph) -> Patch:
-    """The patch that copies the nodes of a branch into the graph, in the place of the If."""
+    """Return the patch that copies the nodes of a branch into the graph, in the place of the If."""
     node = graph[vertex]
     moved = {inner: Value(graph.new_vertex()) for inner in branch if not _is_capture(branch[inner])}
 

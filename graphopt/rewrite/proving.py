@@ -29,7 +29,7 @@ def prove_all(
     dask: str | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> list[Proof]:
-    """The proofs of some rules, in their order. What is proved is kept in the user's cache.
+    """Return the proofs of some rules, in their order. What is proved is kept in the user's cache.
 
     Where `cached`, proofs that the ledger or the cache holds are taken from there. They are made on the Dask cluster
     at an address, or in so many `workers`: by default a few in this process, many in one for each processor.
@@ -57,7 +57,7 @@ def _proved(rules: Sequence[Rule], timeout: float, runs: Engine) -> Iterator[Pro
 
 
 def _attempt(rule: Rule, timeout: float) -> tuple[Proof, str]:
-    """A proof, and the source that made it."""
+    """Return a proof, and the source that made it."""
     return gate.attempt(rule, timeout), gate.source_digest()
 
 
@@ -82,7 +82,7 @@ def _longest_first(rules: Sequence[Rule]) -> list[Rule]:
 
 
 def _earlier() -> dict[str, Proof]:
-    """The proofs of the ledger by rule, valid or not; none where it cannot be read, for it is written anew."""
+    """Return the proofs of the ledger by rule, valid or not; none where it cannot be read, for it is written anew."""
     try:
         return {proof.rule: proof for proof in Ledger.load(gate.ledger_path())}
     except ValueError:
@@ -90,7 +90,8 @@ def _earlier() -> dict[str, Proof]:
 
 
 def _steady(proof: Proof, earlier: Proof | None) -> Proof:
-    """A time within a factor of two of the one written down is the same: a machine's mood is no change."""
+    """Return a proof that took as long as the one written down, within a factor of two, with that time: a machine's
+    mood is no change."""
     if earlier is None or not earlier.seconds / 2 <= proof.seconds <= earlier.seconds * 2:
         return replace(proof, seconds=round(proof.seconds, 2))
     return replace(proof, seconds=earlier.seconds)

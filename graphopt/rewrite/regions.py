@@ -37,7 +37,7 @@ MOST = 64
 
 
 def blocks(graph: Graph) -> list[list[int]]:
-    """The vertices of the ONNX nodes in topological order, cut into runs that hand on one value.
+    """Return the vertices of the ONNX nodes in topological order, cut into runs that hand on one value.
 
     Identities that only an output reads are in none: they go from any part, whatever is done to it, and stay in the
     model, which needs them to give one value two names. Nor is what no output depends on: a part would not know that
@@ -82,7 +82,7 @@ def _crossing(graph: Graph, order: Sequence[int]) -> list[int]:
 
 
 def _halved(run: Sequence[int], crossing: Sequence[int]) -> list[list[int]]:
-    """A run that is too long, cut near its middle where the fewest values cross."""
+    """Return a run that is too long, cut near its middle where the fewest values cross."""
     if len(run) <= MOST:
         return [list(run)]
     low, high = len(run) // 4, 3 * len(run) // 4
@@ -105,7 +105,7 @@ class Region:
     """The vertices of the whole in which those of the region lie."""
 
     def carry(self, patch: Patch) -> Patch:
-        """A patch of the region as one of the whole. Patches have to be carried in their order, each once."""
+        """Return a patch of the region as one of the whole. Patches have to be carried in their order, each once."""
         for vertex in patch.after:
             if vertex not in self.vertices:
                 self.vertices[vertex] = self.whole.new_vertex()
@@ -121,7 +121,8 @@ class Region:
         return node.reading({value: self._value(value) for value in node.operands})
 
     def _named(self, patch: Patch) -> Patch:
-        """The same patch with names that nothing else in the whole has: nodes keep those of what they replace."""
+        """Return the same patch with names that nothing else in the whole has: nodes keep those of what they
+        replace."""
         free = {name for node in patch.before.values() for name in (*node.names, node.name)}
         after = {}
         for vertex, node in patch.after.items():
@@ -132,7 +133,7 @@ class Region:
 
 
 def cut_out(whole: Graph, vertices: Sequence[int]) -> Region | None:
-    """The region of these ONNX nodes, given in topological order; None where one of them cannot leave its graph.
+    """Return the region of these ONNX nodes, given in topological order; None where one of them cannot leave its graph.
 
     Vertices are numbered by a walk from the outputs, so that those of equal regions have equal numbers. What leads to
     no output is left out.
@@ -158,12 +159,12 @@ def cut_out(whole: Graph, vertices: Sequence[int]) -> Region | None:
 
 
 def _can_leave(node: Node) -> bool:
-    """Whether a node computes the same elsewhere: it captures nothing and draws no random numbers."""
+    """Return whether a node computes the same elsewhere: it captures nothing and draws no random numbers."""
     return not node.captures and not any(True for _ in node.bodies) and is_deterministic(node)
 
 
 def _border(region: Region, value: Value) -> Value:
-    """A value from outside: a constant stays one."""
+    """Return a value from outside: a constant stays one."""
     node = region.whole[value.vertex]
     if node.is_constant:
         place = region.graph.add(node)
@@ -192,7 +193,8 @@ def _read_outside(whole: Graph, vertex: int, inside: Collection[int]) -> Iterato
 
 
 def at_sizes(graph: Graph, inputs: Sequence[Type | None], contents: Sequence[tuple[int, ...] | None]) -> Graph:
-    """A region's graph with these types of its inputs, and all else with the types that follow; a copy, if need be.
+    """Return a region's graph with these types of its inputs, and all else with the types that follow; a copy, if need
+    be.
 
     Inputs whose elements are known, such as the target of a Reshape, become constants: made-up ones would fit nothing.
     """
@@ -217,7 +219,7 @@ def at_sizes(graph: Graph, inputs: Sequence[Type | None], contents: Sequence[tup
 
 
 def _sizes(graph: Graph, inputs: Sequence[Type | None]) -> dict[str, int]:
-    """The numbers behind the names of sizes, as the inputs tell."""
+    """Return the numbers behind the names of sizes, as the inputs tell."""
     found: dict[str, int] = {}
     for vertex, type_ in zip(graph.inputs, inputs, strict=True):
         own = graph.tensor_type(Value(vertex))
@@ -244,7 +246,7 @@ def _as_constant(node: Node, elements: tuple[int, ...]) -> Node:
 
 
 def digest(graph: Graph) -> str:
-    """Identifies what a graph computes and on which shapes, names and the values of its weights left out.
+    """Identify what a graph computes and on which shapes, names and the values of its weights left out.
 
     Vertices are numbered by a walk from the outputs, so that it does not matter in what order they were made.
     """
@@ -263,7 +265,7 @@ def digest(graph: Graph) -> str:
 
 
 def weights_digest(graph: Graph) -> str:
-    """Identifies the values of weights, which `digest` leaves out: denormal ones decide what a run costs."""
+    """Identify the values of weights, which `digest` leaves out: denormal ones decide what a run costs."""
     said = hashlib.sha256()
     for tensor in _weights(graph):
         if tensor.dtype is not DType.STRING:
@@ -272,7 +274,7 @@ def weights_digest(graph: Graph) -> str:
 
 
 def _weights(graph: Graph) -> Iterator[Tensor]:
-    """The tensors of a graph and of its bodies, those in attributes too."""
+    """Yield the tensors of a graph and of its bodies, those in attributes too."""
     for vertex in _walk(graph, graph.outputs, graph):
         node = graph[vertex]
         if node.data is not None:

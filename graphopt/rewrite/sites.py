@@ -72,14 +72,14 @@ class Site:
 
 
 def _finite(rule: Rule) -> Iterator[str]:
-    """The holes of which a rule says that they are finite."""
+    """Yield the holes of which a rule says that they are finite."""
     for app in chain.from_iterable(map(asserted, rule.conditions)):
         if app.op == "is_finite" and isinstance(app.args[0], Var):
             yield app.args[0].name
 
 
 def _computed(graph: Graph, match: Match) -> frozenset[DType]:
-    """The element types in which the left side of a match computes.
+    """Return the element types in which the left side of a match computes.
 
     A truth value inside it does not count: it is neither rounded nor does it wrap around.
     """
@@ -88,13 +88,13 @@ def _computed(graph: Graph, match: Match) -> frozenset[DType]:
 
 
 def _read(match: Match) -> list[Value]:
-    """The tensors that the holes of a match are bound to."""
+    """Return the tensors that the holes of a match are bound to."""
     values = (bound.value if isinstance(bound, Known) else bound for bound in match.holes.values())
     return [value for value in values if isinstance(value, Value)]
 
 
 def _answer(graph: Graph, match: Match, question: str) -> Label:
-    """What a match has in the place of a choice (see `coverage.Choice`).
+    """Return what a match has in the place of a choice (see `coverage.Choice`).
 
     Raises:
         Unknown: the model does not say.
@@ -125,7 +125,7 @@ def _number(found: object, question: str) -> int:
 
 
 def _shape(graph: Graph, bound: object, question: str) -> Sequence[object]:
-    """The axes of the tensor of a hole, of which some may have no size that is known."""
+    """Return the axes of the tensor of a hole, of which some may have no size that is known."""
     if isinstance(bound, Known | Absent):
         return bound.shape
     type_ = graph.tensor_type(bound) if isinstance(bound, Value) else None
@@ -136,7 +136,7 @@ def _shape(graph: Graph, bound: object, question: str) -> Sequence[object]:
 
 
 def _of_bundle(match: Match, name: str) -> Any:
-    """The value of one of "the other attributes", None where the operator does not have it."""
+    """Return the value of one of "the other attributes", None where the operator does not have it."""
     bundle, _, attribute = name.rpartition(".")
     others = match.holes[bundle]
     assert isinstance(others, dict)

@@ -193,7 +193,7 @@ def _title(node: Node, facts: spellings.Facts) -> str:
 
 
 def _is_same(old: Node | None, new: Node) -> bool:
-    """Whether a node does what it did, perhaps with other values of the same types."""
+    """Return whether a node does what it did, perhaps with other values of the same types."""
     if old is None or old.is_internal or new.is_internal:
         return old is not None and old.is_internal and new.is_internal
     present = [[value is None for value in node.inputs] for node in (old, new)]
@@ -205,20 +205,20 @@ _HALVES = (DType.FLOAT16, DType.BFLOAT16)
 
 
 def _is_half(node: Node, facts: Graph) -> bool:
-    """Whether a node reads or makes half precision."""
+    """Return whether a node reads or makes half precision."""
     types = (*(facts.type(value) for value in node.operands), *node.types)
     return not node.is_internal and any(map(_is_half_type, types))
 
 
 def _drops_what_is_dead(patch: Patch) -> bool:
-    """Whether all that stays reads what it did, but for captures that its bodies ignore."""
+    """Return whether all that stays reads what it did, but for captures that its bodies ignore."""
     pairs = ((patch.before.get(vertex), node) for vertex, node in patch.after.items())
     stays = all(old is not None and _is_same(old, node) and old.inputs == node.inputs for old, node in pairs)
     return stays and patch.outputs is None
 
 
 def _stand_alone(gone: Iterable[Node], graph: Graph, patch: Patch) -> bool:
-    """Whether nodes read no half precision that another makes which stays, here or around the body."""
+    """Return whether nodes read no half precision that another makes which stays, here or around the body."""
     read = {value.vertex for node in gone for value in node.operands if _is_half_type(graph.type(value))}
     gone_too = patch.before.keys() - patch.after.keys()
     sources = (graph[vertex] for vertex in read if vertex not in gone_too or graph[vertex].is_given)

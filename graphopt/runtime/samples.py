@@ -70,7 +70,7 @@ _PASSING = frozenset({"Cast", "CastLike", "Clip", "Concat", "Optional", "Optiona
 
 
 def _passes(step: Step) -> bool:
-    """Whether the first operand (of Concat: any) keeps its values on the way through."""
+    """Return whether the first operand (of Concat: any) keeps its values on the way through."""
     return step.op in _PASSING or entry(step.op, step.node.domain).keeps
 
 
@@ -307,7 +307,8 @@ def _named(model: Sketch, name: str) -> Input:
 
 
 def _is_asked(model: Sketch, name: str) -> bool:
-    """Whether an input, or what is computed from each of its elements alone, is compared or masked for an output."""
+    """Return whether an input, or what is computed from each of its elements alone, is compared or masked for an
+    output."""
     stack, seen = [name], {name}
     while stack:
         for step, _ in model.readers.get(stack.pop(), ()):

@@ -134,7 +134,7 @@ class _View:
         return _sizes(self.graph.tensor_type(Value(self.vertex, index)))
 
     def is_known(self, index: int) -> bool:
-        """Whether an input is there and constant."""
+        """Return whether an input is there and constant."""
         value = self.input(index)
         return value is not None and value.vertex in self.estimate.known
 
@@ -235,7 +235,7 @@ def _affine(view: _View, index: int) -> _Fused | None:
 
 
 def _is_per_channel(view: _View, index: int) -> bool:
-    """Whether the other operand has a number per channel; to multiply, one number will do."""
+    """Return whether the other operand has a number per channel; to multiply, one number will do."""
     whole, other = view.shape(index), view.shape(1 - index)
     if prod(other) == 1:
         return view.op == "Mul"
@@ -283,7 +283,7 @@ def _others_known(view: _View, index: int) -> bool:
 
 
 def _is_of_product(view: _View) -> bool:
-    """Whether a transposition of the last two axes is read by matrix products alone, which read either way."""
+    """Return whether a transposition of the last two axes is read by matrix products alone, which read either way."""
     order = view.integers("perm")
     rank = len(order)
     swapped = rank > 1 and order == (*range(rank - 2), rank - 1, rank - 2)
@@ -299,7 +299,7 @@ _KEEPING |= {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}
 
 
 def _is_blocked(view: _View, fused: _Fused | None) -> bool:
-    """Whether a node writes the blocked layout."""
+    """Return whether a node writes the blocked layout."""
     lying = [value in view.estimate.blocked for value in view.inputs]
     if view.op == "Conv":
         return _enters(view)
@@ -317,7 +317,8 @@ def _is_blocked(view: _View, fused: _Fused | None) -> bool:
 
 
 def _enters(view: _View) -> bool:
-    """Whether a convolution is run in the blocked layout: two axes of space, constant weights, channels that fit."""
+    """Return whether a convolution is run in the blocked layout: two axes of space, constant weights, channels that
+    fit."""
     weight, group = view.shape(1), view.integer("group", 1)
     is_float = view.inputs[0] is not None and view.graph.dtype(view.inputs[0]) is DType.FLOAT
     if not view.block or len(weight) != 4 or not view.is_known(1) or not is_float:

@@ -87,7 +87,7 @@ class Version:
         return any(ratio.verdict is Verdict.SLOWER for ratio in ratios if ratio is not None)
 
     def beats(self, floor: Version) -> bool:
-        """Whether it is shown to be faster than the simplified model was in the same race.
+        """Return whether it is shown to be faster than the simplified model was in the same race.
 
         Where that is no gain itself, what is a gain over the original has to be faster only beyond doubt, not by more
         than noise.
@@ -325,7 +325,8 @@ class Chooser:
         return self.deadline == float("-inf")
 
     def _is_over(self) -> bool:
-        """Whether enough was tried, or time is up; where it once was, it is again, lest a second run find another."""
+        """Return whether enough was tried, or time is up; where it once was, it is again, lest a second run find
+        another."""
         keys = [version.key for version in self.raced]
         if len(self.raced) >= TRIES + 4 or self.contest.has_ended(keys):
             return True
@@ -336,12 +337,12 @@ class Chooser:
 
 
 def _improves(version: Version, base: Version, simplified: Version) -> bool:
-    """Whether a version is faster than the simplified model, and no slower than what it was made of."""
+    """Return whether a version is faster than the simplified model, and no slower than what it was made of."""
     return version.beats(simplified) and (base is simplified or _gain(version) >= _gain(base))
 
 
 def _cures(version: Version, simplified: Version) -> bool:
-    """Whether a version is better than a simplified model that is slower than the original, or does not run."""
+    """Return whether a version is better than a simplified model that is slower than the original, or does not run."""
     if version.speedup is None or version.is_slower:
         return False
     return bool(simplified.refusal) or (version.gain is not None and version.gain.verdict is Verdict.FASTER)

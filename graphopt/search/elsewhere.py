@@ -65,12 +65,12 @@ class Elsewhere:
 
 
 def _machine(setting: Setting) -> Machine:
-    """The machine of the worker that is asked."""
+    """Return the machine of the worker that is asked."""
     return Machine.calibrated(setting, user_cache())
 
 
 def _raced(task: tuple[Race, bytes, bytes]) -> Speedup | None:
-    """What a worker's device makes of one candidate."""
+    """Return what a worker's device makes of one candidate."""
     race, *sides = task
     before, after = map(_graph, sides)
     return race(before, [after])[0]

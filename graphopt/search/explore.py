@@ -448,7 +448,7 @@ class _Search:
         return remaining
 
     def _allows(self, copy: _Copy, best: _State) -> bool:
-        """Whether a part can be turned into the best graph of one that is alike but for its weights.
+        """Return whether a part can be turned into the best graph of one that is alike but for its weights.
 
         Without time it is taken to be so: to carry the solution over will show it.
         """

@@ -218,7 +218,7 @@ class Contest:
             self.cache.put({self._end(keys): ""})
 
     def has_ended(self, keys: Sequence[str]) -> bool:
-        """Whether time was up here once, in an earlier run or in this one."""
+        """Return whether time was up here once, in an earlier run or in this one."""
         return self._end(keys) in self.cache.get([self._end(keys)])
 
     def _end(self, keys: Sequence[str]) -> str:
