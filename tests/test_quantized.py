@@ -156,3 +156,26 @@ def test_a_number_on_the_edge_of_a_step_may_go_either_way() -> None:
     assert once.verdict is Verdict.EQUAL
     assert edge.absolute == pytest.approx(1e-4, rel=1e-3) and "moves as far if inputs" in edge.why
     assert shifted.verdict is Verdict.DIFFERENT
+
+
+def test_what_kernels_for_integers_cannot_hold_is_seen() -> None:
+    """A scale of 0 leaves no room for a bias in 32 bits: equal as it is written, and lost as ONNX Runtime runs it."""
+    draw = np.random.default_rng(0)
+    scale, factor = np.array([0.01, 0.02, 0.03, 0.04], np.float32), np.array([1, 2, 0, 0.5], np.float32)
+    weights: Arrays = {
+        "w": draw.integers(-127, 128, (4, 3, 3, 3)).astype(np.int8), "s": scale, "o": np.zeros(4, np.int8),
+        "k": scale * factor, "f": factor.reshape(4, 1, 1), "b": np.array([0, 0, 5, 0], np.float32),
+        "c": np.array([0, 0, 5, 0], np.float32).reshape(4, 1, 1),
+        "u": np.array(0.02, np.float32), "z": np.array(128, np.uint8), "v": np.array(0.5, np.float32),
+    }  # fmt: skip
+    read = "q = QuantizeLinear(x, u, z); d = DequantizeLinear(q, u, z);"
+    written = "r = QuantizeLinear(a, v, z); y = DequantizeLinear(r, v, z)"
+    bodies = (
+        "e = DequantizeLinear<axis=0>(w, s, o); g = Conv(d, e); h = Mul(g, f); a = Add(h, c);",
+        "e = DequantizeLinear<axis=0>(w, k, o); a = Conv(d, e, b);",
+    )
+    one, other = (parse("float[1,3,8,8] x", read + body + written, weights) for body in bodies)
+    found = compare(one, other)
+    assert found.verdict is Verdict.DIFFERENT
+    assert "as ONNX Runtime runs it with its optimizations on" in str(found.outputs[0])
+    assert compare(one, one).verdict is compare(other, other).verdict is Verdict.EQUAL

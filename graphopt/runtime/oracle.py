@@ -165,12 +165,21 @@ def require_onnxruntime() -> Any:
     return onnxruntime
 
 
-@contextmanager
-def onnxruntime_unoptimized(model: Runnable) -> Iterator[Session]:
+def onnxruntime_unoptimized(model: Runnable) -> AbstractContextManager[Session]:
     """ONNX Runtime on the CPU with all graph optimizations off."""
+    return _onnxruntime(model, "ORT_DISABLE_ALL", "all its optimizations off")
+
+
+def onnxruntime_optimized(model: Runnable) -> AbstractContextManager[Session]:
+    """ONNX Runtime on the CPU with all graph optimizations on, as models are run."""
+    return _onnxruntime(model, "ORT_ENABLE_ALL", "all its optimizations on")
+
+
+@contextmanager
+def _onnxruntime(model: Runnable, level: str, said: str) -> Iterator[Session]:
     runtime = require_onnxruntime()
     options = runtime.SessionOptions()
-    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.graph_optimization_level = getattr(runtime.GraphOptimizationLevel, level)
     options.log_severity_level = 4  # what fails is raised, too
     with _loadable(model) as loadable:
         try:
@@ -178,7 +187,7 @@ def onnxruntime_unoptimized(model: Runnable) -> Iterator[Session]:
                 native = runtime.InferenceSession(loadable, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # the classes that onnxruntime raises share no base
             raise FailedError("cannot be loaded", error) from error
-        session = _Runtime(runtime, native, str(model.path or "the model"))
+        session = _Runtime(runtime, native, str(model.path or "the model"), said)
         del native
         try:
             yield session
@@ -295,9 +304,9 @@ def _await(done: threading.Event, limit: float | None) -> None:
 class _Runtime:
     """A session of ONNX Runtime."""
 
-    def __init__(self, runtime: Any, native: Any, model: str) -> None:
+    def __init__(self, runtime: Any, native: Any, model: str, said: str) -> None:
         self.model = model
-        self.name = f"onnxruntime {runtime.__version__}, all its optimizations off"
+        self.name = f"onnxruntime {runtime.__version__}, {said}"
         self.overridable = frozenset(given.name for given in native.get_overridable_initializers())
         self._runtime, self._native = runtime, native
         declared = (*native.get_inputs(), *native.get_overridable_initializers())
