@@ -33,7 +33,7 @@ from graphopt.runtime.measure import Speedup
 from graphopt.runtime.sessions import Setting
 from graphopt.search.analytic import Analytic
 from graphopt.search.explore import Exploration, Limits, StopReason, explore
-from graphopt.search.measured import Measured
+from graphopt.search.measured import Measured, Race
 from graphopt.search.moves import Solution, Space, apply
 from tests.text import parse, printed
 
@@ -174,7 +174,8 @@ class Watched(Measured):
 @pytest.mark.slow
 def test_as_it_is_measured_the_block_stays(tmp_path: Path) -> None:
     """The estimate is in favour of two convolutions, so they are tried; but on a CPU they take almost twice as long."""
-    cost = Watched(Setting(threads=1), machine=LAUNCHES, cache=Cache(tmp_path / "costs.sqlite"), seconds=0.1)
+    race = Race(Setting(threads=1), seconds=0.1)
+    cost = Watched(race, machine=LAUNCHES, cache=Cache(tmp_path / "costs.sqlite"))
     exploration = explore(load(residual("Relu", 64, 28), simplified=True).graph, LIBRARY, cost, limits=LONG)
     assert {"Conv": 2, "Relu": 1} in cost.asked
     assert TO_TWO_CONVOLUTIONS.isdisjoint(rule for solution in exploration.solutions for rule in solution.rules)
