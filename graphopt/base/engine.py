@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 from graphopt.base.errors import GraphoptError, UsageError
+from graphopt.base.limits import tidy
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
@@ -47,7 +48,7 @@ class Here(AbstractContextManager["Here"]):
 
     def each(self, function: Callable[[Task], Answer], tasks: Sequence[Task]) -> Iterator[tuple[int, Answer]]:
         for place, task in enumerate(tasks):
-            yield place, function(task)
+            yield place, _tidily(function, task)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -73,7 +74,9 @@ class Processes(AbstractContextManager["Processes"]):
         left, deaths = dict(enumerate(tasks)), 0
         while left:
             pool = self._started()
-            running: dict[Future[Answer], int] = {pool.submit(function, task): place for place, task in left.items()}
+            running: dict[Future[Answer], int] = {
+                pool.submit(_tidily, function, task): place for place, task in left.items()
+            }
             try:
                 while running:
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -105,6 +108,14 @@ class Processes(AbstractContextManager["Processes"]):
             self._pool.shutdown()
             self._pool = None
         self._end()  # also on Ctrl-C: do not wait for what is being worked on
+
+
+def _tidily(function: Callable[[Task], Answer], task: Task) -> Answer:
+    """Do a task; what memory it needed is for others then."""
+    try:
+        return function(task)
+    finally:
+        tidy()
 
 
 def _begin(prepare: Callable[[], None] | None) -> None:
@@ -146,7 +157,7 @@ class Dask(AbstractContextManager["Dask"]):
         import distributed
 
         as_completed: Any = distributed.as_completed
-        futures = {self._client.submit(function, task, pure=False): place for place, task in enumerate(tasks)}
+        futures = {self._client.submit(_tidily, function, task, pure=False): place for place, task in enumerate(tasks)}
         lost: Any = (distributed.KilledWorker, CancelledError, distributed.comm.core.CommClosedError)
         for future in as_completed(list(futures), loop=self._client.loop):
             try:

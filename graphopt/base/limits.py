@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 import psutil
 
@@ -87,3 +90,26 @@ def resident() -> int:
 def size_text(nbytes: int) -> str:
     """`1.5 GB`, `20 MB`."""
     return f"{nbytes / 1e9:,.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:,.3g} MB"
+
+
+GROWTH = 300_000_000
+"""Bytes that a process may gather before what nothing uses is given back to the system."""
+
+
+class Tidy:
+    """Gives memory back after tasks that take much of it for a while, as proofs do: glibc keeps what z3 has freed."""
+
+    def __init__(self) -> None:
+        self._left = 0
+
+    def __call__(self) -> None:
+        """Give it back, once it has gathered."""
+        if resident() > self._left + GROWTH:
+            gc.collect()
+            libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
+            if hasattr(libc, "malloc_trim"):  # musl has none
+                libc.malloc_trim(0)
+            self._left = resident()
+
+
+tidy = Tidy()

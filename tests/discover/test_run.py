@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 from benchmarks.discovery import replayed
 from graphopt.base.engine import Engine, Here, Processes
 from graphopt.base.errors import GraphoptError
+from graphopt.base.limits import Tidy
 from graphopt.cli.main import app
 from graphopt.discover.arithmetic import Field
 from graphopt.discover.journal import Journal
@@ -259,3 +260,14 @@ def test_what_cannot_be_done_is_said_in_one_line(
     done = run(*args)
     assert done.exit_code in (1, 2) and said in done.stderr and done.stderr.count("\n") == 1
     assert not list(tmp_path.glob("found*"))
+
+
+def test_memory_is_given_back_once_it_has_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Taken: 400 MB, of which 300 MB go back; then 300 MB, which may stay; then 500 MB."""
+    taken, collected = iter([400, 100, 300, 500, 150]), list[bool]()
+    monkeypatch.setattr("graphopt.base.limits.resident", lambda: next(taken) * 1_000_000)
+    monkeypatch.setattr("gc.collect", lambda: collected.append(True))
+    tidy = Tidy()
+    for _ in range(3):
+        tidy()
+    assert len(collected) == 2
