@@ -45,6 +45,9 @@ REFERENCE_LIMIT = 100_000_000
 PERTURB_LIMIT = 500_000_000
 """Bytes of weights above which only the inputs are changed when a model's steadiness is measured."""
 SEEDS = (0, 1, 2)
+QUANTIZED = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul"})
+QUANTIZED |= {"ConvInteger", "MatMulInteger"}
+"""Operators for which, or for what is around them, ONNX Runtime may have kernels that hold less than is written."""
 FARTHER = 4
 """A quantized model, as it is run, may be so many times as far from what is written as the original is."""
 STEPS, STEPS_IN_MEAN = 16 / 256, 2 / 256
@@ -117,7 +120,7 @@ def compare(
 
 def _is_quantized(model: Runnable) -> bool:
     """Return whether ONNX Runtime may run a model with kernels for integers where others are written."""
-    return any(step.op in ("DequantizeLinear", "DynamicQuantizeLinear") for step in steps.sketch(model.outline).steps)
+    return any(step.op in QUANTIZED for step in steps.sketch(model.outline).steps)
 
 
 def _as_it_is_run(
