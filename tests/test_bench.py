@@ -259,6 +259,14 @@ def test_models_of_which_the_same_is_run_have_one_digest() -> None:
     assert found[0] == found[1] and len(set(found)) == 3
 
 
+def test_a_weight_that_may_be_overridden_is_run_as_others_are() -> None:
+    """In models of IR version 3 all weights are inputs, too."""
+    plain = parse("float[2] x", "y = Add(x, w)", {"w": np.ones(2, np.float32)})
+    given = onnx.ModelProto.FromString(plain.SerializeToString())
+    given.graph.input.append(onnx.helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [2]))
+    assert kernels_digest(plain, Setting()) == kernels_digest(given, Setting())
+
+
 # -- from a shell ------------------------------------------------------------------------------------------------------
 
 

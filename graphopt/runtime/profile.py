@@ -220,8 +220,8 @@ def kernels_digest(model: Source, setting: Setting) -> str:
         ModelError: the model cannot be loaded, or the provider compiles it to something that is no graph.
     """
     graph = optimized_graph(model, setting, weights=False).graph
-    known = {item.name: _told(item) for item in graph.initializer}
-    known |= {item.name: item.type.SerializeToString().hex() for item in graph.input}
+    known = {item.name: item.type.SerializeToString().hex() for item in graph.input}
+    known |= {item.name: _told(item) for item in graph.initializer}  # of old models these are inputs as well
     said = []
     for node in graph.node:
         attributes = sorted(attribute.SerializeToString(deterministic=True) for attribute in node.attribute)
