@@ -1,8 +1,8 @@
 """The models: the architectures, exported from torch as a user would export them.
 
 The suite has 35 architectures of 33 families in 78 exports, with random weights, and smaller than published: the sizes
-of images, depths and vocabularies are cut, as `architectures.FULL` says. ``python -m benchmarks.models [NAME ...]``
-fills the cache, a folder that git ignores.
+of images, depths and vocabularies are cut, as `architectures.REDUCED` says. Beside them, 22 are as published.
+``python -m benchmarks.models [NAME ...]`` fills the cache, a folder that git ignores.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks import quantized
-from benchmarks.architectures import FULL, SMALL, Architecture, Case, reparameterized, settled
+from benchmarks.architectures import PUBLISHED, REDUCED, SMALL, Architecture, Case, reparameterized, settled
 
 CACHE = Path(__file__).parent / ".cache"
 
@@ -41,7 +41,9 @@ class Model:
     quantized: str = ""
     """In which form of `quantized.FORMS`, if in any."""
     is_fixture: bool = False
-    """Small, for the tests, instead of a size as in use, for the benchmarks."""
+    """Small, for the tests, instead of a larger size, for the benchmarks."""
+    is_published: bool = False
+    """Of the size that was published."""
 
 
 _KEEP_BATCH_NORM: Mapping[str, Any] = {"do_constant_folding": False, "training": "PRESERVE"}
@@ -81,22 +83,24 @@ def _full() -> Iterator[Model]:
 
     Left out: T5 by dynamo, of which torch 2.13 cannot decompose a reshape (*input_shape, -1).
     """
-    for name, architecture in FULL.items():
+    for name, architecture in REDUCED.items():
         if name != "t5-encoder":
             yield Model(f"{name}.dynamo", architecture, "dynamo", False, None, {})
         yield Model(f"{name}.torchscript", architecture, "torchscript", False, None, {})
     for name in ("repvgg", "mobileone", "fastvit", "repvit"):
         note = "training form, batch norms are nodes"
-        yield Model(f"{name}.bn", FULL[name], "torchscript", False, None, _KEEP_BATCH_NORM, note)
-    yield Model("mobilenetv3.opset11", FULL["mobilenetv3"], "torchscript", False, 11, {}, "hard-swish written out")
+        yield Model(f"{name}.bn", REDUCED[name], "torchscript", False, None, _KEEP_BATCH_NORM, note)
+    yield Model("mobilenetv3.opset11", REDUCED["mobilenetv3"], "torchscript", False, 11, {}, "hard-swish written out")
     note = "Attention and RMSNormalization are operators"
-    yield Model("llama-mini.opset23", FULL["llama-mini"], "dynamo", False, 23, {}, note)
+    yield Model("llama-mini.opset23", REDUCED["llama-mini"], "dynamo", False, 23, {}, note)
     for name, form, note in (
         ("resnet50", "static", "quantize_static by default: activations of 8 bits with a sign"),
         ("minilm-128", "dynamic", "quantize_dynamic, weights of 8 bits without a sign"),
         ("mobilenetv2", "trained", "as quantization-aware training for TensorRT leaves it"),
     ):
-        yield Model(f"{name}.{form}", FULL[name], "dynamo", False, None, {}, note, form)
+        yield Model(f"{name}.{form}", REDUCED[name], "dynamo", False, None, {}, note, form)
+    for name, architecture in PUBLISHED.items():
+        yield Model(f"{name}.full", architecture, "dynamo", False, None, {}, is_published=True)
 
 
 def _model(

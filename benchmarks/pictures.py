@@ -24,11 +24,11 @@ from graphopt.runtime.measure import NOISE
 COLOURS = {
     "onnxsim": "#0072b2", "OnnxSlim": "#56b4e9", "onnxoptimizer": "#009e73", "onnxscript": "#e69f00",
     "graphopt-simplify": "#cc79a7", "graphopt": "#d55e00", "onnxscript-ort": "#999999", "ort-transformers": "#333333",
-    "timm": "#7b3294",
+    "graphopt-ort": "#8c2d04", "timm": "#7b3294",
 }  # fmt: skip
 """Okabe and Ito's palette and a dark violet: told apart also by the colour-blind."""
 
-OWN = ("graphopt-simplify", "graphopt")
+OWN = ("graphopt-simplify", "graphopt", "graphopt-ort")
 """The columns that the others are compared with."""
 
 UNCHANGED = "unchanged (noise)"

@@ -55,18 +55,27 @@ def suite(results: Row) -> str:
     """What the models are: exports, not as many networks."""
     models = results["models"]
     architectures = {row["family"] for row in models.values()}
+    whole = len(_published(results))
+    reduced = "at reduced size (images mostly of 128 to 160 pixels a side, fewer layers and tokens)"
+    sizes = f"{len(models) - whole} {reduced} and {whole} of the size that was published" if whole else f"and {reduced}"
     return (
         f"{_many(len(models), 'export')} of {_many(len(architectures), 'architecture')}, with random weights, of fixed "
-        "shapes for one input, and at reduced size (images mostly of 128 to 160 pixels a side, fewer layers and tokens)"
+        f"shapes for one input, {sizes}"
     )
+
+
+def _published(results: Row) -> list[str]:
+    """The models that have the size that was published."""
+    return [name for name, row in results["models"].items() if row.get("published")]
 
 
 def searched(results: Row) -> str:
     """What graphopt's columns are, and whether the search is among them."""
     if "graphopt" not in tools(results):
         return "The search (`graphopt`) is not in this table yet; `graphopt-simplify` is rules alone, without timing."
+    own = " `graphopt-ort` may use ONNX Runtime's own operators;" if "graphopt-ort" in tools(results) else ""
     return (
-        f"`graphopt` searched for at most {_either(made(results, 'search'))} s for each number of threads; "
+        f"`graphopt` searched for at most {_either(made(results, 'search'))} s for each number of threads;{own} "
         "`graphopt-simplify` is rules alone, without timing."
     )
 
@@ -110,6 +119,20 @@ def gains(results: Row) -> Iterator[str]:
                     f"{', '.join(sorted(won))}, of which one or more are faster; {geometric_mean(outside):.3f} over "
                     f"the other {len(outside)}."
                 )
+
+
+def as_published(results: Row) -> Iterator[str]:
+    """The means over the models that have the size that was published, of all tools that take any file."""
+    names, families = _published(results), {row["family"] for row in results["models"].values()}
+    for column in columns(results) if names else ():
+        timed = {tool: timings(results, tool, column) for tool in tools(results)}
+        means = [
+            f"{tool} {geometric_mean(found[name]['median'] for name in names if name in found):.3f}"
+            for tool, found in timed.items()
+            if all(applies(tool, family) for family in families) and any(name in found for name in names)
+        ]
+        if means:
+            yield f"As published, {_many(len(names), 'model')} ({setting(column)}): {', '.join(means)}."
 
 
 def alike(results: Row) -> Iterator[str]:
@@ -198,7 +221,7 @@ def _summary(results: Row) -> list[str]:
         rows.append([UNCHANGED, *_counted(unchanged(results, column)), "", ""])
         lines += [f"{setting(column)}:", "", *table(head, rows), ""]
     seconds = "Optimizer: the median over the models of the seconds that the tool's whole process took."
-    notes = (noise(results), *gains(results), *alike(results))
+    notes = (noise(results), *gains(results), *as_published(results), *alike(results))
     return [*lines, seconds, *(line for note in notes for line in ("", note))]
 
 
@@ -315,7 +338,9 @@ def _costs(results: Row) -> Iterator[list[str]]:
 
 
 _PROCESS = "Seconds and peak megabytes of the tool's whole process, with imports, load and save."
-_LOADING = "Time to make a session, as a multiple of the original's, for each setting; and the largest difference."
+_LOADING = (
+    "Processor time to make a session, as a multiple of the original's, for each setting; the largest difference."
+)
 
 
 def _load_noise(results: Row) -> str:
@@ -363,22 +388,24 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 def readme_part(results: Row, path: Path) -> str:
     """Between the marks: a row an architecture that gains, one of all others, and where the numbers come from."""
-    settings = columns(results)
     head = ["architecture", "exports"]
-    for column in settings:
-        head += [setting(column), "others"]
+    for column in columns(results):
+        head += [title or setting(column) for title in _compared(results)]
     families = _families(results)
     won = {family: names for family, names in families.items() if _gains(results, names)}
     listed = sorted(won.items(), key=lambda item: -max(_ratios(results, ("graphopt",), item[1])))
     rest = [name for family, names in families.items() if family not in won for name in names]
     listed += [(f"{_many(len(families) - len(won), 'other')}", rest)] if rest else []
     rows = [[family, str(len(names)), *_gain_cells(results, names)] for family, names in listed]
+    whole = _published(results)
+    rows += [["as published", str(len(whole)), *_gain_cells(results, whole)]] if whole else []
     rows += [["all", str(len(results["models"])), *_gain_cells(results, [*results["models"]])]]
     peers = ", ".join(tool for tool in tools(results) if tool in PEERS)
+    own = "ORT's operators: with `--target onnxruntime`. " if len(_compared(results)) > 2 else ""
     page = f"{path.parent.parent.name}/{path.parent.name}/{path.stem}.md"
     note = (
         "How many times as fast as the original, both with all of ONNX Runtime's own optimizations: geometric means. "
-        f"Others: the best of {peers}. On {results['machine']}, {results['date']}, onnxruntime "
+        f"{own}Others: the best of {peers}. On {results['machine']}, {results['date']}, onnxruntime "
         f"{results['onnxruntime']}; [every model, every tool and how this was measured]({page})."
     )
     return "\n".join([*table(head, rows), "", note])
@@ -386,6 +413,12 @@ def readme_part(results: Row, path: Path) -> str:
 
 PEERS = tuple(tool for tool in TOOLS if tool not in OWN)
 """The tools of others that take any file and keep to standard operators."""
+
+
+def _compared(results: Row) -> dict[str, Sequence[str]]:
+    """The README's columns of a setting: a title, none for graphopt's, and the tools of which it has the best."""
+    listed: dict[str, Sequence[str]] = {"": ("graphopt",), "ORT's operators": ("graphopt-ort",), "others": PEERS}
+    return {title: names for title, names in listed.items() if title != "ORT's operators" or names[0] in tools(results)}
 
 
 def _families(results: Row) -> dict[str, list[str]]:
@@ -413,8 +446,8 @@ def _ratios(results: Row, of: Iterable[str], names: Collection[str]) -> list[flo
 
 
 def _gain_cells(results: Row, names: Collection[str]) -> list[str]:
-    pairs = zip(_ratios(results, ("graphopt",), names), _ratios(results, PEERS, names), strict=True)
-    return [f"{ratio:.2f}" if ratio else "" for pair in pairs for ratio in pair]
+    found = zip(*(_ratios(results, of, names) for of in _compared(results).values()), strict=True)
+    return [f"{ratio:.2f}" if ratio else "" for ratios in found for ratio in ratios]
 
 
 def readme_text(path: Path, readme: Path = README) -> str:

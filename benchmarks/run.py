@@ -14,7 +14,7 @@ The file (JSON; what is in brackets may be missing)::
      "onnxruntime": "1.31.1", "provider": "cpu", "spinning": false, "date": "of the last measurement",
      "models": {name: row}}
 
-    row: {"family": "ResNet", "opset": 20, "nodes": 122, "bytes": 1000, "model": "hash of the file",
+    row: {"family": "ResNet", "published": false, "opset": 20, "nodes": 122, "bytes": 1000, "model": "hash of the file",
           "exporters": {package: version},
           ["error": "why nothing is known: no export, the original fails, or no input moves its outputs",]
           ["insensitive": true,  # with that last error]
@@ -39,8 +39,9 @@ The file (JSON; what is in brackets may be missing)::
 A column is a setting, like `cpu-1` or `cpu-all`. `headroom` is null on devices, and where no kernel is a heavy one.
 `median` is of the rounds of all processes, `processes` of each. `low` and `high` are the widest of the medians of the
 single processes and of the interval in which the median of all rounds lies with 95 % confidence: no confidence can be
-stated for so few processes. The verdict is `faster` or `slower` only where the fastest runs, the median of all and that
-of each process say so, each by more than graphopt.runtime.measure.NOISE, and the interval does not hold 1.
+stated for so few processes. `load` is the processor time of making a session, of all threads together, as a multiple of
+the original's. The verdict is `faster` or `slower` only where the fastest runs, the median of all and that of each
+process say so, each by more than graphopt.runtime.measure.NOISE, and the interval does not hold 1.
 """
 
 from __future__ import annotations
@@ -336,7 +337,7 @@ def measure(name: str, source: Path | str, plan: Plan, known: Mapping[str, Any])
         return row | {"error": source}
     row.pop("error", None)
     row.pop("insensitive", None)
-    row |= _facts(source)
+    row |= {"published": MODELS[name].is_published, **_facts(source)}
     with tempfile.TemporaryDirectory() as folder:
         found = list(outcomes(row, plan, Path(folder)))
         wanted = [outcome for outcome in found if any(map(outcome.lacks, outcome.settings))]
@@ -588,9 +589,10 @@ def timed(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _loads(paths: Mapping[str, str], setting: Setting) -> dict[str, float]:
-    """Seconds to make a session, in turns; once, for each process of a timing does that."""
+    """Processor seconds of making a session, in turns; once, for each process of a timing does that."""
     runs = [lambda path=path: setting.open(path) for path in paths.values()]
-    return {tool: s.minimum for tool, s in zip(paths, interleaved(runs, seconds=0, rounds=(1, 1)), strict=True)}
+    found = interleaved(runs, seconds=0, rounds=(1, 1), meter=time.process_time)
+    return {tool: samples.minimum for tool, samples in zip(paths, found, strict=True)}
 
 
 def _headroom(source: str, setting: Setting, feeds: Mapping[str, Any]) -> float | None:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,9 +124,9 @@ def _graphopt_simplify(model: onnx.ModelProto) -> Any:
     return graphopt.optimize(model, cost="none").model
 
 
-def _graphopt(task: Task) -> tuple[onnx.ModelProto, dict[str, Any]]:
+def _graphopt(task: Task, target: str = "onnx") -> tuple[onnx.ModelProto, dict[str, Any]]:
     graphopt: Any = importlib.import_module("graphopt")
-    setting = {"provider": task.provider, "threads": task.threads, "seconds": task.seconds}
+    setting = {"provider": task.provider, "threads": task.threads, "seconds": task.seconds, "target": target}
     result = graphopt.optimize(task.source, **setting)
     timing, notes = result.report.timing, list(result.report.notes)
     if timing is None:
@@ -183,9 +184,12 @@ TOOLS: Mapping[str, Tool] = {
 TUNED: Mapping[str, TunedTool] = {
     "graphopt": TunedTool(
         "graphopt", _graphopt, "`graphopt.optimize(path, provider=..., threads=..., seconds=...)`, for each setting"
-    )
+    ),
+    "graphopt-ort": TunedTool(
+        "graphopt", partial(_graphopt, target="onnxruntime"), 'the same with `target="onnxruntime"`'
+    ),
 }
-"""Tools that keep to standard operators, and measure."""
+"""Tools that measure; the second may use ONNX Runtime's own operators."""
 
 ORT_TOOLS: Mapping[str, Tool | FileTool] = {
     "onnxscript-ort": Tool(
@@ -234,9 +238,9 @@ def versions(tool: str) -> dict[str, str]:
 def revision() -> dict[str, str]:
     """Which graphopt this is: as git describes it, where it can, and the digest of its sources and proofs."""
     root = Path(__file__).parent.parent
-    paths = [path for folder in _FOLDERS for path in sorted((root / folder).glob("*.py"))]
+    paths = {path.resolve() for folder in _FOLDERS for path in (root / folder).rglob("*.py")}
     digest = hashlib.sha256()
-    for path in [*paths, *sorted((root / "rules").glob("*.json*"))]:
+    for path in [*sorted(paths), *sorted((root / "rules").glob("*.json*"))]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     commit = _git(root, "describe", "--tags", "--always")
     changed = _git(root, "status", "--porcelain", "--", *_FOLDERS)  # a result file that grows makes no other graphopt

@@ -659,7 +659,9 @@ def test_a_search_is_for_the_setting_of_the_task(monkeypatch: pytest.MonkeyPatch
     _, told = tools.optimized(Task("graphopt", str(source), "", provider="cuda", threads=3, seconds=5.0))
     assert told["search"]["timed"] is False
     assert tools.optimized(Task("graphopt-simplify", str(source), ""))[1] == {}
-    assert said == [{"provider": "cuda", "threads": 3, "seconds": 5.0}, {"cost": "none"}]
+    assert tools.optimized(Task("graphopt-ort", str(source), "", seconds=5.0))[1]["search"]["timed"] is False
+    own = {"provider": "cuda", "threads": 3, "seconds": 5.0, "target": "onnx"}
+    assert said == [own, {"cost": "none"}, {"provider": "cpu", "threads": 0, "seconds": 5.0, "target": "onnxruntime"}]
 
 
 def test_a_copy_has_the_bytes_of_the_original(source: Path, tmp_path: Path) -> None:
@@ -675,7 +677,10 @@ def test_the_digest_of_graphopt_follows_its_sources(tmp_path: Path, monkeypatch:
     before = tools.revision()["sources"]
     assert tools.revision()["sources"] == before
     (tmp_path / "rules" / "proofs.json").write_text("[]")
-    assert tools.revision()["sources"] != before
+    proved = tools.revision()["sources"]
+    (tmp_path / "graphopt" / "room").mkdir()
+    (tmp_path / "graphopt" / "room" / "code.py").write_text("")
+    assert len({before, proved, tools.revision()["sources"]}) == 3
 
 
 def test_only_changed_sources_make_a_revision_dirty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
