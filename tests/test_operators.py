@@ -13,7 +13,8 @@ import pytest
 from onnx import numpy_helper
 
 from graphopt.base.sizes import substitute
-from graphopt.base.symbolic import Index, Tensor, Value, call, number
+from graphopt.base.symbolic import Index, Value, call, number
+from graphopt.base.tensors import Tensor
 from graphopt.base.types import DType
 from graphopt.io import onnx_io
 from graphopt.ir import ops

@@ -35,20 +35,8 @@ from graphopt.base.integers import (
     symbols,
 )
 from graphopt.base.rebuilding import Substitution, rebuild, rebuild_formula, solve
-from graphopt.base.symbolic import (
-    Binders,
-    Call,
-    Element,
-    Factor,
-    Fold,
-    Number,
-    Piece,
-    Read,
-    Term,
-    Value,
-    bind,
-    integer,
-)
+from graphopt.base.symbolic import Binders, Call, Element, Factor, Fold, Number, Piece, Read, Term, Value, integer
+from graphopt.base.tensors import bind
 from graphopt.verifier.context import Context
 
 Map: TypeAlias = "Mapping[Atom, Size]"

@@ -37,13 +37,13 @@ from graphopt.base.symbolic import (
     Term,
     Value,
     Whole,
-    bind,
     call,
     fold,
     lift,
     multiplied,
     number,
 )
+from graphopt.base.tensors import bind
 from graphopt.operators.classes import entry
 from graphopt.verifier.bijections import (
     SPLITS,

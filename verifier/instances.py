@@ -34,22 +34,8 @@ from graphopt.base.integers import (
     symbol,
 )
 from graphopt.base.rebuilding import formula
-from graphopt.base.symbolic import (
-    Index,
-    Piece,
-    Read,
-    Tensor,
-    Value,
-    as_size,
-    boolean,
-    call,
-    fold,
-    guarded,
-    lift,
-    number,
-    select,
-    truth,
-)
+from graphopt.base.symbolic import Index, Piece, Read, Value, call, fold, guarded, lift, number
+from graphopt.base.tensors import Tensor, as_size, boolean, select, truth
 from graphopt.base.types import DType
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import FUNCTIONS, LONGEST, PROPERTIES, PYTHON, Misused, Unknown, apply

@@ -9,7 +9,8 @@ from itertools import chain
 from typing import Any
 
 from graphopt.base.integers import Formula, Int, Size, eq, fresh, ge
-from graphopt.base.symbolic import Tensor, Value
+from graphopt.base.symbolic import Value
+from graphopt.base.tensors import Tensor
 from graphopt.base.types import DType
 from graphopt.ir import ops
 from graphopt.language.rule import Rule

@@ -34,22 +34,8 @@ from graphopt.base.integers import (
     undisturbed,
 )
 from graphopt.base.rebuilding import Substitution
-from graphopt.base.symbolic import (
-    Binders,
-    Call,
-    Element,
-    Index,
-    Piece,
-    Read,
-    Tensor,
-    Term,
-    Value,
-    Whole,
-    as_size,
-    bind,
-    cases,
-    noting,
-)
+from graphopt.base.symbolic import Binders, Call, Element, Index, Piece, Read, Term, Value, Whole, cases, noting
+from graphopt.base.tensors import Tensor, as_size, bind
 from graphopt.language.coverage import Answer, Choice, of_any_rank, tree_of
 from graphopt.language.proof import Model, Proof, Verdict
 from graphopt.language.rule import Rule

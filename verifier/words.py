@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from graphopt.base.integers import TRUE, Formula, Int, eq, ge
-from graphopt.base.symbolic import Tensor, Value
+from graphopt.base.symbolic import Value
+from graphopt.base.tensors import Tensor
 from graphopt.language.rule import Rule
 from graphopt.language.term import App, Lit, Term, fn
 from graphopt.verifier import dtypes

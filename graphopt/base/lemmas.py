@@ -12,19 +12,7 @@ from math import isqrt
 from typing import Any, TypeAlias
 
 from graphopt.base.integers import TRUE
-from graphopt.base.symbolic import (
-    ZERO,
-    Call,
-    Factor,
-    Fold,
-    Piece,
-    Value,
-    call,
-    fold,
-    inverse,
-    lift,
-    number,
-)
+from graphopt.base.symbolic import ZERO, Call, Factor, Fold, Piece, Value, call, fold, inverse, lift, number
 from graphopt.base.types import MANTISSA, DType
 
 Lemma = Callable[..., "Value | None"]

@@ -6,7 +6,7 @@ tensors add guards, moving data shifts indices; what is not linear is an opaque 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,27 +15,25 @@ from math import isinf
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from graphopt.base.integers import (
-    COMPOSITE,
     FALSE,
     NOTHING,
     TRUE,
+    And,
     Atom,
     Change,
+    Comparison,
     Fact,
     Formula,
     Int,
+    Or,
     Size,
     alone,
     conj,
     conjuncts,
-    disj,
     fresh,
-    inside,
     negate,
-    symbols,
 )
 from graphopt.base.rebuilding import Substitution, only_symbol, rebuild, rebuild_formula
-from graphopt.base.types import DType
 
 Index: TypeAlias = "tuple[Size, ...]"
 Binders: TypeAlias = "tuple[tuple[Atom, Size], ...]"
@@ -59,15 +57,38 @@ def _hashed_once(cls: type[T]) -> type[T]:
 
 
 class _Spoken:
-    """What speaks of integers: `names` are all of them (as `Int.names`), `symbols` those that are free in it."""
+    """What speaks of integers, in its fields or in those of what it is made of."""
+
+    @property
+    def bound(self) -> frozenset[Atom]:
+        """The symbols that it gives a meaning of their own."""
+        return NOTHING
 
     @cached_property
     def names(self) -> frozenset[Atom]:
-        raise NotImplementedError
+        """All symbols, and whether there is more than symbols, as `Int.names`."""
+        return self.bound.union(*(part.names for part in _speaking(self._fields)))
 
     @cached_property
     def symbols(self) -> frozenset[Atom]:
-        return self.names - {COMPOSITE}
+        """The symbols that are free in it."""
+        return NOTHING.union(*(part.symbols for part in _speaking(self._fields))) - self.bound
+
+    @property
+    def _fields(self) -> Iterator[Any]:
+        return (getattr(self, name) for name in self.__match_args__)  # type: ignore[attr-defined]
+
+
+def _speaking(parts: Iterable[Any]) -> Iterator[Int | Formula | _Spoken]:
+    """Yield what speaks of integers, also what lies in tuples."""
+    for part in parts:
+        if isinstance(part, tuple):
+            yield from _speaking(part)
+        elif isinstance(part, _SPEAKING):
+            yield part
+
+
+_SPEAKING = (_Spoken, Int, Comparison, Fact, And, Or)
 
 
 @_hashed_once
@@ -82,10 +103,6 @@ class Read(_Spoken):
         if not change.touches(self.names):
             return self
         return Read(self.tensor, tuple(rebuild(i, change) for i in self.index))
-
-    @cached_property
-    def names(self) -> frozenset[Atom]:
-        return _names(self.index)
 
     def __str__(self) -> str:
         return f"{self.tensor}[{', '.join(map(str, self.index))}]"
@@ -102,10 +119,6 @@ class Number(_Spoken):
         if not change.touches(self.names):
             return self
         return integer(rebuild(self.of, change))
-
-    @cached_property
-    def names(self) -> frozenset[Atom]:
-        return self.of.names
 
     def __str__(self) -> str:
         return f"real({self.of})"
@@ -125,15 +138,6 @@ class Call(_Spoken):
             return self
         return call(self.function, *(arg.rebuild(change) for arg in self.args), params=_params(self.params, change))
 
-    @cached_property
-    def names(self) -> frozenset[Atom]:
-        return _names(_ints(self.params)).union(*(arg.names for arg in self.args))
-
-    @cached_property
-    def symbols(self) -> frozenset[Atom]:
-        inner = frozenset(s for p in _ints(self.params) for s in p.symbols)
-        return inner.union(*(arg.symbols for arg in self.args))
-
     def __str__(self) -> str:
         return f"{self.function}({', '.join(map(str, (*self.args, *self.params)))})"
 
@@ -147,13 +151,9 @@ class Piece(_Spoken):
     guard: Formula
     body: Value
 
-    @cached_property
-    def names(self) -> frozenset[Atom]:
-        return _bound_names(self.binders) | self.guard.names | self.body.names
-
-    @cached_property
-    def symbols(self) -> frozenset[Atom]:
-        return _free(self.binders, self.guard, self.body.symbols)
+    @property
+    def bound(self) -> frozenset[Atom]:
+        return frozenset(b for b, _ in self.binders)
 
     def __str__(self) -> str:
         over = f" for {_shown(self.binders)}" if self.binders else ""
@@ -181,14 +181,6 @@ class Fold(_Spoken):
         )
         return fold(self.monoid, pieces)
 
-    @cached_property
-    def names(self) -> frozenset[Atom]:
-        return NOTHING.union(*(p.names for p in self.pieces))
-
-    @cached_property
-    def symbols(self) -> frozenset[Atom]:
-        return NOTHING.union(*(p.symbols for p in self.pieces))
-
     def __str__(self) -> str:
         return f"{self.monoid}({'; '.join(map(str, self.pieces))})"
 
@@ -202,13 +194,9 @@ class Whole(_Spoken):
     index: tuple[Atom, ...]
     body: Value
 
-    @cached_property
-    def names(self) -> frozenset[Atom]:
-        return _names(self.shape).union(self.index, self.body.names)
-
-    @cached_property
-    def symbols(self) -> frozenset[Atom]:
-        return (self.body.symbols - frozenset(self.index)).union(*map(symbols, self.shape))
+    @property
+    def bound(self) -> frozenset[Atom]:
+        return frozenset(self.index)
 
 
 @_hashed_once
@@ -231,15 +219,6 @@ class Element(_Spoken):
         index = tuple(rebuild(i, change) for i in self.index)
         return Element(self.operator, _params(self.params, change), operands, index)
 
-    @cached_property
-    def names(self) -> frozenset[Atom]:
-        return _names((*self.index, *_ints(self.params))).union(*(w.names for w in self.operands if w))
-
-    @cached_property
-    def symbols(self) -> frozenset[Atom]:
-        index = frozenset(s for i in (*self.index, *_ints(self.params)) for s in symbols(i))
-        return index.union(*(w.symbols for w in self.operands if w))
-
     def __str__(self) -> str:
         return f"{self.operator}(…)[{', '.join(map(str, self.index))}]"
 
@@ -257,13 +236,9 @@ class Term(_Spoken):
     binders: Binders = ()
     guard: Formula = TRUE
 
-    @cached_property
-    def names(self) -> frozenset[Atom]:
-        return _bound_names(self.binders).union(self.guard.names, *(f.names for f in self.factors))
-
-    @cached_property
-    def symbols(self) -> frozenset[Atom]:
-        return _free(self.binders, self.guard, *(f.symbols for f in self.factors))
+    @property
+    def bound(self) -> frozenset[Atom]:
+        return frozenset(b for b, _ in self.binders)
 
     def __str__(self) -> str:
         text = "·".join([*([str(self.coefficient)] if self.coefficient != 1 else []), *map(str, self.factors)]) or "1"
@@ -316,14 +291,6 @@ class Value(_Spoken):
                 total.append(term)
         return collected(total)
 
-    @cached_property
-    def names(self) -> frozenset[Atom]:
-        return NOTHING.union(*(t.names for t in self.terms))
-
-    @cached_property
-    def symbols(self) -> frozenset[Atom]:
-        return NOTHING.union(*(t.symbols for t in self.terms))
-
     @property
     def constant(self) -> Fraction | None:
         """The number that it is, where it plainly is one."""
@@ -337,7 +304,6 @@ class Value(_Spoken):
         return " + ".join(map(str, self.terms)) or "0"
 
 
-Where: TypeAlias = "Callable[[Index], Formula]"
 Operand: TypeAlias = "Value | int | float | Fraction"
 ZERO = Value(())
 ONE = Fraction(1)
@@ -360,10 +326,6 @@ def _shown(binders: Binders) -> str:
     return ", ".join(f"{b}<{e}" for b, e in binders)
 
 
-def _ints(params: Iterable[Any]) -> Iterable[Int]:
-    return (p for p in params if isinstance(p, Int))
-
-
 def _params(params: tuple[Any, ...], change: Change) -> tuple[Any, ...]:
     return tuple(rebuild(p, change) if isinstance(p, Int) else p for p in params)
 
@@ -375,19 +337,6 @@ def _rebuilt(term: Term, change: Change) -> tuple[Term, ...]:
     for factor in term.factors:
         new = multiplied(new, lift(factor.rebuild(change)))
     return new.terms
-
-
-def _names(sizes: Iterable[Size]) -> frozenset[Atom]:
-    return NOTHING.union(*(size.names for size in sizes if isinstance(size, Int)))
-
-
-def _bound_names(binders: Binders) -> frozenset[Atom]:
-    return _names(extent for _, extent in binders).union(b for b, _ in binders)
-
-
-def _free(binders: Binders, guard: Formula, *inner: frozenset[Atom]) -> frozenset[Atom]:
-    everything = guard.symbols.union(*inner, *(symbols(extent) for _, extent in binders))
-    return everything - {b for b, _ in binders}
 
 
 # -- building ------------------------------------------------------------------------------------------------------
@@ -408,20 +357,6 @@ def integer(size: Size) -> Value:
         return number(size)
     terms = (Term(Fraction(c), tuple(Number(alone(atom)) for atom in monomial)) for monomial, c in size.terms.items())
     return Value(tuple(terms))
-
-
-def as_size(value: Value) -> Size | None:
-    """Return the integer that a value is, where it is made of sizes and indices alone; the inverse of `integer`."""
-    total: Size = 0
-    for term in value.terms:
-        plain = term.guard == TRUE and not term.binders and term.coefficient.denominator == 1
-        if not plain or not all(isinstance(factor, Number) for factor in term.factors):
-            return None
-        part: Size = int(term.coefficient)
-        for factor in term.factors:
-            part = (factor.of if isinstance(factor, Number) else 1) * part
-        total = part + total
-    return total
 
 
 def lift(factor: Factor | Value) -> Value:
@@ -445,7 +380,7 @@ def collected(terms: Iterable[Term]) -> Value:
 
 
 def _times(left: Term, right: Term) -> Term:
-    if left.binders and right.binders and {b for b, _ in left.binders} & {b for b, _ in right.binders}:
+    if not left.bound.isdisjoint(right.bound):
         right = renamed(right)
     return Term(
         left.coefficient * right.coefficient,
@@ -486,38 +421,6 @@ def guarded(condition: Formula, value: Value) -> Value:
     if condition == TRUE:
         return value
     return collected(Term(t.coefficient, t.factors, t.binders, conj(condition, t.guard)) for t in value.terms)
-
-
-def select(condition: Formula, then: Value, otherwise: Value) -> Value:
-    """`then` where the condition holds, else `otherwise`."""
-    return guarded(condition, then) + guarded(negate(condition), otherwise)
-
-
-def bind(extents: Sequence[Size], name: str = "k") -> tuple[Index, Binders]:
-    """Return new binders that run below the extents: as indices, and as binders."""
-    index = tuple(fresh(name) for _ in extents)
-    return index, tuple((only_symbol(i), extent) for i, extent in zip(index, extents, strict=True))
-
-
-def total(
-    extents: Sequence[Size], body: Callable[[Index], Value], where: Callable[[Index], Formula] | None = None
-) -> Value:
-    """Σ of `body` over all indices below the extents (for which `where` holds)."""
-    index, binders = bind(extents)
-    return summed(guarded(where(index) if where else TRUE, body(index)), binders)
-
-
-def summed(value: Value, binders: Binders) -> Value:
-    """Σ of a value over what is free in it."""
-    return collected(Term(t.coefficient, t.factors, binders + t.binders, t.guard) for t in value.terms)
-
-
-def folded(
-    monoid: Monoid, extents: Sequence[Size], body: Callable[[Index], Value], where: Where | None = None
-) -> Value:
-    """Return the greatest (least, product) of `body` over all indices below the extents (for which `where` holds)."""
-    index, binders = bind(extents)
-    return fold(monoid, [Piece(binders, where(index) if where else TRUE, body(index))])
 
 
 def fold(monoid: Monoid, pieces: Iterable[Piece]) -> Value:
@@ -597,13 +500,12 @@ def _inverse(value: Value) -> Value:
     if len(value.terms) != 1:
         return _noted(Call("Inverse", (_own_names(value),)))
     (term,) = value.terms
-    bound = {b for b, _ in term.binders}
     result = number(1 / term.coefficient)
     for factor in term.factors:
-        if not factor.symbols & bound:
+        if not factor.symbols & term.bound:
             result = result * _inverse_of_factor(factor)
     if term.binders:
-        inner = tuple(f for f in term.factors if f.symbols & bound)
+        inner = tuple(f for f in term.factors if f.symbols & term.bound)
         rest = Value((Term(Fraction(1), inner, term.binders, term.guard),))
         result = result * _noted(Call("Inverse", (_own_names(rest),)))
     return result
@@ -681,8 +583,7 @@ def cases(*values: Value) -> Iterator[tuple[Formula, tuple[Value, ...]]]:
 
 def _outer(term: Term) -> Formula:
     """Return the part of a term's guard that does not depend on its binders."""
-    bound = {b for b, _ in term.binders}
-    return conj(*(part for part in conjuncts(term.guard) if not part.symbols & bound))
+    return conj(*(part for part in conjuncts(term.guard) if not part.symbols & term.bound))
 
 
 def _under(value: Value, known: Formula, denied: frozenset[Formula]) -> Value:
@@ -692,52 +593,3 @@ def _under(value: Value, known: Formula, denied: frozenset[Formula]) -> Value:
         for t in value.terms
         if not (denied and denied <= conjuncts(t.guard)) and conj(t.guard, known) != FALSE
     )
-
-
-def boolean(condition: Formula) -> Value:
-    """Return a truth value: 1 where the condition holds, else 0."""
-    return guarded(condition, number(1))
-
-
-def truth(value: Value) -> Formula:
-    """Return the condition of which a value is the truth value."""
-    plain = all(t.coefficient == 1 and not t.factors and not t.binders for t in value.terms)
-    if plain:
-        return disj(*(term.guard for term in value.terms))
-    return Fact(call("NotZero", value), True)
-
-
-@dataclass(frozen=True, eq=False)
-class Tensor:
-    """A shape, and the element at each index. Outside of its shape a tensor has no elements: who reads guards."""
-
-    shape: tuple[Size, ...]
-    at: Callable[[Index], Value]
-    dtype: DType = DType.UNDEFINED
-    values: DType = DType.UNDEFINED
-    """A type that holds all its elements, narrower than its own after a cast that loses nothing."""
-    view_of: Tensor | None = None
-    """A tensor that has the same elements in the same (row-major) order, where this one is another view of it."""
-
-    @property
-    def rank(self) -> int:
-        return len(self.shape)
-
-    @property
-    def base(self) -> Tensor:
-        """The tensor that it is a view of, or itself."""
-        return self.view_of or self
-
-    def typed(self, dtype: DType, values: DType = DType.UNDEFINED) -> Tensor:
-        """Return the same of an element type, with one that holds all elements if that is said."""
-        return Tensor(self.shape, self.at, dtype, values or self.values or dtype, self.view_of)
-
-    def whole(self) -> Whole:
-        """As an argument of an operator that is not looked into."""
-        index, _ = bind(self.shape, "i")
-        return Whole(self.shape, tuple(map(only_symbol, index)), self.at(index))
-
-
-def within(index: Index, shape: Sequence[Size]) -> Formula:
-    """Return the condition that an index is one of the shape."""
-    return conj(*(inside(i, extent) for i, extent in zip(index, shape, strict=True)))

@@ -15,8 +15,9 @@ from typing import Any, TypeAlias, TypeGuard
 import numpy as np
 
 from graphopt.base.integers import TRUE, And, Atom, Comparison, Fact, Formula, Int, Or, Size, forget
-from graphopt.base.symbolic import Binders, Call, Element, Factor, Fold, Index, Number, Read, Tensor, Value, bind, lift
+from graphopt.base.symbolic import Binders, Call, Element, Factor, Fold, Index, Number, Read, Value, lift
 from graphopt.base.symbolic import Term as Sum
+from graphopt.base.tensors import Tensor, bind
 from graphopt.base.types import DType
 from graphopt.discover.arithmetic import Arithmetic, Array
 from graphopt.language.rule import Rule

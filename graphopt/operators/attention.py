@@ -20,18 +20,8 @@ from graphopt.base.integers import (
     quotient,
     remainder,
 )
-from graphopt.base.symbolic import (
-    Index,
-    Tensor,
-    Value,
-    call,
-    guarded,
-    integer,
-    number,
-    select,
-    total,
-    truth,
-)
+from graphopt.base.symbolic import Index, Value, call, guarded, integer, number
+from graphopt.base.tensors import Tensor, select, total, truth
 from graphopt.base.types import DType
 from graphopt.operators.broadcasting import exactly, fits, stretched
 from graphopt.operators.elementwise import nonzero, positive

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import reduce
 
 from graphopt.base.integers import Size, choice, disj, eq, quotient, remainder
-from graphopt.base.symbolic import Index, Tensor, Value
+from graphopt.base.symbolic import Index, Value
+from graphopt.base.tensors import Tensor
 from graphopt.operators.node import Node, Shape, Undefined
 
 

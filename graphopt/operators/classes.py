@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 from onnx.defs import OpSchema
 
-from graphopt.base.symbolic import Tensor
+from graphopt.base.tensors import Tensor
 from graphopt.ir import ops
 from graphopt.language.definition import Definition, definitions, meaning_of
 from graphopt.language.rule import Rule

@@ -13,19 +13,8 @@ from typing import TypeAlias
 
 from graphopt.base import symbolic
 from graphopt.base.integers import TRUE, Formula, conj, disj, negate
-from graphopt.base.symbolic import (
-    Index,
-    Piece,
-    Tensor,
-    Value,
-    boolean,
-    by_cases,
-    call,
-    fold,
-    number,
-    select,
-    truth,
-)
+from graphopt.base.symbolic import Index, Piece, Value, by_cases, call, fold, number
+from graphopt.base.tensors import Tensor, boolean, select, truth
 from graphopt.base.types import DType
 from graphopt.language.scalar import holds
 from graphopt.operators.broadcasting import broadcast, stretched

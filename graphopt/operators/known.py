@@ -17,8 +17,9 @@ from typing import Any, NamedTuple, TypeVar
 from graphopt.base.integers import FALSE, Formula, Int, Size, forget, fresh
 from graphopt.base.rebuilding import Substitution, only_symbol, rebuild_formula
 from graphopt.base.sizes import Dim, Named, Sym, Unknown, replaced
-from graphopt.base.symbolic import Index, Read, Tensor, bind, integer, lift, number
+from graphopt.base.symbolic import Index, Read, integer, lift, number
 from graphopt.base.symbolic import Value as Number
+from graphopt.base.tensors import Tensor, bind
 from graphopt.base.translation import NotKnown, Translation
 from graphopt.base.types import DType
 from graphopt.base.types import Shape as Sizes

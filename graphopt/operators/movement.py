@@ -34,19 +34,17 @@ from graphopt.base.symbolic import (
     Element,
     Factor,
     Index,
-    Tensor,
     Term,
     Value,
     Whole,
-    boolean,
     call,
     guarded,
     integer,
     lift,
     multiplied,
     number,
-    select,
 )
+from graphopt.base.tensors import Tensor, boolean, select
 from graphopt.ir.tensor import Tensor as Constant
 from graphopt.operators.broadcasting import broadcast, stretched
 from graphopt.operators.node import MAX_RANK, Body, Node, OneOf, Symbols, Undefined, Unsupported, subsets

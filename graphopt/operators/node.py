@@ -14,7 +14,8 @@ from math import isinf, isqrt
 from typing import Any, TypeAlias
 
 from graphopt.base.integers import Formula, Int, Size, choice, eq, fresh, ge
-from graphopt.base.symbolic import Index, Read, Tensor, Value, call, integer, lift, number
+from graphopt.base.symbolic import Index, Read, Value, call, integer, lift, number
+from graphopt.base.tensors import Tensor
 from graphopt.base.types import DType
 from graphopt.ir import ops
 

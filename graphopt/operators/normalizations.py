@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graphopt.base.integers import disj, eq, ge, quotient
-from graphopt.base.symbolic import Index, Tensor, Value, call, total
+from graphopt.base.symbolic import Index, Value, call
+from graphopt.base.tensors import Tensor, total
 from graphopt.operators.broadcasting import exactly, fits, stretched
 from graphopt.operators.node import Body, Node, OneOf, Shape, Undefined
 from graphopt.operators.reductions import mean, over

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 
 from graphopt.base.integers import eq, ge
-from graphopt.base.symbolic import Element, Index, Tensor, Value, lift
+from graphopt.base.symbolic import Element, Index, Value, lift
+from graphopt.base.tensors import Tensor
 from graphopt.ir import ops
 from graphopt.operators.broadcasting import fits
 from graphopt.operators.node import Denotation, Node, Shape, Undefined, Unsupported

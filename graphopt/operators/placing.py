@@ -7,20 +7,8 @@ from functools import partial
 
 from graphopt.base.integers import Int, Size, choice, disj, eq, fresh, ge, le, negate, quotient, symbol
 from graphopt.base.rebuilding import only_symbol
-from graphopt.base.symbolic import (
-    Element,
-    Index,
-    Tensor,
-    Value,
-    as_size,
-    boolean,
-    call,
-    integer,
-    lift,
-    select,
-    summed,
-    truth,
-)
+from graphopt.base.symbolic import Element, Index, Value, call, integer, lift
+from graphopt.base.tensors import Tensor, as_size, boolean, select, summed, truth
 from graphopt.operators.broadcasting import fits
 from graphopt.operators.elementwise import nonzero
 from graphopt.operators.movement import looked_up

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from graphopt.base.integers import Size, choice, disj, eq
-from graphopt.base.symbolic import Index, Tensor, Value, call, folded, number
+from graphopt.base.symbolic import Index, Value, call, number
+from graphopt.base.tensors import Tensor, folded
 from graphopt.base.types import DType
 from graphopt.operators.elementwise import largest, least
 from graphopt.operators.node import Node, OneOf, Undefined, Unsupported

@@ -8,7 +8,8 @@ from functools import reduce
 from itertools import combinations
 
 from graphopt.base.integers import Formula, Size, disj, eq, ge, le, lt, negate, product
-from graphopt.base.symbolic import Element, Index, Tensor, Value, boolean, call, folded, integer, lift, total, truth
+from graphopt.base.symbolic import Element, Index, Value, call, integer, lift
+from graphopt.base.tensors import Tensor, boolean, folded, total, truth
 from graphopt.operators.broadcasting import broadcast, common_size, stretched
 from graphopt.operators.node import Body, Node, OneOf, Reduction, Shape, Undefined, Unsupported
 from graphopt.operators.opaque import opaque

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from graphopt.base.symbolic import Tensor, folded
+from graphopt.base.tensors import Tensor, folded
 from graphopt.ir import ops
 from graphopt.language.scalar import holds
 from graphopt.operators.attention import Attention, RotaryEmbedding

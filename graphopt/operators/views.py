@@ -21,11 +21,8 @@ from graphopt.base.integers import (
     quotient,
     remainder,
 )
-from graphopt.base.symbolic import (
-    Index,
-    Tensor,
-    Value,
-)
+from graphopt.base.symbolic import Index, Value
+from graphopt.base.tensors import Tensor
 from graphopt.operators.broadcasting import exactly
 from graphopt.operators.node import Node, OneOf, Shape, Symbols, Undefined, Unsupported, subsets
 

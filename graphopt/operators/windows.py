@@ -17,7 +17,8 @@ from graphopt.base.integers import (
     quotient,
     remainder,
 )
-from graphopt.base.symbolic import Index, Tensor, Value, call, folded, guarded, integer, number, total, within
+from graphopt.base.symbolic import Index, Value, call, guarded, integer, number
+from graphopt.base.tensors import Tensor, folded, total, within
 from graphopt.operators.broadcasting import exactly, fits
 from graphopt.operators.node import Body, Denotation, Node, OneOf, Reduction, Shape, Undefined
 from graphopt.operators.opaque import of_shape

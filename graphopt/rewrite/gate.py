@@ -37,7 +37,8 @@ TIMEOUT = 10.0
 """Seconds of processor time for one rule: twice what any built-in rule needs, as processors differ."""
 
 CORE = (
-    *("base.types", "base.integers", "base.lemmas", "base.rebuilding", "base.symbolic", "ir.ops", "ir.tensor"),
+    *("base.types", "base.integers", "base.lemmas", "base.rebuilding", "base.symbolic", "base.tensors"),
+    *("ir.ops", "ir.tensor"),
     *("language.coverage", "language.definition", "language.rule", "language.scalar", "language.term"),
     *("language.wellformed", "operators.attention", "operators.broadcasting", "operators.classes"),
     *("operators.elementwise", "operators.families", "operators.movement", "operators.node"),

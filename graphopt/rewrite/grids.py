@@ -14,7 +14,7 @@ from operator import mul
 
 import numpy as np
 
-from graphopt.base import symbolic
+from graphopt.base import symbolic, tensors
 from graphopt.base.integers import forget
 from graphopt.base.rebuilding import Substitution, only_symbol, rebuild
 from graphopt.base.sizes import Dim, lower_bound, product
@@ -126,17 +126,17 @@ class _OnGrids(ModelNode):
     grids: Sequence[Grid | None] = ()
     names: Numbered = field(default_factory=Numbered)
 
-    def input(self, position: int) -> symbolic.Tensor:
+    def input(self, position: int) -> tensors.Tensor:
         given, own = super().input(position), self.grids[position]
         if own is None:
             raise Unsupported(f"{self.op} of what is no grid")
         start, *steps = (self.translation.inward(self.names.there(number)) for number in (own.start, *own.steps))
         return replace(given, at=lambda index: symbolic.integer(sum(map(mul, index, steps), start)))
 
-    def evenly(self, output: symbolic.Tensor, shape: Shape) -> Grid | None:
+    def evenly(self, output: tensors.Tensor, shape: Shape) -> Grid | None:
         """Return the grid that an output is, if its elements grow evenly."""
-        index, _ = symbolic.bind(output.shape)
-        element = symbolic.as_size(output.at(index))
+        index, _ = tensors.bind(output.shape)
+        element = tensors.as_size(output.at(index))
         if element is None:
             return None
         places = [only_symbol(i) for i in index]

@@ -16,20 +16,8 @@ import numpy as np
 
 from graphopt.base.integers import And, Atom, Comparison, Fact, Formula, Int, Or, Size, eq, forget, fresh, negate
 from graphopt.base.rebuilding import only_symbol
-from graphopt.base.symbolic import (
-    Binders,
-    Call,
-    Element,
-    Factor,
-    Fold,
-    Number,
-    Piece,
-    Read,
-    Tensor,
-    Value,
-    Whole,
-    bind,
-)
+from graphopt.base.symbolic import Binders, Call, Element, Factor, Fold, Number, Piece, Read, Value, Whole
+from graphopt.base.tensors import Tensor, bind
 from graphopt.base.types import DType
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import LONGEST

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from graphopt.base.integers import TRUE, Formula, ge, symbol
 from graphopt.base.lemmas import EXACT_LEMMAS, LEMMAS
 from graphopt.base.rebuilding import only_symbol
-from graphopt.base.symbolic import Call, Piece, Read, Value, call, fold, lift, number, total
+from graphopt.base.symbolic import Call, Piece, Read, Value, call, fold, lift, number
+from graphopt.base.tensors import total
 from graphopt.base.types import DType
 from graphopt.verifier.context import context
 from graphopt.verifier.equality import Equality
