@@ -12,8 +12,6 @@ CORE = ("base", "ir", "operators", "language", "rewrite")
 """What one reads to know the compiler."""
 
 LONGEST = 600
-LONGER = {"graphopt/base/symbolic.py": "one algebra: what a class of it computes is made of the others"}
-"""Files that are longer, and why."""
 
 
 def rooms() -> dict[str, list[Path]]:
@@ -50,11 +48,10 @@ def table() -> Iterator[str]:
 def too_long() -> list[str]:
     """The files that are longer than they may be, one sentence each."""
     paths = [path for found in rooms().values() for path in found]
-    names = {path: path.relative_to(ROOT).as_posix() for path in paths}
     return [
-        f"{names[path]} has {lines(path)} lines, more than {LONGEST}: it knows two things"
+        f"{path.relative_to(ROOT).as_posix()} has {lines(path)} lines, more than {LONGEST}: it knows two things"
         for path in paths
-        if lines(path) > LONGEST and names[path] not in LONGER
+        if lines(path) > LONGEST
     ]
 
 

@@ -91,7 +91,14 @@ def halved(graph: Graph) -> Iterator[Patch]:
         yield replace_node(graph, vertex, replace(graph[vertex], attrs={"alpha": 0.5}))
 
 
-@pytest.mark.parametrize(("run", "op"), [(absolute, "Abs"), (halved, "LeakyRelu")])
+def plain(graph: Graph) -> Iterator[Patch]:
+    """Take its attribute from each LeakyRelu."""
+    for vertex in sorted(graph.with_op("LeakyRelu")):
+        if graph[vertex].attrs:
+            yield replace_node(graph, vertex, replace(graph[vertex], attrs={}))
+
+
+@pytest.mark.parametrize(("run", "op"), [(absolute, "Abs"), (halved, "LeakyRelu"), (plain, "LeakyRelu without alpha")])
 def test_a_pass_that_writes_an_operator_is_refused(run: Run, op: str) -> None:
     graph = onnx_io.load(parse("float[4] x", "a = Relu(x); y = LeakyRelu <alpha = 0.25> (a)")).graph
     with pytest.raises(ValueError, match=f"pass wrong writes {op}, which only rules may"):

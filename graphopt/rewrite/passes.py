@@ -40,31 +40,38 @@ class Pass:
     exactly: Run | None = None
     """The form of it after which the model computes bit for bit what it did, where `run` is none."""
     writes: frozenset[str] = frozenset()
-    """Operators that it puts where there were others. Only rules rewrite: of passes one is left that does."""
+    """What it may write, in the words of `written`. Only rules rewrite: passes do where they say so."""
     inform: Callable[[Graph, Node], Iterable[tuple[Graph, Patch]]] | None = None
     """What it changes in the bodies of a node before it runs in them."""
 
 
 def written(patch: Patch) -> frozenset[str]:
-    """Return the operators that a patch writes.
+    """Return what a patch writes: operators, and those that lose an attribute, as `Reshape without allowzero`.
 
-    None is what it takes for a constant, to read other values and to lack an attribute, to move out of the bodies of a
-    node that goes, and to copy a value for an output.
+    None is what it takes for a constant, to read other values, to move out of the bodies of a node that goes, and to
+    copy a value for an output.
     """
     outputs = {value.vertex for value in patch.outputs[1]} if patch.outputs else set()
     moved = [inner for node in patch.removed for body in node.bodies for _, inner in body.nodes()]
-
-    def is_new(vertex: int, node: Node) -> bool:
+    new: set[str] = set()
+    for vertex, node in patch.after.items():
         if node.is_constant or (node.op == "Identity" and vertex in outputs):
-            return False
+            continue
         there = [patch.before[vertex]] if vertex in patch.before else moved
-        return not any(
-            (node.op, node.domain, node.version) == (own.op, own.domain, own.version)
-            and node.attrs.items() <= own.attrs.items()
-            for own in there
-        )
+        if not any(_is_same(node, own) and node.attrs == own.attrs for own in there):
+            lost = [
+                _lost(node, own) for own in there if _is_same(node, own) and node.attrs.items() <= own.attrs.items()
+            ]
+            new.add(min(lost, default=node.op))
+    return frozenset(new)
 
-    return frozenset(node.op for vertex, node in patch.after.items() if is_new(vertex, node))
+
+def _is_same(node: Node, other: Node) -> bool:
+    return (node.op, node.domain, node.version) == (other.op, other.domain, other.version)
+
+
+def _lost(node: Node, before: Node) -> str:
+    return f"{node.op} without {', '.join(sorted(before.attrs.keys() - node.attrs.keys()))}"
 
 
 # -- dead code ---------------------------------------------------------------------------------------------------------
@@ -326,7 +333,12 @@ PASSES = (
         exactly=partial(fold_constants, exact=True),  # a sum of ONNX Runtime's may round otherwise when it runs alone
     ),
     Pass("infer_types", infer_types, "A shape that became known is needed by other rewrites.", inform=informed),
-    Pass("fold_shapes", fold_shapes, "Arithmetic on sizes costs a kernel launch for a few bytes; most of it is known."),
+    Pass(
+        "fold_shapes",
+        fold_shapes,
+        "Arithmetic on sizes costs a kernel launch for a few bytes; most of it is known.",
+        writes=frozenset({"Reshape without allowzero"}),  # it says what a 0 in the target that goes means
+    ),
     Pass(
         "simplify_views",
         simplify_views,
