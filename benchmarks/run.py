@@ -74,7 +74,7 @@ from graphopt.base.engine import engine
 from graphopt.base.errors import UsageError
 from graphopt.runtime.inputs import default_sizes
 from graphopt.runtime.measure import WIDTH, Samples, Speedup, Verdict, interleaved, speedup
-from graphopt.runtime.oracle import require_onnxruntime
+from graphopt.base.ort import require_onnxruntime
 from graphopt.runtime.profile import profile
 from graphopt.runtime.samples import NORMAL
 from graphopt.runtime.samples import feeds as sample_feeds

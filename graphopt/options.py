@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,8 @@ class Options:
             where ONNX Runtime has a kernel for a node in the model's opset, and none in this.
         target: whose operators may be written: "onnx", the standard set, or "onnxruntime", its own (`com.microsoft`),
             too. Domains of your own are written by your own rules in any case.
+        custom_ops: shared libraries of custom operators, which every session of ONNX Runtime registers: what the model
+            has of them is checked and timed, and what your own rules write of them has to be what they say it is.
         inline_functions: put the bodies of model-local functions in the place of their calls.
         cost: what the search asks: "measured", or "analytic", an estimate for which nothing is run, or "none":
             no search and no timing.
@@ -79,6 +82,7 @@ class Options:
     dims: Mapping[str, int | Sequence[int]] | None = None
     target_opset: int | None = None
     target: str = "onnx"
+    custom_ops: Sequence[str | PathLike[str]] = ()
     inline_functions: bool = True
     cost: str = "measured"
     dask: str | None = None

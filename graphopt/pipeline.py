@@ -14,6 +14,7 @@ from inspect import signature as get_signature
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
+from graphopt.base import ort
 from graphopt.base.errors import UsageError, did_you_mean
 from graphopt.base.limits import RunLimits, limited
 from graphopt.base.types import TensorType
@@ -133,12 +134,13 @@ def optimize(model: onnx_io.Source, options: Options) -> Result:
 
     Raises:
         ModelError: the model is not legal, or contradicts what was asked for, or a run of it takes too much.
-        UsageError: an unknown rule, input, dim, provider or cost, no time to search, or options that exclude each
-            other.
+        UsageError: an unknown rule, input, dim, provider or cost, no such library of custom operators, no time to search,
+            or options that exclude each other.
         ProofError: one of `rules` is not proved.
         DifferenceError: the check found a difference, and `strict` was asked for, or no rewrite made it.
     """
-    return _Run(model, options).result()
+    with ort.custom_ops(options.custom_ops):
+        return _Run(model, options).result()
 
 
 @dataclass(frozen=True)

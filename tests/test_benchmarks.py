@@ -26,7 +26,7 @@ from benchmarks.run import Done, Outcome, Plan
 from benchmarks.tools import ALL, PLAIN, Task, applies
 from graphopt.base.engine import Here
 from graphopt.base.errors import UsageError
-from graphopt.runtime.oracle import require_onnxruntime
+from graphopt.base.ort import require_onnxruntime
 from graphopt.runtime.profile import Profile, Row
 from graphopt.runtime.sessions import Setting
 from tests import zoo

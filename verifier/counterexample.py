@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from graphopt.base import ort
 from graphopt.base.types import DType
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import Unknown
@@ -217,14 +218,7 @@ def _lacks(model: onnx.ModelProto, error: str) -> bool:
 
 
 def _run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return list(session.run(None, dict(feeds)))
+    return list(ort.session(model.SerializeToString(), threads=1).run(None, dict(feeds)))
 
 
 def _first_gap(before: list[Array], after: list[Array]) -> Gap | None:

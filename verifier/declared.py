@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import chain
 
+from graphopt.base import ort
 from graphopt.language.definition import Definition
 from graphopt.language.rule import Rule
 from graphopt.verifier import scope
@@ -21,11 +22,13 @@ PLAIN, ANY = 40, 60
 
 def contradicted(definitions: Iterable[Definition]) -> Counterexample | None:
     """Return an instance at which the kernel of an operator computes something else than its declaration says."""
-    return next(filter(None, map(_contradicted, definitions)), None)
+    kernels = ort.libraries_digest()
+    return next(filter(None, (_contradicted(definition, kernels) for definition in definitions)), None)
 
 
 @cache
-def _contradicted(definition: Definition) -> Counterexample | None:
+def _contradicted(definition: Definition, _kernels: str) -> Counterexample | None:
+    """Return that of one operator, known once for the kernels that there are."""
     return next(filter(None, (_difference(rule) for rule in as_rules(definition))), None)
 
 

@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
+from graphopt.base import ort
 from graphopt.base.errors import GraphoptError, UsageError
 from graphopt.base.limits import tidy
 
@@ -75,7 +76,7 @@ class Processes(AbstractContextManager["Processes"]):
         while left:
             pool = self._started()
             running: dict[Future[Answer], int] = {
-                pool.submit(_tidily, function, task): place for place, task in left.items()
+                pool.submit(_tidily, function, task, ort.libraries()): place for place, task in left.items()
             }
             try:
                 while running:
@@ -110,10 +111,11 @@ class Processes(AbstractContextManager["Processes"]):
         self._end()  # also on Ctrl-C: do not wait for what is being worked on
 
 
-def _tidily(function: Callable[[Task], Answer], task: Task) -> Answer:
-    """Do a task; what memory it needed is for others then."""
+def _tidily(function: Callable[[Task], Answer], task: Task, custom: Sequence[str] = ()) -> Answer:
+    """Do a task with libraries of custom operators; what memory it needed is for others then."""
     try:
-        return function(task)
+        with ort.custom_ops(custom):
+            return function(task)
     finally:
         tidy()
 
@@ -157,7 +159,10 @@ class Dask(AbstractContextManager["Dask"]):
         import distributed
 
         as_completed: Any = distributed.as_completed
-        futures = {self._client.submit(_tidily, function, task, pure=False): place for place, task in enumerate(tasks)}
+        custom = ort.libraries()
+        futures = {
+            self._client.submit(_tidily, function, task, custom, pure=False): place for place, task in enumerate(tasks)
+        }
         lost: Any = (distributed.KilledWorker, CancelledError, distributed.comm.core.CommClosedError)
         for future in as_completed(list(futures), loop=self._client.loop):
             try:
@@ -168,7 +173,7 @@ class Dask(AbstractContextManager["Dask"]):
 
     def everywhere(self, function: Callable[[Task], Answer], task: Task) -> list[Answer]:
         """Return what each worker answers."""
-        return list(self._client.run(function, task).values())
+        return list(self._client.run(_tidily, function, task, ort.libraries()).values())
 
     def threads(self) -> dict[str, int]:
         """Return how many tasks each worker has in hand at once."""

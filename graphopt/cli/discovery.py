@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphopt.base import files
+from graphopt.base import files, ort
 from graphopt.base.errors import UsageError
 from graphopt.cli import arguments
 from graphopt.cli import options as opt
@@ -35,6 +35,7 @@ def discover(
     cost: opt.CostKind = opt.Cost.ANALYTIC,
     workers: opt.Workers = None,
     dask: opt.DaskAddress = None,
+    custom_ops: opt.CustomOps = None,
     journal: opt.JournalPath = None,
     seed: opt.DrawnBy = 0,
     timeout: opt.ProofTimeout = None,
@@ -69,6 +70,7 @@ def discover(
     path = journal or output.with_name(f"{output.name}.journal")
     with (
         Progress(enabled=not quiet) as progress,
+        ort.custom_ops(custom_ops or ()),
         engine(workers or 1, dask) as runs,
         Journal(path, keep=journal is not None) as kept,
     ):

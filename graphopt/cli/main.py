@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeAlias
 import typer
 from typer.core import TyperGroup
 
-from graphopt.base import files
+from graphopt.base import files, ort
 from graphopt.base.errors import (
     DifferenceError,
     ModelError,
@@ -122,6 +122,7 @@ def optimize(
     require_speedup: opt.RequiredSpeedup = None,
     target_opset: opt.TargetOpset = None,
     target: opt.TargetKind = opt.Target.ONNX,
+    custom_ops: opt.CustomOps = None,
     keep_functions: opt.KeepFunctions = False,
     external_data: opt.ExternalData = None,
     check: opt.Check = True,
@@ -168,6 +169,7 @@ def optimize(
         "fresh": fresh,
         "target_opset": arguments.opset(target_opset),
         "target": str(target),
+        "custom_ops": custom_ops or (),
         "inline_functions": not keep_functions,
         "seed": seed,
         "inputs": arguments.arrays(inputs) or None,
@@ -189,7 +191,7 @@ def _optimize(
     quiet: bool,
 ) -> None:
     if keywords.get("check", True) or keywords.get("cost", "measured") == "measured":
-        from graphopt.runtime.oracle import require_onnxruntime
+        from graphopt.base.ort import require_onnxruntime
 
         require_onnxruntime()  # now, not when the work is done
     from graphopt.pipeline import optimize
@@ -330,6 +332,7 @@ def compare(
     seed: opt.Seed = 0,
     exact: opt.SameBits = False,
     keep_nonfinite: opt.SameNonfinite = False,
+    custom_ops: opt.CustomOps = None,
     run_limit: opt.RunLimit = SECONDS,
     memory_limit: opt.MemoryLimit = None,
     as_json: opt.AsJson = False,
@@ -344,7 +347,11 @@ def compare(
     from graphopt.report.report import comparison_json, print_comparison
 
     dims = arguments.dims(dim)
-    with Progress(enabled=not quiet) as progress, limited(RunLimits(run_limit, memory_limit)):
+    with (
+        Progress(enabled=not quiet) as progress,
+        limited(RunLimits(run_limit, memory_limit)),
+        ort.custom_ops(custom_ops or ()),
+    ):
         found = comparing.compare(
             original,
             optimized,
@@ -378,6 +385,7 @@ def bench(
     dim: opt.Sizes = None,
     inputs: opt.Inputs = None,
     seed: opt.Seed = 0,
+    custom_ops: opt.CustomOps = None,
     profile: Annotated[
         bool, typer.Option("--profile", metavar="", help="Say for each model how long its operators take.")
     ] = False,
@@ -395,7 +403,7 @@ def bench(
     from graphopt.runtime.sessions import Setting
 
     setting = Setting(provider, threads, arguments.options(provider_option))
-    with Progress(enabled=not quiet) as progress:
+    with Progress(enabled=not quiet) as progress, ort.custom_ops(custom_ops or ()):
         progress("load", 0.0)
         ready = prepared(models, setting, dims=arguments.sizes(dim), inputs=arguments.arrays(inputs), seed=seed)
         found = timed(ready, seconds=seconds, progress=lambda done: progress("time", done))
@@ -445,6 +453,7 @@ def inspect(
     threads: opt.Threads = 0,
     dim: opt.Sizes = None,
     inputs: opt.Inputs = None,
+    custom_ops: opt.CustomOps = None,
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
@@ -459,13 +468,13 @@ def inspect(
         from graphopt.runtime.bench import prepared
         from graphopt.runtime.sessions import Setting
 
-        with Progress(enabled=True) as progress:
+        with Progress(enabled=True) as progress, ort.custom_ops(custom_ops or ()):
             progress("load", 0.0)
             setting = Setting(provider, threads, arguments.options(provider_option))
             ready = prepared([model], setting, dims=arguments.sizes(dim), inputs=arguments.arrays(inputs))
             profiles = _profiles(ready, [model], progress)
-    elif dim or inputs or threads or provider_option or provider != "cpu":
-        options = "--dim, --input, --threads, --provider and --provider-option"
+    elif dim or inputs or threads or provider_option or provider != "cpu" or custom_ops:
+        options = "--dim, --input, --threads, --provider, --provider-option and --custom-ops"
         raise UsageError(f"{options} say how a model is run: use them with --profile")
     if as_json:
         _print_json(found.to_json(), profiles)

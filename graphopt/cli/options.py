@@ -38,6 +38,10 @@ Threads = Annotated[
     int, typer.Option(metavar="N", help="Of ONNX Runtime; 0 is one a core. None spins while it waits.", min=0)
 ]
 
+CustomOps = Annotated[
+    list[Path] | None,
+    typer.Option("--custom-ops", metavar="FILE", help="A library of custom operators, for ONNX Runtime to register."),
+]
 RunLimit = Annotated[
     float, typer.Option(metavar="SECONDS", help="The longest that one run of a model may take.", min=0.001)
 ]

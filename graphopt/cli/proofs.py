@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graphopt.base import files
+from graphopt.base import files, ort
 from graphopt.base.errors import (
     ProofError,
     UsageError,
@@ -39,6 +39,7 @@ def verify(
     timeout: opt.Timeout = None,
     workers: opt.Workers = None,
     dask: opt.DaskAddress = None,
+    custom_ops: opt.CustomOps = None,
     as_json: opt.AsJson = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
@@ -56,7 +57,7 @@ def verify(
     from graphopt.rewrite.proving import prove_all
 
     rules = _wanted(what or (), everything)
-    with Progress(enabled=not quiet) as progress:
+    with Progress(enabled=not quiet) as progress, ort.custom_ops(custom_ops or ()):
         proofs = prove_all(
             rules,
             cached=not fresh,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from onnx import AttributeProto, ModelProto, NodeProto
 from onnx.defs import OpSchema
 
+from graphopt.base import ort
 from graphopt.base.types import DType, TensorType
 from graphopt.ir import ops
 from graphopt.ir.graph import Node
@@ -168,21 +169,12 @@ def _defaults(schema: OpSchema) -> Mapping[str, AttributeProto]:
 
 
 def _by_runtime(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
-    try:
-        import onnxruntime
-    except ImportError:
-        return None
     names = ["" if array is None else f"i{index}" for index, array in enumerate(inputs)]
     feeds = {name: array for name, array in zip(names, inputs, strict=True) if array is not None}
     outputs = [f"o{index}" for index in range(len(node.names))]
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         model = _model(node_to_proto(node, names, outputs), node, feeds, outputs)
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        results = session.run(outputs, feeds)
+        results = ort.session(model.SerializeToString(), threads=1).run(outputs, feeds)
     except Exception as error:  # its errors have no common type; no kernel for these types is the usual one
         log.debug("ONNX Runtime cannot compute %s: %s", node.op, error)
         return None

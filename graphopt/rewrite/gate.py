@@ -16,6 +16,7 @@ from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 
+from graphopt.base import ort
 from graphopt.base.cache import Cache
 from graphopt.base.errors import ProofError, UsageError
 from graphopt.base.files import cache_folder
@@ -134,8 +135,8 @@ def _kept(folder: Path) -> Cache:
 
 
 def _key(digest: str) -> str:
-    """Of the proof of a rule by this verifier."""
-    return f"{prover_digest()} {digest}"
+    """Of the proof of a rule by this verifier, which asks the kernels of declared operators that there are."""
+    return f"{prover_digest()} {digest} {ort.libraries_digest()}".rstrip()
 
 
 def attempt(rule: Rule, timeout: float = TIMEOUT, *, refute: bool = True) -> Proof:
@@ -214,7 +215,6 @@ def _key_beyond(proof: Proof) -> str:
     return f"{_key(proof.digest)} {proof.model} beyond"
 
 
-@cache
 def contradiction(definition: Definition) -> str:
     """Return where the kernel of a declared operator computes something else than is declared, nothing if nowhere."""
     from graphopt.verifier.declared import contradicted

@@ -11,10 +11,11 @@ from typing import Any
 
 from graphopt.base.errors import ModelError, UsageError
 from graphopt.base.limits import LimitError
+from graphopt.base.ort import require_onnxruntime
 from graphopt.runtime import samples, steps
 from graphopt.runtime.inputs import Trial, accepted, common_inputs, fitted, sizes_text, wanted_sizes, with_sizes
 from graphopt.runtime.measure import WIDTH, Samples, Speedup, interleaved, speedup, together
-from graphopt.runtime.oracle import FailedError, interruptible, require_onnxruntime
+from graphopt.runtime.oracle import FailedError, interruptible
 from graphopt.runtime.samples import Array, Binding, Feeds
 from graphopt.runtime.sessions import Setting, Source, called, parsed, runner
 

@@ -182,14 +182,16 @@ class Kernels:
 def _said(title: str, error: str) -> str:
     if "Could not find an implementation" in error:
         return f"ONNX Runtime has no kernel for {title}"
+    if "is not a registered function/op" in error:
+        return f"ONNX Runtime does not know {title}; --custom-ops registers a library of kernels"
     return f"ONNX Runtime refuses {title}: {error.partition('cannot be loaded: ')[2]}"
 
 
 def _title(node: Node, facts: spellings.Facts) -> str:
     """`Clip of tensor(double) in opset 10`."""
     types = dict.fromkeys(ways.type_text(facts.type(value)) or "?" for value in node.inputs if value is not None)
-    opset = facts.opsets.get(node.domain, 0)
-    return f"{node.op}{' of ' * bool(types)}{', '.join(types)} in opset {opset}"
+    name = f"{node.domain}.{node.op}".lstrip(".")
+    return f"{name}{' of ' * bool(types)}{', '.join(types)} in opset {facts.opsets.get(node.domain, 1)}"
 
 
 def _is_same(old: Node | None, new: Node) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
+from graphopt.base import ort
 from graphopt.base.cache import Cache
 from graphopt.base.records import to_json
 from graphopt.base.types import DType, TensorType
@@ -20,7 +21,6 @@ from graphopt.ir.graph import INPUT, INTERNAL, Graph, Node, Value
 from graphopt.ir.ops import newest
 from graphopt.runtime.cost import NotMeasurable, decoded, key_of
 from graphopt.runtime.loading import loaded, made_up_feeds, scratch, turns
-from graphopt.runtime.oracle import require_onnxruntime
 from graphopt.runtime.sessions import Setting, usable_cores
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,8 @@ def circumstances(setting: Setting) -> str:
         "processor": processor(),
         "accelerators": "" if setting.is_cpu else _accelerators(),
         "visible": {} if setting.is_cpu else {name: os.environ.get(name) for name in _VISIBLE},
-        "onnxruntime": require_onnxruntime().__version__,
+        "onnxruntime": ort.require_onnxruntime().__version__,
+        "custom_ops": ort.libraries_digest(),
     }
     return json.dumps(told, sort_keys=True, default=dict)
 

@@ -26,8 +26,10 @@ from google.protobuf.message import EncodeError
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, numpy_helper
 
-from graphopt.base.errors import OutputError, UsageError
+from graphopt.base import ort
+from graphopt.base.errors import OutputError
 from graphopt.base.limits import TIME_HINT, LimitError, run_limits
+from graphopt.base.ort import require_onnxruntime
 from graphopt.base.types import DType
 from graphopt.io import onnx_io, reader
 from graphopt.operators import protos
@@ -151,42 +153,26 @@ Oracle: TypeAlias = Callable[[Runnable], AbstractContextManager[Session]]
 # -- ONNX Runtime ------------------------------------------------------------------------------------------------------
 
 
-def require_onnxruntime() -> Any:
-    """Return the module, imported only now."""
-    try:
-        import onnxruntime
-    except ImportError as error:
-        if isinstance(error.__cause__, KeyboardInterrupt):  # Ctrl-C, heard by a module in C++ while it was loaded
-            raise KeyboardInterrupt from error
-        raise UsageError(
-            'running a model needs onnxruntime: pip install "graphopt[cpu]", or "graphopt[gpu]" for NVIDIA GPUs'
-            " (optimize --cost none --no-check does without)"
-        ) from error
-    return onnxruntime
-
-
 def onnxruntime_unoptimized(model: Runnable) -> AbstractContextManager[Session]:
     """ONNX Runtime on the CPU with all graph optimizations off."""
-    return _onnxruntime(model, "ORT_DISABLE_ALL", "all its optimizations off")
+    return _onnxruntime(model, optimize=False)
 
 
 def onnxruntime_optimized(model: Runnable) -> AbstractContextManager[Session]:
     """ONNX Runtime on the CPU with all graph optimizations on, as models are run."""
-    return _onnxruntime(model, "ORT_ENABLE_ALL", "all its optimizations on")
+    return _onnxruntime(model, optimize=True)
 
 
 @contextmanager
-def _onnxruntime(model: Runnable, level: str, said: str) -> Iterator[Session]:
+def _onnxruntime(model: Runnable, *, optimize: bool) -> Iterator[Session]:
     runtime = require_onnxruntime()
-    options = runtime.SessionOptions()
-    options.graph_optimization_level = getattr(runtime.GraphOptimizationLevel, level)
-    options.log_severity_level = 4  # what fails is raised, too
     with _loadable(model) as loadable:
         try:
             with _sparing() if model.weight_bytes > IN_MEMORY else nullcontext():
-                native = runtime.InferenceSession(loadable, options, providers=["CPUExecutionProvider"])
+                native = ort.session(loadable, optimize=optimize)
         except Exception as error:  # the classes that onnxruntime raises share no base
             raise FailedError("cannot be loaded", error) from error
+        said = f"all its optimizations {'on' if optimize else 'off'}"
         session = _Runtime(runtime, native, str(model.path or "the model"), said)
         del native
         try:

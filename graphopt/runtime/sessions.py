@@ -13,9 +13,10 @@ from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto
 
 from graphopt.base.errors import ModelError, UsageError, did_you_mean
+from graphopt.base.ort import require_onnxruntime, session_options
 from graphopt.base.types import DType
 from graphopt.io import onnx_io
-from graphopt.runtime.oracle import FailedError, Runnable, require_onnxruntime
+from graphopt.runtime.oracle import FailedError, Runnable
 
 Source: TypeAlias = "onnx_io.Source | onnx_io.Model | bytes"
 """A model as `onnx_io.load` takes or returns it, or as it lies in a file."""
@@ -119,7 +120,7 @@ class Setting:
         if not self.is_cpu and hasattr(runtime, "preload_dlls"):
             runtime.preload_dlls()
         loadable, folder = _loadable(model, folder)
-        options = self._session_options(runtime, optimize, folder)
+        options = self._session_options(optimize, folder)
         if configure is not None:
             configure(options)
         providers = [(name, self._provider_options())]
@@ -136,13 +137,9 @@ class Setting:
         own = {"num_of_threads": str(self.cores)} if self.provider_name == "OpenVINOExecutionProvider" else {}
         return own | {**self.options}
 
-    def _session_options(self, runtime: Any, optimize: bool, folder: str | os.PathLike[str] | None) -> Any:
-        levels = runtime.GraphOptimizationLevel
-        options = runtime.SessionOptions()
-        options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
-        options.intra_op_num_threads = self.cores
+    def _session_options(self, optimize: bool, folder: str | os.PathLike[str] | None) -> Any:
+        options = session_options(optimize=optimize, threads=self.cores)
         options.inter_op_num_threads = 1
-        options.log_severity_level = 4
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(self.spinning)))
         if self.affinity:
             options.add_session_config_entry("session.intra_op_thread_affinities", self.affinity)

@@ -1,0 +1,120 @@
+"""ONNX Runtime, imported when it is first needed, and what its sessions have in common: here alone options are made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from onnx import ModelProto, OperatorSetIdProto
+
+from graphopt.base.errors import UsageError
+
+
+def require_onnxruntime() -> Any:
+    """Return the module, imported only now."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # Ctrl-C, heard by a module in C++ while it was loaded
+            raise KeyboardInterrupt from error
+        raise UsageError(
+            'running a model needs onnxruntime: pip install "graphopt[cpu]", or "graphopt[gpu]" for NVIDIA GPUs'
+            " (optimize --cost none --no-check does without)"
+        ) from error
+    return onnxruntime
+
+
+def session_options(*, optimize: bool = False, threads: int = 0) -> Any:
+    """Return options with all of ONNX Runtime's optimizations or none, threads (0: one a core), and the custom
+    operators in use; nothing is logged, for what fails is raised, too."""
+    runtime = require_onnxruntime()
+    levels = runtime.GraphOptimizationLevel
+    options = runtime.SessionOptions()
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4
+    for path in libraries():
+        options.register_custom_ops_library(path)
+    return options
+
+
+def session(model: str | bytes, *, optimize: bool = False, threads: int = 0) -> Any:
+    """Return a session of a file, or of the bytes of one, on the processor."""
+    options = session_options(optimize=optimize, threads=threads)
+    return require_onnxruntime().InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+# -- custom operators --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A shared library of custom operators."""
+
+    path: Path
+    digest: str
+    """Of its bytes, by which what was timed and asked with it is kept."""
+
+
+_LIBRARIES: ContextVar[tuple[Library, ...]] = ContextVar("graphopt.base.ort", default=())
+
+
+def libraries() -> tuple[str, ...]:
+    """Return the paths of the libraries of custom operators that sessions register now."""
+    return tuple(str(library.path) for library in _LIBRARIES.get())
+
+
+def libraries_digest() -> str:
+    """Identify what is in these libraries; nothing where there are none."""
+    return " ".join(library.digest for library in _LIBRARIES.get())
+
+
+@contextmanager
+def custom_ops(paths: Iterable[str | os.PathLike[str]]) -> Iterator[None]:
+    """Have sessions register shared libraries of custom operators, too, for as long as the context lasts.
+
+    Raises:
+        UsageError: there is no such file, ONNX Runtime cannot load it, or two of them define the same operator.
+    """
+    found = {library.digest: library for library in (*_LIBRARIES.get(), *map(_loaded, paths))}
+    token = _LIBRARIES.set(tuple(found.values()))
+    try:
+        if len(found) > 1:
+            _demand_together()
+        yield
+    finally:
+        _LIBRARIES.reset(token)
+
+
+def _loaded(given: str | os.PathLike[str]) -> Library:
+    """Return a library, by a path from which no search leads to another. Raises UsageError."""
+    name, path = os.fspath(given), Path(given).resolve()
+    try:
+        digest = sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise UsageError(f"{name} is no library of custom operators: {error.strerror}") from error
+    try:
+        require_onnxruntime().SessionOptions().register_custom_ops_library(str(path))
+    except Exception as error:  # the classes that onnxruntime raises share no base
+        raise UsageError(f"{name} is no library of custom operators: {_reason(error)}") from error
+    return Library(path, digest)
+
+
+def _demand_together() -> None:
+    """Raise UsageError where libraries exclude each other, which only a session tells."""
+    model = ModelProto(ir_version=8, opset_import=[OperatorSetIdProto(version=17)])
+    model.graph.name = "nothing"
+    try:
+        session(model.SerializeToString())
+    except Exception as error:  # as above
+        raise UsageError(f"{', '.join(libraries())} cannot be used together: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split()).rpartition(" : FAIL : ")[2]
