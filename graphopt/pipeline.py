@@ -134,8 +134,8 @@ def optimize(model: onnx_io.Source, options: Options) -> Result:
 
     Raises:
         ModelError: the model is not legal, or contradicts what was asked for, or a run of it takes too much.
-        UsageError: an unknown rule, input, dim, provider or cost, no such library of custom operators, no time to search,
-            or options that exclude each other.
+        UsageError: an unknown rule, input, dim, provider or cost, a library of custom operators that cannot be loaded,
+            no time to search, or options that exclude each other.
         ProofError: one of `rules` is not proved.
         DifferenceError: the check found a difference, and `strict` was asked for, or no rewrite made it.
     """

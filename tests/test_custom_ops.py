@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from graphopt.rule import Operators, Rule, define, op, real, tensor
 from graphopt.runtime.bench import bench
 from graphopt.runtime.machine import circumstances
 from graphopt.runtime.sessions import Setting
+from graphopt.verifier.prove import prove
 
 SOURCE = Path(__file__).parent / "data" / "squared_relu.c"
 kernels = Operators("tests.kernels")
@@ -41,22 +41,24 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    text = "g (float[n, 64] a) => (float[n, 64] d) { b = Relu(a) c = Mul(b, b) t = Constant <value_float = 2.0> () d = Mul(c, t) }"
-    path = tmp_path / "model.onnx"
-    onnx.save(parser.parse_model(f'<ir_version: 10, opset_import: ["": 20]> {text}'), path)
-    return path
+    body = "b = Relu(a) c = Mul(b, b) t = Constant <value_float = 2.0> () d = Mul(c, t)"
+    return saved(tmp_path / "model.onnx", body)
 
 
 @pytest.fixture
 def fused(tmp_path: Path) -> Path:
-    text = "g (float[n, 64] a) => (float[n, 64] d) { d = tests.kernels.SquaredRelu <scale = 2.0> (a) }"
-    path = tmp_path / "fused.onnx"
-    onnx.save(parser.parse_model(f'<ir_version: 10, opset_import: ["": 20, "tests.kernels": 1]> {text}'), path)
+    return saved(tmp_path / "fused.onnx", "d = tests.kernels.SquaredRelu <scale = 2.0> (a)")
+
+
+def saved(path: Path, body: str) -> Path:
+    opsets = '"": 20, "tests.kernels": 1'
+    text = f"<ir_version: 10, opset_import: [{opsets}]> g (float[n, 64] a) => (float[n, 64] d) {{ {body} }}"
+    onnx.save(parser.parse_model(text), path)
     return path
 
 
 @pytest.fixture
-def defined() -> Iterator[Rule]:
+def defined() -> Rule:
     define(kernels.SquaredRelu(x, scale=scale), SQUARED * scale, scale=1.0)
     return Rule("fuse_squared_relu", SQUARED * 2.0, kernels.SquaredRelu(x, scale=2.0))
 
@@ -103,6 +105,12 @@ def test_a_definition_that_the_library_s_kernel_contradicts_is_refused_with_an_i
     assert graphopt.optimize(model, rules=[rule], cost="none").ok  # nobody can be asked
     with pytest.raises(ProofError, match=r"tests.kernels.SquaredRelu is not what its definition says: values differ"):
         graphopt.optimize(model, rules=[rule], custom_ops=[library], cost="none")
+
+
+def test_what_a_kernel_makes_of_nan_is_asked_of_it(library: Path, defined: Rule) -> None:
+    assert prove(defined).claim == "proved, reassociates"
+    with ort.custom_ops([library]):  # it makes 0 of NaN, and Relu does not
+        assert prove(defined).claim == "proved, reassociates, finite"
 
 
 # -- other commands ----------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import graphopt
 from graphopt.base.errors import RuleError
 from graphopt.base.types import DType
 from graphopt.io import onnx_io
-from graphopt.language.proof import Proof, Verdict
+from graphopt.language.proof import Model, Proof, Verdict
 from graphopt.operators.infer import infer_graph
 from graphopt.operators.infinities import may_hold
 from graphopt.rewrite.match import find
@@ -55,8 +55,25 @@ def operators(result: graphopt.Result) -> list[str]:
 
 
 def test_a_rule_onto_a_declared_operator_is_proved_by_what_it_means() -> None:
-    proof = prove(FUSE_BIAS)
-    assert proof.holds and proof.is_finite  # a kernel rounds in a way of its own, and nothing is said of infinities
+    assert prove(FUSE_BIAS).claim == "proved, reassociates"  # a kernel rounds in a way of its own
+
+
+@pytest.mark.parametrize(
+    ("rule", "model"),
+    [
+        (Rule("regrouped", my.ScaledAdd(my.ScaledAdd(y, z), x), y + (z + x)), Model.EXTENDED),
+        (Rule("nothing_added", my.ScaledAdd(y, z, scale=0.0), y + z * 0.0), Model.EXTENDED),
+        (Rule("undone", my.ScaledAdd(y + y, y, scale=-1.0), op.Identity(y)), Model.REAL),
+    ],
+)
+def test_it_is_proved_of_infinities_where_it_only_reorders(rule: Rule, model: Model) -> None:
+    assert prove(rule).model is model
+
+
+def test_a_kernel_that_makes_something_else_of_infinities_is_used_for_finite_values() -> None:
+    clamped = Operators("com.microsoft").Gelu
+    define(clamped(y), op.Gelu(op.Clip(y, -1e4, 1e4)))  # of all finite numbers that are drawn the same
+    assert prove(Rule("fuse_clamped", op.Gelu(op.Clip(y, -1e4, 1e4)), clamped(y))).model is Model.REAL
 
 
 @pytest.mark.parametrize(
@@ -141,6 +158,13 @@ def test_the_operator_is_written_with_its_domain_and_runs() -> None:
     session = onnxruntime.InferenceSession(result.model.SerializeToString(), providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"x": np.zeros((1, 2, 8), np.float32), "b": np.zeros(8, np.float32)})
     assert found.shape == (1, 2, 8)
+
+
+def test_a_rule_onto_a_declared_operator_holds_behind_a_mask() -> None:
+    body = "n = Constant <value_float: float = -inf> () x = Where(m, v, n) s = Add(x, b) y = Gelu(s)"
+    masked = model(f"g (float[B, 8] v, float[8] b, bool[B, 8] m) => (float[B, 8] y) {{ {body} }}")
+    result = graphopt.optimize(masked, rules=[FUSE_BIAS], cost="none", target="onnxruntime")
+    assert result.ok and operators(result) == ["Where", "com.microsoft.BiasGelu"]
 
 
 def test_the_standard_target_has_no_operators_of_onnx_runtime() -> None:

@@ -164,13 +164,15 @@ class Refusal:
 
 
 Outcome: TypeAlias = list[Array] | Refusal
+NOT_KNOWN = "is not a registered function/op"
 _ORT_PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 
 
-def difference(rule: Rule, instance: Instance) -> Counterexample | None:
+def difference(rule: Rule, instance: Instance, *, nonfinite: bool = False) -> Counterexample | None:
     """How the two sides of a rule differ at an instance, None where they agree or the left side does not run.
 
-    ONNX Runtime judges: another runtime may depart from it, and where it lacks an operator nothing is shown.
+    ONNX Runtime judges: another runtime may depart from it, and where it lacks an operator nothing is shown. Where the
+    left side is infinite or no number, the right one may be anything, unless it is `nonfinite`.
     """
     try:
         left, right = models(rule, instance)
@@ -184,7 +186,7 @@ def difference(rule: Rule, instance: Instance) -> Counterexample | None:
     if isinstance(after, Refusal):
         gap = Gap("refused", f"the left side runs, the right side is refused: {after.reason}")
         return Counterexample(rule, instance, gap, before, [])
-    found = _first_gap(before, after)
+    found = _first_gap(before, after, nonfinite=nonfinite)
     return Counterexample(rule, instance, found, before, after) if found else None
 
 
@@ -201,6 +203,12 @@ def refusal(rule: Rule, instance: Instance) -> Counterexample | None:
     return Counterexample(rule, instance, Gap("refused", f"the kernel refuses it: {before.reason}"), [], after)
 
 
+def is_known(rule: Rule, instance: Instance) -> bool:
+    """Return whether ONNX Runtime knows all operators on the left side of a rule, of whatever element types."""
+    outcome = _outcome(models(rule, instance)[0], instance.feeds(rule))
+    return not isinstance(outcome, Refusal) or NOT_KNOWN not in outcome.reason
+
+
 def _outcome(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Outcome:
     try:
         return _run(model, feeds)
@@ -211,7 +219,7 @@ def _outcome(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Outcome:
 
 def _lacks(model: onnx.ModelProto, error: str) -> bool:
     """Return whether an operator that ONNX does not define has no schema, or one that lacks an element type."""
-    if "is not a registered function/op" in error:
+    if NOT_KNOWN in error:
         return True
     found = re.search(r"Type Error: .* of operator \((\w+)\)", error)
     return found is not None and found[1] in {node.op_type for node in model.graph.node if node.domain}
@@ -221,13 +229,14 @@ def _run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
     return list(ort.session(model.SerializeToString(), threads=1).run(None, dict(feeds)))
 
 
-def _first_gap(before: list[Array], after: list[Array]) -> Gap | None:
-    gaps = (_gap(index, *pair) for index, pair in enumerate(zip(before, after, strict=True)))
+def _first_gap(before: list[Array], after: list[Array], *, nonfinite: bool) -> Gap | None:
+    gaps = (_gap(index, *pair, nonfinite=nonfinite) for index, pair in enumerate(zip(before, after, strict=True)))
     return next(filter(None, gaps), None)
 
 
-def _gap(output: int, before: Array, after: Array) -> Gap | None:
-    """How two outputs differ; where the first is infinite or no number, the second may be anything."""
+def _gap(output: int, before: Array, after: Array, *, nonfinite: bool) -> Gap | None:
+    """How two outputs differ; where the first is infinite or no number, the second has to be the same if
+    `nonfinite`."""
     if before.dtype != after.dtype:
         return Gap("element type", f"element types differ: {before.dtype} became {after.dtype}", output)
     if before.shape != after.shape:
@@ -239,7 +248,8 @@ def _gap(output: int, before: Array, after: Array) -> Gap | None:
     inexact = before.dtype.kind not in "biu"
     allowed = TOLERANCE[before.itemsize] * float(np.abs(one[finite]).max(initial=0.1)) if inexact else 0.0
     with np.errstate(invalid="ignore"):
-        apart = np.where(finite, np.nan_to_num(np.abs(other - one), nan=np.inf), 0.0)
+        near = (one == other) | (np.isnan(one) & np.isnan(other)) | (not nonfinite)
+        apart = np.where(finite, np.nan_to_num(np.abs(other - one), nan=np.inf), np.where(near, 0.0, np.inf))
     if not (apart > allowed).any():
         return None
     place = tuple(int(i) for i in np.unravel_index(np.argmax(apart), apart.shape))

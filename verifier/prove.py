@@ -49,7 +49,7 @@ from graphopt.verifier import counterexample, dtypes, words
 from graphopt.verifier.bijections import composites, cuts, ranges
 from graphopt.verifier.choices import Choices, Met, NothingLeft
 from graphopt.verifier.context import Context, context
-from graphopt.verifier.declared import contradicted
+from graphopt.verifier.declared import contradicted, keeps_infinities
 from graphopt.verifier.definedness import is_not_zero, undefined, unmasked
 from graphopt.verifier.dtypes import Mistyped, Typing
 from graphopt.verifier.equality import Equality
@@ -94,8 +94,8 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
     (`Budget`).
 
     What is not proved is tried on small models if it is to be refuted: a difference there makes it REFUTED. Else what
-    may help is looked for. Operators that are declared by terms are proved as these, and so only in the real model:
-    their kernels may round in ways of their own. A declaration that its kernel contradicts makes it REFUTED, too.
+    may help is looked for. Operators that are declared by terms are proved as these, but in no exact model: their
+    kernels may round in ways of their own. A declaration that its kernel contradicts makes it REFUTED, too.
     """
     start = time.process_time()
     plain = meant(joined(rule))
@@ -164,6 +164,8 @@ def _verdict(rule: Rule, timeout: float) -> tuple[Verdict, Model | None, Outcome
             return Verdict.VACUOUS, model, outcome
         if not outcome.failure and model is not Model.EXACT:
             outcome.failure = unlicensed(rule, choices) or (unmasked(rule) if model is Model.REAL else "")
+        if not outcome.failure and model is Model.EXTENDED and not keeps_infinities(rule.definitions):
+            outcome.failure = "a kernel makes something else of infinities than is declared"
         if not outcome.failure:
             return Verdict.PROVED, model, outcome
         if budget.is_spent:
@@ -179,7 +181,7 @@ def _models(rule: Rule) -> Sequence[Model]:
     """
     if rule.operators:
         return (Model.EXACT,)
-    return (Model.REAL,) if rule.definitions else tuple(Model)
+    return (Model.EXTENDED, Model.REAL) if rule.definitions else tuple(Model)
 
 
 def _try(rule: Rule, model: Model, instances: Iterable[Instance], budget: Budget) -> Outcome:
