@@ -260,9 +260,29 @@ def test_a_function_is_a_definition() -> None:
 
 
 @pytest.mark.parametrize(
+    ("body", "opset", "meaning"),
+    [
+        ("Sum (v) => (r) { r = ReduceSum <axes = [1]> (v) }", 11, "ReduceSum(v, [1])"),
+        ("Pool (v) => (r) { r = MaxPool <kernel_shape = [2, 2]> (v) }", 12, "MaxPool(v, kernel_shape=[2, 2])"),
+        ("Whole (v) => (r) { c = Cast <to = 7> (v) r = Neg(c) }", 13, "Neg(Cast(v, to=7))"),
+        ("Halves (v) => (r, s) { r, s = Split <axis = 1> (v) }", 13, "Split(v, axis=1, num_outputs=2)[0]"),
+        ("Half (v) => (r) { c = Constant <value_float = 0.5> () l = CastLike(c, v) r = Mul(v, l) }", 18, "v * 0.5"),
+    ],
+)
+def test_operators_of_older_opsets_are_read_as_they_are_written_now(body: str, opset: int, meaning: str) -> None:
+    older = FunctionProto()
+    older.CopyFrom(function(body, opset))
+    older.domain = "tests.older"
+    assert str(define_function(older).meaning[0]) == meaning
+
+
+@pytest.mark.parametrize(
     ("body", "opset", "complaint"),
     [
-        ("Old (v) => (r) { r = ReduceSum <axes = [1]> (v) }", 11, "ReduceSum of opset 11 is written in another way"),
+        ("Old (v) => (r) { r = Softmax <axis = 1> (v) }", 11, "Softmax of opset 11 is written in another way since"),
+        ("Tiled (v) => (r) { r = Tile (v, v, v) }", 5, "Tile of opset 5 .*: in opset 6 one axis and a count became a list"),
+        ("To <to: int> (v) => (r) { r = Cast <to: int = @to> (v) }", 20, "Cast of opset 20 is written in another way since"),
+        ("In (v) => (r) { r = ConstantOfShape <value = int64[1] {1}> (v) }", 20, "'value' of ConstantOfShape is no number"),
         ("Strange (v) => (r) { r = Unheard(v) }", 20, "nothing says what 'Unheard' of ONNX computes"),
         ("Table (v) => (r) { c = Constant <value = float[2, 1] {1, 2}> () r = Add(v, c) }", 20, "a constant of 2 axes"),
         ("Late (v) => (r) { r = Relu(v) }", 99, "nothing says what 'Relu' of ONNX computes in opset 99"),

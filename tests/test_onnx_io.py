@@ -15,6 +15,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.parser import parse_model
 from onnx.printer import to_text
 
+from graphopt.base import ort
 from graphopt.base.errors import ModelError
 from graphopt.base.sizes import Sym
 from graphopt.base.types import DType, OpaqueType, TensorType
@@ -359,13 +360,28 @@ def test_the_domains_of_inlined_functions_are_imported() -> None:
     assert {entry.domain: entry.version for entry in after.opset_import} == {"": 21, "mine": 1, "other": 2}
 
 
-def test_a_local_function_of_another_opset_is_kept() -> None:
+def test_a_local_function_of_another_opset_is_inlined_in_the_model_s() -> None:
+    text = """<ir_version: 10, opset_import: ["": 21, "mine": 1]>
+        g (float[N, 4, 4] x) => (float[N, 1, 4] y) { y = mine.f (x) }
+        <domain: "mine", opset_import: ["": 11]>
+        f (a) => (b) { c = Constant <value_float = 2.0> () m = Mul (a, c) b = ReduceSum <axes = [1]> (m) }"""
+    loaded = onnx_io.load(parse_model(text))
+    assert loaded.graph.ops() == {"Mul": 1, "ReduceSum": 1} and not loaded.shell.functions
+    after = onnx_io.to_proto(loaded)
+    onnx.checker.check_model(after, full_check=True)
+    x = np.arange(16, dtype=np.float32).reshape(1, 4, 4)
+    (found,) = ort.session(after.SerializeToString()).run(None, {"x": x})
+    assert (found == 2 * x.sum(1, keepdims=True)).all()
+
+
+def test_a_local_function_that_the_model_s_opset_cannot_say_is_kept(caplog: pytest.LogCaptureFixture) -> None:
     text = """<ir_version: 10, opset_import: ["": 21, "mine": 1]>
         g (float[N] x) => (float[N] y) { y = mine.f (x) }
         <domain: "mine", opset_import: ["": 12]>
         f (a) => (b) { b = Softmax (a) }"""
     proto = parse_model(text)
     assert there_and_back(proto) == proto
+    assert "the function mine.f is not inlined: Softmax 'b' cannot be written in opset 21" in caplog.text
 
 
 def test_local_functions_are_kept_on_request() -> None:

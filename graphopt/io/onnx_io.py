@@ -7,6 +7,7 @@ came.
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 from collections.abc import Iterable, Iterator
@@ -20,10 +21,13 @@ import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError
 from onnx import (
+    AttributeProto,
     FunctionProto,
     ModelProto,
+    NodeProto,
     OperatorSetIdProto,
     TensorProto,
+    ValueInfoProto,
 )
 from onnx.helper import find_min_ir_version_for
 
@@ -37,6 +41,8 @@ from graphopt.ir import ops
 from graphopt.ir.graph import Graph
 from graphopt.operators import protos
 from graphopt.operators.protos import Folders
+
+log = logging.getLogger(__name__)
 
 _LIMIT = 1 << 31
 """Bytes that no protobuf has."""
@@ -199,15 +205,46 @@ def _inlined(proto: ModelProto) -> ModelProto:
     copy_fields(proto, light, without=("graph",))
     copy_fields(proto.graph, light.graph, without=("initializer",))
     light.graph.initializer.extend(TensorProto(name=name, data_type=1, dims=[0]) for name in weights)
+    opset = next((entry.version for entry in proto.opset_import if domain_of(entry.domain) == ""), 1)
+    for function in light.functions:
+        _convert_function(function, opset)
     try:
         inlined = onnx.inliner.inline_local_functions(light)
     except Exception as error:  # the inliner is C++: it has no error type of its own
         raise ModelError(f"the model's local functions cannot be inlined: {error}") from error
-    if not _import_domains(inlined, proto.functions):
+    if not _import_domains(inlined, light.functions):
         return proto
     del inlined.graph.initializer[:]
     inlined.graph.initializer.extend(weights.values())
     return inlined
+
+
+def _convert_function(function: FunctionProto, opset: int) -> None:
+    """Say a function in the opset of its model, without which it cannot be inlined; leave it as it is where that cannot
+    be, and warn."""
+    if all(domain_of(entry.domain) or entry.version == opset for entry in function.opset_import):
+        return
+    try:
+        body = to_proto(converted(function_body(function), opset))
+    except ModelError as error:
+        log.warning("the function %s.%s is not inlined: %s", function.domain, function.name, error)
+        return
+    constants = [NodeProto(op_type="Constant", output=[tensor.name]) for tensor in body.graph.initializer]
+    for node, tensor in zip(constants, body.graph.initializer, strict=True):
+        node.attribute.add(name="value", type=AttributeProto.TENSOR, t=tensor)
+    del function.node[:], function.opset_import[:]
+    function.node.extend((*constants, *body.graph.node))
+    function.opset_import.extend(body.opset_import)
+
+
+def function_body(function: FunctionProto) -> Model:
+    """Return what a function does as a model, of whose inputs no types are known. Raises ModelError."""
+    proto = ModelProto(ir_version=10, opset_import=function.opset_import)
+    proto.graph.name = function.name
+    proto.graph.node.extend(function.node)
+    proto.graph.input.extend(ValueInfoProto(name=name) for name in function.input)
+    proto.graph.output.extend(ValueInfoProto(name=name) for name in function.output)
+    return _read(proto, None, ())
 
 
 def _import_domains(model: ModelProto, functions: Iterable[FunctionProto]) -> bool:
