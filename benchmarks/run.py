@@ -72,9 +72,9 @@ from benchmarks.checks import DEVICE_TOLERANCE, TOLERANCE, difference, gpu, is_i
 from benchmarks.models import MODELS, export, exporters
 from graphopt.base.engine import engine
 from graphopt.base.errors import UsageError
+from graphopt.base.ort import require_onnxruntime
 from graphopt.runtime.inputs import default_sizes
 from graphopt.runtime.measure import WIDTH, Samples, Speedup, Verdict, interleaved, speedup
-from graphopt.base.ort import require_onnxruntime
 from graphopt.runtime.profile import profile
 from graphopt.runtime.samples import NORMAL
 from graphopt.runtime.samples import feeds as sample_feeds

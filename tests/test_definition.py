@@ -280,9 +280,21 @@ def test_operators_of_older_opsets_are_read_as_they_are_written_now(body: str, o
     ("body", "opset", "complaint"),
     [
         ("Old (v) => (r) { r = Softmax <axis = 1> (v) }", 11, "Softmax of opset 11 is written in another way since"),
-        ("Tiled (v) => (r) { r = Tile (v, v, v) }", 5, "Tile of opset 5 .*: in opset 6 one axis and a count became a list"),
-        ("To <to: int> (v) => (r) { r = Cast <to: int = @to> (v) }", 20, "Cast of opset 20 is written in another way since"),
-        ("In (v) => (r) { r = ConstantOfShape <value = int64[1] {1}> (v) }", 20, "'value' of ConstantOfShape is no number"),
+        (
+            "Tiled (v) => (r) { r = Tile (v, v, v) }",
+            5,
+            "Tile of opset 5 .*: in opset 6 one axis and a count became a list",
+        ),
+        (
+            "To <to: int> (v) => (r) { r = Cast <to: int = @to> (v) }",
+            20,
+            "Cast of opset 20 is written in another way since",
+        ),
+        (
+            "In (v) => (r) { r = ConstantOfShape <value = int64[1] {1}> (v) }",
+            20,
+            "'value' of ConstantOfShape is no number",
+        ),
         ("Strange (v) => (r) { r = Unheard(v) }", 20, "nothing says what 'Unheard' of ONNX computes"),
         ("Table (v) => (r) { c = Constant <value = float[2, 1] {1, 2}> () r = Add(v, c) }", 20, "a constant of 2 axes"),
         ("Late (v) => (r) { r = Relu(v) }", 99, "nothing says what 'Relu' of ONNX computes in opset 99"),

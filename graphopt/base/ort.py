@@ -11,8 +11,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from onnx import ModelProto, OperatorSetIdProto
-
 from graphopt.base.errors import UsageError
 
 
@@ -108,6 +106,8 @@ def _loaded(given: str | os.PathLike[str]) -> Library:
 
 def _demand_together() -> None:
     """Raise UsageError where libraries exclude each other, which only a session tells."""
+    from onnx import ModelProto, OperatorSetIdProto
+
     model = ModelProto(ir_version=8, opset_import=[OperatorSetIdProto(version=17)])
     model.graph.name = "nothing"
     try:

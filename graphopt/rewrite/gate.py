@@ -38,7 +38,7 @@ TIMEOUT = 10.0
 """Seconds of processor time for one rule: twice what any built-in rule needs, as processors differ."""
 
 CORE = (
-    *("base.types", "base.integers", "base.lemmas", "base.rebuilding", "base.symbolic", "base.tensors"),
+    *("base.types", "base.integers", "base.lemmas", "base.ort", "base.rebuilding", "base.symbolic", "base.tensors"),
     *("ir.ops", "ir.tensor"),
     *("language.coverage", "language.definition", "language.rule", "language.scalar", "language.term"),
     *("language.wellformed", "operators.attention", "operators.broadcasting", "operators.classes"),
