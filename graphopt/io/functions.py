@@ -33,8 +33,9 @@ def define_function(function: FunctionProto | Any) -> Definition:
         function: an `onnx.FunctionProto`, or what onnxscript makes of a decorated Python function.
 
     Raises:
-        RuleError: it is no function, an operator in it means something that the newest opset cannot say, it has a body,
-            a type or a large tensor in it, it names an attribute that no node reads, or it is defined otherwise already.
+        RuleError: it is no function, an operator in it means something that the newest opset cannot say, it has a
+            body, a type or a large tensor in it, it names an attribute that no node reads, or it is defined otherwise
+            already.
     """
     if not isinstance(function, FunctionProto) and not hasattr(function, "to_function_proto"):
         raise RuleError(f"{function!r} is no ONNX function: neither a FunctionProto nor one of onnxscript")

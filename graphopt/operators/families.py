@@ -207,11 +207,15 @@ def roots(app: App) -> frozenset[str]:
 
 
 def some_particulars(rule: Rule, count: int = 4) -> tuple[Rule, ...]:
-    """Return a few rules of a family, of operators and numbers that differ, to draw from; of another rule, itself."""
+    """Return a few rules of a family, of operators and numbers that differ, to draw from; of another rule, itself.
+
+    The operators are ONNX's own: a verdict does not depend on what else was declared in the process.
+    """
     if not rule.is_family:
         return (rule,)
     ways: dict[str, Sequence[Candidate | int]] = {
-        name: [way for each in candidates(class_).values() for way in each] for name, class_ in rule.operators.items()
+        name: [way for (_, domain), each in candidates(class_).items() if not domain for way in each]
+        for name, class_ in rule.operators.items()
     }
     for name in sorted(rule.packs):
         ways[name] = (2, 3, 1, 4) if name in asked_of_one(rule) or len(rule.packs) == 1 else (1, 2, 0, 3)
