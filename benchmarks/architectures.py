@@ -251,7 +251,8 @@ PUBLISHED: Mapping[str, Architecture] = {
         "Whisper",
         partial(
             signal, "WhisperModel", {"input_features": (1, 80, 3000)}, "last_hidden_state", part="encoder",
-            d_model=512, encoder_layers=6, decoder_layers=1, encoder_attention_heads=8, encoder_ffn_dim=2048,
+            d_model=512, encoder_layers=6, decoder_layers=1, encoder_attention_heads=8, decoder_attention_heads=8,
+            encoder_ffn_dim=2048,
         ),
     ),
     "wav2vec2-base": Architecture(

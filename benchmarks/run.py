@@ -75,14 +75,11 @@ from graphopt.base.errors import UsageError
 from graphopt.base.ort import require_onnxruntime
 from graphopt.runtime.inputs import default_sizes
 from graphopt.runtime.measure import WIDTH, Samples, Speedup, Verdict, interleaved, speedup
-from graphopt.runtime.profile import profile
+from graphopt.runtime.profile import HEAVY, profile
 from graphopt.runtime.samples import NORMAL
 from graphopt.runtime.samples import feeds as sample_feeds
 from graphopt.runtime.sessions import Setting, runner
 from graphopt.runtime.steps import sketch
-
-KERNELS = ("Conv", "FusedConv", "ConvTranspose", "Gemm", "FusedGemm", "MatMul", "FusedMatMul")
-"""The kernels that fusion leaves alone, as ONNX Runtime's profile names them."""
 
 SEEDS = (0, 1, 2)
 LIMIT = 900.0
@@ -598,7 +595,7 @@ def _loads(paths: Mapping[str, str], setting: Setting) -> dict[str, float]:
 def _headroom(source: str, setting: Setting, feeds: Mapping[str, Any]) -> float | None:
     """ONNX Runtime's time in all kernels over its time in those of Conv, Gemm and MatMul, of the original."""
     found = profile(source, setting, feeds)
-    heavy = sum(row.seconds for row in found.rows if row.operator in KERNELS)
+    heavy = sum(row.seconds for row in found.rows if row.operator in HEAVY)
     return round(found.kernels / heavy, 3) if heavy else None
 
 

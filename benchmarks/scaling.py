@@ -25,7 +25,7 @@ from benchmarks.jobs import job
 from benchmarks.pictures import logarithmic, panels, saved
 from benchmarks.report import table
 from benchmarks.tools import peak_memory
-from graphopt.search.explore import StopReason
+from graphopt.search.timing import StopReason
 from graphopt.search.tune import SHARE
 
 WIDTH = 64

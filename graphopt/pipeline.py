@@ -272,6 +272,7 @@ class _Run:
             self.options.tell,
             self._refusal,
             sweeps=self._library.sweeps,
+            is_bounded=not self._given.parts,
             cache=user_cache(fresh=self.options.fresh),
         )
 

@@ -15,7 +15,14 @@ from graphopt.base.errors import ModelError, UsageError
 from graphopt.cli.main import app
 from graphopt.runtime.bench import Benchmark, Case, Timing, aligned, bench, ms_text, prepared
 from graphopt.runtime.measure import Samples, Speedup, Verdict
-from graphopt.runtime.profile import by_operator, kernels_digest, operators, optimized_graph, profile
+from graphopt.runtime.profile import (
+    by_operator,
+    kernels_digest,
+    operators,
+    optimized_graph,
+    outside_heavy_kernels,
+    profile,
+)
 from graphopt.runtime.sessions import Setting
 from tests.text import parse
 
@@ -201,6 +208,18 @@ def test_a_profile_names_operators_and_sums_to_about_the_whole() -> None:
     assert sum(row.share for row in found.rows) == pytest.approx(1)
     assert 0.5 < found.kernels / found.seconds <= 1.01
     assert found.runs == 20
+
+
+@pytest.mark.parametrize(
+    ("x", "weight", "outside"),
+    [("float[1,64,56,56] x", (64, 64, 3, 3), 0.0), ("float[1,64,512] x", (64, 64, 3), 1.0)],
+)
+def test_convolutions_of_images_are_heavy_and_those_of_signals_are_not(
+    x: str, weight: tuple[int, ...], outside: float
+) -> None:
+    model = parse(x, "y = Conv(x, w)", {"w": np.ones(weight, np.float32)})
+    (trial,) = prepared([model], Setting(threads=1)).trials
+    assert outside_heavy_kernels(model, Setting(threads=1), trial.feeds) == pytest.approx(outside, abs=0.4)
 
 
 def test_a_profile_shows_what_onnxruntime_fused(image: onnx.ModelProto) -> None:

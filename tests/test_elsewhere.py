@@ -100,8 +100,9 @@ def test_workers_that_cannot_answer_for_one_device_are_refused(cluster: Cluster,
 def test_a_cluster_times_the_parts_of_a_model(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
     model = tmp_path / "model.onnx"
-    body, weights = "y = MatMul(x, v); z = MatMul(x, w)", {"v": weight(64, 64), "w": weight(64, 32)}
-    onnx.save(parse("float[64,64] x", body, weights, outputs="float[64,64] y, float[64,32] z"), model)
+    weights = {"a": weight(4, 4), "b": weight(4, 5), "c": weight(4, 6)}
+    body, outputs = "u = MatMul(x, a); v = MatMul(x, b); w = MatMul(x, c)", "float[4,4] u, float[4,5] v, float[4,6] w"
+    onnx.save(parse("float[4,4] x", body, weights, outputs=outputs), model)
     report = tmp_path / "report.json"
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
         options = ["--dask", cluster.scheduler_address, "--report", str(report)]

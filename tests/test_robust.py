@@ -26,8 +26,8 @@ from graphopt.rewrite.variant import Variant
 from graphopt.runtime.cost import user_cache
 from graphopt.runtime.oracle import interruptible
 from graphopt.runtime.sessions import Setting
-from graphopt.search.explore import StopReason
 from graphopt.search.race import Contest
+from graphopt.search.timing import StopReason
 from graphopt.search.tune import Tuner, Tuning
 from tests.test_tune import DOUBLE, GIVEN, ONE_THREAD, entered
 from tests.text import parse

@@ -32,9 +32,10 @@ from graphopt.runtime.machine import Machine
 from graphopt.runtime.measure import Speedup
 from graphopt.runtime.sessions import Setting
 from graphopt.search.analytic import Analytic
-from graphopt.search.explore import Exploration, Limits, StopReason, explore
+from graphopt.search.explore import Exploration, Limits, explore
 from graphopt.search.measured import Measured, Race
 from graphopt.search.moves import Solution, Space, apply
+from graphopt.search.timing import StopReason
 from tests.text import parse, printed
 
 x, c, d = tensor("x"), const("c", "N"), const("d", "N")
@@ -467,7 +468,7 @@ def test_all_parts_are_tried_before_one_is_gone_on_with(product: float) -> None:
     model = parse("float[4] x", f"{dear}; {COSINES}")
     quarter = Rule("quarter_is_product", x / 4.0, x * 0.25)
     cost = Slow(Div=9, Mul=product, Add=0.1)
-    limits = Limits(seconds=25, go=1, trials=1)
+    limits = Limits(seconds=17, go=1, trials=1)
     _, exploration = found(model, space(quarter, DOUBLE), cost, limits, clock=cost.clock)
     rules = {solution.rules for solution in exploration.solutions}
     assert rules == {("double_is_sum",)} | ({("quarter_is_product",)} if product < 9 else set())

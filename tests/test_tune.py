@@ -22,6 +22,8 @@ from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Patch
 from graphopt.language.rule import Rule, op, tensor
 from graphopt.operators.infer import infer_graph
+from graphopt.pipeline import optimize
+from graphopt.report.report import search_text
 from graphopt.rewrite.fixpoint import Simplifier
 from graphopt.rewrite.regions import digest
 from graphopt.rewrite.variant import Variant
@@ -31,11 +33,11 @@ from graphopt.runtime.measure import Samples, Speedup, interleaved
 from graphopt.runtime.sessions import Setting
 from graphopt.search import tune
 from graphopt.search.choose import Version
-from graphopt.search.explore import Exploration, StopReason, explore
+from graphopt.search.explore import Exploration, explore
 from graphopt.search.moves import Space, apply
 from graphopt.search.race import Contest, Latency, Outcome, Pace, Times
 from graphopt.search.sweep import Sweep, Sweeps
-from graphopt.search.timing import Group
+from graphopt.search.timing import Group, StopReason
 from graphopt.search.tune import Tuned, Tuner, Tuning
 from tests.test_search import Prices
 from tests.text import parse
@@ -640,6 +642,26 @@ def test_a_find_that_is_no_longer_admitted_is_not_made() -> None:
     (solution,) = explore(model.graph, proved, Prices(Mul=2, Add=0.5)).solutions
     assert apply(model.graph, solution, replace(proved, allows=lambda *_: False)) == []
     assert len(apply(model.graph, solution, proved)) == 1
+
+
+@pytest.mark.parametrize(("share", "stop"), [(0.004, StopReason.BOUND), (0.3, StopReason.DONE)])
+def test_where_nearly_all_time_is_in_heavy_kernels_nothing_is_searched(
+    monkeypatch: pytest.MonkeyPatch, share: float, stop: StopReason
+) -> None:
+    estimate(monkeypatch, Mul=2, Add=0.5)
+    outcomes(monkeypatch, 1.0, 1.5)
+    monkeypatch.setattr("graphopt.search.race.outside_heavy_kernels", lambda *_: share)
+    _, _, tuned = tuner(sizes={"n": [4, 16]})
+    assert tuned.timing is not None and (tuned.timing.stop, tuned.timing.gainable) == (stop, share)
+    assert bool(tuned.timing.states) is (stop is StopReason.DONE)
+    assert ("0.4% of the time" in search_text(tuned.timing)) is (stop is StopReason.BOUND)
+
+
+@pytest.mark.slow
+def test_where_there_are_rules_of_ones_own_they_are_tried_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphopt.search.race.outside_heavy_kernels", lambda *_: 0.0)
+    stops = [optimize(GIVEN, rules=own, seconds=2, dims={"n": 4}).report.timing for own in ([], [DOUBLE_ABS])]
+    assert [timing is not None and timing.stop == StopReason.BOUND for timing in stops] == [True, False]
 
 
 @pytest.mark.slow

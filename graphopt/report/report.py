@@ -20,7 +20,7 @@ from graphopt.language.proof import Proof
 from graphopt.language.proof import Verdict as Proved
 from graphopt.operators.protos import External
 from graphopt.runtime.measure import QUIET
-from graphopt.search.timing import Timing, said, unresolved
+from graphopt.search.timing import StopReason, Timing, said, unresolved
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -369,6 +369,9 @@ def speed_text(timing: Timing, *, is_changed: bool) -> str:
 
 def search_text(timing: Timing) -> str:
     """How much was searched, and why it ended."""
+    if timing.stop == StopReason.BOUND and timing.gainable is not None:
+        outside = "of the time is outside of convolutions and matrix products, from which trades take nothing"
+        return f"none: {timing.gainable:.1%} {outside}"
     parts = f"{timing.regions} distinct of {timing.copies} parts" if timing.copies else "no part in which a rule trades"
     return f"{parts}, {timing.states} graphs, {timing.trials} {timing.cost}; {timing.stop}"
 

@@ -48,11 +48,12 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Folded:
-    """A constant that was computed: in float64 or int64, to be stored as `dtype`; named after a weight it came from."""
+    """A constant that was computed, in float64 or int64, or only moved; to be stored as `dtype`."""
 
     array: NDArray[Any]
     dtype: DType
     base: str
+    """The name of a weight that it came from."""
     absent: bool = False
     """It stands for an optional input that is absent."""
     zero: bool = False
@@ -356,13 +357,14 @@ class _Builder:
     def _folded(self, app: App, operands: list[Built]) -> _Folded:
         constants = [self._constant(operand) for operand in operands]
         dtype = self._folded_dtype(app, constants)
-        arrays = [None if constant is None else _wide(constant) for constant in constants]
+        moves = entry(app.op, app.domain).only_moves  # then there is nothing to round
+        arrays = [None if constant is None else _computed_with(constant, moves) for constant in constants]
         version = ops.newest(app.op, app.domain)
         nothing = (None,) * app.outputs
         node = Node(app.op, (None,) * len(arrays), ("",) * app.outputs, nothing, self._attrs(app), app.domain, version)
         if _multiplications(app.op, arrays) > MULTIPLICATIONS:
             raise Refused(f"{app} takes too long to compute")
-        results = compute(node, arrays, float64=True)
+        results = compute(node, arrays, float64=not moves)
         if results is None:
             raise Refused(f"{app} cannot be computed")
         array = results[app.output]
@@ -528,9 +530,11 @@ def _concrete(value: Any, app: App) -> Any:
     raise Refused(f"{app.op} needs numbers, not {', '.join(map(str, symbolic))}")
 
 
-def _wide(constant: _Folded) -> NDArray[Any]:
-    """Return the values as they are computed with: floats in float64, all else as it is."""
-    return constant.array.astype(np.float64) if constant.dtype.is_float else _stored(constant).numpy()
+def _computed_with(constant: _Folded, moves: bool) -> NDArray[Any]:
+    """Return the values as they are computed with: floats in float64, unless they are only moved; all else as it is."""
+    if not constant.dtype.is_float:
+        return _stored(constant).numpy()
+    return constant.array if moves else constant.array.astype(np.float64)
 
 
 def _stored(folded: _Folded) -> Tensor:
@@ -543,6 +547,8 @@ def _stored(folded: _Folded) -> Tensor:
     dtype = folded.dtype
     with np.errstate(all="ignore"):
         array = np.array(folded.array, dtype.numpy, order="C")
+    if array.dtype == folded.array.dtype:
+        return Tensor.of(array)
     if dtype.is_float and not np.isfinite(array).all() and _overflows(array, folded.array):
         raise Refused(f"{folded.base} would overflow {dtype.name}")
     if dtype.is_float and np.count_nonzero(array) != np.count_nonzero(folded.array):

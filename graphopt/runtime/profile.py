@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import onnx
 from onnx import GraphProto, ModelProto, TensorProto, numpy_helper
@@ -25,6 +25,13 @@ RUNS = 20
 
 REORDERS = ("ReorderInput", "ReorderOutput")
 """What ONNX Runtime inserts where its own blocked layout of images begins and ends."""
+
+
+HEAVY = ("Conv", "FusedConv", "ConvTranspose", "Gemm", "FusedGemm", "MatMul", "FusedMatMul")
+"""The kernels that do the arithmetic of float models, as a profile names them."""
+
+FEW_RUNS = 5
+"""Runs that tell how much of the time is outside of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +118,7 @@ def profile(model: Source, setting: Setting, feeds: Mapping[str, Any], *, runs: 
         UsageError: the provider is missing.
         ModelError: the model cannot be read, loaded or run.
     """
-    with tempfile.TemporaryDirectory(prefix="graphopt-") as folder:
-        events = _events(model, setting, feeds, runs, Path(folder))
-    whole = [event for event in events if event["name"] == "model_run"][1:]
-    if not whole:
-        raise ModelError(f"{called(model)} has too many nodes for ONNX Runtime's profiler")
-    start = min(event["ts"] for event in whole)
-    kernels = [event for event in events if event["name"].endswith("_kernel_time") and event["ts"] >= start]
+    whole, kernels = _events(model, setting, feeds, runs)
     before, after, detail = dict(Counter(operators(parsed(model).graph))), dict[str, int](), ""
     try:
         after |= Counter(operators(optimized_graph(model, setting, weights=False).graph))
@@ -128,10 +129,49 @@ def profile(model: Source, setting: Setting, feeds: Mapping[str, Any], *, runs: 
     return Profile(called(model), setting.provider_name, len(whole), seconds, rows, before, after, detail)
 
 
+def outside_heavy_kernels(model: Source, setting: Setting, feeds: Mapping[str, Any]) -> float:
+    """Return the part of the time in kernels that is not in convolutions of images and matrix products, from 0 to 1.
+
+    A convolution of a signal counts as outside: ONNX Runtime runs it slower than the same one of an image.
+
+    Raises:
+        UsageError: the provider is missing.
+        ModelError: the model cannot be loaded or run, or has too many nodes for the profiler.
+    """
+    whole, kernels = _events(model, setting, feeds, FEW_RUNS)
+    heavy = [kernel for kernel in kernels if kernel["args"]["op_name"] in HEAVY and not _is_of_signals(kernel)]
+    rows, own = (by_operator(some, len(whole)) for some in (kernels, heavy))
+    return 1 - sum(row.seconds for row in own) / (sum(row.seconds for row in rows) or 1)
+
+
+def _is_of_signals(kernel: Mapping[str, Any]) -> bool:
+    """Return whether a kernel is a convolution along one axis."""
+    written = [shape for types in kernel["args"].get("output_type_shape", ()) for shape in types.values()]
+    return "Conv" in kernel["args"]["op_name"] and any(len(shape) == 3 for shape in written)
+
+
+_Event: TypeAlias = Mapping[str, Any]
+
+
 def _events(
-    model: Source, setting: Setting, feeds: Mapping[str, Any], runs: int, folder: Path
-) -> list[Mapping[str, Any]]:
-    """Return what ONNX Runtime notes of a session; times are in microseconds."""
+    model: Source, setting: Setting, feeds: Mapping[str, Any], runs: int
+) -> tuple[Sequence[_Event], Sequence[_Event]]:
+    """Return what ONNX Runtime notes of so many runs, and of the kernels in them; times are in microseconds.
+
+    Raises:
+        ModelError: the model cannot be loaded or run, or the profile has no room for a run of it.
+    """
+    with tempfile.TemporaryDirectory(prefix="graphopt-") as folder:
+        events = _noted(model, setting, feeds, runs, Path(folder))
+    whole = [event for event in events if event["name"] == "model_run"][1:]
+    if not whole:
+        raise ModelError(f"{called(model)} has too many nodes for ONNX Runtime's profiler")
+    start = min(event["ts"] for event in whole)
+    return whole, [event for event in events if event["name"].endswith("_kernel_time") and event["ts"] >= start]
+
+
+def _noted(model: Source, setting: Setting, feeds: Mapping[str, Any], runs: int, folder: Path) -> list[_Event]:
+    """Return what ONNX Runtime notes of a session that runs so many times, and once before."""
 
     def configure(options: Any) -> None:
         options.enable_profiling = True
@@ -146,7 +186,7 @@ def _events(
         raise ModelError(f"{called(model)} {FailedError('cannot be run', error)}") from error
     finally:
         path = Path(session.end_profiling())
-    events: list[Mapping[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    events: list[_Event] = json.loads(path.read_text(encoding="utf-8"))
     return events
 
 

@@ -26,7 +26,7 @@ from graphopt.runtime.cost import decoded, key_of
 from graphopt.runtime.machine import circumstances
 from graphopt.runtime.measure import LENGTHY, WIDTH, Samples, Speedup, interleaved, noise, speedup, together
 from graphopt.runtime.oracle import FailedError
-from graphopt.runtime.profile import kernels_digest
+from graphopt.runtime.profile import kernels_digest, outside_heavy_kernels
 from graphopt.runtime.samples import Feeds
 from graphopt.runtime.sessions import runner
 
@@ -136,6 +136,23 @@ class Contest:
             log.debug("what ONNX Runtime makes of the models is not compared: %s", error)
             return False
         return one == other
+
+    def gainable(self, key: str, model: onnx_io.Model) -> float:
+        """Return the part of a model's time in kernels that is outside of the heavy ones, at the size where it is
+        largest: more than that cannot be gained where no rewrite takes something off these.
+
+        All of it, 1.0, where that is not known: on devices, a kernel's time is that of its launch.
+        """
+        setting, place = self.original.setting, self._key(["gainable", key])
+        known = self.cache.get([place]).get(place)
+        if known is None and setting.is_cpu:
+            try:
+                known = str(max(outside_heavy_kernels(model, setting, trial.feeds) for trial in self.original.trials))
+            except ModelError as error:
+                log.debug("what can be gained at most is not known: %s", error)
+            else:
+                self.cache.put({place: known})
+        return 1.0 if known is None else float(known)
 
     @cached_property
     def _originals(self) -> tuple[Any, Any]:

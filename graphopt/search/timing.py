@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from graphopt.runtime.measure import NOISE, Speedup, Verdict
 from graphopt.search.race import Latency
+
+
+class StopReason(StrEnum):
+    """Why a search came to its end."""
+
+    DONE = "nothing was left to try"
+    TIME = "the time was up"
+    INTERRUPTED = "it was interrupted"
+    BOUND = "too little of the time is outside of convolutions and matrix products"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +65,9 @@ class Timing:
     """Graphs looked at."""
     trials: int = 0
     """Graphs of which the cost was asked."""
+    gainable: float | None = None
+    """The part of the simplified model's time in kernels that is outside of convolutions and matrix products, from
+    which rewrites take next to nothing; None where it was not looked at."""
     noise: float = NOISE
     """As far apart as two copies of the original were seen to be: no smaller gain is taken for one."""
 

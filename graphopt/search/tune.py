@@ -40,12 +40,12 @@ from graphopt.search import recall
 from graphopt.search.analytic import Analytic
 from graphopt.search.choose import LEAST, TURNS, Chooser, Version
 from graphopt.search.elsewhere import Elsewhere
-from graphopt.search.explore import Exploration, Limits, Shapes, StopReason, explore
+from graphopt.search.explore import Exploration, Limits, Shapes, explore
 from graphopt.search.measured import Measured, Race
 from graphopt.search.moves import Solution, Space, apply
 from graphopt.search.race import Contest
 from graphopt.search.sweep import Sweep, Sweeps, sweep
-from graphopt.search.timing import Group, Timing, said, unresolved
+from graphopt.search.timing import Group, StopReason, Timing, said, unresolved
 
 COSTS = ("measured", "analytic", "none")
 """What the search asks: ONNX Runtime, an estimate, or nobody, which means no search and no timing."""
@@ -130,6 +130,8 @@ class Tuner:
     refusal: Refusal | None = None
     sweeps: Sweeps = field(default_factory=dict)
     """Timed only: what they bring is in what ONNX Runtime then fuses or leaves, of which the estimate knows nothing."""
+    is_bounded: bool = True
+    """Whether no trade takes more than noise off a heavy kernel: so it was seen of the installed ones."""
     clock: Callable[[], float] = time.monotonic
     cache: Cache = field(default_factory=user_cache)
 
@@ -178,6 +180,9 @@ class Tuner:
             clock=self.clock,
             progress=self.progress,
         )
+        gainable = contest.gainable(first.key, replace(self.model, graph=self.simplified.graph))
+        if self.is_bounded and gainable < NOISE:
+            return self._chosen(chooser, first, [first], Exploration((), StopReason.BOUND), gainable)
         now = self.clock()
         swept = chooser.sweep(first, self._sweeps(now + SWEEPS * (deadline - reserve - now)))
         found = Exploration((), StopReason.INTERRUPTED)
@@ -186,7 +191,7 @@ class Tuner:
             found = self._recalled(contest.digest, swept[0].variant.graph, shapes, deadline - reserve)
         if found.stop is StopReason.INTERRUPTED:
             chooser.hurry()
-        return self._chosen(chooser, first, swept, found)
+        return self._chosen(chooser, first, swept, found, gainable)
 
     def _prepared(self, result: ModelProto) -> Prepared:
         """Return the original in a session, with inputs that it accepts.
@@ -339,7 +344,9 @@ class Tuner:
         own = key_of(digest(graph), weights_digest(graph), self.model.functions_digest, str(self.tuning.seconds))
         return Contest(ready, self.original, own, self.cache)
 
-    def _chosen(self, chooser: Chooser, first: Version, swept: Sequence[Version], found: Exploration) -> Tuned:
+    def _chosen(
+        self, chooser: Chooser, first: Version, swept: Sequence[Version], found: Exploration, gainable: float
+    ) -> Tuned:
         best = chooser.choose(first, swept[0], found.solutions)
         taken = dict(zip(best.solutions, best.counts, strict=True))
         groups = [_swept(version, first, best) for version in swept if version is not first]
@@ -353,6 +360,7 @@ class Tuner:
             simplified=None if not first.steps else best.speedup if best.steps == first.steps else first.speedup,
             searched=best.gain if best.sweeps or best.solutions else None,
             latencies=best.latencies,
+            gainable=gainable,
             noise=max((version.speedup.noise for version in chooser.raced if version.speedup), default=NOISE),
         )
         return Tuned(best.variant, timing, (*found.notes, *_left_out(first, best)))
