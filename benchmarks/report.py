@@ -346,8 +346,8 @@ _LOADING = (
 def _load_noise(results: Row) -> str:
     """What copies take to load, for one is as good as another."""
     found = {column: timings(results, PLAIN, column).values() for column in columns(results)}
-    loads = {column: [timing["load"] for timing in timed] for column, timed in found.items() if timed}
-    ranges = [f"{min(some):.2f} to {max(some):.2f} ({setting(column)})" for column, some in loads.items()]
+    loads = {column: [timing["loading"] for timing in timed if "loading" in timing] for column, timed in found.items()}
+    ranges = [f"{min(some):.2f} to {max(some):.2f} ({setting(column)})" for column, some in loads.items() if some]
     return f" Copies of the originals took {' and '.join(ranges)}: what lies between says nothing." if ranges else ""
 
 
@@ -373,7 +373,7 @@ def _size(cell: Row) -> str:
 def _load(cell: Row) -> str:
     if reason(cell) or "difference" not in cell:
         return _failure(cell)
-    loads = "/".join(f"{timing['load']:.2f}" for timing in cell.get("timings", {}).values())
+    loads = "/".join(f"{timing['loading']:.2f}" for timing in cell.get("timings", {}).values() if "loading" in timing)
     return ", ".join(filter(None, (loads, f"{cell['difference']:.0e}")))
 
 

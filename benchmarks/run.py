@@ -29,7 +29,7 @@ The file (JSON; what is in brackets may be missing)::
            "timings": {column: timing}}
 
     timing: {"minimum": 1.1, "median": 1.1, "low": 1.05, "high": 1.15, "processes": [1.09, 1.1, 1.12], "rounds": 180,
-             "verdict": "faster", "spread": 0.02, "load": 1.0}
+             "verdict": "faster", "spread": 0.02, "loading": 1.0}
 
     made: {"date": "2026-11-22", "seconds": 2.0, "model": "hash of the file", "versions": {package: version},
            # of graphopt's columns also:
@@ -39,8 +39,8 @@ The file (JSON; what is in brackets may be missing)::
 A column is a setting, like `cpu-1` or `cpu-all`. `headroom` is null on devices, and where no kernel is a heavy one.
 `median` is of the rounds of all processes, `processes` of each. `low` and `high` are the widest of the medians of the
 single processes and of the interval in which the median of all rounds lies with 95 % confidence: no confidence can be
-stated for so few processes. `load` is the processor time of making a session, of all threads together, as a multiple of
-the original's. The verdict is `faster` or `slower` only where the fastest runs, the median of all and that of each
+stated for so few processes. `loading` is the processor time of making a session, of all threads, as a multiple of the
+original's. The verdict is `faster` or `slower` only where the fastest runs, the median of all and that of each
 process say so, each by more than graphopt.runtime.measure.NOISE, and the interval does not hold 1.
 """
 
@@ -488,7 +488,7 @@ def pooled(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             "rounds": own.rounds,
             "verdict": str(_verdict(own, medians, bounds)),
             "spread": round(_joined(samples[tool]).spread, 4),
-            "load": round(median(part["loads"][tool] / part["loads"][""] for part in parts), 3),
+            "loading": round(median(part["loads"][tool] / part["loads"][""] for part in parts), 3),
         }
     seconds = {"minimum_ms": round(original.minimum * 1e3, 4), "median_ms": round(original.median * 1e3, 4)}
     whole = {"spread": round(original.spread, 4), "headroom": parts[0]["headroom"]}

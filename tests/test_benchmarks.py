@@ -376,7 +376,7 @@ def part(*ratios: float) -> dict[str, Any]:
 def test_an_interval_holds_what_each_process_found() -> None:
     timing = run.pooled([part(*[1.1] * 30), part(*[1.2] * 30), part(*[1.06] * 3)])["outcomes"]["tool"]
     assert (timing["low"], timing["high"]) == (1.06, 1.2)
-    assert timing["processes"] == [1.1, 1.2, 1.06] and timing["rounds"] == 63 and timing["load"] == 0.5
+    assert timing["processes"] == [1.1, 1.2, 1.06] and timing["rounds"] == 63 and timing["loading"] == 0.5
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def results(**ratios: float) -> dict[str, Any]:
 
 
 def cell(ratio: float, column: str = "cpu-1", **facts: Any) -> dict[str, Any]:
-    timing: dict[str, Any] = {"median": ratio, "low": ratio - 0.01, "high": ratio + 0.01, "load": 0.95}
+    timing: dict[str, Any] = {"median": ratio, "low": ratio - 0.01, "high": ratio + 0.01, "loading": 0.95}
     timing |= {"minimum": ratio + 0.05, "rounds": 13, "spread": 0.03}
     timing["verdict"] = "faster" if ratio > 1.02 else "slower" if ratio < 0.98 else "no difference"
     made = {
