@@ -259,6 +259,13 @@ def test_a_function_is_a_definition() -> None:
     assert prove(Rule("fuse_softcap", op.Tanh(y / 30.0) * 30.0, softcap(y))).holds
 
 
+def test_a_number_in_single_precision_is_the_decimal_that_it_is_written_for() -> None:
+    (meaning,) = define_function(
+        function("Tenth (v) => (r) { c = Constant <value = float {0.1}> () r = Mul(v, c) }")
+    ).meaning
+    assert str(meaning) == "v * 0.1"
+
+
 @pytest.mark.parametrize(
     ("body", "opset", "meaning"),
     [

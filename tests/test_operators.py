@@ -12,23 +12,24 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 
+from graphopt.base.integers import fresh, quotient
 from graphopt.base.sizes import substitute
 from graphopt.base.symbolic import Index, Value, call, number
-from graphopt.base.tensors import Tensor
+from graphopt.base.symbolic import integer as real_of
+from graphopt.base.tensors import Tensor, total, within
 from graphopt.base.types import DType
 from graphopt.io import onnx_io
 from graphopt.ir import ops
 from graphopt.language.proof import Verdict
 from graphopt.language.rule import Rule
-from graphopt.language.term import op, tensor
+from graphopt.language.term import integer, op, tensor
 from graphopt.operators import known
 from graphopt.operators.classes import candidates
 from graphopt.operators.elementwise import Pointwise, plain
 from graphopt.operators.known import contents, shapes
-from graphopt.operators.node import Node, OneOf, Undefined, Unsupported, real, subsets
+from graphopt.operators.node import Node, Undefined, Unsupported
 from graphopt.operators.operands import Operands
 from graphopt.operators.operator import Operator
-from graphopt.operators.reductions import mean, over
 from graphopt.operators.semantics import OPERATORS
 from graphopt.rewrite.fold import fold_constants
 from graphopt.verifier.prove import prove
@@ -140,31 +141,31 @@ def operand(value: object) -> known.Operand | None:
     return known.Operand(DType.of(array.dtype), array.shape, elements)
 
 
-def mean_variance_normalization(node: Node) -> Tensor:
-    """(x - mean) / √variance along axes; the epsilon is that of the ONNX text."""
+def local_response_normalization(node: Node) -> Tensor:
+    """x / (bias + alpha / size · the sum of squares of so many channels around)^beta."""
     x = node.input(0)
-    axes = node.attribute("axes", lambda: OneOf(subsets(x.rank)), (0, 2, 3))
-    along = tuple(node.counted(axis, x.rank) for axis in axes)
+    alpha, beta, bias = (node.real(name) for name in ("alpha", "beta", "bias"))
+    size = node.attribute("size", lambda: fresh("size"))
 
     def at(index: Index) -> Value:
-        element, extents, others = over(x, along, index)
-        average = mean(extents, others)
-        square = mean(extents, lambda k: others(k) * others(k))
-        return (element - average) / (call("Sqrt", square - average * average) + real(1e-9))
+        def around(k: Index) -> Index:
+            return (index[0], index[1] + k[0] - quotient(size - 1, 2), *index[2:])
+
+        squares = total((size,), lambda k: x.at(around(k)) * x.at(around(k)), lambda k: within(around(k), x.shape))
+        return x.at(index) / call("Pow", bias + alpha / real_of(size) * squares, beta)
 
     return Tensor(x.shape, at)
 
 
 def test_one_declaration_adds_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(OPERATORS, "MeanVarianceNormalization", Operator(mean_variance_normalization))
-    graph = onnx_io.load(parse("float[N,3,H,W] x", "y = MeanVarianceNormalization(x)")).graph
+    monkeypatch.setitem(OPERATORS, "LRN", Operator(local_response_normalization))
+    graph = onnx_io.load(parse("float[N,3,H,W] x", "y = LRN <size = 3> (x)")).graph
     (node,) = (node for _, node in graph.nodes() if not node.is_internal)
     assert [str(size) for size in (shapes(Operands(graph, node))[0] or ())] == ["N", "3", "H", "W"]
 
-    x = tensor("x", "N C H W")
-    normal = op.MeanVarianceNormalization
-    assert prove(Rule("normalize_mirrored", normal(-x), -normal(x))).verdict is Verdict.PROVED
-    wrong = prove(Rule("lose_normalization", normal(x), op.Identity(x)))
+    x, n = tensor("x", "N C H W"), integer("n")
+    assert prove(Rule("normalize_mirrored", op.LRN(-x, size=n), -op.LRN(x, size=n))).verdict is Verdict.PROVED
+    wrong = prove(Rule("lose_normalization", op.LRN(x, size=3), op.Identity(x)))
     assert wrong.verdict is Verdict.REFUTED and wrong.counterexample, "an example is drawn and run"
 
 

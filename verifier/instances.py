@@ -34,13 +34,13 @@ from graphopt.base.integers import (
     symbol,
 )
 from graphopt.base.rebuilding import formula
-from graphopt.base.symbolic import Index, Piece, Read, Value, call, fold, guarded, lift, number
+from graphopt.base.symbolic import Index, Piece, Read, Value, call, fold, lift, number
 from graphopt.base.tensors import Tensor, as_size, boolean, select, truth
 from graphopt.base.types import DType
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import FUNCTIONS, LONGEST, PROPERTIES, PYTHON, Misused, Unknown, apply
 from graphopt.language.term import SCALAR, App, Lit, Term, Var, is_scalar
-from graphopt.operators.node import MAX_RANK, Undefined, Unsupported, real
+from graphopt.operators.node import MAX_RANK, Undefined, Unsupported, as_tensor, real
 from graphopt.operators.semantics import denote
 from graphopt.verifier import dtypes
 from graphopt.verifier.choices import Choices, flat
@@ -461,7 +461,7 @@ class Instance:
         if self.open_hole(part):
             assert isinstance(part, Var)
             self.holes[part.name] = self._open_number(part)
-        return _as_tensor(self.scalar(part))
+        return as_tensor(self.scalar(part))
 
     def _open_number(self, var: Var) -> Any:
         if var.kind == "integer":
@@ -546,17 +546,3 @@ _ROUNDING = frozenset({"add", "sub", "mul", "div", "mod", "divide", "neg", "sqrt
 def _constant(value: Value, _: Index) -> Value:
     """Return the element of a tensor that has the same one everywhere."""
     return value
-
-
-def _as_tensor(value: Any) -> Tensor:
-    """Return a number as a tensor without axes, a list as one with one axis."""
-    if not isinstance(value, tuple):
-        return Tensor((), lambda index: real(value))
-
-    def element(index: Index) -> Value:
-        result = number(0)
-        for position, item in enumerate(value):
-            result = result + guarded(eq(index[0], position), real(item))
-        return result
-
-    return Tensor((len(value),), element, DType.INT64)

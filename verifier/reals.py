@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import z3
 
-from graphopt.base.integers import TRUE, And, Comparison, Fact, Formula, Or, negate, ordered
+from graphopt.base.integers import TRUE, And, Comparison, Fact, Formula, Or, literals, negate, ordered
 from graphopt.base.symbolic import Call, Factor, Fold, Piece, Term, Value
 from graphopt.base.types import DType
 from graphopt.verifier.context import Context
@@ -33,9 +33,11 @@ class Alike(Protocol):
 
 
 def has_cases(terms: Iterable[Term]) -> bool:
-    """Return whether the cases of some factor may show what cancelling does not."""
-    factors = (factor for term in terms if not term.binders for factor in term.factors)
-    return any(_is_plain(f) or (isinstance(f, Call) and f.function in _BY_CASES) for f in factors)
+    """Return whether the cases of some factor, or of several conditions, may show what cancelling does not."""
+    plain = [term for term in terms if not term.binders]
+    factors = (factor for term in plain for factor in term.factors)
+    compared = {part.subject for term in plain for part in literals(term.guard) if isinstance(part, Fact)}
+    return len(compared) > 1 or any(_is_plain(f) or (isinstance(f, Call) and f.function in _BY_CASES) for f in factors)
 
 
 def add_up_to_zero(terms: Iterable[Term], known: Context, equality: Alike) -> bool:
@@ -142,6 +144,9 @@ class _Numbers:
         elif signs.not_zero(factor, self.known):
             yield number != 0
         match factor:
+            case Call("Exp", (x,)):
+                power = self._value(x)
+                yield from ((number > 1) == (power > 0), (number < 1) == (power < 0))
             case Call("Inverse", (x,)):
                 of = self._value(x)
                 yield z3.Or(of == 0, of * number == 1)

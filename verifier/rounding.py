@@ -23,7 +23,8 @@ from graphopt.verifier.meant import Meant
 JUMPS = frozenset(
     {"Floor", "Ceil", "Round", "Sign", "Mod", "ThresholdedRelu", "Shrink", "IsInf", "IsNaN", "Hardmax", "TopK"}
     | {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "NonZero", "OneHot", "Unique"}
-    | {"QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "LpNormalization"}
+    | {"QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul"}
+    | {"LpNormalization", "MeanVarianceNormalization"}
 )
 """Operators on floats whose result jumps. A Cast to another type than floats is one, too, and so is Pow in its
 exponent: of negative numbers there are whole powers only."""

@@ -43,7 +43,7 @@ def demand_legal(model: ModelProto) -> None:
         ModelError: something in it is not what ONNX says; names the node, and the field.
     """
     _demand_texts(model)
-    functions = frozenset((domain_of(each.domain), each.name) for each in model.functions)
+    functions = frozenset((ops.domain_of(each.domain), each.name) for each in model.functions)
     checker = _Checker(_imports(model), functions)
     checker.graph(model.graph)
     _demand_declared_inputs(model.graph)
@@ -54,18 +54,13 @@ def demand_legal(model: ModelProto) -> None:
             _Checker(imports, functions, f" of the function '{function.name}'").node(node)
 
 
-def domain_of(name: str) -> str:
-    """Return the name of a domain; that of the ONNX operators has two."""
-    return "" if name == "ai.onnx" else name
-
-
 def label(node: NodeProto) -> str:
     """Return what a node is called in errors."""
     return f"node {node.op_type} '{node.name or next(iter(node.output), '')}'"
 
 
 def _imports(proto: ModelProto | FunctionProto) -> Mapping[str, int]:
-    found = {domain_of(entry.domain): entry.version for entry in proto.opset_import}
+    found = {ops.domain_of(entry.domain): entry.version for entry in proto.opset_import}
     for domain, version in found.items():
         if not 1 <= version <= NEWEST_OPSET:
             raise ModelError(f"there is no opset {version} of '{domain or 'ai.onnx'}'")
@@ -150,7 +145,7 @@ class _Checker:
             self.node(node)
 
     def node(self, node: NodeProto) -> None:
-        domain = domain_of(node.domain)
+        domain = ops.domain_of(node.domain)
         # a definition may be of some uses of an operator, and says nothing of others
         own = (domain, node.op_type) in self.functions or ops.is_declared(node.op_type, domain)
         version = 0 if own else opsets.version(node.op_type, domain, self.imports)
@@ -292,7 +287,7 @@ def _demand_few_nodes(model: ModelProto) -> None:
 
 
 def _key(domain: str, name: str, overload: str) -> _Key:
-    return domain_of(domain), name, overload
+    return ops.domain_of(domain), name, overload
 
 
 def _bodies(node: NodeProto) -> Iterator[GraphProto]:

@@ -34,7 +34,7 @@ from onnx.helper import find_min_ir_version_for
 from graphopt.base import files
 from graphopt.base.errors import ModelError, OutputError
 from graphopt.io import opsets, payload, weightfiles
-from graphopt.io.legal import demand_legal, domain_of
+from graphopt.io.legal import demand_legal
 from graphopt.io.reader import Reader, copy_fields, overridable
 from graphopt.io.writer import Writer
 from graphopt.ir import ops
@@ -205,7 +205,7 @@ def _inlined(proto: ModelProto) -> ModelProto:
     copy_fields(proto, light, without=("graph",))
     copy_fields(proto.graph, light.graph, without=("initializer",))
     light.graph.initializer.extend(TensorProto(name=name, data_type=1, dims=[0]) for name in weights)
-    opset = next((entry.version for entry in proto.opset_import if domain_of(entry.domain) == ""), 1)
+    opset = next((entry.version for entry in proto.opset_import if ops.domain_of(entry.domain) == ""), 1)
     for function in light.functions:
         _convert_function(function, opset)
     try:
@@ -222,7 +222,7 @@ def _inlined(proto: ModelProto) -> ModelProto:
 def _convert_function(function: FunctionProto, opset: int) -> None:
     """Say a function in the opset of its model, without which it cannot be inlined; leave it as it is where that cannot
     be, and warn."""
-    if all(domain_of(entry.domain) or entry.version == opset for entry in function.opset_import):
+    if all(ops.domain_of(entry.domain) or entry.version == opset for entry in function.opset_import):
         return
     try:
         body = to_proto(converted(function_body(function), opset))
@@ -249,13 +249,13 @@ def function_body(function: FunctionProto) -> Model:
 
 def _import_domains(model: ModelProto, functions: Iterable[FunctionProto]) -> bool:
     """Import what only inlined functions imported; False where they do not agree on a version."""
-    versions = {domain_of(entry.domain): entry.version for entry in model.opset_import}
+    versions = {ops.domain_of(entry.domain): entry.version for entry in model.opset_import}
     kept = {(function.domain, function.name, function.overload) for function in model.functions}
     for function in functions:
         if (function.domain, function.name, function.overload) in kept:
             continue
         for entry in function.opset_import:
-            domain = domain_of(entry.domain)
+            domain = ops.domain_of(entry.domain)
             if domain not in versions:
                 versions[domain] = entry.version
                 model.opset_import.append(entry)
@@ -267,12 +267,12 @@ def _import_domains(model: ModelProto, functions: Iterable[FunctionProto]) -> bo
 def _read(proto: ModelProto, path: Path | None, folders: Folders) -> Model:
     shell = ModelProto()
     copy_fields(proto, shell, without=("graph",))
-    imports = {domain_of(entry.domain): entry.version for entry in proto.opset_import}
+    imports = {ops.domain_of(entry.domain): entry.version for entry in proto.opset_import}
     if not imports:
         if proto.ir_version >= 3:
             raise ModelError("the model states no opset")
         imports = {"": 1}
-    functions = frozenset((domain_of(function.domain), function.name) for function in proto.functions)
+    functions = frozenset((ops.domain_of(function.domain), function.name) for function in proto.functions)
     graph = Reader(imports, functions, proto.ir_version, folders).graph(proto.graph, None)
     opsets.raise_declared(graph)
     return Model(graph, shell, path, folders)
@@ -295,7 +295,7 @@ def _shell(model: Model) -> ModelProto:
     proto.CopyFrom(model.shell)
     nodes = (node for graph in model.graph.graphs() for _, node in graph.nodes())
     domains = {node.domain for node in nodes if ops.is_declared(node.op, node.domain)}
-    for domain in sorted(domains - {domain_of(entry.domain) for entry in proto.opset_import}):
+    for domain in sorted(domains - {ops.domain_of(entry.domain) for entry in proto.opset_import}):
         proto.opset_import.add(domain=domain, version=opsets.WRITTEN)
     return proto
 
@@ -340,7 +340,7 @@ def converted(model: Model, target_opset: int) -> Model:
     shell = ModelProto()
     shell.CopyFrom(model.shell)
     for entry in [*shell.opset_import]:
-        if domain_of(entry.domain) == "":
+        if ops.domain_of(entry.domain) == "":
             shell.opset_import.remove(entry)
     shell.opset_import.insert(0, OperatorSetIdProto(version=target_opset))
     shell.ir_version = max(shell.ir_version, find_min_ir_version_for(shell.opset_import, True))

@@ -18,7 +18,7 @@ from onnx import (
 from graphopt.base.errors import ModelError
 from graphopt.base.types import TensorType, Type
 from graphopt.io import opsets
-from graphopt.io.legal import domain_of, label
+from graphopt.io.legal import label
 from graphopt.ir import ops
 from graphopt.ir.graph import CAPTURE, CONSTANT, INPUT, INTERNAL, Attribute, Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
@@ -154,7 +154,7 @@ class Reader:
         scope.nodes[vertex] = Node(CONSTANT, (), (name,), (scope.types[name],), domain=INTERNAL, data=tensor)
 
     def _node(self, proto: NodeProto, scope: _Scope) -> Node:
-        domain = domain_of(proto.domain)
+        domain = ops.domain_of(proto.domain)
         inputs: list[Value | None] = []
         for name in proto.input:
             value = scope.find(name) if name else None

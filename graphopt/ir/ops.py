@@ -354,6 +354,62 @@ def attribute_value(proto: onnx.AttributeProto) -> Attribute | None:
     return None
 
 
+@reads_schemas
+def asked_of_body(op: str) -> tuple[str, ...]:
+    """Return the attributes for whose values the schema makes a body: none where it has one for all."""
+    known: Any = schema(op)  # of which the package's type stubs do not say all
+    return () if known.has_function else tuple(sorted(known.attributes))
+
+
+def function_body(
+    op: str, inputs: Sequence[tuple[DType, int] | None], outputs: int, attrs: Mapping[str, int | float | str]
+) -> onnx.FunctionProto | None:
+    """Return an operator in the words of others: the body of its schema, or the one that it makes for a node.
+
+    Inputs are said by their element types and ranks; a body that is made has as many outputs as the node.
+    """
+    known: Any = schema(op)
+    if known.has_function:
+        found: onnx.FunctionProto = known.function_body
+        return found
+    if not known.has_context_dependent_function:
+        return None
+    node = onnx.NodeProto(op_type=op, output=[f"output_{i}" for i in range(outputs)])
+    node.input.extend("" if given is None else f"input_{i}" for i, given in enumerate(inputs))
+    for name, value in attrs.items():
+        _put(node.attribute.add(name=name), value)
+    types = [onnx.TypeProto() if given is None else _type(*given) for given in inputs]
+    made = known.get_context_dependent_function(node.SerializeToString(), [t.SerializeToString() for t in types])
+    if not made:
+        return None
+    function = onnx.FunctionProto()
+    function.ParseFromString(made)
+    del function.output[outputs:]
+    return function
+
+
+def _put(proto: onnx.AttributeProto, value: int | float | str) -> None:
+    match value:
+        case int():
+            proto.type, proto.i = onnx.AttributeProto.INT, value
+        case float():
+            proto.type, proto.f = onnx.AttributeProto.FLOAT, value
+        case str():
+            proto.type, proto.s = onnx.AttributeProto.STRING, value.encode()
+
+
+def _type(dtype: DType, rank: int) -> onnx.TypeProto:
+    proto = onnx.TypeProto()
+    proto.tensor_type.elem_type = dtype
+    proto.tensor_type.shape.dim.extend([onnx.TensorShapeProto.Dimension()] * rank)
+    return proto
+
+
+def domain_of(name: str) -> str:
+    """Return the name of a domain; that of the ONNX operators has two."""
+    return "" if name == "ai.onnx" else name
+
+
 def text_or_bytes(raw: bytes) -> str | bytes:
     """ONNX strings are bytes: text where they are UTF-8."""
     try:

@@ -37,10 +37,6 @@ def sigmoid(x: Value) -> Value:
     return 1 / (1 + call("Exp", -x))
 
 
-def softplus(x: Value) -> Value:
-    return call("Log", 1 + call("Exp", x))
-
-
 def positive(x: Value) -> Formula:
     return truth(call("Positive", x))
 
@@ -64,52 +60,12 @@ def Clip(_: Node) -> Function:
     return function
 
 
-def LeakyRelu(node: Node) -> Function:
-    alpha = node.real("alpha")
-    return lambda x: select(positive(x), x, alpha * x)
-
-
-def ThresholdedRelu(node: Node) -> Function:
-    alpha = node.real("alpha")
-    return lambda x: select(positive(x - alpha), x, number(0))
-
-
-def Elu(node: Node) -> Function:
-    alpha = node.real("alpha")
-    return lambda x: select(positive(x), x, alpha * (call("Exp", x) - 1))
-
-
-def Selu(node: Node) -> Function:
-    alpha, gamma = node.real("alpha"), node.real("gamma")
-    return lambda x: select(positive(x), gamma * x, gamma * (alpha * call("Exp", x) - alpha))
-
-
-def Celu(node: Node) -> Function:
-    alpha = node.real("alpha")
-    return lambda x: largest(number(0), x) + least(number(0), alpha * (call("Exp", x / alpha) - 1))
-
-
-def HardSigmoid(node: Node) -> Function:
-    alpha, beta = node.real("alpha"), node.real("beta")
-    return lambda x: largest(number(0), least(number(1), alpha * x + beta))
-
-
-def Shrink(node: Node) -> Function:
-    lambd, bias = node.real("lambd"), node.real("bias")
-    return lambda x: select(positive(-lambd - x), x + bias, select(positive(x - lambd), x - bias, number(0)))
-
-
 def Gelu(node: Node) -> Function:
     """x·Φ(x), or the approximation with tanh."""
     if node.text("approximate", ("none", "tanh")) == "none":
         return lambda x: x * (1 + call("Erf", x / call("Sqrt", number(2)))) / 2
     root = real((2 / 3.141592653589793) ** 0.5)
     return lambda x: x * (1 + call("Tanh", root * (x + real(0.044715) * x * x * x))) / 2
-
-
-def Swish(node: Node) -> Function:
-    alpha = node.real("alpha")
-    return lambda x: x * sigmoid(alpha * x)
 
 
 def Div(node: Node) -> Function:
@@ -311,20 +267,8 @@ ELEMENTWISE: Mapping[str, Operator] = {
     "Reciprocal": plain_kernel(Pointwise(plain(lambda x: 1 / x)), adds_products=True, has_poles=True),
     "Relu": plain_kernel(Pointwise(plain(lambda x: largest(x, number(0))))),
     "Sigmoid": by_vector(Pointwise(plain(sigmoid)), reach=Reach.BOUNDED),
-    "Softplus": by_vector(Pointwise(plain(softplus))),
-    "Softsign": by_vector(Pointwise(plain(lambda x: x / (1 + call("Abs", x)))), reach=Reach.BOUNDED),
-    "Mish": by_vector(Pointwise(plain(lambda x: x * call("Tanh", softplus(x))))),
-    "LeakyRelu": Operator(Pointwise(LeakyRelu)),
-    "ThresholdedRelu": Operator(Pointwise(ThresholdedRelu)),
-    "Elu": by_vector(Pointwise(Elu)),
-    "Selu": by_vector(Pointwise(Selu)),
-    "Celu": by_vector(Pointwise(Celu)),
-    "PRelu": Operator(Pointwise(plain(lambda x, slope: select(positive(x), x, slope * x)), Beside.LESSER)),
-    "HardSigmoid": Operator(Pointwise(HardSigmoid), reach=Reach.BOUNDED),
     "HardSwish": by_vector(Pointwise(plain(lambda x: x * largest(number(0), least(number(1), x / 6 + real(0.5)))))),
-    "Shrink": Operator(Pointwise(Shrink)),
     "Gelu": by_vector(Pointwise(Gelu)),
-    "Swish": by_vector(Pointwise(Swish)),
     "Clip": Operator(Pointwise(Clip, Beside.SCALARS), reach=Reach.CLAMPED, reference=Reference.ON_INTEGERS),
     "Identity": plain_kernel(Pointwise(plain(lambda x: x), is_told=True), is_exact=True, keeps=True, is_view=True),
     "Cast": plain_kernel(Pointwise(Cast, is_told=True)),

@@ -14,7 +14,7 @@ from math import isinf, isqrt
 from typing import Any, TypeAlias
 
 from graphopt.base.integers import Formula, Int, Size, choice, eq, fresh, ge
-from graphopt.base.symbolic import Index, Read, Value, call, integer, lift, number
+from graphopt.base.symbolic import Index, Read, Value, call, guarded, integer, lift, number
 from graphopt.base.tensors import Tensor
 from graphopt.base.types import DType
 from graphopt.ir import ops
@@ -337,6 +337,20 @@ def real(number_: Any) -> Value:
     if isinstance(number_, float) and not isinf(number_):
         return _root(number_) if len(repr(number_)) > 15 else number(Fraction(repr(number_)))
     return number(number_)
+
+
+def as_tensor(value: Any) -> Tensor:
+    """Return a number as a tensor without axes, a list as one with one axis."""
+    if not isinstance(value, tuple):
+        return Tensor((), lambda index: real(value))
+
+    def element(index: Index) -> Value:
+        result = number(0)
+        for position, item in enumerate(value):
+            result = result + guarded(eq(index[0], position), real(item))
+        return result
+
+    return Tensor((len(value),), element, DType.INT64)
 
 
 @cache

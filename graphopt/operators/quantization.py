@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from graphopt.base.integers import Size, choice, disj, eq
 from graphopt.base.symbolic import Index, Value, call, number
-from graphopt.base.tensors import Tensor, folded
+from graphopt.base.tensors import Tensor
 from graphopt.base.types import DType
 from graphopt.operators.elementwise import largest, least
 from graphopt.operators.node import Node, OneOf, Undefined, Unsupported
@@ -104,20 +104,6 @@ def saturated(steps: Value, zero: Value, made: DType) -> Value:
         raise Unsupported(f"quantization to {made.name}")
     low, high = made.limits
     return least(largest(steps, low - zero), high - zero) + zero
-
-
-def DynamicQuantizeLinear(node: Node) -> tuple[Tensor, ...]:
-    """To 8 bits without a sign, by a scale that puts 0 and all elements between 0 and 255."""
-    x = node.input(0)
-    highest = largest(folded("max", x.shape, x.at), number(0))
-    lowest = least(folded("min", x.shape, x.at), number(0))
-    scale = (highest - lowest) / 255
-    zero = saturated(call("Round", -lowest / scale), number(0), DType.UINT8)
-    return (
-        Tensor(x.shape, lambda index: saturated(call("Round", x.at(index) / scale), zero, DType.UINT8)),
-        Tensor((), lambda _: scale),
-        Tensor((), lambda _: zero),
-    )
 
 
 # -- products ----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from graphopt.base.tensors import Tensor, folded
 from graphopt.ir import ops
 from graphopt.language.scalar import holds
 from graphopt.operators.attention import Attention, RotaryEmbedding
-from graphopt.operators.elementwise import ELEMENTWISE, Pointwise, unknown
+from graphopt.operators.bodies import Body, OfElements, alike, labelled
+from graphopt.operators.elementwise import ELEMENTWISE, Beside, Pointwise, by_vector, unknown
 from graphopt.operators.movement import (
     Concat,
     ConstantOfShape,
@@ -55,7 +56,6 @@ from graphopt.operators.placing import (
 from graphopt.operators.quantization import (
     ConvInteger,
     DequantizeLinear,
-    DynamicQuantizeLinear,
     MatMulInteger,
     QLinearConv,
     QLinearMatMul,
@@ -94,82 +94,6 @@ from graphopt.operators.windows import (
     power_mean,
 )
 
-computing = partial(Operator, reach=Reach.MIXED)
-multiplying = partial(computing, adds_products=True)
-moving = partial(Operator, is_exact=True, reference=Reference.EVERYWHERE)
-keeping = partial(moving, keeps=True)
-viewing = partial(keeping, is_view=True)
-
-OPERATORS: dict[str, Operator] = {
-    **ELEMENTWISE,
-    "Transpose": keeping(Transpose),
-    "Reshape": viewing(Reshape),
-    "Flatten": viewing(Flatten),
-    "Squeeze": viewing(Squeeze),
-    "Unsqueeze": viewing(Unsqueeze),
-    "Split": keeping(Split),
-    "Slice": keeping(Slice),
-    "Gather": keeping(Gather),
-    "Expand": keeping(Expand),
-    "Tile": keeping(Tile),
-    "DepthToSpace": keeping(DepthToSpace),
-    "SpaceToDepth": keeping(SpaceToDepth),
-    "Concat": moving(Concat),
-    "Pad": moving(Pad),
-    "Trilu": moving(Trilu),
-    "ConstantOfShape": moving(ConstantOfShape),
-    "Shape": moving(Shape_, reads_sizes=True),
-    "Size": moving(Size_, reads_sizes=True),
-    "OneHot": moving(OneHot),
-    "GatherElements": moving(GatherElements),
-    "GatherND": moving(GatherND),
-    "EyeLike": Operator(EyeLike, is_exact=True, reads_sizes=True),
-    "Resize": Operator(Resize, is_exact=True),
-    "Dropout": Operator(Dropout, is_exact=True),
-    "MatMul": multiplying(MatMul, reference=Reference.ON_INTEGERS),
-    "Gemm": multiplying(Gemm, added=2),
-    "Conv": multiplying(Conv, added=2),
-    "ConvTranspose": multiplying(ConvTranspose, added=2),
-    "Einsum": multiplying(Einsum),
-    "BatchNormalization": multiplying(BatchNormalization),
-    "LayerNormalization": computing(LayerNormalization, added=2),
-    "RMSNormalization": computing(RMSNormalization),
-    "InstanceNormalization": computing(InstanceNormalization),
-    "GroupNormalization": computing(GroupNormalization),
-    "LpNormalization": computing(LpNormalization),
-    "Attention": computing(Attention),
-    "AveragePool": computing(pool(average)),
-    "LpPool": computing(pool(power_mean)),
-    "GlobalAveragePool": computing(global_pool(mean)),
-    "GlobalLpPool": computing(GlobalLpPool),
-    **{name: computing(denotation) for name, denotation in RECURRENT.items()},
-    "MaxPool": Operator(pool(greatest)),
-    "GlobalMaxPool": Operator(global_pool(lambda n, x: folded("max", n, x))),
-    **REDUCTIONS,
-    "CumSum": Operator(CumSum, reach=Reach.GROWN, reference=Reference.ON_INTEGERS),
-    "Softmax": Operator(Softmax, reach=Reach.BOUNDED),
-    "Hardmax": Operator(Hardmax, reach=Reach.BOUNDED),
-    "LogSoftmax": Operator(LogSoftmax),
-    "ArgMax": Operator(ArgMax, reference=Reference.ON_INTEGERS),
-    "ArgMin": Operator(ArgMax),
-    "RotaryEmbedding": Operator(RotaryEmbedding),
-    "Range": Operator(Range),
-    "TopK": Operator(TopK),
-    "NonZero": Operator(NonZero, reference=Reference.EVERYWHERE),
-    "ScatterElements": Operator(ScatterElements),
-    "ScatterND": Operator(ScatterND),
-    "DynamicQuantizeLinear": Operator(DynamicQuantizeLinear),
-    # in integers, which is exact in any order; what is rounded is a function that is named
-    "QuantizeLinear": Operator(QuantizeLinear, is_exact=True),
-    "DequantizeLinear": Operator(DequantizeLinear, is_exact=True, adds_products=True),
-    "MatMulInteger": Operator(MatMulInteger, is_exact=True),
-    "QLinearMatMul": Operator(QLinearMatMul, is_exact=True),
-    "ConvInteger": Operator(ConvInteger, is_exact=True),
-    "QLinearConv": Operator(QLinearConv, is_exact=True),
-}
-"""All operators that have a meaning."""
-
-
 OF_CLASSES: dict[str, Callable[[Node], Tensor]] = {
     ops.ANY_POINTWISE: unknown,
     ops.ANY_BINARY: unknown,
@@ -207,3 +131,90 @@ def _only_moves(node: Node) -> bool:
         return operator.is_exact or isinstance(operator.denotation, Pointwise)
     letters, _, result = str(node.used["equation"]).replace(" ", "").partition("->")
     return sorted(letters) == sorted(result)
+
+
+computing = partial(Operator, reach=Reach.MIXED)
+multiplying = partial(computing, adds_products=True)
+moving = partial(Operator, is_exact=True, reference=Reference.EVERYWHERE)
+keeping = partial(moving, keeps=True)
+viewing = partial(keeping, is_view=True)
+saying = Pointwise(OfElements(denote))
+loss = partial(Body, denote, labelled, (("reduction", ("mean", "sum", "none")),))
+
+OPERATORS: dict[str, Operator] = {
+    **ELEMENTWISE,
+    **{name: by_vector(saying) for name in ("Elu", "Selu", "Celu", "Swish", "Softplus", "Mish")},
+    **{name: Operator(saying) for name in ("LeakyRelu", "ThresholdedRelu", "Shrink")},
+    "HardSigmoid": Operator(saying, reach=Reach.BOUNDED),
+    "Softsign": by_vector(saying, reach=Reach.BOUNDED),
+    "PRelu": Operator(Pointwise(OfElements(denote), Beside.LESSER)),
+    "SwiGLU": Operator(Body(denote, alike), reach=Reach.MULTIPLIED),
+    **{f"{name}Loss": computing(loss()) for name in ("NegativeLogLikelihood", "SoftmaxCrossEntropy")},
+    **{f"{name}Window": Operator(Body(denote)) for name in ("Blackman", "Hamming", "Hann")},
+    "Transpose": keeping(Transpose),
+    "Reshape": viewing(Reshape),
+    "Flatten": viewing(Flatten),
+    "Squeeze": viewing(Squeeze),
+    "Unsqueeze": viewing(Unsqueeze),
+    "Split": keeping(Split),
+    "Slice": keeping(Slice),
+    "Gather": keeping(Gather),
+    "Expand": keeping(Expand),
+    "Tile": keeping(Tile),
+    "DepthToSpace": keeping(DepthToSpace),
+    "SpaceToDepth": keeping(SpaceToDepth),
+    "Concat": moving(Concat),
+    "Pad": moving(Pad),
+    "Trilu": moving(Trilu),
+    "ConstantOfShape": moving(ConstantOfShape),
+    "Shape": moving(Shape_, reads_sizes=True),
+    "Size": moving(Size_, reads_sizes=True),
+    "OneHot": moving(OneHot),
+    "GatherElements": moving(GatherElements),
+    "GatherND": moving(GatherND),
+    "EyeLike": Operator(EyeLike, is_exact=True, reads_sizes=True),
+    "Resize": Operator(Resize, is_exact=True),
+    "Dropout": Operator(Dropout, is_exact=True),
+    "MatMul": multiplying(MatMul, reference=Reference.ON_INTEGERS),
+    "Gemm": multiplying(Gemm, added=2),
+    "Conv": multiplying(Conv, added=2),
+    "ConvTranspose": multiplying(ConvTranspose, added=2),
+    "Einsum": multiplying(Einsum),
+    "BatchNormalization": multiplying(BatchNormalization),
+    "LayerNormalization": computing(LayerNormalization, added=2),
+    "RMSNormalization": computing(RMSNormalization),
+    "InstanceNormalization": computing(InstanceNormalization),
+    "GroupNormalization": computing(GroupNormalization),
+    "LpNormalization": computing(LpNormalization),
+    "MeanVarianceNormalization": computing(Body(denote)),
+    "Attention": computing(Attention),
+    "AveragePool": computing(pool(average)),
+    "LpPool": computing(pool(power_mean)),
+    "GlobalAveragePool": computing(global_pool(mean)),
+    "GlobalLpPool": computing(GlobalLpPool),
+    **{name: computing(denotation) for name, denotation in RECURRENT.items()},
+    "MaxPool": Operator(pool(greatest)),
+    "GlobalMaxPool": Operator(global_pool(lambda n, x: folded("max", n, x))),
+    **REDUCTIONS,
+    "CumSum": Operator(CumSum, reach=Reach.GROWN, reference=Reference.ON_INTEGERS),
+    "Softmax": Operator(Softmax, reach=Reach.BOUNDED),
+    "Hardmax": Operator(Hardmax, reach=Reach.BOUNDED),
+    "LogSoftmax": Operator(LogSoftmax),
+    "ArgMax": Operator(ArgMax, reference=Reference.ON_INTEGERS),
+    "ArgMin": Operator(ArgMax),
+    "RotaryEmbedding": Operator(RotaryEmbedding),
+    "Range": Operator(Range),
+    "TopK": Operator(TopK),
+    "NonZero": Operator(NonZero, reference=Reference.EVERYWHERE),
+    "ScatterElements": Operator(ScatterElements),
+    "ScatterND": Operator(ScatterND),
+    "DynamicQuantizeLinear": Operator(Body(denote)),
+    # in integers, which is exact in any order; what is rounded is a function that is named
+    "QuantizeLinear": Operator(QuantizeLinear, is_exact=True),
+    "DequantizeLinear": Operator(DequantizeLinear, is_exact=True, adds_products=True),
+    "MatMulInteger": Operator(MatMulInteger, is_exact=True),
+    "QLinearMatMul": Operator(QLinearMatMul, is_exact=True),
+    "ConvInteger": Operator(ConvInteger, is_exact=True),
+    "QLinearConv": Operator(QLinearConv, is_exact=True),
+}
+"""All operators that have a meaning."""

@@ -40,8 +40,9 @@ TIMEOUT = 10.0
 CORE = (
     *("base.types", "base.integers", "base.lemmas", "base.ort", "base.rebuilding", "base.symbolic", "base.tensors"),
     *("ir.ops", "ir.tensor"),
-    *("language.coverage", "language.definition", "language.rule", "language.scalar", "language.term"),
-    *("language.wellformed", "operators.attention", "operators.broadcasting", "operators.classes"),
+    *("language.coverage", "language.definition", "language.functions", "language.rule", "language.scalar"),
+    *("language.schemas", "language.term", "language.wellformed"),
+    *("operators.attention", "operators.bodies", "operators.broadcasting", "operators.classes"),
     *("operators.elementwise", "operators.families", "operators.movement", "operators.node"),
     *("operators.normalizations", "operators.opaque", "operators.operator", "operators.placing"),
     *("operators.quantization", "operators.reductions", "operators.semantics", "operators.views", "operators.windows"),

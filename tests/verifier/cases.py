@@ -445,6 +445,41 @@ def is_infinite(d: Draw) -> Case:
     return Case([x], d.some(detect_negative=d.flag(), detect_positive=d.flag()))
 
 
+def mean_variance_normalization(d: Draw) -> Case:
+    """More than one element is normalized: what is made of 0 / 0 is rounding."""
+    if d.flag():
+        return Case([d.spread(*d.shape(3, 3), d.size(2))])
+    x = d.spread(*(d.size(2) for _ in d.shape(1)))
+    return Case([x], {"axes": list(d.axes(x.ndim, 1))})
+
+
+def sampling_window(d: Draw) -> Case:
+    size = d.size(2, 6)
+    return Case([d.choice(size, np.array(size, np.int64))], d.some(periodic=d.flag(), output_datatype=d.choice(1, 11)))
+
+
+def loss(d: Draw) -> Case:
+    """The label that is ignored may be that of no class; not all are."""
+    classes, shape = d.size(2, 4), (d.size(), *d.shape(0, 2))
+    labels = np.array(d.numpy.integers(0, classes, shape))
+    attrs = d.some(reduction=d.choice("mean", "sum", "none"))
+    if d.flag():
+        attrs["ignore_index"] = ignored = d.choice(-1, -100, classes, 0)
+        labels = np.where(d.numpy.random(shape) < 0.3, ignored, labels)
+        labels.flat[0] = 1
+    weights = [d.array(classes, low=0.2)] if d.flag() else []
+    return Case([d.array(shape[0], classes, *shape[1:]), labels, *weights], attrs)
+
+
+def entropy(d: Draw) -> Case:
+    return replace(loss(d), outputs=d.size(1, 2))
+
+
+def swiglu(d: Draw) -> Case:
+    shape = d.any_shape()
+    return Case([d.array(*shape), d.array(*shape)], d.some(alpha=d.random.uniform(0.5, 2)))
+
+
 def lp_normalization(d: Draw) -> Case:
     x = d.array(*d.shape(1), low=0.1)
     return Case([x], d.some(axis=d.axis(x.ndim), p=d.size(1, 2)))
@@ -619,6 +654,11 @@ CASES_OF: dict[str, Callable[[Draw], Case]] = {
     "InstanceNormalization": instance_normalization,
     "GroupNormalization": group_normalization,
     "LpNormalization": lp_normalization,
+    "MeanVarianceNormalization": mean_variance_normalization,
+    "NegativeLogLikelihoodLoss": loss,
+    "SoftmaxCrossEntropyLoss": entropy,
+    **{f"{name}Window": sampling_window for name in ("Blackman", "Hamming", "Hann")},
+    "SwiGLU": swiglu,
     "Transpose": transpose,
     "Reshape": reshape,
     "Flatten": flatten,
@@ -687,9 +727,13 @@ def application(name: str, case: Case, known: Known, chosen: Callable[[], object
     return App(name, tuple(args), tuple(sorted(attrs.items())), outputs=case.outputs)
 
 
+_OF_A_BODY = ("output_datatype", "ignore_index")
+"""Attributes of which the schema makes a body for one value."""
+
+
 def opened(app: App) -> App:
     """The node with its attributes left open, but for those that say what else it is."""
-    fixed = tuple((key, value) for key, value in app.attrs if key in ("to", "equation"))
+    fixed = tuple((key, value) for key, value in app.attrs if key in ("to", "equation", *_OF_A_BODY))
     return replace(app, args=(*app.args, attributes("rest")), attrs=fixed)
 
 
@@ -726,7 +770,8 @@ def departs(who: str, name: str, case: Case) -> bool:
     mirrored = name == "Pad" and who == "reference" and case.attrs.get("mode") == "reflect"  # further than there is
     nothing = name == "Shape" and who == "reference" and case.attrs.get("end", 0) < -np.ndim(case.inputs[0])
     plain = name == "ConvInteger" and who == "reference" and np.ndim(case.inputs[0]) != 4  # zero points of filters
-    return bool(endless or mirrored or nothing or plain) or name in DEPARTS[who]
+    ignoring = "ignore_index" in case.attrs and who == "reference" and case.attrs.get("reduction", "mean") == "mean"
+    return bool(ignoring or endless or mirrored or nothing or plain) or name in DEPARTS[who]
 
 
 def answers(name: str, case: Case) -> dict[str, list[Array]]:

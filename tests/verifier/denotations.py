@@ -55,7 +55,7 @@ from tests.verifier.refused import BEYOND, DIVIDED, REFUSE, UNDEFINED, is_refuse
 HOME = Path(next(iter(operators.__path__))).resolve()
 MODULES = (
     *("broadcasting", "elementwise", "opaque", "reductions", "windows", "normalizations", "views", "movement"),
-    *("attention", "placing", "quantization", "semantics"),
+    *("attention", "placing", "quantization", "bodies", "semantics"),
 )
 """In the order in which they import each other."""
 QUICK = 0.15

@@ -168,6 +168,12 @@ UNDEFINED: Sequence[tuple[str, Case]] = (
     ("BatchNormalization", Case([of(2, 3), of(3, 1)] + [of(3)] * 3)),
     *(("GroupNormalization", Case([of(1, 4, size), of(4), of(4)], {"num_groups": n})) for size, n in ((2, 0), (0, 2))),
     ("LpNormalization", Case([of(2, 3)], {"p": 0})),
+    *(("NegativeLogLikelihoodLoss", Case([of(2, 3), at(*labels)])) for labels in ((0, 3), (0, 1, 1), (0,))),
+    *(
+        (f"{name}Loss", Case([of(2, 3), at(0, 1), of(*weights)]))
+        for name in ("NegativeLogLikelihood", "SoftmaxCrossEntropy")
+        for weights in ((2,), (3, 1))
+    ),
     *(("GatherElements", Case([of(3), at(i)])) for i in (3, -4)),
     *(("GatherElements", Case([of(2, 2), places])) for places in (at(0), at(0, 0, 0).reshape(1, 3))),
     *(("GatherND", Case([of(2, 3), at(*where).reshape(1, -1)])) for where in ((2,), (-3,), (0, 3), (0, -4), (0, 0, 0))),
@@ -274,6 +280,9 @@ DIVIDED: Sequence[tuple[str, Case]] = tuple((name, Case([at(4, 2), at(2, 0)])) f
 """What has no denotation in the exact model alone, which computes in integers."""
 
 BEYOND: Sequence[tuple[str, Case]] = (
+    ("MeanVarianceNormalization", Case([of(2, 3)])),
+    *(("SwiGLU", Case([of(2, 3), of(*shape)])) for shape in ((3,), (1, 3), (2, 1))),
+    *(("NegativeLogLikelihoodLoss", Case([of(2, 3), at(0, -1)])), ("SoftmaxCrossEntropyLoss", Case([of(3), at(0)]))),
     ("Clip", Case([of(2), of(2)])),
     *(("Clip", Case([of(2), of(1), None])), ("Clip", Case([of(2), None, of(1)]))),
     *(("Conv", Case([of(1, 0, 3), of(2, 0, 2)])), ("Conv", Case([of(1, 2, 3), of(0, 2, 2)]))),

@@ -378,6 +378,8 @@ CLASSICS = (
 
 a, bb, z = tensor("a"), tensor("b"), tensor("z")
 any_, other, indices = tensor("x"), tensor("y"), tensor("i")
+of_floats = fn.eq(fn.dtype(any_), DType.FLOAT)
+scored, classes = tensor("x", "N C"), tensor("i", "N")
 row, rows, more = tensor("x", "N"), tensor("x", "M K"), tensor("y", "L K")
 times, at = integers("times"), integer("at")
 first, last, asked = tensor("starts"), tensor("ends"), tensor("shape")
@@ -447,6 +449,20 @@ TEXTBOOK = (
            getattr(op, name)(op.Neg(op.Neg(tensor("x", "S B I"))), *recurrent, hidden_size=fn.size("H")),
            getattr(op, name)(tensor("x", "S B I"), *recurrent, hidden_size=fn.size("H")))
       for name in ("LSTM", "GRU", "RNN")),
+    *(Rule(f"leaky_relu_asks_{name}", which, op.LeakyRelu(any_, alpha=0.25), when=of_floats)
+      for name, which in (("less", op.Where(any_ < 0.0, 0.25 * any_, any_)),
+                          ("greater", op.Where(any_ > 0.0, any_, 0.25 * any_)),
+                          ("not_less", op.Where(any_ >= 0.0, any_, 0.25 * any_)))),
+    *(Rule(f"elu_asks_{name}", which, op.Elu(any_), when=of_floats)
+      for name, which in (("less", op.Where(any_ < 0.0, op.Exp(any_) - 1.0, any_)),
+                          ("greater", op.Where(any_ > 0.0, any_, op.Exp(any_) - 1.0)),
+                          ("nothing", op.Max(any_, 0.0) + op.Min(op.Exp(any_) - 1.0, 0.0)))),
+    Rule("celu_of_one_is_elu", op.Celu(any_), op.Elu(any_)),
+    Rule("mean_variance_of_negated", op.MeanVarianceNormalization(-plane), -op.MeanVarianceNormalization(plane)),
+    Rule("swiglu_is_a_gate", op.SwiGLU(scored, op.Neg(op.Neg(scored))), scored * op.Sigmoid(scored) * scored),
+    Rule("entropy_is_loss_of_log_softmax",
+         op.SoftmaxCrossEntropyLoss(scored, classes),
+         op.NegativeLogLikelihoodLoss(op.LogSoftmax(scored, axis=1), classes)),
     Rule("resize_of_negated_twice", op.Resize(op.Neg(op.Neg(plane)), None, enlarged, mode="cubic"),
          op.Resize(plane, None, enlarged, mode="cubic")),
 )  # fmt: skip

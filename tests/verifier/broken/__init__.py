@@ -1,6 +1,7 @@
 """Wrong rules, by what is wrong. None may be proved; of those that a small instance shows to be wrong it is found."""
 
 from tests.verifier.broken import (
+    bodies,
     classics,
     edges,
     families,
@@ -22,6 +23,7 @@ REFUTED = (
     *given.REFUTED,
     *families.REFUTED,
     *quantized.REFUTED,
+    *bodies.REFUTED,
 )
 UNPROVED = (
     *edges.HOSTILE,
@@ -33,5 +35,6 @@ UNPROVED = (
     *given.UNPROVED,
     *families.UNPROVED,
     *quantized.UNPROVED,
+    *bodies.UNPROVED,
 )
 VACUOUS = plain.VACUOUS

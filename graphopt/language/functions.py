@@ -1,0 +1,104 @@
+"""ONNX functions as terms: what an `onnx.FunctionProto` computes, over holes for its inputs and attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from onnx import AttributeProto, FunctionProto, NodeProto, numpy_helper
+
+from graphopt.ir import ops
+from graphopt.language.term import App, Lit, Term, Var, integer, integers, is_scalar, real, string, tensor
+
+_HOLES = {
+    AttributeProto.INT: integer,
+    AttributeProto.INTS: integers,
+    AttributeProto.FLOAT: real,
+    AttributeProto.STRING: string,
+}
+
+
+class Unreadable(Exception):
+    """What a term cannot say."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function that was read: one term for each output."""
+
+    inputs: tuple[Var, ...]
+    attributes: Mapping[str, Var]
+    """The holes for the attributes that its nodes read, by their names."""
+    outputs: tuple[Term, ...]
+
+
+def read(proto: FunctionProto) -> Function:
+    """Return what a function computes.
+
+    Raises:
+        Unreadable: it has a body, a type or a large tensor in it.
+    """
+    inputs = tuple(map(tensor, proto.input))
+    reader = _Reader(dict(_attributes(proto)), {"": None, **{hole.name: hole for hole in inputs}})
+    for node in proto.node:
+        reader.read(node)
+    return Function(inputs, reader.holes, tuple(map(reader.term, proto.output)))
+
+
+def _attributes(proto: FunctionProto) -> Iterator[tuple[str, Var]]:
+    """Yield the function's attributes, as holes of the kind that the nodes read them as."""
+    for attribute in (attribute for node in proto.node for attribute in node.attribute):
+        if attribute.ref_attr_name and attribute.type in _HOLES:
+            yield attribute.ref_attr_name, _HOLES[attribute.type](attribute.ref_attr_name)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads one function node by node; each name stands for a term."""
+
+    holes: Mapping[str, Var]
+    terms: dict[str, Term | None]
+
+    def term(self, name: str) -> Term:
+        found = self.terms.get(name)
+        if found is None:
+            raise Unreadable(f"nothing makes '{name}'")
+        return found
+
+    def read(self, node: NodeProto) -> None:
+        op, domain = node.op_type, ops.domain_of(node.domain)
+        args = tuple(None if name == "" else self.term(name) for name in node.input)
+        if op == "Constant" and not domain:
+            (attribute,) = node.attribute
+            self.terms[node.output[0]] = Lit(_constant(node)) if attribute.HasField("t") else self._said(op, attribute)
+        elif op == "CastLike" and not domain and args[0] is not None and is_scalar(args[0]):
+            self.terms[node.output[0]] = args[0]  # a number of a term has the type of what it stands beside
+        else:
+            attrs = tuple(sorted((attribute.name, self._said(op, attribute)) for attribute in node.attribute))
+            for index, name in enumerate(node.output):
+                self.terms[name] = App(op, args, attrs, domain, index, len(node.output))
+
+    def _said(self, op: str, attribute: AttributeProto) -> Term:
+        name = attribute.ref_attr_name
+        if name and name not in self.holes:
+            raise Unreadable(f"attribute '{name}' is no number, text or list of integers")
+        return self.holes[name] if name else Lit(plain(attribute, f" of {op}"))
+
+
+def plain(attribute: AttributeProto, of: str = "") -> Any:
+    """Return the number, text or list that an attribute is; raises Unreadable where it is something else."""
+    value = ops.attribute_value(attribute)
+    if value is None or isinstance(value, bytes):
+        raise Unreadable(f"attribute '{attribute.name}'{of} is no number, text or list of numbers")
+    return value
+
+
+def _constant(node: NodeProto) -> Any:
+    """Return the number or the list of numbers that the tensor of a Constant is."""
+    array = numpy_helper.to_array(node.attribute[0].t)
+    if array.ndim > 1 or array.dtype.kind not in "iuf":
+        what = f"a constant of {array.ndim} axes of {array.dtype}"
+        raise Unreadable(f"'{node.output[0]}' is {what}: a term has numbers and lists of numbers")
+    found = tuple(float(str(x)) if array.dtype.kind == "f" else int(x) for x in array.flat)  # 0.1f is meant for 0.1
+    return found if array.ndim else found[0]
