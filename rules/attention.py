@@ -115,7 +115,7 @@ def _fused(name: str, kind: str, *, scaled: bool) -> Rule:
 
 # -- rows of which nothing is seen ---------------------------------------------------------------------------------
 
-scores, seen = tensor("x", "*b M K"), tensor("v", "*b K N")
+scores, seen, heads = tensor("x", "*b M K"), tensor("v", "*b K N"), tensor("x", "B H S D")
 
 
 def _guarded(value: Term) -> App:
@@ -131,5 +131,11 @@ TRADES = (
         _guarded(op.Softmax(scores, axis=-1) @ seen),
         when=fn.is_finite(seen),
         why="A row of weights is NaN as a whole or not at all: its products, which are fewer, tell as well.",
+    ),
+    Rule(
+        "push_nan_guard_below_transpose",
+        op.Transpose(_guarded(heads), perm=HEADS_IN_FRONT),
+        _guarded(op.Transpose(heads, perm=HEADS_IN_FRONT)),
+        why="What is left is attention without a guard, which one kernel computes.",
     ),
 )
