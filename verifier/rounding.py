@@ -17,32 +17,10 @@ from graphopt.base.types import DType
 from graphopt.ir import ops
 from graphopt.language.rule import Rule
 from graphopt.language.term import App, Lit, Term, Var, applications, is_scalar, walk
+from graphopt.operators.classes import entry
+from graphopt.operators.operator import Rounding
 from graphopt.verifier.dtypes import Mistyped, Typing
 from graphopt.verifier.meant import Meant
-
-JUMPS = frozenset(
-    {"Floor", "Ceil", "Round", "Sign", "Mod", "ThresholdedRelu", "Shrink", "IsInf", "IsNaN", "Hardmax", "TopK"}
-    | {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "NonZero", "OneHot", "Unique"}
-    | {"QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul"}
-    | {"LpNormalization", "MeanVarianceNormalization"}
-)
-"""Operators on floats whose result jumps. A Cast to another type than floats is one, too, and so is Pow in its
-exponent: of negative numbers there are whole powers only."""
-
-PLACES = frozenset({"ArgMax", "ArgMin"})
-"""Operators that jump inside of a rule. Their own result need not be the same: where two elements are equal but for
-rounding, the place of either is a place of the greatest. What is looked up or compared there may be anything."""
-
-OVERFLOWING = frozenset({"Exp", "Sinh", "Cosh"})
-"""Operators that overflow at moderate numbers, 89 in single and 12 in half precision."""
-
-SELECTING = frozenset(
-    {"Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Concat", "Split", "Slice", "Gather"}
-    | {"GatherElements", "GatherND", "Expand", "Tile", "Pad", "DepthToSpace", "SpaceToDepth", "Trilu", "Dropout"}
-    | {"Where", "Max", "Min", "Clip", "Relu", "Neg", "Abs", "ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool"}
-    | {"And", "Or", "Xor", "Not", "Shape", "Size", "EyeLike", "ConstantOfShape", "ArgMax", "ArgMin"}
-)
-"""Operators that round nothing."""
 
 ADDED = 2.0**10
 """The largest number that a rule may add to a value: single precision keeps four digits of the value then."""
@@ -75,7 +53,7 @@ def _rounded_jumps(sides: Sequence[Term], typings: Sequence[Typing]) -> Iterator
     """Yield the jumps in some terms before which something is rounded."""
     for side in sides:
         for app in applications(side):
-            inside = app.op in PLACES and app is not side
+            inside = _rounding(app) is Rounding.PLACED and app is not side
             if inside or _is_jump(app, typings):
                 operands = (operand for operand in app.inputs[app.op == "Pow" :] if operand is not None)
                 if any(_rounds(part) for operand in operands for part in applications(operand)):
@@ -88,7 +66,8 @@ def _is_jump(app: App, typings: Sequence[Typing]) -> bool:
         return any(not _is_float(typing.of(app)) and _reads_floats(app, typing) for typing in typings)
     if app.op == "IsNaN" and any(map(_is_softmax, _factors(app.inputs[0]))):
         return False  # what such a row reads makes it NaN, not how it is rounded
-    return app.op in {"Pow", *JUMPS} and any(_reads_floats(app, typing) for typing in typings)
+    jumps = _rounding(app) is Rounding.JUMPS or app.op == "Pow"  # of negative numbers there are whole powers only
+    return jumps and any(_reads_floats(app, typing) for typing in typings)
 
 
 def _factors(term: Term | None) -> tuple[Term | None, ...]:
@@ -109,8 +88,12 @@ def _is_float(dtype: DType | None) -> bool:
     return dtype is not None and dtype.is_float
 
 
+def _rounding(app: App) -> Rounding:
+    return entry(app.op, app.domain).rounding
+
+
 def _rounds(app: App) -> bool:
-    return app.op not in SELECTING and app.op not in JUMPS
+    return entry(app.op, app.domain).rounds
 
 
 def _folds(app: App) -> bool:
@@ -120,8 +103,10 @@ def _folds(app: App) -> bool:
 
 def _overflows(rule: Rule) -> Iterator[str]:
     """Exponentials of what the left side takes none of: softmax is exp(x) / Σ exp(x), but is computed otherwise."""
-    left = {app for side in rule.left for app in applications(side)}
-    for app in (app for side in rule.right for app in applications(side) if app.op in OVERFLOWING and app not in left):
+    left, right = (
+        dict.fromkeys(app for side in sides for app in applications(side)) for sides in (rule.left, rule.right)
+    )
+    for app in (app for app in right if app not in left and entry(app.op, app.domain).overflows):
         yield f"{app.op} overflows at moderate numbers, and the left side does not compute {app}"
 
 

@@ -21,7 +21,7 @@ from graphopt.base.types import DType
 from graphopt.check.tolerance import tolerances
 from graphopt.check.verdict import Case, Comparison, Difference, Verdict, ratio
 from graphopt.io import onnx_io
-from graphopt.ir.ops import RANDOM
+from graphopt.ir.ops import QUANTIZING, RANDOM
 from graphopt.runtime import samples, steps
 from graphopt.runtime.inputs import fitted
 from graphopt.runtime.oracle import (
@@ -45,8 +45,7 @@ REFERENCE_LIMIT = 100_000_000
 PERTURB_LIMIT = 500_000_000
 """Bytes of weights above which only the inputs are changed when a model's steadiness is measured."""
 SEEDS = (0, 1, 2)
-QUANTIZED = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul"})
-QUANTIZED |= {"ConvInteger", "MatMulInteger"}
+QUANTIZED = QUANTIZING - {"QuantizeLinear"} | {"DynamicQuantizeLinear"}
 """Operators for which, or for what is around them, ONNX Runtime may have kernels that hold less than is written."""
 FARTHER = 4
 """A quantized model, as it is run, may be so many times as far from what is written as the original is."""

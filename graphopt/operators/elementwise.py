@@ -19,7 +19,7 @@ from graphopt.base.types import DType
 from graphopt.language.scalar import holds
 from graphopt.operators.broadcasting import broadcast, stretched
 from graphopt.operators.node import Node, Shape, Undefined, Unsupported, real
-from graphopt.operators.operator import FLOATS, Operator, Reach, Reference
+from graphopt.operators.operator import FLOATS, Operator, Reach, Reference, Rounding
 
 Function: TypeAlias = Callable[..., Value]
 """Of the elements at one index, None for absent inputs."""
@@ -231,6 +231,9 @@ def _common_base(operands: Sequence[Tensor], shape: Shape) -> Shape | None:
 plain_kernel = partial(Operator, reference=Reference.EVERYWHERE)
 """An operator whose kernel does with each element what its formula says, and rounds once if at all."""
 
+choosing = partial(plain_kernel, rounding=Rounding.KEPT)
+jumping = partial(plain_kernel, rounding=Rounding.JUMPS)
+
 by_vector = partial(Operator, departs=FLOATS, minds_place=True)
 """An operator whose kernel computes several elements at once, and those at the end of a vector otherwise."""
 
@@ -261,43 +264,46 @@ ELEMENTWISE: Mapping[str, Operator] = {
     "Mean": Operator(
         Pointwise(plain(lambda *values: sum(values[1:], values[0]) / len(values))), commutes=True, adds_products=True
     ),
-    "Max": plain_kernel(Pointwise(plain(largest)), commutes=True, departs=FLOATS),  # of 0 and -0 it may give either
-    "Min": plain_kernel(Pointwise(plain(least)), commutes=True, departs=FLOATS),
-    "Neg": plain_kernel(Pointwise(plain(lambda x: -x)), adds_products=True),
+    "Max": choosing(Pointwise(plain(largest)), commutes=True, departs=FLOATS),  # of 0 and -0 it may give either
+    "Min": choosing(Pointwise(plain(least)), commutes=True, departs=FLOATS),
+    "Neg": choosing(Pointwise(plain(lambda x: -x)), adds_products=True),
     "Reciprocal": plain_kernel(Pointwise(plain(lambda x: 1 / x)), adds_products=True, has_poles=True),
-    "Relu": plain_kernel(Pointwise(plain(lambda x: largest(x, number(0))))),
+    "Relu": choosing(Pointwise(plain(lambda x: largest(x, number(0))))),
     "Sigmoid": by_vector(Pointwise(plain(sigmoid)), reach=Reach.BOUNDED),
     "HardSwish": by_vector(Pointwise(plain(lambda x: x * largest(number(0), least(number(1), x / 6 + real(0.5)))))),
     "Gelu": by_vector(Pointwise(Gelu)),
-    "Clip": Operator(Pointwise(Clip, Beside.SCALARS), reach=Reach.CLAMPED, reference=Reference.ON_INTEGERS),
+    "Clip": choosing(Pointwise(Clip, Beside.SCALARS), reach=Reach.CLAMPED, reference=Reference.ON_INTEGERS),
     "Identity": plain_kernel(Pointwise(plain(lambda x: x), is_told=True), is_exact=True, keeps=True, is_view=True),
     "Cast": plain_kernel(Pointwise(Cast, is_told=True)),
     "CastLike": Operator(Pointwise(CastLike, Beside.TYPES, is_told=True)),
     "Where": plain_kernel(
         Pointwise(plain(lambda c, x, y: select(truth(c), x, y)), is_told=True), is_exact=True, departs=FLOATS
     ),  # -0 becomes 0
-    "Mod": plain_kernel(Pointwise(Mod)),
+    "Mod": jumping(Pointwise(Mod)),
     "BitShift": Operator(Pointwise(BitShift)),
     "Pow": Operator(
         of_name("Pow"), reach=Reach.GROWN, has_poles=True, departs=frozenset({DType.INT64, DType.UINT64})
     ),  # of integers by way of double, which has 53 bits
     **{f: by_vector(of_name(f), reach=Reach.BOUNDED) for f in ("Erf", "Tanh", "Sin", "Cos")},
-    "Exp": by_vector(of_name("Exp")),
+    "Exp": by_vector(of_name("Exp"), overflows=True),
     "Log": by_vector(of_name("Log"), has_poles=True),
     "Atanh": Operator(of_name("Atanh"), has_poles=True),
-    "Sign": plain_kernel(of_name("Sign"), reach=Reach.BOUNDED),
-    **{f: plain_kernel(of_name(f)) for f in ("Abs", "Sqrt", "Floor", "Ceil", "Round", "BitwiseNot")},
+    "Sign": jumping(of_name("Sign"), reach=Reach.BOUNDED),
+    "Abs": choosing(of_name("Abs")),
+    **{f: jumping(of_name(f)) for f in ("Floor", "Ceil", "Round")},
+    **{f: plain_kernel(of_name(f)) for f in ("Sqrt", "BitwiseNot")},
     **{f: plain_kernel(of_name(f), commutes=True) for f in ("BitwiseAnd", "BitwiseOr", "BitwiseXor")},
-    **{f: Operator(of_name(f)) for f in ("Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh")},
-    "IsInf": plain_kernel(Pointwise(IsInf)),
-    "IsNaN": plain_kernel(Pointwise(plain(lambda x: boolean(nonzero(call("IsNaN", x)))))),
-    "Less": plain_kernel(Pointwise(plain(lambda a, b: boolean(positive(b - a))))),
-    "Greater": plain_kernel(Pointwise(plain(lambda a, b: boolean(positive(a - b))))),
-    "LessOrEqual": plain_kernel(Pointwise(plain(lambda a, b: boolean(negate(positive(a - b)))))),
-    "GreaterOrEqual": plain_kernel(Pointwise(plain(lambda a, b: boolean(negate(positive(b - a)))))),
-    "Equal": plain_kernel(Pointwise(plain(lambda a, b: boolean(negate(nonzero(a - b))))), commutes=True),
-    "And": plain_kernel(logical(conj), commutes=True),
-    "Or": plain_kernel(logical(disj), commutes=True),
-    "Xor": plain_kernel(logical(lambda a, b: disj(conj(a, negate(b)), conj(negate(a), b))), commutes=True),
-    "Not": plain_kernel(logical(negate)),
+    **{f: Operator(of_name(f)) for f in ("Tan", "Asin", "Acos", "Atan", "Asinh", "Acosh")},
+    **{f: Operator(of_name(f), overflows=True) for f in ("Sinh", "Cosh")},
+    "IsInf": jumping(Pointwise(IsInf)),
+    "IsNaN": jumping(Pointwise(plain(lambda x: boolean(nonzero(call("IsNaN", x)))))),
+    "Less": jumping(Pointwise(plain(lambda a, b: boolean(positive(b - a))))),
+    "Greater": jumping(Pointwise(plain(lambda a, b: boolean(positive(a - b))))),
+    "LessOrEqual": jumping(Pointwise(plain(lambda a, b: boolean(negate(positive(a - b)))))),
+    "GreaterOrEqual": jumping(Pointwise(plain(lambda a, b: boolean(negate(positive(b - a)))))),
+    "Equal": jumping(Pointwise(plain(lambda a, b: boolean(negate(nonzero(a - b))))), commutes=True),
+    "And": choosing(logical(conj), commutes=True),
+    "Or": choosing(logical(disj), commutes=True),
+    "Xor": choosing(logical(lambda a, b: disj(conj(a, negate(b)), conj(negate(a), b))), commutes=True),
+    "Not": choosing(logical(negate)),
 }

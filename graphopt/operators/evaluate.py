@@ -1,7 +1,9 @@
 """One node on constant inputs.
 
 The operators are the onnx package's own (`onnx.reference`), or ONNX Runtime's in a session of one node; there are none
-here. Knows no graph: a caller brings a `Node` for its operator and attributes, and arrays for its inputs.
+here. Denotations are not asked for numbers: they are of real numbers, element by element, and a constant that is folded
+is to hold the floats that ONNX Runtime computes. Knows no graph: a caller brings a `Node` for its operator and
+attributes, and arrays for its inputs.
 """
 
 from __future__ import annotations

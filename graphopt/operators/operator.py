@@ -39,6 +39,20 @@ class Reference(Enum):
     """It moves elements, or rounds once if at all, as IEEE 754 says."""
 
 
+class Rounding(Enum):
+    """What an operator does to floats that were rounded."""
+
+    ADDED = auto()
+    """It rounds, too."""
+    KEPT = auto()
+    """It rounds nothing, and what was rounded is in its result."""
+    PLACED = auto()
+    """It tells a place. Where two elements are equal but for rounding, the place of either is as good, if that is the
+    result of a rule; what is looked up or compared there may be anything."""
+    JUMPS = auto()
+    """Its result jumps."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operator:
     """What is known of an operator: proofs, inference, folding and matching read it here, and nowhere else."""
@@ -71,6 +85,10 @@ class Operator:
     """
     minds_place: bool = False
     """Whether the kernel computes an element by other instructions within a vector than at its end."""
+    rounding: Rounding = Rounding.ADDED
+    """What it does to rounding, where it does not only move elements."""
+    overflows: bool = False
+    """Whether it overflows at moderate numbers: 89 in single and 12 in half precision."""
     added: int | None = None
     """An optional input that is added: of zeros it may as well be absent."""
 
@@ -83,3 +101,7 @@ class Operator:
     def only_moves(self) -> bool:
         """Whether it moves elements and makes none of others, whatever its attributes are."""
         return self.is_exact and self.reference is Reference.EVERYWHERE
+
+    @property
+    def rounds(self) -> bool:
+        return self.rounding is Rounding.ADDED and not self.only_moves

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from itertools import combinations
 
 from graphopt.base.integers import Formula, Size, disj, eq, ge, le, lt, negate, product
@@ -13,7 +13,7 @@ from graphopt.base.tensors import Tensor, boolean, folded, total, truth
 from graphopt.operators.broadcasting import broadcast, common_size, stretched
 from graphopt.operators.node import Body, Node, OneOf, Reduction, Shape, Undefined, Unsupported
 from graphopt.operators.opaque import opaque
-from graphopt.operators.operator import Operator, Reach, Reference
+from graphopt.operators.operator import Operator, Reach, Reference, Rounding
 
 
 def MatMul(node: Node) -> Tensor:
@@ -121,11 +121,13 @@ def any_reduction(node: Node) -> Tensor:
     return opaque(node, 0, Reducing(unseen)(node))
 
 
+choosing = partial(Operator, reference=Reference.ON_INTEGERS, rounding=Rounding.KEPT)
+
 REDUCTIONS: Mapping[str, Operator] = {
     "ReduceSum": Operator(Reducing(total), adds_products=True, reach=Reach.GROWN, reference=Reference.ON_INTEGERS),
     "ReduceMean": Operator(Reducing(mean), adds_products=True),
-    "ReduceMax": Operator(Reducing(lambda n, x: folded("max", n, x)), reference=Reference.ON_INTEGERS),
-    "ReduceMin": Operator(Reducing(lambda n, x: folded("min", n, x)), reference=Reference.ON_INTEGERS),
+    "ReduceMax": choosing(Reducing(lambda n, x: folded("max", n, x))),
+    "ReduceMin": choosing(Reducing(lambda n, x: folded("min", n, x))),
     "ReduceProd": Operator(
         Reducing(lambda n, x: folded("prod", n, x)), reach=Reach.GROWN, reference=Reference.ON_INTEGERS
     ),

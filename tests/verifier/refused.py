@@ -88,7 +88,7 @@ UNDEFINED: Sequence[tuple[str, Case]] = (
     *(("ReduceSum", Case([of(2, 3), axes])) for axes in ((2,), (-3,), (0, 1, 2))),
     *(("ArgMax", Case([of(0, 2)], {"axis": 0})), ("ArgMin", Case([of(2, 0)], {"axis": -1}))),
     *(("ArgMax", Case([of(2, 2)], {"axis": axis})) for axis in (2, -3)),
-    *(("Softmax", Case([of(2, 2)], {"axis": axis})) for axis in (2, -3)),
+    *((f, Case([of(2, 2)], {"axis": axis})) for f in ("Softmax", "LogSoftmax", "Hardmax") for axis in (2, -3)),
     *(("CumSum", Case([of(2, 2), axis])) for axis in (2, -3)),
     *(("Einsum", Case([of(2, 3), of(2, 3)], {"equation": equation})) for equation in ("ab,bc->ac", "abc,ab->a")),
     *(("Einsum", Case([of(2, 3)], {"equation": equation})) for equation in ("aa->a", "ab->aa", "ab->abc")),
@@ -280,6 +280,7 @@ DIVIDED: Sequence[tuple[str, Case]] = tuple((name, Case([at(4, 2), at(2, 0)])) f
 """What has no denotation in the exact model alone, which computes in integers."""
 
 BEYOND: Sequence[tuple[str, Case]] = (
+    *((f"{name}Window", Case([at(3)])) for name in ("Blackman", "Hamming", "Hann")),
     ("MeanVarianceNormalization", Case([of(2, 3)])),
     *(("SwiGLU", Case([of(2, 3), of(*shape)])) for shape in ((3,), (1, 3), (2, 1))),
     *(("NegativeLogLikelihoodLoss", Case([of(2, 3), at(0, -1)])), ("SoftmaxCrossEntropyLoss", Case([of(3), at(0)]))),
