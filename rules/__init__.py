@@ -52,5 +52,5 @@ TRADES: tuple[Rule, ...] = (
 )
 """Rules that are true, and pay in some models only: for a search that measures."""
 
-SWEEPS: Mapping[str, tuple[Rule, ...]] = {**moving.SWEEPS, **quantization.SWEEPS}
+SWEEPS: Mapping[str, tuple[Rule, ...]] = {**attention.SWEEPS, **moving.SWEEPS, **quantization.SWEEPS}
 """Trades that pay only together and all over a model, by what they are for; in the order to apply them."""

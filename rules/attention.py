@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from graphopt.base.types import DType
-from graphopt.rule import Rule, define, fn, integer, microsoft, op, real, tensor
+from graphopt.rule import Rule, define, fn, integer, integers, microsoft, op, real, tensor
 from graphopt.term import App, Operand, Term, Var
 
 HEADS_IN_FRONT, KEYS_LAST = (0, 2, 1, 3), (0, 2, 3, 1)
@@ -123,7 +123,66 @@ def _guarded(value: Term) -> App:
     return op.Where(op.IsNaN(value), 0.0, value)
 
 
+# -- positions that are turned into queries and keys -----------------------------------------------------------------
+
+turned, angles = tensor("x", "B H S D"), tensor("angles", "P S E")
+positions, cosines, sines = tensor("position_ids", "B S"), tensor("cos_cache", "M E"), tensor("sin_cache", "M E")
+along, joined, doubled, parts = integer("along"), integer("joined"), integer("doubled"), integers("parts")
+in_pairs = fn.eq(fn.size("D"), 2 * fn.size("E"))
+
+define(
+    microsoft.RotaryEmbedding(turned, positions, cosines, sines),
+    op.RotaryEmbedding(turned, cosines, sines, positions),
+    when=in_pairs,
+)
+
+
+def _wide(function: Callable[[Term], App]) -> App:
+    """Return what heads are multiplied by: of each angle, for both halves."""
+    return op.Unsqueeze(function(op.Concat(angles, angles, axis=doubled)), (1,))
+
+
+def _rotary(name: str, embedding: App, *conditions: Term) -> Rule:
+    low, high = op.Split.split(2, turned, parts, axis=along)
+    return Rule(
+        name,
+        turned * _wide(op.Cos) + op.Concat(op.Neg(high), low, axis=joined) * _wide(op.Sin),
+        embedding,
+        when=(
+            fn.eq(fn.normalized(along, 4), 3),
+            fn.eq(fn.normalized(joined, 4), 3),
+            fn.eq(fn.normalized(doubled, 3), 2),
+            fn.eq(parts, fn.sizes("E E")),
+            in_pairs,
+            fn.size("E") > 0,
+            fn.ne(fn.dtype(turned), DType.DOUBLE),
+            *conditions,
+        ),
+        why="One kernel turns each pair of elements, by half of the angles.",
+    )
+
+
+SHARED = fn.eq(fn.size("P"), 1)
+"""The positions are the same in all of the batch."""
+ROTARY = (
+    _rotary(
+        "fuse_rotary_embedding",
+        op.RotaryEmbedding(turned, *(op.Expand(each(angles), fn.sizes("B S E")) for each in (op.Cos, op.Sin))),
+        fn.either(SHARED, fn.eq(fn.size("P"), fn.size("B"))),
+    ),
+    _rotary(
+        "fuse_microsoft_rotary_embedding",
+        microsoft.RotaryEmbedding(
+            turned,
+            op.Expand(op.Range(0, fn.size("S"), 1), fn.sizes("B S")),
+            *(op.Squeeze(each(angles), (0,)) for each in (op.Cos, op.Sin)),
+        ),
+        SHARED,
+    ),
+)
+
 TRADES = (
+    *ROTARY,
     *(_fused(name, kind, scaled=scaled) for name in OPERATORS for kind in ("", *MASKS) for scaled in (False, True)),
     Rule(
         "push_nan_guard_below_matmul",
@@ -139,3 +198,4 @@ TRADES = (
         why="What is left is attention without a guard, which one kernel computes.",
     ),
 )
+SWEEPS = {"positions turned into queries and keys": ROTARY}

@@ -80,7 +80,7 @@ class _Draft:
         self.rank = rng.choice(scope.ranks)  # of holes without axes
         self.base: Shape | None = None
         self.shapes: dict[Term, Shape | None] = {}
-        self.bounds: dict[str, int] = {}  # holes that hold indices, and into how many elements
+        self.bounds: dict[str, tuple[int, int]] = {}  # holes that hold indices, the least and the end of these
         self.positive: set[str] = set()  # holes whose elements must be greater than zero
         self.wanted = _wanted(rule)
         self.conditions = _on_attributes(rule)
@@ -244,7 +244,10 @@ class _Draft:
             if not isinstance(arg, Var):
                 continue
             if "indices" in operator.input(position).name:
-                self.bounds[arg.name] = min(inputs[0] or (1,))
+                below = max(min(inputs[0] or (1,)), 1)
+                self.bounds[arg.name] = (-below, below)
+            if app.op == "RotaryEmbedding" and position == 3:
+                self.bounds[arg.name] = (0, max((inputs[1] or (1,))[0], 1))
             if app.op == "BatchNormalization" and position == 4:
                 self.positive.add(arg.name)
 
@@ -295,8 +298,7 @@ class _Draft:
         dtype = self.types.of(("hole", hole.name), self.rng)
         rng = np.random.default_rng(self.rng.getrandbits(32))
         if hole.name in self.bounds:
-            bound = max(self.bounds[hole.name], 1)
-            return rng.integers(-bound, bound, shape).astype(dtype.numpy)
+            return rng.integers(*self.bounds[hole.name], shape).astype(dtype.numpy)
         array = random_array(rng, shape, dtype, plain=self.scope.plain)
         for name in self._properties(hole):
             array = WITH_PROPERTY[name](array)

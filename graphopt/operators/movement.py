@@ -44,7 +44,7 @@ from graphopt.base.symbolic import (
     multiplied,
     number,
 )
-from graphopt.base.tensors import Tensor, boolean, select
+from graphopt.base.tensors import Tensor, as_size, boolean, select
 from graphopt.ir.tensor import Tensor as Constant
 from graphopt.operators.broadcasting import broadcast, stretched
 from graphopt.operators.node import MAX_RANK, Body, Node, OneOf, Symbols, Undefined, Unsupported, subsets
@@ -223,10 +223,13 @@ def _gather_tensor(node: Node, x: Tensor, indices: Tensor, axis: int) -> Tensor:
 
 
 def looked_up(size: Size, row: Body, where: Value) -> Value:
-    """Return the element of a row at an index that is itself an element of a tensor: an opaque function of both.
+    """Return the element of a row at an index that is itself an element of a tensor: an opaque function of both, unless
+    the tensor counts.
 
     Of a row that is computed element by element, what is looked up is computed of what is looked up in its operands.
     """
+    if (known := as_size(where)) is not None:
+        return row((_from_start(known, size),))
     chosen = Tensor((size,), row).whole()
     (place,) = chosen.index
 

@@ -41,6 +41,9 @@ GROWTH = 16 * 2**20
 MULTIPLICATIONS = 1 << 36
 """In a product of constants, at most: that is two matrices of 4096 by 4096, a few seconds on one core."""
 
+INFERRED = {"Reshape": 1, "Expand": 0}
+"""Operators whose sizes may be read when the model runs, and how many that are not known each finds out by itself."""
+
 
 class Refused(Exception):
     """A match that cannot be rewritten here; says why, for the report."""
@@ -276,8 +279,11 @@ class _Builder:
 
     def _number(self, app: App, position: int, term: Term) -> Built:
         value = evaluate(term, self.match.holes, self.match.axes, self.graph)
-        if app.op == "Reshape" and isinstance(value, tuple) and sum(isinstance(item, Sym) for item in value) > 1:
+        unknown = sum(isinstance(item, Sym) for item in value) if isinstance(value, tuple) else 0
+        if unknown > INFERRED.get(app.op, unknown):
             return self._sizes(value, app)
+        if isinstance(value, Sym) and app.op == "Range":
+            return self._plain("Squeeze", [self._sizes((value,), app)], {})
         if isinstance(value, Sym):
             raise Refused(f"{term} is not a number here")
         dtype = self._number_type(app, position, term)
