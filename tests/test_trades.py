@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
+from graphopt.base import ort
 from graphopt.check.compare import compare
 from graphopt.check.verdict import Verdict
 from graphopt.io import onnx_io
@@ -323,3 +324,28 @@ def test_attention_is_written_in_an_opset_that_has_a_kernel_for_it() -> None:
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     ones = np.ones((1, 2, 3, 4), np.float32)
     np.testing.assert_allclose(session.run(None, dict.fromkeys("qkv", ones))[0], ones, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "opset"), [("fuse_rotary_embedding", 23), ("fuse_microsoft_rotary_embedding", 17)])
+def test_positions_are_turned_into_heads_by_one_kernel_at_any_size(name: str, opset: int) -> None:
+    body = (
+        "z = Concat<axis = -1>(f, f); c = Cos(z); s = Sin(z); one = Constant<value_ints = [1]>();"
+        "cu = Unsqueeze(c, one); su = Unsqueeze(s, one); half = Constant<value_ints = [2, 2]>();"
+        "low, high = Split<axis = 3>(x, half); minus = Neg(high); turned = Concat<axis = -1>(minus, low);"
+        "a = Mul(x, cu); b = Mul(turned, su); y = Add(a, b)"
+    )
+    head = "float[batch,2,seq,4] x, float[1,seq,2] f"
+    model = parse(head, body, outputs="float[batch,2,seq,4] y", opset=opset)
+    loaded = onnx_io.load(model)
+    infer.infer_graph(loaded.graph)
+    (fuse,) = (rule for rule in TRADES if rule.name == name)
+    (match,) = find(fuse, loaded.graph)
+    loaded.graph.apply(build(loaded.graph, match))
+    result = onnx_io.to_proto(loaded)
+    assert [node.op_type for node in result.graph.node].count("RotaryEmbedding") == 1
+    rng = np.random.default_rng(0)
+    for batch, seq in ((1, 1), (3, 5), (0, 2)):
+        feeds = {"x": rng.normal(size=(batch, 2, seq, 4)), "f": rng.normal(size=(1, seq, 2)) * 9}
+        feeds = {name: array.astype(np.float32) for name, array in feeds.items()}
+        (before,), (after,) = (ort.session(each.SerializeToString()).run(None, feeds) for each in (model, result))
+        np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)
