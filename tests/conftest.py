@@ -2,9 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
+
+from benchmarks import scaling
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -19,6 +23,20 @@ def _proofs_of_this_run(tmp_path_factory: pytest.TempPathFactory, worker_id: str
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRAPHOPT_CACHE", str(base if worker_id == "master" else base.parent))
         yield
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing be known of what other tests have timed."""
+    monkeypatch.setenv("GRAPHOPT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Return the file of a small net."""
+    path = tmp_path / "net.onnx"
+    onnx.save(scaling.convolutional(3), path)
+    return path
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

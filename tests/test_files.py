@@ -25,7 +25,7 @@ from graphopt.base.errors import ModelError, OutputError
 from graphopt.io import onnx_io
 from graphopt.ir.tensor import Tensor
 from graphopt.operators import protos
-from tests.test_onnx_io import contents, linear
+from tests.test_onnx_files import contents, linear
 
 SIZE = 600
 
@@ -365,7 +365,7 @@ import resource, signal
 from pathlib import Path
 from graphopt.io import onnx_io
 from graphopt.base.errors import OutputError
-from tests.test_onnx_io import linear
+from tests.test_onnx_files import linear
 folder = Path({str(tmp_path)!r})
 onnx_io.save(onnx_io.load(linear(100)), folder / "model.onnx")
 before = (folder / "model.onnx").read_bytes()

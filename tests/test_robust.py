@@ -29,8 +29,11 @@ from graphopt.runtime.sessions import Setting
 from graphopt.search.race import Contest
 from graphopt.search.timing import StopReason
 from graphopt.search.tune import Tuner, Tuning
-from tests.test_tune import DOUBLE, GIVEN, ONE_THREAD, entered
+from tests.test_contests import entered
+from tests.test_tune import DOUBLE, GIVEN, ONE_THREAD
 from tests.text import parse
+
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 LISTENING = """
 import signal
@@ -40,11 +43,6 @@ from graphopt.cli.main import main
 main()
 """
 """Hears signals also where a shell or `nohup` has started the tests and ignores them."""
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GRAPHOPT_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture

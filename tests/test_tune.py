@@ -1,12 +1,8 @@
 """From a simplified model to the fastest version: the search and the last word together."""
 
-import math
-import multiprocessing
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -19,28 +15,24 @@ from graphopt.base.errors import ModelError, UsageError
 from graphopt.check.compare import compare
 from graphopt.check.verdict import Verdict
 from graphopt.io import onnx_io
-from graphopt.ir.graph import Graph, Patch
+from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule, op, tensor
 from graphopt.operators.infer import infer_graph
-from graphopt.pipeline import optimize
-from graphopt.report.report import search_text
 from graphopt.rewrite.fixpoint import Simplifier
-from graphopt.rewrite.regions import digest
 from graphopt.rewrite.variant import Variant
-from graphopt.runtime.bench import prepared
-from graphopt.runtime.cost import user_cache
-from graphopt.runtime.measure import Samples, Speedup, interleaved
+from graphopt.runtime.measure import Speedup
 from graphopt.runtime.sessions import Setting
 from graphopt.search import tune
 from graphopt.search.choose import Version
 from graphopt.search.explore import Exploration, explore
-from graphopt.search.moves import Space, apply
 from graphopt.search.race import Contest, Latency, Outcome, Pace, Times
 from graphopt.search.sweep import Sweep, Sweeps
 from graphopt.search.timing import Group, StopReason
 from graphopt.search.tune import Tuned, Tuner, Tuning
 from tests.test_search import Prices
 from tests.text import parse
+
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 x = tensor("x")
 DOUBLE_NEG = Rule("double_neg", op.Neg(op.Neg(x)), x)
@@ -51,11 +43,6 @@ NEG_AND_ABS = parse(
     "float[n,8] x", "a = Neg(x); b = Neg(a); c = Abs(b); d = Abs(c); y = Exp(d)", outputs="float[n,8] y"
 )
 ONE_THREAD = Setting(threads=1)
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GRAPHOPT_CACHE", str(tmp_path))
 
 
 def tuner(
@@ -352,326 +339,3 @@ def test_weights_in_branches_count(monkeypatch: pytest.MonkeyPatch) -> None:
     given = onnx.parser.parse_model(BRANCHES.format(2.0))
     monkeypatch.setattr("graphopt.base.limits.LARGE", 2 * 8 - 1)
     assert tuner(given)[2].notes == ("not timed: 0.0 GB of weights are too much",)
-
-
-# -- with ONNX Runtime -------------------------------------------------------------------------------------------------
-
-
-def entered() -> tuple[Contest, onnx_io.Model]:
-    """A contest between the given model and the simplified one."""
-    model = onnx_io.load(GIVEN)
-    infer_graph(model.graph)
-    own = digest(model.graph)
-    ready = prepared([GIVEN], ONE_THREAD, dims={"n": [2, 3]})
-    Simplifier([DOUBLE_NEG], []).run(model.graph)
-    return Contest(ready, GIVEN, own, user_cache()), model
-
-
-FUNCTION = """<ir_version: 8, opset_import: ["" : 18, "local" : 1]>
-test (float[2] x) => (float[2] y) {{ y = local.f(x) }}
-<domain: "local", opset_import: ["" : 18]> f (a) => (b) {{ b = {}(a) }}"""
-
-
-@pytest.mark.parametrize(("text", "one", "other"), [(FUNCTION, "Exp", "Sin"), (BRANCHES, 2.0, 1e-42)])
-def test_models_that_differ_in_a_function_or_a_branch_share_no_verdicts(text: str, one: object, other: object) -> None:
-    digests = []
-    for what in (one, other, one):
-        given = onnx.parser.parse_model(text.format(what))
-        model = onnx_io.load(given, inline_functions=False)
-        infer_graph(model.graph)
-        made = Tuner(given, model, Variant(model.graph), [], [], [], lambda *_: True, Tuning(setting=ONE_THREAD))
-        digests.append(made._contest(prepared([given], ONE_THREAD)).digest)
-    assert digests[0] == digests[2] != digests[1]
-
-
-@pytest.mark.slow
-def test_versions_are_fed_types_that_numpy_does_not_have() -> None:
-    given = parse("bfloat16[n,8] x", "a = Cast<to=1>(x); b = Neg(a); c = Neg(b); y = Exp(c)", outputs="float[n,8] y")
-    _, model, tuned = tuner(given)
-    assert model.graph.ops() == {"Cast": 1, "Exp": 1}
-    assert tuned.notes == ()
-    assert tuned.timing is not None
-    assert tuned.timing.speedup is not None
-
-
-def racing(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> list[int]:
-    """Let the original, its copy and versions take so many seconds; tells how many took turns each time."""
-    raced: list[int] = []
-
-    def timed(runs: Sequence[Callable[[], object]], **_: Any) -> tuple[Samples, ...]:
-        raced.append(len(runs))
-        return tuple(Samples((each,) * 9) for each in seconds[: len(runs)])
-
-    monkeypatch.setattr("graphopt.search.race.interleaved", timed)
-    return raced
-
-
-def test_what_was_timed_once_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    racing(monkeypatch, 1.0, 1.0, 0.5)
-    contest, model = entered()
-    found = contest.race(["key"], [contest.opened(model)], 0.0)
-    assert found[0].speedup.median == 2
-    assert [latency.sizes["n"] for latency in found[0].latencies] == [2, 3]
-    again, _ = entered()
-    assert again.known(["key"]) == found
-    assert again.known(["other"]) is again.again().known(["key"]) is None
-
-
-def test_what_was_timed_on_a_busy_machine_binds_no_later_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The copy of the original takes a tenth longer."""
-    racing(monkeypatch, 1.0, 1.1, 0.5)
-    contest, model = entered()
-    (found,) = contest.race(["key"], [contest.opened(model)], 0.0)
-    assert found.speedup.noise == pytest.approx(0.1)
-    contest.end(["key"])
-    assert not user_cache().path.exists()
-
-
-def test_a_contest_that_the_runtime_times_has_all_that_was_asked_for() -> None:
-    contest, model = entered()
-    (found,) = contest.race(["key"], [contest.opened(model)], 0.0)
-    assert found.speedup.rounds == found.gain.rounds == 2 * 7
-
-
-def test_how_long_a_run_takes_is_asked_of_a_few() -> None:
-    """Of runs that are short the fastest of a few counts, at each of two sizes."""
-    contest, _ = entered()
-    times = [0.0, 3.0, 0.0, 0.25, 1.0, 1.125, 2.0, 2.25, 3.0, 4.0]
-    assert contest.pace(iter(times).__next__) == Pace(3.0, 0.125 + 1.0)
-
-
-def test_what_was_timed_in_a_hurry_binds_no_later_run() -> None:
-    contest, model = entered()
-    contest.keeps = False
-    contest.race(["key"], [contest.opened(model)], 0.0)
-    contest.end(["key"])
-    second = contest.again()
-    second.race(["key"], [second.opened(model)], 0.0)
-    assert not user_cache().path.exists()
-
-
-def test_a_second_race_is_run_in_sessions_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    contest, model = entered()
-    contest.race(["key"], [contest.opened(model)], 0.0)
-    opened: list[object] = []
-    open_ = Setting.open
-
-    def opening(*args: Any, **more: Any) -> Any:
-        opened.append(args[1])
-        return open_(*args, **more)
-
-    monkeypatch.setattr(Setting, "open", opening)
-    second = contest.again()
-    second.race(["key"], [second.opened(model)], 0.0)
-    assert len(opened) == 3
-    assert opened[1] is opened[2] is GIVEN
-
-
-def test_a_version_that_the_runtime_refuses_does_not_enter() -> None:
-    contest, model = entered()
-    (vertex,) = model.graph.with_op("Exp")
-    node = model.graph[vertex]
-    model.graph.apply(Patch({vertex: node}, {vertex: replace(node, op="Mystery", domain="own", version=0)}))
-    with pytest.raises(ModelError, match="own"):
-        contest.opened(model)
-
-
-def timed(_: int) -> bool:
-    """A process times, and keeps what it can."""
-    contest, model = entered()
-    found = contest.race(["key"], [contest.opened(model)], 0.0)
-    return contest.known(["key"]) == found or not found[0].speedup.is_steady
-
-
-@pytest.mark.slow
-def test_processes_may_share_a_cache() -> None:
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        assert all(pool.map(timed, range(2)))
-
-
-def searches(monkeypatch: pytest.MonkeyPatch, **prices: float) -> list[StopReason]:
-    """How each search ended that was really made."""
-    made: list[StopReason] = []
-
-    def exploring(*args: Any, **more: Any) -> Exploration:
-        exploration = explore(*args, **more)
-        made.append(exploration.stop)
-        return exploration
-
-    estimate(monkeypatch, **prices)
-    outcomes(monkeypatch, 1.0, 1.5)
-    monkeypatch.setattr(tune, "explore", exploring)
-    return made
-
-
-def test_what_a_search_found_is_known_in_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = searches(monkeypatch, Mul=2, Add=0.5)
-    found = [tuner()[1:] for _ in range(2)]
-    assert made == [StopReason.DONE]
-    (first, told), (second, told_again) = found
-    assert first.graph.ops() == second.graph.ops() == {"Add": 1, "Exp": 1}
-    assert told.timing == told_again.timing
-
-
-@pytest.mark.parametrize("other", [{"seconds": 0.6}, {"admits": "exact"}, {"seed": 1}, {"sizes": {"n": [3]}}])
-def test_a_search_under_other_circumstances_is_another(monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]) -> None:
-    made = searches(monkeypatch, Mul=2, Add=0.5)
-    tuner()
-    tuner(**other)
-    assert len(made) == 2
-
-
-@pytest.mark.parametrize(
-    "other", [{"seconds": 0.6}, {"seed": 1}, {"inputs": {"x": np.ones((1, 8), np.float32)}}, {"sizes": {"n": [1, 3]}}]
-)
-def test_a_race_under_other_circumstances_is_another(monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]) -> None:
-    """What is in the inputs may decide what a run costs; and a race in little time is not to bind one that has more."""
-    raced = racing(monkeypatch, 1.0, 1.0, 1.0)
-    monkeypatch.setattr(tune, "explore", lambda *_, **__: Exploration((), StopReason.DONE))
-    tuner()
-    tuner()
-    before = len(raced)
-    tuner(**other)
-    assert len(raced) > before == 2
-
-
-def test_where_time_was_up_it_is_up_in_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With both rewrites it is slower. With one of them it would not be, but there is no time left to see that."""
-    now, raced = [0.0], list[int]()
-
-    def racing(runs: Sequence[Callable[[], object]], **_: Any) -> tuple[Samples, ...]:
-        raced.append(len(runs))
-        now[0] += 9.99
-        return Samples((1.0,) * 9), Samples((1.0,) * 9), *[Samples((1.2,) * 9)] * (len(runs) - 2)
-
-    monkeypatch.setattr(Contest, "pace", lambda *_: Pace(0.0, 0.01))
-    monkeypatch.setattr("graphopt.search.race.interleaved", racing)
-    monkeypatch.setattr(tune, "explore", lambda *_, **__: Exploration((), StopReason.DONE))
-    for _ in range(2):
-        _, model, tuned = tuner(NEG_AND_ABS, [DOUBLE_NEG, DOUBLE_ABS], clock=lambda: now[0])
-        assert tuned.variant.history == ()
-        assert model.graph.ops() == {"Neg": 2, "Abs": 2, "Exp": 1}
-    assert raced == [3, 3]
-
-
-@pytest.mark.parametrize("once", [0.05, 0.2, 0.5])
-@pytest.mark.parametrize("sweeps", [{}, {"sums": [DOUBLE]}])
-def test_a_slow_model_is_searched_less_and_takes_no_more_time(
-    monkeypatch: pytest.MonkeyPatch, once: float, sweeps: Sweeps
-) -> None:
-    """A run takes so long at each of two sizes, the search all that it gets, and nothing else takes any time."""
-    now, searched = [0.0], list[float]()
-
-    def run() -> None:
-        now[0] += once
-
-    def exploring(*args: Any, **more: Any) -> Exploration:
-        searched.append(args[4].seconds)
-        now[0] += searched[0]
-        return explore(*args, **more)
-
-    estimate(monkeypatch, Mul=2, Add=0.5)
-    monkeypatch.setattr("graphopt.search.race.runner", lambda *_: run)
-    monkeypatch.setattr(Setting, "meter", property(lambda _: lambda: now[0]))
-    monkeypatch.setattr("graphopt.search.race.interleaved", partial(interleaved, clock=lambda: now[0]))
-    monkeypatch.setattr(tune, "explore", exploring)
-    _, _, tuned = tuner(sizes={"n": [1, 2]}, seconds=60.0, sweeps=sweeps, clock=lambda: now[0])
-    assert tuned.timing is not None
-    assert tuned.timing.speedup is not None
-    assert now[0] < 60
-    assert (searched[0] > 10) is (once < 0.2 or (once < 0.5 and not sweeps))
-
-
-def test_a_model_that_is_too_slow_to_be_timed_twice_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Contest, "pace", lambda *_: Pace(1.0, 2.0))
-    _, model, tuned = tuner(seconds=60.0, clock=lambda: 0.0)
-    assert model.graph.ops() == {"Mul": 1, "Exp": 1}
-    assert tuned.notes == ("not timed: two races would take 112 s, and 60 s are left of --seconds 60",)
-
-
-def test_a_run_that_is_too_long_says_how_many_seconds_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def slow(_: object, limit: float) -> None:
-        raise TimeoutError(f"a run takes more than {limit:g} s")
-
-    monkeypatch.setattr("graphopt.runtime.bench.interruptible", slow)
-    _, _, tuned = tuner(seconds=60.0)
-    needed = math.ceil(tune.RUNS * 12)
-    assert tuned.notes == (f"not timed: a run takes more than 12 s, so --seconds {needed} at least are needed",)
-
-
-def test_a_rule_that_is_only_swept_makes_no_other_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = searches(monkeypatch, Mul=2, Add=0.5)
-    for swept in ([], [Rule("sine", op.Sin(x), op.Cos(x))], [Rule("cosine", op.Cos(x), op.Sin(x))]):
-        model = onnx_io.load(GIVEN)
-        infer_graph(model.graph)
-        trades, tuning = [DOUBLE, *swept], Tuning(setting=ONE_THREAD, seconds=20.0)
-        start, sweeps = Variant(model.graph), {"waves": swept}
-        Tuner(GIVEN, model, start, [], trades, [], lambda *_: True, tuning, sweeps=sweeps).tune()
-    assert len(made) == 1
-
-
-def test_a_search_that_was_interrupted_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    made, speedups = searches(monkeypatch, Mul=2, Add=0.5), Prices.speedups
-    monkeypatch.setattr(Prices, "speedups", interrupt)
-    tuner()
-    monkeypatch.setattr(Prices, "speedups", speedups)
-    tuner()
-    assert made == [StopReason.INTERRUPTED, StopReason.DONE]
-
-
-def test_an_interrupt_while_the_machine_is_timed_leaves_the_search_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    outcomes(monkeypatch, 1.5)
-    monkeypatch.setattr("graphopt.runtime.machine.Machine.calibrated", interrupt)
-    _, model, tuned = tuner()
-    assert tuned.timing is not None
-    assert tuned.timing.stop == StopReason.INTERRUPTED
-    assert model.graph.ops() == {"Mul": 1, "Exp": 1}
-
-
-def test_a_find_that_is_no_longer_admitted_is_not_made() -> None:
-    """It was remembered, and its rule is not proved any more."""
-    model = onnx_io.load(parse("float[8] x", "a = Mul(x, 2.0); y = Exp(a)"))
-    infer_graph(model.graph)
-    proved = Space([DOUBLE], Simplifier([], []), lambda *_: True)
-    (solution,) = explore(model.graph, proved, Prices(Mul=2, Add=0.5)).solutions
-    assert apply(model.graph, solution, replace(proved, allows=lambda *_: False)) == []
-    assert len(apply(model.graph, solution, proved)) == 1
-
-
-@pytest.mark.parametrize(("share", "stop"), [(0.004, StopReason.BOUND), (0.3, StopReason.DONE)])
-def test_where_nearly_all_time_is_in_heavy_kernels_nothing_is_searched(
-    monkeypatch: pytest.MonkeyPatch, share: float, stop: StopReason
-) -> None:
-    estimate(monkeypatch, Mul=2, Add=0.5)
-    outcomes(monkeypatch, 1.0, 1.5)
-    monkeypatch.setattr("graphopt.search.race.outside_heavy_kernels", lambda *_: share)
-    _, _, tuned = tuner(sizes={"n": [4, 16]})
-    assert tuned.timing is not None and (tuned.timing.stop, tuned.timing.gainable) == (stop, share)
-    assert bool(tuned.timing.states) is (stop is StopReason.DONE)
-    assert ("0.4% of the time" in search_text(tuned.timing)) is (stop is StopReason.BOUND)
-
-
-@pytest.mark.slow
-def test_where_there_are_rules_of_ones_own_they_are_tried_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphopt.search.race.outside_heavy_kernels", lambda *_: 0.0)
-    stops = [optimize(GIVEN, rules=own, seconds=2, dims={"n": 4}).report.timing for own in ([], [DOUBLE_ABS])]
-    assert [timing is not None and timing.stop == StopReason.BOUND for timing in stops] == [True, False]
-
-
-@pytest.mark.slow
-def test_a_model_is_tuned_with_onnx_runtime() -> None:
-    """Whatever is faster here: the result computes the same, and a second run gives the same."""
-    results = []
-    for _ in range(2):
-        _, model, tuned = tuner(sizes={"n": [4, 16]})
-        assert compare(GIVEN, model, bindings=[{"n": 1}, {"n": 5}]).verdict is Verdict.EQUAL
-        assert tuned.timing is not None
-        assert tuned.timing.cost == "measured"
-        results.append((model.graph.ops(), tuned.timing.speedup))
-    assert results[0] == results[1]
