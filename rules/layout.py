@@ -182,7 +182,16 @@ LITERALLY = {
 fewer, longer = fn.without(shape, axes), fn.inserted(shape, axes, 1)
 trailing = fn.part(shape, 1, fn.length(shape))
 
+rows = tensor("x", "N *s")
+ones = fn.length(target) - fn.rank(rows)
 RESHAPES = (
+    Rule(
+        "replace_reshapes_by_unsqueeze",
+        op.Reshape(op.Reshape(rows, (-1,)), target),
+        op.Unsqueeze(rows, fn.range(ones) + 1),
+        when=(fn.lt(0, ones), fn.eq(target, fn.join(fn.size("N"), fn.repeat(1, ones), fn.sizes("*s")))),
+        why="A view that has only axes of size 1 more needs no sizes.",
+    ),
     Rule(
         "eliminate_nop_reshape",
         op.Reshape(x, shape),

@@ -218,16 +218,32 @@ SPLITS = (
 
 # -- Gather --------------------------------------------------------------------------------------------------------
 
-indices = integers("indices")
 chosen, again, single = const("i", "K"), const("j"), const("i", "")
+row = tensor("i", "K")
+# The mask of attention as it is exported: its axes are set apart by indices that are computed.
+mask, places, numbers = tensor("x", "N S"), tensor("i", "N 1*k S 2"), tensor("i", "N 1*k S")
 
 GATHERS = (
     Rule(
         "eliminate_nop_gather",
-        op.Gather(x, indices, axis=axis),
+        op.Gather(x, row, axis=axis),
         x,
-        when=(fn.is_identity(indices), fn.eq(fn.length(indices), size(x, axis))),
+        when=(fn.counts(row), fn.eq(fn.size("K"), size(x, axis))),
         why="All elements, taken in their order, are the whole.",
+    ),
+    Rule(
+        "replace_gather_nd_in_order_by_unsqueeze",
+        op.GatherND(mask, places),
+        op.Unsqueeze(mask, fn.range(fn.rank(places) - 3) + 1),
+        when=(fn.counts(places, fn.sizes("N S")), fn.lt(3, fn.rank(places))),
+        why="All elements, taken in their order, are a view of the whole.",
+    ),
+    Rule(
+        "replace_gather_in_order_by_unsqueeze",
+        op.Gather(op.Flatten(mask, axis=2), numbers, axis=0),
+        op.Unsqueeze(mask, fn.join(fn.range(fn.rank(numbers) - 2) + 1, fn.rank(numbers))),
+        when=fn.counts(numbers),
+        why="All elements, taken in their order, are a view of the whole.",
     ),
     Rule(
         "fuse_consecutive_gathers",

@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 
 from graphopt.base.sizes import Sym
 from graphopt.io import onnx_io
+from graphopt.operators.infer import infer_graph
+from graphopt.rewrite.fixpoint import simplify_graph
 from graphopt.rewrite.grids import Grid
-from tests.test_passes import after, optimized
-from tests.text import UNDEFINED, Arrays, parse, run
+from graphopt.rewrite.passes import PASSES
+from graphopt.rules import layout, slicing
+from tests.text import UNDEFINED, Arrays, parse, printed, run
 
 N, S = Sym.of("N"), Sym.of("S")
 
@@ -23,6 +26,18 @@ VMAP = f"""{SIZES}; i = Range(0, n, 1); a = Unsqueeze(i, [1,2,3]); j = Range(0, 
 FLAT = f"""{SIZES}; i = Range(0, n, 1); a = Unsqueeze(i, [1,2,3]); j = Range(0, m, 1); b = Unsqueeze(j, [0,1,2]);
     c = Mul(a, m); d = Add(b, c); e = Flatten<axis=2>(x); f = Gather(e, d); r = Reshape(f, [-1]); t = Shape(d);
     y = Reshape(r, t)"""
+
+
+def optimized(model: onnx.ModelProto) -> onnx_io.Model:
+    """The model after the passes and the rules on views."""
+    loaded = onnx_io.load(model)
+    infer_graph(loaded.graph)
+    simplify_graph(loaded.graph, [*slicing.RULES, *layout.RULES], PASSES)
+    return loaded
+
+
+def after(model: onnx.ModelProto) -> list[str]:
+    return printed(optimized(model).graph)
 
 
 @pytest.mark.parametrize("body", [VMAP, FLAT], ids=["dynamo", "TorchScript"])

@@ -14,7 +14,7 @@ from graphopt.base.types import DType, TensorType
 from graphopt.ir import ops
 from graphopt.ir.tensor import Tensor
 from graphopt.language.rule import Rule
-from graphopt.language.scalar import FACTS, PROPERTIES, Unknown
+from graphopt.language.scalar import FACTS, PROPERTIES, Unknown, counted
 from graphopt.language.schemas import Misfit, Operator, Types, described
 from graphopt.language.term import SCALAR, App, Lit, Term, Var, applications, holes, is_scalar, walk
 from graphopt.operators.classes import broadcasts
@@ -297,6 +297,10 @@ class _Draft:
         shape = self.shape_of(hole)
         dtype = self.types.of(("hole", hole.name), self.rng)
         rng = np.random.default_rng(self.rng.getrandbits(32))
+        counts = next((app for app in self.rule.asserted if app.op == "counts" and app.args[0] == hole), None)
+        if counts is not None:
+            sizes = [evaluate(arg, self.rule, Instance(self.dims, self.values)) for arg in counts.operands[1:]]
+            return counted(shape, *(sizes or [None])).astype(dtype.numpy)
         if hole.name in self.bounds:
             return rng.integers(*self.bounds[hole.name], shape).astype(dtype.numpy)
         array = random_array(rng, shape, dtype, plain=self.scope.plain)

@@ -69,8 +69,9 @@ def evaluate(term: Term, rule: Rule, instance: Instance) -> Any:
             return shape if fact == "shape" else len(shape)
         case App(op="shape" | "rank" | "dtype"):  # the meaning of an operator in another
             raise Unknown(f"{term} of an instance")
-        case App(op=name, args=(Var() as hole,)) if name in PROPERTIES:
-            return has_property(name, array_of(rule, instance, hole.name))
+        case App(op=name, args=(Var() as hole, *_)) if name in PROPERTIES:
+            said = [evaluate(arg, rule, instance) for arg in term.operands[1:]]
+            return has_property(name, array_of(rule, instance, hole.name), *said)
     assert term.domain == SCALAR, f"{term} is not scalar"
     operands = [evaluate(arg, rule, instance) for arg in term.operands]
     return apply(term.op, PYTHON, *operands)

@@ -31,10 +31,11 @@ from graphopt.base.integers import (
     ge,
     le,
     negate,
+    product,
     symbol,
 )
 from graphopt.base.rebuilding import formula
-from graphopt.base.symbolic import Index, Piece, Read, Value, call, fold, lift, number
+from graphopt.base.symbolic import Index, Piece, Read, Value, call, fold, integer, lift, number
 from graphopt.base.tensors import Tensor, as_size, boolean, select, truth
 from graphopt.base.types import DType
 from graphopt.language.rule import Rule
@@ -42,6 +43,7 @@ from graphopt.language.scalar import FUNCTIONS, LONGEST, PROPERTIES, PYTHON, Mis
 from graphopt.language.term import SCALAR, App, Lit, Term, Var, is_scalar
 from graphopt.operators.node import MAX_RANK, Undefined, Unsupported, as_tensor, real
 from graphopt.operators.semantics import denote
+from graphopt.operators.views import unflattened
 from graphopt.verifier import dtypes
 from graphopt.verifier.choices import Choices, flat
 from graphopt.verifier.context import Context, context
@@ -280,7 +282,8 @@ class Instance:
                 rank = self.choices.choose(f"rank {var.name}", range(self.max_rank + 1))
                 shape = tuple(self._new_size(f"{var.name}{i}") for i in range(rank))
             dtype = self.typing.types.get(var.name, DType.FLOAT)
-            at = self._reader(var.name, dtype)
+            counts = next((app for app in self.rule.asserted if app.op == "counts" and app.args[0] == var), None)
+            at = self._reader(var.name, dtype) if counts is None else self._counting(counts, shape)
             if self.is_absent(var):
                 at = partial(_constant, real(self._written(var.default)))
             self.holes[var.name] = Tensor(shape, at, dtype, dtype)
@@ -302,6 +305,17 @@ class Instance:
             if "is_scale" in properties:
                 return call("Scale", read)
             return call("OfType", read, params=(dtype,)) if dtype.is_integer else read
+
+        return at
+
+    def _counting(self, counts: App, shape: tuple[Size, ...]) -> Callable[[Index], Value]:
+        """Return the element at an index of a tensor that counts."""
+
+        def at(index: Index) -> Value:
+            if len(counts.args) == 1:
+                return integer(unflattened(self.same, index, shape, (product(shape),))[0])
+            place = unflattened(self.same, index[:-1], shape[:-1], self.scalar(counts.operands[1]))
+            return integer(place[LOGIC.known(index[-1])])
 
         return at
 
@@ -419,8 +433,8 @@ class Instance:
     def _assumed(self, app: App) -> Formula:
         """Return a property that the conditions say is assumed of the elements of its constant: no formula about
         sizes."""
-        (of,) = app.operands
-        if not isinstance(of, Var) or app.op not in self.properties.get(of.name, ()):
+        of = app.operands[0]
+        if not isinstance(of, Var) or app not in self.rule.asserted:
             raise Unsupported(f"{app}, which no condition says")
         if self.is_absent(of):
             return truth_value(PROPERTIES[app.op](PYTHON, of.default))

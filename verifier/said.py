@@ -9,18 +9,18 @@ from itertools import chain
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import LONGEST, PROPERTIES
 from graphopt.language.term import SCALAR, App, Lit, Term, Var, holes, walk
-from graphopt.language.wellformed import asserted
 from graphopt.verifier.choices import flat
 
 
 @cache
 def properties_of(rule: Rule) -> Mapping[str, frozenset[str]]:
-    """Return the properties of constants that the conditions say, by name."""
+    """Return the properties of elements that the conditions say, by name."""
     found: dict[str, frozenset[str]] = {}
-    for app in chain.from_iterable(map(asserted, rule.conditions)):
-        (of,) = app.args
+    for app in rule.asserted:
+        of = app.args[0]
         assert isinstance(of, Var)  # checked when the rule was built
-        found[of.name] = found.get(of.name, frozenset()) | {app.op}
+        if app.op != "counts":
+            found[of.name] = found.get(of.name, frozenset()) | {app.op}
     return found
 
 

@@ -137,23 +137,24 @@ def evaluate(term: Term, bound: Mapping[str, Bound], axes: Axes, graph: Graph | 
             return bound[name]
         case App(op=name) if name in FACTS:
             return _fact(term, bound, axes, graph)
-        case App(op=name, args=(Var(name=hole),)) if name in PROPERTIES:
-            return _has_property(name, bound[hole], graph)
+        case App(op=name, args=(Var(name=hole), *_)) if name in PROPERTIES:
+            more = (evaluate(arg, bound, axes, graph) for arg in term.operands[1:])
+            return _has_property(name, bound[hole], graph, *more)
         case App(op=name):
             arguments = [evaluate(arg, bound, axes, graph) for arg in term.args if arg is not None]
             return apply(name, PYTHON, *arguments)
 
 
-def _has_property(name: str, bound: Bound, graph: Graph | None) -> bool:
+def _has_property(name: str, bound: Bound, graph: Graph | None, *more: Any) -> bool:
     match bound:
         case Known(tensor=tensor):
-            return tensor.dtype.numpy.kind != "O" and has_property(name, bound.numbers())
+            return tensor.dtype.numpy.kind != "O" and has_property(name, bound.numbers(), *more)
         case Absent(default=default):
             return has_property(name, np.asarray(default, np.float64))
         case Value() if name in OF_VALUES:
             constant = None if graph is None else graph.constant(bound)
-            # of what is computed the gate asks what the model says
-            return constant is None or has_property(name, constant.numpy())
+            # of what is computed the gate and the matcher ask what the model says
+            return constant is None or has_property(name, constant.numpy(), *more)
     raise Unknown(f"{name} of what is no constant")
 
 

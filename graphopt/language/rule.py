@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
+from itertools import chain
 from typing import Any, cast
 
 from graphopt.base.errors import RuleError
@@ -40,7 +41,7 @@ from graphopt.language.term import (
     tensors,
     walk,
 )
-from graphopt.language.wellformed import problems
+from graphopt.language.wellformed import asserted, problems
 
 __all__ = [
     "Operators",
@@ -131,6 +132,11 @@ class Rule:
     def packs(self) -> frozenset[str]:
         """The names of the holes for any number of tensors."""
         return frozenset(hole.name for side in (*self.left, *self.right) for hole in packs_in(side))
+
+    @cached_property
+    def asserted(self) -> tuple[App, ...]:
+        """The properties of constants and tensors that the conditions say."""
+        return tuple(chain.from_iterable(map(asserted, self.conditions)))
 
     @property
     def is_family(self) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import reduce
 from inspect import Parameter, signature
 from itertools import pairwise
-from math import sqrt
+from math import prod, sqrt
 from operator import floordiv, mod, truediv
 from typing import Any, Protocol
 
@@ -413,13 +413,32 @@ PROPERTIES: Mapping[str, Function] = {
     "is_finite": Function(
         lambda logic, _: logic.all(()), "no element is an infinity or NaN; of a tensor: none is meant"
     ),
+    "counts": Function(
+        lambda logic, x, sizes=None: logic.eq(x, counted(np.shape(x), sizes)),
+        "the elements are 0, 1, 2, … in their order; with `sizes`: those along the last axis are the places in a tensor"
+        " of these sizes, in their order",
+    ),
 }
 """Properties of a constant, as what holds for each of its elements: the matcher checks them all, the prover assumes
 them. A tensor with a NaN, an infinity or a negative zero has none of them: what is proved bit for bit of an element
 that is 0 is proved of 0.0, and x - -0.0 is not x where x is -0.0. Finite is a negative zero, too."""
 
-OF_VALUES = frozenset({"is_finite"})
-"""Properties that a tensor which is computed may have, too: the gate knows where a model means infinities."""
+OF_VALUES = frozenset({"is_finite", "counts"})
+"""Properties that a tensor which is computed may have, too: the gate knows where a model means infinities, the matcher
+which indices count."""
+
+
+def counted(shape: tuple[int, ...], sizes: tuple[int, ...] | None) -> NDArray[Any]:
+    """Return the array of a shape that counts.
+
+    Raises:
+        Unknown: there is none, for it has not as many places as there are sizes for.
+    """
+    if sizes is None:
+        return np.arange(prod(shape)).reshape(shape)
+    if (prod(shape[:-1]), *shape[-1:]) != (prod(sizes), len(sizes)):
+        raise Unknown(f"the places in a tensor of sizes {sizes} as an array of shape {shape}")
+    return np.stack(np.unravel_index(np.arange(prod(sizes)), sizes), -1).reshape(shape)
 
 
 class NumpyLogic:
@@ -447,13 +466,13 @@ class NumpyLogic:
         return _whole(number)
 
 
-def has_property(name: str, values: NDArray[Any]) -> bool:
+def has_property(name: str, values: NDArray[Any], *more: Any) -> bool:
     """Return whether every element has the property `name` of `PROPERTIES`."""
     wide = values.astype(np.float64) if values.dtype.kind not in "iub" else values
     plain = np.isfinite(wide)
     if name != "is_finite":
         plain = plain & ~(np.equal(wide, 0) & np.signbit(wide))
-    return bool(np.all(plain)) and bool(np.all(PROPERTIES[name](NumpyLogic(), wide)))
+    return bool(np.all(plain)) and bool(np.all(PROPERTIES[name](NumpyLogic(), wide, *more)))
 
 
 _EXPONENT = {DType.FLOAT16: 5, DType.BFLOAT16: 8, DType.FLOAT: 8, DType.DOUBLE: 11}

@@ -53,12 +53,12 @@ def reshaped(node: Node, x: Tensor, shape: Shape) -> Tensor:
     base = x.base
 
     def at(index: Index) -> Value:
-        return base.at(_unflattened(node.same, index, node.settled(shape), node.settled(base.shape)))
+        return base.at(unflattened(node.same, index, node.settled(shape), node.settled(base.shape)))
 
     return Tensor(shape, at, view_of=base)
 
 
-def _unflattened(same: Callable[[Size, Size], bool], index: Index, shape: Shape, into: Shape) -> Index:
+def unflattened(same: Callable[[Size, Size], bool], index: Index, shape: Shape, into: Shape) -> Index:
     """Return the index in one shape of what has this index in another: equal leading and trailing axes stay."""
     axes = [(i, size) for i, size in zip(index, shape, strict=True) if not same(size, 1)]
     goals = [(axis, size) for axis, size in enumerate(into) if not same(size, 1)]

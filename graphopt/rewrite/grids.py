@@ -1,9 +1,8 @@
 """Indices that count: exporters spell a view of a mask as a gather at indices that are all of its positions.
 
 A `Grid` is what an integer tensor holds if its elements grow evenly along every axis: `Range`, and what views,
-broadcasts, sums and products make of it, as their denotations say. A Gather at a grid that counts 0, 1, 2, … in the
-order of its own elements copies its data in their order, so it is a view; and views of views are one Unsqueeze or
-Squeeze, or nothing.
+broadcasts, sums and products make of it, as their denotations say. Which count 0, 1, 2, … in the order of their own
+elements, rules ask (`fn.counts`); which conditions on them always hold, a pass.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from graphopt.base.rebuilding import Substitution, only_symbol, rebuild
 from graphopt.base.sizes import Dim, lower_bound, product
 from graphopt.base.translation import NotKnown
 from graphopt.base.types import DType, Shape, TensorType
-from graphopt.ir import ops
-from graphopt.ir.edit import constant_node, replace_values
+from graphopt.ir.edit import replace_values
 from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
 from graphopt.operators.classes import UNKNOWN, beside, entry
@@ -63,11 +61,14 @@ class Grid:
 
     @property
     def is_not_negative(self) -> bool:
-        return all((lower_bound(number) or 0) >= 0 and lower_bound(number) is not None for number in self._numbers)
+        return all(
+            (lower_bound(number) or 0) >= 0 and lower_bound(number) is not None for number in (self.start, *self.steps)
+        )
 
-    @property
-    def _numbers(self) -> tuple[Dim, ...]:
-        return self.start, *self.steps
+    def lies_within(self, size: Dim) -> bool:
+        """Whether its elements are indices of so many elements."""
+        largest = self.start + sum(step * (length - 1) for step, length in zip(self.steps, self.shape, strict=True))
+        return self.is_not_negative and (lower_bound(size - 1 - largest) or 0) >= 0
 
     def moved(self, axes: Sequence[int | None], shape: Shape) -> Grid:
         """With other axes: each an axis of this grid, or None for a new one along which nothing changes."""
@@ -162,85 +163,34 @@ def _computed(graph: Graph, node: Node, shape: Shape, depth: int) -> Grid | None
         return None
 
 
-# -- views -------------------------------------------------------------------------------------------------------------
+# -- indices that count ------------------------------------------------------------------------------------------------
 
 
-def simplify_views(graph: Graph) -> Iterator[Patch]:
-    """Put one Unsqueeze or Squeeze in the place of gathers that keep the order, and of views of them.
-
-    Equal wherever the gather is defined: an index that counts is never out of range where it counts to the end.
-    """
-    order = graph.topological()
-    bases = _bases(graph, order)
-    for vertex in reversed(order):  # what is changed here is the base of nothing that comes before it
-        if vertex in bases and vertex in graph:
-            patch = _as_view(graph, vertex, bases[vertex])
-            if patch is not None:
-                yield patch
-
-
-def _bases(graph: Graph, order: Sequence[int]) -> dict[int, Value]:
-    """Return what vertices are views of, where a gather that keeps the order lies in between."""
-    sources: dict[int, Value] = {}
-    gathered: dict[int, Value] = {}
-    for vertex in order:
-        node = graph[vertex]
-        gather = node.op in ("Gather", "GatherND") and node.domain == "" and _keeps_order(graph, node)
-        view = entry(node.op, node.domain).is_view
-        source = node.inputs[0] if gather or view else None
-        if source is not None:
-            sources[vertex] = sources.get(source.vertex, source)
-            if gather or source.vertex in gathered:
-                gathered[vertex] = sources[vertex]
-    return gathered
-
-
-def _keeps_order(graph: Graph, node: Node) -> bool:
-    """Return whether a Gather or GatherND takes all elements in their order."""
-    k = Operands(graph, node)
-    data, indices, axis = k.shape(0), node.inputs[1], k.integer("axis")
-    if data is None:
+def counts(graph: Graph, value: Value, sizes: Shape | None = None) -> bool:
+    """Return whether a value that is computed is known to count, as `fn.counts` says."""
+    if sizes is None:
+        found = grid(graph, value)
+        return found is not None and found.counts
+    columns = _columns(graph, value)
+    if len(columns) != len(sizes) or not all(
+        column.lies_within(size) for column, size in zip(columns, sizes, strict=True)
+    ):
         return False
-    if node.op == "Gather":
-        if not -len(data) <= axis < len(data):
-            return False
-        found = grid(graph, indices)
-        taken: Sequence[Dim] = (data[axis],)
-    else:
-        columns = _columns(graph, indices) if not k.integer("batch_dims") else None
-        if columns is None or len(columns) > len(data) or not all(column.is_not_negative for column in columns):
-            return False
-        taken = data[: len(columns)]
-        found = _combined(columns, taken)
-    return found is not None and found.counts and product(found.shape) == product(taken)
+    found = _combined(columns, sizes)
+    return found.counts and product(found.shape) == product(sizes)
 
 
-def _columns(graph: Graph, indices: Value | None) -> list[Grid] | None:
-    """Return the coordinates that GatherND reads along the last axis of its indices, a grid for each."""
-    type_, constant = graph.tensor_type(indices), graph.constant(indices)
-    if indices is None or type_ is None or not type_.shape:
-        return None
-    columns: list[Grid | None]
-    if constant is not None:
-        if constant.size > LARGEST:
-            return None
-        columns = [_of_constant(Tensor.of(part)) for part in np.moveaxis(constant.numpy(), -1, 0)]
-    else:
-        node = graph[indices.vertex]
-        rank = len(type_.shape)
-        if (
-            node.op != "Concat"
-            or node.domain != ""
-            or normalised(Operands(graph, node).integer("axis"), rank) != rank - 1
-        ):
-            return None
-        parts = [grid(graph, value) for value in node.inputs]
-        columns = [
-            None if part is None or part.shape[-1] != 1 else Grid(part.shape[:-1], part.start, part.steps[:-1])
-            for part in parts
-        ]
-    known = [column for column in columns if column is not None]
-    return known if known and len(known) == len(columns) else None
+def _columns(graph: Graph, value: Value) -> list[Grid]:
+    """Return the places that a Concat joins along its last axis, a grid for each number; none where one is no grid."""
+    node, type_ = graph[value.vertex], graph.tensor_type(value)
+    if (node.op, node.domain) != ("Concat", "") or type_ is None or not type_.shape:
+        return []
+    rank = len(type_.shape)
+    parts = [grid(graph, part) for part in node.inputs]
+    known = [part for part in parts if part is not None and part.shape[-1] == 1]
+    if len(known) < len(parts) or normalised(Operands(graph, node).integer("axis"), rank) != rank - 1:
+        return []
+    return [Grid(part.shape[:-1], part.start, part.steps[:-1]) for part in known]
 
 
 def _combined(columns: Sequence[Grid], sizes: Sequence[Dim]) -> Grid:
@@ -251,39 +201,6 @@ def _combined(columns: Sequence[Grid], sizes: Sequence[Dim]) -> Grid:
         start = start * size + column.start
         steps = tuple(step * size + more for step, more in zip(steps, column.steps, strict=True))
     return Grid(columns[0].shape, start, steps)
-
-
-def _as_view(graph: Graph, vertex: int, base: Value) -> Patch | None:
-    """Return the patch that makes a vertex what it is a view of, with axes of size 1 made or dropped."""
-    own, other = graph.tensor_type(Value(vertex)), graph.tensor_type(base)
-    if own is None or other is None or own.shape is None or other.shape is None:
-        return None
-    if own.shape == other.shape:
-        return replace_values(graph, {Value(vertex): base})
-    longer, shorter = sorted((own.shape, other.shape), key=len, reverse=True)
-    axes = _extra_ones(longer, shorter)
-    if axes is None:
-        return None
-    op = "Unsqueeze" if longer == own.shape else "Squeeze"
-    fresh = graph.new_vertex()
-    node = graph[vertex]
-    constant = constant_node(Tensor.of(np.array(axes, np.int64)), graph.new_name(f"{node.names[0]}/axes"))
-    view = replace(node, op=op, version=ops.newest(op), inputs=(base, Value(fresh)), attrs={})
-    return replace_values(graph, {}, {vertex: view, fresh: constant})
-
-
-def _extra_ones(longer: Shape, shorter: Shape) -> list[int] | None:
-    """Return the axes of size 1 that the longer shape has more than the shorter; None if that is not the difference."""
-    extra: list[int] = []
-    rest = list(shorter)
-    for axis, size in enumerate(longer):
-        if rest and rest[0] == size:
-            rest.pop(0)
-        elif size == 1:
-            extra.append(axis)
-        else:
-            return None
-    return extra if not rest and extra else None
 
 
 # -- conditions that always hold ---------------------------------------------------------------------------------------

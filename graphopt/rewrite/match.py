@@ -28,6 +28,7 @@ from graphopt.operators.classes import broadcasts, entry
 from graphopt.operators.declared import is_as_defined
 from graphopt.operators.families import Particular
 from graphopt.operators.families import roots as named
+from graphopt.rewrite import grids
 from graphopt.rewrite.constants import (
     has_reciprocals,
     is_number,
@@ -548,6 +549,15 @@ def _finish(rule: Rule, state: _State) -> Match:
 
 def _holds(rule: Rule, graph: Graph, match: Match) -> bool:
     try:
-        return all(evaluate(condition, match.holes, match.axes, graph) for condition in rule.conditions)
+        said = all(evaluate(condition, match.holes, match.axes, graph) for condition in rule.conditions)
+        return said and all(_counts(graph, match, app) for app in rule.asserted if app.op == "counts")
     except Unknown:
         return False
+
+
+def _counts(graph: Graph, match: Match, counts: App) -> bool:
+    """Return whether a tensor that a rule wants to count does, where it is no constant, of which that is known."""
+    value = match.holes[str(counts.args[0])]
+    assert isinstance(value, Value)
+    sizes = (evaluate(arg, match.holes, match.axes, graph) for arg in counts.operands[1:])
+    return graph.constant(value) is not None or grids.counts(graph, value, *sizes)

@@ -23,7 +23,7 @@ from graphopt.operators.classes import entry
 from graphopt.operators.infer import inferred, informed
 from graphopt.operators.protos import External
 from graphopt.rewrite.fold import fold_constants, fold_shapes
-from graphopt.rewrite.grids import eliminate_true_conditions, simplify_views
+from graphopt.rewrite.grids import eliminate_true_conditions
 
 Run: TypeAlias = Callable[[Graph], Iterator[Patch]]
 
@@ -338,12 +338,6 @@ PASSES = (
         fold_shapes,
         "Arithmetic on sizes costs a kernel launch for a few bytes; most of it is known.",
         writes=frozenset({"Reshape without allowzero"}),  # it says what a 0 in the target that goes means
-    ),
-    Pass(
-        "simplify_views",
-        simplify_views,
-        "A gather of all elements in their order copies what a view would share.",
-        writes=frozenset({"Squeeze", "Unsqueeze"}),  # that indices count, no rule can say
     ),
     Pass(
         "eliminate_true_conditions",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from math import isfinite
 from typing import Any
 
@@ -14,8 +13,6 @@ from graphopt.language.binding import Absent, Known
 from graphopt.language.coverage import Answer, Label
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import Unknown
-from graphopt.language.term import Var
-from graphopt.language.wellformed import asserted
 from graphopt.operators.families import Particular
 from graphopt.operators.infinities import may_hold
 from graphopt.rewrite.match import Match
@@ -56,8 +53,8 @@ class Site:
             looked_at = known if constants else [*_read(match), *inside]
             return not all(map(isfinite, numbers)) or may_hold(graph, looked_at)
 
-        finite = [match.holes[name] for name in _finite(match.rule)]
-        asked = [bound for bound in finite if isinstance(bound, Value)]
+        finite = [app.args[0] for app in match.rule.asserted if app.op == "is_finite"]
+        asked = [bound for hole in finite if isinstance(bound := match.holes[str(hole)], Value)]
         read = frozenset(map(graph.dtype, _read(match)))
         return Site(
             match.rule,
@@ -69,13 +66,6 @@ class Site:
             any(graph[value.vertex].op != app.op for app, value in match.terms.items()),
             lambda question: _answer(graph, match, question),
         )
-
-
-def _finite(rule: Rule) -> Iterator[str]:
-    """Yield the holes of which a rule says that they are finite."""
-    for app in chain.from_iterable(map(asserted, rule.conditions)):
-        if app.op == "is_finite" and isinstance(app.args[0], Var):
-            yield app.args[0].name
 
 
 def _computed(graph: Graph, match: Match) -> frozenset[DType]:

@@ -107,6 +107,10 @@ PROPERTIES = (
     Rule("one_more_is_nothing", x + const("c", ""), op.Identity(x), when=fn.is_one(const("c", ""))),
     Rule("abs_times_not_negative", op.Abs(x * const("c", "")), x * const("c", ""),
          when=fn.is_not_negative(const("c", ""))),
+    Rule("some_in_order_are_all", op.Gather(plane, tensor("i", "K"), axis=0), op.Identity(plane),
+         when=fn.counts(tensor("i", "K"))),
+    Rule("places_in_the_order_of_columns", op.GatherND(tensor("x", "N N"), tensor("i", "N N 2")),
+         op.Transpose(tensor("x", "N N"), perm=(1, 0)), when=fn.counts(tensor("i", "N N 2"), fn.sizes("N N"))),
 )  # fmt: skip
 
 UNPROVED = (
