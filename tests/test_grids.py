@@ -96,6 +96,14 @@ def test_a_condition_stays_where_its_size_shows() -> None:
     assert after(model)[0].startswith("y = And(")
 
 
+def test_an_index_has_to_be_less_than_a_size_that_is_known() -> None:
+    assert Grid((N, 1, S), 0, (1, 0, 0)).lies_within(N)
+    assert Grid((N, 1, S), 2, (0, 0, 1)).lies_within(S + 2)
+    assert not Grid((N,), 0, (1,)).lies_within(S)
+    assert not Grid((N,), 1, (1,)).lies_within(N)
+    assert not Grid((N,), 0, (-1,)).lies_within(N)
+
+
 def test_sizes_count_like_numbers() -> None:
     assert Grid((N, 1, S), 0, (S, 7, 1)).counts
     assert not Grid((N, S), 0, (N, 1)).counts

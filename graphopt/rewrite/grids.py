@@ -61,18 +61,21 @@ class Grid:
 
     @property
     def is_not_negative(self) -> bool:
-        return all(
-            (lower_bound(number) or 0) >= 0 and lower_bound(number) is not None for number in (self.start, *self.steps)
-        )
+        return all(map(_is_natural, (self.start, *self.steps)))
 
     def lies_within(self, size: Dim) -> bool:
         """Whether its elements are indices of so many elements."""
         largest = self.start + sum(step * (length - 1) for step, length in zip(self.steps, self.shape, strict=True))
-        return self.is_not_negative and (lower_bound(size - 1 - largest) or 0) >= 0
+        return self.is_not_negative and _is_natural(size - 1 - largest)
 
     def moved(self, axes: Sequence[int | None], shape: Shape) -> Grid:
         """With other axes: each an axis of this grid, or None for a new one along which nothing changes."""
         return Grid(shape, self.start, tuple(0 if axis is None else self.steps[axis] for axis in axes))
+
+
+def _is_natural(number: Dim) -> bool:
+    least = lower_bound(number)
+    return least is not None and least >= 0
 
 
 def grid(graph: Graph, value: Value | None, depth: int = DEEPEST) -> Grid | None:
