@@ -17,13 +17,14 @@ from weakref import WeakKeyDictionary
 from graphopt.base.types import DType
 from graphopt.ir import ops
 from graphopt.ir.edit import needs_copy, replace_values, unread
-from graphopt.ir.graph import CAPTURE, CONSTANT, INTERNAL, Attribute, Graph, Node, Patch, Value
+from graphopt.ir.graph import CAPTURE, CONSTANT, INTERNAL, Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor, same_values
 from graphopt.operators.classes import entry
 from graphopt.operators.infer import inferred, informed
 from graphopt.operators.protos import External
 from graphopt.rewrite.fold import fold_constants, fold_shapes
 from graphopt.rewrite.grids import eliminate_true_conditions
+from graphopt.rewrite.regions import attributes_told
 
 Run: TypeAlias = Callable[[Graph], Iterator[Patch]]
 
@@ -152,52 +153,18 @@ def _operands(node: Node) -> tuple[Value | None, ...]:
     return node.inputs
 
 
-def _key(node: Node, operands: tuple[object, ...]) -> object:
+def _key(node: Node, operands: tuple[Value | None, ...]) -> object:
     """Equal for two nodes exactly if they compute the same."""
-    attrs = tuple(sorted((name, _attribute_key(value)) for name, value in node.attrs.items()))
-    present = tuple(map(bool, node.names))
-    return (node.op, node.domain, node.version, operands, node.captures, attrs, present)
+    attrs = repr(attributes_told(node, _exactly)) if node.attrs else ""
+    return (node.op, node.domain, node.version, operands, node.captures, attrs, tuple(map(bool, node.names)))
 
 
-def _attribute_key(value: Attribute) -> tuple[str, object]:
-    """Return a value that is equal for equal attributes, and told apart by type: 1 is not 1.0, nor 0.0 -0.0."""
-    match value:
-        case Graph():
-            return "Graph", _graph_key(value)
-        case Tensor():
-            return "Tensor", _tensor_key(value)
-        case tuple():
-            return "tuple", tuple(_attribute_key(item) for item in value)
-        case float():
-            return "float", value.hex()
-    return type(value).__name__, value
-
-
-def _tensor_key(tensor: Tensor) -> object:
+def _exactly(tensor: Tensor) -> object:
     """Type, shape and values; a large tensor is equal only to itself."""
     if tensor.nbytes > SAMPLE:
         return id(tensor)
     array = tensor.numpy()
-    return tensor.dtype, tensor.shape, repr(array.tolist()) if tensor.dtype is DType.STRING else array.tobytes()
-
-
-def _graph_key(graph: Graph) -> object:
-    """Return what a body computes, whatever its values are called."""
-    order = graph.topological()
-    place = {vertex: i for i, vertex in enumerate(order)}
-
-    def renumbered(value: Value | None) -> object:
-        return None if value is None else (place[value.vertex], value.output)
-
-    nodes = []
-    for vertex in order:
-        node = graph[vertex]
-        operands = tuple(renumbered(value) for value in node.inputs)
-        captures = tuple(renumbered(value) for value in node.captures)
-        data = None if node.data is None else _tensor_key(node.data)
-        nodes.append((_key(replace(node, captures=()), operands), captures, data))
-    inputs = tuple(place[vertex] for vertex in graph.inputs)
-    return tuple(nodes), inputs, tuple(renumbered(value) for value in graph.outputs)
+    return tensor.dtype, tensor.shape, array.tolist() if tensor.dtype is DType.STRING else array.tobytes()
 
 
 # -- equal weights -----------------------------------------------------------------------------------------------------

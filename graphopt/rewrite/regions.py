@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -245,17 +245,19 @@ def _as_constant(node: Node, elements: tuple[int, ...]) -> Node:
 # -- identity ----------------------------------------------------------------------------------------------------------
 
 
-def digest(graph: Graph) -> str:
+def digest(graph: Graph, tell: Callable[[Tensor], Any] | None = None) -> str:
     """Identify what a graph computes and on which shapes, names and the values of its weights left out.
 
-    Vertices are numbered by a walk from the outputs, so that it does not matter in what order they were made.
+    Vertices are numbered by a walk from the outputs, so that it does not matter in what order they were made. `tell`
+    says what identifies a tensor.
     """
+    tell = tell or _without_weights
     numbers: dict[int, int] = {}
     said = []
     places = {vertex: place for place, vertex in enumerate(graph.inputs)}
     for vertex in _walk(graph, graph.outputs, graph):
         numbers[vertex] = len(numbers)
-        said.append(repr((places.get(vertex), *_described(graph[vertex], numbers))))
+        said.append(repr((places.get(vertex), *_described(graph[vertex], numbers, tell))))
     said.append(repr([(numbers[vertex], output) for vertex, output in graph.outputs]))
     said.append(repr(sorted(graph.opsets.items())))
     said += [repr(sorted(places[vertex] for vertex in graph.infinite if vertex in places))] if graph.infinite else []
@@ -303,29 +305,33 @@ def _walk(graph: Graph, outputs: Sequence[Value], inside: Collection[int] | Grap
             stack += [(value.vertex, False) for value in reversed(list(graph[vertex].operands))]
 
 
-def _described(node: Node, numbers: Mapping[int, int]) -> tuple[Any, ...]:
+def _described(node: Node, numbers: Mapping[int, int], tell: Callable[[Tensor], Any]) -> tuple[Any, ...]:
     inputs, captures = (
         [None if value is None else (numbers[value.vertex], value.output) for value in values]
         for values in (node.inputs, node.captures)
     )
-    attrs = [(name, _attribute(node.attrs[name])) for name in sorted(node.attrs)]
-    held = None if node.data is None else _tensor(node.data)
+    held = None if node.data is None else tell(node.data)
     types = [str(type_) for type_ in node.types]
-    return node.op, node.domain, node.version, inputs, captures, attrs, types, held
+    return node.op, node.domain, node.version, inputs, captures, attributes_told(node, tell), types, held
 
 
-def _attribute(attribute: Attribute) -> Any:
-    match attribute:
-        case Tensor():
-            return _tensor(attribute)
-        case Graph():
-            return digest(attribute)
-        case (Graph(), *_):
-            return [digest(body) for body in attribute if isinstance(body, Graph)]
-    return attribute
+def attributes_told(node: Node, tell: Callable[[Tensor], Any]) -> list[tuple[str, Any]]:
+    """Return the attributes of a node for their `repr`, which tells them apart by type: 1 is not 1.0, nor 0.0 -0.0."""
+
+    def told(attribute: Attribute) -> Any:
+        match attribute:
+            case Tensor():
+                return tell(attribute)
+            case Graph():
+                return digest(attribute, tell)
+            case tuple():
+                return tuple(map(told, attribute))
+        return attribute
+
+    return [(name, told(node.attrs[name])) for name in sorted(node.attrs)]
 
 
-def _tensor(tensor: Tensor) -> Any:
+def _without_weights(tensor: Tensor) -> Any:
     """Numbers and small lists of integers by value, for rules look at them; weights by the shape alone."""
     is_told = tensor.size == 1 or tensor.ints() is not None
     return (int(tensor.dtype), tensor.shape, tensor.numpy().tolist() if is_told else None)
