@@ -27,7 +27,7 @@ from graphopt.io.spellings import (
 from graphopt.io.ways import way_down, way_up
 from graphopt.ir import ops
 from graphopt.ir.edit import constant_node
-from graphopt.ir.graph import Attribute, Graph, Node, Opaque, Patch, Value
+from graphopt.ir.graph import Graph, Node, Opaque, Patch, Value, same_attribute
 from graphopt.ir.tensor import Tensor, same_values
 from graphopt.operators import protos
 
@@ -240,18 +240,10 @@ def _is_spelled(node: Node, spelling: Spelling, facts: Facts) -> bool:
         tensor = known_tensor(value, facts)
         if value != spelled and not (isinstance(spelled, Tensor) and tensor and same_values(tensor, spelled)):
             return False
-    return all(_same_attribute(value, attrs[name]) for name, value in node.attrs.items())
+    return all(same_attribute(value, attrs[name]) for name, value in node.attrs.items())
 
 
 def _trimmed(inputs: tuple[Value | Tensor | None, ...]) -> tuple[Value | Tensor | None, ...]:
     while inputs and inputs[-1] is None:
         inputs = inputs[:-1]
     return inputs
-
-
-def _same_attribute(a: Attribute, b: Attribute) -> bool:
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return same_values(a, b)
-    if isinstance(a, float) and isinstance(b, float):
-        return a == b or (a != a and b != b)
-    return type(a) is type(b) and a == b

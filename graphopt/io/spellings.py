@@ -155,24 +155,9 @@ def _over_last_axis(spelling: Spelling, facts: Facts) -> bool:
     return all(dim == 1 for dim in dims[axis % len(dims) + 1 :])
 
 
-def _floors(spelling: Spelling, facts: Facts) -> bool:  # noqa: ARG001 - all conditions have one signature
-    """With `ceil_mode`, windows that begin in the padding behind the data went away in opset 22."""
-    return spelling.attrs.get("ceil_mode", 0) == 0
-
-
-def _says_its_pads(spelling: Spelling, facts: Facts) -> bool:  # noqa: ARG001
-    """Where padding is derived, its odd element went to the other end."""
-    return "output_shape" not in spelling.attrs and spelling.attrs.get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
-
-
 def _no_mask(spelling: Spelling, facts: Facts) -> bool:  # noqa: ARG001
     """Return whether there is no mask, which had the type of the data once."""
     return not any(spelling.outputs[1:])
-
-
-def _averages(spelling: Spelling, facts: Facts) -> bool:  # noqa: ARG001
-    """Return whether it averages: the sampling of the other mode was corrected."""
-    return spelling.attrs.get("mode", "avg") == "avg"
 
 
 def _not_to_float8(spelling: Spelling, facts: Facts) -> bool:
@@ -213,12 +198,19 @@ def _is_plain_attention(spelling: Spelling, facts: Facts) -> bool:
 Condition: TypeAlias = Callable[[Spelling, Facts], bool]
 ONLY_IF: Mapping[Key, Condition] = {
     ("Dropout", 10): _no_mask,
-    ("ConvTranspose", 11): _says_its_pads,
+    ("ConvTranspose", 11): lambda spelling, _: (  # where padding is derived, its odd element went to the other end
+        "output_shape" not in spelling.attrs and spelling.attrs.get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+    ),
     ("Clip", 11): _says_its_limits,
     ("BatchNormalization", 14): _no_mask,  # more outputs mean training
     **{(op, 13): _over_last_axis for op in ("Softmax", "LogSoftmax", "Hardmax")},
-    ("RoiAlign", 16): _averages,
-    **{(op, 22): _floors for op in ("AveragePool", "MaxPool", "LpPool")},
+    # the sampling of the other mode was corrected
+    ("RoiAlign", 16): lambda spelling, _: spelling.attrs.get("mode", "avg") == "avg",
+    # with `ceil_mode`, windows that begin in the padding behind the data went away
+    **{
+        (op, 22): lambda spelling, _: spelling.attrs.get("ceil_mode", 0) == 0
+        for op in ("AveragePool", "MaxPool", "LpPool")
+    },
     **{(op, 24): _not_to_float8 for op in ("Cast", "CastLike")},
     **{("Attention", version): _is_plain_attention for version in (24, 25)},
 }
@@ -231,10 +223,6 @@ def known_tensor(value: Value | Tensor | None, facts: Facts) -> Tensor | None:
 def _equal_sizes(spelling: Spelling, facts: Facts) -> bool:
     dims = [_dims(spelling, facts, index) for index in range(len(spelling.inputs))]
     return None not in dims and len(set(dims)) == 1
-
-
-def _never(spelling: Spelling, facts: Facts) -> bool:  # noqa: ARG001
-    return False
 
 
 def counts_from_the_front(spelling: Spelling, facts: Facts) -> bool:
@@ -263,7 +251,7 @@ NEGATIVE_AXES += [*_REDUCE, "Slice", "Softmax", "Split", "Squeeze", "TopK", "Uns
 LOWER_IF: Mapping[Key, Condition] = {
     **{(op, 7): _equal_sizes for op in _BROADCASTING},
     **{(op, 8): _equal_sizes for op in ("Max", "Min", "Mean", "Sum")},
-    ("Gemm", 7): _never,  # the old way to broadcast a bias
+    ("Gemm", 7): lambda spelling, _: False,  # the old way to broadcast a bias
     ("Split", 18): _splits_evenly,
 }
 """What the newer version can do and the older cannot, where that is not in the schemas."""
@@ -276,10 +264,6 @@ Change: TypeAlias = Callable[[Spelling, Facts], Spelling]
 
 def _with(spelling: Spelling, **attrs: Attribute) -> Spelling:
     return replace(spelling, attrs={**spelling.attrs, **attrs})
-
-
-def _as_it_is(spelling: Spelling, facts: Facts) -> Spelling:  # noqa: ARG001 - all changes have one signature
-    return spelling
 
 
 def _cast_to_number(spelling: Spelling, facts: Facts) -> Spelling:  # noqa: ARG001
@@ -370,17 +354,9 @@ def _enlarges(scales: Value | Tensor | None, facts: Facts) -> bool:
     return factors is not None and bool((factors.numpy() >= 1).all())
 
 
-def _scatter_to_elements(spelling: Spelling, facts: Facts) -> Spelling:  # noqa: ARG001
-    return replace(spelling, op="ScatterElements")
-
-
-def _elements_to_scatter(spelling: Spelling, facts: Facts) -> Spelling:  # noqa: ARG001
-    return replace(spelling, op="Scatter")
-
-
 CHANGED: Mapping[Key, tuple[Change, Change]] = {
     ("Cast", 6): (_cast_to_number, _cast_to_name),
-    **{(op, 13): (_as_it_is, _axis_from_the_front) for op in ("Softmax", "LogSoftmax", "Hardmax")},
+    **{(op, 13): (lambda spelling, _: spelling, _axis_from_the_front) for op in ("Softmax", "LogSoftmax", "Hardmax")},
     ("Clip", 12): (_limit_halves, _unlimit_halves),
     ("Split", 18): (_count_outputs, _forget_count),
 }
@@ -389,6 +365,10 @@ CHANGED: Mapping[Key, tuple[Change, Change]] = {
 
 RENAMED: Mapping[Key, tuple[Key, Change, Change]] = {
     ("Upsample", 9): (("Resize", 13), _upsample_to_resize, _resize_to_upsample),
-    ("Scatter", 9): (("ScatterElements", 11), _scatter_to_elements, _elements_to_scatter),
+    ("Scatter", 9): (
+        ("ScatterElements", 11),
+        lambda spelling, _: replace(spelling, op="ScatterElements"),
+        lambda spelling, _: replace(spelling, op="Scatter"),
+    ),
 }
 """Operators that another replaced: the last version of the one, the first of the other that can mean the same."""

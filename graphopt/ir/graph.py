@@ -18,7 +18,7 @@ import networkx as nx
 from graphopt.base.errors import ModelError
 from graphopt.base.sizes import Dim
 from graphopt.base.types import DType, TensorType, Type
-from graphopt.ir.tensor import Tensor
+from graphopt.ir.tensor import Tensor, same_values
 
 INTERNAL = "graphopt"
 """Domain of the vertices that are no ONNX nodes: the three operators below."""
@@ -45,6 +45,15 @@ Scalar: TypeAlias = int | float | str | bytes
 Attribute: TypeAlias = "Scalar | tuple[Scalar, ...] | Tensor | Graph | tuple[Graph, ...] | Opaque"
 NO_ATTRIBUTES: Mapping[str, Attribute] = MappingProxyType({})
 NO_METADATA: Mapping[str, str] = MappingProxyType({})
+
+
+def same_attribute(left: object, right: object) -> bool:
+    """Return whether two attributes are of one type and equal: -0.0 is not 0.0, and a NaN is a NaN."""
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        return same_values(left, right)
+    if isinstance(left, float) and isinstance(right, float):
+        return repr(left) == repr(right)
+    return type(left) is type(right) and left == right
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from string import ascii_letters
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import onnx
 from onnx.defs import OpSchema
@@ -209,92 +209,72 @@ def is_deterministic(node: Node) -> bool:
     return all(is_deterministic(inner) for body in node.bodies for _, inner in body.nodes())
 
 
-def _ones(rank: int) -> Callable[[Node, Graph], Attribute | None]:
-    def implied(node: Node, graph: Graph) -> Attribute | None:
-        shape = _shape(node, graph, 0)
-        return None if shape is None else (1,) * (len(shape) - rank)
+Numbers: TypeAlias = "tuple[int, ...] | None"
+
+
+def _of_shape(numbers: Callable[[Shape], Numbers], index: int = 0) -> Callable[[Node, Graph], Numbers]:
+    """Return what is implied by the shape of an input, where that is known."""
+
+    def implied(node: Node, graph: Graph) -> Numbers:
+        tensor = graph.tensor_type(node.inputs[index]) if index < len(node.inputs) else None
+        return None if tensor is None or tensor.shape is None else numbers(tensor.shape)
 
     return implied
 
 
-def _zeros_both_ends(node: Node, graph: Graph) -> Attribute | None:
-    shape = _shape(node, graph, 0)
-    return None if shape is None else (0,) * (2 * (len(shape) - 2))
-
-
-def _zeros(node: Node, graph: Graph) -> Attribute | None:
-    shape = _shape(node, graph, 0)
-    return None if shape is None else (0,) * (len(shape) - 2)
-
-
-def _reversed_axes(node: Node, graph: Graph) -> Attribute | None:
-    shape = _shape(node, graph, 0)
-    return None if shape is None else tuple(reversed(range(len(shape))))
-
-
-def _kernel(node: Node, graph: Graph) -> Attribute | None:
-    shape = _shape(node, graph, 1)
-    if shape is None or not all(isinstance(size, int) for size in shape[2:]):
-        return None
-    return tuple(int(size) for size in shape[2:] if isinstance(size, int))
-
-
-def _shape(node: Node, graph: Graph, index: int) -> Shape | None:
-    tensor = graph.tensor_type(node.inputs[index]) if index < len(node.inputs) else None
-    return None if tensor is None else tensor.shape
+def _kernel(weights: Shape) -> Numbers:
+    sizes = tuple(size for size in weights[2:] if isinstance(size, int))
+    return sizes if len(sizes) == len(weights) - 2 else None
 
 
 _CONVS = ("Conv", "ConvTranspose")
 _POOLS = ("MaxPool", "AveragePool", "LpPool")
+_ONES = _of_shape(lambda image: (1,) * (len(image) - 2))
 IMPLIED: Mapping[tuple[str, str], Callable[[Node, Graph], Attribute | None]] = {
-    ("Transpose", "perm"): _reversed_axes,
-    **{(op, "kernel_shape"): _kernel for op in _CONVS},
-    **{(op, name): _ones(2) for op in (*_CONVS, *_POOLS) for name in ("strides", "dilations")},
-    **{(op, "pads"): _zeros_both_ends for op in (*_CONVS, *_POOLS)},
-    ("ConvTranspose", "output_padding"): _zeros,
+    ("Transpose", "perm"): _of_shape(lambda shape: tuple(reversed(range(len(shape))))),
+    **{(op, "kernel_shape"): _of_shape(_kernel, 1) for op in _CONVS},
+    **{(op, name): _ONES for op in (*_CONVS, *_POOLS) for name in ("strides", "dilations")},
+    **{(op, "pads"): _of_shape(lambda image: (0,) * (2 * (len(image) - 2))) for op in (*_CONVS, *_POOLS)},
+    ("ConvTranspose", "output_padding"): _of_shape(lambda image: (0,) * (len(image) - 2)),
 }
 """Defaults that the ONNX text states in words, because they depend on a rank: absent attribute -> its value."""
 
 
-def _all_axes(node: Node, graph: Graph) -> tuple[int, ...] | None:
-    shape = _shape(node, graph, 0)
-    return None if shape is None else tuple(range(len(shape)))
+_ALL_AXES = _of_shape(lambda shape: tuple(range(len(shape))))
 
 
-def _reduced_axes(node: Node, graph: Graph) -> tuple[int, ...] | None:
-    return None if attribute(node, graph, "noop_with_empty_axes") else _all_axes(node, graph)
+def _reduced_axes(node: Node, graph: Graph) -> Numbers:
+    return None if attribute(node, graph, "noop_with_empty_axes") else _ALL_AXES(node, graph)
 
 
-def _axes_of_one(node: Node, graph: Graph) -> tuple[int, ...] | None:
-    shape = _shape(node, graph, 0)
-    if shape is None or not all(isinstance(size, int) for size in shape):
-        return None
-    return tuple(axis for axis, size in enumerate(shape) if size == 1)
+def _axes_of_one(shape: Shape) -> Numbers:
+    is_known = all(isinstance(size, int) for size in shape)
+    return tuple(axis for axis, size in enumerate(shape) if size == 1) if is_known else None
 
 
-def _first_axes(node: Node, graph: Graph) -> tuple[int, ...] | None:
-    starts = graph.known_contents(node.inputs[1])
-    return None if starts is None else tuple(range(len(starts)))
+def _per_start(numbers: Callable[[int], Numbers]) -> Callable[[Node, Graph], Numbers]:
+    """Return what is implied by how many axes a Slice is along."""
 
+    def implied(node: Node, graph: Graph) -> Numbers:
+        starts = graph.known_contents(node.inputs[1])
+        return None if starts is None else numbers(len(starts))
 
-def _unit_steps(node: Node, graph: Graph) -> tuple[int, ...] | None:
-    starts = graph.known_contents(node.inputs[1])
-    return None if starts is None else (1,) * len(starts)
+    return implied
 
 
 REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 """The operators `Reduce…`."""
-IMPLIED_INPUTS: Mapping[tuple[str, int], Callable[[Node, Graph], tuple[int, ...] | None]] = {
-    ("Slice", 3): _first_axes,
-    ("Slice", 4): _unit_steps,
-    ("Pad", 3): _all_axes,
-    ("Squeeze", 1): _axes_of_one,
+IMPLIED_INPUTS: Mapping[tuple[str, int], Callable[[Node, Graph], Numbers]] = {
+    ("Slice", 3): _per_start(lambda count: tuple(range(count))),
+    ("Slice", 4): _per_start(lambda count: (1,) * count),
+    ("Pad", 3): _ALL_AXES,
+    ("Squeeze", 1): _of_shape(_axes_of_one),
     **{(f"Reduce{kind}", 1): _reduced_axes for kind in REDUCTIONS},
 }
 """What an absent optional input of numbers stands for, where that depends on the other inputs."""
 
 
-def implied_input(node: Node, graph: Graph, position: int) -> tuple[int, ...] | None:
+def implied_input(node: Node, graph: Graph, position: int) -> Numbers:
     """Return the numbers that an absent optional input stands for, None where that cannot be said or known."""
     implied = IMPLIED_INPUTS.get((node.op, position)) if not node.domain else None
     return implied(node, graph) if implied else None

@@ -18,9 +18,9 @@ from onnx.defs import OpSchema
 
 from graphopt.base.types import DType, Shape, TensorType
 from graphopt.ir import ops
-from graphopt.ir.graph import Attribute, Graph, Node, Value
-from graphopt.ir.tensor import Tensor, same_values
-from graphopt.language.binding import Absent, Axes, Bound, Known, Numbers, broadcast, evaluate, sizes_of, unify
+from graphopt.ir.graph import Attribute, Graph, Node, Value, same_attribute
+from graphopt.ir.tensor import Tensor
+from graphopt.language.binding import Absent, Axes, Bound, Known, broadcast, evaluate, sizes_of, unify
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import Unknown
 from graphopt.language.term import SCALAR, App, Lit, Term, Var, is_scalar
@@ -163,18 +163,10 @@ class _Constant:
 def _same(left: Bound, right: Bound) -> bool:
     """Two occurrences of one hole: the same value, equal numbers, equal attributes."""
     if isinstance(left, Mapping) and isinstance(right, Mapping):
-        return left.keys() == right.keys() and all(_same_attribute(left[key], right[key]) for key in left)
+        return left.keys() == right.keys() and all(same_attribute(left[key], right[key]) for key in left)
     if isinstance(left, Value | Known | Absent) or isinstance(right, Value | Known | Absent):
         return left == right
-    return not isinstance(left, Mapping) and not isinstance(right, Mapping) and _same_attribute(left, right)
-
-
-def _same_attribute(left: Numbers, right: Numbers) -> bool:
-    if isinstance(left, Tensor) and isinstance(right, Tensor):
-        return same_values(left, right)
-    if isinstance(left, float) and isinstance(right, float):
-        return same_float(left, right)
-    return type(left) is type(right) and left == right
+    return not isinstance(left, Mapping) and not isinstance(right, Mapping) and same_attribute(left, right)
 
 
 # -- operators and their inputs ------------------------------------------------------------------------------------
@@ -438,7 +430,7 @@ def _match_attributes(graph: Graph, app: App, node: Node, state: _State) -> _Sta
         return found.bind(app.bundle.name, others) if found else None
     for name, value in others.items():
         default = ops.default(node, graph, name)
-        if default is None or not _same_attribute(default, value):
+        if default is None or not same_attribute(default, value):
             return None
     return found
 
