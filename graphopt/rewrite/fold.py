@@ -22,7 +22,6 @@ from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
 from graphopt.operators.classes import UNKNOWN, entry
 from graphopt.operators.evaluate import evaluate, is_exact
-from graphopt.operators.known import shapes
 from graphopt.operators.operands import Operands, normalised, plain
 
 log = logging.getLogger(__name__)
@@ -155,7 +154,7 @@ def fold_shapes(graph: Graph) -> Iterator[Patch]:
 
     Values that are known numbers become constants. Of two values that hold the same sizes one is enough. Targets of
     Reshape and Expand with symbolic sizes become constants where 0 ("copy"), -1 ("the rest") and 1 ("as it is") say
-    exactly the same, for sizes of 0 too. Expand and Slice that change nothing go.
+    exactly the same, for sizes of 0 too.
     """
     for vertex in reversed(graph.topological()):
         if vertex in graph and _holds_numbers(graph, vertex):
@@ -225,11 +224,6 @@ def _without_sizes(graph: Graph, vertex: int) -> Patch | None:
         case "Slice":
             return _slice(graph, vertex)
     return None
-
-
-def _as_its_input(graph: Graph, vertex: int) -> Patch | None:
-    value = graph[vertex].inputs[0]
-    return None if value is None else replace_values(graph, {Value(vertex): value})
 
 
 def _with_constant_input(graph: Graph, vertex: int, index: int, elements: Iterable[int], base: str) -> Patch:
@@ -335,8 +329,6 @@ def _expand(graph: Graph, vertex: int) -> Patch | None:
             elements.append(1)
         else:
             return None
-    if len(target) <= len(shape) and all(element == 1 for element in elements):
-        return _as_its_input(graph, vertex)
     if graph.constant(graph[vertex].inputs[1]) is not None:
         return None
     return _with_constant_input(graph, vertex, 1, elements, "shape")
@@ -347,13 +339,11 @@ END = np.iinfo(np.int64).max
 
 
 def _slice(graph: Graph, vertex: int) -> Patch | None:
-    """Drop a Slice of whole axes; bounds that are not constant become so where each is a number or beyond the axis."""
+    """Bounds that are not constant become so where each is a number or beyond the axis."""
     k = Operands(graph, graph[vertex])
     shape, parts = k.shape(0), _slices(k)
     if shape is None or parts is None:
         return None
-    if all(step == 1 for *_, step in parts) and shapes(k) == [shape]:
-        return _as_its_input(graph, vertex)
     if k.dtype(1) is not DType.INT64:
         return None
     if all(graph.constant(value) is not None for value in k.node.inputs[1:3]):
