@@ -297,7 +297,7 @@ class _Draft:
         shape = self.shape_of(hole)
         dtype = self.types.of(("hole", hole.name), self.rng)
         rng = np.random.default_rng(self.rng.getrandbits(32))
-        counts = next((app for app in self.rule.asserted if app.op == "counts" and app.args[0] == hole), None)
+        counts = self.rule.counting.get(hole.name)
         if counts is not None:
             sizes = [evaluate(arg, self.rule, Instance(self.dims, self.values)) for arg in counts.operands[1:]]
             return counted(shape, *(sizes or [None])).astype(dtype.numpy)

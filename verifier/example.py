@@ -38,8 +38,9 @@ class Instance:
     """Constants that the left model holds in another, broadcast-equivalent shape."""
 
     def feeds(self, rule: Rule) -> dict[str, Array]:
-        """Return what both models read, by input name."""
-        return {name: self.values[name] for name, hole in rule.holes.items() if hole.kind == "tensor"}
+        """Return what both models read, by input name; what counts is a constant in them, as it is known to count."""
+        read = (name for name, hole in rule.holes.items() if hole.kind == "tensor" and name not in rule.counting)
+        return {name: self.values[name] for name in read}
 
     def __str__(self) -> str:
         shown = [f"{name}={size}" for name, size in self.dims.items()]

@@ -282,7 +282,7 @@ class Instance:
                 rank = self.choices.choose(f"rank {var.name}", range(self.max_rank + 1))
                 shape = tuple(self._new_size(f"{var.name}{i}") for i in range(rank))
             dtype = self.typing.types.get(var.name, DType.FLOAT)
-            counts = next((app for app in self.rule.asserted if app.op == "counts" and app.args[0] == var), None)
+            counts = self.rule.counting.get(var.name)
             at = self._reader(var.name, dtype) if counts is None else self._counting(counts, shape)
             if self.is_absent(var):
                 at = partial(_constant, real(self._written(var.default)))

@@ -75,7 +75,7 @@ class _Writer:
     def _value(self, term: Term) -> str:
         """Return the name of a value, written first if need be."""
         match term:
-            case Var(name=name, kind="tensor"):
+            case Var(name=name, kind="tensor") if name not in self.rule.counting:
                 return name
             case Var(name=name):
                 array = array_of(self.rule, self.instance, name)

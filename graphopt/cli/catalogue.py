@@ -55,7 +55,8 @@ def _function_lines() -> Iterator[str]:
     yield from _function_table("numbers, elementwise on lists", _calls(NUMBERS))
     yield from _function_table("lists", _calls(LISTS))
     yield from _function_table("conditions", _calls(TRUTHS))
-    yield from _function_table("properties of constants", {f"{name}(c)": f.about for name, f in PROPERTIES.items()})
+    of_constants = {f"{name}({', '.join(('c', *f.parameters[1:]))})": f.about for name, f in PROPERTIES.items()}
+    yield from _function_table("properties of constants", of_constants)
 
 
 def _calls(functions: Mapping[str, Function]) -> dict[str, str]:

@@ -138,6 +138,11 @@ class Rule:
         """The properties of constants and tensors that the conditions say."""
         return tuple(chain.from_iterable(map(asserted, self.conditions)))
 
+    @cached_property
+    def counting(self) -> Mapping[str, App]:
+        """What the conditions say of the holes whose elements count, by name."""
+        return {str(app.args[0]): app for app in self.asserted if app.op == "counts"}
+
     @property
     def is_family(self) -> bool:
         """Whether it is drawn, matched and built as its particulars (`families.py`)."""

@@ -120,8 +120,11 @@ def _misplaced(sides: tuple[Term, ...], right: tuple[Term, ...], conditions: tup
             if app not in said:
                 yield f"'{render(app)}' can only be a condition in `when`, alone or under `both`"
             kinds = ("const", "tensor") if app.op in OF_VALUES else ("const",)
-            most = 2 if app.op == "counts" else 1
-            if not (0 < len(app.args) <= most and isinstance(app.args[0], Var) and app.args[0].kind in kinds):
+            if not (
+                0 < len(app.args) <= len(PROPERTIES[app.op].parameters)
+                and isinstance(app.args[0], Var)
+                and app.args[0].kind in kinds
+            ):
                 yield f"'{render(app)}' is of no constant of the rule"
 
 

@@ -542,7 +542,7 @@ def _finish(rule: Rule, state: _State) -> Match:
 def _holds(rule: Rule, graph: Graph, match: Match) -> bool:
     try:
         said = all(evaluate(condition, match.holes, match.axes, graph) for condition in rule.conditions)
-        return said and all(_counts(graph, match, app) for app in rule.asserted if app.op == "counts")
+        return said and all(_counts(graph, match, app) for app in rule.counting.values())
     except Unknown:
         return False
 
