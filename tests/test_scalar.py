@@ -57,6 +57,17 @@ def test_a_negative_zero_is_no_zero(name: str) -> None:
     assert not has_property(name, np.array([0.0, -0.0], np.float32))
 
 
+def test_what_counts_has_its_numbers_or_its_places_in_their_order() -> None:
+    numbers = np.arange(6).reshape(2, 3)
+    places = np.stack(np.unravel_index(numbers, (2, 3)), -1)
+    assert has_property("counts", numbers)
+    assert not has_property("counts", numbers.T)
+    assert has_property("counts", places, (2, 3))
+    assert not has_property("counts", places[::-1], (2, 3))
+    with pytest.raises(Unknown, match=r"the places in a tensor of sizes \(3, 3\)"):
+        has_property("counts", places, (3, 3))
+
+
 def test_a_negative_zero_is_finite() -> None:
     assert has_property("is_finite", np.array([0.0, -0.0], np.float32))
     assert not has_property("is_finite", np.array([0.0, np.inf], np.float32))
