@@ -235,7 +235,7 @@ GATHERS = (
         "replace_gather_nd_in_order_by_unsqueeze",
         op.GatherND(mask, places),
         op.Unsqueeze(mask, fn.range(fn.rank(places) - 3) + 1),
-        when=(fn.counts(places, fn.sizes("N S")), fn.lt(3, fn.rank(places))),
+        when=fn.counts(places, fn.sizes("N S")),
         why="All elements, taken in their order, are a view of the whole.",
     ),
     Rule(
