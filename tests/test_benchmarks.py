@@ -17,7 +17,7 @@ import pytest
 
 import graphopt
 from benchmarks import __main__ as commands
-from benchmarks import checks, run, scaling, tools
+from benchmarks import checks, run, scaling, tools, trials
 from benchmarks.models import FIXTURES, MODELS, QUICK, SUITE
 from benchmarks.run import Outcome, Plan
 from benchmarks.tools import PLAIN, Task
@@ -313,7 +313,7 @@ def checked(folder: Path, original: str, outcome: str | onnx.ModelProto, provide
     onnx.save(model(original), folder / "source.onnx")
     onnx.save(model(outcome) if isinstance(outcome, str) else outcome, folder / "target.onnx")
     paths = {"source": str(folder / "source.onnx"), "target": str(folder / "target.onnx"), "folder": str(folder)}
-    return run.reference(paths) or run.check({**paths, "provider": provider, "threads": 1})
+    return trials.reference(paths) or trials.check({**paths, "provider": provider, "threads": 1})
 
 
 def test_what_computes_the_same_is_right(tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ def test_what_does_not_run_is_an_error_and_not_wrong(tmp_path: Path) -> None:
 
 def test_an_original_that_does_not_run_is_an_error_of_the_row(tmp_path: Path) -> None:
     onnx.save(unknown(), tmp_path / "source.onnx")
-    found = run.reference({"source": str(tmp_path / "source.onnx"), "folder": str(tmp_path)})
+    found = trials.reference({"source": str(tmp_path / "source.onnx"), "folder": str(tmp_path)})
     assert found["error"].startswith("the original does not run: ModelError")
 
 
@@ -438,14 +438,14 @@ def test_a_job_that_takes_too_long_is_given_up(source: Path) -> None:
 def test_headroom_is_what_is_not_in_heavy_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = (Row("FusedConv", 2, 3.0, 0.6), Row("Softmax", 1, 1.0, 0.2), Row("Gemm", 1, 1.0, 0.2))
     found = Profile("net", "CPUExecutionProvider", 20, 5.5, rows, {}, {})
-    monkeypatch.setattr(run, "profile", lambda source, setting, feeds: found)
-    assert run._headroom("net", SETTINGS[0], {}) == 1.25
+    monkeypatch.setattr(trials, "profile", lambda source, setting, feeds: found)
+    assert trials._headroom("net", SETTINGS[0], {}) == 1.25
 
 
 def test_a_model_without_heavy_kernels_has_no_headroom_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Profile("net", "CPUExecutionProvider", 20, 5.5, (Row("Softmax", 1, 1.0, 1.0),), {}, {})
-    monkeypatch.setattr(run, "profile", lambda source, setting, feeds: found)
-    assert run._headroom("net", SETTINGS[0], {}) is None
+    monkeypatch.setattr(trials, "profile", lambda source, setting, feeds: found)
+    assert trials._headroom("net", SETTINGS[0], {}) is None
 
 
 # -- other providers ---------------------------------------------------------------------------------------------------
@@ -469,7 +469,7 @@ def test_outcomes_are_checked_and_timed_with_the_provider(tmp_path: Path, monkey
     assert "difference" in checked(tmp_path, "y = Tanh(x)", "y = Tanh(x)", provider=OTHER)
     assert opened == [("cpu", False), (OTHER, True)]
     paths = {"source": str(tmp_path / "source.onnx"), "outcomes": {"onnxsim": str(tmp_path / "target.onnx")}}
-    found = run.timed({**paths, "provider": OTHER, "threads": 1, "seconds": 0.01, "number": 0})
+    found = trials.timed({**paths, "provider": OTHER, "threads": 1, "seconds": 0.01, "number": 0})
     assert found["samples"].keys() == {"", "onnxsim"} and found["headroom"] is None
 
 
