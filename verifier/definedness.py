@@ -13,6 +13,7 @@ from graphopt.base.rebuilding import Substitution
 from graphopt.base.symbolic import Binders, Call, Value
 from graphopt.language.rule import Rule
 from graphopt.language.term import applications
+from graphopt.operators.classes import entry
 from graphopt.verifier.bijections import ranges
 from graphopt.verifier.context import Context
 from graphopt.verifier.equality import Equality
@@ -39,10 +40,6 @@ def _holds_there(made: Call, computed: Collection[Call], equality: Equality, kno
     )
 
 
-PARTIAL = frozenset({"Acos", "Acosh", "Asin", "Atanh", "Div", "Log", "Mod", "Pow", "Reciprocal", "Sqrt"})
-"""Operators that have no value at some numbers."""
-
-
 def unmasked(rule: Rule) -> str:
     """Return a partial operator whose missing values the left side covers by a Where and the right side does not; or
     nothing.
@@ -52,7 +49,7 @@ def unmasked(rule: Rule) -> str:
     left, right = ({app for side in sides for app in applications(side)} for sides in (rule.left, rule.right))
     masks = (app for app in left - right if app.op == "Where")
     covered = (part for mask in masks for arg in mask.operands for part in applications(arg))
-    found = next((part.op for part in covered if part.op in PARTIAL and part in right), "")
+    found = next((part.op for part in covered if entry(part.op, part.domain).is_partial and part in right), "")
     return found and f"{found} has no value at some numbers, which the left side covers by a Where that is gone"
 
 

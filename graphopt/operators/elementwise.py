@@ -279,7 +279,7 @@ ELEMENTWISE: Mapping[str, Operator] = {
     "Where": plain_kernel(
         Pointwise(plain(lambda c, x, y: select(truth(c), x, y)), is_told=True), is_exact=True, departs=FLOATS
     ),  # -0 becomes 0
-    "Mod": jumping(Pointwise(Mod)),
+    "Mod": jumping(Pointwise(Mod), has_gaps=True),
     "BitShift": Operator(Pointwise(BitShift)),
     "Pow": Operator(
         of_name("Pow"), reach=Reach.GROWN, has_poles=True, departs=frozenset({DType.INT64, DType.UINT64})
@@ -291,9 +291,11 @@ ELEMENTWISE: Mapping[str, Operator] = {
     "Sign": jumping(of_name("Sign"), reach=Reach.BOUNDED),
     "Abs": choosing(of_name("Abs")),
     **{f: jumping(of_name(f)) for f in ("Floor", "Ceil", "Round")},
-    **{f: plain_kernel(of_name(f)) for f in ("Sqrt", "BitwiseNot")},
+    "Sqrt": plain_kernel(of_name("Sqrt"), has_gaps=True),
+    "BitwiseNot": plain_kernel(of_name("BitwiseNot")),
     **{f: plain_kernel(of_name(f), commutes=True) for f in ("BitwiseAnd", "BitwiseOr", "BitwiseXor")},
-    **{f: Operator(of_name(f)) for f in ("Tan", "Asin", "Acos", "Atan", "Asinh", "Acosh")},
+    **{f: Operator(of_name(f)) for f in ("Tan", "Atan", "Asinh")},
+    **{f: Operator(of_name(f), has_gaps=True) for f in ("Asin", "Acos", "Acosh")},
     **{f: Operator(of_name(f), overflows=True) for f in ("Sinh", "Cosh")},
     "IsInf": jumping(Pointwise(IsInf)),
     "IsNaN": jumping(Pointwise(plain(lambda x: boolean(nonzero(call("IsNaN", x)))))),

@@ -76,6 +76,8 @@ class Operator:
     reach: Reach = Reach.PASSED
     has_poles: bool = False
     """Whether it makes infinities of ordinary numbers, where its denotation has no value."""
+    has_gaps: bool = False
+    """Whether it makes NaN of other ordinary numbers."""
     reference: Reference = Reference.NOWHERE
     departs: frozenset[DType] = frozenset()
     """Element types in which ONNX Runtime's kernel departs from what the exact meaning says.
@@ -101,6 +103,11 @@ class Operator:
     def only_moves(self) -> bool:
         """Whether it moves elements and makes none of others, whatever its attributes are."""
         return self.is_exact and self.reference is Reference.EVERYWHERE
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether it has no value at some numbers."""
+        return self.has_poles or self.has_gaps
 
     @property
     def rounds(self) -> bool:
