@@ -17,7 +17,7 @@ import networkx as nx
 
 from graphopt.base.errors import ModelError
 from graphopt.base.sizes import Dim
-from graphopt.base.types import DType, TensorType, Type
+from graphopt.base.types import DType, Shape, TensorType, Type
 from graphopt.ir.tensor import Tensor, same_values
 
 INTERNAL = "graphopt"
@@ -215,7 +215,12 @@ class Graph:
         found = None if value is None else self.type(value)
         return found if isinstance(found, TensorType) else None
 
-    def dtype(self, value: Value) -> DType:
+    def shape(self, value: Value | None) -> Shape | None:
+        """Shape of a dense tensor; None where not even its rank is known."""
+        type_ = self.tensor_type(value)
+        return None if type_ is None else type_.shape
+
+    def dtype(self, value: Value | None) -> DType:
         """Element type of a dense tensor; UNDEFINED where that is not known."""
         type_ = self.tensor_type(value)
         return DType.UNDEFINED if type_ is None else type_.dtype

@@ -41,8 +41,7 @@ class Operands:
         return None if found is None else found.dtype
 
     def shape(self, index: int) -> Shape | None:
-        found = self.graph.tensor_type(self.node.inputs[index]) if index < len(self) else None
-        return None if found is None else found.shape
+        return self.graph.shape(self.node.inputs[index]) if index < len(self) else None
 
     def contents(self, index: int) -> tuple[Dim, ...] | None:
         """Return the elements of an integer or boolean tensor of rank <= 1."""

@@ -40,9 +40,7 @@ def other_operand(graph: Graph, node: Node, value: Value) -> Shape | None:
     """Shape of the operand beside `value` in a binary operator."""
     if len(node.inputs) != 2:
         return None
-    other = node.inputs[1] if node.inputs[0] == value else node.inputs[0]
-    type_ = graph.tensor_type(other)
-    return None if type_ is None else type_.shape
+    return graph.shape(node.inputs[1] if node.inputs[0] == value else node.inputs[0])
 
 
 def is_spelling(graph: Graph, node: Node, value: Value, shape: Shape) -> bool:

@@ -245,10 +245,9 @@ def _with_constants(graph: Graph, vertex: int, inputs: dict[int, list[int]], bas
 def _reshape(graph: Graph, vertex: int) -> Patch | None:
     node = graph[vertex]
     k = Operands(graph, node)
-    target, shape, type_ = k.contents(1), k.shape(0), node.types[0]
+    target, shape, result = k.contents(1), k.shape(0), graph.shape(Value(vertex))
     if target is None or len(node.inputs) != 2:
         return None
-    result = type_.shape if isinstance(type_, TensorType) else None
     allowzero = bool(k.integer("allowzero"))
     if allowzero and 0 in target:
         return None

@@ -80,22 +80,22 @@ def _is_natural(number: Dim) -> bool:
 
 def grid(graph: Graph, value: Value | None, depth: int = DEEPEST) -> Grid | None:
     """Return the grid that a value is; None where it is not known to be one."""
-    type_ = graph.tensor_type(value)
-    if value is None or type_ is None or type_.shape is None or not type_.dtype.is_integer or depth == 0:
+    shape, dtype = graph.shape(value), graph.dtype(value)
+    if value is None or shape is None or not dtype.is_integer or depth == 0:
         return None
     elements = graph.known_contents(value)
     if elements is not None and len(elements) == 1:
-        return Grid(type_.shape, elements[0], (0,) * len(type_.shape))
+        return Grid(shape, elements[0], (0,) * len(shape))
     constant = graph.constant(value)
     if constant is not None:
         return _of_constant(constant)
     node = graph[value.vertex]
     operator = entry(node.op, node.domain)
-    if operator is UNKNOWN or value.output or type_.dtype is not DType.INT64:  # others may wrap around
+    if operator is UNKNOWN or value.output or dtype is not DType.INT64:  # others may wrap around
         return None
     if operator.is_view:
-        return _view(grid(graph, node.inputs[0], depth - 1), type_.shape)
-    return _computed(graph, node, type_.shape, depth - 1)
+        return _view(grid(graph, node.inputs[0], depth - 1), shape)
+    return _computed(graph, node, shape, depth - 1)
 
 
 def _of_constant(tensor: Tensor) -> Grid | None:
@@ -185,10 +185,9 @@ def counts(graph: Graph, value: Value, sizes: Shape | None = None) -> bool:
 
 def _columns(graph: Graph, value: Value) -> list[Grid]:
     """Return the places that a Concat joins along its last axis, a grid for each number; none where one is no grid."""
-    node, type_ = graph[value.vertex], graph.tensor_type(value)
-    if (node.op, node.domain) != ("Concat", "") or type_ is None or not type_.shape:
+    node, rank = graph[value.vertex], len(graph.shape(value) or ())
+    if (node.op, node.domain) != ("Concat", "") or not rank:
         return []
-    rank = len(type_.shape)
     parts = [grid(graph, part) for part in node.inputs]
     known = [part for part in parts if part is not None and part.shape[-1] == 1]
     if len(known) < len(parts) or normalised(Operands(graph, node).integer("axis"), rank) != rank - 1:
@@ -241,17 +240,16 @@ def _replaced(graph: Graph, vertex: int, other: Value) -> Patch | None:
 
     None where the broadcasting shows: not each of those who read the vertex broadcasts to the shape that it had.
     """
-    type_ = graph.tensor_type(other)
-    if type_ is None or type_.shape is None:
+    own = graph.shape(other)
+    if own is None:
         return None
     mapping = {Value(vertex): other}
-    shapes: dict[Value, Shape] = {Value(vertex): type_.shape}
+    shapes: dict[Value, Shape] = {Value(vertex): own}
     new: dict[int, Node] = {}
     waiting = [vertex]
     while waiting:
         changed = waiting.pop()
-        old = graph.tensor_type(Value(changed))
-        if old is None or old.shape is None or old.shape == shapes[Value(changed)]:
+        if graph.shape(Value(changed)) in (None, shapes[Value(changed)]):
             continue
         if Value(changed) in graph.outputs:
             return None
@@ -274,10 +272,10 @@ def _broadcast_shape(graph: Graph, node: Node, shapes: Mapping[Value, Shape]) ->
         return None
     operands: list[Shape] = []
     for value in node.inputs:
-        type_ = graph.tensor_type(value)
-        if value is None or type_ is None or type_.shape is None:
+        shape = graph.shape(value)
+        if value is None or shape is None:
             return None
-        operands.append(shapes.get(value, type_.shape))
+        operands.append(shapes.get(value, shape))
     found = broadcast(operands)
     known = tuple(size for size in found if size is not None)
     return known if len(known) == len(found) else None

@@ -379,10 +379,8 @@ def _match_tensor(graph: Graph, hole: Var, value: Value, state: _State) -> _Stat
     bound = state.bind(hole.name, value)
     if bound is None or hole.axes is None or bound is state:
         return bound
-    type_ = graph.tensor_type(value)
-    if type_ is None or type_.shape is None:
-        return None
-    axes = unify(hole.axes, type_.shape, bound.axes)
+    shape = graph.shape(value)
+    axes = None if shape is None else unify(hole.axes, shape, bound.axes)
     return None if axes is None else _State(bound.holes, axes, bound.terms, bound.pending, bound.reordered)
 
 
@@ -404,14 +402,14 @@ def _match_elements(graph: Graph, node: Node, hole: Var, value: Value | None, st
     if hole.kind == "real":
         number = real_number(graph, node, value)
         return None if number is None else state.bind(hole.name, number)
-    tensor, type_ = graph.constant(value), graph.tensor_type(value)
+    tensor, shape = graph.constant(value), graph.shape(value)
     numbers = graph.known_contents(value) if tensor is None else tensor.ints()
-    if numbers is None or value is None or type_ is None or type_.shape is None:
+    if numbers is None or value is None or shape is None:
         return None
     if hole.kind == "integer":
-        is_one = len(numbers) == 1 and is_spelling(graph, node, value, type_.shape)
+        is_one = len(numbers) == 1 and is_spelling(graph, node, value, shape)
         return state.bind(hole.name, numbers[0]) if is_one else None
-    return state.bind(hole.name, numbers) if hole.kind == "integers" and len(type_.shape) == 1 else None
+    return state.bind(hole.name, numbers) if hole.kind == "integers" and len(shape) == 1 else None
 
 
 # -- attributes ----------------------------------------------------------------------------------------------------

@@ -222,10 +222,9 @@ def _sizes(graph: Graph, inputs: Sequence[Type | None]) -> dict[str, int]:
     """Return the numbers behind the names of sizes, as the inputs tell."""
     found: dict[str, int] = {}
     for vertex, type_ in zip(graph.inputs, inputs, strict=True):
-        own = graph.tensor_type(Value(vertex))
-        if own is None or own.shape is None or not isinstance(type_, TensorType) or type_.shape is None:
-            continue
-        found |= {str(a): b for a, b in zip(own.shape, type_.shape, strict=True) if isinstance(b, int)}
+        own = graph.shape(Value(vertex))
+        if own is not None and isinstance(type_, TensorType) and type_.shape is not None:
+            found |= {str(a): b for a, b in zip(own, type_.shape, strict=True) if isinstance(b, int)}
     return {name: size for name, size in found.items() if not name.isdecimal()}
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from graphopt.base.types import DType, TensorType
+from graphopt.base.types import DType
 from graphopt.ir.graph import Graph, Value
 from graphopt.language.binding import Absent, Known
 from graphopt.language.coverage import Answer, Label
@@ -118,8 +118,7 @@ def _shape(graph: Graph, bound: object, question: str) -> Sequence[object]:
     """Return the axes of the tensor of a hole, of which some may have no size that is known."""
     if isinstance(bound, Known | Absent):
         return bound.shape
-    type_ = graph.tensor_type(bound) if isinstance(bound, Value) else None
-    shape = type_.shape if isinstance(type_, TensorType) else None
+    shape = graph.shape(bound) if isinstance(bound, Value) else None
     if shape is None:
         raise Unknown(f"the {question}")
     return shape
