@@ -260,13 +260,13 @@ def _opsets(report: Report) -> str:
     return ", ".join(texts) + (f", now {after.get('ai.onnx')}" if raised else "")
 
 
-def _table(*columns: str) -> Table:
-    """Return a table that folds what is too long: nothing is cut off, whatever the width."""
+def _table(*columns: str, left: int = 1) -> Table:
+    """Return a table that folds what is too long: nothing is cut off, whatever the width; so many columns are texts."""
     from rich.table import Table
 
     table = Table(box=None, show_header=any(columns), header_style="", pad_edge=False, padding=(0, 2, 0, 0))
     for index, column in enumerate(columns):
-        table.add_column(column, overflow="fold", justify="left" if index == 0 else "right")
+        table.add_column(column, overflow="fold", justify="left" if index < left else "right")
     return table
 
 
@@ -292,8 +292,7 @@ def _row(table: Table, name: str, before: int, after: int, text: Callable[[int],
 
 
 def _interface(model: Summary) -> RenderableType:
-    table = _table("", "")
-    table.columns[1].justify = "left"
+    table = _table("", "", left=2)
     for kind, values in (("input", model.inputs), ("output", model.outputs)):
         for name, type_ in values.items():
             table.add_row(kind, f"{name}  {type_}")
@@ -323,8 +322,7 @@ def _speed(timing: Timing, *, is_changed: bool) -> Iterable[RenderableType]:
         yield table
         yield ""
         yield from _left(timing)
-    table = _table("", "")
-    table.columns[1].justify = "left"
+    table = _table("", "", left=2)
     table.add_row("speed", speed_text(timing, is_changed=is_changed), style="green" if timing.is_gain else "")
     for latency in timing.latencies:
         sizes = ", ".join(f"{name}={size}" for name, size in latency.sizes.items())
@@ -377,8 +375,7 @@ def search_text(timing: Timing) -> str:
 
 
 def _facts(report: Report) -> RenderableType:
-    table = _table("", "")
-    table.columns[1].justify = "left"
+    table = _table("", "", left=2)
     table.add_row("check", check_text(report.comparison), style=_colour(report.comparison))
     for what in report.comparison.skipped if report.comparison else ():
         table.add_row("", f"not compared: {what}", style="yellow")
@@ -466,8 +463,7 @@ class Inspection:
         operators.add_row("all", str(self.model.nodes))
         yield operators
         yield ""
-        facts = _table("", "")
-        facts.columns[1].justify = "left"
+        facts = _table("", "", left=2)
         for name, text in self._facts().items():
             if text:
                 facts.add_row(name, text)
@@ -503,8 +499,7 @@ def _comparison_parts(found: Comparison) -> Iterable[RenderableType]:
             table.add_row(item.output, item.dtype, *numbers, mark, style=colour)
         yield table
         yield ""
-    facts = _table("", "")
-    facts.columns[1].justify = "left"
+    facts = _table("", "", left=2)
     facts.add_row("verdict", f"{found.verdict}{': ' * bool(found.reason)}{found.reason}", style=_colour(found))
     rows = [("", f"{item.output} {item.detail}") for item in found.outputs if item.detail]
     rows += [("tolerance", why) for why in _reasons(found)]
