@@ -43,7 +43,7 @@ WRITTEN = {("Constant", ""), ("CastLike", "")}
 
 
 def _definition(proto: FunctionProto) -> Definition:
-    found = read(_newest(proto))
+    found = read(newest(proto))
     for name in (*proto.attribute, *(attribute.name for attribute in proto.attribute_proto)):
         if name not in found.attributes:
             raise Unreadable(f"attribute '{name}' is read by no node as a number, a list of integers or a text")
@@ -53,20 +53,20 @@ def _definition(proto: FunctionProto) -> Definition:
     return Definition(head, found.outputs, tuple(sorted(defaults.items())))
 
 
-def _newest(proto: FunctionProto) -> FunctionProto:
+def newest(proto: FunctionProto) -> FunctionProto:
     """Return the function with its operators as the newest opset has them."""
     graph = onnx_io.function_body(proto).graph
-    newest = FunctionProto(input=proto.input, output=proto.output)
+    result = FunctionProto(input=proto.input, output=proto.output)
     for node in map(graph.__getitem__, graph.topological()):
         if node.data is not None:
-            made = newest.node.add(op_type="Constant", output=node.names)
+            made = result.node.add(op_type="Constant", output=node.names)
             made.attribute.append(attribute_to_proto("value", node.data))
         elif not node.is_internal:
             if (node.op, node.domain) not in WRITTEN:
                 _demand_newest(node, graph.opsets.get(node.domain, 1))
             inputs = ["" if value is None else graph.value_name(value) for value in node.inputs]
-            newest.node.append(node_to_proto(node, inputs, node.names))
-    return newest
+            result.node.append(node_to_proto(node, inputs, node.names))
+    return result
 
 
 def _demand_newest(node: Node, opset: int) -> None:

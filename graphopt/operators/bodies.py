@@ -157,7 +157,7 @@ class _Reading:
                 self.known[part] = as_tensor(value)
             case Var(name):
                 self.known[part] = as_tensor(self.node.real(name))
-            case App() if is_number(part):  # which has the element type of what it is beside
+            case App() if is_number(part):
                 self.known[part] = self.tensor(part.operands[0]).typed(self._dtype(part))
             case App():
                 outputs = self.meaning(_Inner(self, part.node))
@@ -175,8 +175,11 @@ class _Reading:
 
 
 def is_number(part: Term) -> bool:
-    """Return whether a term of a body is a number or a list: as it is written, or cast."""
-    return is_scalar(part.operands[0] if isinstance(part, App) and part.op == "Cast" else part)
+    """Return whether a term of a body is a number or a list: as it is written, or cast to floats."""
+    match part:
+        case App(op="Cast", args=(Lit() | Var() as number,), attrs=(("to", Lit(value=int(to))),)):
+            return DType(to).is_float and is_scalar(number)
+    return is_scalar(part)
 
 
 @dataclass(frozen=True)
