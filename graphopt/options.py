@@ -17,6 +17,8 @@ from graphopt.language.term import applications
 from graphopt.runtime.sessions import Setting
 
 MICROSOFT = "com.microsoft"
+AUTO = "auto"
+"""The opset in which the result is faster."""
 TARGETS = ("onnx", "onnxruntime")
 """Runtimes by whose operators they have: any that runs ONNX, or ONNX Runtime."""
 
@@ -42,7 +44,9 @@ class Options:
         dims: sizes of named dims to fix for good. A dim with several sizes stays open and is measured at each;
             what is not said is measured at a usual size.
         target_opset: the opset of the result; by default that of the model. With the check, it is an error
-            where ONNX Runtime has a kernel for a node in the model's opset, and none in this.
+            where ONNX Runtime has a kernel for a node in the model's opset, and none in this. "auto" tries the first
+            opset that has all operators which rules write, too, and takes what is made there if it is measured to be
+            faster than what is made in the model's.
         target: whose operators may be written: "onnx", the standard set, or "onnxruntime", its own (`com.microsoft`),
             too. Domains of your own are written by your own rules in any case.
         custom_ops: shared libraries of custom operators, which every session of ONNX Runtime registers: what the model
@@ -80,7 +84,7 @@ class Options:
     strict: bool = False
     input_shapes: Mapping[str, Sequence[int | str | None]] | None = None
     dims: Mapping[str, int | Sequence[int]] | None = None
-    target_opset: int | None = None
+    target_opset: int | str | None = None
     target: str = "onnx"
     custom_ops: Sequence[str | PathLike[str]] = ()
     inline_functions: bool = True
@@ -100,6 +104,10 @@ class Options:
     def __post_init__(self) -> None:
         if self.dask is not None and self.cost != "measured":
             raise UsageError(f"a Dask cluster times parts of the model, and cost {self.cost} times nothing")
+        if isinstance(self.target_opset, str) and self.target_opset != AUTO:
+            raise UsageError(f"'{self.target_opset}' is no opset: give a number, or {AUTO}")
+        if self.target_opset == AUTO and (self.cost != "measured" or self.dask is not None):
+            raise UsageError(f"which opset is faster is measured here: {AUTO} needs cost measured, and no cluster")
         if self.strict and not self.check:
             raise UsageError("strict needs the check: without it no difference is found")
         if self.target not in TARGETS:
@@ -122,6 +130,11 @@ class Options:
     @property
     def limits(self) -> RunLimits:
         return RunLimits(self.run_limit, self.memory_limit)
+
+    @property
+    def opset(self) -> int | None:
+        """The opset to which the model is to be converted, None where it stays in its own."""
+        return None if isinstance(self.target_opset, str) else self.target_opset
 
     @property
     def admits(self) -> str:

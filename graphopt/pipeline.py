@@ -15,26 +15,31 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from graphopt.base import ort
-from graphopt.base.errors import UsageError, did_you_mean
+from graphopt.base.errors import DifferenceError, ModelError, UsageError, did_you_mean
 from graphopt.base.limits import RunLimits, limited
 from graphopt.base.types import TensorType
 from graphopt.check.blame import Check, Finding, label
 from graphopt.check.verdict import check_text
 from graphopt.io import onnx_io, opsets
+from graphopt.io.ways import versions
 from graphopt.ir.graph import Graph
 from graphopt.language import library
 from graphopt.language.rule import Rule
+from graphopt.language.term import applications
 from graphopt.operators import infer
-from graphopt.options import Options
+from graphopt.options import AUTO, Options
 from graphopt.report.report import Report, Rewrite, Summary
 from graphopt.rewrite.build import Refusal
 from graphopt.rewrite.fixpoint import Step, simplify_graph
 from graphopt.rewrite.gate import Gate
 from graphopt.rewrite.passes import PASSES, Pass, exact_forms
 from graphopt.rewrite.variant import Variant
+from graphopt.runtime.bench import bench
 from graphopt.runtime.cost import user_cache
 from graphopt.runtime.kernels import Kernels
+from graphopt.runtime.measure import Speedup, Verdict
 from graphopt.runtime.sessions import called
+from graphopt.search.timing import StopReason
 from graphopt.search.tune import Tuned, Tuner, Tuning
 
 if TYPE_CHECKING:
@@ -71,6 +76,11 @@ class Result:
         1.9 GB.
         """
         return onnx_io.save(self.loaded, path, external=external)
+
+    def noting(self, note: str) -> Result:
+        """Return the result with one note more in its report."""
+        log.info("%s", note)
+        return replace(self, report=replace(self.report, notes=(*self.report.notes, note)))
 
     def __repr__(self) -> str:
         return f"<Result: {self.report!r}>"
@@ -140,7 +150,43 @@ def optimize(model: onnx_io.Source, options: Options) -> Result:
         DifferenceError: the check found a difference, and `strict` was asked for, or no rewrite made it.
     """
     with ort.custom_ops(options.custom_ops):
-        return _Run(model, options).result()
+        run = _Run(model, options)
+        return run.result() if options.target_opset != AUTO else _of_faster_opset(run)
+
+
+def _of_faster_opset(run: _Run) -> Result:
+    """Return what is made of a model in its own opset, or in the first that has all that rules write, where that is
+    faster."""
+    options = replace(run.options, target_opset=None, seconds=run.options.seconds * (1 - LAST_WORD) / 2)
+    kept, opset = replace(run, options=options).result(), run.written_opset
+    own = kept.report.after.opsets.get("ai.onnx", 0)
+    if own >= opset or (kept.report.timing and kept.report.timing.stop == StopReason.INTERRUPTED):
+        return kept
+    try:
+        raised = replace(run, options=replace(options, target_opset=opset), clock=_Clock()).result()
+        if raised.report.counts == kept.report.counts:
+            return kept.noting(f"opset {opset} was not taken: no other rewrite pays there")
+        gain, copy = _raced(kept, raised, options, run.options.seconds * LAST_WORD / 3)
+    except (ModelError, DifferenceError) as error:
+        return kept.noting(f"opset {opset} was not taken: {error}")
+    taken = raised.ok >= kept.ok and gain.verdict is Verdict.FASTER and gain.low > max(copy.high, 1 / copy.low)
+    said = f"{gain.median:.3f} times as fast ({gain.low:.3f} to {gain.high:.3f}) as opset {own}"
+    return (raised if taken else kept).noting(f"opset {opset} was {'' if taken else 'not '}taken: it is {said}")
+
+
+def _raced(kept: Result, raised: Result, options: Options, seconds: float) -> tuple[Speedup, Speedup]:
+    """Return how many times as fast the second of two results is as the first, and how many a copy of the first is."""
+    models = [kept.loaded, raised.loaded, kept.loaded]
+    dims, inputs = options.open_dims, options.inputs
+    with limited(options.limits):
+        found = bench(models, options.setting, dims=dims, inputs=inputs, seconds=seconds, seed=options.seed)
+    _, gain, copy = found.together
+    assert gain is not None and copy is not None, "all but the first are compared with it"
+    return gain, copy
+
+
+LAST_WORD = 0.1
+"""The part of the time for which the results in two opsets take turns."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +220,13 @@ class _Run:
     @cached_property
     def _library(self) -> library.Library:
         return library.load(self._given)
+
+    @property
+    def written_opset(self) -> int:
+        """The first opset that has all operators which rules write."""
+        space = _Space.of(self._library, self.options)
+        sides = (side for rule in (*space.rules, *space.trades) for side in rule.right)
+        return max((versions(app.op)[0] for side in sides for app in applications(side) if not app.domain), default=0)
 
     @cached_property
     def _gate(self) -> Gate:
@@ -215,9 +268,9 @@ class _Run:
             before = Report.summary(loaded)
             is_run = options.check or options.cost == "measured"
             _demand_room(loaded.graph if is_run else Graph(), options.limits, called(self.model))
-        if options.target_opset is not None:
+        if options.opset is not None:
             with clock("convert"), onnx_io.naming(loaded.path):
-                loaded = self._converted(loaded, options.target_opset)
+                loaded = self._converted(loaded, options.opset)
         if self._given.parts:
             with clock("prove"):
                 self._gate.demand(r for r in (*space.rules, *space.trades) if r in self._given.everything)
@@ -278,7 +331,7 @@ class _Run:
 
     def _check(self, loaded: onnx_io.Model, before: Summary, result: Variant) -> Check:
         options = self.options
-        is_converted = options.target_opset not in (None, before.opsets.get("ai.onnx"))
+        is_converted = options.opset not in (None, before.opsets.get("ai.onnx"))
         return Check(
             self.model,
             loaded,
@@ -289,7 +342,7 @@ class _Run:
             options.exact,
             options.keep_nonfinite,
             options.tell,
-            options.target_opset if is_converted else None,
+            options.opset if is_converted else None,
         )
 
 

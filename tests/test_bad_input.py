@@ -174,7 +174,7 @@ OPTIONS: Mapping[str, tuple[list[str], str]] = {
     "a dim that the model does not have": (["--dim", "bach=2"], "no size named 'bach'; they have .*batch"),
     "an unknown rule": (["--skip", "fuse_bn_into_cov"], "'fuse_bn_into_cov'; did you mean 'fuse_bn_into_conv'"),
     "an unknown rule that is like none": (["--only", "xyzzy"], "no rule or pass 'xyzzy'; `graphopt rules` lists them"),
-    "an opset that is none": (["--target-opset", "new"], "'new' is no opset: give a number, or latest"),
+    "an opset that is none": (["--target-opset", "new"], "'new' is no opset: give a number, latest or auto"),
     "a file of rules that is missing": (["--rules", "nope.py"], "nope.py: no such file of rules"),
     "an input that is missing": (["--input", "x:nope.npy"], "nope.npy holds no array for input 'x'"),
     "an option that does not exist": (["--fast"], "No such option"),

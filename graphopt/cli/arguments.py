@@ -154,12 +154,14 @@ def arrays(values: Sequence[str] | None) -> dict[str, Any]:
     return found
 
 
-def opset(text: str | None) -> int | None:
-    """Return a number, or `latest`: the newest that ONNX Runtime is known to run."""
-    if text is None or text.isdecimal():
-        return None if text is None else int(text)
+def opset(text: str | None) -> int | str | None:
+    """Return a number, that of `latest`, the newest that ONNX Runtime is known to run, or `auto`."""
+    if text is None or text == "auto":
+        return text
+    if text.isdecimal():
+        return int(text)
     if text != "latest":
-        raise UsageError(f"'{text}' is no opset: give a number, or latest")
+        raise UsageError(f"'{text}' is no opset: give a number, latest or auto")
     from graphopt.ir.ops import LOADED
 
     return LOADED

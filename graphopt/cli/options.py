@@ -119,7 +119,8 @@ RequiredSpeedup = Annotated[
     ),
 ]
 TargetOpset = Annotated[
-    str | None, typer.Option(metavar="N|latest", help="Opset of the result; by default the model's.")
+    str | None,
+    typer.Option(metavar="N|latest|auto", help="Opset of the result: by default the model's; auto: a faster."),
 ]
 
 
