@@ -30,7 +30,7 @@ import graphopt
 from graphopt.base.errors import GraphoptError
 from graphopt.runtime.samples import NONFINITE
 from graphopt.search.timing import StopReason
-from tests.fuzz import legal
+from tests.fuzz import drawing, legal
 from tests.fuzz.traits import graphs, has_huge_weights, is_half, traits, wanted
 
 log = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ def mode_of(seed: int) -> str:
 
 def options(seed: int, mode: str) -> dict[str, Any]:
     """Return the arguments of `graphopt.optimize` for a seed."""
-    target = {"target_opset": legal.OPSETS[seed // len(MODES) % len(legal.OPSETS)]} if mode == "opset" else {}
+    target = {"target_opset": drawing.OPSETS[seed // len(MODES) % len(drawing.OPSETS)]} if mode == "opset" else {}
     return {**MODES[mode], **target}
 
 
@@ -189,18 +189,18 @@ def count(graph: onnx.GraphProto) -> int:
     return sum(node.op_type != "Constant" for each in graphs(graph) for node in each.node)
 
 
-def _values(drawn: legal.Model, before: Any, after: onnx.ModelProto, mode: str) -> Found:
+def _values(drawn: drawing.Model, before: Any, after: onnx.ModelProto, mode: str) -> Found:
     """Differences between the two in ONNX Runtime, which rewrites neither, on plain and on special inputs."""
     session = _session(after)
     if session is None:
         yield "unrunnable", ""
         return
-    kinds = [(), legal.NONFINITE if mode in KEEPING else legal.TINY]
+    kinds = [(), drawing.NONFINITE if mode in KEEPING else drawing.TINY]
     rounding = CLOSE
     if is_half(drawn.proto) and mode != "exact":
         kinds, rounding = [()], HALF_CLOSE  # where two casts meet ONNX Runtime leaves one out, and its overflow
     may_overflow = mode != "exact" and has_huge_weights(drawn.proto)
-    for seed, (numbers, sizes) in enumerate(itertools.product(kinds, (legal.SIZES, legal.OTHER_SIZES))):
+    for seed, (numbers, sizes) in enumerate(itertools.product(kinds, (drawing.SIZES, drawing.OTHER_SIZES))):
         feeds = drawn.feeds(seed, numbers, sizes)
         wanted = _run(before, feeds)
         if wanted is None:

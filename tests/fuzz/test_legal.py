@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.fuzz import legal
+from tests.fuzz import drawing, legal
 from tests.fuzz.judge import CLOSE, ENOUGH, MODES, Tally, difference, judge, mode_of, soak
 
 CASES = 80
@@ -46,7 +46,7 @@ def test_drawn_models_are_legal_and_of_many_kinds() -> None:
         onnx.checker.check_model(proto)
     operators = {node.op_type for proto in drawn for node in proto.graph.node}
     assert {"If", "Loop", "Identity", "Conv", "Slice", "Where", "Clip", "Reshape"} <= operators
-    assert {proto.opset_import[0].version for proto in drawn} == set(legal.OPSETS)
+    assert {proto.opset_import[0].version for proto in drawn} == set(drawing.OPSETS)
 
 
 def test_the_judge_tells_a_wrong_model() -> None:

@@ -11,7 +11,7 @@ import onnx
 from onnx import numpy_helper
 
 import graphopt
-from tests.fuzz import legal
+from tests.fuzz import drawing
 
 SEARCHLESS = ("none", "opset")
 """Modes without a search."""
@@ -20,25 +20,25 @@ SEARCHLESS = ("none", "opset")
 def wanted(modes: Iterable[str]) -> list[str]:
     """Return the traits that some of many models have, in these modes."""
     modes = list(modes)
-    targets = legal.OPSETS if "opset" in modes else ()
+    targets = drawing.OPSETS if "opset" in modes else ()
     return [
         *(f"with a body of {op}" for op in ("If", "Loop")),
         *("with open sizes", "with infinite or NaN constants", "with half precision", "rewritten"),
         *(["tried by a search"] if set(modes).difference(SEARCHLESS) else ()),
         *(f"in mode {mode}" for mode in modes),
-        *(f"of opset {number:2d}" for number in legal.OPSETS),
+        *(f"of opset {number:2d}" for number in drawing.OPSETS),
         *(f"to opset {number:2d}" for number in targets),
     ]
 
 
-def traits(drawn: legal.Model, result: graphopt.Result, mode: str, options: Mapping[str, Any]) -> frozenset[str]:
+def traits(drawn: drawing.Model, result: graphopt.Result, mode: str, options: Mapping[str, Any]) -> frozenset[str]:
     """Return what is to be said of a model that was optimized."""
     own = _of_model(drawn), _of_result(result)
     target = [f"to opset {options['target_opset']:2d}"] if "target_opset" in options else []
     return frozenset(chain(*own, [f"in mode {mode}"], target))
 
 
-def _of_model(drawn: legal.Model) -> Iterator[str]:
+def _of_model(drawn: drawing.Model) -> Iterator[str]:
     yield f"of opset {drawn.proto.opset_import[0].version:2d}"
     if any(isinstance(size, str) for given in drawn.inputs for size in given.shape):
         yield "with open sizes"
@@ -56,7 +56,7 @@ def is_half(model: onnx.ModelProto) -> bool:
     """Return whether some of a model is computed in half precision."""
     nodes = [node for graph in graphs(model.graph) for node in graph.node]
     to = [attribute.i for node in nodes if node.op_type == "Cast" for attribute in node.attribute]
-    return legal.HALF in (*to, *(given.type.tensor_type.elem_type for given in model.graph.input))
+    return drawing.HALF in (*to, *(given.type.tensor_type.elem_type for given in model.graph.input))
 
 
 HUGE = 1e18
