@@ -121,7 +121,7 @@ def folded(name: str, case: Case) -> bool:
     return any(fold_constants(onnx_io.load(proto).graph))
 
 
-SPOILT = 60
+SPOILT = 20
 """Cases of each operator with one thing changed, among which refused ones are looked for."""
 TAKES_ALL = {"Shape", "Size", "NonZero", "CastLike", "DynamicQuantizeLinear"}
 """Operators that take every tensor, beside those that compute elements of one alone."""
@@ -140,11 +140,11 @@ def test_no_example_knows_what_an_operator_is_defined_for(name: str, monkeypatch
     draw = Draw(Random(name))
     listed = [case for own, case in (*UNDEFINED, *BEYOND) if own == name]
     asked = chain(listed, (spoilt(case, draw) for _, case in zip(range(SPOILT), drawn(name), strict=False)))
-    refused = [case for case in asked if not is_denoted(name, case)]
+    refused = next((case for case in asked if not is_denoted(name, case)), None)
     alone = isinstance(OPERATORS[name].denotation, Pointwise) and len(case_of(name).inputs) == 1
-    assert refused or alone or name in TAKES_ALL
+    assert refused is not None or alone or name in TAKES_ALL
     monkeypatch.delitem(OPERATORS, name)
-    assert all(is_denoted(name, case) for case in refused), "nothing is known of it"
+    assert refused is None or is_denoted(name, refused), "nothing is known of it"
 
 
 def is_denoted(name: str, case: Case) -> bool:

@@ -83,7 +83,7 @@ def _function(node: Node, modes: Mapping[str, Sequence[str]]) -> Function:
     """
     attrs = ((name, _closed(node, name, modes.get(name))) for name in ops.asked_of_body(node.op))
     inputs = (node.optional(position) for position in range(node.count))
-    types = tuple(given and (given.dtype or DType.INT64, given.rank) for given in inputs)
+    types = tuple(given and (given.dtype, given.rank) for given in inputs)
     return _of_one(node.op, types, node.outputs, tuple((name, value) for name, value in attrs if value is not None))
 
 

@@ -34,6 +34,7 @@ UNPROVED = (
     Rule("swiglu_broadcasts", x * op.Sigmoid(x) * y, op.SwiGLU(x, y)),
     Rule("swiglu_with_another_alpha", op.SwiGLU(x, y), op.SwiGLU(x, y, alpha=2.0)),
     Rule("a_label_is_ignored", loss(scores, labels, ignore_index=0), loss(scores, labels)),
+    Rule("the_last_label_is_ignored", loss(scores, labels, ignore_index=fn.size("C") - 1), loss(scores, labels)),
     Rule("labels_in_any_range", op.Neg(op.ReduceMean(op.GatherElements(scores, op.Unsqueeze(labels, (1,)), axis=1))),
          op.Identity(loss(scores, labels)), when=fn.eq(fn.dtype(scores), 1)),
     Rule("mean_variance_of_rounded", op.MeanVarianceNormalization(3.0 * image), op.MeanVarianceNormalization(image)),
