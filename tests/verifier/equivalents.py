@@ -126,12 +126,12 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
         "movement._mirrored: 0 -> (-1)",
         "views.SpaceToDepth: 0 -> 1",
         "views.SpaceToDepth: 0 -> (-1)",
-        "views._unflattened: 0 -> 1",
-        "views._unflattened: 0 -> (-1)",
+        "views.unflattened: 0 -> 1",
+        "views.unflattened: 0 -> (-1)",
     ],
     "Axes of size 1 and equal axes are left out to keep an index short: the number is the same with them.": [
-        "views._unflattened: not same(size, 1) -> True",
-        "views._unflattened: 1 -> (0)",
+        "views.unflattened: not same(size, 1) -> True",
+        "views.unflattened: 1 -> (0)",
     ],
     "An inferred size is made so that the number of elements is that of the input, which may be said once more.": [
         "views._answers: -1 not in asked -> True",
