@@ -154,6 +154,7 @@ LAWS = (
     law("longer_than_is_tried", rows(op.Identity(m), s), rows(m, s), None, TWELVE),
     law("a_text_is_no_length", op.Gelu(rows(op.Identity(m), s), approximate="tanh"), GELU, Model.EXACT),
     law("there_is_one_row", rows(tensor("r", "1 N"), tensor("i", "1")), tensor("r", "1 N"), Model.EXACT),
+    law("all_rows_in_their_order", rows(tensor("r", "P N"), i), tensor("r", "P N"), Model.EXACT, fn.counts(i)),
     law("rows_of_a_function", rows(op.Relu(m), i), op.Relu(rows(m, i)), Model.EXACT),
     law("rows_of_parts", rows(big + op.Concat(m, z, axis=0), i), rows(op.Concat(m, z, axis=0) + big, i), Model.EXACT),
     law(
