@@ -365,6 +365,16 @@ def test_a_local_function_of_another_opset_is_inlined_in_the_model_s() -> None:
     assert (found == 2 * x.sum(1, keepdims=True)).all()
 
 
+def test_a_local_function_brings_the_opset_that_its_model_does_not_state() -> None:
+    text = """<ir_version: 10, opset_import: ["mine": 1]>
+        g (float[N] x) => (float[N] y) { y = mine.f (x) }
+        <domain: "mine", opset_import: ["": 20]>
+        f (a) => (b) { b = Relu (a) }"""
+    after = there_and_back(parse_model(text))
+    assert [node.op_type for node in after.graph.node] == ["Relu"]
+    assert {entry.domain: entry.version for entry in after.opset_import} == {"mine": 1, "": 20}
+
+
 def test_a_local_function_that_the_model_s_opset_cannot_say_is_kept(caplog: pytest.LogCaptureFixture) -> None:
     text = """<ir_version: 10, opset_import: ["": 21, "mine": 1]>
         g (float[N] x) => (float[N] y) { y = mine.f (x) }

@@ -205,9 +205,9 @@ def _inlined(proto: ModelProto) -> ModelProto:
     copy_fields(proto, light, without=("graph",))
     copy_fields(proto.graph, light.graph, without=("initializer",))
     light.graph.initializer.extend(TensorProto(name=name, data_type=1, dims=[0]) for name in weights)
-    opset = next((entry.version for entry in proto.opset_import if ops.domain_of(entry.domain) == ""), 1)
-    for function in light.functions:
-        _convert_function(function, opset)
+    for opset in (entry.version for entry in proto.opset_import if ops.domain_of(entry.domain) == ""):
+        for function in light.functions:
+            _convert_function(function, opset)
     try:
         inlined = onnx.inliner.inline_local_functions(light)
     except Exception as error:  # the inliner is C++: it has no error type of its own
