@@ -91,3 +91,11 @@ def conv(d: Draw) -> Case:
     if attrs.get("auto_pad", "").startswith("SAME"):
         attrs.pop("dilations", None)  # ONNX Runtime refuses them
     return Case(inputs, {**attrs, **({"group": group} if group > 1 or d.flag() else {})})
+
+
+def shapes_that_broadcast(d: Draw, count: int) -> list[tuple[int, ...]]:
+    full = d.any_shape()
+    return [
+        tuple(1 if d.random.random() < 0.3 else s for s in full)[d.size(0, len(full)) if i and d.flag() else 0 :]
+        for i in range(count)
+    ]

@@ -3,7 +3,8 @@
 import pytest
 
 from graphopt.operators.semantics import OPERATORS
-from tests.verifier.denotations import MODULES, Court, all_mutants, mutants, mutated
+from tests.verifier.denotation_mutants import MODULES, mutants, mutated
+from tests.verifier.denotations import Court, all_mutants
 from tests.verifier.equivalents import EQUIVALENT, REASONS
 from tests.verifier.laws import COVERED, LAWS, Law, is_covered
 
