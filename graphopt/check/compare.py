@@ -21,7 +21,7 @@ from graphopt.base.types import DType
 from graphopt.check.tolerance import tolerances
 from graphopt.check.verdict import Case, Comparison, Difference, Verdict, ratio
 from graphopt.io import onnx_io
-from graphopt.ir.ops import QUANTIZING, RANDOM
+from graphopt.ir.ops import RANDOM
 from graphopt.runtime import samples, steps
 from graphopt.runtime.inputs import fitted
 from graphopt.runtime.oracle import (
@@ -30,6 +30,7 @@ from graphopt.runtime.oracle import (
     Oracle,
     Runnable,
     Session,
+    is_quantized,
     onnxruntime_optimized,
     onnxruntime_unoptimized,
     reference,
@@ -45,8 +46,6 @@ REFERENCE_LIMIT = 100_000_000
 PERTURB_LIMIT = 500_000_000
 """Bytes of weights above which only the inputs are changed when a model's steadiness is measured."""
 SEEDS = (0, 1, 2)
-QUANTIZED = QUANTIZING - {"QuantizeLinear"} | {"DynamicQuantizeLinear"}
-"""Operators for which, or for what is around them, ONNX Runtime may have kernels that hold less than is written."""
 FARTHER = 4
 """A quantized model, as it is run, may be so many times as far from what is written as the original is."""
 STEPS, STEPS_IN_MEAN = 16 / 256, 2 / 256
@@ -112,14 +111,9 @@ def compare(
         return Comparison(Verdict.DIFFERENT, (), cases, name, f"the original runs, but the optimized model {failed}")
     judge = _Judge(first, oracle, before, exact, keep_nonfinite)
     found = judge.verdict(runs, results, name)
-    if found.verdict is Verdict.EQUAL and oracle is onnxruntime_unoptimized and _is_quantized(second):
+    if found.verdict is Verdict.EQUAL and oracle is onnxruntime_unoptimized and is_quantized(second):
         return _as_it_is_run(found, first, second, judge, runs)
     return found
-
-
-def _is_quantized(model: Runnable) -> bool:
-    """Return whether ONNX Runtime may run a model with kernels for integers where others are written."""
-    return any(step.op in QUANTIZED for step in steps.sketch(model.outline).steps)
 
 
 def _as_it_is_run(
@@ -131,16 +125,22 @@ def _as_it_is_run(
     is written may differ by more than a few quanta as it is run.
     """
     finite = [run for run in runs if run.case.values != samples.NONFINITE]
-    results = []
+
+    def results(model: Runnable) -> list[list[Any]]:
+        with onnxruntime_optimized(model) as session:
+            return [session.run(run.feeds) for run in finite]
+
     try:
-        for model in (first, second):
-            with onnxruntime_optimized(model) as session:
-                results.append([session.run(run.feeds) for run in finite])
+        before = results(first)
     except FailedError as failed:
-        return replace(
-            found, skipped=(*found.skipped, f"the models with ONNX Runtime's optimizations on: one {failed}")
-        )
-    differences = list(judge.as_run(finite, *results))
+        skipped = f"the models with ONNX Runtime's optimizations on: the original {failed}"
+        return replace(found, skipped=(*found.skipped, skipped))
+    try:
+        after = results(second)
+    except FailedError as failed:
+        reason = f"with ONNX Runtime's optimizations on, the original runs, but the optimized model {failed}"
+        return replace(found, verdict=Verdict.DIFFERENT, reason=reason)
+    differences = list(judge.as_run(finite, before, after))
     return replace(found, verdict=Verdict.DIFFERENT, outputs=tuple(differences)) if differences else found
 
 

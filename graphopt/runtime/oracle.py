@@ -8,6 +8,8 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -32,6 +34,7 @@ from graphopt.base.limits import TIME_HINT, LimitError, run_limits
 from graphopt.base.ort import require_onnxruntime
 from graphopt.base.types import DType
 from graphopt.io import onnx_io, reader
+from graphopt.ir import ops
 from graphopt.operators import protos
 from graphopt.runtime import samples, steps
 
@@ -163,9 +166,62 @@ def onnxruntime_optimized(model: Runnable) -> AbstractContextManager[Session]:
     return _onnxruntime(model, optimize=True)
 
 
+QUANTIZED = ops.QUANTIZING - {"QuantizeLinear"} | {"DynamicQuantizeLinear"}
+"""Operators for which, or for what is around them, ONNX Runtime may have kernels that hold less than is written."""
+
+_TRIAL = """
+import sys, onnxruntime
+options = onnxruntime.SessionOptions()
+options.log_severity_level = 4
+for library in sys.argv[2:]:
+    options.register_custom_ops_library(library)
+try:
+    onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+except Exception:  # it is told again to whoever opens the model
+    pass
+"""
+
+
+def is_quantized(model: Runnable) -> bool:
+    """Return whether ONNX Runtime may run a model with kernels for integers where others are written."""
+    return any(step.op in QUANTIZED for step in steps.sketch(model.outline).steps)
+
+
+def demand_endured(model: Runnable) -> None:
+    """Open a quantized model with ONNX Runtime's optimizations in a process of its own, which some of them end.
+
+    ONNX Runtime moves a Transpose past DequantizeLinear without a zero point as if it had one (1.32): an assertion
+    fails, and nothing within the process can catch that.
+
+    Raises:
+        FailedError: the process did not come to its end.
+    """
+    if not is_quantized(model):
+        return
+    with TemporaryDirectory(prefix="graphopt-", ignore_cleanup_errors=True) as folder, _loadable(model) as loadable:
+        path = Path(folder) / "model.onnx" if isinstance(loadable, bytes) else Path(loadable)
+        if isinstance(loadable, bytes):
+            path.write_bytes(loadable)
+        command = [sys.executable, "-c", _TRIAL, str(path), *ort.libraries()]
+        code = subprocess.run(command, capture_output=True, check=False).returncode
+    if code:
+        error = RuntimeError(f"ONNX Runtime's optimizations of it end the process ({_ended(code)})")
+        raise FailedError("cannot be loaded", error)
+
+
+def _ended(code: int) -> str:
+    """Name what ended a process."""
+    try:
+        return signal.Signals(-code).name
+    except ValueError:  # of Windows, or an exit code
+        return f"exit code {code}"
+
+
 @contextmanager
 def _onnxruntime(model: Runnable, *, optimize: bool) -> Iterator[Session]:
     runtime = require_onnxruntime()
+    if optimize:
+        demand_endured(model)
     with _loadable(model) as loadable:
         try:
             with _sparing() if model.weight_bytes > IN_MEMORY else nullcontext():

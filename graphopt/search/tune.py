@@ -34,7 +34,7 @@ from graphopt.runtime.cost import CostModel, key_of, user_cache
 from graphopt.runtime.inputs import default_sizes, fitted, wanted_sizes
 from graphopt.runtime.machine import Machine, circumstances
 from graphopt.runtime.measure import NOISE
-from graphopt.runtime.oracle import Runnable
+from graphopt.runtime.oracle import FailedError, Runnable, demand_endured
 from graphopt.runtime.sessions import Setting
 from graphopt.search import recall
 from graphopt.search.analytic import Analytic
@@ -145,7 +145,8 @@ class Tuner:
         reason = self._too_large()
         if self.tuning.is_timed_here and reason:
             return Tuned(self.simplified, notes=(reason,))
-        result = Runnable(replace(self.model, graph=self.simplified.graph)).outline
+        after = Runnable(replace(self.model, graph=self.simplified.graph))
+        result = after.outline
         if not self.tuning.is_timed_here:
             shapes = [_shapes(fed) for fed in self._inputs(steps.sketch(result))]
             with self._cost_elsewhere() as cost:
@@ -153,12 +154,16 @@ class Tuner:
                 return self._estimated(found, deadline, cost)
         self.progress("time", 0.0)
         try:
+            for model in (Runnable(self.original), after):
+                demand_endured(model)
             ready = self._prepared(result)
             contest = self._contest(ready)
             pace = contest.pace(self.clock)
         except TooSlowError as error:
             needed = math.ceil(RUNS * self._longest)
             return Tuned(self.simplified, notes=(f"not timed: {error}, so --seconds {needed} at least are needed",))
+        except FailedError as error:
+            return Tuned(self.simplified, notes=(f"not timed: the model {error}",))
         except ModelError as error:
             return Tuned(self.simplified, notes=(f"not timed: {error}",))
         least = OPENED * pace.opening + RUNS * pace.running
@@ -167,7 +172,7 @@ class Tuner:
             text = f"not timed: two races would take {math.ceil(least)} s, and {left} s are left of"
             text += f" --seconds {self.tuning.seconds:g}"
             return Tuned(self.simplified, notes=(text,))
-        del result
+        del after, result
         first = Version(self.simplified)
         reserve = LEAST * (pace.opening + TURNS * pace.running)
         chooser = Chooser(
