@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import psutil
-from onnx import ModelProto
 
 from graphopt.base import limits
 from graphopt.base.cache import Cache
@@ -145,25 +144,18 @@ class Tuner:
         reason = self._too_large()
         if self.tuning.is_timed_here and reason:
             return Tuned(self.simplified, notes=(reason,))
-        after = Runnable(replace(self.model, graph=self.simplified.graph))
-        result = after.outline
         if not self.tuning.is_timed_here:
-            shapes = [_shapes(fed) for fed in self._inputs(steps.sketch(result))]
+            shapes = [_shapes(fed) for fed in self._inputs(steps.sketch(self._result.outline))]
             with self._cost_elsewhere() as cost:
                 found = self._explored(self.simplified.graph, shapes, deadline, lambda: cost)
                 return self._estimated(found, deadline, cost)
         self.progress("time", 0.0)
         try:
-            for model in (Runnable(self.original), after):
-                demand_endured(model)
-            ready = self._prepared(result)
-            contest = self._contest(ready)
+            contest = self._contest(self._prepared())
             pace = contest.pace(self.clock)
         except TooSlowError as error:
             needed = math.ceil(RUNS * self._longest)
             return Tuned(self.simplified, notes=(f"not timed: {error}, so --seconds {needed} at least are needed",))
-        except FailedError as error:
-            return Tuned(self.simplified, notes=(f"not timed: the model {error}",))
         except ModelError as error:
             return Tuned(self.simplified, notes=(f"not timed: {error}",))
         least = OPENED * pace.opening + RUNS * pace.running
@@ -172,7 +164,6 @@ class Tuner:
             text = f"not timed: two races would take {math.ceil(least)} s, and {left} s are left of"
             text += f" --seconds {self.tuning.seconds:g}"
             return Tuned(self.simplified, notes=(text,))
-        del after, result
         first = Version(self.simplified)
         reserve = LEAST * (pace.opening + TURNS * pace.running)
         chooser = Chooser(
@@ -192,26 +183,36 @@ class Tuner:
         swept = chooser.sweep(first, self._sweeps(now + SWEEPS * (deadline - reserve - now)))
         found = Exploration((), StopReason.INTERRUPTED)
         if not chooser.is_hurried:
-            shapes = [_shapes(trial.feeds) for trial in ready.trials]
+            shapes = [_shapes(trial.feeds) for trial in contest.original.trials]
             found = self._recalled(contest.digest, swept[0].variant.graph, shapes, deadline - reserve)
         if found.stop is StopReason.INTERRUPTED:
             chooser.hurry()
         return self._chosen(chooser, first, swept, found, gainable)
 
-    def _prepared(self, result: ModelProto) -> Prepared:
-        """Return the original in a session, with inputs that it accepts.
+    @property
+    def _result(self) -> Runnable:
+        return Runnable(replace(self.model, graph=self.simplified.graph))
+
+    def _prepared(self) -> Prepared:
+        """Return the original in a session, with inputs that it and the simplified model accept.
 
         Raises:
-            ModelError: ONNX Runtime refuses it, or all inputs that were made up.
+            ModelError: ONNX Runtime refuses it, or all inputs that were made up; or a process ends that opens one of
+                the two.
         """
-        wanted = self.tuning
+        wanted, result = self.tuning, self._result
+        try:
+            for model in (Runnable(self.original), result):
+                demand_endured(model)
+        except FailedError as error:
+            raise ModelError(f"the model {error}") from error
         return prepared(
             [self.original],
             wanted.setting,
             dims=wanted.sizes,
             inputs=wanted.inputs,
             seed=wanted.seed,
-            also=[result],
+            also=[result.outline],
             limit=self._longest,
         )
 
