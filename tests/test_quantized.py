@@ -195,7 +195,7 @@ def twice(doc: str = "") -> onnx.ModelProto:
     return model
 
 
-HALF, QUARTER = np.float32(0.5), np.float32(0.25)
+HALF, QUARTER = np.array(0.5, np.float32), np.array(0.25, np.float32)
 
 
 def test_a_model_that_ends_the_process_is_neither_timed_nor_compared_as_it_is_run(
