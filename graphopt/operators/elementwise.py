@@ -60,6 +60,12 @@ def Clip(_: Node) -> Function:
     return function
 
 
+def Celu(node: Node) -> Function:
+    """As the text says: the body of the schema says the same only where alpha is above 0."""
+    alpha = node.real("alpha")
+    return lambda x: largest(number(0), x) + least(number(0), alpha * (call("Exp", x / alpha) - 1))
+
+
 def Gelu(node: Node) -> Function:
     """x·Φ(x), or the approximation with tanh."""
     if node.text("approximate", ("none", "tanh")) == "none":
@@ -271,6 +277,7 @@ ELEMENTWISE: Mapping[str, Operator] = {
     "Relu": choosing(Pointwise(plain(lambda x: largest(x, number(0))))),
     "Sigmoid": by_vector(Pointwise(plain(sigmoid)), reach=Reach.BOUNDED),
     "HardSwish": by_vector(Pointwise(plain(lambda x: x * largest(number(0), least(number(1), x / 6 + real(0.5)))))),
+    "Celu": by_vector(Pointwise(Celu)),
     "Gelu": by_vector(Pointwise(Gelu)),
     "Clip": choosing(Pointwise(Clip, Beside.SCALARS), reach=Reach.CLAMPED, reference=Reference.ON_INTEGERS),
     "Identity": plain_kernel(Pointwise(plain(lambda x: x), is_told=True), is_exact=True, keeps=True, is_view=True),

@@ -143,7 +143,7 @@ loss = partial(Body, denote, labelled, (("reduction", ("mean", "sum", "none")),)
 
 OPERATORS: dict[str, Operator] = {
     **ELEMENTWISE,
-    **{name: by_vector(saying) for name in ("Elu", "Selu", "Celu", "Swish", "Softplus", "Mish")},
+    **{name: by_vector(saying) for name in ("Elu", "Selu", "Swish", "Softplus", "Mish")},
     "LeakyRelu": Operator(saying),
     **{name: Operator(saying, rounding=Rounding.JUMPS) for name in ("ThresholdedRelu", "Shrink")},
     "HardSigmoid": Operator(saying, reach=Reach.BOUNDED),

@@ -458,6 +458,7 @@ TEXTBOOK = (
                           ("greater", op.Where(any_ > 0.0, any_, op.Exp(any_) - 1.0)),
                           ("nothing", op.Max(any_, 0.0) + op.Min(op.Exp(any_) - 1.0, 0.0)))),
     Rule("celu_of_one_is_elu", op.Celu(any_), op.Elu(any_)),
+    Rule("celu_is_at_most_relu", op.Max(op.Celu(any_, alpha=real("a")), op.Relu(any_)), op.Relu(any_)),
     Rule("mean_variance_of_negated", op.MeanVarianceNormalization(-plane), -op.MeanVarianceNormalization(plane)),
     Rule("swiglu_is_a_gate", op.SwiGLU(scored, op.Neg(op.Neg(scored))), scored * op.Sigmoid(scored) * scored),
     Rule("entropy_is_loss_of_log_softmax",

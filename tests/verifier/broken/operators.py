@@ -59,6 +59,7 @@ FUNCTIONS = (
     Rule("elu_ignores_its_factor", op.Elu(x, alpha=2.0), op.Elu(x)),
     Rule("elu_is_celu", op.Elu(x, alpha=2.0), op.Celu(x, alpha=2.0)),
     Rule("celu_ignores_its_factor", op.Celu(x, alpha=real("k")), op.Celu(x)),
+    Rule("celu_of_negative_factor", op.Neg(op.Elu(op.Neg(x))), op.Celu(x, alpha=-1.0)),
     Rule("elu_scaled", op.Elu(x, alpha=real("k")) * 2.0, op.Elu(x, alpha=real("k") * 2.0)),
     Rule("elu_of_relu_forgotten", op.Relu(op.Elu(x)), op.Elu(x)),
     Rule("selu_ignores_its_scale", op.Selu(x, alpha=1.0, gamma=2.0), op.Elu(x)),
