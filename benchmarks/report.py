@@ -122,16 +122,16 @@ def gains(results: Row) -> Iterator[str]:
 
 
 def as_published(results: Row) -> Iterator[str]:
-    """The means over the models that have the size that was published, of all tools that take any file."""
-    names, families = _published(results), {row["family"] for row in results["models"].values()}
-    for column in columns(results) if names else ():
-        timed = {tool: timings(results, tool, column) for tool in tools(results)}
+    """The means over those of the size that was published of which all tools that take any file have an outcome."""
+    families = {row["family"] for row in results["models"].values()}
+    general = [tool for tool in tools(results) if all(applies(tool, family) for family in families)]
+    for column in columns(results):
+        timed = {tool: found for tool in general if (found := timings(results, tool, column))}
+        names = [name for name in _published(results) if all(name in found for found in timed.values())]
         means = [
-            f"{tool} {geometric_mean(found[name]['median'] for name in names if name in found):.3f}"
-            for tool, found in timed.items()
-            if all(applies(tool, family) for family in families) and any(name in found for name in names)
+            f"{tool} {geometric_mean(found[name]['median'] for name in names):.3f}" for tool, found in timed.items()
         ]
-        if means:
+        if names and means:
             yield f"As published, {_many(len(names), 'model')} ({setting(column)}): {', '.join(means)}."
 
 
@@ -334,7 +334,11 @@ def _costs(results: Row) -> Iterator[list[str]]:
     """What optimizing cost, what came of it, and how that loads and computes."""
     yield _cost_table(results, "Cost of optimizing", _PROCESS, _spent)
     yield _cost_table(results, "Outcomes", "Nodes and megabytes of the file.", _size)
-    yield _cost_table(results, "Loading and differences", f"{_LOADING}{_load_noise(results)}", _load)
+    is_known = any(
+        "loading" in timing for column in columns(results) for timing in timings(results, PLAIN, column).values()
+    )
+    loading = ("Loading and differences", f"{_LOADING}{_load_noise(results)}")
+    yield _cost_table(results, *(loading if is_known else ("Differences", "The largest difference.")), _load)
 
 
 _PROCESS = "Seconds and peak megabytes of the tool's whole process, with imports, load and save."

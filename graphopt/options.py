@@ -113,6 +113,9 @@ class Options:
         if self.target not in TARGETS:
             hint = did_you_mean(self.target, TARGETS)
             raise UsageError(f"there is no target '{self.target}', only {' and '.join(TARGETS)}{hint}")
+        given = self.custom_ops
+        if isinstance(given, str | PathLike) or not all(isinstance(path, str | PathLike) for path in given):
+            raise UsageError(f"custom_ops is a list of paths, not {given!r}")
         for name, number in (("seed", self.seed), ("threads", self.threads)):
             if number < 0:
                 raise UsageError(f"{name} cannot be {number}: it is 0 or more")

@@ -219,7 +219,7 @@ def test_convolutions_of_images_are_heavy_and_those_of_signals_are_not(
 ) -> None:
     model = parse(x, "y = Conv(x, w)", {"w": np.ones(weight, np.float32)})
     (trial,) = prepared([model], Setting(threads=1)).trials
-    assert outside_heavy_kernels(model, Setting(threads=1), trial.feeds) == pytest.approx(outside, abs=0.4)
+    assert outside_heavy_kernels(model, Setting(threads=1), trial.feeds) == pytest.approx(outside, abs=0.1)
 
 
 def test_a_profile_shows_what_onnxruntime_fused(image: onnx.ModelProto) -> None:

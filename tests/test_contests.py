@@ -356,6 +356,28 @@ def test_where_nearly_all_time_is_in_heavy_kernels_nothing_is_searched(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("inputs", "body", "weights", "output", "is_bound"),
+    [
+        ("float[256,8] a, float[8,256] b, float[256,8] c", "t = MatMul(a, b); y = MatMul(t, c)", {}, "[256,8]", False),
+        ("float[1,64,64] x", "t = MatMul(x, w); y = Slice(t, s, e, o)", {"w": (64, 512)}, "[1,1,512]", False),
+        ("float[256,256] x", "t = MatMul(x, w); y = MatMul(t, w)", {"w": (256, 256)}, "[256,256]", True),
+    ],
+    ids=["products in another order", "a product of which a part is read", "products"],
+)
+def test_what_an_estimate_speaks_for_is_tried_though_all_time_is_in_products(
+    monkeypatch: pytest.MonkeyPatch, inputs: str, body: str, weights: dict[str, Any], output: str, is_bound: bool
+) -> None:
+    monkeypatch.setattr("graphopt.search.race.outside_heavy_kernels", lambda *_: 0.0)
+    numbers = {"s": np.array([-1]), "e": np.array([1 << 20]), "o": np.array([1])}
+    values = {name: np.ones(shape, np.float32) for name, shape in weights.items()}
+    values |= {name: number for name, number in numbers.items() if f" {name}," in body or f" {name})" in body}
+    model = parse(inputs, body, values, outputs=f"float{output} y")
+    timing = optimize(model, threads=1, seconds=1, check=False).report.timing
+    assert timing is not None and (timing.stop == StopReason.BOUND) is is_bound
+
+
+@pytest.mark.slow
 def test_where_there_are_rules_of_ones_own_they_are_tried_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graphopt.search.race.outside_heavy_kernels", lambda *_: 0.0)
     stops = [optimize(GIVEN, rules=own, seconds=2, dims={"n": 4}).report.timing for own in ([], [DOUBLE_ABS])]

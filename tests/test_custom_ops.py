@@ -4,6 +4,7 @@ import shutil
 import subprocess
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,6 +13,7 @@ from onnx import parser
 from typer.testing import CliRunner, Result
 
 import graphopt
+from graphopt import Options
 from graphopt.base import ort
 from graphopt.base.engine import Processes
 from graphopt.base.errors import ProofError, UsageError
@@ -182,3 +184,9 @@ def test_what_is_no_library_is_said_in_one_line(model: Path, library: Path, tmp_
             graphopt.optimize(model, custom_ops=given)
         done = run("optimize", model, tmp_path / "out.onnx", *options)
         assert done.exit_code == 2 and len(done.stderr.splitlines()) == 1 and not (tmp_path / "out.onnx").exists()
+
+
+@pytest.mark.parametrize("given", ["libmy.so", Path("libmy.so"), [b"libmy.so"], [None]])
+def test_libraries_are_a_list_of_paths(given: Any) -> None:
+    with pytest.raises(UsageError, match="custom_ops is a list of paths"):
+        Options(custom_ops=given)

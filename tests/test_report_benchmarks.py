@@ -528,3 +528,14 @@ def test_the_fewest_nodes_are_bold_and_a_wrong_outcome_counts_as_the_original() 
     page = nodecounts.markdown(found)
     assert "| net | 10 | **8** | ✗ 2 |" in page and "| sum | 10 | 8 | 10 |" in page
     assert "- net, OnnxSlim: outputs differ by 3" in page
+
+
+def test_means_over_published_sizes_are_of_what_all_tools_did() -> None:
+    found = results(onnxsim=1.0, graphopt=1.2)
+    found["models"]["net.dynamo"]["published"] = True
+    found["models"]["hard.full"] = {**results(onnxsim=1.0, graphopt=3.0)["models"]["net.dynamo"], "published": True}
+    found["models"]["hard.full"]["tools"]["onnxsim"] = {"error": "does not run"}
+    said = "As published, 1 model (CPU, 1 thread): onnxsim 1.000, graphopt 1.200."
+    assert said in report.markdown(found, CPU)
+    own = results(**{"graphopt": 1.1, "graphopt-ort": 1.4})
+    assert "| CPU, 1 thread | ORT's operators | others |" in report.readme_part(own, Path("b/results/cpu.json"))

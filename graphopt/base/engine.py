@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import platform
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
@@ -113,11 +114,13 @@ class Processes(AbstractContextManager["Processes"]):
 
 def _tidily(function: Callable[[Task], Answer], task: Task, custom: Sequence[str] = ()) -> Answer:
     """Do a task with libraries of custom operators; what memory it needed is for others then."""
-    try:
-        with ort.custom_ops(custom):
-            return function(task)
-    finally:
-        tidy()
+    with ExitStack() as stack:
+        stack.callback(tidy)
+        try:
+            stack.enter_context(ort.custom_ops(custom))
+        except UsageError as error:
+            raise UsageError(f"on the worker {platform.node()}: {error}") from error
+        return function(task)
 
 
 def _begin(prepare: Callable[[], None] | None) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,8 @@ def _loaded(given: str | os.PathLike[str]) -> Library:
     """Return a library, by a path from which no search leads to another. Raises UsageError."""
     name, path = os.fspath(given), Path(given).resolve()
     try:
-        digest = sha256(path.read_bytes()).hexdigest()
+        stat = path.stat()
+        digest = _digest(path, stat.st_size, stat.st_mtime_ns)
     except OSError as error:
         raise UsageError(f"{name} is no library of custom operators: {error.strerror}") from error
     try:
@@ -102,6 +104,12 @@ def _loaded(given: str | os.PathLike[str]) -> Library:
     except Exception as error:  # the classes that onnxruntime raises share no base
         raise UsageError(f"{name} is no library of custom operators: {_reason(error)}") from error
     return Library(path, digest)
+
+
+@cache
+def _digest(path: Path, _size: int, _changed: int) -> str:
+    """Return the digest of a file, read anew when it has another size or was changed: each task of an engine asks."""
+    return sha256(path.read_bytes()).hexdigest()
 
 
 def _demand_together() -> None:

@@ -120,7 +120,9 @@ RequiredSpeedup = Annotated[
 ]
 TargetOpset = Annotated[
     str | None,
-    typer.Option(metavar="N|latest|auto", help="Opset of the result: by default the model's; auto: a faster."),
+    typer.Option(
+        metavar="N|latest|auto", help="Opset of the result: by default the model's; auto: a newer one if faster."
+    ),
 ]
 
 

@@ -368,7 +368,9 @@ def speed_text(timing: Timing, *, is_changed: bool) -> str:
 def search_text(timing: Timing) -> str:
     """How much was searched, and why it ended."""
     if timing.stop == StopReason.BOUND and timing.gainable is not None:
-        outside = "of the time is outside of convolutions and matrix products, from which trades take nothing"
+        outside = (
+            "of the time is outside of convolutions and matrix products, and no estimate speaks for rewriting these"
+        )
         return f"none: {timing.gainable:.1%} {outside}"
     parts = f"{timing.regions} distinct of {timing.copies} parts" if timing.copies else "no part in which a rule trades"
     return f"{parts}, {timing.states} graphs, {timing.trials} {timing.cost}; {timing.stop}"

@@ -137,11 +137,9 @@ class Contest:
             return False
         return one == other
 
-    def gainable(self, key: str, model: onnx_io.Model) -> float:
+    def gainable(self, key: str, model: onnx_io.Model) -> float | None:
         """Return the part of a model's time in kernels that is outside of the heavy ones, at the size where it is
-        largest: more than that cannot be gained where no rewrite takes something off these.
-
-        All of it, 1.0, where that is not known: on devices, a kernel's time is that of its launch.
+        largest; None where that is not known: on devices, a kernel's time is that of its launch.
         """
         setting, place = self.original.setting, self._key(["gainable", key])
         known = self.cache.get([place]).get(place)
@@ -151,8 +149,9 @@ class Contest:
             except ModelError as error:
                 log.debug("what can be gained at most is not known: %s", error)
             else:
-                self.cache.put({place: known})
-        return 1.0 if known is None else float(known)
+                if self.keeps:
+                    self.cache.put({place: known})
+        return None if known is None else float(known)
 
     @cached_property
     def _originals(self) -> tuple[Any, Any]:

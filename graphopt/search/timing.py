@@ -66,8 +66,8 @@ class Timing:
     trials: int = 0
     """Graphs of which the cost was asked."""
     gainable: float | None = None
-    """The part of the simplified model's time in kernels that is outside of convolutions and matrix products, from
-    which rewrites take next to nothing; None where it was not looked at."""
+    """The part of the simplified model's time in kernels that is outside of convolutions and matrix products; None
+    where it is not known, or an estimate spoke for rewrites of these."""
     noise: float = NOISE
     """As far apart as two copies of the original were seen to be: no smaller gain is taken for one."""
 

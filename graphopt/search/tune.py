@@ -69,6 +69,13 @@ TRIED = 0.2
 OPENED = 4
 """Sessions that are opened for these two races, beside those of the original that are open."""
 
+STATES = 600
+"""Graphs that a search looks at for each distinct part."""
+
+FIRST = 10
+"""Of these, those that tell whether there is anything to gain in heavy kernels: of 17 parts of models that gained, the
+first graph for which the estimate spoke was among so many, but for convolutions of signals."""
+
 STARVED = 0.8
 """A search that had less than this part of a processor was held up by others: another time it would find more."""
 
@@ -130,7 +137,7 @@ class Tuner:
     sweeps: Sweeps = field(default_factory=dict)
     """Timed only: what they bring is in what ONNX Runtime then fuses or leaves, of which the estimate knows nothing."""
     is_bounded: bool = True
-    """Whether no trade takes more than noise off a heavy kernel: so it was seen of the installed ones."""
+    """Whether there is no search where nearly all time is in heavy kernels and no estimate speaks for one."""
     clock: Callable[[], float] = time.monotonic
     cache: Cache = field(default_factory=user_cache)
 
@@ -176,18 +183,35 @@ class Tuner:
             clock=self.clock,
             progress=self.progress,
         )
-        gainable = contest.gainable(first.key, replace(self.model, graph=self.simplified.graph))
-        if self.is_bounded and gainable < NOISE:
+        shapes = [_shapes(trial.feeds) for trial in contest.original.trials]
+        gainable = self._gainable(chooser, first, shapes)
+        if gainable is not None and gainable < NOISE:
             return self._chosen(chooser, first, [first], Exploration((), StopReason.BOUND), gainable)
         now = self.clock()
         swept = chooser.sweep(first, self._sweeps(now + SWEEPS * (deadline - reserve - now)))
         found = Exploration((), StopReason.INTERRUPTED)
         if not chooser.is_hurried:
-            shapes = [_shapes(trial.feeds) for trial in contest.original.trials]
             found = self._recalled(contest.digest, swept[0].variant.graph, shapes, deadline - reserve)
         if found.stop is StopReason.INTERRUPTED:
             chooser.hurry()
         return self._chosen(chooser, first, swept, found, gainable)
+
+    def _gainable(self, chooser: Chooser, simplified: Version, shapes: Sequence[Shapes]) -> float | None:
+        """Return the part of the simplified model's time that a search is about; None where it may be about all.
+
+        That is outside of heavy kernels, unless an estimate speaks for one of the first graphs of some part of the
+        model, as where products may be taken in another order; or there are rules of the user's.
+        """
+        if not self.is_bounded:
+            return None
+        graph = simplified.variant.graph
+        found = chooser.contest.gainable(simplified.key, replace(self.model, graph=graph))
+        if found is None or found >= NOISE:
+            return found
+        looked = self._explored(graph, shapes, chooser.deadline - chooser.reserve, Analytic, FIRST)
+        if looked.stop is StopReason.INTERRUPTED:
+            chooser.hurry()
+        return found if looked.stop is StopReason.DONE and not looked.solutions else None
 
     @property
     def _result(self) -> Runnable:
@@ -310,15 +334,16 @@ class Tuner:
         return found
 
     def _explored(
-        self, graph: Graph, shapes: Sequence[Shapes], end: float, asked: Callable[[], CostModel]
+        self, graph: Graph, shapes: Sequence[Shapes], end: float, asked: Callable[[], CostModel], states: int = STATES
     ) -> Exploration:
-        """Return what the search finds in its share of the time that is left before the `end`."""
+        """Return what the search finds in its share of the time that is left before the `end`, in so many graphs for
+        each part."""
         try:
             cost = asked()
         except KeyboardInterrupt:  # while the machine was timed
             return Exploration((), StopReason.INTERRUPTED)
         now = self.clock()
-        limits = Limits(seconds=max(end - now, 0.0) * SHARE)
+        limits = Limits(seconds=max(end - now, 0.0) * SHARE, states=states)
         space = self._space(now + limits.seconds)
         try:
             return explore(graph, space, cost, shapes, limits, progress=self.progress)
@@ -351,7 +376,7 @@ class Tuner:
         return Contest(ready, self.original, own, self.cache)
 
     def _chosen(
-        self, chooser: Chooser, first: Version, swept: Sequence[Version], found: Exploration, gainable: float
+        self, chooser: Chooser, first: Version, swept: Sequence[Version], found: Exploration, gainable: float | None
     ) -> Tuned:
         best = chooser.choose(first, swept[0], found.solutions)
         taken = dict(zip(best.solutions, best.counts, strict=True))
