@@ -223,6 +223,28 @@ def test_siblings_are_found_through_what_they_share() -> None:
     assert len(found) == 2  # each may be the first
 
 
+@pytest.mark.parametrize(
+    ("numbers", "there"),
+    [
+        ("float[3] c = {0, 1, 2}", 1),
+        ("float[1, 3] c = {0, 1, 2}", 1),
+        ("float[3] c = {0, 1, 1}", 0),
+        ("float c = {0}", 0),
+    ],
+)
+def test_a_constant_counts_in_the_shape_that_is_declared(numbers: str, there: int) -> None:
+    c = const("c", "N")
+    rule = Rule("counting", tensor("x", "M N") + c, op.Neg(c), when=fn.counts(c))
+    assert count(rule, f"g (float[2, 3] x) => (float[2, 3] y) <{numbers}> {{ y = Add(x, c) }}") == there
+
+
+@pytest.mark.parametrize(("size", "there"), [(1, 1), (3, 0)])
+def test_what_an_absent_input_stands_for_counts_where_that_does(size: int, there: int) -> None:
+    c = const("c", "N", default=0)
+    rule = Rule("no_bias", op.Gemm(tensor("a", "M K"), tensor("b", "K N"), c), op.Neg(c), when=fn.counts(c))
+    assert count(rule, f"g (float[2, 4] a, float[4, {size}] b) => (float[2, {size}] y) {{ y = Gemm(a, b) }}") == there
+
+
 def test_a_negative_zero_is_not_zero() -> None:
     literal = Rule("literal", op.Sub(x, 0.0), op.Identity(x))
     said = Rule("said", op.Sub(x, const("a")), op.Identity(x), when=fn.is_zero(const("a")))

@@ -84,6 +84,11 @@ def test_the_digest_is_of_what_a_rule_says_not_of_why() -> None:
         ("-0.0 cannot be said", "minus_zero", op.Relu(x), op.Max(x, -0.0), ()),
         ("nan cannot be said", "no_number", op.Relu(x), op.Clip(x, None, float("nan")), ()),
         ("of no constant", "of_a_tensor", op.Relu(x), x, fn.is_positive(x)),
+        ("its sizes are a list", "counts_to_a_number", op.Relu(w), w, fn.counts(w, 3)),
+        ("its sizes are a list", "counts_to_a_size", op.Relu(w), w, fn.counts(w, fn.size("N"))),
+        ("its sizes are a list", "counts_to_a_name", op.Relu(w), w, fn.counts(w, "N")),
+        ("its sizes are a list", "counts_to_a_half", op.Relu(w), w, fn.counts(w, (1.5,))),
+        ("counts in two ways", "counts_twice", op.Relu(w), w, (fn.counts(w), fn.counts(w, fn.sizes("K N")))),
     ],
 )
 def test_nonsense_is_refused_where_it_is_written(

@@ -147,6 +147,8 @@ def evaluate(term: Term, bound: Mapping[str, Bound], axes: Axes, graph: Graph | 
 
 def _has_property(name: str, bound: Bound, graph: Graph | None, *more: Any) -> bool:
     match bound:
+        case Known() | Absent() if name == "counts":  # in the shape that the rule declares
+            return has_property(name, bound.array(), *more)
         case Known(tensor=tensor):
             return tensor.dtype.numpy.kind != "O" and has_property(name, bound.numbers(), *more)
         case Absent(default=default):

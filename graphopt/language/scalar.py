@@ -436,9 +436,9 @@ def counted(shape: tuple[int, ...], sizes: tuple[int, ...] | None) -> NDArray[An
     """
     if sizes is None:
         return np.arange(prod(shape)).reshape(shape)
-    if (prod(shape[:-1]), *shape[-1:]) != (prod(sizes), len(sizes)):
+    if (prod(shape[:-1]), *shape[-1:]) != (prod(sizes), len(sizes)) or min(sizes, default=0) < 0:
         raise Unknown(f"the places in a tensor of sizes {sizes} as an array of shape {shape}")
-    return np.stack(np.unravel_index(np.arange(prod(sizes)), sizes), -1).reshape(shape)
+    return np.indices(sizes).reshape(len(sizes), prod(sizes)).T.reshape(shape)
 
 
 class NumpyLogic:

@@ -11,7 +11,7 @@ from onnx.defs import OpSchema
 
 from graphopt.base.errors import did_you_mean
 from graphopt.ir import ops
-from graphopt.language.scalar import FACTS, FUNCTIONS, OF_VALUES, PROPERTIES, TRUTHS
+from graphopt.language.scalar import FACTS, FUNCTIONS, LISTS, OF_VALUES, PROPERTIES, TRUTHS
 from graphopt.language.term import (
     SCALAR,
     App,
@@ -33,6 +33,8 @@ from graphopt.language.term import (
 Terms: TypeAlias = tuple[Term, ...]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+_ON_ITEMS = frozenset({"add", "sub", "mul", "div", "mod", "neg", "larger", "smaller", "choose"})
+"""The functions of numbers that take lists item by item."""
 
 
 def problems(name: str, sides: Terms, right: Terms, conditions: Terms) -> Iterator[str]:
@@ -114,7 +116,7 @@ def asserted(condition: Term) -> Iterator[App]:
 
 def _misplaced(sides: tuple[Term, ...], right: tuple[Term, ...], conditions: tuple[Term, ...]) -> Iterator[str]:
     """Yield where a property stands that is no assumption: whether one holds is no number to compute with."""
-    said = {app for condition in conditions for app in asserted(condition)}
+    said = dict.fromkeys(app for condition in conditions for app in asserted(condition))
     for app in (sub for part in (*sides, *right, *conditions) for sub in walk(part)):
         if isinstance(app, App) and app.domain == SCALAR and app.op in PROPERTIES:
             if app not in said:
@@ -126,6 +128,36 @@ def _misplaced(sides: tuple[Term, ...], right: tuple[Term, ...], conditions: tup
                 and app.args[0].kind in kinds
             ):
                 yield f"'{render(app)}' is of no constant of the rule"
+    yield from _mistaken_counts([app for app in said if app.op == "counts"])
+
+
+def _mistaken_counts(counts: Iterable[App]) -> Iterator[str]:
+    """Yield where a tensor is to count to what are no sizes, or in two ways."""
+    seen: dict[Term | None, App] = {}
+    for app in counts:
+        if not all(_is_list(sizes) and _has_no_fraction(sizes) for sizes in app.operands[1:]):
+            yield f"'{render(app)}': its sizes are a list of whole numbers, as in fn.counts(i, fn.sizes(\"M N\"))"
+        if (other := seen.setdefault(app.args[0], app)) != app:
+            yield f"'{app.args[0]}' counts in two ways: '{render(other)}' and '{render(app)}'"
+
+
+def _is_list(number: Term) -> bool:
+    """Return whether a scalar term is plainly a list; numbers beside one are as many."""
+    match number:
+        case Lit(value=value):
+            return isinstance(value, tuple)
+        case Var(kind=kind):
+            return kind == "integers"
+        case App(op=name):
+            return name in {"sizes", "shape", *LISTS} or (name in _ON_ITEMS and any(map(_is_list, number.operands)))
+
+
+def _has_no_fraction(number: Term) -> bool:
+    axes = {arg for app in walk(number) if isinstance(app, App) and app.op in FACTS for arg in app.operands}
+    return all(
+        part.op not in ("divide", "sqrt") if isinstance(part, App) else part in axes or is_whole(part)
+        for part in walk(number)
+    )
 
 
 def misnamed(parts: Iterable[Term]) -> Iterator[str]:
