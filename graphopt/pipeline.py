@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from inspect import Parameter, Signature
 from inspect import signature as get_signature
 from os import PathLike
@@ -34,13 +35,11 @@ from graphopt.rewrite.fixpoint import Step, simplify_graph
 from graphopt.rewrite.gate import Gate
 from graphopt.rewrite.passes import PASSES, Pass, exact_forms
 from graphopt.rewrite.variant import Variant
-from graphopt.runtime.bench import bench
 from graphopt.runtime.cost import user_cache
 from graphopt.runtime.kernels import Kernels
-from graphopt.runtime.measure import Speedup, Verdict
 from graphopt.runtime.sessions import called
-from graphopt.search.timing import StopReason
-from graphopt.search.tune import Tuned, Tuner, Tuning
+from graphopt.search.timing import StopReason, said
+from graphopt.search.tune import Tuned, Tuner, Tuning, face
 
 if TYPE_CHECKING:
     import onnx
@@ -76,11 +75,6 @@ class Result:
         1.9 GB.
         """
         return onnx_io.save(self.loaded, path, external=external)
-
-    def noting(self, note: str) -> Result:
-        """Return the result with one note more in its report."""
-        log.info("%s", note)
-        return replace(self, report=replace(self.report, notes=(*self.report.notes, note)))
 
     def __repr__(self) -> str:
         return f"<Result: {self.report!r}>"
@@ -150,43 +144,11 @@ def optimize(model: onnx_io.Source, options: Options) -> Result:
         DifferenceError: the check found a difference, and `strict` was asked for, or no rewrite made it.
     """
     with ort.custom_ops(options.custom_ops):
-        run = _Run(model, options)
-        return run.result() if options.target_opset != AUTO else _of_faster_opset(run)
-
-
-def _of_faster_opset(run: _Run) -> Result:
-    """Return what is made of a model in its own opset, or in the first that has all that rules write, where that is
-    faster."""
-    options = replace(run.options, target_opset=None, seconds=run.options.seconds * (1 - LAST_WORD) / 2)
-    kept, opset = replace(run, options=options).result(), run.written_opset
-    own = kept.report.after.opsets.get("ai.onnx", 0)
-    if own >= opset or (kept.report.timing and kept.report.timing.stop == StopReason.INTERRUPTED):
-        return kept
-    try:
-        raised = replace(run, options=replace(options, target_opset=opset), clock=_Clock()).result()
-        if raised.report.counts == kept.report.counts:
-            return kept.noting(f"opset {opset} was not taken: no other rewrite pays there")
-        gain, copy = _raced(kept, raised, options, run.options.seconds * LAST_WORD / 3)
-    except (ModelError, DifferenceError) as error:
-        return kept.noting(f"opset {opset} was not taken: {error}")
-    taken = raised.ok >= kept.ok and gain.verdict is Verdict.FASTER and gain.low > max(copy.high, 1 / copy.low)
-    said = f"{gain.median:.3f} times as fast ({gain.low:.3f} to {gain.high:.3f}) as opset {own}"
-    return (raised if taken else kept).noting(f"opset {opset} was {'' if taken else 'not '}taken: it is {said}")
-
-
-def _raced(kept: Result, raised: Result, options: Options, seconds: float) -> tuple[Speedup, Speedup]:
-    """Return how many times as fast the second of two results is as the first, and how many a copy of the first is."""
-    models = [kept.loaded, raised.loaded, kept.loaded]
-    dims, inputs = options.open_dims, options.inputs
-    with limited(options.limits):
-        found = bench(models, options.setting, dims=dims, inputs=inputs, seconds=seconds, seed=options.seed)
-    _, gain, copy = found.together
-    assert gain is not None and copy is not None, "all but the first are compared with it"
-    return gain, copy
+        return _Run(model, options).result()
 
 
 LAST_WORD = 0.1
-"""The part of the time for which the results in two opsets take turns."""
+"""The part of the time for which the results in two opsets take turns, at least."""
 
 
 @dataclass(frozen=True)
@@ -198,11 +160,57 @@ class _Run:
     clock: _Clock = field(default_factory=_Clock)
 
     def result(self) -> Result:
-        with self.clock("load"):
-            space = _Space.of(self._library, self.options)
-        made, notes = _checked(self._attempt, space, self._tuning, self.clock, strict=self.options.strict)
-        notes += [*self._untargeted(), *_refusals(self._gate), *self._kernels.notes]
+        options = self.options
+        made = self._of_faster_opset() if options.target_opset == AUTO else self._made(options.opset)
+        notes = [*self._untargeted(), *_refusals(self._gate), *self._kernels.notes]
         return made.result(self._gate, self.clock, notes)
+
+    def _made(self, opset: int | None, share: float = 1.0) -> _Attempt:
+        """Return what is made of the model in an opset, None for its own, in a share of the time."""
+        tuning = replace(self._tuning, seconds=self.options.seconds * share, share=share)
+        return _checked(partial(self._attempt, opset), self._space, tuning, self.clock, strict=self.options.strict)
+
+    def _of_faster_opset(self) -> _Attempt:
+        """Return what is made of a model in its own opset, or in the first that has all that rules write, where that is
+        faster.
+
+        Raises:
+            DifferenceError: the check found a difference that is an error in its own opset, or, with `strict`, in any.
+        """
+        own, opset, share = self._own_opset, self._written_opset, (1 - LAST_WORD) / 2
+        if own >= opset:
+            return self._made(None).noting(f"no other opset was tried: opset {own} has all that rules write here")
+        kept = self._made(None, share)
+        if kept.tuned.timing is None or kept.is_interrupted:
+            why = "it was interrupted" if kept.is_interrupted else f"nothing was timed in opset {own}"
+            return kept.noting(f"opset {opset} was not tried: {why}")
+        not_taken = f"opset {opset} was not taken"
+        try:
+            raised = self._made(opset, share)
+            is_faster, why = self._compared(kept, raised, own)
+        except KeyboardInterrupt:
+            return kept.noting(f"{not_taken}: it was interrupted")
+        except (ModelError, DifferenceError) as error:
+            if self.options.strict and isinstance(error, DifferenceError):
+                raise
+            return kept.noting(f"{not_taken}: {error}")
+        if is_faster:
+            return raised.over(kept, own, f"opset {opset} was taken: {why}")
+        return kept.over(raised, opset, f"{not_taken}: {why}")
+
+    def _compared(self, kept: _Attempt, raised: _Attempt, own: int) -> tuple[bool, str]:
+        """Return whether a result in a newer opset is faster than that in the model's own, and how that is known."""
+        if why := _lacking(raised, kept):
+            return False, why
+        options = self.options
+        left = options.seconds - self.clock.seconds.get("search", 0.0)
+        tuning = replace(self._tuning, seconds=options.seconds * LAST_WORD)
+        try:
+            with self.clock("search"), limited(options.limits):
+                outcome = face(kept.loaded, raised.loaded, tuning, left, user_cache(fresh=options.fresh))
+        except ModelError as error:
+            return False, str(error)
+        return outcome.is_faster, f"it is {said(outcome.speedup)} as opset {own}"
 
     def _untargeted(self) -> list[str]:
         """Return what to say of rules that were given, and that write what the target does not have."""
@@ -221,11 +229,21 @@ class _Run:
     def _library(self) -> library.Library:
         return library.load(self._given)
 
+    @cached_property
+    def _space(self) -> _Space:
+        with self.clock("load"):
+            return _Space.of(self._library, self.options)
+
     @property
-    def written_opset(self) -> int:
+    def _own_opset(self) -> int:
+        """The opset that the model has, 0 where it has none."""
+        with self.clock("load"):
+            return self._loaded.graph.opsets.get("", 0)
+
+    @property
+    def _written_opset(self) -> int:
         """The first opset that has all operators which rules write."""
-        space = _Space.of(self._library, self.options)
-        sides = (side for rule in (*space.rules, *space.trades) for side in rule.right)
+        sides = (side for rule in (*self._space.rules, *self._space.trades) for side in rule.right)
         return max((versions(app.op)[0] for side in sides for app in applications(side) if not app.domain), default=0)
 
     @cached_property
@@ -260,17 +278,17 @@ class _Run:
             options.dask,
         )
 
-    def _attempt(self, space: _Space, tuning: Tuning) -> _Attempt:
-        """Load, simplify, search and check once."""
+    def _attempt(self, opset: int | None, space: _Space, tuning: Tuning) -> _Attempt:
+        """Simplify, search and check once; in this opset, or where it is None in the model's own."""
         options, clock = self.options, self.clock
         with clock("load"):
-            loaded = self._loaded()
+            loaded = self._loaded
             before = Report.summary(loaded)
             is_run = options.check or options.cost == "measured"
             _demand_room(loaded.graph if is_run else Graph(), options.limits, called(self.model))
-        if options.opset is not None:
+        if opset is not None:
             with clock("convert"), onnx_io.naming(loaded.path):
-                loaded = self._converted(loaded, options.opset)
+                loaded = self._converted(loaded, opset)
         if self._given.parts:
             with clock("prove"):
                 self._gate.demand(r for r in (*space.rules, *space.trades) if r in self._given.everything)
@@ -291,9 +309,12 @@ class _Run:
         finding = None
         if options.check:
             with clock("check"), limited(options.limits):
-                finding = self._check(loaded, before, tuned.variant).run()
-        return _Attempt(replace(loaded, graph=tuned.variant.graph), before, tuned, done.notes, finding)
+                target = None if opset == before.opsets.get("ai.onnx") else opset
+                finding = self._check(loaded, before, tuned.variant, target).run()
+        notes = (*done.notes, *tuned.notes)
+        return _Attempt(replace(loaded, graph=tuned.variant.graph), before, tuned, notes, finding)
 
+    @cached_property
     def _loaded(self) -> onnx_io.Model:
         """Return the model with its types inferred and some of its sizes fixed."""
         options = self.options
@@ -306,6 +327,7 @@ class _Run:
         return loaded
 
     def _converted(self, loaded: onnx_io.Model, opset: int) -> onnx_io.Model:
+        loaded = replace(loaded, graph=loaded.graph.copy())
         before = [(graph, graph.opsets) for graph in loaded.graph.graphs()]
         converted = onnx_io.converted(loaded, opset)
         if self.options.check:
@@ -329,9 +351,8 @@ class _Run:
             cache=user_cache(fresh=self.options.fresh),
         )
 
-    def _check(self, loaded: onnx_io.Model, before: Summary, result: Variant) -> Check:
+    def _check(self, loaded: onnx_io.Model, before: Summary, result: Variant, target: int | None) -> Check:
         options = self.options
-        is_converted = options.opset not in (None, before.opsets.get("ai.onnx"))
         return Check(
             self.model,
             loaded,
@@ -342,18 +363,19 @@ class _Run:
             options.exact,
             options.keep_nonfinite,
             options.tell,
-            options.opset if is_converted else None,
+            target,
         )
 
 
 def _checked(
     attempt: Callable[[_Space, Tuning], _Attempt], space: _Space, tuning: Tuning, clock: _Clock, *, strict: bool
-) -> tuple[_Attempt, list[str]]:
-    """Attempt it without the rewrites that made a difference, until there is none; say what was left out.
+) -> _Attempt:
+    """Attempt it without the rewrites that made a difference, until there is none; note what was left out.
 
     Raises:
         DifferenceError: there is a difference that no rewrite made, or, if `strict`, any.
     """
+    end = clock.seconds.get("search", 0.0) + tuning.seconds
     made, left_out, notes = attempt(space, tuning), set[str](), list[str]()
     spare = tuning.seconds / 4  # what is written is timed, too, if others took all the time
     while made.finding is not None and made.is_different:
@@ -371,7 +393,7 @@ def _checked(
         log.warning("%s", notes[-1])
         del made, guilty  # the model with it, which may be large
         made = attempt(space, replace(tuning, cost="none"))  # a search waits until what it begins with is right
-        left = tuning.seconds - clock.seconds.get("search", 0.0)
+        left = end - clock.seconds.get("search", 0.0)
         if tuning.cost == "none" or made.is_different:
             continue
         if max(left, spare) <= 0:
@@ -380,7 +402,7 @@ def _checked(
         del made
         made = attempt(space, replace(tuning, seconds=max(left, spare)))
         spare = spare if left > spare else 0.0
-    return made, notes
+    return replace(made, notes=(*made.notes, *notes))
 
 
 RETRIES = 8
@@ -431,16 +453,60 @@ class _Attempt:
     finding: Finding | None
 
     @property
+    def is_checked(self) -> bool:
+        """Whether the check found it equal to the model."""
+        return self.finding is not None and self.finding.comparison.ok
+
+    @property
     def is_different(self) -> bool:
         return self.finding is not None and self.finding.is_different
 
     def result(self, gate: Gate, clock: _Clock, notes: Iterable[str]) -> Result:
         comparison = None if self.finding is None else self.finding.comparison
-        rewrites, said = _rewrites(self.tuned.variant.history, gate), (*self.notes, *self.tuned.notes, *notes)
+        rewrites, noted = _rewrites(self.tuned.variant.history, gate), (*self.notes, *notes)
         timing = self.tuned.timing
         return Result(
-            self.loaded, Report.of(self.before, self.loaded, rewrites, comparison, clock.seconds, said, timing)
+            self.loaded, Report.of(self.before, self.loaded, rewrites, comparison, clock.seconds, noted, timing)
         )
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether Ctrl-C ended the search or the timing."""
+        return self.tuned.timing is not None and self.tuned.timing.stop == StopReason.INTERRUPTED
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the search found all that there is to find."""
+        return self.tuned.timing is not None and self.tuned.timing.stop in (StopReason.DONE, StopReason.BOUND)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How often each rule or pass was applied."""
+        return Counter(step.name for step in self.tuned.variant.history)
+
+    def noting(self, *notes: str) -> _Attempt:
+        """Return the same with more notes."""
+        return replace(self, notes=(*self.notes, *notes))
+
+    def over(self, other: _Attempt, opset: int, why: str) -> _Attempt:
+        """Return this one, which was preferred to another in an `opset`, with the notes that the other alone has."""
+        others = (f"{note} (in opset {opset})" for note in other.notes if note not in self.notes)
+        return self.noting(*others, why)
+
+
+def _lacking(raised: _Attempt, kept: _Attempt) -> str:
+    """Return why a result in a newer opset need not be timed against that in the model's own; nothing where it need."""
+    timing = raised.tuned.timing
+    if raised.is_interrupted:
+        return "it was interrupted"
+    if timing is None:
+        return "nothing was timed there"
+    if raised.counts == kept.counts:
+        ended = raised.has_ended and kept.has_ended
+        return "no other rewrite pays there" if ended else "no other rewrite was found there before the time was up"
+    if kept.is_checked and not raised.is_checked:
+        return "what was made there could not be compared"
+    return "" if timing.speedup else timing.untimed or "no rewrite was shown to pay there"
 
 
 def _demand_room(graph: Graph, limits: RunLimits, model: str) -> None:

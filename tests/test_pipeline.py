@@ -11,7 +11,6 @@ from onnx import ModelProto, TensorProto
 
 import graphopt
 from graphopt.base.errors import ModelError, UsageError
-from graphopt.runtime.measure import Speedup
 from tests import zoo
 from tests.fuzz.traits import graphs
 from tests.text import parse
@@ -96,29 +95,6 @@ def test_numbers_that_cannot_be_negative(numbers: dict[str, int]) -> None:
 def test_the_opset_is_raised_on_request_and_otherwise_kept() -> None:
     assert graphopt.optimize(model(), cost="none").model.opset_import[0].version == 18
     assert graphopt.optimize(model(), target_opset=21, cost="none").model.opset_import[0].version == 21
-
-
-@pytest.mark.parametrize(("gain", "opset"), [(1.5, 23), (1.0, 17)])
-def test_the_opset_is_raised_where_that_is_measured_to_be_faster(
-    gain: float, opset: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    body = "q = Mul(x, x); m = ReduceMean<axes = [-1]>(q); a = Add(m, e); r = Sqrt(a); d = Div(x, r); y = Mul(d, w)"
-    weights = {"e": np.array(1e-5, np.float32), "w": np.ones(8, np.float32)}
-    norm = parse("float[4, 8] x", body, weights, outputs="float[4, 8] y", opset=17)
-    raced = Speedup(gain, gain, gain, gain, rounds=30), Speedup(1.0, 1.0, 1.0, 1.0, rounds=30)
-    monkeypatch.setattr("graphopt.pipeline._raced", lambda *_: raced)
-    result = graphopt.optimize(norm, target_opset="auto", seconds=0.5, threads=1)
-    assert result.ok and result.report.after.opsets["ai.onnx"] == opset
-    assert ("RMSNormalization" in result.report.after.ops) == (opset == 23)
-    taken = "" if opset == 23 else "not "
-    assert result.report.notes[-1].startswith(f"opset 23 was {taken}taken: it is {gain:.3f} times as fast")
-
-
-def test_no_other_opset_is_tried_where_nothing_would_be_written_in_it() -> None:
-    plain = graphopt.optimize(model(), target_opset="auto", seconds=0.5, threads=1)
-    assert plain.report.notes[-1] == "opset 23 was not taken: no other rewrite pays there"
-    with pytest.raises(UsageError, match="auto needs cost measured"):
-        graphopt.Options(target_opset="auto", cost="none")
 
 
 def test_simplify_takes_the_keywords_of_onnxsim() -> None:

@@ -24,7 +24,7 @@ from graphopt.io import onnx_io
 from graphopt.runtime.bench import Prepared
 from graphopt.runtime.cost import decoded, key_of
 from graphopt.runtime.machine import circumstances
-from graphopt.runtime.measure import LENGTHY, WIDTH, Samples, Speedup, interleaved, noise, speedup, together
+from graphopt.runtime.measure import LENGTHY, WIDTH, Samples, Speedup, Verdict, interleaved, noise, speedup, together
 from graphopt.runtime.oracle import FailedError, Runnable, demand_endured
 from graphopt.runtime.profile import kernels_digest, outside_heavy_kernels
 from graphopt.runtime.samples import Feeds
@@ -72,6 +72,12 @@ class Outcome:
     gain: Speedup
     """Over the first version in the race, all sizes together."""
     latencies: tuple[Latency, ...] = ()
+
+    @property
+    def is_faster(self) -> bool:
+        """By more than noise over the original, and slower at no size."""
+        slower = any(latency.speedup.verdict is Verdict.SLOWER for latency in self.latencies)
+        return self.speedup.verdict is Verdict.FASTER and not slower
 
 
 @dataclass(frozen=True, slots=True)

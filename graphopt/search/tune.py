@@ -37,12 +37,12 @@ from graphopt.runtime.oracle import FailedError, Runnable, demand_endured
 from graphopt.runtime.sessions import Setting
 from graphopt.search import recall
 from graphopt.search.analytic import Analytic
-from graphopt.search.choose import LEAST, TURNS, Chooser, Version
+from graphopt.search.choose import LEAST, LONGEST, TURNS, Chooser, Version
 from graphopt.search.elsewhere import Elsewhere
 from graphopt.search.explore import Exploration, Limits, Shapes, explore
 from graphopt.search.measured import Measured, Race
 from graphopt.search.moves import Solution, Space, apply
-from graphopt.search.race import Contest
+from graphopt.search.race import Contest, Outcome
 from graphopt.search.sweep import Sweep, Sweeps, sweep
 from graphopt.search.timing import Group, StopReason, Timing, said, unresolved
 
@@ -95,6 +95,8 @@ class Tuning:
     """Which rules: a search among others may have found something else."""
     dask: str | None = None
     """The scheduler of a cluster of the devices that the model is for: these time its parts, and nothing else is."""
+    share: float = 1.0
+    """The part that `seconds` are of the --seconds: the rest is for the model in another opset."""
 
     def __post_init__(self) -> None:
         if self.cost not in COSTS:
@@ -161,7 +163,7 @@ class Tuner:
             contest = self._contest(self._prepared())
             pace = contest.pace(self.clock)
         except TooSlowError as error:
-            needed = math.ceil(RUNS * self._longest)
+            needed = math.ceil(RUNS * self._longest / self.tuning.share)
             return Tuned(self.simplified, notes=(f"not timed: {error}, so --seconds {needed} at least are needed",))
         except ModelError as error:
             return Tuned(self.simplified, notes=(f"not timed: {error}",))
@@ -371,9 +373,7 @@ class Tuner:
         return Tuned(variant, timing, found.notes)
 
     def _contest(self, ready: Prepared) -> Contest:
-        graph = self.model.graph
-        own = key_of(digest(graph), weights_digest(graph), self.model.functions_digest, str(self.tuning.seconds))
-        return Contest(ready, self.original, own, self.cache)
+        return Contest(ready, self.original, key_of(_identity(self.model), str(self.tuning.seconds)), self.cache)
 
     def _chosen(
         self, chooser: Chooser, first: Version, swept: Sequence[Version], found: Exploration, gainable: float | None
@@ -385,6 +385,7 @@ class Tuner:
         timing = self._timing(found, start, taken, chooser.raced)
         timing = replace(
             timing,
+            stop=StopReason.INTERRUPTED if chooser.is_hurried else timing.stop,
             groups=(*groups, *timing.groups),
             speedup=best.speedup,
             untimed=_untimed(first, best) if best.steps and best.speedup is None else "",
@@ -429,6 +430,38 @@ class Tuner:
             states=found.states,
             trials=found.trials,
         )
+
+
+def face(first: onnx_io.Model, second: onnx_io.Model, tuning: Tuning, limit: float, cache: Cache) -> Outcome:
+    """Let two models take turns with a copy of the first, and return how fast the second is; or what was said earlier.
+
+    It takes the seconds of the `tuning`, or longer where these are too few for the fewest rounds, up to the `limit`.
+
+    Raises:
+        ModelError: ONNX Runtime refuses one of them, or they would take longer, now or in an earlier run.
+        UsageError: the provider does not start.
+    """
+    deadline = time.monotonic() + limit
+    sizes, inputs, also = tuning.sizes, tuning.inputs, [Runnable(second).outline]
+    ready = prepared([first], tuning.setting, dims=sizes, inputs=inputs, seed=tuning.seed, also=also)
+    contest, keys = Contest(ready, first, key_of("face", _identity(first)), cache), [_identity(second)]
+    outcomes = contest.known(keys)
+    if outcomes is None:
+        if contest.has_ended(keys):
+            raise ModelError("no time was left to time it, in an earlier run (--fresh tries again)")
+        least = 3 * TURNS * contest.pace(time.monotonic).running
+        sessions, left = [contest.opened(second)], deadline - time.monotonic()
+        if least > left:
+            contest.end(keys)
+            text = f"a race would take {math.ceil(least)} s, and {max(math.floor(left), 0)} s are left of the --seconds"
+            raise ModelError(text)
+        outcomes = contest.race(keys, sessions, min(3 * LONGEST, tuning.seconds, left), left)
+    return outcomes[0]
+
+
+def _identity(model: onnx_io.Model) -> str:
+    """Identify all of a model that decides how fast it is."""
+    return key_of(digest(model.graph), weights_digest(model.graph), model.functions_digest)
 
 
 def _swept(version: Version, first: Version, best: Version) -> Group:
