@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import pytest
 
 import graphopt
@@ -132,6 +133,18 @@ def test_what_no_runtime_knows_is_called_equal_only_where_all_of_it_was_kept(ops
     result = graphopt.optimize(given, cost="none", target_opset=opset)
     assert result.ok is ok
     assert said in str(result.report.comparison)
+
+
+def test_what_no_runtime_knows_is_not_called_equal_where_functions_were_inlined() -> None:
+    given = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 20, "my": 1, "own": 1]>
+        g (float[4] x) => (float[4] y) { a = own.Unknown(x)  y = my.F(a) }
+        <domain: "my", opset_import: ["": 20]> F (x) => (y) { y = Relu(x) }"""
+    )
+    result = graphopt.optimize(given, cost="none")
+    assert not result.ok
+    assert "not compared: the inlining of local functions" in str(result.report.comparison)
+    assert graphopt.optimize(given, cost="none", inline_functions=False).ok
 
 
 TRADES = """

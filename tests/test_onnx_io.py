@@ -385,6 +385,59 @@ def test_a_local_function_that_the_model_s_opset_cannot_say_is_kept(caplog: pyte
     assert "the function mine.f is not inlined: Softmax 'b' cannot be written in opset 21" in caplog.text
 
 
+@pytest.mark.parametrize("opset", [13, 20])
+@pytest.mark.parametrize("call", ["mine.f (x)", "mine.outer (x)"])
+def test_calls_of_local_functions_get_the_defaults_that_they_leave_out(opset: int, call: str) -> None:
+    text = f"""<ir_version: 10, opset_import: ["": 20, "mine": 1]>
+        g (float[2, 3, 4] x) => (float[A, B] y) {{ y = {call} }}
+        <domain: "mine", opset_import: ["": {opset}, "mine": 1]>
+        outer (a) => (b) {{ b = mine.f (a) }}
+        <domain: "mine", opset_import: ["": {opset}]>
+        f <keep: int = 0> (a) => (b) {{ b = ArgMax <axis = 1, keepdims: int = @keep> (a) }}"""
+    after = there_and_back(parse_model(text.replace("float[A, B] y", "int64[A, B] y")))
+    onnx.checker.check_model(after, full_check=True)
+    (found,) = ort.session(after.SerializeToString()).run(None, {"x": np.zeros((2, 3, 4), np.float32)})
+    assert found.shape == (2, 4)
+
+
+def test_a_local_function_that_may_lack_what_it_hands_on_to_a_default_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    text = """<ir_version: 10, opset_import: ["": 20, "mine": 1]>
+        g (float[2, 3, 4] x) => (int64[A, B] y) { y = mine.outer (x) }
+        <domain: "mine", opset_import: ["": 20, "mine": 1]>
+        outer <keep> (a) => (b) { b = mine.f <keep: int = @keep> (a) }
+        <domain: "mine", opset_import: ["": 20]>
+        f <keep: int = 0> (a) => (b) { b = ArgMax <axis = 1, keepdims: int = @keep> (a) }"""
+    proto = parse_model(text)
+    assert there_and_back(proto) == proto
+    assert "one hands on an attribute that a call of it lacks" in caplog.text
+
+
+def test_a_local_function_that_is_kept_keeps_its_defaults_and_what_it_calls(caplog: pytest.LogCaptureFixture) -> None:
+    text = """<ir_version: 10, opset_import: ["": 20, "mine": 1, "ai.onnx.ml": 3]>
+        g (float[2, 3] x) => (float[2, 3] y) { r = mine.twice (x)  y = mine.f (r) }
+        <domain: "mine", opset_import: ["": 20, "mine": 1, "ai.onnx.ml": 2]>
+        f <axis: int = 1> (a) => (b) { c = Softmax <axis: int = @axis> (a)  b = mine.twice (c) }
+        <domain: "mine", opset_import: ["": 20]>
+        twice (a) => (b) { b = Add (a, a) }"""
+    proto = parse_model(text)
+    after = there_and_back(proto)
+    assert [node.op_type for node in after.graph.node] == ["Add", "f"]
+    assert after.functions == proto.functions
+    assert "mine.f is not inlined: it is in opset 2 of ai.onnx.ml, and the model in 3" in caplog.text
+
+
+def test_local_functions_that_disagree_on_a_domain_are_kept(caplog: pytest.LogCaptureFixture) -> None:
+    text = """<ir_version: 10, opset_import: ["": 20, "mine": 1]>
+        g (float[N] x) => (float[N] y) { r = mine.f (x)  y = mine.h (r) }
+        <domain: "mine", opset_import: ["": 20, "other": 1]>
+        f (a) => (b) { b = other.Op (a) }
+        <domain: "mine", opset_import: ["": 20, "other": 2]>
+        h (a) => (b) { b = other.Op (a) }"""
+    proto = parse_model(text)
+    assert there_and_back(proto) == proto
+    assert "are not inlined: of mine.h, it is in opset 2 of other, and the model in 1" in caplog.text
+
+
 def test_local_functions_are_kept_on_request() -> None:
     proto = parse_model(FUNCTIONS)
     loaded = onnx_io.load(proto, inline_functions=False)

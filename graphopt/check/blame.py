@@ -83,6 +83,8 @@ class Check:
     def _by_region(self, why: str) -> Finding:
         """Compare what each rewrite took out with what it put in, as small models of their own, the last one first."""
         skipped = [] if self.opset is None else [f"the conversion to opset {self.opset}"]
+        if self.loaded.inlined:
+            skipped.append("the inlining of local functions")
         compared, worst = 0, []
         count = len(self.result.history)
         with closing(self.result.backwards()) as steps:

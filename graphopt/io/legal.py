@@ -257,21 +257,19 @@ def _form(op: str, domain: str, version: int) -> _Form:
 MOST_NODES = 1_000_000
 """Nodes that the local functions of a model may stand for: they are put in the place of their calls."""
 
-_Key: TypeAlias = tuple[str, str, str]
+FunctionKey: TypeAlias = tuple[str, str, str]
 
 
 def _demand_few_nodes(model: ModelProto) -> None:
     """Raise ModelError for functions that call themselves, or each other so often that nobody could inline them."""
-    functions = {_key(each.domain, each.name, each.overload): each for each in model.functions}
-    counts: dict[_Key, int] = {}
+    functions = {function_key(each.domain, each.name, each.overload): each for each in model.functions}
+    counts: dict[FunctionKey, int] = {}
 
-    def count(nodes: Iterable[NodeProto], callers: tuple[_Key, ...]) -> int:
-        return sum(
-            1 + calls(node, callers) + sum(count(each.node, callers) for each in _bodies(node)) for node in nodes
-        )
+    def count(nodes: Iterable[NodeProto], callers: tuple[FunctionKey, ...]) -> int:
+        return sum(1 + calls(node, callers) + sum(count(each.node, callers) for each in bodies(node)) for node in nodes)
 
-    def calls(node: NodeProto, callers: tuple[_Key, ...]) -> int:
-        key = _key(node.domain, node.op_type, node.overload)
+    def calls(node: NodeProto, callers: tuple[FunctionKey, ...]) -> int:
+        key = function_key(node.domain, node.op_type, node.overload)
         if key not in functions:
             return 0
         if key in callers:
@@ -286,11 +284,12 @@ def _demand_few_nodes(model: ModelProto) -> None:
         )
 
 
-def _key(domain: str, name: str, overload: str) -> _Key:
+def function_key(domain: str, name: str, overload: str) -> FunctionKey:
+    """Return what tells a function from others: its domain, name and overload."""
     return ops.domain_of(domain), name, overload
 
 
-def _bodies(node: NodeProto) -> Iterator[GraphProto]:
+def bodies(node: NodeProto) -> Iterator[GraphProto]:
     """Yield the graphs among the attributes of a node."""
     for attribute in node.attribute:
         yield from _graphs(attribute, attribute_kind(attribute))

@@ -7,7 +7,6 @@ came.
 
 from __future__ import annotations
 
-import logging
 import mmap
 import os
 from collections.abc import Iterable, Iterator
@@ -17,8 +16,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
-import onnx
-import onnx.inliner
 from google.protobuf.message import DecodeError
 from onnx import (
     AttributeProto,
@@ -33,16 +30,14 @@ from onnx.helper import find_min_ir_version_for
 
 from graphopt.base import files
 from graphopt.base.errors import ModelError, OutputError
-from graphopt.io import opsets, payload, weightfiles
-from graphopt.io.legal import demand_legal
+from graphopt.io import inlining, opsets, payload, weightfiles
+from graphopt.io.legal import demand_legal, function_key
 from graphopt.io.reader import Reader, copy_fields, overridable
 from graphopt.io.writer import Writer
 from graphopt.ir import ops
 from graphopt.ir.graph import Graph
 from graphopt.operators import protos
 from graphopt.operators.protos import Folders
-
-log = logging.getLogger(__name__)
 
 _LIMIT = 1 << 31
 """Bytes that no protobuf has."""
@@ -64,6 +59,8 @@ class Model:
     """Where it was loaded from."""
     folders: Folders = ()
     """Where external data is looked for."""
+    inlined: bool = False
+    """Whether bodies of local functions are in the place of their calls."""
 
     @property
     def ir_version(self) -> int:
@@ -99,10 +96,11 @@ def load(source: Source, *, inline_functions: bool = True, folder: str | os.Path
         proto, own_folder = as_proto(source)
         chosen = folder or own_folder
         folders = (Path(chosen),) if chosen else ()
+    given = proto
     if inline_functions and proto.functions:
         proto = _inlined(proto)
     with naming(path):
-        return _read(proto, path, folders)
+        return replace(_read(proto, path, folders), inlined=proto is not given and proto.graph.node != given.graph.node)
 
 
 @contextmanager
@@ -205,30 +203,30 @@ def _inlined(proto: ModelProto) -> ModelProto:
     copy_fields(proto, light, without=("graph",))
     copy_fields(proto.graph, light.graph, without=("initializer",))
     light.graph.initializer.extend(TensorProto(name=name, data_type=1, dims=[0]) for name in weights)
+    reasons = {}
     for opset in (entry.version for entry in proto.opset_import if ops.domain_of(entry.domain) == ""):
         for function in light.functions:
-            _convert_function(function, opset)
-    try:
-        inlined = onnx.inliner.inline_local_functions(light)
-    except Exception as error:  # the inliner is C++: it has no error type of its own
-        raise ModelError(f"the model's local functions cannot be inlined: {error}") from error
-    if not _import_domains(inlined, light.functions):
+            try:
+                _convert_function(function, opset)
+            except ModelError as error:
+                reasons[function_key(function.domain, function.name, function.overload)] = str(error)
+    result = inlining.inlined(light, proto.functions, reasons)
+    if result is None:
         return proto
-    del inlined.graph.initializer[:]
-    inlined.graph.initializer.extend(weights.values())
-    return inlined
+    del result.graph.initializer[:]
+    result.graph.initializer.extend(weights.values())
+    return result
 
 
 def _convert_function(function: FunctionProto, opset: int) -> None:
-    """Say a function in the opset of its model, without which it cannot be inlined; leave it as it is where that cannot
-    be, and warn."""
+    """Say a function in the opset of its model, without which it cannot be inlined.
+
+    Raises:
+        ModelError: that cannot be; it is as it was.
+    """
     if all(ops.domain_of(entry.domain) or entry.version == opset for entry in function.opset_import):
         return
-    try:
-        body = to_proto(converted(function_body(function), opset))
-    except ModelError as error:
-        log.warning("the function %s.%s is not inlined: %s", function.domain, function.name, error)
-        return
+    body = to_proto(converted(function_body(function), opset))
     constants = [NodeProto(op_type="Constant", output=[tensor.name]) for tensor in body.graph.initializer]
     for node, tensor in zip(constants, body.graph.initializer, strict=True):
         node.attribute.add(name="value", type=AttributeProto.TENSOR, t=tensor)
@@ -245,23 +243,6 @@ def function_body(function: FunctionProto) -> Model:
     proto.graph.input.extend(ValueInfoProto(name=name) for name in function.input)
     proto.graph.output.extend(ValueInfoProto(name=name) for name in function.output)
     return _read(proto, None, ())
-
-
-def _import_domains(model: ModelProto, functions: Iterable[FunctionProto]) -> bool:
-    """Import what only inlined functions imported; False where they do not agree on a version."""
-    versions = {ops.domain_of(entry.domain): entry.version for entry in model.opset_import}
-    kept = {(function.domain, function.name, function.overload) for function in model.functions}
-    for function in functions:
-        if (function.domain, function.name, function.overload) in kept:
-            continue
-        for entry in function.opset_import:
-            domain = ops.domain_of(entry.domain)
-            if domain not in versions:
-                versions[domain] = entry.version
-                model.opset_import.append(entry)
-            elif versions[domain] != entry.version:
-                return False
-    return True
 
 
 def _read(proto: ModelProto, path: Path | None, folders: Folders) -> Model:
@@ -352,7 +333,7 @@ def _check_expressible(graphs: Iterable[Graph]) -> None:
     for graph in graphs:
         for _, node in graph.nodes():
             if node.domain == "" and not node.version and ops.newest(node.op):
-                raise ModelError(f"{node.op} '{node.name}' is of a version whose meaning is not known")
+                raise ModelError(f"{opsets.label(node)} is of a version whose meaning is not known")
             opsets.lowered(node, graph)
 
 

@@ -173,8 +173,12 @@ def lowered(node: Node, facts: Facts) -> Node:
         found = _as_loaded(node, older, facts)
         if found is not older:
             return found
-    label = node.name or next(filter(None, node.names), "")
-    raise ModelError(f"{node.op} '{label}' cannot be written in opset {opset}: {reason}")
+    raise ModelError(f"{label(node)} cannot be written in opset {opset}: {reason}")
+
+
+def label(node: Node) -> str:
+    """Return what a node is called in messages: its name, or that of its first output."""
+    return f"{node.op} '{node.name or next(filter(None, node.names), '')}'"
 
 
 def why_not(node: Node, facts: Facts) -> str | None:
