@@ -167,7 +167,7 @@ class _Run:
 
     def _made(self, opset: int | None, share: float = 1.0) -> _Attempt:
         """Return what is made of the model in an opset, None for its own, in a share of the time."""
-        tuning = replace(self._tuning, seconds=self.options.seconds * share, share=share)
+        tuning = replace(self._tuning, seconds=self.options.seconds * share)
         return _checked(partial(self._attempt, opset), self._space, tuning, self.clock, strict=self.options.strict)
 
     def _of_faster_opset(self) -> _Attempt:
@@ -181,6 +181,10 @@ class _Run:
         if own >= opset:
             return self._made(None).noting(f"no other opset was tried: opset {own} has all that rules write here")
         kept = self._made(None, share)
+        if kept.tuned.lacks_time:
+            return self._made(None).noting(
+                f"opset {opset} was not tried: half of --seconds is too little to time anything"
+            )
         if kept.tuned.timing is None or kept.is_interrupted:
             why = "it was interrupted" if kept.is_interrupted else f"nothing was timed in opset {own}"
             return kept.noting(f"opset {opset} was not tried: {why}")

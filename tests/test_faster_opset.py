@@ -120,7 +120,7 @@ def test_all_the_time_is_for_the_models_opset_where_no_rule_writes_what_is_newer
     assert result.report.notes[-1] == f"no other opset was tried: opset {own} has all that rules write here"
 
 
-def test_no_other_opset_is_tried_where_nothing_can_be_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_the_time_is_for_the_models_opset_where_half_of_it_is_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(*_: object) -> NoReturn:
         raise TimeoutError("a run takes too long")
 
@@ -128,8 +128,14 @@ def test_no_other_opset_is_tried_where_nothing_can_be_timed(monkeypatch: pytest.
     needed = math.ceil(RUNS * TRIED * 10)
     assert auto().report.notes[-2:] == (
         f"not timed: a run takes too long, so --seconds {needed} at least are needed",
-        "opset 23 was not tried: nothing was timed in opset 17",
+        "opset 23 was not tried: half of --seconds is too little to time anything",
     )
+
+
+def test_no_other_opset_is_tried_where_nothing_can_be_timed(runs: Runs) -> None:
+    runs.stops[17] = None
+    assert auto().report.notes[-1] == "opset 23 was not tried: nothing was timed in opset 17"
+    assert runs.asked == [(17, 4.5)]
 
 
 def test_what_was_not_timed_is_not_taken(runs: Runs) -> None:

@@ -95,8 +95,6 @@ class Tuning:
     """Which rules: a search among others may have found something else."""
     dask: str | None = None
     """The scheduler of a cluster of the devices that the model is for: these time its parts, and nothing else is."""
-    share: float = 1.0
-    """The part that `seconds` are of the --seconds: the rest is for the model in another opset."""
 
     def __post_init__(self) -> None:
         if self.cost not in COSTS:
@@ -119,6 +117,8 @@ class Tuned:
     variant: Variant
     timing: Timing | None = None
     notes: tuple[str, ...] = ()
+    lacks_time: bool = False
+    """Whether nothing was timed because the time is too short for that."""
 
 
 @dataclass(frozen=True)
@@ -163,8 +163,9 @@ class Tuner:
             contest = self._contest(self._prepared())
             pace = contest.pace(self.clock)
         except TooSlowError as error:
-            needed = math.ceil(RUNS * self._longest / self.tuning.share)
-            return Tuned(self.simplified, notes=(f"not timed: {error}, so --seconds {needed} at least are needed",))
+            needed = math.ceil(RUNS * self._longest)
+            text = f"not timed: {error}, so --seconds {needed} at least are needed"
+            return Tuned(self.simplified, notes=(text,), lacks_time=True)
         except ModelError as error:
             return Tuned(self.simplified, notes=(f"not timed: {error}",))
         least = OPENED * pace.opening + RUNS * pace.running
@@ -172,7 +173,7 @@ class Tuner:
             left = max(math.floor(deadline - self.clock()), 0)
             text = f"not timed: two races would take {math.ceil(least)} s, and {left} s are left of"
             text += f" --seconds {self.tuning.seconds:g}"
-            return Tuned(self.simplified, notes=(text,))
+            return Tuned(self.simplified, notes=(text,), lacks_time=True)
         first = Version(self.simplified)
         reserve = LEAST * (pace.opening + TURNS * pace.running)
         chooser = Chooser(
