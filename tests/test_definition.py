@@ -266,6 +266,41 @@ def test_a_number_in_single_precision_is_the_decimal_that_it_is_written_for() ->
     assert str(meaning) == "v * 0.1"
 
 
+def test_a_number_that_is_cast_is_the_decimal_too() -> None:
+    """So does onnxscript write `v * 0.1` in Python, whatever type v has."""
+    (meaning,) = define_function(
+        function("CastTenth (v) => (r) { c = Constant <value = float {0.1}> () l = CastLike(c, v) r = Mul(v, l) }")
+    ).meaning
+    assert str(meaning) == "v * 0.1"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "complaint"),
+    [
+        ("l = CastLike(c, i) r = Pow(v, l)", "'l' is a number cast to the type of i, and Pow takes it in another"),
+        ("l = CastLike(c, v) r = Pow(v, l)", "'l' is a number cast to the type of v, and Pow takes it in another"),
+        ("l = CastLike(c, i) r = Mul(v, l)", "'l' is a number cast to the type of i, and Mul takes it in another"),
+        ("l = CastLike(c, i) e = Cast <to = 1> (l) r = Mul(v, e)", "'l' is a number cast .* Cast takes it in another"),
+        ("l = CastLike(c, i) e = CastLike(l, v) r = Mul(v, e)", "'l' is a number that is cast twice"),
+        ("r = CastLike(c, v)", "'r' is a number, which has no type of its own"),
+    ],
+)
+def test_a_number_is_not_read_as_of_a_type_that_it_is_not_cast_to(nodes: str, complaint: str) -> None:
+    with pytest.raises(RuleError, match=complaint):
+        define_function(function(f"Cast (v, i) => (r) {{ c = Constant <value = float {{2.5}}> () {nodes} }}"))
+
+
+def test_a_small_whole_number_is_the_same_in_each_type() -> None:
+    nodes = "c = Constant <value = float {2}> () l = CastLike(c, v) r = Pow(v, l)"
+    assert str(define_function(function(f"Square (v) => (r) {{ {nodes} }}")).meaning[0]) == "Pow(v, 2.0)"
+
+
+def test_a_number_may_be_cast_to_the_type_of_what_has_that_of_its_neighbour() -> None:
+    nodes = "c = Constant <value = float {2.5}> () l = CastLike(c, v) n = Neg(v) d = Sqrt(n) r = Where(b, l, d)"
+    (meaning,) = define_function(function(f"Beside (v, b) => (r) {{ {nodes} }}")).meaning
+    assert str(meaning) == "Where(b, 2.5, Sqrt(Neg(v)))"
+
+
 @pytest.mark.parametrize(
     ("body", "opset", "meaning"),
     [

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from onnx import AttributeProto, FunctionProto, NodeProto, numpy_helper
 
+from graphopt.base.types import DType
 from graphopt.ir import ops
+from graphopt.language.schemas import Misfit, Types, described
 from graphopt.language.term import App, Lit, Term, Var, integer, integers, is_scalar, real, string, tensor
 
 _HOLES = {
@@ -37,13 +39,15 @@ def read(proto: FunctionProto) -> Function:
     """Return what a function computes.
 
     Raises:
-        Unreadable: it has a body, a type or a large tensor in it.
+        Unreadable: it has a body, a type or a large tensor in it, or casts a number to a type that it is not used in.
     """
     inputs = tuple(map(tensor, proto.input))
     reader = _Reader(dict(_attributes(proto)), {"": None, **{hole.name: hole for hole in inputs}})
     for node in proto.node:
         reader.read(node)
-    return Function(inputs, reader.holes, tuple(map(reader.term, proto.output)))
+    outputs = tuple(map(reader.term, proto.output))
+    reader.demand_types(proto.output, outputs)
+    return Function(inputs, reader.holes, outputs)
 
 
 def _attributes(proto: FunctionProto) -> Iterator[tuple[str, Var]]:
@@ -59,6 +63,10 @@ class _Reader:
 
     holes: Mapping[str, Var]
     terms: dict[str, Term | None]
+    likes: dict[str, Term] = field(default_factory=dict)
+    """What numbers have the type of that were cast, by the names that they then have."""
+    uses: list[tuple[str, App, int]] = field(default_factory=list)
+    """The numbers that were cast, where they are used."""
 
     def term(self, name: str) -> Term:
         found = self.terms.get(name)
@@ -73,17 +81,50 @@ class _Reader:
             (attribute,) = node.attribute
             self.terms[node.output[0]] = Lit(_constant(node)) if attribute.HasField("t") else self._said(op, attribute)
         elif op == "CastLike" and not domain and args[0] is not None and is_scalar(args[0]):
+            if node.input[0] in self.likes:
+                raise Unreadable(f"'{node.input[0]}' is a number that is cast twice")
             self.terms[node.output[0]] = args[0]  # a number of a term has the type of what it stands beside
+            self.likes[node.output[0]] = self.term(node.input[1])
         else:
             attrs = tuple(sorted((attribute.name, self._said(op, attribute)) for attribute in node.attribute))
             for index, name in enumerate(node.output):
                 self.terms[name] = App(op, args, attrs, domain, index, len(node.output))
+            app = App(op, args, attrs, domain, 0, len(node.output))
+            self.uses.extend((name, app, place) for place, name in enumerate(node.input) if name in self.likes)
+
+    def demand_types(self, names: Iterable[str], outputs: tuple[Term, ...]) -> None:
+        """Raise Unreadable where a number is cast to another type than it has where it is used."""
+        for name in names:
+            if name in self.likes:
+                raise Unreadable(f"'{name}' is a number, which has no type of its own")
+        if not self.uses:
+            return
+        try:
+            types = Types((*outputs, *(app for _, app, _ in self.uses)), {})
+            for name, app, place in self.uses:
+                beside, like = (app.node, described(app).input(place).variable), types.place(self.likes[name])
+                if types.root(beside) != types.root(like) and not _is_of_any_type(app, place):
+                    raise Unreadable(
+                        f"'{name}' is a number cast to the type of {self.likes[name]}, and {app.op} takes it in another"
+                    )
+        except Misfit as error:
+            raise Unreadable(str(error)) from error
 
     def _said(self, op: str, attribute: AttributeProto) -> Term:
         name = attribute.ref_attr_name
         if name and name not in self.holes:
             raise Unreadable(f"attribute '{name}' is no number, text or list of integers")
         return self.holes[name] if name else Lit(plain(attribute, f" of {op}"))
+
+
+def _is_of_any_type(app: App, place: int) -> bool:
+    """Return whether an input is a number that is the same in all types that the operator takes there alone: the
+    exponent of a square."""
+    operator, number = described(app), app.inputs[place]
+    formal = operator.input(place)
+    others = [each.variable for each in (*operator.inputs, *operator.outputs) if each.name != formal.name]
+    is_small = isinstance(number, Lit) and number.value in range(128)
+    return is_small and formal.variable not in others and DType.BOOL not in formal.allowed
 
 
 def plain(attribute: AttributeProto, of: str = "") -> Any:
@@ -100,5 +141,6 @@ def _constant(node: NodeProto) -> Any:
     if array.ndim > 1 or array.dtype.kind not in "iuf":
         what = f"a constant of {array.ndim} axes of {array.dtype}"
         raise Unreadable(f"'{node.output[0]}' is {what}: a term has numbers and lists of numbers")
-    found = tuple(float(str(x)) if array.dtype.kind == "f" else int(x) for x in array.flat)  # 0.1f is meant for 0.1
+    # 0.1f is meant for 0.1, also where a CastLike makes it a double: so is a Python number written by onnxscript
+    found = tuple(float(str(x)) if array.dtype.kind == "f" else int(x) for x in array.flat)
     return found if array.ndim else found[0]
