@@ -426,6 +426,17 @@ def test_a_local_function_that_is_kept_keeps_its_defaults_and_what_it_calls(capl
     assert "mine.f is not inlined: it is in opset 2 of ai.onnx.ml, and the model in 3" in caplog.text
 
 
+def test_a_node_without_a_name_is_named_by_its_output_where_a_function_is_kept(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    text = """<ir_version: 10, opset_import: ["": 20, "mine": 1]>
+        g (float[N] x) => (float[N] y) { y = mine.f (x) }
+        <domain: "mine", opset_import: ["": 99]>
+        f (a) => (b) { b = Relu (a) }"""
+    onnx_io.load(parse_model(text))
+    assert "mine.f is not inlined: Relu 'b' is of a version whose meaning is not known" in caplog.text
+
+
 def test_local_functions_that_disagree_on_a_domain_are_kept(caplog: pytest.LogCaptureFixture) -> None:
     text = """<ir_version: 10, opset_import: ["": 20, "mine": 1]>
         g (float[N] x) => (float[N] y) { r = mine.f (x)  y = mine.h (r) }

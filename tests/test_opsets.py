@@ -283,7 +283,18 @@ REFUSED = [
     (13, "(float[2, 3] x, float[3, 2] w) => (y) { y = Gemm (x, w) }", 10, "opset 9 needs input 2"),
     (15, "(float[2, 3] x) => (y) { y = Shape <start = 1> (x) }", 13, "`start` is new in opset 15"),
     (16, "(seq(float[2]) x) => (y) { y = Identity (x) }", 13, "opset 13 has no Identity of seq(tensor(float))"),
-    (9, f"{X} {{ y = Softmax <axis = 1> (x) }}", 13, "it has an old meaning, which a newer opset does not have"),
+    (
+        9,
+        f"{X} {{ y = Softmax <axis = 1> (x) }}",
+        13,
+        "it may have an old meaning, which a newer opset does not have: opset 13",
+    ),
+    (
+        9,
+        "(float[] x) => (y) { y = Softmax <axis = 1> (x) }",
+        13,
+        "a newer opset does not have: the number of its axes is not known",
+    ),
     (9, f"{X} {{ y = Relu (x) }}", 99, "opset 99 is not known here: the newest is"),
     (9, f"{X} {{ y = Relu (x) }}", 0, "opset 0 is not known here: the newest is"),
 ]
@@ -298,6 +309,17 @@ def test_refused(opset: int, text: str, target: int, message: str) -> None:
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert onnx_io.to_proto(loaded) == before
+
+
+@pytest.mark.parametrize(("opset", "target"), [(11, 20), (13, 11), (9, 13)])
+def test_over_the_last_axis_softmax_means_the_same_at_any_rank(opset: int, target: int) -> None:
+    proto = model("(float[] x) => (y) { y = Softmax <axis = -1> (x) }", opset)
+    assert onnx_io.to_proto(onnx_io.converted(onnx_io.load(proto), target)).graph == proto.graph
+
+
+def test_softmax_counts_from_the_front_before_opset_11() -> None:
+    with pytest.raises(ModelError, match="relies on what opset 11 brought"):
+        onnx_io.converted(onnx_io.load(model("(float[] x) => (y) { y = Softmax (x) }", 13)), 9)
 
 
 def test_an_operator_of_no_known_meaning_stays_as_it_is() -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from onnx import FunctionProto
 
 from graphopt.base.errors import ModelError, RuleError
-from graphopt.io import onnx_io
+from graphopt.base.types import DType, TensorType, Type
+from graphopt.io import onnx_io, opsets
 from graphopt.io.ways import way_up
-from graphopt.ir.graph import Node
+from graphopt.ir import ops
+from graphopt.ir.graph import Graph, Node, Patch, Value
+from graphopt.ir.tensor import Tensor
 from graphopt.language.definition import Definition, declare
 from graphopt.language.functions import Unreadable, plain, read
 from graphopt.language.term import App, Lit
@@ -56,6 +61,8 @@ def _definition(proto: FunctionProto) -> Definition:
 def newest(proto: FunctionProto) -> FunctionProto:
     """Return the function with its operators as the newest opset has them."""
     graph = onnx_io.function_body(proto).graph
+    for vertex, node in [*graph.nodes()]:
+        graph.apply(Patch({vertex: node}, {vertex: _of_any_float(node, graph)}))
     result = FunctionProto(input=proto.input, output=proto.output)
     for node in map(graph.__getitem__, graph.topological()):
         if node.data is not None:
@@ -63,17 +70,52 @@ def newest(proto: FunctionProto) -> FunctionProto:
             made.attribute.append(attribute_to_proto("value", node.data))
         elif not node.is_internal:
             if (node.op, node.domain) not in WRITTEN:
-                _demand_newest(node, graph.opsets.get(node.domain, 1))
+                _demand_newest(node, graph)
             inputs = ["" if value is None else graph.value_name(value) for value in node.inputs]
             result.node.append(node_to_proto(node, inputs, node.names))
     return result
 
 
-def _demand_newest(node: Node, opset: int) -> None:
+@dataclass(frozen=True)
+class _Typed:
+    """A graph in which tensors of no known type are of this one."""
+
+    graph: Graph
+    dtype: DType
+
+    @property
+    def opsets(self) -> Mapping[str, int]:
+        return self.graph.opsets
+
+    def constant(self, value: Value | None) -> Tensor | None:
+        return self.graph.constant(value)
+
+    def tensor_type(self, value: Value | None) -> TensorType | None:
+        return self.graph.tensor_type(value) or TensorType(self.dtype)
+
+    def type(self, value: Value) -> Type | None:
+        return self.graph.type(value)
+
+
+def _of_any_float(node: Node, graph: Graph) -> Node:
+    """Return a node in its newest spelling if that is one for all types that an old operator takes: a limit of a Clip
+    became a tensor of the type of its data, and a number of a term has that anyway."""
+    if not node.version or way_up(node.op, node.domain, node.version).version == node.version:
+        return node
+    found = [opsets.raised(node, graph, _Typed(graph, dtype)) for dtype in (DType.FLOAT, DType.DOUBLE, DType.FLOAT16)]
+    said = [(each.op, each.version, each.attrs, [value is None for value in each.inputs]) for each in found]
+    return found[0] if said[1:] == said[:-1] else node
+
+
+def _demand_newest(node: Node, graph: Graph) -> None:
     """Raise Unreadable where an operator is unknown, or no rule can say what it means."""
+    opset = graph.opsets.get(node.domain, 1)
     if not node.version:
         raise Unreadable(f"nothing says what '{node.op}' of {node.domain or 'ONNX'} computes in opset {opset}")
     way = way_up(node.op, node.domain, node.version)
     if node.version != way.version or way.reason:
-        why = f", and cannot be read here{f': {way.reason}' if way.reason else ''}"
-        raise Unreadable(f"{node.op} of opset {opset} is written in another way since{why}")
+        why = opsets.why_old(node, graph)
+        advice = "" if node.domain else f"; write it in opset {ops.OPSET}"
+        raise Unreadable(
+            f"{node.op} of opset {opset} is written in another way since, and cannot be read here: {why}{advice}"
+        )

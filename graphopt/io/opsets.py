@@ -107,12 +107,8 @@ def raised(node: Node, graph: Graph, facts: Facts) -> Node:
     way = way_up(node.op, node.domain, node.version)
     if way.version == node.version and not way.reason:
         return node
-    spelling = _spelling(node)
     try:
-        if way.reason:
-            raise Mismatch(way.reason)
-        for step in way.steps:
-            spelling = step.up(spelling, facts)
+        spelling = _newest_spelling(node, facts)
     except Mismatch:
         return replace(node, version=0) if node.op in OPAQUE else node
     if not way.steps:
@@ -122,6 +118,26 @@ def raised(node: Node, graph: Graph, facts: Facts) -> Node:
     return replace(
         node, op=way.op, inputs=inputs, attrs=spelling.attrs, version=way.version, extra=_with_old_spelling(node)
     )
+
+
+def _newest_spelling(node: Node, facts: Facts) -> Spelling:
+    """Return what is known to mean the same in the newest version. Raises Mismatch."""
+    way = way_up(node.op, node.domain, node.version)
+    if way.reason:
+        raise Mismatch(way.reason)
+    spelling = _spelling(node)
+    for step in way.steps:
+        spelling = step.up(spelling, facts)
+    return spelling
+
+
+def why_old(node: Node, facts: Facts) -> str:
+    """Say why a node is not in the newest spelling of its operator; nothing where it may be."""
+    try:
+        _newest_spelling(node, facts)
+    except Mismatch as mismatch:
+        return str(mismatch)
+    return ""
 
 
 def _spelling(node: Node) -> Spelling:
@@ -167,6 +183,8 @@ def lowered(node: Node, facts: Facts) -> Node:
         older = replace(node, op=way.op, inputs=_values(spelling.inputs), attrs=spelling.attrs, version=way.version)
         return _as_loaded(node, older, facts)
     known = ops.schema(node.op, node.domain, opset)
+    if known is not None and known.since_version > node.version and (why := why_old(node, facts)):
+        reason += f": {why}"
     if node.extra and known is not None:
         count = len(_parsed(node.extra).input)
         older = replace(node, inputs=node.inputs[:count], version=known.since_version)

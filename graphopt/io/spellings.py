@@ -150,7 +150,11 @@ def _dims(spelling: Spelling, facts: Facts, index: int = 0) -> Shape | None:
 def _over_last_axis(spelling: Spelling, facts: Facts) -> bool:
     """Softmax normalised over all axes from `axis` on; now over that one alone."""
     dims, axis = _dims(spelling, facts), spelling.attrs.get("axis", -1)
-    if dims is None or not isinstance(axis, int) or not -len(dims) <= axis < len(dims):
+    if axis == -1:
+        return True
+    if dims is None:
+        raise Mismatch("the number of its axes is not known")
+    if not isinstance(axis, int) or not -len(dims) <= axis < len(dims):
         return False
     return all(dim == 1 for dim in dims[axis % len(dims) + 1 :])
 
@@ -166,7 +170,9 @@ def _not_to_float8(spelling: Spelling, facts: Facts) -> bool:
     if spelling.op == "CastLike":
         found = facts.tensor_type(spelling.inputs[1]) if isinstance(spelling.inputs[1], Value) else None
         to = None if found is None else found.dtype
-    return isinstance(to, int) and not DType(to).name.startswith("FLOAT8")
+    if not isinstance(to, int):
+        raise Mismatch("the type that it casts to is not known")
+    return not DType(to).name.startswith("FLOAT8")
 
 
 def _says_its_limits(spelling: Spelling, facts: Facts) -> bool:
@@ -253,6 +259,7 @@ LOWER_IF: Mapping[Key, Condition] = {
     **{(op, 8): _equal_sizes for op in ("Max", "Min", "Mean", "Sum")},
     ("Gemm", 7): lambda spelling, _: False,  # the old way to broadcast a bias
     ("Split", 18): _splits_evenly,
+    **{(op, 11): counts_from_the_front for op in ("Softmax", "LogSoftmax", "Hardmax")},
 }
 """What the newer version can do and the older cannot, where that is not in the schemas."""
 
@@ -281,7 +288,8 @@ def _cast_to_name(spelling: Spelling, facts: Facts) -> Spelling:  # noqa: ARG001
 
 def _axis_from_the_front(spelling: Spelling, facts: Facts) -> Spelling:
     dims, axis = _dims(spelling, facts), spelling.attrs.get("axis", -1)
-    assert dims is not None, "`_over_last_axis` was asked first"
+    if dims is None:  # it is -1, for `_over_last_axis` was asked first
+        return spelling
     assert isinstance(axis, int), "`axis` of a Softmax"
     return _with(spelling, axis=axis % len(dims))
 

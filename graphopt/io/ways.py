@@ -358,7 +358,7 @@ def way_down(op: str, domain: str, version: int, opset: int) -> Way:
         if found is None or found.deprecated:
             raise Mismatch(f"{op} exists from opset {next(iter(versions(op, domain)), '?')} on")
         if found.since_version > version:
-            raise Mismatch("it has an old meaning, which a newer opset does not have")
+            raise Mismatch("it may have an old meaning, which a newer opset does not have")
         steps += _steps_down(op, domain, version, found.since_version)
         return Way(op, found.since_version, tuple(step for step in steps if step.matters_down))
     except Mismatch as mismatch:
