@@ -22,6 +22,8 @@ from graphopt.operators.infer import infer_graph
 from graphopt.operators.infinities import may_hold
 from graphopt.rewrite.match import find
 from graphopt.rule import Operators, Rule, define, define_function, fn, integer, microsoft, op, real, string, tensor
+from graphopt.verifier import declared
+from graphopt.verifier.example import Instance
 from graphopt.verifier.prove import prove
 
 my = Operators("tests.definition")
@@ -74,6 +76,28 @@ def test_a_kernel_that_makes_something_else_of_infinities_is_used_for_finite_val
     clamped = Operators("com.microsoft").Gelu
     define(clamped(y), op.Gelu(op.Clip(y, -1e4, 1e4)))  # of all finite numbers that are drawn the same
     assert prove(Rule("fuse_clamped", op.Gelu(op.Clip(y, -1e4, 1e4)), clamped(y))).model is Model.REAL
+
+
+def test_a_kernel_is_asked_at_sizes_of_which_the_definition_speaks() -> None:
+    """None of these is drawn by chance."""
+    of_64 = fn.eq(fn.size("N") % 64, 0)
+    define(microsoft.Trilu(v), op.Relu(v), when=(of_64,))
+    proof = prove(Rule("wrong_half", op.Relu(v), microsoft.Trilu(v), when=of_64))
+    assert proof.verdict is Verdict.REFUTED and "is not what its definition says" in proof.counterexample, proof
+
+
+def test_without_an_instance_infinities_are_not_promised() -> None:
+    of_34 = fn.eq(fn.size("N") * fn.size("N"), 1156)
+    define(microsoft.Inverse(x), x * op.Sigmoid(x), when=(of_34,))
+    proof = prove(Rule("not_drawn", x * op.Sigmoid(x), microsoft.Inverse(x), when=of_34))
+    assert proof.model is Model.REAL
+    assert "the kernel of com.microsoft.Inverse was not asked: no instance was found that runs" in str(proof)
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.FLOAT, DType.BFLOAT16], ids=str)
+def test_infinities_are_tried_of_all_floats(dtype: DType) -> None:
+    spoilt = declared._spoilt(Instance({}, {"x": np.zeros(100, dtype.numpy)}), np.random.default_rng(3))
+    assert not np.isfinite(spoilt.values["x"].astype(np.float32)).all()
 
 
 @pytest.mark.parametrize(

@@ -180,27 +180,37 @@ def difference(rule: Rule, instance: Instance, *, nonfinite: bool = False) -> Co
         return None
     feeds = instance.feeds(rule)
     before = _outcome(left, feeds)
-    after = before if isinstance(before, Refusal) else _outcome(right, feeds)
-    if isinstance(before, Refusal) or (isinstance(after, Refusal) and after.lacks):
+    if isinstance(before, Refusal):
         return None
-    if isinstance(after, Refusal):
-        gap = Gap("refused", f"the left side runs, the right side is refused: {after.reason}")
-        return Counterexample(rule, instance, gap, before, [])
-    found = _first_gap(before, after, nonfinite=nonfinite)
-    return Counterexample(rule, instance, found, before, after) if found else None
+    return _compared(rule, instance, before, _outcome(right, feeds), nonfinite=nonfinite)
 
 
-def refusal(rule: Rule, instance: Instance) -> Counterexample | None:
-    """How the left side of a rule is refused at an instance where the right one runs; None where that is not so."""
+def judged(rule: Rule, instance: Instance, *, nonfinite: bool = False) -> tuple[bool, Counterexample | None]:
+    """Return whether both sides run at an instance, and how they differ: as `difference` does, or by a left side that
+    is refused where the right one runs."""
     try:
         left, right = models(rule, instance)
     except (Misfit, Unknown):
-        return None
+        return False, None
     feeds = instance.feeds(rule)
     before = _outcome(left, feeds)
-    if not isinstance(before, Refusal) or before.lacks or isinstance(after := _outcome(right, feeds), Refusal):
-        return None
-    return Counterexample(rule, instance, Gap("refused", f"the kernel refuses it: {before.reason}"), [], after)
+    if isinstance(before, Refusal) and before.lacks:
+        return False, None
+    after = _outcome(right, feeds)
+    if isinstance(before, Refusal):
+        gap = Gap("refused", f"the kernel refuses it: {before.reason}")
+        return False, None if isinstance(after, Refusal) else Counterexample(rule, instance, gap, [], after)
+    return not isinstance(after, Refusal), _compared(rule, instance, before, after, nonfinite=nonfinite)
+
+
+def _compared(
+    rule: Rule, instance: Instance, before: list[Array], after: Outcome, *, nonfinite: bool
+) -> Counterexample | None:
+    if isinstance(after, Refusal):
+        gap = Gap("refused", f"the left side runs, the right side is refused: {after.reason}")
+        return None if after.lacks else Counterexample(rule, instance, gap, before, [])
+    found = _first_gap(before, after, nonfinite=nonfinite)
+    return Counterexample(rule, instance, found, before, after) if found else None
 
 
 def is_known(rule: Rule, instance: Instance) -> bool:

@@ -11,10 +11,11 @@ from itertools import chain
 import numpy as np
 
 from graphopt.base import ort
+from graphopt.base.types import DType
 from graphopt.language.definition import Definition
 from graphopt.language.rule import Rule
 from graphopt.verifier import scope
-from graphopt.verifier.counterexample import Counterexample, difference, is_known, refusal
+from graphopt.verifier.counterexample import Counterexample, is_known, judged
 from graphopt.verifier.drawing import instances
 from graphopt.verifier.example import Instance
 from graphopt.verifier.meant import meant
@@ -23,50 +24,81 @@ PLAIN, ANY = 40, 60
 """How many instances are drawn, of small whole numbers and of others."""
 
 
+ATTEMPTS = 400
+"""How many draws these may take: sizes are drawn to meet the conditions, and where that fails more draws fail, too."""
+
+
 def contradicted(definitions: Iterable[Definition]) -> Counterexample | None:
     """Return an instance at which the kernel of an operator computes something else than its declaration says."""
-    kernels = ort.libraries_digest()
-    return next(filter(None, (_contradicted(definition, kernels) for definition in definitions)), None)
+    return next(filter(None, (found for definition in definitions for _, found in _told(definition))), None)
 
 
-def keeps_infinities(definitions: Iterable[Definition]) -> bool:
-    """Return whether kernels make of infinities and NaN what their declarations say, as far as drawn instances tell."""
-    kernels = ort.libraries_digest()
-    return all(_keeps_infinities(definition, kernels) for definition in definitions)
+def unasked(definitions: Iterable[Definition]) -> str:
+    """Say which kernels told nothing, for no instance was found that runs; nothing if all did, or are not there."""
+    silent = [definition.head for definition in definitions if not all(ran for ran, _ in _told(definition))]
+    names = ", ".join(dict.fromkeys(f"{head.domain}.{head.op}" for head in silent))
+    return f"the kernel of {names} was not asked: no instance was found that runs" if names else ""
+
+
+def spoils_infinities(definitions: Iterable[Definition]) -> str:
+    """Say why kernels may make of infinities and NaN something else than is declared; nothing if no instance does."""
+    if silent := unasked(definitions):
+        return silent
+    kept = all(_keeps_infinities(definition, ort.libraries_digest()) for definition in definitions)
+    return "" if kept else "a kernel makes something else of infinities than is declared"
+
+
+def _told(definition: Definition) -> tuple[tuple[bool, Counterexample | None], ...]:
+    return _asked(definition, ort.libraries_digest())
 
 
 @cache
-def _contradicted(definition: Definition, _kernels: str) -> Counterexample | None:
-    for rule in as_rules(definition):
-        found = next(filter(None, (difference(rule, each) or refusal(rule, each) for each in _drawn(rule))), None)
+def _asked(definition: Definition, kernels: str) -> tuple[tuple[bool, Counterexample | None], ...]:
+    """Return whether an operator's kernel was asked, and how it differs from its declaration, by the ways to write it.
+
+    One that ONNX Runtime does not know has nothing to say.
+    """
+    name = f"{definition.head.domain}.{definition.head.op}"
+    return tuple(_answer(name, rule, _drawn(rule, kernels)) for rule in as_rules(definition))
+
+
+def _answer(name: str, rule: Rule, drawn: tuple[Instance, ...] | None) -> tuple[bool, Counterexample | None]:
+    has_run = drawn is None
+    for each in drawn or ():
+        ran, found = judged(rule, each)
         if found is not None:
-            text = f"{definition.head.domain}.{definition.head.op} is not what its definition says: {found.gap.text}"
-            return replace(found, gap=replace(found.gap, text=text))
-    return None
+            text = f"{name} is not what its definition says: {found.gap.text}"
+            return True, replace(found, gap=replace(found.gap, text=text))
+        has_run = has_run or ran
+    return has_run, None
 
 
 @cache
-def _keeps_infinities(definition: Definition, _kernels: str) -> bool:
+def _keeps_infinities(definition: Definition, kernels: str) -> bool:
     rng = np.random.default_rng(1)
-    spoilt = ((rule, _spoilt(each, rng)) for rule in as_rules(definition) for each in _drawn(rule))
-    return not any(difference(rule, each, nonfinite=True) for rule, each in spoilt)
+    spoilt = ((rule, _spoilt(each, rng)) for rule in as_rules(definition) for each in _drawn(rule, kernels) or ())
+    return not any(judged(rule, each, nonfinite=True)[1] for rule, each in spoilt)
 
 
-def _drawn(rule: Rule) -> Iterator[Instance]:
-    """Yield instances of an operator and its meaning; none where ONNX Runtime does not know the operator."""
+@cache
+def _drawn(rule: Rule, _kernels: str) -> tuple[Instance, ...] | None:
+    """Return instances of an operator and its meaning; None where ONNX Runtime does not know the operator."""
     plain = meant(rule)
-    drawn = chain(instances(plain, seed=1, count=PLAIN, scope=scope.PLAIN), instances(plain, seed=1, count=ANY))
+    drawn = chain(
+        instances(plain, seed=1, count=PLAIN, attempts=ATTEMPTS, scope=scope.PLAIN),
+        instances(plain, seed=1, count=ANY, attempts=ATTEMPTS),
+    )
     first = next(drawn, None)
-    if first is not None and is_known(rule, first):
-        yield first
-        yield from drawn
+    if first is None:
+        return ()
+    return (first, *drawn) if is_known(rule, first) else None
 
 
 def _spoilt(instance: Instance, rng: np.random.Generator) -> Instance:
     """Return an instance in which some elements of floats are infinite, or no numbers."""
     values = dict(instance.values)
     for name, value in values.items():
-        if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+        if isinstance(value, np.ndarray) and DType.of(value.dtype).is_float:
             odd = rng.choice(np.array([np.inf, -np.inf, np.nan, 0.0], value.dtype), value.shape)
             values[name] = np.where(rng.random(value.shape) < rng.choice((0.0, 0.1, 0.5)), odd, value)
     return replace(instance, values=values)

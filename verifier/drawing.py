@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -28,6 +29,9 @@ from graphopt.verifier.writing import node_proto, scalar_array
 
 NUMBERS: Mapping[str, Sequence[float]] = {"integer": (1, 2, 3, 4), "real": (0.5, 1.0, 1.5, 2.0)}
 """What is tried of a hole with which the meaning of an operator computes: no operator asks for it as it is."""
+
+LARGEST = 1024
+"""How long an axis is drawn at most."""
 
 
 def instances(
@@ -124,9 +128,33 @@ class _Draft:
                 shape.append(self.size())
                 continue
             if not axis.isdigit() and axis.removeprefix("1") not in self.dims:
-                self.dims[axis.removeprefix("1")] = self._pack() if "*" in axis else self.size()
+                self.dims[axis.removeprefix("1")] = self._pack() if "*" in axis else self._size_of(axis)
             shape += shape_of([axis], self.dims)
         return tuple(shape)
+
+    def _size_of(self, axis: str) -> int:
+        """Return a size for an axis: where none that is usual can meet the conditions on sizes, one that does."""
+        usual = self.size()
+        asked = [(condition, axes) for condition, axes in _on_sizes(self.rule) if axis in axes]
+        if not asked or any(self._may_be(axis, size, asked) for size in {*self.scope.sizes}):
+            return usual
+        said = (part.value for condition, _ in asked for part in walk(condition) if isinstance(part, Lit))
+        known = {1, 2, 3, *(number for number in (*said, *self.dims.values()) if isinstance(number, int))}
+        others = {number + more for number in known for more in (-1, 1)} | {a * b for a in known for b in known}
+        found = [size for size in sorted(others) if 0 < size <= LARGEST and self._may_be(axis, size, asked)]
+        return self.rng.choice(found) if found else usual
+
+    def _may_be(self, axis: str, size: int, asked: Iterable[tuple[Term, frozenset[str]]]) -> bool:
+        """Return whether conditions hold with a size: for what is known, with a usual size of an axis that is open."""
+        dims = self.dims | {axis: size}
+        for condition, axes in asked:
+            missing = axes - dims.keys()
+            tried = (
+                dims | {axis: (other,) if "*" in axis else other for axis in missing} for other in {*self.scope.sizes}
+            )
+            if not any(_holds(condition, self.rule, sizes) for sizes in (tried if missing else [dims])):
+                return False
+        return True
 
     def _pack(self) -> Shape:
         packs = [len(sizes) for sizes in self.dims.values() if isinstance(sizes, tuple)]
@@ -370,6 +398,28 @@ def _wanted(rule: Rule) -> dict[str, list[Term]]:
             case App(op="eq", args=(Var(name=name), App() as value)):
                 wanted.setdefault(name, []).append(value)
     return wanted
+
+
+@cache
+def _on_sizes(rule: Rule) -> tuple[tuple[Term, frozenset[str]], ...]:
+    """Return the conditions on nothing but sizes that have names, with the axes that it takes to tell."""
+    found = []
+    for condition in rule.conditions:
+        facts = [part for part in walk(condition) if isinstance(part, App) and part.op in {*FACTS, *PROPERTIES}]
+        said = {str(arg.value) for app in facts for arg in app.args if isinstance(arg, Lit)}
+        of = {hole for app in facts for hole in app.args if isinstance(hole, Var)}
+        if {app.op for app in facts} <= {"size", "shape", "rank"} and of.issuperset(holes(condition)):
+            axes = {axis.removeprefix("1") for axis in chain(said, *(hole.axes or () for hole in of))}
+            if all(hole.axes for hole in of):
+                found.append((condition, frozenset(axis for axis in axes if axis and not axis.isdigit())))
+    return tuple(found)
+
+
+def _holds(condition: Term, rule: Rule, dims: Sizes) -> bool:
+    try:
+        return bool(evaluate(condition, rule, Instance(dims, {})))
+    except Unknown:
+        return False
 
 
 def _on_attributes(rule: Rule) -> list[tuple[Term, frozenset[str]]]:

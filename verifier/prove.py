@@ -49,7 +49,7 @@ from graphopt.verifier import counterexample, dtypes, words
 from graphopt.verifier.bijections import composites, cuts, ranges
 from graphopt.verifier.choices import Choices, Met, NothingLeft
 from graphopt.verifier.context import Context, context
-from graphopt.verifier.declared import contradicted, keeps_infinities
+from graphopt.verifier.declared import contradicted, spoils_infinities, unasked
 from graphopt.verifier.definedness import is_not_zero, undefined, unmasked
 from graphopt.verifier.dtypes import Mistyped, Typing
 from graphopt.verifier.equality import Equality
@@ -102,6 +102,7 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
     verdict, model, outcome = _verdict(plain, timeout)
     if verdict is Verdict.PROVED:
         example = contradicted(rule.definitions)
+        outcome.failure = unasked(rule.definitions)
     else:
         example = counterexample.find(rule if rule.is_family else plain) if refute else None
     verdict = Verdict.REFUTED if example is not None else verdict
@@ -164,8 +165,8 @@ def _verdict(rule: Rule, timeout: float) -> tuple[Verdict, Model | None, Outcome
             return Verdict.VACUOUS, model, outcome
         if not outcome.failure and model is not Model.EXACT:
             outcome.failure = unlicensed(rule, choices) or (unmasked(rule) if model is Model.REAL else "")
-        if not outcome.failure and model is Model.EXTENDED and not keeps_infinities(rule.definitions):
-            outcome.failure = "a kernel makes something else of infinities than is declared"
+        if not outcome.failure and model is Model.EXTENDED:
+            outcome.failure = spoils_infinities(rule.definitions)
         if not outcome.failure:
             return Verdict.PROVED, model, outcome
         if budget.is_spent:

@@ -67,7 +67,8 @@ class Proof:
             return f"not proved: {self.verdict.lower()}"
         if not self.reassociates:
             return "proved, exact"
-        return "proved, reassociates, finite" if self.is_finite else "proved, reassociates"
+        said = "proved, reassociates, finite" if self.is_finite else "proved, reassociates"
+        return f"{said} ({self.detail})" if self.detail else said
 
     @property
     def reach(self) -> str:
