@@ -69,12 +69,9 @@ TRIED = 0.2
 OPENED = 4
 """Sessions that are opened for these two races, beside those of the original that are open."""
 
-STATES = 600
-"""Graphs that a search looks at for each distinct part."""
-
-FIRST = 10
-"""Of these, those that tell whether there is anything to gain in heavy kernels: of 17 parts of models that gained, the
-first graph for which the estimate spoke was among so many, but for convolutions of signals."""
+FIRST = Limits(states=10)
+"""So many graphs of each part tell whether there is anything to gain in heavy kernels: in all 18 parts of models for
+which the estimate spoke, the first such graph was among them, but for convolutions of signals."""
 
 STARVED = 0.8
 """A search that had less than this part of a processor was held up by others: another time it would find more."""
@@ -156,7 +153,7 @@ class Tuner:
         if not self.tuning.is_timed_here:
             shapes = [_shapes(fed) for fed in self._inputs(steps.sketch(self._result.outline))]
             with self._cost_elsewhere() as cost:
-                found = self._explored(self.simplified.graph, shapes, deadline, lambda: cost)
+                found = self._explored(self.simplified.graph, shapes, deadline, lambda: cost, Limits())
                 return self._estimated(found, deadline, cost)
         self.progress("time", 0.0)
         try:
@@ -329,7 +326,7 @@ class Tuner:
         found = recall.of_text(self.cache.get([key]).get(key), self.trades)
         if found is None:
             start, used = time.monotonic(), time.process_time()
-            found = self._explored(graph, shapes, end, self._cost)
+            found = self._explored(graph, shapes, end, self._cost, Limits())
             is_starved = time.process_time() - used < STARVED * (time.monotonic() - start)
             is_cut = found.stop is StopReason.INTERRUPTED or (found.stop is StopReason.TIME and is_starved)
             if found.is_steady and not is_cut:
@@ -337,16 +334,20 @@ class Tuner:
         return found
 
     def _explored(
-        self, graph: Graph, shapes: Sequence[Shapes], end: float, asked: Callable[[], CostModel], states: int = STATES
+        self,
+        graph: Graph,
+        shapes: Sequence[Shapes],
+        end: float,
+        asked: Callable[[], CostModel],
+        limits: Limits,
     ) -> Exploration:
-        """Return what the search finds in its share of the time that is left before the `end`, in so many graphs for
-        each part."""
+        """Return what the search finds within limits, in its share of the time that is left before the `end`."""
         try:
             cost = asked()
         except KeyboardInterrupt:  # while the machine was timed
             return Exploration((), StopReason.INTERRUPTED)
         now = self.clock()
-        limits = Limits(seconds=max(end - now, 0.0) * SHARE, states=states)
+        limits = replace(limits, seconds=max(end - now, 0.0) * SHARE)
         space = self._space(now + limits.seconds)
         try:
             return explore(graph, space, cost, shapes, limits, progress=self.progress)
