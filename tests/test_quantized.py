@@ -185,7 +185,7 @@ def test_what_kernels_for_integers_cannot_hold_is_seen() -> None:
 # -- what ends the process ---------------------------------------------------------------------------------------------
 
 ABORTS = "import os, sys; b'spoilt' in open(sys.argv[1], 'rb').read() and os.abort()"
-"""Stands for ONNX Runtime 1.32, which so ends where DequantizeLinear without a zero point leads to Transpose."""
+"""Stands for ONNX Runtime 1.32, which ends so for some models with a Transpose between two quantized values."""
 
 
 def twice(doc: str = "") -> onnx.ModelProto:
