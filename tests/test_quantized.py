@@ -16,7 +16,6 @@ from graphopt.check.verdict import Verdict
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
 from graphopt.language.library import load, load_rules
-from graphopt.runtime import oracle
 from tests import zoo
 from tests.test_sweep import swept
 from tests.text import Arrays, parse, run
@@ -180,37 +179,3 @@ def test_what_kernels_for_integers_cannot_hold_is_seen() -> None:
     assert found.verdict is Verdict.DIFFERENT
     assert "as ONNX Runtime runs it with its optimizations on" in str(found.outputs[0])
     assert compare(one, one).verdict is compare(other, other).verdict is Verdict.EQUAL
-
-
-# -- what ends the process ---------------------------------------------------------------------------------------------
-
-ABORTS = "import os, sys; b'spoilt' in open(sys.argv[1], 'rb').read() and os.abort()"
-"""Stands for ONNX Runtime 1.32, which ends so for some models with a Transpose between two quantized values."""
-
-
-def twice(doc: str = "") -> onnx.ModelProto:
-    """A product of integers; `doc` goes along."""
-    model = parse("uint8[2,3] x", "a = DequantizeLinear(x, s); y = QuantizeLinear(a, t)", {"s": HALF, "t": QUARTER})
-    model.doc_string = doc
-    return model
-
-
-HALF, QUARTER = np.array(0.5, np.float32), np.array(0.25, np.float32)
-
-
-def test_a_model_that_ends_the_process_is_neither_timed_nor_compared_as_it_is_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(oracle, "_TRIAL", ABORTS)
-    report = graphopt.optimize(twice("spoilt"), seconds=2).report
-    assert report.comparison is not None and report.comparison.verdict is Verdict.EQUAL
-    ended = "cannot be loaded: ONNX Runtime's optimizations of it end the process (SIGABRT)"
-    assert f"not timed: the model {ended}" in report.notes
-    assert f"the models with ONNX Runtime's optimizations on: the original {ended}" in report.comparison.skipped
-
-
-def test_a_result_that_ends_the_process_differs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oracle, "_TRIAL", ABORTS)
-    found = compare(twice(), twice("spoilt"))
-    assert found.verdict is Verdict.DIFFERENT and "the original runs, but the optimized model cannot" in found.reason
-    assert compare(twice(), twice()).verdict is Verdict.EQUAL

@@ -30,7 +30,6 @@ from graphopt.runtime.oracle import (
     Oracle,
     Runnable,
     Session,
-    is_quantized,
     onnxruntime_optimized,
     onnxruntime_unoptimized,
     reference,
@@ -111,7 +110,7 @@ def compare(
         return Comparison(Verdict.DIFFERENT, (), cases, name, f"the original runs, but the optimized model {failed}")
     judge = _Judge(first, oracle, before, exact, keep_nonfinite)
     found = judge.verdict(runs, results, name)
-    if found.verdict is Verdict.EQUAL and oracle is onnxruntime_unoptimized and is_quantized(second):
+    if found.verdict is Verdict.EQUAL and oracle is onnxruntime_unoptimized and second.is_quantized:
         return _as_it_is_run(found, first, second, judge, runs)
     return found
 

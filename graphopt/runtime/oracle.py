@@ -8,8 +8,6 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -17,6 +15,7 @@ import warnings
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import cached_property, partial
+from itertools import chain
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,7 +35,10 @@ from graphopt.base.types import DType
 from graphopt.io import onnx_io, reader
 from graphopt.ir import ops
 from graphopt.operators import protos
-from graphopt.runtime import samples, steps
+from graphopt.runtime import samples, steps, trial
+
+QUANTIZED = ops.QUANTIZING - {"QuantizeLinear"} | {"DynamicQuantizeLinear"}
+"""Operators for which, or for what is around them, ONNX Runtime may have kernels that hold less than is written."""
 
 IN_MEMORY = 1 << 24
 """Bytes of weights up to which a message is handed over as it is: a large one would be in memory three times."""
@@ -71,6 +73,14 @@ class Runnable:
     @property
     def weight_bytes(self) -> int:
         return sum(map(steps.nbytes, self.outline.graph.initializer))
+
+    @cached_property
+    def is_quantized(self) -> bool:
+        """Whether ONNX Runtime may run it with kernels for integers where others are written."""
+        if self._made is None:
+            return not QUANTIZED.isdisjoint(steps.operators(self.outline))
+        inside = (node.op for graph in self._made.graph.graphs() for _, node in graph.nodes())
+        return not QUANTIZED.isdisjoint(chain(inside, steps.operators(self._made.shell)))
 
     def settled(self) -> tuple[ModelProto, Path | None]:
         """Return the message, and the folder in which its external data is found, links followed, if it has such."""
@@ -166,67 +176,13 @@ def onnxruntime_optimized(model: Runnable) -> AbstractContextManager[Session]:
     return _onnxruntime(model, optimize=True)
 
 
-QUANTIZED = ops.QUANTIZING - {"QuantizeLinear"} | {"DynamicQuantizeLinear"}
-"""Operators for which, or for what is around them, ONNX Runtime may have kernels that hold less than is written."""
-
-_TRIAL = """
-import sys, onnxruntime
-options = onnxruntime.SessionOptions()
-options.log_severity_level = 4
-for library in sys.argv[2:]:
-    options.register_custom_ops_library(library)
-try:
-    onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
-except Exception:  # it is told again to whoever opens the model
-    pass
-"""
-
-
-def is_quantized(model: Runnable) -> bool:
-    """Return whether ONNX Runtime may run a model with kernels for integers where others are written."""
-    return any(step.op in QUANTIZED for step in steps.sketch(model.outline).steps)
-
-
-def demand_endured(model: Runnable) -> None:
-    """Open a quantized model with ONNX Runtime's optimizations in a process of its own, which some of them end.
-
-    So it was seen (1.32) of drawn models with a Transpose between DequantizeLinear and QuantizeLinear: an assertion
-    fails, and nothing within the process can catch that.
-
-    Raises:
-        FailedError: the process did not come to its end, or there was no room for it.
-    """
-    if not is_quantized(model):
-        return
-    with TemporaryDirectory(prefix="graphopt-", ignore_cleanup_errors=True) as folder, _loadable(model) as loadable:
-        path = Path(folder) / "model.onnx" if isinstance(loadable, bytes) else Path(loadable)
-        try:
-            if isinstance(loadable, bytes):
-                path.write_bytes(loadable)
-            command = [sys.executable, "-c", _TRIAL, str(path), *ort.libraries()]
-            code = subprocess.run(command, capture_output=True, check=False).returncode
-        except OSError as error:  # no room for a file, or for a process
-            raise FailedError("cannot be tried", error) from error
-    if code:
-        said = f"ONNX Runtime's optimizations of it end the process ({_ended(code)})"
-        raise FailedError("cannot be loaded", RuntimeError(said))
-
-
-def _ended(code: int) -> str:
-    """Name what ended a process."""
-    try:
-        return signal.Signals(-code).name
-    except ValueError:  # of Windows, or an exit code
-        return f"exit code {code}"
-
-
 @contextmanager
 def _onnxruntime(model: Runnable, *, optimize: bool) -> Iterator[Session]:
     runtime = require_onnxruntime()
-    if optimize:
-        demand_endured(model)
     with _loadable(model) as loadable:
         try:
+            if optimize and model.is_quantized:
+                trial.TRIALS.demand_endured(loadable)
             with _sparing() if model.weight_bytes > IN_MEMORY else nullcontext():
                 native = ort.session(loadable, optimize=optimize)
         except Exception as error:  # the classes that onnxruntime raises share no base

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,6 +17,7 @@ from graphopt.base.errors import ModelError, UsageError, did_you_mean
 from graphopt.base.ort import require_onnxruntime, session_options
 from graphopt.base.types import DType
 from graphopt.io import onnx_io
+from graphopt.runtime import trial
 from graphopt.runtime.oracle import FailedError, Runnable
 
 Source: TypeAlias = "onnx_io.Source | onnx_io.Model | bytes"
@@ -125,6 +127,8 @@ class Setting:
             configure(options)
         providers = [(name, self._provider_options())]
         try:
+            if optimize and _is_quantized(model):
+                trial.TRIALS.demand_endured(loadable, folder)
             session = runtime.InferenceSession(loadable, options, providers=providers, enable_fallback=0)
         except Exception as error:  # the classes that onnxruntime raises share no base
             raise ModelError(f"{called(model)} {FailedError('cannot be loaded', error)}") from error
@@ -223,6 +227,23 @@ def _is_native(text: str) -> bool:
     """Return whether numpy itself has the type that ONNX Runtime prints as `tensor(bfloat16)`."""
     name = text.removeprefix("tensor(").removesuffix(")").upper()
     return name not in DType.__members__ or DType[name].numpy.isbuiltin == 1
+
+
+def _is_quantized(model: Source) -> bool:
+    """Return whether it is a model that may end the process in which ONNX Runtime optimizes it."""
+    try:
+        if isinstance(model, str | os.PathLike):
+            stat = os.stat(model)
+            return _is_file_quantized(os.fspath(model), stat.st_size, stat.st_mtime_ns)
+        return Runnable(parsed(model) if isinstance(model, bytes) else model).is_quantized
+    except (ModelError, OSError):  # ONNX Runtime says what is wrong with it
+        return False
+
+
+@lru_cache(16)
+def _is_file_quantized(path: str, _size: int, _changed: int) -> bool:
+    """Answer for a file, which is read again when it has changed: each session of the original asks."""
+    return Runnable(path).is_quantized
 
 
 def parsed(model: Source) -> ModelProto:

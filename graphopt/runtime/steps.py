@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from math import prod
 
 import onnx
@@ -187,6 +188,18 @@ class _Flattener:
 def _aliases(sources: Iterable[str], targets: Iterable[str], also: Sequence[str] = ()) -> Iterator[Step]:
     """Yield what enters and leaves a body: the same value under two names; and what else it depends on."""
     return (Step("Identity", (a, *also), (b,), NodeProto()) for a, b in zip(sources, targets, strict=False))
+
+
+def operators(model: ModelProto) -> Iterator[str]:
+    """Yield the operator of each node of a model, of its bodies and of its functions."""
+    for node in chain(model.graph.node, *(function.node for function in model.functions)):
+        yield from _operators(node)
+
+
+def _operators(node: NodeProto) -> Iterator[str]:
+    yield node.op_type
+    for inner in chain.from_iterable(body.node for body in _bodies(node)):
+        yield from _operators(inner)
 
 
 def _bodies(node: NodeProto) -> Iterator[GraphProto]:

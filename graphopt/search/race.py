@@ -25,7 +25,7 @@ from graphopt.runtime.bench import Prepared
 from graphopt.runtime.cost import decoded, key_of
 from graphopt.runtime.machine import circumstances
 from graphopt.runtime.measure import LENGTHY, WIDTH, Samples, Speedup, Verdict, interleaved, noise, speedup, together
-from graphopt.runtime.oracle import FailedError, Runnable, demand_endured
+from graphopt.runtime.oracle import FailedError
 from graphopt.runtime.profile import kernels_digest, outside_heavy_kernels
 from graphopt.runtime.samples import Feeds
 from graphopt.runtime.sessions import runner
@@ -172,10 +172,6 @@ class Contest:
             ModelError: ONNX Runtime refuses it.
             UsageError: the provider does not start.
         """
-        try:
-            demand_endured(Runnable(model))
-        except FailedError as error:
-            raise ModelError(f"the model {error}") from error
         session = self.original.setting.open(model)
         for trial in self.original.trials:
             self._runner(session, trial.feeds)()

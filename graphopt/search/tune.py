@@ -33,7 +33,7 @@ from graphopt.runtime.cost import CostModel, key_of, user_cache
 from graphopt.runtime.inputs import default_sizes, fitted, wanted_sizes
 from graphopt.runtime.machine import Machine, circumstances
 from graphopt.runtime.measure import NOISE
-from graphopt.runtime.oracle import FailedError, Runnable, demand_endured
+from graphopt.runtime.oracle import Runnable
 from graphopt.runtime.sessions import Setting
 from graphopt.search import recall
 from graphopt.search.analytic import Analytic
@@ -221,22 +221,16 @@ class Tuner:
         """Return the original in a session, with inputs that it and the simplified model accept.
 
         Raises:
-            ModelError: ONNX Runtime refuses it, or all inputs that were made up; or a process ends that opens one of
-                the two.
+            ModelError: ONNX Runtime refuses it, or all inputs that were made up.
         """
-        wanted, result = self.tuning, self._result
-        try:
-            for model in (Runnable(self.original), result):
-                demand_endured(model)
-        except FailedError as error:
-            raise ModelError(f"the model {error}") from error
+        wanted = self.tuning
         return prepared(
             [self.original],
             wanted.setting,
             dims=wanted.sizes,
             inputs=wanted.inputs,
             seed=wanted.seed,
-            also=[result.outline],
+            also=[self._result.outline],
             limit=self._longest,
         )
 

@@ -1,0 +1,161 @@
+"""Whether a process outlives opening a model: ONNX Runtime's optimizations end it for some, so another one tries first.
+
+So it was seen (1.32) where a body reads what a Transpose, a Reshape or a Slice makes of a DequantizeLinear: behind that
+operator ONNX Runtime quantizes and dequantizes once more, and looks among the inputs of the If or Loop for the value
+that is captured. An assertion fails, and nothing within the process can catch that.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from hashlib import file_digest, sha256
+from pathlib import Path
+
+from graphopt.base import ort
+
+_BEGIN = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from graphopt.runtime.trial import serve; serve()"
+
+
+class EndedError(Exception):
+    """A process that opens a model ends, or there can be no such process."""
+
+
+class Trials:
+    """A process that opens one model after another, started when it is first wanted and when it was lost."""
+
+    def __init__(self, code: str = _BEGIN) -> None:
+        self.code = code
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = 0
+        """Who started it: a fork of this process needs one of its own."""
+        self._lock = threading.Lock()
+        self._known: dict[str, str] = {}
+        """How the process ended that opened a model, by what is in that; nothing if it did not."""
+
+    def demand_endured(self, model: str | bytes, folder: str | os.PathLike[str] | None = None) -> None:
+        """Open a model with ONNX Runtime's optimizations in the other process, if none like it was opened before.
+
+        Weights that lie in files of their own are taken to make no difference. A model that is refused is endured.
+
+        Args:
+            model: a path, or what is in a file.
+            folder: where the external data of the latter lies.
+
+        Raises:
+            EndedError: the process ended, or did not begin.
+            OSError: the file cannot be read.
+        """
+        key = f"{_digest(model)} {ort.libraries_digest()}"
+        with self._lock:
+            if key not in self._known:
+                self._known[key] = self._tried(model, folder)
+            ended = self._known[key]
+        if ended:
+            raise EndedError(f"ONNX Runtime's optimizations of it end the process ({ended})")
+
+    def end(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+    def _tried(self, model: str | bytes, folder: str | os.PathLike[str] | None) -> str:
+        """Return how the process ended, nothing if it did not."""
+        process = self._process
+        if process is None or self._owner != os.getpid():
+            process = self._started()
+        try:
+            if _asked(process, model, folder):
+                return ""
+            code = process.wait()
+        except BaseException:  # Ctrl-C: the answer would be taken for that to the next question
+            self.end()
+            raise
+        self.end()
+        return _named(code)
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        """Return a process that has said that it is ready. Raises EndedError."""
+        command = [sys.executable, "-P", "-c", self.code, json.dumps(sys.path)]
+        try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+        except OSError as error:
+            raise EndedError(f"no process can be started to try it in: {error.strerror or error}") from error
+        self._process, self._owner = process, os.getpid()
+        try:
+            if not _answer(process):
+                raise EndedError(f"the process ended in which it was to be tried ({_named(process.wait())})")
+        except BaseException:
+            self.end()
+            raise
+        return process
+
+
+TRIALS = Trials()
+"""Those of this process."""
+atexit.register(TRIALS.end)
+
+
+def _asked(process: subprocess.Popen[bytes], model: str | bytes, folder: str | os.PathLike[str] | None) -> bytes:
+    """Have a model opened and return the answer; nothing if the process ends."""
+    assert process.stdin is not None
+    path, data = (os.path.abspath(model), b"") if isinstance(model, str) else ("", model)
+    external = "" if folder is None else os.path.abspath(folder)
+    question = {"path": path, "size": len(data), "folder": external, "libraries": ort.libraries()}
+    with suppress(BrokenPipeError):  # then there is no answer either
+        process.stdin.write(json.dumps(question).encode() + b"\n")
+        process.stdin.write(data)
+        process.stdin.flush()
+    return _answer(process)
+
+
+def _answer(process: subprocess.Popen[bytes]) -> bytes:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def _digest(model: str | bytes) -> str:
+    if isinstance(model, bytes):
+        return sha256(model).hexdigest()
+    with Path(model).open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+def _named(code: int) -> str:
+    """Name what ended a process."""
+    try:
+        return signal.Signals(-code).name
+    except ValueError:  # of Windows, or an exit code
+        return f"exit code {code}"
+
+
+def serve() -> None:
+    """Open the models that are asked for, and answer with a line each: what the other process of `Trials` does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who asks
+    ort.require_onnxruntime()
+    with os.fdopen(os.dup(1), "wb", buffering=0) as answers:
+        os.dup2(2, 1)  # what libraries print is no answer
+        answers.write(b"\n")
+        for line in sys.stdin.buffer:
+            question = json.loads(line)
+            model = question["path"] or sys.stdin.buffer.read(question["size"])
+            with suppress(Exception), ort.custom_ops(question["libraries"]):  # who asks opens it next, and is told
+                _open(model, question["folder"])
+            answers.write(b"\n")
+
+
+def _open(model: str | bytes, folder: str) -> None:
+    options = ort.session_options(optimize=True, threads=1)
+    if folder:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+    ort.require_onnxruntime().InferenceSession(model, options, providers=["CPUExecutionProvider"])
