@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from os import PathLike
 from typing import Any
 
@@ -147,8 +148,7 @@ class Options:
 
     def has(self, rule: Rule) -> bool:
         """Return whether the target has all operators that a rule writes."""
-        written = {app.domain for side in rule.right for app in applications(side)}
-        return self.target == "onnxruntime" or MICROSOFT not in written
+        return self.target == "onnxruntime" or MICROSOFT not in _written(rule)
 
     @property
     def fixed_dims(self) -> dict[str, int]:
@@ -159,3 +159,9 @@ class Options:
     def open_dims(self) -> dict[str, Sequence[int]]:
         """The sizes at which dims that stay open are measured."""
         return {name: sizes for name, sizes in (self.dims or {}).items() if not isinstance(sizes, int | np.integer)}
+
+
+@cache
+def _written(rule: Rule) -> frozenset[str]:
+    """Return the domains of the operators that a rule writes."""
+    return frozenset(app.domain for side in rule.right for app in applications(side))

@@ -53,12 +53,14 @@ class Before:
 
 
 @cache
-def rules_of_before() -> tuple[Before, ...]:
-    """All of them, in their order."""
-    lines = map(json.loads, PATH.read_text().splitlines())
-    return tuple(
-        Before(Rule.from_json({**said, "why": ""}), part == "trades") for line in lines for part, said in line.items()
-    )
+def lines() -> tuple[str, ...]:
+    """A line for each of them, in their order."""
+    return tuple(PATH.read_text().splitlines())
+
+
+def read(line: str) -> Before:
+    ((part, said),) = json.loads(line).items()
+    return Before(Rule.from_json({**said, "why": ""}), part == "trades")
 
 
 UNDONE = {
@@ -165,13 +167,13 @@ def _divides_by_zero(graph: Graph) -> bool:
 def main(names: list[str]) -> int:
     """Try rules by name, or all; print what is lost."""
     lost = 0
-    for before in rules_of_before():
+    for before in map(read, lines()):
         if not names or before.rule.name in names:
             found = loss(before)
             lost += bool(found)
             if found:
                 sys.stdout.write(f"{before}: {found}\n")
-    sys.stdout.write(f"{lost} of {len(names) or len(rules_of_before())} lost something\n")
+    sys.stdout.write(f"{lost} of {len(names) or len(lines())} lost something\n")
     return int(lost > 0)
 
 

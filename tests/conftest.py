@@ -2,11 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
+import typer.main
 
 from benchmarks import scaling
 
@@ -22,6 +24,14 @@ def _proofs_of_this_run(tmp_path_factory: pytest.TempPathFactory, worker_id: str
     base = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRAPHOPT_CACHE", str(base if worker_id == "master" else base.parent))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _commands_made_once() -> Iterator[None]:
+    """Typer makes all commands anew at each call of one, which takes longer than most of what is tested with them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_group", cache(typer.main.get_group))
         yield
 
 

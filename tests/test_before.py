@@ -4,11 +4,11 @@ from random import Random
 
 import pytest
 
-from tests.before import Before, loss, rules_of_before
+from tests.before import Before, lines, loss, read
 
 FEW = 40
 
 
-@pytest.mark.parametrize("before", Random(13).sample(rules_of_before(), FEW), ids=str)
+@pytest.mark.parametrize("before", [*map(read, Random(13).sample(lines(), FEW))], ids=str)
 def test_what_a_rule_of_before_did_is_still_done(before: Before) -> None:
     assert not loss(before)

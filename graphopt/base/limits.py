@@ -44,8 +44,11 @@ class RunLimits:
         return resident() + int(FREE * psutil.virtual_memory().available)
 
     def demand_memory(self, what: str) -> None:
-        """Raise a LimitError if the process takes more than it may now; `what` says when."""
-        if (taken := resident()) > (room := self.room()):
+        """Raise a LimitError if the process takes more than it was given; `what` says when.
+
+        Of what there is, whatever it takes is no longer free: there is nothing to compare.
+        """
+        if self.gigabytes is not None and (taken := resident()) > (room := self.room()):
             raise LimitError(f"{what} takes {size_text(taken)}, and the limit is {size_text(room)}{MEMORY_HINT}")
 
     def demand_room(self, nbytes: int, what: str) -> None:

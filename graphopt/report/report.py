@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,13 +30,17 @@ if TYPE_CHECKING:
 
 def versions() -> dict[str, str]:
     """Return the installed packages that a result depends on."""
-    found = {}
-    for name in ("graphopt", "onnx", "onnxruntime", "onnxruntime-gpu"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+    found = {name: _installed(name) for name in ("graphopt", "onnx", "onnxruntime", "onnxruntime-gpu")}
+    return {name: version for name, version in found.items() if version}
+
+
+@cache
+def _installed(name: str) -> str:
+    """Return the version of a package, nothing where there is none."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,12 +68,18 @@ Built: TypeAlias = "Value | _Folded | None"
 
 def lacking(rule: Rule, model_opsets: Mapping[str, int]) -> str | None:
     """Return the operator of the right side that the model's opset cannot express, None where it has all."""
-    for side in rule.right:
-        for app in applications(side):
-            found = app.domain in ops.CLASSES  # as the left side has it
-            if not found and not opsets.emittable(app.op, app.domain, model_opsets) and not _is_constant(app):
-                return f"{app.domain}.{app.op}" if app.domain else app.op
+    for op, domain in _written(rule):
+        if not opsets.emittable(op, domain, model_opsets):
+            return f"{domain}.{op}" if domain else op
     return None
+
+
+@cache
+def _written(rule: Rule) -> tuple[tuple[str, str], ...]:
+    """Return the operators of the right side, with their domains, but for holes, as the left side has them, and what
+    is computed."""
+    apps = (app for side in rule.right for app in applications(side) if app.domain not in ops.CLASSES)
+    return tuple(dict.fromkeys((app.op, app.domain) for app in apps if not _is_constant(app)))
 
 
 def _is_constant(term: Term | None) -> bool:

@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeAlias
 
 from graphopt.ir import ops
@@ -118,7 +119,7 @@ class Simplifier:
         self.notes: set[str] = set()
         self.missing: dict[tuple[Opsets, str], str] = {}
         """What a rule needs, by name, that graphs of some opsets do not have."""
-        self.reach = max((depth(rule) for rule in rules), default=0)
+        self.reach = max(map(_depth, rules), default=0)
         self._by_opsets: dict[Opsets, tuple[Candidates, Candidates]] = {}
 
     def run(self, graph: Graph) -> Simplification:
@@ -185,8 +186,8 @@ class Simplifier:
                 missing = lacking(rule, graph.opsets)
                 if missing:
                     self.missing[opsets, rule.name] = missing
-            merging = [rule for rule in self.rules if len(rule.left) > 1]
-            self._by_opsets[opsets] = (by_root(rule for rule in self.rules if rule not in merging), by_root(merging))
+            alone, merging = ([r for r in self.rules if (len(r.left) > 1) is many] for many in (False, True))
+            self._by_opsets[opsets] = by_root(alone), by_root(merging)
         return self._by_opsets[opsets]
 
     def _rewrite(self, graph: Graph, by_op: Candidates) -> None:
@@ -254,6 +255,9 @@ class Simplifier:
             if len(level) > MANY:
                 break
         yield from seen
+
+
+_depth = cache(depth)
 
 
 def by_root(rules: Iterable[Rule]) -> Candidates:

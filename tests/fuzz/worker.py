@@ -13,7 +13,10 @@ import time
 import traceback
 from collections.abc import Iterable, Mapping
 from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
 from pathlib import Path
+
+import typer.main
 
 from tests.fuzz.mutations import case, pool
 
@@ -79,6 +82,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (ROOM, ROOM))
     source, output = folder / "model.onnx", folder / "out.onnx"
     pool()
+    typer.main.get_group = cache(typer.main.get_group)  # else all commands are made anew for each case
     _tell({"ready": True})
     for line in sys.stdin:
         number = int(line)
