@@ -1,8 +1,11 @@
 """A cache of proofs for the run, and counts at its end: what became of mutants and of the onnx package's models."""
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from itertools import chain, compress
+from operator import not_
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,20 @@ from benchmarks import scaling
 def pytest_addoption(parser: pytest.Parser) -> None:
     text = "for how long each test in tests/fuzz draws cases; without it, a fixed and small number of them"
     parser.addoption("--fuzz-seconds", type=float, default=0.0, help=text)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have each worker begin with slow tests, of which it has as many as the others, so that none is left at the end.
+
+    `--dist=worksteal` gives each an equal part of the list, and who is done takes from the end of another's.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if workers > 1:
+        is_slow = [item.get_closest_marker("slow") is not None for item in items]
+        slow, quick = list(compress(items, is_slow)), list(compress(items, map(not_, is_slow)))
+        ends = [len(quick) * part // workers for part in range(workers + 1)]
+        parts = ((*slow[part::workers], *quick[ends[part] : ends[part + 1]]) for part in range(workers))
+        items[:] = chain.from_iterable(parts)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from typer.testing import CliRunner
 
 import graphopt
 from benchmarks import nodecounts, report, scaling
 from benchmarks.cells import digest
 from benchmarks.run import read
+from graphopt.cli.main import app
 from tests.text import parse
 
 ROOT = Path(__file__).parent.parent
@@ -32,8 +34,15 @@ def examples() -> Iterator[tuple[str, str, str]]:
     yield from re.findall(block, README, flags=re.MULTILINE | re.DOTALL)
 
 
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What the first command prints."""
+    return run([sys.executable, "-m", "graphopt", "demo"], tmp_path_factory.mktemp("demo")).stdout
+
+
 @pytest.mark.slow
-def test_the_examples_run(tmp_path: Path) -> None:
+def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, demo: str) -> None:
+    monkeypatch.chdir(tmp_path)
     weights = {name: np.abs(np.random.default_rng(0).standard_normal(4)).astype(np.float32) for name in "sbmv"}
     weights["w"] = np.ones((4, 3, 3, 3), np.float32)
     body = "c = Conv(x, w); y = BatchNormalization(c, s, b, m, v)"
@@ -46,15 +55,39 @@ def test_the_examples_run(tmp_path: Path) -> None:
         elif language == "console":
             ran += refused(text, tmp_path)
         elif language == "python":
-            run([sys.executable, "-c", text], tmp_path)
+            exec(text, {})
             ran += 1
         for line in text.splitlines() if language == "sh" else ():
             command = line.rpartition(" && .venv/bin/")[2]
-            if command != "pytest":  # these very tests
-                run([sys.executable, "-m", *shlex.split(command)], tmp_path)
+            if command == "graphopt demo":
+                assert demo
+            elif command != "pytest":  # these very tests
+                run_here(command, tmp_path)
                 ran += 1
     assert ran >= 12
     assert json.loads((tmp_path / "report.json").read_text())["comparison"]["verdict"] == "equal"
+
+
+@pytest.mark.slow
+def test_the_demo_shows_a_gain_and_a_model_without_one(demo: str) -> None:
+    gain, rest = demo.split("\nResNet-50: ")
+    assert gain.startswith("MobileOne as it is trained")
+    assert re.search(r"\nfuse_add_of_convs +81 ", gain), "branches become one convolution"
+    assert "resnet50.onnx" in rest
+    assert "the original, as it was" not in gain, "branches were joined, timed or not"
+    assert [gain.count("equal: "), rest.count("equal: ")] == [1, 1]
+    assert demo.endswith("\nFor a model of your own:\n$ graphopt optimize model.onnx fast.onnx\n")
+
+
+def run_here(command: str, folder: Path) -> None:
+    """Run a command in this process; in one of its own if it reads rules, for what these declare is known for good."""
+    program, *arguments = shlex.split(command)
+    assert program == "graphopt"
+    if any(argument.startswith("my_") for argument in arguments):
+        run([sys.executable, "-m", program, *arguments], folder)
+        return
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, f"{command}\n{done.output}"
 
 
 def test_the_first_two_commands_need_nothing_before_them() -> None:
@@ -77,19 +110,18 @@ def test_the_rule_of_its_own_is_applied(tmp_path: Path) -> None:
     assert [node.op_type for node in result.model.graph.node] == ["MatMul"]
 
 
-def run(command: list[str], folder: Path, code: int = 0) -> str:
-    """What a command prints."""
+def run(command: list[str], folder: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """A command that ended with this exit code."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == code, f"{command[2:]}\n{done.stdout}{done.stderr}"
-    return done.stdout + done.stderr
+    return done
 
 
 def refused(text: str, folder: Path) -> int:
     """Run a command that is shown with what it prints, and that ends in exit code 3."""
     command, shown = text.removeprefix("$ ").split("\n", 1)
-    assert run([sys.executable, "-m", *shlex.split(command)], folder, code=3) == shown, (
-        "the README shows something else"
-    )
+    done = run([sys.executable, "-m", *shlex.split(command)], folder, code=3)
+    assert done.stdout + done.stderr == shown, "the README shows something else"
     return 1
 
 
