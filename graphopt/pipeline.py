@@ -22,11 +22,10 @@ from graphopt.base.types import TensorType
 from graphopt.check.blame import Check, Finding, label
 from graphopt.check.verdict import check_text
 from graphopt.io import onnx_io, opsets
-from graphopt.io.ways import versions
+from graphopt.io.ways import first_opset
 from graphopt.ir.graph import Graph
 from graphopt.language import library
 from graphopt.language.rule import Rule
-from graphopt.language.term import applications
 from graphopt.operators import infer
 from graphopt.options import AUTO, Options
 from graphopt.report.report import Report, Rewrite, Summary
@@ -246,9 +245,11 @@ class _Run:
 
     @property
     def _written_opset(self) -> int:
-        """The first opset that has all operators which rules write."""
-        sides = (side for rule in (*self._space.rules, *self._space.trades) for side in rule.right)
-        return max((versions(app.op)[0] for side in sides for app in applications(side) if not app.domain), default=0)
+        """The first opset that has all operators which admitted rules write; the model's, if that has them."""
+        own = self._own_opset
+        newer = (rule for rule in (*self._space.rules, *self._space.trades) if first_opset(rule) > own)
+        with self.clock("prove"):
+            return max((first_opset(rule) for rule in newer if self._gate.admits(rule)), default=own)
 
     @cached_property
     def _gate(self) -> Gate:

@@ -31,6 +31,8 @@ from graphopt.io.spellings import (
 from graphopt.ir import ops
 from graphopt.ir.graph import Attribute, Opaque, Scalar, Value
 from graphopt.ir.tensor import Tensor
+from graphopt.language.rule import Rule
+from graphopt.language.term import applications
 from graphopt.operators import protos
 
 # -- one step from version to version ----------------------------------------------------------------------------------
@@ -340,6 +342,12 @@ def way_up(op: str, domain: str, version: int) -> Way:
             version = newer[0]
     except Mismatch as mismatch:
         return Way(*start, reason=str(mismatch))
+
+
+def first_opset(rule: Rule) -> int:
+    """Return the first opset that has all operators which a rule writes."""
+    written = (app.op for side in rule.right for app in applications(side) if not app.domain)
+    return max((versions(op)[0] for op in written), default=0)
 
 
 @cache

@@ -313,6 +313,15 @@ class Gate:
             what = "a rule that is not proved is not applied (--unverified applies it all the same)"
             raise ProofError("\n".join([what, *(proof.complaint for proof in failed)]))
 
+    def admits(self, rule: Rule) -> bool:
+        """Return whether there may be a place where the rule is allowed."""
+        proof = self.proof(rule)
+        if not proof.holds:
+            return self.unverified
+        if self.exact and proof.model is not Model.EXACT:
+            return False
+        return not (self.keep_nonfinite and proof.is_finite)
+
     def allows(self, site: Site) -> bool:
         """Return whether a rule may be applied at a place.
 
