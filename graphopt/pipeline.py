@@ -258,6 +258,7 @@ class _Run:
             exact=options.exact,
             unverified=options.unverified,
             keep_nonfinite=options.keep_nonfinite,
+            is_cpu=options.setting.is_cpu,
             progress=options.tell,
         )
 

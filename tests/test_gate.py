@@ -21,8 +21,9 @@ from graphopt.base.types import DType
 from graphopt.io import onnx_io
 from graphopt.language import library
 from graphopt.language.coverage import tree_of
+from graphopt.language.definition import Definition
 from graphopt.language.proof import Ledger, Model, Proof, Verdict
-from graphopt.language.rule import Rule, op, tensor
+from graphopt.language.rule import Operators, Rule, define, op, tensor
 from graphopt.language.term import Term
 from graphopt.operators import infer
 from graphopt.operators.operator import FLOATS
@@ -440,3 +441,56 @@ for name in {names}:
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [f"{name} False" for name in names], done.stderr
+
+
+# -- what kernels here make of it --------------------------------------------------------------------------------------
+
+SQUARE, m = Operators("tests.gate").Square, tensor("m", "N N")
+define(SQUARE(m), m @ m)
+FUSE_SQUARE = Rule("fuse_square", m @ m, SQUARE(m))
+
+
+def squared(before: str) -> Site:
+    """A place for it behind an operator."""
+    body = f"a = {before}(x); y = MatMul(a, a)"
+    graph = onnx_io.load(parse("float[4, 4] x", body, outputs="float[4, 4] y")).graph
+    infer.infer_graph(graph)
+    (match,) = find(FUSE_SQUARE, graph)
+    return Site.of(graph, match)
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize(
+    ("seen", "is_cpu", "finite", "infinite"),
+    [
+        (gate.Seen("", ""), True, True, True),
+        (gate.Seen("", "it makes 0 of NaN"), True, True, False),
+        (gate.Seen("it adds 1", ""), True, False, False),
+        (gate.Seen("", ""), False, True, False),
+    ],
+    ids=["as declared", "not of infinities", "otherwise", "on another provider"],
+)
+def test_the_kernels_here_are_asked_whoever_made_the_proof(
+    monkeypatch: pytest.MonkeyPatch, seen: gate.Seen, is_cpu: bool, finite: bool, infinite: bool
+) -> None:
+    """The ledger's were those of the processor and the ONNX Runtime that made it."""
+    monkeypatch.setattr(gate, "_asked", lambda _: seen)
+    asked = gate.Gate(is_cpu=is_cpu)
+    assert asked.proof(FUSE_SQUARE).model is Model.EXTENDED
+    assert [asked.allows(squared(before)) for before in ("Sigmoid", "Log")] == [finite, infinite]
+    assert bool(asked.withheld) == (not infinite)
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_kernel_is_asked_once_for_each_version_of_onnx_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Definition] = []
+
+    def note(definition: Definition) -> gate.Seen:
+        asked.append(definition)
+        return gate.Seen("", "")
+
+    monkeypatch.setattr(gate, "_asked", note)
+    for version in ("1.90", "1.90", "1.91"):
+        monkeypatch.setattr("onnxruntime.__version__", version)
+        assert gate.Gate().allows(squared("Log"))
+    assert len(asked) == 2

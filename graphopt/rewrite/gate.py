@@ -15,6 +15,7 @@ from hashlib import sha256
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from graphopt.base import ort
 from graphopt.base.cache import Cache
@@ -28,7 +29,6 @@ from graphopt.language.proof import Ledger, Model, Proof, Verdict
 from graphopt.language.rule import Rule
 from graphopt.language.term import App, applications
 from graphopt.operators.classes import UNKNOWN, entry
-from graphopt.operators.families import Particular
 from graphopt.operators.operator import FLOATS
 from graphopt.rewrite.sites import Site
 
@@ -216,12 +216,41 @@ def _key_beyond(proof: Proof) -> str:
     return f"{_key(proof.digest)} {proof.model} beyond"
 
 
-def contradiction(definition: Definition) -> str:
-    """Return where the kernel of a declared operator computes something else than is declared, nothing if nowhere."""
-    from graphopt.verifier.declared import contradicted
+# -- what kernels are seen to do ---------------------------------------------------------------------------------------
+
+
+class Seen(NamedTuple):
+    """What the kernel of a declared operator makes of drawn instances that is not declared; nothing if nothing."""
+
+    contradiction: str
+    spoilt: str
+    """The same, where there are infinities and NaN."""
+
+
+def seen(definition: Definition) -> Seen:
+    """Ask the kernel of a declared operator, once for each version of ONNX Runtime: a proof that ships asked another.
+
+    Without ONNX Runtime there is none to ask.
+    """
+    try:
+        runtime = ort.require_onnxruntime()
+    except UsageError:
+        return Seen("", "")
+    said = sha256(json.dumps(definition.to_json(), sort_keys=True).encode()).hexdigest()
+    key = f"{_key(said)} onnxruntime {runtime.__version__}"
+    try:
+        return Seen(*json.loads(_kept(cache_folder()).get([key])[key]))
+    except (KeyError, ValueError, TypeError):  # there is none, or it is of another make
+        found = _asked(definition)
+        _kept(cache_folder()).put({key: json.dumps(found)})
+        return found
+
+
+def _asked(definition: Definition) -> Seen:
+    from graphopt.verifier.declared import contradicted, spoils_infinities
 
     found = contradicted([definition])
-    return "" if found is None else str(found)
+    return Seen(str(found), "") if found is not None else Seen("", spoils_infinities([definition]))
 
 
 # -- kernels -----------------------------------------------------------------------------------------------------------
@@ -265,6 +294,7 @@ class Gate:
         exact: bool = False,
         unverified: bool = False,
         keep_nonfinite: bool = False,
+        is_cpu: bool = True,
         progress: Callable[[str, float], None] | None = None,
     ) -> None:
         for strict, name in ((exact, "exact"), (keep_nonfinite, "keep_nonfinite")):
@@ -272,7 +302,7 @@ class Gate:
                 raise UsageError(
                     f"{name} and unverified exclude each other: a rule without a proof may change anything"
                 )
-        self.exact, self.unverified, self.keep_nonfinite = exact, unverified, keep_nonfinite
+        self.exact, self.unverified, self.keep_nonfinite, self.is_cpu = exact, unverified, keep_nonfinite, is_cpu
         self.progress = progress or (lambda stage, done: None)
         self.refused: dict[str, Proof] = {}
         """What is known of the rules that would have been applied had they been proved, by name."""
@@ -280,6 +310,7 @@ class Gate:
         """Why rules that are proved for finite values alone were not applied somewhere, by name."""
         self._proofs: dict[str, Proof] = {}
         self._tried: dict[str, list[Tried]] = {}
+        self._seen: dict[Definition, Seen] = {}
 
     def proof(self, rule: Rule) -> Proof:
         """Return what is known of a rule; where that is nothing, it is proved now, and kept for later runs."""
@@ -339,7 +370,7 @@ class Gate:
             return False
         if not self._keeps_bits(site, proof) or not self._are_finite(site, proof):
             return False
-        return self._is_covered(site, proof) and self._are_members(site)
+        return self._is_covered(site, proof) and self._is_declared(site)
 
     def _keeps_bits(self, site: Site, proof: Proof) -> bool:
         """Return whether nothing is rounded in a way of its own: floats may be, unless it is `exact`."""
@@ -359,18 +390,30 @@ class Gate:
             why = "it is proved for finite values only, and others are to be kept"
         elif (proof.model is Model.REAL and site.may_be_infinite(False)) or site.may_be_infinite_where_asked():
             why = "it is proved for finite values only, and one there may be infinite"
+        elif proof.model is Model.EXTENDED and site.rule.definitions and site.may_be_infinite(False):
+            why = self._spoilt(site.rule)
         return self._unless(why, site)
+
+    def _spoilt(self, rule: Rule) -> str:
+        """Return why infinities may become something else than is proved, nothing if the kernels here keep them."""
+        if not self.is_cpu:  # whose kernels alone are asked
+            return "a value there may be infinite, and of the provider's kernels it is not known what they make of that"
+        return next((why for each in rule.definitions if (why := self._seen_of(each).spoilt)), "")
 
     def _is_covered(self, site: Site, proof: Proof) -> bool:
         """Return whether the ranks, lists and attributes are some that it is proved for, now if need be; notes why
         not."""
         return covers(proof.coverage, site.answer) or self._unless(self._why_not_there(site, proof), site)
 
-    def _are_members(self, site: Site) -> bool:
-        """Return whether declared operators are of the classes whose holes they fill, as their kernels tell; notes why
-        not."""
-        declared = site.rule.definitions if isinstance(site.rule, Particular) else ()
-        return self._unless(next(filter(None, map(contradiction, declared)), ""), site)
+    def _is_declared(self, site: Site) -> bool:
+        """Return whether the kernels of declared operators compute what is declared; notes why not."""
+        why_not = (why for each in site.rule.definitions if (why := self._seen_of(each).contradiction))
+        return self._unless(next(why_not, ""), site)
+
+    def _seen_of(self, definition: Definition) -> Seen:
+        if definition not in self._seen:
+            self._seen[definition] = seen(definition)
+        return self._seen[definition]
 
     def _why_not_there(self, site: Site, proof: Proof) -> str:
         """Why a rule is not known to hold at a place beyond what its proof covers, nothing where it holds."""

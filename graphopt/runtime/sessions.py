@@ -68,15 +68,20 @@ class Setting:
         Raises:
             UsageError: this onnxruntime has no such provider; says which it has, and what to install.
         """
-        name = _PROVIDERS.get(self.provider.lower(), self.provider)
+        name = self._asked_for
         available = require_onnxruntime().get_available_providers()
         if name not in available:
             raise UsageError(f"this onnxruntime has no {name}, only {', '.join(available)}{_way_out(name)}")
         return name
 
     @property
+    def _asked_for(self) -> str:
+        """As ONNX Runtime would call it."""
+        return _PROVIDERS.get(self.provider.lower(), self.provider)
+
+    @property
     def is_cpu(self) -> bool:
-        return self.provider_name == "CPUExecutionProvider"
+        return self._asked_for == "CPUExecutionProvider"
 
     @property
     def cores(self) -> int:
