@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import networkx as nx
@@ -41,10 +42,15 @@ def room(module: str) -> str:
     return [*module.split("."), "__init__"][1]
 
 
+@cache
+def parsed(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
 def imported(source: str, module: str) -> Iterator[tuple[ast.stmt, str]]:
     """Each import of a source text, in full: `from package import name` is `package.name`."""
     package = module.split(".")[:-1]
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             yield from ((node, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -55,8 +61,16 @@ def imported(source: str, module: str) -> Iterator[tuple[ast.stmt, str]]:
 
 def in_function(source: str) -> frozenset[int]:
     """The lines of the imports that run only when a function does."""
-    functions = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-    return frozenset(n.lineno for f in functions for n in ast.walk(f) if isinstance(n, ast.Import | ast.ImportFrom))
+    return frozenset(_lazy(parsed(source), inside=False))
+
+
+def _lazy(node: ast.AST, *, inside: bool) -> Iterator[int]:
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        yield from [node.lineno] * inside
+    elif not isinstance(node, ast.expr):  # in which no import is
+        inside |= isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for child in ast.iter_child_nodes(node):
+            yield from _lazy(child, inside=inside)
 
 
 def refused(source: str, module: str) -> list[str]:

@@ -1,5 +1,6 @@
 """Models in files: tensors, external data, and what is written."""
 
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from graphopt.base.errors import ModelError
 from graphopt.io import onnx_io
+from graphopt.io.weightfiles import place
 from graphopt.ir.tensor import Tensor
 from graphopt.operators import protos
 from tests.test_onnx_io import CARRIED, model
@@ -198,3 +200,15 @@ def test_a_message_with_external_data_needs_a_folder(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="load the model by its path"):
         onnx_io.load(proto)
     assert onnx_io.to_proto(onnx_io.load(proto, folder=tmp_path)) == proto
+
+
+def test_new_weights_are_named_by_their_digest_holes_and_all(tmp_path: Path) -> None:
+    weights, target = tmp_path / "weights", tmp_path / "model.onnx"
+    with weights.open("wb") as file:
+        file.write(b"begins")
+        file.seek(3 << 20)
+        file.write(b"ends")
+    target.touch()  # somebody may have read it
+    digest = sha256(weights.read_bytes()).hexdigest()
+    with weights.open("rb") as file:
+        assert place(target, file) == tmp_path / f"model.onnx.{digest[:12]}.data"

@@ -6,12 +6,14 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from hashlib import file_digest
+from hashlib import sha256
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
 from graphopt.base import files
 from graphopt.base.errors import OutputError
+from graphopt.operators import protos
 
 LARGEST_MODEL = 1 << 31
 """Bytes from which on a file is no model, so that nothing is looked for in it."""
@@ -48,10 +50,18 @@ def _names(target: Path, weights: BinaryIO) -> Iterator[Path]:
     first = plain(target)
     if first.exists() or not target.exists():  # else somebody may have read a model that means others by it
         yield first
-    with open(weights.name, "rb") as file:
-        digest = file_digest(file, "sha256").hexdigest()
+    digest = _digest(weights.name)
     yield target.with_name(f"{target.name}.{digest[:12]}.data")
     yield target.with_name(f"{target.name}.{digest}.data")
+
+
+def _digest(path: str) -> str:
+    """Return the digest of a file, whose holes are not read."""
+    digest = sha256()
+    with FileIO(path) as file:
+        for chunk in protos.chunks(file, 0, os.fstat(file.fileno()).st_size):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _have_same_bytes(one: Path, other: Path) -> bool:

@@ -309,14 +309,14 @@ def raw_chunks(tensor: Tensor) -> Iterator[bytes | memoryview]:
     source = tensor.source
     if isinstance(source, External):
         with _opened(source) as file:
-            yield from _chunks(file, source.offset, source.offset + source.length)
+            yield from chunks(file, source.offset, source.offset + source.length)
     elif isinstance(source, TensorProto) and source.HasField("raw_data"):
         yield source.raw_data
     else:
         yield numpy_helper.from_array(np.ascontiguousarray(tensor.numpy()).reshape(tensor.shape)).raw_data
 
 
-def _chunks(file: FileIO, start: int, end: int) -> Iterator[bytes]:
+def chunks(file: FileIO, start: int, end: int) -> Iterator[bytes]:
     """Yield a part of a file. Where it has a hole, zeros that nobody read; less than the part if the file ends in
     it."""
     while start < end:
