@@ -8,6 +8,7 @@ from graphopt.rule import Rule
 from graphopt.rules import (
     activation,
     attention,
+    blocks,
     branches,
     casting,
     convolution,
@@ -48,9 +49,15 @@ TRADES: tuple[Rule, ...] = (
     *activation.TRADES,
     *moving.TRADES,
     *reduction.TRADES,
+    *blocks.TRADES,
     *quantization.TRADES,
 )
 """Rules that are true, and pay in some models only: for a search that measures."""
 
-SWEEPS: Mapping[str, tuple[Rule, ...]] = {**attention.SWEEPS, **moving.SWEEPS, **quantization.SWEEPS}
+SWEEPS: Mapping[str, tuple[Rule, ...]] = {
+    **attention.SWEEPS,
+    **blocks.SWEEPS,
+    **moving.SWEEPS,
+    **quantization.SWEEPS,
+}
 """Trades that pay only together and all over a model, by what they are for; in the order to apply them."""
