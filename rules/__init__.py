@@ -38,6 +38,7 @@ RULES: tuple[Rule, ...] = (
     *reduction.RULES,
     *elementwise.RULES,
     *quantization.RULES,
+    *attention.RULES,
 )
 """Rules that make a model simpler wherever they match."""
 

@@ -181,15 +181,25 @@ ROTARY = (
     ),
 )
 
+guard_above, guard_below = _guarded(op.Softmax(scores, axis=-1)) @ seen, _guarded(op.Softmax(scores, axis=-1) @ seen)
+RULES = (
+    Rule(
+        "push_nan_guard_below_narrower_matmul",
+        guard_above,
+        guard_below,
+        when=(fn.is_finite(seen), fn.size("N") < fn.size("K")),
+        why="A row of weights is NaN as a whole or not at all: its products, which are fewer, tell as well.",
+    ),
+)
 TRADES = (
     *ROTARY,
     *(_fused(name, kind, scaled=scaled) for name in OPERATORS for kind in ("", *MASKS) for scaled in (False, True)),
     Rule(
         "push_nan_guard_below_matmul",
-        _guarded(op.Softmax(scores, axis=-1)) @ seen,
-        _guarded(op.Softmax(scores, axis=-1) @ seen),
+        guard_above,
+        guard_below,
         when=fn.is_finite(seen),
-        why="A row of weights is NaN as a whole or not at all: its products, which are fewer, tell as well.",
+        why="A row of weights is NaN as a whole or not at all, and so are its products.",
     ),
     Rule(
         "push_nan_guard_below_transpose",

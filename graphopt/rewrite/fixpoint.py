@@ -1,7 +1,8 @@
 """The simplify phase: passes and rules to a fixpoint, without search.
 
-A rule is applied only where it makes the measure (`ops.weight`, summed over the nodes) smaller, so the phase ends
-whatever the rules are. Every change is a `Step` that can be undone.
+A rule is applied only where it makes the measure smaller, so the phase ends whatever the rules are: `ops.weight`,
+summed over the nodes, and where that stays as it is, the elements that they compute. Every change is a `Step` that can
+be undone.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from typing import TypeAlias
 
+from graphopt.base.types import TensorType
 from graphopt.ir import ops
 from graphopt.ir.graph import Graph, Node, Patch
 from graphopt.language.rule import Rule, depth
@@ -220,7 +223,7 @@ class Simplifier:
 
     def _improvement(self, graph: Graph, match: Match) -> Patch | None:
         """Return the patch of a match where it makes the measure smaller."""
-        if gain_at_least(graph, match) <= 0 and not match.rule.forgets:
+        if gain_at_least(graph, match) < 0 and not match.rule.forgets:
             return None
         if missing := self.missing.get((_opsets(graph), match.rule.name)):
             self.notes.add(f"rule {match.rule.name} needs {missing}, which the model's opset does not have")
@@ -233,7 +236,7 @@ class Simplifier:
             where = graph.value_name(match.roots[0])
             self.notes.add(f"rule {match.rule.name} was not applied at '{where}': {refused}")
             return None
-        return patch if gain(patch) > 0 else None
+        return patch if gain(patch) > (0, 0) else None
 
     def _apply(self, name: str, graph: Graph, patch: Patch, *, is_rule: bool) -> Patch:
         graph.apply(patch)
@@ -270,15 +273,21 @@ def by_root(rules: Iterable[Rule]) -> Candidates:
     return {op: tuple(found) for op, found in by_op.items()}
 
 
-def gain(patch: Patch) -> int:
-    """Return what a patch takes off the measure."""
-    return sum(map(ops.weight, patch.removed)) - sum(map(ops.weight, patch.added)) + _changed(patch)
+def gain(patch: Patch) -> tuple[int, int]:
+    """Return what a patch takes off the measure: weights before elements."""
+    return _taken(patch, ops.weight), _taken(patch, _elements)
 
 
-def _changed(patch: Patch) -> int:
-    """Return the same for vertices that stay but become another operator."""
-    stay = patch.before.keys() & patch.after.keys()
-    return sum(ops.weight(patch.before[vertex]) - ops.weight(patch.after[vertex]) for vertex in stay)
+def _taken(patch: Patch, share: Callable[[Node], int]) -> int:
+    return sum(map(share, patch.before.values())) - sum(map(share, patch.after.values()))
+
+
+def _elements(node: Node) -> int:
+    """Return how many elements a node computes, an open size taken as 1."""
+    if node.is_internal:
+        return 0
+    shapes = [type_.shape or () for type_ in node.types if isinstance(type_, TensorType)]
+    return sum(prod(size for size in shape if isinstance(size, int)) for shape in shapes)
 
 
 def _told(patch: Patch) -> str:
