@@ -45,6 +45,13 @@ MATMUL = (
         why="After a product with weights, a factor per column goes into the weights.",
     ),
     Rule(
+        "fuse_mul_into_matmul_add",
+        ((x @ w) + d) * c,
+        (x @ (w * c)) + d * c,
+        when=is_float(x),
+        why="After a product with weights and a bias, a factor per column goes into both: what scales a layer is one.",
+    ),
+    Rule(
         "fuse_mul_into_left_matmul",
         (left_weights @ right) * per_row,
         (left_weights * per_row) @ right,
