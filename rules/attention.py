@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from graphopt.base.types import DType
-from graphopt.rule import Rule, define, fn, integer, integers, microsoft, op, real, tensor
+from graphopt.rule import Rule, const, define, fn, integer, integers, microsoft, op, real, tensor
 from graphopt.term import App, Operand, Term, Var
 
 HEADS_IN_FRONT, KEYS_LAST = (0, 2, 1, 3), (0, 2, 3, 1)
@@ -123,6 +123,26 @@ def _guarded(value: Term) -> App:
     return op.Where(op.IsNaN(value), 0.0, value)
 
 
+# -- masks that underflow ------------------------------------------------------------------------------------------
+# Shifted windows (Swin) are masked by adding -100. exp(-100) is a subnormal number, of which a processor computes the
+# exponential and each product some 30 times as slowly. Times exp(40) it is none, and what is divided by is, too.
+
+windows, between, added = tensor("x", "B W H M K"), integers("target"), const("mask", "1 W 1 M K")
+held = tensor("v", "A H K N")
+WIDE = (int(DType.FLOAT), int(DType.DOUBLE))
+masked = op.Reshape(windows + added, between)
+lifted = op.Exp(masked - (op.ReduceMax(masked, (-1,), keepdims=1) - 40.0))
+LIFTED = (
+    Rule(
+        "lift_masked_weights",
+        op.Softmax(masked, axis=-1) @ held,
+        (lifted @ held) / op.ReduceSum(lifted, (-1,), keepdims=1),
+        when=(fn.eq(fn.length(between), 4), fn.size("K") > 0, fn.among(fn.dtype(windows), WIDE)),
+        why="Larger weights are no subnormal numbers, and their sum may divide the products, which are fewer.",
+    ),
+)
+
+
 # -- positions that are turned into queries and keys -----------------------------------------------------------------
 
 turned, angles = tensor("x", "B H S D"), tensor("angles", "P S E")
@@ -193,6 +213,7 @@ RULES = (
 )
 TRADES = (
     *ROTARY,
+    *LIFTED,
     *(_fused(name, kind, scaled=scaled) for name in OPERATORS for kind in ("", *MASKS) for scaled in (False, True)),
     Rule(
         "push_nan_guard_below_matmul",
@@ -208,4 +229,4 @@ TRADES = (
         why="What is left is attention without a guard, which one kernel computes.",
     ),
 )
-SWEEPS = {"positions turned into queries and keys": ROTARY}
+SWEEPS = {"positions turned into queries and keys": ROTARY, "masks that underflow": LIFTED}

@@ -16,7 +16,7 @@ from onnx.defs import OpSchema
 from graphopt.base.types import DType
 from graphopt.ir import ops
 from graphopt.language.rule import Rule
-from graphopt.language.term import App, Lit, Term, Var, applications, is_scalar, walk
+from graphopt.language.term import App, Constant, Lit, Term, Var, applications, is_scalar, walk
 from graphopt.operators.classes import entry
 from graphopt.operators.operator import Rounding
 from graphopt.verifier.dtypes import Mistyped, Typing
@@ -27,10 +27,13 @@ ADDED = 2.0**10
 LARGEST = 2.0**20
 """The largest number that a rule may write for floats, and one over the smallest."""
 
+LIFT = 40.0
+"""The largest number that a rule may write into an exponent: exp(40) leaves single precision 21 digits of 38."""
+
 
 def unlicensed(rule: Rule, typings: Sequence[Typing]) -> str:
     """Return why equality over the real numbers does not license a rule for floats; an empty text where it does."""
-    reasons = (*_jumps(rule, typings), *_overflows(rule), *_numbers(rule), *_kept_in_single(rule, typings))
+    reasons = (*_jumps(rule, typings), *_overflows(rule, typings), *_numbers(rule), *_kept_in_single(rule, typings))
     return next(iter(reasons), "")
 
 
@@ -101,13 +104,36 @@ def _folds(app: App) -> bool:
     return not any(isinstance(part, Var) and part.kind == "tensor" for part in walk(app))
 
 
-def _overflows(rule: Rule) -> Iterator[str]:
-    """Exponentials of what the left side takes none of: softmax is exp(x) / Σ exp(x), but is computed otherwise."""
+def _overflows(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
+    """Exponentials of what the left side takes none of: softmax is exp(x) / Σ exp(x), but is computed otherwise.
+
+    Those of numbers that are known to be small do not overflow.
+    """
     left, right = (
         dict.fromkeys(app for side in sides for app in applications(side)) for sides in (rule.left, rule.right)
     )
     for app in (app for app in right if app not in left and entry(app.op, app.domain).overflows):
-        yield f"{app.op} overflows at moderate numbers, and the left side does not compute {app}"
+        exponent = app.inputs[0]
+        if app.op != "Exp" or not _is_small(exponent, typings):
+            yield f"{app.op} overflows at moderate numbers, and the left side does not compute {app}"
+
+
+def _is_small(exponent: Term | None, typings: Sequence[Typing]) -> bool:
+    """Return whether this is x - max(x) or x - (max(x) - c), and c so small that sums of exp(c) do not overflow."""
+    lift: Constant = 0
+    match exponent:
+        case App(op="Sub", inputs=(value, App(op="ReduceMax", inputs=(reduced, *_)))):
+            pass
+        case App(
+            op="Sub",
+            inputs=(value, App(op="Sub", inputs=(App(op="ReduceMax", inputs=(reduced, *_)), Lit(value=lift)))),
+        ):
+            pass
+        case _:
+            return False
+    if reduced != value or not isinstance(lift, int | float):
+        return False
+    return lift <= 0 or (lift <= LIFT and not any(typing.of(exponent) is DType.FLOAT16 for typing in typings))
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
