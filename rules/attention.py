@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from graphopt.base.types import DType
-from graphopt.rule import Rule, const, define, fn, integer, integers, microsoft, op, real, tensor
+from graphopt.rule import Rule, attributes, const, define, fn, integer, integers, microsoft, op, real, tensor
 from graphopt.term import App, Operand, Term, Var
 
 HEADS_IN_FRONT, KEYS_LAST = (0, 2, 1, 3), (0, 2, 3, 1)
@@ -130,7 +130,7 @@ def _guarded(value: Term) -> App:
 windows, between, added = tensor("x", "B W H M K"), integers("target"), const("mask", "1 W 1 M K")
 held = tensor("v", "A H K N")
 WIDE = (int(DType.FLOAT), int(DType.DOUBLE))
-masked = op.Reshape(windows + added, between)
+masked = op.Reshape(windows + added, between, attributes("view"))
 lifted = op.Exp(masked - (op.ReduceMax(masked, (-1,), keepdims=1) - 40.0))
 LIFTED = (
     Rule(
