@@ -122,16 +122,14 @@ def _is_small(exponent: Term | None, typings: Sequence[Typing]) -> bool:
     """Return whether this is x - max(x) or x - (max(x) - c), and c so small that sums of exp(c) do not overflow."""
     lift: Constant = 0
     match exponent:
-        case App(op="Sub", inputs=(value, App(op="ReduceMax", inputs=(reduced, *_)))):
+        case App(op="Sub", inputs=(value, App(op="ReduceMax") as peak)):
             pass
-        case App(
-            op="Sub",
-            inputs=(value, App(op="Sub", inputs=(App(op="ReduceMax", inputs=(reduced, *_)), Lit(value=lift)))),
-        ):
+        case App(op="Sub", inputs=(value, App(op="Sub", inputs=(App(op="ReduceMax") as peak, Lit(value=lift))))):
             pass
         case _:
             return False
-    if reduced != value or not isinstance(lift, int | float):
+    keeps_axes = ("keepdims", Lit(0)) not in peak.attrs  # without them, what is taken from x is another row's
+    if peak.inputs[0] != value or not keeps_axes or not isinstance(lift, int | float):
         return False
     return lift <= 0 or (lift <= LIFT and not any(typing.of(exponent) is DType.FLOAT16 for typing in typings))
 

@@ -5,6 +5,7 @@ import pytest
 from graphopt.base.types import DType
 from graphopt.language.proof import Model, Verdict
 from graphopt.language.rule import Rule, const, fn, op, real, tensor
+from graphopt.language.term import Term
 from graphopt.verifier.prove import prove
 
 x, y, a, b, k = tensor("x"), tensor("y"), const("a", ""), const("b", ""), real("k")
@@ -53,8 +54,33 @@ SINGLE = (
 )  # fmt: skip
 
 
+square = tensor("x", "N N")
+peak, peaks = op.ReduceMax(square, (-1,)), op.ReduceMax(square, (-1,), keepdims=0)
+is_single, is_half = (fn.eq(fn.dtype(square), int(dtype)) for dtype in (DType.FLOAT, DType.FLOAT16))
+
+
+def lifted(name: str, exponent: Term, *when: Term) -> Rule:
+    """Softmax by these exponentials, of rows that are not empty."""
+    weights = op.Exp(exponent)
+    own = op.Softmax(square, axis=-1), weights / op.ReduceSum(weights, (-1,))
+    return Rule(f"softmax_{name}", *own, when=(fn.size("N") > 0, *when))
+
+
+LARGE = (
+    lifted("of_lifted_halves", square - (peak - 40.0), is_half),
+    lifted("lifted_too_much", square - (peak - 60.0), is_single),
+    lifted("less_another_peak", square - (op.ReduceMax(square * 2.0, (-1,)) - 4.0), is_single),
+    Rule("exp_less_the_peaks_of_other_rows", op.Exp(square) * op.Exp(-peaks), op.Exp(square - peaks), when=is_single),
+)
+
+
+def test_exponentials_of_what_is_less_than_the_largest_do_not_overflow() -> None:
+    proof = prove(lifted("of_lifted", square - (peak - 40.0), is_single))
+    assert proof.holds, proof
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", [*BEFORE_A_JUMP, *EXTREME, *SINGLE], ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", [*BEFORE_A_JUMP, *EXTREME, *SINGLE, *LARGE], ids=lambda rule: rule.name)
 def test_what_is_true_of_real_numbers_alone_is_not_proved(rule: Rule) -> None:
     assert prove(rule, refute=False).verdict is Verdict.UNKNOWN
 

@@ -1,0 +1,95 @@
+"""Rules that were found in profiles of ONNX Runtime: what its kernels do slowly is said otherwise."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+from graphopt.check.compare import compare
+from graphopt.check.verdict import Verdict
+from graphopt.io import onnx_io
+from graphopt.ir.graph import Graph
+from graphopt.language.library import load, load_rules
+from graphopt.operators.infer import infer_graph
+from graphopt.rewrite.fixpoint import Simplifier
+from graphopt.rewrite.passes import PASSES
+from tests.test_sweep import swept
+from tests.text import parse
+
+BLOCKS, UNDERFLOW = "images in blocks of channels", "masks that underflow"
+
+
+def drawn(**shapes: tuple[int, ...]) -> dict[str, NDArray[Any]]:
+    generator = np.random.default_rng(0)
+    return {name: generator.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def squeezed(sizes: str) -> onnx.ModelProto:
+    """Squeeze and excitation: each channel of an image is multiplied by what is made of the means of all."""
+    body = """a = Conv(x, w); m = ReduceMean<keepdims=1>(a, [2, 3]); r = Conv(m, u); e = Relu(r); f = Conv(e, v);
+        s = Sigmoid(f); y = Mul(a, s)"""
+    return parse(f"float[{sizes}] x", body, drawn(w=(16, 4, 3, 3), u=(8, 16, 1, 1), v=(16, 8, 1, 1)))
+
+
+def test_squeeze_and_excitation_stays_in_blocks_of_channels() -> None:
+    given = squeezed("2,4,7,6")
+    model, made = swept(given, load().sweeps[BLOCKS])
+    assert made is not None
+    assert model.graph.ops() == {"Conv": 3, "GlobalAveragePool": 1, "Relu": 1, "Sigmoid": 1, "Resize": 1, "Mul": 1}
+    assert compare(given, model).verdict is Verdict.EQUAL
+
+
+def test_images_of_open_sizes_are_left() -> None:
+    """A Resize has no blocked kernel where its sizes are computed."""
+    model, made = swept(squeezed("batch,4,height,width"), load().sweeps[BLOCKS])
+    assert (made, model.graph.ops()["ReduceMean"]) == (None, 1)
+
+
+def test_weights_that_a_mask_makes_subnormal_are_lifted() -> None:
+    """The shifted windows of Swin: as many masks as there are windows, and -100 where a window has two parts."""
+    body = """s = Add(x, m); t = Reshape(s, [-1, 3, 5, 5]); p = Softmax<axis=-1>(t); y = MatMul(p, v)"""
+    mask = np.where(np.random.default_rng(0).random((1, 4, 1, 5, 5)) > 0.5, -100, 0).astype(np.float32)
+    given = parse("float[2,4,3,5,5] x, float[8,3,5,2] v", body, {"m": mask})
+    model, made = swept(given, load().sweeps[UNDERFLOW])
+    assert made is not None
+    assert "Softmax" not in model.graph.ops()
+    assert compare(given, model).verdict is Verdict.EQUAL
+
+
+def simplified(graph: Graph) -> dict[str, int]:
+    infer_graph(graph)
+    Simplifier(load_rules(), PASSES, lambda *_: True).run(graph)
+    return dict(graph.ops())
+
+
+GUARDED = "p = Softmax<axis=-1>(x); n = IsNaN(p); g = Where(n, 0.0, p); y = MatMul(g, v)"
+
+
+@pytest.mark.parametrize(("columns", "shape"), [(2, (3, 2)), (5, (3, 5)), (8, (3, 5))])
+def test_a_guard_goes_where_it_guards_fewer_elements(columns: int, shape: tuple[int, ...]) -> None:
+    graph = onnx_io.load(parse(f"float[3,5] x, float[5,{columns}] v", GUARDED, outputs=f"float[3,{columns}] y")).graph
+    assert simplified(graph) == {"Softmax": 1, "IsNaN": 1, "Where": 1, "MatMul": 1}
+    (guard,) = [node for _, node in graph.items() if node.op == "IsNaN"]
+    assert [getattr(type_, "shape", None) for type_ in guard.types] == [shape]
+
+
+def test_what_scales_a_layer_goes_into_its_weights_and_bias() -> None:
+    """LayerScale (CaiT, DINOv2, EdgeNeXt)."""
+    weights = drawn(w=(4, 4), b=(4,), c=(4,))
+    given = parse("float[2,3,4] x", "a = MatMul(x, w); d = Add(a, b); s = Mul(c, d); y = Add(s, x)", weights)
+    model = onnx_io.load(given)
+    assert simplified(model.graph) == {"MatMul": 1, "Add": 2}
+    assert compare(given, model).verdict is Verdict.EQUAL
+
+
+def test_heads_across_channels_are_split_by_transposing_one_matrix() -> None:
+    """XCiT, EdgeNeXt."""
+    given = parse("float[1,6,2,3,4] x", "t = Transpose<perm=[2,0,3,4,1]>(x); y = Neg(t)")
+    (rule,) = [rule for rule in load().trades if rule.name == "transpose_split_heads_as_matrix"]
+    model, made = swept(given, [rule])
+    assert made is not None
+    (transposed,) = [node for _, node in model.graph.items() if node.op == "Transpose"]
+    assert transposed.attrs["perm"] == (1, 0)
+    assert compare(given, model).verdict is Verdict.EQUAL
