@@ -137,7 +137,7 @@ LIFTED = (
         "lift_masked_weights",
         op.Softmax(masked, axis=-1) @ held,
         (lifted @ held) / op.ReduceSum(lifted, (-1,), keepdims=1),
-        when=(fn.eq(fn.length(between), 4), fn.size("K") > 0, fn.among(fn.dtype(windows), WIDE)),
+        when=(fn.size("K") > 0, fn.among(fn.dtype(windows), WIDE)),
         why="Larger weights are no subnormal numbers, and their sum may divide the products, which are fewer.",
     ),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from graphopt.base.integers import TRUE, Atom, symbol
+from graphopt.base.integers import TRUE, Atom, ge, symbol
 from graphopt.base.rebuilding import Substitution
 from graphopt.base.symbolic import Binders, Call, Value
 from graphopt.language.rule import Rule
@@ -27,7 +27,8 @@ def undefined(
     none."""
     outer = frozenset(binder for binder, _ in binders)
     computed = {_plainly_named(made, outer) for made in before}
-    new = {_plainly_named(made, outer) for made in after} - computed
+    new = {_plainly_named(made, outer) for made in after}
+    new = {made for made in new if made not in computed or _sums(made)}
     here = known.knowing(ranges(binders)) if new else known
     return next((made.function for made in new if not _holds_there(made, computed, equality, here)), "")
 
@@ -35,9 +36,23 @@ def undefined(
 def _holds_there(made: Call, computed: Collection[Call], equality: Equality, known: Context) -> bool:
     return (
         _is_defined(made, equality.signs, known)
-        or any(_are_equal(made, other, equality, known) for other in computed)
+        or (_sums_something(made, known) and any(_are_equal(made, other, equality, known) for other in computed))
         or not known.possible
     )
+
+
+def _sums(made: Call) -> bool:
+    """Return whether it divides by a sum.
+
+    Of nothing that is 0, and a left side that divides in each of its summands does not divide at all.
+    """
+    return made.function == "Inverse" and any(term.binders for term in made.args[0].terms)
+
+
+def _sums_something(made: Call, known: Context) -> bool:
+    """Return whether no sum that it divides by is one of nothing."""
+    extents = [extent for term in made.args[0].terms for _, extent in term.binders] if _sums(made) else []
+    return all(known.proves(ge(extent, 1)) for extent in extents)
 
 
 def unmasked(rule: Rule) -> str:

@@ -14,6 +14,7 @@ relu, t, to = op.Relu, integer("t"), integer("to")
 first, second, third = tensor("x", "N"), tensor("y", "N"), tensor("z", "N")
 summed, regrouped = (first + second) + third, first + (second + third)
 norms = tuple(const(name, "C") for name in ("a", "b", "e", "f"))
+below, columns = op.Exp(plane - op.ReduceMax(plane, (-1,))), tensor("y", "N L")
 
 VANISHING = (
     Rule("quotient_times_zero", x * 0.0, (1.0 / x) * 0.0),
@@ -21,6 +22,8 @@ VANISHING = (
     Rule("remainder_times_zero", x * 0.0, op.Mod(x, 0.0, fmod=1) * 0.0),
     Rule("root_times_zero", relu(y) + x * 0.0, relu(y) + op.Sqrt(x) * 0.0),
     Rule("logarithm_times_zero", relu(y) + x * 0.0, relu(y) + op.Log(x) * 0.0),
+    Rule("weights_of_nothing_divided_later", op.Softmax(plane) @ columns,
+         (below @ columns) / op.ReduceSum(below, (-1,))),
     Rule("root_less_itself", x - x, op.Sqrt(x) - op.Sqrt(x)),
     Rule("arcus_sine_less_itself", x * 0.0, op.Asin(x) - op.Asin(x)),
     Rule("area_cosine_times_zero", x * 0.0, op.Acosh(x) * 0.0),
