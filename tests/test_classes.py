@@ -176,7 +176,7 @@ NO_MEMBERS: dict[str, Callable[[], object]] = {
     "Ranked": lambda: define(own.Ranked(x), op.Relu(x), when=fn.eq(fn.rank(x), 2)),
     "Wide": lambda: define(own.Wide(x), op.Relu(x), when=fn.eq(fn.item(fn.shape(x), 0), 3)),
     "Joined": lambda: define(own.Joined(x), op.Concat(x, x, axis=0)),
-    "Reached": lambda: define(own.Reached(x), own.Spread(x) + 1.0),
+    "Reached": lambda: (NO_MEMBERS["Spread"](), define(own.Reached(x), own.Spread(x) + 1.0)),
     "Placed": lambda: define(own.Placed(x), op.Add(x, op.CumSum(x, 0))),
     "Kept": lambda: define(own.Kept(x), op.Mul(x, op.Shape(x))),
 }

@@ -13,7 +13,6 @@ from typing import BinaryIO
 
 from graphopt.base import files
 from graphopt.base.errors import OutputError
-from graphopt.operators import protos
 
 LARGEST_MODEL = 1 << 31
 """Bytes from which on a file is no model, so that nothing is looked for in it."""
@@ -57,6 +56,8 @@ def _names(target: Path, weights: BinaryIO) -> Iterator[Path]:
 
 def _digest(path: str) -> str:
     """Return the digest of a file, whose holes are not read."""
+    from graphopt.operators import protos  # only now: --help loads no onnx
+
     digest = sha256()
     with FileIO(path) as file:
         for chunk in protos.chunks(file, 0, os.fstat(file.fileno()).st_size):
