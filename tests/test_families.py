@@ -4,7 +4,7 @@ import json
 from collections import Counter
 
 import pytest
-from onnx import parser
+from onnx import checker, parser
 
 from graphopt.base.errors import RuleError
 from graphopt.io import onnx_io
@@ -18,7 +18,9 @@ from graphopt.operators.operator import FLOATS
 from graphopt.rewrite.build import build
 from graphopt.rewrite.gate import departures
 from graphopt.rewrite.match import find
+from graphopt.verifier.drawing import instances
 from graphopt.verifier.prove import prove
+from graphopt.verifier.writing import models
 
 f, h, g, r = pointwise("f"), pointwise("h"), binary("g"), reduction("r")
 x, y = tensor("x"), tensor("y")
@@ -262,6 +264,16 @@ def test_every_pointwise_operator_is_a_candidate() -> None:
     known = {op for op, domain in candidates(ops.ANY_POINTWISE) if not domain}
     assert known >= PAIRS | SINGLE
     assert {op for op, domain in candidates(ops.ANY_BINARY) if not domain} == PAIRS
+
+
+@pytest.mark.parametrize("op_type", ["IsNaN", "IsInf", "Cast", "Greater", "Equal"])
+def test_what_is_drawn_has_operands_of_one_element_type(op_type: str) -> None:
+    """The operator makes the same type of each, so that nothing else in the rule says so."""
+    for way in candidates(ops.ANY_POINTWISE)[op_type, ""]:
+        for rule in (particular(JOIN, (("f", way),)), particular(EACH, (("f", way), ("xs", 3)))):
+            for drawn in instances(rule, count=8):
+                for side in models(rule, drawn):
+                    checker.check_model(side, full_check=True)
 
 
 def test_of_the_operator_that_is_met_its_kernels_are_asked() -> None:

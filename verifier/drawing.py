@@ -19,6 +19,7 @@ from graphopt.language.scalar import FACTS, PROPERTIES, Unknown, counted
 from graphopt.language.schemas import Misfit, Operator, Types, described
 from graphopt.language.term import SCALAR, App, Lit, Term, Var, applications, holes, is_scalar, walk
 from graphopt.operators.classes import broadcasts
+from graphopt.operators.families import Particular
 from graphopt.operators.known import Operand, is_defined
 from graphopt.operators.protos import tensor_to_proto, type_from_proto, type_to_proto
 from graphopt.operators.windows import CONVOLUTIONS
@@ -41,7 +42,7 @@ def instances(
     assert not rule.is_family, "what its holes stand for is chosen before (`families.particular`)"
     rng = random.Random(f"{rule.name}/{seed}")
     try:
-        types = Types(rule.left, {}, scope.dtypes).obey(rule.conditions)
+        types = _types(rule, {}, scope).obey(rule.conditions)
     except Misfit:
         return
     for _ in range(attempts):
@@ -62,10 +63,18 @@ def instance(
     for _ in range(attempts):
         try:
             known = {name: DType.of(value.dtype) for name, value in values.items() if isinstance(value, np.ndarray)}
-            return _Draft(rule, rng, Types(rule.left, known), dict(dims), dict(values)).finished()
+            return _Draft(rule, rng, _types(rule, known), dict(dims), dict(values)).finished()
         except (Misfit, Unknown):
             continue
     return None
+
+
+def _types(rule: Rule, known: Mapping[str, DType], scope: Scope = ANY) -> Types:
+    """Return the element types of the left side; what a hole of the family stands for has the same wherever it is."""
+    types = Types(rule.left, known, scope.dtypes)
+    for apps in rule.same if isinstance(rule, Particular) else ():
+        types.apply_alike(apps)
+    return types
 
 
 class _Draft:

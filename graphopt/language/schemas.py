@@ -143,6 +143,12 @@ class Types:
             case "Cast", Lit(value=int(to)) if to in list(DType):
                 self.restrict((app.node, 0), {DType(to)})
 
+    def apply_alike(self, apps: Sequence[App]) -> None:
+        """Have applications of one operator take the same element types, position by position."""
+        for one, *others in zip(*map(_operand_places, apps), strict=True):
+            for other in others:
+                self._unify(one, other)
+
     def place(self, side: Term) -> Place:
         """Where the element type of a term is."""
         if isinstance(side, App):
@@ -184,6 +190,10 @@ class Types:
         chosen = rng.choice(usual) if rng else usual[0]
         self.restrict(place, {chosen})
         return chosen
+
+
+def _operand_places(app: App) -> list[Place]:
+    return [(app.node, described(app).input(position).variable) for position in range(len(app.inputs))]
 
 
 def _whole(literal: Lit) -> Any:
