@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from graphopt.base.integers import TRUE, Atom, ge, symbol
+from graphopt.base.integers import TRUE, Atom, Size, ge, symbol
+from graphopt.base.notes import Noted
 from graphopt.base.rebuilding import Substitution
 from graphopt.base.symbolic import Binders, Call, Value
 from graphopt.language.rule import Rule
@@ -21,38 +22,44 @@ from graphopt.verifier.signs import Signs
 
 
 def undefined(
-    before: Collection[Call], after: Collection[Call], binders: Binders, known: Context, equality: Equality
+    before: Collection[Noted], after: Collection[Noted], binders: Binders, known: Context, equality: Equality
 ) -> str:
     """Return the function of a call of the right side that may have no value where those of the left have; nothing if
     none."""
     outer = frozenset(binder for binder, _ in binders)
-    computed = {_plainly_named(made, outer) for made in before}
-    new = {_plainly_named(made, outer) for made in after}
-    new = {made for made in new if made not in computed or _sums(made)}
+    computed = {(_plainly_named(made, outer), _extents(around)) for made, around in before}
+    new = {(_plainly_named(made, outer), _extents(around)) for made, around in after} - computed
     here = known.knowing(ranges(binders)) if new else known
-    return next((made.function for made in new if not _holds_there(made, computed, equality, here)), "")
+    return next((made.function for made, over in new if not _holds_there(made, over, computed, equality, here)), "")
 
 
-def _holds_there(made: Call, computed: Collection[Call], equality: Equality, known: Context) -> bool:
-    return (
-        _is_defined(made, equality.signs, known)
-        or (_sums_something(made, known) and any(_are_equal(made, other, equality, known) for other in computed))
-        or not known.possible
-    )
+def _extents(around: Binders) -> frozenset[Size]:
+    """Return what of that which a call is computed for may be nothing."""
+    return frozenset(extent for _, extent in around if not isinstance(extent, int) or extent < 1)
 
 
-def _sums(made: Call) -> bool:
-    """Return whether it divides by a sum.
+def _holds_there(
+    made: Call,
+    over: frozenset[Size],
+    computed: Collection[tuple[Call, frozenset[Size]]],
+    equality: Equality,
+    known: Context,
+) -> bool:
+    """Return whether a call has a value wherever there is something to compute it for.
 
-    Of nothing that is 0, and a left side that divides in each of its summands does not divide at all.
+    A sum of nothing computes nothing: where the left side divides in each of its summands, the right side may divide
+    the sum if there are any.
     """
-    return made.function == "Inverse" and any(term.binders for term in made.args[0].terms)
-
-
-def _sums_something(made: Call, known: Context) -> bool:
-    """Return whether no sum that it divides by is one of nothing."""
-    extents = [extent for term in made.args[0].terms for _, extent in term.binders] if _sums(made) else []
-    return all(known.proves(ge(extent, 1)) for extent in extents)
+    there = known.knowing(*(ge(extent, 1) for extent in over))
+    return (
+        _is_defined(made, equality.signs, there)
+        or any(
+            all(extent in over or there.proves(ge(extent, 1)) for extent in extents)
+            and _are_equal(made, other, equality, there)
+            for other, extents in computed
+        )
+        or not there.possible
+    )
 
 
 def unmasked(rule: Rule) -> str:

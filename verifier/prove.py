@@ -33,8 +33,9 @@ from graphopt.base.integers import (
     symbols,
     undisturbed,
 )
+from graphopt.base.notes import Noted, noting
 from graphopt.base.rebuilding import Substitution
-from graphopt.base.symbolic import Binders, Call, Element, Index, Piece, Read, Term, Value, Whole, cases, noting
+from graphopt.base.symbolic import Binders, Call, Element, Index, Piece, Read, Term, Value, Whole, cases
 from graphopt.base.tensors import Tensor, as_size, bind
 from graphopt.language.coverage import Answer, Choice, of_any_rank, tree_of
 from graphopt.language.proof import Model, Proof, Verdict
@@ -521,7 +522,7 @@ def _difference(instance: Instance, left: Tensor, right: Tensor, index: Index, b
     return "" if known.agreed[question] else "are not shown to be equal"
 
 
-def _elements(left: Tensor, right: Tensor, index: Index) -> tuple[Value, Value, tuple[set[Call], set[Call]]]:
+def _elements(left: Tensor, right: Tensor, index: Index) -> tuple[Value, Value, tuple[set[Noted], set[Noted]]]:
     """Return the elements of two tensors, and which functions that are not defined everywhere they are computed by."""
     with noting() as before:
         one = left.at(index)

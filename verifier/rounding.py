@@ -28,7 +28,8 @@ LARGEST = 2.0**20
 """The largest number that a rule may write for floats, and one over the smallest."""
 
 LIFT = 40.0
-"""The largest number that a rule may write into an exponent: exp(40) leaves single precision 21 digits of 38."""
+"""The largest number, of either sign, that a rule may write into an exponent: of the 38 digits that single precision
+has for a magnitude exp(40) leaves 21, and exp(-40) is as far from the least normal number."""
 
 
 def unlicensed(rule: Rule, typings: Sequence[Typing]) -> str:
@@ -105,33 +106,55 @@ def _folds(app: App) -> bool:
 
 
 def _overflows(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
-    """Exponentials of what the left side takes none of: softmax is exp(x) / Σ exp(x), but is computed otherwise.
-
-    Those of numbers that are known to be small do not overflow.
-    """
+    """Exponentials of what the left side takes none of: softmax is exp(x) / Σ exp(x), but is computed otherwise."""
     left, right = (
         dict.fromkeys(app for side in sides for app in applications(side)) for sides in (rule.left, rule.right)
     )
     for app in (app for app in right if app not in left and entry(app.op, app.domain).overflows):
-        exponent = app.inputs[0]
-        if app.op != "Exp" or not _is_small(exponent, typings):
+        peak = _peak(app, typings)
+        if peak is None or not _is_used_as_softmax(app, peak, rule.right):
             yield f"{app.op} overflows at moderate numbers, and the left side does not compute {app}"
 
 
-def _is_small(exponent: Term | None, typings: Sequence[Typing]) -> bool:
-    """Return whether this is x - max(x) or x - (max(x) - c), and c so small that sums of exp(c) do not overflow."""
+def _peak(weights: App, typings: Sequence[Typing]) -> App | None:
+    """Return max(x) of exp(x - max(x)) or exp(x - (max(x) - c)); None of another term, and where c is too large.
+
+    In half precision sums of such numbers overflow, too.
+    """
     lift: Constant = 0
-    match exponent:
-        case App(op="Sub", inputs=(value, App(op="ReduceMax") as peak)):
+    match weights:
+        case App(op="Exp", inputs=(App(op="Sub", inputs=(value, App(op="ReduceMax") as peak)) as exponent,)):
             pass
-        case App(op="Sub", inputs=(value, App(op="Sub", inputs=(App(op="ReduceMax") as peak, Lit(value=lift))))):
+        case App(
+            op="Exp",
+            inputs=(
+                App(
+                    op="Sub", inputs=(value, App(op="Sub", inputs=(App(op="ReduceMax") as peak, Lit(value=lift))))
+                ) as exponent,
+            ),
+        ):
             pass
         case _:
-            return False
-    keeps_axes = ("keepdims", Lit(0)) not in peak.attrs  # without them, what is taken from x is another row's
-    if peak.inputs[0] != value or not keeps_axes or not isinstance(lift, int | float):
-        return False
-    return lift <= 0 or (lift <= LIFT and not any(typing.of(exponent) is DType.FLOAT16 for typing in typings))
+            return None
+    keeps_axes = peak.bundle is None and dict(peak.attrs).get("keepdims", Lit(1)) == Lit(1)  # else it is another row's
+    is_small = isinstance(lift, int | float) and abs(lift) <= LIFT
+    is_half = any(typing.of(exponent) is DType.FLOAT16 for typing in typings)
+    return peak if peak.inputs[0] == value and keeps_axes and is_small and not is_half else None
+
+
+def _is_used_as_softmax(weights: App, peak: App, right: Sequence[Term]) -> bool:
+    """Return whether nothing is done with weights but that they, or products of matrices with them, are divided by
+    their sums: those along the axes of the largest, which vanish nowhere."""
+    apps = {app for side in right for app in applications(side)}
+    sums = {app for app in apps if app.op == "ReduceSum" and app.inputs == (weights, *peak.inputs[1:])}
+    products = {app for app in apps if app.op == "MatMul" and app.inputs[0] == weights}
+    divided = {
+        app for app in apps if app.op == "Div" and app.inputs[0] in {weights, *products} and app.inputs[1] in sums
+    }
+    made = {weights, *products, *sums}
+    doubled = any(weights in walk(factor) for app in products for factor in app.operands[1:])
+    readers = {app for app in apps if not made.isdisjoint(app.inputs)}
+    return readers <= {*products, *sums, *divided} and made.isdisjoint(right) and not doubled
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------

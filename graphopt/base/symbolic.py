@@ -7,7 +7,6 @@ tensors add guards, moving data shifts indices; what is not linear is an opaque 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -33,6 +32,7 @@ from graphopt.base.integers import (
     fresh,
     negate,
 )
+from graphopt.base.notes import note, noting
 from graphopt.base.rebuilding import Substitution, only_symbol, rebuild, rebuild_formula
 
 Index: TypeAlias = "tuple[Size, ...]"
@@ -393,7 +393,8 @@ def _times(left: Term, right: Term) -> Term:
 def renamed(term: Term) -> Term:
     """Return the same sum over new binders."""
     change, binders = _new_binders(term.binders)
-    factors = tuple(_same_kind(factor.rebuild(change)) for factor in term.factors)
+    with noting():  # which is nothing: what was computed gets another name
+        factors = tuple(_same_kind(factor.rebuild(change)) for factor in term.factors)
     return Term(term.coefficient, factors, binders, rebuild_formula(term.guard, change))
 
 
@@ -476,7 +477,8 @@ def _one_number(monoid: Monoid, pieces: list[Piece]) -> list[Piece]:
 
 def _fresh(piece: Piece) -> Piece:
     change, binders = _new_binders(piece.binders)
-    return Piece(binders, rebuild_formula(piece.guard, change), piece.body.rebuild(change)) if binders else piece
+    with noting():  # as above
+        return Piece(binders, rebuild_formula(piece.guard, change), piece.body.rebuild(change)) if binders else piece
 
 
 def _only_factor(value: Value) -> Factor | None:
@@ -534,31 +536,9 @@ def _call(function: str, values: tuple[Value, ...], params: tuple[Any, ...]) -> 
     return _noted(Call(function, tuple(map(_own_names, values)), params)) if known is None else known
 
 
-PARTIAL = frozenset({"Inverse", "Log", "Sqrt", "Pow", "Mod", "FMod", "Asin", "Acos", "Acosh", "Atanh"})
-"""Functions that floats have for some real numbers only."""
-
-
-class _Notes:
-    """Where calls of such functions are noted, if anywhere."""
-
-    made: set[Call] | None = None
-
-
 def _noted(made: Call) -> Value:
-    if _Notes.made is not None and made.function in PARTIAL:
-        _Notes.made.add(made)
+    note(made)
     return lift(made)
-
-
-@contextmanager
-def noting() -> Iterator[set[Call]]:
-    """Note which functions that are not defined everywhere are computed, whatever the result is made of in the end."""
-    before, made = _Notes.made, set[Call]()
-    _Notes.made = made
-    try:
-        yield made
-    finally:
-        _Notes.made = before
 
 
 def by_cases(function: Callable[..., Value], *values: Value) -> Value:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from graphopt.base.integers import TRUE, Fact, Formula, Size, conj, disj, fresh, inside, negate
+from graphopt.base.notes import running_over
 from graphopt.base.rebuilding import only_symbol
 from graphopt.base.symbolic import (
     Binders,
@@ -58,8 +59,9 @@ class Tensor:
 
     def whole(self) -> Whole:
         """As an argument of an operator that is not looked into."""
-        index, _ = bind(self.shape, "i")
-        return Whole(self.shape, tuple(map(only_symbol, index)), self.at(index))
+        index, binders = bind(self.shape, "i")
+        with running_over(binders):
+            return Whole(self.shape, tuple(map(only_symbol, index)), self.at(index))
 
 
 def within(index: Index, shape: Sequence[Size]) -> Formula:
@@ -78,7 +80,8 @@ def total(
 ) -> Value:
     """Σ of `body` over all indices below the extents (for which `where` holds)."""
     index, binders = bind(extents)
-    return summed(guarded(where(index) if where else TRUE, body(index)), binders)
+    with running_over(binders):
+        return summed(guarded(where(index) if where else TRUE, body(index)), binders)
 
 
 def summed(value: Value, binders: Binders) -> Value:
@@ -91,7 +94,8 @@ def folded(
 ) -> Value:
     """Return the greatest (least, product) of `body` over all indices below the extents (for which `where` holds)."""
     index, binders = bind(extents)
-    return fold(monoid, [Piece(binders, where(index) if where else TRUE, body(index))])
+    with running_over(binders):
+        return fold(monoid, [Piece(binders, where(index) if where else TRUE, body(index))])
 
 
 def select(condition: Formula, then: Value, otherwise: Value) -> Value:

@@ -60,8 +60,11 @@ is_single, is_half = (fn.eq(fn.dtype(square), int(dtype)) for dtype in (DType.FL
 
 
 def lifted(name: str, exponent: Term, *when: Term) -> Rule:
-    """Softmax by these exponentials, of rows that are not empty."""
-    weights = op.Exp(exponent)
+    return softmax(name, op.Exp(exponent), *when)
+
+
+def softmax(name: str, weights: Term, *when: Term) -> Rule:
+    """Softmax by these weights, of rows that are not empty."""
     own = op.Softmax(square, axis=-1), weights / op.ReduceSum(weights, (-1,))
     return Rule(f"softmax_{name}", *own, when=(fn.size("N") > 0, *when))
 
@@ -70,6 +73,10 @@ LARGE = (
     lifted("of_lifted_halves", square - (peak - 40.0), is_half),
     lifted("lifted_too_much", square - (peak - 60.0), is_single),
     lifted("less_another_peak", square - (op.ReduceMax(square * 2.0, (-1,)) - 4.0), is_single),
+    lifted("unlifted_halves", square - peak, is_half),
+    lifted("let_down", square - (peak - -1000.0), is_single),
+    softmax("enlarged_lifted_weights", op.Exp(square - (peak - 40.0)) * 1e6 * 1e6 * 1e6 * 1e6, is_single),
+    lifted("below_the_peak_of_all", square - op.ReduceMax(square, (0, 1)), is_single),
     Rule("exp_less_the_peaks_of_other_rows", op.Exp(square) * op.Exp(-peaks), op.Exp(square - peaks), when=is_single),
 )
 

@@ -14,6 +14,7 @@ relu, t, to = op.Relu, integer("t"), integer("to")
 first, second, third = tensor("x", "N"), tensor("y", "N"), tensor("z", "N")
 summed, regrouped = (first + second) + third, first + (second + third)
 norms = tuple(const(name, "C") for name in ("a", "b", "e", "f"))
+length, entropy, each = op.ReduceL2(plane, (-1,)), op.ReduceLogSumExp(plane, (-1,)), tensor("y", "M 1")
 below, columns = op.Exp(plane - op.ReduceMax(plane, (-1,))), tensor("y", "N L")
 
 VANISHING = (
@@ -24,6 +25,9 @@ VANISHING = (
     Rule("logarithm_times_zero", relu(y) + x * 0.0, relu(y) + op.Log(x) * 0.0),
     Rule("weights_of_nothing_divided_later", op.Softmax(plane) @ columns,
          (below @ columns) / op.ReduceSum(below, (-1,))),
+    Rule("length_of_nothing_divided_by_later", (plane / length) @ columns, (plane @ columns) / length),
+    Rule("logarithm_of_nothing_later", (plane * entropy) @ columns, (plane @ columns) * entropy),
+    Rule("number_of_nothing_divided_by_later", op.ReduceSum(plane / each, (-1,)), op.ReduceSum(plane, (-1,)) / each),
     Rule("root_less_itself", x - x, op.Sqrt(x) - op.Sqrt(x)),
     Rule("arcus_sine_less_itself", x * 0.0, op.Asin(x) - op.Asin(x)),
     Rule("area_cosine_times_zero", x * 0.0, op.Acosh(x) * 0.0),
