@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -98,6 +100,13 @@ def test_a_model_is_tried_once(trials: Trials, monkeypatch: pytest.MonkeyPatch) 
     trials.demand_endured(data)
     monkeypatch.setattr(trial, "_asked", None)
     trials.demand_endured(data)
+
+
+def test_a_path_that_python_does_not_search_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.path", [tmp_path, *sys.path])  # a common mistake: it has to be a text
+    trials = Trials(ABORTS)
+    trials.demand_endured(b"a model")
+    trials.end()
 
 
 def test_what_onnx_runtime_refuses_is_endured(trials: Trials) -> None:

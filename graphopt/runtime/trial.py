@@ -84,7 +84,9 @@ class Trials:
 
     def _started(self) -> subprocess.Popen[bytes]:
         """Return a process that has said that it is ready. Raises EndedError."""
-        command = [sys.executable, "-P", "-c", self.code, json.dumps(sys.path)]
+        entries: list[object] = [*sys.path]  # what is no text Python does not search
+        path = json.dumps([entry for entry in entries if isinstance(entry, str)])
+        command = [sys.executable, "-P", "-c", self.code, path]
         try:
             process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
