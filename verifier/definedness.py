@@ -13,7 +13,7 @@ from graphopt.base.notes import Noted
 from graphopt.base.rebuilding import Substitution
 from graphopt.base.symbolic import Binders, Call, Value
 from graphopt.language.rule import Rule
-from graphopt.language.term import applications
+from graphopt.language.term import App, applications
 from graphopt.operators.classes import entry
 from graphopt.verifier.bijections import ranges
 from graphopt.verifier.context import Context
@@ -63,16 +63,21 @@ def _holds_there(
 
 
 def unmasked(rule: Rule) -> str:
-    """Return a partial operator whose missing values the left side covers by a Where and the right side does not; or
-    nothing.
+    """Return a partial operator of the right side whose missing values the left side may cover by a Where that the
+    right side does not have; or nothing.
 
     Where it has no value the left side has one all the same, and what it computes is no excuse.
     """
     left, right = ({app for side in sides for app in applications(side)} for sides in (rule.left, rule.right))
     masks = (app for app in left - right if app.op == "Where")
-    covered = (part for mask in masks for arg in mask.operands for part in applications(arg))
-    found = next((part.op for part in covered if entry(part.op, part.domain).is_partial and part in right), "")
+    covered = {part for mask in masks for arg in mask.operands for part in applications(arg) if _is_partial(part)}
+    bare = (part for part in right if _is_partial(part) and (part in covered or part not in left)) if covered else ()
+    found = next((part.op for part in bare), "")
     return found and f"{found} has no value at some numbers, which the left side covers by a Where that is gone"
+
+
+def _is_partial(app: App) -> bool:
+    return entry(app.op, app.domain).is_partial
 
 
 def _plainly_named(made: Call, outer: frozenset[Atom]) -> Call:

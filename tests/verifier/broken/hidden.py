@@ -15,6 +15,7 @@ first, second, third = tensor("x", "N"), tensor("y", "N"), tensor("z", "N")
 summed, regrouped = (first + second) + third, first + (second + third)
 norms = tuple(const(name, "C") for name in ("a", "b", "e", "f"))
 length, entropy, each = op.ReduceL2(plane, (-1,)), op.ReduceLogSumExp(plane, (-1,)), tensor("y", "M 1")
+divisor, is_above = tensor("y", "M N"), op.Greater(tensor("y", "M N"), 0.0)
 below, columns = op.Exp(plane - op.ReduceMax(plane, (-1,))), tensor("y", "N L")
 
 VANISHING = (
@@ -92,6 +93,8 @@ UNPROVED = (
     Rule("exponent_regrouped", op.Pow(tensor("a", "N"), (row + tensor("b", "N")) + scale),
          op.Pow(tensor("a", "N"), row + (tensor("b", "N") + scale))),
     Rule("unit_vector_regrouped", op.LpNormalization(summed), op.LpNormalization(regrouped)),
+    Rule("quotient_no_longer_guarded", op.Where(is_above, plane / divisor, 0.0),
+         op.Where(is_above, plane, 0.0) / divisor),
     Rule("logarithm_of_nothing_uncovered",
          op.Where(op.Greater(plane, 0.0), plane * op.ReduceLogSum(op.Relu(plane), (1,)), 0.0),
          op.Relu(plane) * op.ReduceLogSum(op.Relu(plane), (1,)), when=fn.eq(fn.dtype(plane), 1)),
