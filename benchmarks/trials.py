@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 
 from benchmarks import tools as peers
-from benchmarks.checks import DEVICE_TOLERANCE, TOLERANCE, difference, is_insensitive, movement
+from benchmarks.checks import DEVICE_TOLERANCE, TOLERANCE, Outputs, difference, is_insensitive, movement
 from graphopt.runtime.inputs import default_sizes
 from graphopt.runtime.measure import WIDTH, interleaved
 from graphopt.runtime.profile import HEAVY, profile
@@ -24,6 +24,10 @@ from graphopt.runtime.sessions import Setting, runner
 from graphopt.runtime.steps import sketch
 
 SEEDS = (0, 1, 2)
+
+QUANTA = 2
+"""So many times as far from the original as ONNX Runtime's own optimization takes it, an outcome may be: of quantized
+models each step rounds to a quantum, and where the integers are multiplied otherwise, all that follow differ."""
 
 
 def _feeds(source: str, seed: int) -> dict[str, Any]:
@@ -77,9 +81,15 @@ def check(job: Mapping[str, Any]) -> dict[str, Any]:
     if list(actual[0]) != names:
         return {"wrong": "the outputs have other names"}
     moved = movement(expected)
-    gap = max(difference(*pair, moved) for pair in zip(expected, actual, strict=True))
-    wrong = gap > (TOLERANCE if setting.is_cpu else DEVICE_TOLERANCE)
-    return {"wrong": f"outputs differ by {gap:.2g} of how far they move"} if wrong else {"difference": gap}
+
+    def gap_of(found: Sequence[Outputs]) -> float:
+        return max(difference(*pair, moved) for pair in zip(expected, found, strict=True))
+
+    gap, accepted = gap_of(actual), TOLERANCE if setting.is_cpu else DEVICE_TOLERANCE
+    if accepted < gap < float("inf"):
+        plain = setting.open(job["source"])
+        accepted = max(accepted, QUANTA * gap_of([_computed(plain, job["source"], seed) for seed in SEEDS]))
+    return {"difference": gap} if gap <= accepted else {"wrong": f"outputs differ by {gap:.2g} of how far they move"}
 
 
 def timed(job: Mapping[str, Any]) -> dict[str, Any]:

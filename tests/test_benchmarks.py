@@ -330,6 +330,26 @@ def test_an_outcome_that_ignores_its_input_is_wrong(offset: str, tmp_path: Path)
     assert "of how far they move" in found["wrong"]
 
 
+@pytest.mark.parametrize(("outcome", "is_wrong"), [(0.35, False), (0.65, True)])
+def test_an_outcome_may_differ_twice_as_far_as_the_runtime_itself(
+    outcome: float, is_wrong: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of quantized models, where a number that is rounded otherwise is another quantum."""
+    computed = trials._computed
+    shifts = {True: {"source.onnx": 0.3, "target.onnx": outcome}, False: {"source.onnx": 0.0}}
+
+    def opened(setting: Setting, path: str, optimize: bool = True) -> tuple[Any, float]:
+        return opening(setting, path, optimize=optimize), shifts[optimize][Path(path).name]
+
+    def shifted(session: tuple[Any, float], source: str, seed: int) -> dict[str, Any]:
+        return {name: values + session[1] for name, values in computed(session[0], source, seed).items()}
+
+    opening = Setting.open
+    monkeypatch.setattr(Setting, "open", opened)
+    monkeypatch.setattr(trials, "_computed", shifted)
+    assert ("wrong" in checked(tmp_path, "y = Tanh(x)", "y = Tanh(x)")) is is_wrong
+
+
 def test_an_original_that_ignores_its_input_cannot_be_checked(tmp_path: Path) -> None:
     same = "a = Mul(x, 0.0); y = Add(a, w)"
     assert checked(tmp_path, same, same) == {
