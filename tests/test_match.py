@@ -193,6 +193,7 @@ def test_integer_inputs_bind_their_values() -> None:
         (op.Slice(x, integer("i"), (2,)), "Slice (x, c, two)", "int64[1] c = {1}", 1),
         (x + real("r"), "Add(x, c)", "float[1] c = {1}", 1),
         (x + real("r"), "Add(x, c)", "float[1, 1] c = {1}", 0),
+        (op.Where(op.Greater(x, x), x, 1.0), "Where(more, x, c)", "float[1] c = {1}", 1),
         (op.Where(op.Greater(x, x), x, 1.0), "Where(more, x, c)", "float[1, 1] c = {1}", 0),
     ],
 )

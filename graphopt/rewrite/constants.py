@@ -50,7 +50,10 @@ def is_spelling(graph: Graph, node: Node, value: Value, shape: Shape) -> bool:
     if broadcasts(node.op, node.domain):
         other = other_operand(graph, node, value)
         return other is not None and len(other) >= len(shape)
-    return len(shape) == 1 and node.op not in ("Gather", "Where")
+    if node.op == "Where":
+        others = [graph.shape(other) for other in node.inputs if other is not None and other != value]
+        return any(other is not None and len(other) >= len(shape) for other in others)
+    return len(shape) == 1 and node.op != "Gather"
 
 
 def real_number(graph: Graph, node: Node, value: Value | None) -> float | None:

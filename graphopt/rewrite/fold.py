@@ -254,7 +254,8 @@ def _reshape(graph: Graph, vertex: int) -> Patch | None:
     if graph.constant(node.inputs[1]) is not None:
         elements = None if allowzero else _without_copies(target, shape)
         elements = elements or _copying(target, shape, result)
-        allowzero = allowzero and elements is not None
+        if allowzero and elements is None:  # it says nothing: rules ask for a Reshape without it
+            elements = [size for size in target if isinstance(size, int)]
     else:
         elements = reshape_target(target, shape, result)
     if elements is None:
