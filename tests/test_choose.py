@@ -18,7 +18,7 @@ from graphopt.search.choose import Chooser, Version
 from graphopt.search.explore import explore
 from graphopt.search.moves import Solution, Space, apply
 from graphopt.search.race import Contest, Latency, Outcome, Times
-from graphopt.search.sweep import sweep
+from graphopt.search.sweep import Sweep, sweep
 from tests.test_search import LONG, Prices
 from tests.text import parse
 
@@ -132,11 +132,15 @@ class Case:
         return self.best
 
     def swept(self, *names: str) -> Version:
-        """The better of the simplified model and that with a sweep of one of these rules."""
+        """The best of the simplified model, that with a sweep of one of these rules, and with all that gain."""
         space = Space(TRADES, Simplifier([], []), lambda *_: True)
         rules = {rule.name: rule for rule in TRADES}
         made = [sweep(self.first.variant, name, [rules[name]], space) for name in names]
-        self.best, *_ = self.chooser.sweep(self.first, filter(None, made))
+
+        def again(done: Sweep, variant: Variant) -> Sweep | None:
+            return sweep(variant, done.name, [rules[done.name]], space)
+
+        self.best, *_ = self.chooser.sweep(self.first, filter(None, made), again)
         return self.best
 
     @property
@@ -155,13 +159,22 @@ BOTH = {"double_neg", "double_abs"}
 
 
 def test_the_fastest_sweep_is_where_the_search_begins() -> None:
-    case = Case(lambda ops: (1.5 if "Div" not in ops else 1.0) * (1.2 if "Sub" not in ops else 1.0))
+    case = Case(lambda ops: 1.5 if "Div" not in ops else 1.2 if "Sub" not in ops else 1.0)
     swept = case.swept("difference_is_sum", "quarter_is_product")
-    assert [made.rules for made in swept.sweeps] == [("quarter_is_product",)]
+    assert [made.rules for made in swept.sweeps] == [("quarter_is_product",)], "both together are no faster"
     assert case.changed == BOTH | {"quarter_is_product"}
+    case = Case(lambda ops: (1.5 if "Div" not in ops else 1.0) * (1.2 if "Sub" not in ops else 1.0))
+    swept = case.swept("quarter_is_product")
     best = case.choose(case.solutions[1:], swept)
     assert (best.sweeps, best.solutions) == (swept.sweeps, case.solutions[1:])
     assert case.changed == {rule.name for rule in (*TIDY, *TRADES)}
+
+
+def test_sweeps_that_gain_are_made_one_after_the_other() -> None:
+    case = Case(lambda ops: (1.5 if "Div" not in ops else 1.0) * (1.2 if "Sub" not in ops else 1.0))
+    swept = case.swept("difference_is_sum", "quarter_is_product")
+    assert [made.name for made in swept.sweeps] == ["quarter_is_product", "difference_is_sum"]
+    assert case.changed == BOTH | {"difference_is_sum", "quarter_is_product"}
 
 
 @pytest.mark.parametrize("speed", [0.9, 1.0])

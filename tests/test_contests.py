@@ -361,9 +361,10 @@ def test_where_nearly_all_time_is_in_heavy_kernels_nothing_is_searched(
     [
         ("float[256,8] a, float[8,256] b, float[256,8] c", "t = MatMul(a, b); y = MatMul(t, c)", {}, "[256,8]", False),
         ("float[1,64,64] x", "t = MatMul(x, w); y = Slice(t, s, e, o)", {"w": (64, 512)}, "[1,1,512]", False),
+        ("float[1,64,64,64] x", "y = Conv<pads=[1,1,1,1]>(x, w)", {"w": (64, 64, 3, 3)}, "[1,64,64,64]", False),
         ("float[256,256] x", "t = MatMul(x, w); y = MatMul(t, w)", {"w": (256, 256)}, "[256,256]", True),
     ],
-    ids=["products in another order", "a product of which a part is read", "products"],
+    ids=["products in another order", "a product of which a part is read", "a sweep", "products"],
 )
 def test_what_an_estimate_speaks_for_is_tried_though_all_time_is_in_products(
     monkeypatch: pytest.MonkeyPatch, inputs: str, body: str, weights: dict[str, Any], output: str, is_bound: bool

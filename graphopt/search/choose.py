@@ -43,6 +43,8 @@ LONGEST = 3.0
 
 Found = TypeVar("Found")
 
+Again = Callable[[Sweep, Variant], "Sweep | None"]
+
 
 @dataclass(eq=False)
 class Version:
@@ -119,13 +121,25 @@ class Chooser:
 
     # -- what takes part -----------------------------------------------------------------------------------------------
 
-    def sweep(self, simplified: Version, sweeps: Iterable[Sweep]) -> list[Version]:
-        """Return the simplified model, and it with each sweep; the fastest first."""
+    def sweep(self, simplified: Version, sweeps: Iterable[Sweep], again: Again = lambda *_: None) -> list[Version]:
+        """Return the simplified model, it with each sweep, and it with all that gain; the fastest first.
+
+        Args:
+            again: makes a sweep once more, of a variant with others; None where it does not match there any more.
+        """
         versions = [Version(made.result, (made,)) for made in sweeps]
         if versions:
             self._race([simplified, *versions], self.contest, share=0.25)
-        faster = [version for version in versions if version.beats(simplified)]
-        best = max(faster, key=_gain, default=simplified)
+        faster = sorted((version for version in versions if version.beats(simplified)), key=_gain, reverse=True)
+        best = faster[0] if faster else simplified
+        together = best
+        for version in faster[1:]:
+            made = again(version.sweeps[0], together.variant)
+            together = together if made is None else Version(made.result, (*together.sweeps, made))
+        if together is not best:
+            versions.append(together)
+            self._race([simplified, best, together], self.contest, share=0.25)
+            best = together if together.beats(simplified) and _gain(together) > _gain(best) else best
         return [best, *(version for version in (simplified, *versions) if version is not best)]
 
     def _explored(self, base: Version, solutions: Sequence[Solution]) -> list[Version]:

@@ -486,6 +486,12 @@ def _classes(graph: Graph, space: Space, cost: CostModel, shapes: Sequence[Shape
     return sorted(weighed, key=lambda pair: -pair[0])
 
 
+def is_cheaper(graph: Graph, other: Graph, cost: CostModel, shapes: Sequence[Shapes]) -> bool:
+    """Return whether a graph costs less than another, as the mean over shapes of their inputs."""
+    seconds = [_mean([cost.seconds(_at_shapes(each, known)) for known in shapes]) for each in (graph, other)]
+    return seconds[0] < seconds[1]
+
+
 def _at_shapes(graph: Graph, shapes: Shapes) -> Graph:
     """Return the graph with numbers for all sizes of its inputs, and all else with the sizes that follow; a copy, if
     need be.

@@ -39,7 +39,7 @@ from graphopt.search import recall
 from graphopt.search.analytic import Analytic
 from graphopt.search.choose import LEAST, LONGEST, TURNS, Chooser, Version
 from graphopt.search.elsewhere import Elsewhere
-from graphopt.search.explore import Exploration, Limits, Shapes, explore
+from graphopt.search.explore import Exploration, Limits, Shapes, explore, is_cheaper
 from graphopt.search.measured import Measured, Race
 from graphopt.search.moves import Solution, Space, apply
 from graphopt.search.race import Contest, Outcome
@@ -184,11 +184,13 @@ class Tuner:
             progress=self.progress,
         )
         shapes = [_shapes(trial.feeds) for trial in contest.original.trials]
-        gainable = self._gainable(chooser, first, shapes)
+        now = self.clock()
+        end = now + SWEEPS * (deadline - reserve - now)
+        sweeps = list(self._sweeps(end))
+        gainable = self._gainable(chooser, first, sweeps, shapes)
         if gainable is not None and gainable < NOISE:
             return self._chosen(chooser, first, [first], Exploration((), StopReason.BOUND), gainable)
-        now = self.clock()
-        swept = chooser.sweep(first, self._sweeps(now + SWEEPS * (deadline - reserve - now)))
+        swept = chooser.sweep(first, sweeps, lambda made, variant: self._sweep(variant, made.name, end))
         found = Exploration((), StopReason.INTERRUPTED)
         if not chooser.is_hurried:
             found = self._recalled(contest.digest, swept[0].variant.graph, shapes, deadline - reserve)
@@ -196,11 +198,13 @@ class Tuner:
             chooser.hurry()
         return self._chosen(chooser, first, swept, found, gainable)
 
-    def _gainable(self, chooser: Chooser, simplified: Version, shapes: Sequence[Shapes]) -> float | None:
+    def _gainable(
+        self, chooser: Chooser, simplified: Version, sweeps: Sequence[Sweep], shapes: Sequence[Shapes]
+    ) -> float | None:
         """Return the part of the simplified model's time that a search is about; None where it may be about all.
 
-        That is outside of heavy kernels, unless an estimate speaks for one of the first graphs of some part of the
-        model, as where products may be taken in another order; or there are rules of the user's.
+        That is outside of heavy kernels, unless an estimate speaks for a sweep, or for one of the first graphs of some
+        part of the model, as where products may be taken in another order; or there are rules of the user's.
         """
         if not self.is_bounded:
             return None
@@ -208,6 +212,8 @@ class Tuner:
         found = chooser.contest.gainable(simplified.key, replace(self.model, graph=graph))
         if found is None or found >= NOISE:
             return found
+        if any(is_cheaper(made.result.graph, graph, Analytic(), shapes) for made in sweeps):
+            return None
         looked = self._explored(graph, shapes, chooser.deadline - chooser.reserve, Analytic, FIRST)
         if looked.stop is StopReason.INTERRUPTED:
             chooser.hurry()
@@ -301,10 +307,13 @@ class Tuner:
 
     def _sweeps(self, end: float) -> Iterator[Sweep]:
         """Yield the sweeps of the simplified model that are made before the `end`."""
-        for name, rules in self.sweeps.items():
-            made = sweep(self.simplified, name, [rule for rule in rules if rule in self.trades], self._space(end))
+        for name in self.sweeps:
+            made = self._sweep(self.simplified, name, end)
             if made is not None:
                 yield made
+
+    def _sweep(self, start: Variant, name: str, end: float) -> Sweep | None:
+        return sweep(start, name, [rule for rule in self.sweeps[name] if rule in self.trades], self._space(end))
 
     def _recalled(self, original: str, graph: Graph, shapes: Sequence[Shapes], end: float) -> Exploration:
         """Return what was found for this model and these shapes, in this run or an earlier one with as much time.
@@ -376,7 +385,7 @@ class Tuner:
     ) -> Tuned:
         best = chooser.choose(first, swept[0], found.solutions)
         taken = dict(zip(best.solutions, best.counts, strict=True))
-        groups = [_swept(version, first, best) for version in swept if version is not first]
+        groups = [_swept(version, first, best) for version in swept if len(version.sweeps) == 1]
         start = len(first.steps) + sum(len(made.result.steps) for made in best.sweeps)
         timing = self._timing(found, start, taken, chooser.raced)
         timing = replace(
@@ -466,9 +475,12 @@ def _swept(version: Version, first: Version, best: Version) -> Group:
     ratio, saved = None, 0.0
     if version.gain and version.latencies:
         ratio, saved = version.gain.median, _seconds(version) * (version.gain.median - 1)
-    start, is_taken = len(first.steps), made in best.sweeps
-    rewrites = (start, start + len(made.result.steps) * is_taken)
-    return Group(made.rules, 0, ratio, is_taken, rewrites, saved, "" if is_taken else _because([version]))
+    names = [taken.name for taken in best.sweeps]
+    is_taken = made.name in names
+    before = best.sweeps[: names.index(made.name)] if is_taken else ()
+    start = len(first.steps) + sum(len(taken.result.steps) for taken in before)
+    count = len(best.sweeps[len(before)].result.steps) if is_taken else 0
+    return Group(made.rules, 0, ratio, is_taken, (start, start + count), saved, "" if is_taken else _because([version]))
 
 
 def _seconds(version: Version) -> float:
