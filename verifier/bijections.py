@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain, islice, permutations, product
@@ -32,6 +32,7 @@ from graphopt.base.integers import (
     ordered,
     polynomial,
     quotient,
+    symbol,
     symbols,
 )
 from graphopt.base.rebuilding import Substitution, rebuild, rebuild_formula, solve
@@ -41,7 +42,7 @@ from graphopt.verifier.context import Context
 
 Map: TypeAlias = "Mapping[Atom, Size]"
 _PAIRINGS = 24
-SPLITS = 6
+SPLITS = 16
 FEW = 4
 """So many parts of an index are looked at one by one."""
 
@@ -92,6 +93,13 @@ def domain(term: Term, known: Context) -> Context:
     if key not in known.domains:
         known.domains[key] = known.knowing(range_of(term))
     return known.domains[key]
+
+
+def without_names(term: Term) -> Hashable:
+    """Return what is the same for terms that differ in their coefficients and in the names of binders only."""
+    change = Substitution({binder: symbol(f"binder {place}") for place, (binder, _) in enumerate(term.binders)})
+    extents = tuple(rebuild(extent, change) for _, extent in term.binders)
+    return extents, rebuild_formula(term.guard, change), tuple(factor.rebuild(change) for factor in term.factors)
 
 
 def at(part: Formula, there: Map) -> Formula:

@@ -263,9 +263,10 @@ class _Draft:
         value = propose(context, name, hole.kind)
         if hole.name not in self.wanted or self.rng.random() > 0.8:
             return value
+        known = Instance(self.dims, {**self.values, hole.name: value})  # it may be wanted in part, as it was proposed
         try:
-            wanted = evaluate(self.rng.choice(self.wanted[hole.name]), self.rule, Instance(self.dims, self.values))
-        except KeyError:  # it mentions what is not drawn yet
+            wanted = evaluate(self.rng.choice(self.wanted[hole.name]), self.rule, known)
+        except (KeyError, Unknown):  # it mentions what is not drawn yet, or a part that the proposal has not
             return value
         return (wanted,) * len(value) if isinstance(value, tuple) and not isinstance(wanted, tuple) else wanted
 
@@ -404,7 +405,7 @@ def _wanted(rule: Rule) -> dict[str, list[Term]]:
         match part:
             case App(op="eq" | "le", args=(Var(name=name), Lit() as value) | (Lit() as value, Var(name=name))):
                 wanted.setdefault(name, []).append(value)
-            case App(op="eq", args=(Var(name=name), App() as value)):
+            case App(op="eq" | "asks_for", args=(Var(name=name), App() as value)):
                 wanted.setdefault(name, []).append(value)
     return wanted
 

@@ -6,7 +6,7 @@ domains and bodies agree under it, is then proved. What is not proved equal is n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import islice
@@ -69,6 +69,7 @@ from graphopt.verifier.bijections import (
     solution_of,
     with_facts,
     with_radix,
+    without_names,
 )
 from graphopt.verifier.context import Context
 from graphopt.verifier.reals import add_up_to_zero, has_cases
@@ -104,17 +105,33 @@ class Equality:
         return [replace(term, guard=with_facts(term.guard, chosen)) for term in terms]
 
     def _cancel(self, terms: list[Term], known: Context) -> bool:
-        """Return whether the terms add up to zero."""
-        splits = 0
+        """Return whether the terms add up to zero.
+
+        Numbers that are equal are added up first: what several of them make may be what another one denies.
+        """
+        terms, splits = self._collected(terms, known) if symbolic.arithmetic is None else terms, 0
         while terms:
-            first, terms = terms[0], terms[1:]
-            first, terms = self._gather(first, terms, known)
+            first, terms = self._gather(terms[0], terms[1:], known)
             if first.coefficient == 0 or not domain(first, known).possible:
                 continue
             if splits == SPLITS or (rest := self._overlap(first, terms, known)) is None:
                 return False
             terms, splits = rest, splits + 1
         return True
+
+    def _collected(self, terms: list[Term], known: Context) -> list[Term]:
+        """Return the sums of equal terms that are not zero: of those first that differ in names alone."""
+        alike: dict[Hashable, Term] = {}
+        for term in terms:
+            name = without_names(term)
+            same = alike.get(name)
+            alike[name] = term if same is None else replace(same, coefficient=same.coefficient + term.coefficient)
+        left, found = [term for term in alike.values() if term.coefficient], []
+        while left:
+            first, left = self._gather(left[0], left[1:], known)
+            if first.coefficient and domain(first, known).possible:
+                found.append(first)
+        return found
 
     def _gather(self, first: Term, others: Sequence[Term], known: Context) -> tuple[Term, list[Term]]:
         """Return the term with all equal ones added to it, and those that are left."""
@@ -145,7 +162,7 @@ class Equality:
                     *([both] if both.coefficient else []),
                 ]
                 fewer = [p for p in parts if p.guard != FALSE and domain(p, known).possible]
-                if len(fewer) < 2 or both.coefficient == 0:
+                if len(fewer) < 2 or (both.coefficient == 0 and domain(both, known).possible):
                     return [*fewer, *others[:position], *others[position + 1 :]]
         return None
 

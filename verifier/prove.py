@@ -254,7 +254,7 @@ def instances(rule: Rule, model: Model, typings: Sequence[Typing], effort: Effor
     others = typings if rule.minds_types else []
     if model is not Model.EXACT:
         others = [typing for typing in others if all(dtype.is_float for dtype in typing.types.values())]
-    most = VECTORS if is_pointwise(rule) else MAX_RANK
+    most = VECTORS if is_pointwise(rule) else max(MAX_RANK, _longest(rule))
     yield from _at(rule, model, effort, first, most, typings)
     kinds = {dtypes.kind_of(rule, first)}
     for typing in others:
@@ -262,6 +262,12 @@ def instances(rule: Rule, model: Model, typings: Sequence[Typing], effort: Effor
         if kind not in kinds:
             kinds.add(kind)
             yield from _at(rule, model, effort, typing, most, typings)
+
+
+def _longest(rule: Rule) -> int:
+    """Return the length of the longest list that the left side writes, such as a permutation of five axes."""
+    parts = (part.value for side in rule.left for part in walk(side) if isinstance(part, Lit))
+    return max((len(value) for value in parts if isinstance(value, tuple)), default=0)
 
 
 def _at(
