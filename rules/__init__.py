@@ -23,6 +23,7 @@ from graphopt.rules import (
     quantization,
     reduction,
     slicing,
+    winograd,
 )
 
 RULES: tuple[Rule, ...] = (
@@ -47,6 +48,7 @@ TRADES: tuple[Rule, ...] = (
     *linear.TRADES,
     *parallel.TRADES,
     *kernels.TRADES,
+    *winograd.TRADES,
     *activation.TRADES,
     *moving.TRADES,
     *reduction.TRADES,
@@ -60,5 +62,6 @@ SWEEPS: Mapping[str, tuple[Rule, ...]] = {
     **blocks.SWEEPS,
     **moving.SWEEPS,
     **quantization.SWEEPS,
+    **winograd.SWEEPS,
 }
 """Trades that pay only together and all over a model, by what they are for; in the order to apply them."""

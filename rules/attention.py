@@ -1,6 +1,6 @@
 """Attention as exporters write it out, put together again: the operator needs no transposes around it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from graphopt.base.types import DType
 from graphopt.rule import Rule, attributes, const, define, fn, integer, integers, microsoft, op, real, tensor
@@ -113,6 +113,51 @@ def _fused(name: str, kind: str, *, scaled: bool) -> Rule:
     )
 
 
+# -- queries, keys and values that are one product -----------------------------------------------------------------
+
+tokens, packed, packed_bias, packed_shape = tensor("x", "B S E"), const("w", "E P"), const("b", "P"), integers("shape")
+heads_of_each = fn.item(packed_shape, 3)
+of_each = fn.size("P") // (3 * heads_of_each)
+apart = fn.join(0, 0, heads_of_each, of_each)
+
+
+def unpacked(value: App, parts: Sequence[Term], *, name: str) -> Rule:
+    """Return a rule that makes queries, keys and values each by a product, with the heads where they are read."""
+    return Rule(
+        name,
+        op.Split.split(3, op.Transpose(op.Reshape(value, packed_shape), perm=(2, 0, 3, 1, 4)), (1, 1, 1), axis=0),
+        tuple(
+            op.Unsqueeze(
+                op.Transpose(op.Reshape(part, fn.join(0, 0, heads_of_each, of_each)), perm=HEADS_IN_FRONT), (0,)
+            )
+            for part in parts
+        ),
+        when=(
+            fn.asks_for(packed_shape, fn.join(fn.sizes("B S"), 3, heads_of_each, of_each)),
+            fn.eq(fn.item(packed_shape, 2), 3),
+            heads_of_each > 0,
+            fn.ne(fn.item(packed_shape, 4), 0),
+            fn.size("P") > 0,
+            fn.eq(fn.size("P") % (3 * heads_of_each), 0),
+        ),
+        why="To take queries, keys and values apart, and then each along its heads, copies them twice.",
+    )
+
+
+def thirds(value: Term, axis: int) -> Sequence[App]:
+    third = fn.size("P") // 3
+    return op.Split.split(3, value, fn.join(third, third, third), axis=axis)
+
+
+UNPACKED = (
+    unpacked(
+        tokens @ packed + packed_bias,
+        [tokens @ w + b for w, b in zip(thirds(packed, 1), thirds(packed_bias, 0), strict=True)],
+        name="project_heads_apart",
+    ),
+    unpacked(tokens @ packed, [tokens @ w for w in thirds(packed, 1)], name="project_heads_apart_without_bias"),
+)
+
 # -- rows of which nothing is seen ---------------------------------------------------------------------------------
 
 scores, seen, heads = tensor("x", "*b M K"), tensor("v", "*b K N"), tensor("x", "B H S D")
@@ -214,6 +259,7 @@ RULES = (
 TRADES = (
     *ROTARY,
     *LIFTED,
+    *UNPACKED,
     *(_fused(name, kind, scaled=scaled) for name in OPERATORS for kind in ("", *MASKS) for scaled in (False, True)),
     Rule(
         "push_nan_guard_below_matmul",
@@ -229,4 +275,8 @@ TRADES = (
         why="What is left is attention without a guard, which one kernel computes.",
     ),
 )
-SWEEPS = {"positions turned into queries and keys": ROTARY, "masks that underflow": LIFTED}
+SWEEPS = {
+    "positions turned into queries and keys": ROTARY,
+    "masks that underflow": LIFTED,
+    "queries, keys and values apart": UNPACKED,
+}

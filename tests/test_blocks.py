@@ -58,6 +58,22 @@ def test_weights_that_a_mask_makes_subnormal_are_lifted() -> None:
     assert compare(given, model).verdict is Verdict.EQUAL
 
 
+@pytest.mark.parametrize("last", [4, -1])
+def test_queries_keys_and_values_that_one_product_makes_are_made_apart(last: int) -> None:
+    """As timm writes attention: then each is moved once."""
+    body = f"""p = MatMul(x, w); q = Add(p, b); r = Reshape(q, [2, 5, 3, 2, {last}]);
+        t = Transpose<perm=[2,0,3,1,4]>(r); a, b0, c = Split<axis=0>(t, [1, 1, 1]);
+        d = Squeeze(a, [0]); e = Squeeze(b0, [0]); f = Squeeze(c, [0]); g = Transpose<perm=[0,1,3,2]>(e);
+        s = MatMul(d, g); m = Softmax<axis=-1>(s); y = MatMul(m, f)"""
+    given = parse("float[2,5,6] x", body, drawn(w=(6, 24), b=(24,)))
+    model, made = swept(given, load().sweeps["queries, keys and values apart"], load_rules())
+    assert made is not None
+    ops = model.graph.ops()
+    assert (ops["MatMul"], ops["Reshape"], ops["Transpose"], ops["Softmax"]) == (5, 3, 3, 1)
+    assert not {"Split", "Squeeze", "Unsqueeze"} & set(ops)
+    assert compare(given, model).verdict is Verdict.EQUAL
+
+
 def simplified(graph: Graph) -> dict[str, int]:
     infer_graph(graph)
     Simplifier(load_rules(), PASSES, lambda *_: True).run(graph)

@@ -453,6 +453,11 @@ EQUIVALENT = (
         "it is true everywhere: the condition says where it pays",
     ),
     (
+        "replace_conv_with_winograd_.*",
+        ".*condition dropped: .* <= size",
+        "it is true everywhere: the condition says where it pays",
+    ),
+    (
         "fuse_.*_of_conv_and_(input.*|bn)|absorb_add_into_conv",
         ".*attribute dropped: Conv strides",
         "the condition says that the strides are 1",

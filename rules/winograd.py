@@ -1,0 +1,122 @@
+"""Convolutions by kernels of three rows, with fewer products: Winograd's minimal filtering along the height.
+
+m rows of the result are sums of m + 2 products, in the place of 3 m; what is multiplied are sums of m + 2 rows of the
+input, and of the rows of the kernel, which are known when the model is compiled (A. Lavin and S. Gray,
+"Fast Algorithms for Convolutional Neural Networks", arXiv:1509.09308).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+
+from graphopt.base.types import DType
+from graphopt.rule import Rule, const, fn, integers, op, tensor
+from graphopt.term import App, Operand, Term
+
+# Axes: N batch, C input channels, M output channels, H W space, Q columns of the kernel, T groups of rows.
+x, w, b = tensor("x", "N C H W"), const("w", "M C 3 Q"), const("b", "M", default=0)
+pads = integers("pads")
+top, left, bottom, right = (fn.item(pads, side) for side in range(4))
+height, width = fn.size("H") + top + bottom - 2, fn.size("W") + left + right - fn.size("Q") + 1
+
+
+class Filtering:
+    """m rows at once: sums of rows of the input, and products with sums of rows of the kernel."""
+
+    def __init__(self, m: int) -> None:
+        self.m = m
+        self.height = fn.div(height, m) * m
+        self.bottom = self.height + 2 - fn.size("H") - top
+
+    def rows(self, *taps: int) -> App:
+        """Return a sum of m + 2 rows for each group: so many times each."""
+        kernel = op.Concat(*(_filled(tap, fn.sizes("C 1 1 1")) for tap in taps), axis=2)
+        return op.Conv(x, kernel, strides=(self.m, 1), pads=fn.join(top, 0, self.bottom, 0), group=fn.size("C"))
+
+    def product(self, rows: App, factors: Sequence[float], bias: Term | None = None) -> App:
+        """Return rows convolved by a row that is a sum of the kernel's."""
+        kernel = op.Split.split(3, w, (1, 1, 1), axis=2)
+        weights = reduce(op.Add, (row * factor for row, factor in zip(kernel, factors, strict=True) if factor))
+        return op.Conv(rows, weights, bias, pads=fn.join(0, left, 0, right))
+
+    def together(self, *results: Term) -> App:
+        return joined(results, fn.join(0, 0, self.height, width))
+
+
+def _filled(number: float, sizes: Term) -> App:
+    return op.Expand(float(number), sizes)
+
+
+def joined(parts: Sequence[Term], shape: Operand) -> App:
+    """Return rows in turns: the first of each part, the second of each part, …"""
+    return op.Reshape(op.Concat(*(op.Unsqueeze(part, (3,)) for part in parts), axis=3), shape)
+
+
+def times(factor: float, value: Term) -> App:
+    """Return a product with a number, as a convolution: so the value stays in the blocked layout."""
+    return op.Conv(value, _filled(factor, fn.sizes("M 1 1 1")), group=fn.size("M"))
+
+
+def in_twos() -> App:
+    """Return two rows from four products, by the values of polynomials at 0, 1, -1 and infinity."""
+    by = Filtering(2)
+    minus = by.product(by.rows(0, -1, 1, 0), (-1 / 2, 1 / 2, -1 / 2))
+    odd = by.product(by.rows(0, 1, 1, 0), (1 / 2, 1 / 2, 1 / 2), b) + minus
+    even = times(-2, minus) + odd
+    return by.together(
+        by.product(by.rows(1, 0, -1, 0), (1, 0, 0)) + even,
+        by.product(by.rows(0, 1, 0, -1), (0, 0, -1)) + odd,
+    )
+
+
+def in_fours() -> App:
+    """Return four rows from six products, by the values at 0, 1, -1, 2, -2 and infinity."""
+    by = Filtering(4)
+    minus = by.product(by.rows(0, 4, -4, -1, 1, 0), (1 / 6, -1 / 6, 1 / 6))
+    odd = by.product(by.rows(0, -4, -4, 1, 1, 0), (-1 / 6, -1 / 6, -1 / 6), b) + minus
+    even = times(-2, minus) + odd
+    minus = by.product(by.rows(0, 2, -1, -2, 1, 0), (-1 / 24, 1 / 12, -1 / 6))
+    further = by.product(by.rows(0, -2, -1, 2, 1, 0), (1 / 24, 1 / 12, 1 / 6)) + minus
+    further_even = times(-2, minus) + further
+    return by.together(
+        by.product(by.rows(4, 0, -5, 0, 1, 0), (1 / 4, 0, 0)) + (even + further_even),
+        times(2, further) + odd,
+        times(4, further_even) + even,
+        by.product(by.rows(0, 4, 0, -5, 0, 1), (0, 0, 1)) + (times(8, further) + odd),
+    )
+
+
+FILTERED = tuple(
+    Rule(
+        f"replace_conv_with_winograd_{name}",
+        op.Conv(x, w, b, pads=pads),
+        filtered(),
+        when=(
+            fn.among(fn.dtype(x), (int(DType.FLOAT),)),
+            fn.size("C") >= channels,
+            fn.size("M") >= 16,
+            fn.size("W") > 0,
+            fn.eq(height % m, 0),
+        ),
+        why="Of a kernel with three rows a group of rows needs fewer products than there are numbers in both.",
+    )
+    for name, filtered, m, channels in (("in_fours", in_fours, 4, 48), ("in_twos", in_twos, 2, 96))
+)
+"""With fewer channels, sums of rows take as long as the products that they save (DESIGN 77)."""
+
+shape = integers("shape")
+BEFORE = tuple(
+    Rule(
+        f"push_relu_before_{count}_joined_rows",
+        op.Relu(joined(parts, shape)),
+        joined([op.Relu(part) for part in parts], shape),
+        why="A convolution takes in the Relu behind it.",
+    )
+    for count in (2, 4)
+    for parts in ([tensor(f"y{i}", "N M T W") for i in range(count)],)
+)
+
+RULES: tuple[Rule, ...] = ()
+TRADES = (*FILTERED, *BEFORE)
+SWEEPS = {"convolutions with fewer products": TRADES}

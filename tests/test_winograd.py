@@ -1,0 +1,84 @@
+"""Convolutions with fewer products: Winograd's filtering of rows, all over a model."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from graphopt.check.compare import compare
+from graphopt.check.verdict import Verdict
+from graphopt.io import onnx_io
+from graphopt.language.library import load
+from tests.test_sweep import swept
+from tests.text import parse
+
+RULES = load().sweeps["convolutions with fewer products"]
+
+
+def convolved(sizes: str, weights: tuple[int, ...], attributes: str = "pads=[1,1,1,1]", **more: Any) -> onnx.ModelProto:
+    """Return a convolution with a bias and a Relu."""
+    generator = np.random.default_rng(0)
+    values = {"w": generator.standard_normal(weights), "b": generator.standard_normal(weights[0])}
+    dtype = np.dtype(more.get("dtype", np.float32))
+    name = {"float32": "float", "float64": "double"}[dtype.name]
+    return parse(
+        f"{name}[{sizes}] x",
+        f"a = Conv<{attributes}>(x, w, b); y = Relu(a)",
+        {key: value.astype(dtype) for key, value in values.items()},
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "weights", "attributes", "products"),
+    [
+        ("2,48,8,5", (16, 48, 3, 3), "pads=[1,1,1,1]", 6),
+        ("batch,48,12,5", (16, 48, 3, 3), "pads=[1,0,1,2]", 6),
+        ("1,48,4,3", (20, 48, 3, 1), "pads=[1,0,1,0]", 6),
+        ("1,48,9,7", (16, 48, 3, 5), "pads=[0,0,1,1]", 6),
+        ("1,96,6,6", (16, 96, 3, 3), "pads=[1,1,1,1]", 4),
+        ("1,96,12,6", (16, 96, 3, 3), "pads=[0,0,0,0]", 4),
+    ],
+)
+def test_rows_are_made_of_fewer_products(sizes: str, weights: tuple[int, ...], attributes: str, products: int) -> None:
+    """Of four rows in six, and of two rows in four."""
+    given = convolved(sizes, weights, attributes)
+    model, made = swept(given, RULES)
+    assert made is not None
+    kernels = [model.graph.shape(node.inputs[1]) for _, node in model.graph.nodes() if node.op == "Conv"]
+    assert kernels.count((weights[0], weights[1], 1, weights[3])) == products
+    assert model.graph.ops()["Relu"] == products - 2, "each convolution takes in its own"
+    assert compare(given, model, bindings=[{"batch": 3}] if "batch" in sizes else None).verdict is Verdict.EQUAL
+
+
+@pytest.mark.parametrize(
+    ("sizes", "weights", "attributes", "dtype"),
+    [
+        ("1,32,8,8", (32, 32, 3, 3), "pads=[1,1,1,1]", np.float32),
+        ("1,48,6,6", (48, 48, 3, 3), "pads=[1,1,1,1]", np.float32),
+        ("1,96,7,7", (96, 96, 3, 3), "pads=[1,1,1,1]", np.float32),
+        ("1,48,8,8", (48, 48, 3, 3), "pads=[1,1,1,1],strides=[2,2]", np.float32),
+        ("1,48,8,8", (48, 48, 3, 3), "pads=[2,2,2,2],dilations=[2,2]", np.float32),
+        ("1,96,8,8", (96, 48, 3, 3), "pads=[1,1,1,1],group=2", np.float32),
+        ("1,48,height,8", (48, 48, 3, 3), "pads=[1,1,1,1]", np.float32),
+        ("1,48,8,8", (48, 48, 3, 3), "pads=[1,1,1,1]", np.float64),
+    ],
+    ids=["few channels", "few for twos", "odd", "strides", "dilations", "groups", "open height", "double"],
+)
+def test_where_it_does_not_pay_convolutions_are_left(
+    sizes: str, weights: tuple[int, ...], attributes: str, dtype: Any
+) -> None:
+    model, made = swept(convolved(sizes, weights, attributes, dtype=dtype), RULES)
+    assert (made, model.graph.ops()) == (None, {"Conv": 1, "Relu": 1})
+
+
+def test_rounding_errors_stay_small() -> None:
+    """Sums of rows are up to ten times as large as the rows: of 24 bits some are lost, not more than four."""
+    rng = np.random.default_rng(0)
+    given = convolved("1,64,16,16", (64, 64, 3, 3))
+    model, _ = swept(given, RULES)
+    x = rng.standard_normal((1, 64, 16, 16)).astype(np.float32)
+    sessions = [onnxruntime.InferenceSession(each.SerializeToString()) for each in (given, onnx_io.to_proto(model))]
+    wanted, got = (session.run(None, {"x": x})[0] for session in sessions)
+    assert np.abs(got - wanted).max() < 2.0**-18 * np.abs(wanted).max()
