@@ -198,6 +198,8 @@ class _Draft:
     def _apply(self, app: App) -> None:
         if app.op in WEIGHTED:
             self._match_weights(app)
+        if app.op == "Concat":
+            self._match_joined(app)
         self._settle_what_is_read(app)
         tensors = {i: self.visit(arg) for i, arg in enumerate(app.inputs) if arg is not None and not is_scalar(arg)}
         operator = described(app)
@@ -239,6 +241,17 @@ class _Draft:
             axis = (weights.axes or ())[place]
             if axis.isidentifier() and axis != "_" and axis not in self.dims and self.rng.random() < 0.8:
                 self.dims[axis] = shape[own]
+
+    def _match_joined(self, app: App) -> None:
+        """Give holes without axes the shape of what is computed to be joined with them, but along the axis."""
+        computed = (arg for arg in app.inputs if isinstance(arg, App) and not is_scalar(arg))
+        axis, shape = dict(app.attrs).get("axis"), next(filter(None, map(self.visit, computed)), None)
+        if shape is None or not isinstance(axis, Lit) or not isinstance(axis.value, int):
+            return
+        place = axis.value % len(shape)
+        for arg in app.inputs:
+            if isinstance(arg, Var) and arg.axes is None and arg.name not in self.dims and self.rng.random() < 0.8:
+                self.dims[arg.name] = (*shape[:place], self.size(), *shape[place + 1 :])
 
     def _attribute(self, context: Context, name: str, value: Term) -> Any:
         if isinstance(value, Var):

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from graphopt.language.schemas import Misfit, Operator, Types
 from graphopt.language.term import App, Lit, Term, Var, is_scalar
+from graphopt.operators.movement import EVEN, ROUNDINGS
 from graphopt.operators.windows import CONVOLUTIONS
 from graphopt.verifier.example import Shape
 from graphopt.verifier.scope import Scope
@@ -143,6 +144,14 @@ def _expanded(context: Context) -> Shape:
     return tuple([rng.choice((1, 2))] * rng.choice((0, 0, 1)) + sizes)
 
 
+def _enlarged(context: Context) -> Shape:
+    """Return sizes for a Resize: images are enlarged, for which all modes have kernels."""
+    return (
+        *context.shape[:2],
+        *(size * context.rng.choice((1, 2)) + context.rng.choice((0, 1)) for size in context.shape[2:]),
+    )
+
+
 def _unsqueezed(context: Context) -> Shape:
     count = context.rng.choice((1, 1, 2, 3))
     return tuple(context.rng.sample(range(context.rank + count), count))
@@ -229,6 +238,10 @@ _SPECIAL: Mapping[tuple[str, str], Callable[[Context], Any]] = {
     ("ConvTranspose", "auto_pad"): _choice("NOTSET", "VALID"),  # what SAME means differs between runtimes
     ("Clip", "min"): _choice(-1.0, 0.0, 0.5, 3.0),
     ("Clip", "max"): _choice(6.0, 1.0, 0.5, -2.0),
+    ("Resize", "sizes"): _enlarged,
+    ("Resize", "mode"): _choice("nearest", "linear", "cubic"),
+    ("Resize", "coordinate_transformation_mode"): _choice(*EVEN),
+    ("Resize", "nearest_mode"): _choice(*ROUNDINGS),
 }
 
 

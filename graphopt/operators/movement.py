@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import reduce
 from itertools import pairwise
+from operator import mul
 from typing import Any
 
 from graphopt.base.integers import (
@@ -44,7 +46,7 @@ from graphopt.base.symbolic import (
     multiplied,
     number,
 )
-from graphopt.base.tensors import Tensor, as_size, boolean, select
+from graphopt.base.tensors import Tensor, as_size, boolean, select, total
 from graphopt.ir.tensor import Tensor as Constant
 from graphopt.operators.broadcasting import broadcast, stretched
 from graphopt.operators.node import MAX_RANK, Body, Node, OneOf, Symbols, Undefined, Unsupported, subsets
@@ -365,10 +367,17 @@ REPEATS |= {(where, f"round_prefer_{way}") for where in EVEN[:3] for way in ("fl
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 
-def Resize(node: Node) -> Tensor:
-    """Each element of an axis repeated a whole number of times, by nearest neighbour; or axes that keep their size.
+PLAIN = {"antialias": 0, "cubic_coeff_a": -0.75, "exclude_outside": 0, "extrapolation_value": 0.0}
+"""Attributes of a Resize, as they are left out: of others it is not looked into what lies between elements."""
 
-    By other factors and between elements what is computed rests on how floats are rounded: it is not looked into.
+
+def Resize(node: Node) -> Tensor:
+    """Return elements repeated a whole number of times, by nearest neighbour; axes that keep their size; or weighted
+    means of all elements.
+
+    Y[o] = X[0] + Σ over i of share(o, i) · (X[i] - X[0]), axis by axis: shares add up to 1. What they are rests on how
+    floats are rounded and is not looked into. By scales that are no whole numbers shares are not of one axis alone, for
+    where no axis gets another size ONNX Runtime copies.
     """
     x = node.input(0)
     mode = node.text("mode", ("nearest", "linear", "cubic"))
@@ -376,13 +385,12 @@ def Resize(node: Node) -> Tensor:
     rounding = node.text("nearest_mode", ROUNDINGS) if mode == "nearest" else ""
     if mode != "nearest":
         node.ignored("nearest_mode")
-    for name in ("antialias", "cubic_coeff_a", "exclude_outside", "extrapolation_value"):
-        node.ignored(name)
+    is_plain = [node.ignored(name) for name in PLAIN] == list(PLAIN.values())
     asked = node.attribute("axes", lambda: OneOf((None, *subsets(x.rank))))
     if not isinstance(asked, tuple | None):
         raise Undefined(f"Resize along {asked}, which is no list")
     axes = range(x.rank) if asked is None else [node.counted(axis, x.rank) for axis in asked]
-    new = _enlarged(node, [x.shape[axis] for axis in axes])
+    new, is_told = _enlarged(node, [x.shape[axis] for axis in axes])
     if len(new) != len(axes) or len(set(axes)) < len(axes):
         raise Undefined("Resize: not one size per axis")
     sizes = dict(zip(axes, new, strict=True))
@@ -396,34 +404,58 @@ def Resize(node: Node) -> Tensor:
         times = divide(size, own)
         return None if times is None or (where, rounding) not in REPEATS else quotient(i, times)
 
+    def share(o: Size, i: Size, axis: int) -> Value:
+        return call("share", *map(integer, (o, i, x.shape[axis], shape[axis])), params=(mode, where, rounding))
+
     def at(index: Index) -> Value:
-        places = [place for place in map(source, index, shape, x.shape) if place is not None]
-        return x.at(tuple(places)) if len(places) == x.rank else whole.at(index)
+        if not is_told:
+            return whole.at(index)
+        places = list(map(source, index, shape, x.shape))
+        if None in places and (node.is_exact or not is_plain):
+            return whole.at(index)
+        return _mean(x, places, lambda axis, i: share(index[axis], i, axis))
 
     return Tensor(shape, at)
 
 
-def _enlarged(node: Node, sizes: Sequence[Size]) -> Sequence[Size]:
-    """Return the sizes that a Resize asks for, or makes of scales: of some that are no whole numbers, as it rounds
-    them."""
+def _mean(x: Tensor, places: Sequence[Size | None], share: Callable[[int, Size], Value]) -> Value:
+    """Return the mean of all elements along the axes without a place, by the share of each along each of them."""
+    open_ = [axis for axis, place in enumerate(places) if place is None]
+
+    def element(inner: Index) -> Value:
+        along = dict(zip(open_, inner, strict=True))
+        return x.at(tuple(along[axis] if place is None else place for axis, place in enumerate(places)))
+
+    def part(inner: Index) -> Value:
+        return reduce(mul, map(share, open_, inner), element(inner) - first)
+
+    first = element((0,) * len(open_))
+    return first + total([x.shape[axis] for axis in open_], part) if open_ else first
+
+
+def _enlarged(node: Node, sizes: Sequence[Size]) -> tuple[Sequence[Size], bool]:
+    """Return the sizes that a Resize asks for, or makes of scales, and whether they tell by what it enlarges: by scales
+    that are no whole numbers, sizes are rounded."""
     if node.has(3):
         node.text("keep_aspect_ratio_policy", ("stretch",))
         asked: Sequence[Size] = node.list(3, lambda: tuple(fresh("size") for _ in sizes))
-        for size in asked:
-            node.require(ge(size, 1), "a size is at least 1")
-        return asked
+        for size, own in zip(asked, sizes, strict=False):
+            of_some, of_none = conj(ge(size, 1), ge(own, 1)), conj(eq(size, 0), eq(own, 0))
+            node.require(disj(of_some, of_none), "a size is at least 1, that of an empty axis 0")
+        return asked, True
     node.ignored("keep_aspect_ratio_policy")
     scales = node.input(2)
     if scales.rank != 1:
         raise Undefined("Resize: scales are a list")
     node.require(eq(scales.shape[0], len(sizes)), "not one scale per axis")
-    factors = [scales.at((i,)).constant for i in range(len(sizes))]
-    if any(factor is not None and factor <= 0 for factor in factors):
+    factors = [scales.at((i,)) for i in range(len(sizes))]
+    numbers = [factor.constant for factor in factors]
+    if any(factor is not None and factor <= 0 for factor in numbers):
         raise Undefined("Resize: a scale is positive")
-    whole = [int(factor) for factor in factors if factor is not None and factor.denominator == 1]
+    whole = [int(factor) for factor in numbers if factor is not None and factor.denominator == 1]
     if len(whole) == len(sizes):
-        return [size * factor for size, factor in zip(sizes, whole, strict=True)]
-    return [node.scaled(size, scales.at((i,))) for i, size in enumerate(sizes)]
+        return [size * factor for size, factor in zip(sizes, whole, strict=True)], True
+    return [node.scaled(size, factor) for size, factor in zip(sizes, factors, strict=True)], False
 
 
 def Trilu(node: Node) -> Tensor:

@@ -229,8 +229,9 @@ def resize(d: Draw) -> Case:
     between = mode == "linear" and where in ("asymmetric", "half_pixel")
     if x.ndim > 1 and (between or (mode == "nearest" and (where, rounding) == ("asymmetric", "floor"))) and d.flag():
         scales = [d.choice(1, 2) if between else d.choice(1, 1.5, 2.5) for _ in x.shape]
+        larger = tuple(int(n * scale) + d.choice(0, 1, 2) for n, scale in zip(x.shape, scales, strict=True))
         return Case(
-            [x, None, np.array(scales, np.float32)],
+            [x, None, None, larger] if between and d.flag() else [x, None, np.array(scales, np.float32)],
             {"coordinate_transformation_mode": where, "nearest_mode": rounding, "mode": mode},
         )
     attrs = {"coordinate_transformation_mode": where, "nearest_mode": rounding, "mode": mode}

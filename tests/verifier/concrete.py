@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import cache, reduce
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,24 @@ from graphopt.verifier.node import RuleNode
 from graphopt.verifier.solver import Effort, models
 from tests.verifier.evaluators import Array, Case, model, reference, runtime
 
+
+def shares(place: Array, element: Array, own: Array, size: Array, mode: str, where: str, rounding: str) -> Array:
+    """Return how much of elements a Resize along one axis puts at places: what it makes of each element alone."""
+    if 0 in np.broadcast_shapes(np.shape(place), np.shape(element)):
+        return np.zeros(())
+    attrs = {"mode": mode, "coordinate_transformation_mode": where}
+    attrs |= {"nearest_mode": rounding} if rounding else {}
+    table = _shares(int(np.ravel(own)[0]), int(np.ravel(size)[0]), **attrs)
+    return np.asarray(table[np.asarray(place, int), np.asarray(element, int)], np.float64)
+
+
+@cache
+def _shares(own: int, size: int, **attrs: Any) -> Array:
+    """Return what a Resize makes of the rows of a unit matrix, enlarged along the first axis."""
+    (table,) = computed("Resize", [np.eye(own, dtype=np.float32), None, None, np.array([size, own])], attrs)
+    return table
+
+
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "Inverse": lambda x: 1 / x,
     "Pow": np.power,
@@ -50,6 +68,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "Infinity": float,
     "size of a Range": lambda start, limit, delta, _: np.maximum(np.ceil((limit - start) / delta), 0),
     "resized": lambda size, scale: np.floor(np.float32(size) * np.float32(scale)),
+    "share": shares,
     "Steps": lambda x, scale, *types: np.round(of_type(x, types[0]) / of_type(scale, types[1])).astype(np.float64),
     "Scaled": lambda integer, scale, *types: (of_type(integer, types[0]) * of_type(scale, types[0])).astype(np.float64),
     "Requantized": lambda total, *scales_and_types: requantized(total, *scales_and_types[:3]),

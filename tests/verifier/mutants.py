@@ -448,8 +448,11 @@ EQUIVALENT = (
         "the left side is defined only then, or a family of rules states what some of its members do not need",
     ),
     (
-        "fuse_consecutive_(matmuls|gemms).*|fuse_pointwise_conv_into_conv",
-        ".*condition dropped: size.* <= size",
+        (
+            "fuse_consecutive_(matmuls|gemms).*|fuse_pointwise_conv_(into_conv|before_.*)"
+            "|(part|push)_pointwise_conv_.*_resize"
+        ),
+        ".*condition dropped: size.* <= ",
         "it is true everywhere: the condition says where it pays",
     ),
     (
@@ -480,7 +483,7 @@ EQUIVALENT = (
         "all axes are listed, in order, as without them",
     ),
     (
-        "merge_sum_of_convs_.*",
+        "merge_sum_of_convs_.*|fuse_add_of_(matmul|matmul_add|gemm|gemm_transposed)_and_matmul",
         ".* holes swapped",
         "the two are operands of something that commutes",
     ),

@@ -243,7 +243,9 @@ UNDEFINED = (
         ),
         when=(fn.le(0, q), fn.eq(fn.part(q, 0, 2), 0), fn.eq(fn.part(q, 3, 5), 0)),
     ),
-    Rule("resize0", op.Shape(op.Tile(r, (2, 1))), op.Shape(op.Resize(r, None, None, fn.join(fn.size("M") * 2, N)))),
+    Rule(
+        "resize0", op.Shape(op.Pad(r, (0, 0, 1, 0))), op.Shape(op.Resize(r, None, None, fn.join(fn.size("M") + 1, N)))
+    ),
 )
 """Right sides that do not run where the left side does."""
 
