@@ -118,6 +118,26 @@ SMALLER = (
     ),
 )
 
+# -- two convolutions in a row ---------------------------------------------------------------------------------------
+# So adapters of low rank (LoRA) are exported beside the convolution that they change.
+
+full, down, up = const("w", "M C *k"), const("u", "L C *k"), const("v", "M L 1*k")
+mixing = op.Reshape(up, fn.sizes("M L"))
+narrow, C, L = const("c", "L", default=0), fn.size("C"), fn.size("L")
+dense: Mapping[str, Operand] = {**geometry, "group": 1}
+
+LOW_RANK = Rule(
+    "fuse_add_of_conv_and_low_rank",
+    op.Conv(x, full, b, **dense) + op.Conv(op.Conv(x, down, narrow, **dense), up, d),
+    op.Conv(
+        x,
+        full + op.Reshape(mixing @ op.Reshape(down, fn.join(L, C * fn.product(kernel))), fn.sizes("M C *k")),
+        b + ((mixing @ narrow) + d),
+        **dense,
+    ),
+    why="Mixed filters are filters, and convolutions of one input that are added are one.",
+)
+
 # -- branches without a convolution --------------------------------------------------------------------------------
 # They are convolutions with a kernel that is 1 in the middle, for the channel of its filter.
 
@@ -162,4 +182,4 @@ BESIDE = tuple(
     for sign in SIGNS
 )
 
-RULES = (*ALIKE, *SMALLER, *BESIDE)
+RULES = (*ALIKE, *SMALLER, LOW_RANK, *BESIDE)

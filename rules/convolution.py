@@ -55,6 +55,17 @@ geometry: dict[str, Operand] = {
 M, P, in_window = fn.size("M"), fn.size("P"), fn.mul(fn.size("C"), fn.product(fn.sizes("*k")))
 mix = along(mixing, "P M")
 
+
+# The other way round pixels are mixed first, and a shift of them is not one of the zeros around them.
+pixels, sights, last = const("v", "M C 1*k"), const("w", "P M *k"), const("d", "P", default=0)
+C, in_sight = fn.size("C"), fn.mul(P, fn.product(fn.sizes("*k")))
+space = fn.range(fn.rank(sights) - 2)
+channels_last = op.Reshape(op.Transpose(sights, perm=fn.join(0, space + 2, 1)), fn.join(-1, M))
+seen_through = op.Transpose(
+    op.Reshape(channels_last @ along(pixels, "M C"), fn.join(P, fn.sizes("*k"), C)),
+    perm=fn.join(0, fn.rank(sights) - 1, space + 1),
+)
+
 AFTER_EACH_OTHER = (
     Rule(
         "fuse_pointwise_conv_into_conv",
@@ -68,6 +79,26 @@ AFTER_EACH_OTHER = (
         ),
         when=fn.le(fn.mul(P, in_window), fn.add(fn.mul(M, in_window), fn.mul(P, M))),
         why="A pointwise convolution of filtered channels is a convolution with mixed filters.",
+    ),
+    *(
+        Rule(
+            f"fuse_pointwise_conv_before_{name}",
+            op.Conv(op.Conv(x, pixels, first), sights, last, group=1, **around),
+            op.Conv(x, seen_through, shift, group=1, **around),
+            when=(*when, fn.le(fn.mul(C, in_sight), fn.add(fn.mul(C, M), fn.mul(M, in_sight)))),
+            why="A convolution of mixed channels is one with filters that mix them.",
+        )
+        for name, first, shift, around, when in (
+            ("conv", None, last, geometry, ()),
+            (
+                "unpadded_conv",
+                const("b", "M"),
+                op.ReduceSum(sights * along(const("b", "M"), "1 M 1*k"), fn.range(fn.rank(sights) - 1) + 1, keepdims=0)
+                + last,
+                {name: part for name, part in geometry.items() if name != "pads"},
+                (),
+            ),
+        )
     ),
 )
 

@@ -23,6 +23,10 @@ def column(value: Term, size: str) -> App:
     return op.Reshape(value, fn.sizes(f"{size} 1"))
 
 
+def transposed(operand: Term, *perm: int) -> App:
+    return op.Transpose(operand, perm=perm)
+
+
 def is_float(hole: Var) -> Term:
     return fn.is_float(fn.dtype(hole))
 
@@ -305,6 +309,46 @@ CHAINS = (
     ),
 )
 
+# -- products that are added up --------------------------------------------------------------------------------------
+# Adapters of low rank (LoRA) are exported beside the weights that they change.
+
+added, down, up = const("v", "K N"), const("u", "K L"), const("v", "L N")
+PARTS: Mapping[str, tuple[Callable[[Var], App], Term]] = {
+    "matmul": (lambda x: x @ added, added),
+    "low_rank": (lambda x: (x @ down) @ up, down @ up),
+}
+"""What is added, of the value that both products read, and the weights that it stands for."""
+SUMS = tuple(
+    rule
+    for name, (part, its_weights) in PARTS.items()
+    for rule in (
+        Rule(
+            f"fuse_add_of_matmul_and_{name}",
+            (x @ w) + part(x),
+            x @ (w + its_weights),
+            when=is_float(x),
+            why="Products of one value with weights that are added up are one with the sum of the weights.",
+        ),
+        Rule(
+            f"fuse_add_of_matmul_add_and_{name}",
+            ((x @ w) + c) + part(x),
+            (x @ (w + its_weights)) + c,
+            when=is_float(x),
+            why="Products of one value with weights that are added up are one with the sum of the weights.",
+        ),
+        *(
+            Rule(
+                f"fuse_add_of_gemm{held.suffix}_and_{name}",
+                held.gemm(rows, held.hole, c) + part(rows),
+                held.gemm(rows, held.hole + (transposed(its_weights, 1, 0) if held.transposed else its_weights), c),
+                when=runs_as_gemm(rows),
+                why="Products of one value with weights that are added up are one with the sum of the weights.",
+            )
+            for held in WEIGHTS
+        ),
+    )
+)
+
 # -- a factor behind views of the product --------------------------------------------------------------------------
 
 # Attention scales its queries and keys after they were split into heads; the factor can be in the weights.
@@ -361,10 +405,6 @@ FACTORS = (
 )
 
 # -- Einsum: letters are named in the order in which they appear ---------------------------------------------------
-
-
-def transposed(operand: Term, *perm: int) -> App:
-    return op.Transpose(operand, perm=perm)
 
 
 def operands(equation: str) -> list[Var]:
@@ -459,5 +499,5 @@ EINSUM = (
     ),
 )
 
-RULES = (*MATMUL, *TO_GEMM, *GEMM, *NORMALIZED, *TRANSPOSES, *CHAINS, *VIEWED, *FACTORS, *EINSUM)
+RULES = (*MATMUL, *SUMS, *TO_GEMM, *GEMM, *NORMALIZED, *TRANSPOSES, *CHAINS, *VIEWED, *FACTORS, *EINSUM)
 TRADES = BEFORE

@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
-from graphopt.rule import Rule, attributes, binary, const, fn, integer, integers, op, pointwise, real, tensor
+from graphopt.rule import (
+    Rule,
+    attributes,
+    binary,
+    const,
+    fn,
+    integer,
+    integers,
+    op,
+    pointwise,
+    real,
+    string,
+    tensor,
+    tensors,
+)
 from graphopt.rules.linear import is_float, runs_as_gemm
 from graphopt.rules.names import snake
 from graphopt.term import App, Operand, Term
@@ -41,6 +56,10 @@ def single(value: Term, end: Operand) -> App:
 
 
 spares_columns = fn.no(fn.among(fn.rank(rows) - 1, fn.normalized(axes, fn.rank(rows))))
+takes_rows = fn.eq(fn.normalized(axes, fn.rank(rows)), fn.join(fn.rank(rows) - 2))
+right, sequence, perm = tensor("y", "*b K N"), tensor("x", "B S *r"), integers("perm")
+tokens_asked, of_token, of_each = fn.part(shape, 0, 2), fn.part(shape, 2, fn.length(shape)), fn.product(fn.sizes("*r"))
+scores, of_queries, of_keys = tensor("x", "B H S L"), tensor("m", "P Q S L"), tensor("m", "P Q 1 L")
 
 TAKEN = (
     Rule(
@@ -77,6 +96,71 @@ TAKEN = (
         op.LayerNormalization(part(rows), scale, shift, **norm),
         when=spares_columns,
         why="Only the rows that are wanted are normalized.",
+    ),
+    Rule(
+        "push_slice_above_product",
+        part(rows @ right),
+        part(rows) @ right,
+        when=(is_float(rows), takes_rows),
+        why="Of a product only the rows that are wanted are computed.",
+    ),
+    Rule(
+        "push_slice_above_softmax",
+        part(op.Softmax(rows, axis=axis)),
+        op.Softmax(part(rows)),
+        when=(spares_columns, fn.eq(fn.normalized(axis, fn.rank(rows)), fn.rank(rows) - 1)),
+        why="Only the rows that are wanted are normalized.",
+    ),
+    Rule(
+        "push_slice_above_transpose",
+        part(op.Transpose(x, perm=perm)),
+        op.Transpose(op.Slice(x, starts, ends, fn.compose(perm, axes), steps), perm=perm),
+        why="Only the elements that are wanted are moved.",
+    ),
+    *(
+        Rule(
+            f"push_slice_above_{name}{literally}",
+            part(op.Reshape(sequence, shape, **literal)),
+            op.Reshape(op.Slice(sequence, starts, ends, (1,), steps), fn.join(0, 0, told)),
+            when=(
+                fn.eq(fn.normalized(axes, fn.length(shape)), (1,)),
+                keeps_tokens,
+                *when,
+            ),
+            why="Only the tokens that are wanted get another shape.",
+        )
+        for literally, literal, keeps_tokens, as_many in (
+            (
+                "",
+                {},
+                fn.both(fn.le(0, tokens_asked), fn.asks_for(tokens_asked, fn.sizes("B S"))),
+                (fn.eq(fn.product(of_token), of_each),),
+            ),
+            ("_literally", {"allowzero": 1}, fn.eq(tokens_asked, fn.sizes("B S")), ()),
+        )
+        for name, told, when in (
+            ("reshape_of_tokens", of_token, (fn.le(1, of_token), *as_many)),
+            ("flattened_tokens", of_each, (fn.eq(of_token, (-1,)), fn.le(1, fn.sizes("*r")))),
+        )
+    ),
+    *(
+        Rule(
+            f"push_slice_above_{name}",
+            part(g(scores, mask)),
+            g(part(scores), masked),
+            when=fn.eq(fn.normalized(axes, 4), (2,)),
+            why="Only the rows that are wanted are masked.",
+        )
+        for name, mask, masked in (
+            ("mask", of_queries, part(of_queries)),
+            ("mask_of_keys", of_keys, of_keys),
+        )
+    ),
+    Rule(
+        "push_slice_above_nan_guard",
+        part(op.Where(op.IsNaN(x), 0.0, x)),
+        op.Where(op.IsNaN(part(x)), 0.0, part(x)),
+        why="Only the rows that are wanted are looked at.",
     ),
     Rule("push_slice_above_pointwise", part(f(x)), f(part(x)), why="Only the elements that are wanted are computed."),
     Rule(
@@ -215,6 +299,79 @@ ASSOCIATED = tuple(
     for given, to in (("left", "right"), ("right", "left"))
 )
 
+# -- an image is enlarged late --------------------------------------------------------------------------------------
+# A pointwise convolution mixes channels and a Resize places, so either may come first, and the first has less to do.
+# What comes late is added up: of images that are joined, each is convolved alone, at its own size.
+
+small, weights, its_bias = tensor("x", "N K *s"), const("w", "M C 1*s"), const("b", "M", default=0)
+scaling: Mapping[str, Operand] = {
+    "mode": string("mode"),
+    "coordinate_transformation_mode": string("where"),
+    "nearest_mode": string("nearest"),
+}
+sizes, strides, pads = integers("sizes"), integers("strides"), integers("pads")
+in_front, behind = tensors("before"), tensors("after")
+is_pointwise = (fn.eq(strides, 1), fn.eq(pads, 0))
+
+
+class Enlarged(NamedTuple):
+    """A way to say how large an image is to be."""
+
+    name: str
+    to: Callable[[Term, str], App]
+    """The image, and its channels."""
+    when: tuple[Term, ...] = ()
+
+
+ENLARGED = (
+    Enlarged(
+        "resize",
+        lambda image, channels: op.Resize(
+            image,
+            None,
+            None,
+            sizes if channels == "K" else fn.join(fn.sizes(f"N {channels}"), fn.part(sizes, 2, fn.length(sizes))),
+            **scaling,
+        ),
+        (fn.eq(fn.part(sizes, 0, 2), fn.sizes("N K")), fn.le(fn.sizes("*s"), fn.part(sizes, 2, fn.length(sizes)))),
+    ),
+    Enlarged("doubling", lambda image, _: op.Resize(image, None, (1.0, 1.0, 2.0, 2.0), **scaling)),
+)
+
+
+def mixed(image: Term) -> App:
+    return op.Conv(image, weights, its_bias, strides=strides, pads=pads, group=1)
+
+
+of_first, of_small, of_last = op.Split.split(
+    3, weights, fn.join(fn.extent(in_front), fn.size("K"), fn.extent(behind)), axis=1
+)
+LATE = tuple(
+    rule
+    for this in ENLARGED
+    for rule in (
+        Rule(
+            f"part_pointwise_conv_of_{this.name}",
+            mixed(op.Concat(*in_front, this.to(small, "K"), *behind, axis=1)),
+            op.Conv(op.Concat(*in_front, *behind, axis=1), op.Concat(of_first, of_last, axis=1), its_bias)
+            + this.to(op.Conv(small, of_small), "M"),
+            when=(*is_pointwise, *this.when, fn.extent(in_front) + fn.extent(behind) > 0, fn.size("K") > 0),
+            why="A smaller image is convolved alone, before it is enlarged.",
+        ),
+        Rule(
+            f"push_pointwise_conv_above_{this.name}",
+            mixed(this.to(small, "K")),
+            this.to(op.Conv(small, weights, its_bias), "M"),
+            when=(*is_pointwise, *this.when),
+            why="Channels are mixed before there are more pixels of them.",
+        ),
+    )
+)
+
 RULES: tuple[Rule, ...] = ()
-TRADES = (*TAKEN, *VIEWED, *AS_MATRIX, *FLATTENED, *ASSOCIATED)
-SWEEPS = {"stacks of matrices as one matrix": (*FLATTENED, *(rule for rule in VIEWED if "reshape" in rule.name))}
+TRADES = (*TAKEN, *VIEWED, *AS_MATRIX, *FLATTENED, *ASSOCIATED, *LATE)
+SWEEPS = {
+    "stacks of matrices as one matrix": (*FLATTENED, *(rule for rule in VIEWED if "reshape" in rule.name)),
+    "images enlarged late": LATE,
+    "parts taken early": TAKEN,
+}

@@ -10,6 +10,7 @@ import pytest
 from graphopt.check.compare import compare
 from graphopt.check.verdict import Verdict
 from graphopt.io import onnx_io
+from graphopt.ir.graph import Value
 from graphopt.language.library import load, load_rules
 from graphopt.language.rule import Rule, op, tensor
 from graphopt.operators.infer import infer_graph
@@ -96,3 +97,84 @@ def test_rules_without_an_end_are_undone(caplog: pytest.LogCaptureFixture) -> No
     model, made = swept(parse("float[4] x,float[4] z", "y = Sub(x, z)"), [Rule("turn", x - y, op.Neg(y - x))])
     assert (made, model.graph.ops()) == (None, {"Sub": 1})
     assert "the sweep 'sweep' did not come to an end" in caplog.text
+
+
+DECODER = """c0 = Conv<auto_pad="NOTSET">(small, w0, b0); c1 = Conv(middle, w1, b1);
+r0 = Resize<mode="linear">(c0, , , large); r1 = Resize<mode="linear">(c1, , , large);
+joined = Concat<axis=1>(r0, r1, image); y = Conv(joined, w, b)"""
+
+
+def test_of_images_that_are_joined_each_is_mixed_at_its_own_size() -> None:
+    """The head of a SegFormer."""
+    generator = np.random.default_rng(0)
+    shapes = {"w0": (8, 6, 1, 1), "b0": (8,), "w1": (8, 5, 1, 1), "b1": (8,), "w": (4, 20, 1, 1), "b": (4,)}
+    weights = {name: generator.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    weights["large"] = np.array([1, 8, 8, 12], np.int64)
+    inputs = "float[1,6,2,3] small, float[1,5,4,6] middle, float[1,4,8,12] image"
+    given = parse(inputs, DECODER, weights=weights, opset=20)
+    model, made = swept(given, load().sweeps["images enlarged late"], load_rules())
+    assert made is not None
+    assert made.rules == ("part_pointwise_conv_of_resize",)
+    assert model.graph.ops() == {"Conv": 3, "Resize": 2, "Add": 2}, "of two convolutions in a row one is left"
+    channels = {model.graph.shape(Value(vertex)) for vertex in model.graph.with_op("Resize")}
+    assert channels == {(1, 4, 8, 12)}
+    assert compare(given, model).verdict is Verdict.EQUAL
+
+
+@pytest.mark.parametrize(("scales", "changes"), [((1, 1, 2, 2), True), ((1, 1, 2, 3), False), ((1, 2, 2, 2), False)])
+def test_channels_are_mixed_before_an_image_is_doubled(scales: tuple[int, ...], changes: bool) -> None:
+    weights = {"scales": np.array(scales, np.float32), "w": np.ones((2, 3 * scales[1], 1, 1), np.float32)}
+    given = parse(
+        "float[batch,3,H,W] x",
+        'r = Resize<mode="nearest", nearest_mode="floor", coordinate_transformation_mode="asymmetric">(x, , scales);'
+        " y = Conv(r, w)",
+        weights=weights,
+        opset=20,
+    )
+    _, made = swept(given, load().sweeps["images enlarged late"], load_rules())
+    assert (made is not None) == changes
+
+
+def attention(wanted: str) -> onnx.ModelProto:
+    """Attention of two heads and what follows it in a layer, of which one token is wanted."""
+    generator = np.random.default_rng(0)
+    weights = {f"w{i}": generator.standard_normal((8, 8)).astype(np.float32) for i in range(4)}
+    weights |= {"s": np.ones(8, np.float32), "c": np.zeros(8, np.float32)}
+    weights |= {"heads": np.array([2, 5, 2, 4]), "tokens": np.array([2, 5, -1])}
+    body = f"""q = MatMul(x, w0); qh = Reshape(q, heads); qt = Transpose<perm=[0,2,1,3]>(qh);
+    k = MatMul(x, w1); kh = Reshape(k, heads); kt = Transpose<perm=[0,2,3,1]>(kh);
+    v = MatMul(x, w2); vh = Reshape(v, heads); vt = Transpose<perm=[0,2,1,3]>(vh);
+    e = MatMul(qt, kt); m = Add(e, mask); a = Softmax(m); h = MatMul(a, vt); t = Transpose<perm=[0,2,1,3]>(h);
+    o = Reshape(t, tokens); r = Add(o, x); n = LayerNormalization<axis=-1>(r, s, c); f = MatMul(n, w3); {wanted}"""
+    return parse("float[2,5,8] x, float[2,1,1,5] mask", body, weights=weights, opset=20)
+
+
+@pytest.mark.parametrize("index", [0, -1])
+def test_what_is_wanted_of_one_token_is_computed_of_it_alone(index: int) -> None:
+    given = attention(f"i = Constant<value_int={index}>(); y = Gather<axis=1>(f, i)")
+    model, made = swept(given, load().sweeps["parts taken early"], load_rules())
+    assert made is not None
+    products = [model.graph.shape(Value(vertex)) for vertex in model.graph.with_op("MatMul")]
+    of_all = [(2, 5, 8)] * 2
+    assert sorted(products, key=str) == sorted([*of_all, (2, 1, 8), (2, 1, 8), (2, 2, 1, 5), (2, 2, 1, 4)], key=str)
+    assert compare(given, model).verdict is Verdict.EQUAL
+
+
+def test_nothing_is_computed_twice_to_take_a_part_of_it() -> None:
+    given = attention("i = Constant<value_int=0>(); p = Gather<axis=1>(f, i); j = ReduceMax(f); y = Add(p, j)")
+    model, _ = swept(given, load().sweeps["parts taken early"], load_rules())
+    products = [model.graph.shape(Value(vertex)) for vertex in model.graph.with_op("MatMul")]
+    assert products.count((2, 5, 8)) == 4
+
+
+def test_where_elements_are_only_moved_otherwise_there_is_nothing_to_time() -> None:
+    model, made = swept(
+        parse(
+            "float[5,5,5] x",
+            "i = Constant<value_int=0>(); r = Relu(x); p = Gather<axis=1>(r, i); q = Exp(r); y = Add(p, q)",
+        ),
+        load().sweeps["parts taken early"],
+        load_rules(),
+    )
+    assert made is None
+    assert model.graph.ops() == {"Relu": 1, "Gather": 1, "Exp": 1, "Add": 1}

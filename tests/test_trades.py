@@ -349,3 +349,32 @@ def test_positions_are_turned_into_heads_by_one_kernel_at_any_size(name: str, op
         feeds = {name: array.astype(np.float32) for name, array in feeds.items()}
         (before,), (after,) = (ort.session(each.SerializeToString()).run(None, feeds) for each in (model, result))
         np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)
+
+
+# -- products and convolutions that are added up, or follow each other -------------------------------------------------
+
+ADAPTED = {"w": (8, 6), "c": (6,), "u": (8, 2), "v": (2, 6)}
+FILTERS = {"w": (6, 4, 3, 3), "b": (6,), "u": (2, 4, 3, 3), "v": (6, 2, 1, 1)}
+
+
+@pytest.mark.parametrize("shape", ["batch, 5, 8", "batch, 8"])
+def test_an_adapter_of_low_rank_goes_into_the_weights(shape: str) -> None:
+    body = """h = MatMul(x, w); base = Add(h, c); narrow = MatMul(x, u); wide = MatMul(narrow, v);
+    scaled = Mul(wide, two); y = Add(base, scaled)"""
+    weights = {**drawn(**ADAPTED), "two": np.array(2.0, np.float32)}
+    left = traded(parse(f"float[{shape}] x", body, weights=weights))
+    assert left == ({"MatMul": 1, "Add": 1} if "5" in shape else {"Gemm": 1})
+
+
+def test_an_adapter_of_low_rank_goes_into_the_weights_of_a_convolution() -> None:
+    body = """base = Conv<pads=[1,1,1,1]>(x, w, b); narrow = Conv<pads=[1,1,1,1]>(x, u); wide = Conv(narrow, v);
+    y = Add(base, wide)"""
+    assert traded(parse(IMAGE, body, weights=drawn(**FILTERS))) == {"Conv": 1}
+
+
+@pytest.mark.parametrize(("bias", "pads", "is_one"), [("", 1, True), (", b", 0, True), (", b", 1, False)])
+def test_mixed_channels_are_convolved_at_once(bias: str, pads: int, is_one: bool) -> None:
+    """A shift of the pixels is not one of the zeros around them."""
+    weights = drawn(v=(16, 4, 1, 1), b=(16,), w=(8, 16, 3, 3))
+    body = f"mixed = Conv(x, v{bias}); y = Conv<pads={[pads] * 4}>(mixed, w)"
+    assert traded(parse(IMAGE, body, weights=weights)) == {"Conv": 1 if is_one else 2}

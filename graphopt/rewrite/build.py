@@ -121,9 +121,8 @@ def doomed(graph: Graph, match: Match) -> frozenset[int]:
     replaced."""
     replaced = set(match.roots)
     outputs = {value.vertex for value in graph.outputs}
-    staying = {vertex for side in match.rule.right for vertex in _staying(side, match.terms)}
     gone: set[int] = set()
-    for vertex in sorted(match.vertices - staying, reverse=True, key=lambda v: _order(graph, match, v)):
+    for vertex in sorted(match.vertices - staying(match), reverse=True, key=lambda v: _order(graph, match, v)):
         kept = [Value(vertex, i) for i in range(len(graph[vertex].names)) if Value(vertex, i) not in replaced]
         read = {value for reader in graph.readers(vertex) if reader not in gone for value in graph[reader].operands}
         if any(value in read for value in kept):
@@ -134,13 +133,16 @@ def doomed(graph: Graph, match: Match) -> frozenset[int]:
     return frozenset(gone)
 
 
+def staying(match: Match) -> frozenset[int]:
+    """Return the matched vertices that the right side takes as they are."""
+    return frozenset(vertex for side in match.rule.right for vertex in _staying(side, match.terms))
+
+
 def _staying(term: Term, matched: Mapping[App, Value]) -> Iterator[int]:
-    """Yield the vertices of the left side that the right side takes as they are."""
     if not isinstance(term, App) or term.domain == SCALAR:
         return
     if term in matched and term.node.op:
         yield matched[term].vertex
-        return
     for operand in term.operands:
         yield from _staying(operand, matched)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import copysign
+from typing import Any
 
 import numpy as np
 
@@ -74,18 +76,21 @@ def is_number(graph: Graph, node: Node, number: object, value: Value | None) -> 
     tensor = graph.constant(value)
     if value is None or tensor is None or not tensor.is_small:
         return False
+    own = tensor.numpy().ravel()
     if isinstance(number, tuple):
-        return tensor.ints() == number and len(tensor.shape) == 1
-    if tensor.size != 1 or not isinstance(number, int | float):
+        return tensor.shape == (len(number),) and all(map(partial(_is_rounded, tensor.dtype), number, own))
+    if tensor.size != 1 or not is_spelling(graph, node, value, tensor.shape):
         return False
-    if not is_spelling(graph, node, value, tensor.shape):
+    return _is_rounded(tensor.dtype, number, own[0])
+
+
+def _is_rounded(dtype: DType, number: object, own: Any) -> bool:
+    """Return whether a constant holds a number as rounded to its type."""
+    if not isinstance(number, int | float):
         return False
-    if not tensor.dtype.is_float and not float(number).is_integer():
-        return False
-    own = tensor.numpy().ravel()[0]
-    if not tensor.dtype.is_float:
-        return bool(own == number)
-    rounded = tensor.dtype.nearest(float(number))
+    if not dtype.is_float:
+        return float(number).is_integer() and bool(own == number)
+    rounded = dtype.nearest(float(number))
     return rounded is not None and same_float(float(own), rounded)
 
 

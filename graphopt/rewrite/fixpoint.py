@@ -21,7 +21,7 @@ from graphopt.ir.graph import Graph, Node, Patch
 from graphopt.language.rule import Rule, depth
 from graphopt.operators.infinities import mark_bodies, reconsider
 from graphopt.rewrite.build import Refusal, Refused, build, gain_at_least, lacking
-from graphopt.rewrite.match import Match, find, matched_as, producers, roots
+from graphopt.rewrite.match import Match, find, makers, producers, roots
 from graphopt.rewrite.passes import Pass, written
 from graphopt.rewrite.sites import Site
 
@@ -213,7 +213,7 @@ class Simplifier:
             self.progress("rules", max(0.0, 1 - len(queue) / max(total, 1)))
 
     def _rewrite_at(self, graph: Graph, vertex: int, rules: Iterable[tuple[Rule, frozenset[str]]]) -> Patch | None:
-        made_by = {matched_as(graph[source].op) for source in graph.sources(vertex)}
+        made_by = makers(graph, graph[vertex])
         for rule, needed in rules:
             for match in find(rule, graph, vertex) if needed <= made_by else ():
                 patch = self._improvement(graph, match)

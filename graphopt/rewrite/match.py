@@ -8,7 +8,7 @@ by a constant is to multiply by its reciprocal.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import permutations
@@ -244,8 +244,7 @@ def _means_the_same(graph: Graph, app: App, node: Node) -> bool:
 def _producers_fit(graph: Graph, app: App, node: Node) -> bool:
     """Look quickly at what makes the inputs, which tells most patterns that do not match."""
     if entry(app.op, app.domain).commutes:
-        made = {matched_as(graph[value.vertex].op) for value in node.inputs if value is not None}
-        return made.issuperset(producers(app))
+        return makers(graph, node).issuperset(producers(app))
     return all(
         value is not None and matched_as(graph[value.vertex].op) == matched_as(arg.op)
         for arg, value in zip(app.inputs, node.inputs, strict=False)
@@ -279,7 +278,20 @@ def matched_as(op: str) -> str:
 def producers(app: App) -> frozenset[str]:
     """Return the kinds of operators that make the inputs of what a pattern matches, as far as it says."""
     known = (arg for arg in app.inputs if isinstance(arg, App) and arg.domain not in (SCALAR, *ops.CLASSES))
-    return frozenset(matched_as(arg.op) for arg in known)
+    return frozenset(_told_apart(arg.op for arg in known))
+
+
+def makers(graph: Graph, node: Node) -> set[str]:
+    """Return the kinds of operators that make the inputs of a node, to be compared with those of a pattern."""
+    return _told_apart(graph[value.vertex].op for value in node.operands)
+
+
+def _told_apart(operators: Iterable[str]) -> set[str]:
+    """Return kinds of operators; that of two inputs is there twice, so that a pattern of two products needs both."""
+    kinds: set[str] = set()
+    for kind in map(matched_as, operators):
+        kinds.add(kind if kind not in kinds else f"{kind} twice")
+    return kinds
 
 
 def _is_implied(pattern: Term | None, value: Value | None) -> bool:

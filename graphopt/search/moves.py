@@ -12,7 +12,7 @@ from graphopt.ir.graph import Graph, Value
 from graphopt.language.rule import Rule
 from graphopt.rewrite.build import Refused, build, lacking
 from graphopt.rewrite.fixpoint import Allows, Candidates, Simplifier, Step, by_root, undone
-from graphopt.rewrite.match import Match, find
+from graphopt.rewrite.match import Match, find, makers
 from graphopt.rewrite.regions import Region, cut_out, digest
 from graphopt.rewrite.sites import Site
 from graphopt.runtime.measure import Speedup
@@ -162,7 +162,7 @@ def matches(graph: Graph, space: Space) -> dict[Rule, list[Match]]:
     by_op = space.candidates(graph.opsets)
     for vertex in graph.topological():
         space.simplifier.check()
-        made_by = {graph[source].op for source in graph.sources(vertex)}
+        made_by = makers(graph, graph[vertex])
         for rule, needed in by_op.get(graph[vertex].op, ()):
             for match in find(rule, graph, vertex) if needed <= made_by else ():
                 if _is_allowed(graph, match, space):

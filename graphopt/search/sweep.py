@@ -7,12 +7,16 @@ made on the whole model, and timed as a whole.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule
+from graphopt.operators.classes import entry
+from graphopt.rewrite.build import doomed, staying
 from graphopt.rewrite.fixpoint import Step, TimeUp
+from graphopt.rewrite.match import Match
 from graphopt.rewrite.variant import Variant
 from graphopt.search.moves import Move, Space, Stuck, advance, matches
 
@@ -22,7 +26,11 @@ Sweeps = Mapping[str, Sequence[Rule]]
 """By what they are for: rules, those first which are to be applied first."""
 
 ROUNDS = 40
-"""After so many a sweep is given up: its rules undo each other, or what simplifies undoes them."""
+"""After so many, and one for each node, a sweep is given up: its rules undo each other, or what simplifies undoes
+them."""
+
+
+TAKES_PARTS = frozenset({"Gather", "Slice"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +46,7 @@ class Sweep:
 def sweep(start: Variant, name: str, rules: Sequence[Rule], space: Space) -> Sweep | None:
     """Apply rules that trade wherever they match until none does; simplify after each.
 
-    None where none matched, or there was no end or no time.
+    None where none matched, there was no end or no time, or nothing came of it but other words.
     """
     used: dict[str, None] = {}
     only = Space(rules, space.simplifier, space.allows)
@@ -50,7 +58,30 @@ def sweep(start: Variant, name: str, rules: Sequence[Rule], space: Space) -> Swe
     except _Endless:
         log.warning("the sweep '%s' did not come to an end and is left", name)
         return None
-    return Sweep(name, tuple(used), result) if result is not start else None
+    if result is start or _is_idle(start.graph, result.graph):
+        return None
+    return Sweep(name, tuple(used), result)
+
+
+def _is_idle(before: Graph, after: Graph) -> bool:
+    """Return whether parts are only taken by other operators, and views are others: there is nothing to time."""
+    return len(after) >= len(before) and _beside_parts(before) == _beside_parts(after)
+
+
+def _beside_parts(graph: Graph) -> Counter[tuple[str, str]]:
+    nodes = (node for _, node in graph.nodes() if not entry(node.op, node.domain).is_view)
+    return Counter((node.op, str(node.types)) for node in nodes if node.op not in TAKES_PARTS)
+
+
+def _once(graph: Graph, found: Mapping[Rule, Sequence[Match]]) -> dict[Rule, list[Match]]:
+    """Return the matches but those that replace what is computed for others, too: there it would be computed twice."""
+    kept = {rule: [match for match in sites if not _is_shared(graph, match)] for rule, sites in found.items()}
+    return {rule: sites for rule, sites in kept.items() if sites}
+
+
+def _is_shared(graph: Graph, match: Match) -> bool:
+    computed = {vertex for vertex in match.vertices if not entry(graph[vertex].op, graph[vertex].domain).is_view}
+    return not computed - {root.vertex for root in match.roots} <= doomed(graph, match) | staying(match)
 
 
 class _Endless(Exception):
@@ -61,8 +92,8 @@ def _swept(graph: Graph, space: Space, used: dict[str, None]) -> list[Step]:
     """Make the steps, in place; note the rules that were used."""
     done: list[Step] = []
     refused: set[Rule] = set()
-    for _ in range(ROUNDS):
-        found = matches(graph, space)
+    for _ in range(ROUNDS + len(graph)):
+        found = _once(graph, matches(graph, space))
         rule = next((rule for rule in space.trades if rule in found and rule not in refused), None)
         if rule is None:
             return done
