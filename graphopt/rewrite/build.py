@@ -120,16 +120,13 @@ def doomed(graph: Graph, match: Match) -> frozenset[int]:
     """Return the matched vertices that neither the right side nor anything outside needs once the roots are
     replaced."""
     replaced = set(match.roots)
-    outputs = {value.vertex for value in graph.outputs}
+    outputs = set(graph.outputs)
     gone: set[int] = set()
     for vertex in sorted(match.vertices - staying(match), reverse=True, key=lambda v: _order(graph, match, v)):
         kept = [Value(vertex, i) for i in range(len(graph[vertex].names)) if Value(vertex, i) not in replaced]
         read = {value for reader in graph.readers(vertex) if reader not in gone for value in graph[reader].operands}
-        if any(value in read for value in kept):
-            continue
-        if vertex in outputs and any(value in graph.outputs for value in kept):
-            continue
-        gone.add(vertex)
+        if not any(value in read or value in outputs for value in kept):
+            gone.add(vertex)
     return frozenset(gone)
 
 
