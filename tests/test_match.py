@@ -204,6 +204,17 @@ def test_axes_of_a_number_are_a_spelling_only_where_they_add_none(
     assert count(Rule("r", pattern, x), f"{text} {{ more = Greater(x, x)  y = {call} }}") == matches
 
 
+@pytest.mark.parametrize(
+    ("shape", "numbers", "matches"),
+    [("", "", 1), ("", "[1]", 0), ("[2]", "[1]", 1), ("[?]", "[1]", 1)],
+)
+def test_axes_of_all_numbers_of_a_where_are_no_spelling(shape: str, numbers: str, matches: int) -> None:
+    """Of numbers with an axis each, a scalar condition makes a vector."""
+    text = f"""g (bool{shape} c) => (float{shape or numbers} y) <float{numbers} p = {{1}}, float{numbers} q = {{0}}>
+        {{ y = Where(c, p, q) }}"""
+    assert count(Rule("r", op.Where(tensor("c"), 1.0, real("r")), op.Cast(tensor("c"), to=1)), text) == matches
+
+
 def test_an_overridable_initializer_is_no_constant() -> None:
     rule = Rule("r", x @ const("w"), x)
     text = "g (float[2, 2] x, float[2, 2] w = {1, 2, 3, 4}) => (float[2, 2] y) { y = MatMul(x, w) }"

@@ -49,13 +49,17 @@ def is_spelling(graph: Graph, node: Node, value: Value, shape: Shape) -> bool:
     """Return whether the axes of a single number are only how it is written: none of them is an axis of the result."""
     if not shape:
         return True
-    if broadcasts(node.op, node.domain):
-        other = other_operand(graph, node, value)
-        return other is not None and len(other) >= len(shape)
-    if node.op == "Where":
-        others = [graph.shape(other) for other in node.inputs if other is not None and other != value]
-        return any(other is not None and len(other) >= len(shape) for other in others)
+    if node.op == "Where" or broadcasts(node.op, node.domain):
+        others = (other for other in node.inputs if other is not None and other != value)
+        return any(_has_axes(graph, other, len(shape)) for other in others)
     return len(shape) == 1 and node.op != "Gather"
+
+
+def _has_axes(graph: Graph, value: Value, count: int) -> bool:
+    """Return whether a value has so many axes of its own: those of a number may be only how it is written, too."""
+    shape, constant, contents = graph.shape(value), graph.constant(value), graph.known_contents(value)
+    is_number = (constant is not None and constant.size == 1) or (contents is not None and len(contents) == 1)
+    return shape is not None and len(shape) >= count and not is_number
 
 
 def real_number(graph: Graph, node: Node, value: Value | None) -> float | None:
