@@ -131,13 +131,15 @@ class Case:
         assert dict(self.model.graph.items()) == self.original
         return self.best
 
-    def swept(self, *names: str) -> Version:
+    def swept(self, *names: str, interrupted: bool = False) -> Version:
         """The best of the simplified model, that with a sweep of one of these rules, and with all that gain."""
         space = Space(TRADES, Simplifier([], []), lambda *_: True)
         rules = {rule.name: rule for rule in TRADES}
         made = [sweep(self.first.variant, name, [rules[name]], space) for name in names]
 
         def again(done: Sweep, variant: Variant) -> Sweep | None:
+            if interrupted:
+                raise KeyboardInterrupt
             return sweep(variant, done.name, [rules[done.name]], space)
 
         self.best, *_ = self.chooser.sweep(self.first, filter(None, made), again)
@@ -175,6 +177,34 @@ def test_sweeps_that_gain_are_made_one_after_the_other() -> None:
     swept = case.swept("difference_is_sum", "quarter_is_product")
     assert [made.name for made in swept.sweeps] == ["quarter_is_product", "difference_is_sum"]
     assert case.changed == BOTH | {"difference_is_sum", "quarter_is_product"}
+
+
+@pytest.mark.parametrize("interrupted", [False, True], ids=["in the race", "while they are made"])
+def test_after_ctrl_c_sweeps_are_not_made_together(*, interrupted: bool) -> None:
+    """And what was timed is not lost."""
+    case = Case(lambda ops: (1.5 if "Div" not in ops else 1.0) * (1.2 if "Sub" not in ops else 1.0))
+    if not interrupted:
+        case.chooser.hurry()
+    swept = case.swept("difference_is_sum", "quarter_is_product", interrupted=interrupted)
+    assert [made.name for made in swept.sweeps] == ["quarter_is_product"]
+    assert len(case.contest.raced) == 3
+    assert case.chooser.is_hurried
+
+
+def test_sweeps_do_not_count_as_tries() -> None:
+    """What follows is tried as without them: the second of the finalists, where the first loses the second race."""
+
+    def speed(ops: Ops, added: float) -> float:
+        return (
+            (1.5 if "Div" not in ops else 1.0)
+            * (1.2 if "Sub" not in ops else 1.0)
+            * (added if ops.get("Add", 0) > 1 else 1.0)
+        )
+
+    case = Case(partial(speed, added=1.1), partial(speed, added=0.3))
+    swept = case.swept("difference_is_sum", "quarter_is_product")
+    best = case.choose(case.solutions[2:], swept)
+    assert (best.sweeps, best.solutions) == (swept.sweeps, ())
 
 
 @pytest.mark.parametrize("speed", [0.9, 1.0])

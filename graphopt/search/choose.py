@@ -118,6 +118,8 @@ class Chooser:
     progress: Callable[[str, float], None] = lambda stage, done: None
     raced: list[Version] = field(default_factory=list)
     """All that took part in the races of the contest."""
+    sweeping: int = 0
+    """How many of them before the search: these do not count as tries."""
 
     # -- what takes part -----------------------------------------------------------------------------------------------
 
@@ -132,15 +134,29 @@ class Chooser:
             self._race([simplified, *versions], self.contest, share=0.25)
         faster = sorted((version for version in versions if version.beats(simplified)), key=_gain, reverse=True)
         best = faster[0] if faster else simplified
-        together = best
-        for version in faster[1:]:
-            made = again(version.sweeps[0], together.variant)
-            together = together if made is None else Version(made.result, (*together.sweeps, made))
-        if together is not best:
+        together = self._together(faster, again)
+        if together is not None:
             versions.append(together)
             self._race([simplified, best, together], self.contest, share=0.25)
             best = together if together.beats(simplified) and _gain(together) > _gain(best) else best
+        self.sweeping = len(self.raced)
         return [best, *(version for version in (simplified, *versions) if version is not best)]
+
+    def _together(self, faster: Sequence[Version], again: Again) -> Version | None:
+        """Return the first of versions with a sweep each, and the sweeps of the others made on it, one after the other;
+        None where none of these matches there, or time is up.
+        """
+        if len(faster) < 2 or self._is_over():
+            return None
+        made = faster[0]
+        try:
+            for version in faster[1:]:
+                further = again(version.sweeps[0], made.variant)
+                made = made if further is None else Version(further.result, (*made.sweeps, further))
+        except KeyboardInterrupt:
+            self.hurry()
+            return None
+        return None if made is faster[0] else made
 
     def _explored(self, base: Version, solutions: Sequence[Solution]) -> list[Version]:
         """Return a version with some solutions of the search; and the same simplified once more; none without time.
@@ -342,7 +358,7 @@ class Chooser:
         """Return whether enough was tried, or time is up; where it once was, it is again, lest a second run find
         another."""
         keys = [version.key for version in self.raced]
-        if len(self.raced) >= TRIES + 4 or self.contest.has_ended(keys):
+        if len(self.raced) - self.sweeping >= TRIES + 4 or self.contest.has_ended(keys):
             return True
         if self.clock() + self.reserve < self.deadline:
             return False

@@ -185,12 +185,11 @@ class Tuner:
         )
         shapes = [_shapes(trial.feeds) for trial in contest.original.trials]
         now = self.clock()
-        end = now + SWEEPS * (deadline - reserve - now)
-        sweeps = list(self._sweeps(end))
+        sweeps = list(self._sweeps(now + SWEEPS * (deadline - reserve - now)))
         gainable = self._gainable(chooser, first, sweeps, shapes)
         if gainable is not None and gainable < NOISE:
             return self._chosen(chooser, first, [first], Exploration((), StopReason.BOUND), gainable)
-        swept = chooser.sweep(first, sweeps, lambda made, variant: self._sweep(variant, made.name, end))
+        swept = chooser.sweep(first, sweeps, lambda made, variant: self._sweep(variant, made.name, deadline - reserve))
         found = Exploration((), StopReason.INTERRUPTED)
         if not chooser.is_hurried:
             found = self._recalled(contest.digest, swept[0].variant.graph, shapes, deadline - reserve)
