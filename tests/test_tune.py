@@ -15,16 +15,17 @@ from graphopt.base.errors import ModelError, UsageError
 from graphopt.check.compare import compare
 from graphopt.check.verdict import Verdict
 from graphopt.io import onnx_io
-from graphopt.ir.graph import Graph
+from graphopt.ir.graph import Graph, Patch
 from graphopt.language.rule import Rule, op, tensor
 from graphopt.operators.infer import infer_graph
-from graphopt.rewrite.fixpoint import Simplifier
+from graphopt.rewrite.fixpoint import Simplifier, Step
 from graphopt.rewrite.variant import Variant
 from graphopt.runtime.measure import Speedup
 from graphopt.runtime.sessions import Setting
 from graphopt.search import tune
+from graphopt.search.analytic import Analytic
 from graphopt.search.choose import Version
-from graphopt.search.explore import Exploration, explore
+from graphopt.search.explore import Exploration, explore, is_cheaper
 from graphopt.search.race import Contest, Latency, Outcome, Pace, Times
 from graphopt.search.sweep import Sweep, Sweeps
 from graphopt.search.timing import Group, StopReason
@@ -195,6 +196,13 @@ def test_a_provider_that_is_missing_is_named_before_anything_is_done() -> None:
     assert Tuning(cost="analytic", setting=Setting("NoSuchProvider")).setting.threads == 1
 
 
+def test_no_estimate_speaks_for_a_graph_that_the_sizes_contradict() -> None:
+    plain, pair = (onnx_io.load(parse("float[n] x", f"y = {call}")).graph for call in ("Exp(x)", "Add(x, [1.0, 2.0])"))
+    for graph in (plain, pair):
+        infer_graph(graph)
+    assert not is_cheaper(plain, pair, Analytic(), [{"x": (3,)}])
+
+
 # -- by measurement ----------------------------------------------------------------------------------------------------
 
 
@@ -234,6 +242,25 @@ def test_what_a_sweep_saves_is_measured() -> None:
 
     made = version([0.25, 0.75], Sweep("all", ("a_rule",), Variant(Graph())))
     assert tune._swept(made, version([0.5, 1.5]), made) == Group(("a_rule",), 0, 2.0, True, (0, 0), 0.5)
+
+
+def test_steps_are_those_of_the_sweep_that_took_them() -> None:
+    """Of three that gain two were taken, the later one first; the third gains beside them no more."""
+
+    def steps(count: int) -> Variant:
+        graph = Graph()
+        return Variant(graph, (Step("a_rule", graph, Patch({}, {}), is_rule=True),) * count)
+
+    def alone(name: str) -> Version:
+        times, found = Times(1.0, 1.0, 0.0), known(1.5)
+        sweep = Sweep(name, (name,), steps(7))
+        return Version(sweep.result, (sweep,), gain=found, latencies=(Latency({}, times, times, found),))
+
+    first = Version(steps(2))
+    best = Version(steps(9), (Sweep("second", ("second",), steps(4)), Sweep("first", ("first",), steps(3))))
+    groups = [tune._swept(alone(name), first, best) for name in ("first", "second", "third")]
+    assert [(group.is_taken, group.rewrites) for group in groups] == [(True, (6, 9)), (True, (2, 6)), (False, (2, 2))]
+    assert "beside what was taken no gain was shown" in groups[2].reason
 
 
 def test_a_simplified_model_that_is_slower_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -487,8 +487,14 @@ def _classes(graph: Graph, space: Space, cost: CostModel, shapes: Sequence[Shape
 
 
 def is_cheaper(graph: Graph, other: Graph, cost: CostModel, shapes: Sequence[Shapes]) -> bool:
-    """Return whether a graph costs less than another, as the mean over shapes of their inputs."""
-    seconds = [_mean([cost.seconds(_at_shapes(each, known)) for known in shapes]) for each in (graph, other)]
+    """Return whether a graph costs less than another, as the mean over shapes of their inputs; False where these
+    contradict a graph.
+    """
+    try:
+        seconds = [_mean([cost.seconds(_at_shapes(each, known)) for known in shapes]) for each in (graph, other)]
+    except ModelError as error:
+        logger.info("there is no estimate: %s", error)
+        return False
     return seconds[0] < seconds[1]
 
 

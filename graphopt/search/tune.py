@@ -479,7 +479,10 @@ def _swept(version: Version, first: Version, best: Version) -> Group:
     before = best.sweeps[: names.index(made.name)] if is_taken else ()
     start = len(first.steps) + sum(len(taken.result.steps) for taken in before)
     count = len(best.sweeps[len(before)].result.steps) if is_taken else 0
-    return Group(made.rules, 0, ratio, is_taken, (start, start + count), saved, "" if is_taken else _because([version]))
+    reason = "" if is_taken else _because([version])
+    if not is_taken and best.sweeps and version.gain is not None and version.beats(first):
+        reason = f"the model with it is {said(version.gain)} as without it; beside what was taken no gain was shown"
+    return Group(made.rules, 0, ratio, is_taken, (start, start + count), saved, reason)
 
 
 def _seconds(version: Version) -> float:
