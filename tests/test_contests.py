@@ -31,7 +31,7 @@ from graphopt.search import tune
 from graphopt.search.explore import Exploration, explore
 from graphopt.search.moves import Space, apply
 from graphopt.search.race import Contest, Pace
-from graphopt.search.sweep import Sweeps
+from graphopt.search.sweep import Sweep, Sweeps, sweep
 from graphopt.search.timing import StopReason
 from graphopt.search.tune import Tuner, Tuning
 from tests.test_search import Prices
@@ -330,6 +330,19 @@ def test_an_interrupt_while_the_machine_is_timed_leaves_the_search_out(monkeypat
     assert tuned.timing is not None
     assert tuned.timing.stop == StopReason.INTERRUPTED
     assert model.graph.ops() == {"Mul": 1, "Exp": 1}
+
+
+def test_an_interrupt_while_sweeps_are_made_keeps_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(start: Variant, name: str, *rest: Any) -> Sweep | None:
+        if name == "second":
+            raise KeyboardInterrupt
+        return sweep(start, name, *rest)
+
+    outcomes(monkeypatch, 1.0, 1.5)
+    monkeypatch.setattr("graphopt.search.tune.sweep", interrupted)
+    _, model, tuned = tuner(sweeps={"sums": [DOUBLE], "second": [DOUBLE]})
+    assert tuned.timing is not None
+    assert (tuned.timing.stop, model.graph.ops()) == (StopReason.INTERRUPTED, {"Add": 1, "Exp": 1})
 
 
 def test_a_find_that_is_no_longer_admitted_is_not_made() -> None:

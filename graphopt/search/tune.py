@@ -185,7 +185,7 @@ class Tuner:
         )
         shapes = [_shapes(trial.feeds) for trial in contest.original.trials]
         now = self.clock()
-        sweeps = list(self._sweeps(now + SWEEPS * (deadline - reserve - now)))
+        sweeps = self._sweeps(chooser, now + SWEEPS * (deadline - reserve - now))
         gainable = self._gainable(chooser, first, sweeps, shapes)
         if gainable is not None and gainable < NOISE:
             return self._chosen(chooser, first, [first], Exploration((), StopReason.BOUND), gainable)
@@ -205,7 +205,7 @@ class Tuner:
         That is outside of heavy kernels, unless an estimate speaks for a sweep, or for one of the first graphs of some
         part of the model, as where products may be taken in another order; or there are rules of the user's.
         """
-        if not self.is_bounded:
+        if not self.is_bounded or chooser.is_hurried:
             return None
         graph = simplified.variant.graph
         found = chooser.contest.gainable(simplified.key, replace(self.model, graph=graph))
@@ -304,12 +304,17 @@ class Tuner:
             there = Elsewhere.of(cluster, Race(tuning.setting, seed=tuning.seed))
             yield Measured(there, machine=there.machine, cache=self.cache)
 
-    def _sweeps(self, end: float) -> Iterator[Sweep]:
-        """Yield the sweeps of the simplified model that are made before the `end`."""
-        for name in self.sweeps:
-            made = self._sweep(self.simplified, name, end)
-            if made is not None:
-                yield made
+    def _sweeps(self, chooser: Chooser, end: float) -> Sequence[Sweep]:
+        """Return the sweeps of the simplified model that are made before the `end`, or until Ctrl-C."""
+        found: list[Sweep] = []
+        try:
+            for name in self.sweeps:
+                made = self._sweep(self.simplified, name, end)
+                if made is not None:
+                    found.append(made)
+        except KeyboardInterrupt:
+            chooser.hurry()
+        return found
 
     def _sweep(self, start: Variant, name: str, end: float) -> Sweep | None:
         return sweep(start, name, [rule for rule in self.sweeps[name] if rule in self.trades], self._space(end))
