@@ -11,6 +11,7 @@ from graphopt.rules import (
     blocks,
     branches,
     casting,
+    channels,
     convolution,
     elementwise,
     kernels,
@@ -53,6 +54,7 @@ TRADES: tuple[Rule, ...] = (
     *moving.TRADES,
     *reduction.TRADES,
     *blocks.TRADES,
+    *channels.TRADES,
     *quantization.TRADES,
 )
 """Rules that are true, and pay in some models only: for a search that measures."""
@@ -60,6 +62,7 @@ TRADES: tuple[Rule, ...] = (
 SWEEPS: Mapping[str, tuple[Rule, ...]] = {
     **attention.SWEEPS,
     **blocks.SWEEPS,
+    **channels.SWEEPS,
     **moving.SWEEPS,
     **quantization.SWEEPS,
     **winograd.SWEEPS,

@@ -74,6 +74,60 @@ def test_queries_keys_and_values_that_one_product_makes_are_made_apart(last: int
     assert compare(given, model).verdict is Verdict.EQUAL
 
 
+BESIDE_IMAGES, OF_TOKENS = "products beside images as convolutions", "products of tokens as convolutions"
+
+
+def test_a_block_of_convnext_stays_in_blocks_of_channels() -> None:
+    """What its channels are multiplied by lies between two Transposes, and a scale and a sum are behind them."""
+    body = """c = Conv<group=8, pads=[1,1,1,1]>(x, k); t = Transpose<perm=[0,2,3,1]>(c);
+        n = LayerNormalization<axis=-1>(t, s, o); m = MatMul(n, w); a = Add(m, b); g = Gelu(a); p = MatMul(g, v);
+        q = Add(p, d); u = Transpose<perm=[0,3,1,2]>(q); e = Mul(u, l); y = Add(e, x)"""
+    weights = drawn(k=(8, 1, 3, 3), s=(8,), o=(8,), w=(8, 32), b=(32,), v=(32, 8), d=(8,), l=(1, 8, 1, 1))
+    given = parse("float[2,8,5,4] x", body, weights, opset=20)
+    model, made = swept(given, load().sweeps[BESIDE_IMAGES], load_rules())
+    assert made is not None
+    ops = {"Conv": 3, "Transpose": 2, "LayerNormalization": 1, "Gelu": 1, "Add": 1}
+    assert model.graph.ops() == ops, "the scale is in the weights"
+    assert compare(given, model).verdict is Verdict.EQUAL
+
+
+@pytest.mark.parametrize(("batch", "back"), [(2, 20), (1, -1)])
+def test_products_beside_an_image_of_tokens_are_convolutions(batch: int, back: int) -> None:
+    """As SegFormer writes its blocks: in front of an image, and behind it."""
+    body = f"""m = MatMul(x, w); a = Add(m, b); t = Transpose<perm=[0,2,1]>(a); i = Reshape(t, [{batch}, 12, 5, 4]);
+        c = Conv<group=12, pads=[1,1,1,1]>(i, k); r = Reshape(c, [{batch}, 12, {back}]); u = Transpose<perm=[0,2,1]>(r);
+        g = Gelu(u); p = MatMul(g, v); q = Add(p, d); y = Add(q, x)"""
+    given = parse(
+        f"float[{batch},20,3] x", body, drawn(w=(3, 12), b=(12,), k=(12, 1, 3, 3), v=(12, 3), d=(3,)), opset=20
+    )
+    model, made = swept(given, load().sweeps[BESIDE_IMAGES], load_rules())
+    assert made is not None
+    ops = model.graph.ops()
+    assert (ops["Conv"], ops["Transpose"], ops["Reshape"], "MatMul" in ops) == (3, 2, 2, False)
+    assert compare(given, model).verdict is Verdict.EQUAL
+
+
+@pytest.mark.parametrize("tokens", ["2,5", "batch,5", "5"])
+def test_the_two_products_of_a_transformers_block_are_convolutions(tokens: str) -> None:
+    body = """n = LayerNormalization<axis=-1>(x, s, o); m = MatMul(n, w); a = Add(m, b); g = Gelu(a); p = MatMul(g, v);
+        q = Add(p, d); y = Add(q, x)"""
+    weights = drawn(s=(6,), o=(6,), w=(6, 24), b=(24,), v=(24, 6), d=(6,))
+    given = parse(f"float[{tokens},6] x", body, weights, opset=20)
+    model, made = swept(given, load().sweeps[OF_TOKENS], load_rules())
+    assert made is not None
+    ops = model.graph.ops()
+    assert (ops["Conv"], ops["Transpose"], "MatMul" in ops, "Gemm" in ops) == (2, 2, False, False)
+    bindings = [{"batch": 3}] if "batch" in tokens else None
+    assert compare(given, model, bindings=bindings).verdict is Verdict.EQUAL
+
+
+@pytest.mark.parametrize("columns", [6, 9, 60])
+def test_a_product_that_is_no_part_of_such_a_pair_is_left(columns: int) -> None:
+    given = parse("float[2,5,6] x", "y = MatMul(x, w)", drawn(w=(6, columns)))
+    model, made = swept(given, load().sweeps[OF_TOKENS], load_rules())
+    assert (made, model.graph.ops()) == (None, {"MatMul": 1})
+
+
 def simplified(graph: Graph) -> dict[str, int]:
     infer_graph(graph)
     Simplifier(load_rules(), PASSES, lambda *_: True).run(graph)

@@ -456,7 +456,17 @@ EQUIVALENT = (
         "it is true everywhere: the condition says where it pays",
     ),
     (
-        "replace_conv_with_winograd_.*",
+        "push_rows_below_pointwise",
+        ".*condition dropped: asks_for",
+        "it is true everywhere: the condition says where it pays",
+    ),
+    (
+        "replace_(matmul|matmul_add|gemm)_of_matrix_with_conv",
+        ".*Transpose perm=.0, 2, 3, 1. becomes .2, 0, 3, 1.",
+        "the two axes that change places have one place each",
+    ),
+    (
+        "replace_conv_with_winograd_.*|replace_(matmul|matmul_add|gemm)_of_(matrix|matrices)_with_conv",
         ".*condition dropped: .* <= size",
         "it is true everywhere: the condition says where it pays",
     ),

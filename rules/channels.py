@@ -1,0 +1,156 @@
+"""Products of channels that lie last, as pointwise convolutions of images whose channels lie in front.
+
+ONNX Runtime convolves in blocks of channels, 1.05 to 1.2 times as fast as it multiplies the same matrices, and takes in
+scales, sums and activations behind. Between blocks and channels that lie last it copies, with the Transpose beside.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from graphopt.base.types import DType
+from graphopt.rule import Rule, const, fn, integers, op, pointwise, tensor
+from graphopt.term import App, Operand, Term, Var
+
+# Axes: N batch, H W space, T tokens, C channels that are read, M those that are made.
+image, pixels = tensor("x", "N C H W"), tensor("x", "N H W C")
+tokens, rows, matrix = tensor("x", "N T C"), tensor("x", "N C T"), tensor("x", "T C")
+w, b, f, shape = const("w", "C M"), const("b", "M"), pointwise("f"), integers("shape")
+kernels = op.Unsqueeze(op.Transpose(w, perm=(1, 0)), (2, 3))
+
+
+class Product(NamedTuple):
+    """A product of the channels, and the convolution that it is."""
+
+    name: str
+    of: Callable[[Term], App]
+    conv: Callable[[Term], App]
+
+
+PRODUCTS = (
+    Product("matmul_add", lambda x: x @ w + b, lambda x: op.Conv(x, kernels, b)),
+    Product("matmul", lambda x: x @ w, lambda x: op.Conv(x, kernels)),
+)
+GEMM = Product("gemm", lambda x: op.Gemm(x, w, b), lambda x: op.Conv(x, kernels, b))
+
+
+def has_blocks(x: Var, axes: str) -> tuple[App, ...]:
+    """Return the conditions that a convolution is defined, and has a kernel for blocks of channels."""
+    return (*(fn.lt(0, fn.size(axis)) for axis in axes), fn.among(fn.dtype(x), (int(DType.FLOAT),)))
+
+
+def in_front(x: Term) -> App:
+    """Return the channels of pixels in front of them."""
+    return op.Transpose(x, perm=(0, 3, 1, 2))
+
+
+# -- beside images -------------------------------------------------------------------------------------------------
+
+height, width = fn.item(shape, 2), fn.item(shape, 3)
+is_image = (
+    fn.eq(fn.length(shape), 4),
+    fn.asks_for(fn.part(shape, 0, 2), fn.sizes("N M")),
+    height > 0,
+    width > 0,
+    fn.eq(height * width, fn.size("T")),
+)
+is_row = (fn.asks_for(shape, fn.join(fn.sizes("N C"), fn.size("H") * fn.size("W"))), fn.ne(fn.item(shape, 2), 0))
+
+
+def as_image(x: Term, shape: Operand) -> App:
+    """Return tokens as an image."""
+    return op.Reshape(op.Transpose(x, perm=(0, 2, 1)), shape)
+
+
+def as_tokens(x: Term, shape: Operand) -> App:
+    """Return the pixels of an image as tokens."""
+    return op.Transpose(op.Reshape(x, shape), perm=(0, 2, 1))
+
+
+def beside_images(product: Product) -> tuple[Rule, ...]:
+    """Return rules for a product in front of an image or behind one."""
+    why = "Channels are multiplied in blocks, and scales and sums behind them are taken in."
+    return (
+        Rule(
+            f"replace_{product.name}_of_pixels_with_conv",
+            in_front(product.of(pixels)),
+            product.conv(in_front(pixels)),
+            when=has_blocks(pixels, "HWCM"),
+            why=why,
+        ),
+        Rule(
+            f"replace_{product.name}_of_tokens_with_conv",
+            as_image(product.of(tokens), shape),
+            product.conv(as_image(tokens, fn.join(fn.sizes("N C"), height, width))),
+            when=(*is_image, *has_blocks(tokens, "CM")),
+            why=why,
+        ),
+        Rule(
+            f"replace_{product.name}_behind_image_with_conv",
+            product.of(as_tokens(image, shape)),
+            as_tokens(product.conv(image), fn.join(fn.sizes("N M"), fn.size("H") * fn.size("W"))),
+            when=(*is_row, *has_blocks(image, "HWCM")),
+            why=why,
+        ),
+    )
+
+
+stays = "What is in blocks of channels stays there, where there is a kernel for it."
+BESIDE_IMAGES = (
+    *(rule for product in PRODUCTS for rule in beside_images(product)),
+    Rule("push_pixels_above_pointwise", in_front(f(pixels)), f(in_front(pixels)), why=stays),
+    Rule("push_image_above_pointwise", as_image(f(tokens), shape), f(as_image(tokens, shape)), why=stays),
+    Rule(
+        "push_tokens_below_pointwise",
+        f(op.Transpose(rows, perm=(0, 2, 1))),
+        op.Transpose(f(rows), perm=(0, 2, 1)),
+        why=stays,
+    ),
+    Rule(
+        "push_rows_below_pointwise",
+        f(op.Reshape(image, shape)),
+        op.Reshape(f(image), shape),
+        when=is_row[0],
+        why=stays,
+    ),
+)
+
+# -- in the blocks of transformers ---------------------------------------------------------------------------------
+
+WIDENS = (
+    fn.either(2 * fn.size("C") <= fn.size("M"), 2 * fn.size("M") <= fn.size("C")),
+    fn.size("M") <= 8 * fn.size("C"),
+    fn.size("C") <= 8 * fn.size("M"),
+)
+"""As the two products around an activation do: others lie between views for which there are no blocks. Where there is
+an M, there is a C."""
+
+
+def in_pairs(name: str, x: Var, axes: tuple[int, ...], products: tuple[Product, ...]) -> tuple[Rule, ...]:
+    """Return rules for products of tokens, with axes of size 1 for an image of one row, and what lies between two."""
+
+    def last(image: Term) -> App:
+        return op.Squeeze(op.Transpose(image, perm=(0, 2, 3, 1)), axes)
+
+    return (
+        *(
+            Rule(
+                f"replace_{product.name}_of_{name}_with_conv",
+                product.of(x),
+                last(product.conv(in_front(op.Unsqueeze(x, axes)))),
+                when=(*has_blocks(x, "TM"), *WIDENS),
+                why="A pointwise convolution is faster than a product of matrices.",
+            )
+            for product in products
+        ),
+        Rule(f"push_{name}_below_pointwise", f(last(image)), last(f(image)), why=stays),
+    )
+
+
+IN_PAIRS = (
+    *in_pairs("matrices", tokens, (1,), PRODUCTS),
+    *in_pairs("matrix", matrix, (0, 1), (*PRODUCTS, GEMM)),
+)
+
+RULES: tuple[Rule, ...] = ()
+TRADES = (*BESIDE_IMAGES, *IN_PAIRS)
+SWEEPS = {"products beside images as convolutions": BESIDE_IMAGES, "products of tokens as convolutions": IN_PAIRS}
