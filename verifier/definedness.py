@@ -6,14 +6,15 @@ defined by itself, or computed by the left side, too, whatever becomes of it.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
+from itertools import chain
 
 from graphopt.base.integers import TRUE, Atom, Size, ge, symbol
 from graphopt.base.notes import Noted
 from graphopt.base.rebuilding import Substitution
 from graphopt.base.symbolic import Binders, Call, Value
 from graphopt.language.rule import Rule
-from graphopt.language.term import App, applications
+from graphopt.language.term import App, Term, applications
 from graphopt.operators.classes import entry
 from graphopt.verifier.bijections import ranges
 from graphopt.verifier.context import Context
@@ -63,17 +64,28 @@ def _holds_there(
 
 
 def unmasked(rule: Rule) -> str:
-    """Return a partial operator of the right side whose missing values the left side may cover by a Where that the
-    right side does not have; or nothing.
+    """Return a partial operator of the right side whose missing values the left side covers by a Where, and which the
+    right side has outside of any such Where; or nothing.
 
     Where it has no value the left side has one all the same, and what it computes is no excuse.
     """
-    left, right = ({app for side in sides for app in applications(side)} for sides in (rule.left, rule.right))
-    masks = (app for app in left - right if app.op == "Where")
-    covered = {part for mask in masks for arg in mask.operands for part in applications(arg) if _is_partial(part)}
-    bare = (part for part in right if _is_partial(part) and (part in covered or part not in left)) if covered else ()
-    found = next((part.op for part in bare), "")
-    return found and f"{found} has no value at some numbers, which the left side covers by a Where that is gone"
+    left, right = (
+        {app for app in chain(*map(applications, side)) if app.op == "Where"} for side in (rule.left, rule.right)
+    )
+    if not any(_is_partial(part) for mask in left for part in applications(mask)):
+        return ""
+    bare = set(_outside(rule.right, left & right)) - set(_outside(rule.left, left))
+    found = min((part.op for part in bare), default="")
+    return found and f"{found} has no value at some numbers, which the left side covers by a Where that is gone there"
+
+
+def _outside(terms: Iterable[Term | None], masks: Collection[App]) -> Iterator[App]:
+    """Yield the partial operators in terms, but for those in these masks."""
+    for term in terms:
+        if isinstance(term, App) and term not in masks:
+            if _is_partial(term):
+                yield term
+            yield from _outside(term.args, masks)
 
 
 def _is_partial(app: App) -> bool:

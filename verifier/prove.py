@@ -265,9 +265,11 @@ def instances(rule: Rule, model: Model, typings: Sequence[Typing], effort: Effor
 
 
 def _longest(rule: Rule) -> int:
-    """Return the length of the longest list that the left side writes, such as a permutation of five axes."""
-    parts = (part.value for side in rule.left for part in walk(side) if isinstance(part, Lit))
-    return max((len(value) for value in parts if isinstance(value, tuple)), default=0)
+    """Return the length of the longest permutation that the left side writes, such as one of five axes: other lists,
+    such as pads, say less of a rank."""
+    apps = (app for side in rule.left for app in applications(side))
+    perms = (value.value for app in apps for name, value in app.attrs if name == "perm" and isinstance(value, Lit))
+    return max((len(perm) for perm in perms if isinstance(perm, tuple)), default=0)
 
 
 def _at(

@@ -95,6 +95,8 @@ UNPROVED = (
     Rule("unit_vector_regrouped", op.LpNormalization(summed), op.LpNormalization(regrouped)),
     Rule("quotient_no_longer_guarded", op.Where(is_above, plane / divisor, 0.0),
          op.Where(is_above, plane, 0.0) / divisor),
+    Rule("quotient_beside_that_which_is_guarded", op.Where(is_above, plane / divisor, 0.0),
+         op.Where(is_above, plane / divisor, 0.0) + plane / divisor * 0.0),
     Rule("logarithm_of_nothing_uncovered",
          op.Where(op.Greater(plane, 0.0), plane * op.ReduceLogSum(op.Relu(plane), (1,)), 0.0),
          op.Relu(plane) * op.ReduceLogSum(op.Relu(plane), (1,)), when=fn.eq(fn.dtype(plane), 1)),
