@@ -68,9 +68,14 @@ def _is_idle(before: Graph, after: Graph) -> bool:
     return len(after) >= len(before) and _beside_parts(before) == _beside_parts(after)
 
 
-def _beside_parts(graph: Graph) -> Counter[tuple[str, str]]:
+def _beside_parts(graph: Graph) -> Counter[tuple[str, ...]]:
+    """Return how many nodes there are of each kind: of the same operator and attributes, on the same types."""
     nodes = (node for _, node in graph.nodes() if not entry(node.op, node.domain).is_view)
-    return Counter((node.op, str(node.types)) for node in nodes if node.op not in TAKES_PARTS)
+    return Counter(
+        (node.op, str(node.types), str([graph.tensor_type(value) for value in node.operands]), str(node.attrs))
+        for node in nodes
+        if node.op not in TAKES_PARTS
+    )
 
 
 def _once(graph: Graph, found: Mapping[Rule, Sequence[Match]]) -> dict[Rule, list[Match]]:
