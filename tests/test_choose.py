@@ -207,6 +207,21 @@ def test_sweeps_do_not_count_as_tries() -> None:
     assert (best.sweeps, best.solutions) == (swept.sweeps, ())
 
 
+@pytest.mark.parametrize("longest", [0.5, 3.0])
+def test_races_take_no_longer_than_they_may(longest: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each session of a race, and the two of the original."""
+    case, asked, race = Case(lambda _: 1.2), list[float](), Made.race
+
+    def racing(contest: Made, keys: Sequence[str], sessions: Sequence[Speedup], *seconds: float) -> list[Outcome]:
+        asked.append(seconds[0] / (len(sessions) + 2))
+        return race(contest, keys, sessions, *seconds)
+
+    monkeypatch.setattr(Made, "race", racing)
+    case.chooser.longest = longest
+    case.choose([])
+    assert set(asked) == {longest}
+
+
 @pytest.mark.parametrize("speed", [0.9, 1.0])
 def test_a_sweep_that_brings_nothing_is_undone(speed: float) -> None:
     case = Case(lambda ops: speed if "Div" not in ops else 1.1)

@@ -41,6 +41,9 @@ TRIES = 6
 LONGEST = 3.0
 """Seconds for which one session is timed in a race, at most."""
 
+BRIEFEST = 0.5
+"""The same where there was nothing to search: only what simplification did is timed."""
+
 Found = TypeVar("Found")
 
 Again = Callable[[Sweep, Variant], "Sweep | None"]
@@ -114,6 +117,8 @@ class Chooser:
     reserve: float = 0.0
     """Seconds that trying and confirming further versions takes at least: with less time left, there are none."""
     deadline: float = float("inf")
+    longest: float = LONGEST
+    """Seconds for which one session is timed in a race, at most."""
     clock: Callable[[], float] = time.monotonic
     progress: Callable[[str, float], None] = lambda stage, done: None
     raced: list[Version] = field(default_factory=list)
@@ -306,7 +311,7 @@ class Chooser:
             def race() -> list[Outcome]:
                 if self.is_hurried:
                     return contest.race(keys, opened, 0.0)
-                return contest.race(keys, opened, min(LONGEST * (len(able) + 2), share * self._left), self._left)
+                return contest.race(keys, opened, min(self.longest * (len(able) + 2), share * self._left), self._left)
 
             try:
                 outcomes = self._insisted(contest, race) if able else []

@@ -37,7 +37,7 @@ from graphopt.runtime.oracle import Runnable
 from graphopt.runtime.sessions import Setting
 from graphopt.search import recall
 from graphopt.search.analytic import Analytic
-from graphopt.search.choose import LEAST, LONGEST, TURNS, Chooser, Version
+from graphopt.search.choose import BRIEFEST, LEAST, LONGEST, TURNS, Chooser, Version
 from graphopt.search.elsewhere import Elsewhere
 from graphopt.search.explore import Exploration, Limits, Shapes, explore, is_cheaper
 from graphopt.search.measured import Measured, Race
@@ -188,6 +188,7 @@ class Tuner:
         sweeps = self._sweeps(chooser, now + SWEEPS * (deadline - reserve - now))
         gainable = self._gainable(chooser, first, sweeps, shapes)
         if gainable is not None and gainable < NOISE:
+            chooser.longest = BRIEFEST
             return self._chosen(chooser, first, [first], Exploration((), StopReason.BOUND), gainable)
         swept = chooser.sweep(first, sweeps, lambda made, variant: self._sweep(variant, made.name, deadline - reserve))
         found = Exploration((), StopReason.INTERRUPTED)
