@@ -207,6 +207,17 @@ def test_sweeps_do_not_count_as_tries() -> None:
     assert (best.sweeps, best.solutions) == (swept.sweeps, ())
 
 
+@pytest.mark.parametrize(("div", "expected"), [(1.5, "both"), (0.5, "one")])
+def test_without_time_for_each_sweep_all_are_tried_together_first(div: float, expected: str) -> None:
+    """Each by itself only where that is no gain."""
+    case = Case(lambda ops: (div if "Div" not in ops else 1.0) * (1.2 if "Sub" not in ops else 1.0))
+    case.chooser.reserve, case.chooser.deadline = 10.0, case.chooser.clock() + 15.0
+    swept = case.swept("difference_is_sum", "quarter_is_product")
+    both = ["difference_is_sum", "quarter_is_product"]
+    assert [made.name for made in swept.sweeps] == (both if expected == "both" else both[:1])
+    assert len(case.contest.raced) == (2 if expected == "both" else 5)
+
+
 @pytest.mark.parametrize("longest", [0.5, 3.0])
 def test_races_take_no_longer_than_they_may(longest: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each session of a race, and the two of the original."""

@@ -35,6 +35,9 @@ LEAST = 10
 TURNS = ROUNDS[0] + 2
 """Runs of a session in a race, at least: as it opens, to warm up and once a round."""
 
+SWEEPING = 0.25
+"""Of the time that is left, for each race of sweeps."""
+
 TRIES = 6
 """Versions with fewer rewrites that are timed, at most."""
 
@@ -131,21 +134,34 @@ class Chooser:
     def sweep(self, simplified: Version, sweeps: Iterable[Sweep], again: Again = lambda *_: None) -> list[Version]:
         """Return the simplified model, it with each sweep, and it with all that gain; the fastest first.
 
+        Where there is no time for a race of each, as of large models, that of all of them is tried first.
+
         Args:
             again: makes a sweep once more, of a variant with others; None where it does not match there any more.
         """
         versions = [Version(made.result, (made,)) for made in sweeps]
+        if len(versions) > 1 and not self._is_time_for(versions):
+            whole = self._together(versions, again)
+            if whole is not None:
+                self._race([simplified, whole], self.contest, share=SWEEPING)
+                if whole.beats(simplified):
+                    self.sweeping = len(self.raced)
+                    return [whole, simplified, *versions]
         if versions:
-            self._race([simplified, *versions], self.contest, share=0.25)
+            self._race([simplified, *versions], self.contest, share=SWEEPING)
         faster = sorted((version for version in versions if version.beats(simplified)), key=_gain, reverse=True)
         best = faster[0] if faster else simplified
         together = self._together(faster, again)
         if together is not None:
             versions.append(together)
-            self._race([simplified, best, together], self.contest, share=0.25)
+            self._race([simplified, best, together], self.contest, share=SWEEPING)
             best = together if together.beats(simplified) and _gain(together) > _gain(best) else best
         self.sweeping = len(self.raced)
         return [best, *(version for version in (simplified, *versions) if version is not best)]
+
+    def _is_time_for(self, versions: Sequence[Version]) -> bool:
+        """Return whether these, the simplified model and two copies of the original can take turns in the share."""
+        return (len(versions) + 3) * self.reserve / LEAST <= SWEEPING * self._left
 
     def _together(self, faster: Sequence[Version], again: Again) -> Version | None:
         """Return the first of versions with a sweep each, and the sweeps of the others made on it, one after the other;
