@@ -60,11 +60,13 @@ TRADES: tuple[Rule, ...] = (
 """Rules that are true, and pay in some models only: for a search that measures."""
 
 SWEEPS: Mapping[str, tuple[Rule, ...]] = {
+    **moving.SWEEPS,
     **attention.SWEEPS,
+    **quantization.SWEEPS,
     **blocks.SWEEPS,
     **channels.SWEEPS,
-    **moving.SWEEPS,
-    **quantization.SWEEPS,
     **winograd.SWEEPS,
+    **moving.STACKS,
 }
-"""Trades that pay only together and all over a model, by what they are for; in the order to apply them."""
+"""Trades that pay only together and all over a model, by what they are for; in the order to apply them: first what
+leaves less to compute, last what says for the kernels how it lies."""

@@ -370,8 +370,5 @@ LATE = tuple(
 
 RULES: tuple[Rule, ...] = ()
 TRADES = (*TAKEN, *VIEWED, *AS_MATRIX, *FLATTENED, *ASSOCIATED, *LATE)
-SWEEPS = {
-    "stacks of matrices as one matrix": (*FLATTENED, *(rule for rule in VIEWED if "reshape" in rule.name)),
-    "images enlarged late": LATE,
-    "parts taken early": TAKEN,
-}
+SWEEPS = {"parts taken early": TAKEN, "images enlarged late": LATE}
+STACKS = {"stacks of matrices as one matrix": (*FLATTENED, *(rule for rule in VIEWED if "reshape" in rule.name))}

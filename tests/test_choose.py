@@ -207,6 +207,20 @@ def test_sweeps_do_not_count_as_tries() -> None:
     assert (best.sweeps, best.solutions) == (swept.sweeps, ())
 
 
+def test_sweeps_that_are_in_the_way_of_others_are_left() -> None:
+    """All of them are no faster than the best; with one of the others it is."""
+
+    def speed(ops: Ops) -> float:
+        others = ("Sub" not in ops, ops.get("Add", 0) > ("Sub" not in ops))
+        if "Div" in ops:
+            return 1.0 + 0.3 * others[0] + 0.2 * others[1]
+        return 1.4 if others[0] else 1.8 if others[1] else 1.5
+
+    case = Case(speed)
+    swept = case.swept("difference_is_sum", "quarter_is_product", "double_is_sum")
+    assert [made.name for made in swept.sweeps] == ["quarter_is_product", "double_is_sum"]
+
+
 @pytest.mark.parametrize(("div", "expected"), [(1.5, "both"), (0.5, "one")])
 def test_without_time_for_each_sweep_all_are_tried_together_first(div: float, expected: str) -> None:
     """Each by itself only where that is no gain."""

@@ -134,7 +134,8 @@ class Chooser:
     def sweep(self, simplified: Version, sweeps: Iterable[Sweep], again: Again = lambda *_: None) -> list[Version]:
         """Return the simplified model, it with each sweep, and it with all that gain; the fastest first.
 
-        Where there is no time for a race of each, as of large models, that of all of them is tried first.
+        Where all that gain are no faster than the best of them, they are tried on it one by one. Where there is no time
+        for a race of each, as of large models, all of them are tried first.
 
         Args:
             again: makes a sweep once more, of a variant with others; None where it does not match there any more.
@@ -151,21 +152,38 @@ class Chooser:
             self._race([simplified, *versions], self.contest, share=SWEEPING)
         faster = sorted((version for version in versions if version.beats(simplified)), key=_gain, reverse=True)
         best = faster[0] if faster else simplified
-        together = self._together(faster, again)
-        if together is not None:
-            versions.append(together)
-            self._race([simplified, best, together], self.contest, share=SWEEPING)
-            best = together if together.beats(simplified) and _gain(together) > _gain(best) else best
+        if len(faster) > 1:
+            best, *others = self._combined(simplified, faster, again)
+            versions += others if best in versions else [best, *others]
         self.sweeping = len(self.raced)
         return [best, *(version for version in (simplified, *versions) if version is not best)]
+
+    def _combined(self, simplified: Version, faster: Sequence[Version], again: Again) -> list[Version]:
+        """Return the first of versions, and it with the sweeps of the others: all, or one by one; the fastest first."""
+        best, made = faster[0], list[Version]()
+
+        def improves(others: Sequence[Version]) -> bool:
+            both = self._together([best, *others], again)
+            if both is None:
+                return False
+            made.append(both)
+            self._race([simplified, best, both], self.contest, share=SWEEPING)
+            return both.beats(simplified) and _gain(both) > _gain(best)
+
+        if improves(faster[1:]):
+            best = made[-1]
+        elif len(faster) > 2:
+            for version in faster[1:]:
+                best = made[-1] if improves([version]) else best
+        return [best, *(version for version in made if version is not best)]
 
     def _is_time_for(self, versions: Sequence[Version]) -> bool:
         """Return whether these, the simplified model and two copies of the original can take turns in the share."""
         return (len(versions) + 3) * self.reserve / LEAST <= SWEEPING * self._left
 
     def _together(self, faster: Sequence[Version], again: Again) -> Version | None:
-        """Return the first of versions with a sweep each, and the sweeps of the others made on it, one after the other;
-        None where none of these matches there, or time is up.
+        """Return the first of versions, and the sweep of each other made on it, one after the other; None where none of
+        these matches there, or time is up.
         """
         if len(faster) < 2 or self._is_over():
             return None
