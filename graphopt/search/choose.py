@@ -144,19 +144,22 @@ class Chooser:
         if len(versions) > 1 and not self._is_time_for(versions):
             whole = self._together(versions, again)
             if whole is not None:
-                self._race([simplified, whole], self.contest, share=SWEEPING)
+                self._race_of_sweeps([simplified, whole])
                 if whole.beats(simplified):
-                    self.sweeping = len(self.raced)
                     return [whole, simplified, *versions]
         if versions:
-            self._race([simplified, *versions], self.contest, share=SWEEPING)
+            self._race_of_sweeps([simplified, *versions])
         faster = sorted((version for version in versions if version.beats(simplified)), key=_gain, reverse=True)
         best = faster[0] if faster else simplified
         if len(faster) > 1:
             best, *others = self._combined(simplified, faster, again)
             versions += others if best in versions else [best, *others]
-        self.sweeping = len(self.raced)
         return [best, *(version for version in (simplified, *versions) if version is not best)]
+
+    def _race_of_sweeps(self, versions: Sequence[Version]) -> None:
+        """Let versions take turns before the search."""
+        self._race(versions, self.contest, share=SWEEPING)
+        self.sweeping = len(self.raced)
 
     def _combined(self, simplified: Version, faster: Sequence[Version], again: Again) -> list[Version]:
         """Return the first of versions, and it with the sweeps of the others: all, or one by one; the fastest first."""
@@ -167,7 +170,7 @@ class Chooser:
             if both is None:
                 return False
             made.append(both)
-            self._race([simplified, best, both], self.contest, share=SWEEPING)
+            self._race_of_sweeps([simplified, best, both])
             return both.beats(simplified) and _gain(both) > _gain(best)
 
         if improves(faster[1:]):
