@@ -126,12 +126,7 @@ def unpacked(value: App, parts: Sequence[Term], *, name: str) -> Rule:
     return Rule(
         name,
         op.Split.split(3, op.Transpose(op.Reshape(value, packed_shape), perm=(2, 0, 3, 1, 4)), (1, 1, 1), axis=0),
-        tuple(
-            op.Unsqueeze(
-                op.Transpose(op.Reshape(part, fn.join(0, 0, heads_of_each, of_each)), perm=HEADS_IN_FRONT), (0,)
-            )
-            for part in parts
-        ),
+        tuple(op.Unsqueeze(op.Transpose(op.Reshape(part, apart), perm=HEADS_IN_FRONT), (0,)) for part in parts),
         when=(
             fn.asks_for(packed_shape, fn.join(fn.sizes("B S"), 3, heads_of_each, of_each)),
             fn.eq(fn.item(packed_shape, 2), 3),

@@ -55,7 +55,6 @@ geometry: dict[str, Operand] = {
 M, P, in_window = fn.size("M"), fn.size("P"), fn.mul(fn.size("C"), fn.product(fn.sizes("*k")))
 mix = along(mixing, "P M")
 
-
 # The other way round pixels are mixed first, and a shift of them is not one of the zeros around them.
 pixels, sights, last = const("v", "M C 1*k"), const("w", "P M *k"), const("d", "P", default=0)
 C, in_sight = fn.size("C"), fn.mul(P, fn.product(fn.sizes("*k")))
@@ -85,18 +84,17 @@ AFTER_EACH_OTHER = (
             f"fuse_pointwise_conv_before_{name}",
             op.Conv(op.Conv(x, pixels, first), sights, last, group=1, **around),
             op.Conv(x, seen_through, shift, group=1, **around),
-            when=(*when, fn.le(fn.mul(C, in_sight), fn.add(fn.mul(C, M), fn.mul(M, in_sight)))),
+            when=fn.le(fn.mul(C, in_sight), fn.add(fn.mul(C, M), fn.mul(M, in_sight))),
             why="A convolution of mixed channels is one with filters that mix them.",
         )
-        for name, first, shift, around, when in (
-            ("conv", None, last, geometry, ()),
+        for name, first, shift, around in (
+            ("conv", None, last, geometry),
             (
                 "unpadded_conv",
                 const("b", "M"),
                 op.ReduceSum(sights * along(const("b", "M"), "1 M 1*k"), fn.range(fn.rank(sights) - 1) + 1, keepdims=0)
                 + last,
                 {name: part for name, part in geometry.items() if name != "pads"},
-                (),
             ),
         )
     ),

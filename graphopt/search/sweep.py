@@ -29,8 +29,8 @@ ROUNDS = 40
 """After so many, and one for each node, a sweep is given up: its rules undo each other, or what simplifies undoes
 them."""
 
-
 TAKES_PARTS = frozenset({"Gather", "Slice"})
+"""Operators of which one in the place of another is no gain by itself."""
 
 
 @dataclass(frozen=True, eq=False)
