@@ -331,7 +331,8 @@ def test_an_outcome_that_ignores_its_input_is_wrong(offset: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("outcome", "own", "is_wrong"), [(0.35, 0.3, False), (0.65, 0.3, True), (9.0, float("nan"), True), (9.0, 9.0, True)]
+    ("outcome", "own", "is_wrong"),
+    [(0.35, 0.3, False), (0.65, 0.3, True), (0.95, 0.6, True), (9.0, float("nan"), True), (9.0, 9.0, True)],
 )
 def test_an_outcome_may_differ_twice_as_far_as_the_runtime_itself(
     outcome: float, own: float, is_wrong: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -20,7 +20,7 @@ from graphopt.runtime.measure import Samples, Speedup
 from graphopt.search.explore import Exploration
 from graphopt.search.race import Latency, Outcome, Times
 from graphopt.search.timing import StopReason, Timing
-from graphopt.search.tune import RUNS, TRIED, Tuned, Tuner, Tuning, face
+from graphopt.search.tune import RACED, TRIED, Tuned, Tuner, Tuning, face
 from tests.test_tune import ONE_THREAD
 from tests.text import parse
 
@@ -132,7 +132,7 @@ def test_all_the_time_is_for_the_models_opset_where_half_of_it_is_too_little(mon
         raise TimeoutError("a run takes too long")
 
     monkeypatch.setattr("graphopt.runtime.bench.interruptible", slow)
-    needed = math.ceil(RUNS * TRIED * 10)
+    needed = math.ceil(RACED * 9 * TRIED * 10)
     assert auto().report.notes[-2:] == (
         f"not timed: a run takes too long, so --seconds {needed} at least are needed",
         "opset 23 was not tried: half of --seconds is too little to time anything",

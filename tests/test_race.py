@@ -44,6 +44,9 @@ class Noisy(Contest):
     def again(self) -> Contest:
         return self
 
+    def enter(self) -> None:
+        """There is room."""
+
     def known(self, keys: Sequence[str]) -> None:
         """Nothing."""
 

@@ -23,9 +23,8 @@ from graphopt.rewrite.variant import Variant
 from graphopt.runtime.measure import Speedup
 from graphopt.runtime.sessions import Setting
 from graphopt.search import tune
-from graphopt.search.analytic import Analytic
 from graphopt.search.choose import Version
-from graphopt.search.explore import Exploration, explore, is_cheaper
+from graphopt.search.explore import Exploration, explore
 from graphopt.search.race import Contest, Latency, Outcome, Pace, Times
 from graphopt.search.sweep import Sweep, Sweeps
 from graphopt.search.timing import Group, StopReason
@@ -196,13 +195,6 @@ def test_a_provider_that_is_missing_is_named_before_anything_is_done() -> None:
     assert Tuning(cost="analytic", setting=Setting("NoSuchProvider")).setting.threads == 1
 
 
-def test_no_estimate_speaks_for_a_graph_that_the_sizes_contradict() -> None:
-    plain, pair = (onnx_io.load(parse("float[n] x", f"y = {call}")).graph for call in ("Exp(x)", "Add(x, [1.0, 2.0])"))
-    for graph in (plain, pair):
-        infer_graph(graph)
-    assert not is_cheaper(plain, pair, Analytic(), [{"x": (3,)}])
-
-
 # -- by measurement ----------------------------------------------------------------------------------------------------
 
 
@@ -261,6 +253,22 @@ def test_steps_are_those_of_the_sweep_that_took_them() -> None:
     groups = [tune._swept(alone(name), first, best) for name in ("first", "second", "third")]
     assert [(group.is_taken, group.rewrites) for group in groups] == [(True, (6, 9)), (True, (2, 6)), (False, (2, 2))]
     assert "beside what was taken no gain was shown" in groups[2].reason
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_sweeps_that_were_timed_together_alone_are_named_together(*, is_taken: bool) -> None:
+    """Where they were left, each says what all of them gave."""
+    times, found = Times(1.0, 1.0, 0.0), known(1.25 if is_taken else 0.9)
+    sweeps = [Sweep(name, (name,), Variant(Graph())) for name in ("first", "second")]
+    alone = [Version(sweep.result, (sweep,)) for sweep in sweeps]
+    whole = Version(Variant(Graph()), tuple(sweeps), gain=found, latencies=(Latency({}, times, times, found),))
+    first = Version(Variant(Graph()))
+    groups = list(tune._of_sweeps(alone, first, whole if is_taken else first, [first, whole]))
+    if is_taken:
+        assert groups == [Group(("first", "second"), 0, 1.25, is_taken=True, saved=0.25)]
+    else:
+        assert [(group.rules, group.is_taken) for group in groups] == [(("first",), False), (("second",), False)]
+        assert {group.reason for group in groups} == {"the model with it is slower than the original"}
 
 
 def test_a_simplified_model_that_is_slower_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,7 +148,8 @@ def together(ratios: Sequence[Speedup]) -> Speedup:
         return ratios[0]
     parts = zip(*((ratio.minimum, ratio.median, ratio.low, ratio.high) for ratio in ratios), strict=True)
     minimum, median, low, high = (math.exp(statistics.fmean(math.log(max(r, 1e-9)) for r in part)) for part in parts)
-    rounds, largest = sum(ratio.rounds for ratio in ratios), max(ratio.noise for ratio in ratios)
+    rounds = min((ratio.rounds for ratio in ratios if ratio.rounds), default=0)  # at none fewer than say anything
+    largest = max(ratio.noise for ratio in ratios)
     return Speedup(minimum, median, low, high, rounds, ratios[0].confidence, largest)
 
 
@@ -242,6 +243,12 @@ class _Turn:
         if self.warms_up:
             self.run()
         return min(_metered(self.run, meter, self.repeats) for _ in range(self.pieces))
+
+
+def least_seconds(once: float, rounds: int) -> float:
+    """Return what a run that takes `once` needs in so many rounds, with what warms it up."""
+    warming = once if once >= LENGTHY else 3 * once
+    return warming + rounds * (once if once >= LONG else once + max(once, TURN))
 
 
 def _metered(run: Callable[[], object], meter: Callable[[], float], times: int = 1) -> float:

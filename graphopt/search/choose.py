@@ -21,7 +21,7 @@ from graphopt.rewrite.fixpoint import Step, TimeUp
 from graphopt.rewrite.variant import Variant
 from graphopt.runtime.measure import Speedup, Verdict, together
 from graphopt.search.moves import Solution
-from graphopt.search.race import ROUNDS, Contest, Latency, Outcome
+from graphopt.search.race import Contest, Latency, Outcome
 from graphopt.search.sweep import Sweep
 
 log = logging.getLogger(__name__)
@@ -32,14 +32,11 @@ FINALISTS = 2
 LEAST = 10
 """Sessions that the last word takes where there is a find: six in the first race and four in the second."""
 
-TURNS = ROUNDS[0] + 2
-"""Runs of a session in a race, at least: as it opens, to warm up and once a round."""
-
 SWEEPING = 0.25
 """Of the time that is left, for each race of sweeps."""
 
-TRIES = 6
-"""Versions with fewer rewrites that are timed, at most."""
+TRIES = 10
+"""Versions that are timed in one series of tries, at most: with fewer finds, or with fewer rewrites."""
 
 LONGEST = 3.0
 """Seconds for which one session is timed in a race, at most."""
@@ -49,7 +46,7 @@ BRIEFEST = 0.5
 
 Found = TypeVar("Found")
 
-Again = Callable[[Sweep, Variant], "Sweep | None"]
+Again = Callable[[Sweep, Variant], Sweep | None]
 
 
 @dataclass(eq=False)
@@ -71,6 +68,8 @@ class Version:
     """Whether ONNX Runtime runs of it what it runs of the original, so that there is nothing to time."""
     refusal: str = ""
     """Why it could not be timed: ONNX Runtime refuses it, or there was no room."""
+    has_lost: bool = False
+    """Whether it won a race and not the second."""
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -119,6 +118,8 @@ class Chooser:
     """Simplify a graph, in place, with these rules and passes alone, or with all. Raises TimeUp."""
     reserve: float = 0.0
     """Seconds that trying and confirming further versions takes at least: with less time left, there are none."""
+    opening: float = 0.0
+    """Seconds in which a session is opened."""
     deadline: float = float("inf")
     longest: float = LONGEST
     """Seconds for which one session is timed in a race, at most."""
@@ -126,63 +127,73 @@ class Chooser:
     progress: Callable[[str, float], None] = lambda stage, done: None
     raced: list[Version] = field(default_factory=list)
     """All that took part in the races of the contest."""
-    sweeping: int = 0
-    """How many of them before the search: these do not count as tries."""
+    before: int = 0
+    """How many of them before the tries that are made now: these do not count."""
 
     # -- what takes part -----------------------------------------------------------------------------------------------
 
-    def sweep(self, simplified: Version, sweeps: Iterable[Sweep], again: Again = lambda *_: None) -> list[Version]:
-        """Return the simplified model, it with each sweep, and it with all that gain; the fastest first.
+    def race_sweeps(self, simplified: Version, sweeps: Iterable[Sweep], again: Again) -> tuple[Version, list[Version]]:
+        """Return the fastest of the simplified model, it with one sweep and it with several; and it with each alone.
 
-        Where all that gain are no faster than the best of them, they are tried on it one by one. Where there is no time
-        for a race of each, as of large models, all of them are tried first.
+        Those that gain are made together, or one by one where all are no faster than the best of them. Where there is
+        no time for a race of each, as of large models, all of them are tried first.
 
         Args:
             again: makes a sweep once more, of a variant with others; None where it does not match there any more.
         """
-        versions = [Version(made.result, (made,)) for made in sweeps]
-        if len(versions) > 1 and not self._is_time_for(versions):
-            whole = self._together(versions, again)
+        alone = [Version(made.result, (made,)) for made in sweeps]
+        able = alone
+        if len(alone) > 1 and not self._is_time_for(simplified, alone):
+            whole = self._together(alone, again)
             if whole is not None:
                 self._race_of_sweeps([simplified, whole])
                 if whole.beats(simplified):
-                    return [whole, simplified, *versions]
-        if versions:
-            self._race_of_sweeps([simplified, *versions])
-        faster = sorted((version for version in versions if version.beats(simplified)), key=_gain, reverse=True)
-        best = faster[0] if faster else simplified
-        if len(faster) > 1:
-            best, *others = self._combined(simplified, faster, again)
-            versions += others if best in versions else [best, *others]
-        return [best, *(version for version in (simplified, *versions) if version is not best)]
+                    return whole, alone
+            able = [each for number, each in enumerate(alone, 1) if self._takes(number) <= self._left - self.reserve]
+        if able:
+            self._race_of_sweeps([simplified, *able])
+        faster = _fastest(able, simplified)
+        return self._combined(faster, again) if faster else simplified, alone
 
     def _race_of_sweeps(self, versions: Sequence[Version]) -> None:
-        """Let versions take turns before the search."""
-        self._race(versions, self.contest, share=SWEEPING)
-        self.sweeping = len(self.raced)
+        """Let versions take turns before the search, in time that the last word does not need."""
+        self._race(versions, self.contest, share=SWEEPING, kept=self.reserve)
+        self.before = len(self.raced)
 
-    def _combined(self, simplified: Version, faster: Sequence[Version], again: Again) -> list[Version]:
-        """Return the first of versions, and it with the sweeps of the others: all, or one by one; the fastest first."""
-        best, made = faster[0], list[Version]()
+    def _combined(self, faster: Sequence[Version], again: Again) -> Version:
+        """Return the first of versions, with the sweeps of the others too if that is faster: of all, or one by one."""
 
-        def improves(others: Sequence[Version]) -> bool:
+        def improved(best: Version, others: Sequence[Version]) -> Version:
             both = self._together([best, *others], again)
             if both is None:
-                return False
-            made.append(both)
-            self._race_of_sweeps([simplified, best, both])
-            return both.beats(simplified) and _gain(both) > _gain(best)
+                return best
+            self._race_of_sweeps([_untimed(best), both])
+            return both if both.gain is not None and both.gain.low > 1 and not both.is_slower else best
 
-        if improves(faster[1:]):
-            best = made[-1]
-        elif len(faster) > 2:
-            for version in faster[1:]:
-                best = made[-1] if improves([version]) else best
-        return [best, *(version for version in made if version is not best)]
+        best, *others = faster
+        whole = improved(best, others)
+        if whole is best and len(others) > 1:
+            for version in others:
+                whole = improved(whole, [version])
+        return whole
 
-    def _is_time_for(self, versions: Sequence[Version]) -> bool:
-        """Return whether these, the simplified model and two copies of the original can take turns in the share."""
-        return (len(versions) + 3) * self.reserve / LEAST <= SWEEPING * self._left
+    def _is_time_for(self, simplified: Version, versions: Sequence[Version]) -> bool:
+        """Return whether these and the simplified model can take turns in the share; where they did, they can again,
+        and where they could not, they cannot.
+        """
+        keys = [version.key for version in (simplified, *versions)]
+        if self.contest.known(keys) is not None:
+            return True
+        if self.contest.has_ended(["sweeps", *keys]):
+            return False
+        is_time = self._takes(len(versions)) <= SWEEPING * self._left
+        if not is_time:
+            self.contest.end(["sweeps", *keys])
+        return is_time
+
+    def _takes(self, count: int) -> float:
+        """Return the seconds that a race of so many, the simplified model and two copies of the original takes."""
+        return (count + 3) * self.reserve / LEAST
 
     def _together(self, faster: Sequence[Version], again: Again) -> Version | None:
         """Return the first of versions, and the sweep of each other made on it, one after the other; None where none of
@@ -209,48 +220,57 @@ class Chooser:
         made: list[Sequence[Step]] = []
 
         def carry_over(graph: Graph) -> Iterator[Step]:
-            made.extend(self.apply(graph, solution) for solution in solutions)
+            made[:] = [self.apply(graph, solution) for solution in solutions]
             return chain.from_iterable(made)
 
         try:
-            variant = base.variant.then(carry_over)
+            variant = self._insisted(self.contest, lambda: base.variant.then(carry_over))
         except TimeUp:
             return []
         plain = Version(variant, base.sweeps, tuple(solutions), tuple(map(len, made)))
         try:
-            tidy = variant.then(lambda graph: self.simplify(graph, None))
+            tidy = self._insisted(self.contest, lambda: variant.then(lambda graph: self.simplify(graph, None)))
         except TimeUp:
             return [plain]
         return [plain] if tidy is variant else [plain, replace(plain, variant=tidy)]
 
     def _without(self, simplified: Version, names: frozenset[str]) -> Version | None:
         """Return the original simplified without these rules and passes; None without time."""
-        kept = frozenset(step.name for step in simplified.steps) - names
+        kept, original = frozenset(step.name for step in simplified.steps) - names, Variant(self.model.graph)
         try:
-            return Version(Variant(self.model.graph).then(lambda graph: self.simplify(graph, kept)))
+            return Version(
+                self._insisted(self.contest, lambda: original.then(lambda graph: self.simplify(graph, kept)))
+            )
         except TimeUp:
             return None
 
     # -- which one it is -----------------------------------------------------------------------------------------------
 
-    def choose(self, simplified: Version, swept: Version, solutions: Sequence[Solution]) -> Version:
+    def choose(
+        self, simplified: Version, swept: Version, solutions: Sequence[Solution], alone: Sequence[Version] = ()
+    ) -> Version:
         """Return the fastest version that is shown to be faster than the simplified model; or that one, if it is not
         slower.
 
-        The solutions were found on the swept version, which may be the simplified model.
+        Args:
+            swept: the version on which the solutions were found, which may be the simplified model.
+            alone: the simplified model with each sweep. If several were taken and these do not win, the best may.
         """
         made = self._explored(swept, solutions) if solutions else []
         rivals = [*([] if swept is simplified else [swept]), *made]
-        if simplified.steps and not rivals and simplified.speedup is None and not self.is_hurried:
-            simplified.is_original = self.contest.is_original(self._model(simplified))
-            if simplified.is_original:
-                return simplified
+        if simplified.steps and not rivals and not self.is_hurried and self._is_original(simplified):
+            return replace(_untimed(simplified), is_original=True)
         if simplified.steps or rivals:
             self._race([simplified, *rivals], self.contest, share=0.4)
         if made and not any(_improves(version, swept, simplified) for version in made):
             rivals += self._fewer(simplified, swept, solutions)
-        winners = sorted((version for version in rivals if version.beats(simplified)), key=_gain, reverse=True)
-        return self._confirmed(winners[:FINALISTS], simplified) or self._floor(simplified)
+        spare = [version for version in alone if version is not swept and version.beats(simplified)]
+        finalists = [*_fastest(rivals, simplified)[:FINALISTS], *_fastest(spare, simplified)[:1]]
+        return self._confirmed(finalists, simplified) or self._floor(simplified)
+
+    def _is_original(self, version: Version) -> bool:
+        """Return whether ONNX Runtime runs of a version what it runs of the original."""
+        return self._insisted(self.contest, lambda: self.contest.is_original(self._model(version)))
 
     def _fewer(self, simplified: Version, base: Version, solutions: Sequence[Solution]) -> Iterator[Version]:
         """Where all solutions together do not win: each half, then each that remains of the better half."""
@@ -271,23 +291,26 @@ class Chooser:
 
         The fastest of several was lucky, as a rule: what it is worth, the race that it won does not tell.
         """
+        self.before = len(self.raced)
         for number, version in enumerate(finalists):
             if number and self._is_over():
                 break
             floor, twin = self._again(simplified, version)
             if twin.beats(floor):
                 return twin
+            version.has_lost = twin.gain is not None
             version.gain = min(filter(None, (version.gain, twin.gain)), key=lambda ratio: ratio.median)
         return None
 
     def _again(self, *versions: Version) -> list[Version]:
         """Return what a second race says of versions; nothing where time is up."""
-        twins = [replace(version, speedup=None, gain=None, latencies=()) for version in versions]
+        twins = [_untimed(version) for version in versions]
         self._race(twins, self.contest.again(), share=0.6)
         return twins
 
     def _floor(self, simplified: Version) -> Version:
         """Return the simplified model unless two races show that it is slower, or it does not run; else less of it."""
+        self.before = len(self.raced)
         if not simplified.steps:  # whatever was measured, it is the original
             return Version(simplified.variant)
         if simplified.refusal:
@@ -332,32 +355,46 @@ class Chooser:
 
     # -- races ---------------------------------------------------------------------------------------------------------
 
-    def _race(self, versions: Sequence[Version], contest: Contest, share: float) -> None:
-        """Let versions take turns, for a share of the time that is left; the gain of each is over the first."""
-        self.progress("time", min(0.95, len(self.raced) / (TRIES + 4)))
+    def _race(self, versions: Sequence[Version], contest: Contest, share: float, kept: float = 0.0) -> None:
+        """Let versions take turns, for a share of the time that is left; the gain of each is over the first.
+
+        Args:
+            kept: seconds that are left when it ends.
+        """
+        self.progress("time", min(0.95, (len(self.raced) - self.before) / TRIES))
         self.raced += versions
         able = [version for version in versions if not version.refusal]
         outcomes = contest.known([version.key for version in able])
         if outcomes is None:
-            if self._left <= 0:
+            if self._left - kept <= self.opening * (len(able) + 2 * (contest is not self.contest)):
                 return
             sessions = [self._opened(version, contest) for version in able]
-            able = [version for version in able if not version.refusal]
-            keys, opened = [version.key for version in able], [each for each in sessions if each is not None]
-
-            def race() -> list[Outcome]:
-                if self.is_hurried:
-                    return contest.race(keys, opened, 0.0)
-                return contest.race(keys, opened, min(self.longest * (len(able) + 2), share * self._left), self._left)
-
-            try:
-                outcomes = self._insisted(contest, race) if able else []
-            except ModelError as error:
-                log.warning("versions of the model cannot be timed, so none of them is taken for faster: %s", error)
-                return
-        for version, outcome in zip(able, outcomes, strict=True):
+            outcomes = self._outcomes(able, sessions, contest, share, kept)
+        able = [version for version in able if not version.refusal]
+        for version, outcome in zip(able, outcomes or (), strict=bool(outcomes)):
             version.speedup, version.latencies = outcome.speedup, outcome.latencies
             version.gain = None if versions[0].refusal else outcome.gain
+
+    def _outcomes(
+        self, versions: Sequence[Version], sessions: Sequence[Any], contest: Contest, share: float, kept: float
+    ) -> list[Outcome]:
+        """Return what a race says of the versions that have a session; nothing where they cannot be timed."""
+        keys = [version.key for version in versions if not version.refusal]
+        opened = [session for session in sessions if session is not None]
+        outcomes = contest.known(keys) if len(keys) < len(versions) else None
+
+        def race() -> list[Outcome]:
+            contest.enter()
+            if self.is_hurried:
+                return contest.race(keys, opened, 0.0)
+            seconds = min(self.longest * (len(keys) + 2), share * self._left)
+            return contest.race(keys, opened, seconds, max(self._left - kept, 0.0))
+
+        try:
+            return outcomes if outcomes is not None else self._insisted(contest, race) if keys else []
+        except ModelError as error:
+            log.warning("versions of the model cannot be timed, so none of them is taken for faster: %s", error)
+            return []
 
     def _opened(self, version: Version, contest: Contest) -> Any:
         """Return a session, or None with the reason."""
@@ -400,12 +437,18 @@ class Chooser:
         """Return whether enough was tried, or time is up; where it once was, it is again, lest a second run find
         another."""
         keys = [version.key for version in self.raced]
-        if len(self.raced) - self.sweeping >= TRIES + 4 or self.contest.has_ended(keys):
+        if len(self.raced) - self.before >= TRIES or self.contest.has_ended(keys):
             return True
         if self.clock() + self.reserve < self.deadline:
             return False
-        self.contest.end(keys)
+        if keys:
+            self.contest.end(keys)
         return True
+
+
+def _untimed(version: Version) -> Version:
+    """Return the same version, of which no race has told anything."""
+    return replace(version, speedup=None, gain=None, latencies=())
 
 
 def _improves(version: Version, base: Version, simplified: Version) -> bool:
@@ -422,3 +465,8 @@ def _cures(version: Version, simplified: Version) -> bool:
 
 def _gain(version: Version) -> float:
     return version.gain.median if version.gain is not None else 0.0
+
+
+def _fastest(versions: Iterable[Version], simplified: Version) -> list[Version]:
+    """Return those that are shown to be faster than the simplified model, the fastest first."""
+    return sorted((version for version in versions if version.beats(simplified)), key=_gain, reverse=True)

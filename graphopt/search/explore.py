@@ -309,8 +309,8 @@ class _Solver:
         for state, speedups in zip(chosen, zip(*found, strict=True), strict=True):
             state.speedup = together(speedups)
             self.pool.remove(state)
-        fastest = max(chosen, key=_known)
-        return fastest if _is_faster(fastest) and _known(fastest) > _known(self.best) else None
+        fastest = max(filter(_is_faster, chosen), key=_known, default=None)
+        return fastest if _known(fastest) > _known(self.best) else None
 
 
 def _known(state: _State | None) -> float:
@@ -484,18 +484,6 @@ def _classes(graph: Graph, space: Space, cost: CostModel, shapes: Sequence[Shape
         else:
             weighed.append((seconds * len(copies), copies))
     return sorted(weighed, key=lambda pair: -pair[0])
-
-
-def is_cheaper(graph: Graph, other: Graph, cost: CostModel, shapes: Sequence[Shapes]) -> bool:
-    """Return whether a graph costs less than another, as the mean over shapes of their inputs; False where these
-    contradict a graph.
-    """
-    try:
-        seconds = [_mean([cost.seconds(_at_shapes(each, known)) for known in shapes]) for each in (graph, other)]
-    except ModelError as error:
-        logger.info("there is no estimate: %s", error)
-        return False
-    return seconds[0] < seconds[1]
 
 
 def _at_shapes(graph: Graph, shapes: Shapes) -> Graph:

@@ -24,7 +24,18 @@ from graphopt.io import onnx_io
 from graphopt.runtime.bench import Prepared
 from graphopt.runtime.cost import decoded, key_of
 from graphopt.runtime.machine import circumstances
-from graphopt.runtime.measure import LENGTHY, WIDTH, Samples, Speedup, Verdict, interleaved, noise, speedup, together
+from graphopt.runtime.measure import (
+    LENGTHY,
+    WIDTH,
+    Samples,
+    Speedup,
+    Verdict,
+    interleaved,
+    least_seconds,
+    noise,
+    speedup,
+    together,
+)
 from graphopt.runtime.oracle import FailedError
 from graphopt.runtime.profile import kernels_digest, outside_heavy_kernels
 from graphopt.runtime.samples import Feeds
@@ -92,8 +103,8 @@ class Pace:
     """How long it takes to open the model and to run it, before anything is known more exactly."""
 
     opening: float
-    running: float
-    """A run at each size, all together."""
+    racing: float
+    """What a session takes in the shortest race, at all sizes together, and to run once before."""
 
 
 class Contest:
@@ -126,8 +137,8 @@ class Contest:
         start = clock()
         _, copy = self._originals
         opening = clock() - start
-        runs = (self._runner(copy, trial.feeds) for trial in self.original.trials)
-        return Pace(opening, sum(_briefly(run, clock) for run in runs))
+        runs = [_briefly(self._runner(copy, trial.feeds), clock) for trial in self.original.trials]
+        return Pace(opening, sum(raced_seconds(once) for once in runs))
 
     def is_original(self, model: onnx_io.Model) -> bool:
         """Return whether ONNX Runtime runs of a model what it runs of the original: then neither is faster.
@@ -164,6 +175,15 @@ class Contest:
         """Two sessions of the original; the first contest has one already."""
         opened = self.original.setting.open
         return self.original.sessions[0] if self.heat == 1 else opened(self.source), opened(self.source)
+
+    def enter(self) -> None:
+        """Open what the versions are timed against, if that was not done yet.
+
+        Raises:
+            ModelError: there is no room for it.
+            UsageError: the provider does not start.
+        """
+        _ = self._originals
 
     def opened(self, model: onnx_io.Model) -> Any:
         """Return a session of a model as it is now, that has run on all inputs.
@@ -205,7 +225,8 @@ class Contest:
         outcomes = judged(timed)
         is_steady = all(outcome.speedup.is_steady for outcome in outcomes)
         self.is_steady &= is_steady
-        if self.keeps and is_steady:
+        is_whole = all(len(before.seconds) >= ROUNDS[0] for _, (before, *_) in timed)
+        if self.keeps and is_steady and is_whole:
             self.cache.put({self._key(keys): to_json(_Race(tuple(outcomes)))})
         return outcomes
 
@@ -273,6 +294,11 @@ def _briefly(run: Callable[[], object], clock: Callable[[], float]) -> float:
         run()
         found.append(clock() - start)
     return min(found)
+
+
+def raced_seconds(once: float) -> float:
+    """Return what a session that takes `once` for a run takes in the shortest race, and to run once before."""
+    return once + least_seconds(once, ROUNDS[0])
 
 
 def _fed(feeds: Feeds) -> str:

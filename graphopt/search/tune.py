@@ -37,12 +37,12 @@ from graphopt.runtime.oracle import Runnable
 from graphopt.runtime.sessions import Setting
 from graphopt.search import recall
 from graphopt.search.analytic import Analytic
-from graphopt.search.choose import BRIEFEST, LEAST, LONGEST, TURNS, Chooser, Version
+from graphopt.search.choose import BRIEFEST, LEAST, LONGEST, Chooser, Version
 from graphopt.search.elsewhere import Elsewhere
-from graphopt.search.explore import Exploration, Limits, Shapes, explore, is_cheaper
+from graphopt.search.explore import Exploration, Limits, Shapes, explore
 from graphopt.search.measured import Measured, Race
 from graphopt.search.moves import Solution, Space, apply
-from graphopt.search.race import Contest, Outcome
+from graphopt.search.race import Contest, Outcome, raced_seconds
 from graphopt.search.sweep import Sweep, Sweeps, sweep
 from graphopt.search.timing import Group, StopReason, Timing, said, unresolved
 
@@ -59,9 +59,9 @@ SWEEPS = 0.5
 SHARE = 0.6
 """Of the time that sweeps leave, without what the last word takes at least, for the search; the rest is for that."""
 
-RUNS = 6 * TURNS
-"""So many runs fit into the time, at least: a model that is slower than that is not timed. Two races of the original,
-a copy of it and the simplified model take them."""
+RACED = 6
+"""So many sessions race in the time, at least: a model that is slower than that is not timed. They are those of the
+original, a copy of it and the simplified model, in two races."""
 
 TRIED = 0.2
 """Of the time, in which one run of the original has to end: it is run twice before it is known whether to time it."""
@@ -160,60 +160,68 @@ class Tuner:
             contest = self._contest(self._prepared())
             pace = contest.pace(self.clock)
         except TooSlowError as error:
-            needed = math.ceil(RUNS * self._longest)
+            needed = math.ceil(RACED * raced_seconds(self._longest))
             text = f"not timed: {error}, so --seconds {needed} at least are needed"
             return Tuned(self.simplified, notes=(text,), lacks_time=True)
         except ModelError as error:
             return Tuned(self.simplified, notes=(f"not timed: {error}",))
-        least = OPENED * pace.opening + RUNS * pace.running
+        least = OPENED * pace.opening + RACED * pace.racing
         if self.clock() + least > deadline:
             left = max(math.floor(deadline - self.clock()), 0)
             text = f"not timed: two races would take {math.ceil(least)} s, and {left} s are left of"
             text += f" --seconds {self.tuning.seconds:g}"
             return Tuned(self.simplified, notes=(text,), lacks_time=True)
         first = Version(self.simplified)
-        reserve = LEAST * (pace.opening + TURNS * pace.running)
+        reserve = LEAST * (pace.opening + pace.racing)
         chooser = Chooser(
             contest,
             self.model,
             partial(apply, space=self._space(deadline - reserve / 2)),
             partial(self._simplified_with, deadline=deadline - reserve / 2),
             reserve=reserve,
+            opening=pace.opening,
             deadline=deadline,
             clock=self.clock,
             progress=self.progress,
         )
         shapes = [_shapes(trial.feeds) for trial in contest.original.trials]
         now = self.clock()
-        sweeps = self._sweeps(chooser, now + SWEEPS * (deadline - reserve - now))
-        gainable = self._gainable(chooser, first, sweeps, shapes)
+        end = now + SWEEPS * (deadline - reserve - now)
+        sweeps, is_cut = self._sweeps(chooser, end), self.clock() >= end
+        swept, alone = chooser.race_sweeps(
+            first, sweeps, lambda made, variant: self._sweep(variant, made.name, deadline - reserve)
+        )
+        gainable = self._gainable(chooser, first, shapes) if swept is first else None
         if gainable is not None and gainable < NOISE:
             chooser.longest = BRIEFEST
-            return self._chosen(chooser, first, [first], Exploration((), StopReason.BOUND), gainable)
-        swept = chooser.sweep(first, sweeps, lambda made, variant: self._sweep(variant, made.name, deadline - reserve))
-        found = Exploration((), StopReason.INTERRUPTED)
-        if not chooser.is_hurried:
-            found = self._recalled(contest.digest, swept[0].variant.graph, shapes, deadline - reserve)
+            found = Exploration((), StopReason.BOUND)
+        elif chooser.is_hurried:
+            found = Exploration((), StopReason.INTERRUPTED)
+        else:
+            found = self._recalled(contest.digest, swept.variant.graph, shapes, deadline - reserve)
         if found.stop is StopReason.INTERRUPTED:
             chooser.hurry()
-        return self._chosen(chooser, first, swept, found, gainable)
+        if is_cut and found.stop is StopReason.DONE:
+            found = replace(found, stop=StopReason.TIME)
+        best = chooser.choose(first, swept, found.solutions, alone)
+        return self._chosen(best, first, alone, chooser, found, gainable)
 
-    def _gainable(
-        self, chooser: Chooser, simplified: Version, sweeps: Sequence[Sweep], shapes: Sequence[Shapes]
-    ) -> float | None:
+    def _gainable(self, chooser: Chooser, simplified: Version, shapes: Sequence[Shapes]) -> float | None:
         """Return the part of the simplified model's time that a search is about; None where it may be about all.
 
-        That is outside of heavy kernels, unless an estimate speaks for a sweep, or for one of the first graphs of some
-        part of the model, as where products may be taken in another order; or there are rules of the user's.
+        That is outside of heavy kernels, unless an estimate speaks for one of the first graphs of some part of the
+        model, as where products may be taken in another order; or there are rules of the user's.
         """
         if not self.is_bounded or chooser.is_hurried:
             return None
         graph = simplified.variant.graph
-        found = chooser.contest.gainable(simplified.key, replace(self.model, graph=graph))
+        try:
+            found = chooser.contest.gainable(simplified.key, replace(self.model, graph=graph))
+        except KeyboardInterrupt:
+            chooser.hurry()
+            return None
         if found is None or found >= NOISE:
             return found
-        if any(is_cheaper(made.result.graph, graph, Analytic(), shapes) for made in sweeps):
-            return None
         looked = self._explored(graph, shapes, chooser.deadline - chooser.reserve, Analytic, FIRST)
         if looked.stop is StopReason.INTERRUPTED:
             chooser.hurry()
@@ -305,7 +313,7 @@ class Tuner:
             there = Elsewhere.of(cluster, Race(tuning.setting, seed=tuning.seed))
             yield Measured(there, machine=there.machine, cache=self.cache)
 
-    def _sweeps(self, chooser: Chooser, end: float) -> Sequence[Sweep]:
+    def _sweeps(self, chooser: Chooser, end: float) -> list[Sweep]:
         """Return the sweeps of the simplified model that are made before the `end`, or until Ctrl-C."""
         found: list[Sweep] = []
         try:
@@ -386,11 +394,17 @@ class Tuner:
         return Contest(ready, self.original, key_of(_identity(self.model), str(self.tuning.seconds)), self.cache)
 
     def _chosen(
-        self, chooser: Chooser, first: Version, swept: Sequence[Version], found: Exploration, gainable: float | None
+        self,
+        best: Version,
+        first: Version,
+        alone: Sequence[Version],
+        chooser: Chooser,
+        found: Exploration,
+        gainable: float | None,
     ) -> Tuned:
-        best = chooser.choose(first, swept[0], found.solutions)
+        """Return the best version, and what is to be said of it."""
         taken = dict(zip(best.solutions, best.counts, strict=True))
-        groups = [_swept(version, first, best) for version in swept if len(version.sweeps) == 1]
+        groups = _of_sweeps(alone, first, best, chooser.raced)
         start = len(first.steps) + sum(len(made.result.steps) for made in best.sweeps)
         timing = self._timing(found, start, taken, chooser.raced)
         timing = replace(
@@ -459,7 +473,7 @@ def face(first: onnx_io.Model, second: onnx_io.Model, tuning: Tuning, limit: flo
     if outcomes is None:
         if contest.has_ended(keys):
             raise ModelError("no time was left to time it, in an earlier run (--fresh tries again)")
-        least = 3 * TURNS * contest.pace(time.monotonic).running
+        least = 3 * contest.pace(time.monotonic).racing
         sessions, left = [contest.opened(second)], deadline - time.monotonic()
         if least > left:
             contest.end(keys)
@@ -474,18 +488,45 @@ def _identity(model: onnx_io.Model) -> str:
     return key_of(digest(model.graph), weights_digest(model.graph), model.functions_digest)
 
 
-def _swept(version: Version, first: Version, best: Version) -> Group:
-    """Return what a sweep of the simplified model brought, and whether the best version has it."""
+def _of_sweeps(alone: Sequence[Version], first: Version, best: Version, raced: Sequence[Version]) -> Iterator[Group]:
+    """Yield what each sweep brought; those that were taken and timed only together brought it together."""
+    several = [version for version in raced if len(version.sweeps) > 1 and version.gain is not None]
+    whole = next((version for version in several if version.sweeps == best.sweeps), None)
+    if whole is not None and all(version.gain is None for version in alone):
+        rules = dict.fromkeys(rule for made in best.sweeps for rule in made.rules)
+        start = len(first.steps)
+        rewrites = start, start + sum(len(made.result.steps) for made in best.sweeps)
+        ratio, saved = _gained(whole)
+        yield Group(tuple(rules), 0, ratio, is_taken=True, rewrites=rewrites, saved=saved)
+        alone = [version for version in alone if version.sweeps[0].name not in _names(best)]
+    for version in alone:
+        beside = [other for other in several if version.sweeps[0].name in _names(other)]
+        yield _swept(version, first, best, beside)
+
+
+def _names(version: Version) -> list[str]:
+    return [made.name for made in version.sweeps]
+
+
+def _gained(version: Version) -> tuple[float | None, float]:
+    """Return how many times as fast as the simplified model a version is, and the seconds of a run that this saves."""
+    if version.gain is None or not version.latencies:
+        return None, 0.0
+    return version.gain.median, _seconds(version) * (version.gain.median - 1)
+
+
+def _swept(version: Version, first: Version, best: Version, beside: Sequence[Version] = ()) -> Group:
+    """Return what a sweep of the simplified model brought, alone or beside others, and whether the best version has
+    it.
+    """
     (made,) = version.sweeps
-    ratio, saved = None, 0.0
-    if version.gain and version.latencies:
-        ratio, saved = version.gain.median, _seconds(version) * (version.gain.median - 1)
-    names = [taken.name for taken in best.sweeps]
+    ratio, saved = _gained(version)
+    names = _names(best)
     is_taken = made.name in names
     before = best.sweeps[: names.index(made.name)] if is_taken else ()
     start = len(first.steps) + sum(len(taken.result.steps) for taken in before)
     count = len(best.sweeps[len(before)].result.steps) if is_taken else 0
-    reason = "" if is_taken else _because([version])
+    reason = "" if is_taken else _because([version] if version.gain else [version, *beside])
     if not is_taken and best.sweeps and version.gain is not None and version.beats(first):
         reason = f"the model with it is {said(version.gain)} as without it; beside what was taken no gain was shown"
     return Group(made.rules, 0, ratio, is_taken, (start, start + count), saved, reason)
@@ -507,7 +548,7 @@ def _because(versions: Sequence[Version]) -> str:
     assert best.gain is not None
     if best.is_slower:
         return "the model with it is slower than the original"
-    why = unresolved(best.gain) or "and in a second race it was no faster"
+    why = unresolved(best.gain) or ("and in a second race it was no faster" if best.has_lost else "another was faster")
     return f"the model with it is {said(best.gain)} as without it; {why}"
 
 
