@@ -409,10 +409,19 @@ def readme_part(results: Row, path: Path) -> str:
     page = f"{path.parent.parent.name}/{path.parent.name}/{path.stem}.md"
     note = (
         "How many times as fast as the original, both with all of ONNX Runtime's own optimizations: geometric means. "
-        f"{own}Others: the best of {peers}. On {results['machine']}, {results['date']}, onnxruntime "
+        f"{own}Others: the best of {peers}. {_in_part(results)}On {results['machine']}, {results['date']}, onnxruntime "
         f"{results['onnxruntime']}; [every model, every tool and how this was measured]({page})."
     )
     return "\n".join([*table(head, rows), "", note])
+
+
+def _in_part(results: Row) -> str:
+    """Of the settings in which not all of the models were timed: how many were."""
+    rows = results["models"].values()
+    counts = {setting(column): sum(column in row.get("original", {}) for row in rows) for column in columns(results)}
+    return "".join(
+        f"{name}: {_many(count, 'export')}. " for name, count in counts.items() if count < max(counts.values())
+    )
 
 
 PEERS = tuple(tool for tool in TOOLS if tool not in OWN)

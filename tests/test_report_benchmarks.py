@@ -236,6 +236,16 @@ def test_an_architecture_gains_where_each_of_its_exports_does(tmp_path: Path) ->
     assert "| 1 other | 2 | 1.20 | 1.00 |" in part
 
 
+def test_where_not_all_was_timed_in_a_setting_the_readme_says_how_much() -> None:
+    found = with_models(tuned(cell(1.2), cell(1.1, "cpu-all")), a=1.0)
+    for name, row in found["models"].items():
+        row["original"] = {"cpu-1": {}} if name == "a" else {"cpu-1": {}, "cpu-all": {}}
+    assert "Others: the best of onnxsim. CPU, all threads: 1 export. On a machine" in report.readme_part(found, CPU)
+    for row in found["models"].values():
+        row["original"] = {}
+    assert "Others: the best of onnxsim. On a machine" in report.readme_part(found, CPU)
+
+
 # -- pictures ----------------------------------------------------------------------------------------------------------
 
 
