@@ -372,6 +372,15 @@ def test_an_adapter_of_low_rank_goes_into_the_weights_of_a_convolution() -> None
     assert traded(parse(IMAGE, body, weights=drawn(**FILTERS))) == {"Conv": 1}
 
 
+@pytest.mark.parametrize(
+    ("op", "head", "weights"), [("Conv", IMAGE, FILTERS), ("MatMul", "float[batch, 5, 8] x", ADAPTED)]
+)
+def test_an_adapter_stays_beside_what_others_read(op: str, head: str, weights: Mapping[str, tuple[int, ...]]) -> None:
+    """The full product would be computed twice."""
+    body = f"base = {op}(x, w); narrow = {op}(x, u); wide = {op}(narrow, v); y = Add(base, wide); z = Relu(base)"
+    assert traded(parse(head, body, drawn(**weights), outputs="y, z")) == {op: 3, "Add": 1, "Relu": 1}
+
+
 @pytest.mark.parametrize(("bias", "pads", "is_one"), [("", 1, True), (", b", 0, True), (", b", 1, False)])
 def test_mixed_channels_are_convolved_at_once(bias: str, pads: int, is_one: bool) -> None:
     """A shift of the pixels is not one of the zeros around them."""

@@ -152,12 +152,24 @@ def _order(graph: Graph, match: Match, vertex: int) -> int:
 
 def gain_at_least(graph: Graph, match: Match) -> int:
     """Return a lower bound of what a rewrite takes off the measure, before anything is computed."""
-    shared = match.terms.keys()
-    emitted: set[App] = set()
-    for side in match.rule.right:
-        emitted |= _emitted(side, shared)
     removed = sum(ops.weight(graph[vertex]) for vertex in doomed(graph, match))
-    return removed - sum(ops.WEIGHT.get(app.op, 100) for app in emitted)
+    return removed - sum(_weights(match))
+
+
+def repeats(graph: Graph, match: Match) -> bool:
+    """Return whether a rewrite computes something heavy though a heavy part of the match stays, for others read it.
+
+    The measure counts operators alone: by it a dense product is less than two of low rank.
+    """
+    stays = match.vertices - doomed(graph, match) - staying(match)
+    is_heavy = any(ops.weight(graph[vertex]) >= ops.HEAVY for vertex in stays)
+    return is_heavy and any(weight >= ops.HEAVY for weight in _weights(match))
+
+
+def _weights(match: Match) -> list[int]:
+    """Return what each operator weighs that the right side emits."""
+    emitted = set[App]().union(*(_emitted(side, match.terms.keys()) for side in match.rule.right))
+    return [ops.WEIGHT.get(app.op, 100) for app in emitted]
 
 
 def _emitted(term: Term, shared: Iterable[App]) -> set[App]:

@@ -20,7 +20,7 @@ from graphopt.ir import ops
 from graphopt.ir.graph import Graph, Node, Patch
 from graphopt.language.rule import Rule, depth
 from graphopt.operators.infinities import mark_bodies, reconsider
-from graphopt.rewrite.build import Refusal, Refused, build, gain_at_least, lacking
+from graphopt.rewrite.build import Refusal, Refused, build, gain_at_least, lacking, repeats
 from graphopt.rewrite.match import Match, find, makers, producers, roots
 from graphopt.rewrite.passes import Pass, written
 from graphopt.rewrite.sites import Site
@@ -224,6 +224,8 @@ class Simplifier:
     def _improvement(self, graph: Graph, match: Match) -> Patch | None:
         """Return the patch of a match where it makes the measure smaller."""
         if gain_at_least(graph, match) < 0 and not match.rule.forgets:
+            return None
+        if repeats(graph, match):
             return None
         if missing := self.missing.get((_opsets(graph), match.rule.name)):
             self.notes.add(f"rule {match.rule.name} needs {missing}, which the model's opset does not have")
