@@ -312,6 +312,7 @@ scaling: Mapping[str, Operand] = {
 sizes, strides, pads = integers("sizes"), integers("strides"), integers("pads")
 in_front, behind = tensors("before"), tensors("after")
 is_pointwise = (fn.eq(strides, 1), fn.eq(pads, 0))
+narrows = fn.size("M") <= fn.size("K")  # else there are more channels to place
 
 
 class Enlarged(NamedTuple):
@@ -355,14 +356,14 @@ LATE = tuple(
             mixed(op.Concat(*in_front, this.to(small, "K"), *behind, axis=1)),
             op.Conv(op.Concat(*in_front, *behind, axis=1), op.Concat(of_first, of_last, axis=1), its_bias)
             + this.to(op.Conv(small, of_small), "M"),
-            when=(*is_pointwise, *this.when, fn.extent(in_front) + fn.extent(behind) > 0, fn.size("K") > 0),
+            when=(*is_pointwise, *this.when, narrows, fn.extent(in_front) + fn.extent(behind) > 0, fn.size("K") > 0),
             why="A smaller image is convolved alone, before it is enlarged.",
         ),
         Rule(
             f"push_pointwise_conv_above_{this.name}",
             mixed(this.to(small, "K")),
             this.to(op.Conv(small, weights, its_bias), "M"),
-            when=(*is_pointwise, *this.when),
+            when=(*is_pointwise, *this.when, narrows),
             why="Channels are mixed before there are more pixels of them.",
         ),
     )

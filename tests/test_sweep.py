@@ -121,18 +121,72 @@ def test_of_images_that_are_joined_each_is_mixed_at_its_own_size() -> None:
     assert compare(given, model).verdict is Verdict.EQUAL
 
 
-@pytest.mark.parametrize(("scales", "changes"), [((1, 1, 2, 2), True), ((1, 1, 2, 3), False), ((1, 2, 2, 2), False)])
-def test_channels_are_mixed_before_an_image_is_doubled(scales: tuple[int, ...], changes: bool) -> None:
-    weights = {"scales": np.array(scales, np.float32), "w": np.ones((2, 3 * scales[1], 1, 1), np.float32)}
+LATE = "images enlarged late"
+RESIZE = """r = Resize<mode="nearest", nearest_mode="floor", coordinate_transformation_mode="asymmetric">"""
+
+
+def enlarged(scales: tuple[int, ...], inputs: str, behind: str, channels: int) -> onnx.ModelProto:
+    """An image that is enlarged, and what is made of it by a pointwise convolution of so many channels."""
+    weights = {"w": np.random.default_rng(0).standard_normal((2, channels, 1, 1)).astype(np.float32)}
+    weights["scales"] = np.array(scales, np.float32)
+    return parse(inputs, f"{RESIZE}(x, , scales); {behind}", weights=weights, opset=20)
+
+
+def test_channels_are_mixed_before_an_image_is_doubled() -> None:
+    given = enlarged((1, 1, 2, 2), "float[batch,3,H,W] x", "y = Conv(r, w)", 3)
+    model, made = swept(given, load().sweeps[LATE], load_rules())
+    assert made is not None
+    assert made.rules == ("push_pointwise_conv_above_doubling",)
+    assert [model.graph[v].op for v in model.graph.topological() if not model.graph[v].is_internal] == [
+        "Conv",
+        "Resize",
+    ]
+    assert compare(given, model, bindings=[{"batch": 2, "H": 3, "W": 4}]).verdict is Verdict.EQUAL
+
+
+def test_of_an_image_that_is_doubled_and_joined_the_channels_are_mixed_before() -> None:
+    inputs = "float[2,3,3,4] x, float[2,2,6,8] image"
+    given = enlarged((1, 1, 2, 2), inputs, "j = Concat<axis=1>(image, r); y = Conv(j, w)", 5)
+    model, made = swept(given, load().sweeps[LATE], load_rules())
+    assert made is not None
+    assert made.rules == ("part_pointwise_conv_of_doubling",)
+    assert model.graph.ops() == {"Conv": 2, "Resize": 1, "Add": 1}
+    assert compare(given, model).verdict is Verdict.EQUAL
+
+
+@pytest.mark.parametrize("scales", [(1, 1, 2, 3), (1, 2, 2, 2), (2, 1, 2, 2)])
+def test_what_is_enlarged_otherwise_is_left(scales: tuple[int, ...]) -> None:
+    given = enlarged(scales, "float[batch,3,H,W] x", "y = Conv(r, w)", 3 * scales[1])
+    assert swept(given, load().sweeps[LATE], load_rules())[1] is None
+
+
+@pytest.mark.parametrize("is_joined", [False, True])
+@pytest.mark.parametrize(
+    ("sizes", "filters", "window", "attributes", "is_late"),
+    [
+        ((8, 10), 3, 1, "", True),
+        ((2, 10), 3, 1, "", False),
+        ((8, 10), 4, 1, "", False),
+        ((8, 10), 3, 3, "", False),
+        ((8, 10), 3, 1, "<strides=[2,2]>", False),
+        ((8, 10), 3, 1, "<pads=[1,1,1,1]>", False),
+    ],
+    ids=["enlarged", "shrunk", "more channels", "no point", "strides", "pads"],
+)
+def test_channels_are_mixed_before_where_that_is_less_to_do(
+    sizes: tuple[int, int], filters: int, window: int, attributes: str, *, is_late: bool, is_joined: bool
+) -> None:
+    channels = 5 if is_joined else 3
+    weights = {"sizes": np.array((1, 3, *sizes)), "w": np.ones((filters, channels, window, window), np.float32)}
+    inputs = f"float[1,3,4,5] x, float[1,2,{sizes[0]},{sizes[1]}] image"
     given = parse(
-        "float[batch,3,H,W] x",
-        'r = Resize<mode="nearest", nearest_mode="floor", coordinate_transformation_mode="asymmetric">(x, , scales);'
-        " y = Conv(r, w)",
+        inputs if is_joined else "float[1,3,4,5] x",
+        f"""{RESIZE}(x, , , sizes); {"j = Concat<axis=1>(image, r);" if is_joined else ""}
+        y = Conv{attributes}({"j" if is_joined else "r"}, w)""",
         weights=weights,
         opset=20,
     )
-    _, made = swept(given, load().sweeps["images enlarged late"], load_rules())
-    assert (made is not None) == changes
+    assert (swept(given, load().sweeps[LATE], load_rules())[1] is not None) == is_late
 
 
 def attention(wanted: str) -> onnx.ModelProto:

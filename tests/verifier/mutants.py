@@ -450,7 +450,7 @@ EQUIVALENT = (
     (
         (
             "fuse_consecutive_(matmuls|gemms).*|fuse_pointwise_conv_(into_conv|before_.*)"
-            "|(part|push)_pointwise_conv_.*_resize"
+            "|(part|push)_pointwise_conv_.*_(resize|doubling)"
         ),
         ".*condition dropped: size.* <= ",
         "it is true everywhere: the condition says where it pays",
