@@ -107,14 +107,19 @@ def test_products_beside_an_image_of_tokens_are_convolutions(batch: int, back: i
     assert compare(given, model).verdict is Verdict.EQUAL
 
 
-@pytest.mark.parametrize("tokens", ["2,5", "batch,5", "5"])
-def test_the_two_products_of_a_transformers_block_are_convolutions(tokens: str) -> None:
+@pytest.mark.parametrize(
+    ("tokens", "product"),
+    [("2,5", "matmul_add_of_matrices"), ("batch,5", "matmul_add_of_matrices"), ("5", "gemm_of_matrix")],
+)
+def test_the_two_products_of_a_transformers_block_are_convolutions(tokens: str, product: str) -> None:
+    """Simplified, a product of matrices is a Gemm."""
     body = """n = LayerNormalization<axis=-1>(x, s, o); m = MatMul(n, w); a = Add(m, b); g = Gelu(a); p = MatMul(g, v);
         q = Add(p, d); y = Add(q, x)"""
     weights = drawn(s=(6,), o=(6,), w=(6, 24), b=(24,), v=(24, 6), d=(6,))
     given = parse(f"float[{tokens},6] x", body, weights, opset=20)
     model, made = swept(given, load().sweeps[OF_TOKENS], load_rules())
     assert made is not None
+    assert made.rules == (f"replace_{product}_with_conv", f"push_{product.split('_')[-1]}_below_pointwise")
     ops = model.graph.ops()
     assert (ops["Conv"], ops["Transpose"], "MatMul" in ops, "Gemm" in ops) == (2, 2, False, False)
     bindings = [{"batch": 3}] if "batch" in tokens else None
