@@ -34,7 +34,7 @@ GEMM = Product("gemm", lambda x: op.Gemm(x, w, b), lambda x: op.Conv(x, kernels,
 
 
 def has_blocks(x: Var, axes: str) -> tuple[App, ...]:
-    """Return the conditions that a convolution is defined, and has a kernel for blocks of channels."""
+    """Return the conditions that a convolution is of something, and its type one for which there are blocks."""
     return (*(fn.lt(0, fn.size(axis)) for axis in axes), fn.among(fn.dtype(x), (int(DType.FLOAT),)))
 
 
@@ -114,18 +114,18 @@ BESIDE_IMAGES = (
     ),
 )
 
-# -- in the blocks of transformers ---------------------------------------------------------------------------------
+# -- products of tokens ---------------------------------------------------------------------------------------------
 
-WIDENS = (
+RATIO = (
     fn.either(2 * fn.size("C") <= fn.size("M"), 2 * fn.size("M") <= fn.size("C")),
     fn.size("M") <= 8 * fn.size("C"),
     fn.size("C") <= 8 * fn.size("M"),
 )
-"""As the two products around an activation do: others lie between views for which there are no blocks. Where there is
-an M, there is a C."""
+"""As the two products around an activation have it. So have queries, keys and values in one product, keys or values of
+grouped queries, and gated products: whether they gain there is seen in the race."""
 
 
-def in_pairs(name: str, x: Var, axes: tuple[int, ...], products: tuple[Product, ...]) -> tuple[Rule, ...]:
+def of_tokens(name: str, x: Var, axes: tuple[int, ...], products: tuple[Product, ...]) -> tuple[Rule, ...]:
     """Return rules for products of tokens, with axes of size 1 for an image of one row, and what lies between two."""
 
     def last(image: Term) -> App:
@@ -137,7 +137,7 @@ def in_pairs(name: str, x: Var, axes: tuple[int, ...], products: tuple[Product, 
                 f"replace_{product.name}_of_{name}_with_conv",
                 product.of(x),
                 last(product.conv(in_front(op.Unsqueeze(x, axes)))),
-                when=(*has_blocks(x, "TM"), *WIDENS),
+                when=(*has_blocks(x, "TCM"), *RATIO),
                 why="A pointwise convolution is faster than a product of matrices.",
             )
             for product in products
@@ -146,11 +146,11 @@ def in_pairs(name: str, x: Var, axes: tuple[int, ...], products: tuple[Product, 
     )
 
 
-IN_PAIRS = (
-    *in_pairs("matrices", tokens, (1,), PRODUCTS),
-    *in_pairs("matrix", matrix, (0, 1), (*PRODUCTS, GEMM)),
+OF_TOKENS = (
+    *of_tokens("matrices", tokens, (1,), PRODUCTS),
+    *of_tokens("matrix", matrix, (0, 1), (*PRODUCTS, GEMM)),
 )
 
 RULES: tuple[Rule, ...] = ()
-TRADES = (*BESIDE_IMAGES, *IN_PAIRS)
-SWEEPS = {"products beside images as convolutions": BESIDE_IMAGES, "products of tokens as convolutions": IN_PAIRS}
+TRADES = (*BESIDE_IMAGES, *OF_TOKENS)
+SWEEPS = {"products beside images as convolutions": BESIDE_IMAGES, "products of tokens as convolutions": OF_TOKENS}

@@ -471,6 +471,11 @@ EQUIVALENT = (
         "it is true everywhere: the condition says where it pays",
     ),
     (
+        "replace_(matmul|matmul_add|gemm)_of_(matrix|matrices)_with_conv|part_pointwise_conv_of_.*",
+        ".*condition dropped: 0 < size",
+        "the condition on where it pays implies it: it is said so that no proof rests on that one",
+    ),
+    (
         "fuse_.*_of_conv_and_(input.*|bn)|absorb_add_into_conv",
         ".*attribute dropped: Conv strides",
         "the condition says that the strides are 1",
