@@ -1,11 +1,8 @@
 """Rules that were found in profiles of ONNX Runtime: what its kernels do slowly is said otherwise."""
 
-from typing import Any
-
 import numpy as np
 import onnx
 import pytest
-from numpy.typing import NDArray
 
 from graphopt.check.compare import compare
 from graphopt.check.verdict import Verdict
@@ -16,14 +13,10 @@ from graphopt.operators.infer import infer_graph
 from graphopt.rewrite.fixpoint import Simplifier
 from graphopt.rewrite.passes import PASSES
 from tests.test_sweep import swept
+from tests.test_trades import drawn
 from tests.text import parse
 
 BLOCKS, UNDERFLOW = "images in blocks of channels", "masks that underflow"
-
-
-def drawn(**shapes: tuple[int, ...]) -> dict[str, NDArray[Any]]:
-    generator = np.random.default_rng(0)
-    return {name: generator.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
 def squeezed(sizes: str) -> onnx.ModelProto:
@@ -108,10 +101,10 @@ def test_products_beside_an_image_of_tokens_are_convolutions(batch: int, back: i
 
 
 @pytest.mark.parametrize(
-    ("tokens", "product"),
-    [("2,5", "matmul_add_of_matrices"), ("batch,5", "matmul_add_of_matrices"), ("5", "gemm_of_matrix")],
+    ("tokens", "product", "name"),
+    [("2,5", "matmul_add", "matrices"), ("batch,5", "matmul_add", "matrices"), ("5", "gemm", "matrix")],
 )
-def test_the_two_products_of_a_transformers_block_are_convolutions(tokens: str, product: str) -> None:
+def test_the_two_products_of_a_transformers_block_are_convolutions(tokens: str, product: str, name: str) -> None:
     """Simplified, a product of matrices is a Gemm."""
     body = """n = LayerNormalization<axis=-1>(x, s, o); m = MatMul(n, w); a = Add(m, b); g = Gelu(a); p = MatMul(g, v);
         q = Add(p, d); y = Add(q, x)"""
@@ -119,7 +112,7 @@ def test_the_two_products_of_a_transformers_block_are_convolutions(tokens: str, 
     given = parse(f"float[{tokens},6] x", body, weights, opset=20)
     model, made = swept(given, load().sweeps[OF_TOKENS], load_rules())
     assert made is not None
-    assert made.rules == (f"replace_{product}_with_conv", f"push_{product.split('_')[-1]}_below_pointwise")
+    assert made.rules == (f"replace_{product}_of_{name}_with_conv", f"push_{name}_below_pointwise")
     ops = model.graph.ops()
     assert (ops["Conv"], ops["Transpose"], "MatMul" in ops, "Gemm" in ops) == (2, 2, False, False)
     bindings = [{"batch": 3}] if "batch" in tokens else None
