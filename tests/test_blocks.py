@@ -119,11 +119,16 @@ def test_the_two_products_of_a_transformers_block_are_convolutions(tokens: str, 
     assert compare(given, model, bindings=bindings).verdict is Verdict.EQUAL
 
 
-@pytest.mark.parametrize("columns", [6, 9, 60])
-def test_a_product_that_is_no_part_of_such_a_pair_is_left(columns: int) -> None:
-    given = parse("float[2,5,6] x", "y = MatMul(x, w)", drawn(w=(6, columns)))
-    model, made = swept(given, load().sweeps[OF_TOKENS], load_rules())
-    assert (made, model.graph.ops()) == (None, {"MatMul": 1})
+@pytest.mark.parametrize(
+    ("some", "others", "changes"), [(6, 6, False), (6, 11, False), (6, 12, True), (6, 48, True), (6, 49, False)]
+)
+def test_products_of_tokens_are_convolutions_where_one_size_is_some_times_the_other(
+    some: int, others: int, *, changes: bool
+) -> None:
+    for channels, columns in ((some, others), (others, some)):
+        given = parse(f"float[2,5,{channels}] x", "y = MatMul(x, w)", drawn(w=(channels, columns)))
+        model, made = swept(given, load().sweeps[OF_TOKENS], load_rules())
+        assert (made is not None, "MatMul" in model.graph.ops()) == (changes, not changes)
 
 
 def simplified(graph: Graph) -> dict[str, int]:

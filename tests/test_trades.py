@@ -135,10 +135,11 @@ def test_products_become_one_where_that_is_no_more_work(inner: int, left: Mappin
     assert traded(parse("float[B, L, 6] x", body, weights, outputs="float[B, L, 6] y")) == left
 
 
-def test_a_pointwise_convolution_goes_into_the_one_before() -> None:
-    weights = drawn(w=(8, 4, 3, 3), b=(8,), v=(4, 8, 1, 1), d=(4,))
+@pytest.mark.parametrize(("channels", "count"), [(8, 1), (2, 2)], ids=["wide", "narrow"])
+def test_a_pointwise_convolution_goes_into_the_one_before_where_that_is_no_more_work(channels: int, count: int) -> None:
+    weights = drawn(w=(channels, 4, 3, 3), b=(channels,), v=(4, channels, 1, 1), d=(4,))
     body = "a = Conv<pads=[1,1,1,1],strides=[2,2]>(x, w, b); y = Conv(a, v, d)"
-    assert traded(parse(IMAGE, body, weights, outputs="float[N, 4, P, Q] y")) == {"Conv": 1}
+    assert traded(parse(IMAGE, body, weights, outputs="float[N, 4, P, Q] y")) == {"Conv": count}
 
 
 # -- trades --------------------------------------------------------------------------------------------------------
@@ -381,9 +382,12 @@ def test_an_adapter_stays_beside_what_others_read(op: str, head: str, weights: M
     assert traded(parse(head, body, drawn(**weights), outputs="y, z")) == {op: 3, "Add": 1, "Relu": 1}
 
 
-@pytest.mark.parametrize(("bias", "pads", "is_one"), [("", 1, True), (", b", 0, True), (", b", 1, False)])
-def test_mixed_channels_are_convolved_at_once(bias: str, pads: int, is_one: bool) -> None:
-    """A shift of the pixels is not one of the zeros around them."""
-    weights = drawn(v=(16, 4, 1, 1), b=(16,), w=(8, 16, 3, 3))
+@pytest.mark.parametrize(
+    ("channels", "bias", "pads", "count"),
+    [(16, "", 1, 1), (16, ", b", 0, 1), (16, ", b", 1, 2), (2, "", 1, 2), (2, ", b", 0, 2)],
+)
+def test_mixed_channels_are_convolved_at_once(channels: int, bias: str, pads: int, count: int) -> None:
+    """A shift of the pixels is not one of the zeros around them, and behind a bottleneck there is less to do."""
+    weights = drawn(v=(channels, 4, 1, 1), b=(channels,), w=(8, channels, 3, 3))
     body = f"mixed = Conv(x, v{bias}); y = Conv<pads={[pads] * 4}>(mixed, w)"
-    assert traded(parse(IMAGE, body, weights=weights)) == {"Conv": 1 if is_one else 2}
+    assert traded(parse(IMAGE, body, weights=weights)) == {"Conv": count}

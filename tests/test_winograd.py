@@ -60,6 +60,7 @@ def test_rows_are_made_of_fewer_products(sizes: str, weights: tuple[int, ...], a
     ("sizes", "weights", "attributes", "dtype"),
     [
         ("1,32,8,8", (32, 32, 3, 3), "pads=[1,1,1,1]", np.float32),
+        ("1,48,8,8", (15, 48, 3, 3), "pads=[1,1,1,1]", np.float32),
         ("1,48,6,6", (48, 48, 3, 3), "pads=[1,1,1,1]", np.float32),
         ("1,96,7,7", (96, 96, 3, 3), "pads=[1,1,1,1]", np.float32),
         ("1,48,8,8", (48, 48, 3, 3), "pads=[1,1,1,1],strides=[2,2]", np.float32),
@@ -68,7 +69,7 @@ def test_rows_are_made_of_fewer_products(sizes: str, weights: tuple[int, ...], a
         ("1,48,height,8", (48, 48, 3, 3), "pads=[1,1,1,1]", np.float32),
         ("1,48,8,8", (48, 48, 3, 3), "pads=[1,1,1,1]", np.float64),
     ],
-    ids=["few channels", "few for twos", "odd", "strides", "dilations", "groups", "open height", "double"],
+    ids=["few channels", "few made", "few for twos", "odd", "strides", "dilations", "groups", "open height", "double"],
 )
 def test_where_it_does_not_pay_convolutions_are_left(
     sizes: str, weights: tuple[int, ...], attributes: str, dtype: type[np.floating[Any]]
