@@ -309,39 +309,42 @@ scaling: Mapping[str, Operand] = {
     "coordinate_transformation_mode": string("where"),
     "nearest_mode": string("nearest"),
 }
-sizes, strides, pads = integers("sizes"), integers("strides"), integers("pads")
+sizes = integers("sizes")
+of_pixels = fn.part(sizes, 2, fn.length(sizes))
 in_front, behind = tensors("before"), tensors("after")
-is_pointwise = (fn.eq(strides, 1), fn.eq(pads, 0))
 narrows = fn.size("M") <= fn.size("K")  # else there are more channels to place
 
 
 class Enlarged(NamedTuple):
-    """A way to say how large an image is to be."""
+    """A way to say how large an image is to be, before its channels are mixed and after."""
 
     name: str
-    to: Callable[[Term, str], App]
-    """The image, and its channels."""
+    before: Callable[[Term], App]
+    after: Callable[[Term], App]
     when: tuple[Term, ...] = ()
+
+
+def to_sizes(image: Term, sizes: Operand) -> App:
+    return op.Resize(image, None, None, sizes, **scaling)
+
+
+def doubled(image: Term) -> App:
+    return op.Resize(image, None, (1.0, 1.0, 2.0, 2.0), **scaling)
 
 
 ENLARGED = (
     Enlarged(
         "resize",
-        lambda image, channels: op.Resize(
-            image,
-            None,
-            None,
-            sizes if channels == "K" else fn.join(fn.sizes(f"N {channels}"), fn.part(sizes, 2, fn.length(sizes))),
-            **scaling,
-        ),
-        (fn.eq(fn.part(sizes, 0, 2), fn.sizes("N K")), fn.le(fn.sizes("*s"), fn.part(sizes, 2, fn.length(sizes)))),
+        lambda image: to_sizes(image, sizes),
+        lambda image: to_sizes(image, fn.join(fn.sizes("N M"), of_pixels)),
+        (fn.eq(fn.part(sizes, 0, 2), fn.sizes("N K")), fn.le(fn.sizes("*s"), of_pixels)),
     ),
-    Enlarged("doubling", lambda image, _: op.Resize(image, None, (1.0, 1.0, 2.0, 2.0), **scaling)),
+    Enlarged("doubling", doubled, doubled),
 )
 
 
 def mixed(image: Term) -> App:
-    return op.Conv(image, weights, its_bias, strides=strides, pads=pads, group=1)
+    return op.Conv(image, weights, its_bias)
 
 
 of_first, of_small, of_last = op.Split.split(
@@ -353,17 +356,17 @@ LATE = tuple(
     for rule in (
         Rule(
             f"part_pointwise_conv_of_{this.name}",
-            mixed(op.Concat(*in_front, this.to(small, "K"), *behind, axis=1)),
+            mixed(op.Concat(*in_front, this.before(small), *behind, axis=1)),
             op.Conv(op.Concat(*in_front, *behind, axis=1), op.Concat(of_first, of_last, axis=1), its_bias)
-            + this.to(op.Conv(small, of_small), "M"),
-            when=(*is_pointwise, *this.when, narrows, fn.extent(in_front) + fn.extent(behind) > 0, fn.size("K") > 0),
+            + this.after(op.Conv(small, of_small)),
+            when=(*this.when, narrows, fn.extent(in_front) + fn.extent(behind) > 0, fn.size("K") > 0),
             why="A smaller image is convolved alone, before it is enlarged.",
         ),
         Rule(
             f"push_pointwise_conv_above_{this.name}",
-            mixed(this.to(small, "K")),
-            this.to(op.Conv(small, weights, its_bias), "M"),
-            when=(*is_pointwise, *this.when, narrows),
+            mixed(this.before(small)),
+            this.after(mixed(small)),
+            when=(*this.when, narrows),
             why="Channels are mixed before there are more pixels of them.",
         ),
     )
