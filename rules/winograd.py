@@ -26,6 +26,7 @@ class Filtering:
 
     def __init__(self, m: int) -> None:
         self.m = m
+        # They are `height` and `bottom` where the rules hold; said as a multiple of m, the solver does not look for it.
         self.height = fn.div(height, m) * m
         self.bottom = self.height + 2 - fn.size("H") - top
 
