@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from graphopt.rule import Rule, const, fn, integer, integers, op, tensor
 from graphopt.rules.affine import NOTHING, affine
+from graphopt.rules.convolution import along, geometry, mixed
 from graphopt.term import App, Operand, Term
 
 # Axes: N batch, C input channels, M output channels, I = C / group, *s space, *k kernel, *p the smaller kernel.
@@ -19,6 +20,8 @@ v, d = const("v", "M I *k"), const("d", "M", default=0)
 strides, pads, dilations, group = integers("strides"), integers("pads"), integers("dilations"), integer("group")
 kernel = fn.sizes("*k")
 along_both = fn.join(dilations, dilations)
+grouped: Mapping[str, Operand] = {**geometry, "group": group}
+dense: Mapping[str, Operand] = {**geometry, "group": 1}
 
 
 def widened(weights: Term, before: Operand, after: Operand) -> App:
@@ -46,18 +49,11 @@ SIGNS = (ADD, SUB, RSUB)
 
 # -- two convolutions ----------------------------------------------------------------------------------------------
 
-geometry: Mapping[str, Operand] = {
-    "strides": strides,
-    "pads": pads,
-    "dilations": dilations,
-    "group": group,
-}
-
 ALIKE = tuple(
     Rule(
         f"fuse_{sign.name}_of_convs",
-        sign.join(op.Conv(x, w, b, **geometry), op.Conv(x, v, d, **geometry)),
-        op.Conv(x, sign.weights(w, v), sign.weights(b, d), **geometry),
+        sign.join(op.Conv(x, w, b, **grouped), op.Conv(x, v, d, **grouped)),
+        op.Conv(x, sign.weights(w, v), sign.weights(b, d), **grouped),
         why="Convolutions of one input that are joined are one convolution with joined weights.",
     )
     for sign in (ADD, SUB)
@@ -122,19 +118,12 @@ SMALLER = (
 # So adapters of low rank (LoRA) are exported beside the convolution that they change.
 
 full, down, up = const("w", "M C *k"), const("u", "L C *k"), const("v", "M L 1*k")
-mixing = op.Reshape(up, fn.sizes("M L"))
-narrow, C, L = const("c", "L", default=0), fn.size("C"), fn.size("L")
-dense: Mapping[str, Operand] = {**geometry, "group": 1}
+mix, narrow = along(up, "M L"), const("c", "L", default=0)
 
 LOW_RANK = Rule(
     "fuse_add_of_conv_and_low_rank",
     op.Conv(x, full, b, **dense) + op.Conv(op.Conv(x, down, narrow, **dense), up, d),
-    op.Conv(
-        x,
-        full + op.Reshape(mixing @ op.Reshape(down, fn.join(L, C * fn.product(kernel))), fn.sizes("M C *k")),
-        b + ((mixing @ narrow) + d),
-        **dense,
-    ),
+    op.Conv(x, full + mixed(mix, down, "M C *k"), b + ((mix @ narrow) + d), **dense),
     why="Mixed filters are filters, and convolutions of one input that are added are one.",
 )
 
@@ -168,12 +157,12 @@ BRANCHES = {"input": NOTHING, "input_mul": factor, "bn": bn}
 BESIDE = tuple(
     Rule(
         f"fuse_{sign.name}_of_conv_and_{name}",
-        sign.join(op.Conv(x, square, bias, **geometry), this.apply(x)),
+        sign.join(op.Conv(x, square, bias, **grouped), this.apply(x)),
         op.Conv(
             x,
             sign.weights(square, widened(this.weights(unit(), per_filter), half, other_half)),
             sign.alone(bias) if this.shift is None else sign.weights(bias, this.shift),
-            **geometry,
+            **grouped,
         ),
         when=(*keeps_size, *this.when(x)),
         why=f"Beside a convolution, {this.what} is one more number in the middle of each of its kernels.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, string, tensor
 from graphopt.rules.affine import affine
@@ -13,6 +13,11 @@ x = tensor("x", "N C *s")
 w, b = const("w", "M I *k"), const("b", "M", default=0)
 g = integer("g")
 rest = attributes("rest")
+geometry: Mapping[str, Operand] = {
+    "strides": integers("strides"),
+    "pads": integers("pads"),
+    "dilations": integers("dilations"),
+}
 
 
 def along(value: Term, axes: str) -> App:
@@ -28,6 +33,12 @@ def by_group(value: Term, outer: str, inner: str) -> App:
     runs = op.Reshape(value, fn.join(g, 1, fn.size(inner)))
     repeated = op.Expand(runs, fn.join(g, fn.div(fn.size(outer), g), fn.size(inner)))
     return along(repeated, f"{outer} {inner} 1*k")
+
+
+def seen(weights: Term, each: Term) -> App:
+    """Return what each filter makes of a constant per channel: the sum over all axes of the weights but the
+    filters'."""
+    return op.ReduceSum(weights * each, fn.add(fn.range(fn.sub(fn.rank(weights), 1)), 1), keepdims=0)
 
 
 # -- after a convolution -------------------------------------------------------------------------------------------
@@ -47,35 +58,26 @@ AFTER_CONV = tuple(
 # A pointwise one mixes what the other one filters: the filters can be mixed, where that multiplies no more numbers.
 
 filters, mixing = const("w", "M C *k"), const("v", "P M 1*k")
-geometry: dict[str, Operand] = {
-    "strides": integers("strides"),
-    "pads": integers("pads"),
-    "dilations": integers("dilations"),
-}
 M, P, in_window = fn.size("M"), fn.size("P"), fn.mul(fn.size("C"), fn.product(fn.sizes("*k")))
 mix = along(mixing, "P M")
 
+
+def mixed(mix: Term, filters: Term, axes: str) -> App:
+    """Return filters that are mixed by a matrix, in the shape that these axes have."""
+    return along(mix @ op.Flatten(filters), axes)
+
+
 # The other way round pixels are mixed first, and a shift of them is not one of the zeros around them.
-pixels, sights, last = const("v", "M C 1*k"), const("w", "P M *k"), const("d", "P", default=0)
+pixels, sights = const("v", "M C 1*k"), const("w", "P M *k")
+shift, last = const("b", "M"), const("d", "P", default=0)
 C, in_sight = fn.size("C"), fn.mul(P, fn.product(fn.sizes("*k")))
-space = fn.range(fn.rank(sights) - 2)
-channels_last = op.Reshape(op.Transpose(sights, perm=fn.join(0, space + 2, 1)), fn.join(-1, M))
-seen_through = op.Transpose(
-    op.Reshape(channels_last @ along(pixels, "M C"), fn.join(P, fn.sizes("*k"), C)),
-    perm=fn.join(0, fn.rank(sights) - 1, space + 1),
-)
+seen_through = along(op.Transpose(along(pixels, "M C"), perm=(1, 0)) @ op.Reshape(sights, fn.join(P, M, -1)), "P C *k")
 
 AFTER_EACH_OTHER = (
     Rule(
         "fuse_pointwise_conv_into_conv",
-        op.Conv(op.Conv(x, filters, b, group=1, **geometry), mixing, const("d", "P", default=0)),
-        op.Conv(
-            x,
-            along(mix @ op.Reshape(filters, fn.join(M, in_window)), "P C *k"),
-            (mix @ b) + const("d", "P", default=0),
-            group=1,
-            **geometry,
-        ),
+        op.Conv(op.Conv(x, filters, b, group=1, **geometry), mixing, last),
+        op.Conv(x, mixed(mix, filters, "P C *k"), (mix @ b) + last, group=1, **geometry),
         when=fn.le(fn.mul(P, in_window), fn.add(fn.mul(M, in_window), fn.mul(P, M))),
         why="A pointwise convolution of filtered channels is a convolution with mixed filters.",
     ),
@@ -83,17 +85,16 @@ AFTER_EACH_OTHER = (
         Rule(
             f"fuse_pointwise_conv_before_{name}",
             op.Conv(op.Conv(x, pixels, first), sights, last, group=1, **around),
-            op.Conv(x, seen_through, shift, group=1, **around),
+            op.Conv(x, seen_through, bias, group=1, **around),
             when=fn.le(fn.mul(C, in_sight), fn.add(fn.mul(C, M), fn.mul(M, in_sight))),
             why="A convolution of mixed channels is one with filters that mix them.",
         )
-        for name, first, shift, around in (
+        for name, first, bias, around in (
             ("conv", None, last, geometry),
             (
                 "unpadded_conv",
-                const("b", "M"),
-                op.ReduceSum(sights * along(const("b", "M"), "1 M 1*k"), fn.range(fn.rank(sights) - 1) + 1, keepdims=0)
-                + last,
+                shift,
+                seen(sights, along(shift, "1 M 1*k")) + last,
                 {name: part for name, part in geometry.items() if name != "pads"},
             ),
         )
@@ -113,12 +114,6 @@ def per_input(v: Term) -> App:
     return by_group(v, "M", "I")
 
 
-def seen(shift: Term) -> App:
-    """Return what each filter makes of a constant per channel: the sum over all axes of the weights but the
-    filters'."""
-    return op.ReduceSum(w * per_input(shift), fn.add(fn.range(fn.sub(fn.rank(w), 1)), 1), keepdims=0)
-
-
 BEFORE_CONV = (
     Rule(
         "fuse_mul_before_conv",
@@ -130,7 +125,15 @@ BEFORE_CONV = (
         Rule(
             f"fuse_{this.name}_before_conv",
             op.Conv(this.apply(x), w, b, rest, group=g, pads=pads, auto_pad=auto_pad),
-            op.Conv(x, this.weights(w, per_input), this.carried(b, seen), rest, group=g, pads=pads, auto_pad="NOTSET"),
+            op.Conv(
+                x,
+                this.weights(w, per_input),
+                this.carried(b, lambda shift: seen(w, per_input(shift))),
+                rest,
+                group=g,
+                pads=pads,
+                auto_pad="NOTSET",
+            ),
             when=(*unpadded, *this.when(x)),
             why=f"Before a convolution without padding, {this.what} per channel goes into its weights and bias.",
         )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from graphopt.rule import Rule, const, fn, integer, integers, op, tensor
 from graphopt.rules.branches import eye, widened
+from graphopt.rules.convolution import geometry
 from graphopt.term import Operand
 
 # Axes: N batch, C input channels, M output channels, I = C / group, *s space, *k kernel.
@@ -13,7 +14,6 @@ x = tensor("x", "N C *s")
 w, b = const("w", "M I *k"), const("b", "M", default=0)
 strides, pads, dilations, group = integers("strides"), integers("pads"), integers("dilations"), integer("group")
 kernel = fn.sizes("*k")
-in_space: Mapping[str, Operand] = {"strides": strides, "dilations": dilations, "pads": pads}
 
 # -- wider kernels -------------------------------------------------------------------------------------------------
 # Any kernel may be wider. It pays beside a convolution with which it can then be one; elsewhere a search has no end.
@@ -47,8 +47,8 @@ diagonal = op.Reshape(eye(w, group), fn.join(group, 1, group, 1, ones))
 GROUPS = (
     Rule(
         "replace_grouped_conv_with_dense_conv",
-        op.Conv(x, w, b, **in_space, group=group),
-        op.Conv(x, op.Reshape(blocks * diagonal, fn.join(M, fn.mul(group, channels), kernel)), b, **in_space, group=1),
+        op.Conv(x, w, b, **geometry, group=group),
+        op.Conv(x, op.Reshape(blocks * diagonal, fn.join(M, fn.mul(group, channels), kernel)), b, **geometry, group=1),
         when=fn.lt(1, group),
         why="Convolutions without groups have the fastest kernels, which may be worth computing with zeros.",
     ),
@@ -66,9 +66,9 @@ unit = op.Reshape(eye(dense, fn.size("M")), fn.sizes("M M 1*k"))
 CHANNELS = (
     Rule(
         "absorb_add_into_conv",
-        op.Conv(x, dense, own, **in_space, group=1) + y,
+        op.Conv(x, dense, own, **geometry, group=1) + y,
         op.Conv(
-            op.Concat(x, y, axis=1), op.Concat(dense, widened(unit, half, other_half), axis=1), own, **in_space, group=1
+            op.Concat(x, y, axis=1), op.Concat(dense, widened(unit, half, other_half), axis=1), own, **geometry, group=1
         ),
         when=keeps_size,
         why="A convolution adds up its channels: more of them can be what was added to it.",
@@ -88,13 +88,13 @@ in_plane: Mapping[str, Operand] = {
 PLANES = (
     Rule(
         "replace_conv1d_with_conv2d",
-        op.Conv(line, kernels, b, group=group, **in_space),
+        op.Conv(line, kernels, b, group=group, **geometry),
         op.Squeeze(op.Conv(op.Unsqueeze(line, (2,)), op.Unsqueeze(kernels, (2,)), b, group=group, **in_plane), (2,)),
         why="Runtimes compute convolutions over two axes in blocked layouts, and those over one axis not.",
     ),
     Rule(
         "replace_conv_transpose1d_with_conv_transpose2d",
-        op.ConvTranspose(line, turned, const("b", "P", default=0), group=group, **in_space),
+        op.ConvTranspose(line, turned, const("b", "P", default=0), group=group, **geometry),
         op.Squeeze(
             op.ConvTranspose(
                 op.Unsqueeze(line, (2,)),

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import accumulate
 from typing import NamedTuple
 
 from graphopt.rule import Rule, attributes, binary, const, fn, integer, integers, op, pointwise, real, tensor, tensors
+from graphopt.rules.convolution import geometry
 from graphopt.term import App, Operand, Term, Var
 
 # Axes: N batch, C input channels, *s space, *k kernel; *b batch, M rows, K contracted, W output channels or columns.
 # What operators side by side do not share has a number: W0, W1 …
-geometry: Mapping[str, Operand] = {
-    "strides": integers("strides"),
-    "pads": integers("pads"),
-    "dilations": integers("dilations"),
-}
 axis, sizes = integer("axis"), integers("sizes")
 rest = attributes("rest")
 
