@@ -53,7 +53,8 @@ is_image = (
     width > 0,
     fn.eq(height * width, fn.size("T")),
 )
-is_row = (fn.asks_for(shape, fn.join(fn.sizes("N C"), fn.size("H") * fn.size("W"))), fn.ne(fn.item(shape, 2), 0))
+joins_pixels = fn.asks_for(shape, fn.join(fn.sizes("N C"), fn.size("H") * fn.size("W")))
+is_row = (joins_pixels, fn.ne(fn.item(shape, 2), 0))
 
 
 def as_image(x: Term, shape: Operand) -> App:
@@ -98,18 +99,25 @@ stays = "What is in blocks of channels stays there, where there is a kernel for 
 BESIDE_IMAGES = (
     *(rule for product in PRODUCTS for rule in beside_images(product)),
     Rule("push_pixels_above_pointwise", in_front(f(pixels)), f(in_front(pixels)), why=stays),
-    Rule("push_image_above_pointwise", as_image(f(tokens), shape), f(as_image(tokens, shape)), why=stays),
+    Rule(
+        "push_image_above_pointwise",
+        as_image(f(tokens), shape),
+        f(as_image(tokens, shape)),
+        when=fn.eq(fn.length(shape), 4),
+        why=stays,
+    ),
     Rule(
         "push_tokens_below_pointwise",
         f(op.Transpose(rows, perm=(0, 2, 1))),
         op.Transpose(f(rows), perm=(0, 2, 1)),
         why=stays,
     ),
+    # That any Reshape goes below (`hoist_reshape_over_pointwise`) would undo what goes above, without an end.
     Rule(
         "push_rows_below_pointwise",
         f(op.Reshape(image, shape)),
         op.Reshape(f(image), shape),
-        when=is_row[0],
+        when=joins_pixels,
         why=stays,
     ),
 )

@@ -456,8 +456,8 @@ EQUIVALENT = (
         "it is true everywhere: the condition says where it pays",
     ),
     (
-        "push_rows_below_pointwise",
-        ".*condition dropped: asks_for",
+        "push_(rows_below|image_above)_pointwise",
+        ".*condition dropped: (asks_for|length)",
         "it is true everywhere: the condition says where it pays",
     ),
     (
