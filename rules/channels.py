@@ -14,7 +14,8 @@ from graphopt.term import App, Operand, Term, Var
 # Axes: N batch, H W space, T tokens, C channels that are read, M those that are made.
 image, pixels = tensor("x", "N C H W"), tensor("x", "N H W C")
 tokens, rows, matrix = tensor("x", "N T C"), tensor("x", "N C T"), tensor("x", "T C")
-w, b, f, shape = const("w", "C M"), const("b", "M"), pointwise("f"), integers("shape")
+w, flipped, f, shape = const("w", "C M"), const("w", "M C"), pointwise("f"), integers("shape")
+b, bias = const("b", "M"), const("b", "M", default=0)
 kernels = op.Unsqueeze(op.Transpose(w, perm=(1, 0)), (2, 3))
 
 
@@ -26,11 +27,16 @@ class Product(NamedTuple):
     conv: Callable[[Term], App]
 
 
-PRODUCTS = (
-    Product("matmul_add", lambda x: x @ w + b, lambda x: op.Conv(x, kernels, b)),
-    Product("matmul", lambda x: x @ w, lambda x: op.Conv(x, kernels)),
+MATMUL_ADD = Product("matmul_add", lambda x: x @ w + b, lambda x: op.Conv(x, kernels, b))
+MATMUL = Product("matmul", lambda x: x @ w, lambda x: op.Conv(x, kernels))
+GEMMS = (
+    Product("gemm", lambda x: op.Gemm(x, w, bias), lambda x: op.Conv(x, kernels, bias)),
+    Product(
+        "gemm_transposed",
+        lambda x: op.Gemm(x, flipped, bias, transB=1),
+        lambda x: op.Conv(x, op.Unsqueeze(flipped, (2, 3)), bias),
+    ),
 )
-GEMM = Product("gemm", lambda x: op.Gemm(x, w, b), lambda x: op.Conv(x, kernels, b))
 
 
 def has_blocks(x: Var, axes: str) -> tuple[App, ...]:
@@ -97,7 +103,7 @@ def beside_images(product: Product) -> tuple[Rule, ...]:
 
 stays = "What is in blocks of channels stays there, where there is a kernel for it."
 BESIDE_IMAGES = (
-    *(rule for product in PRODUCTS for rule in beside_images(product)),
+    *(rule for product in (MATMUL_ADD, MATMUL) for rule in beside_images(product)),
     Rule("push_pixels_above_pointwise", in_front(f(pixels)), f(in_front(pixels)), why=stays),
     Rule(
         "push_image_above_pointwise",
@@ -130,7 +136,8 @@ RATIO = (
     fn.size("C") <= 8 * fn.size("M"),
 )
 """As the two products around an activation have it. So have queries, keys and values in one product, keys or values of
-grouped queries, and gated products: whether they gain there is seen in the race."""
+grouped queries, and gated products: whether they gain there is seen in the race. Of one token alone, as behind the
+pool of an image classifier, the weights are read once anyhow."""
 
 
 def of_tokens(name: str, x: Var, axes: tuple[int, ...], products: tuple[Product, ...]) -> tuple[Rule, ...]:
@@ -145,7 +152,7 @@ def of_tokens(name: str, x: Var, axes: tuple[int, ...], products: tuple[Product,
                 f"replace_{product.name}_of_{name}_with_conv",
                 product.of(x),
                 last(product.conv(in_front(op.Unsqueeze(x, axes)))),
-                when=(*has_blocks(x, "TCM"), *RATIO),
+                when=(fn.size("T") > 1, *has_blocks(x, "CM"), *RATIO),
                 why="A pointwise convolution is faster than a product of matrices.",
             )
             for product in products
@@ -155,8 +162,8 @@ def of_tokens(name: str, x: Var, axes: tuple[int, ...], products: tuple[Product,
 
 
 OF_TOKENS = (
-    *of_tokens("matrices", tokens, (1,), PRODUCTS),
-    *of_tokens("matrix", matrix, (0, 1), (*PRODUCTS, GEMM)),
+    *of_tokens("matrices", tokens, (1,), (MATMUL_ADD, MATMUL)),
+    *of_tokens("matrix", matrix, (0, 1), (MATMUL, *GEMMS)),  # a bias makes a product of matrices a Gemm
 )
 
 RULES: tuple[Rule, ...] = ()

@@ -100,15 +100,40 @@ def test_products_beside_an_image_of_tokens_are_convolutions(batch: int, back: i
     assert compare(given, model).verdict is Verdict.EQUAL
 
 
+PRODUCTS = {
+    "matmul_add": "{y}p = MatMul({x}, {w}); {y} = Add({y}p, {b});",
+    "matmul": "{y} = MatMul({x}, {w});",
+    "gemm": "{y} = Gemm({x}, {w}, {b});",
+    "gemm_transposed": "{y} = Gemm<transB=1>({x}, {w}, {b});",
+    "gemm_transposed without bias": "{y} = Gemm<transB=1>({x}, {w});",
+}
+
+
 @pytest.mark.parametrize(
-    ("tokens", "product", "name"),
-    [("2,5", "matmul_add", "matrices"), ("batch,5", "matmul_add", "matrices"), ("5", "gemm", "matrix")],
+    ("tokens", "written", "product", "name"),
+    [
+        ("2,5", "matmul_add", "matmul_add", "matrices"),
+        ("2,5", "matmul", "matmul", "matrices"),
+        ("batch,5", "matmul_add", "matmul_add", "matrices"),
+        ("5", "matmul_add", "gemm", "matrix"),
+        ("5", "matmul", "matmul", "matrix"),
+        ("5", "gemm", "gemm", "matrix"),
+        ("5", "gemm_transposed", "gemm_transposed", "matrix"),
+        ("5", "gemm_transposed without bias", "gemm_transposed", "matrix"),
+    ],
 )
-def test_the_two_products_of_a_transformers_block_are_convolutions(tokens: str, product: str, name: str) -> None:
-    """Simplified, a product of matrices is a Gemm."""
-    body = """n = LayerNormalization<axis=-1>(x, s, o); m = MatMul(n, w); a = Add(m, b); g = Gelu(a); p = MatMul(g, v);
-        q = Add(p, d); y = Add(q, x)"""
+def test_the_two_products_of_a_transformers_block_are_convolutions(
+    tokens: str, written: str, product: str, name: str
+) -> None:
+    """Simplified, a product of one matrix is a Gemm where it has a bias."""
+    first, second = (
+        PRODUCTS[written].format(**names)
+        for names in ({"x": "n", "y": "m", "w": "w", "b": "b"}, {"x": "g", "y": "q", "w": "v", "b": "d"})
+    )
+    body = f"n = LayerNormalization<axis=-1>(x, s, o); {first} g = Gelu(m); {second} y = Mul(q, x)"
     weights = drawn(s=(6,), o=(6,), w=(6, 24), b=(24,), v=(24, 6), d=(6,))
+    if "transposed" in written:
+        weights |= {key: np.ascontiguousarray(weights[key].T) for key in "wv"}
     given = parse(f"float[{tokens},6] x", body, weights, opset=20)
     model, made = swept(given, load().sweeps[OF_TOKENS], load_rules())
     assert made is not None
@@ -117,6 +142,14 @@ def test_the_two_products_of_a_transformers_block_are_convolutions(tokens: str, 
     assert (ops["Conv"], ops["Transpose"], "MatMul" in ops, "Gemm" in ops) == (2, 2, False, False)
     bindings = [{"batch": 3}] if "batch" in tokens else None
     assert compare(given, model, bindings=bindings).verdict is Verdict.EQUAL
+
+
+@pytest.mark.parametrize("inputs", ["float[1,6] x", "float[2,1,6] x", "float[2,tokens,6] x", "double[2,5,6] x"])
+def test_products_of_one_token_of_open_tokens_and_of_doubles_are_left(inputs: str) -> None:
+    """Of no token there is no convolution, and of doubles none in blocks."""
+    weights = drawn(w=(6, 24))["w"].astype(np.float64 if "double" in inputs else np.float32)
+    model, made = swept(parse(inputs, "y = MatMul(x, w)", {"w": weights}), load().sweeps[OF_TOKENS], load_rules())
+    assert (made, model.graph.ops()) == (None, {"MatMul": 1})
 
 
 @pytest.mark.parametrize(

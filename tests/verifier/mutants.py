@@ -461,17 +461,17 @@ EQUIVALENT = (
         "it is true everywhere: the condition says where it pays",
     ),
     (
-        "replace_(matmul|matmul_add|gemm)_of_matrix_with_conv",
+        "replace_(matmul|gemm).*_of_matrix_with_conv",
         ".*Transpose perm=.0, 2, 3, 1. becomes .2, 0, 3, 1.",
         "the two axes that change places have one place each",
     ),
     (
-        "replace_conv_with_winograd_.*|replace_(matmul|matmul_add|gemm)_of_(matrix|matrices)_with_conv",
-        ".*condition dropped: .* <= size",
+        "replace_conv_with_winograd_.*|replace_(matmul|gemm).*_of_(matrix|matrices)_with_conv",
+        ".*condition dropped: .* <= .*size",
         "it is true everywhere: the condition says where it pays",
     ),
     (
-        "replace_(matmul|matmul_add|gemm)_of_(matrix|matrices)_with_conv|part_pointwise_conv_of_.*",
+        "replace_(matmul|gemm).*_of_(matrix|matrices)_with_conv|part_pointwise_conv_of_.*",
         ".*condition dropped: 0 < size",
         "the condition on where it pays implies it: it is said so that no proof rests on that one",
     ),
