@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import reduce
 
 from graphopt.base.types import DType
-from graphopt.rule import Rule, const, fn, integers, op, tensor
+from graphopt.rule import Rule, const, fn, integers, op, pointwise, tensor
 from graphopt.term import App, Operand, Term
 
 # Axes: N batch, C input channels, M output channels, H W space, Q columns of the kernel, T groups of rows.
@@ -107,16 +107,21 @@ FILTERED = tuple(
 """With fewer channels, sums of rows take as long as the products that they save. That was measured of 3 × 3, of images
 of 28 and 56 pixels (DESIGN 77): with other kernels and in smaller images, a race decides."""
 
-shape = integers("shape")
-BEFORE = tuple(
-    Rule(
-        f"push_relu_before_{count}_joined_rows",
-        op.Relu(joined(parts, shape)),
-        joined([op.Relu(part) for part in parts], shape),
-        why="A convolution takes in the Relu behind it.",
-    )
-    for count in (2, 4)
-    for parts in ([tensor(f"y{i}", "N M T W") for i in range(count)],)
+f, shape, y = pointwise("f"), integers("shape"), tensor("y", "N M T W")
+taken_in = "A convolution takes in the activation behind it."
+BEFORE = (
+    *(
+        Rule(
+            f"push_pointwise_above_{count}_joined_rows",
+            f(op.Reshape(op.Concat(*parts, axis=3), shape)),
+            op.Reshape(op.Concat(*(f(part) for part in parts), axis=3), shape),
+            when=fn.eq(fn.length(shape), 4),
+            why=taken_in,
+        )
+        for count in (2, 4)
+        for parts in ([tensor(f"y{i}", "N M T 1 W") for i in range(count)],)
+    ),
+    Rule("push_pointwise_above_unsqueezed_rows", f(op.Unsqueeze(y, (3,))), op.Unsqueeze(f(y), (3,)), why=taken_in),
 )
 
 RULES: tuple[Rule, ...] = ()

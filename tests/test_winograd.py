@@ -13,6 +13,7 @@ from graphopt.check.verdict import Verdict
 from graphopt.io import onnx_io
 from graphopt.language.library import load
 from tests.test_sweep import swept
+from tests.test_trades import drawn
 from tests.text import parse
 
 RULES = load().sweeps["convolutions with fewer products"]
@@ -54,6 +55,18 @@ def test_rows_are_made_of_fewer_products(sizes: str, weights: tuple[int, ...], a
     assert kernels.count((weights[0], weights[1], 1, weights[3])) == products
     assert model.graph.ops()["Relu"] == products - 2, "each convolution takes in its own"
     assert compare(given, model, bindings=[{"batch": 3}] if "batch" in sizes else None).verdict is Verdict.EQUAL
+
+
+@pytest.mark.parametrize(
+    ("activation", "arguments"), [("LeakyRelu<alpha=0.2>", "a"), ("Clip", "a, 0.0, 6.0"), ("HardSwish", "a")]
+)
+def test_other_activations_go_to_the_convolutions_too(activation: str, arguments: str) -> None:
+    weights = drawn(w=(16, 48, 3, 3), b=(16,))
+    given = parse("float[2,48,8,5] x", f"a = Conv<pads=[1,1,1,1]>(x, w, b); y = {activation}({arguments})", weights)
+    model, made = swept(given, RULES)
+    assert made is not None
+    assert model.graph.ops()[activation.partition("<")[0]] == 4
+    assert compare(given, model).verdict is Verdict.EQUAL
 
 
 @pytest.mark.parametrize(

@@ -456,7 +456,7 @@ EQUIVALENT = (
         "it is true everywhere: the condition says where it pays",
     ),
     (
-        "push_(rows_below|image_above)_pointwise",
+        "push_(rows_below|image_above)_pointwise|push_pointwise_above_._joined_rows",
         ".*condition dropped: (asks_for|length)",
         "it is true everywhere: the condition says where it pays",
     ),
