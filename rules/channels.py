@@ -8,13 +8,15 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from graphopt.base.types import DType
-from graphopt.rule import Rule, const, fn, integers, op, pointwise, tensor
+from graphopt.rule import Rule, binary, const, fn, integers, op, pointwise, tensor
 from graphopt.term import App, Operand, Term, Var
 
 # Axes: N batch, H W space, T tokens, C channels that are read, M those that are made.
 image, pixels = tensor("x", "N C H W"), tensor("x", "N H W C")
 tokens, rows, matrix = tensor("x", "N T C"), tensor("x", "N C T"), tensor("x", "T C")
-w, flipped, f, shape = const("w", "C M"), const("w", "M C"), pointwise("f"), integers("shape")
+other_image = tensor("y", "N C H W")
+w, flipped, shape = const("w", "C M"), const("w", "M C"), integers("shape")
+f, g = pointwise("f"), binary("g")
 b, bias = const("b", "M"), const("b", "M", default=0)
 kernels = op.Unsqueeze(op.Transpose(w, perm=(1, 0)), (2, 3))
 
@@ -63,14 +65,19 @@ joins_pixels = fn.asks_for(shape, fn.join(fn.sizes("N C"), fn.size("H") * fn.siz
 is_row = (joins_pixels, fn.ne(fn.item(shape, 2), 0))
 
 
+def turned(x: Term) -> App:
+    """Return tokens as rows, or rows as tokens."""
+    return op.Transpose(x, perm=(0, 2, 1))
+
+
 def as_image(x: Term, shape: Operand) -> App:
     """Return tokens as an image."""
-    return op.Reshape(op.Transpose(x, perm=(0, 2, 1)), shape)
+    return op.Reshape(turned(x), shape)
 
 
 def as_tokens(x: Term, shape: Operand) -> App:
     """Return the pixels of an image as tokens."""
-    return op.Transpose(op.Reshape(x, shape), perm=(0, 2, 1))
+    return turned(op.Reshape(x, shape))
 
 
 def beside_images(product: Product) -> tuple[Rule, ...]:
@@ -112,12 +119,7 @@ BESIDE_IMAGES = (
         when=fn.eq(fn.length(shape), 4),
         why=stays,
     ),
-    Rule(
-        "push_tokens_below_pointwise",
-        f(op.Transpose(rows, perm=(0, 2, 1))),
-        op.Transpose(f(rows), perm=(0, 2, 1)),
-        why=stays,
-    ),
+    Rule("push_tokens_below_pointwise", f(turned(rows)), turned(f(rows)), why=stays),
     # That any Reshape goes below (`hoist_reshape_over_pointwise`) would undo what goes above, without an end.
     Rule(
         "push_rows_below_pointwise",
@@ -158,6 +160,7 @@ def of_tokens(name: str, x: Var, axes: tuple[int, ...], products: tuple[Product,
             for product in products
         ),
         Rule(f"push_{name}_below_pointwise", f(last(image)), last(f(image)), why=stays),
+        Rule(f"push_{name}_below_binary", g(last(image), last(other_image)), last(g(image, other_image)), why=stays),
     )
 
 

@@ -100,6 +100,17 @@ def test_products_beside_an_image_of_tokens_are_convolutions(batch: int, back: i
     assert compare(given, model).verdict is Verdict.EQUAL
 
 
+def test_what_is_read_twice_behind_an_image_is_not_transposed() -> None:
+    """SiLU, written out; the Transposes of both factors become one, which meets that in front of the next image."""
+    body = """c = Conv(x, k); r = Reshape(c, [2, 12, 20]); u = Transpose<perm=[0,2,1]>(r); s = Sigmoid(u);
+        g = Mul(u, s); p = MatMul(g, v); t = Transpose<perm=[0,2,1]>(p); y = Reshape(t, [2, 3, 5, 4])"""
+    given = parse("float[2,3,5,4] x", body, drawn(k=(12, 3, 1, 1), v=(12, 3)))
+    model, made = swept(given, load().sweeps[BESIDE_IMAGES], load_rules())
+    assert made is not None
+    assert model.graph.ops() == {"Conv": 2, "Sigmoid": 1, "Mul": 1, "Reshape": 3}
+    assert compare(given, model).verdict is Verdict.EQUAL
+
+
 PRODUCTS = {
     "matmul_add": "{y}p = MatMul({x}, {w}); {y} = Add({y}p, {b});",
     "matmul": "{y} = MatMul({x}, {w});",
@@ -142,6 +153,26 @@ def test_the_two_products_of_a_transformers_block_are_convolutions(
     assert (ops["Conv"], ops["Transpose"], "MatMul" in ops, "Gemm" in ops) == (2, 2, False, False)
     bindings = [{"batch": 3}] if "batch" in tokens else None
     assert compare(given, model, bindings=bindings).verdict is Verdict.EQUAL
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [
+        "s = Sigmoid(m); g = Mul(m, s);",
+        "h = Div(m, 1.4142135); e = Erf(h); k = Add(e, 1.0); t = Mul(m, k); g = Mul(t, 0.5);",
+    ],
+    ids=["SiLU", "Gelu"],
+)
+@pytest.mark.parametrize("tokens", ["2,5", "5"])
+def test_what_is_read_twice_between_two_products_stays_in_blocks(tokens: str, activation: str) -> None:
+    """Written out, as below opset 20."""
+    body = f"n = LayerNormalization<axis=-1>(x, c, o); p = MatMul(n, w); m = Add(p, b); {activation} y = MatMul(g, v)"
+    weights = drawn(c=(6,), o=(6,), w=(6, 24), b=(24,), v=(24, 6))
+    given = parse(f"float[{tokens},6] x", body, weights)
+    model, made = swept(given, load().sweeps[OF_TOKENS], load_rules())
+    assert made is not None
+    assert (model.graph.ops()["Conv"], model.graph.ops()["Transpose"]) == (2, 2)
+    assert compare(given, model).verdict is Verdict.EQUAL
 
 
 @pytest.mark.parametrize("inputs", ["float[1,6] x", "float[2,1,6] x", "float[2,tokens,6] x", "double[2,5,6] x"])

@@ -10,7 +10,7 @@ import pytest
 from graphopt.check.compare import compare
 from graphopt.check.verdict import Verdict
 from graphopt.io import onnx_io
-from graphopt.ir.graph import Value
+from graphopt.ir.graph import Graph, Patch, Value
 from graphopt.language.library import load, load_rules
 from graphopt.language.rule import Rule, op, tensor
 from graphopt.operators.infer import infer_graph
@@ -71,6 +71,23 @@ def test_rules_are_applied_in_their_order_until_none_matches() -> None:
     assert made is not None
     assert made.rules == ("sum", "double"), "the first that matches first"
     assert model.graph.ops() == {"Mul": 1, "Neg": 1}
+
+
+def test_a_rule_that_is_refused_at_one_place_is_tried_at_those_that_others_make() -> None:
+    rules = [Rule("double", x + x, x * 2.0), Rule("sum", x - op.Neg(y), x + y)]
+    model = onnx_io.load(parse("float[4] x", "a = Add(x, x); b = Neg(a); y = Sub(a, b)"))
+    infer_graph(model.graph)
+
+    def refusal(graph: Graph, patch: Patch) -> str:
+        reads_input = any(value.vertex in graph.inputs for node in patch.added for value in node.operands)
+        return "it reads the input" if reads_input else ""
+
+    made = sweep(
+        Variant(model.graph), "sweep", rules, Space(rules, Simplifier((), (), refusal=refusal), lambda *_: True)
+    )
+    assert made is not None
+    assert made.rules == ("sum", "double")
+    assert made.result.graph.ops() == {"Add": 1, "Mul": 1}
 
 
 def test_where_no_rule_matches_there_is_no_sweep() -> None:

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from graphopt.ir.graph import Graph
+from graphopt.ir import ops
+from graphopt.ir.graph import Graph, Value
 from graphopt.language.rule import Rule
 from graphopt.operators.classes import entry
 from graphopt.rewrite.build import doomed, staying
@@ -85,8 +86,19 @@ def _once(graph: Graph, found: Mapping[Rule, Sequence[Match]]) -> dict[Rule, lis
 
 
 def _is_shared(graph: Graph, match: Match) -> bool:
-    computed = {vertex for vertex in match.vertices if not entry(graph[vertex].op, graph[vertex].domain).is_view}
-    return not computed - {root.vertex for root in match.roots} <= doomed(graph, match) | staying(match)
+    """Return whether others read what a match computes inside.
+
+    A Transpose that goes below an elementwise operator may be read by others, as in x * Sigmoid(x): it follows there.
+    """
+    is_elementwise = all(side.domain in (ops.ANY_POINTWISE, ops.ANY_BINARY) for side in match.rule.family.left)
+    inner = match.vertices - {root.vertex for root in match.roots}
+    computed = {
+        vertex
+        for vertex in inner
+        if not (is_elementwise and graph[vertex].op == "Transpose")
+        and not entry(graph[vertex].op, graph[vertex].domain).is_view
+    }
+    return not computed <= doomed(graph, match) | staying(match)
 
 
 class _Endless(Exception):
@@ -96,15 +108,18 @@ class _Endless(Exception):
 def _swept(graph: Graph, space: Space, used: dict[str, None]) -> list[Step]:
     """Make the steps, in place; note the rules that were used."""
     done: list[Step] = []
-    refused: set[Rule] = set()
+    stuck: set[tuple[Rule, tuple[Value, ...]]] = set()
     for _ in range(ROUNDS + len(graph)):
         found = _once(graph, matches(graph, space))
-        rule = next((rule for rule in space.trades if rule in found and rule not in refused), None)
-        if rule is None:
+        for rule in space.trades:
+            places = tuple(match.roots for match in found.get(rule, ()) if (rule, match.roots) not in stuck)
+            if places:
+                break
+        else:
             return done
         try:
-            done += advance(graph, Move(rule.name, tuple(match.roots for match in found[rule])), space).steps
+            done += advance(graph, Move(rule.name, places), space).steps
             used[rule.name] = None
         except Stuck:
-            refused.add(rule)
+            stuck |= {(rule, roots) for roots in places}
     raise _Endless
