@@ -51,20 +51,32 @@ def test_weights_that_a_mask_makes_subnormal_are_lifted() -> None:
     assert compare(given, model).verdict is Verdict.EQUAL
 
 
-@pytest.mark.parametrize("last", [4, -1])
-def test_queries_keys_and_values_that_one_product_makes_are_made_apart(last: int) -> None:
+@pytest.mark.parametrize(
+    ("batch", "shape", "bias"),
+    [
+        ("2", (2, 5, 3, 2, 4), "b"),
+        ("2", (2, 5, 3, 2, -1), "b"),
+        ("2", (2, 5, 3, 2, 4), ""),
+        ("batch", (0, 5, 3, 2, 4), "b"),
+        ("batch", (-1, 5, 3, 2, 4), ""),
+    ],
+)
+def test_queries_keys_and_values_that_one_product_makes_are_made_apart(
+    batch: str, shape: tuple[int, ...], bias: str
+) -> None:
     """As timm writes attention: then each is moved once."""
-    body = f"""p = MatMul(x, w); q = Add(p, b); r = Reshape(q, [2, 5, 3, 2, {last}]);
+    body = f"""p = MatMul(x, w); {"q = Add(p, b)" if bias else "q = Identity(p)"}; r = Reshape(q, shape);
         t = Transpose<perm=[2,0,3,1,4]>(r); a, b0, c = Split<axis=0>(t, [1, 1, 1]);
         d = Squeeze(a, [0]); e = Squeeze(b0, [0]); f = Squeeze(c, [0]); g = Transpose<perm=[0,1,3,2]>(e);
         s = MatMul(d, g); m = Softmax<axis=-1>(s); y = MatMul(m, f)"""
-    given = parse("float[2,5,6] x", body, drawn(w=(6, 24), b=(24,)))
+    given = parse(f"float[{batch},5,6] x", body, {**drawn(w=(6, 24), b=(24,)), "shape": np.array(shape)})
     model, made = swept(given, load().sweeps["queries, keys and values apart"], load_rules())
     assert made is not None
+    assert made.rules == ("project_heads_apart" if bias else "project_heads_apart_without_bias",)
     ops = model.graph.ops()
     assert (ops["MatMul"], ops["Reshape"], ops["Transpose"], ops["Softmax"]) == (5, 3, 3, 1)
     assert not {"Split", "Squeeze", "Unsqueeze"} & set(ops)
-    assert compare(given, model).verdict is Verdict.EQUAL
+    assert compare(given, model, bindings=[{"batch": 3}] if batch == "batch" else None).verdict is Verdict.EQUAL
 
 
 BESIDE_IMAGES, OF_TOKENS = "products beside images as convolutions", "products of tokens as convolutions"
@@ -84,11 +96,11 @@ def test_a_block_of_convnext_stays_in_blocks_of_channels() -> None:
     assert compare(given, model).verdict is Verdict.EQUAL
 
 
-@pytest.mark.parametrize(("batch", "back"), [(2, 20), (1, -1)])
-def test_products_beside_an_image_of_tokens_are_convolutions(batch: int, back: int) -> None:
+@pytest.mark.parametrize(("batch", "first", "back"), [("2", 2, 20), ("1", 1, -1), ("batch", 0, 20), ("batch", -1, 20)])
+def test_products_beside_an_image_of_tokens_are_convolutions(batch: str, first: int, back: int) -> None:
     """As SegFormer writes its blocks: in front of an image, and behind it."""
-    body = f"""m = MatMul(x, w); a = Add(m, b); t = Transpose<perm=[0,2,1]>(a); i = Reshape(t, [{batch}, 12, 5, 4]);
-        c = Conv<group=12, pads=[1,1,1,1]>(i, k); r = Reshape(c, [{batch}, 12, {back}]); u = Transpose<perm=[0,2,1]>(r);
+    body = f"""m = MatMul(x, w); a = Add(m, b); t = Transpose<perm=[0,2,1]>(a); i = Reshape(t, [{first}, 12, 5, 4]);
+        c = Conv<group=12, pads=[1,1,1,1]>(i, k); r = Reshape(c, [{first}, 12, {back}]); u = Transpose<perm=[0,2,1]>(r);
         g = Gelu(u); p = MatMul(g, v); q = Add(p, d); y = Add(q, x)"""
     given = parse(
         f"float[{batch},20,3] x", body, drawn(w=(3, 12), b=(12,), k=(12, 1, 3, 3), v=(12, 3), d=(3,)), opset=20
@@ -97,7 +109,42 @@ def test_products_beside_an_image_of_tokens_are_convolutions(batch: int, back: i
     assert made is not None
     ops = model.graph.ops()
     assert (ops["Conv"], ops["Transpose"], ops["Reshape"], "MatMul" in ops) == (3, 2, 2, False)
-    assert compare(given, model).verdict is Verdict.EQUAL
+    assert compare(given, model, bindings=[{"batch": 3}] if batch == "batch" else None).verdict is Verdict.EQUAL
+
+
+BESIDE = {
+    "of pixels": "p = MatMul(x, w); y = Transpose<perm=[0,3,1,2]>(p)",
+    "of tokens": "p = MatMul(x, w); t = Transpose<perm=[0,2,1]>(p); y = Reshape(t, [2, 12, 5, 4])",
+    "behind an image": "r = Reshape(x, [2, 3, -1]); t = Transpose<perm=[0,2,1]>(r); y = MatMul(t, w)",
+}
+
+
+@pytest.mark.parametrize(
+    ("product", "inputs", "changes"),
+    [
+        ("of pixels", "float[2,5,4,3] x", True),
+        ("of pixels", "float[batch,5,4,3] x", True),
+        ("of pixels", "float[2,H,4,3] x", False),
+        ("of pixels", "float[2,5,W,3] x", False),
+        ("of pixels", "double[2,5,4,3] x", False),
+        ("of tokens", "float[2,20,3] x", True),
+        ("of tokens", "float[2,tokens,3] x", False),
+        ("of tokens", "double[2,20,3] x", False),
+        ("behind an image", "float[2,3,5,4] x", True),
+        ("behind an image", "float[2,3,5,W] x", False),
+        ("behind an image", "double[2,3,5,4] x", False),
+    ],
+)
+def test_products_beside_images_of_open_sizes_and_of_doubles_are_left(
+    product: str, inputs: str, *, changes: bool
+) -> None:
+    """A convolution of no pixels is not defined, and for doubles there are no blocks."""
+    w = drawn(w=(3, 12))["w"].astype(np.float64 if "double" in inputs else np.float32)
+    given = parse(inputs, BESIDE[product], {"w": w})
+    model, made = swept(given, load().sweeps[BESIDE_IMAGES], load_rules())
+    assert (made is not None, "MatMul" in model.graph.ops()) == (changes, not changes)
+    bindings = [{"batch": 3}] if "batch" in inputs else None
+    assert not changes or compare(given, model, bindings=bindings).verdict is Verdict.EQUAL
 
 
 def test_what_is_read_twice_behind_an_image_is_not_transposed() -> None:
