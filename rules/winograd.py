@@ -107,21 +107,28 @@ FILTERED = tuple(
 """With fewer channels, sums of rows take as long as the products that they save. That was measured of 3 × 3, of images
 of 28 and 56 pixels (DESIGN 77): with other kernels and in smaller images, a race decides."""
 
-f, shape, y = pointwise("f"), integers("shape"), tensor("y", "N M T W")
+f, shape = pointwise("f"), integers("shape")
 taken_in = "A convolution takes in the activation behind it."
-BEFORE = (
-    *(
+BEFORE = tuple(
+    rule
+    for count in (2, 4)
+    for rows in ([tensor(f"y{i}", "N M T W") for i in range(count)],)
+    for stacks in ([tensor(f"y{i}", "N M T 1 W") for i in range(count)],)
+    for rule in (
         Rule(
             f"push_pointwise_above_{count}_joined_rows",
-            f(op.Reshape(op.Concat(*parts, axis=3), shape)),
-            op.Reshape(op.Concat(*(f(part) for part in parts), axis=3), shape),
+            f(op.Reshape(op.Concat(*stacks, axis=3), shape)),
+            op.Reshape(op.Concat(*map(f, stacks), axis=3), shape),
             when=fn.eq(fn.length(shape), 4),
             why=taken_in,
-        )
-        for count in (2, 4)
-        for parts in ([tensor(f"y{i}", "N M T 1 W") for i in range(count)],)
-    ),
-    Rule("push_pointwise_above_unsqueezed_rows", f(op.Unsqueeze(y, (3,))), op.Unsqueeze(f(y), (3,)), why=taken_in),
+        ),
+        Rule(
+            f"push_pointwise_above_{count}_unsqueezed_rows",
+            op.Concat(*(f(op.Unsqueeze(row, (3,))) for row in rows), axis=3),
+            op.Concat(*(op.Unsqueeze(f(row), (3,)) for row in rows), axis=3),
+            why=taken_in,
+        ),
+    )
 )
 
 RULES: tuple[Rule, ...] = ()
