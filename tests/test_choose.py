@@ -227,12 +227,12 @@ def test_sweeps_that_are_in_the_way_of_others_are_left() -> None:
 
 @pytest.mark.parametrize(
     ("div", "seconds", "expected", "raced"),
-    [(1.5, 15.0, 2, 2), (0.5, 15.0, 1, 5), (0.5, 14.9, 1, 4), (0.5, 13.9, 0, 2)],
+    [(1.5, 15.0, 2, 2), (1.5, 4.1, 2, 2), (0.5, 9.0, 1, 5), (0.5, 8.9, 1, 4), (0.5, 7.9, 0, 2)],
 )
 def test_without_time_for_each_sweep_all_are_tried_together_first(
     div: float, seconds: float, expected: int, raced: int
 ) -> None:
-    """Each by itself only where that is no gain, and only as many as leave time for the last word."""
+    """Each by itself only where that is no gain, and only as many as leave time for a second race."""
     case = Case(lambda ops: (div if "Div" not in ops else 1.0) * (1.2 if "Sub" not in ops else 1.0))
     case.chooser.reserve, case.chooser.deadline, case.chooser.clock = 10.0, seconds, lambda: 0.0
     swept = case.swept("difference_is_sum", "quarter_is_product")
@@ -273,6 +273,14 @@ def test_where_there_was_time_for_a_race_of_each_sweep_there_is_in_the_next_run(
             assert len(swept.sweeps) == 2
             races.append(len(case.contest.raced))
         assert races == [raced, 0]
+
+
+def test_what_a_race_of_sweeps_told_is_not_asked_again() -> None:
+    """All that is left to do is the second race."""
+    case = Case(lambda ops: 1.5 if "Div" not in ops else 1.0)
+    swept = case.swept("quarter_is_product")
+    assert case.choose([], swept).steps == swept.steps
+    assert [heat for _, heat in case.contest.raced] == [1, 1, 2, 2]
 
 
 def test_one_of_several_sweeps_may_win_where_all_of_them_lose_the_second_race() -> None:

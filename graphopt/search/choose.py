@@ -32,6 +32,9 @@ FINALISTS = 2
 LEAST = 10
 """Sessions that the last word takes where there is a find: six in the first race and four in the second."""
 
+SECOND = 4
+"""Sessions of the second race. Where only sweeps are to be confirmed it is all that is left to do."""
+
 SWEEPING = 0.25
 """Of the time that is left, for each race of sweeps."""
 
@@ -129,6 +132,8 @@ class Chooser:
     """All that took part in the races of the contest."""
     before: int = 0
     """How many of them before the tries that are made now: these do not count."""
+    said: dict[tuple[str, ...], list[Outcome]] = field(default_factory=dict)
+    """What the races of the contest told, by the digests of those that took part: no race is run twice."""
 
     # -- what takes part -----------------------------------------------------------------------------------------------
 
@@ -149,15 +154,17 @@ class Chooser:
                 self._race_of_sweeps([simplified, whole])
                 if whole.beats(simplified):
                     return whole, alone
-            able = [each for number, each in enumerate(alone, 1) if self._takes(number) <= self._left - self.reserve]
+            able = [
+                each for number, each in enumerate(alone, 1) if self._takes(number) <= self._left - self._confirming
+            ]
         if able:
             self._race_of_sweeps([simplified, *able])
         faster = _fastest(able, simplified)
         return self._combined(faster, again) if faster else simplified, alone
 
     def _race_of_sweeps(self, versions: Sequence[Version]) -> None:
-        """Let versions take turns before the search, in time that the last word does not need."""
-        self._race(versions, self.contest, share=SWEEPING, kept=self.reserve)
+        """Let versions take turns before the search, in time that no second race needs."""
+        self._race(versions, self.contest, share=SWEEPING, kept=self._confirming)
         self.before = len(self.raced)
 
     def _combined(self, faster: Sequence[Version], again: Again) -> Version:
@@ -195,11 +202,16 @@ class Chooser:
         """Return the seconds that a race of so many, the simplified model and two copies of the original takes."""
         return (count + 3) * self.reserve / LEAST
 
+    @property
+    def _confirming(self) -> float:
+        """Seconds that a second race takes."""
+        return SECOND * self.reserve / LEAST
+
     def _together(self, faster: Sequence[Version], again: Again) -> Version | None:
         """Return the first of versions, and the sweep of each other made on it, one after the other; None where none of
         these matches there, or time is up.
         """
-        if len(faster) < 2 or self._is_over():
+        if len(faster) < 2 or self._is_over(self._confirming):
             return None
         made = faster[0]
         try:
@@ -364,16 +376,24 @@ class Chooser:
         self.progress("time", min(0.95, (len(self.raced) - self.before) / TRIES))
         self.raced += versions
         able = [version for version in versions if not version.refusal]
-        outcomes = contest.known([version.key for version in able])
+        outcomes = self._known(able, contest)
         if outcomes is None:
             if self._left - kept <= self.opening * (len(able) + 2 * (contest is not self.contest)):
                 return
             sessions = [self._opened(version, contest) for version in able]
             outcomes = self._outcomes(able, sessions, contest, share, kept)
         able = [version for version in able if not version.refusal]
+        if contest is self.contest and outcomes:
+            self.said[tuple(version.key for version in able)] = outcomes
         for version, outcome in zip(able, outcomes or (), strict=bool(outcomes)):
             version.speedup, version.latencies = outcome.speedup, outcome.latencies
             version.gain = None if versions[0].refusal else outcome.gain
+
+    def _known(self, versions: Sequence[Version], contest: Contest) -> list[Outcome] | None:
+        """Return what a race between these told, in this run or an earlier one."""
+        keys = [version.key for version in versions]
+        here = self.said.get(tuple(keys)) if contest is self.contest else None
+        return contest.known(keys) if here is None else here
 
     def _outcomes(
         self, versions: Sequence[Version], sessions: Sequence[Any], contest: Contest, share: float, kept: float
@@ -381,7 +401,9 @@ class Chooser:
         """Return what a race says of the versions that have a session; nothing where they cannot be timed."""
         keys = [version.key for version in versions if not version.refusal]
         opened = [session for session in sessions if session is not None]
-        outcomes = contest.known(keys) if len(keys) < len(versions) else None
+        outcomes = (
+            self._known([one for one in versions if not one.refusal], contest) if len(keys) < len(versions) else None
+        )
 
         def race() -> list[Outcome]:
             contest.enter()
@@ -433,13 +455,15 @@ class Chooser:
     def is_hurried(self) -> bool:
         return self.deadline == float("-inf")
 
-    def _is_over(self) -> bool:
-        """Return whether enough was tried, or time is up; where it once was, it is again, lest a second run find
-        another."""
+    def _is_over(self, needed: float | None = None) -> bool:
+        """Return whether enough was tried, or no more time is left than is `needed`: the reserve, unless said.
+
+        Where it once was over, it is again, lest a second run find another.
+        """
         keys = [version.key for version in self.raced]
         if len(self.raced) - self.before >= TRIES or self.contest.has_ended(keys):
             return True
-        if self.clock() + self.reserve < self.deadline:
+        if self.clock() + (self.reserve if needed is None else needed) < self.deadline:
             return False
         if keys:
             self.contest.end(keys)
