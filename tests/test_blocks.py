@@ -12,6 +12,7 @@ from graphopt.language.library import load, load_rules
 from graphopt.operators.infer import infer_graph
 from graphopt.rewrite.fixpoint import Simplifier
 from graphopt.rewrite.passes import PASSES
+from graphopt.runtime.sessions import Setting
 from tests.test_sweep import swept
 from tests.test_trades import drawn
 from tests.text import parse
@@ -30,8 +31,20 @@ def test_squeeze_and_excitation_stays_in_blocks_of_channels() -> None:
     given = squeezed("2,4,7,6")
     model, made = swept(given, load().sweeps[BLOCKS])
     assert made is not None
-    assert model.graph.ops() == {"Conv": 3, "GlobalAveragePool": 1, "Relu": 1, "Sigmoid": 1, "Resize": 1, "Mul": 1}
+    pools = {"AveragePool": 1, "GlobalAveragePool": 1}
+    assert model.graph.ops() == {"Conv": 3, "Relu": 1, "Sigmoid": 1, "Resize": 1, "Mul": 1} | pools
     assert compare(given, model).verdict is Verdict.EQUAL
+
+
+def test_the_mean_of_a_large_image_is_no_less_exact() -> None:
+    """A pool over all of it adds one pixel after the other, and is six times as far off as ReduceMean."""
+    body = "m = ReduceMean<keepdims=1>(x, [2, 3]); y = Mul(x, m)"
+    model, made = swept(parse("float[1,16,112,112] x", body), load().sweeps[BLOCKS])
+    assert made is not None
+    image = np.abs(np.random.default_rng(0).standard_normal((1, 16, 112, 112))).astype(np.float32)
+    (computed,) = Setting(threads=1).open(model).run(None, {"x": image})
+    exact = image * image.astype(np.float64).mean((2, 3), keepdims=True)
+    assert np.abs(computed - exact).max() < 1e-6 * exact.max()
 
 
 def test_images_of_open_sizes_are_left() -> None:

@@ -49,6 +49,8 @@ class Window:
         ceil = node.op not in CONVOLUTIONS and node.flag("ceil_mode")
         fitting = tuple(self._out(node, axis, ceil) for axis in range(rank))
         self.out = tuple(map(self._strides, range(rank))) if mode.startswith("SAME") else fitting
+        self.is_inside = not ceil and all(isinstance(pad, int) and pad == 0 for pad in (*self.begin, *self.end))
+        """Whether no window reaches beyond the input."""
 
     def _same(self, node: Node, *, upper: bool) -> None:
         """Make as many outputs as there are strides in the input, rounded up; the odd element at the end or begin
@@ -258,7 +260,8 @@ def average(node: Node, window: Window) -> Callable[[Body, Index], Value]:
     padded = node.flag("count_include_pad")
 
     def combine(x: Body, out: Index) -> Value:
-        count = total(window.kernel, lambda _: number(1), window.inside(out, padded=padded))
+        where = None if window.is_inside else window.inside(out, padded=padded)
+        count = total(window.kernel, lambda _: number(1), where)
         return total(window.kernel, x, window.inside(out)) / count
 
     return combine
