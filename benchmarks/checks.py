@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import importlib.metadata
 import os
 import platform
 import re
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from graphopt.base.ort import require_onnxruntime
 
 Outputs: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
 """What a model computes, by the name of the output."""
@@ -92,6 +95,16 @@ def machine() -> str:
     parts = [f"{model} ({flags})" if flags else model, f"{os.cpu_count()} cores"]
     parts += [f"{int(memory[0]) * 1024 / 1e9:.0f} GB"] if memory else []
     return ", ".join([*parts, platform.system()])
+
+
+def installed(package: str) -> str:
+    """The version of a package, empty where it is missing; of ONNX Runtime, which has several, what it says itself."""
+    if package == "onnxruntime":
+        return str(require_onnxruntime().__version__)
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def today() -> str:

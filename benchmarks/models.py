@@ -8,7 +8,6 @@ of images, depths and vocabularies are cut, as `architectures.REDUCED` says. Bes
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import inspect
 import os
 import sys
@@ -20,6 +19,7 @@ from typing import Any, Literal
 
 from benchmarks import quantized
 from benchmarks.architectures import PUBLISHED, REDUCED, SMALL, Architecture, Case, reparameterized, settled
+from benchmarks.checks import installed
 
 CACHE = Path(__file__).parent / ".cache"
 
@@ -186,15 +186,7 @@ SOURCES = tuple(Path(__file__).with_name(name) for name in ("architectures.py", 
 
 def exporters() -> dict[str, str]:
     """The versions of the packages that make the graphs."""
-    return {package: _version(package) for package in ("onnxscript", "timm", "torch", "transformers")}
-
-
-def _version(package: str) -> str:
-    """Of an installed package, empty where it is missing: then nothing can be exported, but keys can be compared."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
+    return {package: installed(package) for package in ("onnxscript", "timm", "torch", "transformers")}
 
 
 def _case(model: Model) -> Case:

@@ -26,6 +26,7 @@ from typing import Any
 import onnx
 import onnx.inliner
 
+from benchmarks.checks import installed
 from benchmarks.jobs import ended, late
 from graphopt.base.files import cache_folder
 
@@ -232,7 +233,7 @@ def applies(tool: str, family: str) -> bool:
 def versions(tool: str) -> dict[str, str]:
     """Of what a tool's outcomes and their timings depend on."""
     packages = {"onnx", "onnxruntime", ALL[tool].package}
-    return {package: version for package in sorted(packages) if (version := _version(package))}
+    return {package: version for package in sorted(packages) if (version := installed(package))}
 
 
 def revision() -> dict[str, str]:
@@ -259,13 +260,6 @@ def _git(root: Path, *arguments: str) -> str:
     except FileNotFoundError:
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return importlib.metadata.version("onnxruntime-gpu") if package == "onnxruntime" else ""
 
 
 def count(model: onnx.ModelProto) -> int:

