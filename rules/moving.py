@@ -342,7 +342,7 @@ ENLARGED = (
         lambda image: to_sizes(image, fn.join(fn.sizes("N M"), of_pixels)),
         (fn.eq(fn.part(sizes, 0, 2), fn.sizes("N K")), fn.le(fn.sizes("*s"), of_pixels), is_single),
     ),
-    Enlarged("doubling", doubled, doubled),
+    Enlarged("doubling", doubled, doubled, (is_single,)),
 )
 
 

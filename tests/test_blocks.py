@@ -235,6 +235,17 @@ def test_what_is_read_twice_between_two_products_stays_in_blocks(tokens: str, ac
     assert compare(given, model).verdict is Verdict.EQUAL
 
 
+def test_a_transpose_that_a_normalization_reads_too_stays_above_the_activation() -> None:
+    """Below it there would be a second one."""
+    body = """n = LayerNormalization<axis=-1>(x, c, o); p = MatMul(n, w); g = Tanh(p);
+        z = LayerNormalization<axis=-1>(p, e, e); h = Mul(g, z); y = MatMul(h, v)"""
+    weights = drawn(c=(6,), o=(6,), e=(24,), w=(6, 24), v=(24, 6))
+    model, made = swept(parse("float[2,5,6] x", body, weights), load().sweeps[OF_TOKENS], load_rules())
+    assert made is not None
+    assert not any(rule.endswith("_below_pointwise") for rule in made.rules)
+    assert model.graph.ops()["Transpose"] == 4
+
+
 @pytest.mark.parametrize("inputs", ["float[1,6] x", "float[2,1,6] x", "float[2,tokens,6] x", "double[2,5,6] x"])
 def test_products_of_one_token_of_open_tokens_and_of_doubles_are_left(inputs: str) -> None:
     """Of no token there is no convolution, and of doubles none in blocks."""

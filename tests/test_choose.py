@@ -227,7 +227,7 @@ def test_sweeps_that_are_in_the_way_of_others_are_left() -> None:
 
 @pytest.mark.parametrize(
     ("div", "seconds", "expected", "raced"),
-    [(1.5, 15.0, 2, 2), (1.5, 4.1, 2, 2), (0.5, 9.0, 1, 5), (0.5, 8.9, 1, 4), (0.5, 7.9, 0, 2)],
+    [(1.5, 15.0, 2, 2), (1.5, 8.1, 2, 2), (0.5, 9.0, 1, 5), (0.5, 8.9, 1, 4), (0.5, 7.9, 0, 0)],
 )
 def test_without_time_for_each_sweep_all_are_tried_together_first(
     div: float, seconds: float, expected: int, raced: int
@@ -244,7 +244,7 @@ def test_where_there_was_time_for_a_race_of_each_sweep_there_is_in_the_next_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And where there was none there is none, however fast the machine is then."""
-    for first, second, raced in ((60.0, 15.0, 5), (15.0, 60.0, 2)):
+    for first, second, raced in ((60.0, 15.0, 6), (15.0, 60.0, 2)):
         kept, races, ended = dict[str, list[Outcome]](), list[int](), set[str]()
 
         def known(_: Made, keys: Sequence[str], kept: dict[str, list[Outcome]] = kept) -> list[Outcome] | None:
@@ -276,10 +276,19 @@ def test_where_there_was_time_for_a_race_of_each_sweep_there_is_in_the_next_run(
 
 
 def test_what_a_race_of_sweeps_told_is_not_asked_again() -> None:
-    """All that is left to do is the second race."""
-    case = Case(lambda ops: 1.5 if "Div" not in ops else 1.0)
-    swept = case.swept("quarter_is_product")
-    assert case.choose([], swept).steps == swept.steps
+    """All that is left to do is the second race, also where others took part in the first."""
+    for names in (["quarter_is_product"], ["difference_is_sum", "quarter_is_product"]):
+        case = Case(lambda ops: 1.5 if "Div" not in ops else 1.0)
+        swept = case.swept(*names)
+        assert case.choose([], swept).steps == swept.steps
+        assert [heat for _, heat in case.contest.raced] == [1] * (1 + len(names)) + [2, 2]
+
+
+def test_what_raced_with_a_version_that_does_not_open_is_known_without_it() -> None:
+    case = Case(lambda ops: None if "Sub" not in ops else 1.5 if "Div" not in ops else 1.0)
+    swept = case.swept("difference_is_sum", "quarter_is_product")
+    assert [made.name for made in swept.sweeps] == ["quarter_is_product"]
+    case.choose([], swept)
     assert [heat for _, heat in case.contest.raced] == [1, 1, 2, 2]
 
 

@@ -127,6 +127,13 @@ def test_what_was_timed_on_a_busy_machine_binds_no_later_run(monkeypatch: pytest
     assert not user_cache().path.exists()
 
 
+def test_a_race_that_was_cut_short_binds_no_later_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphopt.search.race.interleaved", lambda runs, **_: [Samples((1.0,) * 3)] * len(runs))
+    contest, model = entered()
+    assert contest.race(["key"], [contest.opened(model)], 0.0)[0].speedup.rounds == 3
+    assert contest.known(["key"]) is None
+
+
 def test_a_contest_that_the_runtime_times_has_all_that_was_asked_for() -> None:
     contest, model = entered()
     (found,) = contest.race(["key"], [contest.opened(model)], 0.0)
@@ -412,7 +419,7 @@ def test_what_an_estimate_speaks_for_is_tried_though_all_time_is_in_products(
     values = {name: np.ones(shape, np.float32) for name, shape in weights.items()}
     values |= {name: number for name, number in numbers.items() if f" {name}," in body or f" {name})" in body}
     model = parse(inputs, body, values, outputs=f"float{output} y")
-    timing = optimize(model, threads=1, seconds=1, check=False).report.timing
+    timing = optimize(model, threads=1, seconds=5, check=False).report.timing
     assert timing is not None and (timing.stop == StopReason.BOUND) is is_bound
 
 

@@ -255,6 +255,20 @@ def test_steps_are_those_of_the_sweep_that_took_them() -> None:
     assert "beside what was taken no gain was shown" in groups[2].reason
 
 
+@pytest.mark.parametrize(
+    ("has_lost", "is_faster", "why"),
+    [
+        (True, False, "and in a second race it was no faster"),
+        (False, True, "another was faster"),
+        (False, False, "no time was left for a second race"),
+    ],
+)
+def test_what_won_a_race_and_was_left_says_why(*, has_lost: bool, is_faster: bool, why: str) -> None:
+    version = Version(Variant(Graph()), gain=known(1.2), has_lost=has_lost)
+    said = "the model with it is 1.200 times as fast (1.200 to 1.200) as without it"
+    assert tune._because([version], is_faster=is_faster) == f"{said}; {why}"
+
+
 @pytest.mark.parametrize("is_taken", [True, False])
 def test_sweeps_that_were_timed_together_alone_are_named_together(*, is_taken: bool) -> None:
     """Where they were left, each says what all of them gave."""

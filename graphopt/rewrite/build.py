@@ -159,11 +159,13 @@ def gain_at_least(graph: Graph, match: Match) -> int:
 def repeats(graph: Graph, match: Match) -> bool:
     """Return whether a rewrite computes something heavy though a heavy part of the match stays, for others read it.
 
-    The measure counts operators alone: by it a dense product is less than two of low rank.
+    The measure counts operators alone: by it a dense product is less than two of low rank. Beside one that others read
+    no product is added to its weights, then, also where that would be as large.
     """
+    if all(weight < ops.HEAVY for weight in _weights(match)):
+        return False
     stays = match.vertices - doomed(graph, match) - staying(match)
-    is_heavy = any(ops.weight(graph[vertex]) >= ops.HEAVY for vertex in stays)
-    return is_heavy and any(weight >= ops.HEAVY for weight in _weights(match))
+    return any(ops.weight(graph[vertex]) >= ops.HEAVY for vertex in stays)
 
 
 def _weights(match: Match) -> list[int]:

@@ -148,7 +148,7 @@ def together(ratios: Sequence[Speedup]) -> Speedup:
         return ratios[0]
     parts = zip(*((ratio.minimum, ratio.median, ratio.low, ratio.high) for ratio in ratios), strict=True)
     minimum, median, low, high = (math.exp(statistics.fmean(math.log(max(r, 1e-9)) for r in part)) for part in parts)
-    rounds = min((ratio.rounds for ratio in ratios if ratio.rounds), default=0)  # at none fewer than say anything
+    rounds = min((ratio.rounds for ratio in ratios if ratio.rounds), default=0)  # a verdict needs enough at each size
     largest = max(ratio.noise for ratio in ratios)
     return Speedup(minimum, median, low, high, rounds, ratios[0].confidence, largest)
 

@@ -27,13 +27,14 @@ from graphopt.search.sweep import Sweep
 log = logging.getLogger(__name__)
 
 FINALISTS = 2
-"""Versions that won the first race and are timed a second time, the fastest first, until one wins again."""
+"""Versions that won the first race and are timed a second time, the fastest first, until one wins again; after them the
+best of the sweeps alone may."""
 
 LEAST = 10
 """Sessions that the last word takes where there is a find: six in the first race and four in the second."""
 
-SECOND = 4
-"""Sessions of the second race. Where only sweeps are to be confirmed it is all that is left to do."""
+CONFIRMING = 4
+"""Sessions of the second race."""
 
 SWEEPING = 0.25
 """Of the time that is left, for each race of sweeps."""
@@ -132,7 +133,7 @@ class Chooser:
     """All that took part in the races of the contest."""
     before: int = 0
     """How many of them before the tries that are made now: these do not count."""
-    said: dict[tuple[str, ...], list[Outcome]] = field(default_factory=dict)
+    told: dict[tuple[str, ...], list[Outcome]] = field(default_factory=dict)
     """What the races of the contest told, by the digests of those that took part: no race is run twice."""
 
     # -- what takes part -----------------------------------------------------------------------------------------------
@@ -147,35 +148,33 @@ class Chooser:
             again: makes a sweep once more, of a variant with others; None where it does not match there any more.
         """
         alone = [Version(made.result, (made,)) for made in sweeps]
-        able = alone
+        able: Sequence[Version] = alone
         if len(alone) > 1 and not self._is_time_for(simplified, alone):
-            whole = self._together(alone, again)
+            whole = self._together(alone, again, self._takes(1))
             if whole is not None:
                 self._race_of_sweeps([simplified, whole])
                 if whole.beats(simplified):
                     return whole, alone
-            able = [
-                each for number, each in enumerate(alone, 1) if self._takes(number) <= self._left - self._confirming
-            ]
+            able = self._affordable(simplified, alone)
         if able:
             self._race_of_sweeps([simplified, *able])
         faster = _fastest(able, simplified)
-        return self._combined(faster, again) if faster else simplified, alone
+        return self._combined(simplified, faster, again) if faster else simplified, alone
 
     def _race_of_sweeps(self, versions: Sequence[Version]) -> None:
         """Let versions take turns before the search, in time that no second race needs."""
-        self._race(versions, self.contest, share=SWEEPING, kept=self._confirming)
+        self._race(versions, self.contest, share=SWEEPING, kept=self.confirming)
         self.before = len(self.raced)
 
-    def _combined(self, faster: Sequence[Version], again: Again) -> Version:
+    def _combined(self, simplified: Version, faster: Sequence[Version], again: Again) -> Version:
         """Return the first of versions, with the sweeps of the others too if that is faster: of all, or one by one."""
 
         def improved(best: Version, others: Sequence[Version]) -> Version:
-            both = self._together([best, *others], again)
+            both = self._together([best, *others], again, self._takes(2))
             if both is None:
                 return best
-            self._race_of_sweeps([_untimed(best), both])
-            return both if both.gain is not None and both.gain.low > 1 and not both.is_slower else best
+            self._race_of_sweeps([simplified, best, both])
+            return both if both.beats(simplified) and both.gain is not None and both.gain.low > _gain(best) else best
 
         best, *others = faster
         whole = improved(best, others)
@@ -189,29 +188,38 @@ class Chooser:
         and where they could not, they cannot.
         """
         keys = [version.key for version in (simplified, *versions)]
-        if self.contest.known(keys) is not None:
-            return True
         if self.contest.has_ended(["sweeps", *keys]):
             return False
-        is_time = self._takes(len(versions)) <= SWEEPING * self._left
-        if not is_time:
-            self.contest.end(["sweeps", *keys])
-        return is_time
+        if self.contest.known(keys) is not None or self._takes(len(versions)) <= SWEEPING * self._left:
+            return True
+        self.contest.end(["sweeps", *keys])
+        return False
+
+    def _affordable(self, simplified: Version, alone: Sequence[Version]) -> Sequence[Version]:
+        """Return as many as leave the time of a second race; where fewer did once, no more."""
+        for count in range(0 if self.is_hurried else len(alone), 0, -1):
+            keys = [version.key for version in (simplified, *alone[:count])]
+            if self.contest.has_ended(["alone", *keys]):
+                continue
+            if self.contest.known(keys) is not None or self._takes(count) <= self._left - self.confirming:
+                return alone[:count]
+            self.contest.end(["alone", *keys])
+        return ()
 
     def _takes(self, count: int) -> float:
         """Return the seconds that a race of so many, the simplified model and two copies of the original takes."""
         return (count + 3) * self.reserve / LEAST
 
     @property
-    def _confirming(self) -> float:
+    def confirming(self) -> float:
         """Seconds that a second race takes."""
-        return SECOND * self.reserve / LEAST
+        return CONFIRMING * self.reserve / LEAST
 
-    def _together(self, faster: Sequence[Version], again: Again) -> Version | None:
+    def _together(self, faster: Sequence[Version], again: Again, racing: float) -> Version | None:
         """Return the first of versions, and the sweep of each other made on it, one after the other; None where none of
-        these matches there, or time is up.
+        these matches there, or no time is left to race it, which takes so long, and to confirm it.
         """
-        if len(faster) < 2 or self._is_over(self._confirming):
+        if len(faster) < 2 or self._is_over(racing + self.confirming):
             return None
         made = faster[0]
         try:
@@ -266,7 +274,7 @@ class Chooser:
 
         Args:
             swept: the version on which the solutions were found, which may be the simplified model.
-            alone: the simplified model with each sweep. If several were taken and these do not win, the best may.
+            alone: the simplified model with each sweep, of which the best may win if no other version does.
         """
         made = self._explored(swept, solutions) if solutions else []
         rivals = [*([] if swept is simplified else [swept]), *made]
@@ -384,16 +392,18 @@ class Chooser:
             outcomes = self._outcomes(able, sessions, contest, share, kept)
         able = [version for version in able if not version.refusal]
         if contest is self.contest and outcomes:
-            self.said[tuple(version.key for version in able)] = outcomes
+            self.told[tuple(version.key for version in able)] = outcomes
         for version, outcome in zip(able, outcomes or (), strict=bool(outcomes)):
             version.speedup, version.latencies = outcome.speedup, outcome.latencies
             version.gain = None if versions[0].refusal else outcome.gain
 
     def _known(self, versions: Sequence[Version], contest: Contest) -> list[Outcome] | None:
-        """Return what a race between these told, in this run or an earlier one."""
+        """Return what a race told in which these took part, the first of them first; in this run or an earlier one."""
         keys = [version.key for version in versions]
-        here = self.said.get(tuple(keys)) if contest is self.contest else None
-        return contest.known(keys) if here is None else here
+        for raced, outcomes in self.told.items() if contest is self.contest and keys else ():
+            if raced[0] == keys[0] and set(keys) <= set(raced):
+                return [outcomes[raced.index(key)] for key in keys]
+        return contest.known(keys)
 
     def _outcomes(
         self, versions: Sequence[Version], sessions: Sequence[Any], contest: Contest, share: float, kept: float
@@ -401,9 +411,12 @@ class Chooser:
         """Return what a race says of the versions that have a session; nothing where they cannot be timed."""
         keys = [version.key for version in versions if not version.refusal]
         opened = [session for session in sessions if session is not None]
-        outcomes = (
-            self._known([one for one in versions if not one.refusal], contest) if len(keys) < len(versions) else None
-        )
+        if not keys:
+            return []
+        if len(keys) < len(versions):
+            told = self._known([version for version in versions if not version.refusal], contest)
+            if told is not None:
+                return told
 
         def race() -> list[Outcome]:
             contest.enter()
@@ -413,7 +426,7 @@ class Chooser:
             return contest.race(keys, opened, seconds, max(self._left - kept, 0.0))
 
         try:
-            return outcomes if outcomes is not None else self._insisted(contest, race) if keys else []
+            return self._insisted(contest, race)
         except ModelError as error:
             log.warning("versions of the model cannot be timed, so none of them is taken for faster: %s", error)
             return []

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from graphopt.ir import ops
 from graphopt.ir.graph import Graph, Value
 from graphopt.language.rule import Rule
-from graphopt.operators.classes import entry
+from graphopt.operators.classes import beside, entry
 from graphopt.rewrite.build import doomed, staying
 from graphopt.rewrite.fixpoint import Step, TimeUp
 from graphopt.rewrite.match import Match
@@ -79,14 +79,8 @@ def _beside_parts(graph: Graph) -> Counter[tuple[str, ...]]:
     )
 
 
-def _once(graph: Graph, found: Mapping[Rule, Sequence[Match]]) -> dict[Rule, list[Match]]:
-    """Return the matches but those that replace what is computed for others, too: there it would be computed twice."""
-    kept = {rule: [match for match in sites if not _is_shared(graph, match)] for rule, sites in found.items()}
-    return {rule: sites for rule, sites in kept.items() if sites}
-
-
 def _is_shared(graph: Graph, match: Match) -> bool:
-    """Return whether others read what a match computes inside.
+    """Return whether others read what a match computes inside: with its rewrite, that would be computed twice.
 
     A Transpose that goes below an elementwise operator may be read by others, as in x * Sigmoid(x): it follows there.
     """
@@ -95,10 +89,20 @@ def _is_shared(graph: Graph, match: Match) -> bool:
     computed = {
         vertex
         for vertex in inner
-        if not (is_elementwise and graph[vertex].op == "Transpose")
+        if not (is_elementwise and graph[vertex].op == "Transpose" and _is_read_by_elements(graph, vertex))
         and not entry(graph[vertex].op, graph[vertex].domain).is_view
     }
     return not computed <= doomed(graph, match) | staying(match)
+
+
+def _is_read_by_elements(graph: Graph, vertex: int) -> bool:
+    """Return whether all that read an output of a vertex, or a view of it, compute each element by itself."""
+    return all(
+        _is_read_by_elements(graph, reader)
+        if entry(graph[reader].op, graph[reader].domain).is_view
+        else beside(graph[reader].op, graph[reader].domain) is not None
+        for reader in graph.readers(vertex)
+    )
 
 
 class _Endless(Exception):
@@ -110,16 +114,17 @@ def _swept(graph: Graph, space: Space, used: dict[str, None]) -> list[Step]:
     done: list[Step] = []
     stuck: set[tuple[Rule, tuple[Value, ...]]] = set()
     for _ in range(ROUNDS + len(graph)):
-        found = _once(graph, matches(graph, space))
+        found = matches(graph, space)
         for rule in space.trades:
-            places = tuple(match.roots for match in found.get(rule, ()) if (rule, match.roots) not in stuck)
-            if places:
+            able = [match for match in found.get(rule, ()) if (rule, match.roots) not in stuck]
+            places = tuple(match.roots for match in able if not _is_shared(graph, match))
+            try:
+                done += advance(graph, Move(rule.name, places), space).steps
+            except Stuck:  # nothing was done, so what was found still holds
+                stuck |= {(rule, roots) for roots in places}
+            else:
+                used[rule.name] = None
                 break
         else:
             return done
-        try:
-            done += advance(graph, Move(rule.name, places), space).steps
-            used[rule.name] = None
-        except Stuck:
-            stuck |= {(rule, roots) for roots in places}
     raise _Endless

@@ -54,7 +54,7 @@ ROOM = 12
 packed, and those in the file of the one that is being opened."""
 
 SWEEPS = 0.5
-"""Of the time, without what the last word takes at least, in which a sweep has to be made."""
+"""Of the time, without what the second race takes, in which sweeps have to be made."""
 
 SHARE = 0.6
 """Of the time that sweeps leave, without what the last word takes at least, for the search; the rest is for that."""
@@ -186,10 +186,10 @@ class Tuner:
         )
         shapes = [_shapes(trial.feeds) for trial in contest.original.trials]
         now = self.clock()
-        end = now + SWEEPS * (deadline - reserve - now)
+        end = now + SWEEPS * (deadline - chooser.confirming - now)
         sweeps, is_cut = self._sweeps(chooser, end), self.clock() >= end
         swept, alone = chooser.race_sweeps(
-            first, sweeps, lambda made, variant: self._sweep(variant, made.name, deadline - reserve)
+            first, sweeps, lambda made, variant: self._sweep(variant, made.name, deadline - chooser.confirming)
         )
         gainable = self._gainable(chooser, first, shapes) if swept is first else None
         if gainable is not None and gainable < NOISE:
@@ -406,7 +406,7 @@ class Tuner:
         taken = dict(zip(best.solutions, best.counts, strict=True))
         groups = _of_sweeps(alone, first, best, chooser.raced)
         start = len(first.steps) + sum(len(made.result.steps) for made in best.sweeps)
-        timing = self._timing(found, start, taken, chooser.raced)
+        timing = self._timing(found, start, taken, chooser.raced, is_faster=bool(best.sweeps or best.solutions))
         timing = replace(
             timing,
             stop=StopReason.INTERRUPTED if chooser.is_hurried else timing.stop,
@@ -430,16 +430,26 @@ class Tuner:
         return simplifier.run(graph).steps
 
     def _timing(
-        self, found: Exploration, start: int, taken: Mapping[Solution, int], raced: Sequence[Version] = ()
+        self,
+        found: Exploration,
+        start: int,
+        taken: Mapping[Solution, int],
+        raced: Sequence[Version] = (),
+        *,
+        is_faster: bool = False,
     ) -> Timing:
-        """Return what was found; of the solutions that were taken the steps begin at `start`, so many of each."""
+        """Return what was found; of the solutions that were taken the steps begin at `start`, so many of each.
+
+        Args:
+            is_faster: whether a version was taken that is faster than the simplified model.
+        """
         setting = self.tuning.setting
         groups = []
         for solution in found.solutions:
             end = start + taken.get(solution, 0)
             ratio, is_taken = solution.speedup.median, start < end
             with_it = [version for version in raced if solution in version.solutions]
-            reason = "" if is_taken or not self.tuning.is_timed_here else _because(with_it)
+            reason = "" if is_taken or not self.tuning.is_timed_here else _because(with_it, is_faster=is_faster)
             copies, rewrites = len(solution.copies), (start, end)
             groups.append(Group(solution.rules, copies, ratio, is_taken, rewrites, solution.saved, reason))
             start = end
@@ -526,7 +536,8 @@ def _swept(version: Version, first: Version, best: Version, beside: Sequence[Ver
     before = best.sweeps[: names.index(made.name)] if is_taken else ()
     start = len(first.steps) + sum(len(taken.result.steps) for taken in before)
     count = len(best.sweeps[len(before)].result.steps) if is_taken else 0
-    reason = "" if is_taken else _because([version] if version.gain else [version, *beside])
+    timed = [version] if version.gain else [version, *beside]
+    reason = "" if is_taken else _because(timed, is_faster=bool(best.sweeps or best.solutions))
     if not is_taken and best.sweeps and version.gain is not None and version.beats(first):
         reason = f"the model with it is {said(version.gain)} as without it; beside what was taken no gain was shown"
     return Group(made.rules, 0, ratio, is_taken, (start, start + count), saved, reason)
@@ -538,8 +549,8 @@ def _seconds(version: Version) -> float:
     return sum(medians) / max(len(medians), 1)
 
 
-def _because(versions: Sequence[Version]) -> str:
-    """Return what there is against versions of the model."""
+def _because(versions: Sequence[Version], *, is_faster: bool) -> str:
+    """Return what there is against versions of the model; another one may have been taken that is faster."""
     timed = [version for version in versions if version.gain is not None]
     if not timed:
         refused = [version.refusal for version in versions if version.refusal]
@@ -548,7 +559,8 @@ def _because(versions: Sequence[Version]) -> str:
     assert best.gain is not None
     if best.is_slower:
         return "the model with it is slower than the original"
-    why = unresolved(best.gain) or ("and in a second race it was no faster" if best.has_lost else "another was faster")
+    lost = "another was faster" if is_faster else "no time was left for a second race"
+    why = unresolved(best.gain) or ("and in a second race it was no faster" if best.has_lost else lost)
     return f"the model with it is {said(best.gain)} as without it; {why}"
 
 

@@ -35,6 +35,8 @@ scores = query @ op.Transpose(keys, perm=(0, 1, 3, 2))
 row = tensor("x", "*b M K")
 centred = row - op.ReduceMean(row, (-1,))
 
+image = tensor("x", "N C H W")
+
 CLASSICS = (
     Rule(
         "enlarge_dilated_kernel",
@@ -124,6 +126,18 @@ CLASSICS = (
         "average_pool_of_last_windows_is_conv",
         op.AveragePool(line, kernel_shape=(3,), strides=(2,), ceil_mode=1, count_include_pad=1),
         op.Conv(line, op.Expand(1.0 / op.Identity(3.0), fn.join(C, 1, 3)), strides=(2,), group=C),
+        when=fn.le(1, C),
+    ),
+    Rule(
+        "mean_is_that_of_padded_columns",
+        op.ReduceMean(image, (2, 3), keepdims=1),
+        op.GlobalAveragePool(op.AveragePool(image, kernel_shape=fn.join(fn.size("H"), 1), pads=(1, 0, 0, 0))),
+        when=(fn.lt(1, fn.size("H")), fn.lt(0, fn.size("W")), fn.le(1, C)),
+    ),
+    Rule(
+        "mean_is_that_of_windows_of_which_the_last_is_cut",
+        op.ReduceMean(tensor("x", "N C 3"), (2,), keepdims=1),
+        op.GlobalAveragePool(op.AveragePool(tensor("x", "N C 3"), kernel_shape=(2,), strides=(2,), ceil_mode=1)),
         when=fn.le(1, C),
     ),
     Rule(
