@@ -182,7 +182,7 @@ def _measured(task: _Task) -> tuple[dict[str, Any], dict[str, Any]]:
 def _head(plan: Plan) -> dict[str, Any]:
     """Where and how, for all that the file holds."""
     (provider,) = {setting.provider for setting in plan.settings}
-    device = {} if plan.settings[0].is_cpu else {"gpu": gpu()}
+    device = {} if plan.settings[0].is_cpu or not (found := gpu()) else {"gpu": found}
     return {
         "machine": machine(),
         **device,
