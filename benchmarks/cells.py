@@ -120,7 +120,11 @@ def failures(results: Row) -> Iterator[tuple[str, str, str]]:
 def setting(column: str) -> str:
     """A column as a reader is told of it: `CPU, 1 thread`."""
     provider, _, threads = column.partition("-")
-    return f"{provider.upper()}, " + ("1 thread" if threads == "1" else f"{threads} threads")
+    return f"{_NAMES.get(provider, provider.upper())}, " + ("1 thread" if threads == "1" else f"{threads} threads")
+
+
+_NAMES = {"openvino": "OpenVINO", "tensorrt": "TensorRT"}
+"""Providers that are not written in capitals."""
 
 
 def geometric_mean(numbers: Iterable[float]) -> float:

@@ -48,7 +48,9 @@ def draw(results: Row, path: Path) -> list[Path]:
     """Draw all, beside the result file; nothing where nothing was timed."""
     if not columns(results):
         return []
-    figures = {"summary": overview(results), "time": by_nodes(results), "headroom": by_headroom(results)}
+    figures = {"summary": overview(results), "time": by_nodes(results)}
+    if any(True for column in columns(results) for tool in tools(results) for _ in _rooms(results, tool, column)):
+        figures["headroom"] = by_headroom(results)
     for column in columns(results):
         figures[f"{column.removeprefix(f'{path.stem}-')}-models"] = by_model(results, column)
     return [saved(figure, target(path, name), results) for name, figure in figures.items()]

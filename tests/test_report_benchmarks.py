@@ -304,6 +304,16 @@ def test_headroom_is_shown_with_intervals_and_graphopt_in_colour() -> None:
     assert list(limit.get_xdata()) == list(limit.get_ydata()) and axis.get_ylim()[1] > 1.2
 
 
+@pytest.mark.slow
+def test_where_no_headroom_is_known_as_on_devices_there_is_no_picture_of_it(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    found = results(onnxsim=1.2)
+    row = found["models"]["net.dynamo"]
+    row["original"]["cpu-1"]["headroom"] = None
+    drawn = {path.name for path in pictures.draw(found, tmp_path / "cpu.json")}
+    assert drawn == {"cpu-summary.png", "cpu-1-models.png", "cpu-time.png"}
+
+
 def test_a_model_without_headroom_is_in_no_picture_of_it() -> None:
     pytest.importorskip("matplotlib")
     found = results(graphopt=1.2)
