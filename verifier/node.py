@@ -165,6 +165,8 @@ class RuleNode(Node):
         part = self._term(name)
         if part is None and self.app.bundle is not None and not self._is_named_elsewhere(name):
             part = Var(f"{self.app.bundle.name}.{name}", "string")
+        if part is None and ops.requires(self.op, name, self.domain):
+            raise Undefined(f"{self.op} without {name}")
         said = schema_default(self.op, name, self.domain)
         usual = default if said is None else said
         value = usual if part is None else self._value(part, propose, usual)

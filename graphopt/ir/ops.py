@@ -149,6 +149,13 @@ def is_optional(op: str, domain: str, position: int) -> bool:
     return bool(found.inputs[position].option == OpSchema.FormalParameterOption.Optional)
 
 
+@reads_schemas
+def requires(op: str, attribute: str, domain: str = "") -> bool:
+    """Return whether an operator has to be given an attribute."""
+    found = schema(op, domain)
+    return found is not None and attribute in found.attributes and bool(found.attributes[attribute].required)
+
+
 _DTYPES = {f"tensor({dtype.name.lower()})": dtype for dtype in DType}
 
 

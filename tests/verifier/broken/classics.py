@@ -135,6 +135,12 @@ CLASSICS = (
         when=(fn.lt(1, fn.size("H")), fn.lt(0, fn.size("W")), fn.le(1, C)),
     ),
     Rule(
+        "pool_without_its_kernel",
+        op.GlobalAveragePool(image),
+        op.GlobalAveragePool(op.AveragePool(image)),
+        when=(fn.lt(0, fn.size("H")), fn.lt(0, fn.size("W")), fn.le(1, C)),
+    ),
+    Rule(
         "mean_is_that_of_windows_of_which_the_last_is_cut",
         op.ReduceMean(tensor("x", "N C 3"), (2,), keepdims=1),
         op.GlobalAveragePool(op.AveragePool(tensor("x", "N C 3"), kernel_shape=(2,), strides=(2,), ceil_mode=1)),
