@@ -435,10 +435,10 @@ def _compared(results: Row) -> dict[str, Sequence[str]]:
 
 
 def _families(results: Row) -> dict[str, list[str]]:
-    """The models of each architecture."""
+    """The models of each architecture, and those that are quantized, of whatever architecture."""
     found: dict[str, list[str]] = {}
     for name, row in results["models"].items():
-        found.setdefault(row["family"], []).append(name)
+        found.setdefault("quantized" if row.get("quantized") else row["family"], []).append(name)
     return found
 
 

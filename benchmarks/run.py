@@ -14,8 +14,8 @@ The file (JSON; what is in brackets may be missing)::
      "onnxruntime": "1.31.1", "provider": "cpu", "spinning": false, "date": "of the last measurement",
      "models": {name: row}}
 
-    row: {"family": "ResNet", "published": false, "opset": 20, "nodes": 122, "bytes": 1000, "model": "hash of the file",
-          "exporters": {package: version},
+    row: {"family": "ResNet", "published": false, "quantized": "" or how, "opset": 20, "nodes": 122, "bytes": 1000,
+          "model": "hash of the file", "exporters": {package: version},
           ["error": "why nothing is known: no export, the original fails, or no input moves its outputs",]
           ["insensitive": true,  # with that last error]
           "original": {column: {"made": made, "minimum_ms": 1.0, "median_ms": 1.1, "spread": 0.02,
@@ -325,7 +325,7 @@ def measure(name: str, source: Path | str, plan: Plan, known: Mapping[str, Any])
         return row | {"error": source}
     row.pop("error", None)
     row.pop("insensitive", None)
-    row |= {"published": MODELS[name].is_published, **_facts(source)}
+    row |= {"published": MODELS[name].is_published, "quantized": MODELS[name].quantized, **_facts(source)}
     with tempfile.TemporaryDirectory() as folder:
         found = list(outcomes(row, plan, Path(folder)))
         wanted = [outcome for outcome in found if any(map(outcome.lacks, outcome.settings))]

@@ -236,6 +236,15 @@ def test_an_architecture_gains_where_each_of_its_exports_does(tmp_path: Path) ->
     assert "| 1 other | 2 | 1.20 | 1.00 |" in part
 
 
+def test_quantized_models_have_a_row_of_their_own() -> None:
+    """What one of them gains is no gain of its architecture."""
+    found = with_models(tuned(cell(1.2), cell(1.1, "cpu-all")), quantized=1.0)
+    found["models"]["quantized"]["tools"] = tuned(cell(2.0), cell(2.5, "cpu-all"))["models"]["net.dynamo"]["tools"]
+    found["models"]["quantized"]["quantized"] = "static"
+    part = report.readme_part(found, CPU)
+    assert "| quantized | 1 | 2.00 |" in part and "| Net | 1 | 1.20 |" in part
+
+
 def test_where_not_all_was_timed_in_a_setting_the_readme_says_how_much() -> None:
     found = with_models(tuned(cell(1.2), cell(1.1, "cpu-all")), a=1.0)
     for name, row in found["models"].items():
