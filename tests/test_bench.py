@@ -100,7 +100,7 @@ def test_sizes_together_are_a_geometric_mean() -> None:
     assert none is None
     assert second is not None
     assert [second.minimum, second.median, second.low, second.high] == pytest.approx([3.0, 3.0, 2.97, 3.03])
-    assert second.rounds == 20
+    assert second.rounds == 10
     assert second.verdict is Verdict.FASTER
 
 

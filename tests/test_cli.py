@@ -307,7 +307,7 @@ def test_what_was_timed_is_timed_again_where_that_is_asked_for(
 
     def interleaved(runs: Sequence[object], **_: object) -> tuple[Samples, ...]:
         timed.append(len(runs))
-        return (Samples((1.0,)),) * len(runs)
+        return (Samples((1.0,) * 9),) * len(runs)
 
     monkeypatch.setenv("GRAPHOPT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("graphopt.search.race.interleaved", interleaved)

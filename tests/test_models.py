@@ -139,7 +139,7 @@ def test_changed_sources_and_packages_are_exported_again(
     (tmp_path / "source.py").write_text("width = 2", encoding="utf-8")
     models.export("yolo.dynamo")
     assert len(exports) == 2
-    monkeypatch.setattr(models, "_version", lambda package: "0.0")
+    monkeypatch.setattr(models, "installed", lambda package: "0.0")
     models.export("yolo.dynamo")
     assert len(exports) == 3
 

@@ -79,16 +79,16 @@ def _written(rule: Rule) -> tuple[tuple[str, str], ...]:
     """Return the operators of the right side, with their domains, but for holes, as the left side has them, and what
     is computed."""
     apps = (app for side in rule.right for app in applications(side) if app.domain not in ops.CLASSES)
-    return tuple(dict.fromkeys((app.op, app.domain) for app in apps if not _is_constant(app)))
+    return tuple(dict.fromkeys((app.op, app.domain) for app in apps if not is_constant(app)))
 
 
-def _is_constant(term: Term | None) -> bool:
+def is_constant(term: Term | None) -> bool:
     """Return True for what is computed whatever the rule matches: no part of it is a tensor hole."""
     match term:
         case Var(kind=kind):
             return kind not in ("tensor", "tensors")
         case App(domain=domain, op=op) if domain != SCALAR:
-            return op not in ops.UNFOLDED and all(_is_constant(arg) for arg in term.operands)
+            return op not in ops.UNFOLDED and all(is_constant(arg) for arg in term.operands)
     return True
 
 
@@ -148,36 +148,6 @@ def _order(graph: Graph, match: Match, vertex: int) -> int:
     """Readers come later: the longest way up from the leaves of the match."""
     inner = [value.vertex for value in graph[vertex].operands if value.vertex in match.vertices]
     return 1 + max((_order(graph, match, source) for source in inner), default=0)
-
-
-def gain_at_least(graph: Graph, match: Match) -> int:
-    """Return a lower bound of what a rewrite takes off the measure, before anything is computed."""
-    removed = sum(ops.weight(graph[vertex]) for vertex in doomed(graph, match))
-    return removed - sum(_weights(match))
-
-
-def repeats(graph: Graph, match: Match) -> bool:
-    """Return whether a rewrite computes something heavy though a heavy part of the match stays, for others read it.
-
-    The measure counts operators alone: by it a dense product is less than two of low rank. Beside one that others read
-    no product is added to its weights, then, also where that would be as large.
-    """
-    if all(weight < ops.HEAVY for weight in _weights(match)):
-        return False
-    stays = match.vertices - doomed(graph, match) - staying(match)
-    return any(ops.weight(graph[vertex]) >= ops.HEAVY for vertex in stays)
-
-
-def _weights(match: Match) -> list[int]:
-    """Return what each operator weighs that the right side emits."""
-    emitted = set[App]().union(*(_emitted(side, match.terms.keys()) for side in match.rule.right))
-    return [ops.WEIGHT.get(app.op, 100) for app in emitted]
-
-
-def _emitted(term: Term, shared: Iterable[App]) -> set[App]:
-    if not isinstance(term, App) or term.domain == SCALAR or _is_constant(term) or term in shared:
-        return set()
-    return {term.node}.union(*(_emitted(arg, shared) for arg in term.operands))
 
 
 @cache

@@ -20,7 +20,8 @@ from graphopt.ir import ops
 from graphopt.ir.graph import Graph, Node, Patch
 from graphopt.language.rule import Rule, depth
 from graphopt.operators.infinities import mark_bodies, reconsider
-from graphopt.rewrite.build import Refusal, Refused, build, gain_at_least, lacking, repeats
+from graphopt.rewrite.build import Refusal, Refused, build, lacking
+from graphopt.rewrite.gain import gain_at_least, repeats
 from graphopt.rewrite.match import Match, find, makers, producers, roots
 from graphopt.rewrite.passes import Pass, written
 from graphopt.rewrite.sites import Site

@@ -1,0 +1,168 @@
+"""Which sweeps are taken, in contests whose outcome is made up."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+from graphopt.runtime.measure import Speedup
+from graphopt.search.race import Outcome
+from tests.test_choose import BOTH, TIDY, TRADES, Case, Made, Ops, sure
+
+
+def test_the_fastest_sweep_is_where_the_search_begins() -> None:
+    case = Case(lambda ops: 1.5 if "Div" not in ops else 1.2 if "Sub" not in ops else 1.0)
+    swept = case.swept("difference_is_sum", "quarter_is_product")
+    assert [made.rules for made in swept.sweeps] == [("quarter_is_product",)], "both together are no faster"
+    assert case.changed == BOTH | {"quarter_is_product"}
+    case = Case(lambda ops: (1.5 if "Div" not in ops else 1.0) * (1.2 if "Sub" not in ops else 1.0))
+    swept = case.swept("quarter_is_product")
+    best = case.choose(case.solutions[1:], swept)
+    assert (best.sweeps, best.solutions) == (swept.sweeps, case.solutions[1:])
+    assert case.changed == {rule.name for rule in (*TIDY, *TRADES)}
+
+
+def test_sweeps_that_gain_are_made_one_after_the_other() -> None:
+    case = Case(lambda ops: (1.5 if "Div" not in ops else 1.0) * (1.2 if "Sub" not in ops else 1.0))
+    swept = case.swept("difference_is_sum", "quarter_is_product")
+    assert [made.name for made in swept.sweeps] == ["quarter_is_product", "difference_is_sum"]
+    assert case.changed == BOTH | {"difference_is_sum", "quarter_is_product"}
+
+
+@pytest.mark.parametrize("interrupted", [False, True], ids=["in the race", "while they are made"])
+def test_after_ctrl_c_sweeps_are_not_made_together(*, interrupted: bool) -> None:
+    """And what was timed is not lost."""
+    case = Case(lambda ops: (1.5 if "Div" not in ops else 1.0) * (1.2 if "Sub" not in ops else 1.0))
+    if not interrupted:
+        case.chooser.hurry()
+    swept = case.swept("difference_is_sum", "quarter_is_product", interrupted=interrupted)
+    assert [made.name for made in swept.sweeps] == ["quarter_is_product"]
+    assert len(case.contest.raced) == 3
+    assert case.chooser.is_hurried
+
+
+def test_sweeps_do_not_count_as_tries() -> None:
+    """What follows is tried as without them: the second of the finalists, where the first loses the second race."""
+
+    def speed(ops: Ops, added: float) -> float:
+        return (
+            (1.5 if "Div" not in ops else 1.0)
+            * (1.2 if "Sub" not in ops else 1.0)
+            * (added if ops.get("Add", 0) > 1 else 1.0)
+        )
+
+    case = Case(partial(speed, added=1.1), partial(speed, added=0.3))
+    swept = case.swept("difference_is_sum", "quarter_is_product")
+    best = case.choose(case.solutions[2:], swept)
+    assert (best.sweeps, best.solutions) == (swept.sweeps, ())
+
+
+def test_sweeps_that_are_in_the_way_of_others_are_left() -> None:
+    """All of them are no faster than the best; with one of the others it is."""
+
+    def speed(ops: Ops) -> float:
+        others = ("Sub" not in ops, ops.get("Add", 0) > ("Sub" not in ops))
+        if "Div" in ops:
+            return 1.0 + 0.3 * others[0] + 0.2 * others[1]
+        return 1.4 if others[0] else 1.8 if others[1] else 1.5
+
+    case = Case(speed)
+    swept = case.swept("difference_is_sum", "quarter_is_product", "double_is_sum")
+    assert [made.name for made in swept.sweeps] == ["quarter_is_product", "double_is_sum"]
+
+
+@pytest.mark.parametrize(
+    ("div", "seconds", "expected", "raced"),
+    [(1.5, 15.0, 2, 2), (1.5, 8.1, 2, 2), (0.5, 9.0, 1, 5), (0.5, 8.9, 1, 4), (0.5, 7.9, 0, 0)],
+)
+def test_without_time_for_each_sweep_all_are_tried_together_first(
+    div: float, seconds: float, expected: int, raced: int
+) -> None:
+    """Each by itself only where that is no gain, and only as many as leave time for a second race."""
+    case = Case(lambda ops: (div if "Div" not in ops else 1.0) * (1.2 if "Sub" not in ops else 1.0))
+    case.chooser.reserve, case.chooser.deadline, case.chooser.clock = 10.0, seconds, lambda: 0.0
+    swept = case.swept("difference_is_sum", "quarter_is_product")
+    assert [made.name for made in swept.sweeps] == ["difference_is_sum", "quarter_is_product"][:expected]
+    assert len(case.contest.raced) == raced
+
+
+def test_where_there_was_time_for_a_race_of_each_sweep_there_is_in_the_next_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And where there was none there is none, however fast the machine is then."""
+    for first, second, raced in ((60.0, 15.0, 6), (15.0, 60.0, 2)):
+        kept, races, ended = dict[str, list[Outcome]](), list[int](), set[str]()
+
+        def known(_: Made, keys: Sequence[str], kept: dict[str, list[Outcome]] = kept) -> list[Outcome] | None:
+            return kept.get(str(keys))
+
+        def end(_: Made, keys: Sequence[str], ended: set[str] = ended) -> None:
+            ended.add(str(keys))
+
+        def has_ended(_: Made, keys: Sequence[str], ended: set[str] = ended) -> bool:
+            return str(keys) in ended
+
+        monkeypatch.setattr(Made, "known", known)
+        monkeypatch.setattr(Made, "end", end)
+        monkeypatch.setattr(Made, "has_ended", has_ended)
+        for seconds in (first, second):
+            case = Case(lambda ops: (1.5 if "Div" not in ops else 1.0) * (1.2 if "Sub" not in ops else 1.0))
+            race = case.contest.race
+
+            def racing(keys: Sequence[str], *more: Any, race: Any = race, kept: Any = kept) -> list[Outcome]:
+                kept[str(keys)] = race(keys, *more)
+                return list(kept[str(keys)])
+
+            case.contest.race = racing  # type: ignore[method-assign, assignment]
+            case.chooser.reserve, case.chooser.deadline, case.chooser.clock = 10.0, seconds, lambda: 0.0
+            swept = case.swept("difference_is_sum", "quarter_is_product")
+            assert len(swept.sweeps) == 2
+            races.append(len(case.contest.raced))
+        assert races == [raced, 0]
+
+
+def test_what_a_race_of_sweeps_told_is_not_asked_again() -> None:
+    """All that is left to do is the second race, also where others took part in the first."""
+    for names in (["quarter_is_product"], ["difference_is_sum", "quarter_is_product"]):
+        case = Case(lambda ops: 1.5 if "Div" not in ops else 1.0)
+        swept = case.swept(*names)
+        assert case.choose([], swept).steps == swept.steps
+        assert [heat for _, heat in case.contest.raced] == [1] * (1 + len(names)) + [2, 2]
+
+
+def test_what_raced_with_a_version_that_does_not_open_is_known_without_it() -> None:
+    case = Case(lambda ops: None if "Sub" not in ops else 1.5 if "Div" not in ops else 1.0)
+    swept = case.swept("difference_is_sum", "quarter_is_product")
+    assert [made.name for made in swept.sweeps] == ["quarter_is_product"]
+    case.choose([], swept)
+    assert [heat for _, heat in case.contest.raced] == [1, 1, 2, 2]
+
+
+def test_one_of_several_sweeps_may_win_where_all_of_them_lose_the_second_race() -> None:
+    case = Case(
+        lambda ops: (1.5 if "Div" not in ops else 1.0) * (1.2 if "Sub" not in ops else 1.0),
+        lambda ops: (0.7 if "Sub" not in ops else 1.4) if "Div" not in ops else 1.0,
+    )
+    swept = case.swept("difference_is_sum", "quarter_is_product")
+    assert len(swept.sweeps) == 2
+    best = case.choose([], swept)
+    assert [made.name for made in best.sweeps] == ["quarter_is_product"]
+    assert best.speedup == sure(1.4)
+
+
+def test_a_sweep_that_adds_nothing_beside_the_best_is_not_made() -> None:
+    """The larger median of two that are not told apart is chance."""
+    both = Speedup(minimum=1.5, median=1.51, low=1.49, high=1.53, rounds=9)
+    case = Case(
+        lambda ops: (both if "Sub" not in ops else 1.5) if "Div" not in ops else 1.2 if "Sub" not in ops else 1.0
+    )
+    swept = case.swept("difference_is_sum", "quarter_is_product")
+    assert [made.name for made in swept.sweeps] == ["quarter_is_product"]
+
+
+@pytest.mark.parametrize("speed", [0.9, 1.0])
+def test_a_sweep_that_brings_nothing_is_undone(speed: float) -> None:
+    case = Case(lambda ops: speed if "Div" not in ops else 1.1)
+    assert case.swept("quarter_is_product") is case.first
+    assert case.changed == BOTH
