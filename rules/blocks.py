@@ -12,7 +12,7 @@ image, factors, axes = tensor("x", "N C H W"), tensor("y", "N C 1 1"), integers(
 has_pixels = tuple(fn.lt(0, fn.size(axis)) for axis in "NCHW")
 is_larger = fn.lt(1, fn.size("H") * fn.size("W"))
 # The pool adds up one pixel after the other, in single precision: of 112 × 112 it is 3.5e-6 off, with columns first
-# of 3e-7, in the same time.
+# 3e-7, in the same time.
 columns = op.AveragePool(image, kernel_shape=fn.join(fn.size("H"), 1))
 mean = op.GlobalAveragePool(columns)
 
