@@ -21,6 +21,8 @@ from graphopt.rules import (
     normalization,
     padding,
     parallel,
+    patches,
+    pruning,
     quantization,
     reduction,
     slicing,
@@ -29,6 +31,8 @@ from graphopt.rules import (
 
 RULES: tuple[Rule, ...] = (
     *convolution.RULES,
+    *pruning.RULES,
+    *patches.RULES,
     *branches.RULES,
     *linear.RULES,
     *normalization.RULES,
@@ -54,6 +58,7 @@ TRADES: tuple[Rule, ...] = (
     *moving.TRADES,
     *reduction.TRADES,
     *blocks.TRADES,
+    *patches.TRADES,
     *channels.TRADES,
     *quantization.TRADES,
 )

@@ -88,6 +88,10 @@ def test_the_digest_is_of_what_a_rule_says_not_of_why() -> None:
         ("its sizes are a list", "counts_to_a_size", op.Relu(w), w, fn.counts(w, fn.size("N"))),
         ("its sizes are a list", "counts_to_a_name", op.Relu(w), w, fn.counts(w, "N")),
         ("its sizes are a list", "counts_to_a_half", op.Relu(w), w, fn.counts(w, (1.5,))),
+        ("its first argument is the name of an axis", "no_axis", w @ x, op.Gather(w, fn.live(w, w)) @ x, ()),
+        ("is of no constants", "of_a_tensor_too", w @ x, op.Gather(w, fn.live("K", x), axis=0) @ x, ()),
+        ("is of no constants", "of_nothing", w @ x, op.Gather(w, fn.live("K"), axis=0) @ x, ()),
+        ("'w' does not have one axis M", "of_no_axis", w @ x, op.Gather(w, fn.live("M", w), axis=0) @ x, ()),
         ("counts in two ways", "counts_twice", op.Relu(w), w, (fn.counts(w), fn.counts(w, fn.sizes("K N")))),
     ],
 )

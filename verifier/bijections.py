@@ -35,6 +35,7 @@ from graphopt.base.integers import (
     symbol,
     symbols,
 )
+from graphopt.base.places import listed
 from graphopt.base.rebuilding import Substitution, rebuild, rebuild_formula, solve
 from graphopt.base.symbolic import Binders, Call, Element, Factor, Fold, Number, Piece, Read, Term, Value, integer
 from graphopt.base.tensors import bind
@@ -267,9 +268,21 @@ def _step(todo: Sequence[Int], unknowns: Mapping[Atom, Size], known: Context) ->
             if solution is not None:
                 return here[0], solution
     for poly in todo:
-        step = _radix_step(poly, unknowns, known)
+        step = _listed_step(poly, unknowns) or _radix_step(poly, unknowns, known)
         if step is not None:
             return step
+    return None
+
+
+def _listed_step(poly: Int, unknowns: Mapping[Atom, Size]) -> tuple[Atom, Size] | None:
+    """From `nth(a) = l`: a is the order of l."""
+    for atom in poly.atoms:
+        if atom.kind == "nth" and (place := solve(poly, atom)) is not None:
+            places, position = listed(atom)
+            others = symbols(place) | symbols(places.extent) | symbols(places.count)
+            unknown = next((each for each in unknowns if alone(each) == position), None)
+            if unknown is not None and others.isdisjoint(unknowns):
+                return unknown, places.order(place)
     return None
 
 

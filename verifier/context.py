@@ -34,6 +34,7 @@ from graphopt.base.integers import (
     until_forgotten,
     without,
 )
+from graphopt.base.places import undone
 from graphopt.base.rebuilding import Substitution, only_symbol, rebuild, rebuild_formula, remake, solve, truth_of
 from graphopt.verifier.solver import Effort, hold, refuted
 
@@ -168,7 +169,13 @@ class Context:
         inner = remake(atom, self)
         if inner is not None:
             return self.simplify(inner)
-        return self._choose(atom) if atom.kind == "choice" else self._divide(atom)
+        match atom.kind:
+            case "choice":
+                return self._choose(atom)
+            case "nth" | "order":
+                within, where = undone(atom) or (None, FALSE)
+                return self.simplify(within) if within is not None and self.proves(where) else None
+        return self._divide(atom)
 
     def _choose(self, atom: Atom) -> Size | None:
         """Return a choice that is plainly made: one that takes the solver to make is left to the solver."""

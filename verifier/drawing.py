@@ -17,7 +17,19 @@ from graphopt.ir.tensor import Tensor
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import FACTS, PROPERTIES, Unknown, counted
 from graphopt.language.schemas import Misfit, Operator, Types, described
-from graphopt.language.term import SCALAR, App, Lit, Term, Var, applications, holes, is_scalar, walk
+from graphopt.language.term import (
+    SCALAR,
+    App,
+    Lit,
+    Term,
+    Var,
+    applications,
+    holes,
+    is_scalar,
+    position_of,
+    said_axis,
+    walk,
+)
 from graphopt.operators.classes import broadcasts
 from graphopt.operators.families import Particular
 from graphopt.operators.known import Operand, is_defined
@@ -94,6 +106,7 @@ class _Draft:
         self.base: Shape | None = None
         self.shapes: dict[Term, Shape | None] = {}
         self.bounds: dict[str, tuple[int, int]] = {}  # holes that hold indices, the least and the end of these
+        self.dead: dict[App, list[bool]] = {}  # where constants are zero
         self.positive: set[str] = set()  # holes whose elements must be greater than zero
         self.wanted = _wanted(rule)
         self.conditions = _on_attributes(rule)
@@ -357,6 +370,8 @@ class _Draft:
         array = random_array(rng, shape, dtype, plain=self.scope.plain)
         for name in self._properties(hole):
             array = WITH_PROPERTY[name](array)
+        for app in (app for app in self.rule.live if hole in app.args):
+            self._bury(app, hole, array)
         if hole.name in self.positive:
             array = np.abs(array) + np.asarray(1.0 if self.scope.plain else 0.1, array.dtype)
         if hole.kind == "const" and shape and self.rng.random() < 0.3:  # a constant that is written shorter
@@ -368,6 +383,13 @@ class _Draft:
             for part in walk(condition):
                 if isinstance(part, App) and part.op in WITH_PROPERTY and hole in part.args:
                     yield part.op
+
+    def _bury(self, app: App, hole: Var, array: Array) -> None:
+        """Make a constant zero at some places along an axis, the same ones as the others that are told of."""
+        along = np.moveaxis(array, position_of(said_axis(app), hole.axes or ()), 0)
+        if app not in self.dead:
+            self.dead[app] = [self.rng.random() < 0.5 for _ in along]
+        along[np.asarray(self.dead[app], bool)] = 0
 
     def _uniform(self, hole: Var, array: Array) -> Array:
         """Return the same value along some axes, for constants that may be written in a shorter shape."""

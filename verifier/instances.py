@@ -34,13 +34,14 @@ from graphopt.base.integers import (
     product,
     symbol,
 )
+from graphopt.base.places import Places
 from graphopt.base.rebuilding import formula
-from graphopt.base.symbolic import Index, Piece, Read, Value, call, fold, integer, lift, number
+from graphopt.base.symbolic import Index, Piece, Read, Value, call, fold, guarded, integer, lift, number
 from graphopt.base.tensors import Tensor, as_size, boolean, select, truth
 from graphopt.base.types import DType
 from graphopt.language.rule import Rule
-from graphopt.language.scalar import FUNCTIONS, LONGEST, PROPERTIES, PYTHON, Misused, Unknown, apply
-from graphopt.language.term import SCALAR, App, Lit, Term, Var, is_scalar
+from graphopt.language.scalar import FACTS, FUNCTIONS, LONGEST, PROPERTIES, PYTHON, Misused, Unknown, apply
+from graphopt.language.term import SCALAR, App, Lit, Term, Var, is_scalar, position_of, said_axis
 from graphopt.operators.node import MAX_RANK, Undefined, Unsupported, as_tensor, real
 from graphopt.operators.semantics import denote
 from graphopt.operators.views import unflattened
@@ -293,11 +294,13 @@ class Instance:
     def _reader(self, name: str, dtype: DType) -> Callable[[Index], Value]:
         """Return the element at an index: a number where the conditions say that all elements are that number."""
 
+        live = self._live_parts(name)
+
         def at(index: Index) -> Value:
             properties = self.properties.get(name, ())
             if "is_zero" in properties or "is_one" in properties:
                 return number(0 if "is_zero" in properties else 1)
-            read = lift(Read(name, index))
+            read = guarded(conj(*(places.has(index[axis]) for places, axis in live)), lift(Read(name, index)))
             if dtype is DType.BOOL:
                 return boolean(Fact(read, True))
             if not (self.exact and self.rule.is_quantized):
@@ -307,6 +310,27 @@ class Instance:
             return call("OfType", read, params=(dtype,)) if dtype.is_integer else read
 
         return at
+
+    def _live_parts(self, name: str) -> list[tuple[Places, int]]:
+        """Return outside of which places, and along which axes, a constant is zero: over the reals only.
+
+        What is multiplied with zeros may be infinite, and zeros may have a sign.
+        """
+        if self.exact or self.extended:
+            return []
+        axes = self.rule.holes[name].axes or ()
+        return [
+            (self.scalar(app), position_of(said_axis(app), axes))
+            for app in self.rule.live
+            if any(isinstance(hole, Var) and hole.name == name for hole in app.args)
+        ]
+
+    def _live(self, app: App) -> Places:
+        """Return the places at which constants hold anything but zeros: how many there are is not known."""
+        said = f"live({', '.join((said_axis(app), *(hole.name for hole in app.args if isinstance(hole, Var))))})"
+        places = Places(symbol(said), self.size(said_axis(app)), symbol(f"length({said})"))
+        self.facts += places.facts
+        return places
 
     def _counting(self, counts: App, shape: tuple[Size, ...]) -> Callable[[Index], Value]:
         """Return the element at an index of a tensor that counts."""
@@ -393,16 +417,11 @@ class Instance:
     def _apply(self, app: App) -> Any:
         if app.op in PROPERTIES:
             return self._assumed(app)
-        if app.op in ("size", "sizes"):
-            (axes,) = app.args
-            assert isinstance(axes, Lit)
-            shape = self.shape(str(axes.value).split())
-            return shape[0] if app.op == "size" else shape
-        if app.op in ("shape", "rank", "dtype"):
-            (of,) = app.operands
-            tensor = self.tensor(of)
-            return {"shape": tensor.shape, "rank": tensor.rank, "dtype": tensor.dtype}[app.op]
+        if app.op in FACTS:
+            return self._fact(app)
         args = [self.scalar(arg) for arg in app.operands]
+        if app.op == "length" and isinstance(args[0], Places):
+            return args[0].count
         found = self._of_reals(app.op, args)
         if found is not None:
             return found
@@ -418,6 +437,19 @@ class Instance:
             raise Unsupported(str(error)) from error
         except Unknown as error:  # nor does it match
             raise Undefined(f"{app.op}: {error}") from error
+
+    def _fact(self, app: App) -> Any:
+        """Return what a hole or an axis is bound to says."""
+        match app:
+            case App(op="live"):
+                return self._live(app)
+            case App(op="size" | "sizes", args=(Lit(value=axes),)):
+                shape = self.shape(str(axes).split())
+                return shape[0] if app.op == "size" else shape
+            case App(op="shape" | "rank" | "dtype", args=(Var() | App() as of,)):
+                tensor = self.tensor(of)
+                return {"shape": tensor.shape, "rank": tensor.rank, "dtype": tensor.dtype}[app.op]
+        raise Unsupported(f"{app}, of which nothing is known here")
 
     def _of_reals(self, name: str, args: Sequence[Any]) -> Value | None:
         """Return what a scalar function gives of real numbers, None where it is not about them.
@@ -475,7 +507,10 @@ class Instance:
         if self.open_hole(part):
             assert isinstance(part, Var)
             self.holes[part.name] = self._open_number(part)
-        return as_tensor(self.scalar(part))
+        found = self.scalar(part)
+        if isinstance(found, Places):
+            return Tensor((found.count,), lambda index: integer(found.nth(index[0])), DType.INT64)
+        return as_tensor(found)
 
     def _open_number(self, var: Var) -> Any:
         if var.kind == "integer":

@@ -63,7 +63,7 @@ def ordered(parts: Iterable[N]) -> list[N]:
 class Atom(_Numbered):
     """An unknown integer, or a function of integers that is no polynomial. Interned: equal atoms are one object."""
 
-    kind: Literal["symbol", "quotient", "remainder", "choice"]
+    kind: Literal["symbol", "quotient", "remainder", "choice", "nth", "order"]
     args: tuple[Any, ...]
     serial: int
 
@@ -75,7 +75,7 @@ class Atom(_Numbered):
                 return f"(({a})//({b}))"
             case "remainder", (a, b):
                 return f"(({a})%({b}))"
-        return f"if({', '.join(map(str, self.args))})"
+        return f"{'if' if self.kind == 'choice' else self.kind}({', '.join(map(str, self.args))})"
 
 
 _MEMORIES: list[Any] = []
@@ -95,7 +95,7 @@ class _Serial:
 
 
 COMPOSITE = Atom("symbol", (), -1)
-"""Stands among the names of what has a quotient, a remainder or a choice in it."""
+"""Stands among the names of what has a function of integers in it: a quotient, a remainder, a choice, …"""
 
 
 @until_forgotten

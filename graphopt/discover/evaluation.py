@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, TypeGuard
 import numpy as np
 
 from graphopt.base.integers import TRUE, And, Atom, Comparison, Fact, Formula, Int, Or, Size, forget
+from graphopt.base.places import LISTED
 from graphopt.base.symbolic import Binders, Call, Element, Factor, Fold, Index, Number, Read, Value, lift
 from graphopt.base.symbolic import Term as Sum
 from graphopt.base.tensors import Tensor, bind
@@ -138,6 +139,8 @@ class Grid:
         if atom.kind == "choice":
             condition, then, otherwise = atom.args
             return np.where(self.holds(condition), self.size(then), self.size(otherwise))
+        if atom.kind in LISTED:
+            raise Undefined("what the contents of a constant say")
         over, by = map(self.size, atom.args)
         return over // by if atom.kind == "quotient" else over % by
 

@@ -29,6 +29,7 @@ class Tensor:
     read: Callable[[], NDArray[Any]] = field(repr=False)
     source: object = field(default=None, repr=False)
     """Where the bytes lie, for whoever made the tensor; None for one that was computed."""
+    _filled: dict[int, NDArray[np.bool_]] = field(default_factory=dict, init=False, repr=False)
 
     @staticmethod
     def of(array: NDArray[Any]) -> Tensor:
@@ -56,6 +57,12 @@ class Tensor:
     def _small(self) -> NDArray[Any]:
         return self.read()
 
+    def filled(self, axis: int) -> NDArray[np.bool_]:
+        """Return for each place along an axis whether an element there is not 0; looked at once."""
+        if axis not in self._filled:
+            self._filled[axis] = filled(self.numpy(), axis)
+        return self._filled[axis]
+
     def ints(self) -> tuple[int, ...] | None:
         """Return the values of a small integer tensor, flattened; None for any other."""
         if not self.dtype.is_integer or not self.is_small:
@@ -65,6 +72,12 @@ class Tensor:
     @cached_property
     def _ints(self) -> tuple[int, ...]:
         return tuple(int(value) for value in self.numpy().ravel())
+
+
+def filled(array: NDArray[Any], axis: int) -> NDArray[np.bool_]:
+    """Return for each place along an axis whether an element there is not 0."""
+    others = tuple(other for other in range(array.ndim) if other != axis % array.ndim)
+    return np.asarray(np.any(array != 0, axis=others))
 
 
 def same_values(a: Tensor, b: Tensor) -> bool:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from graphopt.base.sizes import Dim
 from graphopt.base.types import DType, Shape, TensorType
 from graphopt.ir.graph import Attribute, Graph, Value
-from graphopt.ir.tensor import Tensor
+from graphopt.ir.tensor import Tensor, filled
 from graphopt.language.scalar import FACTS, OF_VALUES, PROPERTIES, PYTHON, Unknown, apply, has_property
-from graphopt.language.term import App, Lit, Term, Var
+from graphopt.language.term import App, Lit, Term, Var, position_of, said_axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,8 @@ def _has_property(name: str, bound: Bound, graph: Graph | None, *more: Any) -> b
 
 def _fact(term: App, bound: Mapping[str, Bound], axes: Axes, graph: Graph | None) -> Any:
     subject = term.args[0]
+    if term.op == "live":
+        return live_places(term, lambda hole, axis: _filled(bound[hole.name], axis))
     if isinstance(subject, Lit):
         sizes = sizes_of(str(subject.value).split(), axes)
         if sizes is None:
@@ -174,6 +177,22 @@ def _fact(term: App, bound: Mapping[str, Bound], axes: Axes, graph: Graph | None
     if type_.shape is None:
         raise Unknown(f"the rank of {subject}")
     return type_.shape if term.op == "shape" else len(type_.shape)
+
+
+def live_places(term: App, filled_along: Callable[[Var, int], NDArray[np.bool_]]) -> tuple[int, ...]:
+    """Return the places along an axis at which some constant has an element that is not 0."""
+    constants = (hole for hole in term.args[1:] if isinstance(hole, Var))
+    each = [filled_along(hole, position_of(said_axis(term), hole.axes or ())) for hole in constants]
+    return tuple(map(int, np.flatnonzero(np.logical_or.reduce(each))))
+
+
+def _filled(bound: Bound, axis: int) -> NDArray[np.bool_]:
+    """Return where along an axis a constant has elements that are not 0, in the shape that the rule declares."""
+    if isinstance(bound, Known) and bound.is_as_stored and bound.tensor.dtype.numpy.kind != "O":
+        return bound.tensor.filled(axis)
+    if isinstance(bound, Known | Absent) and (array := bound.array()).dtype.kind != "O":
+        return filled(array, axis)
+    raise Unknown("the contents of what is no constant")
 
 
 def _type(bound: Bound, graph: Graph) -> TensorType:

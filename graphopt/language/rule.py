@@ -28,6 +28,7 @@ from graphopt.language.term import (
     holes,
     integer,
     integers,
+    is_live,
     microsoft,
     op,
     operators_in,
@@ -142,6 +143,12 @@ class Rule:
     def counting(self) -> Mapping[str, App]:
         """What the conditions say of the holes whose elements count, by name."""
         return {str(app.args[0]): app for app in self.asserted if app.op == "counts"}
+
+    @cached_property
+    def live(self) -> tuple[App, ...]:
+        """What it says of the places at which constants hold anything but zeros."""
+        parts = (part for side in (*self.left, *self.right, *self.conditions) for part in walk(side))
+        return tuple(dict.fromkeys(part for part in parts if isinstance(part, App) and is_live(part)))
 
     @property
     def is_family(self) -> bool:

@@ -396,6 +396,10 @@ FACTS: Mapping[str, tuple[str, str]] = {
     "rank": ("x", "how many axes a tensor has"),
     "dtype": ("x", "the element type of a tensor"),
     "extent": ("xs", "how long any number of tensors are when they are joined"),
+    "live": (
+        '"C", w, …',
+        "the places along an axis at which a constant, or one of several, has an element that is not 0",
+    ),
 }
 """Functions of what a hole or an axis is bound to: an example of what each takes, and what it gives."""
 

@@ -7,7 +7,7 @@ conditions are terms too: scalar functions, applied in the domain `SCALAR`, whos
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias
@@ -186,6 +186,24 @@ def is_scalar(subject: Term) -> bool:
         case App(domain=domain):
             return domain == SCALAR
     return True
+
+
+def is_live(subject: Term) -> bool:
+    """Return whether a term is a list of places that the contents of constants say."""
+    return isinstance(subject, App) and subject.domain == SCALAR and subject.op == "live"
+
+
+def said_axis(app: App) -> str:
+    """Return the axis that a scalar function is told by its name."""
+    (axis, *_) = app.args
+    assert isinstance(axis, Lit)
+    return str(axis.value)
+
+
+def position_of(axis: str, axes: Sequence[str]) -> int:
+    """Return where an axis stands among those that a hole declares: behind a pack it is counted from the end."""
+    position = axes.index(axis)
+    return position - len(axes) if any("*" in token for token in axes[:position]) else position
 
 
 def is_pack(subject: Term) -> bool:

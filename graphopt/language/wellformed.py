@@ -21,6 +21,7 @@ from graphopt.language.term import (
     Var,
     applications,
     holes,
+    is_live,
     is_pack,
     is_scalar,
     is_whole,
@@ -319,7 +320,9 @@ def misspelt(part: Term) -> Iterator[str]:
 
 def _against_table(app: App) -> Iterator[str]:
     """Yield what is wrong with the name or the arguments of a scalar function."""
-    if app.op in FACTS:
+    if is_live(app):
+        yield from _mistaken_places(app)
+    elif app.op in FACTS:
         example, about = FACTS[app.op]
         kind = Lit if example.startswith('"') else Var
         if len(app.args) != 1 or not isinstance(app.args[0], kind) or app.attrs:
@@ -332,6 +335,19 @@ def _against_table(app: App) -> Iterator[str]:
         known = sorted({*FUNCTIONS, *FACTS, *PROPERTIES})
         hint = did_you_mean(app.op, known) or f"; there are {', '.join(known)}"
         yield f"unknown scalar function '{app.op}'{hint}"
+
+
+def _mistaken_places(app: App) -> Iterator[str]:
+    """Yield what is wrong with a list of places: it is along one axis that each of some constants names once."""
+    axis, *constants = app.args or (None,)
+    if not (isinstance(axis, Lit) and isinstance(axis.value, str) and axis.value.isidentifier() and axis.value != "_"):
+        yield f"'{render(app)}': its first argument is the name of an axis, as in fn.live(\"C\", w)"
+    elif not constants or app.attrs or not all(isinstance(of, Var) and of.kind == "const" for of in constants):
+        yield f"'{render(app)}' is of no constants of the rule, as in fn.live(\"C\", w)"
+    else:
+        for of in constants:
+            if not isinstance(of, Var) or (of.axes or ()).count(axis.value) != 1:
+                yield f"'{render(app)}': '{of}' does not have one axis {axis.value}"
 
 
 def _against_schema(app: App) -> Iterator[str]:

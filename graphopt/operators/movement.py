@@ -31,6 +31,7 @@ from graphopt.base.integers import (
     remainder,
     symbols,
 )
+from graphopt.base.places import is_listed
 from graphopt.base.symbolic import (
     Call,
     Element,
@@ -174,6 +175,8 @@ ENDLESS = (2**31 - 1, 2**63 - 1)
 
 
 def _from_start(position: Size, size: Size) -> Size:
+    if is_listed(position):
+        return position
     return choice(ge(position), position, position + size)
 
 

@@ -11,6 +11,7 @@ from tests.verifier.broken import (
     operators,
     placed,
     plain,
+    pruned,
     quantized,
 )
 
@@ -23,6 +24,7 @@ REFUTED = (
     *given.REFUTED,
     *families.REFUTED,
     *quantized.REFUTED,
+    *pruned.REFUTED,
     *bodies.REFUTED,
 )
 UNPROVED = (
@@ -35,6 +37,7 @@ UNPROVED = (
     *given.UNPROVED,
     *families.UNPROVED,
     *quantized.UNPROVED,
+    *pruned.UNPROVED,
     *bodies.UNPROVED,
 )
 VACUOUS = plain.VACUOUS

@@ -1,0 +1,171 @@
+"""Channels that are dead: what reads them multiplies by zeros, or they are zero. Pruned networks keep them as zeros.
+
+`fn.live` says where the weights hold anything else. What is read of an image besides, or added to it, keeps its
+channels: only those between two convolutions or products are dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import NamedTuple
+
+from graphopt.rule import Rule, const, fn, integer, integers, op, real, tensor
+from graphopt.term import App, Operand, Term
+
+
+class Activation(NamedTuple):
+    """What lies behind a convolution or a product."""
+
+    name: str
+    of: Callable[[Term], Term]
+
+
+NOTHING, RELU = Activation("", lambda y: y), Activation("_relu", op.Relu)
+CLIP, RELU6 = (
+    Activation("_clip", lambda y: op.Clip(y, real("low"), real("high"))),
+    Activation("_relu6", lambda y: op.Clip(y, 0.0, 6.0)),
+)
+HARD_SWISH, GELU = Activation("_hard_swish", op.HardSwish), Activation("_gelu", op.Gelu)
+SILU, TANH = Activation("_silu", lambda y: y * op.Sigmoid(y)), Activation("_tanh", op.Tanh)
+SIGMOID = Activation("_sigmoid", op.Sigmoid)
+ERF_GELU = Activation("_erf_gelu", lambda y: (y * (op.Erf(y * fn.divide(1.0, fn.sqrt(2.0))) + 1.0)) * 0.5)
+"""As exporters write it where the opset has no Gelu."""
+
+unread = "Channels that are multiplied by zeros alone need not be made."
+zero = "Channels that are zero add nothing."
+
+
+def some_of(live: App, axis: str) -> tuple[App, ...]:
+    """Return the conditions that there are places, and not all: nothing can be convolved of no channels."""
+    return fn.lt(0, fn.length(live)), fn.lt(fn.length(live), fn.size(axis))
+
+
+def kept(value: Term, live: App, axis: int = 0) -> App:
+    return op.Gather(value, live, axis=axis)
+
+
+# -- convolutions --------------------------------------------------------------------------------------------------
+# Axes: N batch, I channels that are read, C those between, M those that are made, *s space, *k *r *q kernels.
+
+image = tensor("x", "N I *s")
+filters, bias = const("w", "C I *k"), const("b", "C", default=0)
+single, single_bias = const("d", "C 1 *r"), const("e", "C", default=0)
+readers, last = const("v", "M C *q"), const("c", "M", default=0)
+group = integer("group")
+
+
+def geometry(of: str) -> dict[str, Operand]:
+    return {name: integers(f"{name}_{of}") for name in ("strides", "pads", "dilations")}
+
+
+def between_convs(what: Activation, live: App, name: str, why: str) -> Rule:
+    """Return the rule for channels between two convolutions."""
+
+    def conv(filters: Term, bias: Term, readers: Term) -> App:
+        made = op.Conv(image, filters, bias, group=1, **geometry("first"))
+        return op.Conv(what.of(made), readers, last, group=1, **geometry("last"))
+
+    return Rule(
+        f"drop_{name}_channels_between_convs{what.name}",
+        conv(filters, bias, readers),
+        conv(kept(filters, live), kept(bias, live), kept(readers, live, 1)),
+        when=some_of(live, "C"),
+        why=why,
+    )
+
+
+def around_depthwise(what: Activation, live: App, name: str, why: str) -> Rule:
+    """Return the rule for channels that a depthwise convolution between the two filters one by one."""
+
+    def conv(filters: Term, bias: Term, single: Term, single_bias: Term, *, count: Term, readers: Term) -> App:
+        made = op.Conv(image, filters, bias, group=1, **geometry("first"))
+        filtered = op.Conv(what.of(made), single, single_bias, group=count, **geometry("single"))
+        return op.Conv(what.of(filtered), readers, last, group=1, **geometry("last"))
+
+    return Rule(
+        f"drop_{name}_channels_around_depthwise_conv{what.name}",
+        conv(filters, bias, single, single_bias, count=group, readers=readers),
+        conv(
+            *(kept(value, live) for value in (filters, bias, single, single_bias)),
+            count=fn.length(live),
+            readers=kept(readers, live, 1),
+        ),
+        when=(fn.eq(group, fn.size("C")), *some_of(live, "C")),
+        why=why,
+    )
+
+
+# Behind what does not keep zero, such as a sigmoid or a Clip to other numbers, channels that are zero add something.
+# Not here, for their proofs take too long: LeakyRelu, Elu, and SiLU and HardSwish on both sides of a depthwise one.
+CONVS = (
+    *(
+        between_convs(what, fn.live("C", readers), "unread", unread)
+        for what in (NOTHING, RELU, CLIP, HARD_SWISH, SILU, GELU, TANH, SIGMOID)
+    ),
+    *(
+        between_convs(what, fn.live("C", filters, bias), "zero", zero)
+        for what in (NOTHING, RELU, RELU6, HARD_SWISH, SILU, GELU, TANH)
+    ),
+    *(around_depthwise(what, fn.live("C", readers), "unread", unread) for what in (NOTHING, RELU, CLIP)),
+    *(around_depthwise(what, fn.live("C", single, single_bias), "zero", zero) for what in (NOTHING, RELU, RELU6)),
+)
+
+# -- products ------------------------------------------------------------------------------------------------------
+# Axes: M rows, K features that are read, H those between, P those that are made.
+
+
+class Product(NamedTuple):
+    """A product with weights, one side of which is H."""
+
+    name: str
+    weights: str
+    """Their axes."""
+    of: Callable[[Term, Term, Term], Term]
+    """Of a value, the weights and a bias."""
+    bias: Term | None = None
+
+
+rows, matrix = tensor("x", "*b M K"), tensor("x", "M K")
+b, optional, final = const("b", "H"), const("b", "H", default=0), const("c", "P", default=0)
+ADDED = Product("matmul_add", "K H", lambda x, w, b: x @ w + b, b)
+BARE = Product("matmul", "K H", lambda x, w, _: x @ w)
+GEMM = Product("gemm", "K H", op.Gemm, optional)
+FLIPPED = Product("transposed_gemm", "H K", lambda x, w, b: op.Gemm(x, w, b, transB=1), optional)
+THEN_BARE = Product("matmul", "H P", lambda x, w, _: x @ w)
+THEN_GEMM = Product("gemm", "H P", lambda x, w, _: op.Gemm(x, w, final))
+THEN_FLIPPED = Product("transposed_gemm", "P H", lambda x, w, _: op.Gemm(x, w, final, transB=1))
+AFTER_EACH_OTHER = (
+    *((rows, first, THEN_BARE) for first in (ADDED, BARE)),
+    *((matrix, GEMM, second) for second in (THEN_BARE, THEN_GEMM)),
+    *((matrix, FLIPPED, second) for second in (THEN_BARE, THEN_FLIPPED)),
+)
+
+
+def between_products(x: Term, first: Product, second: Product, what: Activation, *, is_zero: bool) -> Rule:
+    """Return the rule for features between two products."""
+    w, v = const("w", first.weights), const("v", second.weights)
+    makers = (w,) if first.bias is None else (w, first.bias)
+    live = fn.live("H", *makers) if is_zero else fn.live("H", v)
+
+    def products(w: Term, b: Term, v: Term) -> Term:
+        return second.of(what.of(first.of(x, w, b)), v, final)
+
+    own, further = first.weights.split().index("H"), second.weights.split().index("H")
+    return Rule(
+        f"drop_{'zero' if is_zero else 'unread'}_features_of_{first.name}_before_{second.name}{what.name}",
+        products(w, b if first.bias is None else first.bias, v),
+        products(kept(w, live, own), kept(first.bias or b, live), kept(v, live, further)),
+        when=some_of(live, "H"),
+        why=zero if is_zero else unread,
+    )
+
+
+PRODUCTS = tuple(
+    between_products(x, first, second, what, is_zero=is_zero)
+    for (x, first, second), what, is_zero in product(
+        AFTER_EACH_OTHER, (NOTHING, RELU, SILU, GELU, ERF_GELU, TANH), (False, True)
+    )
+)
+
+RULES = (*CONVS, *PRODUCTS)

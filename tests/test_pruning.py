@@ -1,0 +1,125 @@
+"""Pruned networks: channels that are zero, or that nobody reads, are not computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+import graphopt
+from graphopt.check.compare import compare
+from graphopt.check.verdict import Verdict
+from graphopt.io import onnx_io
+from tests.text import parse
+
+Weights = dict[str, NDArray[np.float32]]
+
+ALIVE = [0, 2, 3, 7]
+DEAD = [1, 4, 5, 6]
+SHAPES: dict[str, tuple[int, ...]] = {
+    "w": (8, 3, 3, 3), "b": (8,), "d": (8, 1, 3, 3), "e": (8,), "v": (5, 8, 3, 3), "c": (5,),
+    "left": (3, 8), "right": (8, 5), "left_t": (8, 3), "right_t": (5, 8),
+}  # fmt: skip
+
+
+def weights(*names: str, zeros: str = "", axis: int = 0) -> Weights:
+    """Draw weights; those that are named, several by a plus, are zero at the dead places along an axis."""
+    generator = np.random.default_rng(0)
+    drawn = {name: generator.standard_normal(SHAPES[name]).astype(np.float32) for name in names}
+    for name in filter(None, zeros.split("+")):
+        np.moveaxis(drawn[name], axis if drawn[name].ndim > 1 else 0, 0)[DEAD] *= np.float32(0)  # some are -0
+    return drawn
+
+
+def sizes(model: onnx.ModelProto) -> list[tuple[int, ...]]:
+    """The shapes of the weights that are left when a model is simplified, which computes the same."""
+    simplified, _ = graphopt.simplify(model)
+    assert compare(model, onnx_io.load(simplified)).verdict is Verdict.EQUAL
+    assert "Gather" not in {node.op_type for node in simplified.graph.node}, "they are taken when it is compiled"
+    return sorted(tuple(tensor.dims) for tensor in simplified.graph.initializer if tensor.dims)
+
+
+CONVS = "a = Conv<pads=[1,1,1,1]>(x, w, b); r = {}; y = Conv<pads=[1,1,1,1]>(r, v, c)"
+
+
+@pytest.mark.parametrize("after", ["Identity(a)", "Relu(a)", "Clip(a, -1.0, 2.0)", "HardSwish(a)", "Sigmoid(a)"])
+def test_channels_that_nobody_reads_are_not_made(after: str) -> None:
+    model = parse("float[2,3,6,6] x", CONVS.format(after), weights("w", "b", "v", "c", zeros="v", axis=1))
+    assert sizes(model) == [(4,), (4, 3, 3, 3), (5,), (5, 4, 3, 3)]
+
+
+@pytest.mark.parametrize("after", ["Identity(a)", "Relu(a)", "Clip(a, 0.0, 6.0)", "Tanh(a)"])
+def test_channels_that_are_zero_are_not_made(after: str) -> None:
+    model = parse("float[2,3,6,6] x", CONVS.format(after), weights("w", "b", "v", "c", zeros="w+b"))
+    assert sizes(model) == [(4,), (4, 3, 3, 3), (5,), (5, 4, 3, 3)]
+
+
+@pytest.mark.parametrize(("after", "zeros"), [("Sigmoid(a)", "w+b"), ("Clip(a, 1.0, 6.0)", "w+b"), ("Relu(a)", "w")])
+def test_channels_that_are_something_stay(after: str, zeros: str) -> None:
+    """A sigmoid makes a half of zero; a filter of zeros with a bias makes that."""
+    model = parse("float[2,3,6,6] x", CONVS.format(after), weights("w", "b", "v", "c", zeros=zeros))
+    assert (8, 3, 3, 3) in sizes(model)
+
+
+def test_a_bias_that_is_absent_is_zero() -> None:
+    body = "a = Conv(x, w); r = Relu(a); y = Conv(r, v)"
+    model = parse("float[2,3,6,6] x", body, weights("w", "v", zeros="w"))
+    assert sizes(model) == [(4, 3, 3, 3), (5, 4, 3, 3)]
+
+
+@pytest.mark.parametrize("zeros", ["v", "d+e"])
+def test_a_depthwise_convolution_loses_them_too(zeros: str) -> None:
+    body = "a = Conv(x, w, b); r = Relu(a); f = Conv<group=8>(r, d, e); s = Relu(f); y = Conv(s, v, c)"
+    drawn = weights("w", "b", "d", "e", "v", "c", zeros=zeros, axis=1 if zeros == "v" else 0)
+    model = parse("float[2,3,9,9] x", body, drawn)
+    assert sizes(model) == [(4,), (4,), (4, 1, 3, 3), (4, 3, 3, 3), (5,), (5, 4, 3, 3)]
+
+
+GELU = "h = Div(a, 1.4142135); t = Erf(h); k = Add(t, 1.0); m = Mul(a, k); r = Mul(m, 0.5)"
+
+
+@pytest.mark.parametrize("after", ["r = Relu(a)", "s = Sigmoid(a); r = Mul(a, s)", GELU])
+@pytest.mark.parametrize(
+    ("body", "names", "dead"),
+    [
+        ("p = MatMul(x, left); a = Add(p, b); {}; y = MatMul(r, right)", ("left", "b", "right"), ("right", 0)),
+        ("a = MatMul(x, left); {}; y = MatMul(r, right)", ("left", "right"), ("left", 1)),
+        ("a = Gemm<transB=1>(x, left_t, b); {}; y = Gemm<transB=1>(r, right_t, c)",
+         ("left_t", "b", "right_t", "c"), ("right_t", 1)),
+    ],
+)  # fmt: skip
+def test_features_of_two_products_are_dropped(
+    body: str, names: tuple[str, ...], dead: tuple[str, int], after: str
+) -> None:
+    zeros, axis = dead
+    for rows in ("6", "2,6") if "MatMul" in body else ("6",):
+        model = parse(f"float[{rows},3] x", body.format(after), weights(*names, zeros=zeros, axis=axis))
+        assert all(8 not in shape for shape in sizes(model))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "a = Conv(x, w, b); r = Relu(a); p = Conv(r, v, c); q = GlobalMaxPool(r); y = Flatten(p); z = Flatten(q)",
+        "a = Conv(x, w, b); y = Conv<group=2>(a, halves)",
+    ],
+    ids=["read elsewhere", "in groups"],
+)
+def test_channels_that_something_else_may_read_stay(body: str) -> None:
+    drawn = weights("w", "b", "v", "c", zeros="v", axis=1)
+    drawn["halves"] = drawn["v"][:4, :4].copy()
+    if "halves" not in body:
+        del drawn["halves"]
+    model = parse("float[2,3,6,6] x", body, drawn, outputs="y, z" if "z =" in body else "y")
+    assert (8, 3, 3, 3) in sizes(model)
+
+
+@pytest.mark.parametrize("spoil", [lambda v: v.fill(0), lambda v: v[:, DEAD].fill(np.nan)], ids=["all", "no number"])
+def test_where_all_are_dead_or_some_are_no_numbers_nothing_is_dropped(spoil: Callable[..., None]) -> None:
+    drawn = weights("w", "b", "v", "c")
+    spoil(drawn["v"])
+    simplified, _ = graphopt.simplify(parse("float[2,3,6,6] x", CONVS.format("Relu(a)"), drawn))
+    assert (8, 3, 3, 3) in [tuple(tensor.dims) for tensor in simplified.graph.initializer]
