@@ -1,0 +1,82 @@
+"""Images that are cut into patches in front of a convolution, which cuts them itself by its strides."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+import graphopt
+from graphopt.check.compare import compare
+from graphopt.check.verdict import Verdict
+from graphopt.io import onnx_io
+from graphopt.language.library import load
+from graphopt.rules import patches
+from tests.test_sweep import swept
+from tests.text import Arrays, parse
+
+
+def weights(*shape: int) -> Arrays:
+    generator = np.random.default_rng(0)
+    return {"w": generator.standard_normal(shape).astype(np.float32), "b": np.arange(shape[0], dtype=np.float32)}
+
+
+def operators(model: onnx.ModelProto) -> dict[str, int]:
+    """The operators that are left when a model is simplified, which computes the same."""
+    simplified, _ = graphopt.simplify(model)
+    after = onnx_io.load(simplified)
+    assert compare(model, after).verdict is Verdict.EQUAL
+    return dict(after.graph.ops())
+
+
+def focus(*corners: tuple[int, int]) -> str:
+    """Every second pixel of every second row, as torch exports it: one Slice for each axis."""
+    end = 2**63 - 1
+    slices = (
+        f"r{n} = Slice(x, [{row}], [{end}], [2], [2]); p{n} = Slice(r{n}, [{column}], [{end}], [3], [2])"
+        for n, (row, column) in enumerate(corners)
+    )
+    return "; ".join([*slices, "f = Concat<axis=1>(p0, p1, p2, p3); y = Conv<pads=[1,1,1,1]>(f, w, b)"])
+
+
+@pytest.mark.parametrize("corners", [((0, 0), (0, 1), (1, 0), (1, 1)), ((0, 0), (1, 0), (0, 1), (1, 1))])
+@pytest.mark.parametrize("size", ["2,3,8,12", "batch,3,10,6"])
+def test_focus_is_a_convolution_with_strides(corners: tuple[tuple[int, int], ...], size: str) -> None:
+    assert operators(parse(f"float[{size}] x", focus(*corners), weights(5, 12, 3, 3))) == {"Conv": 1}
+
+
+def test_other_corners_stay() -> None:
+    body = focus((0, 0), (0, 1), (0, 1), (1, 1))
+    assert operators(parse("float[2,3,8,12] x", body, weights(5, 12, 3, 3)))["Concat"] == 1
+
+
+CUT = "a = Reshape(x, [{},3,4,2,6,2]);"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "s = SpaceToDepth<blocksize=2>(x); y = Conv<pads=[1,0,1,2], strides=[2,1]>(s, w, b)",
+        f"{CUT.format('2')} t = Transpose<perm=[0,1,3,5,2,4]>(a); s = Reshape(t, [2,12,4,6]); y = Conv(s, w, b)",
+        f"{CUT.format('-1')} t = Transpose<perm=[0,3,5,1,2,4]>(a); s = Reshape(t, [0,12,4,6]); y = Conv(s, w, b)",
+    ],
+    ids=["SpaceToDepth", "PixelUnshuffle", "channels last"],
+)
+def test_patches_are_convolved_where_they_lie(body: str) -> None:
+    assert operators(parse("float[2,3,8,12] x", body, weights(5, 12, 3, 3))) == {"Conv": 1}
+
+
+@pytest.mark.parametrize("dilated", ["dilations=[2,2]", "group=2"])
+def test_other_convolutions_of_patches_stay(dilated: str) -> None:
+    body = f"s = SpaceToDepth<blocksize=2>(x); y = Conv<{dilated}>(s, w, b)"
+    given = weights(6, 12 if "group" not in dilated else 6, 3, 3)
+    assert operators(parse("float[2,3,12,12] x", body, given)) == {"SpaceToDepth": 1, "Conv": 1}
+
+
+@pytest.mark.parametrize("perm", ["0,2,4,1,3,5", "0,2,4,3,5,1"])
+def test_a_product_of_patches_is_a_convolution(perm: str) -> None:
+    body = f"{CUT.format('2')} t = Transpose<perm=[{perm}]>(a); s = Reshape(t, [2,24,12]); y = MatMul(s, w)"
+    given = parse("float[2,3,8,12] x", body, {"w": weights(12, 7)["w"]})
+    model, made = swept(given, patches.TRADES, load().rules)
+    assert made is not None and model.graph.ops()["Conv"] == 1 and "MatMul" not in model.graph.ops()
+    assert compare(given, model).verdict is Verdict.EQUAL
