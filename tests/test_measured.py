@@ -284,6 +284,20 @@ def test_a_candidate_for_which_memory_ran_out_is_tried_again(
     assert timer.asked == [3, 3]
 
 
+@pytest.mark.parametrize(("left", "found"), [(1000.0, [2, 3]), (30.5, [2, 0])])
+def test_candidates_are_timed_while_there_is_time(
+    path: Path, timer: Timer, monkeypatch: pytest.MonkeyPatch, left: float, found: list[float]
+) -> None:
+    """A run takes a second, and a race ten of each graph and of two copies of the original."""
+    model = Measured(Race(Setting()), machine=Machine(), cache=Cache(path), end=100 + left, clock=lambda: 100.0)
+    monkeypatch.setattr(model, "seconds", lambda graph: 1.0)
+    assert [speedup.median for speedup in model.speedups(EXP, [SINE, ROOT])] == found
+    model.end = 129.9
+    assert [speedup.median for speedup in model.speedups(EXP, [SINE])] == [2], "what is known takes no time"
+    with pytest.raises(NotMeasurable, match=r"^to time it takes 30.0 s, and 29.9 s are left$"):
+        model.speedups(SINE, [EXP])
+
+
 def test_a_graph_that_cannot_be_run_cannot_be_a_base(path: Path, timer: Timer) -> None:
     with pytest.raises(NotMeasurable, match=r"the graph cannot be run: .*Reshape"):
         measured(path).speedups(REFUSED, [EXP])

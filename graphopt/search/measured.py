@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from graphopt.base.cache import Cache
@@ -27,6 +30,10 @@ BRIEF = (5, 5)
 LONG = (7, 60)
 FEW = 3
 """Candidates that are timed at length in turn with each other, the best by a brief timing of all."""
+RUNS = 2 * BRIEF[0]
+"""Of each graph in a race, about: those of a brief timing, and of the long one behind it of a few."""
+COPIES = 2
+"""Sessions of the graph itself in a race."""
 ROOM = 1_000_000_000
 """Bytes of weights that lie in memory at once; a session may hold its own twice."""
 
@@ -125,9 +132,17 @@ class Measured:
 
     name = "measured"
 
-    def __init__(self, race: Racer, *, machine: Machine, cache: Cache) -> None:
-        """Raise UsageError where the provider is missing."""
-        self.race, self.cache = race, cache
+    def __init__(
+        self,
+        race: Racer,
+        *,
+        machine: Machine,
+        cache: Cache,
+        end: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Raise UsageError where the provider is missing; what cannot be timed before the `end` is not."""
+        self.race, self.cache, self.end, self.clock = race, cache, end, clock
         self._analytic = Analytic(machine)
         self._circumstances = race.circumstances
         self.is_steady = True
@@ -139,17 +154,17 @@ class Measured:
     def speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
         """Measure what the cache lacks; one that ONNX Runtime refuses is `FAILED`.
 
-        That is kept, too, unless memory ran out: another time there may be enough. So it is with noise.
+        That is kept, too, unless memory or time ran out: another time there may be enough. So it is with noise.
 
         Raises:
-            NotMeasurable: ONNX Runtime refuses `before`, or no inputs can be made up for it.
+            NotMeasurable: ONNX Runtime refuses `before`, or no inputs can be made up for it, or there is no time.
         """
         own = digest(before)
         keys = [key_of("speedup", own, digest(graph), self._circumstances, str(self.race.seed)) for graph in after]
         kept = self.cache.get(keys)
         found = {key: ratio for key in keys if (ratio := decoded(Speedup, kept.get(key))) is not None}
         missing = {key: graph for key, graph in zip(keys, after, strict=True) if key not in found}
-        for some in _batches(before, missing):
+        for some in _batches(before, self._in_time(before, missing)):
             fresh = dict(zip(some, self.race(before, list(some.values())), strict=True))
             known = {key: made for key, made in fresh.items() if made is not None}
             lasting = {key: to_json(made) for key, made in known.items() if made.is_steady}
@@ -157,6 +172,19 @@ class Measured:
             self.cache.put(lasting)
             found |= known
         return [found.get(key, FAILED) for key in keys]
+
+
+    def _in_time(self, before: Graph, missing: Mapping[str, Graph]) -> Mapping[str, Graph]:
+        """Return as many as can take turns before the end.
+
+        Raises:
+            NotMeasurable: there are some, and not one can.
+        """
+        left, turn = self.end - self.clock(), RUNS * self.seconds(before)
+        able = min(left / turn - COPIES, len(missing))
+        if missing and able < 1:
+            raise NotMeasurable(f"to time it takes {(1 + COPIES) * turn:.1f} s, and {max(left, 0.0):.1f} s are left")
+        return dict(islice(missing.items(), int(able)))
 
 
 def _chances(brief: Mapping[int, Speedup], sure: Mapping[int, Speedup]) -> list[int]:

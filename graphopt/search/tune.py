@@ -153,7 +153,7 @@ class Tuner:
         if not self.tuning.is_timed_here:
             shapes = [_shapes(fed) for fed in self._inputs(steps.sketch(self._result.outline))]
             with self._cost_elsewhere() as cost:
-                found = self._explored(self.simplified.graph, shapes, deadline, lambda: cost, Limits())
+                found = self._explored(self.simplified.graph, shapes, deadline, lambda _: cost, Limits())
                 return self._estimated(found, deadline, cost)
         self.progress("time", 0.0)
         try:
@@ -222,7 +222,7 @@ class Tuner:
             return None
         if found is None or found >= NOISE:
             return found
-        looked = self._explored(graph, shapes, chooser.deadline - chooser.reserve, Analytic, FIRST)
+        looked = self._explored(graph, shapes, chooser.deadline - chooser.reserve, lambda _: Analytic(), FIRST)
         if looked.stop is StopReason.INTERRUPTED:
             chooser.hurry()
         return found if looked.stop is StopReason.DONE and not looked.solutions else None
@@ -295,12 +295,14 @@ class Tuner:
 
         return check
 
-    def _cost(self) -> CostModel:
+    def _cost(self, end: float = math.inf) -> CostModel:
+        """Return what costs are taken from; what cannot be timed before the end is not."""
         tuning = self.tuning
         if tuning.cost == "analytic":
             return Analytic(Machine())
         machine = Machine.calibrated(tuning.setting, self.cache)
-        return Measured(Race(tuning.setting, seed=tuning.seed), machine=machine, cache=self.cache)
+        race = Race(tuning.setting, seed=tuning.seed)
+        return Measured(race, machine=machine, cache=self.cache, end=end, clock=self.clock)
 
     @contextmanager
     def _cost_elsewhere(self) -> Iterator[CostModel]:
@@ -354,12 +356,12 @@ class Tuner:
         graph: Graph,
         shapes: Sequence[Shapes],
         end: float,
-        asked: Callable[[], CostModel],
+        asked: Callable[[float], CostModel],
         limits: Limits,
     ) -> Exploration:
         """Return what the search finds within limits, in its share of the time that is left before the `end`."""
         try:
-            cost = asked()
+            cost = asked(end)
         except KeyboardInterrupt:  # while the machine was timed
             return Exploration((), StopReason.INTERRUPTED)
         now = self.clock()
