@@ -284,9 +284,10 @@ def test_a_candidate_for_which_memory_ran_out_is_tried_again(
     assert timer.asked == [3, 3]
 
 
+@pytest.mark.usefixtures("timer")
 @pytest.mark.parametrize(("left", "found"), [(1000.0, [2, 3]), (30.5, [2, 0])])
 def test_candidates_are_timed_while_there_is_time(
-    path: Path, timer: Timer, monkeypatch: pytest.MonkeyPatch, left: float, found: list[float]
+    path: Path, monkeypatch: pytest.MonkeyPatch, left: float, found: list[float]
 ) -> None:
     """A run takes a second, and a race ten of each graph and of two copies of the original."""
     model = Measured(Race(Setting()), machine=Machine(), cache=Cache(path), end=100 + left, clock=lambda: 100.0)

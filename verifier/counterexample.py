@@ -224,11 +224,28 @@ def is_known(rule: Rule, instance: Instance) -> bool:
 
 
 def _outcome(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Outcome:
+    if fatal := _fatal(model):
+        return Refusal(f"{fatal} of nothing, which ends ONNX Runtime's process", lacks=False)
     try:
         return _run(model, feeds)
     except Exception as error:  # what a runtime raises has no common base
         lacks = isinstance(error, NotImplementedError) or type(error).__name__ == "NotImplemented"
         return Refusal(" ".join(_ORT_PREFIX.sub("", str(error)).split())[:160], lacks or _lacks(model, str(error)))
+
+
+def _fatal(model: onnx.ModelProto) -> str:
+    """Return the operator that divides by the size of an axis which is empty, or by a number of groups that is 0."""
+    graph = model.graph
+    sizes = {constant.name: list(constant.dims) for constant in graph.initializer}
+    for value in (*graph.input, *graph.value_info):
+        sizes[value.name] = [
+            dim.dim_value if dim.HasField("dim_value") else 1 for dim in value.type.tensor_type.shape.dim
+        ]
+    for node in graph.node:
+        in_groups = any(attribute.name == "group" and not attribute.i for attribute in node.attribute)
+        if node.op_type in scope.FATAL and (in_groups or any(0 in sizes.get(name, ()) for name in node.input)):
+            return str(node.op_type)
+    return ""
 
 
 def _lacks(model: onnx.ModelProto, error: str) -> bool:

@@ -173,7 +173,6 @@ class Measured:
             found |= known
         return [found.get(key, FAILED) for key in keys]
 
-
     def _in_time(self, before: Graph, missing: Mapping[str, Graph]) -> Mapping[str, Graph]:
         """Return as many as can take turns before the end.
 

@@ -1,7 +1,8 @@
 """Mutants: every rule of the library with one thing made wrong, mechanically. A prover that proves one is not sound.
 
 A mutant is killed if it is not proved: because two models that were run differ, because an obligation was not shown,
-or because the time was up. One that is proved must be the same rule in truth, for a reason that `EQUIVALENT` gives.
+or because the time was up. One that is proved must be the same rule in truth, for a reason that
+`survivors.py` gives.
 `python -m tests.verifier.mutants` tries one mutant of each kind of every rule and writes `mutants.jsonl`, a line for
 each rule; lines of rules that have not changed since are kept, unless it is called with `--fresh`.
 """
@@ -31,6 +32,7 @@ from graphopt.language.term import SCALAR, App, Lit, Term, Var, is_scalar, opera
 from graphopt.rules import RULES, TRADES
 from graphopt.verifier import counterexample
 from graphopt.verifier.prove import prove
+from tests.verifier.survivors import EQUIVALENT
 
 RESULTS = Path(__file__).with_name("mutants.jsonl")
 LIBRARY = (*RULES, *TRADES)
@@ -325,201 +327,6 @@ def reason_for(rule: str, survivor: Survivor) -> str:
     change = f"{survivor.model} {survivor.kind}: {survivor.what}"
     reasons = (why for rules, changes, why in EQUIVALENT if re.fullmatch(rules, rule) and re.match(changes, change))
     return next(reasons, "")
-
-
-EQUIVALENT = (
-    (
-        ".*",
-        r"(REAL|EXTENDED) condition dropped: (is_float|is_integer|among)\(dtype",
-        "a proof over the reals licenses floats alone, and does not count digits: the condition keeps those",
-    ),
-    (
-        "quantize_.*without_sign",
-        r".*condition dropped: among\(dtype",
-        "a proof goes through all element types, one by one: the condition keeps the few that models have",
-    ),
-    (
-        ".*_(before|after|behind|without)_(de)?(quantize|sign)",
-        ".*attribute dropped",
-        "where one scale is for all, an axis means nothing, and what else there may be is the default",
-    ),
-    ("eliminate_nop_average_pool", ".*condition dropped: pads", "a window of one element has no room for padding"),
-    (
-        "eliminate_nop_resize.*",
-        "EXACT condition dropped: either.(where|mode)",
-        "a proof covers the modes that the denotation names, which are these",
-    ),
-    (
-        "flatten_layer_normalization",
-        "REAL condition dropped: 0 < size",
-        "a normalization of nothing is undefined: the condition keeps its Reshape from one",
-    ),
-    (
-        "lift_masked_weights",
-        "REAL operand dropped: ReduceMax.* - 40.0",
-        "weights that are lifted by nothing are the same after division: lifting is what makes it fast",
-    ),
-    (
-        "replace_reduce_mean_with_global_average_pool",
-        "REAL condition dropped: 0 < size..N",
-        "of no image there is no mean: the condition is for images of open sizes, which do not stay in blocks",
-    ),
-    ("transpose_split_heads_as_matrix", "EXACT number changed: sizes", "a product in another order"),
-    (".*", ".*: BatchNormalization momentum", "inference does not read the momentum"),
-    (".*_before_conv", ".*: Conv pads=pads becomes absent", "the conditions say that the pads are zero"),
-    (".*", ".*condition dropped: dtype", "the schema gives both one type, or what has that type is not touched"),
-    (
-        "fuse_.*_into_(layer|rms)_normalization",
-        ".*: (Layer|RMS)Normalization axis=axis becomes absent",
-        "the condition says that it is the last axis, which is the default",
-    ),
-    (
-        "fuse_mul_into_rms_normalization|fuse_(mul|add)_into_layer_normalization",
-        ".*condition dropped: normalized",
-        "before other axes too the weights broadcast; it is the kernels that ask for the last",
-    ),
-    ("fuse_.*_of_conv_and_input_mul", ".*: Reshape.c, sizes.'C'.. becomes c", "another Reshape follows"),
-    (
-        "replace_prelu_with_relu",
-        ".*operator dropped: Unsqueeze.slope",
-        "an axis in front broadcasts alike; it is the kernels of the blocked layout that ask for four",
-    ),
-    (
-        ".*_after_transpose_into_gemm(_transposed)?",
-        ".*: Transpose perm",
-        "a permutation of two axes is its own inverse",
-    ),
-    (
-        "fuse_transpose_into_gemm.*",
-        ".*condition dropped: either.trans",
-        "to the prover a flag is 0 or 1; the condition stands for runtimes that take other numbers",
-    ),
-    (
-        (
-            "(eliminate_(expand|tile)_before|hoist_transposes_over)_(add|mul|max|min|and|or|equal)|eliminate_neg_mul_neg"
-            "|fuse_neg_into_sub|fuse_reciprocal_into_div|replace_sum_by_add|fuse_mul_into_rms_.*"
-            "|fuse_consecutive_(adds|muls|max|min)|fuse_quotient_mul|fuse_sub_add|fuse_sum_of_multiples"
-            "|fuse_(ceiling|clip|floor)_then_(ceiling|clip|floor)|fuse_consecutive_(expands|tiles)"
-        ),
-        ".* holes swapped",
-        "the two are operands of something that commutes",
-    ),
-    (
-        "fuse_reshape_into_reduction",
-        ".*condition dropped: 0 < length.axes.",
-        "another condition asks for the first of the axes, which has to be there",
-    ),
-    (
-        "fuse_consecutive_(reduce_.*|squeezes)",
-        ".* (holes|operands) swapped: (axes and more|join)",
-        "axes are listed in any order",
-    ),
-    (
-        ".*",
-        r".*condition dropped: either\((both\()?broadcast\(shape\(a\), shape\(b\)\)",
-        "the condition only keeps joined constants from growing",
-    ),
-    (
-        ".*(squeeze|reduce).*",
-        ".*condition dropped: 0 < length",
-        "with an empty list of axes the left side is not defined, or the rule holds as well",
-    ),
-    (
-        ".*cast.*",
-        ".*(condition dropped: to != 8|attribute dropped: Cast)",
-        "it is about texts and floats of eight bits, of which proofs do not speak",
-    ),
-    ("replace_reduce_mean_with_.*pool", ".*operator dropped: AveragePool", "it comes first for its rounding alone"),
-    (
-        "fuse_concat_of_adjoining_slices",
-        ".*operand dropped: Slice",
-        "the conditions say that the steps are 1, which is the default",
-    ),
-    (
-        "fuse_pad_.*",
-        ".*: 2 . (length.axes.|rank.x.) becomes 3",
-        "the amounts end there: a part may be asked for beyond the end",
-    ),
-    (
-        (
-            "eliminate_depth_to_space_of_space_to_depth|eliminate_nop_resize_.*|replace_einsum_abc_cde_to_abde"
-            "|fuse_consecutive_pads|fuse_relu_then_relu"
-        ),
-        ".*condition dropped: (mod|size.'R'|0 < size.'H'|0 <= more_pads|is_float)",
-        "the left side is defined only then, or a family of rules states what some of its members do not need",
-    ),
-    (
-        (
-            "fuse_consecutive_(matmuls|gemms).*|fuse_pointwise_conv_(into_conv|before_.*)"
-            "|(part|push)_pointwise_conv_.*_(resize|doubling)"
-        ),
-        ".*condition dropped: size.* <= ",
-        "it is true everywhere: the condition says where it pays",
-    ),
-    (
-        "push_(rows_below|image_above)_pointwise|push_pointwise_above_._joined_rows",
-        ".*condition dropped: (asks_for|length)",
-        "it is true everywhere: the condition says where it pays",
-    ),
-    (
-        "replace_(matmul|gemm).*_of_matrix_with_conv",
-        ".*Transpose perm=.0, 2, 3, 1. becomes .2, 0, 3, 1.",
-        "the two axes that change places have one place each",
-    ),
-    (
-        "replace_conv_with_winograd_.*|replace_(matmul|gemm).*_of_(matrix|matrices)_with_conv",
-        ".*condition dropped: .* <= .*size",
-        "it is true everywhere: the condition says where it pays",
-    ),
-    (
-        "replace_(matmul|gemm).*_of_(matrix|matrices)_with_conv|part_pointwise_conv_of_.*",
-        ".*condition dropped: 0 < size",
-        "the condition on where it pays implies it: it is said so that no proof rests on that one",
-    ),
-    (
-        "fuse_.*_of_conv_and_(input.*|bn)|absorb_add_into_conv",
-        ".*attribute dropped: Conv strides",
-        "the condition says that the strides are 1",
-    ),
-    (
-        "fuse_.*_of_conv_and_(input.*|bn)|absorb_add_into_conv|push_slice_above_gemm|replace_grouped_conv_.*",
-        ".*operand dropped: Slice",
-        "the axes are the first ones, as without them",
-    ),
-    (
-        "widen_conv_beside_larger_conv",
-        r".*condition dropped: sizes\('\*k'\) ==",
-        "any kernel may be wider: that it becomes as large as the other is why it pays",
-    ),
-    ("absorb_add_into_conv", ".*number changed: sizes", "the first two axes are the same"),
-    ("replace_grouped_conv_with_dense_conv", ".*condition dropped: 1 < group", "of one group both sides are the same"),
-    (
-        "fuse_consecutive_slices_along_some_.*",
-        ".*operand dropped: Slice",
-        "all axes are listed, in order, as without them",
-    ),
-    (
-        "merge_sum_of_convs_.*|fuse_add_of_(matmul|matmul_add|gemm|gemm_transposed)_and_matmul",
-        ".* holes swapped",
-        "the two are operands of something that commutes",
-    ),
-    (
-        "flatten_layer_normalization",
-        ".*operator dropped: Reshape",
-        "rows are normalized alike in any shape: the view is for what stands before",
-    ),
-    (
-        "(flatten|push_slice_above)_layer_normalization",
-        "REAL (attribute dropped|number changed): LayerNormalization stash_type",
-        "it says in which type is computed, and a proof over the reals does not count digits",
-    ),
-    (
-        "fuse_reshapes_around_transpose_of_matrices_grouped_in_front",
-        ".*number changed: sizes",
-        "the sizes are multiplied",
-    ),
-)
-"""Rules, changes (patterns both), and why such a mutant that is proved is right."""
 
 
 # -- the whole library -------------------------------------------------------------------------------------------------
