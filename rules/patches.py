@@ -23,11 +23,8 @@ def spread(sizes: Operand, perm: tuple[int, ...], rows: Operand, columns: Operan
 # -- operators that cut ---------------------------------------------------------------------------------------------
 
 ends = integers("ends")
-halves = (
-    fn.le(fn.sizes("H W"), ends),
-    fn.le(0, ends),
-    fn.eq(fn.sizes("H W") % 2, 0),
-)
+halves = (fn.le(fn.sizes("H W"), ends), fn.le(0, ends))
+"""Where a size is odd, corners differ in size and are not joined."""
 first, second, third, fourth = op.Split.split(4, w, fn.repeat(C, 4), axis=1)
 
 
@@ -83,7 +80,6 @@ cut, flat = integers("cut"), integers("flat")
 down, rows, along, columns = (fn.item(cut, place) for place in (2, 3, 4, 5))
 in_patch = C * rows * columns
 are_patches = (
-    fn.eq(fn.length(cut), 6),
     fn.asks_for(fn.part(cut, 0, 1), fn.sizes("N")),
     fn.eq(fn.item(cut, 1), C),
     *(number > 0 for number in (down, rows, along, columns)),

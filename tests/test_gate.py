@@ -429,9 +429,12 @@ def test_proofs_are_kept_by_the_versions_of_what_made_them(monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-def test_proofs_cover_what_ordinary_models_have() -> None:
-    """Ranks to 4, and lists as long: no rule is proved again, and no solver loaded."""
-    names = ["bert-dynamo-raw", "efficientnet-dynamo-raw", "gpt2-torchscript-dynamic", "resnet18-torchscript-bn"]
+def test_proofs_cover_what_ordinary_models_have(tmp_path: Path) -> None:
+    """Ranks to 4, and lists as long: no rule is proved again, and no solver loaded.
+
+    Masks of GPT-2 as TorchScript writes them have rank 5, which is proved where it is met.
+    """
+    names = ["bert-dynamo-raw", "efficientnet-dynamo-raw", "gpt2-dynamo-dynamic", "resnet18-torchscript-bn"]
     code = f"""
 import sys, graphopt
 from tests import zoo
@@ -439,7 +442,8 @@ for name in {names}:
     assert graphopt.optimize(zoo.load(name), check=False, cost="none").changed
     print(name, "z3" in sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    empty = {**os.environ, "GRAPHOPT_CACHE": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=empty, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [f"{name} False" for name in names], done.stderr
 
 

@@ -45,6 +45,15 @@ def test_focus_is_a_convolution_with_strides(corners: tuple[tuple[int, int], ...
     assert operators(parse(f"float[{size}] x", focus(*corners), weights(5, 12, 3, 3))) == {"Conv": 1}
 
 
+def test_focus_of_open_sizes_too() -> None:
+    """Odd ones have no such corners that could be joined."""
+    model = parse("float[2,3,h,w] x", focus((0, 0), (1, 0), (0, 1), (1, 1)), weights(5, 12, 3, 3))
+    simplified, _ = graphopt.simplify(model)
+    after = onnx_io.load(simplified)
+    assert after.graph.ops() == {"Conv": 1}
+    assert compare(model, after, bindings=[{"h": 6, "w": 10}]).verdict is Verdict.EQUAL
+
+
 def test_other_corners_stay() -> None:
     body = focus((0, 0), (0, 1), (0, 1), (1, 1))
     assert operators(parse("float[2,3,8,12] x", body, weights(5, 12, 3, 3)))["Concat"] == 1
