@@ -11,7 +11,7 @@ from itertools import product
 from typing import NamedTuple
 
 from graphopt.rule import Rule, const, fn, integer, integers, op, real, tensor
-from graphopt.term import App, Operand, Term
+from graphopt.term import App, Operand, Term, Var
 
 
 class Activation(NamedTuple):
@@ -32,17 +32,26 @@ SIGMOID = Activation("_sigmoid", op.Sigmoid)
 ERF_GELU = Activation("_erf_gelu", lambda y: (y * (op.Erf(y * fn.divide(1.0, fn.sqrt(2.0))) + 1.0)) * 0.5)
 """As exporters write it where the opset has no Gelu."""
 
+BLOCK = 16
+"""Kernels compute so many channels at once: with those that are left, others stay up to a multiple. ONNX Runtime has no
+kernel in blocks for depthwise convolutions of odd numbers: 61 channels take twice as long as 64, and as long as 144."""
+
 unread = "Channels that are multiplied by zeros alone need not be made."
 zero = "Channels that are zero add nothing."
 
 
-def some_of(live: App, axis: str) -> tuple[App, ...]:
+def some_of(places: App, axis: str) -> tuple[App, ...]:
     """Return the conditions that there are places, and not all: nothing can be convolved of no channels."""
-    return fn.lt(0, fn.length(live)), fn.lt(fn.length(live), fn.size(axis))
+    return fn.lt(0, fn.length(places)), fn.lt(fn.length(places), fn.size(axis))
 
 
-def kept(value: Term, live: App, axis: int = 0) -> App:
-    return op.Gather(value, live, axis=axis)
+def live(axis: str, *constants: Var) -> App:
+    """Return where something is left of constants."""
+    return fn.live(axis, BLOCK, *constants)
+
+
+def kept(value: Term, places: App, axis: int = 0) -> App:
+    return op.Gather(value, places, axis=axis)
 
 
 # -- convolutions --------------------------------------------------------------------------------------------------
@@ -59,7 +68,7 @@ def geometry(of: str) -> dict[str, Operand]:
     return {name: integers(f"{name}_{of}") for name in ("strides", "pads", "dilations")}
 
 
-def between_convs(what: Activation, live: App, name: str, why: str) -> Rule:
+def between_convs(what: Activation, places: App, name: str, why: str) -> Rule:
     """Return the rule for channels between two convolutions."""
 
     def conv(filters: Term, bias: Term, readers: Term) -> App:
@@ -69,13 +78,13 @@ def between_convs(what: Activation, live: App, name: str, why: str) -> Rule:
     return Rule(
         f"drop_{name}_channels_between_convs{what.name}",
         conv(filters, bias, readers),
-        conv(kept(filters, live), kept(bias, live), kept(readers, live, 1)),
-        when=some_of(live, "C"),
+        conv(kept(filters, places), kept(bias, places), kept(readers, places, 1)),
+        when=some_of(places, "C"),
         why=why,
     )
 
 
-def around_depthwise(what: Activation, live: App, name: str, why: str) -> Rule:
+def around_depthwise(what: Activation, places: App, name: str, why: str) -> Rule:
     """Return the rule for channels that a depthwise convolution between the two filters one by one."""
 
     def conv(filters: Term, bias: Term, single: Term, single_bias: Term, *, count: Term, readers: Term) -> App:
@@ -87,28 +96,35 @@ def around_depthwise(what: Activation, live: App, name: str, why: str) -> Rule:
         f"drop_{name}_channels_around_depthwise_conv{what.name}",
         conv(filters, bias, single, single_bias, count=group, readers=readers),
         conv(
-            *(kept(value, live) for value in (filters, bias, single, single_bias)),
-            count=fn.length(live),
-            readers=kept(readers, live, 1),
+            *(kept(value, places) for value in (filters, bias, single, single_bias)),
+            count=fn.length(places),
+            readers=kept(readers, places, 1),
         ),
-        when=(fn.eq(group, fn.size("C")), *some_of(live, "C")),
+        when=(fn.eq(group, fn.size("C")), *some_of(places, "C")),
         why=why,
     )
 
 
+def pooled(what: Activation) -> Activation:
+    """Return an activation with the greatest of each window behind it, as VGG has it."""
+    window = {"kernel_shape": integers("window"), "strides": integers("steps"), "pads": integers("around")}
+    return Activation(f"{what.name}_max_pool", lambda y: op.MaxPool(what.of(y), **window))
+
+
 # Behind what does not keep zero, such as a sigmoid or a Clip to other numbers, channels that are zero add something.
-# Not here, for their proofs take too long: LeakyRelu, Elu, and SiLU and HardSwish on both sides of a depthwise one.
+# Not here, for their proofs take too long: LeakyRelu, Elu, SiLU and HardSwish on both sides of a depthwise one, and
+# means of windows.
 CONVS = (
     *(
-        between_convs(what, fn.live("C", readers), "unread", unread)
-        for what in (NOTHING, RELU, CLIP, HARD_SWISH, SILU, GELU, TANH, SIGMOID)
+        between_convs(what, live("C", readers), "unread", unread)
+        for what in (NOTHING, RELU, CLIP, HARD_SWISH, SILU, GELU, TANH, SIGMOID, pooled(NOTHING), pooled(RELU))
     ),
     *(
-        between_convs(what, fn.live("C", filters, bias), "zero", zero)
+        between_convs(what, live("C", filters, bias), "zero", zero)
         for what in (NOTHING, RELU, RELU6, HARD_SWISH, SILU, GELU, TANH)
     ),
-    *(around_depthwise(what, fn.live("C", readers), "unread", unread) for what in (NOTHING, RELU, CLIP)),
-    *(around_depthwise(what, fn.live("C", single, single_bias), "zero", zero) for what in (NOTHING, RELU, RELU6)),
+    *(around_depthwise(what, live("C", readers), "unread", unread) for what in (NOTHING, RELU, CLIP)),
+    *(around_depthwise(what, live("C", single, single_bias), "zero", zero) for what in (NOTHING, RELU, RELU6)),
 )
 
 # -- products ------------------------------------------------------------------------------------------------------
@@ -123,7 +139,7 @@ class Product(NamedTuple):
     """Their axes."""
     of: Callable[[Term, Term, Term], Term]
     """Of a value, the weights and a bias."""
-    bias: Term | None = None
+    bias: Var | None = None
 
 
 rows, matrix = tensor("x", "*b M K"), tensor("x", "M K")
@@ -146,7 +162,7 @@ def between_products(x: Term, first: Product, second: Product, what: Activation,
     """Return the rule for features between two products."""
     w, v = const("w", first.weights), const("v", second.weights)
     makers = (w,) if first.bias is None else (w, first.bias)
-    live = fn.live("H", *makers) if is_zero else fn.live("H", v)
+    places = live("H", *(makers if is_zero else (v,)))
 
     def products(w: Term, b: Term, v: Term) -> Term:
         return second.of(what.of(first.of(x, w, b)), v, final)
@@ -155,8 +171,8 @@ def between_products(x: Term, first: Product, second: Product, what: Activation,
     return Rule(
         f"drop_{'zero' if is_zero else 'unread'}_features_of_{first.name}_before_{second.name}{what.name}",
         products(w, b if first.bias is None else first.bias, v),
-        products(kept(w, live, own), kept(first.bias or b, live), kept(v, live, further)),
-        when=some_of(live, "H"),
+        products(kept(w, places, own), kept(first.bias or b, places), kept(v, places, further)),
+        when=some_of(places, "H"),
         why=zero if is_zero else unread,
     )
 
@@ -168,4 +184,29 @@ PRODUCTS = tuple(
     )
 )
 
-RULES = (*CONVS, *PRODUCTS)
+gates = const("u", "K H")
+
+
+def between_gated_products(what: Activation, *, is_zero: bool) -> Rule:
+    """Return the rule for features that a product with others gates, as those of Llama."""
+    w, v = const("w", BARE.weights), const("v", THEN_BARE.weights)
+    places = live("H", w if is_zero else v)
+
+    def products(gates: Term, w: Term, v: Term) -> App:
+        return (what.of(rows @ gates) * (rows @ w)) @ v
+
+    return Rule(
+        f"drop_{'zero' if is_zero else 'unread'}_gated_features{what.name}",
+        products(gates, w, v),
+        products(kept(gates, places, 1), kept(w, places, 1), kept(v, places)),
+        when=some_of(places, "H"),
+        why=zero if is_zero else unread,
+    )
+
+
+GATED = tuple(
+    between_gated_products(what, is_zero=is_zero)
+    for what, is_zero in product((SILU, GELU, ERF_GELU, RELU, SIGMOID), (False, True))
+)
+
+RULES = (*CONVS, *PRODUCTS, *GATED)

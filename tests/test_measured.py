@@ -20,7 +20,7 @@ from graphopt.base.errors import ModelError, OutputError, UsageError
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Patch
 from graphopt.operators.infer import infer_graph
-from graphopt.runtime.cost import CostModel, NotMeasurable, user_cache
+from graphopt.runtime.cost import CostModel, NoTime, NotMeasurable, user_cache
 from graphopt.runtime.machine import Machine
 from graphopt.runtime.measure import Samples, Verdict
 from graphopt.runtime.sessions import Setting
@@ -293,10 +293,14 @@ def test_candidates_are_timed_while_there_is_time(
     model = Measured(Race(Setting()), machine=Machine(), cache=Cache(path), end=100 + left, clock=lambda: 100.0)
     monkeypatch.setattr(model, "seconds", lambda graph: 1.0)
     assert [speedup.median for speedup in model.speedups(EXP, [SINE, ROOT])] == found
+    assert model.is_steady == (0 not in found), "a search that lacked time is not kept"
     model.end = 129.9
-    assert [speedup.median for speedup in model.speedups(EXP, [SINE])] == [2], "what is known takes no time"
-    with pytest.raises(NotMeasurable, match=r"^to time it takes 30.0 s, and 29.9 s are left$"):
+    with pytest.raises(NoTime, match=r"^to time it takes 30.0 s, and 29.9 s are left$"):
         model.speedups(SINE, [EXP])
+    for end in (129.9, 100.0, 90.0):
+        model.end = end
+        assert [speedup.median for speedup in model.speedups(EXP, [SINE])] == [2], "what is known takes no time"
+        assert [speedup.median for speedup in model.speedups(EXP, [SINE, REFUSED])] == [2, 0]
 
 
 def test_a_graph_that_cannot_be_run_cannot_be_a_base(path: Path, timer: Timer) -> None:

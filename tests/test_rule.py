@@ -11,6 +11,7 @@ from graphopt.base.errors import RuleError
 from graphopt.language.rule import Rule, attributes, const, fn, integer, integers, microsoft, op, real, string, tensor
 
 x, w, s = tensor("x", "*b M K"), const("w", "K N"), const("s", "N")
+LIVE = fn.live("K", w)
 ARRAY: Any = np.ones(3, np.float32)
 NOTHING: Any = None
 SIZE: Any = fn.size("K")
@@ -90,6 +91,12 @@ def test_the_digest_is_of_what_a_rule_says_not_of_why() -> None:
         ("its sizes are a list", "counts_to_a_half", op.Relu(w), w, fn.counts(w, (1.5,))),
         ("its first argument is the name of an axis", "no_axis", w @ x, op.Gather(w, fn.live(w, w)) @ x, ()),
         ("is of no constants", "of_a_tensor_too", w @ x, op.Gather(w, fn.live("K", x), axis=0) @ x, ()),
+        ("0 is no number of which", "of_no_multiple", w @ x, op.Gather(w, fn.live("K", 0, w), axis=0) @ x, ()),
+        ("only be the indices of a Gather", "axes_by_places", w @ x, op.Transpose(w, perm=LIVE) @ x, ()),
+        ("only be the indices of a Gather", "place_by_number", w @ x, op.Gather(w, fn.item(LIVE, 0)) @ x, ()),
+        ("only be the indices of a Gather", "as_one", op.Relu(w), w * fn.length(fn.join(LIVE)), ()),
+        ("only be the indices of a Gather", "compared", w @ x, op.Gather(w, (0,)) @ x, fn.eq(LIVE, (0,))),
+        ("only be the indices of a Gather", "computed_with", op.Relu(w), w / LIVE, ()),
         ("is of no constants", "of_nothing", w @ x, op.Gather(w, fn.live("K"), axis=0) @ x, ()),
         ("'w' does not have one axis M", "of_no_axis", w @ x, op.Gather(w, fn.live("M", w), axis=0) @ x, ()),
         ("counts in two ways", "counts_twice", op.Relu(w), w, (fn.counts(w), fn.counts(w, fn.sizes("K N")))),

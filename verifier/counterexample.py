@@ -225,7 +225,7 @@ def is_known(rule: Rule, instance: Instance) -> bool:
 
 def _outcome(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Outcome:
     if fatal := _fatal(model):
-        return Refusal(f"{fatal} of nothing, which ends ONNX Runtime's process", lacks=False)
+        return Refusal(f"{fatal} of nothing, which ends ONNX Runtime's process", lacks=True)
     try:
         return _run(model, feeds)
     except Exception as error:  # what a runtime raises has no common base

@@ -26,6 +26,7 @@ from graphopt.language.term import (
     applications,
     holes,
     is_scalar,
+    multiple_of,
     position_of,
     said_axis,
     walk,
@@ -157,6 +158,9 @@ class _Draft:
     def _size_of(self, axis: str) -> int:
         """Return a size for an axis: where none that is usual can meet the conditions on sizes, one that does."""
         usual = self.size()
+        multiples = [multiple_of(app) for app in self.rule.live if said_axis(app) == axis]
+        if max(multiples, default=1) > 1:  # with no more of them nothing is left out
+            usual += max(multiples)
         asked = [(condition, axes) for condition, axes in _on_sizes(self.rule) if axis in axes]
         if not asked or any(self._may_be(axis, size, asked) for size in {*self.scope.sizes}):
             return usual

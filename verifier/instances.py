@@ -41,7 +41,7 @@ from graphopt.base.tensors import Tensor, as_size, boolean, select, truth
 from graphopt.base.types import DType
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import FACTS, FUNCTIONS, LONGEST, PROPERTIES, PYTHON, Misused, Unknown, apply
-from graphopt.language.term import SCALAR, App, Lit, Term, Var, is_scalar, position_of, said_axis
+from graphopt.language.term import SCALAR, App, Lit, Term, Var, constants_of, is_scalar, position_of, said_axis
 from graphopt.operators.node import MAX_RANK, Undefined, Unsupported, as_tensor, real
 from graphopt.operators.semantics import denote
 from graphopt.operators.views import unflattened
@@ -319,15 +319,12 @@ class Instance:
         if self.exact or self.extended:
             return []
         axes = self.rule.holes[name].axes or ()
-        return [
-            (self.scalar(app), position_of(said_axis(app), axes))
-            for app in self.rule.live
-            if any(isinstance(hole, Var) and hole.name == name for hole in app.args)
-        ]
+        told = (app for app in self.rule.live if any(hole.name == name for hole in constants_of(app)))
+        return [(self.scalar(app), position_of(said_axis(app), axes)) for app in told]
 
     def _live(self, app: App) -> Places:
         """Return the places at which constants hold anything but zeros: how many there are is not known."""
-        said = f"live({', '.join((said_axis(app), *(hole.name for hole in app.args if isinstance(hole, Var))))})"
+        said = f"live({', '.join((said_axis(app), *(hole.name for hole in constants_of(app))))})"
         places = Places(symbol(said), self.size(said_axis(app)), symbol(f"length({said})"))
         self.facts += places.facts
         return places
@@ -420,8 +417,8 @@ class Instance:
         if app.op in FACTS:
             return self._fact(app)
         args = [self.scalar(arg) for arg in app.operands]
-        if app.op == "length" and isinstance(args[0], Places):
-            return args[0].count
+        if any(isinstance(arg, Places) for arg in args):
+            return _of_places(app.op, args)
         found = self._of_reals(app.op, args)
         if found is not None:
             return found
@@ -574,6 +571,14 @@ def _as_said(symbols: Any, said: Any) -> Any:
     if isinstance(said, int | Int):
         return (said,) * len(symbols)
     return said if isinstance(said, tuple) and len(said) == len(symbols) else symbols
+
+
+def _of_places(name: str, args: Sequence[Any]) -> Size:
+    """Return what a scalar function tells of a list of places: how long it is, and nothing else."""
+    match name, args:
+        case "length", (Places() as places,):
+            return places.count
+    raise Unsupported(f"{name} of places of which only the number is known")
 
 
 def _is_real(value: Any) -> bool:

@@ -109,7 +109,7 @@ class _Translation:
 
 
 def _vocabulary(subject: Size | Formula) -> tuple[frozenset[Atom], frozenset[Monomial]]:
-    """Return the quotients and remainders, and the products of unknowns, that something speaks of, however deep."""
+    """Return the atoms that have a definition, and the products of unknowns, that something speaks of, however deep."""
     composites: set[Atom] = set()
     choices: set[Atom] = set()
     products: set[Monomial] = set()

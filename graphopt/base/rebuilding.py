@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from graphopt.base import places
 from graphopt.base.integers import (
     COMPOSITE,
     FALSE,
@@ -35,6 +34,7 @@ from graphopt.base.integers import (
     remainder,
     until_forgotten,
 )
+from graphopt.base.places import LISTED, definition_of, of_the_first
 
 
 def rebuild(size: Size, change: Change) -> Size:
@@ -93,7 +93,7 @@ def remake(atom: Atom, change: Change) -> Size | None:
         condition, then, otherwise = atom.args
         parts = (rebuild_formula(condition, change), rebuild(then, change), rebuild(otherwise, change))
         return None if parts == atom.args else choice(*parts)
-    if atom.kind in places.LISTED:
+    if atom.kind in LISTED:
         rebuilt = tuple(rebuild(arg, change) for arg in atom.args)
         return None if rebuilt == atom.args else alone(made(atom.kind, *rebuilt))
     over, by = rebuild(atom.args[0], change), rebuild(atom.args[1], change)
@@ -125,7 +125,7 @@ def _value(atom: Atom, known: Mapping[Any, int]) -> int:
             return value_of(then if truth_of(condition, known) else otherwise, known)
         case "nth" | "order":
             _, _, count, subject = atom.args
-            return places.of_the_first(atom, value_of(count, known), value_of(subject, known))
+            return of_the_first(atom, value_of(count, known), value_of(subject, known))
     over, by = (value_of(arg, known) for arg in atom.args)
     return over // by if atom.kind == "quotient" else over % by
 
@@ -160,12 +160,12 @@ def solve(poly: Int, atom: Atom) -> Size | None:
 
 @until_forgotten
 def definition(atom: Atom) -> tuple[Formula, ...]:
-    """Return what makes an atom the quotient or the remainder of its parts; nothing for a divisor of zero.
+    """Return what is known of an atom by its parts: which quotient or remainder it is, or how large a place may be.
 
-    Of a place in a list, or its order there, how large it may be.
+    By zero nothing is divided.
     """
-    if atom.kind in places.LISTED:
-        return places.definition_of(atom)
+    if atom.kind in LISTED:
+        return definition_of(atom)
     over, by = atom.args
     own = alone(atom)
     rest = over - own * by if atom.kind == "quotient" else own

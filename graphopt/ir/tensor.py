@@ -76,8 +76,13 @@ class Tensor:
 
 def filled(array: NDArray[Any], axis: int) -> NDArray[np.bool_]:
     """Return for each place along an axis whether an element there is not 0."""
-    others = tuple(other for other in range(array.ndim) if other != axis % array.ndim)
-    return np.asarray(np.any(array != 0, axis=others))
+    rows = np.moveaxis(array, axis, 0)
+    others = tuple(range(1, array.ndim))
+    found = np.asarray(np.any(rows[(slice(None), *(slice(0, 8) for _ in others))] != 0, axis=others))
+    if not found.all():  # most weights are not pruned: the first few elements tell
+        zeros = np.flatnonzero(~found)
+        found[zeros] = np.any(rows[zeros] != 0, axis=others)
+    return found
 
 
 def same_values(a: Tensor, b: Tensor) -> bool:

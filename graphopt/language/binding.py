@@ -14,7 +14,7 @@ from graphopt.base.types import DType, Shape, TensorType
 from graphopt.ir.graph import Attribute, Graph, Value
 from graphopt.ir.tensor import Tensor, filled
 from graphopt.language.scalar import FACTS, OF_VALUES, PROPERTIES, PYTHON, Unknown, apply, has_property
-from graphopt.language.term import App, Lit, Term, Var, position_of, said_axis
+from graphopt.language.term import App, Lit, Term, Var, constants_of, multiple_of, position_of, said_axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +180,12 @@ def _fact(term: App, bound: Mapping[str, Bound], axes: Axes, graph: Graph | None
 
 
 def live_places(term: App, filled_along: Callable[[Var, int], NDArray[np.bool_]]) -> tuple[int, ...]:
-    """Return the places along an axis at which some constant has an element that is not 0."""
-    constants = (hole for hole in term.args[1:] if isinstance(hole, Var))
-    each = [filled_along(hole, position_of(said_axis(term), hole.axes or ())) for hole in constants]
-    return tuple(map(int, np.flatnonzero(np.logical_or.reduce(each))))
+    """Return the places along an axis at which some constant has an element that is not 0, filled up with others."""
+    axis = said_axis(term)
+    each = [filled_along(hole, position_of(axis, hole.axes or ())) for hole in constants_of(term)]
+    live = np.logical_or.reduce(each)
+    missing = -int(np.count_nonzero(live)) % multiple_of(term)
+    return tuple(map(int, np.flatnonzero(live | (np.cumsum(~live) <= missing))))
 
 
 def _filled(bound: Bound, axis: int) -> NDArray[np.bool_]:

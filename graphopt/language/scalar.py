@@ -397,8 +397,8 @@ FACTS: Mapping[str, tuple[str, str]] = {
     "dtype": ("x", "the element type of a tensor"),
     "extent": ("xs", "how long any number of tensors are when they are joined"),
     "live": (
-        '"C", w, …',
-        "the places along an axis at which a constant, or one of several, has an element that is not 0",
+        '"C", 16, w, …',
+        "the places along an axis where a constant, or one of several, is not 0; if said, others to a multiple of 16",
     ),
 }
 """Functions of what a hole or an axis is bound to: an example of what each takes, and what it gives."""

@@ -200,6 +200,17 @@ def said_axis(app: App) -> str:
     return str(axis.value)
 
 
+def constants_of(app: App) -> tuple[Var, ...]:
+    """Return the constants of which a list of places is told."""
+    return tuple(arg for arg in app.args if isinstance(arg, Var))
+
+
+def multiple_of(app: App) -> int:
+    """Return of what number a list of places is to have a multiple."""
+    said = app.args[1] if len(app.args) > 1 else None
+    return said.value if isinstance(said, Lit) and isinstance(said.value, int) else 1
+
+
 def position_of(axis: str, axes: Sequence[str]) -> int:
     """Return where an axis stands among those that a hole declares: behind a pack it is counted from the end."""
     position = axes.index(axis)

@@ -64,6 +64,7 @@ def problems(name: str, sides: Terms, right: Terms, conditions: Terms) -> Iterat
     for part in parts:
         yield from misspelt(part)
     yield from _misplaced(sides, right, conditions)
+    yield from _misplaced_places(parts)
     yield from undecidable(conditions)
 
 
@@ -130,6 +131,15 @@ def _misplaced(sides: tuple[Term, ...], right: tuple[Term, ...], conditions: tup
             ):
                 yield f"'{render(app)}' is of no constant of the rule"
     yield from _mistaken_counts([app for app in said if app.op == "counts"])
+
+
+def _misplaced_places(parts: Iterable[Term]) -> Iterator[str]:
+    """Yield where a list of places stands elsewhere than where the prover knows of it: it takes it for no numbers."""
+    for app in (sub for part in parts for sub in walk(part) if isinstance(sub, App)):
+        for position, arg in enumerate((*app.args, *dict(app.attrs).values())):
+            is_indices = (app.op, app.domain, position) == ("Gather", "", 1)
+            if arg is not None and is_live(arg) and not is_indices and (app.op, app.domain) != ("length", SCALAR):
+                yield f"'{render(arg)}' can only be the indices of a Gather, or what fn.length counts"
 
 
 def _mistaken_counts(counts: Iterable[App]) -> Iterator[str]:
@@ -340,6 +350,10 @@ def _against_table(app: App) -> Iterator[str]:
 def _mistaken_places(app: App) -> Iterator[str]:
     """Yield what is wrong with a list of places: it is along one axis that each of some constants names once."""
     axis, *constants = app.args or (None,)
+    if constants and isinstance(constants[0], Lit):
+        multiple = constants.pop(0)
+        if not isinstance(multiple, Lit) or not isinstance(multiple.value, int) or multiple.value < 1:
+            yield f"'{render(app)}': {multiple} is no number of which it can have a multiple"
     if not (isinstance(axis, Lit) and isinstance(axis.value, str) and axis.value.isidentifier() and axis.value != "_"):
         yield f"'{render(app)}': its first argument is the name of an axis, as in fn.live(\"C\", w)"
     elif not constants or app.attrs or not all(isinstance(of, Var) and of.kind == "const" for of in constants):

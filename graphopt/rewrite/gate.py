@@ -38,8 +38,8 @@ TIMEOUT = 10.0
 """Seconds of processor time for one rule: twice what any built-in rule needs, as processors differ."""
 
 CORE = (
-    *("base.types", "base.integers", "base.lemmas", "base.notes", "base.ort", "base.rebuilding", "base.symbolic"),
-    *("base.tensors", "ir.ops", "ir.tensor"),
+    *("base.types", "base.integers", "base.lemmas", "base.notes", "base.ort", "base.places", "base.rebuilding"),
+    *("base.symbolic", "base.tensors", "ir.ops", "ir.tensor"),
     *("language.coverage", "language.definition", "language.functions", "language.rule", "language.scalar"),
     *("language.schemas", "language.term", "language.wellformed"),
     *("operators.attention", "operators.bodies", "operators.broadcasting", "operators.classes"),

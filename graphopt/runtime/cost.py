@@ -24,7 +24,7 @@ class CostModel(Protocol):
 
     name: str
     is_steady: bool
-    """False as soon as a measurement was too noisy to be kept."""
+    """False as soon as a measurement was too noisy to be kept, or was left out for want of time."""
 
     def seconds(self, graph: Graph) -> float:
         """Return an estimate of one run, for which nothing is run; the same for the same graph."""
@@ -39,6 +39,10 @@ class CostModel(Protocol):
 
 class NotMeasurable(Exception):
     """A graph cannot be timed: ONNX Runtime refuses it, or no inputs can be made up for it."""
+
+
+class NoTime(NotMeasurable):
+    """A graph cannot be timed in the time that is left."""
 
 
 # -- what is kept ------------------------------------------------------------------------------------------------------

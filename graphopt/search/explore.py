@@ -24,7 +24,7 @@ from graphopt.operators.infer import fix_inputs
 from graphopt.rewrite.fixpoint import Step, TimeUp
 from graphopt.rewrite.match import Match
 from graphopt.rewrite.regions import MOST, Region, at_sizes, blocks, cut_out, digest
-from graphopt.runtime.cost import CostModel, NotMeasurable
+from graphopt.runtime.cost import CostModel, NoTime, NotMeasurable
 from graphopt.runtime.measure import NOISE, Speedup, Verdict, together
 from graphopt.search.moves import Advance, Move, Solution, Space, Stuck, advance, arranged, matches, replay
 from graphopt.search.timing import StopReason
@@ -382,6 +382,8 @@ class _Search:
     progress: Callable[[str, float], None]
     clock: Callable[[], float]
     stop: StopReason = StopReason.DONE
+    is_cut: bool = False
+    """Whether there was no time to time some part."""
     waiting: list[_Solver] = field(default_factory=list)
     """Those that are not done."""
     total: float = 0.0
@@ -401,7 +403,7 @@ class _Search:
         self.total = sum(weight for weight, _ in classes)
         while self.waiting and self.clock() < start + self.limits.seconds:
             self._round(start)
-        self.stop = StopReason.TIME if self.waiting else StopReason.DONE
+        self.stop = StopReason.TIME if self.waiting or self.is_cut else StopReason.DONE
 
     def _round(self, start: float) -> None:
         """Give each part a turn, the dearest first. What a turn leaves of its share of the time goes to the others."""
@@ -420,6 +422,7 @@ class _Search:
             solver.take_turn(lambda: self.clock() >= until)
         except NotMeasurable as error:
             solver.is_done = True
+            self.is_cut |= isinstance(error, NoTime)
             self.notes.append(f"a part of {len(solver.region.vertices)} nodes was left as it is: {error}")
         if solver.is_done:
             remaining = self._settle(solver)

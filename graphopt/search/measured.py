@@ -14,7 +14,7 @@ from graphopt.base.cache import Cache
 from graphopt.base.records import to_json
 from graphopt.ir.graph import Graph
 from graphopt.rewrite.regions import digest
-from graphopt.runtime.cost import NotMeasurable, decoded, key_of
+from graphopt.runtime.cost import NoTime, NotMeasurable, decoded, key_of
 from graphopt.runtime.loading import OutOfMemory, loaded, made_up_feeds, scratch, turns
 from graphopt.runtime.machine import Machine, circumstances
 from graphopt.runtime.measure import NOISE, Speedup, noise, speedup
@@ -124,7 +124,7 @@ class Race:
 class Measured:
     """What ONNX Runtime takes, with all its optimizations, under one setting; asked twice, it looks into the cache.
 
-    What was measured while two sessions of one graph differed is not kept.
+    What was measured while two sessions of one graph differed is not kept, nor a search for which time ran out.
 
     Costs of one provider, processor, number of threads or version of ONNX Runtime are never used for another. The
     values of weights do not count: those of one region stand for all that are alike.
@@ -164,7 +164,7 @@ class Measured:
         kept = self.cache.get(keys)
         found = {key: ratio for key in keys if (ratio := decoded(Speedup, kept.get(key))) is not None}
         missing = {key: graph for key, graph in zip(keys, after, strict=True) if key not in found}
-        for some in _batches(before, self._in_time(before, missing)):
+        for some in _batches(before, self._in_time(before, missing, is_all=not found)):
             fresh = dict(zip(some, self.race(before, list(some.values())), strict=True))
             known = {key: made for key, made in fresh.items() if made is not None}
             lasting = {key: to_json(made) for key, made in known.items() if made.is_steady}
@@ -173,17 +173,18 @@ class Measured:
             found |= known
         return [found.get(key, FAILED) for key in keys]
 
-    def _in_time(self, before: Graph, missing: Mapping[str, Graph]) -> Mapping[str, Graph]:
+    def _in_time(self, before: Graph, missing: Mapping[str, Graph], *, is_all: bool) -> Mapping[str, Graph]:
         """Return as many as can take turns before the end.
 
         Raises:
-            NotMeasurable: there are some, and not one can.
+            NoTime: not one can, and they are all that is asked for.
         """
-        left, turn = self.end - self.clock(), RUNS * self.seconds(before)
-        able = min(left / turn - COPIES, len(missing))
-        if missing and able < 1:
-            raise NotMeasurable(f"to time it takes {(1 + COPIES) * turn:.1f} s, and {max(left, 0.0):.1f} s are left")
-        return dict(islice(missing.items(), int(able)))
+        left, turn = max(self.end - self.clock(), 0.0), RUNS * self.seconds(before)
+        able = max(int(min(left / turn - COPIES, len(missing))), 0)
+        self.is_steady &= able == len(missing)
+        if missing and not able and is_all:
+            raise NoTime(f"to time it takes {(1 + COPIES) * turn:.1f} s, and {left:.1f} s are left")
+        return dict(islice(missing.items(), able))
 
 
 def _chances(brief: Mapping[int, Speedup], sure: Mapping[int, Speedup]) -> list[int]:

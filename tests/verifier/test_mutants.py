@@ -8,7 +8,8 @@ import pytest
 
 from graphopt.language.rule import Rule, const, fn, op, tensor
 from graphopt.rewrite.gate import source_digest
-from tests.verifier.mutants import EQUIVALENT, LIBRARY, Survivor, mutants, results, summary, trial
+from tests.verifier.mutants import LIBRARY, Survivor, mutants, results, summary, trial
+from tests.verifier.survivors import EQUIVALENT
 
 x, w, s = tensor("x", "M K"), const("w", "K N"), const("s", "N")
 SHIFTED = Rule(

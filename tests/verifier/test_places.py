@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 from random import Random
+from typing import NamedTuple
 
 import pytest
 
@@ -17,8 +18,23 @@ from graphopt.verifier.context import context
 from graphopt.verifier.prove import prove
 from graphopt.verifier.solver import Effort
 
-i, j, extent, count = (symbol(name) for name in ("i", "j", "extent", "count"))
-ONE, OTHER = (Places(symbol(name), extent, count) for name in ("one", "other"))
+
+class Two(NamedTuple):
+    """Two lists of places, as long as each other; made anew for each test, for proofs let go of all integers."""
+
+    i: Int
+    j: Int
+    extent: Int
+    count: Int
+    one: Places
+    other: Places
+
+
+@pytest.fixture
+def two() -> Two:
+    i, j, extent, count = (symbol(name) for name in ("i", "j", "extent", "count"))
+    one, other = (Places(symbol(name), extent, count) for name in ("one", "other"))
+    return Two(i, j, extent, count, one, other)
 
 
 def worth(size: Size, numbers: Mapping[Int, int], lists: Mapping[Int, list[int]]) -> int:
@@ -49,43 +65,46 @@ def holds(part: Formula, numbers: Mapping[Int, int], lists: Mapping[Int, list[in
     raise AssertionError(part)
 
 
-def a_place(random: Random, depth: int) -> Size:
+def a_place(random: Random, two: Two, depth: int) -> Size:
     if not depth:
-        return random.choice((i, j, i + 1, 2))
-    tell = random.choice((ONE, ONE, OTHER))
-    return random.choice((tell.nth, tell.order))(a_place(random, depth - 1))
+        return random.choice((two.i, two.j, two.i + 1, 2))
+    tell = random.choice((two.one, two.one, two.other))
+    return random.choice((tell.nth, tell.order))(a_place(random, two, depth - 1))
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_what_is_simplified_is_the_same_for_any_lists(seed: int) -> None:
+def test_what_is_simplified_is_the_same_for_any_lists(seed: int, two: Two) -> None:
+    i, j, extent, count, one, other = two
     random = Random(seed)
-    length = random.randrange(1, 6)
-    lists = {each.name: sorted(random.sample(range(7), length)) for each in (ONE, OTHER)}
+    length = random.randrange(6)
+    lists = {each.name: sorted(random.sample(range(7), length)) for each in (one, other)}
     for _ in range(20):
-        numbers = {i: random.randrange(7), j: random.randrange(7), extent: 7, count: length}
+        numbers = {i: random.randrange(-2, 9), j: random.randrange(-2, 9), extent: 7, count: length}
         said = [
-            *ONE.facts, inside(i, count), inside(j, extent), ONE.has(i), OTHER.has(j), eq(ONE.nth(i), j), eq(i, j)
+            *one.facts, inside(i, count), inside(j, extent), one.has(i), other.has(j), eq(one.nth(i), j), eq(i, j)
         ]  # fmt: skip
         known = context([fact for fact in said if holds(fact, numbers, lists)], Effort())
-        size = a_place(random, random.randrange(1, 5))
+        size = a_place(random, two, random.randrange(1, 5))
         assert isinstance(size, Int)
         assert worth(known.simplify(size), numbers, lists) == worth(size, numbers, lists)
         assert all(holds(part, numbers, lists) for part in definition_of(size.atoms[0]))
 
 
-def test_places_and_their_order_undo_each_other_where_they_are_in_the_list() -> None:
-    anywhere, within = context(ONE.facts, Effort()), context([*ONE.facts, inside(i, count), ONE.has(j)], Effort())
-    assert within.simplify(ONE.order(ONE.nth(i))) == i
-    assert within.simplify(ONE.nth(ONE.order(j))) == j
-    assert within.proves(inside(ONE.nth(i), extent)) and within.proves(inside(j, extent))
-    assert anywhere.simplify(ONE.order(ONE.nth(i))) != i and anywhere.simplify(ONE.nth(ONE.order(j))) != j
-    assert not anywhere.proves(inside(ONE.nth(i), extent + 1)) and not anywhere.proves(inside(j, extent))
+def test_places_and_their_order_undo_each_other_where_they_are_in_the_list(two: Two) -> None:
+    i, j, extent, count, one, _ = two
+    anywhere, within = context(one.facts, Effort()), context([*one.facts, inside(i, count), one.has(j)], Effort())
+    assert within.simplify(one.order(one.nth(i))) == i
+    assert within.simplify(one.nth(one.order(j))) == j
+    assert within.proves(inside(one.nth(i), extent)) and within.proves(inside(j, extent))
+    assert anywhere.simplify(one.order(one.nth(i))) != i and anywhere.simplify(one.nth(one.order(j))) != j
+    assert not anywhere.proves(inside(one.nth(i), extent + 1)) and not anywhere.proves(inside(j, extent))
 
 
-def test_lists_of_equal_length_are_not_the_same() -> None:
-    known = context([*ONE.facts, inside(i, count), ONE.has(j), OTHER.has(j), eq(count, 3)], Effort())
-    assert not known.proves(eq(ONE.nth(i), OTHER.nth(i)))
-    assert known.simplify(OTHER.order(ONE.nth(i))) != i
+def test_lists_of_equal_length_are_not_the_same(two: Two) -> None:
+    i, j, _, count, one, other = two
+    known = context([*one.facts, inside(i, count), one.has(j), other.has(j), eq(count, 3)], Effort())
+    assert not known.proves(eq(one.nth(i), other.nth(i)))
+    assert known.simplify(other.order(one.nth(i))) != i
 
 
 def test_what_is_zero_adds_nothing_to_sums_of_finite_numbers() -> None:
