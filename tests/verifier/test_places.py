@@ -25,7 +25,7 @@ class Two(NamedTuple):
     i: Int
     j: Int
     extent: Int
-    count: Int
+    length: Int
     one: Places
     other: Places
 
