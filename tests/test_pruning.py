@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -13,6 +14,7 @@ import graphopt
 from graphopt.check.compare import compare
 from graphopt.check.verdict import Verdict
 from graphopt.io import onnx_io
+from graphopt.ir.tensor import filled
 from tests.text import parse
 
 Weights = dict[str, NDArray[np.float32]]
@@ -153,3 +155,20 @@ def test_where_all_are_dead_or_some_are_no_numbers_nothing_is_dropped(spoil: Cal
     spoil(drawn["v"])
     simplified, _ = graphopt.simplify(parse("float[2,3,6,6] x", CONVS.format("Relu(a)"), drawn))
     assert (20, 3, 3, 3) in [tuple(tensor.dims) for tensor in simplified.graph.initializer]
+
+
+def test_a_bias_that_is_written_with_more_axes_counts_as_it_is_declared() -> None:
+    drawn = weights("left", "b", "right", zeros="left", axis=1)
+    drawn["b"][DEAD] = 0
+    drawn["b"] = drawn["b"].reshape(1, 1, 20)
+    model = parse("float[2,6,3] x", "p = MatMul(x, left); a = Add(p, b); r = Relu(a); y = MatMul(r, right)", drawn)
+    assert (3, 16) in sizes(model)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, np.int8, bool])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_where_an_array_is_filled(dtype: type[np.generic], axis: int) -> None:
+    """Also behind the first elements, which tell of most weights."""
+    rows = np.zeros((20, 12, 11), dtype)
+    rows[3, 0, 0] = rows[5, 11, 10] = 1
+    assert np.flatnonzero(filled(np.moveaxis(rows, 0, axis), axis)).tolist() == [3, 5]
