@@ -23,7 +23,7 @@ def spread(sizes: Operand, perm: tuple[int, ...], rows: Operand, columns: Operan
 # -- operators that cut ---------------------------------------------------------------------------------------------
 
 ends = integers("ends")
-halves = (fn.le(fn.sizes("H W"), ends), fn.le(0, ends))
+halves = fn.le(fn.sizes("H W"), ends)
 """Where a size is odd, corners differ in size and are not joined."""
 first, second, third, fourth = op.Split.split(4, w, fn.repeat(C, 4), axis=1)
 
@@ -85,7 +85,6 @@ are_patches = (
     *(number > 0 for number in (down, rows, along, columns)),
     fn.eq(down * rows, H),
     fn.eq(along * columns, W),
-    fn.eq(fn.size("D"), in_patch),
 )
 
 
@@ -97,7 +96,6 @@ def flattened(*sizes: Term) -> tuple[App, ...]:
     """Return the conditions that what is cut gets these sizes, behind the batch."""
     count = len(sizes) + 1
     return (
-        fn.eq(fn.length(flat), count),
         fn.asks_for(fn.part(flat, 0, 1), fn.sizes("N")),
         fn.eq(fn.part(flat, 1, count), fn.join(*sizes)),
     )
@@ -143,7 +141,15 @@ EMBEDDINGS = tuple(
             ),
             perm=(0, 2, 1),
         ),
-        when=(*are_patches, *flattened(down * along, in_patch), fn.is_float(fn.dtype(x)), M > 0, C > 0),
+        when=(
+            *are_patches,
+            *flattened(down * along, in_patch),
+            fn.eq(fn.length(flat), 3),
+            fn.eq(fn.size("D"), in_patch),
+            fn.is_float(fn.dtype(x)),
+            M > 0,
+            C > 0,
+        ),
         why="Patches that do not overlap, multiplied by weights, are a convolution whose strides are its kernel.",
     )
     for order, perm, sizes, back in (

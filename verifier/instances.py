@@ -324,7 +324,7 @@ class Instance:
 
     def _live(self, app: App) -> Places:
         """Return the places at which constants hold anything but zeros: how many there are is not known."""
-        said = f"live({', '.join((said_axis(app), *(hole.name for hole in constants_of(app))))})"
+        said = f"live({', '.join(str(arg.value if isinstance(arg, Lit) else arg) for arg in app.args)})"
         places = Places(symbol(said), self.size(said_axis(app)), symbol(f"length({said})"))
         self.facts += places.facts
         return places

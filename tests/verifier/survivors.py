@@ -197,9 +197,14 @@ EQUIVALENT = (
         "where nothing is dead, all is kept: the condition keeps the rule from being applied for nothing",
     ),
     (
-        "drop_(unread|zero)_features_.*",
+        "drop_(unread|zero)_(gated_)?features.*",
         "REAL condition dropped: 0 < length.live",
         "products of nothing add up to zero, as do those of zeros: the condition keeps something to multiply",
+    ),
+    (
+        "drop_(unread|zero)_.*",
+        "REAL number changed: live",
+        "of what number a list has a multiple is for kernels: more places than needed are as good",
     ),
 )
 """Rules, changes (patterns both), and why such a mutant that is proved is right."""

@@ -36,6 +36,7 @@ REFUTED = (
     Rule("exponentials_without_zeros", op.ReduceSum(op.Sigmoid(v), (0,)), op.ReduceSum(op.Sigmoid(kept(v, 0)), (0,))),
     Rule("none_is_dead", op.Identity(v), kept(v, 0)),
     Rule("each_its_own_places", (x @ w) @ v, (x @ kept(w, 1, made)) @ kept(v, 0)),
+    Rule("lists_of_other_multiples", (x @ w) @ v, (x @ kept(w, 1, fn.live("C", 4, v))) @ kept(v, 0)),
     Rule("places_among_places", (x @ w) @ v, (x @ kept(w, 1)) @ kept(kept(v, 0), 0)),
     Rule("places_of_another_axis", op.ReduceSum(square, (1,)),
          op.ReduceSum(kept(square, 1, fn.live("C", square)), (1,))),
