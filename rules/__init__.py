@@ -58,7 +58,6 @@ TRADES: tuple[Rule, ...] = (
     *moving.TRADES,
     *reduction.TRADES,
     *blocks.TRADES,
-    *patches.TRADES,
     *channels.TRADES,
     *quantization.TRADES,
 )

@@ -64,7 +64,7 @@ def tuner(
 
 
 def estimate(monkeypatch: pytest.MonkeyPatch, **prices: float) -> None:
-    monkeypatch.setattr(Tuner, "_cost", lambda self: Prices(**prices))
+    monkeypatch.setattr(Tuner, "_cost", lambda self, end=0.0: Prices(**prices))
 
 
 def outcomes(monkeypatch: pytest.MonkeyPatch, simplified: float, searched: float = 1.0) -> None:

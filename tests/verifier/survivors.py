@@ -202,11 +202,6 @@ EQUIVALENT = (
         "products of nothing add up to zero, as do those of zeros: the condition keeps something to multiply",
     ),
     (
-        "fuse_patches_.*",
-        "EXTENDED condition dropped: asks_for.part.flat",
-        "of as many elements, the other sizes leave one for the batch",
-    ),
-    (
         "drop_(unread|zero)_.*",
         "REAL number changed: live",
         "of what number a list has a multiple is for kernels: more places than needed are as good",
