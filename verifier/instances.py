@@ -318,9 +318,8 @@ class Instance:
         """
         if self.exact or self.extended:
             return []
-        axes = self.rule.holes[name].axes or ()
-        told = (app for app in self.rule.live if any(hole.name == name for hole in constants_of(app)))
-        return [(self.scalar(app), position_of(said_axis(app), axes)) for app in told]
+        told = ((app, hole) for app in self.rule.live for hole in constants_of(app) if hole.name == name)
+        return [(self.scalar(app), position_of(said_axis(app), hole.axes or ())) for app, hole in told]
 
     def _live(self, app: App) -> Places:
         """Return the places at which constants hold anything but zeros: how many there are is not known."""
