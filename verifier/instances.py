@@ -574,9 +574,8 @@ def _as_said(symbols: Any, said: Any) -> Any:
 
 def _of_places(name: str, args: Sequence[Any]) -> Size:
     """Return what a scalar function tells of a list of places: how long it is, and nothing else."""
-    match name, args:
-        case "length", (Places() as places,):
-            return places.count
+    if name == "length" and isinstance(args[0], Places):
+        return args[0].count
     raise Unsupported(f"{name} of places of which only the number is known")
 
 
