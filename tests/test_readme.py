@@ -135,7 +135,7 @@ def test_speeds_are_those_of_the_committed_results() -> None:
     assert pictures and all((ROOT / picture).is_file() for picture in pictures)
 
 
-@pytest.mark.parametrize("name", ["cpu", "scaling"])
+@pytest.mark.parametrize("name", ["cpu", "all-threads", "openvino", "scaling"])
 def test_pictures_are_those_of_the_committed_results(name: str) -> None:
     shown = digest(json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))).encode()
     paths = sorted(RESULTS.glob(f"{name}*.png"))
