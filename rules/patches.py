@@ -14,7 +14,6 @@ w, b = const("w", "M D K L"), const("b", "M", default=0)
 strides, pads, block = integers("strides"), integers("pads"), integer("block")
 C, M, K, L = (fn.size(axis) for axis in "CMKL")
 
-
 ends = integers("ends")
 halves = fn.le(fn.sizes("H W"), ends)
 """Where a size is odd, corners differ in size and are not joined."""

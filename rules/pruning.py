@@ -161,6 +161,7 @@ AFTER_EACH_OTHER = (
 def between_products(x: Term, first: Product, second: Product, what: Activation, *, is_zero: bool) -> Rule:
     """Return the rule for features between two products."""
     w, v = const("w", first.weights), const("v", second.weights)
+    bias = first.bias or optional  # which a bare product leaves out
     makers = (w,) if first.bias is None else (w, first.bias)
     places = live("H", *(makers if is_zero else (v,)))
 
@@ -170,8 +171,8 @@ def between_products(x: Term, first: Product, second: Product, what: Activation,
     own, further = first.weights.split().index("H"), second.weights.split().index("H")
     return Rule(
         f"drop_{'zero' if is_zero else 'unread'}_features_of_{first.name}_before_{second.name}{what.name}",
-        products(w, b if first.bias is None else first.bias, v),
-        products(kept(w, places, own), kept(first.bias or b, places), kept(v, places, further)),
+        products(w, bias, v),
+        products(kept(w, places, own), kept(bias, places), kept(v, places, further)),
         when=some_of(places, "H"),
         why=zero if is_zero else unread,
     )
