@@ -9,9 +9,10 @@ import onnx
 import onnxruntime
 import pytest
 
+from graphopt.base.hardware import processor
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
-from graphopt.runtime.machine import Machine, processor
+from graphopt.runtime.machine import Machine
 from graphopt.search.analytic import ASSUMED, Analytic
 from tests.graphs import SAME_SIZE, graph, image, weight
 

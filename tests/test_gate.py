@@ -486,7 +486,7 @@ def test_the_kernels_here_are_asked_whoever_made_the_proof(
 
 
 @pytest.mark.usefixtures("cache")
-def test_a_kernel_is_asked_once_for_each_version_of_onnx_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_is_asked_once_by_each_processor_and_version_of_onnx_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Definition] = []
 
     def note(definition: Definition) -> gate.Seen:
@@ -494,7 +494,8 @@ def test_a_kernel_is_asked_once_for_each_version_of_onnx_runtime(monkeypatch: py
         return gate.Seen("", "")
 
     monkeypatch.setattr(gate, "_asked", note)
-    for version in ("1.90", "1.90", "1.91"):
+    for version, flags in (("1.90", "avx2"), ("1.90", "avx2"), ("1.91", "avx2"), ("1.91", "avx2 avx512_vnni")):
         monkeypatch.setattr("onnxruntime.__version__", version)
+        monkeypatch.setattr(gate, "processor", lambda flags=flags: flags)
         assert gate.Gate().allows(squared("Log"))
-    assert len(asked) == 2
+    assert len(asked) == 3

@@ -21,6 +21,7 @@ from graphopt.base import ort
 from graphopt.base.cache import Cache
 from graphopt.base.errors import ProofError, UsageError
 from graphopt.base.files import cache_folder
+from graphopt.base.hardware import processor
 from graphopt.base.types import COMMON, DType
 from graphopt.ir import ops
 from graphopt.language.coverage import Answer, Choice, Label, Tree, covers, told, tree_of, unknown
@@ -228,16 +229,17 @@ class Seen(NamedTuple):
 
 
 def seen(definition: Definition) -> Seen:
-    """Ask the kernel of a declared operator, once for each version of ONNX Runtime: a proof that ships asked another.
+    """Ask the kernel of a declared operator, once for each version of ONNX Runtime and each processor.
 
-    Without ONNX Runtime there is none to ask.
+    A proof that ships asked another; and without VNNI, sums of products of 8 bits saturate. Without ONNX Runtime there
+    is none to ask.
     """
     try:
         runtime = ort.require_onnxruntime()
     except UsageError:
         return Seen("", "")
     said = sha256(json.dumps(definition.to_json(), sort_keys=True).encode()).hexdigest()
-    key = f"{_key(said)} onnxruntime {runtime.__version__}"
+    key = f"{_key(said)} onnxruntime {runtime.__version__} {sha256(processor().encode()).hexdigest()}"
     try:
         return Seen(*json.loads(_kept(cache_folder()).get([key])[key]))
     except (KeyError, ValueError, TypeError):  # there is none, or it is of another make

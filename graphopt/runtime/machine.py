@@ -6,15 +6,12 @@ import json
 import logging
 import math
 import os
-import platform
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import cache
-from pathlib import Path
 
 from graphopt.base import ort
 from graphopt.base.cache import Cache
+from graphopt.base.hardware import accelerators, processor
 from graphopt.base.records import to_json
 from graphopt.base.types import DType, TensorType
 from graphopt.ir.graph import INPUT, INTERNAL, Graph, Node, Value
@@ -110,7 +107,7 @@ def circumstances(setting: Setting) -> str:
         "threads": setting.cores,
         "cores": usable_cores(),
         "processor": processor(),
-        "accelerators": "" if setting.is_cpu else _accelerators(),
+        "accelerators": "" if setting.is_cpu else accelerators(),
         "visible": {} if setting.is_cpu else {name: os.environ.get(name) for name in _VISIBLE},
         "onnxruntime": ort.require_onnxruntime().__version__,
         "custom_ops": ort.libraries_digest(),
@@ -120,34 +117,3 @@ def circumstances(setting: Setting) -> str:
 
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 """What says which of the machine's GPUs a process may use, and so which one comes first."""
-
-
-@cache
-def processor() -> str:
-    """Return the model of processor with its instruction sets, of which a virtual machine may show fewer."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
-    except OSError:
-        return _said("sysctl", "-n", "machdep.cpu.brand_string") or f"{platform.machine()} {platform.processor()}"
-    told = {name.strip(): text.strip() for name, _, text in (line.partition(":") for line in lines)}
-    return "; ".join(f"{name}: {told[name]}" for name in _TELLING if name in told) or platform.machine()
-
-
-_TELLING = (
-    *("vendor_id", "cpu family", "model", "model name", "stepping", "flags"),
-    *("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features"),  # ARM
-)
-
-
-@cache
-def _accelerators() -> str:
-    """Return the machine's GPUs; where nobody tells, its name stands for them."""
-    return _said("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader") or platform.node()
-
-
-def _said(*command: str) -> str:
-    """Return what a command prints; nothing where there is none of that name, or it fails."""
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return ""

@@ -1,0 +1,39 @@
+"""What processor and what accelerators there are: what was seen of one says nothing of another."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from functools import cache
+from pathlib import Path
+
+
+@cache
+def processor() -> str:
+    """Return the model of processor with its instruction sets, of which a virtual machine may show fewer."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
+    except OSError:
+        return _said("sysctl", "-n", "machdep.cpu.brand_string") or f"{platform.machine()} {platform.processor()}"
+    told = {name.strip(): text.strip() for name, _, text in (line.partition(":") for line in lines)}
+    return "; ".join(f"{name}: {told[name]}" for name in _TELLING if name in told) or platform.machine()
+
+
+_TELLING = (
+    *("vendor_id", "cpu family", "model", "model name", "stepping", "flags"),
+    *("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features"),  # ARM
+)
+
+
+@cache
+def accelerators() -> str:
+    """Return the machine's GPUs; where nobody tells, its name stands for them."""
+    return _said("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader") or platform.node()
+
+
+def _said(*command: str) -> str:
+    """Return what a command prints; nothing where there is none of that name, or it fails."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
