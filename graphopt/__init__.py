@@ -10,24 +10,53 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from graphopt.base.errors import DifferenceError as DifferenceError
     from graphopt.base.errors import GraphoptError as GraphoptError
+    from graphopt.base.errors import ModelError as ModelError
+    from graphopt.base.errors import OutputError as OutputError
+    from graphopt.base.errors import ProofError as ProofError
+    from graphopt.base.errors import RuleError as RuleError
+    from graphopt.base.errors import UsageError as UsageError
     from graphopt.language.rule import Rule as Rule
+    from graphopt.onnxsim import simplify as simplify
     from graphopt.options import Options as Options
     from graphopt.pipeline import Result as Result
     from graphopt.pipeline import optimize as optimize
-    from graphopt.pipeline import simplify as simplify
+    from graphopt.report.report import Report as Report
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "DifferenceError": "graphopt.base.errors",
     "GraphoptError": "graphopt.base.errors",
+    "ModelError": "graphopt.base.errors",
     "Options": "graphopt.options",
+    "OutputError": "graphopt.base.errors",
+    "ProofError": "graphopt.base.errors",
+    "Report": "graphopt.report.report",
     "Result": "graphopt.pipeline",
     "Rule": "graphopt.rule",
+    "RuleError": "graphopt.base.errors",
+    "UsageError": "graphopt.base.errors",
     "optimize": "graphopt.pipeline",
-    "simplify": "graphopt.pipeline",
+    "simplify": "graphopt.onnxsim",
 }
-__all__ = ["GraphoptError", "Options", "Result", "Rule", "__version__", "optimize", "simplify"]
+__all__ = [
+    "DifferenceError",
+    "GraphoptError",
+    "ModelError",
+    "Options",
+    "OutputError",
+    "ProofError",
+    "Report",
+    "Result",
+    "Rule",
+    "RuleError",
+    "UsageError",
+    "__version__",
+    "optimize",
+    "simplify",
+]
 
 
 def __getattr__(name: str) -> object:

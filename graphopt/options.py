@@ -41,7 +41,7 @@ class Options:
         check: run the original and the result on random inputs and compare. A rewrite that made a difference is
             left out, with a warning and a note in the report, and all is done again without it.
         strict: raise an error where the check finds a difference, rather than leave a rewrite out.
-        input_shapes: shapes of inputs to fix for good.
+        input_shapes: shapes of inputs to fix for good: a number fixes a size, a name calls it so, None leaves it.
         dims: sizes of named dims to fix for good. A dim with several sizes stays open and is measured at each;
             what is not said is measured at a usual size.
         target_opset: the opset of the result; by default that of the model. With the check, it is an error
@@ -57,15 +57,15 @@ class Options:
             no search and no timing.
         dask: the scheduler of a Dask cluster whose workers have the device that the model is for, tcp://host:8786: they
             time the parts of the model; the result as a whole is not timed.
-        provider: the execution provider of ONNX Runtime to measure with: cpu, cuda, or the name that ONNX
-            Runtime has.
+        provider: the execution provider of ONNX Runtime to measure with: cpu, cuda, dml, openvino, rocm, tensorrt, or
+            the name that ONNX Runtime has.
         provider_options: options of the provider, by name.
         threads: of ONNX Runtime, to measure with; 0 is one a core.
         seconds: for the search and the timing, about, at most.
         fresh: time again what earlier runs have timed, for all of that is kept.
         seed: of the inputs that check and timing make up.
         inputs: arrays by input, for check and timing.
-        run_limit: the most seconds that one run of a model may take.
+        run_limit: the most seconds that one run of a model may take; 300 by default.
         memory_limit: the most gigabytes that the process may take in all to run a model; by default what it
             takes and nine tenths of what is free. It is looked at before a run, ten times a second, and after
             it: a peak in between is not seen.

@@ -1,12 +1,11 @@
-"""The pipeline on one page: load, simplify, search, check, report."""
+"""The pipeline: load, simplify, search, check, report."""
 
 from __future__ import annotations
 
 import logging
 import time
-import warnings
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, wraps
@@ -16,7 +15,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from graphopt.base import ort
-from graphopt.base.errors import DifferenceError, ModelError, UsageError, did_you_mean
+from graphopt.base.errors import DifferenceError, ModelError, did_you_mean
 from graphopt.base.limits import RunLimits, limited
 from graphopt.base.types import TensorType
 from graphopt.check.blame import Check, Finding, label
@@ -48,23 +47,36 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """An optimized model and what was done to it. Unpacks as `model, ok = result`."""
+    """An optimized model and what was done to it. Unpacks as `model, ok = result`.
+
+    Attributes:
+        loaded: the optimized model as graphopt holds it, its weights still where they lay.
+        report: what was done and found; `report.to_json()` is what the command line writes with `--report`.
+    """
 
     loaded: onnx_io.Model
     report: Report
 
     @cached_property
     def model(self) -> onnx.ModelProto:
-        """The optimized model as a protobuf of its own. Models over 2 GB cannot be one: use `save`."""
+        """The optimized model as a protobuf of its own; what lay in external files is still named there.
+
+        To write it to another folder, or where it is over 2 GB and cannot be a protobuf, use `save`.
+        """
         return onnx_io.to_proto(self.loaded)
 
     @property
     def ok(self) -> bool:
-        """True where the check found the models equal; False where it was left out or could not be made."""
+        """True where the check found the models equal, also in failing alike; False where it was left out or could not
+        be made.
+
+        `report.comparison` says which: its `verdict`, what was `skipped`, and why.
+        """
         return self.report.comparison is not None and self.report.comparison.ok
 
     @property
     def changed(self) -> bool:
+        """True where anything was rewritten."""
         return bool(self.report.rewrites)
 
     def save(self, path: str | PathLike[str], *, external: bool | None = None) -> int:
@@ -72,6 +84,9 @@ class Result:
 
         `external` puts weights into `<path>.data`, or `<path>.<digest>.data` to replace others; by default only above
         1.9 GB.
+
+        Raises:
+            OutputError: it cannot be written; what was there stays.
         """
         return onnx_io.save(self.loaded, path, external=external)
 
@@ -137,6 +152,7 @@ def optimize(model: onnx_io.Source, options: Options) -> Result:
 
     Raises:
         ModelError: the model is not legal, or contradicts what was asked for, or a run of it takes too much.
+        RuleError: a file of `rules` cannot be read, or a rule in it is ill-formed.
         UsageError: an unknown rule, input, dim, provider or cost, a library of custom operators that cannot be loaded,
             no time to search, or options that exclude each other.
         ProofError: one of `rules` is not proved.
@@ -162,7 +178,11 @@ class _Run:
         options = self.options
         made = self._of_faster_opset() if options.target_opset == AUTO else self._made(options.opset)
         notes = [*self._untargeted(), *_refusals(self._gate), *self._kernels.notes]
-        return made.result(self._gate, self.clock, notes)
+        result = made.result(self._gate, self.clock, notes)
+        found = result.report.comparison
+        if found is not None and not found.legal:
+            raise ModelError(f"{called(self.model)}: {found.reason} (--no-check does without running it)")
+        return result
 
     def _made(self, opset: int | None, share: float = 1.0) -> _Attempt:
         """Return what is made of the model in an opset, None for its own, in a share of the time."""
@@ -547,50 +567,3 @@ def _rewrites(steps: Sequence[Step], gate: Gate) -> tuple[Rewrite, ...]:
         )
         for step in steps
     )
-
-
-def simplify(
-    model: onnx_io.Source,
-    check_n: int = 0,
-    perform_optimization: bool = True,
-    skip_fuse_bn: bool = False,
-    overwrite_input_shapes: Mapping[str, Sequence[int]] | None = None,
-    test_input_shapes: Mapping[str, Sequence[int]] | None = None,
-    skipped_optimizers: Sequence[str] | None = None,
-    skip_constant_folding: bool = False,
-    input_data: Mapping[str, Any] | None = None,
-    dynamic_input_shape: bool = False,  # noqa: ARG001  # dynamic shapes need no option here
-    *,
-    target_opset_version: int | None = None,
-    **others: object,
-) -> tuple[onnx.ModelProto, bool]:
-    """`onnxsim.simplify` with its keyword names, for code that is ported by changing an import.
-
-    Returns the model and whether the check passed; with `check_n=0`, as there, no check is made and the answer is
-    True. Dynamic shapes need no option. Names in `skipped_optimizers` that graphopt does not have, and keywords of
-    onnxsim's that mean nothing here, are warned about.
-
-    Raises:
-        UsageError: `test_input_shapes`, which has no counterpart: give `input_data`.
-    """
-    if test_input_shapes:
-        raise UsageError("test_input_shapes has no counterpart in graphopt: give input_data")
-    for keyword in others:
-        warnings.warn(f"graphopt has no option '{keyword}': it is ignored", stacklevel=2)
-    names = {rule.name for rule in library.load_rules()} | {pass_.name for pass_ in PASSES}
-    wanted = [*(skipped_optimizers or ())]
-    for name in set(wanted) - names:
-        warnings.warn(f"graphopt has no rule or pass '{name}' to skip", stacklevel=2)
-    skip = [name for name in wanted if name in names]
-    skip += [name for name in names if skip_fuse_bn and name.startswith("fuse_bn_into_")]
-    skip += ["fold_constants"] * skip_constant_folding
-    result = optimize(
-        model,
-        skip=sorted(names) if not perform_optimization else skip,
-        check=check_n > 0,
-        input_shapes=overwrite_input_shapes,
-        inputs=input_data,
-        target_opset=target_opset_version,
-        cost="none",
-    )
-    return result.model, result.ok or check_n == 0

@@ -410,7 +410,7 @@ def test_inspect_with_a_profile_runs_what_is_given(long: Path, tmp_path: Path) -
 def test_how_to_run_needs_a_profile(long: Path, option: str) -> None:
     done = run("inspect", long, *option.split())
     assert done.exit_code == 2
-    assert "use them with --profile" in done.stderr
+    assert "are for --profile" in done.stderr
 
 
 def test_no_model_is_no_benchmark() -> None:

@@ -3,6 +3,7 @@
 import math
 import multiprocessing
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -27,7 +28,7 @@ from graphopt.runtime.bench import prepared
 from graphopt.runtime.cost import user_cache
 from graphopt.runtime.measure import Samples, interleaved
 from graphopt.runtime.sessions import Setting
-from graphopt.search import tune
+from graphopt.search import race, tune
 from graphopt.search.choose import BRIEFEST
 from graphopt.search.explore import Exploration, explore
 from graphopt.search.moves import Space, apply
@@ -82,6 +83,17 @@ def test_models_that_differ_in_a_function_or_a_branch_share_no_verdicts(text: st
         made = Tuner(given, model, Variant(model.graph), [], [], [], lambda *_: True, Tuning(setting=ONE_THREAD))
         digests.append(made._contest(prepared([given], ONE_THREAD)).digest)
     assert digests[0] == digests[2] != digests[1]
+
+
+@pytest.mark.parametrize(
+    "long", [[np.arange(4000)], [np.zeros(2), np.arange(4000)], np.array([*map(str, range(4000))], object)]
+)
+def test_inputs_are_told_apart_by_all_that_is_in_them(long: Any) -> None:
+    other = deepcopy(long)
+    array = other[-1] if isinstance(other, list) else other
+    array[2000] = 0
+    assert race.fed_digest({"x": long}) == race.fed_digest({"x": deepcopy(long)})
+    assert race.fed_digest({"x": long}) != race.fed_digest({"x": other}) != race.fed_digest({"y": other})
 
 
 @pytest.mark.slow

@@ -29,10 +29,11 @@ from graphopt.verifier.prove import prove
 my = Operators("tests.definition")
 x, b, y, z = tensor("x", "*b N"), tensor("b", "N"), tensor("y"), tensor("z")
 v, w = tensor("v", "A N"), tensor("w", "A N")
-unnamed = tensor("u", "A _")
+unnamed, factor = tensor("u", "A _"), tensor("factor", "")
 scale, count = real("scale"), integer("count")
 
 define(my.ScaledAdd(y, z, scale=scale), y + scale * z, scale=1.0)
+define(my.Times(y, factor), y * factor)
 define(my.Hinge(unnamed), op.Relu(op.Neg(unnamed)))
 define(my.Heads(x, count=count), op.Reshape(x, fn.join(fn.sizes("*b"), count, fn.size("N") // count)))
 define(microsoft.BiasGelu(x, b), op.Gelu(x + b))
@@ -108,6 +109,7 @@ def test_infinities_are_tried_of_all_floats(dtype: DType) -> None:
         Rule("swap_heads_relu", op.Relu(my.Heads(x, count=count)), my.Heads(op.Relu(x), count=count)),
         Rule("nest", my.ScaledAdd(my.ScaledAdd(y, z), z), y + 2.0 * z),
         Rule("unnamed", op.Relu(op.Neg(unnamed)), my.Hinge(unnamed)),
+        Rule("onto_a_number", y * 2.0, my.Times(y, 2.0)),
         Rule("quick_gelu", y * op.Sigmoid(y), microsoft.QuickGelu(y, alpha=1.0)),
     ],
 )

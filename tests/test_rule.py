@@ -97,6 +97,7 @@ def test_the_digest_is_of_what_a_rule_says_not_of_why() -> None:
         ("only be the indices of a Gather", "as_one", op.Relu(w), w * fn.length(fn.join(LIVE)), ()),
         ("only be the indices of a Gather", "compared", w @ x, op.Gather(w, (0,)) @ x, fn.eq(LIVE, (0,))),
         ("only be the indices of a Gather", "computed_with", op.Relu(w), w / LIVE, ()),
+        ("only be the indices of a Gather", "gathered_from", op.Relu(w), op.Gather(LIVE, (0,)), ()),
         ("is of no constants", "of_nothing", w @ x, op.Gather(w, fn.live("K"), axis=0) @ x, ()),
         ("'w' does not have one axis M", "of_no_axis", w @ x, op.Gather(w, fn.live("M", w), axis=0) @ x, ()),
         ("counts in two ways", "counts_twice", op.Relu(w), w, (fn.counts(w), fn.counts(w, fn.sizes("K N")))),

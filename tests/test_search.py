@@ -27,7 +27,7 @@ from graphopt.rewrite.passes import PASSES
 from graphopt.rewrite.regions import blocks
 from graphopt.rewrite.sites import Site
 from graphopt.rules import RULES, TRADES
-from graphopt.runtime.cost import CostModel, NotMeasurable
+from graphopt.runtime.cost import CostModel, NoTime, NotMeasurable, NotNow
 from graphopt.runtime.machine import Machine
 from graphopt.runtime.measure import Speedup
 from graphopt.runtime.sessions import Setting
@@ -519,8 +519,7 @@ def test_no_time_is_no_search() -> None:
 
 def test_an_interrupted_search_keeps_what_it_has_found() -> None:
     _, exploration = found(TWO_PARTS, space(DOUBLE), Events("Cos", fail(KeyboardInterrupt())))
-    assert exploration.stop is StopReason.INTERRUPTED
-    assert len(exploration.solutions) == 1
+    assert (exploration.stop, len(exploration.solutions)) == (StopReason.INTERRUPTED, 1)
 
 
 def test_of_an_interrupted_part_the_best_graph_is_kept() -> None:
@@ -531,10 +530,11 @@ def test_of_an_interrupted_part_the_best_graph_is_kept() -> None:
     assert [solution.rules for solution in exploration.solutions] == [("double_is_sum",)]
 
 
-def test_a_part_that_cannot_be_measured_is_left_and_named() -> None:
-    model, exploration = found(TWO_PARTS, where := space(DOUBLE), Events("Sin", fail(NotMeasurable("no kernel"))))
+@pytest.mark.parametrize("kind", [NotMeasurable, NotNow, NoTime])
+def test_a_part_that_cannot_be_measured_is_left_and_named(kind: type[Exception]) -> None:
+    model, exploration = found(TWO_PARTS, where := space(DOUBLE), Events("Sin", fail(kind("no kernel"))))
     assert exploration.notes == ("a part of 6 nodes was left as it is: no kernel",)
-    assert exploration.stop is StopReason.DONE
+    assert (exploration.stop is StopReason.TIME, exploration.is_steady) == (kind is NoTime, kind is NotMeasurable)
     assert done(model, exploration, where).ops() == {"Add": 1, "Mul": 1, "Sin": 5, "Cos": 5}
 
 

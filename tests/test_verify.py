@@ -106,7 +106,7 @@ SEVERAL = [Rule(f"relu_of_{name.lower()}", op.Relu(op.Relu(getattr(op, name)(X))
 @pytest.mark.slow
 def test_many_rules_are_proved_in_parallel_and_come_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proving, "FEW", 2)
-    monkeypatch.setattr(proving, "processors", lambda: 2)
+    monkeypatch.setattr(proving, "usable_cores", lambda: 2)
     seen: list[float] = []
     proofs = proving.prove_all(SEVERAL, progress=seen.append)
     assert [(proof.rule, proof.holds) for proof in proofs] == [(rule.name, True) for rule in SEVERAL]
@@ -136,7 +136,7 @@ def test_proofs_are_made_here_or_on_a_cluster_that_is_there(rules: Path, monkeyp
 def test_proofs_of_another_source_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """The verifier was edited between the start of the command and that of the processes that prove."""
     monkeypatch.setattr(proving, "FEW", 1)
-    monkeypatch.setattr(proving, "processors", lambda: 2)
+    monkeypatch.setattr(proving, "usable_cores", lambda: 2)
     monkeypatch.setattr(gate, "source_digest", lambda: "0" * 64)
     with pytest.raises(GraphoptError, match="the source of the verifier has changed"):
         proving.prove_all(SEVERAL[:2])

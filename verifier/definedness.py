@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
+from typing import NamedTuple
 
-from graphopt.base.integers import TRUE, Atom, Size, ge, symbol
+from graphopt.base.integers import TRUE, Atom, Formula, Size, ge, symbol
 from graphopt.base.notes import Noted
-from graphopt.base.rebuilding import Substitution
+from graphopt.base.rebuilding import Substitution, rebuild_formula
 from graphopt.base.symbolic import Binders, Call, Value
 from graphopt.language.rule import Rule
 from graphopt.language.term import App, Term, applications
@@ -28,10 +29,29 @@ def undefined(
     """Return the function of a call of the right side that may have no value where those of the left have; nothing if
     none."""
     outer = frozenset(binder for binder, _ in binders)
-    computed = {(_plainly_named(made, outer), _extents(around)) for made, around in before}
-    new = {(_plainly_named(made, outer), _extents(around)) for made, around in after} - computed
+    computed = {_computed(noted, outer) for noted in before}
+    new = {_computed(noted, outer) for noted in after} - computed
     here = known.knowing(ranges(binders)) if new else known
-    return next((made.function for made, over in new if not _holds_there(made, over, computed, equality, here)), "")
+    return next((made.call.function for made in new if not _holds_there(made, computed, equality, here)), "")
+
+
+class _Computed(NamedTuple):
+    """A call, of what of that which it is computed for may be nothing, and in which case."""
+
+    call: Call
+    over: frozenset[Size]
+    case: Formula
+
+
+def _computed(noted: Noted, outer: frozenset[Atom]) -> _Computed:
+    """Return what was noted, with what sums around it run over named by its place: the same on both sides."""
+    call, around, case = noted
+    inner = [*_inner(call.symbols - outer), *_inner(case.symbols - call.symbols - outer)]
+    change = Substitution({atom: symbol(f"bound {place}") for place, atom in enumerate(inner)})
+    if inner:
+        renamed = call.rebuild(change)
+        call, case = renamed if isinstance(renamed, Call) else call, rebuild_formula(case, change)
+    return _Computed(call, _extents(around), case)
 
 
 def _extents(around: Binders) -> frozenset[Size]:
@@ -39,25 +59,20 @@ def _extents(around: Binders) -> frozenset[Size]:
     return frozenset(extent for _, extent in around if not isinstance(extent, int) or extent < 1)
 
 
-def _holds_there(
-    made: Call,
-    over: frozenset[Size],
-    computed: Collection[tuple[Call, frozenset[Size]]],
-    equality: Equality,
-    known: Context,
-) -> bool:
-    """Return whether a call has a value wherever there is something to compute it for.
+def _holds_there(made: _Computed, computed: Collection[_Computed], equality: Equality, known: Context) -> bool:
+    """Return whether a call has a value wherever there is something to compute it for, and its case is met.
 
     A sum of nothing computes nothing: where the left side divides in each of its summands, the right side may divide
-    the sum if there are any.
+    the sum if there are any. Nor is what the left side computes in another case an excuse.
     """
-    there = known.knowing(*(ge(extent, 1) for extent in over))
+    there = known.knowing(made.case, *(ge(extent, 1) for extent in made.over))
     return (
-        _is_defined(made, equality.signs, there)
+        _is_defined(made.call, equality.signs, there)
         or any(
-            all(extent in over or there.proves(ge(extent, 1)) for extent in extents)
-            and _are_equal(made, other, equality, there)
-            for other, extents in computed
+            all(extent in made.over or there.proves(ge(extent, 1)) for extent in other.over)
+            and there.proves(other.case)
+            and _are_equal(made.call, other.call, equality, there)
+            for other in computed
         )
         or not there.possible
     )
@@ -92,13 +107,9 @@ def _is_partial(app: App) -> bool:
     return entry(app.op, app.domain).is_partial
 
 
-def _plainly_named(made: Call, outer: frozenset[Atom]) -> Call:
-    """Return the call with what sums around it run over named by its place: the same on both sides."""
-    inner = sorted(made.symbols - outer, key=_made)
-    inner = [atom for atom in inner if _made(atom)[1] == "k"]
-    change = Substitution({atom: symbol(f"bound {place}") for place, atom in enumerate(inner)})
-    renamed = made.rebuild(change) if inner else made
-    return renamed if isinstance(renamed, Call) else made
+def _inner(symbols: Collection[Atom]) -> list[Atom]:
+    """Return those over which sums run, in the order in which they were made."""
+    return [atom for atom in sorted(symbols, key=_made) if _made(atom)[1] == "k"]
 
 
 def _made(atom: Atom) -> tuple[int, str]:

@@ -442,7 +442,7 @@ class Instance:
             case App(op="size" | "sizes", args=(Lit(value=axes),)):
                 shape = self.shape(str(axes).split())
                 return shape[0] if app.op == "size" else shape
-            case App(op="shape" | "rank" | "dtype", args=(Var() | App() as of,)):
+            case App(op="shape" | "rank" | "dtype", args=(of,)) if of is not None:
                 tensor = self.tensor(of)
                 return {"shape": tensor.shape, "rank": tensor.rank, "dtype": tensor.dtype}[app.op]
         raise Unsupported(f"{app}, of which nothing is known here")

@@ -332,6 +332,8 @@ def _left(instance: Instance) -> list[Tensor] | None:
     try:
         left = [instance.tensor(side) for side in instance.rule.left]
         instance.assume_absences()
+        for places in instance.rule.live:  # how many there may be is known on both sides
+            instance.scalar(places)
         before = instance.known
         instance.assume_conditions()
     except NothingLeft:

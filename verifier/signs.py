@@ -26,8 +26,8 @@ class Signs:
     def exp_of_log(self, factor: Call, known: Context) -> Value:
         """exp(log(a)) is a where a is positive."""
         inner = _single(factor.args[0])
-        plain = len(factor.args[0].terms) == 1 and factor.args[0].terms[0].coefficient == 1
-        if plain and isinstance(inner, Call) and inner.function == "Log" and self.all_positive(inner.args[0], known):
+        is_plain = inner is not None and lift(inner) == factor.args[0]
+        if is_plain and isinstance(inner, Call) and inner.function == "Log" and self.all_positive(inner.args[0], known):
             return inner.args[0]
         return lift(factor)
 

@@ -199,9 +199,3 @@ def engine(workers: int = 1, dask: str | None = None, prepare: Callable[[], None
             raise UsageError("--workers are processes of this machine, and --dask is a cluster: name one of them")
         return Dask(dask)
     return Processes(workers, prepare) if workers > 1 else Here()
-
-
-def processors() -> int:
-    """Return how many processors this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux
-    return len(affinity(0)) if affinity else os.cpu_count() or 1

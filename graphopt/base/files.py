@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import BinaryIO
 
@@ -22,6 +23,22 @@ if sys.platform != "win32":
 
 PATIENCE = 5.0
 """Seconds to wait for a folder that is locked: another run needs milliseconds, and another program may need hours."""
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """Yield a folder that is gone at the end, for what is read again at once.
+
+    Raises:
+        OutputError: there can be none.
+    """
+    try:
+        temporary = TemporaryDirectory(prefix="graphopt-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise OutputError(f"there can be no temporary folder: {error.strerror or error}") from error
+    with temporary as folder:
+        yield Path(folder)
+
 
 # -- in the place of another file --------------------------------------------------------------------------------------
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 from functools import cache
 from pathlib import Path
+
+
+def usable_cores() -> int:
+    """Return how many processors this process may use, where the system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @cache

@@ -1,7 +1,7 @@
 """Integers that stand for sizes and indices, and formulas over them.
 
-An `Int` is a polynomial over symbols, quotients, remainders and choices; equal polynomials are equal objects, so most
-questions need no solver.
+An `Int` is a polynomial over symbols, quotients, remainders, choices and places of lists (`places.py`); equal
+polynomials are equal objects, so most questions need no solver.
 """
 
 from __future__ import annotations
@@ -75,6 +75,8 @@ class Atom(_Numbered):
                 return f"(({a})//({b}))"
             case "remainder", (a, b):
                 return f"(({a})%({b}))"
+            case "nth" | "order", (name, _, _, subject):
+                return f"{self.kind}({name}, {subject})"
         return f"{'if' if self.kind == 'choice' else self.kind}({', '.join(map(str, self.args))})"
 
 

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
-from graphopt.base.integers import Atom, Size
+from graphopt.base.integers import TRUE, Atom, Formula, Size, conj
 
 _Binders: TypeAlias = "tuple[tuple[Atom, Size], ...]"
-Noted: TypeAlias = "tuple[Any, _Binders]"
-"""A call of such a function (`symbolic.Call`), and what the sums and folds around it run over: of nothing they do not
-make it."""
+Noted: TypeAlias = "tuple[Any, _Binders, Formula]"
+"""A call of such a function (`symbolic.Call`), what the sums and folds around it run over, and the case that it is of:
+of nothing, and where the case is another, they do not make it."""
 
 PARTIAL = frozenset({"Inverse", "Log", "Sqrt", "Pow", "Mod", "FMod", "Asin", "Acos", "Acosh", "Atanh"})
 """Functions that floats have for some real numbers only."""
@@ -25,23 +25,24 @@ class _Notes:
 
     made: set[Noted] | None = None
     around: _Binders = ()
+    case: Formula = TRUE
 
 
 def note(made: Any) -> None:
     """Note a call, if it is of such a function."""
     if _Notes.made is not None and made.function in PARTIAL:
-        _Notes.made.add((made, _Notes.around))
+        _Notes.made.add((made, _Notes.around, _Notes.case))
 
 
 @contextmanager
 def noting() -> Iterator[set[Noted]]:
     """Return what is noted within, and nowhere else."""
-    before, made = (_Notes.made, _Notes.around), set[Noted]()
-    _Notes.made, _Notes.around = made, ()
+    before, made = (_Notes.made, _Notes.around, _Notes.case), set[Noted]()
+    _Notes.made, _Notes.around, _Notes.case = made, (), TRUE
     try:
         yield made
     finally:
-        _Notes.made, _Notes.around = before
+        _Notes.made, _Notes.around, _Notes.case = before
 
 
 @contextmanager
@@ -53,3 +54,14 @@ def running_over(binders: _Binders) -> Iterator[None]:
         yield
     finally:
         _Notes.around = before
+
+
+@contextmanager
+def in_case(condition: Formula) -> Iterator[None]:
+    """Have what is computed within noted as computed where a condition holds."""
+    before = _Notes.case
+    _Notes.case = conj(before, condition)
+    try:
+        yield
+    finally:
+        _Notes.case = before

@@ -69,7 +69,7 @@ def rebuild_formula(part: Formula, change: Change) -> Formula:
 
 
 class Substitution:
-    """Replaces symbols, also inside quotients, remainders and choices."""
+    """Replaces symbols, also inside quotients, remainders, choices and places of lists."""
 
     def __init__(self, mapping: Mapping[Atom, Size]) -> None:
         self._mapping = mapping

@@ -32,7 +32,7 @@ from graphopt.base.integers import (
     fresh,
     negate,
 )
-from graphopt.base.notes import note, noting
+from graphopt.base.notes import in_case, note, noting
 from graphopt.base.rebuilding import Substitution, only_symbol, rebuild, rebuild_formula
 
 Index: TypeAlias = "tuple[Size, ...]"
@@ -545,7 +545,8 @@ def by_cases(function: Callable[..., Value], *values: Value) -> Value:
     """f([g]·a + [not g]·b) is [g]·f(a) + [not g]·f(b), for guards that do not depend on what the terms sum over."""
     result = ZERO
     for condition, parts in cases(*values):
-        result = result + guarded(condition, function(*parts))
+        with in_case(condition):
+            result = result + guarded(condition, function(*parts))
     return result
 
 

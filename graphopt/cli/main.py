@@ -198,9 +198,6 @@ def _optimize(
 
     with Progress(enabled=not quiet) as progress:
         result = optimize(model, **keywords, progress=progress)
-        found = result.report.comparison
-        if found is not None and not found.legal:
-            raise ModelError(f"{model}: {found.reason} (--no-check does without running it)")
         try:
             if required is not None:
                 _require(required, result.report.timing, model)
@@ -386,6 +383,8 @@ def bench(
     inputs: opt.Inputs = None,
     seed: opt.Seed = 0,
     custom_ops: opt.CustomOps = None,
+    run_limit: opt.RunLimit = SECONDS,
+    memory_limit: opt.MemoryLimit = None,
     profile: Annotated[
         bool, typer.Option("--profile", metavar="", help="Say for each model how long its operators take.")
     ] = False,
@@ -403,7 +402,11 @@ def bench(
     from graphopt.runtime.sessions import Setting
 
     setting = Setting(provider, threads, arguments.options(provider_option))
-    with Progress(enabled=not quiet) as progress, ort.custom_ops(custom_ops or ()):
+    with (
+        Progress(enabled=not quiet) as progress,
+        limited(RunLimits(run_limit, memory_limit)),
+        ort.custom_ops(custom_ops or ()),
+    ):
         progress("load", 0.0)
         ready = prepared(models, setting, dims=arguments.sizes(dim), inputs=arguments.arrays(inputs), seed=seed)
         found = timed(ready, seconds=seconds, progress=lambda done: progress("time", done))
@@ -454,6 +457,8 @@ def inspect(
     dim: opt.Sizes = None,
     inputs: opt.Inputs = None,
     custom_ops: opt.CustomOps = None,
+    run_limit: opt.RunLimit = SECONDS,
+    memory_limit: opt.MemoryLimit = None,
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
@@ -468,14 +473,26 @@ def inspect(
         from graphopt.runtime.bench import prepared
         from graphopt.runtime.sessions import Setting
 
-        with Progress(enabled=True) as progress, ort.custom_ops(custom_ops or ()):
+        with (
+            Progress(enabled=True) as progress,
+            limited(RunLimits(run_limit, memory_limit)),
+            ort.custom_ops(custom_ops or ()),
+        ):
             progress("load", 0.0)
             setting = Setting(provider, threads, arguments.options(provider_option))
             ready = prepared([model], setting, dims=arguments.sizes(dim), inputs=arguments.arrays(inputs))
             profiles = _profiles(ready, [model], progress)
-    elif dim or inputs or threads or provider_option or provider != "cpu" or custom_ops:
-        options = "--dim, --input, --threads, --provider, --provider-option and --custom-ops"
-        raise UsageError(f"{options} say how a model is run: use them with --profile")
+    elif (*(dim, inputs, threads, provider, provider_option, custom_ops, run_limit, memory_limit),) != (
+        None,
+        None,
+        0,
+        "cpu",
+        None,
+        None,
+        SECONDS,
+        None,
+    ):
+        raise UsageError("options that say how a model is run, as --dim and --threads do, are for --profile")
     if as_json:
         _print_json(found.to_json(), profiles)
     else:

@@ -398,7 +398,7 @@ FACTS: Mapping[str, tuple[str, str]] = {
     "extent": ("xs", "how long any number of tensors are when they are joined"),
     "live": (
         '"C", 16, w, …',
-        "the places along an axis where a constant, or one of several, is not 0; if said, others to a multiple of 16",
+        "the places along an axis where a constant, or one of several, is not 0; with others to a multiple of 16",
     ),
 }
 """Functions of what a hole or an axis is bound to: an example of what each takes, and what it gives."""

@@ -373,7 +373,7 @@ def attributes(name: str) -> Var:
 
 
 class Operators:
-    """`op.Name(…)` applies the operator `Name` of one domain; `outputs=n` gives a tuple of its n outputs."""
+    """`op.Name(…)` applies the operator `Name` of one domain; `op.Name.split(n, …)` gives a tuple of its n outputs."""
 
     def __init__(self, domain: str = "") -> None:
         self._domain = domain

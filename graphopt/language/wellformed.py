@@ -136,9 +136,11 @@ def _misplaced(sides: tuple[Term, ...], right: tuple[Term, ...], conditions: tup
 def _misplaced_places(parts: Iterable[Term]) -> Iterator[str]:
     """Yield where a list of places stands elsewhere than where the prover knows of it: it takes it for no numbers."""
     for app in (sub for part in parts for sub in walk(part) if isinstance(sub, App)):
-        for position, arg in enumerate((*app.args, *dict(app.attrs).values())):
-            is_indices = (app.op, app.domain, position) == ("Gather", "", 1)
-            if arg is not None and is_live(arg) and not is_indices and (app.op, app.domain) != ("length", SCALAR):
+        if (app.op, app.domain) == ("length", SCALAR):
+            continue
+        elsewhere = [*app.inputs[:1], *app.inputs[2:]] if (app.op, app.domain) == ("Gather", "") else app.inputs
+        for arg in (*elsewhere, *dict(app.attrs).values()):
+            if arg is not None and is_live(arg):
                 yield f"'{render(arg)}' can only be the indices of a Gather, or what fn.length counts"
 
 

@@ -377,6 +377,8 @@ def search_text(timing: Timing) -> str:
             "of the time is outside of convolutions and matrix products, and no estimate speaks for rewriting these"
         )
         return f"none: {timing.gainable:.1%} {outside}"
+    if not timing.copies and timing.stop != StopReason.DONE:
+        return f"none: {timing.stop}"
     parts = f"{timing.regions} distinct of {timing.copies} parts" if timing.copies else "no part in which a rule trades"
     return f"{parts}, {timing.states} graphs, {timing.trials} {timing.cost}; {timing.stop}"
 

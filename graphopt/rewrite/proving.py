@@ -8,8 +8,9 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 
-from graphopt.base.engine import Engine, engine, processors
+from graphopt.base.engine import Engine, engine
 from graphopt.base.errors import GraphoptError
+from graphopt.base.hardware import usable_cores
 from graphopt.language.proof import Ledger, Proof
 from graphopt.language.rule import Rule
 from graphopt.rewrite import gate
@@ -37,7 +38,7 @@ def prove_all(
     tell = progress or (lambda done: None)
     found = {rule.digest: proof for rule in rules if cached and (proof := gate.known(rule))}
     missing = [rule for rule in rules if rule.digest not in found]
-    count = workers or (1 if dask else max(1, min(processors(), len(missing) // FEW)))
+    count = workers or (1 if dask else max(1, min(usable_cores(), len(missing) // FEW)))
     tell(0.0)
     with engine(count, dask, _start) as runs:
         for proof in _proved(missing, timeout, runs):

@@ -24,7 +24,7 @@ class CostModel(Protocol):
 
     name: str
     is_steady: bool
-    """False as soon as a measurement was too noisy to be kept, or was left out for want of time."""
+    """False as soon as a measurement was too noisy to be kept, or could not be made just then."""
 
     def seconds(self, graph: Graph) -> float:
         """Return an estimate of one run, for which nothing is run; the same for the same graph."""
@@ -41,7 +41,11 @@ class NotMeasurable(Exception):
     """A graph cannot be timed: ONNX Runtime refuses it, or no inputs can be made up for it."""
 
 
-class NoTime(NotMeasurable):
+class NotNow(NotMeasurable):
+    """A graph cannot be timed just then, for want of memory, of time or of a disk: another time it may be."""
+
+
+class NoTime(NotNow):
     """A graph cannot be timed in the time that is left."""
 
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import prod
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -20,6 +18,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 
+from graphopt.base import files
 from graphopt.base.errors import ModelError, UsageError
 from graphopt.base.types import DType, Shape, TensorType, Type
 from graphopt.io import opsets, spellings, ways
@@ -114,8 +113,8 @@ class Kernels:
         return self._cast[model]
 
     def _has_casts(self, model: bytes) -> bool:
-        with TemporaryDirectory(prefix="graphopt-", ignore_cleanup_errors=True) as folder:
-            path = Path(folder) / "opened.onnx"
+        with files.scratch() as folder:
+            path = folder / "opened.onnx"
 
             def configure(options: Any) -> None:
                 options.optimized_model_filepath = str(path)

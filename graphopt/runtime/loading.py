@@ -7,17 +7,17 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from onnx import ModelProto
 
+from graphopt.base import files
 from graphopt.base.errors import GraphoptError, ModelError, OutputError
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
 from graphopt.rewrite.regions import digest
 from graphopt.runtime import samples, steps
-from graphopt.runtime.cost import NotMeasurable
+from graphopt.runtime.cost import NotMeasurable, NotNow
 from graphopt.runtime.measure import Samples, interleaved
 from graphopt.runtime.oracle import FailedError
 from graphopt.runtime.sessions import Setting, runner
@@ -33,17 +33,13 @@ def scratch() -> Iterator[Path]:
     """Yield a folder for as long as it is needed. A disk that is full is no fault of the models in it.
 
     Raises:
-        NotMeasurable: something in it cannot be written.
+        NotNow: something in it cannot be written.
     """
     try:
-        temporary = TemporaryDirectory(prefix="graphopt-", ignore_cleanup_errors=True)
-    except OSError as error:
-        raise NotMeasurable(f"there can be no temporary folder: {error.strerror or error}") from error
-    with temporary as folder:
-        try:
-            yield Path(folder)
-        except OutputError as error:
-            raise NotMeasurable(str(error)) from error
+        with files.scratch() as folder:
+            yield folder
+    except OutputError as error:
+        raise NotNow(str(error)) from error
 
 
 def made_up_feeds(graph: Graph, seed: int) -> samples.Feeds:
@@ -60,10 +56,6 @@ def made_up_feeds(graph: Graph, seed: int) -> samples.Feeds:
         raise NotMeasurable(f"no inputs can be made up: {error}") from error
 
 
-class OutOfMemory(NotMeasurable):
-    """There was no room for a graph just then: another time there may be."""
-
-
 _NO_ROOM = re.compile(r"bad.alloc|fail\w* to allocate|out of memory|ALLOC_FAILED|smaller than requested", re.IGNORECASE)
 """How ONNX Runtime, its providers and the C++ library say it."""
 
@@ -71,14 +63,14 @@ _NO_ROOM = re.compile(r"bad.alloc|fail\w* to allocate|out of memory|ALLOC_FAILED
 def _refusal(text: str, error: BaseException) -> NotMeasurable:
     """Why a graph cannot be measured, as an error."""
     is_no_room = isinstance(error, MemoryError) or _NO_ROOM.search(str(error))
-    return OutOfMemory(text) if is_no_room else NotMeasurable(text)
+    return NotNow(text) if is_no_room else NotMeasurable(text)
 
 
 class Loaded(NamedTuple):
     """A graph in ONNX Runtime."""
 
     run: Callable[[], object]
-    """Runs it once; holds the session."""
+    """Runs it once; holds the session. Raises NotNow where it fails, for it went well once."""
     simplified: str | None
     """Identifies what ONNX Runtime has made of it; None where it was not asked."""
 
@@ -87,7 +79,8 @@ def loaded(graph: Graph, path: Path, feeds: samples.Feeds, setting: Setting) -> 
     """Load a graph and run it once. In a file, it may have weights of any size, which lie in files themselves.
 
     Raises:
-        NotMeasurable: it cannot be written as a model, or ONNX Runtime refuses it; `OutOfMemory` where that is why.
+        NotMeasurable: it cannot be written as a model, or ONNX Runtime refuses it; `NotNow` where that is for want of
+            memory.
         OutputError: the file cannot be written.
         UsageError: the provider does not start.
     """
@@ -101,7 +94,19 @@ def loaded(graph: Graph, path: Path, feeds: samples.Feeds, setting: Setting) -> 
         run()
     except Exception as error:  # the classes that onnxruntime raises share no base
         raise _refusal(f"the graph {FailedError('cannot be run', error)}", error) from error
-    return Loaded(run, None if dump is None else _identified(dump))
+    return Loaded(_guarded(run), None if dump is None else _identified(dump))
+
+
+def _guarded(run: Callable[[], object]) -> Callable[[], object]:
+    """Return a run that went well once, so that memory has run out where it fails."""
+
+    def guarded() -> None:
+        try:
+            run()
+        except Exception as error:  # the classes that onnxruntime raises share no base
+            raise NotNow(f"the graph {FailedError('cannot be run again', error)}") from error
+
+    return guarded
 
 
 def _session(path: Path, dump: Path | None, setting: Setting) -> Any:
@@ -141,14 +146,13 @@ def as_model(graph: Graph) -> onnx_io.Model:
 
 
 def turns(
-    runs: Sequence[Callable[[], object]], setting: Setting, seconds: float, rounds: tuple[int, int] = (7, 60)
+    runs: Sequence[Callable[[], object]],
+    setting: Setting,
+    seconds: float,
+    rounds: tuple[int, int] = (7, 60),
+    width: float | None = None,
 ) -> tuple[Samples, ...]:
-    """Time runs under one setting that each went well once, in so many rounds; memory may still run out.
-
-    Raises:
-        NotMeasurable: it did.
+    """Time runs under one setting, in so many rounds; it ends before its `seconds` where the intervals are as narrow as
+    `width`, as a part of the ratios in them.
     """
-    try:
-        return interleaved(runs, seconds=seconds, rounds=rounds, meter=setting.meter)
-    except Exception as error:  # the classes that onnxruntime raises share no base
-        raise NotMeasurable(f"the graphs {FailedError('cannot be run in turns', error)}") from error
+    return interleaved(runs, seconds=seconds, rounds=rounds, width=width, meter=setting.meter)

@@ -11,14 +11,14 @@ from dataclasses import dataclass, fields
 
 from graphopt.base import ort
 from graphopt.base.cache import Cache
-from graphopt.base.hardware import accelerators, processor
+from graphopt.base.hardware import accelerators, processor, usable_cores
 from graphopt.base.records import to_json
 from graphopt.base.types import DType, TensorType
 from graphopt.ir.graph import INPUT, INTERNAL, Graph, Node, Value
 from graphopt.ir.ops import newest
 from graphopt.runtime.cost import NotMeasurable, decoded, key_of
 from graphopt.runtime.loading import loaded, made_up_feeds, scratch, turns
-from graphopt.runtime.sessions import Setting, usable_cores
+from graphopt.runtime.sessions import Setting
 
 log = logging.getLogger(__name__)
 

@@ -183,13 +183,14 @@ def interleaved(
         rounds: the fewest and the most.
         width: of the interval of each ratio to the first, or of the time of a run alone, as a part of it. It is the
             width that ends the timing and not the verdict: to stop at the first clear one would favour chance.
-        limit: seconds after which no further round begins even before the fewest.
+        limit: seconds, with what warms the runs up, after which no further round begins even before the fewest.
         clock: seconds that pass.
         meter: seconds that a run is charged; those that pass unless another is given.
         progress: is told the part that is done, from 0 to 1.
         seed: of the orders.
     """
     meter = meter or clock
+    began = clock()
     turns = [_Turn.of(run, meter) for run in runs]
     found: list[list[float]] = [[] for _ in runs]
     drawn = random.Random(seed)
@@ -201,7 +202,7 @@ def interleaved(
         passed = clock() - start
         if progress is not None:
             progress(min(1.0, max(number / most, min(number / fewest, passed / max(seconds, 1e-9)))))
-        if passed > limit or (number >= fewest and (passed > seconds or _are_narrow(found, width))):
+        if clock() - began > limit or (number >= fewest and (passed > seconds or _are_narrow(found, width))):
             break
     return tuple(Samples(tuple(samples)) for samples in found)
 

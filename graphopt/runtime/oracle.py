@@ -18,7 +18,6 @@ from functools import cached_property, partial
 from itertools import chain
 from math import prod
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -27,7 +26,7 @@ from google.protobuf.message import EncodeError
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, numpy_helper
 
-from graphopt.base import ort
+from graphopt.base import files, ort
 from graphopt.base.errors import OutputError
 from graphopt.base.limits import TIME_HINT, LimitError, run_limits
 from graphopt.base.ort import require_onnxruntime
@@ -218,8 +217,7 @@ def _loadable(model: Runnable) -> Iterator[str | bytes]:
 def _written(model: Runnable, stack: ExitStack) -> Path | None:
     """Return the model in a temporary file; None where there is no room."""
     with suppress(OSError, OutputError):
-        folder = stack.enter_context(TemporaryDirectory(prefix="graphopt-", ignore_cleanup_errors=True))
-        path = Path(folder) / "model.onnx"
+        path = stack.enter_context(files.scratch()) / "model.onnx"
         model.write(path)
         return path
     return None

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import onnx
+from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, TensorProto, numpy_helper
 
-from graphopt.base.errors import ModelError
+from graphopt.base import files
+from graphopt.base.errors import ModelError, OutputError
 from graphopt.base.types import DType
 from graphopt.runtime.bench import aligned, ms_text
 from graphopt.runtime.oracle import FailedError
@@ -161,8 +163,8 @@ def _events(
     Raises:
         ModelError: the model cannot be loaded or run, or the profile has no room for a run of it.
     """
-    with tempfile.TemporaryDirectory(prefix="graphopt-") as folder:
-        events = _noted(model, setting, feeds, runs, Path(folder))
+    with _scratch() as folder:
+        events = _noted(model, setting, feeds, runs, folder)
     whole = [event for event in events if event["name"] == "model_run"][1:]
     if not whole:
         raise ModelError(f"{called(model)} has too many nodes for ONNX Runtime's profiler")
@@ -186,8 +188,21 @@ def _noted(model: Source, setting: Setting, feeds: Mapping[str, Any], runs: int,
         raise ModelError(f"{called(model)} {FailedError('cannot be run', error)}") from error
     finally:
         path = Path(session.end_profiling())
-    events: list[_Event] = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        events: list[_Event] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # the disk may be full
+        raise ModelError(f"the profile of {called(model)} cannot be read: {error}") from error
     return events
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """Yield a folder for what ONNX Runtime writes of a model. Raises ModelError where there can be none."""
+    try:
+        with files.scratch() as folder:
+            yield folder
+    except OutputError as error:
+        raise ModelError(str(error)) from error
 
 
 def by_operator(kernels: Sequence[Mapping[str, Any]], runs: int) -> tuple[Row, ...]:
@@ -236,8 +251,8 @@ def optimized_graph(model: Source, setting: Setting, *, weights: bool = True) ->
         UsageError: the provider is missing.
         ModelError: the model cannot be loaded, or the provider compiles it to something that is no graph.
     """
-    with tempfile.TemporaryDirectory(prefix="graphopt-") as folder:
-        path = Path(folder) / "optimized.onnx"
+    with _scratch() as folder:
+        path = folder / "optimized.onnx"
 
         def configure(options: Any) -> None:
             options.optimized_model_filepath = str(path)
@@ -246,7 +261,10 @@ def optimized_graph(model: Source, setting: Setting, *, weights: bool = True) ->
             options.add_session_config_entry(f"{entry}_min_size_in_bytes", "1024")
 
         setting.open(model, configure=configure)
-        return onnx.load(path, load_external_data=weights)
+        try:
+            return onnx.load(path, load_external_data=weights)
+        except (OSError, DecodeError) as error:  # the disk may be full
+            raise ModelError(f"what ONNX Runtime makes of {called(model)} cannot be read: {error}") from error
 
 
 def kernels_digest(model: Source, setting: Setting) -> str:

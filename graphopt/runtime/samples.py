@@ -246,7 +246,8 @@ def _value(formula: ast.expr, binding: Binding) -> int:
         case ast.UnaryOp(ast.USub(), operand):
             return -_value(operand, binding)
         case ast.BinOp(left, kind, right):
-            return _ARITHMETIC[type(kind)](_value(left, binding), _value(right, binding) or 1)
+            divides = isinstance(kind, ast.FloorDiv | ast.Div)
+            return _ARITHMETIC[type(kind)](_value(left, binding), _value(right, binding) or int(divides))
         case ast.Constant(int(number)):
             return number
     return 1

@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto
 
 from graphopt.base.errors import ModelError, UsageError, did_you_mean
+from graphopt.base.hardware import usable_cores
 from graphopt.base.ort import require_onnxruntime, session_options
 from graphopt.base.types import DType
 from graphopt.io import onnx_io
@@ -162,11 +163,6 @@ def _way_out(name: str) -> str:
     if name in _INSTALL:
         return f"; {_INSTALL[name]}"
     return did_you_mean(name, _PROVIDERS) or "; another build of onnxruntime may have it"
-
-
-def usable_cores() -> int:
-    """Those that this process may use, where the system tells."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def called(model: Source, number: int | None = None) -> str:

@@ -24,7 +24,7 @@ from graphopt.operators.infer import fix_inputs
 from graphopt.rewrite.fixpoint import Step, TimeUp
 from graphopt.rewrite.match import Match
 from graphopt.rewrite.regions import MOST, Region, at_sizes, blocks, cut_out, digest
-from graphopt.runtime.cost import CostModel, NoTime, NotMeasurable
+from graphopt.runtime.cost import CostModel, NoTime, NotMeasurable, NotNow
 from graphopt.runtime.measure import NOISE, Speedup, Verdict, together
 from graphopt.search.moves import Advance, Move, Solution, Space, Stuck, advance, arranged, matches, replay
 from graphopt.search.timing import StopReason
@@ -384,6 +384,8 @@ class _Search:
     stop: StopReason = StopReason.DONE
     is_cut: bool = False
     """Whether there was no time to time some part."""
+    is_steady: bool = True
+    """Whether all was timed that another time may be."""
     waiting: list[_Solver] = field(default_factory=list)
     """Those that are not done."""
     total: float = 0.0
@@ -423,7 +425,9 @@ class _Search:
         except NotMeasurable as error:
             solver.is_done = True
             self.is_cut |= isinstance(error, NoTime)
-            self.notes.append(f"a part of {len(solver.region.vertices)} nodes was left as it is: {error}")
+            self.is_steady &= not isinstance(error, NotNow)
+            what = "left as it is" if solver.best is None else "not searched further"
+            self.notes.append(f"a part of {len(solver.region.vertices)} nodes was {what}: {error}")
         if solver.is_done:
             remaining = self._settle(solver)
             self.waiting.remove(solver)
@@ -464,7 +468,8 @@ class _Search:
             self._settle(solver)
         solutions = sorted(self.solutions, key=lambda solution: -solution.saved)
         counts = self.regions, self.copies, self.states, self.trials
-        return Exploration(tuple(solutions), self.stop, *counts, tuple(self.notes), self.cost.is_steady)
+        is_steady = self.is_steady and self.cost.is_steady
+        return Exploration(tuple(solutions), self.stop, *counts, tuple(self.notes), is_steady)
 
 
 def _classes(graph: Graph, space: Space, cost: CostModel, shapes: Sequence[Shapes]) -> list[tuple[float, list[_Copy]]]:

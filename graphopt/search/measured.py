@@ -14,10 +14,10 @@ from graphopt.base.cache import Cache
 from graphopt.base.records import to_json
 from graphopt.ir.graph import Graph
 from graphopt.rewrite.regions import digest
-from graphopt.runtime.cost import NoTime, NotMeasurable, decoded, key_of
-from graphopt.runtime.loading import OutOfMemory, loaded, made_up_feeds, scratch, turns
+from graphopt.runtime.cost import NoTime, NotMeasurable, NotNow, decoded, key_of
+from graphopt.runtime.loading import loaded, made_up_feeds, scratch, turns
 from graphopt.runtime.machine import Machine, circumstances
-from graphopt.runtime.measure import NOISE, Speedup, noise, speedup
+from graphopt.runtime.measure import NOISE, WIDTH, Speedup, least_seconds, noise, speedup
 from graphopt.runtime.sessions import Setting
 from graphopt.search.analytic import Analytic
 
@@ -30,8 +30,6 @@ BRIEF = (5, 5)
 LONG = (7, 60)
 FEW = 3
 """Candidates that are timed at length in turn with each other, the best by a brief timing of all."""
-RUNS = 2 * BRIEF[0]
-"""Of each graph in a race, about: those of a brief timing, and of the long one behind it of a few."""
 COPIES = 2
 """Sessions of the graph itself in a race."""
 ROOM = 1_000_000_000
@@ -93,7 +91,7 @@ class Race:
                     other = loaded(graph, folder / f"{place}.onnx", feeds, self.setting)
                 except NotMeasurable as reason:
                     log.info("a candidate counts as slower: %s", reason)
-                    found[place] = None if isinstance(reason, OutOfMemory) else FAILED
+                    found[place] = None if isinstance(reason, NotNow) else FAILED
                     continue
                 if own.simplified is None or own.simplified != other.simplified:
                     runs[place] = other.run
@@ -116,7 +114,7 @@ class Race:
         self, own: tuple[_Run, _Run], runs: Mapping[int, _Run], seconds: float, rounds: tuple[int, int]
     ) -> dict[int, Speedup]:
         """How many times as fast as `own`, of which there are two, each run is."""
-        first, copy, *others = turns([*own, *runs.values()], self.setting, seconds, rounds)
+        first, copy, *others = turns([*own, *runs.values()], self.setting, seconds, rounds, WIDTH)
         apart = noise(first, copy)
         return {place: speedup(first, other, noise=apart) for place, other in zip(runs, others, strict=True)}
 
@@ -124,7 +122,7 @@ class Race:
 class Measured:
     """What ONNX Runtime takes, with all its optimizations, under one setting; asked twice, it looks into the cache.
 
-    What was measured while two sessions of one graph differed is not kept, nor a search for which time ran out.
+    What was measured while two sessions of one graph differed is not kept, nor a search that had to leave things out.
 
     Costs of one provider, processor, number of threads or version of ONNX Runtime are never used for another. The
     values of weights do not count: those of one region stand for all that are alike.
@@ -154,7 +152,7 @@ class Measured:
     def speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
         """Measure what the cache lacks; one that ONNX Runtime refuses is `FAILED`.
 
-        That is kept, too, unless memory or time ran out: another time there may be enough. So it is with noise.
+        That is kept, too, unless memory, time or a disk were not enough: another time they may be. So it is with noise.
 
         Raises:
             NotMeasurable: ONNX Runtime refuses `before`, or no inputs can be made up for it, or there is no time.
@@ -164,27 +162,29 @@ class Measured:
         kept = self.cache.get(keys)
         found = {key: ratio for key in keys if (ratio := decoded(Speedup, kept.get(key))) is not None}
         missing = {key: graph for key, graph in zip(keys, after, strict=True) if key not in found}
-        for some in _batches(before, self._in_time(before, missing, is_all=not found)):
-            fresh = dict(zip(some, self.race(before, list(some.values())), strict=True))
+        for batch in _batches(before, missing):
+            some = self._in_time(before, batch, is_all=not found)
+            fresh = dict(zip(some, self.race(before, list(some.values())), strict=True)) if some else {}
             known = {key: made for key, made in fresh.items() if made is not None}
             lasting = {key: to_json(made) for key, made in known.items() if made.is_steady}
-            self.is_steady &= len(lasting) == len(known)
+            self.is_steady &= len(lasting) == len(batch)
             self.cache.put(lasting)
             found |= known
         return [found.get(key, FAILED) for key in keys]
 
-    def _in_time(self, before: Graph, missing: Mapping[str, Graph], *, is_all: bool) -> Mapping[str, Graph]:
-        """Return as many as can take turns before the end.
+    def _in_time(self, before: Graph, batch: Mapping[str, Graph], *, is_all: bool) -> Mapping[str, Graph]:
+        """Return as many as can take turns before the end, briefly and at length.
 
         Raises:
-            NoTime: not one can, and they are all that is asked for.
+            NoTime: not one can, and nothing is known of any other.
         """
-        left, turn = max(self.end - self.clock(), 0.0), RUNS * self.seconds(before)
-        able = max(int(min(left / turn - COPIES, len(missing))), 0)
-        self.is_steady &= able == len(missing)
-        if missing and not able and is_all:
+        left, once = max(self.end - self.clock(), 0.0), self.seconds(before)
+        turn = once + sum(least_seconds(once, fewest) for fewest, _ in (BRIEF, LONG))
+        able = max(int(min(left / turn - COPIES, len(batch))), 0)
+        if not able and is_all:
+            self.is_steady = False
             raise NoTime(f"to time it takes {(1 + COPIES) * turn:.1f} s, and {left:.1f} s are left")
-        return dict(islice(missing.items(), able))
+        return dict(islice(batch.items(), able))
 
 
 def _chances(brief: Mapping[int, Speedup], sure: Mapping[int, Speedup]) -> list[int]:

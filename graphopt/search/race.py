@@ -119,13 +119,13 @@ class Contest:
         self.original, self.source, self.digest, self.cache, self.heat = original, source, digest, cache, heat
         self.keeps = self.is_steady = True
         """Times that are taken in a hurry, or on a busy machine, are not to bind later runs."""
-        fed = (text for trial in original.trials for text in (json.dumps(dict(trial.sizes)), _fed(trial.feeds)))
+        fed = (text for trial in original.trials for text in (json.dumps(dict(trial.sizes)), fed_digest(trial.feeds)))
         self._known_by = ("race", digest, *fed, circumstances(original.setting), str(heat))
 
     def again(self) -> Contest:
         """Return the next contest between the same."""
         contest = Contest(self.original, self.source, self.digest, self.cache, self.heat + 1)
-        contest.keeps = self.keeps
+        contest.keeps, contest.is_steady = self.keeps, self.is_steady
         return contest
 
     def pace(self, clock: Callable[[], float]) -> Pace:
@@ -166,7 +166,7 @@ class Contest:
             except ModelError as error:
                 log.debug("what can be gained at most is not known: %s", error)
             else:
-                if self.keeps:
+                if self.keeps and self.is_steady:
                     self.cache.put({place: known})
         return None if known is None else float(known)
 
@@ -301,13 +301,15 @@ def raced_seconds(once: float) -> float:
     return once + least_seconds(once, ROUNDS[0])
 
 
-def _fed(feeds: Feeds) -> str:
+def fed_digest(feeds: Feeds) -> str:
     """Identify inputs: what is in them may decide what a run costs."""
     said = sha256()
     for name, value in feeds.items():
-        plain = isinstance(value, np.ndarray) and not value.dtype.hasobject
-        said.update(f"{name} {value.dtype.name} {value.shape}".encode() if plain else name.encode())
-        said.update(np.ascontiguousarray(value).tobytes() if plain else repr(value).encode())
+        said.update(name.encode())
+        for array in value if isinstance(value, list) else [value]:
+            plain = isinstance(array, np.ndarray) and not array.dtype.hasobject
+            said.update(f" {array.dtype.name} {array.shape}".encode() if plain else b"")
+            said.update(np.ascontiguousarray(array).tobytes() if plain else repr(np.array(array).tolist()).encode())
     return said.hexdigest()
 
 

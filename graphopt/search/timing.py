@@ -83,7 +83,7 @@ def said(ratio: Speedup) -> str:
 
 
 def unresolved(ratio: Speedup) -> str:
-    """Why a ratio is no gain, and what it would take to see one of this size; nothing where it is one."""
+    """Why a ratio is no gain; nothing where it is one."""
     if ratio.verdict is not Verdict.SAME:
         return "" if ratio.verdict is Verdict.FASTER else "it is slower"
     gain = ratio.median - 1
@@ -91,5 +91,6 @@ def unresolved(ratio: Speedup) -> str:
         return f"what differs by {NOISE:.0%} or less is not told from chance"
     if not ratio.is_steady:
         return f"two copies of the original differ by up to {ratio.noise:.0%}: a quieter machine may tell"
-    times = max((ratio.high - ratio.low) / 2, ratio.noise) ** 2 / gain**2
-    return f"some {max(times, 2):.0f} times the --seconds may tell"
+    if ratio.low <= 1:
+        return "it may be chance, for the interval reaches below 1"
+    return f"not all of it is beyond the {ratio.noise:.0%} by which two copies of the original may differ"

@@ -152,7 +152,7 @@ class Tuner:
             return Tuned(self.simplified, notes=(reason,))
         if not self.tuning.is_timed_here:
             shapes = [_shapes(fed) for fed in self._inputs(steps.sketch(self._result.outline))]
-            with self._cost_elsewhere() as cost:
+            with self._cost_elsewhere(deadline) as cost:
                 found = self._explored(self.simplified.graph, shapes, deadline, lambda _: cost, Limits())
                 return self._estimated(found, deadline, cost)
         self.progress("time", 0.0)
@@ -301,11 +301,11 @@ class Tuner:
         if tuning.cost == "analytic":
             return Analytic(Machine())
         machine = Machine.calibrated(tuning.setting, self.cache)
-        race = Race(tuning.setting, seed=tuning.seed)
-        return Measured(race, machine=machine, cache=self.cache, end=end, clock=self.clock)
+        here = Race(tuning.setting, seed=tuning.seed)
+        return Measured(here, machine=machine, cache=self.cache, end=end, clock=self.clock)
 
     @contextmanager
-    def _cost_elsewhere(self) -> Iterator[CostModel]:
+    def _cost_elsewhere(self, end: float) -> Iterator[CostModel]:
         """Give what is asked where nothing is timed here: an estimate, or the devices of a cluster."""
         tuning = self.tuning
         if tuning.dask is None:
@@ -313,7 +313,7 @@ class Tuner:
             return
         with Dask(tuning.dask) as cluster:
             there = Elsewhere.of(cluster, Race(tuning.setting, seed=tuning.seed))
-            yield Measured(there, machine=there.machine, cache=self.cache)
+            yield Measured(there, machine=there.machine, cache=self.cache, end=end, clock=self.clock)
 
     def _sweeps(self, chooser: Chooser, end: float) -> list[Sweep]:
         """Return the sweeps of the simplified model that are made before the `end`, or until Ctrl-C."""
@@ -335,9 +335,8 @@ class Tuner:
 
         What a search found on a busy machine, or without all of its time, does not bind later ones.
         """
-        tuning = self.tuning
+        tuning, rules = self.tuning, recall.dependence((*self.rules, *self._searched))
         what = (original, recall.identity(graph), json.dumps(shapes, sort_keys=True), str(tuning.seconds))
-        rules = recall.dependence((*self.rules, *self._searched))
         passes = ",".join(pass_.name for pass_ in self.passes)
         how = (rules, passes, tuning.admits, str(tuning.seed), circumstances(tuning.setting))
         key = key_of("search", *what, *how)
@@ -368,7 +367,7 @@ class Tuner:
         limits = replace(limits, seconds=max(end - now, 0.0) * SHARE)
         space = self._space(now + limits.seconds)
         try:
-            return explore(graph, space, cost, shapes, limits, progress=self.progress)
+            return explore(graph, space, cost, shapes, limits, progress=self.progress, clock=self.clock)
         except ModelError as error:  # sizes that contradict the model
             return Exploration((), StopReason.DONE, notes=(f"no search: {error}",))
 
@@ -480,7 +479,8 @@ def face(first: onnx_io.Model, second: onnx_io.Model, tuning: Tuning, limit: flo
     deadline = time.monotonic() + limit
     sizes, inputs, also = tuning.sizes, tuning.inputs, [Runnable(second).outline]
     ready = prepared([first], tuning.setting, dims=sizes, inputs=inputs, seed=tuning.seed, also=also)
-    contest, keys = Contest(ready, first, key_of("face", _identity(first)), cache), [_identity(second)]
+    keys = [_identity(second)]
+    contest = Contest(ready, first, key_of("face", _identity(first), str(tuning.seconds)), cache)
     outcomes = contest.known(keys)
     if outcomes is None:
         if contest.has_ended(keys):

@@ -28,7 +28,19 @@ from rich.progress import track
 from graphopt.base.errors import RuleError
 from graphopt.ir import ops
 from graphopt.language.rule import Rule, fn
-from graphopt.language.term import SCALAR, App, Lit, Term, Var, is_scalar, operators_in, render, walk
+from graphopt.language.term import (
+    SCALAR,
+    App,
+    Lit,
+    Term,
+    Var,
+    constants_of,
+    is_live,
+    is_scalar,
+    operators_in,
+    render,
+    walk,
+)
 from graphopt.rules import RULES, TRADES
 from graphopt.verifier import counterexample
 from graphopt.verifier.prove import prove
@@ -111,6 +123,13 @@ def _schema(app: App) -> OpSchema:
     return schema
 
 
+def _constant_dropped(app: App) -> Iterator[Term]:
+    """One of those forgotten that say where something is left."""
+    if is_live(app) and len(constants_of(app)) > 1:
+        for constant in constants_of(app):
+            yield replace(app, args=tuple(arg for arg in app.args if arg != constant))
+
+
 def _operator_dropped(app: App) -> Iterator[Term]:
     """Replaced by its only tensor, a Transpose for example."""
     tensors = [arg for arg in app.operands if not is_scalar(arg)]
@@ -179,6 +198,7 @@ CHANGES: dict[str, Change] = {
     "operands swapped": _swapped,
     "another operator": _neighbour,
     "operand dropped": _operand_dropped,
+    "constant dropped": _constant_dropped,
     "operator dropped": _operator_dropped,
     "applied twice": _applied_twice,
     "attribute dropped": _attribute_dropped,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from graphopt.language.rule import Rule, const, fn, op, tensor
 from graphopt.language.term import App, Operand, Term
 
-x, image = tensor("x", "M K"), tensor("i", "N I H W")
+x, image, m = tensor("x", "M K"), tensor("i", "N I H W"), tensor("m", "K C")
 w, b, v, u = const("w", "K C"), const("b", "C"), const("v", "C P"), const("u", "C P")
 filters, readers, square = const("f", "C I 1 1"), const("g", "P C 1 1"), const("s", "C D")
 live, made = fn.live("C", v), fn.live("C", w)
@@ -43,6 +43,10 @@ REFUTED = (
     Rule("number_of_places_is_a_size", op.Identity(v), op.Slice(v, (0,), fn.join(fn.length(live)), (0,))),
 )  # fmt: skip
 UNPROVED = (
+    Rule("zero_over_zero_beside_what_lives", m / w, m / w + (m - m) / (m - m),
+         when=fn.eq(fn.length(made), fn.size("C"))),
+    Rule("logarithm_of_nothing_beside_what_lives", op.Log(b) + m, op.Log(b) + m + op.Log(m - m) * 0.0,
+         when=fn.eq(fn.length(fn.live("C", b)), fn.size("C"))),
     Rule("convolution_of_no_channels", op.Conv(op.Conv(image, filters), readers),
          op.Conv(op.Conv(image, kept(filters, 0, fn.live("C", readers))), kept(readers, 1, fn.live("C", readers))),
          when=fn.lt(fn.length(fn.live("C", readers)), fn.size("C"))),
