@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.cells import (
     Row,
@@ -46,14 +47,30 @@ LIMIT = "if only Conv, Gemm and MatMul were left, as they are"
 
 def draw(results: Row, path: Path) -> list[Path]:
     """Draw all, beside the result file; nothing where nothing was timed."""
+    return [saved(figure.drawn(), target(path, name), results) for name, figure in figures(results, path).items()]
+
+
+class Figure(NamedTuple):
+    """A picture that is not drawn yet."""
+
+    says: str
+    drawn: Callable[[], Any]
+
+
+def figures(results: Row, path: Path) -> dict[str, Figure]:
+    """The pictures of a result file by their names; none where nothing was timed."""
     if not columns(results):
-        return []
-    figures = {"summary": overview(results), "time": by_nodes(results)}
+        return {}
+    found = {
+        "summary": Figure("Speed of each outcome against the original, a dot a model", partial(overview, results)),
+        "time": Figure("Seconds that each tool takes, by the nodes of the model", partial(by_nodes, results)),
+    }
     if any(True for column in columns(results) for tool in tools(results) for _ in _rooms(results, tool, column)):
-        figures["headroom"] = by_headroom(results)
+        found["headroom"] = Figure("Speed by headroom", partial(by_headroom, results))
     for column in columns(results):
-        figures[f"{column.removeprefix(f'{path.stem}-')}-models"] = by_model(results, column)
-    return [saved(figure, target(path, name), results) for name, figure in figures.items()]
+        name = f"{column.removeprefix(f'{path.stem}-')}-models"
+        found[name] = Figure(f"Each model, {setting(column)}", partial(by_model, results, column))
+    return found
 
 
 def target(path: Path, name: str) -> Path:

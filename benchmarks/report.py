@@ -24,7 +24,7 @@ from benchmarks.cells import (
     unchanged,
     versions,
 )
-from benchmarks.pictures import OWN, UNCHANGED, draw
+from benchmarks.pictures import OWN, UNCHANGED, draw, figures, target
 from benchmarks.run import read
 from benchmarks.tools import ALL, PLAIN, TOOLS, applies
 from graphopt.runtime.measure import NOISE
@@ -98,9 +98,9 @@ def noise(results: Row) -> str:
     if not held:
         return "No outcome is its original: how much noise there is, these models do not say."
     return (
-        f"`{UNCHANGED}` are copies, and outcomes with the nodes and the bytes of their original, timed like the "
-        "others: means nearer to 1 than theirs, and single ratios between their worst and best, say nothing. Their "
-        f"intervals held 1 in {' and '.join(held)}."
+        f"`{UNCHANGED}`: copies of the original, and outcomes with its nodes and bytes, timed like all others. They "
+        "show the noise: a mean that is nearer to 1 than theirs, or a single ratio between their worst and best, says "
+        f"nothing. Their intervals held 1 in {' and '.join(held)}."
     )
 
 
@@ -132,7 +132,8 @@ def as_published(results: Row) -> Iterator[str]:
             f"{tool} {geometric_mean(found[name]['median'] for name in names):.3f}" for tool, found in timed.items()
         ]
         if names and means:
-            yield f"As published, {_many(len(names), 'model')} ({setting(column)}): {', '.join(means)}."
+            said = f"As published, {_many(len(names), 'model')} of which every tool that takes any file has an outcome"
+            yield f"{said} ({setting(column)}): {', '.join(means)}."
 
 
 def alike(results: Row) -> Iterator[str]:
@@ -181,7 +182,8 @@ def markdown(results: Row, path: Path) -> str:
         "median lies with 95 % confidence, or the medians of single processes where they lie farther apart. ▲ faster,",
         "▼ slower; no mark: no difference is resolved, or one within 2 %.",
     ]
-    parts = [head, _summary(results), _called(results), _models(results), *_speeds(results), _failed(results)]
+    parts = [head, _summary(results), _pictures(results, path), _called(results), _models(results)]
+    parts += [*_speeds(results), _failed(results)]
     parts += [*_costs(results), _searches(results)]
     return "\n".join(line for part in parts if part for line in [*part, ""])
 
@@ -249,6 +251,11 @@ def _counted(timed: Iterable[Row]) -> list[str]:
     return [str(len(timed)), *speeds, str(verdicts.count("faster")), str(verdicts.count("slower"))]
 
 
+def _pictures(results: Row, path: Path) -> list[str]:
+    shown = [f"![{figure.says}]({target(path, name).name})" for name, figure in figures(results, path).items()]
+    return ["## Pictures", *(line for picture in shown for line in ("", picture))] if shown else []
+
+
 def _called(results: Row) -> list[str]:
     """The call of each tool."""
     return ["## Tools", "", *(f"- {tool}: {ALL[tool].text}" for tool in tools(results))]
@@ -270,10 +277,8 @@ def _speeds(results: Row) -> Iterator[list[str]]:
     """Two tables a setting: the ratios, and how they were come by."""
     names = tools(results)
     for column in columns(results):
-        note = (
-            "Headroom: ONNX Runtime's time in all kernels of the original over that in Conv, Gemm and MatMul, kernels"
-        )
-        rest = "that fusion leaves alone. ms: the fastest run of the original."
+        note = "Headroom: the time of all kernels of the original, divided by that of its Conv, Gemm and MatMul: 1.00"
+        rest = "means that no time is spent elsewhere. ms: the fastest run of the original."
         rows = [_speed_row(name, row, names, column) for name, row in results["models"].items()]
         speeds = table(["model", "headroom", "ms", *names], rows)
         yield [f"## Speed: {setting(column)}", "", note, rest, "", *speeds]

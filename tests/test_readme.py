@@ -127,7 +127,7 @@ def refused(text: str, folder: Path) -> int:
 
 def test_speeds_are_those_of_the_committed_results() -> None:
     stale = "is stale: `python -m benchmarks report --readme` makes it anew"
-    for path in (RESULTS / "openvino.json", RESULTS / "cpu.json"):
+    for path in (RESULTS / f"{name}.json" for name in ("openvino", "all-threads", "cpu")):
         page = report.markdown(read(path), path)
         assert path.with_suffix(".md").read_text(encoding="utf-8") == page, f"the page {stale}"
     assert report.readme_text(RESULTS / "cpu.json") == README, f"the README {stale}"

@@ -322,8 +322,8 @@ def _require(ratio: float, timing: Timing | None, model: str) -> None:
 
 @app.command(short_help="Say whether two models agree; exit code 3 if they do not.")
 def compare(
-    original: Annotated[str, typer.Argument(metavar="ORIGINAL", show_default=False)],
-    optimized: Annotated[str, typer.Argument(metavar="OPTIMIZED", show_default=False)],
+    original: Annotated[str, typer.Argument(metavar="ORIGINAL", help="The model as it was.", show_default=False)],
+    optimized: Annotated[str, typer.Argument(metavar="OPTIMIZED", help="What became of it.", show_default=False)],
     dim: opt.Dims = None,
     inputs: opt.Inputs = None,
     seed: opt.Seed = 0,
@@ -377,7 +377,9 @@ def bench(
     threads: opt.Threads = 0,
     seconds: Annotated[
         float,
-        typer.Option(metavar="S", help="For each model and size, at most: ends when the ratios are certain.", min=0),
+        typer.Option(
+            metavar="SECONDS", help="For each model and size, at most: ends when the ratios are certain.", min=0
+        ),
     ] = 2.0,
     dim: opt.Sizes = None,
     inputs: opt.Inputs = None,

@@ -19,7 +19,7 @@ Timeout = Annotated[
     typer.Option(metavar="SECONDS", help="For one rule; counted in steps.", min=0.1, show_default="10"),
 ]
 AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON instead of a table.")]
-Seed = Annotated[int, typer.Option(metavar="N", help="Of the inputs that are made up.", min=0)]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the random inputs.", min=0)]
 Rules = Annotated[
     list[Path] | None,
     typer.Option("--rules", metavar="FILE", help="Further rules, in a .py or .jsonl file."),
@@ -32,10 +32,12 @@ Sizes = Annotated[
     list[str] | None,
     typer.Option("--dim", metavar="seq=16,128", help="Sizes of an open dim; each is run. By default a usual one."),
 ]
-Provider = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, or any name that ONNX Runtime knows.")]
+Provider = Annotated[
+    str, typer.Option(metavar="NAME", help="cpu, cuda, dml, openvino, rocm, tensorrt, or as ONNX Runtime calls it.")
+]
 ProviderOptions = Annotated[list[str] | None, typer.Option(metavar="key=value", help="An option of the provider.")]
 Threads = Annotated[
-    int, typer.Option(metavar="N", help="Of ONNX Runtime; 0 is one a core. None spins while it waits.", min=0)
+    int, typer.Option(metavar="N", help="Threads of ONNX Runtime; 0: one a core. They sleep while they wait.", min=0)
 ]
 
 CustomOps = Annotated[
@@ -49,7 +51,7 @@ MemoryLimit = Annotated[
     float | None,
     typer.Option(
         metavar="GB",
-        help="Memory of the process in all, when a run begins, ends, and each 0.1 s; by default what is free.",
+        help="Memory of the whole process while a model runs, looked at each 0.1 s; by default 90 % of what is free.",
         min=0.001,
         show_default=False,
     ),
@@ -108,7 +110,9 @@ CostKind = Annotated[
     Cost,
     typer.Option(metavar="KIND", help="measured; analytic: an estimate, nothing is run; none: no search, no timing."),
 ]
-Seconds = Annotated[float, typer.Option(metavar="N", help="For the search and the timing, about, at most.", min=0.0)]
+Seconds = Annotated[
+    float, typer.Option(metavar="SECONDS", help="About how long search and timing may take together.", min=0.0)
+]
 Fresh = Annotated[
     bool, typer.Option("--fresh/--cached", metavar="", help="Time again, or look up what was timed before.")
 ]
@@ -178,7 +182,14 @@ JournalPath = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    typer.Option("--workers", metavar="N", help="Processes of this machine.", min=1, max=1024, show_default=False),
+    typer.Option(
+        "--workers",
+        metavar="N",
+        help="Processes; by default one a core to verify, and one to discover.",
+        min=1,
+        max=1024,
+        show_default=False,
+    ),
 ]
 DaskAddress = Annotated[
     str | None,
