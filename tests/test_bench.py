@@ -79,6 +79,18 @@ def test_models_are_timed_against_the_first(long: Path, short: Path) -> None:
         assert timing.speedup.low <= timing.speedup.median <= timing.speedup.high
 
 
+def test_two_sessions_of_the_first_tell_the_noise(long: Path, short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = [Samples((seconds,) * 7) for seconds in (1.0, 0.95, 1.1)]
+    monkeypatch.setattr("graphopt.runtime.bench.interleaved", lambda runs, **_: times[: len(runs)])
+    found = bench([long, short], Setting(), dims={"batch": 1, "seq": 4})
+    assert [timing.model for timing in found.cases[0].timings] == [str(long), str(short)]
+    _, ratio = found.together
+    assert ratio is not None
+    assert (ratio.median, ratio.verdict) == (pytest.approx(1 / 0.95), Verdict.SAME)
+    assert f"two sessions of {long} differ by up to 10%: what is nearer to 1 is no difference" in str(found)
+    assert "two sessions" not in str(bench([long], Setting(), dims={"batch": 1, "seq": 4}))
+
+
 def test_every_choice_of_the_sizes_is_measured(long: Path, short: Path) -> None:
     told: list[float] = []
     found = bench([long, short], Setting(), dims={"seq": [2, 3], "batch": [1, 4]}, seconds=0.0, progress=told.append)

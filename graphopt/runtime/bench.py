@@ -14,7 +14,7 @@ from graphopt.base.limits import LimitError
 from graphopt.base.ort import require_onnxruntime
 from graphopt.runtime import samples, steps
 from graphopt.runtime.inputs import Trial, accepted, common_inputs, fitted, sizes_text, wanted_sizes, with_sizes
-from graphopt.runtime.measure import WIDTH, Samples, Speedup, interleaved, speedup, together
+from graphopt.runtime.measure import NOISE, WIDTH, Samples, Speedup, interleaved, noise, speedup, together
 from graphopt.runtime.oracle import FailedError, interruptible
 from graphopt.runtime.samples import Array, Binding, Feeds
 from graphopt.runtime.sessions import Setting, Source, called, parsed, runner
@@ -38,6 +38,8 @@ class Prepared:
     sessions: tuple[Any, ...]
     trials: tuple[Trial, ...]
     """One for each set of sizes."""
+    copy: Any = None
+    """Another session of the first model, where there are several: how far two of one model are apart is noise."""
 
 
 def prepared(
@@ -76,7 +78,7 @@ def prepared(
     for number, trial in itertools.product(range(1, len(names)), trials):
         if reason := refusal(trial.feeds, number):
             raise ModelError(f"{reason}{with_sizes(trial.sizes)}")
-    return Prepared(names, setting, seed, sessions, trials)
+    return Prepared(names, setting, seed, sessions, trials, setting.open(models[0]) if len(models) > 1 else None)
 
 
 class TooSlowError(ModelError):
@@ -146,6 +148,9 @@ class Benchmark:
             rows = [(name, *_ratio_texts(ratio)) for name, ratio in zip(self.models, self.together, strict=True)]
             head = ("model", "speedup", "between", "verdict")
             lines += ["", "all sizes, as a geometric mean", aligned([head, *rows], left=(0, 3))]
+        if (apart := max((ratio.noise for ratio in self.together if ratio), default=NOISE)) > NOISE:
+            text = f"two sessions of {self.models[0]} differ by up to {apart:.0%}: what is nearer to 1 is no difference"
+            lines += ["", text]
         spread = max(timing.samples.spread for case in self.cases for timing in case.timings)
         if spread > BUSY:
             lines += [
@@ -202,7 +207,8 @@ def timed(ready: Prepared, *, seconds: float = 2.0, progress: Callable[[float], 
     """Time what is ready to run; arguments are those of `bench`."""
     cases = []
     for number, trial in enumerate(ready.trials):
-        runs = [runner(session, trial.feeds, ready.setting) for session in ready.sessions]
+        sessions = [*ready.sessions, *([ready.copy] if ready.copy is not None else [])]
+        runs = [runner(session, trial.feeds, ready.setting) for session in sessions]
 
         def advance(done: float, before: int = number) -> None:
             if progress is not None:
@@ -216,8 +222,10 @@ def timed(ready: Prepared, *, seconds: float = 2.0, progress: Callable[[float], 
             meter=ready.setting.meter,
             progress=advance,
         )
-        ratios = [None, *(speedup(found[0], other) for other in found[1:])]
-        cases.append(Case(trial.sizes, trial.chosen, tuple(map(Timing, ready.names, found, ratios))))
+        apart = NOISE if ready.copy is None else noise(found[0], found[-1])
+        ratios = [None, *(speedup(found[0], other, noise=apart) for other in found[1 : len(ready.names)])]
+        timings = zip(ready.names, found[: len(ready.names)], ratios, strict=True)
+        cases.append(Case(trial.sizes, trial.chosen, tuple(Timing(*timing) for timing in timings)))
     return Benchmark(ready.names, ready.setting, ready.seed, tuple(cases))
 
 

@@ -151,10 +151,7 @@ def default_sizes(model: Sketch, given: Binding) -> dict[str, int]:
                 found[dim] = min(_usual(dim, axis, item), found.get(dim, SOUND))
     all_ = samples.bindings(model.required, 0, given)[0]
     sizes = {name: found.get(name, 1 if name.endswith(".rank") else SEQUENCE) for name in all_} | dict(given)
-    past = [size for name, size in sizes.items() if name.startswith("past")]
-    new = [size for name, size in sizes.items() if re.match("(decoder_)?seq", name)]
-    if past and new:
-        sizes |= {name: past[0] + new[0] for name in sizes if name.startswith("total")}
+    sizes |= samples.totals(sizes)
     return {name: size for name, size in sizes.items() if name not in given}
 
 

@@ -166,7 +166,7 @@ def bindings(inputs: Sequence[Input], case: int, wanted: Binding) -> list[dict[s
         for i, name in enumerate(names):
             axis = "batch" if name in batch else "space" if name in space else ""
             binding[name] = filling.size(axis, i)
-        binding |= _totals(binding)
+        binding |= totals(binding)
         binding |= {name: wanted[name] for name in binding.keys() & wanted.keys()}
         if binding not in found:
             found.append(binding)
@@ -195,7 +195,7 @@ def _open_dims(inputs: Sequence[Input]) -> tuple[set[str], set[str], set[str]]:
     return batch, space, {dim for dim, _, _ in dims} - batch - space
 
 
-def _totals(binding: Mapping[str, int]) -> dict[str, int]:
+def totals(binding: Mapping[str, int]) -> dict[str, int]:
     """Return the lengths that are sums: decoders with a cache name three, of which the total is the sum of the two
     others."""
     past = [size for name, size in binding.items() if name.startswith("past")]
