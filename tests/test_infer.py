@@ -434,3 +434,20 @@ def test_a_slice_backwards_to_an_end_that_onnx_runtime_takes_for_beyond_the_fron
     assert found is not None and found.shape is not None and str(found.shape[0]) == size
     result = graphopt.optimize(model, cost="none")
     assert run(result.model, {"x": x})["y"].tolist() == x[::-1].tolist()
+
+
+def test_a_pool_has_no_window_that_begins_behind_the_data() -> None:
+    """As older schemas of it count, which no runtime does."""
+    pool = "MaxPool<kernel_shape=[2], strides=[2], pads=[1,1], ceil_mode=1>(x)"
+    model = parse("float[1,1,5] x", f"y = {pool}", outputs="float[1,1,K] y", opset=17)
+    graph = onnx_io.load(model).graph
+    infer_graph(graph)
+    assert graph.shape(graph.outputs[0]) == (1, 1, 3) == run(model, {"x": np.zeros((1, 1, 5), np.float32)})["y"].shape
+
+
+def test_a_squeeze_of_no_axis_has_a_shape_that_is_not_known() -> None:
+    """ONNX Runtime takes it for all axes of size 1, the onnx package for none."""
+    weights = {"a": np.zeros(0, np.int64), "t": np.array([1, 3])}
+    model = parse("float[1,3] x", "s = Squeeze(x, a); y = Reshape(s, t)", weights, outputs="float[A,B] y", opset=17)
+    result = graphopt.optimize(model, cost="none")
+    assert [node.op_type for node in result.model.graph.node] == ["Squeeze", "Reshape"]

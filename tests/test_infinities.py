@@ -14,6 +14,7 @@ from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Value
 from graphopt.operators import infer
 from graphopt.operators.infinities import may_hold
+from graphopt.rewrite.regions import cut_out
 from graphopt.rule import Operators, define, op, tensor
 from tests.text import parse, run
 
@@ -50,6 +51,8 @@ def holder(body: str, weights: Weights, name: str = "y") -> tuple[Graph, Value]:
         ("e = Exp(x); m = Sub(e, n); y = Div(x, m)", {"n": scalar(1)}),
         ("y = Pow(x, n)", {"n": scalar(-0.5)}),
         ("y = Add(x, m)", {"m": np.array([0, -np.inf, 0, 0], np.float32)}),
+        ("y = Where(c, x, m)", {"m": np.array([0, -np.inf, np.nan, 0], np.float32)}),
+        ("s = Where(c, x, m); y = Clip(s, m, n)", {"m": scalar(-np.inf), "n": scalar(6)}),
         ("y = Where(c, x, m)", {"m": scalar(-np.inf)}),
         ("w = Where(c, m, z); v = Where(c, z, m); y = Add(v, w)", {"m": scalar(LOWEST), "z": scalar(0)}),
         ("l = Log(x); r = Reshape(l, s); n = Neg(r); y = Max(n, z)", {"s": np.array([2, 2]), "z": scalar(0)}),
@@ -83,6 +86,7 @@ def test_a_value_may_hold_an_infinity(body: str, weights: Weights) -> None:
         ),
         ("y = Div(x, n)", {"n": np.array([-1, 2, -3, 4], np.float32)}),
         ("y = Where(c, x, m)", {"m": scalar(-1e9)}),
+        ("y = Clip(x, m, n)", {"m": scalar(-np.inf), "n": scalar(6)}),
         ("m = Where(c, x, n); y = Softmax(m)", {"n": scalar(-np.inf)}),
         ("l = Log(x); y = MatMul(l, w)", {"w": np.ones((4, 4), np.float32)}),
     ],
@@ -178,6 +182,51 @@ def test_the_body_of_a_loop_knows_what_it_reads_from_outside() -> None:
     feeds = {"x": np.array([0, 1, 2, -3], np.float32), "f": np.array(True)}
     result = graphopt.optimize(model, cost="none")
     assert np.array_equal(run(result.model, feeds)["y"], run(model, feeds)["y"])
+
+
+def test_the_default_of_an_input_is_looked_at() -> None:
+    model = parse("float[4] x, bool[4] c, float m", "s = Where(c, m, x); y = Min(s, n)", {"n": scalar(6)})
+    model.graph.initializer.append(onnx.numpy_helper.from_array(scalar(-np.inf), "m"))
+    feeds = {"x": np.array([0, 1, 2, 30], np.float32), "c": np.array([True, False, True, False])}
+    result = graphopt.optimize(model, cost="none", check=False)
+    assert np.array_equal(run(result.model, feeds)["y"], run(model, feeds)["y"])
+
+
+def test_what_the_body_of_a_loop_makes_it_reads_in_the_next_turn() -> None:
+    body = "o = Constant<value = bool {1}>(); e, y = Loop (k, o, x) <body = b (int64 i, bool d, float[4] p) => "
+    body += "(bool g, float[4] q, float[4] h) { g = Identity(d) h = Min(p, n) q = Where(c, m, h) }>"
+    weights = {"n": scalar(6), "m": scalar(-np.inf), "k": np.array(2)}
+    model = parse("float[4] x, bool[4] c", body, weights, outputs="float[T, 4] y")
+    feeds = {"x": np.array([0, 1, 2, 30], np.float32), "c": np.array([True, False, True, False])}
+    result = graphopt.optimize(model, cost="none", check=False)
+    assert np.array_equal(run(result.model, feeds)["y"], run(model, feeds)["y"])
+
+
+ASKED_IN_A_BRANCH = """m = MatMul(x, w); y = Min(m, n); z = If (f)
+    <then_branch = t () => (bool[4] a) { a = IsInf(y) }, else_branch = e () => (bool[4] b) { b = IsNaN(y) }>"""
+ASKED_OF_A_BRANCH = """y = If (f) <then_branch = t () => (float[4] a) { m = MatMul(x, w) a = Min(m, n) },
+    else_branch = e () => (float[4] b) { b = MatMul(x, w) }>; z = IsInf(y)"""
+
+
+@pytest.mark.parametrize("body", [ASKED_IN_A_BRANCH, ASKED_OF_A_BRANCH], ids=["in", "of"])
+def test_a_question_reaches_into_branches_and_out_of_them(body: str) -> None:
+    """The product overflows, and what it overflows to is asked for."""
+    model = parse("float[4] x, bool f", body, {"w": np.full((4, 4), -3e38, np.float32), "n": scalar(6)}, outputs="z")
+    feeds = {"x": np.array([9, 9, 9, 9], np.float32), "f": np.array(True)}
+    result = graphopt.optimize(model, cost="none", check=False)
+    assert np.array_equal(run(result.model, feeds)["z"], run(model, feeds)["z"])
+    assert run(model, feeds)["z"].all()
+
+
+def test_a_part_that_is_cut_out_is_asked_by_what_reads_it() -> None:
+    body = "q = MatMul(x, w); y = Min(q, n); i = IsInf(y)"
+    for ending, held in ((body, True), (body.replace("IsInf", "Sign"), False)):
+        graph, product = holder(ending, {"w": np.ones((4, 4), np.float32), "n": scalar(6)}, "q")
+        (reader,) = graph.with_op("Min")
+        region = cut_out(graph, [product.vertex, reader])
+        assert region is not None
+        (made,) = region.graph.with_op("MatMul")
+        assert may_hold(region.graph, [Value(made)]) == held
 
 
 def test_a_declared_operator_has_the_poles_of_what_it_means() -> None:

@@ -7,6 +7,7 @@ import onnx.parser
 import pytest
 from onnx import ModelProto, numpy_helper
 
+import graphopt
 from graphopt.check.compare import compare
 from graphopt.check.verdict import Verdict
 from graphopt.io import onnx_io
@@ -18,7 +19,7 @@ from graphopt.rewrite.fixpoint import Simplification, Simplifier, simplify_graph
 from graphopt.rewrite.match import find
 from graphopt.rewrite.variant import Variant
 from graphopt.rules.layout import MOVES
-from tests.text import parse
+from tests.text import parse, run
 
 x = tensor("x")
 w, b, s = const("w", "M C *k"), const("b", "M", default=0), const("s", "M 1*k")
@@ -332,3 +333,12 @@ def test_a_view_with_two_open_sizes_reads_them_off_the_inputs(rule: Rule, given:
 def test_sizes_that_cannot_be_read_are_refused(given: ModelProto, why: str) -> None:
     with pytest.raises(Refused, match=why):
         built(AS_MATRIX, given)
+
+
+def test_a_large_number_that_is_added_and_taken_away_again_rounds() -> None:
+    """It is how floats are rounded to whole numbers without an operator for that."""
+    large = np.full(4, 1.5 * 2**23, np.float32)
+    model = parse("float[4] x", "t = Add(x, a); y = Sub(t, b)", {"a": large, "b": large.copy()}, outputs="float[4] y")
+    feeds = {"x": np.array([0.25, 1.5, -2.75, 3.125], np.float32)}
+    result = graphopt.optimize(model, cost="none", check=False)
+    assert np.array_equal(run(result.model, feeds)["y"], np.round(feeds["x"]))

@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
-from graphopt.base.integers import TRUE, Atom, Formula, Size, ge, symbol
+from graphopt.base.integers import TRUE, Formula, Size, alone, conj, ge, inside, symbol
 from graphopt.base.notes import Noted
 from graphopt.base.rebuilding import Substitution, rebuild_formula
-from graphopt.base.symbolic import Binders, Call, Value
+from graphopt.base.symbolic import Binders, Call, Value, only_factor
 from graphopt.language.rule import Rule
 from graphopt.language.term import App, Term, applications
 from graphopt.operators.classes import entry
@@ -28,29 +28,30 @@ def undefined(
 ) -> str:
     """Return the function of a call of the right side that may have no value where those of the left have; nothing if
     none."""
-    outer = frozenset(binder for binder, _ in binders)
-    computed = {_computed(noted, outer) for noted in before}
-    new = {_computed(noted, outer) for noted in after} - computed
+    computed = set(map(_computed, before))
+    new = set(map(_computed, after)) - computed
     here = known.knowing(ranges(binders)) if new else known
     return next((made.call.function for made in new if not _holds_there(made, computed, equality, here)), "")
 
 
 class _Computed(NamedTuple):
-    """A call, of what of that which it is computed for may be nothing, and in which case."""
+    """A call, the extents around it that may be empty, and the case in which it is made."""
 
     call: Call
     over: frozenset[Size]
     case: Formula
 
 
-def _computed(noted: Noted, outer: frozenset[Atom]) -> _Computed:
-    """Return what was noted, with what sums around it run over named by its place: the same on both sides."""
+def _computed(noted: Noted) -> _Computed:
+    """Return what was noted, with what the sums around it run over named by its place: the same on both sides."""
     call, around, case = noted
-    inner = [*_inner(call.symbols - outer), *_inner(case.symbols - call.symbols - outer)]
-    change = Substitution({atom: symbol(f"bound {place}") for place, atom in enumerate(inner)})
-    if inner:
-        renamed = call.rebuild(change)
-        call, case = renamed if isinstance(renamed, Call) else call, rebuild_formula(case, change)
+    inner = [(binder, extent) for binder, extent in around if binder in call.symbols | case.symbols]
+    change = Substitution({binder: symbol(f"bound {place}") for place, (binder, _) in enumerate(inner)})
+    rebuilt = call.rebuild(change) if inner else call
+    renamed = only_factor(rebuilt) if isinstance(rebuilt, Value) else rebuilt
+    ranges_ = (inside(alone(binder), extent) for binder, extent in inner)
+    if isinstance(renamed, Call):  # else it was simplified, and nothing is an excuse for what was not renamed
+        call, case = renamed, rebuild_formula(conj(case, *ranges_), change)
     return _Computed(call, _extents(around), case)
 
 
@@ -105,17 +106,6 @@ def _outside(terms: Iterable[Term | None], masks: Collection[App]) -> Iterator[A
 
 def _is_partial(app: App) -> bool:
     return entry(app.op, app.domain).is_partial
-
-
-def _inner(symbols: Collection[Atom]) -> list[Atom]:
-    """Return those over which sums run, in the order in which they were made."""
-    return [atom for atom in sorted(symbols, key=_made) if _made(atom)[1] == "k"]
-
-
-def _made(atom: Atom) -> tuple[int, str]:
-    """When an unknown integer was made, and what it is called."""
-    name, _, number = str(atom.args[0]).partition("'")
-    return int(number or -1), name
 
 
 def _are_equal(one: Call, other: Call, equality: Equality, known: Context) -> bool:

@@ -68,20 +68,26 @@ class Extended:
         return False
 
     def _is_not_zero(self, value: Value) -> bool:
-        """Return whether a finite value is known not to be 0; a deviation is not."""
+        """Return whether a finite value is known not to be 0; a deviation of the left side is not."""
         if value.constant is not None:
             return bool(value.constant)
         match [factor for term in value.terms for factor in term.factors]:
             case [Read(tensor=name)]:
                 return bool(self.properties.get(name, frozenset()) & NOT_ZERO)
-            case [Number()] | [Call("Exp" | "Sqrt")]:
+            case [Number()] | [Call("Exp")]:
                 return True
+            case [Call("Sqrt", (root,))]:
+                return self._has(root, POSITIVE) or self._is_variance(root)
         return False
 
     def _is_deviation(self, value: Value) -> bool:
         """Return whether a value is known to have a root: it is a number or a variance of the left side, or their
         sum."""
-        return self._has(value, ROOTED) or all(
+        return self._has(value, ROOTED) or self._is_variance(value)
+
+    def _is_variance(self, value: Value) -> bool:
+        """Return whether a value is a sum of variances of the left side and positive numbers."""
+        return bool(value.terms) and all(
             term.coefficient > 0
             and all(isinstance(f, Read) and f.tensor.partition("'")[0] in self.variances for f in term.factors)
             for term in value.terms

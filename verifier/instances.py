@@ -34,6 +34,7 @@ from graphopt.base.integers import (
     product,
     symbol,
 )
+from graphopt.base.notes import Noted, noting
 from graphopt.base.places import Places
 from graphopt.base.rebuilding import formula
 from graphopt.base.symbolic import Index, Piece, Read, Value, call, fold, guarded, integer, lift, number
@@ -156,17 +157,16 @@ class Instance:
     tensors: dict[Term, tuple[Tensor, ...]] = field(default_factory=dict)
     answers: dict[tuple[Size, Size], Size] = field(default_factory=dict)
     """The sizes that a Reshape of the left side gives, by what is asked for and the number of elements."""
-
     integers: dict[Value, Size] = field(default_factory=dict)
     """The elements of tensors that are sizes or places, as unknown integers."""
-
     ignored: set[tuple[str, str, Any]] = field(default_factory=set)
     """The attributes of the left side that say how to compute, by operator and name, with their values."""
     along: dict[str, int] = field(default_factory=dict)
     """Of the tensors that stand for any number of them, along which axis these are joined."""
     absences: dict[str, bool] = field(default_factory=dict)
     """Of the constants with a default, whether they are optional inputs that are absent."""
-
+    built: tuple[set[Noted], set[Noted]] = field(default_factory=lambda: (set(), set()))
+    """What has no value everywhere and was computed for the tensors of each side, before any element was asked for."""
     scalars: dict[Term, Any] = field(default_factory=dict)
     """What was computed of the numbers of the rule."""
     settled: Context | None = None
@@ -293,7 +293,6 @@ class Instance:
 
     def _reader(self, name: str, dtype: DType) -> Callable[[Index], Value]:
         """Return the element at an index: a number where the conditions say that all elements are that number."""
-
         live = self._live_parts(name)
 
         def at(index: Index) -> Value:
@@ -456,7 +455,8 @@ class Instance:
             return None
         if self.exact and name in _ROUNDING:
             return call(f"{name}~", *map(real, args))
-        return _REAL_FUNCTIONS[name](*map(real, args)) if name in _REAL_FUNCTIONS else None
+        with noting():  # nothing: where it has no value, the rule does not match
+            return _REAL_FUNCTIONS[name](*map(real, args)) if name in _REAL_FUNCTIONS else None
 
     def _assumed(self, app: App) -> Formula:
         """Return a property that the conditions say is assumed of the elements of its constant: no formula about

@@ -106,6 +106,16 @@ class RuleNode(Node):
         return not any(_varies(part) for part in walk(self.app))
 
     @property
+    def dtype(self) -> DType:
+        """The element type that the operator computes in; of numbers alone, the type in which they are written."""
+        found = super().dtype
+        if found is not DType.UNDEFINED or not all(map(is_scalar, self.app.operands)):
+            return found
+        if self.op == "Range":  # the sums that it makes are those of any type
+            return found
+        return next(iter(self.instance.typing.written.get(self.app, ())), found)
+
+    @property
     def is_exact(self) -> bool:
         """Whether arithmetic is only what it is called: in the exact model, and on what is no float.
 

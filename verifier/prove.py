@@ -307,7 +307,9 @@ def _obligations(instance: Instance) -> frozenset[int] | None:
     known = instance.known
     instance.assuming = False
     try:
-        right = [instance.tensor(side) for side in rule.right]
+        with noting() as built:
+            right = [instance.tensor(side) for side in rule.right]
+        instance.built[1].update(built)
         for condition in rule.promised if isinstance(rule, Meant) else ():
             instance.require(truth_value(instance.scalar(condition)), f"{condition}, as its definition asks")
     except Undefined as error:
@@ -330,7 +332,9 @@ def _obligations(instance: Instance) -> frozenset[int] | None:
 def _left(instance: Instance) -> list[Tensor] | None:
     """Return the tensors of the left side with all that is assumed; None, and why, where it does not occur."""
     try:
-        left = [instance.tensor(side) for side in instance.rule.left]
+        with noting() as built:
+            left = [instance.tensor(side) for side in instance.rule.left]
+        instance.built[0].update(built)
         instance.assume_absences()
         for places in instance.rule.live:  # how many there may be is known on both sides
             instance.scalar(places)
@@ -521,7 +525,9 @@ def _difference(instance: Instance, left: Tensor, right: Tensor, index: Index, b
     if instance.compared and one != other:
         one, other, new = _elements(left, right, index)
     equality = Equality(Signs(instance.properties))
-    if not (instance.exact or instance.extended) and (function := undefined(*new, binders, known, equality)):
+    before, after = ({*built, *made} for built, made in zip(instance.built, new, strict=True))
+    is_real = not (instance.exact or instance.extended)
+    if is_real and (function := undefined(before, after, binders, known, equality)):
         taken = "1 / x" if function == "Inverse" else function
         return f"are made with {taken} of what the left side does not, which may have no value"
     if one == other:  # the same expressions

@@ -8,7 +8,8 @@ kept in single precision although the model computes in double.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from math import isfinite
+from itertools import chain
+from math import isfinite, prod
 
 import numpy as np
 from onnx.defs import OpSchema
@@ -27,6 +28,12 @@ ADDED = 2.0**10
 LARGEST = 2.0**20
 """The largest number that a rule may write for floats, and one over the smallest."""
 
+DECIDES = {"Pow": 1, "Resize": 2}
+"""The first operand by which an operator jumps, where that is another than the first."""
+
+SATURATING = frozenset({"Sigmoid", "Softmax", "Tanh", "Erf"})
+"""Operators that give one and the same float, or 0, for many numbers that are far apart."""
+
 LIFT = 40.0
 """The largest number, of either sign, that a rule may write into an exponent: of the 38 digits that single precision
 has for a magnitude exp(40) leaves 21, and exp(-40) is as far from the least normal number."""
@@ -34,8 +41,8 @@ has for a magnitude exp(40) leaves 21, and exp(-40) is as far from the least nor
 
 def unlicensed(rule: Rule, typings: Sequence[Typing]) -> str:
     """Return why equality over the real numbers does not license a rule for floats; an empty text where it does."""
-    reasons = (*_jumps(rule, typings), *_overflows(rule, typings), *_numbers(rule), *_kept_in_single(rule, typings))
-    return next(iter(reasons), "")
+    reasons = chain(_jumps(rule, typings), _overflows(rule, typings), _saturates(rule), _numbers(rule, typings))
+    return next(chain(reasons, _kept_in_single(rule, typings)), "")
 
 
 # -- jumps -------------------------------------------------------------------------------------------------------------
@@ -59,7 +66,7 @@ def _rounded_jumps(sides: Sequence[Term], typings: Sequence[Typing]) -> Iterator
         for app in applications(side):
             inside = _rounding(app) is Rounding.PLACED and app is not side
             if inside or _is_jump(app, typings):
-                operands = (operand for operand in app.inputs[app.op == "Pow" :] if operand is not None)
+                operands = (operand for operand in app.inputs[DECIDES.get(app.op, 0) :] if operand is not None)
                 if any(_rounds(part) for operand in operands for part in applications(operand)):
                     yield app
 
@@ -70,6 +77,10 @@ def _is_jump(app: App, typings: Sequence[Typing]) -> bool:
         return any(not _is_float(typing.of(app)) and _reads_floats(app, typing) for typing in typings)
     if app.op == "IsNaN" and any(map(_is_softmax, _factors(app.inputs[0]))):
         return False  # what such a row reads makes it NaN, not how it is rounded
+    if app.op == "Resize":
+        return any(part is not None and not is_scalar(part) for part in app.inputs[DECIDES[app.op] : 3])
+    if app.op == "Range":
+        return any(_is_float(typing.of(part)) for typing in typings for part in app.operands if not is_scalar(part))
     jumps = _rounding(app) is Rounding.JUMPS or app.op == "Pow"  # of negative numbers there are whole powers only
     return jumps and any(_reads_floats(app, typing) for typing in typings)
 
@@ -93,7 +104,8 @@ def _is_float(dtype: DType | None) -> bool:
 
 
 def _rounding(app: App) -> Rounding:
-    return entry(app.op, app.domain).rounding
+    is_place = app.op == "MaxPool" and app.output == 1
+    return Rounding.PLACED if is_place else entry(app.op, app.domain).rounding
 
 
 def _rounds(app: App) -> bool:
@@ -114,6 +126,16 @@ def _overflows(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
         peak = _peak(app, typings)
         if peak is None or not _is_used_as_softmax(app, peak, rule.right):
             yield f"{app.op} overflows at moderate numbers, and the left side does not compute {app}"
+
+
+def _saturates(rule: Rule) -> Iterator[str]:
+    """Poles, and places, of what has become one number: 1 / Sigmoid(-x) is 1 + exp(x), but not of floats."""
+    left = {app for side in rule.left for app in applications(side)}
+    for app in dict.fromkeys(app for side in rule.right for app in applications(side) if app not in left):
+        is_told = _rounding(app) is Rounding.PLACED
+        poles = app.inputs[1:] if app.op == "Div" else app.inputs if app.op in ("Log", "Reciprocal") or is_told else ()
+        if any(part.op in SATURATING for pole in poles if pole is not None for part in applications(pole)):
+            yield f"{app.op} tells apart what saturates, and the left side does not compute {app}"
 
 
 def _peak(weights: App, typings: Sequence[Typing]) -> App | None:
@@ -160,14 +182,38 @@ def _is_used_as_softmax(weights: App, peak: App, right: Sequence[Term]) -> bool:
 # -- numbers -----------------------------------------------------------------------------------------------------------
 
 
-def _numbers(rule: Rule) -> Iterator[str]:
-    """Numbers of the rule that single precision does not bear."""
+def _numbers(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
+    """Numbers of the rule that single precision does not bear, alone or multiplied with each other."""
     sides = (*rule.left, *rule.right)
     for value in (value for side in sides for value in _floats(walk(side)) if _is_extreme(value)):
         yield f"the number {value:g} is too large or too small to compute with in single precision"
-    sums = (app for side in sides for app in applications(side) if app.op in ("Add", "Sub", "Sum", "Mean"))
-    for value in (value for app in sums for value in _floats(app.inputs) if abs(value) > ADDED):
-        yield f"the number {value:g} is so large that what is added to it is lost in rounding"
+    for app in (app for side in sides for app in applications(side) if _computes_floats(app, typings)):
+        if _factor(app) > LARGEST:
+            yield f"the numbers of {app} are together too large or too small to compute with in single precision"
+        added = _numbers_of(app) if app.op in ("Add", "Sub", "Sum", "Mean") else ()
+        beside = max((_factor(arg) for arg in app.operands), default=1.0)
+        for value in (value for value in added if abs(value) * beside > ADDED):
+            yield f"the number {value:g} is so large that what is added to it is lost in rounding"
+
+
+def _computes_floats(app: App, typings: Sequence[Typing]) -> bool:
+    """Return whether it makes floats, in some choice of element types, of floats beside each other."""
+    is_arithmetic = app.op in ("Add", "Sub", "Sum", "Mean", "Mul", "Div")
+    return is_arithmetic and any(_is_float(typing.of(app)) for typing in typings)
+
+
+def _factor(term: Term) -> float:
+    """Return by how much numbers of the rule enlarge a term, or make it smaller, at most."""
+    if not isinstance(term, App) or is_scalar(term):
+        return 1.0
+    own = prod(max(abs(value), 1 / abs(value)) for value in _numbers_of(term) if value and term.op in ("Mul", "Div"))
+    return own * max(map(_factor, term.operands), default=1.0)
+
+
+def _numbers_of(app: App) -> list[float]:
+    """Return the finite numbers among the operands of an operator."""
+    found = (arg.value for arg in app.inputs if isinstance(arg, Lit) and isinstance(arg.value, int | float))
+    return [float(value) for value in found if isfinite(value)]
 
 
 def _floats(terms: Iterable[Term | None]) -> Iterator[float]:

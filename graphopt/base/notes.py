@@ -14,7 +14,7 @@ from graphopt.base.integers import TRUE, Atom, Formula, Size, conj
 _Binders: TypeAlias = "tuple[tuple[Atom, Size], ...]"
 Noted: TypeAlias = "tuple[Any, _Binders, Formula]"
 """A call of such a function (`symbolic.Call`), what the sums and folds around it run over, and the case that it is of:
-of nothing, and where the case is another, they do not make it."""
+over nothing, or in another case, it is not made."""
 
 PARTIAL = frozenset({"Inverse", "Log", "Sqrt", "Pow", "Mod", "FMod", "Asin", "Acos", "Acosh", "Atanh"})
 """Functions that floats have for some real numbers only."""

@@ -444,7 +444,7 @@ def _parts(monoid: Monoid, piece: Piece) -> Iterator[Piece]:
     """Yield a piece, by the cases of its body, folds of the same kind laid open."""
     for condition, (body,) in cases(piece.body):
         guard = conj(piece.guard, condition)
-        inner = _only_factor(body)
+        inner = only_factor(body)
         if guard == FALSE:
             continue
         if isinstance(inner, Fold) and inner.monoid == monoid:
@@ -459,7 +459,7 @@ def _is_plain(piece: Piece) -> bool:
 
 
 def _plain_minimum(body: Value) -> tuple[Piece, ...]:
-    inner = _only_factor(body)
+    inner = only_factor(body)
     if isinstance(inner, Fold) and inner.monoid == "min" and all(map(_is_plain, inner.pieces)):
         return inner.pieces
     return ()
@@ -481,7 +481,7 @@ def _fresh(piece: Piece) -> Piece:
         return Piece(binders, rebuild_formula(piece.guard, change), piece.body.rebuild(change)) if binders else piece
 
 
-def _only_factor(value: Value) -> Factor | None:
+def only_factor(value: Value) -> Factor | None:
     if len(value.terms) != 1:
         return None
     (term,) = value.terms

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from graphopt.base.integers import TRUE, Fact, Formula, Size, conj, disj, fresh, inside, negate
-from graphopt.base.notes import running_over
+from graphopt.base.notes import in_case, running_over
 from graphopt.base.rebuilding import only_symbol
 from graphopt.base.symbolic import (
     Binders,
@@ -80,8 +80,9 @@ def total(
 ) -> Value:
     """Σ of `body` over all indices below the extents (for which `where` holds)."""
     index, binders = bind(extents)
-    with running_over(binders):
-        return summed(guarded(where(index) if where else TRUE, body(index)), binders)
+    counts = where(index) if where else TRUE
+    with running_over(binders), in_case(counts):
+        return summed(guarded(counts, body(index)), binders)
 
 
 def summed(value: Value, binders: Binders) -> Value:
@@ -94,8 +95,9 @@ def folded(
 ) -> Value:
     """Return the greatest (least, product) of `body` over all indices below the extents (for which `where` holds)."""
     index, binders = bind(extents)
-    with running_over(binders):
-        return fold(monoid, [Piece(binders, where(index) if where else TRUE, body(index))])
+    counts = where(index) if where else TRUE
+    with running_over(binders), in_case(counts):
+        return fold(monoid, [Piece(binders, counts, body(index))])
 
 
 def select(condition: Formula, then: Value, otherwise: Value) -> Value:

@@ -162,6 +162,8 @@ class Graph:
     """Fields of the GraphProto that graphopt does not interpret, serialized."""
     infinite: frozenset[int] = frozenset()
     """In a body or a part: the inputs and captures that may hold an infinity, as is known outside (`infinities`)."""
+    asked: frozenset[int] = frozenset()
+    """In a body or a part: which of the outputs are asked outside whether they are infinite (`infinities`)."""
     is_region: bool = False
     """Outputs may be inputs, or share a value: they are no names in a file, but what is read elsewhere."""
     nx: nx.DiGraph[int] = field(default_factory=nx.DiGraph)
@@ -326,7 +328,8 @@ class Graph:
         names = {*self.names} if names is None else names
         twin = Graph(
             self.name, self.opsets, [*self.inputs], self.outputs, self.output_names, self.output_types,
-            self.doc, self.metadata, names, self.extra, self.infinite, self.is_region, _next=self._next,
+            self.doc, self.metadata, names, self.extra, self.infinite, self.asked, self.is_region,
+            _next=self._next,
         )  # fmt: skip
         twin._put({vertex: _with_own_bodies(node, names) for vertex, node in self.items()})
         return twin

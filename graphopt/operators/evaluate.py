@@ -72,6 +72,8 @@ def _is_undefined(node: Node, inputs: Sequence[Array | None]) -> bool:
         return not bool(np.all(inputs[1]))
     if node.op == "Slice" and len(inputs) > 4:  # an end that ONNX Runtime takes for one in either direction
         return inputs[2] is not None and bool(np.isin(inputs[2], ENDLESS).any())
+    if node.op == "Squeeze" and len(inputs) > 1:  # of no axis, which ONNX Runtime takes for all of size 1
+        return inputs[1] is not None and not inputs[1].size
     if node.op != "Cast" or inputs[0] is None or not DType.of(inputs[0].dtype).is_float:
         return False
     target = node.attrs.get("to")

@@ -31,6 +31,9 @@ from graphopt.operators.protos import node_to_proto, type_from_proto, type_to_pr
 
 log = logging.getLogger(__name__)
 
+POOLS = ("AveragePool", "LpPool", "MaxPool")
+"""Operators of which schemas before opset 22 count windows that begin behind the data: ONNX Runtime never does."""
+
 # -- one node ----------------------------------------------------------------------------------------------------------
 
 
@@ -106,8 +109,12 @@ def _is_size(dim: Dim | None) -> bool:
 def _base(graph: Graph, node: Node, strict: bool) -> list[Type | None] | None:
     """Return what the onnx package's inference says of the outputs; None where it says that the node cannot be."""
     schema = ops.schema_of(node)
+    if node.op in POOLS and not node.domain and node.attrs.get("ceil_mode"):
+        schema = ops.schema(node.op)
     if schema is None or any(True for _ in node.bodies):
         return [None] * len(node.names)
+    if node.op == "Squeeze" and len(node.inputs) > 1 and node.inputs[1] and graph.known_contents(node.inputs[1]) == ():
+        return [TensorType(graph.dtype(value), None) for value in node.inputs[:1] if value]  # ONNX Runtime: of all axes
     if not schema.has_type_and_shape_inference_function:
         return [_declared_by(schema, graph, node, i) for i in range(len(node.names))]
     inputs = ["" if value is None else str(i) for i, value in enumerate(node.inputs)]

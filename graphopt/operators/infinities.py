@@ -8,7 +8,7 @@ meant, unless it is one of its weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import IntEnum
 from math import inf
 from typing import Any
@@ -50,6 +50,9 @@ DEEPEST = 8
 LARGEST_MASK = 1 << 24
 """Elements up to which a constant is looked at."""
 
+REPEATED = ("Loop", "Scan")
+"""Operators whose bodies read what they have made."""
+
 MASKED = ("Softmax", "LogSoftmax")
 """Operators that masks are added ahead of."""
 
@@ -61,7 +64,7 @@ class Infinities:
         self._reach: dict[int, Far] = {}
         self._signs: dict[Value, tuple[int, Sign]] = {}
         """By value what is known of it, and how many operators were looked through for that."""
-        self._asked = frozenset(_asked(graph))
+        self.asked = frozenset(_asked(graph))
 
     def reach(self, graph: Graph, value: Value) -> Far:
         """How far from zero the elements of a value may lie."""
@@ -79,12 +82,12 @@ class Infinities:
 
     def _of(self, graph: Graph, vertex: int) -> Far:
         node = graph[vertex]
-        if vertex in self._asked or vertex in graph.infinite:
+        if vertex in self.asked or vertex in graph.infinite:
             return Far.INFINITE
         if node.is_constant:
             return Far.ORDINARY if node.data is None else _of_constant(node.data)
-        if node.is_internal:
-            return Far.ORDINARY
+        if node.is_internal:  # an input may have a default
+            return Far.ORDINARY if node.data is None else _of_constant(node.data)
         if ops.is_declared(node.op, node.domain):  # whatever it is called
             read = [self._read(graph, value) for value in node.operands]
             makes = any(_is_infinite(part) or _has_pole(part) for part in declared.parts(node))
@@ -97,8 +100,8 @@ class Infinities:
         match _reach(node):
             case Reach.BOUNDED:
                 return Far.ORDINARY
-            case Reach.CLAMPED:
-                return min(highest, Far.HUGE)
+            case Reach.CLAMPED:  # by bounds that may be infinite: then they let infinities pass, and make none
+                return read[0] if Far.INFINITE in read[1:] else min(highest, Far.HUGE)
             case Reach.MIXED:
                 weights = [value for value in node.operands if graph[value.vertex].is_constant]
                 infinite = any(self._read(graph, weight) is Far.INFINITE for weight in weights)
@@ -142,22 +145,39 @@ _KNOWN: WeakKeyDictionary[Graph, Infinities] = WeakKeyDictionary()
 
 def may_hold(graph: Graph, values: Iterable[Value]) -> bool:
     """Return whether one of the values may hold an infinity that the model means."""
-    if graph not in _KNOWN:
-        _KNOWN[graph] = Infinities(graph)
-    known = _KNOWN[graph]
+    known = _known(graph)
     return any(known.reach(graph, value) is Far.INFINITE for value in values)
 
 
-def mark_bodies(graph: Graph, node: Node) -> None:
-    """Tell the bodies of a node which of the values that they read from outside may hold an infinity."""
+def is_asked(graph: Graph, vertex: int) -> bool:
+    """Return whether a question reads what a vertex makes, or what is made of it."""
+    return vertex in _known(graph).asked
+
+
+def _known(graph: Graph) -> Infinities:
+    if graph not in _KNOWN:
+        _KNOWN[graph] = Infinities(graph)
+    return _KNOWN[graph]
+
+
+def mark_bodies(graph: Graph, vertex: int) -> None:
+    """Tell the bodies of a node which of the values that they read from outside may hold an infinity, and whether it is
+    asked outside of what they make."""
+    node = graph[vertex]
     for body in node.bodies:
         inside = {v: node.captures[_index(body[v])] for v in body.with_op(CAPTURE) if body[v].is_internal}
         given = [value for value in node.inputs if value is not None]
         marked = {vertex for vertex, value in inside.items() if may_hold(graph, [value])}
         marked |= set(body.inputs) if may_hold(graph, given) else set()
-        if marked != body.infinite:
-            body.infinite = frozenset(marked)
-            reconsider(body)
+        _mark(body, marked, frozenset(range(len(body.outputs))) if is_asked(graph, vertex) else frozenset())
+        if node.op in REPEATED and may_hold(body, body.outputs):  # which are the inputs of the next turn
+            _mark(body, marked | set(body.inputs), body.asked)
+
+
+def _mark(body: Graph, infinite: Collection[int], asked: frozenset[int]) -> None:
+    if (infinite, asked) != (body.infinite, body.asked):
+        body.infinite, body.asked = frozenset(infinite), asked
+        reconsider(body)
 
 
 def reconsider(graph: Graph) -> None:
@@ -206,9 +226,10 @@ def _of_constant(tensor: Tensor) -> Far:
         return Far.ORDINARY
     if tensor not in _LARGEST:
         array = tensor.numpy()
-        greatest = float(max(array.max(), -array.min()))  # NaN is no number to compare, nor to be lost
-        is_huge = greatest > HUGE_PART * float(ml_dtypes.finfo(array.dtype).max)  # type: ignore[no-untyped-call]
-        _LARGEST[tensor] = Far.INFINITE if greatest == inf else Far.HUGE if is_huge else Far.ORDINARY
+        is_finite = bool(np.isfinite(array).all())  # NaN is as little a number as an infinity
+        limit = HUGE_PART * float(ml_dtypes.finfo(array.dtype).max)  # type: ignore[no-untyped-call]
+        is_huge = is_finite and float(max(array.max(), -array.min())) > limit
+        _LARGEST[tensor] = Far.HUGE if is_huge else Far.ORDINARY if is_finite else Far.INFINITE
     return _LARGEST[tensor]
 
 
@@ -245,7 +266,9 @@ def _bits(type_: Type | None) -> int:
 
 def _asked(graph: Graph) -> Iterator[int]:
     """Yield what a question reads, back to where it comes from, and the inputs that are masks."""
-    stack = list(_questions(graph))
+    told = [graph.outputs[place].vertex for place in sorted(graph.asked)]
+    yield from told
+    stack = [*_questions(graph), *told]
     seen = set(stack)
     while stack:
         vertex = stack.pop()
@@ -268,6 +291,9 @@ def _questions(graph: Graph) -> Iterator[int]:
             is_extreme = any(tensor is not None and _of_constant(tensor) is not Far.ORDINARY for tensor in constants)
             if is_extreme or len(constants) == 1:
                 yield vertex
+    for vertex, node in graph.nodes():
+        if any(True for body in node.bodies for inner in body.graphs() for _ in _questions(inner)):
+            yield vertex  # it may ask of what it captures
 
 
 def _masks(graph: Graph) -> Iterator[int]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graphopt.base.integers import disj, eq, ge, quotient
-from graphopt.base.symbolic import Index, Value, call
-from graphopt.base.tensors import Tensor, total
+from graphopt.base.notes import in_case
+from graphopt.base.symbolic import Index, Value, call, guarded
+from graphopt.base.tensors import Tensor, total, truth
 from graphopt.operators.broadcasting import exactly, fits, stretched
 from graphopt.operators.node import Body, Node, OneOf, Shape, Undefined
 from graphopt.operators.reductions import mean, over
@@ -137,7 +138,7 @@ def _per_channel(node: Node) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def LpNormalization(node: Node) -> Tensor:
-    """x divided by its p-norm along an axis."""
+    """x divided by its p-norm along an axis; 0 where that is 0, as both runtimes have it."""
     x = node.input(0)
     axis = node.axis("axis", x.rank)
     p = node.attribute("p", lambda: OneOf((1, 2)))
@@ -146,8 +147,8 @@ def LpNormalization(node: Node) -> Tensor:
 
     def at(index: Index) -> Value:
         element, extents, others = over(x, (axis,), index)
-        if p == 1:
-            return element / total(extents, lambda k: call("Abs", others(k)))
-        return element / call("Sqrt", total(extents, lambda k: others(k) * others(k)))
+        powers = total(extents, lambda k: call("Abs", others(k)) if p == 1 else others(k) * others(k))
+        with in_case(is_something := truth(call("NotZero", powers))):
+            return guarded(is_something, element / (powers if p == 1 else call("Sqrt", powers)))
 
     return Tensor(x.shape, at)

@@ -363,6 +363,8 @@ class _Builder:
         if results is None:
             raise Refused(f"{app} cannot be computed")
         array = results[app.output]
+        if app.op in ("Add", "Sub") and _cancels(array, arrays):
+            raise Refused(f"{app} is little of two large numbers: to add one and take it away again rounds")
         base = next((c.base for c in constants if c is not None and c.base and c.dtype is not DType.INT64), "")
         base = base or next((c.base for c in constants if c is not None and c.base), app.op.lower())
         zero = any(c is not None and (c.absent or c.zero) for c in constants) and not array.any()
@@ -553,6 +555,19 @@ def _stored(folded: _Folded) -> Tensor:
     if not dtype.is_float and not np.array_equal(array, folded.array):
         raise Refused(f"{folded.base} does not fit {dtype.name}")
     return Tensor.of(array)
+
+
+LARGE = 2.0**20
+"""What is added to a number so large loses its digits behind the point in single precision."""
+
+
+def _cancels(made: NDArray[Any], terms: Sequence[NDArray[Any] | None]) -> bool:
+    """Return whether large floats were added up to what is a thousandth of them, at any place."""
+    floats = [term for term in terms if term is not None and term.dtype.kind == "f"]
+    if len(floats) < 2:
+        return False
+    largest = np.maximum(*map(np.abs, floats))
+    return bool(np.any((largest > LARGE) & np.isfinite(largest) & (np.abs(made) < largest / 1024)))
 
 
 _FOLDED = re.compile(r"(?:_folded(?:_\d+)?)+$")

@@ -146,8 +146,8 @@ class Simplifier:
             self._rewrite(graph, alone)
             self._rewrite(graph, merging)
             self._pass(graph, late=True)
-            for _, node in list(graph.nodes()):
-                self._inform(graph, node)
+            for vertex, node in list(graph.nodes()):
+                self._inform(graph, vertex, node)
                 for body in node.bodies:
                     self._settle(body)
             if len(self.steps) == before:
@@ -171,9 +171,9 @@ class Simplifier:
             raise ValueError(f"pass {pass_.name} writes {', '.join(sorted(foreign))}, which only rules may")
         self._apply(pass_.name, graph, patch, is_rule=False)
 
-    def _inform(self, graph: Graph, node: Node) -> None:
+    def _inform(self, graph: Graph, vertex: int, node: Node) -> None:
         """Tell the bodies of a node what is known of the values that flow into them."""
-        mark_bodies(graph, node)
+        mark_bodies(graph, vertex)
         for pass_ in self.passes:
             for body, patch in pass_.inform(graph, node) if pass_.inform else ():
                 self._apply_pass(pass_, body, patch)

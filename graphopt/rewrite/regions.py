@@ -21,7 +21,7 @@ from graphopt.ir.graph import CONSTANT, INPUT, INTERNAL, Attribute, Graph, Node,
 from graphopt.ir.ops import is_deterministic
 from graphopt.ir.tensor import Tensor
 from graphopt.operators.infer import infer_graph
-from graphopt.operators.infinities import may_hold
+from graphopt.operators.infinities import is_asked, may_hold
 
 FAR = 80
 """Nodes after which a value that is still read no longer counts as crossing: a mask, a skip connection."""
@@ -155,6 +155,7 @@ def cut_out(whole: Graph, vertices: Sequence[int]) -> Region | None:
     graph.outputs = tuple(known[value] for value in outputs)
     graph.output_names = tuple(graph.new_name(f"output_{index}") for index in range(len(outputs)))
     graph.output_types = tuple(whole.type(value) for value in outputs)
+    graph.asked = frozenset(place for place, value in enumerate(outputs) if is_asked(whole, value.vertex))
     return region
 
 
@@ -260,6 +261,7 @@ def digest(graph: Graph, tell: Callable[[Tensor], Any] | None = None) -> str:
     said.append(repr([(numbers[vertex], output) for vertex, output in graph.outputs]))
     said.append(repr(sorted(graph.opsets.items())))
     said += [repr(sorted(places[vertex] for vertex in graph.infinite if vertex in places))] if graph.infinite else []
+    said += [f"asked {sorted(graph.asked)}"] if graph.asked else []
     names: dict[str, str] = {}  # sizes that nothing is known about are named anew in each copy
     text = _UNNAMED.sub(lambda match: names.setdefault(match[0], f"?{len(names)}"), "\n".join(said))
     return hashlib.sha256(text.encode()).hexdigest()

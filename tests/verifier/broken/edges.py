@@ -286,7 +286,6 @@ INFINITIES = (
     Rule("where_inf_neg", op.Exp(op.Neg(op.Where(c_, x, inf)) * y), op.Where(c_, op.Exp(op.Neg(x) * y), 0.0)),
     Rule("round_inf", op.Floor(x * inf), x * inf),
     Rule("mask_inf", op.Softmax(op.Where(c_, x, -inf)), op.Softmax(op.Where(c_, x, -1e9))),
-    Rule("nothing_over_nothing_beside_a_pad", v / op.Pad(v, (0, 0)), v / op.Pad(v, (0, 0)) + (v - v) / (v - v)),
     Rule("sqrt_abs", op.Sqrt(x) * op.Sqrt(x), x),
 )
 """Real functions beyond the real numbers, or outside of their domains."""
