@@ -66,9 +66,9 @@ class Options:
         seed: of the inputs that check and timing make up.
         inputs: arrays by input, for check and timing.
         run_limit: the most seconds that one run of a model may take; 300 by default.
-        memory_limit: the most gigabytes that the process may take in all to run a model; by default what it
-            takes and nine tenths of what is free. It is looked at before a run, ten times a second, and after
-            it: a peak in between is not seen.
+        memory_limit: the most gigabytes that the process may take in all to run a model. It is looked at before a run,
+            ten times a second, and after it: a peak in between is not seen. By default only single values are refused
+            that are larger than what the process takes and nine tenths of what is free.
         progress: told the stage and how much of it is done, 0 to 1.
 
     Raises:

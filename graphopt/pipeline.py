@@ -181,7 +181,9 @@ class _Run:
         result = made.result(self._gate, self.clock, notes)
         found = result.report.comparison
         if found is not None and not found.legal:
-            raise ModelError(f"{called(self.model)}: {found.reason} (--no-check does without running it)")
+            raise ModelError(
+                f"{called(self.model)}: {found.reason} (--no-check, in Python check=False, does without running it)"
+            )
         return result
 
     def _made(self, opset: int | None, share: float = 1.0) -> _Attempt:
@@ -529,7 +531,7 @@ def _lacking(raised: _Attempt, kept: _Attempt) -> str:
         return "nothing was timed there"
     if raised.counts == kept.counts:
         ended = raised.has_ended and kept.has_ended
-        return "no other rewrite pays there" if ended else "no other rewrite was found there before the time was up"
+        return "no other rewrite pays there" if ended else "no other rewrite was found there before the search ended"
     if kept.is_checked and not raised.is_checked:
         return "what was made there could not be compared"
     return "" if timing.speedup else timing.untimed or "no rewrite was shown to pay there"

@@ -419,7 +419,13 @@ def test_inspect_with_a_profile_runs_what_is_given(long: Path, tmp_path: Path) -
     assert "batch=3, seq=2\n" in done.stdout
 
 
-@pytest.mark.parametrize("option", ["--dim seq=4", "--input x:x.npy", "--threads 1", "--provider-option a=b"])
+HOW_TO_RUN = (
+    *("--dim seq=4", "--input x:x.npy", "--threads 1", "--provider cuda", "--provider-option a=b"),
+    *("--custom-ops a.so", "--run-limit 5", "--memory-limit 5"),
+)
+
+
+@pytest.mark.parametrize("option", HOW_TO_RUN)
 def test_how_to_run_needs_a_profile(long: Path, option: str) -> None:
     done = run("inspect", long, *option.split())
     assert done.exit_code == 2

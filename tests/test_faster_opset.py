@@ -153,7 +153,7 @@ def test_what_was_not_timed_is_not_taken(runs: Runs) -> None:
 
 @pytest.mark.parametrize(
     ("stop", "said"),
-    [(StopReason.DONE, "pays there"), (StopReason.TIME, "was found there before the time was up")],
+    [(StopReason.DONE, "pays there"), (StopReason.TIME, "was found there before the search ended")],
 )
 def test_two_results_of_the_same_rewrites_do_not_race(runs: Runs, stop: StopReason, said: str) -> None:
     runs.stops[23] = stop

@@ -173,7 +173,10 @@ def test_a_bias_that_is_written_with_more_axes_counts_as_it_is_declared() -> Non
     assert (3, 16) in sizes(model)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float64, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.int4])
+NUMBERS = (np.float16, np.float64, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, np.int8, ml_dtypes.int4, np.bool_)
+
+
+@pytest.mark.parametrize("dtype", NUMBERS)
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_where_an_array_is_filled(dtype: type[np.generic], axis: int) -> None:
     """Also behind the first elements, which tell of most weights."""

@@ -195,6 +195,7 @@ WIDE = Speedup(0.98, 1.05, 0.95, 1.15, rounds=25)
         (WIDE, "no gain: it may be chance, for the interval reaches below 1"),
         (replace(WIDE, noise=0.32), "two copies of the original differ by up to 32%: a quieter machine may tell"),
         (Speedup(1.01, 1.05, 1.04, 1.06, rounds=25), "no gain: not all of it is beyond the 2% by which two"),
+        (Speedup(1.3, 1.3, 1.2, 1.4, rounds=3), "no gain: 3 rounds are too few to tell: --seconds gives it longer"),
         (Speedup(0.9, 0.9, 0.89, 0.91, rounds=25), "no gain: it is slower"),
     ],
 )
@@ -205,9 +206,11 @@ def test_no_gain_says_why(ratio: Speedup, why: str) -> None:
     assert ("noise   two copies of the original differed by up to 32%" in text) is (ratio.noise == 0.32)
 
 
-def test_a_search_that_was_not_begun_says_so() -> None:
+def test_of_a_search_that_ended_early_it_is_not_said_that_nothing_trades() -> None:
     assert "no part in which a rule trades" in search_text(replace(TIMED, copies=0, stop=StopReason.DONE))
-    assert search_text(replace(TIMED, copies=0, stop=StopReason.INTERRUPTED)) == "none: it was interrupted"
+    assert (
+        search_text(replace(TIMED, copies=0, stop=StopReason.INTERRUPTED)) == "no part was searched; it was interrupted"
+    )
 
 
 def test_a_find_that_is_left_out_says_why() -> None:

@@ -530,11 +530,11 @@ def test_of_an_interrupted_part_the_best_graph_is_kept() -> None:
     assert [solution.rules for solution in exploration.solutions] == [("double_is_sum",)]
 
 
-@pytest.mark.parametrize("kind", [NotMeasurable, NotNow, NoTime])
-def test_a_part_that_cannot_be_measured_is_left_and_named(kind: type[Exception]) -> None:
+@pytest.mark.parametrize(("kind", "stop"), [(NotMeasurable, "DONE"), (NotNow, "ROOM"), (NoTime, "TIME")])
+def test_a_part_that_cannot_be_measured_is_left_and_named(kind: type[Exception], stop: str) -> None:
     model, exploration = found(TWO_PARTS, where := space(DOUBLE), Events("Sin", fail(kind("no kernel"))))
     assert exploration.notes == ("a part of 6 nodes was left as it is: no kernel",)
-    assert (exploration.stop is StopReason.TIME, exploration.is_steady) == (kind is NoTime, kind is NotMeasurable)
+    assert (exploration.stop.name, exploration.is_steady) == (stop, kind is NotMeasurable)
     assert done(model, exploration, where).ops() == {"Add": 1, "Mul": 1, "Sin": 5, "Cos": 5}
 
 

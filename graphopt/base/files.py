@@ -26,18 +26,21 @@ PATIENCE = 5.0
 
 
 @contextmanager
-def scratch() -> Iterator[Path]:
+def scratch(refusal: type[Exception] = OutputError) -> Iterator[Path]:
     """Yield a folder that is gone at the end, for what is read again at once.
 
     Raises:
-        OutputError: there can be none.
+        refusal: there can be none, or a file in it cannot be written.
     """
     try:
         temporary = TemporaryDirectory(prefix="graphopt-", ignore_cleanup_errors=True)
     except OSError as error:
-        raise OutputError(f"there can be no temporary folder: {error.strerror or error}") from error
+        raise refusal(f"there can be no temporary folder: {error.strerror or error}") from error
     with temporary as folder:
-        yield Path(folder)
+        try:
+            yield Path(folder)
+        except OutputError as error:
+            raise refusal(str(error)) from error
 
 
 # -- in the place of another file --------------------------------------------------------------------------------------

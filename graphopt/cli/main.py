@@ -484,17 +484,10 @@ def inspect(
             setting = Setting(provider, threads, arguments.options(provider_option))
             ready = prepared([model], setting, dims=arguments.sizes(dim), inputs=arguments.arrays(inputs))
             profiles = _profiles(ready, [model], progress)
-    elif (*(dim, inputs, threads, provider, provider_option, custom_ops, run_limit, memory_limit),) != (
-        None,
-        None,
-        0,
-        "cpu",
-        None,
-        None,
-        SECONDS,
-        None,
+    elif any(
+        [dim, inputs, threads, provider_option, custom_ops, memory_limit, provider != "cpu", run_limit != SECONDS]
     ):
-        raise UsageError("options that say how a model is run, as --dim and --threads do, are for --profile")
+        raise UsageError("options that say how a model is run, such as --dim and --threads, are for --profile")
     if as_json:
         _print_json(found.to_json(), profiles)
     else:

@@ -51,7 +51,7 @@ MemoryLimit = Annotated[
     float | None,
     typer.Option(
         metavar="GB",
-        help="Memory of the whole process while a model runs, looked at each 0.1 s; by default 90 % of what is free.",
+        help="That the whole process may take while a model runs; without it only what no memory holds is refused.",
         min=0.001,
         show_default=False,
     ),

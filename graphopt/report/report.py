@@ -378,7 +378,7 @@ def search_text(timing: Timing) -> str:
         )
         return f"none: {timing.gainable:.1%} {outside}"
     if not timing.copies and timing.stop != StopReason.DONE:
-        return f"none: {timing.stop}"
+        return f"no part was searched; {timing.stop}"
     parts = f"{timing.regions} distinct of {timing.copies} parts" if timing.copies else "no part in which a rule trades"
     return f"{parts}, {timing.states} graphs, {timing.trials} {timing.cost}; {timing.stop}"
 

@@ -16,10 +16,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import onnx
+from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
 from graphopt.base import files
-from graphopt.base.errors import ModelError, UsageError
+from graphopt.base.errors import ModelError, OutputError, UsageError
 from graphopt.base.types import DType, Shape, TensorType, Type
 from graphopt.io import opsets, spellings, ways
 from graphopt.ir.edit import Draft
@@ -109,10 +110,14 @@ class Kernels:
         if model is None:
             return False
         if model not in self._cast:
-            self._cast[model] = self._has_casts(model)
+            try:
+                self._cast[model] = self._has_casts(model)
+            except (OutputError, OSError, DecodeError):  # the disk may be full: it is asked again
+                return True
         return self._cast[model]
 
     def _has_casts(self, model: bytes) -> bool:
+        """Raise an error where ONNX Runtime cannot write what it makes of a model."""
         with files.scratch() as folder:
             path = folder / "opened.onnx"
 
@@ -124,9 +129,19 @@ class Kernels:
             except UsageError as error:
                 self.missing = str(error)
                 return False
-            except ModelError:  # on another device, perhaps, where there is a kernel
-                return False
+            except ModelError as error:
+                if self._opens(model):
+                    raise OutputError(str(error)) from error
+                return False  # on another device, perhaps, where there is a kernel
             return any(node.op_type == "Cast" for node in onnx.load(path).graph.node)
+
+    def _opens(self, model: bytes) -> bool:
+        """Return whether ONNX Runtime loads a model of which it writes nothing."""
+        try:
+            self.settings[0].open(model, optimize=False)
+        except ModelError:
+            return False
+        return True
 
     def demand(self, converted: Iterable[tuple[Graph, Mapping[str, int]]]) -> None:
         """Look at graphs that were converted, each with the opsets that it had.

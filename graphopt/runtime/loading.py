@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from onnx import ModelProto
 
-from graphopt.base import files
-from graphopt.base.errors import GraphoptError, ModelError, OutputError
+from graphopt.base.errors import GraphoptError, ModelError
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
 from graphopt.rewrite.regions import digest
@@ -26,20 +24,6 @@ log = logging.getLogger(__name__)
 
 QUICK = 100_000_000
 """Bytes of weights up to which it is looked at what ONNX Runtime makes of a graph: that is a file, too."""
-
-
-@contextmanager
-def scratch() -> Iterator[Path]:
-    """Yield a folder for as long as it is needed. A disk that is full is no fault of the models in it.
-
-    Raises:
-        NotNow: something in it cannot be written.
-    """
-    try:
-        with files.scratch() as folder:
-            yield folder
-    except OutputError as error:
-        raise NotNow(str(error)) from error
 
 
 def made_up_feeds(graph: Graph, seed: int) -> samples.Feeds:
@@ -98,7 +82,7 @@ def loaded(graph: Graph, path: Path, feeds: samples.Feeds, setting: Setting) -> 
 
 
 def _guarded(run: Callable[[], object]) -> Callable[[], object]:
-    """Return a run that went well once, so that memory has run out where it fails."""
+    """Return a run that went well once: where it fails now, the model is hardly the reason."""
 
     def guarded() -> None:
         try:

@@ -9,15 +9,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from graphopt.base import ort
+from graphopt.base import files, ort
 from graphopt.base.cache import Cache
 from graphopt.base.hardware import accelerators, processor, usable_cores
 from graphopt.base.records import to_json
 from graphopt.base.types import DType, TensorType
 from graphopt.ir.graph import INPUT, INTERNAL, Graph, Node, Value
 from graphopt.ir.ops import newest
-from graphopt.runtime.cost import NotMeasurable, decoded, key_of
-from graphopt.runtime.loading import loaded, made_up_feeds, scratch, turns
+from graphopt.runtime.cost import NotMeasurable, NotNow, decoded, key_of
+from graphopt.runtime.loading import loaded, made_up_feeds, turns
 from graphopt.runtime.sessions import Setting
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ def _chain(op: str, inputs: Sequence[tuple[int, ...]], output: tuple[int, ...], 
 
 
 def _seconds_of(graph: Graph, setting: Setting) -> float:
-    with scratch() as folder:
+    with files.scratch(NotNow) as folder:
         ready = loaded(graph, folder / "model.onnx", made_up_feeds(graph, 0), setting)
         (found,) = turns([ready.run], setting, 0.2)
     return found.minimum

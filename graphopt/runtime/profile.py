@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -16,7 +15,7 @@ from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, TensorProto, numpy_helper
 
 from graphopt.base import files
-from graphopt.base.errors import ModelError, OutputError
+from graphopt.base.errors import ModelError
 from graphopt.base.types import DType
 from graphopt.runtime.bench import aligned, ms_text
 from graphopt.runtime.oracle import FailedError
@@ -163,7 +162,7 @@ def _events(
     Raises:
         ModelError: the model cannot be loaded or run, or the profile has no room for a run of it.
     """
-    with _scratch() as folder:
+    with files.scratch(ModelError) as folder:
         events = _noted(model, setting, feeds, runs, folder)
     whole = [event for event in events if event["name"] == "model_run"][1:]
     if not whole:
@@ -193,16 +192,6 @@ def _noted(model: Source, setting: Setting, feeds: Mapping[str, Any], runs: int,
     except (OSError, ValueError) as error:  # the disk may be full
         raise ModelError(f"the profile of {called(model)} cannot be read: {error}") from error
     return events
-
-
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    """Yield a folder for what ONNX Runtime writes of a model. Raises ModelError where there can be none."""
-    try:
-        with files.scratch() as folder:
-            yield folder
-    except OutputError as error:
-        raise ModelError(str(error)) from error
 
 
 def by_operator(kernels: Sequence[Mapping[str, Any]], runs: int) -> tuple[Row, ...]:
@@ -251,7 +240,7 @@ def optimized_graph(model: Source, setting: Setting, *, weights: bool = True) ->
         UsageError: the provider is missing.
         ModelError: the model cannot be loaded, or the provider compiles it to something that is no graph.
     """
-    with _scratch() as folder:
+    with files.scratch(ModelError) as folder:
         path = folder / "optimized.onnx"
 
         def configure(options: Any) -> None:

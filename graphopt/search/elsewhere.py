@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from onnx import ModelProto
 
@@ -21,7 +22,7 @@ from graphopt.runtime.loading import as_model
 from graphopt.runtime.machine import Machine, circumstances
 from graphopt.runtime.measure import Speedup
 from graphopt.runtime.sessions import Setting
-from graphopt.search.measured import Race
+from graphopt.search.measured import COPIES, Race
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,10 @@ class Elsewhere:
             raise UsageError(f"--dask needs workers of one kind of device, and there are {len(told)}{kinds}")
         ((_, machine),) = cluster.each(_machine, [race.setting])
         return Elsewhere(cluster, race, told[0], machine)
+
+    def turns(self, count: int) -> int:
+        """Return how many sessions run one after the other: each worker lets one candidate race at once."""
+        return ceil(count / len(self.cluster.threads())) * (1 + COPIES)
 
     def __call__(self, before: Graph, after: Sequence[Graph]) -> list[Speedup | None]:
         """Return how many times as fast each of some graphs is; None where there was no room for it.

@@ -385,7 +385,7 @@ class _Search:
     is_cut: bool = False
     """Whether there was no time to time some part."""
     is_steady: bool = True
-    """Whether all was timed that another time may be."""
+    """False where some part could not be timed just then."""
     waiting: list[_Solver] = field(default_factory=list)
     """Those that are not done."""
     total: float = 0.0
@@ -405,7 +405,8 @@ class _Search:
         self.total = sum(weight for weight, _ in classes)
         while self.waiting and self.clock() < start + self.limits.seconds:
             self._round(start)
-        self.stop = StopReason.TIME if self.waiting or self.is_cut else StopReason.DONE
+        is_late = self.waiting or self.is_cut
+        self.stop = StopReason.TIME if is_late else StopReason.DONE if self.is_steady else StopReason.ROOM
 
     def _round(self, start: float) -> None:
         """Give each part a turn, the dearest first. What a turn leaves of its share of the time goes to the others."""

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
+from graphopt.base import files
 from graphopt.base.cache import Cache
 from graphopt.base.records import to_json
 from graphopt.ir.graph import Graph
 from graphopt.rewrite.regions import digest
 from graphopt.runtime.cost import NoTime, NotMeasurable, NotNow, decoded, key_of
-from graphopt.runtime.loading import loaded, made_up_feeds, scratch, turns
+from graphopt.runtime.loading import loaded, made_up_feeds, turns
 from graphopt.runtime.machine import Machine, circumstances
 from graphopt.runtime.measure import NOISE, WIDTH, Speedup, least_seconds, noise, speedup
 from graphopt.runtime.sessions import Setting
@@ -55,6 +56,9 @@ class Racer(Protocol):
     def circumstances(self) -> str:
         """What its times depend on beside the graphs and the inputs."""
 
+    def turns(self, count: int) -> int:
+        """Return how many sessions run one after the other where there are so many candidates."""
+
     def __call__(self, before: Graph, after: Sequence[Graph]) -> list[Speedup | None]:
         """Return how many times as fast as `before` each of the others is; None where there was no room for it."""
 
@@ -73,6 +77,9 @@ class Race:
     def circumstances(self) -> str:
         return circumstances(self.setting)
 
+    def turns(self, count: int) -> int:
+        return count + COPIES
+
     def __call__(self, before: Graph, after: Sequence[Graph]) -> list[Speedup | None]:
         """Load all, then let them take turns. What becomes the same as `before` is not timed.
 
@@ -83,7 +90,7 @@ class Race:
         """
         found: list[Speedup | None] = [SAME] * len(after)
         runs: dict[int, Callable[[], object]] = {}
-        with scratch() as folder:
+        with files.scratch(NotNow) as folder:
             feeds = made_up_feeds(before, self.seed)
             own = loaded(before, folder / "before.onnx", feeds, self.setting)
             for place, graph in enumerate(after):
@@ -152,7 +159,7 @@ class Measured:
     def speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
         """Measure what the cache lacks; one that ONNX Runtime refuses is `FAILED`.
 
-        That is kept, too, unless memory, time or a disk were not enough: another time they may be. So it is with noise.
+        That is kept, too, unless memory, time or disk ran out: another time there may be enough. So it is with noise.
 
         Raises:
             NotMeasurable: ONNX Runtime refuses `before`, or no inputs can be made up for it, or there is no time.
@@ -180,10 +187,10 @@ class Measured:
         """
         left, once = max(self.end - self.clock(), 0.0), self.seconds(before)
         turn = once + sum(least_seconds(once, fewest) for fewest, _ in (BRIEF, LONG))
-        able = max(int(min(left / turn - COPIES, len(batch))), 0)
+        able = sum(self.race.turns(count) * turn <= left for count in range(1, len(batch) + 1))
         if not able and is_all:
             self.is_steady = False
-            raise NoTime(f"to time it takes {(1 + COPIES) * turn:.1f} s, and {left:.1f} s are left")
+            raise NoTime(f"to time it takes {self.race.turns(1) * turn:.1f} s, and {left:.1f} s are left")
         return dict(islice(batch.items(), able))
 
 

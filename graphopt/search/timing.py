@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from graphopt.runtime.measure import NOISE, Speedup, Verdict
+from graphopt.runtime.measure import FEWEST, NOISE, Speedup, Verdict
 from graphopt.search.race import Latency
 
 
@@ -14,6 +14,7 @@ class StopReason(StrEnum):
 
     DONE = "nothing was left to try"
     TIME = "the time was up"
+    ROOM = "some part could not be timed just then"
     INTERRUPTED = "it was interrupted"
     BOUND = "too little of the time is outside of convolutions and matrix products"
 
@@ -91,6 +92,8 @@ def unresolved(ratio: Speedup) -> str:
         return f"what differs by {NOISE:.0%} or less is not told from chance"
     if not ratio.is_steady:
         return f"two copies of the original differ by up to {ratio.noise:.0%}: a quieter machine may tell"
+    if 0 < ratio.rounds < FEWEST:
+        return f"{ratio.rounds} rounds are too few to tell: --seconds gives it longer"
     if ratio.low <= 1:
         return "it may be chance, for the interval reaches below 1"
     return f"not all of it is beyond the {ratio.noise:.0%} by which two copies of the original may differ"

@@ -124,7 +124,7 @@ def _schema(app: App) -> OpSchema:
 
 
 def _constant_dropped(app: App) -> Iterator[Term]:
-    """One of those forgotten that say where something is left."""
+    """Yield a list of places without one of the constants that say which are live."""
     if is_live(app) and len(constants_of(app)) > 1:
         for constant in constants_of(app):
             yield replace(app, args=tuple(arg for arg in app.args if arg != constant))
