@@ -493,3 +493,17 @@ def test_an_input_without_a_type_that_has_a_default_may_get_one() -> None:
 def test_inputs_that_are_given_stay_as_they_are() -> None:
     given = {"x": np.arange(8, dtype=np.float32)}
     assert all(case.values != "non-finite" for case in compare(*[clamps("y = Max(x, n)")] * 2, inputs=given).cases)
+
+
+@pytest.mark.parametrize(("training", "verdict"), [(False, Verdict.DIFFERENT), (True, Verdict.EQUAL)])
+def test_a_dropout_is_random_only_where_it_trains(training: bool, verdict: Verdict) -> None:
+    weights = {"r": np.array(0.5, np.float32), "t": np.array(training)}
+    dropped = parse("float[4] x", "h = Dropout(x, r, t); y = Exp(h)", weights, outputs="float[4] y")
+    found = compare(dropped, parse("float[4] x", "y = Sin(x)", outputs="float[4] y"))
+    assert found.verdict is verdict
+    assert bool(found.skipped) == training
+
+
+def test_of_an_output_that_is_no_number_it_is_said_that_little_was_seen() -> None:
+    model = parse("float[N,4] x", "l = Log(x); y = ReduceSum(l, a)", {"a": np.array([1])}, outputs="float[N,1] y")
+    assert any("output 'y'" in text for text in compare(model, model).skipped)

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 
 import numpy as np
+import onnx.parser
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import graphopt
 from graphopt.base.types import DType, TensorType
 from graphopt.ir.edit import constant_node, needs_copy, replace_node, replace_values, unread
 from graphopt.ir.graph import CAPTURE, INPUT, INTERNAL, Graph, Node, Patch, Value
@@ -262,3 +264,12 @@ def test_the_bodies_of_a_copy_share_its_names() -> None:
     (inner,) = [g for g in twin.graphs() if g.name == "body"]
     assert twin.new_name("fresh") != inner.new_name("fresh")
     assert inner.new_name("y") != "y"
+
+
+def test_an_output_that_is_listed_twice_is_made_once() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 18]>
+        g (float[2] x) => (float[2] y, float[2] y) { a = Relu(x) y = Relu(a) }"""
+    model = onnx.parser.parse_model(text)
+    simplified = graphopt.optimize(model, cost="none", check=False).model
+    assert [(node.op_type, [*node.output]) for node in simplified.graph.node] == [("Relu", ["y"])]
+    assert [value.name for value in simplified.graph.output] == ["y", "y"]

@@ -51,7 +51,16 @@ from graphopt.verifier.choices import Choices, flat
 from graphopt.verifier.context import Context, context
 from graphopt.verifier.dtypes import Mistyped, Typing
 from graphopt.verifier.meant import Meant
-from graphopt.verifier.said import asks, is_plain, properties_of, speaks_of_longest, unfulfilled
+from graphopt.verifier.said import (
+    ROUNDING,
+    as_said,
+    asks,
+    compares_rounded,
+    is_plain,
+    properties_of,
+    speaks_of_longest,
+    unfulfilled,
+)
 from graphopt.verifier.solver import Effort
 
 
@@ -350,7 +359,7 @@ class Instance:
             match condition:
                 case App("eq", (Var(name=other), Lit() | App() as said)) if other == name and self._can_tell(said):
                     with suppress(Unsupported):
-                        value = _as_said(value, self.scalar(said))
+                        value = as_said(value, self.scalar(said))
         self.holes[name] = value
         for condition in self.rule.conditions:
             if name in asks(condition)[0] and self._can_tell(condition):
@@ -417,7 +426,7 @@ class Instance:
         args = [self.scalar(arg) for arg in app.operands]
         if any(isinstance(arg, Places) for arg in args):
             return _of_places(app.op, args)
-        found = self._of_reals(app.op, args)
+        found = self._of_reals(app, args)
         if found is not None:
             return found
         if app.op in ("div", "mod"):
@@ -446,14 +455,17 @@ class Instance:
                 return {"shape": tensor.shape, "rank": tensor.rank, "dtype": tensor.dtype}[app.op]
         raise Unsupported(f"{app}, of which nothing is known here")
 
-    def _of_reals(self, name: str, args: Sequence[Any]) -> Value | None:
+    def _of_reals(self, app: App, args: Sequence[Any]) -> Value | None:
         """Return what a scalar function gives of real numbers, None where it is not about them.
 
         In the exact model nothing is known of what it rounds: a rule computes in double precision when it is applied.
         """
+        name = app.op
         if name not in ("divide", "sqrt") and not any(_is_real(arg) for arg in chain.from_iterable(map(flat, args))):
             return None
-        if self.exact and name in _ROUNDING:
+        if compares_rounded(app):
+            raise Unsupported(f"{app}, which compares what is rounded when the rule is applied")
+        if self.exact and name in ROUNDING:
             return call(f"{name}~", *map(real, args))
         with noting():  # nothing: where it has no value, the rule does not match
             return _REAL_FUNCTIONS[name](*map(real, args)) if name in _REAL_FUNCTIONS else None
@@ -561,17 +573,6 @@ class Instance:
         return [value for value in self.holes.values() if isinstance(value, Tensor)]
 
 
-def _as_said(symbols: Any, said: Any) -> Any:
-    """Symbols as what a condition says that they are equal to."""
-    if isinstance(symbols, Int) and isinstance(said, int | Int):
-        return said
-    if not isinstance(symbols, tuple) or not all(isinstance(symbol_, Int) for symbol_ in symbols):
-        return symbols
-    if isinstance(said, int | Int):
-        return (said,) * len(symbols)
-    return said if isinstance(said, tuple) and len(said) == len(symbols) else symbols
-
-
 def _of_places(name: str, args: Sequence[Any]) -> Size:
     """Return what a scalar function tells of a list of places: how long it is, and nothing else."""
     if name == "length" and isinstance(args[0], Places):
@@ -590,9 +591,6 @@ _REAL_FUNCTIONS: Mapping[str, Callable[..., Value]] = {
     "smaller": lambda a, b: fold("min", [Piece((), TRUE, a), Piece((), TRUE, b)]),
 }
 """The scalar functions on real numbers; the others compute with operators that values have too."""
-
-_ROUNDING = frozenset({"add", "sub", "mul", "div", "mod", "divide", "neg", "sqrt", "total", "product", "normalized"})
-"""The scalar functions that compute, and so round."""
 
 
 def _constant(value: Value, _: Index) -> Value:

@@ -28,6 +28,8 @@ ADDED = 2.0**10
 LARGEST = 2.0**20
 """The largest number that a rule may write for floats, and one over the smallest."""
 
+CASTS = ("Cast", "CastLike")
+
 DECIDES = {"Pow": 1, "Resize": 2}
 """The first operand by which an operator jumps, where that is another than the first."""
 
@@ -42,7 +44,7 @@ has for a magnitude exp(40) leaves 21, and exp(-40) is as far from the least nor
 def unlicensed(rule: Rule, typings: Sequence[Typing]) -> str:
     """Return why equality over the real numbers does not license a rule for floats; an empty text where it does."""
     reasons = chain(_jumps(rule, typings), _overflows(rule, typings), _saturates(rule), _numbers(rule, typings))
-    return next(chain(reasons, _kept_in_single(rule, typings)), "")
+    return next(chain(reasons, _narrower(rule, typings), _kept_in_single(rule, typings)), "")
 
 
 # -- jumps -------------------------------------------------------------------------------------------------------------
@@ -73,7 +75,7 @@ def _rounded_jumps(sides: Sequence[Term], typings: Sequence[Typing]) -> Iterator
 
 def _is_jump(app: App, typings: Sequence[Typing]) -> bool:
     """Return whether an operator jumps, on floats, in some choice of element types."""
-    if app.op in ("Cast", "CastLike"):
+    if app.op in CASTS:
         return any(not _is_float(typing.of(app)) and _reads_floats(app, typing) for typing in typings)
     if app.op == "IsNaN" and any(map(_is_softmax, _factors(app.inputs[0]))):
         return False  # what such a row reads makes it NaN, not how it is rounded
@@ -225,6 +227,28 @@ def _is_extreme(value: float) -> bool:
     return isfinite(value) and value != 0 and not 1 / LARGEST <= abs(value) <= LARGEST
 
 
+def _narrower(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
+    """Yield where the right side rounds to fewer digits than the left side ever does: a model widens for a reason."""
+    for typing in typings:
+        kept, made = (_fewest_digits(sides, typing) for sides in (rule.left, rule.right))
+        if kept is not None and made is not None and made.bits < kept.bits:
+            yield f"the right side computes in {made.name}, where the left side does so in {kept.name}"
+
+
+def _fewest_digits(sides: Sequence[Term], typing: Typing) -> DType | None:
+    """Return the narrowest type of floats in which something is computed that rounds."""
+    apps = (app for side in sides for app in applications(side) if _rounds(app) and app.op not in CASTS)
+    types = [dtype for app in apps if (dtype := _made(app, typing)) is not None and dtype.is_float]
+    return min(types, key=lambda dtype: dtype.bits, default=None)
+
+
+def _made(app: App, typing: Typing) -> DType | None:
+    try:
+        return typing.of(app)
+    except Mistyped:  # by its schema a defined operator takes fewer element types than what it means
+        return None
+
+
 # -- attributes --------------------------------------------------------------------------------------------------------
 
 
@@ -241,10 +265,7 @@ def _kept_in_single(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
 
 
 def _is_double(app: App, typing: Typing) -> bool:
-    try:
-        return typing.of(app) is DType.DOUBLE
-    except Mistyped:  # by its schema a defined operator takes fewer element types than what it means
-        return False
+    return _made(app, typing) is DType.DOUBLE
 
 
 def _is_real(app: App, name: str) -> bool:

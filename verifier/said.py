@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from itertools import chain
+from typing import Any
 
+from graphopt.base.integers import Int
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import LONGEST, PROPERTIES
 from graphopt.language.term import SCALAR, App, Lit, Term, Var, holes, walk
@@ -44,6 +46,21 @@ def is_plain(condition: Term) -> bool:
     return all(app.domain == SCALAR and app.op not in ("size", "sizes", "live", *PROPERTIES) for app in apps)
 
 
+ROUNDING = frozenset({"add", "sub", "mul", "div", "mod", "divide", "neg", "sqrt", "total", "product", "normalized"})
+"""The scalar functions that compute, and so round."""
+
+COMPARING = frozenset({"eq", "ne", "le", "lt", "among", "larger", "smaller", "sorted", "is_sorted"})
+"""Those whose result jumps."""
+
+
+@cache
+def compares_rounded(scalar: App) -> bool:
+    """Return whether a scalar function compares what others compute: exact to the prover, in doubles where it is
+    applied."""
+    parts = (part for arg in scalar.operands for part in walk(arg) if isinstance(part, App))
+    return scalar.op in COMPARING and any(part.domain == SCALAR and part.op in ROUNDING for part in parts)
+
+
 @cache
 def asks(scalar: Term) -> tuple[frozenset[str], frozenset[str]]:
     """Return the holes and the packs of axes that a scalar term speaks of."""
@@ -51,3 +68,14 @@ def asks(scalar: Term) -> tuple[frozenset[str], frozenset[str]]:
     axes = " ".join(str(arg.value) for app in asked for arg in app.args if isinstance(arg, Lit)).split()
     packs = frozenset(axis.partition("*")[2] for axis in axes if "*" in axis)
     return frozenset(hole.name for hole in holes(scalar)), packs
+
+
+def as_said(symbols: Any, said: Any) -> Any:
+    """Return symbols as what a condition says that they are equal to."""
+    if isinstance(symbols, Int) and isinstance(said, int | Int):
+        return said
+    if not isinstance(symbols, tuple) or not all(isinstance(symbol_, Int) for symbol_ in symbols):
+        return symbols
+    if isinstance(said, int | Int):
+        return (said,) * len(symbols)
+    return said if isinstance(said, tuple) and len(said) == len(symbols) else symbols

@@ -505,12 +505,14 @@ class _Judge:
         return Difference(name, gap.dtype, gap.absolute, gap.absolute / scale, allowed / scale, why, ok, detail)
 
     def _constant(self, runs: Sequence[_Run]) -> Iterator[str]:
-        """Yield the float outputs that were the same whatever the inputs: of how they are computed, little was seen."""
+        """Yield the float outputs that were the same whatever the inputs, or no numbers: of how they are computed,
+        little was seen."""
         if len(runs) < 2 or not self.model.required:
             return
         for name, values in zip(self.model.outputs, zip(*(run.outputs for run in runs), strict=True), strict=True):
             gaps = [_gap(values[0], value) for value in values[1:]]
-            if not any(gap.problem or gap.absolute or gap.is_exact for gap in gaps):
+            is_same = not any(gap.problem or gap.absolute or gap.is_exact for gap in gaps)
+            if is_same or not any(map(_has_number, values)):
                 yield name
 
     def _difference(self, index: int, run: _Run, gap: _Gap) -> Difference:
@@ -561,18 +563,26 @@ class _Judge:
         return trials
 
 
+def _has_number(value: Any) -> bool:
+    """Return whether an output holds anything but floats that are infinite or NaN."""
+    floats = [leaf for _, leaf in _leaves(value) if leaf.size and leaf.dtype.kind in "fV"]
+    return not floats or any(bool(np.isfinite(leaf).any()) for leaf in floats)
+
+
 def _random_outputs(model: Sketch) -> dict[str, str]:
     """Return the outputs that a random operator without a seed reaches, and the operator."""
     reached: dict[str, str] = {}
     for step in model.steps:
         source = next((reached[name] for name in step.inputs if name in reached), None)
-        source = step.op if source is None and _is_random(step) else source
+        source = step.op if source is None and _is_random(step, model) else source
         if source is not None:
             reached.update(dict.fromkeys(step.outputs, source))
     return {name: reached[name] for name in model.outputs if name in reached}
 
 
-def _is_random(step: Step) -> bool:
-    if any(attribute.name == "seed" for attribute in step.node.attribute):
+def _is_random(step: Step, model: Sketch) -> bool:
+    if step.node.domain not in ("", "ai.onnx") or any(attribute.name == "seed" for attribute in step.node.attribute):
         return False
-    return step.op in RANDOM or (step.op == "Dropout" and len(step.inputs) > 2 and bool(step.inputs[2]))
+    if step.op != "Dropout" or len(step.inputs) < 3 or not step.inputs[2]:
+        return step.op in RANDOM
+    return model.truths.get(step.inputs[2], True)

@@ -92,14 +92,19 @@ def _outputs(graph: Graph, mapping: Mapping[Value, Value], after: dict[int, Node
         return graph.outputs
     outputs = [mapping.get(value, value) for value in graph.outputs]
     taken = {value for value in graph.outputs if value not in mapping}
-    for place, (old, value) in enumerate(zip(graph.outputs, outputs, strict=True)):
+    made: dict[str, Value] = {}
+    for place, (name, old, value) in enumerate(zip(graph.output_names, graph.outputs, outputs, strict=True)):
         if old == value or graph.is_region:
+            continue
+        if name in made:  # one output that is listed twice
+            outputs[place] = made[name]
             continue
         node = after.get(value.vertex) or graph[value.vertex]
         if value in taken or node.is_given:
             outputs[place] = Value(graph.new_vertex())
             after[outputs[place].vertex] = _copy(graph, old, value, node.types[value.output])
         taken.add(outputs[place])
+        made[name] = outputs[place]
     return tuple(outputs)
 
 

@@ -197,16 +197,17 @@ class Pointwise:
 
 def unknown(node: Node) -> Tensor:
     """Return an operator of which only the class is known (`ops.CLASSES`): some function of elements, perhaps
-    undefined."""
+    undefined; another one where it is computed in double precision when the rule is applied."""
     inputs = [node.input(i) for i in range(node.count)]
     shape = broadcast(node, [tensor.shape for tensor in inputs])
-    params = tuple(tensor.dtype for tensor in inputs)
+    types = tuple(tensor.dtype for tensor in inputs)
+    params = node.folded, *types
 
     def function(*values: Value | None) -> Value:
         return call(f"any {node.op}", *(value for value in values if value is not None), params=params)
 
     def is_defined(*values: Value | None) -> Value:
-        return call(f"where {node.op} is defined", *(value for value in values if value is not None), params=params)
+        return call(f"where {node.op} is defined", *(value for value in values if value is not None), params=types)
 
     node.require_some(_elementwise(inputs, shape, is_defined).base)  # of which a view has all elements
     return _elementwise(inputs, shape, function)

@@ -9,7 +9,7 @@ from itertools import chain
 from math import prod
 
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
 from graphopt.base.types import DType
 
@@ -56,6 +56,8 @@ class Sketch:
     weight_bytes: int = 0
     defaults: Mapping[str, TensorProto] = field(default_factory=dict)
     """The initializers that are inputs too."""
+    truths: Mapping[str, bool] = field(default_factory=dict)
+    """The constants that are one truth value each."""
 
     @property
     def required(self) -> tuple[Input, ...]:
@@ -97,6 +99,8 @@ def sketch(model: ModelProto) -> Sketch:
     declared = {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.output)}
     declared |= {name: tensor.data_type for name, tensor in (literals | constants).items()}
     types = {name: _dtype(number) for name, number in declared.items()} | {given.name: given.dtype for given in inputs}
+    defaults = {value.name: constants[value.name] for value in graph.input if value.name in constants}
+    told = {name: _truth(tensor) for name, tensor in (literals | constants).items() if name not in defaults}
     return Sketch(
         inputs,
         tuple(value.name for value in graph.output),
@@ -105,8 +109,15 @@ def sketch(model: ModelProto) -> Sketch:
         | {name: tuple(tensor.dims) for name, tensor in (literals | constants).items()},
         {name: dtype for name, dtype in types.items() if dtype is not DType.UNDEFINED},
         sum(map(nbytes, (*constants.values(), *literals.values()))),
-        {value.name: constants[value.name] for value in graph.input if value.name in constants},
+        defaults,
+        {name: truth for name, truth in told.items() if truth is not None},
     )
+
+
+def _truth(tensor: TensorProto) -> bool | None:
+    """Return the truth value that a tensor holds, None where it is no single one."""
+    is_one = tensor.data_type == TensorProto.BOOL and prod(tensor.dims) == 1 and not tensor.external_data
+    return bool(numpy_helper.to_array(tensor).all()) if is_one else None
 
 
 def nbytes(tensor: TensorProto) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphopt.language.rule import Rule, const, fn, integer, integers, op, tensor
+from graphopt.language.rule import Rule, const, fn, integer, integers, op, pointwise, real, tensor
 from graphopt.language.term import App, Term
 
 v, u, s, t = tensor("v", "N"), tensor("u", "K"), tensor("s", ""), tensor("t")
@@ -12,6 +12,8 @@ f, g, h = (tensor(name, "N C L") for name in "fgh")
 q, r, w = (tensor(name, "2") for name in "qrw")
 pads, k, mask, image = integers("p"), integer("k"), tensor("mask", "N"), tensor("image", "A B")
 
+one, other, perm, al, be = pointwise("f"), pointwise("h"), integers("perm"), real("al"), real("be")
+left, right, added = tensor("A", "M K"), tensor("B", "K N"), tensor("C", "M N")
 half = op.Sigmoid(t)
 normal = op.LayerNormalization(x, const("scale", "N"), epsilon=0.0)
 picked = op.Abs(op.Gather(v, k, axis=0))
@@ -78,4 +80,28 @@ INTEGERS = (
 )  # fmt: skip
 """Numbers of the rule are divided as integers are."""
 
-UNPROVED = (*PARTIAL, *LOST, *JUMPS, *INTEGERS)
+COMPUTED = (
+    Rule("two_operators_of_a_constant", op.Transpose(one(other(const("w"))), perm=perm),
+         one(other(op.Transpose(const("w"), perm=perm)))),
+    Rule("two_operators_of_a_constant_part", one(other(op.Concat(t, const("w"), axis=0))),
+         op.Concat(one(other(t)), one(other(const("w"))), axis=0)),
+    Rule("absorbed_by_the_larger", op.Gemm(left, right, added, alpha=al, beta=be),
+         op.Gemm(left, right, added, alpha=al, beta=fn.choose(fn.eq(be, 0), be, al)),
+         when=(fn.eq(al + be, al), fn.eq(fn.dtype(left), 1))),
+    Rule("divided_and_multiplied", op.Gemm(left, right, added, alpha=al, beta=be),
+         op.Gemm(left, right, added, alpha=al, beta=fn.choose(fn.eq(be, 0), be, al)),
+         when=(fn.either(fn.eq(be, 0), fn.ne(fn.mul(fn.divide(1, 49), 49), 1)), fn.eq(fn.dtype(left), 1))),
+)  # fmt: skip
+"""What is computed when the rule is applied is rounded otherwise than what the model computes, or than real numbers."""
+
+NARROWER = (
+    Rule("reduced_in_half", op.ReduceSum(op.Cast(x, to=1), (0,)), op.Cast(op.ReduceSum(x, (0,)), to=1),
+         when=fn.eq(fn.dtype(x), 10)),
+    Rule("reduced_in_single", op.ReduceSum(op.Cast(x, to=11), (0,)), op.Cast(op.ReduceSum(x, (0,)), to=11),
+         when=fn.eq(fn.dtype(x), 1)),
+    Rule("product_in_half", op.Cast(left, to=1) @ op.Cast(right, to=1), op.Cast(left @ right, to=1),
+         when=(fn.eq(fn.dtype(left), 10), fn.eq(fn.dtype(right), 10))),
+)  # fmt: skip
+"""What a model widens is computed in the narrower type."""
+
+UNPROVED = (*COMPUTED, *NARROWER, *PARTIAL, *LOST, *JUMPS, *INTEGERS)
