@@ -16,6 +16,11 @@ EQUIVALENT = (
         ".*attribute dropped",
         "where one scale is for all, an axis means nothing, and what else there may be is the default",
     ),
+    (
+        "enlarge_(factors|summands)_of_channels",
+        ".*(condition dropped: 0 < size..C|attribute dropped: Resize)",
+        "an image of one pixel is the same enlarged in any mode, and one of no channels stays one",
+    ),
     ("eliminate_nop_average_pool", ".*condition dropped: pads", "a window of one element has no room for padding"),
     (
         "eliminate_nop_resize.*",
