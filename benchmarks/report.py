@@ -252,6 +252,7 @@ def _counted(timed: Iterable[Row]) -> list[str]:
 
 
 def _pictures(results: Row, path: Path) -> list[str]:
+    """Those that are drawn beside the page."""
     shown = [f"![{figure.says}]({target(path, name).name})" for name, figure in figures(results, path).items()]
     return ["## Pictures", *(line for picture in shown for line in ("", picture))] if shown else []
 

@@ -504,6 +504,13 @@ def test_a_dropout_is_random_only_where_it_trains(training: bool, verdict: Verdi
     assert bool(found.skipped) == training
 
 
+def test_a_dropout_whose_training_mode_is_damaged_is_no_internal_error() -> None:
+    weights = {"r": np.array(0.5, np.float32), "t": np.array([True])}
+    model = parse("float[4] x", "h = Dropout(x, r, t); y = Exp(h)", weights, outputs="float[4] y")
+    next(tensor for tensor in model.graph.initializer if tensor.name == "t").ClearField("raw_data")
+    assert compare(model, model).verdict is Verdict.CANNOT_RUN
+
+
 def test_of_an_output_that_is_no_number_it_is_said_that_little_was_seen() -> None:
     model = parse("float[N,4] x", "l = Log(x); y = ReduceSum(l, a)", {"a": np.array([1])}, outputs="float[N,1] y")
     assert any("output 'y'" in text for text in compare(model, model).skipped)

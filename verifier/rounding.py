@@ -131,7 +131,7 @@ def _overflows(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
 
 
 def _saturates(rule: Rule) -> Iterator[str]:
-    """Poles, and places, of what has become one number: 1 / Sigmoid(-x) is 1 + exp(x), but not of floats."""
+    """Yield poles, and places, of what has become one number: 1 / Sigmoid(-x) is 1 + exp(x), but not of floats."""
     left = {app for side in rule.left for app in applications(side)}
     for app in dict.fromkeys(app for side in rule.right for app in applications(side) if app not in left):
         is_told = _rounding(app) is Rounding.PLACED

@@ -24,25 +24,6 @@ if sys.platform != "win32":
 PATIENCE = 5.0
 """Seconds to wait for a folder that is locked: another run needs milliseconds, and another program may need hours."""
 
-
-@contextmanager
-def scratch(refusal: type[Exception] = OutputError) -> Iterator[Path]:
-    """Yield a folder that is gone at the end, for what is read again at once.
-
-    Raises:
-        refusal: there can be none, or a file in it cannot be written.
-    """
-    try:
-        temporary = TemporaryDirectory(prefix="graphopt-", ignore_cleanup_errors=True)
-    except OSError as error:
-        raise refusal(f"there can be no temporary folder: {error.strerror or error}") from error
-    with temporary as folder:
-        try:
-            yield Path(folder)
-        except OutputError as error:
-            raise refusal(str(error)) from error
-
-
 # -- in the place of another file --------------------------------------------------------------------------------------
 
 
@@ -270,3 +251,24 @@ def cache_folder() -> Path:
     from platformdirs import user_cache_path
 
     return user_cache_path("graphopt", appauthor=False)
+
+
+# -- for a while -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def scratch(refusal: type[Exception] = OutputError) -> Iterator[Path]:
+    """Yield a folder that is gone at the end, for what is read again at once.
+
+    Raises:
+        refusal: there can be none, or a file in it cannot be written.
+    """
+    try:
+        temporary = TemporaryDirectory(prefix="graphopt-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise refusal(f"there can be no temporary folder: {error.strerror or error}") from error
+    with temporary as folder:
+        try:
+            yield Path(folder)
+        except OutputError as error:
+            raise refusal(str(error)) from error

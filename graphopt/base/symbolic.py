@@ -482,6 +482,7 @@ def _fresh(piece: Piece) -> Piece:
 
 
 def only_factor(value: Value) -> Factor | None:
+    """Return the factor that a value is, None where it is a number, a product or a sum."""
     if len(value.terms) != 1:
         return None
     (term,) = value.terms

@@ -167,7 +167,7 @@ def mark_bodies(graph: Graph, vertex: int) -> None:
     for body in node.bodies:
         inside = {v: node.captures[_index(body[v])] for v in body.with_op(CAPTURE) if body[v].is_internal}
         given = [value for value in node.inputs if value is not None]
-        marked = {vertex for vertex, value in inside.items() if may_hold(graph, [value])}
+        marked = {capture for capture, value in inside.items() if may_hold(graph, [value])}
         marked |= set(body.inputs) if may_hold(graph, given) else set()
         _mark(body, marked, frozenset(range(len(body.outputs))) if is_asked(graph, vertex) else frozenset())
         if node.op in REPEATED and may_hold(body, body.outputs):  # which are the inputs of the next turn

@@ -116,8 +116,12 @@ def sketch(model: ModelProto) -> Sketch:
 
 def _truth(tensor: TensorProto) -> bool | None:
     """Return the truth value that a tensor holds, None where it is no single one."""
-    is_one = tensor.data_type == TensorProto.BOOL and prod(tensor.dims) == 1 and not tensor.external_data
-    return bool(numpy_helper.to_array(tensor).all()) if is_one else None
+    if tensor.data_type != TensorProto.BOOL or prod(tensor.dims) != 1 or tensor.external_data:
+        return None
+    try:
+        return bool(numpy_helper.to_array(tensor).all())
+    except ValueError:  # it is damaged, which is said where the model is loaded
+        return None
 
 
 def nbytes(tensor: TensorProto) -> int:

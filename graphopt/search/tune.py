@@ -301,8 +301,8 @@ class Tuner:
         if tuning.cost == "analytic":
             return Analytic(Machine())
         machine = Machine.calibrated(tuning.setting, self.cache)
-        here = Race(tuning.setting, seed=tuning.seed)
-        return Measured(here, machine=machine, cache=self.cache, end=end, clock=self.clock)
+        race = Race(tuning.setting, seed=tuning.seed)
+        return Measured(race, machine=machine, cache=self.cache, end=end, clock=self.clock)
 
     @contextmanager
     def _cost_elsewhere(self, end: float) -> Iterator[CostModel]:
