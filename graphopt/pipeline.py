@@ -346,7 +346,7 @@ class _Run:
     def _loaded(self) -> onnx_io.Model:
         """Return the model with its types inferred and some of its sizes fixed."""
         options = self.options
-        loaded = onnx_io.load(self.model, inline_functions=options.inline_functions)
+        loaded = onnx_io.load(onnx_io.copied(self.model), inline_functions=options.inline_functions)
         with onnx_io.naming(loaded.path):
             infer.infer_graph(loaded.graph)
             opsets.raise_nodes(loaded.graph)  # some could not be while their types were unknown

@@ -12,6 +12,7 @@ from typing import Any
 import onnx
 import pytest
 import typer.main
+from onnxruntime import InferenceSession
 
 from benchmarks import scaling
 
@@ -56,6 +57,25 @@ def _commands_made_once() -> Iterator[None]:
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nothing be known of what other tests have timed."""
     monkeypatch.setenv("GRAPHOPT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def half_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ONNX Runtime write half of its files, as on a full disk: it says nothing then."""
+    opened, ended = InferenceSession.__init__, InferenceSession.end_profiling
+
+    def cut(path: str) -> str:
+        with open(path, "r+b") as file:
+            file.truncate(Path(path).stat().st_size // 2)
+        return path
+
+    def open_and_cut(self: InferenceSession, model: Any, options: Any, **more: Any) -> None:
+        opened(self, model, options, **more)
+        if options.optimized_model_filepath:
+            cut(options.optimized_model_filepath)
+
+    monkeypatch.setattr(InferenceSession, "__init__", open_and_cut)
+    monkeypatch.setattr(InferenceSession, "end_profiling", lambda self: cut(ended(self)))
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -283,6 +284,15 @@ def test_the_optimized_graph_is_whole(image: onnx.ModelProto) -> None:
     assert sum(float(array.sum()) for array in weights) == 16 * 3 * 3 * 3
 
 
+@pytest.mark.usefixtures("half_written")
+@pytest.mark.parametrize("asked", [profile, optimized_graph])
+def test_what_onnxruntime_wrote_by_half_cannot_be_read(image: onnx.ModelProto, asked: Callable[..., object]) -> None:
+    (trial,) = prepared([image], Setting()).trials
+    arguments = (trial.feeds,) if asked is profile else ()
+    with pytest.raises(ModelError, match="cannot be read"):
+        asked(image, Setting(), *arguments)
+
+
 def test_models_of_which_the_same_is_run_have_one_digest() -> None:
     """Names do not count, nor what is folded; sizes do, also those that are inputs."""
     one, other = (parse("float[2] x", body) for body in ("y = Add(x, x)", "a = Identity(x); y = Add(a, x)"))
@@ -386,6 +396,7 @@ def test_inspect_with_a_profile(long: Path) -> None:
         ("nothing.onnx", 1, "nothing.onnx does not exist"),
         ("custom.onnx", 1, "custom.onnx cannot be loaded: .*Magic"),
         ("refusing.onnx --dim n=3", 1, "refusing.onnx cannot be run: .*(with n=3)"),
+        ("endless.onnx --run-limit 0.2", 1, "endless.onnx: a run takes more than 0.2 s (--run-limit gives it longer)"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_line(
@@ -400,6 +411,9 @@ def test_what_cannot_be_is_one_line(
     saved(folder / "two.onnx", parse(f"{INPUTS}, float[4] z", "y = Add(x, 1.0)", outputs=OUTPUTS))
     saved(folder / "double.onnx", parse("double[4] x", "y = Neg(x)", outputs="double[4] y"))
     saved(folder / "refusing.onnx", parse("float[n] x", "y = Reshape(x, [2, -1])", outputs="float[2,m] y"))
+    body = "b (int64 i, bool k, float[4] a) => (bool k, float[4] c) { c = Neg(a) }"
+    weights = {"n": np.array(2**40), "go": np.array(True)}
+    saved(folder / "endless.onnx", parse("float[4] x", f"y = Loop(n, go, x) <body = {body}>", weights))
     custom = parse("float[4] x", "y = Magic(x)")
     custom.graph.node[0].domain = "acme"
     custom.opset_import.add(domain="acme", version=1)

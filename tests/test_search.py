@@ -479,8 +479,7 @@ def test_where_there_is_time_the_less_promising_is_measured_too() -> None:
     """The estimate prefers the sum, which turns out to be slow."""
     fourth = Rule("double_is_difference", x * 2.0, x - op.Neg(x))
     cost = Slow(Prices(Mul=2, Add=3, Sub=0.5, Neg=0.5), Mul=2, Add=1.5, Sub=0.9, Neg=0.9)
-    limits = Limits(seconds=60, trials=1)
-    _, exploration = found(DETOUR, space(DOUBLE, fourth), cost, limits, clock=cost.clock)
+    _, exploration = found(DETOUR, space(DOUBLE, fourth), cost, Limits(seconds=60, trials=1), clock=cost.clock)
     assert [solution.rules for solution in exploration.solutions] == [("double_is_difference",)]
 
 
@@ -503,12 +502,9 @@ def test_where_time_runs_out_in_the_middle_of_a_step_the_search_ends(calls: int)
 def test_a_find_for_which_time_runs_out_is_carried_over_to_no_copy() -> None:
     model, exploration = found(TWO_PARTS, space(DOUBLE), Prices(Mul=2, Add=0.5), LONG)
     before = dict(model.graph.items())
-
-    def check() -> None:
-        raise TimeUp
-
+    late = Space([DOUBLE], Simplifier([], [], check=fail(TimeUp())), lambda *_: True)
     with pytest.raises(TimeUp):
-        apply(model.graph, exploration.solutions[0], Space([DOUBLE], Simplifier([], [], check=check), lambda *_: True))
+        apply(model.graph, exploration.solutions[0], late)
     assert dict(model.graph.items()) == before
 
 
@@ -522,12 +518,16 @@ def test_an_interrupted_search_keeps_what_it_has_found() -> None:
     assert (exploration.stop, len(exploration.solutions)) == (StopReason.INTERRUPTED, 1)
 
 
-def test_of_an_interrupted_part_the_best_graph_is_kept() -> None:
-    cost = Events("Sub", fail(KeyboardInterrupt()), Sub=0.1, Neg=0.1)
+@pytest.mark.parametrize(
+    ("error", "stop", "said"),
+    [(KeyboardInterrupt(), "INTERRUPTED", []), (NoTime("late"), "TIME", ["not searched further: late"])],
+)
+def test_of_a_part_that_is_cut_the_best_graph_is_kept(error: BaseException, stop: str, said: list[str]) -> None:
     given = parse("float[4] x", "a = Mul(x, 2.0); y = Sin(a)")
-    _, exploration = found(given, LONG_WAY, cost, Limits(seconds=1e9, go=1))
-    assert exploration.stop is StopReason.INTERRUPTED
+    _, exploration = found(given, LONG_WAY, Events("Sub", fail(error), Sub=0.1, Neg=0.1), Limits(seconds=1e9, go=1))
+    assert exploration.stop.name == stop
     assert [solution.rules for solution in exploration.solutions] == [("double_is_sum",)]
+    assert list(exploration.notes) == [f"a part of 2 nodes was {text}" for text in said]
 
 
 @pytest.mark.parametrize(("kind", "stop"), [(NotMeasurable, "DONE"), (NotNow, "ROOM"), (NoTime, "TIME")])

@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,6 +51,29 @@ def test_a_file_of_rules(rules: Path) -> None:
     assert re.search(r"\nmy_lost_shift  REFUTED\n    .+\n", done.stdout), "the counterexample is shown below the table"
     assert "2 rules: 1 proved (1 exact, 0 reassociate), 1 refuted; " in done.stdout
     assert done.stderr == "graphopt: error: 1 of 2 rules not proved: my_lost_shift\n"
+
+
+DEFINITION = """
+from graphopt.rule import define, op, tensor
+from graphopt.term import Operators
+x = tensor("x")
+RULES = ()
+define(Operators("{}").QuickGelu(x, alpha=0.25), x * op.Sigmoid({} * x))
+"""
+
+
+@pytest.mark.parametrize(
+    ("domain", "factor", "code"), [("com.microsoft", 0.25, 0), ("com.microsoft", 0.5, 3), ("own", 0.5, 0)]
+)
+def test_a_definition_that_no_rule_uses_is_put_to_its_kernel(
+    tmp_path: Path, domain: str, factor: float, code: int
+) -> None:
+    path = tmp_path / "defined.py"
+    path.write_text(DEFINITION.format(domain, factor))
+    command = [sys.executable, "-m", "graphopt", "verify", str(path)]  # a process forgets no definition
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = "com.microsoft.QuickGelu is not what its definition says: values differ"
+    assert (done.returncode, said in done.stderr, said in done.stdout) == (code, code == 3, code == 3)
 
 
 def test_rules_by_name() -> None:

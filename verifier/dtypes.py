@@ -296,10 +296,30 @@ def kind_of(rule: Rule, typing: Typing) -> Hashable:
     the same, and which hold all values of which; where something is quantized their ranges and precision count, too.
     """
     types = [*typing.types.values(), *typing.targets.values(), *_written_types(rule)]
-    if rule.is_quantized:
+    if rule.is_quantized or _reckons_with_types(rule):
         return tuple(types)
     kinds = tuple((dtype.is_float, dtype.is_integer, dtype is DType.BOOL) for dtype in types)
     return kinds, tuple((one == other, holds(one, other)) for one, other in product(types, repeat=2))
+
+
+ASKS_OF_TYPES = frozenset({"eq", "ne", "is_float", "is_integer", "holds"})
+"""Functions to whose answers the number of an element type matters not."""
+
+
+@cache
+def _reckons_with_types(rule: Rule) -> bool:
+    """Return whether a rule does more with an element type than to ask what it is: its number is one of an enumeration,
+    and where types are ordered by it, all differ."""
+    casts = {name for side in rule.left for name in _cast_holes(side)}
+    said = [*rule.conditions, *(part for side in (*rule.left, *rule.right) for part in walk(side))]
+    apps = (part for term in said for part in walk(term) if isinstance(part, App) and part.domain == SCALAR)
+    return any(
+        app.op not in ASKS_OF_TYPES and any(_is_type(operand, casts) for operand in app.operands) for app in apps
+    )
+
+
+def _is_type(term: Term, casts: Collection[str]) -> bool:
+    return (isinstance(term, App) and term.op == "dtype") or (isinstance(term, Var) and term.name in casts)
 
 
 @cache

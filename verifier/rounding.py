@@ -7,8 +7,8 @@ kept in single precision although the model computes in double.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Container, Iterable, Iterator, Sequence
+from itertools import chain, product
 from math import isfinite, prod
 
 import numpy as np
@@ -29,12 +29,19 @@ LARGEST = 2.0**20
 """The largest number that a rule may write for floats, and one over the smallest."""
 
 CASTS = ("Cast", "CastLike")
+SUMS = ("Add", "Sub", "Sum", "Mean", "Shrink")
 
 DECIDES = {"Pow": 1, "Resize": 2}
 """The first operand by which an operator jumps, where that is another than the first."""
 
-SATURATING = frozenset({"Sigmoid", "Softmax", "Tanh", "Erf"})
+SATURATING = frozenset(
+    {"Sigmoid", "Softmax", "Tanh", "Erf", "Exp", "Softplus", "Elu", "Celu", "Selu", "Gelu", "Mish", "Swish"}
+)
 """Operators that give one and the same float, or 0, for many numbers that are far apart."""
+POLES = {"Div": 1, "Log": 0, "Reciprocal": 0, "Pow": 0, "ReduceLogSum": 0}
+"""Operators with a pole, and the operand for which they have it."""
+ROUNDING_JUMPS = frozenset({"Shrink", "Range", "LpNormalization", "MeanVarianceNormalization", "DynamicQuantizeLinear"})
+"""Operators that jump, and round beside."""
 
 LIFT = 40.0
 """The largest number, of either sign, that a rule may write into an exponent: of the 38 digits that single precision
@@ -43,8 +50,8 @@ has for a magnitude exp(40) leaves 21, and exp(-40) is as far from the least nor
 
 def unlicensed(rule: Rule, typings: Sequence[Typing]) -> str:
     """Return why equality over the real numbers does not license a rule for floats; an empty text where it does."""
-    reasons = chain(_jumps(rule, typings), _overflows(rule, typings), _saturates(rule), _numbers(rule, typings))
-    return next(chain(reasons, _narrower(rule, typings), _kept_in_single(rule, typings)), "")
+    causes = (_jumps, _overflows, _saturates, _numbers, _narrower, _kept_in_single)
+    return next(chain.from_iterable(cause(rule, typings) for cause in causes), "")
 
 
 # -- jumps -------------------------------------------------------------------------------------------------------------
@@ -97,8 +104,7 @@ def _is_softmax(term: Term | None) -> bool:
 
 
 def _reads_floats(app: App, typing: Typing) -> bool:
-    first = app.inputs[0]
-    return first is not None and not is_scalar(first) and _is_float(typing.of(first))
+    return any(part is not None and not is_scalar(part) and _is_float(typing.of(part)) for part in app.inputs)
 
 
 def _is_float(dtype: DType | None) -> bool:
@@ -111,7 +117,7 @@ def _rounding(app: App) -> Rounding:
 
 
 def _rounds(app: App) -> bool:
-    return entry(app.op, app.domain).rounds
+    return entry(app.op, app.domain).rounds or app.op in ROUNDING_JUMPS
 
 
 def _folds(app: App) -> bool:
@@ -121,23 +127,30 @@ def _folds(app: App) -> bool:
 
 def _overflows(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
     """Exponentials of what the left side takes none of: softmax is exp(x) / Σ exp(x), but is computed otherwise."""
-    left, right = (
-        dict.fromkeys(app for side in sides for app in applications(side)) for sides in (rule.left, rule.right)
-    )
-    for app in (app for app in right if app not in left and entry(app.op, app.domain).overflows):
-        peak = _peak(app, typings)
-        if peak is None or not _is_used_as_softmax(app, peak, rule.right):
-            yield f"{app.op} overflows at moderate numbers, and the left side does not compute {app}"
+    for left, right in zip(rule.left, rule.right, strict=True):
+        known = {*applications(left)}
+        for app in (app for app in applications(right) if app not in known and entry(app.op, app.domain).overflows):
+            peak = _peak(app, typings)
+            if peak is None or not _is_used_as_softmax(app, peak, rule.right):
+                yield f"{app.op} overflows at moderate numbers, and the left side does not compute {app}"
 
 
-def _saturates(rule: Rule) -> Iterator[str]:
+def _saturates(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
     """Yield poles, and places, of what has become one number: 1 / Sigmoid(-x) is 1 + exp(x), but not of floats."""
-    left = {app for side in rule.left for app in applications(side)}
-    for app in dict.fromkeys(app for side in rule.right for app in applications(side) if app not in left):
-        is_told = _rounding(app) is Rounding.PLACED
-        poles = app.inputs[1:] if app.op == "Div" else app.inputs if app.op in ("Log", "Reciprocal") or is_told else ()
-        if any(part.op in SATURATING for pole in poles if pole is not None for part in applications(pole)):
-            yield f"{app.op} tells apart what saturates, and the left side does not compute {app}"
+    for left, right in zip(rule.left, rule.right, strict=True):
+        known = {*applications(left)}
+        for app in (app for app in applications(right) if app not in known):
+            yield from _told_apart(app, known, typings)
+
+
+def _told_apart(app: App, known: Container[App], typings: Sequence[Typing]) -> Iterator[str]:
+    """Say why a new pole or place may be one of floats only; the largest of exp(x - max(x)) is 1 whatever x is."""
+    first = 0 if _rounding(app) is Rounding.PLACED else POLES.get(app.op, len(app.inputs))
+    inside = [part for pole in app.inputs[first:] if pole is not None for part in applications(pole)]
+    if any(part.op in SATURATING and _peak(part, typings) is None for part in inside):
+        yield f"{app.op} tells apart what saturates, and the left side does not compute {app}"
+    if _rounding(app) is Rounding.PLACED and any(_rounds(part) and part not in known for part in inside):
+        yield f"{app.op} tells apart what is rounded, and the left side does not compute {app}"
 
 
 def _peak(weights: App, typings: Sequence[Typing]) -> App | None:
@@ -186,21 +199,26 @@ def _is_used_as_softmax(weights: App, peak: App, right: Sequence[Term]) -> bool:
 
 def _numbers(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
     """Numbers of the rule that single precision does not bear, alone or multiplied with each other."""
-    sides = (*rule.left, *rule.right)
+    sides, known = (*rule.left, *rule.right), {app for side in rule.left for app in applications(side)}
     for value in (value for side in sides for value in _floats(walk(side)) if _is_extreme(value)):
         yield f"the number {value:g} is too large or too small to compute with in single precision"
     for app in (app for side in sides for app in applications(side) if _computes_floats(app, typings)):
         if _factor(app) > LARGEST:
             yield f"the numbers of {app} are together too large or too small to compute with in single precision"
-        added = _numbers_of(app) if app.op in ("Add", "Sub", "Sum", "Mean") else ()
+        added = _numbers_of(app) if app.op in SUMS else ()
         beside = max((_factor(arg) for arg in app.operands), default=1.0)
+        if app.op in SUMS and beside > ADDED:
+            yield f"of the summands of {app} one is so much larger that the others are lost in rounding"
+        is_of_model = any(isinstance(arg, Var) and is_scalar(arg) for arg in app.inputs)
+        if app.op in SUMS and app not in known and is_of_model and not _folds(app):
+            yield f"{app} adds a number of the model, however large, which the left side does not"
         for value in (value for value in added if abs(value) * beside > ADDED):
             yield f"the number {value:g} is so large that what is added to it is lost in rounding"
 
 
 def _computes_floats(app: App, typings: Sequence[Typing]) -> bool:
     """Return whether it makes floats, in some choice of element types, of floats beside each other."""
-    is_arithmetic = app.op in ("Add", "Sub", "Sum", "Mean", "Mul", "Div")
+    is_arithmetic = app.op in (*SUMS, "Mul", "Div")
     return is_arithmetic and any(_is_float(typing.of(app)) for typing in typings)
 
 
@@ -213,9 +231,18 @@ def _factor(term: Term) -> float:
 
 
 def _numbers_of(app: App) -> list[float]:
-    """Return the finite numbers among the operands of an operator."""
-    found = (arg.value for arg in app.inputs if isinstance(arg, Lit) and isinstance(arg.value, int | float))
-    return [float(value) for value in found if isfinite(value)]
+    """Return the finite numbers among the operands of an operator: of what is computed of numbers alone, a bound."""
+    operands = [*app.inputs, *(value for _, value in app.attrs if app.op == "Shrink")]
+    return [_bound(arg) for arg in operands if arg is not None and not any(isinstance(p, Var) for p in walk(arg))]
+
+
+def _bound(written: Term) -> float:
+    """Return a number, or for what is computed of numbers one that is as large at least, or as small."""
+    values = (part.value for part in walk(written) if isinstance(part, Lit) and isinstance(part.value, int | float))
+    numbers = [float(value) for value in values if isfinite(value)]
+    if isinstance(written, Lit):
+        return numbers[0] if numbers else 0.0
+    return prod(max(abs(number), 1 / abs(number)) for number in numbers if number)
 
 
 def _floats(terms: Iterable[Term | None]) -> Iterator[float]:
@@ -229,15 +256,15 @@ def _is_extreme(value: float) -> bool:
 
 def _narrower(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
     """Yield where the right side rounds to fewer digits than the left side ever does: a model widens for a reason."""
-    for typing in typings:
-        kept, made = (_fewest_digits(sides, typing) for sides in (rule.left, rule.right))
+    for typing, sides in product(typings, zip(rule.left, rule.right, strict=True)):
+        kept, made = (_fewest_digits(side, typing) for side in sides)
         if kept is not None and made is not None and made.bits < kept.bits:
             yield f"the right side computes in {made.name}, where the left side does so in {kept.name}"
 
 
-def _fewest_digits(sides: Sequence[Term], typing: Typing) -> DType | None:
+def _fewest_digits(side: Term, typing: Typing) -> DType | None:
     """Return the narrowest type of floats in which something is computed that rounds."""
-    apps = (app for side in sides for app in applications(side) if _rounds(app) and app.op not in CASTS)
+    apps = (app for app in applications(side) if _rounds(app) and app.op not in CASTS)
     types = [dtype for app in apps if (dtype := _made(app, typing)) is not None and dtype.is_float]
     return min(types, key=lambda dtype: dtype.bits, default=None)
 

@@ -172,14 +172,14 @@ def write_text(path: Path, text: str) -> None:
     Two processes or threads may write the same file: one of the two texts will be in it.
     """
     if is_stdout(path):
-        sys.stdout.write(text)
+        sys.stdout.write(printable(text))
         return
     target = real(path)
     if target.exists() and not target.is_file():
-        target.write_text(text, encoding="utf-8")
+        target.write_text(printable(text), encoding="utf-8")
         return
     with part_of(target) as part:
-        part.write(text.encode())
+        part.write(printable(text).encode())
         flush(part)
         with exclusive(target.parent), undisturbed():
             put(part, target)
@@ -254,6 +254,11 @@ def cache_folder() -> Path:
 
 
 # -- for a while -------------------------------------------------------------------------------------------------------
+
+
+def printable(text: str) -> str:
+    """Return a text that can be written: names of files may hold bytes that are no UTF-8, which become escapes."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 @contextmanager

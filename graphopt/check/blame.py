@@ -63,7 +63,7 @@ class Check:
         if self.weight_bytes > limits.LARGE:
             return self._by_region("the model is too large to be run twice")
         found = self._whole(self.result.graph)
-        if found.verdict is Verdict.SKIPPED:
+        if found.verdict is Verdict.SKIPPED or (found.verdict is Verdict.CANNOT_RUN and found.legal):
             return self._by_region(found.reason)
         if found.verdict is Verdict.DIFFERENT:
             return Finding(found, self._guilty())

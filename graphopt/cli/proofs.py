@@ -19,6 +19,7 @@ from graphopt.cli import options as opt
 from graphopt.cli.terminal import Progress, console, print_text, set_up_logging
 
 if TYPE_CHECKING:
+    from graphopt.language.definition import Definition
     from graphopt.language.proof import Proof
     from graphopt.language.rule import Rule
 
@@ -48,6 +49,7 @@ def verify(
     """Prove rules for all tensor sizes, on all processors; exit code 3 if one is not proved.
 
     What a rule must fulfil is shown with Z3; where that fails, small models are run in search of a counterexample.
+    Definitions of operators are put to the kernels that ONNX Runtime has for them.
     """
     set_up_logging(verbose, debug)
     if write and not everything:
@@ -56,7 +58,7 @@ def verify(
     from graphopt.rewrite.gate import TIMEOUT
     from graphopt.rewrite.proving import prove_all
 
-    rules = _wanted(what or (), everything)
+    rules, alone = _wanted(what or (), everything)
     with Progress(enabled=not quiet) as progress, ort.custom_ops(custom_ops or ()):
         proofs = prove_all(
             rules,
@@ -66,6 +68,7 @@ def verify(
             dask=dask,
             progress=lambda done: progress("prove", done),
         )
+        objection = _objection(alone)
     if write:
         from graphopt.cli import catalogue
 
@@ -75,24 +78,43 @@ def verify(
         print_text(json.dumps([proof.to_json() for proof in proofs], indent=2, ensure_ascii=False))
     elif not quiet:
         print_proofs(proofs, console())
+        if objection:
+            print_text(f"\n{objection}")
     failed = [proof.rule for proof in proofs if not proof.holds]
     if failed:
         more = [f"and {len(failed) - 5} more"] if len(failed) > 5 else []
         raise ProofError(f"{len(failed)} of {len(proofs)} rules not proved: {', '.join([*failed[:5], *more])}")
+    if objection:
+        raise ProofError(objection.splitlines()[0])
 
 
-def _wanted(what: Sequence[str], everything: bool) -> list[Rule]:
-    """Return the rules that were named, all rules of the files that were named, or all that are installed and given."""
+def _wanted(what: Sequence[str], everything: bool) -> tuple[list[Rule], list[Definition]]:
+    """Return the rules that were named, all rules of the files that were named, or all that are installed and given;
+    and the definitions read with them that no such rule uses."""
     from graphopt.language import library
+    from graphopt.language.definition import definitions
 
+    before = frozenset(definitions())
     files = list(filter(_is_file, what))
     given = library.read(files)
+    own = list(definitions())
     known = {rule.name: rule for rule in library.load(given).everything}
     names = dict.fromkeys([*(item for item in what if item not in files), *(rule.name for rule in given.everything)])
     library.select(list(known), (), list(names))
-    if not everything and not names:
+    wanted = list(known.values()) if everything else [known[name] for name in names]
+    used = before.union(*(rule.definitions for rule in wanted))
+    alone = [each for each in (definitions() if everything else own) if each not in used]
+    if not wanted and not alone:
         raise UsageError("nothing to verify: name rules or files of rules, or use --all")
-    return list(known.values()) if everything else [known[name] for name in names]
+    return wanted, alone
+
+
+def _objection(alone: Sequence[Definition]) -> str:
+    """Say what kernels have against definitions that no rule uses; those that are used each proof asks for."""
+    from graphopt.verifier.declared import contradicted, unasked
+
+    found = contradicted(alone)
+    return unasked(alone) if found is None else str(found)
 
 
 def _is_file(name: str) -> bool:

@@ -190,7 +190,12 @@ class _Checker:
         if attribute.ref_attr_name:
             return
         here = f"attribute '{attribute.name}' of {label(node)}{self.where}"
-        if attribute.name in ELEMENT_TYPES and kind == AttributeProto.INT and attribute.i not in _KNOWN:
+        if (
+            wanted is not None
+            and attribute.name in ELEMENT_TYPES
+            and kind == AttributeProto.INT
+            and attribute.i not in _KNOWN
+        ):
             raise ModelError(f"{here} is the unknown element type {attribute.i}")
         for tensor in _tensors(attribute, kind):
             _demand_tensor(tensor, here)

@@ -103,6 +103,15 @@ def load(source: Source, *, inline_functions: bool = True, folder: str | os.Path
         return replace(_read(proto, path, folders), inlined=proto is not given and proto.graph.node != given.graph.node)
 
 
+def copied(source: Source) -> Source:
+    """Return a model in memory as one of its own: who gave it may go on to change it."""
+    if not isinstance(source, ModelProto):
+        return source
+    own = ModelProto()
+    own.CopyFrom(source)
+    return own
+
+
 @contextmanager
 def naming(path: Path | None) -> Iterator[None]:
     """Make a ModelError begin with the file of the model, if it has one."""

@@ -5,7 +5,7 @@ Knows nothing of protobuf: `onnx_io` makes tensors whose `source` it can copy st
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -101,3 +101,10 @@ def same_values(a: Tensor, b: Tensor) -> bool:
 
 _CHUNK = 1 << 22
 """Bytes that are compared at a time."""
+
+
+def peaks(array: NDArray[Any]) -> Iterator[float]:
+    """Yield the largest magnitude of a list, or of each channel along each axis."""
+    for axis in range(max(array.ndim, 1) if array.size else 0):
+        others = tuple(other for other in range(array.ndim) if other != axis or array.ndim == 1)
+        yield from map(float, np.unique(np.abs(array).max(others)))

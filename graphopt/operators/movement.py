@@ -13,6 +13,7 @@ from graphopt.base.integers import (
     FALSE,
     TRUE,
     Atom,
+    Formula,
     Int,
     Size,
     choice,
@@ -50,7 +51,8 @@ from graphopt.base.symbolic import (
 from graphopt.base.tensors import Tensor, as_size, boolean, select, total
 from graphopt.ir.tensor import Tensor as Constant
 from graphopt.operators.broadcasting import broadcast, stretched
-from graphopt.operators.node import MAX_RANK, Body, Node, OneOf, Symbols, Undefined, Unsupported, subsets
+from graphopt.operators.elementwise import positive
+from graphopt.operators.node import MAX_RANK, Body, Node, OneOf, Shape, Symbols, Undefined, Unsupported, subsets
 from graphopt.operators.opaque import opaque
 
 
@@ -110,7 +112,7 @@ def Split(node: Node) -> tuple[Tensor, ...]:
         lengths = (*(each,) * (count - 1), size - each * (count - 1))
         if node.attribute("num_outputs", lambda: OneOf((count,))) != count:
             raise Undefined("Split with neither lengths nor as many num_outputs as there are")
-        node.require(ge(lengths[-1]), "the last part has no negative size")
+        node.require(ge(lengths[-1], 1), "the last part is not empty")  # ONNX Runtime refuses it
     starts = [sum_of(lengths[:i]) for i in range(count)]
 
     def part(start: Size, length: Size) -> Tensor:
@@ -389,15 +391,14 @@ def Resize(node: Node) -> Tensor:
     if mode != "nearest":
         node.ignored("nearest_mode")
     is_plain = [node.ignored(name) for name in PLAIN] == list(PLAIN.values())
-    asked = node.attribute("axes", lambda: OneOf((None, *subsets(x.rank))))
-    if not isinstance(asked, tuple | None):
-        raise Undefined(f"Resize along {asked}, which is no list")
-    axes = range(x.rank) if asked is None else [node.counted(axis, x.rank) for axis in asked]
+    axes = _resized(node, x.rank)
     new, is_told = _enlarged(node, [x.shape[axis] for axis in axes])
     if len(new) != len(axes) or len(set(axes)) < len(axes):
         raise Undefined("Resize: not one size per axis")
     sizes = dict(zip(axes, new, strict=True))
     shape = tuple(sizes.get(axis, size) for axis, size in enumerate(x.shape))
+    if mode != "nearest":
+        node.require(_has_kernel(mode, x.shape, shape), f"there is a kernel that is {mode} along these axes")
 
     whole = opaque(node, 0, Tensor(shape, x.at))
 
@@ -419,6 +420,28 @@ def Resize(node: Node) -> Tensor:
         return _mean(x, places, lambda axis, i: share(index[axis], i, axis))
 
     return Tensor(shape, at)
+
+
+def _resized(node: Node, rank: int) -> Sequence[int]:
+    """Return the axes that a Resize speaks of."""
+    asked = node.attribute("axes", lambda: OneOf((None, *subsets(rank))))
+    if not isinstance(asked, tuple | None):
+        raise Undefined(f"Resize along {asked}, which is no list")
+    return range(rank) if asked is None else [node.counted(axis, rank) for axis in asked]
+
+
+def _has_kernel(mode: str, old: Shape, new: Shape) -> Formula:
+    """Return whether ONNX Runtime resizes along some axes: two that are next to each other, or by means three of up to
+    five, all but batch and channels. Where no axis gets another size it copies."""
+    kept = tuple(map(eq, new, old))
+    match mode, len(old):
+        case ("linear", 1 | 2 | 3) | ("cubic", 2):
+            return TRUE
+        case _, 4:
+            return conj(kept[0], disj(kept[1], kept[3]))
+        case "linear", 5:
+            return conj(*kept[:2])
+    return conj(*kept)
 
 
 def _mean(x: Tensor, places: Sequence[Size | None], share: Callable[[int, Size], Value]) -> Value:
@@ -531,6 +554,9 @@ def Dropout(node: Node) -> tuple[Tensor, ...]:
     """At inference nothing is dropped, nor is it with a ratio of 0."""
     x = node.input(0)
     no_ratio, no_training = _is_zero(node, 1), not node.has(2) or _is_zero(node, 2)
+    if node.has(1) and not no_ratio:  # its kernel asks so of all
+        ratio = node.input(1).at(())
+        node.require(conj(negate(positive(-ratio)), positive(1 - ratio)), "a ratio is at least 0, and less than 1")
     if not (no_ratio or no_training):
         raise Unsupported("Dropout that may be in training")
     node.ignored("seed")

@@ -286,6 +286,9 @@ def _tensors(node: NodeProto) -> Iterator[tuple[str, TensorProto]]:
     for attribute in node.attribute:
         if attribute.HasField("t"):
             yield name, attribute.t
+        alone = [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []
+        for sparse in (*alone, *attribute.sparse_tensors):
+            yield from ((name, tensor) for tensor in (sparse.values, sparse.indices))
         yield from ((name, tensor) for tensor in attribute.tensors)
         for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
             yield from _initializers(graph)

@@ -225,6 +225,8 @@ def _transposed_sizes(node: Node, full: Shape, same: Shape) -> tuple[Shape, Shap
 def _pooled(node: Node, x: Tensor) -> Shape:
     """Return the sizes of space, with what ONNX Runtime asks of an input: "Only N can be zero"."""
     space, (batch, *others) = spatial(node, x), x.shape
+    if len(space) > 3:
+        raise Undefined("a pool of more than three axes of space: ONNX Runtime has no kernel")
     node.require(disj(eq(batch), conj(*(ge(size, 1) for size in others))), "channels or space without elements")
     return space
 

@@ -24,7 +24,7 @@ from graphopt.io import opsets
 from graphopt.ir import ops
 from graphopt.ir.edit import Draft, constant_node, replace_values
 from graphopt.ir.graph import Attribute, Graph, Node, Patch, Value
-from graphopt.ir.tensor import Tensor
+from graphopt.ir.tensor import Tensor, peaks
 from graphopt.language.binding import Absent, Known, evaluate
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import LONGEST, Unknown
@@ -550,7 +550,7 @@ def _stored(folded: _Folded) -> Tensor:
         raise Refused(f"{folded.base} would overflow {dtype.name}")
     if dtype.is_float and np.count_nonzero(array) != np.count_nonzero(folded.array):
         raise Refused(f"{folded.base} would underflow {dtype.name}")
-    if dtype.is_float and dtype.bits <= 16 and array.size and dtype.nearest(float(np.abs(folded.array).max())) is None:
+    if dtype.is_float and dtype.bits <= 16 and any(dtype.nearest(peak) is None for peak in peaks(folded.array)):
         raise Refused(f"{folded.base} would lose digits as {dtype.name}")
     if not dtype.is_float and not np.array_equal(array, folded.array):
         raise Refused(f"{folded.base} does not fit {dtype.name}")

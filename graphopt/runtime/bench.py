@@ -71,7 +71,10 @@ def prepared(
         return samples.feeds(common, sizes, seed=seed, style=samples.NORMAL, given=given)
 
     def refusal(feeds: Feeds, number: int = 0) -> str:
-        reason = _refusal(sessions[number], feeds, setting, share)
+        try:
+            reason = _refusal(sessions[number], feeds, setting, share)
+        except LimitError as error:
+            raise LimitError(f"{names[number]}: {error}") from error
         return f"{names[number]} {reason}" if reason else ""
 
     trials = tuple(accepted(common, binding, made, refusal) for binding in bindings)

@@ -7,7 +7,7 @@ from graphopt.language.term import App, Term
 
 v, u, s, t = tensor("v", "N"), tensor("u", "K"), tensor("s", ""), tensor("t")
 a, b, c, d, e = (tensor(name, "") for name in "abcde")
-x, y, i, rows = tensor("x", "M N"), tensor("y", "M N"), tensor("i", "K N"), tensor("r", "K N")
+x, y, z, i, rows = tensor("x", "M N"), tensor("y", "M N"), tensor("z", "M N"), tensor("i", "K N"), tensor("r", "K N")
 f, g, h = (tensor(name, "N C L") for name in "fgh")
 q, r, w = (tensor(name, "2") for name in "qrw")
 pads, k, mask, image = integers("p"), integer("k"), tensor("mask", "N"), tensor("image", "A B")
@@ -15,6 +15,10 @@ pads, k, mask, image = integers("p"), integer("k"), tensor("mask", "N"), tensor(
 one, other, perm, al, be = pointwise("f"), pointwise("h"), integers("perm"), real("al"), real("be")
 left, right, added = tensor("A", "M K"), tensor("B", "K N"), tensor("C", "M N")
 half = op.Sigmoid(t)
+steep = real("steep")
+big = fn.mul(100000.0, 100000.0)
+video = tensor("video", "A B C D")
+turn, swap = (2, 3, 0, 1), (0, 1, 3, 2)
 normal = op.LayerNormalization(x, const("scale", "N"), epsilon=0.0)
 picked = op.Abs(op.Gather(v, k, axis=0))
 padded = op.Pad(op.Expand(s, (1,)), (2, 0), 1.0)
@@ -63,10 +67,31 @@ LOST = (
     Rule("exp_by_sigmoid", op.Exp(t), 1.0 / op.Sigmoid(op.Neg(t)) - 1.0),
     Rule("softplus_by_sigmoid", op.Softplus(t), op.Neg(op.Log(op.Sigmoid(op.Neg(t))))),
     Rule("log_softmax_apart", op.LogSoftmax(x, axis=1), op.Log(op.Softmax(x, axis=1))),
+    Rule("computed_number_is_lost", half, (half + big) - big),
+    Rule("number_behind_an_operator_is_lost", half, (half + op.Identity(1000000.0)) - op.Identity(1000000.0)),
+    Rule("number_of_an_attribute_is_lost", op.LeakyRelu(x, alpha=steep),
+         (op.LeakyRelu(x, alpha=steep) + steep) - steep),
+    Rule("lost_beside_a_multiple", x + y, (x + y * 1000000.0) - y * 999999.0),
+    Rule("lost_in_shrink", op.Abs(x),
+         op.Shrink(op.Shrink(op.Abs(x), lambd=0.0, bias=-1000000.0), lambd=0.0, bias=1000000.0),
+         when=fn.eq(fn.dtype(x), 1)),
+    Rule("exp_over_itself", op.Exp(x) + y, op.Exp(x) + y * (op.Exp(x) / op.Exp(x))),
+    Rule("log_of_exp", op.Exp(x) + x, op.Exp(x) + op.Log(op.Exp(x))),
+    Rule("exp_by_pow", op.Exp(t), op.Pow(op.Sigmoid(op.Neg(t)), -1.0) - 1.0),
+    Rule("log_softmax_by_sum", op.LogSoftmax(x, axis=1),
+         op.ReduceLogSum(op.Unsqueeze(op.Softmax(x, axis=1), (2,)), (2,), keepdims=0)),
+    Rule("softmax_beside_its_exponentials", (op.Softmax(x, axis=1), op.Exp(x)),
+         (op.Exp(x) / op.ReduceSum(op.Exp(x), (1,)), op.Exp(x))),
+    Rule("place_beside_a_sum", (op.ArgMax(x, axis=1), x + tensor("o", "M 1")),
+         (op.ArgMax(x + tensor("o", "M 1"), axis=1), x + tensor("o", "M 1"))),
 )  # fmt: skip
 """Numbers that are far apart become one."""
 
 JUMPS = (
+    Rule("number_first", op.Where(op.Less(0.0, (x + y) + z), x, y), op.Where(op.Less(0.0, x + (y + z)), x, y)),
+    Rule("mod_of_a_number", op.Mod(1.0, (x + y) + z, fmod=1), op.Mod(1.0, x + (y + z), fmod=1)),
+    Rule("sign_of_a_norm", op.Sign(op.MeanVarianceNormalization(video)),
+         op.Transpose(op.Sign(op.MeanVarianceNormalization(op.Transpose(video, perm=swap))), perm=swap)),
     Rule("limit_regrouped", op.Range(a, (b + c) + e, d), op.Range(a, b + (c + e), d)),
     Rule("scales_regrouped", op.Resize(image, None, (q + r) + w), op.Resize(image, None, q + (r + w))),
     Rule("place_in_a_window_looked_up", op.Gather(u, place((f + g) + h), axis=0),
@@ -99,9 +124,30 @@ NARROWER = (
          when=fn.eq(fn.dtype(x), 10)),
     Rule("reduced_in_single", op.ReduceSum(op.Cast(x, to=11), (0,)), op.Cast(op.ReduceSum(x, (0,)), to=11),
          when=fn.eq(fn.dtype(x), 1)),
+    Rule("reduced_in_single_beside_single", (op.ReduceSum(op.Cast(x, to=11), (0,)), op.Sigmoid(x)),
+         (op.Cast(op.ReduceSum(x, (0,)), to=11), op.Sigmoid(x)), when=fn.eq(fn.dtype(x), 1)),
     Rule("product_in_half", op.Cast(left, to=1) @ op.Cast(right, to=1), op.Cast(left @ right, to=1),
          when=(fn.eq(fn.dtype(left), 10), fn.eq(fn.dtype(right), 10))),
 )  # fmt: skip
 """What a model widens is computed in the narrower type."""
 
-UNPROVED = (*COMPUTED, *NARROWER, *PARTIAL, *LOST, *JUMPS, *INTEGERS)
+KERNELS = (
+    Rule("row_by_the_number_of_a_type", op.Gather(x, 0, axis=0),
+         op.Gather(x, fn.choose(fn.lt(fn.dtype(x), 8), 0, -1), axis=0), when=fn.is_float(fn.dtype(x))),
+    Rule("split_of_one", op.Split.split(2, tensor("x", "1 N"), (1, 0), axis=0),
+         op.Split.split(2, tensor("x", "1 N"), axis=0, num_outputs=2)),
+    Rule("split_of_four", op.Split.split(3, tensor("x", "4 N"), (2, 2, 0), axis=0),
+         op.Split.split(3, tensor("x", "4 N"), axis=0, num_outputs=3)),
+    Rule("dropout_of_twice", half, op.Dropout(half, 2.0)),
+    Rule("resized_rows",
+         op.Transpose(op.Resize(op.Transpose(video, perm=turn), None, (1.0, 1.0, 2.0, 2.0), mode="linear"), perm=turn),
+         op.Resize(video, None, (2.0, 2.0, 1.0, 1.0), mode="linear")),
+    Rule("mean_of_four_axes", op.ReduceMean(tensor("x", "N C A B D E"), (2, 3, 4, 5)),
+         op.GlobalAveragePool(tensor("x", "N C A B D E")),
+         when=(fn.is_float(fn.dtype(tensor("x", "N C A B D E"))), *(fn.lt(0, fn.size(n)) for n in "CABDE"))),
+    Rule("pow_in_double", op.Pow(x, op.Cast(y, to=11)), op.Pow(x, y),
+         when=(fn.eq(fn.dtype(x), 1), fn.eq(fn.dtype(y), 1))),
+)  # fmt: skip
+"""The kernel refuses the right side, or there is another one for other element types."""
+
+UNPROVED = (*KERNELS, *COMPUTED, *NARROWER, *PARTIAL, *LOST, *JUMPS, *INTEGERS)
