@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from operator import index
 from os import PathLike
 from typing import Any
 
@@ -149,6 +150,14 @@ class Options:
     def has(self, rule: Rule) -> bool:
         """Return whether the target has all operators that a rule writes."""
         return self.target == "onnxruntime" or MICROSOFT not in _written(rule)
+
+    @property
+    def fixed_shapes(self) -> dict[str, list[int | str | None]]:
+        """Shapes of inputs that are fixed for good."""
+        return {
+            name: [size if size is None or isinstance(size, str) else index(size) for size in shape]
+            for name, shape in (self.input_shapes or {}).items()
+        }
 
     @property
     def fixed_dims(self) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -158,10 +159,12 @@ def optimize(model: onnx_io.Source, options: Options) -> Result:
         ProofError: one of `rules` is not proved.
         DifferenceError: the check found a difference, and `strict` was asked for, or no rewrite made it.
     """
-    with ort.custom_ops(options.custom_ops):
+    with _ALONE, ort.custom_ops(options.custom_ops):
         return _Run(model, options).result()
 
 
+_ALONE = threading.RLock()
+"""One thread optimizes at a time: what is timed must not be disturbed, and the integers of proofs are the process's."""
 LAST_WORD = 0.1
 """The part of the time for which the results in two opsets take turns, at least."""
 
@@ -350,8 +353,8 @@ class _Run:
         with onnx_io.naming(loaded.path):
             infer.infer_graph(loaded.graph)
             opsets.raise_nodes(loaded.graph)  # some could not be while their types were unknown
-            if options.input_shapes or options.fixed_dims:
-                infer.fix_inputs(loaded.graph, options.input_shapes or {}, options.fixed_dims)
+            if options.fixed_shapes or options.fixed_dims:
+                infer.fix_inputs(loaded.graph, options.fixed_shapes, options.fixed_dims)
         return loaded
 
     def _converted(self, loaded: onnx_io.Model, opset: int) -> onnx_io.Model:

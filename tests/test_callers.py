@@ -2,6 +2,7 @@
 
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 import graphopt
 from graphopt.cli.main import app
 from graphopt.io import onnx_io
+from graphopt.language.rule import Rule, op, tensor
 from tests.text import parse
 
 
@@ -29,9 +31,18 @@ def test_a_model_may_be_changed_once_it_is_optimized() -> None:
 
 
 def test_sizes_may_be_numbers_of_numpy() -> None:
-    result = graphopt.optimize(scaled(), cost="none", input_shapes={"x": list(np.array([2, 4]))})  # type: ignore[dict-item]
+    result = graphopt.optimize(scaled(), cost="none", input_shapes={"x": list(np.array([2, 4]))})
     (given,) = result.model.graph.input
     assert [dim.dim_value for dim in given.type.tensor_type.shape.dim] == [2, 4]
+
+
+def test_two_threads_may_optimize() -> None:
+    """Each proves the rule first, and proofs are of the process."""
+    x = tensor("x")
+    rules = [Rule(f"own_{number}", op.Relu(op.Relu(op.Neg(x))), op.Relu(op.Neg(x))) for number in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        made = list(pool.map(lambda rule: graphopt.optimize(scaled(), cost="none", rules=[rule]), rules))
+    assert [result.report.after.nodes for result in made] == [1, 1]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of files are texts there")

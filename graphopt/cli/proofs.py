@@ -56,7 +56,7 @@ def verify(
         raise UsageError("--write writes the whole ledger: use it with --all")
     from graphopt.report.report import print_proofs
     from graphopt.rewrite.gate import TIMEOUT
-    from graphopt.rewrite.proving import prove_all
+    from graphopt.rewrite.proving import objection, prove_all
 
     rules, alone = _wanted(what or (), everything)
     with Progress(enabled=not quiet) as progress, ort.custom_ops(custom_ops or ()):
@@ -68,7 +68,7 @@ def verify(
             dask=dask,
             progress=lambda done: progress("prove", done),
         )
-        objection = _objection(alone)
+        said = objection(alone)
     if write:
         from graphopt.cli import catalogue
 
@@ -78,14 +78,14 @@ def verify(
         print_text(json.dumps([proof.to_json() for proof in proofs], indent=2, ensure_ascii=False))
     elif not quiet:
         print_proofs(proofs, console())
-        if objection:
-            print_text(f"\n{objection}")
+        if said:
+            print_text(f"\n{said}")
     failed = [proof.rule for proof in proofs if not proof.holds]
     if failed:
         more = [f"and {len(failed) - 5} more"] if len(failed) > 5 else []
         raise ProofError(f"{len(failed)} of {len(proofs)} rules not proved: {', '.join([*failed[:5], *more])}")
-    if objection:
-        raise ProofError(objection.splitlines()[0])
+    if said:
+        raise ProofError(said.splitlines()[0])
 
 
 def _wanted(what: Sequence[str], everything: bool) -> tuple[list[Rule], list[Definition]]:
@@ -107,14 +107,6 @@ def _wanted(what: Sequence[str], everything: bool) -> tuple[list[Rule], list[Def
     if not wanted and not alone:
         raise UsageError("nothing to verify: name rules or files of rules, or use --all")
     return wanted, alone
-
-
-def _objection(alone: Sequence[Definition]) -> str:
-    """Say what kernels have against definitions that no rule uses; those that are used each proof asks for."""
-    from graphopt.verifier.declared import contradicted, unasked
-
-    found = contradicted(alone)
-    return unasked(alone) if found is None else str(found)
 
 
 def _is_file(name: str) -> bool:

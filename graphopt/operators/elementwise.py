@@ -130,8 +130,7 @@ COMPARISONS |= {op: (op, False) for op in ("Less", "LessOrEqual", "Equal", "IsNa
 
 def EXACT(node: Node) -> Function:
     """In the exact model: a named function, of which only what holds bit for bit is known."""
-    beside = [node.input(1).dtype] if node.op == "Pow" and not node.is_number(1) else []
-    params = (node.dtype, *beside, *(node.used[name] for name in sorted(node.used)))
+    params = (node.dtype, *(node.used[name] for name in sorted(node.used)))
     name, swapped = COMPARISONS.get(node.op, (node.op, False))
     name = f"{name}~" if node.folded else f"{name}!"
 
@@ -291,8 +290,8 @@ ELEMENTWISE: Mapping[str, Operator] = {
     "Mod": jumping(Pointwise(Mod), has_gaps=True),
     "BitShift": Operator(Pointwise(BitShift)),
     "Pow": Operator(
-        of_name("Pow"), reach=Reach.GROWN, has_poles=True, departs=FLOATS | {DType.INT32, DType.INT64, DType.UINT64}
-    ),  # of integers by way of double, which has 53 bits; by a scalar 2 or 3 it multiplies
+        of_name("Pow"), reach=Reach.GROWN, has_poles=True, departs=frozenset({DType.INT32, DType.INT64, DType.UINT64})
+    ),  # of integers by way of double, which has 53 bits; by a scalar 2 or 3 it multiplies, and wraps around
     **{f: by_vector(of_name(f), reach=Reach.BOUNDED) for f in ("Erf", "Tanh", "Sin", "Cos")},
     "Exp": by_vector(of_name("Exp"), overflows=True),
     "Log": by_vector(of_name("Log"), has_poles=True),

@@ -468,7 +468,6 @@ def fix_inputs(graph: Graph, shapes: Mapping[str, Sequence[int | str | None]], d
         if name not in inputs:
             raise UsageError(f"the model has no input '{name}'; it has {_listed(inputs)}")
         vertex = inputs[name]
-        wanted = [int(size) if isinstance(size, np.integer) else size for size in wanted]
         declared = graph.tensor_type(Value(vertex))
         if declared is None:
             raise UsageError(f"input '{name}' is no tensor: it takes no shape")

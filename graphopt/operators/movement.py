@@ -112,7 +112,7 @@ def Split(node: Node) -> tuple[Tensor, ...]:
         lengths = (*(each,) * (count - 1), size - each * (count - 1))
         if node.attribute("num_outputs", lambda: OneOf((count,))) != count:
             raise Undefined("Split with neither lengths nor as many num_outputs as there are")
-        node.require(ge(lengths[-1], 1), "the last part is not empty")  # ONNX Runtime refuses it
+        node.require(ge(lengths[-1]), "the last part has no negative size")
     starts = [sum_of(lengths[:i]) for i in range(count)]
 
     def part(start: Size, length: Size) -> Tensor:
@@ -432,10 +432,10 @@ def _resized(node: Node, rank: int) -> Sequence[int]:
 
 def _has_kernel(mode: str, old: Shape, new: Shape) -> Formula:
     """Return whether ONNX Runtime resizes along some axes: two that are next to each other, or by means three of up to
-    five, all but batch and channels. Where no axis gets another size it copies."""
+    five, all but batch and channels; not along a list. Where no axis gets another size it copies."""
     kept = tuple(map(eq, new, old))
     match mode, len(old):
-        case ("linear", 1 | 2 | 3) | ("cubic", 2):
+        case ("linear", 2 | 3) | ("cubic", 2):
             return TRUE
         case _, 4:
             return conj(kept[0], disj(kept[1], kept[3]))

@@ -134,10 +134,6 @@ NARROWER = (
 KERNELS = (
     Rule("row_by_the_number_of_a_type", op.Gather(x, 0, axis=0),
          op.Gather(x, fn.choose(fn.lt(fn.dtype(x), 8), 0, -1), axis=0), when=fn.is_float(fn.dtype(x))),
-    Rule("split_of_one", op.Split.split(2, tensor("x", "1 N"), (1, 0), axis=0),
-         op.Split.split(2, tensor("x", "1 N"), axis=0, num_outputs=2)),
-    Rule("split_of_four", op.Split.split(3, tensor("x", "4 N"), (2, 2, 0), axis=0),
-         op.Split.split(3, tensor("x", "4 N"), axis=0, num_outputs=3)),
     Rule("dropout_of_twice", half, op.Dropout(half, 2.0)),
     Rule("resized_rows",
          op.Transpose(op.Resize(op.Transpose(video, perm=turn), None, (1.0, 1.0, 2.0, 2.0), mode="linear"), perm=turn),
@@ -145,9 +141,7 @@ KERNELS = (
     Rule("mean_of_four_axes", op.ReduceMean(tensor("x", "N C A B D E"), (2, 3, 4, 5)),
          op.GlobalAveragePool(tensor("x", "N C A B D E")),
          when=(fn.is_float(fn.dtype(tensor("x", "N C A B D E"))), *(fn.lt(0, fn.size(n)) for n in "CABDE"))),
-    Rule("pow_in_double", op.Pow(x, op.Cast(y, to=11)), op.Pow(x, y),
-         when=(fn.eq(fn.dtype(x), 1), fn.eq(fn.dtype(y), 1))),
 )  # fmt: skip
-"""The kernel refuses the right side, or there is another one for other element types."""
+"""The kernel refuses the right side, or element types are told apart by their number."""
 
 UNPROVED = (*KERNELS, *COMPUTED, *NARROWER, *PARTIAL, *LOST, *JUMPS, *INTEGERS)
