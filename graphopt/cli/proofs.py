@@ -55,8 +55,8 @@ def verify(
     if write and not everything:
         raise UsageError("--write writes the whole ledger: use it with --all")
     from graphopt.report.report import print_proofs
-    from graphopt.rewrite.gate import TIMEOUT
-    from graphopt.rewrite.proving import objection, prove_all
+    from graphopt.rewrite.gate import TIMEOUT, objection
+    from graphopt.rewrite.proving import prove_all
 
     rules, alone = _wanted(what or (), everything)
     with Progress(enabled=not quiet) as progress, ort.custom_ops(custom_ops or ()):

@@ -255,6 +255,15 @@ def _asked(definition: Definition) -> Seen:
     return Seen(str(found), "") if found is not None else Seen("", spoils_infinities([definition]))
 
 
+def objection(definitions: Sequence[Definition]) -> str:
+    """Say what kernels have against definitions of operators; nothing if they agree. Proofs ask for those of their
+    rules."""
+    from graphopt.verifier.declared import contradicted, unasked
+
+    found = contradicted(definitions)
+    return unasked(definitions) if found is None else str(found)
+
+
 # -- kernels -----------------------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,6 @@ from math import inf
 from graphopt.base.engine import Engine, engine
 from graphopt.base.errors import GraphoptError
 from graphopt.base.hardware import usable_cores
-from graphopt.language.definition import Definition
 from graphopt.language.proof import Ledger, Proof
 from graphopt.language.rule import Rule
 from graphopt.rewrite import gate
@@ -47,15 +46,6 @@ def prove_all(
             found[proof.digest] = proof
             tell(len(found) / len(rules))
     return [found[rule.digest] for rule in rules]
-
-
-def objection(definitions: Sequence[Definition]) -> str:
-    """Say what kernels have against definitions of operators; nothing if they agree. Proofs ask for those of their
-    rules."""
-    from graphopt.verifier.declared import contradicted, unasked
-
-    found = contradicted(definitions)
-    return unasked(definitions) if found is None else str(found)
 
 
 def _proved(rules: Sequence[Rule], timeout: float, runs: Engine) -> Iterator[Proof]:
