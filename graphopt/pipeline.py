@@ -164,7 +164,7 @@ def optimize(model: onnx_io.Source, options: Options) -> Result:
 
 
 _ALONE = threading.RLock()
-"""One thread optimizes at a time: what is timed must not be disturbed, and the integers of proofs are the process's."""
+"""One thread optimizes at a time: no timing must be disturbed, and the whole process shares the integers of a proof."""
 LAST_WORD = 0.1
 """The part of the time for which the results in two opsets take turns, at least."""
 

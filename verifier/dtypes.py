@@ -312,10 +312,16 @@ def _reckons_with_types(rule: Rule) -> bool:
     and where types are ordered by it, all differ."""
     casts = {name for side in rule.left for name in _cast_holes(side)}
     said = [*rule.conditions, *(part for side in (*rule.left, *rule.right) for part in walk(side))]
-    apps = (part for term in said for part in walk(term) if isinstance(part, App) and part.domain == SCALAR)
-    return any(
-        app.op not in ASKS_OF_TYPES and any(_is_type(operand, casts) for operand in app.operands) for app in apps
-    )
+    apps = {part for term in said for part in walk(term) if isinstance(part, App)}
+    return any(_reckons(app, casts) for app in apps)
+
+
+def _reckons(app: App, casts: Collection[str]) -> bool:
+    attributes = [value for name, value in app.attrs if name not in ("to", "dtype")]
+    if not any(_is_type(operand, casts) for operand in (*app.operands, *attributes)):
+        return False
+    beside = all(_is_type(operand, casts) or isinstance(operand, Lit) for operand in app.operands)
+    return app.domain != SCALAR or app.op not in ASKS_OF_TYPES or not beside
 
 
 def _is_type(term: Term, casts: Collection[str]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import chain, product
-from math import isfinite, prod
+from math import inf, isfinite, prod
 
 import numpy as np
 from onnx.defs import OpSchema
@@ -29,19 +29,35 @@ LARGEST = 2.0**20
 """The largest number that a rule may write for floats, and one over the smallest."""
 
 CASTS = ("Cast", "CastLike")
-SUMS = ("Add", "Sub", "Sum", "Mean", "Shrink")
+SUMS = ("Add", "Sub", "Sum", "Mean", "Shrink", "Gemm")
+PASSING = ("Max", "Min", "Clip", "Where", "Pad", "Concat", "Expand")
+"""Operators of which a number beside an operand may be the result."""
 
 DECIDES = {"Pow": 1, "Resize": 2}
 """The first operand by which an operator jumps, where that is another than the first."""
 
 SATURATING = frozenset(
-    {"Sigmoid", "Softmax", "Tanh", "Erf", "Exp", "Softplus", "Elu", "Celu", "Selu", "Gelu", "Mish", "Swish"}
+    {
+        "Sigmoid",
+        "Softmax",
+        "Tanh",
+        "Erf",
+        "Exp",
+        "Softplus",
+        "Elu",
+        "Celu",
+        "Selu",
+        "Gelu",
+        "Mish",
+        "Swish",
+        "LogSoftmax",
+    }
 )
 """Operators that give one and the same float, or 0, for many numbers that are far apart."""
-POLES = {"Div": 1, "Log": 0, "Reciprocal": 0, "Pow": 0, "ReduceLogSum": 0}
+POLES = {"Div": 1, "Log": 0, "Reciprocal": 0, "Pow": 0, "ReduceLogSum": 0, "Atanh": 0, "BatchNormalization": 4}
 """Operators with a pole, and the operand for which they have it."""
 ROUNDING_JUMPS = frozenset({"Shrink", "Range", "LpNormalization", "MeanVarianceNormalization", "DynamicQuantizeLinear"})
-"""Operators that jump, and round beside."""
+"""Operators that jump, and also round."""
 
 LIFT = 40.0
 """The largest number, of either sign, that a rule may write into an exponent: of the 38 digits that single precision
@@ -199,21 +215,31 @@ def _is_used_as_softmax(weights: App, peak: App, right: Sequence[Term]) -> bool:
 
 def _numbers(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
     """Numbers of the rule that single precision does not bear, alone or multiplied with each other."""
-    sides, known = (*rule.left, *rule.right), {app for side in rule.left for app in applications(side)}
+    sides = (*rule.left, *rule.right)
     for value in (value for side in sides for value in _floats(walk(side)) if _is_extreme(value)):
         yield f"the number {value:g} is too large or too small to compute with in single precision"
     for app in (app for side in sides for app in applications(side) if _computes_floats(app, typings)):
         if _factor(app) > LARGEST:
             yield f"the numbers of {app} are together too large or too small to compute with in single precision"
         added = _numbers_of(app) if app.op in SUMS else ()
-        beside = max((_factor(arg) for arg in app.operands), default=1.0)
+        beside = max((_factor(arg) for arg in app.operands), default=_own_factor(app))
+        beside = max(beside, _own_factor(app)) if app.op == "Gemm" else beside
         if app.op in SUMS and beside > ADDED:
             yield f"of the summands of {app} one is so much larger that the others are lost in rounding"
-        is_of_model = any(isinstance(arg, Var) and is_scalar(arg) for arg in app.inputs)
-        if app.op in SUMS and app not in known and is_of_model and not _folds(app):
-            yield f"{app} adds a number of the model, however large, which the left side does not"
         for value in (value for value in added if abs(value) * beside > ADDED):
             yield f"the number {value:g} is so large that what is added to it is lost in rounding"
+
+    for left, right in zip(rule.left, rule.right, strict=True):
+        known = {*applications(left)}
+        for app in (app for app in applications(right) if app.op in SUMS and app not in known and not _folds(app)):
+            if any(arg is not None and _is_of_model(arg) for arg in app.inputs):
+                yield f"{app} adds a number of the model, however large, which the left side does not"
+
+
+def _is_of_model(term: Term) -> bool:
+    """Return whether it is made of attributes that are real numbers, and of nothing else that the model says."""
+    holes = [part for part in walk(term) if isinstance(part, Var)]
+    return bool(holes) and all(hole.kind == "real" for hole in holes)
 
 
 def _computes_floats(app: App, typings: Sequence[Typing]) -> bool:
@@ -226,19 +252,36 @@ def _factor(term: Term) -> float:
     """Return by how much numbers of the rule enlarge a term, or make it smaller, at most."""
     if not isinstance(term, App) or is_scalar(term):
         return 1.0
-    own = prod(max(abs(value), 1 / abs(value)) for value in _numbers_of(term) if value and term.op in ("Mul", "Div"))
-    return own * max(map(_factor, term.operands), default=1.0)
+    return _own_factor(term) * max(map(_factor, term.operands), default=1.0)
+
+
+def _own_factor(app: App) -> float:
+    numbers = [abs(value) for value in _numbers_of(app) if value]
+    if app.op in ("Mul", "Div", "Gemm"):
+        return prod(max(number, 1 / number) for number in numbers)
+    return max([1.0, *numbers]) if app.op in PASSING else 1.0
 
 
 def _numbers_of(app: App) -> list[float]:
     """Return the finite numbers among the operands of an operator: of what is computed of numbers alone, a bound."""
-    operands = [*app.inputs, *(value for _, value in app.attrs if app.op == "Shrink")]
+    operands = [*app.inputs, *(value for name, value in app.attrs if (app.op, name) in SUMMED)]
     return [_bound(arg) for arg in operands if arg is not None and not any(isinstance(p, Var) for p in walk(arg))]
+
+
+SUMMED = {("Shrink", "bias"), ("Shrink", "lambd"), ("Gemm", "alpha"), ("Gemm", "beta")}
+"""Attributes that are numbers beside operands."""
+REACHING = frozenset({"Pow", "pow", "Exp", "exp", "Add", "add", "Sub", "sub"})
+"""Operators and functions that make of numbers what is larger than their product, or smaller."""
 
 
 def _bound(written: Term) -> float:
     """Return a number, or for what is computed of numbers one that is as large at least, or as small."""
-    values = (part.value for part in walk(written) if isinstance(part, Lit) and isinstance(part.value, int | float))
+    parts = [*walk(written)]
+    if isinstance(written, App) and any(isinstance(part, App) and part.op in REACHING for part in parts):
+        is_of_numbers = all(isinstance(part.value, int | float) for part in parts if isinstance(part, Lit))
+        if is_of_numbers:
+            return inf
+    values = (part.value for part in parts if isinstance(part, Lit) and isinstance(part.value, int | float))
     numbers = [float(value) for value in values if isfinite(value)]
     if isinstance(written, Lit):
         return numbers[0] if numbers else 0.0
@@ -255,17 +298,19 @@ def _is_extreme(value: float) -> bool:
 
 
 def _narrower(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
-    """Yield where the right side rounds to fewer digits than the left side ever does: a model widens for a reason."""
-    for typing, sides in product(typings, zip(rule.left, rule.right, strict=True)):
-        kept, made = (_fewest_digits(side, typing) for side in sides)
+    """Yield where the right side rounds to fewer digits than what it replaces: a model widens for a reason."""
+    for typing, (left, right) in product(typings, zip(rule.left, rule.right, strict=True)):
+        old, new = ({app for app in applications(side) if _rounds(app)} for side in (left, right))
+        kept, made = (_fewest_digits(apps, typing) for apps in (old - new, new - old))
         if kept is not None and made is not None and made.bits < kept.bits:
             yield f"the right side computes in {made.name}, where the left side does so in {kept.name}"
 
 
-def _fewest_digits(side: Term, typing: Typing) -> DType | None:
-    """Return the narrowest type of floats in which something is computed that rounds."""
-    apps = (app for app in applications(side) if _rounds(app) and app.op not in CASTS)
-    types = [dtype for app in apps if (dtype := _made(app, typing)) is not None and dtype.is_float]
+def _fewest_digits(apps: Iterable[App], typing: Typing) -> DType | None:
+    """Return the narrowest type of floats in which something is computed."""
+    types = [
+        dtype for app in apps if app.op not in CASTS and (dtype := _made(app, typing)) is not None and dtype.is_float
+    ]
     return min(types, key=lambda dtype: dtype.bits, default=None)
 
 

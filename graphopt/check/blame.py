@@ -63,7 +63,8 @@ class Check:
         if self.weight_bytes > limits.LARGE:
             return self._by_region("the model is too large to be run twice")
         found = self._whole(self.result.graph)
-        if found.verdict is Verdict.SKIPPED or (found.verdict is Verdict.CANNOT_RUN and found.legal):
+        fails_alike = found.verdict is Verdict.CANNOT_RUN and found.legal and self.result.history
+        if found.verdict is Verdict.SKIPPED or fails_alike:
             return self._by_region(found.reason)
         if found.verdict is Verdict.DIFFERENT:
             return Finding(found, self._guilty())

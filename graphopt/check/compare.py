@@ -370,6 +370,8 @@ class _Gap:
         if bool(self.problem) != bool(other.problem) or "type" in self.problem:
             return False
         is_alike = (self.wrong < inf) == (other.wrong < inf) and self.wrong <= FARTHER * other.wrong
+        if self.problem:  # of the other elements the mean is told
+            return is_alike and self.mean <= FARTHER * max(other.mean, 1e-6 * self.scale)
         return is_alike and self.absolute <= other.absolute and self.mean <= other.mean
 
 
@@ -414,7 +416,9 @@ def _array_gap(before: Array, after: Array) -> _Gap:
     strange = int(np.sum(~np.where(finite, np.isfinite(b), (a == b) | (np.isnan(a) & np.isnan(b)))))
     if strange:
         problem = f"{strange} of {a.size} elements are NaN or infinite in one model only"
-        return _Gap(inf, inf, problem=problem, wrong=strange, dtype=dtype.name, is_exact=exact)
+        both = finite & np.isfinite(b)
+        mean = float(np.sqrt(np.mean(np.abs(a[both] - b[both]) ** 2))) if both.any() else 0.0
+        return _Gap(inf, mean, float(np.abs(a[finite]).max(initial=0.0)), problem, strange, dtype.name, exact)
     distance, size = np.abs(a[finite] - b[finite]), np.abs(a[finite])
     largest = float(distance.max(initial=0.0))
     if exact and not largest and not np.array_equal(before, after):

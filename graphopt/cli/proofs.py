@@ -69,7 +69,7 @@ def verify(
             progress=lambda done: progress("prove", done),
         )
         said = objection(alone)
-    if write:
+    if write and not said:
         from graphopt.cli import catalogue
 
         with files.writing(catalogue.folder()):
@@ -85,7 +85,7 @@ def verify(
         more = [f"and {len(failed) - 5} more"] if len(failed) > 5 else []
         raise ProofError(f"{len(failed)} of {len(proofs)} rules not proved: {', '.join([*failed[:5], *more])}")
     if said:
-        raise ProofError(said.splitlines()[0])
+        raise ProofError(said if as_json or quiet else said.splitlines()[0])
 
 
 def _wanted(what: Sequence[str], everything: bool) -> tuple[list[Rule], list[Definition]]:

@@ -432,16 +432,18 @@ def _resized(node: Node, rank: int) -> Sequence[int]:
 
 def _has_kernel(mode: str, old: Shape, new: Shape) -> Formula:
     """Return whether ONNX Runtime resizes along some axes: two that are next to each other, or by means three of up to
-    five, all but batch and channels; not along a list. Where no axis gets another size it copies."""
+    five, all but batch and channels; not along a list."""
     kept = tuple(map(eq, new, old))
     match mode, len(old):
         case ("linear", 2 | 3) | ("cubic", 2):
             return TRUE
+        case "cubic", 4:
+            return conj(kept[0], disj(kept[1], conj(kept[3], *map(ge, new[1:3], old[1:3]))))
         case _, 4:
             return conj(kept[0], disj(kept[1], kept[3]))
         case "linear", 5:
             return conj(*kept[:2])
-    return conj(*kept)
+    return FALSE
 
 
 def _mean(x: Tensor, places: Sequence[Size | None], share: Callable[[int, Size], Value]) -> Value:
