@@ -279,14 +279,20 @@ def test_an_unsteady_model_does_not_excuse_everything() -> None:
 
 
 @pytest.mark.parametrize(
-    ("difference", "nearly", "verdict"),
-    [("b, c", 1 + 1.2e-7, Verdict.EQUAL), ("c, b", 1 - 6e-8, Verdict.DIFFERENT)],
+    ("difference", "nearly", "rest", "verdict"),
+    [
+        ("b, c", 1 + 1.2e-7, 0.5, Verdict.EQUAL),
+        ("c, b", 1 - 6e-8, 0.5, Verdict.DIFFERENT),
+        ("b, c", 1 + 1.2e-7, 0.1, Verdict.DIFFERENT),
+    ],
 )
-def test_a_few_elements_that_become_nan_do_not_excuse_all(difference: str, nearly: float, verdict: Verdict) -> None:
+def test_a_few_elements_that_become_nan_do_not_excuse_all(
+    difference: str, nearly: float, rest: float, verdict: Verdict
+) -> None:
     """Of 64 roots, eight are those of what may be just below 0."""
     factors = np.array([1 - 6e-8] * 8 + [0.5] * 56, np.float32)
     body = "a = Abs(x) b = Mul(a, ones) c = Mul(a, near) s = Sub({}) y = Sqrt(s)"
-    ones, other = np.ones(64, np.float32), np.where(factors == 0.5, factors, np.float32(nearly))
+    ones, other = np.ones(64, np.float32), np.where(factors == 0.5, rest, nearly).astype(np.float32)
     original, optimized = (
         model(f"g (float[64] x) => (float[64] y) {{ {body.format(operands)} }}", ones=ones, near=near)
         for operands, near in (("b, c", factors), (difference, other))

@@ -417,15 +417,18 @@ def _array_gap(before: Array, after: Array) -> _Gap:
     if strange:
         problem = f"{strange} of {a.size} elements are NaN or infinite in one model only"
         both = finite & np.isfinite(b)
-        mean = float(np.sqrt(np.mean(np.abs(a[both] - b[both]) ** 2))) if both.any() else 0.0
+        mean = _root_of_mean_square(np.abs(a[both] - b[both]))
         return _Gap(inf, mean, float(np.abs(a[finite]).max(initial=0.0)), problem, strange, dtype.name, exact)
     distance, size = np.abs(a[finite] - b[finite]), np.abs(a[finite])
     largest = float(distance.max(initial=0.0))
     if exact and not largest and not np.array_equal(before, after):
         largest = 1.0  # integers beyond 2^53
-    with np.errstate(over="ignore"):  # the mean of squares beyond doubles is infinite
-        mean = float(np.sqrt(np.mean(distance**2))) if distance.size else 0.0
-    return _Gap(largest, mean, float(size.max(initial=0.0)), dtype=dtype.name, is_exact=exact)
+    return _Gap(largest, _root_of_mean_square(distance), float(size.max(initial=0.0)), dtype=dtype.name, is_exact=exact)
+
+
+def _root_of_mean_square(distance: Array) -> float:
+    with np.errstate(over="ignore"):  # that of squares beyond doubles is infinite
+        return float(np.sqrt(np.mean(distance**2))) if distance.size else 0.0
 
 
 def _zeros_differ(before: Any, after: Any) -> bool:
