@@ -527,7 +527,8 @@ def departs(who: str, name: str, case: Case) -> bool:
     nothing = name == "Shape" and who == "reference" and case.attrs.get("end", 0) < -np.ndim(case.inputs[0])
     plain = name == "ConvInteger" and who == "reference" and np.ndim(case.inputs[0]) != 4  # zero points of filters
     ignoring = "ignore_index" in case.attrs and who == "reference" and case.attrs.get("reduction", "mean") == "mean"
-    return bool(ignoring or endless or mirrored or nothing or plain) or name in DEPARTS[who]
+    willing = name == "Resize" and who == "reference" and case.attrs.get("mode", "nearest") != "nearest"  # on any axes
+    return bool(ignoring or endless or mirrored or nothing or plain or willing) or name in DEPARTS[who]
 
 
 def answers(name: str, case: Case) -> dict[str, list[Array]]:
