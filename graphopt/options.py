@@ -155,7 +155,7 @@ class Options:
     def fixed_shapes(self) -> dict[str, list[int | str | None]]:
         """Shapes of inputs that are fixed for good."""
         return {
-            name: [size if size is None or isinstance(size, str) else index(size) for size in shape]
+            name: [size if size is None or isinstance(size, str) else _size(name, size) for size in shape]
             for name, shape in (self.input_shapes or {}).items()
         }
 
@@ -168,6 +168,14 @@ class Options:
     def open_dims(self) -> dict[str, Sequence[int]]:
         """The sizes at which dims that stay open are measured."""
         return {name: sizes for name, sizes in (self.dims or {}).items() if not isinstance(sizes, int | np.integer)}
+
+
+def _size(name: str, size: object) -> int:
+    """Return a whole number, be it NumPy's; raises UsageError for another."""
+    try:
+        return index(size)  # type: ignore[arg-type]
+    except TypeError:
+        raise UsageError(f"the shape of input '{name}' has {size!r} in it, which is no size") from None
 
 
 @cache

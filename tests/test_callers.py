@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 import graphopt
+from graphopt import pipeline
+from graphopt.base.errors import UsageError
 from graphopt.cli.main import app
 from graphopt.io import onnx_io
-from graphopt.language.rule import Rule, op, tensor
 from tests.text import parse
 
 
@@ -34,15 +36,27 @@ def test_sizes_may_be_numbers_of_numpy() -> None:
     result = graphopt.optimize(scaled(), cost="none", input_shapes={"x": list(np.array([2, 4]))})
     (given,) = result.model.graph.input
     assert [dim.dim_value for dim in given.type.tensor_type.shape.dim] == [2, 4]
+    with pytest.raises(UsageError, match=r"input 'x' has 2\.5 in it, which is no size"):
+        graphopt.optimize(scaled(), cost="none", input_shapes={"x": [2.5, 4]})  # type: ignore[list-item]
 
 
-def test_two_threads_may_optimize() -> None:
-    """Each proves the rule first, and proofs are of the process."""
-    x = tensor("x")
-    rules = [Rule(f"own_{number}", op.Relu(op.Relu(op.Neg(x))), op.Relu(op.Neg(x))) for number in range(2)]
+def test_of_two_threads_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The integers of a proof are shared by the process."""
+    now, together = [0], []
+    result = pipeline._Run.result
+
+    def slow(run: pipeline._Run) -> graphopt.Result:
+        now[0] += 1
+        together.append(now[0])
+        time.sleep(0.05)
+        now[0] -= 1
+        return result(run)
+
+    monkeypatch.setattr(pipeline._Run, "result", slow)
     with ThreadPoolExecutor(2) as pool:
-        made = list(pool.map(lambda rule: graphopt.optimize(scaled(), cost="none", rules=[rule]), rules))
-    assert [result.report.after.nodes for result in made] == [1, 1]
+        made = list(pool.map(lambda model: graphopt.optimize(model, cost="none"), [scaled()] * 2))
+    assert [each.report.after.nodes for each in made] == [1, 1]
+    assert together == [1, 1]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of files are texts there")

@@ -160,6 +160,14 @@ def test_a_number_that_half_precision_has_none_near_to_is_not_written(rule: Rule
     assert simplified(text.replace("TYPE", "float"), rule)[0].graph.initializer
 
 
+@pytest.mark.parametrize(("factor", "is_folded"), [(5e-7, False), (0.5, True)])
+def test_weights_of_half_precision_keep_their_digits_in_each_channel(factor: float, is_folded: bool) -> None:
+    """Beside ones, what is half a millionth is rounded to whole steps of 6e-8."""
+    weights = {"s": np.array([1, factor], np.float16).reshape(2, 1, 1), "w": np.full((2, 2, 1, 1), 0.7, np.float16)}
+    model = parse("float16[n,2,4,4] x", "c = Conv(x, w); y = Mul(c, s)", weights, outputs="float16[n,2,4,4] y")
+    assert ("Mul" not in graphopt.optimize(model, cost="none").report.after.ops) == is_folded
+
+
 def test_a_result_that_is_computed_from_another_is_not_needed_for_it() -> None:
     """z = x + Relu(n) has to be there before n = -x, were both parts of one Split."""
     p, q = tensor("p", "N M"), tensor("q", "N M")
