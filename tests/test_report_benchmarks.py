@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import cells, nodecounts, pictures, report, scaling
+from benchmarks import cells, nodecounts, pictures, profiles, report, scaling
 from benchmarks.tools import ALL, PLAIN, Task
 from graphopt.search.timing import StopReason
 from tests import zoo
@@ -557,6 +557,26 @@ def test_the_fewest_nodes_are_bold_and_a_wrong_outcome_counts_as_the_original() 
     page = nodecounts.markdown(found)
     assert "| net | 10 | **8** | ✗ 2 |" in page and "| sum | 10 | 8 | 10 |" in page
     assert "- net, OnnxSlim: outputs differ by 3" in page
+
+
+# -- profiles ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_profile_has_the_median_of_each_operator() -> None:
+    rounds = [{"Conv": {"count": 2, "ms": ms}, "Relu": {"count": 1, "ms": 9.0}} for ms in (1.0, 5.0, 2.0)]
+    found = profiles.typical([*rounds[:2], {"Conv": rounds[2]["Conv"]}])
+    assert found == {"Relu": {"count": 1, "ms": 9.0}, "Conv": {"count": 2, "ms": 2.0}}
+
+
+def test_the_page_of_profiles_names_what_takes_time_before_or_after() -> None:
+    made = {"machine": "a machine", "date": "2026-11-24", "versions": {"onnxruntime": "1.32"}}
+    before = {"Conv": {"count": 2, "ms": 6.0}, "Transpose": {"count": 1, "ms": 3.99}, "Cast": {"count": 3, "ms": 0.01}}
+    after = {"Conv": {"count": 2, "ms": 4.0}, "Mul": {"count": 1, "ms": 1.0}}
+    found = {"net": {"made": made, "original": before, "optimized": after}, "odd": {"made": made, "error": "no kernel"}}
+    page = profiles.markdown({"models": found})
+    assert "| Conv | 2 | 6.00 | 60% | 2 | 4.00 | 80% |" in page and "| Mul |  |  |  | 1 | 1.00 | 20% |" in page
+    assert "| Transpose | 1 | 3.99 | 40% |  |  |  |" in page and "| others | 3 | 0.01 | 0% |  |  |  |" in page
+    assert "| all | 6 | 10.00 | 100% | 3 | 5.00 | 100% |" in page and "✗ no kernel" in page
 
 
 def test_means_over_published_sizes_are_of_what_all_tools_did() -> None:
