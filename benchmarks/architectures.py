@@ -115,6 +115,24 @@ def llama(width: int, layers: int, heads: int, shape: tuple[int, int], **config:
     )  # fmt: skip
 
 
+def llama_step(width: int, heads: int, past: int, **config: Any) -> Case:
+    """One token of such a Llama with four layers, behind a cache of `past` others."""
+    import torch
+
+    from benchmarks import nets
+
+    whole = llama(width, 4, heads, (1, past + 1), **config)
+    cached = [f"{part}{layer}" for layer in range(4) for part in "kv"]
+    shape = (1, heads // 2, past, width // heads)
+    inputs = {
+        "input_ids": whole.inputs["input_ids"][:, -1:],
+        "attention_mask": whole.inputs["attention_mask"],
+        **{name: torch.randn(shape) for name in cached},
+    }
+    axes = {name: {2: "past"} for name in cached} | {"attention_mask": {1: "all"}}
+    return Case(nets.Step(whole.module).eval(), inputs, ("logits", *(f"longer_{name}" for name in cached)), axes)
+
+
 _SMALL_SWIN: Mapping[str, Any] = {
     "img_size": 64,
     "window_size": 4,
@@ -181,6 +199,9 @@ REDUCED: Mapping[str, Architecture] = {
     "gpt2-mini": Architecture("GPT-2", partial(gpt2, 384, 6, 6, (1, 64), vocab_size=8000)),
     "llama-mini": Architecture(
         "Llama", partial(llama, 512, 4, 8, (1, 64), vocab_size=8000, intermediate_size=1376)
+    ),
+    "llama-step": Architecture(
+        "Llama", partial(llama_step, 512, 8, 511, vocab_size=8000, intermediate_size=1376)
     ),
     "t5-encoder": Architecture(
         "T5",

@@ -1,6 +1,6 @@
 """The models: the architectures, exported from torch as a user would export them.
 
-The suite has 35 architectures of 33 families in 78 exports, with random weights, and smaller than published: the sizes
+The suite has 36 architectures of 33 families in 80 exports, with random weights, and smaller than published: the sizes
 of images, depths and vocabularies are cut, as `architectures.REDUCED` says. Beside them, 22 are as published.
 ``python -m benchmarks.models [NAME ...]`` fills the cache, a folder that git ignores.
 """

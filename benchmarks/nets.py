@@ -287,3 +287,22 @@ class Vocoder(nn.Module):
             x = torch.stack([block(x) for block in blocks]).mean(0)
         y: Tensor = self.last(nn.functional.leaky_relu(x, 0.1)).tanh()
         return y
+
+
+class Step(nn.Module):
+    """One token of a text model of four layers behind a cache: their keys and values are given, and returned longer."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor,
+        k0: Tensor, v0: Tensor, k1: Tensor, v1: Tensor, k2: Tensor, v2: Tensor, k3: Tensor, v3: Tensor,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        from transformers import DynamicCache
+
+        cache = DynamicCache(ddp_cache_data=[(k0, v0), (k1, v1), (k2, v2), (k3, v3)])
+        found = self.model(input_ids, attention_mask=attention_mask, past_key_values=cache, use_cache=True)
+        longer = [part for layer in found.past_key_values.layers for part in (layer.keys, layer.values)]
+        return (found.logits, *longer)
