@@ -153,6 +153,45 @@ UNPACKED = (
     unpacked(tokens @ packed, [tokens @ w for w in thirds(packed, 1)], name="project_heads_apart_without_bias"),
 )
 
+# -- keys and values that several heads share ------------------------------------------------------------------------
+# Axes: B batch, H heads of queries, G heads of keys and values, M rows, K contracted, N columns.
+
+left, shared, swapped = tensor("x", "B H M K"), tensor("y", "B G K N"), tensor("y", "B G N K")
+wide, merged = integers("wide"), integers("merged")
+times = fn.size("H") // fn.size("G")
+"""How many heads in a row have the same keys and values."""
+
+
+def _over_shared(name: str, operand: Var, axes: str, view: Callable[[Term], Term]) -> Rule:
+    """Return the rule for a product with what was repeated, looked at in some way."""
+    given, result = fn.sizes(axes), fn.sizes(f"B H {axes}")
+    repeated = op.Reshape(op.Expand(op.Unsqueeze(operand, (2,)), wide), merged)
+    rows = op.Reshape(left, fn.join(0, fn.size("G"), times * fn.size("M"), 0))
+    return Rule(
+        name,
+        left @ view(repeated),
+        op.Reshape(rows @ view(operand), fn.join(0, fn.sizes("H M"), 0)),
+        when=(
+            fn.eq(fn.broadcast(fn.join(fn.sizes("B G 1"), given), wide), fn.join(fn.sizes("B G"), times, given)),
+            fn.asks_for(merged, result),
+            fn.no(fn.among(0, fn.part(merged, 1, 4))),
+            fn.eq(fn.size("H") % fn.size("G"), 0),
+            fn.lt(0, fn.sizes("G H")),
+        ),
+        why="Heads that share keys or values are rows of one product, which reads these once and copies nothing.",
+    )
+
+
+SHARED_HEADS = (
+    _over_shared("fuse_repeated_heads_into_matmul", shared, "K N", lambda y: y),
+    _over_shared(
+        "fuse_repeated_transposed_heads_into_matmul",
+        swapped,
+        "N K",
+        lambda y: op.Transpose(y, perm=(0, 1, 3, 2)),
+    ),
+)
+
 # -- rows of which nothing is seen ---------------------------------------------------------------------------------
 
 scores, seen, heads = tensor("x", "*b M K"), tensor("v", "*b K N"), tensor("x", "B H S D")
@@ -243,6 +282,7 @@ ROTARY = (
 
 guard_above, guard_below = _guarded(op.Softmax(scores, axis=-1)) @ seen, _guarded(op.Softmax(scores, axis=-1) @ seen)
 RULES = (
+    *SHARED_HEADS,
     Rule(
         "push_nan_guard_below_narrower_matmul",
         guard_above,

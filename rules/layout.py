@@ -267,6 +267,7 @@ def as_one_stack(sizes: str) -> App:
     return fn.either(fn.eq(shape, fn.join(-1, matrices)), fn.eq(shape, fn.join(all_of_them, matrices)))
 
 
+transposed = fn.sizes("A B N M")
 REGROUPED = {
     "behind": fn.join(fn.size("A"), fn.product(fn.sizes("B C"))),
     "in_front": fn.join(fn.product(fn.sizes("A B")), fn.size("C")),
@@ -278,8 +279,10 @@ STACKS = (
         op.Transpose(stack, perm=(0, 1, 3, 2)),
         when=(
             as_one_stack("A B"),
-            fn.eq(target, fn.sizes("A B N M")),
-            fn.le(1, fn.part(target, 1, 3)),
+            fn.either(
+                fn.both(fn.eq(target, transposed), fn.le(1, fn.part(target, 1, 3))),
+                fn.both(fn.asks_for(target, transposed), fn.no(fn.among(0, target)), fn.le(1, transposed)),
+            ),
         ),
         why="Matrices are transposed alike, in a stack of stacks too.",
     ),

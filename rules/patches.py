@@ -1,6 +1,6 @@
 """Images that are cut into patches before they are convolved: a convolution with strides cuts them itself.
 
-YOLOv5 and YOLOX call it Focus (four Slices and a Concat), ONNX SpaceToDepth.
+YOLOv5 and YOLOX call it Focus (four Slices and a Concat), torch PixelUnshuffle, ONNX SpaceToDepth.
 """
 
 from __future__ import annotations
@@ -28,6 +28,35 @@ def corner(row: int, column: int) -> App:
 # kernels over patches, as kernels over their pixels
 by_pixel = op.Transpose(op.Reshape(w, fn.join(M, block, block, C, K, L)), perm=(0, 3, 4, 1, 5, 2))
 over_pixels = op.Reshape(by_pixel, fn.join(M, C, K * block, L * block))
+
+# PixelUnshuffle, as torch exports it: rows and columns are cut in two each (P of 2, Q of 2), moved and joined.
+joined = integers("joined")
+
+
+def unshuffle(size: int) -> Rule:
+    """Return the rule for patches of so many pixels a side."""
+    cut = tensor("x", f"N C P {size} Q {size}")
+    rows, columns = fn.size("P"), fn.size("Q")
+    unshuffled = op.Reshape(op.Transpose(cut, perm=(0, 1, 3, 5, 2, 4)), joined)
+    apart = op.Transpose(op.Reshape(w, fn.join(M, C, size, size, K, L)), perm=(0, 1, 4, 2, 5, 3))
+    return Rule(
+        f"fuse_pixel_unshuffle_{size}_into_conv",
+        op.Conv(unshuffled, w, b, strides=strides, pads=pads),
+        op.Conv(
+            op.Reshape(cut, fn.join(0, C, rows * size, columns * size)),
+            op.Reshape(apart, fn.join(M, C, K * size, L * size)),
+            b,
+            strides=strides * size,
+            pads=pads * size,
+        ),
+        when=(
+            fn.asks_for(joined, fn.join(fn.size("N"), C * size * size, rows, columns)),
+            fn.no(fn.among(0, fn.part(joined, 1, 4))),
+            fn.lt(0, fn.sizes("C P Q")),
+        ),
+        why="A convolution of patches is one of their pixels, with larger kernels and strides.",
+    )
+
 
 RULES = (
     Rule(
@@ -68,4 +97,5 @@ RULES = (
         ),
         why="A convolution of patches is one of their pixels, with larger kernels and strides.",
     ),
+    *(unshuffle(size) for size in (2, 4)),
 )

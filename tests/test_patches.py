@@ -61,6 +61,17 @@ def test_patches_are_convolved_where_they_lie() -> None:
     assert operators(parse("float[2,3,8,12] x", body, weights(5, 12, 3, 3))) == {"Conv": 1}
 
 
+@pytest.mark.parametrize(("size", "channels"), [(2, 12), (4, 48)])
+@pytest.mark.parametrize("batch", ["2", "batch"])
+def test_unshuffled_pixels_are_convolved_where_they_lie(size: int, channels: int, batch: str) -> None:
+    """As torch writes PixelUnshuffle."""
+    body = (
+        f"c = Reshape(x, [-1, 3, {8 // size}, {size}, {16 // size}, {size}]); t = Transpose<perm=[0,1,3,5,2,4]>(c); "
+        f"u = Reshape(t, [0, {channels}, {8 // size}, {16 // size}]); y = Conv<pads=[1,1,1,1]>(u, w, b)"
+    )
+    assert operators(parse(f"float[{batch},3,8,16] x", body, weights(5, channels, 3, 3))) == {"Conv": 1}
+
+
 @pytest.mark.parametrize("dilated", ["dilations=[2,2]", "group=2"])
 def test_other_convolutions_of_patches_stay(dilated: str) -> None:
     body = f"s = SpaceToDepth<blocksize=2>(x); y = Conv<{dilated}>(s, w, b)"

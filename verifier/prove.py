@@ -40,7 +40,7 @@ from graphopt.base.tensors import Tensor, as_size, bind
 from graphopt.language.coverage import Answer, Choice, of_any_rank, tree_of
 from graphopt.language.proof import Model, Proof, Verdict
 from graphopt.language.rule import Rule
-from graphopt.language.term import Lit, Var, applications, walk
+from graphopt.language.term import App, Lit, Var, applications, walk
 from graphopt.operators.classes import is_pointwise
 from graphopt.operators.families import joined
 from graphopt.operators.node import MAX_RANK, Undefined, Unsupported
@@ -265,11 +265,18 @@ def instances(rule: Rule, model: Model, typings: Sequence[Typing], effort: Effor
 
 
 def _longest(rule: Rule) -> int:
-    """Return the length of the longest permutation that the left side writes, such as one of five axes: other lists,
-    such as pads, say less of a rank."""
-    apps = (app for side in rule.left for app in applications(side))
-    perms = (value.value for app in apps for name, value in app.attrs if name == "perm" and isinstance(value, Lit))
-    return max((len(perm) for perm in perms if isinstance(perm, tuple)), default=0)
+    """Return how many axes the left side writes at most: by a permutation, or by new axes of a hole that has names for
+    its own. Other lists, such as pads, say less of a rank."""
+    return max((_axes_written(app) for side in rule.left for app in applications(side)), default=0)
+
+
+def _axes_written(app: App) -> int:
+    match app:
+        case App(op="Transpose", attrs=(("perm", Lit(value=tuple(perm))),)):
+            return len(perm)
+        case App(op="Unsqueeze", args=(Var(axes=tuple(own)), Lit(value=tuple(new)))) if not any("*" in a for a in own):
+            return len(own) + len(new)
+    return 0
 
 
 def _at(

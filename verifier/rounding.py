@@ -33,25 +33,17 @@ SUMS = ("Add", "Sub", "Sum", "Mean", "Shrink", "Gemm")
 PASSING = ("Max", "Min", "Clip", "Where", "Pad", "Concat", "Expand")
 """Operators of which a number beside an operand may be the result."""
 
+SUMMED = {("Shrink", "bias"), ("Shrink", "lambd"), ("Gemm", "alpha"), ("Gemm", "beta")}
+"""Attributes that are numbers beside operands."""
+REACHING = frozenset({"Pow", "pow", "Exp", "exp", "Add", "add", "Sub", "sub"})
+"""Operators and functions that make of numbers what is larger than their product, or smaller."""
+
 DECIDES = {"Pow": 1, "Resize": 2}
 """The first operand by which an operator jumps, where that is another than the first."""
 
 SATURATING = frozenset(
-    {
-        "Sigmoid",
-        "Softmax",
-        "Tanh",
-        "Erf",
-        "Exp",
-        "Softplus",
-        "Elu",
-        "Celu",
-        "Selu",
-        "Gelu",
-        "Mish",
-        "Swish",
-        "LogSoftmax",
-    }
+    {"Sigmoid", "Softmax", "Tanh", "Erf", "Exp", "Softplus"}
+    | {"Elu", "Celu", "Selu", "Gelu", "Mish", "Swish", "LogSoftmax"}
 )
 """Operators that give one and the same float, or 0, for many numbers that are far apart."""
 POLES = {"Div": 1, "Log": 0, "Reciprocal": 0, "Pow": 0, "ReduceLogSum": 0, "Atanh": 0, "BatchNormalization": 4}
@@ -221,19 +213,23 @@ def _numbers(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
     for app in (app for side in sides for app in applications(side) if _computes_floats(app, typings)):
         if _factor(app) > LARGEST:
             yield f"the numbers of {app} are together too large or too small to compute with in single precision"
-        added = _numbers_of(app) if app.op in SUMS else ()
-        beside = max((_factor(arg) for arg in app.operands), default=_own_factor(app))
-        beside = max(beside, _own_factor(app)) if app.op == "Gemm" else beside
-        if app.op in SUMS and beside > ADDED:
-            yield f"of the summands of {app} one is so much larger that the others are lost in rounding"
-        for value in (value for value in added if abs(value) * beside > ADDED):
-            yield f"the number {value:g} is so large that what is added to it is lost in rounding"
-
+        if app.op in SUMS:
+            yield from _lost_beside(app)
     for left, right in zip(rule.left, rule.right, strict=True):
         known = {*applications(left)}
         for app in (app for app in applications(right) if app.op in SUMS and app not in known and not _folds(app)):
             if any(arg is not None and _is_of_model(arg) for arg in app.inputs):
                 yield f"{app} adds a number of the model, however large, which the left side does not"
+
+
+def _lost_beside(app: App) -> Iterator[str]:
+    """Yield the summands beside which others are lost."""
+    own = _own_factor(app) if app.op == "Gemm" else 1.0
+    beside = max([own, *map(_factor, app.operands)])
+    if beside > ADDED:
+        yield f"of the summands of {app} one is so much larger that the others are lost in rounding"
+    for value in (value for value in _numbers_of(app) if abs(value) * beside > ADDED):
+        yield f"the number {value:g} is so large that what is added to it is lost in rounding"
 
 
 def _is_of_model(term: Term) -> bool:
@@ -268,21 +264,13 @@ def _numbers_of(app: App) -> list[float]:
     return [_bound(arg) for arg in operands if arg is not None and not any(isinstance(p, Var) for p in walk(arg))]
 
 
-SUMMED = {("Shrink", "bias"), ("Shrink", "lambd"), ("Gemm", "alpha"), ("Gemm", "beta")}
-"""Attributes that are numbers beside operands."""
-REACHING = frozenset({"Pow", "pow", "Exp", "exp", "Add", "add", "Sub", "sub"})
-"""Operators and functions that make of numbers what is larger than their product, or smaller."""
-
-
 def _bound(written: Term) -> float:
     """Return a number, or for what is computed of numbers one that is as large at least, or as small."""
     parts = [*walk(written)]
-    if isinstance(written, App) and any(isinstance(part, App) and part.op in REACHING for part in parts):
-        is_of_numbers = all(isinstance(part.value, int | float) for part in parts if isinstance(part, Lit))
-        if is_of_numbers:
-            return inf
-    values = (part.value for part in parts if isinstance(part, Lit) and isinstance(part.value, int | float))
-    numbers = [float(value) for value in values if isfinite(value)]
+    values = [part.value for part in parts if isinstance(part, Lit)]
+    numbers = [float(value) for value in values if isinstance(value, int | float) and isfinite(value)]
+    if len(numbers) == len(values) and any(isinstance(part, App) and part.op in REACHING for part in parts):
+        return inf
     if isinstance(written, Lit):
         return numbers[0] if numbers else 0.0
     return prod(max(abs(number), 1 / abs(number)) for number in numbers if number)

@@ -52,7 +52,7 @@ from graphopt.base.tensors import Tensor, as_size, boolean, select, total
 from graphopt.ir.tensor import Tensor as Constant
 from graphopt.operators.broadcasting import broadcast, stretched
 from graphopt.operators.elementwise import positive
-from graphopt.operators.node import MAX_RANK, Body, Node, OneOf, Shape, Symbols, Undefined, Unsupported, subsets
+from graphopt.operators.node import Body, Node, OneOf, Shape, Symbols, Undefined, Unsupported, subsets
 from graphopt.operators.opaque import opaque
 
 
@@ -276,14 +276,11 @@ def _lookup(row: Whole, where: Value) -> Element:
 def Expand(node: Node) -> Tensor:
     """Broadcast to the common shape of the input and the second input."""
     x = node.input(0)
-    asked = node.list(1, lambda: SIZES)
+    asked = node.list(1, node.any_sizes)
     for size in asked:
         node.require(ge(size), "a size is not negative")
     shape = broadcast(node, [x.shape, asked])
     return Tensor(shape, lambda index: stretched(x, shape, index))
-
-
-SIZES = Symbols("size", range(MAX_RANK + 1))
 
 
 def Tile(node: Node) -> Tensor:
@@ -431,8 +428,8 @@ def _resized(node: Node, rank: int) -> Sequence[int]:
 
 
 def _has_kernel(mode: str, old: Shape, new: Shape) -> Formula:
-    """Return whether ONNX Runtime resizes along some axes: two that are next to each other, or by means three of up to
-    five, all but batch and channels; not along a list."""
+    """Return whether ONNX Runtime interpolates along the axes that get another size: of a matrix, of an image in either
+    layout, and, if linearly, of three axes and of a volume; not of a list."""
     kept = tuple(map(eq, new, old))
     match mode, len(old):
         case ("linear", 2 | 3) | ("cubic", 2):
@@ -514,7 +511,7 @@ def EyeLike(node: Node) -> Tensor:
 
 def ConstantOfShape(node: Node) -> Tensor:
     """Zeros, or copies of a value, of the shape that the input says."""
-    sizes = node.list(0, lambda: SIZES)
+    sizes = node.list(0, node.any_sizes)
     value = node.attribute("value", lambda: OneOf((None,)))
     numbers = (0,) if value is None else value.ints() if isinstance(value, Constant) else None
     for size in sizes:

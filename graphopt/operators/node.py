@@ -86,6 +86,10 @@ class Node(ABC):
     def max_rank(self) -> int:
         """The greatest rank for which attributes are proposed."""
 
+    def any_sizes(self) -> Symbols:
+        """Return what is proposed for a list of sizes that may have any length."""
+        return Symbols("size", range(self.max_rank + 1))
+
     @abstractmethod
     def unasked(self) -> str | None:
         """Return an attribute or input that the operator has, or that a hole for the others may hold, and no one asked

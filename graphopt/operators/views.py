@@ -24,7 +24,7 @@ from graphopt.base.integers import (
 from graphopt.base.symbolic import Index, Value
 from graphopt.base.tensors import Tensor
 from graphopt.operators.broadcasting import exactly
-from graphopt.operators.node import Node, OneOf, Shape, Symbols, Undefined, Unsupported, subsets
+from graphopt.operators.node import Node, OneOf, Shape, Undefined, Unsupported, subsets
 
 
 def Transpose(node: Node) -> Tensor:
@@ -81,7 +81,7 @@ def Reshape(node: Node) -> Tensor:
     """To the shape that the second input asks for: -1 is inferred, 0 is copied unless `allowzero`."""
     x = node.input(0)
     literal = node.flag("allowzero")
-    asked = node.list(1, lambda: Symbols("size", range(node.max_rank + 1)))
+    asked = node.list(1, node.any_sizes)
     shape = _answered(node, x, asked, literal)
     for condition, reason in _answers(x, asked, shape, literal):
         node.require(condition, reason)
