@@ -116,21 +116,16 @@ def llama(width: int, layers: int, heads: int, shape: tuple[int, int], **config:
 
 
 def llama_step(width: int, heads: int, past: int, **config: Any) -> Case:
-    """One token of such a Llama with four layers, behind a cache of `past` others."""
+    """One token of such a Llama, behind a cache of `past` others; all sizes are fixed."""
     import torch
 
     from benchmarks import nets
 
-    whole = llama(width, 4, heads, (1, past + 1), **config)
-    cached = [f"{part}{layer}" for layer in range(4) for part in "kv"]
-    shape = (1, heads // 2, past, width // heads)
-    inputs = {
-        "input_ids": whole.inputs["input_ids"][:, -1:],
-        "attention_mask": whole.inputs["attention_mask"],
-        **{name: torch.randn(shape) for name in cached},
-    }
-    axes = {name: {2: "past"} for name in cached} | {"attention_mask": {1: "all"}}
-    return Case(nets.Step(whole.module).eval(), inputs, ("logits", *(f"longer_{name}" for name in cached)), axes)
+    whole = llama(width, nets.Step.LAYERS, heads, (1, past + 1), **config)
+    shape = (1, whole.module.config.num_key_value_heads, past, width // heads)
+    cached = {f"{part}{layer}": torch.randn(shape) for layer in range(nets.Step.LAYERS) for part in "kv"}
+    inputs = {**whole.inputs, "input_ids": whole.inputs["input_ids"][:, -1:], **cached}
+    return Case(nets.Step(whole.module).eval(), inputs, ("logits", *(f"longer_{name}" for name in cached)), {})
 
 
 _SMALL_SWIN: Mapping[str, Any] = {

@@ -292,6 +292,8 @@ class Vocoder(nn.Module):
 class Step(nn.Module):
     """One token of a text model of four layers behind a cache: their keys and values are given, and returned longer."""
 
+    LAYERS = 4
+
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model

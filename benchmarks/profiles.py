@@ -24,8 +24,10 @@ from rich.progress import track
 from benchmarks.checks import machine, today
 from benchmarks.models import MODELS, SUITE, export
 from benchmarks.report import table
-from benchmarks.tools import Task, revision, run, versions
+from benchmarks.tools import Task, one_line, revision, run, versions
+from graphopt.base.errors import ModelError
 from graphopt.runtime.bench import prepared
+from graphopt.runtime.profile import Row as OfOperator
 from graphopt.runtime.profile import profile
 from graphopt.runtime.sessions import Setting
 
@@ -47,20 +49,30 @@ Times: TypeAlias = Mapping[str, Mapping[str, float]]
 
 def measure(name: str) -> dict[str, Any]:
     """The row of one export: the times of both models, or why there are none."""
-    source, setting = export(name), Setting(threads=1)
     made = {"machine": machine(), "date": today(), **revision(), "versions": versions("graphopt")}
+    try:
+        original, optimized = map(typical, zip(*_rounds(name), strict=True))
+    except Exception as error:  # whatever keeps a model from being exported or run is its result
+        return {"made": made, "error": one_line(error)}
+    return {"made": made, "original": original, "optimized": optimized}
+
+
+def _rounds(name: str) -> Iterator[tuple[Times, Times]]:
+    """Yield the times of the original and of what graphopt makes of it, once a round."""
+    source, setting = export(name), Setting(threads=1)
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "optimized.onnx"
         told = run(Task("graphopt", str(source), str(target), MODELS[name].architecture.family, threads=1))
         if "error" in told:
-            return {"made": made, "error": told["error"]}
-        (trial,) = prepared([source, target], setting).trials
-        rounds = [[profile(path, setting, trial.feeds).rows for path in (source, target)] for _ in range(ROUNDS)]
-    original, optimized = (
-        typical([{row.operator: {"count": row.count, "ms": row.seconds * 1e3} for row in rows} for rows in taken])
-        for taken in zip(*rounds, strict=True)
-    )
-    return {"made": made, "original": original, "optimized": optimized}
+            raise ModelError(told["error"])
+        trial = prepared([source, target], setting).trials[0]
+        for _ in range(ROUNDS):
+            original, optimized = (profile(path, setting, trial.feeds).rows for path in (source, target))
+            yield _by_operator(original), _by_operator(optimized)
+
+
+def _by_operator(rows: Iterable[OfOperator]) -> Times:
+    return {row.operator: {"count": row.count, "ms": row.seconds * 1e3} for row in rows}
 
 
 def typical(taken: Sequence[Times]) -> Times:

@@ -67,9 +67,25 @@ def test_unshuffled_pixels_are_convolved_where_they_lie(size: int, channels: int
     """As torch writes PixelUnshuffle."""
     body = (
         f"c = Reshape(x, [-1, 3, {8 // size}, {size}, {16 // size}, {size}]); t = Transpose<perm=[0,1,3,5,2,4]>(c); "
-        f"u = Reshape(t, [0, {channels}, {8 // size}, {16 // size}]); y = Conv<pads=[1,1,1,1]>(u, w, b)"
+        f"u = Reshape(t, [0, {channels}, {8 // size}, {16 // size}]); y = Conv<pads=[1,0,1,2], strides=[2,1]>(u, w, b)"
     )
     assert operators(parse(f"float[{batch},3,8,16] x", body, weights(5, channels, 3, 3))) == {"Conv": 1}
+
+
+@pytest.mark.parametrize(
+    ("cut", "perm", "conv"),
+    [("2,2", "0,1,3,5,2,4", "group=2"), ("2,2", "0,1,5,3,2,4", ""), ("2,4", "0,1,3,5,2,4", "")],
+    ids=["in groups", "in another order", "not square"],
+)
+def test_pixels_that_are_unshuffled_otherwise_stay(cut: str, perm: str, conv: str) -> None:
+    high, wide = map(int, cut.split(","))
+    rows, columns, channels = 8 // high, 16 // wide, 4 * high * wide
+    body = (
+        f"c = Reshape(x, [2, 4, {rows}, {high}, {columns}, {wide}]); t = Transpose<perm=[{perm}]>(c); "
+        f"u = Reshape(t, [2, {channels}, {rows}, {columns}]); y = Conv<{conv or 'group=1'}>(u, w, b)"
+    )
+    given = weights(6, channels // (2 if conv else 1), 3, 3)
+    assert operators(parse("float[2,4,8,16] x", body, given))["Transpose"] == 1
 
 
 @pytest.mark.parametrize("dilated", ["dilations=[2,2]", "group=2"])

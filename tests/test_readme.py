@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import graphopt
-from benchmarks import nodecounts, report, scaling
+from benchmarks import nodecounts, profiles, report, scaling
 from benchmarks.cells import digest
 from benchmarks.run import read
 from graphopt.cli.main import app
@@ -143,7 +143,10 @@ def test_pictures_are_those_of_the_committed_results(name: str) -> None:
     assert paths and not stale, "`python -m benchmarks report` makes them anew, of scaling `scaling`"
 
 
-@pytest.mark.parametrize(("name", "made"), [("nodecounts", nodecounts.markdown), ("scaling", scaling.markdown)])
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [("nodecounts", nodecounts.markdown), ("profiles", profiles.markdown), ("scaling", scaling.markdown)],
+)
 def test_other_pages_are_those_of_the_committed_results(name: str, made: Callable[[dict[str, Any]], str]) -> None:
     page = RESULTS / f"{name}.md"
     assert page.read_text(encoding="utf-8") == made(json.loads(page.with_suffix(".json").read_text(encoding="utf-8")))

@@ -209,6 +209,10 @@ def identity(path: Path) -> tuple[int, ...] | None:
     return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
+LONGEST_NAME = 255 - len("..0123456789ab.part")
+"""In bytes: file systems take 255, of which the part that is written first needs some."""
+
+
 def check_writable(path: Path, *, is_plain: bool = True) -> None:
     """Fail before the work, not after it. Only a plain file can be whole or not there; `is_plain` demands one.
 
@@ -223,6 +227,8 @@ def check_writable(path: Path, *, is_plain: bool = True) -> None:
         raise OutputError(f"{path} cannot be written: {folder} is {'no folder' if folder.exists() else 'missing'}")
     if target.is_dir():
         raise OutputError(f"{path} cannot be written: it is a folder")
+    if len(os.fsencode(target.name)) > LONGEST_NAME:
+        raise OutputError(f"{path} cannot be written: its name has more than {LONGEST_NAME} bytes")
     if target.exists() and not target.is_file():
         if is_plain:
             raise OutputError(f"{path} cannot be written: it is no ordinary file (- is stdout)")

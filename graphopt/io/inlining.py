@@ -7,14 +7,14 @@ the functions that they call, and it says nothing of them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 import onnx.inliner
-from onnx import FunctionProto, ModelProto, NodeProto
+from onnx import FunctionProto, ModelProto
 
 from graphopt.base.errors import ModelError
-from graphopt.io.legal import FunctionKey, bodies, function_key
+from graphopt.io.legal import FunctionKey, all_nodes, callee, function_key
 from graphopt.ir import ops
 
 log = logging.getLogger(__name__)
@@ -59,18 +59,6 @@ def _key(function: FunctionProto) -> FunctionKey:
     return function_key(function.domain, function.name, function.overload)
 
 
-def _callee(node: NodeProto) -> FunctionKey:
-    return function_key(node.domain, node.op_type, node.overload)
-
-
-def _all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Yield nodes, and those in their bodies."""
-    for node in nodes:
-        yield node
-        for body in bodies(node):
-            yield from _all_nodes(body.node)
-
-
 def _called(functions: Iterable[FunctionProto], kept: Iterable[FunctionKey]) -> set[FunctionKey]:
     """Return the functions that are kept, with those that they call."""
     known = {_key(function): function for function in functions}
@@ -79,7 +67,7 @@ def _called(functions: Iterable[FunctionProto], kept: Iterable[FunctionKey]) -> 
         key = waiting.pop()
         if key in known and key not in found:
             found.add(key)
-            waiting += map(_callee, _all_nodes(known[key].node))
+            waiting += map(callee, all_nodes(known[key].node))
     return found
 
 
@@ -91,9 +79,9 @@ def _write_defaults(model: ModelProto) -> None:
     defaults = {_key(function): function.attribute_proto for function in model.functions if function.attribute_proto}
     if not defaults:
         return
-    for node in _all_nodes(chain(model.graph.node, *(function.node for function in model.functions))):
+    for node in all_nodes(chain(model.graph.node, *(function.node for function in model.functions))):
         given = {attribute.name for attribute in node.attribute}
-        node.attribute.extend(each for each in defaults.get(_callee(node), ()) if each.name not in given)
+        node.attribute.extend(each for each in defaults.get(callee(node), ()) if each.name not in given)
 
 
 def _may_lack_defaults(model: ModelProto) -> bool:
@@ -103,16 +91,16 @@ def _may_lack_defaults(model: ModelProto) -> bool:
     """
     defaults = {_key(each): {attribute.name for attribute in each.attribute_proto} for each in model.functions}
     hands_on = any(
-        attribute.ref_attr_name in function.attribute and attribute.name in defaults.get(_callee(node), ())
+        attribute.ref_attr_name in function.attribute and attribute.name in defaults.get(callee(node), ())
         for function in model.functions
-        for node in _all_nodes(function.node)
+        for node in all_nodes(function.node)
         for attribute in node.attribute
     )
     if not hands_on:
         return False
     asked = {_key(function): set(function.attribute) for function in model.functions}
-    calls = _all_nodes(chain(model.graph.node, *(function.node for function in model.functions)))
-    return any(asked.get(_callee(node), set()) - {each.name for each in node.attribute} for node in calls)
+    calls = all_nodes(chain(model.graph.node, *(function.node for function in model.functions)))
+    return any(asked.get(callee(node), set()) - {each.name for each in node.attribute} for node in calls)
 
 
 # -- domains -----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from typing import TypeAlias
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -268,25 +269,34 @@ FunctionKey: TypeAlias = tuple[str, str, str]
 def _demand_few_nodes(model: ModelProto) -> None:
     """Raise ModelError for functions that call themselves, or each other so often that nobody could inline them."""
     functions = {function_key(each.domain, each.name, each.overload): each for each in model.functions}
+    nodes = {key: [*all_nodes(function.node)] for key, function in functions.items()}
+    calls = {key: [called for node in found if (called := callee(node)) in functions] for key, found in nodes.items()}
     counts: dict[FunctionKey, int] = {}
-
-    def count(nodes: Iterable[NodeProto], callers: tuple[FunctionKey, ...]) -> int:
-        return sum(1 + calls(node, callers) + sum(count(each.node, callers) for each in bodies(node)) for node in nodes)
-
-    def calls(node: NodeProto, callers: tuple[FunctionKey, ...]) -> int:
-        key = function_key(node.domain, node.op_type, node.overload)
-        if key not in functions:
-            return 0
-        if key in callers:
-            raise ModelError(f"the function '{node.op_type}' calls itself")
-        if key not in counts:
-            counts[key] = count(functions[key].node, (*callers, key))
-        return counts[key]
-
-    if functions and (found := count(model.graph.node, ())) > MOST_NODES:
+    try:
+        for key in TopologicalSorter(calls).static_order():
+            counts[key] = len(nodes[key]) + sum(counts[called] for called in calls[key])
+    except CycleError as error:
+        raise ModelError(f"the function '{error.args[1][0][1]}' calls itself") from error
+    if (
+        functions
+        and (found := sum(1 + counts.get(callee(node), 0) for node in all_nodes(model.graph.node))) > MOST_NODES
+    ):
         raise ModelError(
             f"the model's local functions stand for {found:,} nodes, more than can be inlined ({MOST_NODES:,})"
         )
+
+
+def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Yield nodes, and those in their bodies."""
+    for node in nodes:
+        yield node
+        for body in bodies(node):
+            yield from all_nodes(body.node)
+
+
+def callee(node: NodeProto) -> FunctionKey:
+    """Return the key of the function that a node calls, if it is one."""
+    return function_key(node.domain, node.op_type, node.overload)
 
 
 def function_key(domain: str, name: str, overload: str) -> FunctionKey:

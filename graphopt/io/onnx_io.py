@@ -97,9 +97,9 @@ def load(source: Source, *, inline_functions: bool = True, folder: str | os.Path
         chosen = folder or own_folder
         folders = (Path(chosen),) if chosen else ()
     given = proto
-    if inline_functions and proto.functions:
-        proto = _inlined(proto)
     with naming(path):
+        if inline_functions and proto.functions:
+            proto = _inlined(proto)
         return replace(_read(proto, path, folders), inlined=proto is not given and proto.graph.node != given.graph.node)
 
 

@@ -44,6 +44,15 @@ def calling_itself(folder: Path) -> Path:
     return _called([_caller(0, "f1", imports), _caller(1, "f0", imports)], folder)
 
 
+def calling_deeply(folder: Path) -> Path:
+    """400 functions, each of which calls the next."""
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    last = helper.make_function("own", "f400", ["a"], ["c"], [helper.make_node("Neg", ["a"], ["c"])], imports)
+    calls = [helper.make_node(f"f{number + 1}", ["a"], ["c"], domain="own") for number in range(400)]
+    functions = [helper.make_function("own", f"f{n}", ["a"], ["c"], [call], imports) for n, call in enumerate(calls)]
+    return _called([*functions, last], folder)
+
+
 def _caller(number: int, callee: str, imports: list[onnx.OperatorSetIdProto]) -> onnx.FunctionProto:
     nodes = [helper.make_node(callee, [a], [b], domain="own") for a, b in ("ab", "bc")]
     return helper.make_function("own", f"f{number}", ["a"], ["c"], nodes, imports)
@@ -127,6 +136,7 @@ FILES: Mapping[str, tuple[Written, str]] = {
     "a loop that does not end": (endless, r"bad.onnx: a run takes more than 1 s \(--run-limit gives it longer\)"),
     "functions that double": (doubling, "bad.onnx: the model's local functions stand for 3,221,225,471 nodes"),
     "functions that call themselves": (calling_itself, "bad.onnx: the function 'f0' calls itself"),
+    "functions that call each other deeply": (calling_deeply, "bad.onnx: .*cannot be inlined: .* depth exceeds limit"),
     "a name that is no text": (no_text, "bad.onnx: 'name' of the node Neg .* is not UTF-8"),
     "an input beyond memory": (huge_input, "bad.onnx: 'y' of node Flatten, FLOAT.* takes 70,368.7 GB"),
     "a value beyond memory": (huge_value, "bad.onnx: 'y' of node Expand, FLOAT.* takes 4,398.0 GB, and the limit is"),
