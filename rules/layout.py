@@ -281,7 +281,7 @@ STACKS = (
             as_one_stack("A B"),
             fn.either(
                 fn.both(fn.eq(target, transposed), fn.le(1, fn.part(target, 1, 3))),
-                fn.both(fn.asks_for(target, transposed), fn.no(fn.among(0, target)), fn.le(1, transposed)),
+                fn.both(fn.asks_for(target, transposed), fn.no(fn.among(0, target)), fn.le(1, fn.sizes("N M"))),
             ),
         ),
         why="Matrices are transposed alike, in a stack of stacks too.",

@@ -68,12 +68,3 @@ def test_wide_values_hold_zeros_negatives_and_large_ones() -> None:
     assert (values == 0).any()
     assert values.min() < -50
     assert values.max() > 50
-
-
-@pytest.mark.parametrize(
-    ("dim", "expected"),
-    [("a + b", 3), ("a - b", 3), ("a - a + 2", 2), ("a // b", 3), ("a * b", 0), ("batch-size", 7)],
-)
-def test_a_dim_that_is_computed_has_the_size_that_its_formula_says(dim: str, expected: int) -> None:
-    """What would be divided by 0 is left as it is."""
-    assert samples.size(dim, {"a": 3, "b": 0, "batch-size": 7}) == expected

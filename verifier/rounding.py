@@ -268,9 +268,10 @@ def _bound(written: Term) -> float:
     """Return a number, or for what is computed of numbers one that is as large at least, or as small."""
     parts = [*walk(written)]
     values = [part.value for part in parts if isinstance(part, Lit)]
-    numbers = [float(value) for value in values if isinstance(value, int | float) and isfinite(value)]
-    if len(numbers) == len(values) and any(isinstance(part, App) and part.op in REACHING for part in parts):
+    is_of_numbers = all(isinstance(value, int | float) for value in values)
+    if is_of_numbers and any(isinstance(part, App) and part.op in REACHING for part in parts):
         return inf
+    numbers = [float(value) for value in values if isinstance(value, int | float) and isfinite(value)]
     if isinstance(written, Lit):
         return numbers[0] if numbers else 0.0
     return prod(max(abs(number), 1 / abs(number)) for number in numbers if number)

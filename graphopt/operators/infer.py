@@ -16,6 +16,7 @@ import numpy as np
 from onnx import TensorProto, TypeProto, checker, numpy_helper, shape_inference
 from onnx.defs import OpSchema
 
+from graphopt.base import formulas
 from graphopt.base.errors import ModelError, UsageError
 from graphopt.base.sizes import Atom, Dim, Made, Named, Sym, Unknown, substitute
 from graphopt.base.types import DType, Shape, TensorType, Type
@@ -477,7 +478,7 @@ def fix_inputs(graph: Graph, shapes: Mapping[str, Sequence[int | str | None]], d
             graph.apply(Patch({vertex: graph[vertex]}, {vertex: given}))
         else:
             _bind(name, declared.shape, wanted, sizes)
-    _substitute(graph, sizes)
+    _substitute(graph, {**_fixed_formulas(graph, sizes), **sizes})
     infer_graph(graph, strict=True)
 
 
@@ -499,6 +500,15 @@ def _named_sizes(graph: Graph, dims: Mapping[str, int]) -> dict[str, Dim]:
         if size < 1:
             raise UsageError(f"size '{name}' cannot be {size}: sizes are 1 or more")
     return dict(dims)
+
+
+def _fixed_formulas(graph: Graph, sizes: Mapping[str, Dim]) -> dict[str, Dim]:
+    """Return what sizes are that inputs and outputs compute from others, such as `past + 1`."""
+    types = [*(graph.tensor_type(Value(vertex)) for vertex in graph.inputs), *graph.output_types]
+    known = {name: size for name, size in sizes.items() if isinstance(size, int)}
+    written = {str(size) for type_ in types for size in _symbols(type_)}
+    left = {name: formulas.fixed(name, known) for name in written if known.keys() & {*formulas.names(name)}}
+    return {name: Sym.of(size) if isinstance(size, str) else size for name, size in left.items()}
 
 
 def _bind(name: str, shape: Shape, wanted: Sequence[int | str | None], sizes: dict[str, Dim]) -> None:

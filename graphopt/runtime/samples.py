@@ -6,10 +6,7 @@ protobufs only, not at `Graph`: what checks the compiler must not lean on it.
 
 from __future__ import annotations
 
-import ast
-import operator
-import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias
@@ -19,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
+from graphopt.base import formulas
 from graphopt.base.errors import UsageError
 from graphopt.base.limits import run_limits
 from graphopt.base.types import DType
@@ -158,7 +156,7 @@ _RANKS = (1, 2, 0, 3, 4)
 def bindings(inputs: Sequence[Input], case: int, wanted: Binding) -> list[dict[str, int]]:
     """Sizes to try for the open dims, the preferred ones of this case first, then what models are likely to take."""
     batch, space, other = _open_dims(inputs)
-    names = sorted({name for dim in batch | space | other for name in _names(dim)})
+    names = sorted({name for dim in batch | space | other for name in formulas.names(dim)})
     ranks = [rank_name(given) for given in inputs if given.shape is None and given.kind != "map"]
     found: list[dict[str, int]] = []
     for number, filling in enumerate((_PREFERRED[case % len(_PREFERRED)], *_FALLBACKS)):
@@ -179,7 +177,7 @@ MANY = 4_000_000
 
 
 def _elements(inputs: Iterable[Input], binding: Binding) -> int:
-    return sum(prod(size(dim, binding) for dim in given.shape or ()) for given in inputs)
+    return sum(prod(formulas.size(dim, binding) for dim in given.shape or ()) for given in inputs)
 
 
 def _open_dims(inputs: Sequence[Input]) -> tuple[set[str], set[str], set[str]]:
@@ -202,55 +200,6 @@ def totals(binding: Mapping[str, int]) -> dict[str, int]:
     new = [size for name, size in binding.items() if name.startswith(("seq", "decoder_seq"))]
     totals = [name for name in binding if name.startswith("total")]
     return {name: past[0] + new[0] for name in totals if past and new}
-
-
-_ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Div: operator.floordiv,
-}
-_FORMULA = (ast.Name, ast.Constant, ast.BinOp, ast.UnaryOp, ast.USub, ast.expr_context, *_ARITHMETIC)
-
-
-def _formula(dim: str) -> ast.expr | None:
-    """Return a dim such as `past + 1` as a formula; None where it is a mere name, as `batch-size` is."""
-    if not re.search(r"[+*/]|\s-\s|-\s*\d", dim):
-        return None
-    try:
-        formula = ast.parse(dim.strip(), mode="eval").body
-    except (SyntaxError, ValueError):
-        return None
-    return formula if all(isinstance(node, _FORMULA) for node in ast.walk(formula)) else None
-
-
-def _names(dim: str) -> list[str]:
-    """Return the names that a dim is computed from: itself, unless it is a formula."""
-    formula = _formula(dim)
-    return [dim] if formula is None else [node.id for node in ast.walk(formula) if isinstance(node, ast.Name)]
-
-
-def size(dim: int | str, binding: Binding) -> int:
-    """Return the size of a dim under a binding."""
-    if isinstance(dim, int):
-        return dim
-    formula = None if dim in binding else _formula(dim)
-    return binding[dim] if formula is None else max(_value(formula, binding), 0)
-
-
-def _value(formula: ast.expr, binding: Binding) -> int:
-    match formula:
-        case ast.Name(name):
-            return binding[name]
-        case ast.UnaryOp(ast.USub(), operand):
-            return -_value(operand, binding)
-        case ast.BinOp(left, kind, right):
-            divides = isinstance(kind, ast.FloorDiv | ast.Div)
-            return _ARITHMETIC[type(kind)](_value(left, binding), _value(right, binding) or int(divides))
-        case ast.Constant(int(number)):
-            return number
-    return 1
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
@@ -372,7 +321,7 @@ def _values(given: Input, role: Role, binding: Binding, rng: np.random.Generator
     shape = given.shape
     if shape is None:
         shape = (4,) * binding.get(rank_name(given), 1)
-    sizes = tuple(size(dim, binding) for dim in shape)
+    sizes = tuple(formulas.size(dim, binding) for dim in shape)
     run_limits().demand_room(prod(sizes) * DRAWN, f"the input '{given.name}', {given},")
     match given.kind:
         case "tensor":
