@@ -290,7 +290,10 @@ class Vocoder(nn.Module):
 
 
 class Step(nn.Module):
-    """One token of a text model of four layers behind a cache: their keys and values are given, and returned longer."""
+    """One token of a text model behind a cache: keys and values of its layers are given, and returned longer.
+
+    Each is an argument of its own: exporters name the inputs of a model after these.
+    """
 
     LAYERS = 4
 

@@ -1,8 +1,8 @@
 """Where ONNX Runtime spends its time in models, as they are exported and as graphopt leaves them.
 
-``python -m benchmarks.profiles [--models NAME ...]`` profiles the named exports, or one of each family in which much of
-the time is outside of heavy kernels, and updates ``benchmarks/results/profiles.json`` and ``profiles.md``; what is not
-named keeps its last results.
+``python -m benchmarks.profiles [--models NAME ...]`` profiles the named exports, or one of each of the thirteen
+families that were found to have the most headroom, and updates ``benchmarks/results/profiles.json`` and
+``profiles.md``; what is not named keeps its last results.
 
 - graphopt optimizes for one thread, through its documented call, in a process of its own, as in the benchmark of speed.
 - The two models are profiled in turn, ROUNDS times; an operator has the median of its times. Profiling slows a run down

@@ -29,6 +29,8 @@ def corner(row: int, column: int) -> App:
 by_pixel = op.Transpose(op.Reshape(w, fn.join(M, block, block, C, K, L)), perm=(0, 3, 4, 1, 5, 2))
 over_pixels = op.Reshape(by_pixel, fn.join(M, C, K * block, L * block))
 
+of_pixels = "A convolution of patches is one of their pixels, with larger kernels and strides."
+
 # PixelUnshuffle, as torch exports it: rows and columns are cut in two each (P of 2, Q of 2), moved and joined.
 joined = integers("joined")
 
@@ -54,7 +56,7 @@ def unshuffle(size: int) -> Rule:
             fn.no(fn.among(0, fn.part(joined, 1, 4))),
             fn.lt(0, fn.sizes("C P Q")),
         ),
-        why="A convolution of patches is one of their pixels, with larger kernels and strides.",
+        why=of_pixels,
     )
 
 
@@ -95,7 +97,7 @@ RULES = (
             strides=strides * block,
             pads=pads * block,
         ),
-        why="A convolution of patches is one of their pixels, with larger kernels and strides.",
+        why=of_pixels,
     ),
     *(unshuffle(size) for size in (2, 4)),
 )

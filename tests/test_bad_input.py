@@ -233,6 +233,7 @@ def test_commands_that_cannot_be(folder: Path, args: list[str], line: str) -> No
         ("good.onnx/o.onnx", "good.onnx is no folder"),
         ("out", "it is a folder"),
         ("é" * 116 + ".onnx", "its name has more than 236 bytes"),
+        ("n" * 300, "its name has more than 236 bytes"),
     ],
 )
 def test_an_output_that_cannot_be(folder: Path, target: str, line: str) -> None:

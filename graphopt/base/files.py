@@ -213,6 +213,12 @@ LONGEST_NAME = 255 - len("..0123456789ab.part")
 """In bytes: file systems take 255, of which the part that is written first needs some."""
 
 
+def check_name(path: Path) -> None:
+    """Raise OutputError where the name of a file is too long to be written."""
+    if len(os.fsencode(path.name)) > LONGEST_NAME:
+        raise OutputError(f"{path} cannot be written: its name has more than {LONGEST_NAME} bytes")
+
+
 def check_writable(path: Path, *, is_plain: bool = True) -> None:
     """Fail before the work, not after it. Only a plain file can be whole or not there; `is_plain` demands one.
 
@@ -221,14 +227,13 @@ def check_writable(path: Path, *, is_plain: bool = True) -> None:
     """
     if is_stdout(path):
         return
+    check_name(path)
     target = real(path)
     folder = target.parent
     if not folder.is_dir():
         raise OutputError(f"{path} cannot be written: {folder} is {'no folder' if folder.exists() else 'missing'}")
     if target.is_dir():
         raise OutputError(f"{path} cannot be written: it is a folder")
-    if len(os.fsencode(target.name)) > LONGEST_NAME:
-        raise OutputError(f"{path} cannot be written: its name has more than {LONGEST_NAME} bytes")
     if target.exists() and not target.is_file():
         if is_plain:
             raise OutputError(f"{path} cannot be written: it is no ordinary file (- is stdout)")

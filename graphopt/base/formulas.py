@@ -6,7 +6,6 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 _ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -18,21 +17,33 @@ _ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 _FORMULA = (ast.Name, ast.Constant, ast.BinOp, ast.UnaryOp, ast.USub, ast.expr_context, *_ARITHMETIC)
 
 
+LONGEST = 200
+"""Characters of a formula: a longer text is a mere name, lest it be nested deeper than Python reads."""
+
+
 def parsed(dim: str) -> ast.expr | None:
     """Return a dim such as `past + 1` as a formula; None where it is a mere name, as `batch-size` is."""
-    if not re.search(r"[+*/]|\s-\s|-\s*\d", dim):
+    if len(dim) > LONGEST or not re.search(r"[+*/]|\s-\s|-\s*\d", dim):
         return None
     try:
         formula = ast.parse(dim.strip(), mode="eval").body
     except (SyntaxError, ValueError):
         return None
-    return formula if all(isinstance(node, _FORMULA) for node in ast.walk(formula)) else None
+    parts = [*ast.walk(formula)]
+    are_whole = all(type(part.value) is int for part in parts if isinstance(part, ast.Constant))
+    return formula if are_whole and all(isinstance(part, _FORMULA) for part in parts) else None
 
 
 def names(dim: str) -> list[str]:
     """Return the names that a dim is computed from: itself, unless it is a formula."""
     formula = parsed(dim)
     return [dim] if formula is None else [node.id for node in ast.walk(formula) if isinstance(node, ast.Name)]
+
+
+def divides(dim: str) -> bool:
+    """Return whether a dim is a formula with a quotient, of which nobody says how it is rounded."""
+    formula = parsed(dim)
+    return formula is not None and any(isinstance(node, ast.Div | ast.FloorDiv) for node in ast.walk(formula))
 
 
 def size(dim: int | str, sizes: Mapping[str, int]) -> int:
@@ -43,17 +54,21 @@ def size(dim: int | str, sizes: Mapping[str, int]) -> int:
     return sizes[dim] if formula is None else max(_value(formula, sizes), 0)
 
 
-def fixed(dim: str, sizes: Mapping[str, int]) -> int | str:
+def fixed(dim: int | str, sizes: Mapping[str, int]) -> int | str:
     """Return a dim where some names have sizes: a number if all have, else what is left of the formula."""
-    if sizes.keys() >= {*names(dim)}:
+    if isinstance(dim, int) or dim in sizes:
         return size(dim, sizes)
-    formula = parsed(dim)
-    return dim if formula is None else ast.unparse(_Fixing(sizes).visit(formula))
+    formula, own = parsed(dim), {*names(dim)}
+    if formula is None or not own & sizes.keys():
+        return dim
+    return size(dim, sizes) if own <= sizes.keys() else ast.unparse(_Fixing(sizes).visit(formula))
 
 
-@dataclass
 class _Fixing(ast.NodeTransformer):
-    sizes: Mapping[str, int]
+    """Puts numbers in the places of names."""
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.sizes = sizes
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return ast.Constant(self.sizes[node.id]) if node.id in self.sizes else node
@@ -70,4 +85,4 @@ def _value(formula: ast.expr, sizes: Mapping[str, int]) -> int:
             return _ARITHMETIC[type(kind)](_value(left, sizes), _value(right, sizes) or int(divides))
         case ast.Constant(int(number)):
             return number
-    return 1
+    raise AssertionError(f"{ast.dump(formula)} is in no formula")

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import ml_dtypes
 import numpy as np
 
+from graphopt.base import formulas
 from graphopt.base.errors import UsageError
 from graphopt.base.types import DType
 from graphopt.check.tolerance import tolerances
@@ -182,7 +183,7 @@ def _fixed(own: Input, other: Input | None, sizes: Mapping[str, int]) -> Input:
     """Return an input with the sizes that are fixed; with the other's shape where it has none."""
     shape = own.shape if own.shape is not None or other is None else other.shape
     if shape is not None:
-        shape = tuple(sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in shape)
+        shape = tuple(formulas.fixed(dim, sizes) for dim in shape)
     return replace(own, shape=shape)
 
 

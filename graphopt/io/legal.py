@@ -268,6 +268,8 @@ FunctionKey: TypeAlias = tuple[str, str, str]
 
 def _demand_few_nodes(model: ModelProto) -> None:
     """Raise ModelError for functions that call themselves, or each other so often that nobody could inline them."""
+    if not model.functions:
+        return
     functions = {function_key(each.domain, each.name, each.overload): each for each in model.functions}
     nodes = {key: [*all_nodes(function.node)] for key, function in functions.items()}
     calls = {key: [called for node in found if (called := callee(node)) in functions] for key, found in nodes.items()}
@@ -277,10 +279,8 @@ def _demand_few_nodes(model: ModelProto) -> None:
             counts[key] = len(nodes[key]) + sum(counts[called] for called in calls[key])
     except CycleError as error:
         raise ModelError(f"the function '{error.args[1][0][1]}' calls itself") from error
-    if (
-        functions
-        and (found := sum(1 + counts.get(callee(node), 0) for node in all_nodes(model.graph.node))) > MOST_NODES
-    ):
+    found = sum(1 + counts.get(callee(node), 0) for node in all_nodes(model.graph.node))
+    if found > MOST_NODES:
         raise ModelError(
             f"the model's local functions stand for {found:,} nodes, more than can be inlined ({MOST_NODES:,})"
         )

@@ -25,8 +25,10 @@ def plain(target: Path) -> Path:
 
 
 def check(path: Path) -> None:
-    """Raise OutputError where weights that are written beside a model would be missed: it is a link elsewhere."""
+    """Raise OutputError where weights beside a model would have too long a name, or be missed: it is a link
+    elsewhere."""
     target = files.real(path)
+    files.check_name(plain(target))
     if path.is_symlink() and target.parent != Path(os.path.realpath(path.parent)):
         raise OutputError(
             f"{path} cannot be written: it is a link to {target}, and its weights would be missed beside the link: "

@@ -7,7 +7,7 @@ The base is the onnx package's own inference, with the node's own schema; `shape
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
@@ -478,7 +478,7 @@ def fix_inputs(graph: Graph, shapes: Mapping[str, Sequence[int | str | None]], d
             graph.apply(Patch({vertex: graph[vertex]}, {vertex: given}))
         else:
             _bind(name, declared.shape, wanted, sizes)
-    _substitute(graph, {**_fixed_formulas(graph, sizes), **sizes})
+    _substitute(graph, {**sizes, **_fixed_formulas(graph, sizes)})
     infer_graph(graph, strict=True)
 
 
@@ -490,10 +490,15 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in sorted(names)) or "none"
 
 
-def _named_sizes(graph: Graph, dims: Mapping[str, int]) -> dict[str, Dim]:
+def _names_of_sizes(graph: Graph) -> set[str]:
+    """Return what the open sizes of inputs are called."""
     types = [graph.tensor_type(Value(vertex)) for vertex in graph.inputs]
     atoms = {size.atom for type_ in types for size in _symbols(type_)}
-    named = {atom.name for atom in atoms if isinstance(atom, Named)}
+    return {atom.name for atom in atoms if isinstance(atom, Named)}
+
+
+def _named_sizes(graph: Graph, dims: Mapping[str, int]) -> dict[str, Dim]:
+    named = _names_of_sizes(graph)
     for name, size in dims.items():
         if name not in named:
             raise UsageError(f"the model's inputs have no size named '{name}'; they have {_listed(named)}")
@@ -503,12 +508,30 @@ def _named_sizes(graph: Graph, dims: Mapping[str, int]) -> dict[str, Dim]:
 
 
 def _fixed_formulas(graph: Graph, sizes: Mapping[str, Dim]) -> dict[str, Dim]:
-    """Return what sizes are that inputs and outputs compute from others, such as `past + 1`."""
-    types = [*(graph.tensor_type(Value(vertex)) for vertex in graph.inputs), *graph.output_types]
+    """Return what the sizes of inputs are that are computed from others, such as `past + 1`.
+
+    Raises:
+        UsageError: one would be less than 1, or another wish says something else.
+    """
     known = {name: size for name, size in sizes.items() if isinstance(size, int)}
-    written = {str(size) for type_ in types for size in _symbols(type_)}
-    left = {name: formulas.fixed(name, known) for name in written if known.keys() & {*formulas.names(name)}}
-    return {name: Sym.of(size) if isinstance(size, str) else size for name, size in left.items()}
+    found: dict[str, Dim] = {}
+    named = _names_of_sizes(graph)
+    for name in (name for name in named if _is_computed(name, named) and not formulas.divides(name)):
+        size = formulas.fixed(name, {key: known[key] for key in known.keys() - {name}})
+        if isinstance(size, int) and size < 1:
+            raise UsageError(f"size '{name}' would be less than 1")
+        if isinstance(size, int) and sizes.get(name, size) != size:
+            raise UsageError(f"size '{name}' is {size}, not {sizes[name]}")
+        found[name] = Sym.of(size) if isinstance(size, str) else size
+    return found
+
+
+def _is_computed(name: str, named: Collection[str]) -> bool:
+    """Return whether a size is a formula of others that inputs have, and of no name that only looks like one."""
+    if formulas.parsed(name) is None or not {*formulas.names(name)} <= {*named}:
+        return False
+    mere = (other for other in named if formulas.parsed(other) is None and not other.isidentifier())
+    return not any(other in name for other in mere)
 
 
 def _bind(name: str, shape: Shape, wanted: Sequence[int | str | None], sizes: dict[str, Dim]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from graphopt.base import formulas
 from graphopt.base.errors import ModelError, UsageError, did_you_mean
 from graphopt.base.types import DType
 from graphopt.runtime import samples
@@ -105,7 +106,7 @@ def _narrow(pair: tuple[str, str], own: Input, other: Input, fixed: dict[str, in
 
 
 def _sized(shape: tuple[int | str, ...] | None, fixed: Binding) -> tuple[int | str, ...] | None:
-    return shape and tuple(fixed.get(dim, dim) if isinstance(dim, str) else dim for dim in shape)
+    return shape and tuple(formulas.fixed(dim, fixed) for dim in shape)
 
 
 # -- sizes of open dims ------------------------------------------------------------------------------------------------
