@@ -226,7 +226,7 @@ def test_a_profile_names_operators_and_sums_to_about_the_whole() -> None:
 
 @pytest.mark.parametrize(
     ("x", "weight", "outside"),
-    [("float[1,64,56,56] x", (64, 64, 3, 3), 0.0), ("float[1,64,512] x", (64, 64, 3), 1.0)],
+    [("float[1,256,28,28] x", (256, 256, 3, 3), 0.0), ("float[1,64,512] x", (64, 64, 3), 1.0)],
 )
 def test_convolutions_of_images_are_heavy_and_those_of_signals_are_not(
     x: str, weight: tuple[int, ...], outside: float

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any, TypeAlias
 
 import ml_dtypes
@@ -19,6 +18,7 @@ import numpy as np
 from graphopt.base import formulas
 from graphopt.base.errors import UsageError
 from graphopt.base.types import DType
+from graphopt.check.gap import FARTHER, Gap, gap_of, has_number, leaves, numbers, zeros_differ
 from graphopt.check.tolerance import tolerances
 from graphopt.check.verdict import Case, Comparison, Difference, Verdict, ratio
 from graphopt.io import onnx_io
@@ -35,7 +35,7 @@ from graphopt.runtime.oracle import (
     onnxruntime_unoptimized,
     reference,
 )
-from graphopt.runtime.samples import Array, Binding, Feeds
+from graphopt.runtime.samples import Binding, Feeds
 from graphopt.runtime.steps import Input, Sketch, Step
 
 Source: TypeAlias = "onnx_io.Source | onnx_io.Model"
@@ -46,9 +46,6 @@ REFERENCE_LIMIT = 100_000_000
 PERTURB_LIMIT = 500_000_000
 """Bytes of weights above which only the inputs are changed when a model's steadiness is measured."""
 SEEDS = (0, 1, 2)
-FARTHER = 4
-"""A quantized model, as it is run, may be so many times as far from what is written as the original is; and what
-becomes NaN by a small change of the original may do so in so many times as many places."""
 STEPS, STEPS_IN_MEAN = 16 / 256, 2 / 256
 """Or so far, of the largest element, for more values are rounded to 8 bits than in the original. In small BERTs, ViTs
 and GPTs that `quantize_static` made, 1/40 and 1/190 were seen."""
@@ -216,8 +213,8 @@ class _Run:
 
     @property
     def is_finite(self) -> bool:
-        leaves = (leaf for output in self.outputs for _, leaf in _leaves(output))
-        return all(np.isfinite(_numbers(leaf)).all() for leaf in leaves if DType.of(leaf.dtype) is not DType.STRING)
+        tensors = [leaf for output in self.outputs for _, leaf in leaves(output)]
+        return all(np.isfinite(numbers(leaf)).all() for leaf in tensors if DType.of(leaf.dtype) is not DType.STRING)
 
 
 def _plan(model: Sketch, seeds: Sequence[int], bindings: Sequence[Binding], given: Feeds) -> _Plan:
@@ -344,105 +341,6 @@ def _both_failed(failed: FailedError, other: FailedError) -> Comparison:
 # -- judging -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Gap:
-    """How far two results of one output are apart."""
-
-    absolute: float = 0.0
-    mean: float = 0.0
-    """The root of the mean square."""
-    scale: float = 0.0
-    """The largest finite magnitude in the first of them."""
-    problem: str = ""
-    """What is wrong where no number says it."""
-    wrong: float = 0.0
-    """In how many elements; infinite where there are others altogether."""
-    dtype: str = ""
-    is_exact: bool = True
-    """Integers, bools, strings: no difference at all is allowed."""
-
-    @property
-    def is_same(self) -> bool:
-        """No element is another number."""
-        return not self.problem and not self.absolute
-
-    def within(self, other: _Gap) -> bool:
-        """At most as far apart as two others are, and in the same way; a wrong type is never that."""
-        if bool(self.problem) != bool(other.problem) or "type" in self.problem:
-            return False
-        is_alike = (self.wrong < inf) == (other.wrong < inf) and self.wrong <= FARTHER * other.wrong
-        if self.problem:  # of the other elements the mean is told
-            return is_alike and self.mean <= FARTHER * max(other.mean, 1e-6 * self.scale)
-        return is_alike and self.absolute <= other.absolute and self.mean <= other.mean
-
-
-def _gap(before: Any, after: Any) -> _Gap:
-    """How far two values of an output are apart, over all tensors that they hold."""
-    left, right = list(_leaves(before)), list(_leaves(after))
-    if [place for place, _ in left] != [place for place, _ in right]:
-        return _Gap(inf, inf, problem=f"holds {len(right)} tensors, not {len(left)}", wrong=inf)
-    gaps = [_array_gap(a, b) for (_, a), (_, b) in zip(left, right, strict=True)]
-    return max(gaps, key=lambda gap: (bool(gap.problem), gap.absolute, gap.wrong), default=_Gap())
-
-
-def _leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Array]]:
-    """Yield the tensors in a value, which may be a sequence, a map, or absent."""
-    match value:
-        case None:
-            return
-        case list():
-            for index, item in enumerate(value):
-                yield from _leaves(item, (*place, index))
-        case dict():
-            for key in sorted(value):
-                yield from _leaves(value[key], (*place, key))
-        case _:
-            yield place, np.asarray(value)
-
-
-def _array_gap(before: Array, after: Array) -> _Gap:
-    dtype = DType.of(before.dtype)
-    exact = not (dtype.is_float or before.dtype.kind == "c")
-    if DType.of(after.dtype) is not dtype:
-        return _Gap(inf, inf, problem=f"has the type {DType.of(after.dtype).name}, not {dtype.name}", dtype=dtype.name)
-    if before.shape != after.shape:
-        problem = f"has the shape {list(after.shape)}, not {list(before.shape)}"
-        return _Gap(inf, inf, problem=problem, wrong=inf, dtype=dtype.name, is_exact=exact)
-    if dtype is DType.STRING:
-        wrong = int(np.sum(before != after))
-        problem = f"{wrong} of {before.size} strings differ" if wrong else ""
-        return _Gap(inf if wrong else 0.0, inf if wrong else 0.0, problem=problem, wrong=wrong, dtype=dtype.name)
-    a, b = _numbers(before), _numbers(after)
-    finite = np.isfinite(a)
-    strange = int(np.sum(~np.where(finite, np.isfinite(b), (a == b) | (np.isnan(a) & np.isnan(b)))))
-    if strange:
-        problem = f"{strange} of {a.size} elements are NaN or infinite in one model only"
-        both = finite & np.isfinite(b)
-        mean = _root_of_mean_square(np.abs(a[both] - b[both]))
-        return _Gap(inf, mean, float(np.abs(a[finite]).max(initial=0.0)), problem, strange, dtype.name, exact)
-    distance, size = np.abs(a[finite] - b[finite]), np.abs(a[finite])
-    largest = float(distance.max(initial=0.0))
-    if exact and not largest and not np.array_equal(before, after):
-        largest = 1.0  # integers beyond 2^53
-    return _Gap(largest, _root_of_mean_square(distance), float(size.max(initial=0.0)), dtype=dtype.name, is_exact=exact)
-
-
-def _root_of_mean_square(distance: Array) -> float:
-    with np.errstate(over="ignore"):  # that of squares beyond doubles is infinite
-        return float(np.sqrt(np.mean(distance**2))) if distance.size else 0.0
-
-
-def _zeros_differ(before: Any, after: Any) -> bool:
-    """Return whether a zero has another sign, in real tensors that have equal elements."""
-    pairs = zip(_leaves(before), _leaves(after), strict=True)
-    floats = [(_numbers(a), _numbers(b)) for (_, a), (_, b) in pairs if DType.of(a.dtype).is_float]
-    return any(bool(np.any((a == 0) & (np.signbit(a) != np.signbit(b)))) for a, b in floats)
-
-
-def _numbers(array: Array) -> Array:
-    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
-
-
 class _Judge:
     """Weighs how far two models are apart against what rounding explains."""
 
@@ -453,7 +351,7 @@ class _Judge:
         self.keeps_nonfinite = exact or keep_nonfinite
         same = dict.fromkeys(model.outputs, (0.0, "every bit is to be the same"))
         self.tolerances = same if exact else tolerances(model)
-        self.moves: dict[tuple[int, str, float], list[list[_Gap]]] = {}
+        self.moves: dict[tuple[int, str, float], list[list[Gap]]] = {}
         self.fixed = samples.telling_sizes(model)
 
     def verdict(self, runs: Sequence[_Run], results: Sequence[list[Any]], oracle: str) -> Comparison:
@@ -462,10 +360,10 @@ class _Judge:
         for index, name in enumerate(self.model.outputs):
             seen = []
             for run, result in zip(runs, results, strict=True):
-                gap = _gap(run.outputs[index], self._judged(run, run.outputs[index], result[index]))
+                gap = gap_of(run.outputs[index], self._judged(run, run.outputs[index], result[index]))
                 if name in random and not gap.problem:
                     gap = replace(gap, absolute=0.0)
-                elif self.exact and gap.is_same and _zeros_differ(run.outputs[index], result[index]):
+                elif self.exact and gap.is_same and zeros_differ(run.outputs[index], result[index]):
                     gap = replace(gap, problem="has zeros of another sign")
                 seen.append(self._difference(index, run, gap))
             found.append(max(seen, key=lambda difference: (not difference.ok, ratio(difference))))
@@ -488,7 +386,7 @@ class _Judge:
         if not DType.of(before.dtype).is_float or before.dtype != after.dtype:
             return after
         largest = float(ml_dtypes.finfo(before.dtype).max)  # type: ignore[no-untyped-call]
-        return np.where(np.abs(_numbers(before)) < largest, after, before)
+        return np.where(np.abs(numbers(before)) < largest, after, before)
 
     def as_run(
         self, runs: Sequence[_Run], original: Sequence[list[Any]], optimized: Sequence[list[Any]]
@@ -497,16 +395,16 @@ class _Judge:
         random = _random_outputs(self.model)
         for run, own, other in zip(runs, original, optimized, strict=True):
             for index, name in enumerate(self.model.outputs):
-                gap, usual = (_gap(run.outputs[index], result[index]) for result in (other, own))
+                gap, usual = (gap_of(run.outputs[index], result[index]) for result in (other, own))
                 if name not in random and not gap.within(usual):
                     found = self._as_run(run, index, gap, usual)
                     if not found.ok:
                         yield found
 
-    def _as_run(self, run: _Run, index: int, gap: _Gap, usual: _Gap) -> Difference:
+    def _as_run(self, run: _Run, index: int, gap: Gap, usual: Gap) -> Difference:
         name = self.model.outputs[index]
         tolerance, _ = self.tolerances[name]
-        moved = self._moved(run, index, tolerance) or _Gap()
+        moved = self._moved(run, index, tolerance) or Gap()
         scale = max(gap.scale, FLOOR)
         allowed = max(FARTHER * max(usual.absolute, moved.absolute, tolerance * scale), STEPS * scale)
         few = gap.mean <= max(FARTHER * max(usual.mean, moved.mean, tolerance * scale), STEPS_IN_MEAN * scale)
@@ -522,12 +420,12 @@ class _Judge:
         if len(runs) < 2 or not self.model.required:
             return
         for name, values in zip(self.model.outputs, zip(*(run.outputs for run in runs), strict=True), strict=True):
-            gaps = [_gap(values[0], value) for value in values[1:]]
+            gaps = [gap_of(values[0], value) for value in values[1:]]
             is_same = not any(gap.problem or gap.absolute or gap.is_exact for gap in gaps)
-            if is_same or not any(map(_has_number, values)):
+            if is_same or not any(map(has_number, values)):
                 yield name
 
-    def _difference(self, index: int, run: _Run, gap: _Gap) -> Difference:
+    def _difference(self, index: int, run: _Run, gap: Gap) -> Difference:
         name = self.model.outputs[index]
         tolerance, reason = self.tolerances[name]
         allowed, why = (0.0, "exact: no rounding is allowed") if gap.is_exact else (tolerance, reason)
@@ -543,11 +441,11 @@ class _Judge:
             ok, allowed = True, moved.absolute / scale
             why = f"the original moves as far if inputs and weights change by {tolerance:.1g} of their size"
         elif not ok:
-            numbers = f"differs by {gap.absolute:.3g} (relative {relative:.2g}, tolerance {allowed:.2g})"
-            detail = f"{gap.problem or numbers}, {run.case}"
+            far = f"differs by {gap.absolute:.3g} (relative {relative:.2g}, tolerance {allowed:.2g})"
+            detail = f"{gap.problem or far}, {run.case}"
         return Difference(name, gap.dtype, gap.absolute, relative, allowed, why, ok, detail)
 
-    def _moved(self, run: _Run, index: int, amount: float) -> _Gap | None:
+    def _moved(self, run: _Run, index: int, amount: float) -> Gap | None:
         """How far an output of the original moves if its inputs and weights change by as little as its tolerance.
 
         What an ill-conditioned model, or one that jumps, as rounding and TopK do, makes of such a change, it may also
@@ -560,7 +458,7 @@ class _Judge:
         gaps = (trial[index] for trial in trials)
         return max(gaps, key=lambda gap: (not gap.problem, gap.mean, gap.wrong), default=None)
 
-    def _trials(self, run: _Run, amount: float) -> list[list[_Gap]]:
+    def _trials(self, run: _Run, amount: float) -> list[list[Gap]]:
         trials = []
         for seed in (1, 2):
             feeds = samples.perturbed(run.feeds, amount, seed, self.fixed)
@@ -572,14 +470,8 @@ class _Judge:
                     outputs = session.run(feeds)
             except FailedError:
                 continue
-            trials.append([_gap(*pair) for pair in zip(run.outputs, outputs, strict=True)])
+            trials.append([gap_of(*pair) for pair in zip(run.outputs, outputs, strict=True)])
         return trials
-
-
-def _has_number(value: Any) -> bool:
-    """Return whether an output holds anything but floats that are infinite or NaN."""
-    floats = [leaf for _, leaf in _leaves(value) if leaf.size and leaf.dtype.kind in "fV"]
-    return not floats or any(bool(np.isfinite(leaf).any()) for leaf in floats)
 
 
 def _random_outputs(model: Sketch) -> dict[str, str]:

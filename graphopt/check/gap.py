@@ -1,0 +1,124 @@
+"""How far two results of one output are apart, over all tensors that it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from graphopt.base.types import DType
+from graphopt.runtime.samples import Array
+
+FARTHER = 4
+"""A quantized model, as it is run, may be so many times as far from what is written as the original is; and what
+becomes NaN by a small change of the original may do so in so many times as many places."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """How far two results of one output are apart."""
+
+    absolute: float = 0.0
+    mean: float = 0.0
+    """The root of the mean square."""
+    scale: float = 0.0
+    """The largest finite magnitude in the first of them."""
+    problem: str = ""
+    """What is wrong where no number says it."""
+    wrong: float = 0.0
+    """In how many elements; infinite where there are others altogether."""
+    dtype: str = ""
+    is_exact: bool = True
+    """Integers, bools, strings: no difference at all is allowed."""
+
+    @property
+    def is_same(self) -> bool:
+        """No element is another number."""
+        return not self.problem and not self.absolute
+
+    def within(self, other: Gap) -> bool:
+        """At most as far apart as two others are, and in the same way; a wrong type is never that."""
+        if bool(self.problem) != bool(other.problem) or "type" in self.problem:
+            return False
+        is_alike = (self.wrong < inf) == (other.wrong < inf) and self.wrong <= FARTHER * other.wrong
+        if self.problem:  # of the other elements the mean is told
+            return is_alike and self.mean <= FARTHER * max(other.mean, 1e-6 * self.scale)
+        return is_alike and self.absolute <= other.absolute and self.mean <= other.mean
+
+
+def gap_of(before: Any, after: Any) -> Gap:
+    """How far two values of an output are apart, over all tensors that they hold."""
+    left, right = list(leaves(before)), list(leaves(after))
+    if [place for place, _ in left] != [place for place, _ in right]:
+        return Gap(inf, inf, problem=f"holds {len(right)} tensors, not {len(left)}", wrong=inf)
+    gaps = [_array_gap(a, b) for (_, a), (_, b) in zip(left, right, strict=True)]
+    return max(gaps, key=lambda gap: (bool(gap.problem), gap.absolute, gap.wrong), default=Gap())
+
+
+def leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Array]]:
+    """Yield the tensors in a value, which may be a sequence, a map, or absent."""
+    match value:
+        case None:
+            return
+        case list():
+            for index, item in enumerate(value):
+                yield from leaves(item, (*place, index))
+        case dict():
+            for key in sorted(value):
+                yield from leaves(value[key], (*place, key))
+        case _:
+            yield place, np.asarray(value)
+
+
+def _array_gap(before: Array, after: Array) -> Gap:
+    """How far two tensors are apart. Elements that are no finite numbers have to be the same."""
+    dtype = DType.of(before.dtype)
+    exact = not (dtype.is_float or before.dtype.kind == "c")
+    if DType.of(after.dtype) is not dtype:
+        return Gap(inf, inf, problem=f"has the type {DType.of(after.dtype).name}, not {dtype.name}", dtype=dtype.name)
+    if before.shape != after.shape:
+        problem = f"has the shape {list(after.shape)}, not {list(before.shape)}"
+        return Gap(inf, inf, problem=problem, wrong=inf, dtype=dtype.name, is_exact=exact)
+    if dtype is DType.STRING:
+        wrong = int(np.sum(before != after))
+        problem = f"{wrong} of {before.size} strings differ" if wrong else ""
+        return Gap(inf if wrong else 0.0, inf if wrong else 0.0, problem=problem, wrong=wrong, dtype=dtype.name)
+    a, b = numbers(before), numbers(after)
+    finite = np.isfinite(a)
+    strange = int(np.sum(~np.where(finite, np.isfinite(b), (a == b) | (np.isnan(a) & np.isnan(b)))))
+    if strange:
+        problem = f"{strange} of {a.size} elements are NaN or infinite in one model only"
+        both = finite & np.isfinite(b)
+        mean = _root_of_mean_square(np.abs(a[both] - b[both]))
+        return Gap(inf, mean, float(np.abs(a[finite]).max(initial=0.0)), problem, strange, dtype.name, exact)
+    distance, size = np.abs(a[finite] - b[finite]), np.abs(a[finite])
+    largest = float(distance.max(initial=0.0))
+    if exact and not largest and not np.array_equal(before, after):
+        largest = 1.0  # integers beyond 2^53
+    return Gap(largest, _root_of_mean_square(distance), float(size.max(initial=0.0)), dtype=dtype.name, is_exact=exact)
+
+
+def _root_of_mean_square(distance: Array) -> float:
+    with np.errstate(over="ignore"):  # that of squares beyond doubles is infinite
+        return float(np.sqrt(np.mean(distance**2))) if distance.size else 0.0
+
+
+def zeros_differ(before: Any, after: Any) -> bool:
+    """Return whether a zero has another sign, in real tensors that have equal elements."""
+    pairs = zip(leaves(before), leaves(after), strict=True)
+    floats = [(numbers(a), numbers(b)) for (_, a), (_, b) in pairs if DType.of(a.dtype).is_float]
+    return any(bool(np.any((a == 0) & (np.signbit(a) != np.signbit(b)))) for a, b in floats)
+
+
+def numbers(array: Array) -> Array:
+    """Return a tensor's elements in double precision, which all that is not text fits in, but for large integers."""
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
+def has_number(value: Any) -> bool:
+    """Return whether an output holds anything but floats that are infinite or NaN."""
+    floats = [leaf for _, leaf in leaves(value) if leaf.size and leaf.dtype.kind in "fV"]
+    return not floats or any(bool(np.isfinite(leaf).any()) for leaf in floats)
