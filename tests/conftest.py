@@ -15,6 +15,7 @@ import typer.main
 from onnxruntime import InferenceSession
 
 from benchmarks import scaling
+from graphopt.cli.terminal import Progress
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -50,6 +51,14 @@ def _commands_made_once() -> Iterator[None]:
     """Typer makes all commands anew at each call of one, which takes longer than most of what is tested with them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(typer.main, "get_group", cache(typer.main.get_group))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_word_of_what_takes_long() -> Iterator[None]:
+    """What a command prints is not to depend on how busy the machine is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Progress, "PATIENCE", 3600.0)
         yield
 
 

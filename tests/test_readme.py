@@ -121,7 +121,8 @@ def refused(text: str, folder: Path) -> int:
     """Run a command that is shown with what it prints, and that ends in exit code 3."""
     command, shown = text.removeprefix("$ ").split("\n", 1)
     done = run([sys.executable, "-m", *shlex.split(command)], folder, code=3)
-    assert done.stdout + done.stderr == shown, "the README shows something else"
+    said = re.sub(r"graphopt: \w+, [\d.]+ s\n", "", done.stderr)  # what takes long on a busy machine
+    assert done.stdout + said == shown, "the README shows something else"
     return 1
 
 
