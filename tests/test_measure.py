@@ -179,6 +179,16 @@ def test_rounds_go_on_until_the_ratios_are_certain() -> None:
     assert len(few.seconds) == 10  # of two seconds and a bit each
 
 
+@pytest.mark.parametrize(
+    ("seconds", "goes_on"), [(1.0, False), (1.005, False), (1.03, True), (0.97, True), (1.1, True)]
+)
+def test_rounds_go_on_only_where_a_difference_may_be_told(seconds: float, goes_on: bool) -> None:
+    clock = Clock()
+    alike = [jittering(clock, 1.0, 0.006, 0), jittering(clock, seconds, 0.006, 1)]
+    (some, _) = interleaved(alike, seconds=1e9, rounds=(7, 50), width=0.0001, noise=0.02, clock=clock)
+    assert (len(some.seconds) > 7) == goes_on
+
+
 def test_a_run_alone_ends_when_its_time_is_certain() -> None:
     clock = Clock()
     (steady,) = interleaved([clock.task(1.0)], seconds=1e9, rounds=(7, 50), width=0.01, clock=clock)

@@ -162,6 +162,7 @@ def interleaved(
     seconds: float,
     rounds: tuple[int, int] = (7, 60),
     width: float | None = None,
+    noise: float = 0.0,
     limit: float = math.inf,
     clock: Callable[[], float] = time.perf_counter,
     meter: Callable[[], float] | None = None,
@@ -175,7 +176,7 @@ def interleaved(
     A turn repeats short runs for at least `TURN` seconds and counts the fastest, for other processes can only slow a
     run down. One run before that does not count: it fills the caches again and outlasts the threads of the session
     before, which spin for a while. Timing ends after `seconds`, or the most rounds, but not before the fewest; with
-    `width` also as soon as the intervals are narrow.
+    `width` also as soon as each interval is narrow, or lies within the `noise`.
 
     Args:
         runs: what is timed.
@@ -183,6 +184,7 @@ def interleaved(
         rounds: the fewest and the most.
         width: of the interval of each ratio to the first, or of the time of a run alone, as a part of it. It is the
             width that ends the timing and not the verdict: to stop at the first clear one would favour chance.
+        noise: so far from 1 a ratio counts as no difference. To stop where the whole interval does favours only that.
         limit: seconds, with what warms the runs up, after which no further round begins even before the fewest.
         clock: seconds that pass.
         meter: seconds that a run is charged; those that pass unless another is given.
@@ -202,17 +204,21 @@ def interleaved(
         passed = clock() - start
         if progress is not None:
             progress(min(1.0, max(number / most, min(number / fewest, passed / max(seconds, 1e-9)))))
-        if clock() - began > limit or (number >= fewest and (passed > seconds or _are_narrow(found, width))):
+        if clock() - began > limit or (number >= fewest and (passed > seconds or _are_told(found, width, noise))):
             break
     return tuple(Samples(tuple(samples)) for samples in found)
 
 
-def _are_narrow(found: Sequence[Sequence[float]], width: float | None) -> bool:
+def _are_told(found: Sequence[Sequence[float]], width: float | None, noise: float) -> bool:
+    """Return whether more rounds would tell no more than these: all intervals are narrow, or within the noise."""
     if width is None:
         return False
     first, *others = (Samples(tuple(samples)) for samples in found)
     ratios = [speedup(first, other) for other in others] or [speedup(first, Samples((1.0,) * len(first.seconds)))]
-    return all(ratio.high - ratio.low <= width * ratio.median for ratio in ratios)
+    return all(
+        ratio.high - ratio.low <= width * ratio.median or (ratio.high <= 1 + noise and ratio.low >= 1 / (1 + noise))
+        for ratio in ratios
+    )
 
 
 @dataclass(frozen=True, slots=True)

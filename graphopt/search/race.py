@@ -26,6 +26,7 @@ from graphopt.runtime.cost import decoded, key_of
 from graphopt.runtime.machine import circumstances
 from graphopt.runtime.measure import (
     LENGTHY,
+    NOISE,
     WIDTH,
     Samples,
     Speedup,
@@ -219,7 +220,13 @@ class Contest:
         for trial in self.original.trials:
             runs = [self._runner(session, trial.feeds) for session in (*self._originals, *sessions)]
             found = interleaved(
-                runs, seconds=seconds / count, rounds=ROUNDS, width=WIDTH, limit=limit / count, meter=meter
+                runs,
+                seconds=seconds / count,
+                rounds=ROUNDS,
+                width=WIDTH,
+                noise=NOISE,
+                limit=limit / count,
+                meter=meter,
             )
             timed.append((trial.sizes, found))
         outcomes = judged(timed)
