@@ -411,12 +411,13 @@ def readme_part(results: Row, path: Path) -> str:
     rows += [["as published", str(len(whole)), *_gain_cells(results, whole)]] if whole else []
     rows += [["all", str(len(results["models"])), *_gain_cells(results, [*results["models"]])]]
     peers = ", ".join(tool for tool in tools(results) if tool in PEERS)
-    own = "ORT's operators: with `--target onnxruntime`. " if len(_compared(results)) > 2 else ""
+    own = "ORT's operators: graphopt with `--target onnxruntime`; " if len(_compared(results)) > 2 else ""
     page = f"{path.parent.parent.name}/{path.parent.name}/{path.stem}.md"
     note = (
-        "How many times as fast as the original, both with all of ONNX Runtime's own optimizations: geometric means. "
-        f"{own}Others: the best of {peers}. {_in_part(results)}On {results['machine']}, {results['date']}, onnxruntime "
-        f"{results['onnxruntime']}; [every model, every tool and how this was measured]({page})."
+        "Speed relative to the original, as a geometric mean over the exports; both run with all of ONNX Runtime's own "
+        f"optimizations. {own}others: the best of {peers}. {_in_part(results)}"
+        f"On {results['machine']}, {results['date']}, onnxruntime {results['onnxruntime']}; "
+        f"[every model, every tool and how this was measured]({page})."
     )
     return "\n".join([*table(head, rows), "", note])
 

@@ -225,7 +225,7 @@ def test_the_readme_has_a_row_an_architecture_that_gains(tmp_path: Path) -> None
     assert "| 1 other | 2 |  | 1.05 |  |  |" in shown
     assert "| all | 3 | 1.20 | 1.03 | 1.10 | 0.90 |" in shown
     assert shown.startswith("before\n") and shown.endswith("\nafter\n") and "old" not in shown
-    assert "Others: the best of onnxsim. On a machine, 2026-11-21, onnxruntime 1.31; [" in shown
+    assert "others: the best of onnxsim. On a machine, 2026-11-21, onnxruntime 1.31; [" in shown
     assert "(benchmarks/results/cpu.md)" in shown
 
 
@@ -249,10 +249,10 @@ def test_where_not_all_was_timed_in_a_setting_the_readme_says_how_much() -> None
     found = with_models(tuned(cell(1.2), cell(1.1, "cpu-all")), a=1.0)
     for name, row in found["models"].items():
         row["original"] = {"cpu-1": {}} if name == "a" else {"cpu-1": {}, "cpu-all": {}}
-    assert "Others: the best of onnxsim. CPU, all threads: 1 export. On a machine" in report.readme_part(found, CPU)
+    assert "others: the best of onnxsim. CPU, all threads: 1 export. On a machine" in report.readme_part(found, CPU)
     for row in found["models"].values():
         row["original"] = {}
-    assert "Others: the best of onnxsim. On a machine" in report.readme_part(found, CPU)
+    assert "others: the best of onnxsim. On a machine" in report.readme_part(found, CPU)
 
 
 # -- pictures ----------------------------------------------------------------------------------------------------------
