@@ -92,6 +92,66 @@ def test_queries_keys_and_values_that_one_product_makes_are_made_apart(
     assert compare(given, model, bindings=[{"batch": 3}] if batch == "batch" else None).verdict is Verdict.EQUAL
 
 
+FILLED = "channels in whole blocks"
+
+
+def weights_of(model: onnx_io.Model) -> list[tuple[int, ...]]:
+    """The shapes of what convolutions multiply by, in their order."""
+    graph = model.graph
+    convs = [graph[vertex] for vertex in graph.topological() if graph[vertex].op == "Conv"]
+    found = [graph.constant(node.inputs[1]) for node in convs]
+    return [tensor.shape for tensor in found if tensor is not None]
+
+
+@pytest.mark.parametrize("batch", ["2", "batch"])
+@pytest.mark.parametrize(
+    ("channels", "filled"), [(58, 64), (6, 16), (18, 32), (7, 16), (20, 20), (64, 64)], ids="{}".format
+)
+def test_channels_around_a_depthwise_convolution_fill_blocks(channels: int, filled: int, batch: str) -> None:
+    """As in ShuffleNet, whose branches have 58 channels. Of a multiple of four ONNX Runtime makes blocks by itself."""
+    body = f"""a = Conv(x, w, b); r = Relu(a); d = Conv<group={channels}, pads=[1,1,1,1], strides=[2,2]>(r, k, e);
+        y = Conv(d, v, c)"""
+    made = drawn(w=(channels, 4, 1, 1), b=(channels,), k=(channels, 1, 3, 3), e=(channels,), v=(5, channels, 1, 1))
+    given = parse(f"float[{batch},4,7,6] x", body, made | drawn(c=(5,)))
+    model, _ = swept(given, load().sweeps[FILLED], load_rules())
+    assert weights_of(model) == [(filled, 4, 1, 1), (filled, 1, 3, 3), (5, filled, 1, 1)]
+    assert compare(given, model, bindings=[{"batch": 3}] if batch == "batch" else None).verdict is Verdict.EQUAL
+
+
+@pytest.mark.parametrize("after", ["Identity(a)", "Relu(a)", "Clip(a, -1.0, 2.0)", "HardSwish(a)", "Gelu(a)"])
+@pytest.mark.parametrize(("channels", "filled"), [(30, 32), (21, 32), (14, 14), (32, 32)])
+def test_channels_between_convolutions_fill_blocks(after: str, channels: int, filled: int) -> None:
+    body = f"a = Conv<pads=[1,1,1,1]>(x, w, b); r = {after}; y = Conv<pads=[1,1,1,1]>(r, v)"
+    made = drawn(w=(channels, 3, 3, 3), b=(channels,), v=(5, channels, 3, 3))
+    given = parse("float[2,3,6,6] x", body, made, opset=20)
+    model, _ = swept(given, load().sweeps[FILLED], load_rules())
+    assert weights_of(model) == [(filled, 3, 3, 3), (5, filled, 3, 3)]
+    assert compare(given, model).verdict is Verdict.EQUAL
+
+
+@pytest.mark.parametrize(
+    ("groups", "channels", "filters", "left"),
+    [
+        (32, 4, 4, 8),
+        (8, 8, 8, 4),
+        (4, 8, 6, 2),
+        (4, 24, 24, 2),
+        (32, 1, 1, 32),
+        (3, 8, 8, 3),
+        (6, 4, 4, 6),
+        (4, 16, 8, 4),
+    ],
+)
+def test_groups_of_a_convolution_fill_blocks(groups: int, channels: int, filters: int, left: int) -> None:
+    """As in ResNeXt; where groups can be merged to such of 16 channels, or of a multiple, two or four at a time."""
+    body = f"y = Conv<group={groups}, pads=[1,1,1,1], strides=[2,2]>(x, w, b)"
+    made = drawn(w=(groups * filters, channels, 3, 3), b=(groups * filters,))
+    given = parse(f"float[2,{groups * channels},5,6] x", body, made)
+    model, _ = swept(given, load().sweeps[FILLED], load_rules())
+    assert weights_of(model) == [(groups * filters, channels * groups // left, 3, 3)]
+    assert compare(given, model).verdict is Verdict.EQUAL
+
+
 BESIDE_IMAGES, OF_TOKENS = "products beside images as convolutions", "products of tokens as convolutions"
 
 

@@ -30,6 +30,7 @@ from graphopt.base.integers import (
     polynomial,
     quotient,
     remainder,
+    symbol,
     terms_of,
     until_forgotten,
     without,
@@ -201,6 +202,16 @@ class Context:
                 simple = quotient(first, fewer) if whole else remainder(first, fewer) * unit + rest
                 return self.simplify(simple)
         return None
+
+    def multiples(self) -> Iterator[Formula]:
+        """Yield for each symbol that is a multiple of something positive, as is known, that it is so many times that.
+
+        This names a number of which there is one for each value of the symbol: so the facts may be of no bound symbols.
+        """
+        for fact in ordered(self.facts):
+            over, by = _multiple(fact) or (None, 0)
+            if over is not None and self.proves(ge(by, 1)):
+                yield eq(alone(over), by * symbol(f"({over})/({by})"))
 
     def simplify_formula(self, part: Formula) -> Formula:
         if part not in self._simplified:
@@ -377,6 +388,18 @@ def _solvable(facts: frozenset[Formula], equal: Mapping[Atom, Size]) -> tuple[Fo
             solution = solve(fact.poly, atom) if atom.kind == "symbol" else None
             if solution is not None:
                 return fact, atom, solution
+    return None
+
+
+def _multiple(fact: Formula) -> tuple[Atom, Size] | None:
+    """Return the symbol of which a fact says that it is a multiple, and of what."""
+    match fact:
+        case Comparison(
+            kind="eq", poly=Int(atoms=(Atom(kind="remainder", args=(Int() as dividend, by)) as atom,)) as poly
+        ):
+            symbols = [over for over in dividend.atoms if over.kind == "symbol" and dividend == alone(over)]
+            is_told = poly in (alone(atom), -alone(atom)) and symbols
+            return (symbols[0], by) if is_told and not (isinstance(by, Int) and symbols[0] in by.names) else None
     return None
 
 

@@ -311,6 +311,8 @@ def _obligations(instance: Instance) -> frozenset[int] | None:
     left = _left(instance)
     if left is None:
         return None
+    while multiples := tuple(instance.known.multiples()):
+        instance.facts += multiples
     known = instance.known
     instance.assuming = False
     try:

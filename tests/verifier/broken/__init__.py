@@ -5,6 +5,7 @@ from tests.verifier.broken import (
     classics,
     edges,
     families,
+    filled,
     floats,
     functions,
     given,
@@ -26,6 +27,7 @@ REFUTED = (
     *families.REFUTED,
     *quantized.REFUTED,
     *pruned.REFUTED,
+    *filled.REFUTED,
     *bodies.REFUTED,
 )
 UNPROVED = (
@@ -39,6 +41,7 @@ UNPROVED = (
     *families.UNPROVED,
     *quantized.UNPROVED,
     *pruned.UNPROVED,
+    *filled.UNPROVED,
     *floats.UNPROVED,
     *bodies.UNPROVED,
 )
