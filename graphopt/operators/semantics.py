@@ -188,7 +188,7 @@ OPERATORS: dict[str, Operator] = {
     "GroupNormalization": computing(GroupNormalization, has_gaps=True),
     "LpNormalization": computing(LpNormalization, rounding=Rounding.JUMPS),
     "MeanVarianceNormalization": computing(Body(denote), has_gaps=True, rounding=Rounding.JUMPS),
-    "Attention": computing(Attention),
+    "Attention": computing(Attention, mask=3),
     "AveragePool": computing(pool(average)),
     "LpPool": computing(pool(power_mean)),
     "GlobalAveragePool": computing(global_pool(mean)),
