@@ -14,6 +14,12 @@ import graphopt
 from graphopt.check.compare import compare
 from graphopt.check.verdict import Verdict
 from graphopt.io import onnx_io
+from graphopt.language import library
+from graphopt.operators import infer
+from graphopt.rewrite.build import build
+from graphopt.rewrite.gate import Gate
+from graphopt.rewrite.match import find
+from graphopt.rewrite.sites import Site
 from tests import zoo
 from tests.text import parse, run
 
@@ -202,3 +208,63 @@ def test_attention_is_written_where_no_mask_has_the_least_number(masked: float, 
     assert ("Attention" in {node.op_type for node in result.model.graph.node}) == written
     expected, found = run(model, feeds)["y"], run(result.model, feeds)["y"]
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+GUARDS = ("push_nan_guard_below_matmul", "push_nan_guard_below_transpose", "fuse_guarded_masked_attention")
+BY_NAME = {rule.name: rule for rule in library.load().everything}
+
+
+def fused(model: onnx.ModelProto, gate: Gate) -> onnx.ModelProto:
+    """The model with the guard moved below what is to be attention, and that written, as far as it is allowed."""
+    loaded = onnx_io.load(model)
+    infer.infer_graph(loaded.graph)
+    for name in GUARDS:
+        for match in find(BY_NAME[name], loaded.graph):
+            if gate.allows(Site.of(loaded.graph, match)):
+                loaded.graph.apply(build(loaded.graph, match))
+    return onnx_io.to_proto(loaded)
+
+
+def odd(rng: np.random.Generator, feeds: dict[str, NDArray[Any]]) -> None:
+    """Put infinities and NaN among the queries and keys."""
+    for name in "qk":
+        places = rng.integers(0, feeds[name].size, 2)
+        feeds[name].reshape(-1)[places] = rng.choice(np.array([np.inf, -np.inf, np.nan], np.float32), 2)
+
+
+@pytest.mark.parametrize("masked", [-np.inf, -1e4])
+def test_attention_behind_a_guard_keeps_every_row(masked: float) -> None:
+    model = heads(masked, guarded=True)
+    after = fused(model, Gate())
+    ops = [node.op_type for node in after.graph.node]
+    assert "Softmax" not in ops and ops.count("Attention") == ops.count("IsNaN") == 1
+    rng = np.random.default_rng(0)
+    for run_ in range(20):
+        feeds = given(rng)
+        if run_:
+            odd(rng, feeds)
+        expected, found = run(model, feeds)["y"], run(after, feeds)["y"]
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+        if np.isinf(masked):
+            assert not expected[0, 0].any()
+
+
+@pytest.mark.parametrize(
+    ("masked", "gate"),
+    [
+        pytest.param(LOWEST, Gate(), id="the least number"),
+        pytest.param(-np.inf, Gate(keep_nonfinite=True), id="keep what is not finite"),
+    ],
+)
+def test_elsewhere_the_softmax_behind_a_guard_stays(masked: float, gate: Gate) -> None:
+    ops = [node.op_type for node in fused(heads(masked, guarded=True), gate).graph.node]
+    assert "Attention" not in ops and "Softmax" in ops
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "written"), [("bert-torchscript", 2), ("bert-dynamo", 0)])
+def test_an_export_with_guards_in_an_opset_that_has_attention(name: str, written: int) -> None:
+    """TorchScript masks with -inf, dynamo with the least number, which the kernel would take for it."""
+    result = graphopt.optimize(zoo.load(name), cost="analytic", seconds=20, target_opset=23)
+    assert [node.op_type for node in result.model.graph.node].count("Attention") == written
+    assert compare(zoo.load(name), result.model).verdict is Verdict.EQUAL
