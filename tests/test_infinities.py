@@ -186,6 +186,23 @@ def test_what_a_question_reads_may_hold_an_infinity(body: str, held: bool) -> No
     assert may_hold(graph, [value]) == held
 
 
+@pytest.mark.parametrize(
+    ("body", "held"),
+    [
+        ("m = Min(added, n); y = Attention<q_num_heads=2, kv_num_heads=2>(q, q, q, m)", True),
+        ("m = Cast<to=1>(ones); y = Attention<q_num_heads=2, kv_num_heads=2>(q, q, q, m)", False),
+        ("m = Cast<to=1>(ones); y = Attention<q_num_heads=2, kv_num_heads=2>(q, q, q, m); i = IsNaN(y)", True),
+        ("m = Neg(q); y = Attention<q_num_heads=2, kv_num_heads=2>(m, m, m); i = IsNaN(y)", False),
+    ],
+)
+def test_a_mask_within_attention_may_hold_an_infinity(body: str, held: bool) -> None:
+    head = "float[1,2,8] q, float[2,2] added, int64[2,2] ones"
+    graph = onnx_io.load(parse(head, body, {"n": scalar(1)}, opset=23)).graph
+    infer.infer_graph(graph)
+    mask = next(Value(v) for v, node in graph.items() if "m" in node.names)
+    assert may_hold(graph, [mask]) == held
+
+
 def test_the_report_says_why_a_rule_was_left_out() -> None:
     model = parse("float[4] x", "r = Reciprocal(x); y = Max(r, n)", {"n": scalar(0.75)}, outputs="float[4] y")
     notes = graphopt.optimize(model, cost="none").report.notes
