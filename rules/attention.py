@@ -97,19 +97,29 @@ OPERATORS = {"attention": _standard, "multi_head_attention": _microsoft}
 """By name, given a mask or none and the factor of the scores."""
 
 
-def _fused(name: str, kind: str, *, scaled: bool) -> Rule:
+def _guarded(value: Term) -> App:
+    """Return a value with 0 in the place of NaN, which is what a softmax makes of a row that is masked as a whole."""
+    return op.Where(op.IsNaN(value), 0.0, value)
+
+
+def _fused(name: str, kind: str, *, scaled: bool, guarded: bool = False) -> Rule:
     scores = op.Transpose(queries, perm=HEADS_IN_FRONT) @ op.Transpose(keys, perm=KEYS_LAST)
     scores = scores * scale if scaled else scores
     added, given = MASKS.get(kind, (None, None))
     weights = op.Softmax(scores if added is None else scores + added, axis=-1)
     result = OPERATORS[name](() if given is None else (given,), scale if scaled else 1.0)
     sizes = tuple(fn.size(axis) > 0 for axis in SIZED[name].split())
+    left = op.Transpose(weights @ op.Transpose(values, perm=HEADS_IN_FRONT), perm=HEADS_IN_FRONT)
+    right = op.Reshape(result, fn.join(0, 0, fn.sizes("H V")))
+    finite = (fn.is_finite(values),) if guarded else ()
     return Rule(
-        "_".join(filter(None, ("fuse", "scaled" * scaled, kind, name))),
-        op.Transpose(weights @ op.Transpose(values, perm=HEADS_IN_FRONT), perm=HEADS_IN_FRONT),
-        op.Reshape(result, fn.join(0, 0, fn.sizes("H V"))),
-        when=(*sizes, *(FITS if kind else ()), *(SCALES if scaled else ())),
-        why="One kernel reads the heads where they lie, and keeps the scores in the cache.",
+        "_".join(filter(None, ("fuse", "guarded" * guarded, "scaled" * scaled, kind, name))),
+        _guarded(left) if guarded else left,
+        _guarded(right) if guarded else right,
+        when=(*sizes, *(FITS if kind else ()), *(SCALES if scaled else ()), *finite),
+        why="Of a row that is NaN the kernel makes NaN or 0, and the guard 0 of both."
+        if guarded
+        else "One kernel reads the heads where they lie, and keeps the scores in the cache.",
     )
 
 
@@ -195,11 +205,6 @@ SHARED_HEADS = (
 # -- rows of which nothing is seen ---------------------------------------------------------------------------------
 
 scores, seen, heads = tensor("x", "*b M K"), tensor("v", "*b K N"), tensor("x", "B H S D")
-
-
-def _guarded(value: Term) -> App:
-    """Return a value with 0 in the place of NaN, which is what a softmax makes of a row that is masked as a whole."""
-    return op.Where(op.IsNaN(value), 0.0, value)
 
 
 # -- masks that underflow ------------------------------------------------------------------------------------------
@@ -296,6 +301,7 @@ TRADES = (
     *LIFTED,
     *UNPACKED,
     *(_fused(name, kind, scaled=scaled) for name in OPERATORS for kind in ("", *MASKS) for scaled in (False, True)),
+    *(_fused("attention", kind, scaled=scaled, guarded=True) for kind in ("", *MASKS) for scaled in (False, True)),
     Rule(
         "push_nan_guard_below_matmul",
         guard_above,

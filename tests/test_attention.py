@@ -1,17 +1,27 @@
-"""Attention in which several heads of queries share keys and values: these are read where they lie, not copied."""
+"""Attention: heads of queries that share keys and values, and rows of which a mask lets nothing be seen."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import NDArray
 
 import graphopt
 from graphopt.check.compare import compare
 from graphopt.check.verdict import Verdict
 from graphopt.io import onnx_io
+from graphopt.language import library
+from graphopt.operators import infer
+from graphopt.rewrite.build import build
+from graphopt.rewrite.gate import Gate
+from graphopt.rewrite.match import find
+from graphopt.rewrite.sites import Site
 from tests import zoo
-from tests.text import parse
+from tests.text import parse, run
 
 
 def simplified(model: onnx.ModelProto, **sizes: int) -> onnx_io.Model:
@@ -117,3 +127,144 @@ def test_a_head_that_is_infinite_spoils_no_other() -> None:
 
 def ones(heads: int, rows: int) -> zoo.Array:
     return np.ones((1, heads, rows, 8), np.float32)
+
+
+# -- rows of which nothing is seen -------------------------------------------------------------------------------------
+
+LOWEST = float(np.finfo(np.float32).min)
+KERNELS, FUNCTIONS = (23, 24), (25, 26)
+"""Opsets in which ONNX Runtime has a kernel of Attention, and in which it inlines the function."""
+
+
+def attended(opset: int, masks: Sequence[float], scores: Sequence[float]) -> tuple[Any, Any]:
+    """Rows with one number all over the mask, and one that is added to all scores but the first, which is 1 more.
+
+    What Attention makes of them, and what the weights are that Softmax makes.
+    """
+    rows = len(masks)
+    query = np.ones((1, rows, 2), np.float32)
+    query[0, :, 1] = scores
+    keys, values = np.array([[[1, 1], [0, 1], [0, 1]]], np.float32), np.eye(3, dtype=np.float32)[None]
+    mask = np.broadcast_to(np.array(masks, np.float32)[:, None], (rows, 3)).copy()
+    feeds: dict[str, NDArray[Any]] = {"q": query, "k": keys, "v": values, "m": mask}
+    inputs = f"float[1,{rows},2] q, float[1,3,2] k, float[1,3,3] v, float[{rows},3] m"
+    attention = "y = Attention<q_num_heads=1, kv_num_heads=1, scale=1.0>(q, k, v, m)"
+    plain = "t = Transpose<perm=[0,2,1]>(k); s = MatMul(q, t); r = Add(s, m); y = Softmax(r)"
+    return tuple(run(parse(inputs, body, opset=opset), feeds)["y"][0] for body in (attention, plain))
+
+
+@pytest.mark.parametrize("opset", [*KERNELS, *FUNCTIONS])
+def test_of_rows_that_are_nan_attention_makes_nan_or_nothing(opset: int) -> None:
+    """This is what proofs say of it where values may be infinite; all else is the softmax."""
+    far = [np.inf, -np.inf, np.nan, 0.0, -1e4, -1e38]
+    found, weights = attended(opset, *zip(*((mask, score) for mask in far for score in far), strict=True))
+    odd = np.isnan(weights)
+    assert odd.any() and (odd.all(axis=1) == odd.any(axis=1)).all()
+    assert (np.isnan(found[odd]) | (found[odd] == 0)).all()
+    np.testing.assert_allclose(found[~odd], weights[~odd], atol=1e-6)
+
+
+@pytest.mark.parametrize("opset", KERNELS)
+def test_the_kernel_of_attention_takes_the_least_number_in_a_mask_for_minus_infinity(opset: int) -> None:
+    """Of such a row it makes nothing, where Softmax has equal weights; and so it does where scores are no numbers."""
+    masks = [LOWEST, float(np.nextafter(np.float32(LOWEST), np.float32(0))), -np.inf, -np.inf, LOWEST, LOWEST]
+    found, weights = attended(opset, masks, [0, 0, 0, np.inf, np.nan, -np.inf])
+    np.testing.assert_allclose(weights[:2], 1 / 3, rtol=1e-6)
+    np.testing.assert_allclose(found, [[0] * 3, weights[1], *[[0] * 3] * 4], rtol=1e-6)
+
+
+@pytest.mark.parametrize("opset", FUNCTIONS)
+def test_the_function_of_attention_does_not(opset: int) -> None:
+    found, weights = attended(opset, [LOWEST], [0])
+    np.testing.assert_allclose(found, weights, rtol=1e-6)
+
+
+def heads(masked: float, *, guarded: bool) -> onnx.ModelProto:
+    """Attention of two heads as it is exported, with a mask of truth values."""
+    guard = "n = IsNaN(p); g = Where(n, zero, p); o = MatMul(g, w)" if guarded else "o = MatMul(p, w)"
+    return parse(
+        "float[1,16,2,64] q, float[1,16,2,64] k, float[1,16,2,64] v, bool[1,1,16,16] seen",
+        "t = Transpose<perm=[0,2,1,3]>(q); u = Transpose<perm=[0,2,3,1]>(k); w = Transpose<perm=[0,2,1,3]>(v); "
+        f"m = Where(seen, zero, low); s = MatMul(t, u); r = Add(s, m); p = Softmax<axis=-1>(r); {guard}; "
+        "y = Transpose<perm=[0,2,1,3]>(o)",
+        {"zero": np.array(0, np.float32), "low": np.array(masked, np.float32)},
+        outputs="float[1,16,2,64] y",
+        opset=23,
+    )
+
+
+def given(rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+    """What each row sees is drawn; the first sees nothing."""
+    drawn: dict[str, NDArray[Any]] = {name: rng.standard_normal((1, 16, 2, 64)).astype(np.float32) for name in "qkv"}
+    seen = rng.integers(0, 2, (1, 1, 16, 16)).astype(bool)
+    seen[0, 0, 0] = False
+    return drawn | {"seen": seen}
+
+
+@pytest.mark.parametrize(("masked", "written"), [(-1e4, True), (LOWEST, False), (-np.inf, False)])
+def test_attention_is_written_where_no_mask_has_the_least_number(masked: float, written: bool) -> None:
+    model, feeds = heads(masked, guarded=False), given(np.random.default_rng(0))
+    result = graphopt.optimize(model, cost="analytic", seconds=5)
+    assert ("Attention" in {node.op_type for node in result.model.graph.node}) == written
+    expected, found = run(model, feeds)["y"], run(result.model, feeds)["y"]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+GUARDS = ("push_nan_guard_below_matmul", "push_nan_guard_below_transpose", "fuse_guarded_masked_attention")
+BY_NAME = {rule.name: rule for rule in library.load().everything}
+
+
+def fused(model: onnx.ModelProto, gate: Gate) -> onnx.ModelProto:
+    """The model with the guard moved below what is to be attention, and that written, as far as it is allowed."""
+    loaded = onnx_io.load(model)
+    infer.infer_graph(loaded.graph)
+    for name in GUARDS:
+        for match in find(BY_NAME[name], loaded.graph):
+            if gate.allows(Site.of(loaded.graph, match)):
+                loaded.graph.apply(build(loaded.graph, match))
+    return onnx_io.to_proto(loaded)
+
+
+def odd(rng: np.random.Generator, feeds: dict[str, NDArray[Any]]) -> None:
+    """Put infinities and NaN among the queries and keys."""
+    for name in "qk":
+        places = rng.integers(0, feeds[name].size, 2)
+        feeds[name].reshape(-1)[places] = rng.choice(np.array([np.inf, -np.inf, np.nan], np.float32), 2)
+
+
+@pytest.mark.parametrize("masked", [-np.inf, -1e4])
+def test_attention_behind_a_guard_keeps_every_row(masked: float) -> None:
+    model = heads(masked, guarded=True)
+    after = fused(model, Gate())
+    ops = [node.op_type for node in after.graph.node]
+    assert "Softmax" not in ops and ops.count("Attention") == ops.count("IsNaN") == 1
+    rng = np.random.default_rng(0)
+    for run_ in range(20):
+        feeds = given(rng)
+        if run_:
+            odd(rng, feeds)
+        expected, found = run(model, feeds)["y"], run(after, feeds)["y"]
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+        if np.isinf(masked):
+            assert not expected[0, 0].any()
+
+
+@pytest.mark.parametrize(
+    ("masked", "gate"),
+    [
+        pytest.param(LOWEST, Gate(), id="the least number"),
+        pytest.param(-np.inf, Gate(keep_nonfinite=True), id="keep what is not finite"),
+    ],
+)
+def test_elsewhere_the_softmax_behind_a_guard_stays(masked: float, gate: Gate) -> None:
+    ops = [node.op_type for node in fused(heads(masked, guarded=True), gate).graph.node]
+    assert "Attention" not in ops and "Softmax" in ops
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "written"), [("bert-torchscript", 2), ("bert-dynamo", 0)])
+def test_an_export_with_guards_in_an_opset_that_has_attention(name: str, written: int) -> None:
+    """TorchScript masks with -inf, dynamo with the least number, which the kernel would take for it."""
+    result = graphopt.optimize(zoo.load(name), cost="analytic", seconds=20, target_opset=23)
+    assert [node.op_type for node in result.model.graph.node].count("Attention") == written
+    assert compare(zoo.load(name), result.model).verdict is Verdict.EQUAL

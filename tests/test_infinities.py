@@ -13,7 +13,7 @@ from graphopt.base.errors import UsageError
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Value
 from graphopt.operators import infer
-from graphopt.operators.infinities import may_hold
+from graphopt.operators.infinities import Far, mark_bodies, may_hold
 from graphopt.rewrite.regions import cut_out
 from graphopt.rule import Operators, define, op, tensor
 from tests.text import parse, run
@@ -97,6 +97,47 @@ def test_a_value_holds_none(body: str, weights: Weights) -> None:
 
 
 @pytest.mark.parametrize(
+    ("body", "number", "held"),
+    [
+        ("y = Where(c, x, n)", LOWEST, True),
+        ("y = Where(c, x, n)", -np.inf, False),
+        ("y = Where(c, x, n)", -1e9, False),
+        ("b = Where(c, n, o); y = Where(c, x, b)", -np.inf, True),
+        ("b = Where(c, o, x); m = Where(c, x, n); s = Add(x, m); p = Softmax(s); i = IsNaN(p); y = Add(b, m)",
+         -np.inf, True),
+        ("m = Where(c, x, n); s = Add(x, m); y = Softmax(s)", LOWEST, False),
+        ("y = Clip(x, n, o)", -np.inf, True),
+        ("i = IsNaN(x); y = Neg(x)", 0, True),
+        ("p = MatMul(x, u); y = Neg(p); i = IsNaN(y)", 0, False),
+    ],
+)  # fmt: skip
+def test_a_value_may_hold_the_least_number_of_its_type(body: str, number: float, held: bool) -> None:
+    """What a caller feeds to a model that asks may be that, too."""
+    graph, value = holder(body, {"n": scalar(number), "o": scalar(LOWEST)})
+    assert may_hold(graph, [value], Far.HUGE) == held
+
+
+def test_a_part_that_is_cut_out_knows_of_the_least_number_outside() -> None:
+    for number, far in ((LOWEST, Far.HUGE), (-np.inf, Far.INFINITE)):
+        graph, value = holder("m = Where(c, z, n); y = Add(x, m)", {"n": scalar(number), "z": scalar(0)})
+        region = cut_out(graph, [value.vertex])
+        assert region is not None
+        (made,) = region.graph.with_op("Add")
+        assert [each for each in (Far.HUGE, Far.INFINITE) if may_hold(region.graph, [Value(made)], each)] == [far]
+
+
+def test_the_body_of_a_loop_knows_of_the_least_number_outside() -> None:
+    body = "m = Where(c, z, n); y = If (f) <then_branch = t () => (float[4] a) { a = Neg(m) }, "
+    body += "else_branch = e () => (float[4] b) { b = Identity(x) }>"
+    graph = onnx_io.load(parse("float[4] x, bool[4] c, bool f", body, {"n": scalar(LOWEST), "z": scalar(0)})).graph
+    infer.infer_graph(graph)
+    (branches,) = graph.with_op("If")
+    mark_bodies(graph, branches)
+    held = [may_hold(inner, inner.outputs, Far.HUGE) for inner in graph[branches].bodies]
+    assert held == [True, False]
+
+
+@pytest.mark.parametrize(
     ("body", "number"),
     [
         ("r = Reciprocal(x); y = Max(r, n)", 0.75),
@@ -143,6 +184,23 @@ def test_what_a_question_reads_may_hold_an_infinity(body: str, held: bool) -> No
     weights = {"n": scalar(1), "p": np.ones((2, 4), np.float32), "r": np.ones((4, 2), np.float32)}
     graph, value = holder(body, weights, "q")
     assert may_hold(graph, [value]) == held
+
+
+@pytest.mark.parametrize(
+    ("body", "held"),
+    [
+        ("m = Min(added, n); y = Attention<q_num_heads=2, kv_num_heads=2>(q, q, q, m)", True),
+        ("m = Cast<to=1>(ones); y = Attention<q_num_heads=2, kv_num_heads=2>(q, q, q, m)", False),
+        ("m = Cast<to=1>(ones); y = Attention<q_num_heads=2, kv_num_heads=2>(q, q, q, m); i = IsNaN(y)", True),
+        ("m = Neg(q); y = Attention<q_num_heads=2, kv_num_heads=2>(m, m, m); i = IsNaN(y)", False),
+    ],
+)
+def test_a_mask_within_attention_may_hold_an_infinity(body: str, held: bool) -> None:
+    head = "float[1,2,8] q, float[2,2] added, int64[2,2] ones"
+    graph = onnx_io.load(parse(head, body, {"n": scalar(1)}, opset=23)).graph
+    infer.infer_graph(graph)
+    mask = next(Value(v) for v, node in graph.items() if "m" in node.names)
+    assert may_hold(graph, [mask]) == held
 
 
 def test_the_report_says_why_a_rule_was_left_out() -> None:

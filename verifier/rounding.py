@@ -92,7 +92,7 @@ def _is_jump(app: App, typings: Sequence[Typing]) -> bool:
     """Return whether an operator jumps, on floats, in some choice of element types."""
     if app.op in CASTS:
         return any(not _is_float(typing.of(app)) and _reads_floats(app, typing) for typing in typings)
-    if app.op == "IsNaN" and any(map(_is_softmax, _factors(app.inputs[0]))):
+    if app.op == "IsNaN" and _is_of_softmax(app.inputs[0]):
         return False  # what such a row reads makes it NaN, not how it is rounded
     if app.op == "Resize":
         return any(part is not None and not is_scalar(part) for part in app.inputs[DECIDES[app.op] : 3])
@@ -102,13 +102,15 @@ def _is_jump(app: App, typings: Sequence[Typing]) -> bool:
     return jumps and any(_reads_floats(app, typing) for typing in typings)
 
 
-def _factors(term: Term | None) -> tuple[Term | None, ...]:
-    """Return the two sides of a product of matrices; else the term."""
-    return term.inputs if isinstance(term, App) and term.op == "MatMul" else (term,)
-
-
-def _is_softmax(term: Term | None) -> bool:
-    return isinstance(term, App) and term.op == "Softmax"
+def _is_of_softmax(term: Term | None) -> bool:
+    """Return whether elements are weights of a softmax, or products of matrices with them, wherever these were moved
+    to."""
+    if not isinstance(term, App) or term.domain:
+        return False
+    if entry(term.op).keeps:
+        return _is_of_softmax(term.inputs[0])
+    factors = term.inputs if term.op == "MatMul" else (term,)
+    return term.op == "Attention" or any(isinstance(part, App) and part.op == "Softmax" for part in factors)
 
 
 def _reads_floats(app: App, typing: Typing) -> bool:

@@ -162,6 +162,8 @@ class Graph:
     """Fields of the GraphProto that graphopt does not interpret, serialized."""
     infinite: frozenset[int] = frozenset()
     """In a body or a part: the inputs and captures that may hold an infinity, as is known outside (`infinities`)."""
+    huge: frozenset[int] = frozenset()
+    """Those that may hold a number near the largest of its type."""
     asked: frozenset[int] = frozenset()
     """In a body or a part: which of the outputs are asked outside whether they are infinite (`infinities`)."""
     is_region: bool = False
@@ -328,7 +330,7 @@ class Graph:
         names = {*self.names} if names is None else names
         twin = Graph(
             self.name, self.opsets, [*self.inputs], self.outputs, self.output_names, self.output_types,
-            self.doc, self.metadata, names, self.extra, self.infinite, self.asked, self.is_region,
+            self.doc, self.metadata, names, self.extra, self.infinite, self.huge, self.asked, self.is_region,
             _next=self._next,
         )  # fmt: skip
         twin._put({vertex: _with_own_bodies(node, names) for vertex, node in self.items()})

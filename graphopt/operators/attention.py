@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from graphopt.base import symbolic
 from graphopt.base.integers import (
     TRUE,
     Formula,
@@ -21,18 +22,22 @@ from graphopt.base.integers import (
     remainder,
 )
 from graphopt.base.symbolic import Index, Value, call, guarded, integer, number
-from graphopt.base.tensors import Tensor, select, total, truth
+from graphopt.base.tensors import Tensor, bind, select, total, truth
 from graphopt.base.types import DType
 from graphopt.operators.broadcasting import exactly, fits, stretched
 from graphopt.operators.elementwise import nonzero, positive
 from graphopt.operators.movement import looked_up
 from graphopt.operators.node import Body, Node, OneOf, Shape, Undefined, Unsupported, real
+from graphopt.operators.opaque import opaque, softmax
 
 
 def Attention(node: Node) -> tuple[Tensor, ...]:
     """softmax(scale · Q·Kᵀ + mask) · V for each head; several heads of Q in turn share one of K and V.
 
     Of the keys only those count that the mask and the window let be seen; where there is none, the result is 0.
+
+    Where values may be infinite the softmax is the operator of that name. It makes NaN of a row of nothing but -inf,
+    and of one with +inf or NaN; of that runtimes make NaN or 0, and of which they make 0 is not known.
     """
     q, k, v = _operands(node)
     flat = node.input(0).rank == 3
@@ -51,26 +56,58 @@ def Attention(node: Node) -> tuple[Tensor, ...]:
     def capped(index: Index) -> Value:
         return _capped(product_(index), cap)
 
-    def exp(index: Index) -> Value:
-        return guarded(seen(index), call("Exp", capped(index) + bias(index)))
+    def score(index: Index) -> Value:
+        return capped(index) + bias(index)
 
-    def weight(index: Index) -> Value:
-        return exp(index) / total((S,), lambda j: exp((*index[:3], *j)))
-
-    def at(index: Index) -> Value:
+    def mixed(index: Index, weight: Body) -> Value:
         b, h, i, f = _split(index, F) if flat else index
         return total((S,), lambda j: weight((b, h, i, *j)) * v.at((b, quotient(h, share), *j, f)))
 
-    y = Tensor((B, L, H * F) if flat else (B, H, L, F), at)
+    weight = _weights(score, seen, S)
+    y = Tensor((B, L, H * F) if flat else (B, H, L, F), lambda index: mixed(index, weight))
     if node.outputs == 1:
         node.ignored("qk_matmul_output_mode")
-        return (y,)
+        outputs: tuple[Tensor, ...] = (y,)
+    else:
+        outputs = (y, k, v, Tensor((B, H, L, S), {0: product_, 1: capped, 3: weight}[_shown(node)]))
+    if not node.is_exact:
+        return outputs
+    named, *others = (opaque(node, position, output) for position, output in enumerate(outputs))
+    if symbolic.arithmetic is None:
+        return (named, *others)
+
+    def among_infinities(index: Index) -> Value:
+        row, (j,) = (_split(index, F) if flat else index)[:3], bind((S,))[0]
+        if seen((*row, j)) != TRUE:
+            return named.at(index)
+        weights = softmax(node, Tensor((B, H, L, S), score))
+        is_zero = conj(_is_nan(node, weights.at((*row, 0))), negate(_is_nan(node, named.at(index))))
+        return guarded(negate(is_zero), mixed(index, weights.at))
+
+    return (Tensor(y.shape, among_infinities), *others)
+
+
+def _weights(score: Body, seen: Callable[[Index], Formula], keys: Size) -> Body:
+    """exp(score) / Σ exp(score) over the keys that are seen."""
+
+    def exp(index: Index) -> Value:
+        return guarded(seen(index), call("Exp", score(index)))
+
+    return lambda index: exp(index) / total((keys,), lambda j: exp((*index[:3], *j)))
+
+
+def _shown(node: Node) -> int:
+    """Return which scores are an output."""
     if node.outputs == 2:
         raise Undefined("Attention with K but not V as an output")
     shown = node.attribute("qk_matmul_output_mode", lambda: OneOf((0, 1, 3)))
     if shown not in (0, 1, 3):
         raise Unsupported("Attention that shows scores of what is not seen: they are infinite")
-    return (y, k, v, Tensor((B, H, L, S), {0: product_, 1: capped, 3: weight}[shown]))
+    return int(shown)
+
+
+def _is_nan(node: Node, value: Value) -> Formula:
+    return truth(call("IsNaN!", value, params=(node.dtype,)))
 
 
 def _operands(node: Node) -> tuple[Tensor, Tensor, Tensor]:
@@ -151,7 +188,7 @@ def _mask(node: Node, shape: Shape) -> tuple[Body, Callable[[Index], Formula]]:
     def seen(index: Index) -> Formula:
         i, j = index[2:]
         return conj(
-            TRUE if mask is None else lt(j, mask.shape[-1]),
+            TRUE if mask is None or node.same(mask.shape[-1], shape[-1]) else lt(j, mask.shape[-1]),
             truth(element(index)) if truths else TRUE,
             le(j, i) if causal else TRUE,
             disj(eq(left, -1), le(i, j + left)),

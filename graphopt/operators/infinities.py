@@ -1,5 +1,7 @@
 """Which values of a graph may hold an infinity that the model means: -inf in a mask, the logarithm of 0, 1/0.
 
+And which may hold numbers near the largest of their type, as masks do, too: two of them make an infinity.
+
 A rule that is proved for finite values alone is kept away from them. Infinities that numbers overflow to are not
 looked for, neither are those that a caller feeds, unless the model asks for them or takes them for a mask: any value
 might hold one. What adds up products (a convolution, a normalization) makes no use of an infinity: behind it none is
@@ -8,9 +10,11 @@ meant, unless it is one of its weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from enum import IntEnum
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Flag
+from functools import reduce
 from math import inf
+from operator import or_
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,7 +24,7 @@ from numpy.typing import NDArray
 
 from graphopt.base.types import DType, TensorType, Type
 from graphopt.ir import ops
-from graphopt.ir.graph import CAPTURE, Graph, Node, Value
+from graphopt.ir.graph import CAPTURE, INPUT, Graph, Node, Value
 from graphopt.ir.tensor import Tensor
 from graphopt.language.term import App, Lit, Term
 from graphopt.operators import declared
@@ -32,13 +36,17 @@ from graphopt.operators.operator import Reach
 from graphopt.operators.signs import Sign, told
 
 
-class Far(IntEnum):
-    """How far from zero the elements of a value may lie."""
+class Far(Flag):
+    """How far from zero the elements of a value may lie; some of them in one way, and some in another."""
 
     ORDINARY = 0
     HUGE = 1
     """Near the largest number of the type, as in masks: the sum of two is an infinity."""
     INFINITE = 2
+
+
+def _together(far: Iterable[Far]) -> Far:
+    return reduce(or_, far, Far.ORDINARY)
 
 
 HUGE_PART = 0.25
@@ -81,34 +89,39 @@ class Infinities:
         return self._reach[value.vertex] if _is_float(graph, value) else Far.ORDINARY
 
     def _of(self, graph: Graph, vertex: int) -> Far:
-        node = graph[vertex]
+        given = Far.HUGE if vertex in graph.huge else Far.ORDINARY
         if vertex in self.asked or vertex in graph.infinite:
-            return Far.INFINITE
-        if node.is_constant:
+            given |= Far.INFINITE
+        if vertex in self.asked and graph[vertex].op == INPUT and not graph.is_region:
+            given |= Far.HUGE  # a caller masks with either
+        return given | self._made(graph, graph[vertex])
+
+    def _made(self, graph: Graph, node: Node) -> Far:
+        """How far the elements lie that a node holds or makes of what it reads."""
+        if node.is_constant or node.is_internal:  # an input may have a default
             return Far.ORDINARY if node.data is None else _of_constant(node.data)
-        if node.is_internal:  # an input may have a default
-            return Far.ORDINARY if node.data is None else _of_constant(node.data)
+        read = [self._read(graph, value) for value in node.operands]
         if ops.is_declared(node.op, node.domain):  # whatever it is called
-            read = [self._read(graph, value) for value in node.operands]
             makes = any(_is_infinite(part) or _has_pole(part) for part in declared.parts(node))
-            return Far.INFINITE if makes else max([Far.ORDINARY, *read])
-        operator, read = entry(node.op, node.domain), [self._read(graph, value) for value in node.operands]
+            return _together(read) | (Far.INFINITE if makes else Far.ORDINARY)
+        operator, bounds = entry(node.op, node.domain), read[1:]
         read += [_of_constant(value) for value in node.attrs.values() if isinstance(value, Tensor)]
+        highest = _together([*read, *map(_of_bodies, node.bodies)])
         if operator.has_poles and self._told(graph, node, DEEPEST)[1]:
-            return Far.INFINITE
-        highest = max([Far.ORDINARY, *read, *map(_of_bodies, node.bodies)])
-        match _reach(node):
+            return highest | Far.INFINITE
+        match operator.reach:
             case Reach.BOUNDED:
                 return Far.ORDINARY
             case Reach.CLAMPED:  # by bounds that may be infinite: then they let infinities pass, and make none
-                return read[0] if Far.INFINITE in read[1:] else min(highest, Far.HUGE)
+                if Far.INFINITE in _together(bounds):
+                    return read[0] | (highest & Far.HUGE)
+                return Far.HUGE if highest else Far.ORDINARY
             case Reach.MIXED:
                 weights = [value for value in node.operands if graph[value.vertex].is_constant]
-                infinite = any(self._read(graph, weight) is Far.INFINITE for weight in weights)
-                return Far.INFINITE if infinite else Far.ORDINARY
+                return _together(self._read(graph, weight) for weight in weights) & Far.INFINITE
             case reach:
-                overflows = highest is Far.HUGE and _overflows(graph, node, reach, read)
-                return Far.INFINITE if overflows else highest
+                overflows = Far.HUGE in highest and _overflows(graph, node, reach, read)
+                return highest | (Far.INFINITE if overflows else Far.ORDINARY)
 
     def _sign(self, graph: Graph, value: Value | None, depth: int) -> Sign:
         """Return what is known of the signs of a value's elements."""
@@ -143,10 +156,10 @@ class Infinities:
 _KNOWN: WeakKeyDictionary[Graph, Infinities] = WeakKeyDictionary()
 
 
-def may_hold(graph: Graph, values: Iterable[Value]) -> bool:
-    """Return whether one of the values may hold an infinity that the model means."""
+def may_hold(graph: Graph, values: Iterable[Value], far: Far = Far.INFINITE) -> bool:
+    """Return whether one of the values may hold an infinity that the model means, or a number that lies so far."""
     known = _known(graph)
-    return any(known.reach(graph, value) is Far.INFINITE for value in values)
+    return any(far in known.reach(graph, value) for value in values)
 
 
 def is_asked(graph: Graph, vertex: int) -> bool:
@@ -161,22 +174,28 @@ def _known(graph: Graph) -> Infinities:
 
 
 def mark_bodies(graph: Graph, vertex: int) -> None:
-    """Tell the bodies of a node which of the values that they read from outside may hold an infinity, and whether it is
-    asked outside of what they make."""
+    """Tell the bodies of a node how far the values may lie that they read from outside, and whether it is asked outside
+    of what they make."""
     node = graph[vertex]
+    given = [value for value in node.inputs if value is not None]
     for body in node.bodies:
         inside = {v: node.captures[_index(body[v])] for v in body.with_op(CAPTURE) if body[v].is_internal}
-        given = [value for value in node.inputs if value is not None]
-        marked = {capture for capture, value in inside.items() if may_hold(graph, [value])}
-        marked |= set(body.inputs) if may_hold(graph, given) else set()
-        _mark(body, marked, frozenset(range(len(body.outputs))) if is_asked(graph, vertex) else frozenset())
-        if node.op in REPEATED and may_hold(body, body.outputs):  # which are the inputs of the next turn
-            _mark(body, marked | set(body.inputs), body.asked)
+        marked = {
+            far: frozenset(capture for capture, value in inside.items() if may_hold(graph, [value], far))
+            | frozenset(body.inputs if may_hold(graph, given, far) else ())
+            for far in (Far.INFINITE, Far.HUGE)
+        }
+        asked = frozenset(range(len(body.outputs)) if is_asked(graph, vertex) else ())
+        _mark(body, marked, asked)
+        if node.op in REPEATED:  # whose outputs are the inputs of the next turn
+            turned = {far: frozenset(body.inputs if may_hold(body, body.outputs, far) else ()) for far in marked}
+            _mark(body, {far: on | turned[far] for far, on in marked.items()}, asked)
 
 
-def _mark(body: Graph, infinite: Collection[int], asked: frozenset[int]) -> None:
-    if (infinite, asked) != (body.infinite, body.asked):
-        body.infinite, body.asked = frozenset(infinite), asked
+def _mark(body: Graph, marked: Mapping[Far, frozenset[int]], asked: frozenset[int]) -> None:
+    told = marked[Far.INFINITE], marked[Far.HUGE], asked
+    if told != (body.infinite, body.huge, body.asked):
+        body.infinite, body.huge, body.asked = told
         reconsider(body)
 
 
@@ -198,6 +217,14 @@ def _has_pole(part: Term) -> bool:
     )
 
 
+def _mask_of(graph: Graph, vertex: int) -> int | None:
+    """Return what makes the mask of an operator that has one."""
+    node = graph[vertex]
+    place = entry(node.op, node.domain).mask
+    value = node.inputs[place] if place is not None and place < len(node.inputs) else None
+    return None if value is None else value.vertex
+
+
 def _reach(node: Node) -> Reach:
     return entry(node.op, node.domain).reach
 
@@ -214,7 +241,7 @@ def _is_float(graph: Graph, value: Value) -> bool:
 
 
 def _of_bodies(body: Graph) -> Far:
-    return Far.INFINITE if may_hold(body, body.outputs) else Far.ORDINARY
+    return _together(_known(body).reach(body, value) for value in body.outputs)
 
 
 _LARGEST: WeakKeyDictionary[Tensor, Far] = WeakKeyDictionary()
@@ -226,10 +253,11 @@ def _of_constant(tensor: Tensor) -> Far:
         return Far.ORDINARY
     if tensor not in _LARGEST:
         array = tensor.numpy()
-        is_finite = bool(np.isfinite(array).all())  # NaN is as little a number as an infinity
+        finite = array[np.isfinite(array)]  # NaN is as little a number as an infinity
         limit = HUGE_PART * float(ml_dtypes.finfo(array.dtype).max)  # type: ignore[no-untyped-call]
-        is_huge = is_finite and float(max(array.max(), -array.min())) > limit
-        _LARGEST[tensor] = Far.HUGE if is_huge else Far.ORDINARY if is_finite else Far.INFINITE
+        is_huge = finite.size > 0 and float(max(finite.max(), -finite.min())) > limit
+        far = Far.HUGE if is_huge else Far.ORDINARY
+        _LARGEST[tensor] = far if finite.size == array.size else far | Far.INFINITE
     return _LARGEST[tensor]
 
 
@@ -250,7 +278,7 @@ def _overflows(graph: Graph, node: Node, reach: Reach, read: Sequence[Far]) -> b
     """Return whether huge numbers become infinite: two of them added up, one multiplied, or put into a smaller type."""
     match reach:
         case Reach.ADDED:
-            return read.count(Far.HUGE) > 1
+            return sum(Far.HUGE in far for far in read) > 1
         case Reach.MULTIPLIED:
             return not any(_holds(graph, value, lambda x: abs(x) <= 1) for value in node.operands)
     narrows = 0 < _bits(node.types[0]) < max(_bits(graph.type(value)) for value in node.operands)
@@ -274,7 +302,8 @@ def _asked(graph: Graph) -> Iterator[int]:
         vertex = stack.pop()
         mixes = _reach(graph[vertex]) is Reach.MIXED  # then a row of weights is asked whether it is NaN, if anything
         for source in graph.sources(vertex):
-            if source in seen or graph[source].is_constant or (mixes and graph[source].op not in MASKED):
+            is_read = not mixes or graph[source].op in MASKED or source == _mask_of(graph, vertex)
+            if source in seen or graph[source].is_constant or not is_read:
                 continue
             seen.add(source)
             yield source
@@ -288,7 +317,7 @@ def _questions(graph: Graph) -> Iterator[int]:
     for op in COMPARISONS:
         for vertex in sorted(graph.with_op(op)):
             constants = [graph.constant(value) for value in graph[vertex].inputs]
-            is_extreme = any(tensor is not None and _of_constant(tensor) is not Far.ORDINARY for tensor in constants)
+            is_extreme = any(tensor is not None and _of_constant(tensor) != Far.ORDINARY for tensor in constants)
             if is_extreme or len(constants) == 1:
                 yield vertex
     for vertex, node in graph.nodes():
@@ -297,13 +326,15 @@ def _questions(graph: Graph) -> Iterator[int]:
 
 
 def _masks(graph: Graph) -> Iterator[int]:
-    """Yield the float inputs that are called a mask, or added to what a Softmax reads; one that is a factor is 0 or
-    1."""
+    """Yield the float inputs that are called a mask, or added to what a Softmax reads, be it within an Attention; one
+    that is a factor is 0 or 1."""
     for vertex in graph.inputs:
         is_factor = any(graph[reader].op in ("Mul", "Sub") for reader in graph.readers(vertex))
         if "mask" in graph[vertex].names[0].lower() and _is_float(graph, Value(vertex)) and not is_factor:
             yield vertex
     stack = [(vertex, False) for op in MASKED for vertex in sorted(graph.with_op(op))]
+    masks = (_mask_of(graph, vertex) for vertex in sorted(graph.with_op("Attention")))
+    stack += [(mask, True) for mask in masks if mask is not None]
     seen = set(stack)
     while stack:
         vertex, is_added = stack.pop()

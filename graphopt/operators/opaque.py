@@ -35,6 +35,12 @@ def opaque(node: Node, position: int, output: Tensor) -> Tensor:
     return Tensor(output.shape, at, output.dtype)
 
 
+def softmax(node: Node, scores: Tensor) -> Tensor:
+    """Return what the operator of that name makes of the last axis, for a node that does so inside of it."""
+    params, whole = (0, node.folded, node.dtype, ("axis", -1)), (scores.whole(),)
+    return Tensor(scores.shape, lambda index: lift(Element("Softmax", params, whole, index)))
+
+
 def of_shape(node: Node, position: int, shape: Shape) -> Tensor:
     """Return an output of which only the shape is known."""
 

@@ -93,6 +93,9 @@ class Operator:
     """Whether it overflows at moderate numbers: 89 in single and 12 in half precision."""
     added: int | None = None
     """An optional input that is added: of zeros it may as well be absent."""
+    mask: int | None = None
+    """An optional input that is added ahead of a softmax, in which ONNX Runtime's kernel takes the least number of its
+    type for -inf."""
 
     @property
     def commutes_exactly(self) -> bool:

@@ -188,7 +188,6 @@ OPERATORS: dict[str, Operator] = {
     "GroupNormalization": computing(GroupNormalization, has_gaps=True),
     "LpNormalization": computing(LpNormalization, rounding=Rounding.JUMPS),
     "MeanVarianceNormalization": computing(Body(denote), has_gaps=True, rounding=Rounding.JUMPS),
-    "Attention": computing(Attention),
     "AveragePool": computing(pool(average)),
     "LpPool": computing(pool(power_mean)),
     "GlobalAveragePool": computing(global_pool(mean)),
@@ -210,7 +209,8 @@ OPERATORS: dict[str, Operator] = {
     "ScatterElements": Operator(ScatterElements),
     "ScatterND": Operator(ScatterND),
     "DynamicQuantizeLinear": Operator(Body(denote), rounding=Rounding.JUMPS),
-    # in integers, which is exact in any order; what is rounded is a function that is named
+    # they name what is rounded, or not looked into, by themselves; integers are exact in any order
+    "Attention": computing(Attention, is_exact=True, mask=3),
     "QuantizeLinear": Operator(QuantizeLinear, is_exact=True, has_gaps=True, rounding=Rounding.JUMPS),
     "DequantizeLinear": Operator(DequantizeLinear, is_exact=True, adds_products=True),
     "MatMulInteger": Operator(MatMulInteger, is_exact=True),

@@ -401,6 +401,8 @@ class Gate:
             why = "it is proved for finite values only, and others are to be kept"
         elif (proof.model is Model.REAL and site.may_be_infinite(False)) or site.may_be_infinite_where_asked():
             why = "it is proved for finite values only, and one there may be infinite"
+        elif site.may_be_the_least_where_masked():
+            why = "the least number in a mask is -inf to the kernel, and there may be one"
         elif proof.model is Model.EXTENDED and site.rule.definitions and site.may_be_infinite(False):
             why = self._spoilt(site.rule)
         return self._unless(why, site)

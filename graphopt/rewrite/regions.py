@@ -21,7 +21,7 @@ from graphopt.ir.graph import CONSTANT, INPUT, INTERNAL, Attribute, Graph, Node,
 from graphopt.ir.ops import is_deterministic
 from graphopt.ir.tensor import Tensor
 from graphopt.operators.infer import infer_graph
-from graphopt.operators.infinities import is_asked, may_hold
+from graphopt.operators.infinities import Far, is_asked, may_hold
 
 FAR = 80
 """Nodes after which a value that is still read no longer counts as crossing: a mask, a skip connection."""
@@ -177,6 +177,8 @@ def _border(region: Region, value: Value) -> Value:
         region.graph.inputs.append(place)
         if may_hold(region.whole, [value]):
             region.graph.infinite |= {place}
+        if may_hold(region.whole, [value], Far.HUGE):
+            region.graph.huge |= {place}
         region.places[Value(place)] = value
     return Value(place)
 
@@ -261,6 +263,7 @@ def digest(graph: Graph, tell: Callable[[Tensor], Any] | None = None) -> str:
     said.append(repr([(numbers[vertex], output) for vertex, output in graph.outputs]))
     said.append(repr(sorted(graph.opsets.items())))
     said += [repr(sorted(places[vertex] for vertex in graph.infinite if vertex in places))] if graph.infinite else []
+    said += [f"huge {sorted(places[vertex] for vertex in graph.huge if vertex in places)}"] if graph.huge else []
     said += [f"asked {sorted(graph.asked)}"] if graph.asked else []
     names: dict[str, str] = {}  # sizes that nothing is known about are named anew in each copy
     text = _UNNAMED.sub(lambda match: names.setdefault(match[0], f"?{len(names)}"), "\n".join(said))

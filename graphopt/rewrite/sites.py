@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import isfinite
 from typing import Any
 
@@ -13,8 +14,10 @@ from graphopt.language.binding import Absent, Known
 from graphopt.language.coverage import Answer, Label
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import Unknown
+from graphopt.language.term import Term, Var, applications, walk
+from graphopt.operators.classes import entry
 from graphopt.operators.families import Particular
-from graphopt.operators.infinities import may_hold
+from graphopt.operators.infinities import Far, may_hold
 from graphopt.rewrite.match import Match
 
 
@@ -35,6 +38,8 @@ class Site:
     """Whether what it reads or has in between may hold an infinity that the model means; if so asked, its constants."""
     may_be_infinite_where_asked: Callable[[], bool] = lambda: False
     """Whether what the rule asks to be finite may hold an infinity that the model means."""
+    may_be_the_least_where_masked: Callable[[], bool] = lambda: False
+    """Whether a mask that one side alone has may hold the least number of its type, which the kernel takes for -inf."""
     reordered: bool = False
     """Whether operands that floats are rounded by stand in another order than in the rule."""
     divides: bool = False
@@ -55,6 +60,7 @@ class Site:
 
         finite = [app.args[0] for app in match.rule.asserted if app.op == "is_finite"]
         asked = [bound for hole in finite if isinstance(bound := match.holes[str(hole)], Value)]
+        masks = _values(match.holes[hole] for hole in _masks(match.rule))
         read = frozenset(map(graph.dtype, _read(match)))
         return Site(
             match.rule,
@@ -62,10 +68,26 @@ class Site:
             read,
             may_be_infinite,
             lambda: may_hold(graph, asked),
+            lambda: may_hold(graph, masks, Far.HUGE),
             match.reordered,
             any(graph[value.vertex].op != app.op for app, value in match.terms.items()),
             lambda question: _answer(graph, match, question),
         )
+
+
+def _masks(rule: Rule) -> Iterator[str]:
+    """Yield the holes in what one side of a rule gives to operators as a mask, and the other side does not."""
+    left, right = ({*_masks_of(sides)} for sides in (rule.left, rule.right))
+    for mask in left ^ right:
+        yield from (part.name for part in walk(mask) if isinstance(part, Var))
+
+
+def _masks_of(sides: Iterable[Term]) -> Iterator[Term]:
+    for app in chain.from_iterable(map(applications, sides)):
+        place = entry(app.op, app.domain).mask
+        mask = app.inputs[place] if place is not None and place < len(app.inputs) else None
+        if mask is not None:
+            yield mask
 
 
 def _computed(graph: Graph, match: Match) -> frozenset[DType]:
@@ -79,7 +101,11 @@ def _computed(graph: Graph, match: Match) -> frozenset[DType]:
 
 def _read(match: Match) -> list[Value]:
     """Return the tensors that the holes of a match are bound to."""
-    values = (bound.value if isinstance(bound, Known) else bound for bound in match.holes.values())
+    return _values(match.holes.values())
+
+
+def _values(bound: Iterable[object]) -> list[Value]:
+    values = (each.value if isinstance(each, Known) else each for each in bound)
     return [value for value in values if isinstance(value, Value)]
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from graphopt.language.proof import Model
 from graphopt.language.rule import Rule, attributes, const, fn, integer, integers, op, tensor
 from graphopt.language.term import App, Operand, Term, applications
+from graphopt.rules.attention import TRADES
 from graphopt.rules.casting import LOSSLESS
 from graphopt.verifier.prove import prove
 
@@ -21,6 +22,10 @@ row, N = tensor("x", "N"), fn.size("N")
 evens = op.Slice(row, (0,), fn.join(N), (0,), (2,))
 query, key, value = tensor("q", "B H L E"), tensor("k", "B H S E"), tensor("v", "B H S F")
 scores = query @ op.Transpose(key, perm=(0, 1, 3, 2))
+seen, FULL = op.Softmax(scores, axis=-1) @ value, tuple(fn.le(1, fn.size(axis)) for axis in "BHLSEF")
+FINITE = (*FULL, fn.is_finite(value))
+fixed = {name: const(name, f"B H {axes}") for name, axes in (("q", "L E"), ("k", "S E"), ("v", "S F"))}
+swapped = op.Transpose(fixed["k"], perm=(0, 1, 3, 2))
 greatest, places = op.TopK.split(2, row, integers("k"), axis=0)
 
 
@@ -46,6 +51,14 @@ def operators_of(rule: Rule) -> frozenset[str]:
 
 def law(name: str, left: object, right: object, model: Model | None, *when: Term) -> Law:
     return Law(Rule(name, left, right, when=when), model)  # type: ignore[arg-type]
+
+
+def guarded(term: Term) -> App:
+    return op.Where(op.IsNaN(term), 0.0, term)
+
+
+def attention(**attributes: Operand) -> App:
+    return op.Attention(query, key, value, scale=1.0, **attributes)
 
 
 def as_long_as_range(vector: Operand, *numbers: Operand) -> App:
@@ -133,9 +146,20 @@ LAWS = (
             "attention_without_a_cap",
             op.Softmax(scores / fn.sqrt(fn.size("E")), axis=-1) @ value,
             op.Attention(query, key, value),
-            when=tuple(fn.le(1, fn.size(axis)) for axis in "BHLSEF"),
+            when=FULL,
         ),
         Model.REAL,
+    ),
+    law("guarded_attention", guarded(seen), guarded(attention()), Model.EXTENDED, *FINITE),
+    *(Law(rule, Model.EXTENDED) for rule in TRADES if rule.name == "fuse_guarded_masked_attention"),
+    law("guarded_attention_with_a_cap", guarded(seen), guarded(attention(softcap=1.0)), None, *FINITE),
+    law("guarded_attention_that_looks_back", guarded(seen), guarded(attention(is_causal=1)), None, *FINITE),
+    law(
+        "attention_of_constants",
+        x + op.Softmax(fixed["q"] @ swapped, axis=-1) @ fixed["v"],
+        x + op.Attention(*fixed.values(), scale=1.0),
+        Model.EXTENDED,
+        *FULL,
     ),
     law("what_is_greatest_is_where_it_is", op.GatherElements(row, places, axis=0), greatest, Model.REAL),
     law("a_batch_by_a_size", op.GatherND(op.Identity(m), at), op.GatherND(m, at, batch_dims=fn.size("M")), None),

@@ -12,6 +12,7 @@ from graphopt.runtime.oracle import FailedError, Runnable, onnxruntime_unoptimiz
 from graphopt.verifier.drawing import instances
 from graphopt.verifier.prove import prove
 from graphopt.verifier.writing import models
+from tests.verifier.broken import attention
 
 x, y, z, a, b = tensor("x"), tensor("y"), tensor("z"), const("a", ""), const("b", "")
 left, right, w, v = tensor("l", "M K"), tensor("r", "K N"), const("w", "K N"), const("v", "K N")
@@ -59,7 +60,7 @@ def test_what_only_reorders_holds_for_infinities(rule: Rule) -> None:
     assert differences(rule, count=20) == []
 
 
-@pytest.mark.parametrize("rule", LOST, ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", [*LOST, *attention.FINITE], ids=lambda rule: rule.name)
 def test_what_cancels_or_distributes_does_not(rule: Rule) -> None:
     assert prove(rule, refute=False).model in (Model.REAL, None)
 

@@ -1,6 +1,7 @@
 """Wrong rules, by what is wrong. None may be proved; of those that a small instance shows to be wrong it is found."""
 
 from tests.verifier.broken import (
+    attention,
     bodies,
     classics,
     edges,
@@ -44,5 +45,6 @@ UNPROVED = (
     *filled.UNPROVED,
     *floats.UNPROVED,
     *bodies.UNPROVED,
+    *attention.UNPROVED,
 )
 VACUOUS = plain.VACUOUS
