@@ -6,7 +6,7 @@ paths are walked. What can be a symbol stays one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -42,12 +42,13 @@ from graphopt.base.tensors import Tensor, as_size, boolean, select, truth
 from graphopt.base.types import DType
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import FACTS, FUNCTIONS, LONGEST, PROPERTIES, PYTHON, Misused, Unknown, apply
-from graphopt.language.term import SCALAR, App, Lit, Term, Var, constants_of, is_scalar, position_of, said_axis
+from graphopt.language.term import SCALAR, App, Lit, Term, Var, constants_of, is_scalar, position_of, said_axes
 from graphopt.operators.node import MAX_RANK, Undefined, Unsupported, as_tensor, real
 from graphopt.operators.semantics import denote
 from graphopt.operators.views import unflattened
 from graphopt.verifier import dtypes
 from graphopt.verifier.choices import Choices, flat
+from graphopt.verifier.contents import Blocks, zeros_of
 from graphopt.verifier.context import Context, context
 from graphopt.verifier.dtypes import Mistyped, Typing
 from graphopt.verifier.meant import Meant
@@ -302,13 +303,14 @@ class Instance:
 
     def _reader(self, name: str, dtype: DType) -> Callable[[Index], Value]:
         """Return the element at an index: a number where the conditions say that all elements are that number."""
-        live = self._live_parts(name)
+        zeros = list(self._zeros(name))
 
         def at(index: Index) -> Value:
             properties = self.properties.get(name, ())
             if "is_zero" in properties or "is_one" in properties:
                 return number(0 if "is_zero" in properties else 1)
-            read = guarded(conj(*(places.has(index[axis]) for places, axis in live)), lift(Read(name, index)))
+            inside = (where.has(*(index[axis] for axis in axes)) for where, axes in zeros)
+            read = guarded(conj(*inside), lift(Read(name, index)))
             if dtype is DType.BOOL:
                 return boolean(Fact(read, True))
             if not (self.exact and self.rule.is_quantized):
@@ -319,22 +321,20 @@ class Instance:
 
         return at
 
-    def _live_parts(self, name: str) -> list[tuple[Places, int]]:
-        """Return outside of which places, and along which axes, a constant is zero: over the reals only.
+    def _zeros(self, name: str) -> Iterator[tuple[Places | Blocks, list[int]]]:
+        """Yield outside of what, and along which axes, a constant is zero: over the reals only.
 
         What is multiplied with zeros may be infinite, and zeros may have a sign.
         """
-        if self.exact or self.extended:
-            return []
-        told = ((app, hole) for app in self.rule.live for hole in constants_of(app) if hole.name == name)
-        return [(self.scalar(app), position_of(said_axis(app), hole.axes or ())) for app, hole in told]
+        told = ((app, hole) for app in self.rule.zeros for hole in constants_of(app) if hole.name == name)
+        for app, hole in () if self.exact or self.extended else told:
+            yield self._told(app), [position_of(axis, hole.axes or ()) for axis in said_axes(app)]
 
-    def _live(self, app: App) -> Places:
-        """Return the places at which constants hold anything but zeros: how many there are is not known."""
-        said = f"live({', '.join(str(arg.value if isinstance(arg, Lit) else arg) for arg in app.args)})"
-        places = Places(symbol(said), self.size(said_axis(app)), symbol(f"length({said})"))
-        self.facts += places.facts
-        return places
+    def _told(self, app: App) -> Places | Blocks:
+        """Return outside of what constants are zero."""
+        told = zeros_of(app, self.shape(said_axes(app)))
+        self.facts += told.facts
+        return told
 
     def _counting(self, counts: App, shape: tuple[Size, ...]) -> Callable[[Index], Value]:
         """Return the element at an index of a tensor that counts."""
@@ -445,8 +445,9 @@ class Instance:
     def _fact(self, app: App) -> Any:
         """Return what a hole or an axis is bound to says."""
         match app:
-            case App(op="live"):
-                return self._live(app)
+            case App(op="live" | "blocks"):
+                told = self._told(app)
+                return told if isinstance(told, Places) else told.count
             case App(op="size" | "sizes", args=(Lit(value=axes),)):
                 shape = self.shape(str(axes).split())
                 return shape[0] if app.op == "size" else shape

@@ -43,7 +43,7 @@ def unfulfilled(condition: Term) -> str:
 def is_plain(condition: Term) -> bool:
     """Return whether a condition is one on numbers, which speaks of no size by name and of no operator."""
     apps = [part for part in walk(condition) if isinstance(part, App)]
-    return all(app.domain == SCALAR and app.op not in ("size", "sizes", "live", *PROPERTIES) for app in apps)
+    return all(app.domain == SCALAR and app.op not in ("size", "sizes", "live", "blocks", *PROPERTIES) for app in apps)
 
 
 ROUNDING = frozenset({"add", "sub", "mul", "div", "mod", "divide", "neg", "sqrt", "total", "product", "normalized"})

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from graphopt.base.sizes import Dim
 from graphopt.base.types import DType, Shape, TensorType
 from graphopt.ir.graph import Attribute, Graph, Value
-from graphopt.ir.tensor import Tensor, filled
+from graphopt.ir.tensor import Tensor, blocks, filled
 from graphopt.language.scalar import FACTS, OF_VALUES, PROPERTIES, PYTHON, Unknown, apply, has_property
-from graphopt.language.term import App, Lit, Term, Var, constants_of, multiple_of, position_of, said_axis
+from graphopt.language.term import App, Lit, Term, Var, constants_of, multiple_of, position_of, said_axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +165,8 @@ def _fact(term: App, bound: Mapping[str, Bound], axes: Axes, graph: Graph | None
     subject = term.args[0]
     if term.op == "live":
         return live_places(term, lambda hole, axis: _filled(bound[hole.name], axis))
+    if term.op == "blocks":
+        return block_count(term, lambda hole, *said: _blocks(bound[hole.name], *said))
     if isinstance(subject, Lit):
         sizes = sizes_of(str(subject.value).split(), axes)
         if sizes is None:
@@ -181,19 +183,44 @@ def _fact(term: App, bound: Mapping[str, Bound], axes: Axes, graph: Graph | None
 
 def live_places(term: App, filled_along: Callable[[Var, int], NDArray[np.bool_]]) -> tuple[int, ...]:
     """Return the places along an axis at which some constant has an element that is not 0, filled up with others."""
-    axis = said_axis(term)
+    (axis,) = said_axes(term)
     each = [filled_along(hole, position_of(axis, hole.axes or ())) for hole in constants_of(term)]
     live = np.logical_or.reduce(each)
     missing = -int(np.count_nonzero(live)) % multiple_of(term)
     return tuple(map(int, np.flatnonzero(live | (np.cumsum(~live) <= missing))))
 
 
+def block_count(term: App, blocks_along: Callable[[Var, int, int, int], int]) -> int:
+    """Return the greatest number of equal blocks on the diagonal of two axes outside of which a constant is 0."""
+    (hole,) = constants_of(term)
+    rows, columns = (position_of(axis, hole.axes or ()) for axis in said_axes(term))
+    return blocks_along(hole, rows, columns, multiple_of(term))
+
+
 def _filled(bound: Bound, axis: int) -> NDArray[np.bool_]:
     """Return where along an axis a constant has elements that are not 0, in the shape that the rule declares."""
+    found = _contents(bound)
+    return found.filled(axis) if isinstance(found, Tensor) else filled(found, axis)
+
+
+def _blocks(bound: Bound, rows: int, columns: int, multiple: int) -> int:
+    """Return how many blocks hold all of a constant that is not 0, in the shape that the rule declares."""
+    found = _contents(bound)
+    if isinstance(found, Tensor):
+        return found.blocks(rows, columns, multiple)
+    return blocks(found, rows, columns, multiple)
+
+
+def _contents(bound: Bound) -> Tensor | NDArray[Any]:
+    """Return the tensor of a constant that is used as it is stored; of another one the array.
+
+    Raises:
+        Unknown: it is none, or one of texts.
+    """
     if isinstance(bound, Known) and bound.is_as_stored and bound.tensor.dtype.numpy.kind != "O":
-        return bound.tensor.filled(axis)
+        return bound.tensor
     if isinstance(bound, Known | Absent) and (array := bound.array()).dtype.kind != "O":
-        return filled(array, axis)
+        return array
     raise Unknown("the contents of what is no constant")
 
 

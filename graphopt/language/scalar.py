@@ -400,6 +400,10 @@ FACTS: Mapping[str, tuple[str, str]] = {
         '"C", 16, w, …',
         "the places along an axis where a constant, or one of several, is not 0; with others to a multiple of 16",
     ),
+    "blocks": (
+        '"M C", 16, w',
+        "how many equal blocks on the diagonal of two axes hold all that is not 0, their sides multiples of 16; else 1",
+    ),
 }
 """Functions of what a hole or an axis is bound to: an example of what each takes, and what it gives."""
 

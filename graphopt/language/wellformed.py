@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
 from math import copysign, isnan
 from typing import Any, TypeAlias
 
@@ -28,6 +29,7 @@ from graphopt.language.term import (
     operators_in,
     packs_in,
     render,
+    says_zeros,
     walk,
 )
 
@@ -332,8 +334,8 @@ def misspelt(part: Term) -> Iterator[str]:
 
 def _against_table(app: App) -> Iterator[str]:
     """Yield what is wrong with the name or the arguments of a scalar function."""
-    if is_live(app):
-        yield from _mistaken_places(app)
+    if says_zeros(app):
+        yield from _mistaken_zeros(app)
     elif app.op in FACTS:
         example, about = FACTS[app.op]
         kind = Lit if example.startswith('"') else Var
@@ -349,21 +351,32 @@ def _against_table(app: App) -> Iterator[str]:
         yield f"unknown scalar function '{app.op}'{hint}"
 
 
-def _mistaken_places(app: App) -> Iterator[str]:
-    """Yield what is wrong with a list of places: it is along one axis that each of some constants names once."""
-    axis, *constants = app.args or (None,)
+_ZEROS = {
+    "live": (1, "the name of an axis", 'fn.live("C", w)'),
+    "blocks": (2, "the names of two axes", 'fn.blocks("M C", w)'),
+}
+"""How many axes the functions that say where constants are zero are told first, and how each is called."""
+
+
+def _mistaken_zeros(app: App) -> Iterator[str]:
+    """Yield what is wrong with what says where constants are zero: it is along axes that each of them names once."""
+    count, named, example = _ZEROS[app.op]
+    axes, *constants = app.args or (None,)
     if constants and isinstance(constants[0], Lit):
         multiple = constants.pop(0)
         if not isinstance(multiple, Lit) or not isinstance(multiple.value, int) or multiple.value < 1:
             yield f"'{render(app)}': {multiple} is no number of which it can have a multiple"
-    if not (isinstance(axis, Lit) and isinstance(axis.value, str) and axis.value.isidentifier() and axis.value != "_"):
-        yield f"'{render(app)}': its first argument is the name of an axis, as in fn.live(\"C\", w)"
+    said = axes.value.split() if isinstance(axes, Lit) and isinstance(axes.value, str) else []
+    if len({*said}) != count or len(said) != count or "_" in said or not all(map(str.isidentifier, said)):
+        yield f"'{render(app)}': its first argument is {named}, as in {example}"
     elif not constants or app.attrs or not all(isinstance(of, Var) and of.kind == "const" for of in constants):
-        yield f"'{render(app)}' is of no constants of the rule, as in fn.live(\"C\", w)"
+        yield f"'{render(app)}' is of no constants of the rule, as in {example}"
+    elif app.op == "blocks" and len(constants) > 1:
+        yield f"'{render(app)}' is of more than one constant, as is not {example}"
     else:
-        for of in constants:
-            if not isinstance(of, Var) or (of.axes or ()).count(axis.value) != 1:
-                yield f"'{render(app)}': '{of}' does not have one axis {axis.value}"
+        for of, axis in product(constants, said):
+            if not isinstance(of, Var) or (of.axes or ()).count(axis) != 1:
+                yield f"'{render(app)}': '{of}' does not have one axis {axis}"
 
 
 def _against_schema(app: App) -> Iterator[str]:

@@ -211,5 +211,25 @@ EQUIVALENT = (
         "REAL number changed: live",
         "of what number a list has a multiple is for kernels: more places than needed are as good",
     ),
+    (
+        "(group_conv_of|split_.*_by|replace_.*_by)_(diagonal|(large_|small_)?blocks|diagonal_with_mul)",
+        "REAL (condition dropped: 1 < blocks|number changed: blocks)",
+        "one block is all, from either side, and of what numbers sides are multiples is for kernels",
+    ),
+    (
+        "group_conv_of_diagonal",
+        "REAL (condition dropped: blocks|operands swapped: (join|div))",
+        "blocks of more than one channel are as true, and of one each there are as many as filters and channels",
+    ),
+    (
+        "replace_.*_by_diagonal_with_mul",
+        "REAL (attribute dropped|number changed): ReduceSum",
+        "a diagonal is the sums of its rows as of its columns, and what has no rows is spread over them like one row",
+    ),
+    (
+        "split_.*_by_blocks",
+        "REAL (attribute dropped: Reshape allowzero|number changed: Reshape allowzero|number changed: join.-1)",
+        "a size of 0 is copied from where it is 0, too, and rows are as many as before",
+    ),
 )
 """Rules, changes (patterns both), and why such a mutant that is proved is right."""

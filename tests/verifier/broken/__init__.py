@@ -8,6 +8,7 @@ from tests.verifier.broken import (
     floats,
     functions,
     given,
+    grouped,
     hidden,
     operators,
     placed,
@@ -26,6 +27,7 @@ REFUTED = (
     *families.REFUTED,
     *quantized.REFUTED,
     *pruned.REFUTED,
+    *grouped.REFUTED,
     *bodies.REFUTED,
 )
 UNPROVED = (
@@ -39,6 +41,7 @@ UNPROVED = (
     *families.UNPROVED,
     *quantized.UNPROVED,
     *pruned.UNPROVED,
+    *grouped.UNPROVED,
     *floats.UNPROVED,
     *bodies.UNPROVED,
 )
