@@ -30,6 +30,7 @@ class Tensor:
     source: object = field(default=None, repr=False)
     """Where the bytes lie, for whoever made the tensor; None for one that was computed."""
     _filled: dict[int, NDArray[np.bool_]] = field(default_factory=dict, init=False, repr=False)
+    _firsts: dict[int, NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False)
     _blocks: dict[tuple[int, ...], int] = field(default_factory=dict, init=False, repr=False)
 
     @staticmethod
@@ -64,6 +65,12 @@ class Tensor:
             self._filled[axis] = filled(self.numpy(), axis)
         return self._filled[axis]
 
+    def firsts(self, axis: int) -> NDArray[np.int64]:
+        """Return for each place along an axis the first at which the elements are equal; looked at once."""
+        if axis not in self._firsts:
+            self._firsts[axis] = firsts(self.numpy(), axis)
+        return self._firsts[axis]
+
     def blocks(self, rows: int, columns: int, multiple: int) -> int:
         """Return how many blocks hold all that is not 0; looked at once."""
         key = (rows, columns, multiple)
@@ -91,6 +98,22 @@ def filled(array: NDArray[Any], axis: int) -> NDArray[np.bool_]:
         zeros = np.flatnonzero(~found)
         found[zeros] = np.any(rows[zeros] != 0, axis=others)
     return found
+
+
+def firsts(array: NDArray[Any], axis: int) -> NDArray[np.int64]:
+    """Return for each place along an axis the first at which the elements are equal, bit for bit but for -0."""
+    rows = np.moveaxis(array, axis, 0)
+    found = _firsts(rows[(slice(None), *(slice(0, 8) for _ in range(1, array.ndim)))])
+    many = np.flatnonzero(np.bincount(found, minlength=1)[found] > 1) if found.size else found
+    if many.size:  # most channels differ from all others: the first few elements tell
+        found = np.arange(len(rows))
+        found[many] = many[_firsts(rows[many])]
+    return found
+
+
+def _firsts(rows: NDArray[Any]) -> NDArray[np.int64]:
+    seen: dict[bytes, int] = {}
+    return np.array([seen.setdefault(row.tobytes(), i) for i, row in enumerate(rows + rows.dtype.type(0))], np.int64)
 
 
 def blocks(array: NDArray[Any], rows: int, columns: int, multiple: int) -> int:

@@ -36,8 +36,8 @@ from graphopt.language.term import (
     real,
     reduction,
     render,
-    says_zeros,
     string,
+    tells_contents,
     tensor,
     tensors,
     walk,
@@ -145,10 +145,10 @@ class Rule:
         return {str(app.args[0]): app for app in self.asserted if app.op == "counts"}
 
     @cached_property
-    def zeros(self) -> tuple[App, ...]:
-        """What it says of where constants are zero."""
+    def contents(self) -> tuple[App, ...]:
+        """What it asks of the contents of constants: where they are zero, or equal."""
         parts = (part for side in (*self.left, *self.right, *self.conditions) for part in walk(side))
-        return tuple(dict.fromkeys(part for part in parts if says_zeros(part)))
+        return tuple(dict.fromkeys(part for part in parts if tells_contents(part)))
 
     @property
     def is_family(self) -> bool:

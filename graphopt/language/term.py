@@ -188,14 +188,14 @@ def is_scalar(subject: Term) -> bool:
     return True
 
 
-def is_live(subject: Term) -> bool:
-    """Return whether a term is a list of places that the contents of constants say."""
-    return says_zeros(subject) and subject.op == "live"
+def is_listed(subject: Term) -> bool:
+    """Return whether a term is a list of places or positions that the contents of constants say."""
+    return tells_contents(subject) and subject.op != "blocks"
 
 
-def says_zeros(subject: Term) -> TypeGuard[App]:
-    """Return whether a term says where constants are zero: by a list of places, or by a number of blocks."""
-    return isinstance(subject, App) and subject.domain == SCALAR and subject.op in ("live", "blocks")
+def tells_contents(subject: Term) -> TypeGuard[App]:
+    """Return whether a term says where constants are zero, or equal: by a list, or by a number of blocks."""
+    return isinstance(subject, App) and subject.domain == SCALAR and subject.op in ("live", "blocks", "firsts", "alike")
 
 
 def said_axes(app: App) -> tuple[str, ...]:
@@ -206,7 +206,7 @@ def said_axes(app: App) -> tuple[str, ...]:
 
 
 def constants_of(app: App) -> tuple[Var, ...]:
-    """Return the constants of which is said where they are zero."""
+    """Return the constants of whose contents something is told."""
     return tuple(arg for arg in app.args if isinstance(arg, Var))
 
 

@@ -22,14 +22,14 @@ from graphopt.language.term import (
     Var,
     applications,
     holes,
-    is_live,
+    is_listed,
     is_pack,
     is_scalar,
     is_whole,
     operators_in,
     packs_in,
     render,
-    says_zeros,
+    tells_contents,
     walk,
 )
 
@@ -142,7 +142,7 @@ def _misplaced_places(parts: Iterable[Term]) -> Iterator[str]:
             continue
         elsewhere = [*app.inputs[:1], *app.inputs[2:]] if (app.op, app.domain) == ("Gather", "") else app.inputs
         for arg in (*elsewhere, *dict(app.attrs).values()):
-            if arg is not None and is_live(arg):
+            if arg is not None and is_listed(arg):
                 yield f"'{render(arg)}' can only be the indices of a Gather, or what fn.length counts"
 
 
@@ -334,8 +334,8 @@ def misspelt(part: Term) -> Iterator[str]:
 
 def _against_table(app: App) -> Iterator[str]:
     """Yield what is wrong with the name or the arguments of a scalar function."""
-    if says_zeros(app):
-        yield from _mistaken_zeros(app)
+    if tells_contents(app):
+        yield from _mistaken_contents(app)
     elif app.op in FACTS:
         example, about = FACTS[app.op]
         kind = Lit if example.startswith('"') else Var
@@ -351,16 +351,18 @@ def _against_table(app: App) -> Iterator[str]:
         yield f"unknown scalar function '{app.op}'{hint}"
 
 
-_ZEROS = {
+_CONTENTS = {
     "live": (1, "the name of an axis", 'fn.live("C", w)'),
     "blocks": (2, "the names of two axes", 'fn.blocks("M C", w)'),
+    "firsts": (1, "the name of an axis", 'fn.firsts("C", w)'),
+    "alike": (1, "the name of an axis", 'fn.alike("C", w)'),
 }
-"""How many axes the functions that say where constants are zero are told first, and how each is called."""
+"""How many axes the functions of what constants hold are told first, and how each is called."""
 
 
-def _mistaken_zeros(app: App) -> Iterator[str]:
-    """Yield what is wrong with what says where constants are zero: it is along axes that each of them names once."""
-    count, named, example = _ZEROS[app.op]
+def _mistaken_contents(app: App) -> Iterator[str]:
+    """Yield what is wrong with what is told of constants: it is along axes that each of them names once."""
+    count, named, example = _CONTENTS[app.op]
     axes, *constants = app.args or (None,)
     if constants and isinstance(constants[0], Lit):
         multiple = constants.pop(0)

@@ -197,9 +197,9 @@ EQUIVALENT = (
         "the sizes are multiplied",
     ),
     (
-        "drop_(unread|zero)_.*",
-        "REAL condition dropped: length.live.* < size",
-        "where nothing is dead, all is kept: the condition keeps the rule from being applied for nothing",
+        "drop_(unread|zero|equal)_.*",
+        "REAL condition dropped: length.(live|firsts).* < size",
+        "where nothing is dead or equal, all is kept: the condition keeps the rule from being applied for nothing",
     ),
     (
         "drop_(unread|zero)_(gated_)?features.*",
@@ -210,6 +210,16 @@ EQUIVALENT = (
         "drop_(unread|zero)_.*",
         "REAL number changed: live",
         "of what number a list has a multiple is for kernels: more places than needed are as good",
+    ),
+    (
+        "drop_(unread|zero|equal)_channels_around_depthwise_conv.*",
+        "REAL condition dropped: group == size",
+        "filters of one channel each are in as many groups as there are channels",
+    ),
+    (
+        "drop_equal_.*",
+        "REAL (operand dropped: Slice|operator dropped: Flatten)",
+        "a matrix has two axes, which are those that are cut where none is said",
     ),
     (
         "(group_conv_of|split_.*_by|replace_.*_by)_(diagonal|(large_|small_)?blocks|diagonal_with_mul)",

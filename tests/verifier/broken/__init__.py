@@ -15,6 +15,7 @@ from tests.verifier.broken import (
     plain,
     pruned,
     quantized,
+    repeated,
 )
 
 REFUTED = (
@@ -28,6 +29,7 @@ REFUTED = (
     *quantized.REFUTED,
     *pruned.REFUTED,
     *grouped.REFUTED,
+    *repeated.REFUTED,
     *bodies.REFUTED,
 )
 UNPROVED = (
@@ -42,6 +44,7 @@ UNPROVED = (
     *quantized.UNPROVED,
     *pruned.UNPROVED,
     *grouped.UNPROVED,
+    *repeated.UNPROVED,
     *floats.UNPROVED,
     *bodies.UNPROVED,
 )
