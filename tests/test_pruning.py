@@ -96,12 +96,14 @@ def test_one_channel_is_made_of_those_that_are_all_equal() -> None:
 
 
 @pytest.mark.parametrize("what", [np.nan, np.inf])
-def test_channels_that_are_equal_may_be_no_numbers(what: float) -> None:
-    drawn = repeated("w", "b", "v", "c", equal="w+b")
-    drawn["b"][[5, 6]] = what
-    simplified, _ = graphopt.simplify(parse("float[2,3,6,6] x", CONVS.format("Relu(a)"), drawn))
-    assert firsts(drawn["b"], 0)[[5, 6]].tolist() == [5, 5]
-    assert (20, 3, 3, 3) in [tuple(tensor.dims) for tensor in simplified.graph.initializer], "15 and 5 without 6"
+def test_channels_are_equal_where_they_are_finite(what: float) -> None:
+    """What is read once is multiplied by zeros for other channels, which an infinity would spoil."""
+    for name in "bv":
+        drawn = repeated("w", "b", "v", "c", equal="w+b")
+        drawn[name][3:5] = what
+        assert firsts(drawn["b"], 0)[4] == (3 if name == "b" else 2)
+        simplified, _ = graphopt.simplify(parse("float[2,3,6,6] x", CONVS.format("Relu(a)"), drawn))
+        assert (20, 3, 3, 3) in [tuple(tensor.dims) for tensor in simplified.graph.initializer]
 
 
 @pytest.mark.parametrize(
