@@ -14,6 +14,7 @@ from graphopt.rules import (
     channels,
     convolution,
     elementwise,
+    grouping,
     kernels,
     layout,
     linear,
@@ -32,6 +33,7 @@ from graphopt.rules import (
 RULES: tuple[Rule, ...] = (
     *convolution.RULES,
     *pruning.RULES,
+    *grouping.RULES,
     *patches.RULES,
     *branches.RULES,
     *linear.RULES,
@@ -52,6 +54,7 @@ TRADES: tuple[Rule, ...] = (
     *attention.TRADES,
     *linear.TRADES,
     *parallel.TRADES,
+    *grouping.TRADES,
     *kernels.TRADES,
     *winograd.TRADES,
     *activation.TRADES,

@@ -1,16 +1,18 @@
-"""Channels that are dead: what reads them multiplies by zeros, or they are zero. Pruned networks keep them as zeros.
+"""Channels that are dead, for what reads them multiplies by zeros, or they are zero; and those that equal others.
 
-`fn.live` says where the weights hold anything else. What is read of an image besides, or added to it, keeps its
-channels: only those between two convolutions or products are dropped.
+Pruned networks keep them: `fn.live` says where the weights hold anything but zeros, `fn.firsts` where they differ from
+those of all channels before. What is read of an image besides, or added to it, keeps its channels: only those between
+two convolutions or products are dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from graphopt.rule import Rule, const, fn, integer, integers, op, real, tensor
+from graphopt.rules.branches import eye
 from graphopt.term import App, Operand, Term, Var
 
 
@@ -36,22 +38,57 @@ BLOCK = 16
 """Kernels compute so many channels at once: with those that are left, others stay up to a multiple. ONNX Runtime has no
 kernel in blocks for depthwise convolutions of odd numbers: 61 channels take twice as long as 64, and as long as 144."""
 
-unread = "Channels that are multiplied by zeros alone need not be made."
-zero = "Channels that are zero add nothing."
+Fewer: TypeAlias = Callable[[Term, App, int], Term]
+"""Weights for the channels at some places along an axis, instead of all."""
+
+
+def kept(value: Term, places: App, axis: int = 0) -> App:
+    """Return the weights there."""
+    return op.Gather(value, places, axis=axis)
+
+
+def added(value: Term, places: App, axis: int) -> App:
+    """Return the weights there with those of the channels added that are equal, of a matrix."""
+    # as weights by unit vectors, and not the other way round: what is computed has the type of the first
+    units = op.Gather(eye(value, fn.length(places)), fn.alike(*places.operands), axis=0)
+    turned = (1, 0)
+    return value @ units if axis else op.Transpose(op.Transpose(value, perm=turned) @ units, perm=turned)
+
+
+def added_in_each(value: Term, places: App, _: int) -> App:
+    """Return the same of filters, along their second axis."""
+    turned = op.Transpose(op.Reshape(value, fn.join(fn.sizes("M C"), -1)), perm=(0, 2, 1))
+    sums = op.Transpose(added(turned, places, 1), perm=(0, 2, 1))
+    return op.Reshape(sums, fn.join(fn.size("M"), fn.length(places), fn.sizes("*q")))
+
+
+class Kind(NamedTuple):
+    """Channels that need not be made."""
+
+    name: str
+    why: str
+    places: Callable[[str, Iterable[Var], Var], App]
+    """Of the others, along an axis of what makes them and of what reads them."""
+    read: Fewer = kept
+
+
+UNREAD = Kind(
+    "unread",
+    "Channels that are multiplied by zeros alone need not be made.",
+    lambda axis, _, readers: fn.live(axis, BLOCK, readers),
+)
+ZERO = Kind("zero", "Channels that are zero add nothing.", lambda axis, makers, _: fn.live(axis, BLOCK, *makers))
+EQUAL = Kind(
+    "equal",
+    "Of channels that are equal one is made, and read with the sum of what they are multiplied by.",
+    lambda axis, makers, _: fn.firsts(axis, BLOCK, *makers),
+    added,
+)
 
 
 def some_of(places: App, axis: str) -> tuple[App, ...]:
     """Return the conditions that there are places, and not all: nothing can be convolved of no channels."""
     return fn.lt(0, fn.length(places)), fn.lt(fn.length(places), fn.size(axis))
-
-
-def live(axis: str, *constants: Var) -> App:
-    """Return where something is left of constants."""
-    return fn.live(axis, BLOCK, *constants)
-
-
-def kept(value: Term, places: App, axis: int = 0) -> App:
-    return op.Gather(value, places, axis=axis)
 
 
 # -- convolutions --------------------------------------------------------------------------------------------------
@@ -68,24 +105,31 @@ def geometry(of: str) -> dict[str, Operand]:
     return {name: integers(f"{name}_{of}") for name in ("strides", "pads", "dilations")}
 
 
-def between_convs(what: Activation, places: App, name: str, why: str) -> Rule:
+def of_readers(kind: Kind) -> Fewer:
+    return added_in_each if kind is EQUAL else kind.read
+
+
+def between_convs(what: Activation, kind: Kind) -> Rule:
     """Return the rule for channels between two convolutions."""
+    places = kind.places("C", (filters, bias), readers)
 
     def conv(filters: Term, bias: Term, readers: Term) -> App:
         made = op.Conv(image, filters, bias, group=1, **geometry("first"))
         return op.Conv(what.of(made), readers, last, group=1, **geometry("last"))
 
     return Rule(
-        f"drop_{name}_channels_between_convs{what.name}",
+        f"drop_{kind.name}_channels_between_convs{what.name}",
         conv(filters, bias, readers),
-        conv(kept(filters, places), kept(bias, places), kept(readers, places, 1)),
+        conv(kept(filters, places), kept(bias, places), of_readers(kind)(readers, places, 1)),
         when=some_of(places, "C"),
-        why=why,
+        why=kind.why,
     )
 
 
-def around_depthwise(what: Activation, places: App, name: str, why: str) -> Rule:
+def around_depthwise(what: Activation, kind: Kind) -> Rule:
     """Return the rule for channels that a depthwise convolution between the two filters one by one."""
+    filtered_by = (single, single_bias)
+    places = kind.places("C", (filters, bias, *filtered_by) if kind is EQUAL else filtered_by, readers)
 
     def conv(filters: Term, bias: Term, single: Term, single_bias: Term, *, count: Term, readers: Term) -> App:
         made = op.Conv(image, filters, bias, group=1, **geometry("first"))
@@ -93,15 +137,15 @@ def around_depthwise(what: Activation, places: App, name: str, why: str) -> Rule
         return op.Conv(what.of(filtered), readers, last, group=1, **geometry("last"))
 
     return Rule(
-        f"drop_{name}_channels_around_depthwise_conv{what.name}",
+        f"drop_{kind.name}_channels_around_depthwise_conv{what.name}",
         conv(filters, bias, single, single_bias, count=group, readers=readers),
         conv(
             *(kept(value, places) for value in (filters, bias, single, single_bias)),
             count=fn.length(places),
-            readers=kept(readers, places, 1),
+            readers=of_readers(kind)(readers, places, 1),
         ),
         when=(fn.eq(group, fn.size("C")), *some_of(places, "C")),
-        why=why,
+        why=kind.why,
     )
 
 
@@ -116,15 +160,13 @@ def pooled(what: Activation) -> Activation:
 # means of windows.
 CONVS = (
     *(
-        between_convs(what, live("C", readers), "unread", unread)
+        between_convs(what, kind)
+        for kind in (UNREAD, EQUAL)
         for what in (NOTHING, RELU, CLIP, HARD_SWISH, SILU, GELU, TANH, SIGMOID, pooled(NOTHING), pooled(RELU))
     ),
-    *(
-        between_convs(what, live("C", filters, bias), "zero", zero)
-        for what in (NOTHING, RELU, RELU6, HARD_SWISH, SILU, GELU, TANH)
-    ),
-    *(around_depthwise(what, live("C", readers), "unread", unread) for what in (NOTHING, RELU, CLIP)),
-    *(around_depthwise(what, live("C", single, single_bias), "zero", zero) for what in (NOTHING, RELU, RELU6)),
+    *(between_convs(what, ZERO) for what in (NOTHING, RELU, RELU6, HARD_SWISH, SILU, GELU, TANH)),
+    *(around_depthwise(what, kind) for kind in (UNREAD, EQUAL) for what in (NOTHING, RELU, CLIP)),
+    *(around_depthwise(what, ZERO) for what in (NOTHING, RELU, RELU6)),
 )
 
 # -- products ------------------------------------------------------------------------------------------------------
@@ -158,56 +200,61 @@ AFTER_EACH_OTHER = (
 )
 
 
-def between_products(x: Term, first: Product, second: Product, what: Activation, *, is_zero: bool) -> Rule:
+def some_that_are_read(places: App, kind: Kind) -> tuple[App, ...]:
+    """Return the conditions of `some_of`, and that there are weights to add up."""
+    return *some_of(places, "H"), *((fn.lt(0, fn.size("P")),) if kind is EQUAL else ())
+
+
+def between_products(x: Term, first: Product, second: Product, what: Activation, kind: Kind) -> Rule:
     """Return the rule for features between two products."""
     w, v = const("w", first.weights), const("v", second.weights)
     bias = first.bias or optional  # which a bare product leaves out
     makers = (w,) if first.bias is None else (w, first.bias)
-    places = live("H", *(makers if is_zero else (v,)))
+    places = kind.places("H", makers, v)
 
     def products(w: Term, b: Term, v: Term) -> Term:
         return second.of(what.of(first.of(x, w, b)), v, final)
 
     own, further = first.weights.split().index("H"), second.weights.split().index("H")
     return Rule(
-        f"drop_{'zero' if is_zero else 'unread'}_features_of_{first.name}_before_{second.name}{what.name}",
+        f"drop_{kind.name}_features_of_{first.name}_before_{second.name}{what.name}",
         products(w, bias, v),
-        products(kept(w, places, own), kept(bias, places), kept(v, places, further)),
-        when=some_of(places, "H"),
-        why=zero if is_zero else unread,
+        products(kept(w, places, own), kept(bias, places), kind.read(v, places, further)),
+        when=some_that_are_read(places, kind),
+        why=kind.why,
     )
 
 
 PRODUCTS = tuple(
-    between_products(x, first, second, what, is_zero=is_zero)
-    for (x, first, second), what, is_zero in product(
-        AFTER_EACH_OTHER, (NOTHING, RELU, SILU, GELU, ERF_GELU, TANH), (False, True)
+    between_products(x, first, second, what, kind)
+    for (x, first, second), what, kind in product(
+        AFTER_EACH_OTHER, (NOTHING, RELU, SILU, GELU, ERF_GELU, TANH), (UNREAD, ZERO, EQUAL)
     )
 )
 
 gates = const("u", "K H")
 
 
-def between_gated_products(what: Activation, *, is_zero: bool) -> Rule:
+def between_gated_products(what: Activation, kind: Kind) -> Rule:
     """Return the rule for features that a product with others gates, as those of Llama."""
     w, v = const("w", BARE.weights), const("v", THEN_BARE.weights)
-    places = live("H", w if is_zero else v)
+    places = kind.places("H", (w, gates) if kind is EQUAL else (w,), v)
 
     def products(gates: Term, w: Term, v: Term) -> App:
         return (what.of(rows @ gates) * (rows @ w)) @ v
 
     return Rule(
-        f"drop_{'zero' if is_zero else 'unread'}_gated_features{what.name}",
+        f"drop_{kind.name}_gated_features{what.name}",
         products(gates, w, v),
-        products(kept(gates, places, 1), kept(w, places, 1), kept(v, places)),
-        when=some_of(places, "H"),
-        why=zero if is_zero else unread,
+        products(kept(gates, places, 1), kept(w, places, 1), kind.read(v, places, 0)),
+        when=some_that_are_read(places, kind),
+        why=kind.why,
     )
 
 
 GATED = tuple(
-    between_gated_products(what, is_zero=is_zero)
-    for what, is_zero in product((SILU, GELU, ERF_GELU, RELU, SIGMOID), (False, True))
+    between_gated_products(what, kind)
+    for what, kind in product((SILU, GELU, ERF_GELU, RELU, SIGMOID), (UNREAD, ZERO, EQUAL))
 )
 
 RULES = (*CONVS, *PRODUCTS, *GATED)

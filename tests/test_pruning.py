@@ -1,4 +1,4 @@
-"""Pruned networks: channels that are zero, or that nobody reads, are not computed."""
+"""Pruned networks: channels that are zero, that nobody reads, or that equal others, are not computed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import graphopt
 from graphopt.check.compare import compare
 from graphopt.check.verdict import Verdict
 from graphopt.io import onnx_io
-from graphopt.ir.tensor import filled
+from graphopt.ir.tensor import filled, firsts
 from tests.text import parse
 
 Weights = dict[str, NDArray[np.float32]]
@@ -33,6 +33,18 @@ def weights(*names: str, zeros: str = "", axis: int = 0) -> Weights:
     drawn = {name: generator.standard_normal(SHAPES[name]).astype(np.float32) for name in names}
     for name in filter(None, zeros.split("+")):
         np.moveaxis(drawn[name], axis if drawn[name].ndim > 1 else 0, 0)[DEAD] *= np.float32(0)  # some are -0
+    return drawn
+
+
+def repeated(*names: str, equal: str, axis: int = 0) -> Weights:
+    """Draw weights; those that are named, several by a plus, are at the dead places what they are at two others."""
+    drawn = weights(*names)
+    for name in equal.split("+"):
+        rows = np.moveaxis(drawn[name], axis if drawn[name].ndim > 1 else 0, 0)
+        rows[[0, 2]] *= 1 + np.float32(rows.ndim > 1)
+        rows[0].reshape(-1)[:1] = 0
+        rows[DEAD] = rows[[0, 2, 0, 2, 0, 2, 2]]
+        rows[DEAD[0]] *= np.where(rows[DEAD[0]] == 0, np.float32(-1), np.float32(1))  # -0 is 0
     return drawn
 
 
@@ -62,11 +74,45 @@ def test_channels_that_are_zero_are_not_made(after: str) -> None:
     assert sizes(model) == [(5,), (5, 16, 3, 3), (16,), (16, 3, 3, 3)]
 
 
-@pytest.mark.parametrize(("after", "zeros"), [("Sigmoid(a)", "w+b"), ("Clip(a, 1.0, 6.0)", "w+b"), ("Relu(a)", "w")])
-def test_channels_that_are_something_stay(after: str, zeros: str) -> None:
-    """A sigmoid makes a half of zero; a filter of zeros with a bias makes that."""
+@pytest.mark.parametrize(
+    "after",
+    ["Identity(a)", "Relu(a)", "Clip(a, 1.0, 2.0)", "HardSwish(a)", "Sigmoid(a)", "MaxPool<kernel_shape=[2,2]>(a)"],
+)
+def test_channels_that_are_equal_are_made_once(after: str) -> None:
+    model = parse("float[N,3,6,6] x", CONVS.format(after), repeated("w", "b", "v", "c", equal="w+b"))
+    assert sizes(model) == [(5,), (5, 16, 3, 3), (16,), (16, 3, 3, 3)]
+
+
+@pytest.mark.parametrize("equal", ["w", "b", "v"])
+def test_channels_that_are_equal_in_part_are_all_made(equal: str) -> None:
+    drawn = repeated("w", "b", "v", "c", equal=equal, axis=int(equal == "v"))
+    assert (20, 3, 3, 3) in sizes(parse("float[2,3,6,6] x", CONVS.format("Relu(a)"), drawn))
+
+
+def test_one_channel_is_made_of_those_that_are_all_equal() -> None:
+    drawn = weights("w", "b", "v", "c")
+    drawn["w"][:], drawn["b"][:] = drawn["w"][3], drawn["b"][3]
+    assert (16, 3, 3, 3) in sizes(parse("float[2,3,6,6] x", CONVS.format("Relu(a)"), drawn))
+
+
+@pytest.mark.parametrize("what", [np.nan, np.inf])
+def test_channels_are_equal_where_they_are_finite(what: float) -> None:
+    """What is read once is multiplied by zeros for other channels, which an infinity would spoil."""
+    for name in "bv":
+        drawn = repeated("w", "b", "v", "c", equal="w+b")
+        drawn[name][3:5] = what
+        assert firsts(drawn["b"], 0)[4] == (3 if name == "b" else 2)
+        simplified, _ = graphopt.simplify(parse("float[2,3,6,6] x", CONVS.format("Relu(a)"), drawn))
+        assert (20, 3, 3, 3) in [tuple(tensor.dims) for tensor in simplified.graph.initializer]
+
+
+@pytest.mark.parametrize(
+    ("after", "zeros", "left"), [("Sigmoid(a)", "w+b", 16), ("Clip(a, 1.0, 6.0)", "w+b", 16), ("Relu(a)", "w", 20)]
+)
+def test_channels_that_are_something_count(after: str, zeros: str, left: int) -> None:
+    """A sigmoid makes a half of zero, in all such channels the same; a filter of zeros with a bias makes that."""
     model = parse("float[2,3,6,6] x", CONVS.format(after), weights("w", "b", "v", "c", zeros=zeros))
-    assert (20, 3, 3, 3) in sizes(model)
+    assert (left, 3, 3, 3) in sizes(model)
 
 
 def test_where_no_block_is_saved_nothing_is_dropped() -> None:
@@ -90,6 +136,24 @@ def test_a_depthwise_convolution_loses_them_too(zeros: str) -> None:
     assert sizes(model) == [(5,), (5, 16, 3, 3), (16,), (16,), (16, 1, 3, 3), (16, 3, 3, 3)]
 
 
+@pytest.mark.parametrize(("equal", "count"), [("w+b+d+e", 16), ("w+b", 20), ("d+e", 20)])
+def test_a_depthwise_convolution_filters_equal_channels_once(equal: str, count: int) -> None:
+    body = "a = Conv(x, w, b); r = Relu(a); f = Conv<group=20>(r, d, e); s = Relu(f); y = Conv(s, v, c)"
+    model = parse("float[2,3,9,9] x", body, repeated("w", "b", "d", "e", "v", "c", equal=equal))
+    assert sizes(model) == [(5,), (5, count, 3, 3), (count,), (count,), (count, 1, 3, 3), (count, 3, 3, 3)]
+
+
+def test_features_that_are_gated_alike_are_made_once() -> None:
+    body = (
+        "g = MatMul(x, left); s = Sigmoid(g); f = Mul(g, s); a = MatMul(x, other); m = Mul(f, a); y = MatMul(m, right)"
+    )
+    drawn = repeated("left", "right", equal="left", axis=1)
+    model = parse("float[2,6,3] x", body, drawn | {"other": drawn["left"][::-1].copy()})
+    assert sizes(model) == [(3, 16), (3, 16), (16, 5)]
+    model = parse("float[2,6,3] x", body, drawn | {"other": weights("left")["left"]})
+    assert sizes(model) == [(3, 20), (3, 20), (20, 5)]
+
+
 def test_features_that_are_gated_are_dropped() -> None:
     body = (
         "g = MatMul(x, left); s = Sigmoid(g); f = Mul(g, s); a = MatMul(x, other); m = Mul(f, a); y = MatMul(m, right)"
@@ -105,7 +169,7 @@ def test_what_is_dropped_behind_makes_more_unread_in_front() -> None:
     drawn = weights("w", "b", "v", "c", zeros="v", axis=1)
     drawn["m"] = np.zeros((20, 20, 1, 1), np.float32)
     drawn["m"][DEAD, DEAD] = 1  # what is not dead there is zero, and what is dead not read
-    drawn["m"][0, 0] = 1
+    drawn["m"][0, :3:2] = 1  # one of them beside the diagonal, or it would be a depthwise one
     body = "a = Conv<pads=[1,1,1,1]>(x, w, b); r = Relu(a); s = Conv(r, m); t = Relu(s); y = Conv(t, v, c)"
     assert (16, 16, 1, 1) in sizes(parse("float[2,3,6,6] x", body, drawn))
 
@@ -129,6 +193,26 @@ def test_features_of_two_products_are_dropped(
     zeros, axis = dead
     for rows in ("6", "2,6") if "MatMul" in body else ("6",):
         model = parse(f"float[{rows},3] x", body.format(after), weights(*names, zeros=zeros, axis=axis))
+        assert all(20 not in shape for shape in sizes(model))
+
+
+@pytest.mark.parametrize("after", ["r = Relu(a)", GELU])
+@pytest.mark.parametrize(
+    ("body", "names", "equal"),
+    [
+        ("p = MatMul(x, left); a = Add(p, b); {}; y = MatMul(r, right)", ("left", "b", "right"), "left+b"),
+        ("a = MatMul(x, left); {}; y = MatMul(r, right)", ("left", "right"), "left"),
+        ("a = Gemm(x, left, b); {}; y = Gemm(r, right, c)", ("left", "b", "right", "c"), "left+b"),
+        ("a = Gemm<transB=1>(x, left_t, b); {}; y = Gemm<transB=1>(r, right_t, c)",
+         ("left_t", "b", "right_t", "c"), "left_t+b"),
+    ],
+)  # fmt: skip
+def test_features_of_two_products_that_are_equal_are_made_once(
+    body: str, names: tuple[str, ...], equal: str, after: str
+) -> None:
+    for rows in ("6", "N,6", "N,T") if "MatMul" in body else ("N",):
+        drawn = repeated(*names, equal=equal, axis=int("left_t" not in names))
+        model = parse(f"float[{rows},3] x", body.format(after), drawn)
         assert all(20 not in shape for shape in sizes(model))
 
 
@@ -183,3 +267,18 @@ def test_where_an_array_is_filled(dtype: type[np.generic], axis: int) -> None:
     rows = np.zeros((20, 12, 11), dtype)
     rows[3, 0, 0] = rows[5, 11, 10] = 1
     assert np.flatnonzero(filled(np.moveaxis(rows, 0, axis), axis)).tolist() == [3, 5]
+
+
+@pytest.mark.parametrize("dtype", NUMBERS)
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_which_place_of_an_array_is_the_first_of_equal_ones(dtype: type[np.generic], axis: int) -> None:
+    """Also those that differ behind the first elements."""
+    rows = (np.arange(20)[:, None, None] % 2 * np.ones((20, 12, 11))).astype(dtype)
+    rows[[3, 8, 15], 11, 10] = np.array([0, 1, 0]).astype(dtype)
+    found = firsts(np.moveaxis(rows, 0, axis), axis)
+    assert found.tolist() == [3 if i in (3, 15) else 8 if i == 8 else i % 2 for i in range(20)]
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (1, 2), (4,)])
+def test_which_place_is_the_first_where_there_is_little(shape: tuple[int, ...]) -> None:
+    assert firsts(np.zeros(shape, np.float32), 0).tolist() == [0] * shape[0]

@@ -173,7 +173,7 @@ class Context:
         match atom.kind:
             case "choice":
                 return self._choose(atom)
-            case "nth" | "order":
+            case "nth" | "order" | "alike":
                 within, where = undone(atom) or (None, FALSE)
                 return self.simplify(within) if within is not None and self.proves(where) else None
         return self._divide(atom)

@@ -28,7 +28,7 @@ from graphopt.language.term import (
     is_scalar,
     multiple_of,
     position_of,
-    said_axis,
+    said_axes,
     walk,
 )
 from graphopt.operators.classes import broadcasts
@@ -108,6 +108,7 @@ class _Draft:
         self.shapes: dict[Term, Shape | None] = {}
         self.bounds: dict[str, tuple[int, int]] = {}  # holes that hold indices, the least and the end of these
         self.dead: dict[App, list[bool]] = {}  # where constants are zero
+        self.alike: dict[tuple[str, ...], list[int]] = {}  # where they are equal
         self.positive: set[str] = set()  # holes whose elements must be greater than zero
         self.wanted = _wanted(rule)
         self.conditions = _on_attributes(rule)
@@ -158,9 +159,12 @@ class _Draft:
     def _size_of(self, axis: str) -> int:
         """Return a size for an axis: where none that is usual can meet the conditions on sizes, one that does."""
         usual = self.size()
-        multiples = [multiple_of(app) for app in self.rule.live if said_axis(app) == axis]
-        if max(multiples, default=1) > 1:  # with no more of them nothing is left out
-            usual += max(multiples)
+        told = [app for app in self.rule.contents if axis in said_axes(app)]
+        multiple = max(map(multiple_of, told), default=1)
+        if any(app.op == "blocks" for app in told):
+            usual = self.rng.choice((1, 2, 2, 4)) * multiple
+        elif multiple > 1:  # with no more of them nothing is left out
+            usual += multiple
         asked = [(condition, axes) for condition, axes in _on_sizes(self.rule) if axis in axes]
         if not asked or any(self._may_be(axis, size, asked) for size in {*self.scope.sizes}):
             return usual
@@ -374,8 +378,8 @@ class _Draft:
         array = random_array(rng, shape, dtype, plain=self.scope.plain)
         for name in self._properties(hole):
             array = WITH_PROPERTY[name](array)
-        for app in (app for app in self.rule.live if hole in app.args):
-            self._bury(app, hole, array)
+        for app in (app for app in self.rule.contents if hole in app.args):
+            {"live": self._bury, "blocks": self._keep_blocks}.get(app.op, self._repeat)(app, hole, array)
         if hole.name in self.positive:
             array = np.abs(array) + np.asarray(1.0 if self.scope.plain else 0.1, array.dtype)
         if hole.kind == "const" and shape and self.rng.random() < 0.3:  # a constant that is written shorter
@@ -390,10 +394,28 @@ class _Draft:
 
     def _bury(self, app: App, hole: Var, array: Array) -> None:
         """Make a constant zero at some places along an axis, the same ones as the others that are told of."""
-        along = np.moveaxis(array, position_of(said_axis(app), hole.axes or ()), 0)
+        along = np.moveaxis(array, [position_of(axis, hole.axes or ()) for axis in said_axes(app)], [0])
         if app not in self.dead:
             self.dead[app] = [self.rng.random() < 0.5 for _ in along]
         along[np.asarray(self.dead[app], bool)] = 0
+
+    def _repeat(self, app: App, hole: Var, array: Array) -> None:
+        """Make a constant equal at some places along an axis, the same ones as the others that are told of."""
+        along = np.moveaxis(array, [position_of(axis, hole.axes or ()) for axis in said_axes(app)], [0])
+        of = said_axes(app)
+        if of not in self.alike:
+            self.alike[of] = [self.rng.randrange(place + 1) for place in range(len(along))]
+        along[:] = along[self.alike[of]]
+
+    def _keep_blocks(self, app: App, hole: Var, array: Array) -> None:
+        """Make a constant zero outside of some blocks."""
+        table = np.moveaxis(array, [position_of(axis, hole.axes or ()) for axis in said_axes(app)], [0, 1])
+        height, width = (size // multiple_of(app) for size in table.shape[:2])
+        count = self.rng.choice(
+            [each for each in range(1, height + 1) if not height % each and not width % each] or [1]
+        )
+        own, other = (np.arange(size) * count // size for size in table.shape[:2])
+        table[own[:, None] != other] = 0
 
     def _uniform(self, hole: Var, array: Array) -> Array:
         """Return the same value along some axes, for constants that may be written in a shorter shape."""

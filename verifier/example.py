@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.base.types import DType
-from graphopt.ir.tensor import filled
-from graphopt.language.binding import live_places
+from graphopt.ir.tensor import Tensor
+from graphopt.language.binding import told_of
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import PROPERTIES, PYTHON, Unknown, apply, has_property
-from graphopt.language.term import SCALAR, App, Lit, Term, Var
+from graphopt.language.term import SCALAR, App, Lit, Term, Var, tells_contents
 
 Shape: TypeAlias = tuple[int, ...]
 Sizes: TypeAlias = Mapping[str, "int | Shape"]
@@ -65,8 +65,8 @@ def evaluate(term: Term, rule: Rule, instance: Instance) -> Any:
         case App(op="size" | "sizes" as fact, args=(Lit(value=axes),)):
             sizes = shape_of(str(axes).split(), instance.dims)
             return sizes[0] if fact == "size" else sizes
-        case App(op="live"):
-            return live_places(term, lambda hole, axis: filled(array_of(rule, instance, hole.name), axis))
+        case App() if tells_contents(term):
+            return told_of(term, lambda hole: Tensor.of(array_of(rule, instance, hole.name)))
         case App(op="dtype", args=(Var(name=name),)):
             return DType.of(array_of(rule, instance, name).dtype)
         case App(op="shape" | "rank" as fact, args=(Var(name=name),)):

@@ -6,7 +6,7 @@ paths are walked. What can be a symbol stays one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -35,19 +35,30 @@ from graphopt.base.integers import (
     symbol,
 )
 from graphopt.base.notes import Noted, noting
-from graphopt.base.places import Places
 from graphopt.base.rebuilding import formula
 from graphopt.base.symbolic import Index, Piece, Read, Value, call, fold, guarded, integer, lift, number
 from graphopt.base.tensors import Tensor, as_size, boolean, select, truth
 from graphopt.base.types import DType
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import FACTS, FUNCTIONS, LONGEST, PROPERTIES, PYTHON, Misused, Unknown, apply
-from graphopt.language.term import SCALAR, App, Lit, Term, Var, constants_of, is_scalar, position_of, said_axis
+from graphopt.language.term import (
+    SCALAR,
+    App,
+    Lit,
+    Term,
+    Var,
+    constants_of,
+    is_scalar,
+    position_of,
+    said_axes,
+    tells_contents,
+)
 from graphopt.operators.node import MAX_RANK, Undefined, Unsupported, as_tensor, real
 from graphopt.operators.semantics import denote
 from graphopt.operators.views import unflattened
 from graphopt.verifier import dtypes
 from graphopt.verifier.choices import Choices, flat
+from graphopt.verifier.contents import Listed, Told, looked_up, of_lists, told
 from graphopt.verifier.context import Context, context
 from graphopt.verifier.dtypes import Mistyped, Typing
 from graphopt.verifier.meant import Meant
@@ -302,13 +313,14 @@ class Instance:
 
     def _reader(self, name: str, dtype: DType) -> Callable[[Index], Value]:
         """Return the element at an index: a number where the conditions say that all elements are that number."""
-        live = self._live_parts(name)
+        told_ = list(self._told_of(name))
 
         def at(index: Index) -> Value:
             properties = self.properties.get(name, ())
             if "is_zero" in properties or "is_one" in properties:
                 return number(0 if "is_zero" in properties else 1)
-            read = guarded(conj(*(places.has(index[axis]) for places, axis in live)), lift(Read(name, index)))
+            inside, own = looked_up(index, told_)
+            read = guarded(inside, lift(Read(name, own)))
             if dtype is DType.BOOL:
                 return boolean(Fact(read, True))
             if not (self.exact and self.rule.is_quantized):
@@ -319,22 +331,15 @@ class Instance:
 
         return at
 
-    def _live_parts(self, name: str) -> list[tuple[Places, int]]:
-        """Return outside of which places, and along which axes, a constant is zero: over the reals only.
+    def _told_of(self, name: str) -> Iterator[Told]:
+        """Yield what is told of a constant: over the reals only.
 
         What is multiplied with zeros may be infinite, and zeros may have a sign.
         """
-        if self.exact or self.extended:
-            return []
-        told = ((app, hole) for app in self.rule.live for hole in constants_of(app) if hole.name == name)
-        return [(self.scalar(app), position_of(said_axis(app), hole.axes or ())) for app, hole in told]
-
-    def _live(self, app: App) -> Places:
-        """Return the places at which constants hold anything but zeros: how many there are is not known."""
-        said = f"live({', '.join(str(arg.value if isinstance(arg, Lit) else arg) for arg in app.args)})"
-        places = Places(symbol(said), self.size(said_axis(app)), symbol(f"length({said})"))
-        self.facts += places.facts
-        return places
+        said = ((app, hole) for app in self.rule.contents for hole in constants_of(app) if hole.name == name)
+        for app, hole in () if self.exact or self.extended else said:
+            axes = said_axes(app)
+            yield told(app, self.shape(axes))._replace(axes=[position_of(axis, hole.axes or ()) for axis in axes])
 
     def _counting(self, counts: App, shape: tuple[Size, ...]) -> Callable[[Index], Value]:
         """Return the element at an index of a tensor that counts."""
@@ -424,8 +429,8 @@ class Instance:
         if app.op in FACTS:
             return self._fact(app)
         args = [self.scalar(arg) for arg in app.operands]
-        if any(isinstance(arg, Places) for arg in args):
-            return _of_places(app.op, args)
+        if any(isinstance(arg, Listed) for arg in args):
+            return of_lists(app.op, args)
         found = self._of_reals(app, args)
         if found is not None:
             return found
@@ -445,8 +450,10 @@ class Instance:
     def _fact(self, app: App) -> Any:
         """Return what a hole or an axis is bound to says."""
         match app:
-            case App(op="live"):
-                return self._live(app)
+            case App() if tells_contents(app):
+                said = told(app, self.shape(said_axes(app)))
+                self.facts += said.of.facts
+                return said.value
             case App(op="size" | "sizes", args=(Lit(value=axes),)):
                 shape = self.shape(str(axes).split())
                 return shape[0] if app.op == "size" else shape
@@ -516,9 +523,7 @@ class Instance:
             assert isinstance(part, Var)
             self.holes[part.name] = self._open_number(part)
         found = self.scalar(part)
-        if isinstance(found, Places):
-            return Tensor((found.count,), lambda index: integer(found.nth(index[0])), DType.INT64)
-        return as_tensor(found)
+        return found.tensor if isinstance(found, Listed) else as_tensor(found)
 
     def _open_number(self, var: Var) -> Any:
         if var.kind == "integer":
@@ -571,13 +576,6 @@ class Instance:
 
     def hole_tensors(self) -> list[Tensor]:
         return [value for value in self.holes.values() if isinstance(value, Tensor)]
-
-
-def _of_places(name: str, args: Sequence[Any]) -> Size:
-    """Return what a scalar function tells of a list of places: how long it is, and nothing else."""
-    if name == "length" and isinstance(args[0], Places):
-        return args[0].count
-    raise Unsupported(f"{name} of places of which only the number is known")
 
 
 def _is_real(value: Any) -> bool:

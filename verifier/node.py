@@ -14,7 +14,7 @@ from graphopt.base.tensors import Tensor
 from graphopt.base.types import DType
 from graphopt.ir import ops
 from graphopt.language.rule import Rule
-from graphopt.language.term import App, Lit, Term, Var, applications, is_live, is_scalar, walk
+from graphopt.language.term import App, Lit, Term, Var, applications, is_listed, is_scalar, walk
 from graphopt.operators.families import Joined
 from graphopt.operators.node import Node, OneOf, Shape, Symbols, Undefined, Unsupported, schema_default
 from graphopt.operators.semantics import OPERATORS
@@ -149,7 +149,7 @@ class RuleNode(Node):
     def is_number(self, position: int) -> bool:
         """Return whether the input is a number or a list of the rule, not a tensor."""
         part = self.app.inputs[position] if self.has(position) else None
-        return part is not None and is_scalar(part) and not is_live(part)
+        return part is not None and is_scalar(part) and not is_listed(part)
 
     # attributes
 

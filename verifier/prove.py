@@ -345,8 +345,8 @@ def _left(instance: Instance) -> list[Tensor] | None:
             left = [instance.tensor(side) for side in instance.rule.left]
         instance.built[0].update(built)
         instance.assume_absences()
-        for places in instance.rule.live:  # how many there may be is known on both sides
-            instance.scalar(places)
+        for said in instance.rule.contents:  # how many places or blocks there may be is known on both sides
+            instance.scalar(said)
         before = instance.known
         instance.assume_conditions()
     except NothingLeft:

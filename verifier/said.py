@@ -10,7 +10,7 @@ from typing import Any
 from graphopt.base.integers import Int
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import LONGEST, PROPERTIES
-from graphopt.language.term import SCALAR, App, Lit, Term, Var, holes, walk
+from graphopt.language.term import SCALAR, App, Lit, Term, Var, holes, tells_contents, walk
 from graphopt.verifier.choices import flat
 
 
@@ -43,7 +43,8 @@ def unfulfilled(condition: Term) -> str:
 def is_plain(condition: Term) -> bool:
     """Return whether a condition is one on numbers, which speaks of no size by name and of no operator."""
     apps = [part for part in walk(condition) if isinstance(part, App)]
-    return all(app.domain == SCALAR and app.op not in ("size", "sizes", "live", *PROPERTIES) for app in apps)
+    said = ("size", "sizes", *PROPERTIES)
+    return all(app.domain == SCALAR and app.op not in said and not tells_contents(app) for app in apps)
 
 
 ROUNDING = frozenset({"add", "sub", "mul", "div", "mod", "divide", "neg", "sqrt", "total", "product", "normalized"})

@@ -63,7 +63,7 @@ def ordered(parts: Iterable[N]) -> list[N]:
 class Atom(_Numbered):
     """An unknown integer, or a function of integers that is no polynomial. Interned: equal atoms are one object."""
 
-    kind: Literal["symbol", "quotient", "remainder", "choice", "nth", "order"]
+    kind: Literal["symbol", "quotient", "remainder", "choice", "nth", "order", "alike"]
     args: tuple[Any, ...]
     serial: int
 
@@ -75,7 +75,7 @@ class Atom(_Numbered):
                 return f"(({a})//({b}))"
             case "remainder", (a, b):
                 return f"(({a})%({b}))"
-            case "nth" | "order", (name, _, _, subject):
+            case "nth" | "order" | "alike", (name, _, _, subject):
                 return f"{self.kind}({name}, {subject})"
         return f"{'if' if self.kind == 'choice' else self.kind}({', '.join(map(str, self.args))})"
 

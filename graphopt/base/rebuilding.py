@@ -123,9 +123,9 @@ def _value(atom: Atom, known: Mapping[Any, int]) -> int:
         case "choice":
             condition, then, otherwise = atom.args
             return value_of(then if truth_of(condition, known) else otherwise, known)
-        case "nth" | "order":
-            _, _, count, subject = atom.args
-            return of_the_first(atom, value_of(count, known), value_of(subject, known))
+        case "nth" | "order" | "alike":
+            _, extent, count, subject = atom.args
+            return of_the_first(atom, *(value_of(arg, known) for arg in (extent, count, subject)))
     over, by = (value_of(arg, known) for arg in atom.args)
     return over // by if atom.kind == "quotient" else over % by
 

@@ -81,7 +81,7 @@ class Translation:
                 raise NotKnown
             case "choice":
                 return self._chosen(*atom.args)
-            case "nth" | "order":  # of a constant's contents: sizes of models are made of sizes
+            case "nth" | "order" | "alike":  # of a constant's contents: sizes of models are made of sizes
                 raise NotKnown
         over, by = map(self.outward, atom.args)
         if (not isinstance(by, int) or by <= 0) and not (is_not_negative(over) and is_not_negative(by)):

@@ -12,9 +12,19 @@ from numpy.typing import NDArray
 from graphopt.base.sizes import Dim
 from graphopt.base.types import DType, Shape, TensorType
 from graphopt.ir.graph import Attribute, Graph, Value
-from graphopt.ir.tensor import Tensor, filled
+from graphopt.ir.tensor import Tensor
 from graphopt.language.scalar import FACTS, OF_VALUES, PROPERTIES, PYTHON, Unknown, apply, has_property
-from graphopt.language.term import App, Lit, Term, Var, constants_of, multiple_of, position_of, said_axis
+from graphopt.language.term import (
+    App,
+    Lit,
+    Term,
+    Var,
+    constants_of,
+    multiple_of,
+    position_of,
+    said_axes,
+    tells_contents,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +173,8 @@ def _has_property(name: str, bound: Bound, graph: Graph | None, *more: Any) -> b
 
 def _fact(term: App, bound: Mapping[str, Bound], axes: Axes, graph: Graph | None) -> Any:
     subject = term.args[0]
-    if term.op == "live":
-        return live_places(term, lambda hole, axis: _filled(bound[hole.name], axis))
+    if tells_contents(term):
+        return told_of(term, lambda hole: _contents(bound[hole.name]))
     if isinstance(subject, Lit):
         sizes = sizes_of(str(subject.value).split(), axes)
         if sizes is None:
@@ -179,21 +189,41 @@ def _fact(term: App, bound: Mapping[str, Bound], axes: Axes, graph: Graph | None
     return type_.shape if term.op == "shape" else len(type_.shape)
 
 
-def live_places(term: App, filled_along: Callable[[Var, int], NDArray[np.bool_]]) -> tuple[int, ...]:
-    """Return the places along an axis at which some constant has an element that is not 0, filled up with others."""
-    axis = said_axis(term)
-    each = [filled_along(hole, position_of(axis, hole.axes or ())) for hole in constants_of(term)]
-    live = np.logical_or.reduce(each)
-    missing = -int(np.count_nonzero(live)) % multiple_of(term)
-    return tuple(map(int, np.flatnonzero(live | (np.cumsum(~live) <= missing))))
+def told_of(term: App, tensor_of: Callable[[Var], Tensor]) -> int | tuple[int, ...]:
+    """Return what a function of the contents of constants gives."""
+    holes, said = constants_of(term), said_axes(term)
+    along = [(tensor_of(hole), [position_of(axis, hole.axes or ()) for axis in said]) for hole in holes]
+    multiple = multiple_of(term)
+    if term.op == "blocks":
+        ((tensor, (rows, columns)),) = along
+        return tensor.blocks(rows, columns, multiple)
+    if term.op == "live":
+        live = np.logical_or.reduce([tensor.filled(*axes) for tensor, axes in along])
+        return tuple(map(int, np.flatnonzero(_filled_up(live, multiple))))
+    seen: dict[tuple[int, ...], int] = {}
+    classes = zip(*(tensor.firsts(*axes).tolist() for tensor, axes in along), strict=True)
+    first = np.array([seen.setdefault(each, place) for place, each in enumerate(classes)], np.int64)
+    listed = _filled_up(first == np.arange(len(first)), multiple)
+    position = np.cumsum(listed) - 1
+    found = np.flatnonzero(listed) if term.op == "firsts" else np.where(listed, position, position[first])
+    return tuple(map(int, found))
 
 
-def _filled(bound: Bound, axis: int) -> NDArray[np.bool_]:
-    """Return where along an axis a constant has elements that are not 0, in the shape that the rule declares."""
+def _filled_up(chosen: NDArray[np.bool_], multiple: int) -> NDArray[np.bool_]:
+    """Return what is chosen, and the first others as well, as many as a multiple lacks."""
+    return chosen | (np.cumsum(~chosen) <= -int(np.count_nonzero(chosen)) % multiple)
+
+
+def _contents(bound: Bound) -> Tensor:
+    """Return what a constant holds, in the shape that the rule declares.
+
+    Raises:
+        Unknown: it is none, or one of texts.
+    """
     if isinstance(bound, Known) and bound.is_as_stored and bound.tensor.dtype.numpy.kind != "O":
-        return bound.tensor.filled(axis)
+        return bound.tensor
     if isinstance(bound, Known | Absent) and (array := bound.array()).dtype.kind != "O":
-        return filled(array, axis)
+        return Tensor.of(array)
     raise Unknown("the contents of what is no constant")
 
 

@@ -28,7 +28,6 @@ from graphopt.language.term import (
     holes,
     integer,
     integers,
-    is_live,
     microsoft,
     op,
     operators_in,
@@ -38,6 +37,7 @@ from graphopt.language.term import (
     reduction,
     render,
     string,
+    tells_contents,
     tensor,
     tensors,
     walk,
@@ -145,10 +145,10 @@ class Rule:
         return {str(app.args[0]): app for app in self.asserted if app.op == "counts"}
 
     @cached_property
-    def live(self) -> tuple[App, ...]:
-        """What it says of the places at which constants hold anything but zeros."""
+    def contents(self) -> tuple[App, ...]:
+        """What it asks of the contents of constants: where they are zero, or equal."""
         parts = (part for side in (*self.left, *self.right, *self.conditions) for part in walk(side))
-        return tuple(dict.fromkeys(part for part in parts if isinstance(part, App) and is_live(part)))
+        return tuple(dict.fromkeys(part for part in parts if tells_contents(part)))
 
     @property
     def is_family(self) -> bool:

@@ -400,6 +400,18 @@ FACTS: Mapping[str, tuple[str, str]] = {
         '"C", 16, w, …',
         "the places along an axis where a constant, or one of several, is not 0; with others to a multiple of 16",
     ),
+    "blocks": (
+        '"M C", 16, w',
+        "how many equal blocks on the diagonal of two axes hold all that is not 0, their sides multiples of 16; else 1",
+    ),
+    "firsts": (
+        '"C", 16, w, …',
+        "the first of all places along an axis where constants are equal; with others to a multiple of 16",
+    ),
+    "alike": (
+        '"C", 16, w, …',
+        "for each place along an axis the position in `firsts` of one where constants are equal",
+    ),
 }
 """Functions of what a hole or an axis is bound to: an example of what each takes, and what it gives."""
 

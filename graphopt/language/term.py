@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeGuard
 
 from graphopt.base.errors import RuleError
 from graphopt.ir import ops
@@ -188,25 +188,30 @@ def is_scalar(subject: Term) -> bool:
     return True
 
 
-def is_live(subject: Term) -> bool:
-    """Return whether a term is a list of places that the contents of constants say."""
-    return isinstance(subject, App) and subject.domain == SCALAR and subject.op == "live"
+def is_listed(subject: Term) -> bool:
+    """Return whether a term is a list of places or positions that the contents of constants say."""
+    return tells_contents(subject) and subject.op != "blocks"
 
 
-def said_axis(app: App) -> str:
-    """Return the axis that a scalar function is told by its name."""
-    (axis, *_) = app.args
-    assert isinstance(axis, Lit)
-    return str(axis.value)
+def tells_contents(subject: Term) -> TypeGuard[App]:
+    """Return whether a term says where constants are zero, or equal: by a list, or by a number of blocks."""
+    return isinstance(subject, App) and subject.domain == SCALAR and subject.op in ("live", "blocks", "firsts", "alike")
+
+
+def said_axes(app: App) -> tuple[str, ...]:
+    """Return the axes that a scalar function is told by their names."""
+    (axes, *_) = app.args
+    assert isinstance(axes, Lit)
+    return tuple(str(axes.value).split())
 
 
 def constants_of(app: App) -> tuple[Var, ...]:
-    """Return the constants of which a list of places is told."""
+    """Return the constants of whose contents something is told."""
     return tuple(arg for arg in app.args if isinstance(arg, Var))
 
 
 def multiple_of(app: App) -> int:
-    """Return of what number a list of places is to have a multiple."""
+    """Return of what number a list of places, or each side of a block, is to have a multiple."""
     said = app.args[1] if len(app.args) > 1 else None
     return said.value if isinstance(said, Lit) and isinstance(said.value, int) else 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
 from math import copysign, isnan
 from typing import Any, TypeAlias
 
@@ -21,13 +22,14 @@ from graphopt.language.term import (
     Var,
     applications,
     holes,
-    is_live,
+    is_listed,
     is_pack,
     is_scalar,
     is_whole,
     operators_in,
     packs_in,
     render,
+    tells_contents,
     walk,
 )
 
@@ -140,7 +142,7 @@ def _misplaced_places(parts: Iterable[Term]) -> Iterator[str]:
             continue
         elsewhere = [*app.inputs[:1], *app.inputs[2:]] if (app.op, app.domain) == ("Gather", "") else app.inputs
         for arg in (*elsewhere, *dict(app.attrs).values()):
-            if arg is not None and is_live(arg):
+            if arg is not None and is_listed(arg):
                 yield f"'{render(arg)}' can only be the indices of a Gather, or what fn.length counts"
 
 
@@ -332,8 +334,8 @@ def misspelt(part: Term) -> Iterator[str]:
 
 def _against_table(app: App) -> Iterator[str]:
     """Yield what is wrong with the name or the arguments of a scalar function."""
-    if is_live(app):
-        yield from _mistaken_places(app)
+    if tells_contents(app):
+        yield from _mistaken_contents(app)
     elif app.op in FACTS:
         example, about = FACTS[app.op]
         kind = Lit if example.startswith('"') else Var
@@ -349,21 +351,34 @@ def _against_table(app: App) -> Iterator[str]:
         yield f"unknown scalar function '{app.op}'{hint}"
 
 
-def _mistaken_places(app: App) -> Iterator[str]:
-    """Yield what is wrong with a list of places: it is along one axis that each of some constants names once."""
-    axis, *constants = app.args or (None,)
+_CONTENTS = {
+    "live": (1, "the name of an axis", 'fn.live("C", w)'),
+    "blocks": (2, "the names of two axes", 'fn.blocks("M C", w)'),
+    "firsts": (1, "the name of an axis", 'fn.firsts("C", w)'),
+    "alike": (1, "the name of an axis", 'fn.alike("C", w)'),
+}
+"""How many axes the functions of what constants hold are told first, and how each is called."""
+
+
+def _mistaken_contents(app: App) -> Iterator[str]:
+    """Yield what is wrong with what is told of constants: it is along axes that each of them names once."""
+    count, named, example = _CONTENTS[app.op]
+    axes, *constants = app.args or (None,)
     if constants and isinstance(constants[0], Lit):
         multiple = constants.pop(0)
         if not isinstance(multiple, Lit) or not isinstance(multiple.value, int) or multiple.value < 1:
             yield f"'{render(app)}': {multiple} is no number of which it can have a multiple"
-    if not (isinstance(axis, Lit) and isinstance(axis.value, str) and axis.value.isidentifier() and axis.value != "_"):
-        yield f"'{render(app)}': its first argument is the name of an axis, as in fn.live(\"C\", w)"
+    said = axes.value.split() if isinstance(axes, Lit) and isinstance(axes.value, str) else []
+    if len({*said}) != count or len(said) != count or "_" in said or not all(map(str.isidentifier, said)):
+        yield f"'{render(app)}': its first argument is {named}, as in {example}"
     elif not constants or app.attrs or not all(isinstance(of, Var) and of.kind == "const" for of in constants):
-        yield f"'{render(app)}' is of no constants of the rule, as in fn.live(\"C\", w)"
+        yield f"'{render(app)}' is of no constants of the rule, as in {example}"
+    elif app.op == "blocks" and len(constants) > 1:
+        yield f"'{render(app)}' is of more than one constant, as is not {example}"
     else:
-        for of in constants:
-            if not isinstance(of, Var) or (of.axes or ()).count(axis.value) != 1:
-                yield f"'{render(app)}': '{of}' does not have one axis {axis.value}"
+        for of, axis in product(constants, said):
+            if not isinstance(of, Var) or (of.axes or ()).count(axis) != 1:
+                yield f"'{render(app)}': '{of}' does not have one axis {axis}"
 
 
 def _against_schema(app: App) -> Iterator[str]:

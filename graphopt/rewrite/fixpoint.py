@@ -1,8 +1,8 @@
 """The simplify phase: passes and rules to a fixpoint, without search.
 
 A rule is applied only where it makes the measure smaller, so the phase ends whatever the rules are: `ops.weight`,
-summed over the nodes, and where that stays as it is, the elements that they compute. Every change is a `Step` that can
-be undone.
+summed over the nodes; where that stays as it is, the elements that they compute, and then those of constants. Every
+change is a `Step` that can be undone.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TypeAlias
 from graphopt.base.types import TensorType
 from graphopt.ir import ops
 from graphopt.ir.graph import Graph, Node, Patch
+from graphopt.ir.tensor import Tensor
 from graphopt.language.rule import Rule, depth
 from graphopt.operators.infinities import mark_bodies, reconsider
 from graphopt.rewrite.build import Refusal, Refused, build, lacking
@@ -239,7 +240,7 @@ class Simplifier:
             where = graph.value_name(match.roots[0])
             self.notes.add(f"rule {match.rule.name} was not applied at '{where}': {refused}")
             return None
-        return patch if gain(patch) > (0, 0) else None
+        return patch if gain(patch) > (0, 0, 0) else None
 
     def _apply(self, name: str, graph: Graph, patch: Patch, *, is_rule: bool) -> Patch:
         graph.apply(patch)
@@ -276,9 +277,12 @@ def by_root(rules: Iterable[Rule]) -> Candidates:
     return {op: tuple(found) for op, found in by_op.items()}
 
 
-def gain(patch: Patch) -> tuple[int, int]:
-    """Return what a patch takes off the measure: weights before elements."""
-    return _taken(patch, ops.weight), _taken(patch, _elements)
+def gain(patch: Patch) -> tuple[int, int, int]:
+    """Return what a patch takes off the measure: weights before elements, and those that are computed before constants.
+
+    A constant that others read is not taken off.
+    """
+    return _taken(patch, ops.weight), _taken(patch, _elements), _taken(patch, _stored)
 
 
 def _taken(patch: Patch, share: Callable[[Node], int]) -> int:
@@ -291,6 +295,10 @@ def _elements(node: Node) -> int:
         return 0
     shapes = [type_.shape or () for type_ in node.types if isinstance(type_, TensorType)]
     return sum(prod(size for size in shape if isinstance(size, int)) for shape in shapes)
+
+
+def _stored(node: Node) -> int:
+    return node.data.size if isinstance(node.data, Tensor) else 0
 
 
 def _told(patch: Patch) -> str:

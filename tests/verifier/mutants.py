@@ -35,7 +35,7 @@ from graphopt.language.term import (
     Term,
     Var,
     constants_of,
-    is_live,
+    is_listed,
     is_scalar,
     operators_in,
     render,
@@ -125,7 +125,7 @@ def _schema(app: App) -> OpSchema:
 
 def _constant_dropped(app: App) -> Iterator[Term]:
     """Yield a list of places without one of the constants that say which are live."""
-    if is_live(app) and len(constants_of(app)) > 1:
+    if is_listed(app) and len(constants_of(app)) > 1:
         for constant in constants_of(app):
             yield replace(app, args=tuple(arg for arg in app.args if arg != constant))
 

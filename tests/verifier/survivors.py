@@ -202,9 +202,9 @@ EQUIVALENT = (
         "the sizes are multiplied",
     ),
     (
-        "drop_(unread|zero)_.*",
-        "REAL condition dropped: length.live.* < size",
-        "where nothing is dead, all is kept: the condition keeps the rule from being applied for nothing",
+        "drop_(unread|zero|equal)_.*",
+        "REAL condition dropped: length.(live|firsts).* < size",
+        "where nothing is dead or equal, all is kept: the condition keeps the rule from being applied for nothing",
     ),
     (
         "drop_(unread|zero)_(gated_)?features.*",
@@ -215,6 +215,36 @@ EQUIVALENT = (
         "drop_(unread|zero)_.*",
         "REAL number changed: live",
         "of what number a list has a multiple is for kernels: more places than needed are as good",
+    ),
+    (
+        "drop_(unread|zero|equal)_channels_around_depthwise_conv.*",
+        "REAL condition dropped: group == size",
+        "filters of one channel each are in as many groups as there are channels",
+    ),
+    (
+        "drop_equal_.*",
+        "REAL (operand dropped: Slice|operator dropped: Flatten)",
+        "a matrix has two axes, which are those that are cut where none is said",
+    ),
+    (
+        "(group_conv_of|split_.*_by|replace_.*_by)_(diagonal|(large_|small_)?blocks|diagonal_with_mul)",
+        "REAL (condition dropped: 1 < blocks|number changed: blocks)",
+        "one block is all, from either side, and of what numbers sides are multiples is for kernels",
+    ),
+    (
+        "group_conv_of_diagonal",
+        "REAL (condition dropped: blocks|operands swapped: (join|div))",
+        "blocks of more than one channel are as true, and of one each there are as many as filters and channels",
+    ),
+    (
+        "replace_.*_by_diagonal_with_mul",
+        "REAL (attribute dropped|number changed): ReduceSum",
+        "a diagonal is the sums of its rows as of its columns, and what has no rows is spread over them like one row",
+    ),
+    (
+        "split_.*_by_blocks",
+        "REAL (attribute dropped: Reshape allowzero|number changed: Reshape allowzero|number changed: join.-1)",
+        "a size of 0 is copied from where it is 0, too, and rows are as many as before",
     ),
 )
 """Rules, changes (patterns both), and why such a mutant that is proved is right."""

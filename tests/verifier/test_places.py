@@ -50,6 +50,8 @@ def worth_of(atom: Atom, numbers: Mapping[Int, int], lists: Mapping[Int, list[in
     listing, at = lists[places.name], worth(subject, numbers, lists)
     if atom.kind == "nth":
         return listing[at] if 0 <= at < len(listing) else 0
+    if atom.kind == "alike" and at not in listing:  # any position would do
+        return at % len(listing) if 0 <= at < worth(places.extent, numbers, lists) else len(listing)
     return listing.index(at) if at in listing else len(listing)
 
 
@@ -69,14 +71,14 @@ def a_place(random: Random, two: Two, depth: int) -> Size:
     if not depth:
         return random.choice((two.i, two.j, two.i + 1, 2))
     tell = random.choice((two.one, two.one, two.other))
-    return random.choice((tell.nth, tell.order))(a_place(random, two, depth - 1))
+    return random.choice((tell.nth, tell.order, tell.alike))(a_place(random, two, depth - 1))
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_what_is_simplified_is_the_same_for_any_lists(seed: int, two: Two) -> None:
     i, j, extent, count, one, other = two
     random = Random(seed)
-    length = random.randrange(6)
+    length = random.randrange(1, 6)  # of no places none stands for the others
     lists = {each.name: sorted(random.sample(range(7), length)) for each in (one, other)}
     for _ in range(20):
         numbers = {i: random.randrange(-2, 9), j: random.randrange(-2, 9), extent: 7, count: length}
@@ -111,4 +113,20 @@ def test_what_is_zero_adds_nothing_to_sums_of_finite_numbers() -> None:
     """An infinity times zero is NaN, which a sum without the product lacks."""
     v = const("v", "C P")
     proof = prove(Rule("sum_of_what_lives", op.ReduceSum(v, (0,)), op.ReduceSum(op.Gather(v, fn.live("C", v)), (0,))))
+    assert (proof.verdict, proof.model) == (Verdict.PROVED, Model.REAL), proof
+
+
+def test_a_place_is_alike_to_the_one_that_stands_for_it_and_need_not_be_it(two: Two) -> None:
+    i, j, extent, count, one, other = two
+    known = context([*one.facts, inside(i, count), inside(j, extent)], Effort())
+    assert known.simplify(one.alike(one.nth(i))) == i and known.proves(inside(one.alike(j), count))
+    assert known.simplify(one.nth(one.alike(j))) != j and not known.proves(eq(one.nth(one.alike(j)), j))
+    assert not known.proves(eq(one.alike(j), one.order(j))) and not known.proves(eq(one.alike(j), other.alike(j)))
+    assert not context(one.facts, Effort()).proves(inside(one.alike(j), count))
+
+
+def test_what_is_equal_is_what_stands_for_it_in_sums_of_finite_numbers() -> None:
+    w = const("w", "K C")
+    again = op.Gather(op.Gather(w, fn.firsts("C", w), axis=1), fn.alike("C", w), axis=1)
+    proof = prove(Rule("each_by_the_first_that_is_equal", op.Identity(w), again))
     assert (proof.verdict, proof.model) == (Verdict.PROVED, Model.REAL), proof

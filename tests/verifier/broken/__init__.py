@@ -10,12 +10,14 @@ from tests.verifier.broken import (
     floats,
     functions,
     given,
+    grouped,
     hidden,
     operators,
     placed,
     plain,
     pruned,
     quantized,
+    repeated,
 )
 
 REFUTED = (
@@ -29,6 +31,8 @@ REFUTED = (
     *quantized.REFUTED,
     *pruned.REFUTED,
     *filled.REFUTED,
+    *grouped.REFUTED,
+    *repeated.REFUTED,
     *bodies.REFUTED,
 )
 UNPROVED = (
@@ -43,6 +47,8 @@ UNPROVED = (
     *quantized.UNPROVED,
     *pruned.UNPROVED,
     *filled.UNPROVED,
+    *grouped.UNPROVED,
+    *repeated.UNPROVED,
     *floats.UNPROVED,
     *bodies.UNPROVED,
     *attention.UNPROVED,
