@@ -25,6 +25,10 @@ def along(value: Term, axes: str) -> App:
     return op.Reshape(value, fn.sizes(axes))
 
 
+BLOCK = 16
+"""Channels that ONNX Runtime convolves at once, where a processor has AVX-512; 8 elsewhere."""
+
+
 def by_group(value: Term, outer: str, inner: str) -> App:
     """One number for each channel of the side that the weights list by group, in the shape of the weights.
 

@@ -9,10 +9,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from graphopt.rule import Rule, attributes, const, fn, op, tensor
+from graphopt.rules.convolution import BLOCK
 from graphopt.term import App, Term, Var
-
-BLOCK = 16
-"""What ONNX Runtime convolves at once, and small enough for products to be many."""
 
 # -- convolutions --------------------------------------------------------------------------------------------------
 # Axes: N batch, I channels that are read, M that are made, *s space, *k kernel.

@@ -1,4 +1,4 @@
-"""The same convolution told otherwise: wider kernels, no groups, more channels, another number of axes."""
+"""The same convolution told otherwise: wider kernels, fewer groups, more channels, another number of axes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from graphopt.rule import Rule, const, fn, integer, integers, op, tensor
 from graphopt.rules.branches import eye, widened
-from graphopt.rules.convolution import geometry
+from graphopt.rules.convolution import BLOCK, geometry
 from graphopt.term import Operand
 
 # Axes: N batch, C input channels, M output channels, I = C / group, *s space, *k kernel.
@@ -37,7 +37,7 @@ WIDENED = (
     ),
 )
 
-# -- no groups -----------------------------------------------------------------------------------------------------
+# -- fewer groups --------------------------------------------------------------------------------------------------
 
 M, channels = fn.size("M"), fn.size("I")
 ones = fn.repeat(1, fn.length(kernel))
@@ -53,6 +53,28 @@ GROUPS = (
         why="Convolutions without groups have the fastest kernels, which may be worth computing with zeros.",
     ),
 )
+
+
+def merged(count: int) -> Rule:
+    """Return the rule that makes one group of so many, in which the weights for channels of another are zero."""
+    apart = op.Reshape(w, fn.join(group // count, count, M // group, 1, channels, kernel))
+    own = op.Reshape(eye(w, count), fn.join(1, count, 1, count, 1, ones))
+    together = op.Reshape(apart * own, fn.join(M, count * channels, kernel))
+    return Rule(
+        f"merge_{count}_groups_of_conv",
+        op.Conv(x, w, b, **geometry, group=group),
+        op.Conv(x, together, b, **geometry, group=group // count),
+        when=(
+            fn.lt(1, channels),
+            fn.eq((count * channels) % BLOCK, 0),
+            fn.ne((count // 2 * channels) % BLOCK, 0),
+            fn.eq(group % count, 0),
+        ),
+        why="Groups of a whole block of channels are convolved so much faster that they may hold zeros.",
+    )
+
+
+MERGED = tuple(map(merged, (2, 4)))
 
 # -- more channels -------------------------------------------------------------------------------------------------
 
@@ -110,4 +132,4 @@ PLANES = (
 )
 
 RULES: tuple[Rule, ...] = ()
-TRADES = (*WIDENED, *GROUPS, *CHANNELS, *PLANES)
+TRADES = (*WIDENED, *GROUPS, *MERGED, *CHANNELS, *PLANES)
