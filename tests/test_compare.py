@@ -492,6 +492,23 @@ def test_a_finite_number_that_came_of_an_infinity_is_always_judged() -> None:
     assert "non-finite values" in str(found)
 
 
+@pytest.mark.parametrize("mask", ["bool[2,4,4] seen", "int64[2,4,4] attention_mask"])
+def test_a_row_of_which_nothing_is_seen_is_drawn(mask: str) -> None:
+    """The mean of all where each is masked by the least number, and 0 as some kernels of attention have it."""
+    name = mask.rsplit(maxsplit=1)[-1]
+    body = f"""m = Cast<to=9>({name}); s = Where(m, x, {{}}); p = Softmax<axis=-1>(s); i = IsNaN(p);
+        y = Where(i, zero, p)"""
+    numbers = {
+        "low": np.array(-3.4e38, np.float32),
+        "none": np.array(-np.inf, np.float32),
+        "zero": np.zeros((), np.float32),
+    }
+    of_least, of_infinity = (parse(f"float[2,4,4] x, {mask}", body.format(by), numbers) for by in ("low", "none"))
+    assert compare(of_least, of_least).ok
+    assert compare(of_infinity, of_infinity).ok
+    assert compare(of_least, of_infinity).verdict is Verdict.DIFFERENT
+
+
 @pytest.mark.parametrize("dtype", ["float", "float16", "double"])
 def test_the_largest_number_that_an_absent_bound_makes_of_an_infinity_is_not_judged(dtype: str) -> None:
     """ONNX Runtime takes it for the bound; no model means it."""

@@ -72,8 +72,9 @@ def compare(
 
     `bindings` are sizes for open dims, used in turn; what they leave out is chosen, `tries` times at most if the model
     refuses it. `inputs` are used in every case in the place of made-up ones. `exact` allows no rounding: every bit is
-    to be the same. A model that compares or masks its inputs is also fed infinities and NaN; what it makes of them is
-    compared where its own result is finite, and with `keep_nonfinite` everywhere. Neither model is changed.
+    to be the same. A model that compares or masks its inputs is also fed infinities, NaN and masks that hide a whole
+    row; what it makes of them is compared where its own result is finite, and with `keep_nonfinite` everywhere. Neither
+    model is changed.
 
     Raises:
         UsageError: `inputs` or `bindings` do not fit the model, or onnxruntime is not installed.

@@ -241,19 +241,22 @@ _ELEMENTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "Abs", "Sqrt", "Exp
 
 
 def nonfinite(model: Sketch, feeds: Feeds, given: Iterable[str], seed: int) -> Feeds | None:
-    """Return the same inputs with infinities and NaN among the floats that the model compares or masks.
+    """Return the same inputs with infinities and NaN among the floats that the model compares or masks, and masks of
+    which a row is all zeros.
 
     None where it has no such input but those that are `given`.
     """
-    asked = {item.name for item in model.required if item.dtype.is_float and item.kind == "tensor"} - set(given)
-    asked = {name for name in asked if role(model, _named(model, name)).name in ("", "mask") and _is_asked(model, name)}
-    if not asked:
-        return None
-    return feeds | {name: _with_nonfinite(feeds[name], _random(seed, name)) for name in sorted(asked)}
-
-
-def _named(model: Sketch, name: str) -> Input:
-    return next(item for item in model.inputs if item.name == name)
+    tensors = [item for item in model.required if item.kind == "tensor" and item.name not in given]
+    roles = {item.name: role(model, item).name for item in tensors}
+    changed: Feeds = {}
+    for item in tensors:
+        name, is_mask = item.name, roles[item.name] == "mask" or item.dtype is DType.BOOL
+        if item.dtype.is_float and roles[name] in ("", "mask") and _is_asked(model, name):
+            changed[name] = _with_nonfinite(feeds[name], _random(seed, name))
+        elif is_mask and not item.dtype.is_float and item.dtype is not DType.STRING and feeds[name].ndim > 1:
+            changed[name] = feeds[name].copy()
+            changed[name][..., -1:, :] = 0
+    return feeds | changed if changed else None
 
 
 def _is_asked(model: Sketch, name: str) -> bool:
