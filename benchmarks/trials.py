@@ -25,6 +25,9 @@ from graphopt.runtime.steps import sketch
 
 SEEDS = (0, 1, 2)
 
+LOADS = 3
+"""Turns in which each process of a timing makes a session of each outcome: of one alone the time is chance."""
+
 QUANTA = 2
 """So many times as far from the original as ONNX Runtime's own optimization takes it, an outcome may be, beyond the
 tolerance: of quantized models each step rounds to a quantum, and where the integers are multiplied otherwise, all that
@@ -113,9 +116,9 @@ def timed(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _loads(paths: Mapping[str, str], setting: Setting) -> dict[str, float]:
-    """Processor seconds of making a session, in turns; once, for each process of a timing does that."""
+    """Processor seconds of making a session, the least of some turns."""
     runs = [lambda path=path: setting.open(path) for path in paths.values()]
-    found = interleaved(runs, seconds=0, rounds=(1, 1), meter=time.process_time)
+    found = interleaved(runs, seconds=0, rounds=(LOADS, LOADS), meter=time.process_time)
     return {tool: samples.minimum for tool, samples in zip(paths, found, strict=True)}
 
 
