@@ -97,7 +97,8 @@ def batched(this: Product) -> Rule:
     )
 
 
-DIAGONAL, BATCHED = tuple(map(by_diagonal, PRODUCTS)), tuple(map(batched, PRODUCTS))
+DIAGONAL, *DIAGONAL_AND_ADDED = map(by_diagonal, PRODUCTS)
+BATCHED = tuple(map(batched, PRODUCTS))
 
-RULES = (*CONVS, *DIAGONAL)
-TRADES = (*IN_SMALL_BLOCKS, *BATCHED)
+RULES = (*CONVS, DIAGONAL)
+TRADES = (*IN_SMALL_BLOCKS, *DIAGONAL_AND_ADDED, *BATCHED)

@@ -145,9 +145,12 @@ def test_a_product_with_blocks_is_made_part_by_part(kind: str, rows: str) -> Non
 @pytest.mark.parametrize("kind", PRODUCTS)
 def test_a_product_with_a_diagonal_is_one_of_elements(kind: str) -> None:
     model = product(kind, in_blocks(20, 20, sides=[(1, 1)] * 20), "N")
+    if kind != "matmul":  # two operators are a trade
+        assert traded(model, f"replace_{kind}_by_diagonal_with_mul") == {"Mul": 1, "Add": 1}
+        return
     simplified, _ = graphopt.simplify(model)
     assert compare(model, onnx_io.load(simplified)).verdict is Verdict.EQUAL
-    assert {node.op_type for node in simplified.graph.node} <= {"Mul", "Add"}
+    assert [node.op_type for node in simplified.graph.node] == ["Mul"]
 
 
 def by_hand(array: NDArray[np.generic], multiple: int) -> int:
