@@ -127,7 +127,7 @@ def _base(graph: Graph, node: Node, strict: bool) -> list[Type | None] | None:
     try:
         found = shape_inference.infer_node_outputs(schema, node_to_proto(node, inputs, outputs), types, data)
     except (shape_inference.InferenceError, checker.ValidationError, ValueError, RuntimeError) as error:
-        if strict:
+        if strict and all(graph.type(value) is not None for _, value in present):
             raise ModelError(f"{_label(node)} cannot be: {str(error).strip().splitlines()[0]}") from error
         log.debug("nothing is inferred of %s: %s", _label(node), error)
         return None
