@@ -18,6 +18,7 @@ from graphopt.base.errors import RuleError
 from graphopt.base.types import DType
 from graphopt.io import onnx_io
 from graphopt.language.proof import Model, Proof, Verdict
+from graphopt.language.term import Lit
 from graphopt.operators.infer import infer_graph
 from graphopt.operators.infinities import may_hold
 from graphopt.rewrite.match import find
@@ -290,6 +291,19 @@ def test_a_number_in_single_precision_is_the_decimal_that_it_is_written_for() ->
         function("Tenth (v) => (r) { c = Constant <value = float {0.1}> () r = Mul(v, c) }")
     ).meaning
     assert str(meaning) == "v * 0.1"
+
+
+def test_so_is_an_attribute_and_its_default() -> None:
+    nodes = "r = LeakyRelu <alpha: float = @alpha> (v)"
+    definition = define_function(function(f"Leaky <alpha: float = 0.1> (v) => (r) {{ {nodes} }}"))
+    assert definition.defaults == (("alpha", Lit(0.1)),)
+    leaky = Operators("tests.functions").Leaky
+    assert prove(Rule("fuse_leaky", op.LeakyRelu(y, alpha=0.1), leaky(y))).holds
+
+
+def test_so_are_numbers_in_a_list() -> None:
+    nodes = "c = Constant <value_floats = [0.1, 0.2]> () r = Add(v, c)"
+    assert str(define_function(function(f"Tenths (v) => (r) {{ {nodes} }}")).meaning[0]) == "v + [0.1, 0.2]"
 
 
 def test_a_number_that_is_cast_is_the_decimal_too() -> None:
