@@ -29,6 +29,7 @@ from graphopt.language.rule import Rule
 from graphopt.operators import infer
 from graphopt.options import AUTO, Options
 from graphopt.report.report import Report, Rewrite, Summary
+from graphopt.rewrite import idle
 from graphopt.rewrite.build import Refusal
 from graphopt.rewrite.fixpoint import Step, simplify_graph
 from graphopt.rewrite.gate import Gate
@@ -320,9 +321,10 @@ class _Run:
         if opset is not None:
             with clock("convert"), onnx_io.naming(loaded.path):
                 loaded = self._converted(loaded, opset)
-        if self._given.parts:
+        given = [rule for rule in (*space.rules, *space.trades) if rule in self._given.everything]
+        if given:
             with clock("prove"):
-                self._gate.demand(r for r in (*space.rules, *space.trades) if r in self._given.everything)
+                self._gate.demand(given)
         with clock("simplify"), onnx_io.naming(loaded.path):  # it reads weights that may be broken
             graph = loaded.graph.copy()
             done = simplify_graph(
@@ -333,6 +335,9 @@ class _Run:
                 refusal=self._refusal,
                 progress=options.tell,
             )
+            always = [rule for rule in given if rule in space.rules]
+            notes = [*done.notes, *idle.without_gain(graph, always, self._gate.allows, self._refusal)]
+            notes += idle.of_functions(graph, given, loaded.functions)
         tuned = Tuned(Variant(graph, done.steps, Variant(loaded.graph)))
         if tuning.cost != "none":
             with clock("search"), limited(options.limits):
@@ -342,8 +347,8 @@ class _Run:
             with clock("check"), limited(options.limits):
                 target = None if opset == before.opsets.get("ai.onnx") else opset
                 finding = self._check(loaded, before, tuned.variant, target).run()
-        notes = (*done.notes, *tuned.notes)
-        return _Attempt(replace(loaded, graph=tuned.variant.graph), before, tuned, notes, finding)
+        notes += tuned.notes
+        return _Attempt(replace(loaded, graph=tuned.variant.graph), before, tuned, tuple(notes), finding)
 
     @cached_property
     def _loaded(self) -> onnx_io.Model:

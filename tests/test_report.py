@@ -252,6 +252,14 @@ def test_a_note_on_several_rules_is_in_the_plural(names: str, line: str) -> None
     assert f"note     {line}\n" in printed(replace(report(), notes=notes), 120)
 
 
+def test_rules_that_are_no_gain_are_named_together() -> None:
+    what = "matches at 2 places and makes nothing smaller there: list it in TRADES, and the search times it"
+    text = printed(replace(report(), notes=tuple(f"rule {name} {what}" for name in "ab")), 120)
+    assert (
+        "a, b match at 2 places and make nothing smaller there: list them in TRADES, and the search times them" in text
+    )
+
+
 def test_decisions_are_told_a_line_each() -> None:
     groups = (
         Group(("merge_all",), 0, 1.02, is_taken=False, reason="it is slower"),

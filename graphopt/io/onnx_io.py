@@ -67,6 +67,11 @@ class Model:
         return self.shell.ir_version
 
     @property
+    def functions(self) -> frozenset[tuple[str, str]]:
+        """The local functions that were kept, by domain and name."""
+        return frozenset((ops.domain_of(function.domain), function.name) for function in self.shell.functions)
+
+    @property
     def functions_digest(self) -> str:
         """Identifies the local functions that were kept: the graph has their names only."""
         functions = (function.SerializeToString(deterministic=True) for function in self.shell.functions)

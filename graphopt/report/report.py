@@ -406,8 +406,10 @@ def _grouped(notes: Iterable[str]) -> Iterable[str]:
 
 
 def _plural(text: str) -> str:
-    """Return what is said of one rule as it is said of several: `was not applied: it is …`, `needs …`."""
+    """Return what is said of one rule as it is said of several: `was not applied: it is …`, `needs …`,
+    `matches …`."""
     text = re.sub(r"^was (.*?: )it is ", r"were \1they are ", text)
+    text = re.sub(r"^matches (.*) makes (.*) list it (.*) times it$", r"match \1 make \2 list them \3 times them", text)
     return re.sub(r"^(was|needs)\b", lambda verb: {"was": "were", "needs": "need"}[verb[0]], text)
 
 
