@@ -453,6 +453,7 @@ def inspect(
     profile: Annotated[
         bool, typer.Option("--profile", metavar="", help="Run it, too, and say how long its operators take.")
     ] = False,
+    rules: opt.Rules = None,
     provider: opt.Provider = "cpu",
     provider_option: opt.ProviderOptions = None,
     threads: opt.Threads = 0,
@@ -464,11 +465,16 @@ def inspect(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Print what is in a model: inputs, outputs, operators, weights, and what graphopt does not know."""
+    """Print what is in a model: inputs, outputs, operators, weights, and what graphopt does not know.
+
+    Operators that a file of `--rules` defines are known.
+    """
     set_up_logging(verbose=False, debug=debug)
     from graphopt.io import onnx_io
+    from graphopt.language import library
     from graphopt.report.report import Inspection
 
+    library.read(rules or ())
     found = Inspection.of(onnx_io.load(model, inline_functions=False))
     profiles = None
     if profile:
