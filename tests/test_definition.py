@@ -400,6 +400,11 @@ def test_what_is_no_function_is_said_so() -> None:
         define_function(3)
 
 
+def test_an_operator_of_onnx_is_named_as_it_is_called() -> None:
+    with pytest.raises(RuleError, match=r"^the definition of 'Relu': "):
+        define(op.Relu(y), y + y)
+
+
 # -- as data, and errors -----------------------------------------------------------------------------------------------
 
 

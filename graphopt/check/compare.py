@@ -310,7 +310,8 @@ def _unloadable(failed: FailedError, optimized: Runnable) -> Comparison:
     """Return the verdict where no oracle can load the original."""
     reason = f"the original {failed}"
     if any(text in str(failed) for text in _NO_KERNEL):
-        return Comparison(Verdict.SKIPPED, reason=reason)
+        hint = "; --custom-ops registers a library of kernels" if _NO_KERNEL[0] in str(failed) else ""
+        return Comparison(Verdict.SKIPPED, reason=reason + hint)
     try:
         with onnxruntime_unoptimized(optimized):
             return Comparison(Verdict.SKIPPED, reason=f"{reason}; the optimized model can")

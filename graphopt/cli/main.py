@@ -148,6 +148,7 @@ def optimize(
         raise UsageError("--require-speedup needs --cost measured: nothing else is timed")
     if require_speedup is not None and dask is not None:
         raise UsageError("--require-speedup excludes --dask: a cluster times parts of the model, not the whole")
+    files.check_readable(Path(model))
     _check_outputs(Path(model), path, report, external_data, as_json=as_json)
     keywords = {
         "skip": arguments.names(skip),
@@ -490,10 +491,19 @@ def inspect(
             setting = Setting(provider, threads, arguments.options(provider_option))
             ready = prepared([model], setting, dims=arguments.sizes(dim), inputs=arguments.arrays(inputs))
             profiles = _profiles(ready, [model], progress)
-    elif any(
-        [dim, inputs, threads, provider_option, custom_ops, memory_limit, provider != "cpu", run_limit != SECONDS]
-    ):
-        raise UsageError("options that say how a model is run, such as --dim and --threads, are for --profile")
+    else:
+        given = {
+            "--provider": provider != "cpu",
+            "--provider-option": provider_option,
+            "--threads": threads,
+            "--dim": dim,
+            "--input": inputs,
+            "--custom-ops": custom_ops,
+            "--run-limit": run_limit != SECONDS,
+            "--memory-limit": memory_limit,
+        }
+        for name in filter(given.get, given):
+            raise UsageError(f"{name} says how a model is run: that is for --profile")
     if as_json:
         _print_json(found.to_json(), profiles)
     else:

@@ -319,7 +319,7 @@ def _rewrites(report: Report) -> RenderableType:
 def _speed(timing: Timing, *, is_changed: bool) -> Iterable[RenderableType]:
     """Yield what the search tried, and how fast the result is."""
     if timing.groups:
-        table = _table("what the search found", "parts", "the part alone", "saves a run", "")
+        table = _table("what the search found", "parts", "alone", "saves a run", "")
         for group in timing.groups:
             taken, saved = "taken" if group.is_taken else "left", f"{group.saved * 1e3:.3g} ms"
             ratio = "not timed" if group.speedup is None else f"{group.speedup:.2f}x"
