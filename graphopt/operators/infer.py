@@ -7,7 +7,7 @@ The base is the onnx package's own inference, with the node's own schema; `shape
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
@@ -17,7 +17,7 @@ from onnx import TensorProto, TypeProto, checker, numpy_helper, shape_inference
 from onnx.defs import OpSchema
 
 from graphopt.base import formulas
-from graphopt.base.errors import ModelError, UsageError
+from graphopt.base.errors import ModelError, UsageError, listed
 from graphopt.base.sizes import Atom, Dim, Made, Named, Sym, Unknown, substitute
 from graphopt.base.types import DType, Shape, TensorType, Type
 from graphopt.ir import ops
@@ -326,7 +326,7 @@ def informed(graph: Graph, node: Node) -> Iterator[tuple[Graph, Patch]]:
         for vertex in body.with_op(CAPTURE):
             own = body[vertex]
             if own.is_internal:
-                known[vertex] = _captured(graph, own, node.captures[_index(own)])
+                known[vertex] = _captured(graph, own, node.captures[own.capture])
         new = {vertex: now for vertex, now in known.items() if now is not body[vertex]}
         if new:
             yield body, Patch({vertex: body[vertex] for vertex in new}, new)
@@ -339,12 +339,6 @@ def _is_control(node: Node) -> bool:
 
 def _results(body: Graph) -> list[Type | None]:
     return [body.type(value) for value in body.outputs]
-
-
-def _index(capture: Node) -> int:
-    index = capture.attrs["index"]
-    assert isinstance(index, int)
-    return index
 
 
 def _given(node: Node, type_: Type | None) -> Node:
@@ -467,7 +461,7 @@ def fix_inputs(graph: Graph, shapes: Mapping[str, Sequence[int | str | None]], d
     sizes = _named_sizes(graph, dims)
     for name, wanted in shapes.items():
         if name not in inputs:
-            raise UsageError(f"the model has no input '{name}'; it has {_listed(inputs)}")
+            raise UsageError(f"the model has no input '{name}'; it has {listed(sorted(inputs))}")
         vertex = inputs[name]
         declared = graph.tensor_type(Value(vertex))
         if declared is None:
@@ -486,10 +480,6 @@ def _name(size: str | None) -> Sym:
     return Sym.fresh() if size is None else Sym.of(size)
 
 
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(f"'{name}'" for name in sorted(names)) or "none"
-
-
 def _names_of_sizes(graph: Graph) -> set[str]:
     """Return what the open sizes of inputs are called."""
     types = [graph.tensor_type(Value(vertex)) for vertex in graph.inputs]
@@ -501,7 +491,7 @@ def _named_sizes(graph: Graph, dims: Mapping[str, int]) -> dict[str, Dim]:
     named = _names_of_sizes(graph)
     for name, size in dims.items():
         if name not in named:
-            raise UsageError(f"the model's inputs have no size named '{name}'; they have {_listed(named)}")
+            raise UsageError(f"the model's inputs have no size named '{name}'; they have {listed(sorted(named))}")
         if size < 1:
             raise UsageError(f"size '{name}' cannot be {size}: sizes are 1 or more")
     return dict(dims)

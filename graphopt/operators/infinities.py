@@ -165,7 +165,7 @@ def mark_bodies(graph: Graph, vertex: int) -> None:
     asked outside of what they make."""
     node = graph[vertex]
     for body in node.bodies:
-        inside = {v: node.captures[_index(body[v])] for v in body.with_op(CAPTURE) if body[v].is_internal}
+        inside = {v: node.captures[body[v].capture] for v in body.with_op(CAPTURE) if body[v].is_internal}
         given = [value for value in node.inputs if value is not None]
         marked = {capture for capture, value in inside.items() if may_hold(graph, [value])}
         marked |= set(body.inputs) if may_hold(graph, given) else set()
@@ -200,12 +200,6 @@ def _has_pole(part: Term) -> bool:
 
 def _reach(node: Node) -> Reach:
     return entry(node.op, node.domain).reach
-
-
-def _index(node: Node) -> int:
-    index = node.attrs["index"]
-    assert isinstance(index, int)
-    return index
 
 
 def _is_float(graph: Graph, value: Value) -> bool:
