@@ -53,7 +53,7 @@ ROOM = 12
 """So many times its weights a model takes while it is timed: in each session those that were read and those that were
 packed, and those in the file of the one that is being opened."""
 
-SWEEPS = 0.5
+SWEEPING_SHARE = 0.5
 """Of the time, without what the second race takes, in which sweeps have to be made."""
 
 SHARE = 0.6
@@ -186,7 +186,7 @@ class Tuner:
         )
         shapes = [_shapes(trial.feeds) for trial in contest.original.trials]
         now = self.clock()
-        end = now + SWEEPS * (deadline - chooser.confirming - now)
+        end = now + SWEEPING_SHARE * (deadline - chooser.confirming - now)
         sweeps, is_cut = self._sweeps(chooser, end), self.clock() >= end
         swept, alone = chooser.race_sweeps(
             first, sweeps, lambda made, variant: self._sweep(variant, made.name, deadline - chooser.confirming)
