@@ -27,6 +27,7 @@ from graphopt.ir.graph import Graph
 from graphopt.language import library
 from graphopt.language.rule import Rule
 from graphopt.operators import infer
+from graphopt.operators.fixing import fix_inputs
 from graphopt.options import AUTO, Options
 from graphopt.report.report import Report, Rewrite, Summary
 from graphopt.rewrite import idle
@@ -359,7 +360,7 @@ class _Run:
             infer.infer_graph(loaded.graph)
             opsets.raise_nodes(loaded.graph)  # some could not be while their types were unknown
             if options.fixed_shapes or options.fixed_dims:
-                infer.fix_inputs(loaded.graph, options.fixed_shapes, options.fixed_dims)
+                fix_inputs(loaded.graph, options.fixed_shapes, options.fixed_dims)
         return loaded
 
     def _converted(self, loaded: onnx_io.Model, opset: int) -> onnx_io.Model:

@@ -17,7 +17,8 @@ from graphopt.base.sizes import Dim, Sym, substitute
 from graphopt.base.types import DType, TensorType
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Value
-from graphopt.operators.infer import fix_inputs, infer_graph, inferred
+from graphopt.operators.fixing import fix_inputs
+from graphopt.operators.infer import infer_graph, inferred
 from tests import zoo
 from tests.text import UNDEFINED, Arrays, parse, run
 
