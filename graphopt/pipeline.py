@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, wraps
 from inspect import Parameter, Signature
@@ -15,11 +12,12 @@ from inspect import signature as get_signature
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
+from graphopt.attempts import Attempt, Clock, Opsets
 from graphopt.base import ort
-from graphopt.base.errors import DifferenceError, ModelError, did_you_mean
+from graphopt.base.errors import ModelError, did_you_mean
 from graphopt.base.limits import RunLimits, limited
 from graphopt.base.types import TensorType
-from graphopt.check.blame import Check, Finding, label
+from graphopt.check.blame import Check, label
 from graphopt.check.verdict import check_text
 from graphopt.io import onnx_io, opsets
 from graphopt.io.ways import first_opset
@@ -27,8 +25,10 @@ from graphopt.ir.graph import Graph
 from graphopt.language import library
 from graphopt.language.rule import Rule
 from graphopt.operators import infer
+from graphopt.operators.fixing import fix_inputs
 from graphopt.options import AUTO, Options
 from graphopt.report.report import Report, Rewrite, Summary
+from graphopt.rewrite import idle
 from graphopt.rewrite.build import Refusal
 from graphopt.rewrite.fixpoint import Step, simplify_graph
 from graphopt.rewrite.gate import Gate
@@ -37,8 +37,7 @@ from graphopt.rewrite.variant import Variant
 from graphopt.runtime.cost import user_cache
 from graphopt.runtime.kernels import Kernels
 from graphopt.runtime.sessions import called
-from graphopt.search.timing import StopReason, said
-from graphopt.search.tune import Tuned, Tuner, Tuning, face
+from graphopt.search.tune import Tuned, Tuner, Tuning
 
 if TYPE_CHECKING:
     import onnx
@@ -99,21 +98,6 @@ class Result:
         yield self.ok
 
 
-@dataclass
-class _Clock:
-    """Seconds by stage."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def __call__(self, stage: str) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
-
-
 P = ParamSpec("P")
 
 
@@ -165,8 +149,6 @@ def optimize(model: onnx_io.Source, options: Options) -> Result:
 
 _ALONE = threading.RLock()
 """One thread optimizes at a time: no timing must be disturbed, and the whole process shares the integers of a proof."""
-LAST_WORD = 0.1
-"""The part of the time for which the results in two opsets take turns, at least."""
 
 
 @dataclass(frozen=True)
@@ -175,13 +157,13 @@ class _Run:
 
     model: onnx_io.Source
     options: Options
-    clock: _Clock = field(default_factory=_Clock)
+    clock: Clock = field(default_factory=Clock)
 
     def result(self) -> Result:
         options = self.options
-        made = self._of_faster_opset() if options.target_opset == AUTO else self._made(options.opset)
+        made = self._opsets.faster() if options.target_opset == AUTO else self._made(options.opset, 1.0)
         notes = [*self._untargeted(), *_refusals(self._gate), *self._kernels.notes]
-        result = made.result(self._gate, self.clock, notes)
+        result = self._told(made, notes)
         found = result.report.comparison
         if found is not None and not found.legal:
             raise ModelError(
@@ -189,56 +171,23 @@ class _Run:
             )
         return result
 
-    def _made(self, opset: int | None, share: float = 1.0) -> _Attempt:
+    def _made(self, opset: int | None, share: float) -> Attempt:
         """Return what is made of the model in an opset, None for its own, in a share of the time."""
         tuning = replace(self._tuning, seconds=self.options.seconds * share)
         return _checked(partial(self._attempt, opset), self._space, tuning, self.clock, strict=self.options.strict)
 
-    def _of_faster_opset(self) -> _Attempt:
-        """Return what is made of a model in its own opset, or in the first that has all that rules write, where that is
-        faster.
+    @property
+    def _opsets(self) -> Opsets:
+        return Opsets(self._own_opset, self._written_opset, self._made, self.options, self._tuning, self.clock)
 
-        Raises:
-            DifferenceError: the check found a difference that is an error in its own opset, or, with `strict`, in any.
-        """
-        own, opset, share = self._own_opset, self._written_opset, (1 - LAST_WORD) / 2
-        if own >= opset:
-            return self._made(None).noting(f"no other opset was tried: opset {own} has all that rules write here")
-        kept = self._made(None, share)
-        if kept.tuned.lacks_time:
-            return self._made(None).noting(
-                f"opset {opset} was not tried: half of --seconds is too little to time anything"
-            )
-        if kept.tuned.timing is None or kept.is_interrupted:
-            why = "it was interrupted" if kept.is_interrupted else f"nothing was timed in opset {own}"
-            return kept.noting(f"opset {opset} was not tried: {why}")
-        not_taken = f"opset {opset} was not taken"
-        try:
-            raised = self._made(opset, share)
-            is_faster, why = self._compared(kept, raised, own)
-        except KeyboardInterrupt:
-            return kept.noting(f"{not_taken}: it was interrupted")
-        except (ModelError, DifferenceError) as error:
-            if self.options.strict and isinstance(error, DifferenceError):
-                raise
-            return kept.noting(f"{not_taken}: {error}")
-        if is_faster:
-            return raised.over(kept, own, f"opset {opset} was taken: {why}")
-        return kept.over(raised, opset, f"{not_taken}: {why}")
-
-    def _compared(self, kept: _Attempt, raised: _Attempt, own: int) -> tuple[bool, str]:
-        """Return whether a result in a newer opset is faster than that in the model's own, and how that is known."""
-        if why := _lacking(raised, kept):
-            return False, why
-        options = self.options
-        left = options.seconds - self.clock.seconds.get("search", 0.0)
-        tuning = replace(self._tuning, seconds=options.seconds * LAST_WORD)
-        try:
-            with self.clock("search"), limited(options.limits):
-                outcome = face(kept.loaded, raised.loaded, tuning, left, user_cache(fresh=options.fresh))
-        except ModelError as error:
-            return False, str(error)
-        return outcome.is_faster, f"it is {said(outcome.speedup)} as opset {own}"
+    def _told(self, made: Attempt, notes: Iterable[str]) -> Result:
+        """Return an attempt as a result, with its report."""
+        tuned, loaded = made.tuned, made.loaded
+        comparison = None if made.finding is None else made.finding.comparison
+        rewrites, noted = _rewrites(tuned.variant.history, self._gate), (*made.notes, *notes)
+        return Result(
+            loaded, Report.of(made.before, loaded, rewrites, comparison, self.clock.seconds, noted, tuned.timing)
+        )
 
     def _untargeted(self) -> list[str]:
         """Return what to say of rules that were given, and that write what the target does not have."""
@@ -309,7 +258,7 @@ class _Run:
             options.dask,
         )
 
-    def _attempt(self, opset: int | None, space: _Space, tuning: Tuning) -> _Attempt:
+    def _attempt(self, opset: int | None, space: _Space, tuning: Tuning) -> Attempt:
         """Simplify, search and check once; in this opset, or where it is None in the model's own."""
         options, clock = self.options, self.clock
         with clock("load"):
@@ -320,9 +269,10 @@ class _Run:
         if opset is not None:
             with clock("convert"), onnx_io.naming(loaded.path):
                 loaded = self._converted(loaded, opset)
-        if self._given.parts:
+        given = [rule for rule in (*space.rules, *space.trades) if rule in self._given.everything]
+        if given:
             with clock("prove"):
-                self._gate.demand(r for r in (*space.rules, *space.trades) if r in self._given.everything)
+                self._gate.demand(given)
         with clock("simplify"), onnx_io.naming(loaded.path):  # it reads weights that may be broken
             graph = loaded.graph.copy()
             done = simplify_graph(
@@ -333,6 +283,9 @@ class _Run:
                 refusal=self._refusal,
                 progress=options.tell,
             )
+            always = [rule for rule in given if rule in space.rules]
+            notes = [*done.notes, *idle.without_gain(graph, always, self._gate.allows, self._refusal)]
+            notes += idle.of_functions(graph, given, loaded.functions)
         tuned = Tuned(Variant(graph, done.steps, Variant(loaded.graph)))
         if tuning.cost != "none":
             with clock("search"), limited(options.limits):
@@ -342,8 +295,8 @@ class _Run:
             with clock("check"), limited(options.limits):
                 target = None if opset == before.opsets.get("ai.onnx") else opset
                 finding = self._check(loaded, before, tuned.variant, target).run()
-        notes = (*done.notes, *tuned.notes)
-        return _Attempt(replace(loaded, graph=tuned.variant.graph), before, tuned, notes, finding)
+        notes += tuned.notes
+        return Attempt(replace(loaded, graph=tuned.variant.graph), before, tuned, tuple(notes), finding)
 
     @cached_property
     def _loaded(self) -> onnx_io.Model:
@@ -354,7 +307,7 @@ class _Run:
             infer.infer_graph(loaded.graph)
             opsets.raise_nodes(loaded.graph)  # some could not be while their types were unknown
             if options.fixed_shapes or options.fixed_dims:
-                infer.fix_inputs(loaded.graph, options.fixed_shapes, options.fixed_dims)
+                fix_inputs(loaded.graph, options.fixed_shapes, options.fixed_dims)
         return loaded
 
     def _converted(self, loaded: onnx_io.Model, opset: int) -> onnx_io.Model:
@@ -399,8 +352,8 @@ class _Run:
 
 
 def _checked(
-    attempt: Callable[[_Space, Tuning], _Attempt], space: _Space, tuning: Tuning, clock: _Clock, *, strict: bool
-) -> _Attempt:
+    attempt: Callable[[_Space, Tuning], Attempt], space: _Space, tuning: Tuning, clock: Clock, *, strict: bool
+) -> Attempt:
     """Attempt it without the rewrites that made a difference, until there is none; note what was left out.
 
     Raises:
@@ -471,73 +424,6 @@ class _Space:
             [rule for rule in self.trades if rule.name not in names],
             [pass_ for pass_ in self.passes if pass_.name not in names],
         )
-
-
-@dataclass(frozen=True)
-class _Attempt:
-    """A model that was optimized, and what the check found."""
-
-    loaded: onnx_io.Model
-    before: Summary
-    tuned: Tuned
-    notes: tuple[str, ...]
-    finding: Finding | None
-
-    @property
-    def is_checked(self) -> bool:
-        """Whether the check found it equal to the model."""
-        return self.finding is not None and self.finding.comparison.ok
-
-    @property
-    def is_different(self) -> bool:
-        return self.finding is not None and self.finding.is_different
-
-    def result(self, gate: Gate, clock: _Clock, notes: Iterable[str]) -> Result:
-        comparison = None if self.finding is None else self.finding.comparison
-        rewrites, noted = _rewrites(self.tuned.variant.history, gate), (*self.notes, *notes)
-        timing = self.tuned.timing
-        return Result(
-            self.loaded, Report.of(self.before, self.loaded, rewrites, comparison, clock.seconds, noted, timing)
-        )
-
-    @property
-    def is_interrupted(self) -> bool:
-        """Whether Ctrl-C ended the search or the timing."""
-        return self.tuned.timing is not None and self.tuned.timing.stop == StopReason.INTERRUPTED
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the search found all that there is to find."""
-        return self.tuned.timing is not None and self.tuned.timing.stop in (StopReason.DONE, StopReason.BOUND)
-
-    @property
-    def counts(self) -> Counter[str]:
-        """How often each rule or pass was applied."""
-        return Counter(step.name for step in self.tuned.variant.history)
-
-    def noting(self, *notes: str) -> _Attempt:
-        """Return the same with more notes."""
-        return replace(self, notes=(*self.notes, *notes))
-
-    def over(self, other: _Attempt, opset: int, why: str) -> _Attempt:
-        """Return this one, which was preferred to another in an `opset`, with the notes that the other alone has."""
-        others = (f"{note} (in opset {opset})" for note in other.notes if note not in self.notes)
-        return self.noting(*others, why)
-
-
-def _lacking(raised: _Attempt, kept: _Attempt) -> str:
-    """Return why a result in a newer opset need not be timed against that in the model's own; nothing where it need."""
-    timing = raised.tuned.timing
-    if raised.is_interrupted:
-        return "it was interrupted"
-    if timing is None:
-        return "nothing was timed there"
-    if raised.counts == kept.counts:
-        ended = raised.has_ended and kept.has_ended
-        return "no other rewrite pays there" if ended else "no other rewrite was found there before the search ended"
-    if kept.is_checked and not raised.is_checked:
-        return "what was made there could not be compared"
-    return "" if timing.speedup else timing.untimed or "no rewrite was shown to pay there"
 
 
 def _demand_room(graph: Graph, limits: RunLimits, model: str) -> None:

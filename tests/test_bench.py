@@ -443,7 +443,7 @@ HOW_TO_RUN = (
 def test_how_to_run_needs_a_profile(long: Path, option: str) -> None:
     done = run("inspect", long, *option.split())
     assert done.exit_code == 2
-    assert "are for --profile" in done.stderr
+    assert f"{option.split(maxsplit=1)[0]} says how a model is run: that is for --profile" in done.stderr
 
 
 def test_no_model_is_no_benchmark() -> None:

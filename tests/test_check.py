@@ -96,7 +96,7 @@ def test_searches_after_a_failed_check_share_the_seconds(monkeypatch: pytest.Mon
         return Tuned(self.simplified)
 
     monkeypatch.setattr(Tuner, "tune", tune)
-    monkeypatch.setattr("graphopt.pipeline.time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr("graphopt.attempts.time", SimpleNamespace(perf_counter=lambda: now[0]))
     result = graphopt.optimize(BOTH, rules=[FORGET_RELU, FORGET_EXP], unverified=True, cost="analytic", seconds=4)
     assert result.ok and names(result) == {"eliminate_identity"}
     assert searched == [4.0, 1.0]

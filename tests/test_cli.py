@@ -406,6 +406,7 @@ def test_compare_cannot_tell(tmp_path: Path) -> None:
     done = run("compare", tmp_path / "custom.onnx", tmp_path / "custom.onnx")
     assert done.exit_code == 1
     assert "cannot be compared: the original cannot be loaded" in done.stderr
+    assert done.stderr.endswith("; --custom-ops registers a library of kernels\n")
 
 
 def test_compare_as_json(model: Path) -> None:
@@ -453,6 +454,13 @@ def test_the_rules_of_a_file_are_listed_alone(tmp_path: Path) -> None:
     assert missing.exit_code == 2 and "none.py" in missing.stderr
 
 
+def test_a_rule_without_a_reason_has_no_line_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    rule = 'Rule("thrice", op.Neg(op.Neg(op.Neg(x))), op.Neg(x))'
+    path.write_text(f"from graphopt.rule import Rule, op, tensor\nx = tensor('x')\nRULES = ({rule},)\n")
+    assert run("rules", "thrice", "--rules", path).stdout.startswith("thrice\n\n    Neg(Neg(Neg(x)))")
+
+
 def test_rules_as_json() -> None:
     listed = json.loads(run("rules", "--json").stdout)
     assert {"name": "fold_constants", "algebra": None} in [{k: item[k] for k in ("name", "algebra")} for item in listed]
@@ -489,6 +497,17 @@ def test_version() -> None:
     done = process("--version")
     assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(r"graphopt \d+\.\d+\.\d+\n", done.stdout)
+
+
+def test_that_there_is_no_model_is_said_before_anything_is_loaded(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom graphopt.cli.main import app\ntry:\n    app(['optimize', 'none.onnx', 'o.onnx'])\n"
+        "finally:\n    print([name for name in ('onnx', 'onnxruntime', 'numpy') if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (1, "graphopt: error: none.onnx does not exist\n")
+    assert done.stdout == "[]\n"
 
 
 @pytest.mark.slow

@@ -147,13 +147,19 @@ DIFFERENT = [
         "an input that is gone",
         "g (float[2] x, float[2] y) => (float[2] z) { z = Neg(x) }",
         "g (float[2] x) => (float[2] z) { z = Neg(x) }",
-        "the optimized model has no input 'y'",
+        "the inputs differ: the original has 'y', the optimized model has not",
     ),
     (
         "an input of another size",
         "g (float[1,3] x) => (float[1,3] z) { z = Neg(x) }",
         "g (float[2,3] x) => (float[2,3] z) { z = Neg(x) }",
-        "input 'x' has the types FLOAT[1,3] and FLOAT[2,3]",
+        "the inputs differ: 'x' is FLOAT[1,3] in the original and FLOAT[2,3] in the optimized model",
+    ),
+    (
+        "two sizes of one name",
+        "g (float[N] x, float[N] y) => (float[N] z, float[N] w) { z = Neg(x) w = Neg(y) }",
+        "g (float[2] x, float[3] y) => (float[2] z, float[3] w) { z = Neg(x) w = Neg(y) }",
+        "the inputs differ: 'y' is FLOAT[N] in the original and FLOAT[3] in the optimized model",
     ),
     (
         "a batch that was built in",

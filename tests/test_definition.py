@@ -18,6 +18,7 @@ from graphopt.base.errors import RuleError
 from graphopt.base.types import DType
 from graphopt.io import onnx_io
 from graphopt.language.proof import Model, Proof, Verdict
+from graphopt.language.term import Lit
 from graphopt.operators.infer import infer_graph
 from graphopt.operators.infinities import may_hold
 from graphopt.rewrite.match import find
@@ -292,6 +293,19 @@ def test_a_number_in_single_precision_is_the_decimal_that_it_is_written_for() ->
     assert str(meaning) == "v * 0.1"
 
 
+def test_so_is_an_attribute_and_its_default() -> None:
+    nodes = "r = LeakyRelu <alpha: float = @alpha> (v)"
+    definition = define_function(function(f"Leaky <alpha: float = 0.1> (v) => (r) {{ {nodes} }}"))
+    assert definition.defaults == (("alpha", Lit(0.1)),)
+    leaky = Operators("tests.functions").Leaky
+    assert prove(Rule("fuse_leaky", op.LeakyRelu(y, alpha=0.1), leaky(y))).holds
+
+
+def test_so_are_numbers_in_a_list() -> None:
+    nodes = "c = Constant <value_floats = [0.1, 0.2]> () r = Add(v, c)"
+    assert str(define_function(function(f"Tenths (v) => (r) {{ {nodes} }}")).meaning[0]) == "v + [0.1, 0.2]"
+
+
 def test_a_number_that_is_cast_is_the_decimal_too() -> None:
     """So does onnxscript write `v * 0.1` in Python, whatever type v has."""
     (meaning,) = define_function(
@@ -384,6 +398,11 @@ def test_functions_that_are_no_terms(body: str, opset: int, complaint: str) -> N
 def test_what_is_no_function_is_said_so() -> None:
     with pytest.raises(RuleError, match="3 is no ONNX function"):
         define_function(3)
+
+
+def test_an_operator_of_onnx_is_named_as_it_is_called() -> None:
+    with pytest.raises(RuleError, match=r"^the definition of 'Relu': "):
+        define(op.Relu(y), y + y)
 
 
 # -- as data, and errors -----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import graphopt
-from graphopt import Options, Result, pipeline
+from graphopt import Options, Result, attempts
 from graphopt.base.errors import DifferenceError, ModelError, UsageError
 from graphopt.io import onnx_io
 from graphopt.rule import Rule, op, tensor
@@ -54,7 +54,7 @@ class Runs:
             return self._tune(tuner)
 
         monkeypatch.setattr(Tuner, "tune", tune)
-        monkeypatch.setattr(pipeline, "face", self._face)
+        monkeypatch.setattr(attempts, "face", self._face)
 
     def _tune(self, tuner: Tuner) -> Tuned:
         opset = tuner.model.graph.opsets[""]

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 # The rooms of the compiler and what stands between them, lowest first: each imports only from those before it.
 ORDER = (
     *("base", "ir", "language", "term", "operators", "io", "rule", "rewrite", "runtime", "check", "search", "report"),
-    *("options", "pipeline", "onnxsim", "discover", "cli", "__init__", "__main__"),
+    *("options", "attempts", "pipeline", "onnxsim", "discover", "cli", "__init__", "__main__"),
 )
 # The two packages that the compiler composes, and all of it that they see.
 COMPOSED = {

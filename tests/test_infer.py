@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,7 +17,8 @@ from graphopt.base.sizes import Dim, Sym, substitute
 from graphopt.base.types import DType, TensorType
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Value
-from graphopt.operators.infer import fix_inputs, infer_graph, inferred
+from graphopt.operators.fixing import fix_inputs
+from graphopt.operators.infer import infer_graph, inferred
 from tests import zoo
 from tests.text import UNDEFINED, Arrays, parse, run
 
@@ -401,6 +403,17 @@ def test_a_shape_on_which_a_node_cannot_work_is_refused() -> None:
     )
     with pytest.raises(ModelError, match=r"node 'y' \(MatMul\) cannot be: .*dimension"):
         fix_inputs(graph, {"x": [1, 3]}, {})
+
+
+@pytest.mark.parametrize("way", [({"x": [4, 6]}, {}), ({}, {"n": 4})])
+def test_a_node_that_reads_what_has_no_type_is_not_taken_for_one_that_cannot_be(way: Any) -> None:
+    """Nobody knows what an operator of the user's own makes."""
+    body = "h = tests.own.Twice(x) s = Constant<value_ints=[-1, 3]>() u = Reshape(h, s) y = Relu(u)"
+    model = parse("float[n,6] x", body)
+    model.opset_import.add(domain="tests.own", version=1)
+    graph = inferred_graph(model)
+    fix_inputs(graph, *way)
+    assert told(graph, "x") == "FLOAT[4,6]"
 
 
 # -- speed -------------------------------------------------------------------------------------------------------------

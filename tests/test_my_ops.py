@@ -55,6 +55,28 @@ OPTIMIZE = ("optimize", "model.onnx", "fast.onnx", "--rules", "my_ops.py", "--co
 def test_own_operators_are_proved(folder: Path) -> None:
     done = graphopt(folder, "verify", "my_ops.py")
     assert done.returncode == 0 and "3 rules: 3 proved" in done.stdout, done.stderr
+    assert "com.microsoft.BiasGelu(x, b)  =  Gelu(x + b)\n    ONNX Runtime's kernel computes the same" in done.stdout
+
+
+def test_own_operators_are_listed_as_they_were_read(folder: Path) -> None:
+    done = graphopt(folder, "rules", "my_ops.py")
+    assert (
+        "\n\nmy.domain.Softcap  (a definition)\n    my.domain.Softcap(y, cap=cap)  =  Tanh(y / cap) * cap\n"
+        in done.stdout
+    )
+    listed = json.loads(graphopt(folder, "rules", "my_ops.py", "--json").stdout)
+    assert "com.microsoft.BiasGelu(x, b)  =  Gelu(x + b)" in [each["algebra"] for each in listed]
+
+
+def test_own_operators_are_not_called_unknown(folder: Path) -> None:
+    model = parse("float[n,8] x", "y = my.domain.Softcap(x)", outputs="float[n,8] y", opset=20)
+    model.opset_import.add(domain="my.domain", version=1)
+    onnx.save(model, folder / "capped.onnx")
+    found = [
+        json.loads(graphopt(folder, "inspect", "capped.onnx", "--json", *more).stdout)["unknown"]
+        for more in ((), ("--rules", "my_ops.py"))
+    ]
+    assert found == [["my.domain.Softcap"], []]
 
 
 def test_what_has_a_kernel_is_written_and_checked_and_told(folder: Path) -> None:

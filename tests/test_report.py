@@ -13,6 +13,7 @@ from rich.console import Console
 
 from graphopt.check.verdict import Case, Comparison, Difference, Verdict, check_text
 from graphopt.io import onnx_io
+from graphopt.language.library import load
 from graphopt.report.report import Inspection, Report, Rewrite, bytes_text, print_comparison, search_text, summary
 from graphopt.runtime.measure import Speedup
 from graphopt.search.timing import Group, StopReason, Timing
@@ -154,15 +155,23 @@ TIMED = Timing(
     stop="nothing was left to try",
 )
 FOUND = """\
-what the search found  parts  the part alone  saves a run
-a_rule, another           12           1.30x     0.346 ms  taken
-merge_all                all           1.02x       1.5 ms   left
+what the search found  parts  alone  saves a run
+a_rule, another           12  1.30x     0.346 ms  taken
+merge_all                all  1.02x       1.5 ms   left
 """
 SPEED = """\
 speed   1.500 times as fast as the original (1.400 to 1.600); CPUExecutionProvider, 1 thread
         1.250 times by what is done without a search
 search  no part in which a rule trades, 0 graphs, 0 measured; nothing was left to try
 """
+
+
+def test_names_of_finds_are_not_cut_in_a_terminal_of_usual_width() -> None:
+    names = tuple(rule.name for rule in load().trades if len(rule.name) < 45)
+    text = printed(
+        replace(report(), timing=replace(TIMED, groups=(Group(names, 99, 1.3, is_taken=True, saved=3e-4),))), 80
+    )
+    assert all(f"{name}," in text for name in names[:-1])
 
 
 def test_each_find_says_what_it_brings_to_the_part_and_to_the_whole() -> None:
@@ -250,6 +259,14 @@ def test_a_result_that_was_not_timed_is_not_called_the_original() -> None:
 def test_a_note_on_several_rules_is_in_the_plural(names: str, line: str) -> None:
     notes = tuple(f"rule {name} was not applied: it is proved for finite values only" for name in names)
     assert f"note     {line}\n" in printed(replace(report(), notes=notes), 120)
+
+
+def test_rules_that_are_no_gain_are_named_together() -> None:
+    what = "matches at 2 places and makes nothing smaller there: list it in TRADES, and the search times it"
+    text = printed(replace(report(), notes=tuple(f"rule {name} {what}" for name in "ab")), 120)
+    assert (
+        "a, b match at 2 places and make nothing smaller there: list them in TRADES, and the search times them" in text
+    )
 
 
 def test_decisions_are_told_a_line_each() -> None:

@@ -74,6 +74,15 @@ def test_a_definition_that_no_rule_uses_is_put_to_its_kernel(
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     said = "com.microsoft.QuickGelu is not what its definition says: values differ"
     assert (done.returncode, said in done.stderr, said in done.stdout) == (code, code == 3, code == 3)
+    assert "verdict" not in done.stdout, "there is no rule to have a row"
+    first, second = done.stdout.splitlines()[:2]
+    assert first.startswith(f"{domain}.QuickGelu(x, alpha=0.25)  =  ")
+    if domain == "own":
+        assert second == "    ONNX Runtime has no kernel of that name: it is believed"
+    elif code:
+        assert second == "    ONNX Runtime's kernel computes something else"
+    else:
+        assert re.fullmatch(r"    ONNX Runtime's kernel computes the same at \d\d+ instances", second)
 
 
 def test_rules_by_name() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,13 +31,19 @@ ATTEMPTS = 400
 
 def contradicted(definitions: Iterable[Definition]) -> Counterexample | None:
     """Return an instance at which the kernel of an operator computes something else than its declaration says."""
-    return next(filter(None, (found for definition in definitions for _, found in _told(definition))), None)
+    return next(filter(None, (told.contradiction for each in definitions for told in _told(each))), None)
+
+
+def agreeing(definition: Definition) -> int | None:
+    """Return at how many instances the kernel of an operator computed what is declared; None where there is none."""
+    counts = [told.ran for told in _told(definition)]
+    return sum(count or 0 for count in counts) if any(count is not None for count in counts) else None
 
 
 def unasked(definitions: Iterable[Definition]) -> str:
     """Say which kernels told nothing, for no instance was found that runs; nothing if all did, or are not there."""
-    silent = [definition.head for definition in definitions if not all(ran for ran, _ in _told(definition))]
-    names = ", ".join(dict.fromkeys(f"{head.domain}.{head.op}" for head in silent))
+    silent = (each.name for each in definitions if any(told.ran == 0 for told in _told(each)))
+    names = ", ".join(dict.fromkeys(silent))
     return f"the kernel of {names} was not asked: no instance was found that runs" if names else ""
 
 
@@ -48,29 +55,35 @@ def spoils_infinities(definitions: Iterable[Definition]) -> str:
     return "" if kept else "a kernel makes something else of infinities than is declared"
 
 
-def _told(definition: Definition) -> tuple[tuple[bool, Counterexample | None], ...]:
+class _Told(NamedTuple):
+    """What a kernel says of one way to write its operator."""
+
+    ran: int | None
+    """At how many instances it was run; None where ONNX Runtime does not know the operator."""
+    contradiction: Counterexample | None = None
+
+
+def _told(definition: Definition) -> tuple[_Told, ...]:
     return _asked(definition, ort.libraries_digest())
 
 
 @cache
-def _asked(definition: Definition, kernels: str) -> tuple[tuple[bool, Counterexample | None], ...]:
-    """Return whether an operator's kernel was asked, and how it differs from its declaration, by the ways to write it.
-
-    One that ONNX Runtime does not know has nothing to say.
-    """
-    name = f"{definition.head.domain}.{definition.head.op}"
-    return tuple(_answer(name, rule, _drawn(rule, kernels)) for rule in as_rules(definition))
+def _asked(definition: Definition, kernels: str) -> tuple[_Told, ...]:
+    """Return what an operator's kernel says, by the ways to write it."""
+    return tuple(_answer(definition.name, rule, _drawn(rule, kernels)) for rule in as_rules(definition))
 
 
-def _answer(name: str, rule: Rule, drawn: tuple[Instance, ...] | None) -> tuple[bool, Counterexample | None]:
-    has_run = drawn is None
-    for each in drawn or ():
+def _answer(name: str, rule: Rule, drawn: tuple[Instance, ...] | None) -> _Told:
+    if drawn is None:
+        return _Told(None)
+    count = 0
+    for each in drawn:
         ran, found = judged(rule, each)
+        count += ran
         if found is not None:
             text = f"{name} is not what its definition says: {found.gap.text}"
-            return True, replace(found, gap=replace(found.gap, text=text))
-        has_run = has_run or ran
-    return has_run, None
+            return _Told(max(count, 1), replace(found, gap=replace(found.gap, text=text)))
+    return _Told(count)
 
 
 @cache

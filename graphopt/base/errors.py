@@ -72,6 +72,11 @@ _SPELLINGS = {
 _WORD = re.compile("|".join(f"(?P<{word}>{others})s?(?![a-z])" for word, others in _SPELLINGS.items()))
 
 
+def listed(names: Iterable[str]) -> str:
+    """Return names as a message has them: `'a', 'b'`."""
+    return ", ".join(f"'{name}'" for name in names) or "none"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the end of an error about a name that is not known: those that may have been meant; empty where none may.
 

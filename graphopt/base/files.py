@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import BinaryIO
 
-from graphopt.base.errors import OutputError
+from graphopt.base.errors import ModelError, OutputError
 
 if sys.platform != "win32":
     import fcntl
@@ -217,6 +217,24 @@ def check_name(path: Path) -> None:
     """Raise OutputError where the name of a file is too long to be written."""
     if len(os.fsencode(path.name)) > LONGEST_NAME:
         raise OutputError(f"{path} cannot be written: its name has more than {LONGEST_NAME} bytes")
+
+
+def check_readable(path: Path) -> None:
+    """Fail before the work where there is no model.
+
+    Raises:
+        ModelError: there is no such file, or it is a folder, or a pipe: to open that would be to wait for who writes.
+    """
+    try:
+        kind = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise ModelError(f"{path} does not exist") from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {getattr(error, 'strerror', error)}") from error
+    if stat.S_ISDIR(kind):
+        raise ModelError(f"{path} is a folder, not a model")
+    if not stat.S_ISREG(kind):
+        raise ModelError(f"{path} is no ordinary file")
 
 
 def check_writable(path: Path, *, is_plain: bool = True) -> None:

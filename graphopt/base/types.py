@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from math import isfinite
+from math import isfinite, prod
 from typing import Any, TypeAlias
 
 import ml_dtypes
@@ -154,6 +154,11 @@ class TensorType:
     def size(self) -> Dim | None:
         """Number of elements, None where the rank is unknown."""
         return None if self.shape is None else product(self.shape)
+
+    @property
+    def known_size(self) -> int:
+        """Number of elements where an open size is 1; 1 where the rank is unknown."""
+        return prod(size for size in self.shape or () if isinstance(size, int))
 
     def __str__(self) -> str:
         return f"{self.dtype.name}[{'?' if self.shape is None else ','.join(map(str, self.shape))}]"

@@ -7,7 +7,7 @@ kernels for integers compute with less than what is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -15,8 +15,7 @@ from typing import Any, TypeAlias
 import ml_dtypes
 import numpy as np
 
-from graphopt.base import formulas
-from graphopt.base.errors import UsageError
+from graphopt.base.errors import UsageError, listed
 from graphopt.base.types import DType
 from graphopt.check.gap import FARTHER, Gap, gap_of, has_number, leaves, numbers, zeros_differ
 from graphopt.check.tolerance import tolerances
@@ -24,7 +23,7 @@ from graphopt.check.verdict import Case, Comparison, Difference, Verdict, ratio
 from graphopt.io import onnx_io
 from graphopt.ir.ops import RANDOM
 from graphopt.runtime import samples, steps
-from graphopt.runtime.inputs import fitted
+from graphopt.runtime.inputs import differing_inputs, fitted, with_fixed
 from graphopt.runtime.oracle import (
     PACKED,
     FailedError,
@@ -36,7 +35,7 @@ from graphopt.runtime.oracle import (
     reference,
 )
 from graphopt.runtime.samples import Binding, Feeds
-from graphopt.runtime.steps import Input, Sketch, Step
+from graphopt.runtime.steps import Sketch, Step
 
 Source: TypeAlias = "onnx_io.Source | onnx_io.Model"
 """A model as `onnx_io.load` takes it, or as it returns it."""
@@ -146,47 +145,13 @@ def _as_it_is_run(
 def _agreed(before: Sketch, after: Sketch) -> tuple[Sketch, str]:
     """Return the first model with the sizes that the second one fixes; or why the two cannot be called alike."""
     if before.outputs != after.outputs:
-        return before, f"the outputs are called {_listed(before.outputs)} and {_listed(after.outputs)}"
-    own, other = ({given.name: given for given in model.inputs} for model in (before, after))
-    if missing := [given.name for given in before.required if given.name not in other]:
-        return before, f"the optimized model has no input {_listed(missing)}"
-    if missing := [given.name for given in after.required if given.name not in own]:
-        return before, f"the original has no input {_listed(missing)}"
+        return before, f"the outputs are called {listed(before.outputs)} and {listed(after.outputs)}"
     fixed: dict[str, int] = {}
-    for name in own.keys() & other.keys():
-        if reason := _narrow(own[name], other[name], fixed):
-            return before, reason
-    return replace(before, inputs=tuple(_fixed(item, other.get(item.name), fixed) for item in before.inputs)), ""
-
-
-def _narrow(own: Input, other: Input, fixed: dict[str, int]) -> str:
-    """Note the sizes that the second model fixes; or say why its input cannot be fed the same."""
-    if own.kind == "unknown" and own.has_default and other.has_default:  # its type is that of the initializer
-        return ""
-    if (own.kind, own.dtype) != (other.kind, other.dtype):
-        return f"input '{own.name}' has the types {own} and {other}"
-    if own.shape is None or other.shape is None:
-        return ""
-    if len(own.shape) != len(other.shape):
-        return f"input '{own.name}' has the types {own} and {other}"
-    for mine, theirs in zip(own.shape, other.shape, strict=True):
-        if isinstance(mine, int) and isinstance(theirs, int) and mine != theirs:
-            return f"input '{own.name}' has the types {own} and {other}"
-        if isinstance(mine, str) and isinstance(theirs, int):
-            fixed[mine] = theirs
-    return ""
-
-
-def _fixed(own: Input, other: Input | None, sizes: Mapping[str, int]) -> Input:
-    """Return an input with the sizes that are fixed; with the other's shape where it has none."""
-    shape = own.shape if own.shape is not None or other is None else other.shape
-    if shape is not None:
-        shape = tuple(formulas.fixed(dim, sizes) for dim in shape)
-    return replace(own, shape=shape)
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names) or "nothing"
+    names = "the original", "the optimized model"
+    common = {item.name for item in before.inputs} & {item.name for item in after.inputs}
+    if reason := differing_inputs(names, before, after, common, fixed):
+        return before, reason
+    return with_fixed(before, [after], fixed), ""
 
 
 # -- running -----------------------------------------------------------------------------------------------------------
@@ -223,7 +188,7 @@ def _plan(model: Sketch, seeds: Sequence[int], bindings: Sequence[Binding], give
     known = {name for binding in samples.bindings(model.inputs, 0, {}) for name in binding}
     for name in {name for binding in bindings for name in binding}:
         if name not in known:
-            raise UsageError(f"the model has no open dim '{name}'; it has {_listed(sorted(known))}")
+            raise UsageError(f"the model has no open dim '{name}'; it has {listed(sorted(known))}")
     feeds, own = fitted(model, given)
     return _Plan(model, seeds, tuple({**binding, **own} for binding in bindings), feeds)
 
@@ -231,7 +196,7 @@ def _plan(model: Sketch, seeds: Sequence[int], bindings: Sequence[Binding], give
 def _beyond(plan: _Plan) -> str:
     """Why no inputs can be made up."""
     strange = [item.name for item in plan.model.required if item.kind == "unknown" and item.name not in plan.given]
-    return f"no values can be made up for {_listed(strange)}: the type is not a tensor's" if strange else ""
+    return f"no values can be made up for {listed(strange)}: the type is not a tensor's" if strange else ""
 
 
 @contextmanager
@@ -311,7 +276,8 @@ def _unloadable(failed: FailedError, optimized: Runnable) -> Comparison:
     """Return the verdict where no oracle can load the original."""
     reason = f"the original {failed}"
     if any(text in str(failed) for text in _NO_KERNEL):
-        return Comparison(Verdict.SKIPPED, reason=reason)
+        hint = "; --custom-ops registers a library of kernels" if _NO_KERNEL[0] in str(failed) else ""
+        return Comparison(Verdict.SKIPPED, reason=reason + hint)
     try:
         with onnxruntime_unoptimized(optimized):
             return Comparison(Verdict.SKIPPED, reason=f"{reason}; the optimized model can")

@@ -14,7 +14,6 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeAlias
@@ -31,15 +30,13 @@ from graphopt.base.errors import (
     UsageError,
 )
 from graphopt.base.limits import SECONDS, RunLimits, limited
-from graphopt.cli import arguments
+from graphopt.cli import arguments, outputs
 from graphopt.cli import options as opt
 from graphopt.cli.discovery import discover
 from graphopt.cli.proofs import rules, verify
 from graphopt.cli.terminal import Progress, console, one_line, print_text, report_failure, set_up_logging
-from graphopt.io import weightfiles
 
 if TYPE_CHECKING:
-    from graphopt.pipeline import Result
     from graphopt.report.report import Report
     from graphopt.runtime.bench import Prepared
     from graphopt.runtime.inputs import Trial
@@ -148,7 +145,8 @@ def optimize(
         raise UsageError("--require-speedup needs --cost measured: nothing else is timed")
     if require_speedup is not None and dask is not None:
         raise UsageError("--require-speedup excludes --dask: a cluster times parts of the model, not the whole")
-    _check_outputs(Path(model), path, report, external_data, as_json=as_json)
+    files.check_readable(Path(model))
+    outputs.check(Path(model), path, report, external_data, as_json=as_json)
     keywords = {
         "skip": arguments.names(skip),
         "only": arguments.names(only) if only else None,
@@ -202,45 +200,20 @@ def _optimize(
             if required is not None:
                 _require(required, result.report.timing, model)
         except NoSpeedupError:
-            _write_report(result.report, report_path)
+            outputs.write_report(result.report, report_path)
             raise
     before = files.identity(target)
     try:
         with Progress(enabled=not quiet) as progress:
             progress("save", 0.0)
-            report = _saved(result, target, external)
-        with _told_that_the_model_was_written():
-            _write_report(report, report_path)
+            report = outputs.save(result, target, external)
+        with outputs.telling_that_the_model_was_written():
+            outputs.write_report(report, report_path)
             _show(report, as_json=as_json, quiet=quiet, stderr=files.is_stdout(target))
     except (KeyboardInterrupt, SystemExit) as error:
         if files.identity(target) == before:  # what is on the disk decides, at whatever instant the signal came
             raise
         raise OutputError(f"interrupted when {target} was written already; the report may be missing") from error
-
-
-@contextmanager
-def _told_that_the_model_was_written() -> Iterator[None]:
-    """Make every failure say so that comes after the model was saved; not that a reader of the table has gone."""
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OutputError as error:
-        raise OutputError(f"{error}; the model was written") from error
-    except OSError as error:
-        raise OutputError(f"stdout cannot be written: {error.strerror or error}; the model was written") from error
-
-
-def _saved(result: Result, target: Path, external: bool | None) -> Report:
-    """Write the result, and return its report."""
-    if not files.is_stdout(target):
-        return result.report.saved(result.save(target, external=external))
-    from graphopt.io import onnx_io
-
-    onnx_io.write(result.loaded, sys.stdout.buffer)
-    sys.stdout.buffer.flush()
-    return result.report
 
 
 def _show(report: Report, *, as_json: bool, quiet: bool, stderr: bool) -> None:
@@ -253,62 +226,6 @@ def _show(report: Report, *, as_json: bool, quiet: bool, stderr: bool) -> None:
     found = report.comparison
     if found is not None and found.verdict != "equal":
         sys.stderr.write(f"graphopt: warning: the check is not complete: {one_line(found.reason)}\n")
-
-
-def _check_outputs(model: Path, target: Path, report: Path | None, external: bool | None, *, as_json: bool) -> None:
-    """Fail before the work where something cannot be written, or would take the place of what the run reads or writes.
-
-    Raises:
-        OutputError, UsageError: says why.
-    """
-    files.check_writable(target)
-    if report is not None:
-        files.check_writable(report, is_plain=False)
-    _check_overwrites(model, target, report)
-    if not files.is_stdout(target):
-        if external or (external is None and _is_too_large(model)):
-            weightfiles.check(target)
-        return
-    if sys.stdout.isatty():
-        raise UsageError("a model is nothing for a terminal: name a file, or pipe stdout somewhere")
-    if as_json or (report is not None and files.is_stdout(report)):
-        raise UsageError("stdout is for the model: --report FILE writes the report to a file")
-    if external:
-        raise UsageError("--external-data needs a model in a file: on stdout its weights are in it")
-
-
-def _is_too_large(model: Path) -> bool:
-    """Return whether the weights of a model, as they are, would not go into one file with it."""
-    from graphopt.io import onnx_io
-
-    return (
-        sum(file.stat().st_size for file in {model, *onnx_io.data_files(model)} if file.exists()) > onnx_io.INLINE_LIMIT
-    )
-
-
-def _check_overwrites(model: Path, target: Path, report: Path | None) -> None:
-    """Raise UsageError where an output would take the place of another file of the run."""
-    from graphopt.io import onnx_io
-
-    weights = onnx_io.data_files(model)
-    if not files.is_stdout(target) and any(files.are_same(target, file) for file in weights):
-        raise UsageError(f"{target} holds weights of {model}: the result needs another name")
-    if report is None or files.is_stdout(report):
-        return
-    taken = {model: "the model"} | dict.fromkeys(weights, f"a file of weights of {model}")
-    if not files.is_stdout(target):
-        taken |= {target: "the output"} | dict.fromkeys(onnx_io.data_files(target), f"a file of weights of {target}")
-        if weightfiles.is_beside(report, target):
-            taken[report] = f"where weights of {target} go"
-    for file, role in taken.items():
-        if files.are_same(report, file):
-            raise UsageError(f"{report} is {role}: the report needs another name")
-
-
-def _write_report(report: Report, path: Path | None) -> None:
-    if path is not None:
-        with files.writing(path):
-            files.write_text(path, report.to_json() + "\n")
 
 
 def _require(ratio: float, timing: Timing | None, model: str) -> None:
@@ -453,6 +370,7 @@ def inspect(
     profile: Annotated[
         bool, typer.Option("--profile", metavar="", help="Run it, too, and say how long its operators take.")
     ] = False,
+    rules: opt.Rules = None,
     provider: opt.Provider = "cpu",
     provider_option: opt.ProviderOptions = None,
     threads: opt.Threads = 0,
@@ -464,11 +382,16 @@ def inspect(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Print what is in a model: inputs, outputs, operators, weights, and what graphopt does not know."""
+    """Print what is in a model: inputs, outputs, operators, weights, and what graphopt does not know.
+
+    Operators that a file of `--rules` defines are known.
+    """
     set_up_logging(verbose=False, debug=debug)
     from graphopt.io import onnx_io
+    from graphopt.language import library
     from graphopt.report.report import Inspection
 
+    library.read(rules or ())
     found = Inspection.of(onnx_io.load(model, inline_functions=False))
     profiles = None
     if profile:
@@ -484,10 +407,19 @@ def inspect(
             setting = Setting(provider, threads, arguments.options(provider_option))
             ready = prepared([model], setting, dims=arguments.sizes(dim), inputs=arguments.arrays(inputs))
             profiles = _profiles(ready, [model], progress)
-    elif any(
-        [dim, inputs, threads, provider_option, custom_ops, memory_limit, provider != "cpu", run_limit != SECONDS]
-    ):
-        raise UsageError("options that say how a model is run, such as --dim and --threads, are for --profile")
+    else:
+        given = {
+            "--provider": provider != "cpu",
+            "--provider-option": provider_option,
+            "--threads": threads,
+            "--dim": dim,
+            "--input": inputs,
+            "--custom-ops": custom_ops,
+            "--run-limit": run_limit != SECONDS,
+            "--memory-limit": memory_limit,
+        }
+        for name in filter(given.get, given):
+            raise UsageError(f"{name} says how a model is run: that is for --profile")
     if as_json:
         _print_json(found.to_json(), profiles)
     else:

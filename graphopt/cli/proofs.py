@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +20,7 @@ from graphopt.cli.terminal import Progress, console, print_text, set_up_logging
 
 if TYPE_CHECKING:
     from graphopt.language.definition import Definition
+    from graphopt.language.library import Library, Source
     from graphopt.language.proof import Proof
     from graphopt.language.rule import Rule
 
@@ -49,16 +50,16 @@ def verify(
     """Prove rules for all tensor sizes, on all processors; exit code 3 if one is not proved.
 
     What a rule must fulfil is shown with Z3; where that fails, small models are run in search of a counterexample.
-    Definitions of operators are put to the kernels that ONNX Runtime has for them.
+    Definitions of operators are put to the kernels that ONNX Runtime has of them, and what these say is printed.
     """
     set_up_logging(verbose, debug)
     if write and not everything:
         raise UsageError("--write writes the whole ledger: use it with --all")
     from graphopt.report.report import print_proofs
-    from graphopt.rewrite.gate import TIMEOUT, objection
+    from graphopt.rewrite.gate import TIMEOUT, agreement, objection
     from graphopt.rewrite.proving import prove_all
 
-    rules, alone = _wanted(what or (), everything)
+    rules, defined = _wanted(what or (), everything)
     with Progress(enabled=not quiet) as progress, ort.custom_ops(custom_ops or ()):
         proofs = prove_all(
             rules,
@@ -68,7 +69,9 @@ def verify(
             dask=dask,
             progress=lambda done: progress("prove", done),
         )
-        said = objection(alone)
+        heard = [f"{each}\n    {agreement(each)}" for each in defined]
+        used = {each for rule in rules for each in rule.definitions}
+        said = objection([each for each in defined if each not in used])
     if write and not said:
         from graphopt.cli import catalogue
 
@@ -77,7 +80,10 @@ def verify(
     if as_json:
         print_text(json.dumps([proof.to_json() for proof in proofs], indent=2, ensure_ascii=False))
     elif not quiet:
-        print_proofs(proofs, console())
+        if proofs:
+            print_proofs(proofs, console())
+        if heard:
+            print_text("\n" * bool(proofs) + "\n".join(heard))
         if said:
             print_text(f"\n{said}")
     failed = [proof.rule for proof in proofs if not proof.holds]
@@ -90,23 +96,32 @@ def verify(
 
 def _wanted(what: Sequence[str], everything: bool) -> tuple[list[Rule], list[Definition]]:
     """Return the rules that were named, all rules of the files that were named, or all that are installed and given;
-    and the definitions read with them that no such rule uses."""
+    and the definitions that were read with them; with `everything`, those that no rule uses, too."""
     from graphopt.language import library
     from graphopt.language.definition import definitions
 
-    before = frozenset(definitions())
     files = list(filter(_is_file, what))
-    given = library.read(files)
-    own = list(definitions())
+    given, own = _read(files)
+    before = frozenset(definitions()).difference(own)
     known = {rule.name: rule for rule in library.load(given).everything}
     names = dict.fromkeys([*(item for item in what if item not in files), *(rule.name for rule in given.everything)])
     library.select(list(known), (), list(names))
     wanted = list(known.values()) if everything else [known[name] for name in names]
     used = before.union(*(rule.definitions for rule in wanted))
-    alone = [each for each in (definitions() if everything else own) if each not in used]
-    if not wanted and not alone:
+    defined = [each for each in definitions() if each in own or (everything and each not in used)]
+    if not wanted and not defined:
         raise UsageError("nothing to verify: name rules or files of rules, or use --all")
-    return wanted, alone
+    return wanted, defined
+
+
+def _read(sources: Iterable[Source]) -> tuple[Library, list[Definition]]:
+    """Return the rules of some files, and the definitions that are new with them."""
+    from graphopt.language import library
+    from graphopt.language.definition import definitions
+
+    before = frozenset(definitions())
+    found = library.read(sources)
+    return found, [each for each in definitions() if each not in before]
 
 
 def _is_file(name: str) -> bool:
@@ -124,15 +139,19 @@ def rules(
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
 ) -> None:
-    """List the rules and passes: name, proof, algebra, and why it pays. Proves nothing: `graphopt verify` does."""
+    """List the rules and passes: name, proof, algebra, and why it pays; of a file, its definitions of operators, too.
+
+    This proves nothing: `graphopt verify` does.
+    """
     set_up_logging(verbose=False, debug=debug)
     from graphopt.language import library
     from graphopt.rewrite import gate
     from graphopt.rewrite.passes import PASSES, Pass
 
     passes: Sequence[Pass]
+    defined: list[Definition] = []
     if name is not None and _is_file(name):
-        all_rules, passes, name = library.read([*(rules or ()), name]), (), None
+        (all_rules, defined), passes, name = _read([*(rules or ()), name]), (), None
     else:
         all_rules, passes = library.load(library.read(rules or ())), PASSES
     found, trades = all_rules.everything, {rule.name for rule in all_rules.trades}
@@ -153,12 +172,15 @@ def rules(
             for n, why in known.items()
             if name in (None, n)
         ]
+        listed += [{"name": each.name, "proof": None, "algebra": str(each), "why": ""} for each in defined]
         print_text(json.dumps(listed, indent=2, ensure_ascii=False))
     elif name is not None:
         print_text(f"{name}  (a pass)\n    {known[name]}")
     else:
         lines = ((f"{n}  ({claims.get(n, 'a pass')})", algebra.get(n), why) for n, why in known.items())
-        print_text("\n\n".join("\n    ".join(filter(None, parts)) for parts in lines))
+        shown = ["\n    ".join(filter(None, parts)) for parts in lines]
+        shown += [f"{each.name}  (a definition)\n    {each}" for each in defined]
+        print_text("\n\n".join(shown))
 
 
 def _in_full(rule: Rule, proof: Proof | None) -> str:
@@ -169,7 +191,7 @@ def _in_full(rule: Rule, proof: Proof | None) -> str:
         "const": "a constant",
         "attributes": "all other attributes",
     }
-    lines = [rule.name, f"    {rule.why}", ""]
+    lines = [rule.name, *[f"    {rule.why}"] * bool(rule.why), ""]
     lines += [f"    {part}" for part in re.split(r"  (?=->  |where |for any )", str(rule))]
     lines.append("")
     for hole in rule.holes.values():

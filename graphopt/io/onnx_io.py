@@ -67,6 +67,11 @@ class Model:
         return self.shell.ir_version
 
     @property
+    def functions(self) -> frozenset[tuple[str, str]]:
+        """The local functions that were kept, by domain and name."""
+        return frozenset((ops.domain_of(function.domain), function.name) for function in self.shell.functions)
+
+    @property
     def functions_digest(self) -> str:
         """Identifies the local functions that were kept: the graph has their names only."""
         functions = (function.SerializeToString(deterministic=True) for function in self.shell.functions)
@@ -133,10 +138,7 @@ def parse(path: Path, *, weights: bool = True) -> ModelProto:
     """
     proto, start = ModelProto(), b""
     try:
-        if path.is_dir():
-            raise ModelError(f"{path} is a folder, not a model")
-        if path.exists() and not path.is_file():  # to open a pipe would be to wait for who writes into it
-            raise ModelError(f"{path} is no ordinary file")
+        files.check_readable(path)
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size == 0:
@@ -147,8 +149,6 @@ def parse(path: Path, *, weights: bool = True) -> ModelProto:
                 start = raw[:512]
                 with memoryview(raw) as view:
                     proto.ParseFromString(view if weights else payload.skimmed(view))
-    except FileNotFoundError:
-        raise ModelError(f"{path} does not exist") from None
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}") from error
     except DecodeError as error:

@@ -85,7 +85,7 @@ class Writer:
 
     def _names(self, graph: Graph, captured: Sequence[str] | None) -> _Names:
         outside = captured or ()
-        renamed = {Value(v): outside[_index(graph[v])] for v in graph.with_op(CAPTURE) if graph[v].is_internal}
+        renamed = {Value(v): outside[graph[v].capture] for v in graph.with_op(CAPTURE) if graph[v].is_internal}
         own = _Names(graph, renamed, (), ())
         outputs = [
             self._fresh(graph, name) if name in outside and own(value) != name else name
@@ -169,12 +169,6 @@ class Writer:
             known = types.get(info.name)
             if known is not None or (info.name in types and protos.type_from_proto(info.type) is None):
                 _declare(into.value_info.add(), info, info.name, known)
-
-
-def _index(capture: Node) -> int:
-    index = capture.attrs["index"]
-    assert isinstance(index, int), "a capture without an index"
-    return index
 
 
 def _initializers(graph: Graph, nodes: Mapping[int, Node], names: _Names) -> list[tuple[str, Node]]:

@@ -96,6 +96,13 @@ class Node:
         return self.domain == INTERNAL and self.op in (INPUT, CAPTURE)
 
     @property
+    def capture(self) -> int:
+        """Of a capture in a body: its place among the captures of the node whose body that is."""
+        index = self.attrs["index"]
+        assert isinstance(index, int)
+        return index
+
+    @property
     def operands(self) -> Iterator[Value]:
         """Every value that it reads: the inputs that are present, then the captures."""
         yield from (value for value in self.inputs if value is not None)

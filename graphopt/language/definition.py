@@ -47,10 +47,15 @@ class Definition:
 
     def __post_init__(self) -> None:
         for problem in _problems(self):
-            raise RuleError(f"the definition of '{self.head.domain}.{self.head.op}': {problem}")
+            raise RuleError(f"the definition of '{self.name}': {problem}")
 
     def __str__(self) -> str:
         return f"{self.head}  =  {', '.join(map(str, self.meaning))}"
+
+    @property
+    def name(self) -> str:
+        """The operator, after its domain if it has one."""
+        return f"{self.head.domain}.{self.head.op}".lstrip(".")
 
     @property
     def key(self) -> tuple[str, str]:

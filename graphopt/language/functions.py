@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from onnx import AttributeProto, FunctionProto, NodeProto, numpy_helper
 
 from graphopt.base.types import DType
@@ -132,7 +133,14 @@ def plain(attribute: AttributeProto, of: str = "") -> Any:
     value = ops.attribute_value(attribute)
     if value is None or isinstance(value, bytes):
         raise Unreadable(f"attribute '{attribute.name}'{of} is no number, text or list of numbers")
-    return value
+    if attribute.type == AttributeProto.FLOATS:
+        return tuple(map(_decimal, attribute.floats))
+    return _decimal(value) if isinstance(value, float) else value
+
+
+def _decimal(value: float) -> float:
+    """Return the shortest decimal that is this number in single precision: 0.1 for 0.1f, which it is meant for."""
+    return float(str(np.float32(value)))
 
 
 def _constant(node: NodeProto) -> Any:

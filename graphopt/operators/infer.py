@@ -7,7 +7,7 @@ The base is the onnx package's own inference, with the node's own schema; `shape
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
@@ -16,9 +16,8 @@ import numpy as np
 from onnx import TensorProto, TypeProto, checker, numpy_helper, shape_inference
 from onnx.defs import OpSchema
 
-from graphopt.base import formulas
-from graphopt.base.errors import ModelError, UsageError
-from graphopt.base.sizes import Atom, Dim, Made, Named, Sym, Unknown, substitute
+from graphopt.base.errors import ModelError
+from graphopt.base.sizes import Atom, Dim, Made, Sym, Unknown
 from graphopt.base.types import DType, Shape, TensorType, Type
 from graphopt.ir import ops
 from graphopt.ir.edit import Draft
@@ -127,11 +126,11 @@ def _base(graph: Graph, node: Node, strict: bool) -> list[Type | None] | None:
     try:
         found = shape_inference.infer_node_outputs(schema, node_to_proto(node, inputs, outputs), types, data)
     except (shape_inference.InferenceError, checker.ValidationError, ValueError, RuntimeError) as error:
-        if strict:
+        if strict and all(graph.type(value) is not None for _, value in present):
             raise ModelError(f"{_label(node)} cannot be: {str(error).strip().splitlines()[0]}") from error
         log.debug("nothing is inferred of %s: %s", _label(node), error)
         return None
-    sizes = {repr(size): size for _, value in present for size in _symbols(graph.type(value))}
+    sizes = {repr(size): size for _, value in present for size in symbols(graph.type(value))}
     known = [type_from_proto(found[name], sizes) if name in found else None for name in outputs]
     return [_declared_by(schema, graph, node, i) if type_ is None else type_ for i, type_ in enumerate(known)]
 
@@ -164,7 +163,7 @@ def _type_proto(type_: Type | None) -> TypeProto:
     return type_to_proto(type_, repr)  # unlike its text, it is of this size only
 
 
-def _symbols(type_: Type | None) -> Iterator[Sym]:
+def symbols(type_: Type | None) -> Iterator[Sym]:
     """Yield the sizes of a type that are no numbers."""
     if isinstance(type_, TensorType) and type_.shape is not None:
         yield from (size for size in type_.shape if isinstance(size, Sym))
@@ -277,7 +276,7 @@ def _filled(type_: Type | None, declared: Type | None) -> Type | None:
 def _given_atoms(graph: Graph) -> Iterator[Atom]:
     """Yield the sizes that come from outside, or parts of them."""
     for vertex in (*graph.inputs, *graph.with_op(CAPTURE)):
-        for size in chain.from_iterable(map(_symbols, graph[vertex].types)):
+        for size in chain.from_iterable(map(symbols, graph[vertex].types)):
             yield from size.atoms
 
 
@@ -326,7 +325,7 @@ def informed(graph: Graph, node: Node) -> Iterator[tuple[Graph, Patch]]:
         for vertex in body.with_op(CAPTURE):
             own = body[vertex]
             if own.is_internal:
-                known[vertex] = _captured(graph, own, node.captures[_index(own)])
+                known[vertex] = _captured(graph, own, node.captures[own.capture])
         new = {vertex: now for vertex, now in known.items() if now is not body[vertex]}
         if new:
             yield body, Patch({vertex: body[vertex] for vertex in new}, new)
@@ -339,12 +338,6 @@ def _is_control(node: Node) -> bool:
 
 def _results(body: Graph) -> list[Type | None]:
     return [body.type(value) for value in body.outputs]
-
-
-def _index(capture: Node) -> int:
-    index = capture.attrs["index"]
-    assert isinstance(index, int)
-    return index
 
 
 def _given(node: Node, type_: Type | None) -> Node:
@@ -450,130 +443,3 @@ def _without(type_: Type | None, axis: int) -> tuple[Type | None, Dim | None]:
 
 _INPUTS = {"Loop": _into_loop, "Scan": _into_scan}
 _RESULTS = {"If": _of_if, "Loop": _of_loop, "Scan": _of_scan}
-
-# -- sizes that the user fixes -----------------------------------------------------------------------------------------
-
-
-def fix_inputs(graph: Graph, shapes: Mapping[str, Sequence[int | str | None]], dims: Mapping[str, int]) -> None:
-    """Give inputs a shape, and named sizes a number, everywhere in the model; then infer it anew, in place.
-
-    An element of a shape is a number, a name, or None for "as it is".
-
-    Raises:
-        UsageError: no input or size has that name, or the model or another wish says something else.
-        ModelError: some node cannot work on these shapes.
-    """
-    inputs = {graph[vertex].names[0]: vertex for vertex in graph.inputs}
-    sizes = _named_sizes(graph, dims)
-    for name, wanted in shapes.items():
-        if name not in inputs:
-            raise UsageError(f"the model has no input '{name}'; it has {_listed(inputs)}")
-        vertex = inputs[name]
-        declared = graph.tensor_type(Value(vertex))
-        if declared is None:
-            raise UsageError(f"input '{name}' is no tensor: it takes no shape")
-        if declared.shape is None:
-            shape = tuple(size if isinstance(size, int) else _name(size) for size in wanted)
-            given = replace(graph[vertex], types=(TensorType(declared.dtype, shape),))
-            graph.apply(Patch({vertex: graph[vertex]}, {vertex: given}))
-        else:
-            _bind(name, declared.shape, wanted, sizes)
-    _substitute(graph, {**sizes, **_fixed_formulas(graph, sizes)})
-    infer_graph(graph, strict=True)
-
-
-def _name(size: str | None) -> Sym:
-    return Sym.fresh() if size is None else Sym.of(size)
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(f"'{name}'" for name in sorted(names)) or "none"
-
-
-def _names_of_sizes(graph: Graph) -> set[str]:
-    """Return what the open sizes of inputs are called."""
-    types = [graph.tensor_type(Value(vertex)) for vertex in graph.inputs]
-    atoms = {size.atom for type_ in types for size in _symbols(type_)}
-    return {atom.name for atom in atoms if isinstance(atom, Named)}
-
-
-def _named_sizes(graph: Graph, dims: Mapping[str, int]) -> dict[str, Dim]:
-    named = _names_of_sizes(graph)
-    for name, size in dims.items():
-        if name not in named:
-            raise UsageError(f"the model's inputs have no size named '{name}'; they have {_listed(named)}")
-        if size < 1:
-            raise UsageError(f"size '{name}' cannot be {size}: sizes are 1 or more")
-    return dict(dims)
-
-
-def _fixed_formulas(graph: Graph, sizes: Mapping[str, Dim]) -> dict[str, Dim]:
-    """Return what the sizes of inputs are that are computed from others, such as `past + 1`.
-
-    Raises:
-        UsageError: one would be less than 1, or another wish says something else.
-    """
-    known = {name: size for name, size in sizes.items() if isinstance(size, int)}
-    found: dict[str, Dim] = {}
-    named = _names_of_sizes(graph)
-    for name in (name for name in named if _is_computed(name, named) and not formulas.divides(name)):
-        size = formulas.fixed(name, {key: known[key] for key in known.keys() - {name}})
-        if isinstance(size, int) and size < 1:
-            raise UsageError(f"size '{name}' would be less than 1")
-        if isinstance(size, int) and sizes.get(name, size) != size:
-            raise UsageError(f"size '{name}' is {size}, not {sizes[name]}")
-        found[name] = Sym.of(size) if isinstance(size, str) else size
-    return found
-
-
-def _is_computed(name: str, named: Collection[str]) -> bool:
-    """Return whether a size is a formula of others that inputs have, and of no name that only looks like one."""
-    if formulas.parsed(name) is None or not {*formulas.names(name)} <= {*named}:
-        return False
-    mere = (other for other in named if formulas.parsed(other) is None and not other.isidentifier())
-    return not any(other in name for other in mere)
-
-
-def _bind(name: str, shape: Shape, wanted: Sequence[int | str | None], sizes: dict[str, Dim]) -> None:
-    """Note what the sizes of an input are to be."""
-    printed = TensorType(DType.UNDEFINED, shape)
-    declared = str(printed).partition("[")[2].rstrip("]")
-    if len(shape) != len(wanted):
-        raise UsageError(f"input '{name}' has {len(shape)} axes ({declared}), not {len(wanted)}")
-    for axis, (own, size) in enumerate(zip(shape, wanted, strict=True)):
-        if size is None or size == own or str(own) == size:
-            continue
-        if isinstance(size, int) and size < 0:
-            raise UsageError(f"axis {axis} of input '{name}' cannot be {size}")
-        if isinstance(own, int):
-            raise UsageError(f"axis {axis} of input '{name}' is {own} in the model ({declared}), not {size}")
-        new = Sym.of(size) if isinstance(size, str) else size
-        if sizes.setdefault(str(own), new) != new:
-            raise UsageError(f"axis {axis} of input '{name}' is '{own}', which is {sizes[str(own)]}, not {size}")
-
-
-def _substitute(graph: Graph, sizes: Mapping[str, Dim]) -> None:
-    """Replace named sizes in every type and in known contents, in bodies too."""
-    graph.output_types = tuple(_with_sizes(type_, sizes) for type_ in graph.output_types)
-    changed = {}
-    for vertex, node in graph.items():
-        types = tuple(_with_sizes(type_, sizes) for type_ in node.types)
-        if types != node.types:
-            changed[vertex] = replace(node, types=types, contents=())
-        for body in node.bodies:
-            _substitute(body, sizes)
-    graph.apply(Patch({vertex: graph[vertex] for vertex in changed}, changed))
-
-
-def _with_sizes(type_: Type | None, sizes: Mapping[str, Dim]) -> Type | None:
-    if not isinstance(type_, TensorType) or type_.shape is None:
-        return type_
-    return TensorType(type_.dtype, tuple(substitute(dim, sizes) for dim in type_.shape))
-
-
-def bodies(graph: Graph) -> Iterator[Graph]:
-    """Yield the graph and every graph inside of it, innermost first."""
-    for _, node in graph.nodes():
-        for body in node.bodies:
-            yield from bodies(body)
-    yield graph

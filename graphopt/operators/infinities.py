@@ -179,7 +179,7 @@ def mark_bodies(graph: Graph, vertex: int) -> None:
     node = graph[vertex]
     given = [value for value in node.inputs if value is not None]
     for body in node.bodies:
-        inside = {v: node.captures[_index(body[v])] for v in body.with_op(CAPTURE) if body[v].is_internal}
+        inside = {v: node.captures[body[v].capture] for v in body.with_op(CAPTURE) if body[v].is_internal}
         marked = {
             far: frozenset(capture for capture, value in inside.items() if may_hold(graph, [value], far))
             | frozenset(body.inputs if may_hold(graph, given, far) else ())
@@ -227,12 +227,6 @@ def _mask_of(graph: Graph, vertex: int) -> int | None:
 
 def _reach(node: Node) -> Reach:
     return entry(node.op, node.domain).reach
-
-
-def _index(node: Node) -> int:
-    index = node.attrs["index"]
-    assert isinstance(index, int)
-    return index
 
 
 def _is_float(graph: Graph, value: Value) -> bool:

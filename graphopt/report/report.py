@@ -319,7 +319,7 @@ def _rewrites(report: Report) -> RenderableType:
 def _speed(timing: Timing, *, is_changed: bool) -> Iterable[RenderableType]:
     """Yield what the search tried, and how fast the result is."""
     if timing.groups:
-        table = _table("what the search found", "parts", "the part alone", "saves a run", "")
+        table = _table("what the search found", "parts", "alone", "saves a run", "")
         for group in timing.groups:
             taken, saved = "taken" if group.is_taken else "left", f"{group.saved * 1e3:.3g} ms"
             ratio = "not timed" if group.speedup is None else f"{group.speedup:.2f}x"
@@ -406,8 +406,10 @@ def _grouped(notes: Iterable[str]) -> Iterable[str]:
 
 
 def _plural(text: str) -> str:
-    """Return what is said of one rule as it is said of several: `was not applied: it is …`, `needs …`."""
+    """Return what is said of one rule as it is said of several: `was not applied: it is …`, `needs …`,
+    `matches …`."""
     text = re.sub(r"^was (.*?: )it is ", r"were \1they are ", text)
+    text = re.sub(r"^matches (.*) makes (.*) list it (.*) times it$", r"match \1 make \2 list them \3 times them", text)
     return re.sub(r"^(was|needs)\b", lambda verb: {"was": "were", "needs": "need"}[verb[0]], text)
 
 

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import prod
 from typing import TypeAlias
 
 from graphopt.base.types import TensorType
@@ -293,8 +292,7 @@ def _elements(node: Node) -> int:
     """Return how many elements a node computes, an open size taken as 1."""
     if node.is_internal:
         return 0
-    shapes = [type_.shape or () for type_ in node.types if isinstance(type_, TensorType)]
-    return sum(prod(size for size in shape if isinstance(size, int)) for shape in shapes)
+    return sum(type_.known_size for type_ in node.types if isinstance(type_, TensorType))
 
 
 def _stored(node: Node) -> int:

@@ -264,6 +264,21 @@ def objection(definitions: Sequence[Definition]) -> str:
     return unasked(definitions) if found is None else str(found)
 
 
+def agreement(definition: Definition) -> str:
+    """Say how a definition stands to the kernel that ONNX Runtime has of its operator."""
+    from graphopt.verifier.declared import agreeing, contradicted
+
+    if contradicted([definition]) is not None:
+        return "ONNX Runtime's kernel computes something else"
+    match agreeing(definition):
+        case None:
+            return "ONNX Runtime has no kernel of that name: it is believed"
+        case 0:
+            return "ONNX Runtime's kernel was not asked: no instance was found that runs"
+        case count:
+            return f"ONNX Runtime's kernel computes the same at {count} instances"
+
+
 # -- kernels -----------------------------------------------------------------------------------------------------------
 
 

@@ -94,18 +94,12 @@ def eliminate_dead_code(graph: Graph) -> Iterator[Patch]:
 
 def _needed_captures(node: Node) -> tuple[Value, ...]:
     """Return the captures, an unused one replaced by a used one: their places are what the bodies know them by."""
-    used = sorted({_index(body[v]) for body in node.bodies for v in body.with_op(CAPTURE) if body[v].is_internal})
+    used = sorted({body[v].capture for body in node.bodies for v in body.with_op(CAPTURE) if body[v].is_internal})
     if not used:
         return ()
     return tuple(
         value if i in used else node.captures[used[0]] for i, value in enumerate(node.captures[: used[-1] + 1])
     )
-
-
-def _index(capture: Node) -> int:
-    index = capture.attrs["index"]
-    assert isinstance(index, int)
-    return index
 
 
 # -- common subexpressions ---------------------------------------------------------------------------------------------
@@ -240,7 +234,7 @@ def _spliced(graph: Graph, vertex: int, branch: Graph) -> Patch:
 
     def outside(value: Value) -> Value:
         inner = branch[value.vertex]
-        return node.captures[_index(inner)] if _is_capture(inner) else Value(moved[value.vertex].vertex, value.output)
+        return node.captures[inner.capture] if _is_capture(inner) else Value(moved[value.vertex].vertex, value.output)
 
     results = {outside(value): node.names[i] for i, value in enumerate(branch.outputs) if value.vertex in moved}
     used = _name_counts(graph)

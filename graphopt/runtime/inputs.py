@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from graphopt.base import formulas
-from graphopt.base.errors import ModelError, UsageError, did_you_mean
+from graphopt.base.errors import ModelError, UsageError, did_you_mean, listed
 from graphopt.base.types import DType
 from graphopt.runtime import samples
 from graphopt.runtime.samples import Array, Binding, Feeds
@@ -36,7 +36,9 @@ def fitted(model: Sketch, inputs: Mapping[str, Any]) -> tuple[Feeds, dict[str, i
     sizes: dict[str, int] = {}
     for name, value in inputs.items():
         if name not in declared:
-            raise UsageError(f"there is no input '{name}'{did_you_mean(name, declared) or _listed(declared)}")
+            raise UsageError(
+                f"there is no input '{name}'{did_you_mean(name, declared) or f'; there is {listed(declared)}'}"
+            )
         feeds[name] = _fitting(declared[name], value, sizes) if isinstance(value, np.ndarray) else value
     return feeds, sizes
 
@@ -57,10 +59,6 @@ def _fitting(declared: Input, value: Array, sizes: dict[str, int]) -> Array:
     return value
 
 
-def _listed(names: Iterable[str]) -> str:
-    return f"; there is {', '.join(map(repr, names)) or 'none'}"
-
-
 # -- models that are run on the same inputs ----------------------------------------------------------------------------
 
 
@@ -70,43 +68,62 @@ def common_inputs(names: Sequence[str], sketches: Sequence[Sketch], given: froze
     Raises:
         UsageError: the models cannot be fed the same.
     """
-    first, fixed = sketches[0], dict[str, int]()
+    fixed: dict[str, int] = {}
     for name, other in zip(names[1:], sketches[1:], strict=True):
-        pair = names[0], name
-        _check_inputs(pair, first, other, given)
-        _check_inputs(pair[::-1], other, first, ())
-        twins = {item.name: item for item in other.inputs}
-        for item in first.inputs:
-            if item.name in twins and (item.name in given or not item.has_default):
-                _narrow(pair, item, twins[item.name], fixed)
-    return replace(first, inputs=tuple(replace(item, shape=_sized(item.shape, fixed)) for item in first.inputs))
+        if reason := differing_inputs((names[0], name), sketches[0], other, given, fixed):
+            raise UsageError(reason)
+    return with_fixed(sketches[0], sketches[1:], fixed)
 
 
-def _check_inputs(pair: tuple[str, str], model: Sketch, other: Sketch, given: Iterable[str]) -> None:
-    """Raise UsageError unless the second model has all inputs that the first needs, or is given."""
+def differing_inputs(
+    names: tuple[str, str], first: Sketch, second: Sketch, given: Collection[str], fixed: dict[str, int]
+) -> str:
+    """Note the sizes that the second model fixes; or say why the two cannot be fed the same.
+
+    `given` are the inputs that are fed though they have a default.
+    """
+    if reason := _missing_input(names, first, second, given) or _missing_input(names[::-1], second, first, ()):
+        return reason
+    twins = {item.name: item for item in second.inputs}
+    fed = (item for item in first.inputs if item.name in given or not item.has_default)
+    differing = (item for item in fed if item.name in twins and not _narrow(item, twins[item.name], fixed))
+    for own in differing:
+        return f"the inputs differ: '{own.name}' is {own} in {names[0]} and {twins[own.name]} in {names[1]}"
+    return ""
+
+
+def _missing_input(names: tuple[str, str], model: Sketch, other: Sketch, given: Collection[str]) -> str:
+    """Say which input the second model has not, that the first needs or is given; nothing if it has all."""
     mine, known = ({item.name for item in some.inputs} for some in (model, other))
     needed = [item.name for item in model.required] + [name for name in given if name in mine]
-    for name in needed:
-        if name not in known:
-            raise UsageError(f"the inputs differ: {pair[0]} has '{name}', {pair[1]} has not")
+    missing = (name for name in needed if name not in known)
+    return next((f"the inputs differ: {names[0]} has '{name}', {names[1]} has not" for name in missing), "")
 
 
-def _narrow(pair: tuple[str, str], own: Input, other: Input, fixed: dict[str, int]) -> None:
-    """Note the sizes that the second model fixes."""
-    reason = f"the inputs differ: '{own.name}' is {own} in {pair[0]} and {other} in {pair[1]}"
+def _narrow(own: Input, other: Input, fixed: dict[str, int]) -> bool:
+    """Note the sizes that the second model fixes; return whether the two inputs can be fed the same."""
+    if own.kind == "unknown" and own.has_default and other.has_default:  # its type is that of the initializer
+        return True
     if (own.kind, own.dtype) != (other.kind, other.dtype):
-        raise UsageError(reason)
+        return False
     if own.shape is None or other.shape is None:
-        return
-    if len(own.shape) != len(other.shape):
-        raise UsageError(reason)
-    for mine, theirs in zip(own.shape, other.shape, strict=True):
-        if isinstance(theirs, int) and theirs != (fixed.setdefault(mine, theirs) if isinstance(mine, str) else mine):
-            raise UsageError(reason)
+        return True
+    return len(own.shape) == len(other.shape) and all(
+        theirs == (fixed.setdefault(mine, theirs) if isinstance(mine, str) else mine)
+        for mine, theirs in zip(own.shape, other.shape, strict=True)
+        if isinstance(theirs, int)
+    )
 
 
-def _sized(shape: tuple[int | str, ...] | None, fixed: Binding) -> tuple[int | str, ...] | None:
-    return shape and tuple(formulas.fixed(dim, fixed) for dim in shape)
+def with_fixed(model: Sketch, others: Iterable[Sketch], sizes: Binding) -> Sketch:
+    """Return a model with the sizes that are fixed; an input without a shape has that of another model."""
+    shapes = {item.name: item.shape for other in others for item in other.inputs if item.shape is not None}
+
+    def sized(item: Input) -> Input:
+        shape = shapes.get(item.name) if item.shape is None else item.shape
+        return replace(item, shape=shape and tuple(formulas.fixed(dim, sizes) for dim in shape))
+
+    return replace(model, inputs=tuple(map(sized, model.inputs)))
 
 
 # -- sizes of open dims ------------------------------------------------------------------------------------------------
@@ -134,7 +151,9 @@ def wanted_sizes(model: Sketch, dims: Mapping[str, int | Sequence[int]], own: Bi
     for name, given in dims.items():
         sizes = [int(given)] if isinstance(given, int | np.integer) else [int(size) for size in dict.fromkeys(given)]
         if name not in known:
-            raise UsageError(f"there is no open dim '{name}'{did_you_mean(name, known) or _listed(known)}")
+            raise UsageError(
+                f"there is no open dim '{name}'{did_you_mean(name, known) or f'; there is {listed(known)}'}"
+            )
         if not sizes or min(sizes) < 1:
             raise UsageError(f"'{name}' cannot be {min(sizes, default='of no size')}: sizes are 1 or more")
         if sizes != [own.get(name, sizes[0])] and name in own:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from math import prod
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -21,7 +20,7 @@ from onnx import ModelProto
 
 from graphopt.base import files
 from graphopt.base.errors import ModelError, OutputError, UsageError
-from graphopt.base.types import DType, Shape, TensorType, Type
+from graphopt.base.types import DType, TensorType, Type
 from graphopt.io import opsets, spellings, ways
 from graphopt.ir.edit import Draft
 from graphopt.ir.graph import CAPTURE, Graph, Node, Patch, Value
@@ -280,15 +279,11 @@ def _names(node: Node) -> Iterator[str]:
 def _feeds(node: Node, facts: spellings.Facts) -> dict[str, Any]:
     """Values for all inputs where one of them is empty; nothing where none is, or values cannot be made up."""
     named = [(name, value) for name, value in zip(_names(node), node.inputs, strict=True) if value is not None]
-    shapes = [type_.shape for _, value in named if (type_ := facts.tensor_type(value)) is not None and type_.shape]
-    if not any(0 in shape for shape in shapes) or sum(map(_size, shapes)) > LARGEST:
+    types = [type_ for _, value in named if (type_ := facts.tensor_type(value)) is not None]
+    if not any(0 in (type_.shape or ()) for type_ in types) or sum(type_.known_size for type_ in types) > LARGEST:
         return {}
     arrays = {name: _array(value, facts) for name, value in named}
     return arrays if all(array is not None for array in arrays.values()) else {}
-
-
-def _size(shape: Shape) -> int:
-    return prod(size for size in shape if isinstance(size, int))
 
 
 def _array(value: Value, facts: spellings.Facts) -> Any:

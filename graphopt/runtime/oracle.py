@@ -34,7 +34,7 @@ from graphopt.base.types import DType
 from graphopt.io import onnx_io, reader
 from graphopt.ir import ops
 from graphopt.operators import protos
-from graphopt.runtime import samples, steps, trial
+from graphopt.runtime import endurance, samples, steps
 
 QUANTIZED = ops.QUANTIZING - {"QuantizeLinear"} | {"DynamicQuantizeLinear"}
 """Operators for which, or for what is around them, ONNX Runtime may have kernels that hold less than is written."""
@@ -181,7 +181,7 @@ def _onnxruntime(model: Runnable, *, optimize: bool) -> Iterator[Session]:
     with _loadable(model) as loadable:
         try:
             if optimize and model.is_quantized:
-                trial.TRIALS.demand_endured(loadable)
+                endurance.OPENER.demand_endured(loadable)
             with _sparing() if model.weight_bytes > IN_MEMORY else nullcontext():
                 native = ort.session(loadable, optimize=optimize)
         except Exception as error:  # the classes that onnxruntime raises share no base

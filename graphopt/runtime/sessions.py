@@ -18,7 +18,7 @@ from graphopt.base.hardware import usable_cores
 from graphopt.base.ort import require_onnxruntime, session_options
 from graphopt.base.types import DType
 from graphopt.io import onnx_io
-from graphopt.runtime import trial
+from graphopt.runtime import endurance
 from graphopt.runtime.oracle import FailedError, Runnable
 
 Source: TypeAlias = "onnx_io.Source | onnx_io.Model | bytes"
@@ -134,7 +134,7 @@ class Setting:
         providers = [(name, self._provider_options())]
         try:
             if optimize and _is_quantized(model):
-                trial.TRIALS.demand_endured(loadable, folder)
+                endurance.OPENER.demand_endured(loadable, folder)
             session = runtime.InferenceSession(loadable, options, providers=providers, enable_fallback=0)
         except Exception as error:  # the classes that onnxruntime raises share no base
             raise ModelError(f"{called(model)} {FailedError('cannot be loaded', error)}") from error

@@ -20,7 +20,7 @@ from math import exp, log
 from graphopt.base.errors import ModelError
 from graphopt.base.types import DType, TensorType, Type
 from graphopt.ir.graph import Graph, Value
-from graphopt.operators.infer import fix_inputs
+from graphopt.operators.fixing import fix_inputs
 from graphopt.rewrite.fixpoint import Step, TimeUp
 from graphopt.rewrite.match import Match
 from graphopt.rewrite.regions import MOST, Region, at_sizes, blocks, cut_out, digest

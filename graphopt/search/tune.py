@@ -35,16 +35,16 @@ from graphopt.runtime.machine import Machine, circumstances
 from graphopt.runtime.measure import NOISE
 from graphopt.runtime.oracle import Runnable
 from graphopt.runtime.sessions import Setting
-from graphopt.search import recall
+from graphopt.search import recall, saying
 from graphopt.search.analytic import Analytic
 from graphopt.search.choose import BRIEFEST, LEAST, LONGEST, Chooser, Version
 from graphopt.search.elsewhere import Elsewhere
 from graphopt.search.explore import Exploration, Limits, Shapes, explore
 from graphopt.search.measured import Measured, Race
 from graphopt.search.moves import Solution, Space, apply
-from graphopt.search.race import Contest, Outcome, raced_seconds
+from graphopt.search.race import Contest, Outcome, Pace, raced_seconds
 from graphopt.search.sweep import Sweep, Sweeps, sweep
-from graphopt.search.timing import Group, StopReason, Timing, said, unresolved
+from graphopt.search.timing import Group, StopReason, Timing
 
 COSTS = ("measured", "analytic", "none")
 """What the search asks: ONNX Runtime, an estimate, or nobody, which means no search and no timing."""
@@ -53,7 +53,7 @@ ROOM = 12
 """So many times its weights a model takes while it is timed: in each session those that were read and those that were
 packed, and those in the file of the one that is being opened."""
 
-SWEEPS = 0.5
+SWEEPING_SHARE = 0.5
 """Of the time, without what the second race takes, in which sweeps have to be made."""
 
 SHARE = 0.6
@@ -147,14 +147,13 @@ class Tuner:
             UsageError: this onnxruntime lacks the provider, or the model has no such dim.
         """
         deadline = self.clock() + self.tuning.seconds
-        reason = self._too_large()
-        if self.tuning.is_timed_here and reason:
-            return Tuned(self.simplified, notes=(reason,))
         if not self.tuning.is_timed_here:
             shapes = [_shapes(fed) for fed in self._inputs(steps.sketch(self._result.outline))]
             with self._cost_elsewhere(deadline) as cost:
                 found = self._explored(self.simplified.graph, shapes, deadline, lambda _: cost, Limits())
                 return self._estimated(found, deadline, cost)
+        if reason := self._too_large():
+            return Tuned(self.simplified, notes=(reason,))
         self.progress("time", 0.0)
         try:
             contest = self._contest(self._prepared())
@@ -171,6 +170,10 @@ class Tuner:
             text = f"not timed: two races would take {math.ceil(least)} s, and {left} s are left of"
             text += f" --seconds {self.tuning.seconds:g}"
             return Tuned(self.simplified, notes=(text,), lacks_time=True)
+        return self._raced(contest, pace, deadline)
+
+    def _raced(self, contest: Contest, pace: Pace, deadline: float) -> Tuned:
+        """Make the sweeps, search, and let what was found race against the original until the deadline."""
         first = Version(self.simplified)
         reserve = LEAST * (pace.opening + pace.racing)
         chooser = Chooser(
@@ -186,7 +189,7 @@ class Tuner:
         )
         shapes = [_shapes(trial.feeds) for trial in contest.original.trials]
         now = self.clock()
-        end = now + SWEEPS * (deadline - chooser.confirming - now)
+        end = now + SWEEPING_SHARE * (deadline - chooser.confirming - now)
         sweeps, is_cut = self._sweeps(chooser, end), self.clock() >= end
         swept, alone = chooser.race_sweeps(
             first, sweeps, lambda made, variant: self._sweep(variant, made.name, deadline - chooser.confirming)
@@ -405,7 +408,7 @@ class Tuner:
     ) -> Tuned:
         """Return the best version, and what is to be said of it."""
         taken = dict(zip(best.solutions, best.counts, strict=True))
-        groups = _of_sweeps(alone, first, best, chooser.raced)
+        groups = saying.of_sweeps(alone, first, best, chooser.raced)
         start = len(first.steps) + sum(len(made.result.steps) for made in best.sweeps)
         timing = self._timing(found, start, taken, chooser.raced, is_faster=bool(best.sweeps or best.solutions))
         timing = replace(
@@ -413,14 +416,14 @@ class Tuner:
             stop=StopReason.INTERRUPTED if chooser.is_hurried else timing.stop,
             groups=(*groups, *timing.groups),
             speedup=best.speedup,
-            untimed=_untimed(first, best) if best.steps and best.speedup is None else "",
+            untimed=saying.untimed(first, best) if best.steps and best.speedup is None else "",
             simplified=None if not first.steps else best.speedup if best.steps == first.steps else first.speedup,
             searched=best.gain if best.sweeps or best.solutions else None,
             latencies=best.latencies,
             gainable=gainable,
             noise=max((version.speedup.noise for version in chooser.raced if version.speedup), default=NOISE),
         )
-        return Tuned(best.variant, timing, (*found.notes, *_left_out(first, best)))
+        return Tuned(best.variant, timing, (*found.notes, *saying.left_out(first, best)))
 
     def _simplified_with(self, graph: Graph, names: frozenset[str] | None, deadline: float) -> Sequence[Step]:
         """Simplify a graph, in place, with these rules and passes, or with all. Raises TimeUp."""
@@ -450,7 +453,7 @@ class Tuner:
             end = start + taken.get(solution, 0)
             ratio, is_taken = solution.speedup.median, start < end
             with_it = [version for version in raced if solution in version.solutions]
-            reason = "" if is_taken or not self.tuning.is_timed_here else _because(with_it, is_faster=is_faster)
+            reason = "" if is_taken or not self.tuning.is_timed_here else saying.because(with_it, is_faster=is_faster)
             copies, rewrites = len(solution.copies), (start, end)
             groups.append(Group(solution.rules, copies, ratio, is_taken, rewrites, solution.saved, reason))
             start = end
@@ -498,101 +501,6 @@ def face(first: onnx_io.Model, second: onnx_io.Model, tuning: Tuning, limit: flo
 def _identity(model: onnx_io.Model) -> str:
     """Identify all of a model that decides how fast it is."""
     return key_of(digest(model.graph), weights_digest(model.graph), model.functions_digest)
-
-
-def _of_sweeps(alone: Sequence[Version], first: Version, best: Version, raced: Sequence[Version]) -> Iterator[Group]:
-    """Yield what each sweep brought; those that were taken and timed only together brought it together."""
-    several = [version for version in raced if len(version.sweeps) > 1 and version.gain is not None]
-    whole = next((version for version in several if version.sweeps == best.sweeps), None)
-    if whole is not None and all(version.gain is None for version in alone):
-        rules = dict.fromkeys(rule for made in best.sweeps for rule in made.rules)
-        start = len(first.steps)
-        rewrites = start, start + sum(len(made.result.steps) for made in best.sweeps)
-        ratio, saved = _gained(whole)
-        yield Group(tuple(rules), 0, ratio, is_taken=True, rewrites=rewrites, saved=saved)
-        alone = [version for version in alone if version.sweeps[0].name not in _names(best)]
-    for version in alone:
-        beside = [other for other in several if version.sweeps[0].name in _names(other)]
-        yield _swept(version, first, best, beside)
-
-
-def _names(version: Version) -> list[str]:
-    return [made.name for made in version.sweeps]
-
-
-def _gained(version: Version) -> tuple[float | None, float]:
-    """Return how many times as fast as the simplified model a version is, and the seconds of a run that this saves."""
-    if version.gain is None or not version.latencies:
-        return None, 0.0
-    return version.gain.median, _seconds(version) * (version.gain.median - 1)
-
-
-def _swept(version: Version, first: Version, best: Version, beside: Sequence[Version] = ()) -> Group:
-    """Return what a sweep of the simplified model brought, alone or beside others, and whether the best version has
-    it.
-    """
-    (made,) = version.sweeps
-    ratio, saved = _gained(version)
-    names = _names(best)
-    is_taken = made.name in names
-    before = best.sweeps[: names.index(made.name)] if is_taken else ()
-    start = len(first.steps) + sum(len(taken.result.steps) for taken in before)
-    count = len(best.sweeps[len(before)].result.steps) if is_taken else 0
-    timed = [version] if version.gain else [version, *beside]
-    reason = "" if is_taken else _because(timed, is_faster=bool(best.sweeps or best.solutions))
-    if not is_taken and best.sweeps and version.gain is not None and version.beats(first):
-        reason = f"the model with it is {said(version.gain)} as without it; beside what was taken no gain was shown"
-    return Group(made.rules, 0, ratio, is_taken, (start, start + count), saved, reason)
-
-
-def _seconds(version: Version) -> float:
-    """Of a run, the mean over all sizes."""
-    medians = [latency.after.median for latency in version.latencies]
-    return sum(medians) / max(len(medians), 1)
-
-
-def _because(versions: Sequence[Version], *, is_faster: bool) -> str:
-    """Return what there is against versions of the model; another one may have been taken that is faster."""
-    timed = [version for version in versions if version.gain is not None]
-    if not timed:
-        refused = [version.refusal for version in versions if version.refusal]
-        return f"the model with it does not run: {refused[0]}" if refused else "no time was left to time it"
-    best = max(timed, key=lambda version: version.gain.median if version.gain else 0.0)
-    assert best.gain is not None
-    if best.is_slower:
-        return "the model with it is slower than the original"
-    lost = "another was faster" if is_faster else "no time was left for a second race"
-    why = unresolved(best.gain) or ("and in a second race it was no faster" if best.has_lost else lost)
-    return f"the model with it is {said(best.gain)} as without it; {why}"
-
-
-def _untimed(simplified: Version, best: Version) -> str:
-    """Return why there is no speedup to report of the version that was taken."""
-    if best.is_original:
-        return "no gain: ONNX Runtime makes the same of both models, so there is nothing to time"
-    once, was = "not timed", simplified.speedup
-    if was and best.steps == simplified.steps:
-        once = f"{said(was)} as the original in one race, and in no second"
-    return f"{once}: {best.refusal or 'there was no time or no room'}"
-
-
-def _left_out(simplified: Version, best: Version) -> Iterator[str]:
-    """Yield what to say of simplifications that were undone because they could not be timed, or made the model
-    slower."""
-    refusal, was = simplified.refusal, simplified.speedup
-    if best.steps == simplified.steps:
-        if simplified.steps and best.speedup is None and not best.is_original:
-            yield f"the simplified model was {_untimed(simplified, best)}"
-        return
-    slower = f", {said(was)} as the original" if was else ""
-    if simplified.steps and not best.steps:
-        reason = f"does not run: {refusal};" if refusal else f"was slower in two races{slower};"
-        yield f"the simplified model {reason} so the original is returned"
-        return
-    gone = sorted({step.name for step in simplified.steps} - {step.name for step in best.steps})
-    if gone:
-        reason = "the model with it does not run" if refusal else f"the model is slower with it, in two races{slower}"
-        yield f"left out, for {reason}: {', '.join(gone)}{f' ({refusal})' if refusal else ''}"
 
 
 def _shapes(inputs: samples.Feeds) -> Shapes:

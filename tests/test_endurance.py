@@ -18,24 +18,24 @@ from graphopt.check.verdict import Verdict
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
 from graphopt.operators.infer import infer_graph
-from graphopt.runtime import trial
+from graphopt.runtime import endurance
+from graphopt.runtime.endurance import EndedError, Opener
 from graphopt.runtime.sessions import Setting
-from graphopt.runtime.trial import EndedError, Trials
 from graphopt.search.measured import FAILED, SAME, Race
 from tests.text import parse
 
 ABORTS = """
 import json, os, sys
 sys.path[:] = json.loads(sys.argv[1])
-from graphopt.runtime import trial
+from graphopt.runtime import endurance
 
 def opened(model, folder):
     data = model if isinstance(model, bytes) else open(model, "rb").read()
     if b"spoilt" in data:
         os.abort()
 
-trial._open = opened
-trial.serve()
+endurance._open = opened
+endurance.serve()
 """
 """Stands for ONNX Runtime 1.32, of which later versions may do better."""
 
@@ -44,16 +44,16 @@ ONE_THREAD = Setting(threads=1)
 
 
 @pytest.fixture(scope="module")
-def _process() -> Iterator[Trials]:
-    trials = Trials(ABORTS)
-    yield trials
-    trials.end()
+def _process() -> Iterator[Opener]:
+    opener = Opener(ABORTS)
+    yield opener
+    opener.end()
 
 
 @pytest.fixture
-def trials(_process: Trials, monkeypatch: pytest.MonkeyPatch) -> Trials:
+def opener(_process: Opener, monkeypatch: pytest.MonkeyPatch) -> Opener:
     """Have what holds the word "spoilt" end the process."""
-    monkeypatch.setattr(trial, "TRIALS", _process)
+    monkeypatch.setattr(endurance, "OPENER", _process)
     return _process
 
 
@@ -62,7 +62,7 @@ def model(name: str = "a", body: str = "{} = DequantizeLinear(x, s); y = Quantiz
     return parse("uint8[2,3] x", body.replace("{}", name), {"s": np.array(0.5, np.float32)})
 
 
-@pytest.mark.usefixtures("trials")
+@pytest.mark.usefixtures("opener")
 def test_what_ends_a_process_is_opened_in_none_but_without_optimizations() -> None:
     with pytest.raises(ModelError) as caught:
         ONE_THREAD.open(model("spoilt"))
@@ -70,7 +70,7 @@ def test_what_ends_a_process_is_opened_in_none_but_without_optimizations() -> No
     assert ONE_THREAD.open(model("spoilt"), optimize=False) and ONE_THREAD.open(model())
 
 
-@pytest.mark.usefixtures("trials")
+@pytest.mark.usefixtures("opener")
 def test_it_is_neither_timed_nor_compared_as_it_is_run() -> None:
     report = graphopt.optimize(model("spoilt"), seconds=2).report
     assert report.comparison is not None and report.comparison.verdict is Verdict.EQUAL
@@ -78,14 +78,14 @@ def test_it_is_neither_timed_nor_compared_as_it_is_run() -> None:
     assert f"the models with ONNX Runtime's optimizations on: the original {ENDED}" in report.comparison.skipped
 
 
-@pytest.mark.usefixtures("trials")
+@pytest.mark.usefixtures("opener")
 def test_a_result_that_ends_the_process_differs() -> None:
     found = compare(model(), model("spoilt"))
     assert found.verdict is Verdict.DIFFERENT and "the original runs, but the optimized model cannot" in found.reason
     assert compare(model(), model()).verdict is Verdict.EQUAL
 
 
-@pytest.mark.usefixtures("trials")
+@pytest.mark.usefixtures("opener")
 def test_a_part_that_ends_the_process_is_no_faster() -> None:
     def part(name: str) -> Graph:
         graph = onnx_io.load(model(name)).graph
@@ -95,45 +95,45 @@ def test_a_part_that_ends_the_process_is_no_faster() -> None:
     assert Race(ONE_THREAD)(part("a"), [part("spoilt"), part("b")]) == [FAILED, SAME]
 
 
-def test_a_model_is_tried_once(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_is_tried_once(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     data = model("c").SerializeToString()
-    trials.demand_endured(data)
-    monkeypatch.setattr(trial, "_asked", None)
-    trials.demand_endured(data)
+    opener.demand_endured(data)
+    monkeypatch.setattr(endurance, "_asked", None)
+    opener.demand_endured(data)
 
 
 def test_a_path_that_python_does_not_search_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.path", [tmp_path, *sys.path])  # a common mistake: it has to be a text
-    trials = Trials(ABORTS)
-    trials.demand_endured(b"a model")
-    trials.end()
+    opener = Opener(ABORTS)
+    opener.demand_endured(b"a model")
+    opener.end()
 
 
-def test_what_onnx_runtime_refuses_is_endured(trials: Trials) -> None:
-    trials.demand_endured(b"hello")
+def test_what_onnx_runtime_refuses_is_endured(opener: Opener) -> None:
+    opener.demand_endured(b"hello")
 
 
-def test_no_answer_is_taken_for_that_to_another_question(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_answer_is_taken_for_that_to_another_question(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> bytes:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(trial, "_answer", interrupted)
+        patch.setattr(endurance, "_answer", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            trials.demand_endured(b"the first")
+            opener.demand_endured(b"the first")
     with pytest.raises(EndedError, match="SIGABRT"):
-        trials.demand_endured(b"spoilt")
-    trials.demand_endured(b"the first")
+        opener.demand_endured(b"spoilt")
+    opener.demand_endured(b"the first")
 
 
 @pytest.mark.parametrize(
     ("code", "said"), [("raise SystemExit(3)", r"in which it was to be tried \(exit code 3\)"), ("", "exit code 0")]
 )
 def test_a_process_that_does_not_begin_says_nothing_of_models(code: str, said: str) -> None:
-    trials = Trials(code)
+    opener = Opener(code)
     for _ in range(2):
         with pytest.raises(EndedError, match=said):
-            trials.demand_endured(b"a model")
+            opener.demand_endured(b"a model")
 
 
 CAPTURED = """d = DequantizeLinear(x, s); t = Transpose(d); y = If (b) <

@@ -20,14 +20,16 @@ from pathlib import Path
 
 from graphopt.base import ort
 
-_BEGIN = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from graphopt.runtime.trial import serve; serve()"
+_BEGIN = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from graphopt.runtime.endurance import serve; serve()"
+)
 
 
 class EndedError(Exception):
     """A process that opens a model ends, or there can be no such process."""
 
 
-class Trials:
+class Opener:
     """A process that opens one model after another, started when it is first wanted and when it was lost."""
 
     def __init__(self, code: str = _BEGIN) -> None:
@@ -103,9 +105,9 @@ class Trials:
         return process
 
 
-TRIALS = Trials()
+OPENER = Opener()
 """Those of this process."""
-atexit.register(TRIALS.end)
+atexit.register(OPENER.end)
 
 
 def _asked(process: subprocess.Popen[bytes], model: str | bytes, folder: str | os.PathLike[str] | None) -> bytes:
@@ -142,7 +144,7 @@ def _named(code: int) -> str:
 
 
 def serve() -> None:
-    """Open the models that are asked for, and answer with a line each: what the other process of `Trials` does."""
+    """Open the models that are asked for, and answer with a line each: what the other process of `Opener` does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who asks
     ort.require_onnxruntime()
     with os.fdopen(os.dup(1), "wb", buffering=0) as answers:

@@ -1,0 +1,126 @@
+"""Sizes of inputs that the user fixes, everywhere in a model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from graphopt.base import formulas
+from graphopt.base.errors import UsageError, listed
+from graphopt.base.sizes import Dim, Named, Sym, substitute
+from graphopt.base.types import DType, Shape, TensorType, Type
+from graphopt.ir.graph import Graph, Patch, Value
+from graphopt.operators.infer import infer_graph, symbols
+
+
+def fix_inputs(graph: Graph, shapes: Mapping[str, Sequence[int | str | None]], dims: Mapping[str, int]) -> None:
+    """Give inputs a shape, and named sizes a number, everywhere in the model; then infer it anew, in place.
+
+    An element of a shape is a number, a name, or None for "as it is".
+
+    Raises:
+        UsageError: no input or size has that name, or the model or another wish says something else.
+        ModelError: some node cannot work on these shapes.
+    """
+    inputs = {graph[vertex].names[0]: vertex for vertex in graph.inputs}
+    sizes = _named_sizes(graph, dims)
+    for name, wanted in shapes.items():
+        if name not in inputs:
+            raise UsageError(f"the model has no input '{name}'; it has {listed(sorted(inputs))}")
+        vertex = inputs[name]
+        declared = graph.tensor_type(Value(vertex))
+        if declared is None:
+            raise UsageError(f"input '{name}' is no tensor: it takes no shape")
+        if declared.shape is None:
+            shape = tuple(size if isinstance(size, int) else _name(size) for size in wanted)
+            given = replace(graph[vertex], types=(TensorType(declared.dtype, shape),))
+            graph.apply(Patch({vertex: graph[vertex]}, {vertex: given}))
+        else:
+            _bind(name, declared.shape, wanted, sizes)
+    _substitute(graph, {**sizes, **_fixed_formulas(graph, sizes)})
+    infer_graph(graph, strict=True)
+
+
+def _name(size: str | None) -> Sym:
+    return Sym.fresh() if size is None else Sym.of(size)
+
+
+def _names_of_sizes(graph: Graph) -> set[str]:
+    """Return what the open sizes of inputs are called."""
+    types = [graph.tensor_type(Value(vertex)) for vertex in graph.inputs]
+    atoms = {size.atom for type_ in types for size in symbols(type_)}
+    return {atom.name for atom in atoms if isinstance(atom, Named)}
+
+
+def _named_sizes(graph: Graph, dims: Mapping[str, int]) -> dict[str, Dim]:
+    named = _names_of_sizes(graph)
+    for name, size in dims.items():
+        if name not in named:
+            raise UsageError(f"the model's inputs have no size named '{name}'; they have {listed(sorted(named))}")
+        if size < 1:
+            raise UsageError(f"size '{name}' cannot be {size}: sizes are 1 or more")
+    return dict(dims)
+
+
+def _fixed_formulas(graph: Graph, sizes: Mapping[str, Dim]) -> dict[str, Dim]:
+    """Return what the sizes of inputs are that are computed from others, such as `past + 1`.
+
+    Raises:
+        UsageError: one would be less than 1, or another wish says something else.
+    """
+    known = {name: size for name, size in sizes.items() if isinstance(size, int)}
+    found: dict[str, Dim] = {}
+    named = _names_of_sizes(graph)
+    for name in (name for name in named if _is_computed(name, named) and not formulas.divides(name)):
+        size = formulas.fixed(name, {key: known[key] for key in known.keys() - {name}})
+        if isinstance(size, int) and size < 1:
+            raise UsageError(f"size '{name}' would be less than 1")
+        if isinstance(size, int) and sizes.get(name, size) != size:
+            raise UsageError(f"size '{name}' is {size}, not {sizes[name]}")
+        found[name] = Sym.of(size) if isinstance(size, str) else size
+    return found
+
+
+def _is_computed(name: str, named: Collection[str]) -> bool:
+    """Return whether a size is a formula of others that inputs have, and of no name that only looks like one."""
+    if formulas.parsed(name) is None or not {*formulas.names(name)} <= {*named}:
+        return False
+    mere = (other for other in named if formulas.parsed(other) is None and not other.isidentifier())
+    return not any(other in name for other in mere)
+
+
+def _bind(name: str, shape: Shape, wanted: Sequence[int | str | None], sizes: dict[str, Dim]) -> None:
+    """Note what the sizes of an input are to be."""
+    printed = TensorType(DType.UNDEFINED, shape)
+    declared = str(printed).partition("[")[2].rstrip("]")
+    if len(shape) != len(wanted):
+        raise UsageError(f"input '{name}' has {len(shape)} axes ({declared}), not {len(wanted)}")
+    for axis, (own, size) in enumerate(zip(shape, wanted, strict=True)):
+        if size is None or size == own or str(own) == size:
+            continue
+        if isinstance(size, int) and size < 0:
+            raise UsageError(f"axis {axis} of input '{name}' cannot be {size}")
+        if isinstance(own, int):
+            raise UsageError(f"axis {axis} of input '{name}' is {own} in the model ({declared}), not {size}")
+        new = Sym.of(size) if isinstance(size, str) else size
+        if sizes.setdefault(str(own), new) != new:
+            raise UsageError(f"axis {axis} of input '{name}' is '{own}', which is {sizes[str(own)]}, not {size}")
+
+
+def _substitute(graph: Graph, sizes: Mapping[str, Dim]) -> None:
+    """Replace named sizes in every type and in known contents, in bodies too."""
+    graph.output_types = tuple(_with_sizes(type_, sizes) for type_ in graph.output_types)
+    changed = {}
+    for vertex, node in graph.items():
+        types = tuple(_with_sizes(type_, sizes) for type_ in node.types)
+        if types != node.types:
+            changed[vertex] = replace(node, types=types, contents=())
+        for body in node.bodies:
+            _substitute(body, sizes)
+    graph.apply(Patch({vertex: graph[vertex] for vertex in changed}, changed))
+
+
+def _with_sizes(type_: Type | None, sizes: Mapping[str, Dim]) -> Type | None:
+    if not isinstance(type_, TensorType) or type_.shape is None:
+        return type_
+    return TensorType(type_.dtype, tuple(substitute(dim, sizes) for dim in type_.shape))

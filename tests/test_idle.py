@@ -1,0 +1,67 @@
+"""Rules of the user's that are true and not applied: the notes say why, and where such rules belong."""
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+import graphopt
+from graphopt.rule import Operators, Rule, define, op, tensor
+from tests.text import parse
+
+x = tensor("x")
+mine = Operators("tests.idle")
+define(mine.Twice(x), x + x)
+
+SPLIT = Rule("split_relu", op.Relu(x + x), op.Relu(x) + op.Relu(x))
+LATER = Rule("negate_first", op.Neg(mine.Twice(x)), mine.Twice(op.Neg(x)))
+
+MINE = """
+from graphopt.rule import Rule, op, tensor
+x = tensor("x")
+TRADES = (Rule("difference_of_halves", op.Relu(x) - op.Relu(op.Neg(x)), x),)
+"""
+HALVES = parse(
+    "float[512,512] x", "n = Neg(x); a = Relu(x); b = Relu(n); d = Sub(a, b); y = Cos(d)", outputs="float[512,512] y"
+)
+
+
+def notes(model: onnx.ModelProto, rule: Rule, **options: Any) -> list[str]:
+    result = graphopt.optimize(model, rules=[rule], cost="none", check=False, **options)
+    return [note for note in result.report.notes if note.startswith(f"rule {rule.name}")]
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, "1 place"), (3, "3 places")])
+def test_a_rule_that_makes_nothing_smaller_is_named_with_the_list_that_it_belongs_to(count: int, said: str) -> None:
+    layers = "".join(f"s{i} = Add(x{i}, x{i}); x{i + 1} = Relu(s{i});" for i in range(count))
+    model = parse("float[4] x0", f"{layers} y = Neg(x{count})", outputs="float[4] y")
+    text = (
+        f"rule split_relu matches at {said} and makes nothing smaller there: list it in TRADES, and the search times it"
+    )
+    assert notes(model, SPLIT) == [text]
+
+
+def test_nothing_is_said_of_a_rule_that_does_not_match_or_was_applied() -> None:
+    applied = Rule("halves", op.Relu(x) - op.Relu(op.Neg(x)), x)
+    assert notes(HALVES, SPLIT) == []
+    assert notes(HALVES, applied) == []
+
+
+@pytest.mark.parametrize("says", ["", "SWEEPS = {'differences': TRADES}"])
+def test_trades_and_sweeps_of_a_file_are_tried_by_the_search(tmp_path: Path, says: str) -> None:
+    (tmp_path / "mine.py").write_text(MINE + says)
+    cost = "measured" if says else "analytic"
+    result = graphopt.optimize(HALVES, rules=[tmp_path / "mine.py"], cost=cost, seconds=5)
+    assert result.ok and "difference_of_halves" in result.report.counts
+
+
+def test_a_rule_on_a_function_of_the_model_that_is_kept_is_named() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 20, "tests.idle": 1]>
+        g (float[4] x) => (float[4] y) { a = tests.idle.Twice(x)  y = Neg(a) }
+        <domain: "tests.idle", opset_import: ["": 20]> Twice (x) => (y) { y = Add(x, x) }"""
+    )
+    (note,) = notes(model, LATER, inline_functions=False)
+    assert "tests.idle.Twice is a function of the model" in note and "without --keep-functions" in note
+    assert notes(model, LATER) == []
