@@ -88,6 +88,17 @@ def in_fours() -> App:
     )
 
 
+def at_least(side: int, channels: int, filters: int) -> App:
+    """Return the condition that an image is made of so many rows and columns, of and to so many channels."""
+    image = fn.le(side, fn.join(height, width))
+    return fn.both(image, fn.size("C") >= channels, fn.size("M") >= filters)
+
+
+IN_FOURS = at_least(8, 96, 64), at_least(8, 64, 128), at_least(12, 96, 16), at_least(12, 48, 64), at_least(16, 48, 32)
+IN_TWOS = at_least(6, 128, 128), at_least(10, 96, 64), at_least(14, 96, 32)
+"""Where one of these holds, 3 × 3 were measured to gain a twentieth or more (DESIGN 107): of smaller images twice the
+weights take longer to read, and of fewer channels sums of rows as long as the products that they save."""
+
 FILTERED = tuple(
     Rule(
         f"replace_conv_with_winograd_{name}",
@@ -95,17 +106,14 @@ FILTERED = tuple(
         filtered(),
         when=(
             fn.among(fn.dtype(x), (int(DType.FLOAT),)),
-            fn.size("C") >= channels,
-            fn.size("M") >= 16,
-            fn.size("W") > 0,
+            fn.lt(0, fn.sizes("C M W")),
             fn.eq(height % m, 0),
+            fn.either(*gains),
         ),
         why=f"With a kernel of three rows, {m} rows are sums of {m + 2} products with one row, in place of {3 * m}.",
     )
-    for name, filtered, m, channels in (("in_fours", in_fours, 4, 48), ("in_twos", in_twos, 2, 96))
+    for name, filtered, m, gains in (("in_fours", in_fours, 4, IN_FOURS), ("in_twos", in_twos, 2, IN_TWOS))
 )
-"""With fewer channels, sums of rows take as long as the products that they save. That was measured of 3 × 3, of images
-of 28 and 56 pixels (DESIGN 77): with other kernels and in smaller images, a race decides."""
 
 f, shape = pointwise("f"), integers("shape")
 taken_in = "A convolution takes in the activation behind it."
