@@ -245,15 +245,13 @@ def nonfinite(model: Sketch, feeds: Feeds, given: Iterable[str], seed: int) -> F
 
     None where it has no such input but those that are `given`.
     """
-    asked = {item.name for item in model.required if item.dtype.is_float and item.kind == "tensor"} - set(given)
-    asked = {name for name in asked if role(model, _named(model, name)).name in ("", "mask") and _is_asked(model, name)}
+    taken = {*given}
+    floats = (item for item in model.required if item.dtype.is_float and item.kind == "tensor")
+    free = (item for item in floats if item.name not in taken and role(model, item).name in ("", "mask"))
+    asked = [item.name for item in free if _is_asked(model, item.name)]
     if not asked:
         return None
     return feeds | {name: _with_nonfinite(feeds[name], _random(seed, name)) for name in sorted(asked)}
-
-
-def _named(model: Sketch, name: str) -> Input:
-    return next(item for item in model.inputs if item.name == name)
 
 
 def _is_asked(model: Sketch, name: str) -> bool:
