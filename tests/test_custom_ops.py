@@ -98,6 +98,18 @@ def test_a_model_of_custom_operators_is_optimized_around_them(fused: Path, libra
     assert result.ok and operators(result.model) == ["SquaredRelu"]
 
 
+@pytest.mark.parametrize("dims", [None, {"n": 4}])
+def test_what_reads_a_custom_operator_stops_neither_the_search_nor_fixed_sizes(
+    library: Path, dims: dict[str, int] | None
+) -> None:
+    """What it makes has no type that is known, so the onnx package cannot infer the Reshape."""
+    body = "h = tests.kernels.SquaredRelu(a) s = Constant <value_ints = [-1, 32]> () u = Reshape(h, s) d = Neg(u)"
+    opsets = '"": 20, "tests.kernels": 1'
+    text = f"<ir_version: 10, opset_import: [{opsets}]> g (float[n, 64] a) => (float[m, 32] d) {{ {body} }}"
+    result = graphopt.optimize(parser.parse_model(text), custom_ops=[library], dims=dims, seconds=3)
+    assert result.ok and not any("cannot be" in note for note in result.report.notes)
+
+
 def test_a_definition_that_the_library_s_kernel_contradicts_is_refused_with_an_instance(
     model: Path, library: Path
 ) -> None:

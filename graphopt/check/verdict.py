@@ -120,14 +120,11 @@ def check_text(found: Comparison | None) -> str:
     if not worst.ok:
         return f"{found.verdict}: output '{worst.output}' {worst.detail}"
     sizes = [" ".join(f"{name}={size}" for name, size in binding.items()) for binding in found.bindings]
-    runs = "; ".join([_seeds(found), *sizes]) if found.cases else "in the worst of them"
+    seeds = f"seed{'s' * (len(found.seeds) > 1)} {', '.join(map(str, found.seeds))}"
+    runs = "; ".join([seeds, *sizes]) if found.cases else "in the worst of them"
     if worst.absolute == 0:
         return f"{found.verdict}: the same in every bit{f' ({runs})' if found.cases else ''}{because}"
     return (
         f"{found.verdict}: differs by at most {worst.absolute:.2g} in '{worst.output}', {worst.relative:.2g} of its"
         f" largest element, with a tolerance of {worst.tolerance:.2g} ({runs}){because}"
     )
-
-
-def _seeds(found: Comparison) -> str:
-    return f"seed{'s' * (len(found.seeds) > 1)} {', '.join(map(str, found.seeds))}"

@@ -179,8 +179,14 @@ def rules(
     else:
         lines = ((f"{n}  ({claims.get(n, 'a pass')})", algebra.get(n), why) for n, why in known.items())
         shown = ["\n    ".join(filter(None, parts)) for parts in lines]
-        shown += [f"{each.name}  (a definition)\n    {each}" for each in defined]
+        shown += map(_as_read, defined)
         print_text("\n\n".join(shown))
+
+
+def _as_read(definition: Definition) -> str:
+    """All that a definition says."""
+    defaults = (f"{name} is {value} where it is absent" for name, value in definition.defaults)
+    return "\n    ".join([f"{definition.name}  (a definition)", str(definition), *defaults])
 
 
 def _in_full(rule: Rule, proof: Proof | None) -> str:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from graphopt.base.errors import UsageError, did_you_mean
 from graphopt.discover.evaluation import OPERANDS
 from graphopt.ir import ops
-from graphopt.language.term import App, Lit, Operand, Term, Var, fn, op, tensor
+from graphopt.language.term import App, Lit, Operand, Term, Var, fn, op, tensor, term
 from graphopt.operators.classes import entry
 from graphopt.operators.semantics import OPERATORS
 
@@ -108,15 +108,7 @@ def _plain(name: str, **attrs: Operand) -> Iterator[App]:
     needed = max(schema.min_input, 2 if entry(own, domain).commutes else 1) if schema else 0
     required = [a for a in (schema.attributes if schema else {}) if schema and schema.attributes[a].required]
     if 1 <= needed <= 2 and set(required) <= attrs.keys():
-        yield App(own, (A, B)[:needed], tuple(sorted((k, _term(v)) for k, v in attrs.items())), domain)
-
-
-def _term(value: Operand) -> Term:
-    return value if isinstance(value, Var | App | Lit) else Lit(value)
-
-
-def _parts(axis: int, kind: str) -> Iterator[App]:
-    yield from op.Split.split(2, A, fn.sizes(f"{kind} {kind}"), axis=axis)
+        yield App(own, (A, B)[:needed], tuple(sorted((k, term(v)) for k, v in attrs.items())), domain)
 
 
 def _along(name: str, axes: Sequence[int], kind: str) -> Iterator[App]:
@@ -126,7 +118,7 @@ def _along(name: str, axes: Sequence[int], kind: str) -> Iterator[App]:
         if name == "Concat":
             yield op.Concat(A, B, axis=axis)
         elif name == "Split":
-            yield from _parts(axis, kind)
+            yield from op.Split.split(2, A, fn.sizes(f"{kind} {kind}"), axis=axis)
         elif name.startswith("Reduce"):
             yield App(name, (A, Lit((axis,))), (("keepdims", Lit(1)),))
         elif schema is not None and "axis" in schema.attributes:

@@ -38,10 +38,6 @@ WRITTEN = 1
 """The version in which a domain is imported that a model lacks: of declared operators there is one version."""
 
 
-def _opset(facts: Facts, domain: str) -> int:
-    return facts.opsets.get(domain, WRITTEN if domain else 0)
-
-
 def version(op: str, domain: str, opsets: Mapping[str, int]) -> int:
     """Return the `since_version` of the schema that gives an operator its meaning; 0 where none is known."""
     if opsets.get(domain, 0) > _newest_opset(domain) and not ops.is_declared(op, domain):
@@ -167,7 +163,7 @@ def lowered(node: Node, facts: Facts) -> Node:
     Raises:
         ModelError: the opset cannot express it.
     """
-    opset = _opset(facts, node.domain)
+    opset = facts.opsets.get(node.domain, WRITTEN if node.domain else 0)
     if not node.version:
         return _as_loaded(node, node, facts)
     way = way_down(node.op, node.domain, node.version, opset)
@@ -180,7 +176,9 @@ def lowered(node: Node, facts: Facts) -> Node:
     except Mismatch as mismatch:
         reason = str(mismatch)
     if not reason:
-        older = replace(node, op=way.op, inputs=_values(spelling.inputs), attrs=spelling.attrs, version=way.version)
+        inputs = tuple(value for value in spelling.inputs if not isinstance(value, Tensor))
+        assert len(inputs) == len(spelling.inputs), "lowering makes no tensors"
+        older = replace(node, op=way.op, inputs=inputs, attrs=spelling.attrs, version=way.version)
         return _as_loaded(node, older, facts)
     known = ops.schema(node.op, node.domain, opset)
     if known is not None and known.since_version > node.version and (why := why_old(node, facts)):
@@ -220,11 +218,6 @@ def emittable(op: str, domain: str, opsets: Mapping[str, int]) -> bool:
     newest = ops.newest(op, domain)
     opset = opsets.get(domain, WRITTEN if domain else 0)
     return bool(newest and not way_down(op, domain, newest, opset).reason)
-
-
-def _values(inputs: tuple[Value | Tensor | None, ...]) -> tuple[Value | None, ...]:
-    assert not any(isinstance(value, Tensor) for value in inputs), "lowering makes no tensors"
-    return tuple(value for value in inputs if not isinstance(value, Tensor))
 
 
 def _parsed(extra: bytes) -> onnx.NodeProto:

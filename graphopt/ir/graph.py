@@ -185,7 +185,8 @@ class Graph:
 
     def __len__(self) -> int:
         """How many ONNX nodes it has, bodies not counted."""
-        return sum(len(vertices) for op, vertices in self._by_op.items()) - self._internal()
+        internal = (self[v].is_internal for op in (INPUT, CONSTANT, CAPTURE) for v in self._by_op.get(op, ()))
+        return sum(map(len, self._by_op.values())) - sum(internal)
 
     def __contains__(self, vertex: int) -> bool:
         return vertex in self.nx
@@ -326,9 +327,6 @@ class Graph:
         node = self[vertex]
         return f"{node.op} '{node.name or (node.names[0] if node.names else '')}'"
 
-    def _internal(self) -> int:
-        return sum(self[v].is_internal for op in (INPUT, CONSTANT, CAPTURE) for v in self._by_op.get(op, ()))
-
     def copy(self, names: set[str] | None = None) -> Graph:
         """Return a graph of its own with the same vertices and nodes, bodies copied too; tensors are shared.
 
@@ -385,7 +383,8 @@ class Graph:
             assert self[vertex] is node, f"patch is stale at {self._label(vertex)}"
         assert patch.outputs is None or self.outputs == patch.outputs[0], "patch is stale at the outputs"
         for vertex in patch.before.keys() - patch.after.keys():
-            self._drop(vertex)
+            self._forget(vertex)
+            self.nx.remove_node(vertex)
         self._put(patch.after)
         if patch.outputs is not None:
             self.outputs = patch.outputs[1]
@@ -400,10 +399,6 @@ class Graph:
             self._by_op.setdefault(node.op, set()).add(vertex)
         for vertex, node in nodes.items():  # producers may be among them: edges come last
             self.nx.add_edges_from((value.vertex, vertex) for value in node.operands)
-
-    def _drop(self, vertex: int) -> None:
-        self._forget(vertex)
-        self.nx.remove_node(vertex)
 
     def _forget(self, vertex: int) -> None:
         self._by_op[self[vertex].op].discard(vertex)

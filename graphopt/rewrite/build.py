@@ -449,11 +449,9 @@ class _Builder:
         node, old = self.draft.new[value.vertex], self.graph[root.vertex]
         names = (*node.names[: value.output], old.names[root.output], *node.names[value.output + 1 :])
         inherits = not node.name and not node.is_internal and root.vertex in self.doomed
-        name = old.name if inherits and old.name not in self._names_given() else node.name
+        given = {each.name for each in self.draft.new.values() if each.name}
+        name = old.name if inherits and old.name not in given else node.name
         self.draft.new[value.vertex] = replace(node, names=names, name=name)
-
-    def _names_given(self) -> set[str]:
-        return {node.name for node in self.draft.new.values() if node.name}
 
     def _name_nodes(self) -> None:
         """Nodes that took over no name get one derived from the root's, unless the root has none."""

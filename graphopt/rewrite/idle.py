@@ -5,7 +5,8 @@ Those that are not proved, or not for some place, the gate names.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from graphopt.ir.graph import Graph, Value
 from graphopt.language.rule import Rule
@@ -13,33 +14,33 @@ from graphopt.language.term import applications
 from graphopt.rewrite.build import Refusal, Refused, build, lacking
 from graphopt.rewrite.fixpoint import Allows, by_root
 from graphopt.rewrite.gain import gain_at_least, repeats
-from graphopt.rewrite.match import Match, find
+from graphopt.rewrite.match import Match, find, makers
 from graphopt.rewrite.sites import Site
 
 
 def without_gain(graph: Graph, rules: Sequence[Rule], allows: Allows, refusal: Refusal | None = None) -> Iterator[str]:
     """Yield a note for each rule that matches in a simplified graph, where it makes nothing smaller."""
-    for rule in rules:
-        places = sum(_places(inner, rule, allows, refusal) for inner in graph.graphs())
-        if places:
-            where = f"{places} place{'s' * (places > 1)}"
-            what = f"rule {rule.name} matches at {where} and makes nothing smaller there"
-            yield f"{what}: list it in TRADES, and the search times it"
+    matches = [(inner, match) for inner in (graph.graphs() if rules else ()) for match in _matches(inner, rules)]
+    counts = Counter(match.rule.family.name for inner, match in matches if _is_able(inner, match, allows, refusal))
+    for name, count in sorted(counts.items()):
+        what = f"rule {name} matches at {count} place{'s' * (count > 1)} and makes nothing smaller there"
+        yield f"{what}: list it in TRADES, and the search times it"
 
 
-def _places(graph: Graph, rule: Rule, allows: Allows, refusal: Refusal | None) -> int:
-    """Return at how many places a rule could be applied."""
-    if lacking(rule, graph.opsets):
-        return 0
-    by_op = by_root([rule])
-    found: dict[frozenset[Value], Match] = {}
+def _matches(graph: Graph, rules: Iterable[Rule]) -> Iterable[Match]:
+    """Return where the rules match, one match for each set of roots."""
+    by_op = by_root(rule for rule in rules if lacking(rule, graph.opsets) is None)
+    found: dict[tuple[str, frozenset[Value]], Match] = {}
     for vertex in graph.topological():
-        for match in find(rule, graph, vertex) if graph[vertex].op in by_op else ():
-            found.setdefault(frozenset(match.roots), match)
-    return sum(_is_able(graph, match, allows, refusal) for match in found.values())
+        made_by = makers(graph, graph[vertex])
+        for rule, needed in by_op.get(graph[vertex].op, ()):
+            for match in find(rule, graph, vertex) if needed <= made_by else ():
+                found.setdefault((rule.name, frozenset(match.roots)), match)
+    return found.values()
 
 
 def _is_able(graph: Graph, match: Match, allows: Allows, refusal: Refusal | None) -> bool:
+    """Return whether nothing is against a match but that it gains nothing."""
     if not allows(Site.of(graph, match)):
         return False
     if gain_at_least(graph, match) < 0 or repeats(graph, match):

@@ -60,19 +60,14 @@ def written(patch: Patch) -> frozenset[str]:
             continue
         there = [patch.before[vertex]] if vertex in patch.before else moved
         if not any(_is_same(node, own) and node.attrs == own.attrs for own in there):
-            lost = [
-                _lost(node, own) for own in there if _is_same(node, own) and node.attrs.items() <= own.attrs.items()
-            ]
-            new.add(min(lost, default=node.op))
+            fuller = [own for own in there if _is_same(node, own) and node.attrs.items() <= own.attrs.items()]
+            lost = (", ".join(sorted(own.attrs.keys() - node.attrs.keys())) for own in fuller)
+            new.add(min((f"{node.op} without {names}" for names in lost), default=node.op))
     return frozenset(new)
 
 
 def _is_same(node: Node, other: Node) -> bool:
     return (node.op, node.domain, node.version) == (other.op, other.domain, other.version)
-
-
-def _lost(node: Node, before: Node) -> str:
-    return f"{node.op} without {', '.join(sorted(before.attrs.keys() - node.attrs.keys()))}"
 
 
 # -- dead code ---------------------------------------------------------------------------------------------------------

@@ -111,14 +111,14 @@ class Region:
                 self.vertices[vertex] = self.whole.new_vertex()
         outputs = zip(*patch.outputs, strict=True) if patch.outputs else ()
         mapping = {self._value(old): self._value(new) for old, new in outputs if old != new}
-        nodes = {self.vertices[vertex]: self._node(node) for vertex, node in patch.after.items()}
+        nodes = {
+            self.vertices[vertex]: node.reading({value: self._value(value) for value in node.operands})
+            for vertex, node in patch.after.items()
+        }
         return self._named(replace_values(self.whole, mapping, nodes))
 
     def _value(self, value: Value) -> Value:
         return self.places.get(value) or Value(self.vertices[value.vertex], value.output)
-
-    def _node(self, node: Node) -> Node:
-        return node.reading({value: self._value(value) for value in node.operands})
 
     def _named(self, patch: Patch) -> Patch:
         """Return the same patch with names that nothing else in the whole has: nodes keep those of what they

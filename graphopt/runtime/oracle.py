@@ -336,11 +336,9 @@ class _Runtime:
         if not self._exotic:
             outputs: list[Any] = self._native.run(None, feeds, options)
             return outputs
-        values = {name: self._as_value(value) for name, value in feeds.items()}
+        made = self._runtime.OrtValue.ortvalue_from_numpy
+        values = {name: made(value) if isinstance(value, np.ndarray) else value for name, value in feeds.items()}
         return [_numpy(value) for value in self._native.run_with_ort_values(None, values, options)]
-
-    def _as_value(self, value: Any) -> Any:
-        return self._runtime.OrtValue.ortvalue_from_numpy(value) if isinstance(value, np.ndarray) else value
 
 
 def _dtype(text: str) -> DType | None:

@@ -240,20 +240,21 @@ _ASKING |= {"Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
 _ELEMENTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "Abs", "Sqrt", "Exp", "Log", "Reciprocal", "Pow", "Relu"})
 
 
-def nonfinite(model: Sketch, feeds: Feeds, given: Iterable[str], seed: int) -> Feeds | None:
+def nonfinite(model: Sketch, feeds: Feeds, given: Container[str], seed: int) -> Feeds | None:
     """Return the same inputs with infinities and NaN among the floats that the model compares or masks, and masks of
     which a row is all zeros.
 
     None where it has no such input but those that are `given`.
     """
-    tensors = [item for item in model.required if item.kind == "tensor" and item.name not in given]
-    roles = {item.name: role(model, item).name for item in tensors}
     changed: Feeds = {}
-    for item in tensors:
-        name, is_mask = item.name, roles[item.name] == "mask" or item.dtype is DType.BOOL
-        if item.dtype.is_float and roles[name] in ("", "mask") and _is_asked(model, name):
-            changed[name] = _with_nonfinite(feeds[name], _random(seed, name))
-        elif is_mask and not item.dtype.is_float and item.dtype is not DType.STRING and feeds[name].ndim > 1:
+    for item in model.required:
+        name, kind = item.name, role(model, item).name
+        if item.kind != "tensor" or name in given:
+            continue
+        if item.dtype.is_float:
+            if kind in ("", "mask") and _is_asked(model, name):
+                changed[name] = _with_nonfinite(feeds[name], _random(seed, name))
+        elif (item.dtype is DType.BOOL or (kind == "mask" and item.dtype.is_integer)) and feeds[name].ndim > 1:
             changed[name] = feeds[name].copy()
             changed[name][..., -1:, :] = 0
     return feeds | changed if changed else None
