@@ -95,15 +95,16 @@ def _wanted(what: Sequence[str], everything: bool) -> tuple[list[Rule], list[Def
     from graphopt.language.definition import definitions
 
     before = frozenset(definitions())
+    library.load()
+    shipped = frozenset(definitions())
     files = list(filter(_is_file, what))
     given = library.read(files)
-    own = list(definitions())
     known = {rule.name: rule for rule in library.load(given).everything}
     names = dict.fromkeys([*(item for item in what if item not in files), *(rule.name for rule in given.everything)])
     library.select(list(known), (), list(names))
     wanted = list(known.values()) if everything else [known[name] for name in names]
-    used = before.union(*(rule.definitions for rule in wanted))
-    alone = [each for each in (definitions() if everything else own) if each not in used]
+    known_otherwise = (before if everything else shipped).union(*(rule.definitions for rule in wanted))
+    alone = [each for each in definitions() if each not in known_otherwise]
     if not wanted and not alone:
         raise UsageError("nothing to verify: name rules or files of rules, or use --all")
     return wanted, alone
