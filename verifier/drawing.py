@@ -37,6 +37,7 @@ from graphopt.operators.known import Operand, is_defined
 from graphopt.operators.protos import tensor_to_proto, type_from_proto, type_to_proto
 from graphopt.operators.windows import CONVOLUTIONS
 from graphopt.verifier.example import Array, Instance, Shape, Sizes, evaluate, satisfies, shape_of
+from graphopt.verifier.meant import meant
 from graphopt.verifier.proposals import ORDER, WEIGHTED, WINDOWS, Context, propose, propose_bundle
 from graphopt.verifier.scope import ANY, WITH_PROPERTY, Scope, random_array
 from graphopt.verifier.writing import node_proto, scalar_array
@@ -53,6 +54,7 @@ def instances(
 ) -> Iterator[Instance]:
     """Up to `count` instances, the same for the same seed; fewer where `attempts` draws did not give as many."""
     assert not rule.is_family, "what its holes stand for is chosen before (`families.particular`)"
+    rule = _in_known_words(rule)
     rng = random.Random(f"{rule.name}/{seed}")
     try:
         types = _types(rule, {}, scope).obey(rule.conditions)
@@ -73,6 +75,7 @@ def instance(
 ) -> Instance | None:
     """Return the instance with these sizes and values, the rest drawn; None where the draws found none."""
     rng = random.Random(seed)
+    rule = _in_known_words(rule)
     for _ in range(attempts):
         try:
             known = {name: DType.of(value.dtype) for name, value in values.items() if isinstance(value, np.ndarray)}
@@ -80,6 +83,12 @@ def instance(
         except (Misfit, Unknown):
             continue
     return None
+
+
+def _in_known_words(rule: Rule) -> Rule:
+    """Return the rule with a left side in operators of ONNX: what these ask of sizes and attributes is known."""
+    given = (app for side in rule.left for app in applications(side))
+    return meant(rule) if any(ops.is_declared(app.op, app.domain) for app in given) else rule
 
 
 def _types(rule: Rule, known: Mapping[str, DType], scope: Scope = ANY) -> Types:
