@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -44,6 +44,14 @@ from graphopt.verifier.writing import node_proto, scalar_array
 
 NUMBERS: Mapping[str, Sequence[float]] = {"integer": (1, 2, 3, 4), "real": (0.5, 1.0, 1.5, 2.0)}
 """What is tried of a hole with which the meaning of an operator computes: no operator asks for it as it is."""
+
+POSITIVE: Mapping[str, Collection[int]] = {
+    "BatchNormalization": (4,),
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), (1,)),
+    **dict.fromkeys(("QLinearConv", "QLinearMatMul"), (1, 4, 6)),
+}
+"""Inputs of operators that have no meaning, or not the same to all kernels, where these are not above zero: variances
+and scales."""
 
 LARGEST = 1024
 """How long an axis is drawn at most."""
@@ -325,7 +333,7 @@ class _Draft:
                 self.bounds[arg.name] = (-below, below)
             if app.op == "RotaryEmbedding" and position == 3:
                 self.bounds[arg.name] = (0, max((inputs[1] or (1,))[0], 1))
-            if app.op == "BatchNormalization" and position == 4:
+            if position in POSITIVE.get(app.op, ()):
                 self.positive.add(arg.name)
 
     def _infer(self, context: Context) -> None:
