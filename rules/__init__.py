@@ -14,6 +14,7 @@ from graphopt.rules import (
     channels,
     convolution,
     elementwise,
+    fused,
     grouping,
     kernels,
     layout,
@@ -63,17 +64,26 @@ TRADES: tuple[Rule, ...] = (
     *blocks.TRADES,
     *channels.TRADES,
     *quantization.TRADES,
+    *fused.TRADES,
 )
 """Rules that are true, and pay in some models only: for a search that measures."""
 
 SWEEPS: Mapping[str, tuple[Rule, ...]] = {
-    **moving.SWEEPS,
-    **attention.SWEEPS,
-    **quantization.SWEEPS,
-    **blocks.SWEEPS,
-    **channels.SWEEPS,
-    **winograd.SWEEPS,
-    **moving.STACKS,
+    **fused.SWEEPS,
+    **{
+        name: (*fused.TRADES, *rules)
+        for sweeps in (
+            moving.SWEEPS,
+            attention.SWEEPS,
+            quantization.SWEEPS,
+            blocks.SWEEPS,
+            channels.SWEEPS,
+            winograd.SWEEPS,
+            moving.STACKS,
+        )
+        for name, rules in sweeps.items()
+    },
 }
 """Trades that pay only together and all over a model, by what they are for; in the order to apply them: first what
-leaves less to compute, last what says for the kernels how it lies."""
+leaves less to compute, last what says for the kernels how it lies. Each begins with the parts of what ONNX Runtime has
+fused, for taken apart alone they gain nothing where ONNX Runtime fuses them again."""

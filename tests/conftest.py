@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import chain, compress
 from operator import not_
@@ -16,6 +16,8 @@ from onnxruntime import InferenceSession
 
 from benchmarks import scaling
 from graphopt.cli.terminal import Progress
+from graphopt.ir import ops
+from graphopt.language import definition, library
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -110,3 +112,18 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         for outcome, count in counts.most_common():
             terminalreporter.write_line(f"{count:6d}  {outcome}")
         terminalreporter.write_line(f"{counts.total():6d}  in all")
+
+
+@pytest.fixture
+def forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Forgets until the end of the test what the library says of an operator of ONNX Runtime."""
+    library.load()
+    forgotten = []
+
+    def forgetting(name: str) -> None:
+        forgotten.append(ops._DECLARED[name, "com.microsoft"])
+        monkeypatch.delitem(definition._TABLE, (name, "com.microsoft"))
+
+    yield forgetting
+    for schema in forgotten:
+        ops.declare(schema)

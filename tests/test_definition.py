@@ -4,7 +4,7 @@ import json
 import multiprocessing
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
@@ -74,7 +74,10 @@ def test_it_is_proved_of_infinities_where_it_only_reorders(rule: Rule, model: Mo
     assert prove(rule).model is model
 
 
-def test_a_kernel_that_makes_something_else_of_infinities_is_used_for_finite_values() -> None:
+def test_a_kernel_that_makes_something_else_of_infinities_is_used_for_finite_values(
+    forget: Callable[[str], None],
+) -> None:
+    forget("Gelu")
     clamped = Operators("com.microsoft").Gelu
     define(clamped(y), op.Gelu(op.Clip(y, -1e4, 1e4)))  # of all finite numbers that are drawn the same
     assert prove(Rule("fuse_clamped", op.Gelu(op.Clip(y, -1e4, 1e4)), clamped(y))).model is Model.REAL
@@ -138,7 +141,8 @@ def test_a_rule_that_is_wrong_by_its_meaning_is_refuted_with_an_instance() -> No
     assert proof.verdict is Verdict.REFUTED and "values differ" in proof.counterexample
 
 
-def test_a_definition_that_the_kernel_contradicts_is_refuted_with_an_instance() -> None:
+def test_a_definition_that_the_kernel_contradicts_is_refuted_with_an_instance(forget: Callable[[str], None]) -> None:
+    forget("FastGelu")
     wrong = Operators("com.microsoft").FastGelu
     define(wrong(y), y * op.Sigmoid(y))
     proof: Proof = prove(Rule("fuse_fast_gelu", y * op.Sigmoid(y), wrong(y)))
@@ -146,14 +150,18 @@ def test_a_definition_that_the_kernel_contradicts_is_refuted_with_an_instance() 
     assert proof.counterexample.startswith("com.microsoft.FastGelu is not what its definition says: values differ")
 
 
-def test_a_default_that_the_kernel_contradicts_is_refuted_with_an_instance() -> None:
+def test_a_default_that_the_kernel_contradicts_is_refuted_with_an_instance(forget: Callable[[str], None]) -> None:
+    forget("FusedMatMul")
     product = Operators("com.microsoft").FusedMatMul
     define(product(v, w, alpha=scale), (v @ w) * scale, alpha=2.0)
     proof = prove(Rule("fuse_matmul", (v @ w) * 2.0, product(v, w)))
     assert proof.verdict is Verdict.REFUTED and "is not what its definition says" in proof.counterexample
 
 
-def test_a_definition_of_more_than_the_kernel_takes_is_refuted_with_an_instance() -> None:
+def test_a_definition_of_more_than_the_kernel_takes_is_refuted_with_an_instance(
+    forget: Callable[[str], None],
+) -> None:
+    forget("FastGelu")
     biased = Operators("com.microsoft").FastGelu
     define(biased(y, z), op.Gelu(y + z, approximate="tanh"))
     proof = prove(Rule("fuse_biased", op.Gelu(y + z, approximate="tanh"), biased(y, z)))
@@ -436,6 +444,35 @@ def test_defining_it_again_changes_nothing_and_otherwise_is_an_error() -> None:
     define(my.ScaledAdd(y, z, scale=scale), y + scale * z, scale=1.0)
     with pytest.raises(RuleError, match="is defined otherwise already"):
         define(my.ScaledAdd(y, z, scale=scale), y - scale * z, scale=1.0)
+
+
+def test_names_of_holes_and_axes_make_no_other_definition() -> None:
+    first, second = tensor("first", "*rows L"), tensor("second", "L")
+    known = define(microsoft.BiasGelu(x, b), op.Gelu(x + b))
+    assert define(microsoft.BiasGelu(first, second), op.Gelu(first + second)) is known
+    with pytest.raises(RuleError, match="is defined otherwise already"):
+        define(microsoft.BiasGelu(y, z), op.Gelu(y + z))  # of more shapes than the kernel takes
+
+
+def test_outputs_behind_the_first_may_be_left_out() -> None:
+    both = Operators("tests.outputs").Both
+    define(both.split(2, y), (op.Relu(y), op.Neg(y)))
+    negated = op.Neg(op.Relu(y))
+    assert prove(Rule("first_alone", op.Neg(both(y)), negated)).holds
+    assert prove(Rule("first_of_two", op.Neg(both.split(2, y)[0]), negated)).holds
+    text = "g (float[4] v) => (float[4] r) { a%s = tests.outputs.Both(v) r = Neg(a) }"
+    for more in ("", ", unread"):
+        graph = onnx_io.load(model(text % more, '"": 20, "tests.outputs": 1')).graph
+        assert len(list(find(Rule("first_alone", op.Neg(both(y)), negated), graph))) == 1
+
+
+def test_what_is_said_of_more_outputs_is_not_asked_of_fewer() -> None:
+    """A kernel may keep what is promised of the first output alone."""
+    either = Operators("tests.either").Either
+    define(either(y), op.Relu(y))
+    define(either.split(2, y), (op.Relu(y), op.Floor(y)))
+    alone, together = Rule("alone", either(y), op.Relu(y)), Rule("together", either.split(2, y)[0], op.Relu(y))
+    assert [len(rule.definitions[0].meaning) for rule in (alone, together)] == [1, 2]
 
 
 def test_definitions_of_one_operator_exclude_each_other() -> None:

@@ -105,13 +105,26 @@ def test_an_operator_of_a_function_is_replaced_by_what_it_means(folder: Path) ->
     assert [node.op_type for node in onnx.load(folder / "fast.onnx").graph.node] == ["Relu"]
 
 
+WRONG = """
+m = tensor("m", "A N")
+define(microsoft.Trilu(m), op.Relu(m))
+RULES = (*RULES, Rule("fuse_trilu", op.Relu(m), microsoft.Trilu(m)))
+"""
+
+
 def test_a_wrong_definition_is_refused_with_an_instance(folder: Path) -> None:
-    rules = folder / "my_ops.py"
-    rules.write_text(MY_OPS.replace("op.Gelu(x + b)", "op.Gelu(x - b)"))
+    (folder / "my_ops.py").write_text(MY_OPS + WRONG)
     for command in (("verify", "my_ops.py"), (*OPTIMIZE, "--target", "onnxruntime")):
         done = graphopt(folder, *command)
         assert done.returncode == 3
         said = done.stdout + done.stderr
-        assert "com.microsoft.BiasGelu is not what its definition says: values differ" in said
-        assert "b: float" in said, "the instance"
+        assert "com.microsoft.Trilu is not what its definition says: values differ" in said
+        assert "m: float" in said, "the instance"
     assert not (folder / "fast.onnx").exists()
+
+
+def test_what_the_library_defines_otherwise_is_refused(folder: Path) -> None:
+    (folder / "my_ops.py").write_text(MY_OPS.replace("op.Gelu(x + b)", "op.Gelu(x - b)"))
+    done = graphopt(folder, "verify", "my_ops.py")
+    assert done.returncode == 2
+    assert "is defined otherwise already" in done.stderr and "Gelu(x + b)" in done.stderr

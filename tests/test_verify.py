@@ -56,9 +56,9 @@ def test_a_file_of_rules(rules: Path) -> None:
 DEFINITION = """
 from graphopt.rule import define, op, tensor
 from graphopt.term import Operators
-x = tensor("x")
+x, y = tensor("x", "M K"), tensor("y", "K N")
 RULES = ()
-define(Operators("{}").QuickGelu(x, alpha=0.25), x * op.Sigmoid({} * x))
+define(Operators("{}").TransposeMatMul(x, y, alpha=0.25), (x @ y) * {})
 """
 
 
@@ -72,7 +72,7 @@ def test_a_definition_that_no_rule_uses_is_put_to_its_kernel(
     path.write_text(DEFINITION.format(domain, factor))
     command = [sys.executable, "-m", "graphopt", "verify", str(path)]  # a process forgets no definition
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    said = "com.microsoft.QuickGelu is not what its definition says: values differ"
+    said = "com.microsoft.TransposeMatMul is not what its definition says: values differ"
     assert (done.returncode, said in done.stderr, said in done.stdout) == (code, code == 3, code == 3)
     assert "verdict" not in done.stdout, "there is no rule to have a row"
     first, second = done.stdout.splitlines()[:2]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -37,12 +37,21 @@ from graphopt.operators.known import Operand, is_defined
 from graphopt.operators.protos import tensor_to_proto, type_from_proto, type_to_proto
 from graphopt.operators.windows import CONVOLUTIONS
 from graphopt.verifier.example import Array, Instance, Shape, Sizes, evaluate, satisfies, shape_of
+from graphopt.verifier.meant import meant
 from graphopt.verifier.proposals import ORDER, WEIGHTED, WINDOWS, Context, propose, propose_bundle
 from graphopt.verifier.scope import ANY, WITH_PROPERTY, Scope, random_array
 from graphopt.verifier.writing import node_proto, scalar_array
 
 NUMBERS: Mapping[str, Sequence[float]] = {"integer": (1, 2, 3, 4), "real": (0.5, 1.0, 1.5, 2.0)}
 """What is tried of a hole with which the meaning of an operator computes: no operator asks for it as it is."""
+
+POSITIVE: Mapping[str, Collection[int]] = {
+    "BatchNormalization": (4,),
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), (1,)),
+    **dict.fromkeys(("QLinearConv", "QLinearMatMul"), (1, 4, 6)),
+}
+"""Inputs of operators that have no meaning, or not the same to all kernels, where these are not above zero: variances
+and scales."""
 
 LARGEST = 1024
 """How long an axis is drawn at most."""
@@ -53,6 +62,7 @@ def instances(
 ) -> Iterator[Instance]:
     """Up to `count` instances, the same for the same seed; fewer where `attempts` draws did not give as many."""
     assert not rule.is_family, "what its holes stand for is chosen before (`families.particular`)"
+    rule = _in_known_words(rule)
     rng = random.Random(f"{rule.name}/{seed}")
     try:
         types = _types(rule, {}, scope).obey(rule.conditions)
@@ -73,6 +83,7 @@ def instance(
 ) -> Instance | None:
     """Return the instance with these sizes and values, the rest drawn; None where the draws found none."""
     rng = random.Random(seed)
+    rule = _in_known_words(rule)
     for _ in range(attempts):
         try:
             known = {name: DType.of(value.dtype) for name, value in values.items() if isinstance(value, np.ndarray)}
@@ -80,6 +91,12 @@ def instance(
         except (Misfit, Unknown):
             continue
     return None
+
+
+def _in_known_words(rule: Rule) -> Rule:
+    """Return the rule with a left side in operators of ONNX: what these ask of sizes and attributes is known."""
+    given = (app for side in rule.left for app in applications(side))
+    return meant(rule) if any(ops.is_declared(app.op, app.domain) for app in given) else rule
 
 
 def _types(rule: Rule, known: Mapping[str, DType], scope: Scope = ANY) -> Types:
@@ -320,7 +337,7 @@ class _Draft:
                 self.bounds[arg.name] = (-below, below)
             if app.op == "RotaryEmbedding" and position == 3:
                 self.bounds[arg.name] = (0, max((inputs[1] or (1,))[0], 1))
-            if app.op == "BatchNormalization" and position == 4:
+            if position in POSITIVE.get(app.op, ()):
                 self.positive.add(arg.name)
 
     def _infer(self, context: Context) -> None:

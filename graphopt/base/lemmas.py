@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
-from math import isqrt
+from math import inf, isqrt
 from typing import Any, TypeAlias
 
 from graphopt.base.integers import TRUE
@@ -197,8 +197,20 @@ LEMMAS: Mapping[str, Lemma] = {
 # -- quantization ------------------------------------------------------------------------------------------------------
 
 
-def bounds(x: Value) -> tuple[Fraction, Fraction] | None:
-    """Return the least and the greatest number that a sum of integers of known types may be."""
+Limits: TypeAlias = "tuple[Fraction | float, Fraction | float]"
+ANYTHING: Limits = (-inf, inf)
+
+
+def bounds(x: Value) -> Limits | None:
+    """Return the least and the greatest number that a sum of integers of known types may be.
+
+    What is added to the least or greatest of some numbers may as well be added to each: so what is quantized, which is
+    kept within a type with its zero point, is of that type.
+    """
+    for term in x.terms:
+        chosen = _one(Value((term,))) if term.guard == TRUE else None
+        if isinstance(chosen, Fold) and chosen.monoid != "prod":
+            return _bounds_of_choice(chosen, x - Value((term,)))
     low = high = Fraction(0)
     for term in x.terms:
         limits: tuple[int, int] = (1, 1)
@@ -212,6 +224,20 @@ def bounds(x: Value) -> tuple[Fraction, Fraction] | None:
         ends = sorted(term.coefficient * limit for limit in limits)
         low, high = low + ends[0], high + ends[1]
     return low, high
+
+
+def _bounds_of_choice(chosen: Fold, more: Value) -> Limits:
+    """Return the bounds of the least or the greatest of some numbers, and more. Of those that are there under a
+    condition, or many times, nothing is known."""
+    lows, highs = zip(
+        *(
+            (not piece.binders and piece.guard == TRUE and bounds(piece.body + more)) or ANYTHING
+            for piece in chosen.pieces
+        ),
+        strict=True,
+    )
+    choose = min if chosen.monoid == "min" else max
+    return choose(lows), choose(highs)
 
 
 def fits(x: Value, dtype: DType) -> bool:
@@ -241,8 +267,7 @@ def steps(types: tuple[DType, DType], x: Value, scale: Value) -> Value | None:
         return None
     if factor.function == "Scaled" and factor.args[1] == scale and {*factor.params} == {*types} and len({*types}) == 1:
         found, mantissa = bounds(factor.args[0]), MANTISSA.get(types[0], 0)
-        most = max(map(abs, found)) if found else None
-        return factor.args[0] if most is not None and 4 * most + 1 < 2**mantissa else None
+        return factor.args[0] if found and 4 * max(-found[0], found[1]) + 1 < 2**mantissa else None
     if factor.function == "Relu!":
         return call("Steps", fold("max", [Piece((), TRUE, v) for v in (factor.args[0], ZERO)]), scale, params=types)
     return None

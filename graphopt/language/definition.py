@@ -82,6 +82,18 @@ class Definition:
         return Meaning(self, bound)
 
     @cached_property
+    def says(self) -> tuple[object, ...]:
+        """What is the same of two definitions that differ in the names of holes and axes alone."""
+        inputs = ((f"input_{i}", hole) for i, hole in enumerate(self.head.inputs))
+        called = {
+            hole.name: Var(place, hole.kind) for place, hole in (*inputs, *self.head.attrs) if isinstance(hole, Var)
+        }
+        attrs = tuple((name, called[said.name] if isinstance(said, Var) else said) for name, said in self.head.attrs)
+        absent = tuple(arg is None for arg in self.head.inputs)
+        meaning = Meaning(self, called)
+        return self.key, absent, attrs, self.defaults, meaning.outputs, frozenset(meaning.conditions)
+
+    @cached_property
     def axes(self) -> Mapping[str, Term]:
         """The sizes that the inputs name, as terms over them: of `x` with `"*b N"`, N is the last of its shape."""
         found: dict[str, Term] = {}
@@ -231,15 +243,16 @@ def _literal(name: str, value: Operand) -> Lit:
 
 
 def declare(definition: Definition) -> Definition:
-    """Put a definition into the table; the same one again changes nothing.
+    """Put a definition into the table, and return it; the same one again, or in other names, changes nothing.
 
     Raises:
         RuleError: another one is known that fits some of the same applications, or that says other things of the
             operator's attributes; nothing is known of an operator in its meaning.
     """
     known = _TABLE.get(definition.key, ())
-    if definition in known:
-        return definition
+    for other in known:
+        if other.says == definition.says:
+            return other
     for other in known:
         for problem in _clashes(definition, other):
             raise RuleError(f"'{definition}' {problem}: {other}")
@@ -258,7 +271,8 @@ def _clashes(one: Definition, other: Definition) -> Iterator[str]:
     for name, default in one.defaults:
         if (known := dict(other.defaults).get(name, default)) != default:
             yield f"has the default {default} of '{name}', which is {known} in what is known"
-    if [arg is None for arg in one.head.inputs] == [arg is None for arg in other.head.inputs]:
+    absent, absent_too = ([arg is None for arg in each.head.inputs] for each in (one, other))
+    if absent == absent_too and one.head.outputs == other.head.outputs:
         shared = _shared(one, other)
         if shared is not None and not (_excludes(one, shared) or _excludes(other, shared)):
             yield "is defined otherwise already (`when` may say for which attributes)"
@@ -295,9 +309,13 @@ def definitions() -> Iterator[Definition]:
 
 
 def meaning_of(app: App) -> Meaning | None:
-    """Return what an application of a defined operator means; None where there is no definition of it."""
+    """Return what an application of a defined operator means; None where there is no definition of it.
+
+    Of definitions that differ in how many outputs there are, the one that says no more than is asked.
+    """
     found = (definition.at(app) for definition in _TABLE.get((app.op, app.domain), ()))
-    return next((meaning for meaning in found if meaning is not None), None)
+    fitting = (meaning for meaning in found if meaning is not None)
+    return min(fitting, key=lambda meaning: meaning.definition.head.outputs, default=None)
 
 
 def definitions_of(sides: Iterable[Term]) -> tuple[Definition, ...]:
@@ -403,7 +421,10 @@ _OPTIONAL, _SINGLE = OpSchema.FormalParameterOption.Optional, OpSchema.FormalPar
 
 
 def _schema(definitions: Sequence[Definition]) -> OpSchema:
-    """Return what all definitions of an operator say together of its inputs, outputs and attributes."""
+    """Return what all definitions of an operator say together of its inputs, outputs and attributes.
+
+    As of operators of ONNX, outputs behind the first may be left out.
+    """
     head = definitions[0].head
     variables = _variables(definitions)
     most = max((definition.head.inputs for definition in definitions), key=len)
@@ -415,7 +436,9 @@ def _schema(definitions: Sequence[Definition]) -> OpSchema:
         variable, _ = variables.get(("in", position), variables["out", 0])  # of an input that no definition has
         inputs.append(OpSchema.FormalParameter(name, variable, "", param_option=option))
     outputs = [
-        OpSchema.FormalParameter(f"output_{position}", variables["out", position][0], "")
+        OpSchema.FormalParameter(
+            *(f"output_{position}", variables["out", position][0], ""), param_option=_OPTIONAL if position else _SINGLE
+        )
         for position in range(max(definition.head.outputs for definition in definitions))
     ]
     constraints = [(name, sorted(map(type_text, allowed)), "") for name, allowed in dict(variables.values()).items()]

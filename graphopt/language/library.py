@@ -109,6 +109,7 @@ def _read(source: Source) -> Part:
     path = Path(source)
     if not path.is_file():
         raise UsageError(f"{path}: no such file of rules")
+    _installed()  # a file that defines one of its operators otherwise is told so, and not the library
     match path.suffix:
         case ".py":
             return _part(_run(path), str(path))

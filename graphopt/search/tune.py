@@ -324,7 +324,7 @@ class Tuner:
         try:
             for name in self.sweeps:
                 made = self._sweep(self.simplified, name, end)
-                if made is not None:
+                if made is not None and all(made.rules != other.rules for other in found):
                     found.append(made)
         except KeyboardInterrupt:
             chooser.hurry()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from graphopt.base.integers import TRUE, Formula, ge, symbol
-from graphopt.base.lemmas import EXACT_LEMMAS, LEMMAS
+from graphopt.base.lemmas import EXACT_LEMMAS, LEMMAS, bounds
 from graphopt.base.rebuilding import only_symbol
 from graphopt.base.symbolic import Call, Piece, Read, Value, call, fold, lift, number
 from graphopt.base.tensors import total
@@ -155,6 +156,20 @@ def test_integers_within_their_type_are_added_as_numbers() -> None:
     assert call("Cast", byte - 128, params=("wrapped", "INT8")) == byte - 128
     assert call("Cast", byte - 127, params=("wrapped", "INT8")) != byte - 127
     assert call("Add~", byte, byte, params=(DType.UINT8,)) != byte * 2
+
+
+def test_what_is_kept_within_a_type_is_of_that_type() -> None:
+    """With the zero point that is taken off the limits, and put on again."""
+    zero, steps = call("OfType", y, params=(DType.UINT8,)), call("Round", x)
+    kept = of("min", of("max", steps, -zero), 255 - zero) + zero
+    assert bounds(kept) == (0, 255)
+    assert call("Cast", kept - 128, params=("wrapped", "INT8")) == kept - 128
+    assert call("Cast", kept - 127, params=("wrapped", "INT8")) != kept - 127
+    assert bounds(of("min", of("max", steps, -zero), 255 - zero)) == (-255, 255)
+    assert bounds(of("max", steps, number(3))) == (3, inf)
+    assert bounds(of("max", steps, number(3)) * 2) is None
+    sometimes = Piece((), ge(n, 1), number(9))
+    assert bounds(fold("min", [Piece((), TRUE, zero), sometimes])) == (-inf, 255)
 
 
 def test_rounding_to_steps_keeps_the_order() -> None:

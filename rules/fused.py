@@ -1,0 +1,191 @@
+"""What ONNX Runtime has fused into operators of its own, taken apart again: models are saved by it, and by its tools.
+
+Rules of all other families speak of the parts. ONNX Runtime fuses again what it likes when it loads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from graphopt.base.types import DType
+from graphopt.rule import Rule, define, fn, integer, integers, microsoft, op, real, string, tensor
+from graphopt.rules.names import snake
+from graphopt.term import App, Operand, Term
+
+APART = "Rules are of the parts, and ONNX Runtime fuses again what it likes when it loads them."
+
+
+def declared(name: str, fused: App, parts: App, *when: Term, **defaults: Operand) -> Rule:
+    """Declare an operator, and return the rule that takes it apart."""
+    define(fused, parts, when, **defaults)
+    return Rule(name, fused, parts, when=when, why=APART)
+
+
+# -- normalizations of sums ------------------------------------------------------------------------------------------
+# Of mean and deviation, which are for training, the kernels make numbers in single precision.
+
+x, skip, factor, shift = tensor("x", "B S N"), tensor("skip", "B S N"), tensor("gamma", "N"), tensor("beta", "N")
+bias, epsilon = tensor("bias", "N"), real("epsilon")
+TOTALS: Mapping[str, tuple[tuple[Term, ...], App]] = {"skip": ((), x + skip), "biased_skip": ((bias,), x + skip + bias)}
+
+
+def mean(value: Term) -> App:
+    return op.ReduceMean(value, (-1,), keepdims=1)
+
+
+def inverse_deviation(squares: App) -> App:
+    return op.Cast(1.0 / op.Sqrt(mean(squares) + epsilon), to=int(DType.FLOAT))
+
+
+def normalizations(name: str, given: tuple[Term, ...], total: App) -> Iterator[Rule]:
+    """Yield the rules for a sum: of them alone, and of the sum, too, which goes on beside."""
+    centred = total - mean(total)
+    for kind, operator, inputs, alone, beside in (
+        (
+            "layer",
+            microsoft.SkipLayerNormalization,
+            (factor, shift),
+            op.LayerNormalization(total, factor, shift, axis=-1, epsilon=epsilon),
+            (op.Cast(mean(total), to=int(DType.FLOAT)), inverse_deviation(centred * centred)),
+        ),
+        (
+            "rms",
+            microsoft.SkipSimplifiedLayerNormalization,
+            (factor,),
+            op.RMSNormalization(total, factor, axis=-1, epsilon=epsilon),
+            (op.Expand(0.0, fn.join(fn.sizes("B S"), 1)), inverse_deviation(total * total)),
+        ),
+    ):
+        outputs = operator.split(4, x, skip, *inputs, *given, epsilon=epsilon)
+        define(outputs, (alone, *beside, total), epsilon=1e-12)
+        called = f"part_{name}_{kind}_normalization"
+        yield declared(called, operator(x, skip, *inputs, *given, epsilon=epsilon), alone, epsilon=1e-12)
+        yield Rule(f"{called}_and_sum", (outputs[0], outputs[3]), (alone, total), why=APART)
+
+
+NORMALIZATIONS = tuple(rule for name, said in TOTALS.items() for rule in normalizations(name, *said))
+
+# -- activations -----------------------------------------------------------------------------------------------------
+
+y, z, b, columns, alpha = tensor("x"), tensor("y"), tensor("b", "N"), tensor("x", "*b N"), real("alpha")
+shorter = fn.ne(fn.dtype(columns), DType.DOUBLE)
+"""Where there is no kernel, ONNX Runtime writes the constants of FastGelu in single precision."""
+ACTIVATIONS = (
+    declared("part_bias_gelu", microsoft.BiasGelu(columns, b), op.Gelu(columns + b)),
+    declared("replace_microsoft_gelu", microsoft.Gelu(y), op.Gelu(y)),
+    declared("part_fast_gelu", microsoft.FastGelu(columns), op.Gelu(columns, approximate="tanh"), shorter),
+    declared(
+        "part_biased_fast_gelu", microsoft.FastGelu(columns, b), op.Gelu(columns + b, approximate="tanh"), shorter
+    ),
+    declared("part_quick_gelu", microsoft.QuickGelu(y, alpha=alpha), y * op.Sigmoid(alpha * y), alpha=1.702),
+)
+
+# -- products --------------------------------------------------------------------------------------------------------
+
+TURNED = {0: (tensor("x", "*b M K"), tensor("y", "*b K N")), 1: (tensor("x", "*b K M"), tensor("y", "*b N K"))}
+turns = {"transA": integer("transA"), "transB": integer("transB")}
+beta, added = real("beta"), tensor("c")
+
+
+def turned(value: Term) -> App:
+    """Return a stack of matrices, each transposed."""
+    rank = fn.rank(value)
+    return op.Transpose(value, perm=fn.join(fn.range(rank - 2), rank - 1, rank - 2))
+
+
+def product_of(left: int, right: int) -> Rule:
+    """Return the rule for a product with a factor of operands of which each is transposed or not."""
+    one, other = TURNED[left][0], TURNED[right][1]
+    said = {"transA": left, "transB": right, "transBatchA": 0, "transBatchB": 0}
+    kinds = ((one, left, "left"), (other, right, "right"))
+    factors = [turned(each) if turn else each for each, turn, _ in kinds]
+    which = "_".join(("part", *(f"transposed_{side}" for _, turn, side in kinds if turn), "fused_matmul"))
+    return declared(
+        which,
+        microsoft.FusedMatMul(one, other, alpha=alpha, **said),
+        (factors[0] @ factors[1]) * alpha,
+        alpha=1.0,
+        **{name: value for name, value in said.items() if not value},
+    )
+
+
+def gemm(activation: str, apply: Callable[[Term], App], **more: Operand) -> Rule:
+    said = {"alpha": alpha, "beta": beta, **turns}
+    return declared(
+        f"part_fused_gemm_{snake(activation)}",
+        microsoft.FusedGemm(y, z, added, activation=activation, **said, **more),
+        apply(op.Gemm(y, z, added, **said)),
+        fn.is_float(fn.dtype(y)),
+        alpha=1.0,
+        beta=1.0,
+        transA=0,
+        transB=0,
+    )
+
+
+slope = real("slope")
+PRODUCTS = (
+    *(product_of(left, right) for left in TURNED for right in TURNED),
+    gemm("Relu", op.Relu),
+    gemm("Sigmoid", op.Sigmoid),
+    gemm("Tanh", op.Tanh),
+    gemm("LeakyRelu", lambda value: op.LeakyRelu(value, alpha=slope), activation_alpha=slope),
+)
+
+# -- convolutions ----------------------------------------------------------------------------------------------------
+# Named are all attributes, for that is how ONNX Runtime writes them. Of parameters, which are a list, only usual ones
+# are.
+
+image, filters, residual = tensor("x", "A C *s"), tensor("w", "M I *k"), tensor("z", "A M *t")
+offsets, pads, strides, dilations = tensor("b", "M"), integers("pads"), integers("strides"), integers("dilations")
+window: Mapping[str, Operand] = {
+    "auto_pad": string("auto_pad"),
+    "dilations": dilations,
+    "group": integer("group"),
+    "kernel_shape": integers("kernel_shape"),
+    "pads": pads,
+    "strides": strides,
+}
+shorter = fn.ne(fn.dtype(image), DType.DOUBLE)
+BEHIND: Mapping[str, tuple[Callable[[Term], App], Mapping[str, Operand], tuple[Term, ...]]] = {
+    "Relu": (op.Relu, {}, ()),
+    "Sigmoid": (op.Sigmoid, {}, ()),
+    "Tanh": (op.Tanh, {}, ()),
+    "Clip": (lambda value: op.Clip(value, 0.0, 6.0), {"activation_params": (0.0, 6.0)}, ()),
+    "HardSigmoid": (
+        lambda value: op.HardSigmoid(value, alpha=1 / 6, beta=0.5),
+        {"activation_params": (0.1666666716337204, 0.5)},  # a sixth in single precision
+        (fn.ne(fn.dtype(image), DType.DOUBLE),),
+    ),
+}
+convolved = op.Conv(image, filters, offsets, **window)
+axes = fn.rank(image) - 2
+padded = fn.sizes("*s") + fn.part(pads, 0, axes) + fn.part(pads, axes, 2 * axes)
+is_alike = fn.eq(fn.sizes("*t"), (padded - dilations * (fn.sizes("*k") - 1) - 1) // strides + 1)
+"""What is added is of the shape of what it is added to: the kernel stretches nothing."""
+said = {**window, "auto_pad": "NOTSET"}
+CONVOLUTIONS = (
+    *(
+        declared(
+            f"part_fused_conv_{snake(activation)}",
+            microsoft.FusedConv(image, filters, offsets, activation=activation, **window, **parameters),
+            apply(convolved),
+            *when,
+            auto_pad="NOTSET",
+            group=1,
+        )
+        for activation, (apply, parameters, when) in BEHIND.items()
+    ),
+    declared(
+        "part_fused_residual_conv_relu",
+        microsoft.FusedConv(image, filters, offsets, residual, activation="Relu", **said),
+        op.Relu(op.Conv(image, filters, offsets, **said) + residual),
+        is_alike,
+        auto_pad="NOTSET",
+        group=1,
+    ),
+)
+
+RULES: tuple[Rule, ...] = ()
+TRADES = (*NORMALIZATIONS, *ACTIVATIONS, *PRODUCTS, *CONVOLUTIONS)
+SWEEPS = {"operators of ONNX Runtime taken apart": TRADES}
