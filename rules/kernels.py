@@ -66,9 +66,11 @@ def merged(count: int) -> Rule:
         op.Conv(x, together, b, **geometry, group=group // count),
         when=(
             fn.lt(1, channels),
-            fn.eq((count * channels) % BLOCK, 0),
-            fn.ne((count // 2 * channels) % BLOCK, 0),
+            fn.eq(channels % (BLOCK // count), 0),
+            fn.ne(channels % (2 * BLOCK // count), 0),
             fn.eq(group % count, 0),
+            fn.eq(fn.size("C") % BLOCK, 0),
+            fn.eq(M % BLOCK, 0),
         ),
         why="Groups of a whole block of channels are convolved so much faster that they may hold zeros.",
     )

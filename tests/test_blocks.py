@@ -134,7 +134,7 @@ def test_channels_between_convolutions_fill_blocks(after: str, channels: int, fi
     [
         (32, 4, 4, 8),
         (8, 8, 8, 4),
-        (4, 8, 6, 2),
+        (4, 8, 6, 4),
         (4, 24, 24, 2),
         (32, 1, 1, 32),
         (3, 8, 8, 3),

@@ -76,7 +76,7 @@ def test_a_definition_that_no_rule_uses_is_put_to_its_kernel(
     assert (done.returncode, said in done.stderr, said in done.stdout) == (code, code == 3, code == 3)
     assert "verdict" not in done.stdout, "there is no rule to have a row"
     first, second = done.stdout.splitlines()[:2]
-    assert first.startswith(f"{domain}.QuickGelu(x, alpha=0.25)  =  ")
+    assert first.startswith(f"{domain}.TransposeMatMul(x, y, alpha=0.25)  =  ")
     if domain == "own":
         assert second == "    ONNX Runtime has no kernel of that name: it is believed"
     elif code:

@@ -204,13 +204,16 @@ class Context:
         return None
 
     def multiples(self) -> Iterator[Formula]:
-        """Yield for each symbol that is a multiple of something positive, as is known, that it is so many times that.
+        """Yield for symbols that are multiples of something positive, as is known, that they are so many times that.
 
         This names a number of which there is one for each value of the symbol: so the facts may be of no bound symbols.
         """
-        for fact in ordered(self.facts):
-            over, by = _multiple(fact) or (None, 0)
-            if over is not None and self.proves(ge(by, 1)):
+        told = [found for fact in ordered(self.facts) if (found := _multiple(fact)) is not None]
+        named = dict(
+            sorted(told, key=lambda found: isinstance(found[1], Int))
+        )  # rather of other sizes than of a number
+        for over, by in named.items():
+            if self.proves(ge(by, 1)):
                 yield eq(alone(over), by * symbol(f"({over})/({by})"))
 
     def simplify_formula(self, part: Formula) -> Formula:

@@ -182,7 +182,7 @@ class _Draft:
             usual = self.rng.choice((1, 2, 2, 4)) * multiple
         elif multiple > 1:  # with no more of them nothing is left out
             usual += multiple
-        asked = [(condition, axes) for condition, axes in _on_sizes(self.rule) if axis in axes]
+        asked = self._asked(axis)
         if not asked or any(self._may_be(axis, size, asked) for size in {*self.scope.sizes}):
             return usual
         said = (part.value for condition, _ in asked for part in walk(condition) if isinstance(part, Lit))
@@ -190,6 +190,10 @@ class _Draft:
         others = {number + more for number in known for more in (-1, 1)} | {a * b for a in known for b in known}
         found = [size for size in sorted(others) if 0 < size <= LARGEST and self._may_be(axis, size, asked)]
         return self.rng.choice(found) if found else usual
+
+    def _asked(self, axis: str) -> list[tuple[Term, frozenset[str]]]:
+        """Return the conditions on the size of an axis."""
+        return [(condition, axes) for condition, axes in _on_sizes(self.rule) if axis in axes]
 
     def _may_be(self, axis: str, size: int, asked: Iterable[tuple[Term, frozenset[str]]]) -> bool:
         """Return whether conditions hold with a size: for what is known, with a usual size of an axis that is open."""
@@ -277,7 +281,8 @@ class _Draft:
         place, own = (1, 1) if app.op in CONVOLUTIONS else (-2, -1)
         if shape and len(shape) > own and isinstance(weights, Var) and len(weights.axes or ()) > 1:
             axis = (weights.axes or ())[place]
-            if axis.isidentifier() and axis != "_" and axis not in self.dims and self.rng.random() < 0.8:
+            is_open = axis.isidentifier() and axis != "_" and axis not in self.dims
+            if is_open and self.rng.random() < 0.8 and self._may_be(axis, shape[own], self._asked(axis)):
                 self.dims[axis] = shape[own]
 
     def _match_joined(self, app: App) -> None:

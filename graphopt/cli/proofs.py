@@ -115,10 +115,11 @@ def _wanted(what: Sequence[str], everything: bool) -> tuple[list[Rule], list[Def
 
 
 def _read(sources: Iterable[Source]) -> tuple[Library, list[Definition]]:
-    """Return the rules of some files, and the definitions that are new with them."""
+    """Return the rules of some files, and the definitions that are new with them, beside those that are shipped."""
     from graphopt.language import library
     from graphopt.language.definition import definitions
 
+    library.load()
     before = frozenset(definitions())
     found = library.read(sources)
     return found, [each for each in definitions() if each not in before]
