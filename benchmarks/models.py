@@ -1,6 +1,6 @@
 """The models: the architectures, exported from torch as a user would export them.
 
-The suite has 36 architectures of 33 families in 80 exports, with random weights, and smaller than published: the sizes
+The suite has 36 architectures of 33 families in 82 exports, with random weights, and smaller than published: the sizes
 of images, depths and vocabularies are cut, as `architectures.REDUCED` says. Beside them, 22 are as published.
 ``python -m benchmarks.models [NAME ...]`` fills the cache, a folder that git ignores.
 """
@@ -40,6 +40,8 @@ class Model:
     note: str = ""
     quantized: str = ""
     """In which form of `quantized.FORMS`, if in any."""
+    is_fused: bool = False
+    """Saved by ONNX Runtime, in operators of its own."""
     is_fixture: bool = False
     """Small, for the tests, instead of a larger size, for the benchmarks."""
     is_published: bool = False
@@ -97,8 +99,11 @@ def _full() -> Iterator[Model]:
         ("resnet50", "static", "quantize_static by default: activations of 8 bits with a sign"),
         ("minilm-128", "dynamic", "quantize_dynamic, weights of 8 bits without a sign"),
         ("resnet50", "trained", "as quantization-aware training for TensorRT leaves it"),
+        ("resnet50", "qoperator", "quantize_static as operators on integers of 8 bits without a sign"),
     ):
         yield Model(f"{name}.{form}", REDUCED[name], "dynamo", False, None, {}, note, form)
+    note = "saved by ONNX Runtime, with its extended fusions"
+    yield Model("bert-128.fused", REDUCED["bert-128"], "torchscript", False, None, {}, note, is_fused=True)
     for name, architecture in PUBLISHED.items():
         yield Model(f"{name}.full", architecture, "dynamo", False, None, {}, is_published=True)
 
@@ -150,6 +155,8 @@ def export(name: str, *, again: bool = False) -> Path:
             warnings.simplefilter("ignore")
             model, case = MODELS[name], _case(MODELS[name])
             _EXPORTERS[model.exporter](model, case, unfinished)
+            if model.is_fused:
+                _fuse(unfinished)
             if model.quantized:
                 quantized.quantize(
                     unfinished, model.quantized, {key: value.numpy() for key, value in case.inputs.items()}
@@ -175,6 +182,7 @@ def key(model: Model) -> str:
     functions = (_export_dynamo, _export_torchscript, _take_positions, _case)
     parts = [repr(row), *(path.read_text(encoding="utf-8") for path in SOURCES)]
     parts += [inspect.getsource(function) for function in functions]
+    parts += [installed("onnxruntime"), inspect.getsource(_fuse)] if model.is_fused else []
     parts += [model.quantized, inspect.getsource(quantized)] if model.quantized else []
     parts += [f"{package} {version}" for package, version in exporters().items()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
@@ -236,6 +244,17 @@ def _take_positions(case: Case) -> None:
 
 def _is_transformer(module: Any) -> bool:
     return any(kind.__module__.startswith("transformers.") for kind in type(module).__mro__)
+
+
+def _fuse(path: Path) -> None:
+    """Put what ONNX Runtime makes of a model before it looks at how values lie in memory in the model's place."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(path.with_suffix(".fused"))
+    onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    os.replace(path.with_suffix(".fused"), path)
 
 
 _EXPORTERS: Mapping[str, Callable[[Model, Case, Path], None]] = {

@@ -35,9 +35,11 @@ def _quiet() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def static(path: Path, feeds: Feeds, activations: str = "QInt8", weights: str = "QInt8") -> onnx.ModelProto:
+def static(
+    path: Path, feeds: Feeds, activations: str = "QInt8", weights: str = "QInt8", operators: str = "QDQ"
+) -> onnx.ModelProto:
     """Return what `quantize_static` makes; by default activations and weights are integers with a sign."""
-    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -47,8 +49,13 @@ def static(path: Path, feeds: Feeds, activations: str = "QInt8", weights: str = 
             return self._left.pop() if self._left else None
 
     types = {"activation_type": QuantType[activations], "weight_type": QuantType[weights]}
-    quantize_static(path, path, Reader(), **types)
+    quantize_static(path, path, Reader(), quant_format=QuantFormat[operators], **types)
     return onnx.load(path)
+
+
+def on_integers(path: Path, feeds: Feeds) -> onnx.ModelProto:
+    """Return what `quantize_static` makes of operators on integers, which have no sign."""
+    return static(path, feeds, "QUInt8", "QUInt8", "QOperator")
 
 
 def dynamic(path: Path, _feeds: Feeds) -> onnx.ModelProto:
@@ -122,4 +129,5 @@ FORMS: Mapping[str, Callable[[Path, Feeds], onnx.ModelProto]] = {
     "static": static,
     "dynamic": dynamic,
     "trained": trained,
+    "qoperator": on_integers,
 }

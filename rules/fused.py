@@ -6,6 +6,7 @@ Rules of all other families speak of the parts. ONNX Runtime fuses again what it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from math import pi, sqrt
 
 from graphopt.base.types import DType
 from graphopt.rule import Rule, define, fn, integer, integers, microsoft, op, real, string, tensor
@@ -29,6 +30,10 @@ bias, epsilon = tensor("bias", "N"), real("epsilon")
 TOTALS: Mapping[str, tuple[tuple[Term, ...], App]] = {"skip": ((), x + skip), "biased_skip": ((bias,), x + skip + bias)}
 
 
+IN_SINGLE = (fn.ne(fn.dtype(x), DType.DOUBLE), fn.lt(0, fn.size("N")))
+"""RMSNormalization computes so, whatever the type, and of nothing ONNX Runtime refuses it."""
+
+
 def mean(value: Term) -> App:
     return op.ReduceMean(value, (-1,), keepdims=1)
 
@@ -38,29 +43,36 @@ def inverse_deviation(squares: App) -> App:
 
 
 def normalizations(name: str, given: tuple[Term, ...], total: App) -> Iterator[Rule]:
-    """Yield the rules for a sum: of them alone, and of the sum, too, which goes on beside."""
+    """Yield the rules for a sum: with the sum itself, which goes on beside, and, where that is not read, without."""
     centred = total - mean(total)
-    for kind, operator, inputs, alone, beside in (
+    layer = op.LayerNormalization(total, factor, shift, axis=-1, epsilon=epsilon)
+    rms = op.RMSNormalization(total, factor, axis=-1, epsilon=epsilon)
+    divided = total / op.Sqrt(mean(op.Pow(total, 2)) + epsilon) * factor
+    for kind, operator, inputs, forms, beside in (
         (
             "layer",
             microsoft.SkipLayerNormalization,
             (factor, shift),
-            op.LayerNormalization(total, factor, shift, axis=-1, epsilon=epsilon),
+            {"": (layer, ())},
             (op.Cast(mean(total), to=int(DType.FLOAT)), inverse_deviation(centred * centred)),
         ),
         (
             "rms",
             microsoft.SkipSimplifiedLayerNormalization,
             (factor,),
-            op.RMSNormalization(total, factor, axis=-1, epsilon=epsilon),
+            {"": (rms, IN_SINGLE), "_written_out": (divided, ())},
             (op.Expand(0.0, fn.join(fn.sizes("B S"), 1)), inverse_deviation(total * total)),
         ),
     ):
         outputs = operator.split(4, x, skip, *inputs, *given, epsilon=epsilon)
-        define(outputs, (alone, *beside, total), epsilon=1e-12)
-        called = f"part_{name}_{kind}_normalization"
-        yield declared(called, operator(x, skip, *inputs, *given, epsilon=epsilon), alone, epsilon=1e-12)
-        yield Rule(f"{called}_and_sum", (outputs[0], outputs[3]), (alone, total), why=APART)
+        first = operator(x, skip, *inputs, *given, epsilon=epsilon)
+        meaning = [*forms.values()][-1][0]
+        define(first, meaning, epsilon >= 0, epsilon=1e-12)
+        define(outputs, (meaning, *beside, total), epsilon >= 0, epsilon=1e-12)
+        for how, (made, when) in forms.items():
+            called = f"part_{name}_{kind}_normalization"
+            yield Rule(f"{called}_and_sum{how}", (outputs[0], outputs[3]), (made, total), when, why=APART)
+            yield Rule(f"{called}{how}", first, made, when, why=APART)
 
 
 NORMALIZATIONS = tuple(rule for name, said in TOTALS.items() for rule in normalizations(name, *said))
@@ -70,15 +82,37 @@ NORMALIZATIONS = tuple(rule for name, said in TOTALS.items() for rule in normali
 y, z, b, columns, alpha = tensor("x"), tensor("y"), tensor("b", "N"), tensor("x", "*b N"), real("alpha")
 shorter = fn.ne(fn.dtype(columns), DType.DOUBLE)
 """Where there is no kernel, ONNX Runtime writes the constants of FastGelu in single precision."""
+
+
+def fast_gelu(value: Term) -> App:
+    return op.Gelu(value, approximate="tanh")
+
+
+def gelu_in_words(value: Term) -> App:
+    return value * (op.Erf(value / sqrt(2)) + 1.0) * 0.5
+
+
+def fast_gelu_in_words(value: Term) -> App:
+    return value * 0.5 * (op.Tanh((value + op.Pow(value, 3) * 0.044715) * sqrt(2 / pi)) + 1.0)
+
+
 ACTIVATIONS = (
     declared("part_bias_gelu", microsoft.BiasGelu(columns, b), op.Gelu(columns + b)),
     declared("replace_microsoft_gelu", microsoft.Gelu(y), op.Gelu(y)),
-    declared("part_fast_gelu", microsoft.FastGelu(columns), op.Gelu(columns, approximate="tanh"), shorter),
-    declared(
-        "part_biased_fast_gelu", microsoft.FastGelu(columns, b), op.Gelu(columns + b, approximate="tanh"), shorter
-    ),
+    declared("part_fast_gelu", microsoft.FastGelu(columns), fast_gelu(columns), shorter),
+    declared("part_biased_fast_gelu", microsoft.FastGelu(columns, b), fast_gelu(columns + b), shorter),
     declared("part_quick_gelu", microsoft.QuickGelu(y, alpha=alpha), y * op.Sigmoid(alpha * y), alpha=1.702),
+    *(
+        Rule(f"{name}_written_out", fused, parts, shorter, why=APART)
+        for name, fused, parts in (
+            ("part_bias_gelu", microsoft.BiasGelu(columns, b), gelu_in_words(columns + b)),
+            ("replace_microsoft_gelu", microsoft.Gelu(columns), gelu_in_words(columns)),
+            ("part_fast_gelu", microsoft.FastGelu(columns), fast_gelu_in_words(columns)),
+            ("part_biased_fast_gelu", microsoft.FastGelu(columns, b), fast_gelu_in_words(columns + b)),
+        )
+    ),
 )
+"""Written out where the opset has no Gelu, as ONNX Runtime and the other rules look for it."""
 
 # -- products --------------------------------------------------------------------------------------------------------
 

@@ -186,14 +186,17 @@ WEIGHTS = (
         for name, apply in PRODUCTS.items()
         for given in (filters if name.startswith("Conv") else weights,)
     ),
-    Rule(
-        "give_weights_of_qlinear_conv_a_sign",
-        op.QLinearConv(x, scale, zero, filters, weight_scale, weight_zero, other, y, biases, rest),
-        op.QLinearConv(
-            x, scale, zero, with_sign(filters), weight_scale, with_sign(weight_zero), other, y, biases, rest
-        ),
-        when=of_type(DType.UINT8, x, y, filters),
-        why=QUICKEST,
+    *(
+        Rule(
+            f"give_weights_of_qlinear_conv{without}_a_sign",
+            op.QLinearConv(x, scale, zero, filters, weight_scale, weight_zero, other, y, *more, rest),
+            op.QLinearConv(
+                x, scale, zero, with_sign(filters), weight_scale, with_sign(weight_zero), other, y, *more, rest
+            ),
+            when=of_type(DType.UINT8, x, y, filters),
+            why=QUICKEST,
+        )
+        for without, more in (("", (biases,)), ("_without_bias", ()))
     ),
     Rule(
         "give_weights_of_qlinear_matmul_a_sign",

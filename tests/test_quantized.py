@@ -21,6 +21,7 @@ from tests.test_sweep import swept
 from tests.text import Arrays, parse, run
 
 INTEGERS = load().sweeps["integers for which there are kernels"]
+SIGNLESS = load().sweeps["integers without a sign between products"]
 
 
 def network() -> onnx.ModelProto:
@@ -75,6 +76,29 @@ def test_weights_get_a_sign(tmp_path: Path) -> None:
     assert made is not None
     assert types(model.graph, "DequantizeLinear", 0) == {DType.UINT8, DType.INT8}
     assert model.graph.ops() == onnx_io.load(given).graph.ops()
+    assert_bits(given, onnx_io.to_proto(model))
+
+
+def test_all_weights_between_operators_on_integers_get_a_sign(tmp_path: Path) -> None:
+    """Those behind ONNX Runtime's own, too: of these it is known of what type their integers are."""
+    given = static(stored(tmp_path), zoo.inputs(network()), "QUInt8", "QUInt8", "QOperator")
+    model, made = swept(given, INTEGERS, load_rules())
+    assert made is not None
+    assert {"QLinearAdd", "QLinearGlobalAveragePool"} < {node.op for _, node in model.graph.nodes()}
+    assert types(model.graph, "QLinearConv", 3) == types(model.graph, "QLinearMatMul", 3) == {DType.INT8}
+    assert_bits(given, onnx_io.to_proto(model))
+
+
+def test_products_of_integers_are_computed_without_a_sign(tmp_path: Path) -> None:
+    """All of them; what one puts on and the next takes off is not done."""
+    given = static(stored(tmp_path), zoo.inputs(network()), operators="QOperator")
+    model, made = swept(given, SIGNLESS, load_rules())
+    assert made is not None
+    assert types(model.graph, "QLinearConv", 0) == types(model.graph, "QLinearMatMul", 0) == {DType.UINT8}
+    assert types(model.graph, "QLinearAdd", 0) == {DType.INT8}, "it is no product"
+    assert types(model.graph, "QuantizeLinear", 2) == types(model.graph, "DequantizeLinear", 2) == {DType.UINT8}
+    between = 2  # before the sum; the mean is of integers with a sign
+    assert model.graph.ops()["Sub"] == between
     assert_bits(given, onnx_io.to_proto(model))
 
 

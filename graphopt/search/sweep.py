@@ -73,7 +73,11 @@ def _beside_parts(graph: Graph) -> Counter[tuple[str, ...]]:
     """Return how many nodes there are of each kind: of the same operator and attributes, on the same types."""
     nodes = (node for _, node in graph.nodes() if not entry(node.op, node.domain).is_view)
     return Counter(
-        (node.op, str(node.types), str([graph.tensor_type(value) for value in node.operands]), str(node.attrs))
+        (
+            node.domain,
+            node.op,
+            *map(str, (node.types, [graph.tensor_type(value) for value in node.operands], node.attrs)),
+        )
         for node in nodes
         if node.op not in TAKES_PARTS
     )
