@@ -29,7 +29,7 @@ from graphopt.runtime.cost import user_cache
 from graphopt.runtime.measure import Samples, interleaved
 from graphopt.runtime.sessions import Setting
 from graphopt.search import race, tune
-from graphopt.search.choose import BRIEFEST
+from graphopt.search.choose import BRIEFEST, Chooser
 from graphopt.search.explore import Exploration, explore
 from graphopt.search.moves import Space, apply
 from graphopt.search.race import Contest, Outcome, Pace
@@ -364,6 +364,19 @@ def test_an_interrupt_while_sweeps_are_made_keeps_those_that_are(monkeypatch: py
     _, model, tuned = tuner(sweeps={"sums": [DOUBLE], "second": [DOUBLE]})
     assert tuned.timing is not None
     assert (tuned.timing.stop, model.graph.ops()) == (StopReason.INTERRUPTED, {"Add": 1, "Exp": 1})
+
+
+def test_a_sweep_by_the_same_rules_as_one_before_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    raced, race_sweeps = list[str](), Chooser.race_sweeps
+
+    def recorded(self: Chooser, first: Any, sweeps: Sequence[Sweep], again: Any) -> Any:
+        raced.extend(made.name for made in sweeps)
+        return race_sweeps(self, first, sweeps, again)
+
+    outcomes(monkeypatch, 1.5, 1.5)
+    monkeypatch.setattr(Chooser, "race_sweeps", recorded)
+    tuner(sweeps={"sums": [DOUBLE], "with what matches nowhere": [DOUBLE, Rule("sine", op.Sin(x), op.Cos(x))]})
+    assert raced == ["sums"]
 
 
 def test_a_find_that_is_no_longer_admitted_is_not_made() -> None:

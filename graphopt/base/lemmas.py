@@ -210,7 +210,8 @@ def bounds(x: Value) -> Limits | None:
     for term in x.terms:
         chosen = _one(Value((term,))) if term.guard == TRUE else None
         if isinstance(chosen, Fold) and chosen.monoid != "prod":
-            return _bounds_of_choice(chosen, x - Value((term,)))
+            # not by a difference: what may be infinite does not cancel
+            return _bounds_of_choice(chosen, Value(tuple(other for other in x.terms if other is not term)))
     low = high = Fraction(0)
     for term in x.terms:
         limits: tuple[int, int] = (1, 1)
