@@ -7,7 +7,7 @@ EQUIVALENT = (
         "a proof over the reals licenses floats alone, and does not count digits: the condition keeps those",
     ),
     (
-        "quantize_.*without_sign",
+        "quantize_.*without_sign|compute_qlinear_.*|eliminate_sign_before_.*|dequantize_integers_.*",
         r".*condition dropped: among\(dtype",
         "a proof goes through all element types, one by one: the condition keeps the few that models have",
     ),
@@ -246,5 +246,24 @@ EQUIVALENT = (
         "REAL (attribute dropped: Reshape allowzero|number changed: Reshape allowzero|number changed: join.-1)",
         "a size of 0 is copied from where it is 0, too, and rows are as many as before",
     ),
+    (
+        "fill_channels_.*",
+        "REAL (condition dropped: (mod|16 < size|group ==)|number changed: mod)",
+        "true of all numbers of channels, each filtered alone: what is filled up to what is said for kernels",
+    ),
+    (
+        "fill_channels_.*",
+        "REAL (operands swapped: join|operand dropped: Pad.[be],)",
+        "zeros are as good in front of all channels as behind, and a list has one axis",
+    ),
+    (
+        "merge_._groups_of_conv",
+        "REAL (condition dropped: (1 < size|mod.size|size)|operand dropped: Slice)",
+        "groups of any size are merged alike, and the axes are the first ones, as without them",
+    ),
+    ("replace_conv_with_winograd_.*", ".*operand dropped: Split.* [*] 1 becomes", "a product with 1"),
+    ("part_skip_rms_normalization.*", ".* holes swapped", "the two are operands of something that commutes"),
+    ("part_transposed_.*", ".*number changed: Transpose perm", "a permutation of two axes is its own inverse"),
+    ("part_fused_residual_conv_relu", ".*condition dropped: sizes", "the operator's definition asks for it"),
 )
 """Rules, changes (patterns both), and why such a mutant that is proved is right."""
