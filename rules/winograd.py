@@ -89,8 +89,8 @@ def in_fours() -> App:
 
 
 def at_least(side: int, channels: int, filters: int) -> App:
-    """Return the condition that an image is made of so many rows and columns, of and to so many channels."""
-    image = fn.le(side, fn.join(height, width))
+    """Return the condition that an image has so many rows and columns, and so many channels are read and made."""
+    image = fn.le(side, fn.sizes("H W"))
     return fn.both(image, fn.size("C") >= channels, fn.size("M") >= filters)
 
 

@@ -203,18 +203,15 @@ class Context:
                 return self.simplify(simple)
         return None
 
-    def multiples(self) -> Iterator[Formula]:
-        """Yield for symbols that are multiples of something positive, as is known, that they are so many times that.
+    def multiples(self) -> list[Formula]:
+        """Return equations: symbols that are known to be multiples of something positive are so many times that.
 
         This names a number of which there is one for each value of the symbol: so the facts may be of no bound symbols.
         """
         told = [found for fact in ordered(self.facts) if (found := _multiple(fact)) is not None]
-        named = dict(
-            sorted(told, key=lambda found: isinstance(found[1], Int))
-        )  # rather of other sizes than of a number
-        for over, by in named.items():
-            if self.proves(ge(by, 1)):
-                yield eq(alone(over), by * symbol(f"({over})/({by})"))
+        named = dict(sorted(told, key=lambda found: isinstance(found[1], Int)))  # of a number only where of no size
+        new = [eq(alone(over), by * symbol(f"({over})/({by})")) for over, by in named.items() if self.proves(ge(by, 1))]
+        return [*new, *self.knowing(*new).multiples()] if new else []
 
     def simplify_formula(self, part: Formula) -> Formula:
         if part not in self._simplified:

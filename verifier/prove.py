@@ -58,7 +58,7 @@ from graphopt.verifier.extended import Extended, NotExtended, extended
 from graphopt.verifier.instances import Elements, Instance, truth_value
 from graphopt.verifier.meant import Meant, meant
 from graphopt.verifier.rounding import unlicensed
-from graphopt.verifier.said import properties_of
+from graphopt.verifier.said import properties_of, speaks_of_multiples
 from graphopt.verifier.signs import Signs
 from graphopt.verifier.solver import Budget, Effort, OutOfTime, models
 
@@ -311,8 +311,8 @@ def _obligations(instance: Instance) -> frozenset[int] | None:
     left = _left(instance)
     if left is None:
         return None
-    while multiples := tuple(instance.known.multiples()):
-        instance.facts += multiples
+    if speaks_of_multiples(rule):  # elsewhere quotients that have names only make what is known longer
+        instance.facts += instance.known.multiples()
     known = instance.known
     instance.assuming = False
     try:

@@ -33,6 +33,11 @@ def speaks_of_longest(rule: Rule) -> bool:
     return any(isinstance(number, int) and abs(number) >= LONGEST for number in numbers)
 
 
+def speaks_of_multiples(rule: Rule) -> bool:
+    """Return whether a condition asks for a remainder."""
+    return any(isinstance(part, App) and part.op == "mod" for said in rule.conditions for part in walk(said))
+
+
 @cache
 def unfulfilled(condition: Term) -> str:
     """Why a rule does not apply, in its words: asked for at each instance, printed at few."""

@@ -115,14 +115,15 @@ def _wanted(what: Sequence[str], everything: bool) -> tuple[list[Rule], list[Def
 
 
 def _read(sources: Iterable[Source]) -> tuple[Library, list[Definition]]:
-    """Return the rules of some files, and the definitions that are new with them, beside those that are shipped."""
+    """Return the rules of some files, and the definitions that are new with them, or that they use of those shipped."""
     from graphopt.language import library
     from graphopt.language.definition import definitions
 
     library.load()
     before = frozenset(definitions())
     found = library.read(sources)
-    return found, [each for each in definitions() if each not in before]
+    used = {each for rule in found.everything for each in rule.definitions}
+    return found, [each for each in definitions() if each not in before or each in used]
 
 
 def _is_file(name: str) -> bool:
