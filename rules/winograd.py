@@ -90,8 +90,8 @@ def in_fours() -> App:
 
 def at_least(side: int, channels: int, filters: int) -> App:
     """Return the condition that an image has so many rows and columns, and so many channels are read and made."""
-    image = fn.le(side, fn.sizes("H W"))
-    return fn.both(image, fn.size("C") >= channels, fn.size("M") >= filters)
+    wanted = {"H": side, "W": side, "C": channels, "M": filters}
+    return fn.both(*(fn.size(axis) >= least for axis, least in wanted.items()))
 
 
 IN_FOURS = at_least(8, 96, 64), at_least(8, 64, 128), at_least(12, 96, 16), at_least(12, 48, 64), at_least(16, 48, 32)

@@ -56,6 +56,9 @@ and scales."""
 LARGEST = 1024
 """How long an axis is drawn at most."""
 
+LEAST = 6
+"""So many of the sizes that meet conditions are drawn, the least: to run large ones takes long."""
+
 
 def instances(
     rule: Rule, seed: int = 0, count: int = 10, attempts: int = 5_000, *, scope: Scope = ANY
@@ -185,24 +188,24 @@ class _Draft:
         asked = self._asked(axis)
         if not asked or any(self._may_be(axis, size, asked) for size in {*self.scope.sizes}):
             return usual
-        said = (part.value for condition, _ in asked for part in walk(condition) if isinstance(part, Lit))
-        known = {1, 2, 3, *(number for number in (*said, *self.dims.values()) if isinstance(number, int))}
+        numbers = [size for condition, _ in asked for size in _said(condition)]
+        known = {1, 2, 3, *numbers, *(size for size in self.dims.values() if isinstance(size, int))}
         others = {number + more for number in known for more in (-1, 1)} | {a * b for a in known for b in known}
         found = [size for size in sorted(others) if 0 < size <= LARGEST and self._may_be(axis, size, asked)]
-        return self.rng.choice(found) if found else usual
+        return self.rng.choice(found[:LEAST]) if found else usual
 
     def _asked(self, axis: str) -> list[tuple[Term, frozenset[str]]]:
         """Return the conditions on the size of an axis."""
         return [(condition, axes) for condition, axes in _on_sizes(self.rule) if axis in axes]
 
     def _may_be(self, axis: str, size: int, asked: Iterable[tuple[Term, frozenset[str]]]) -> bool:
-        """Return whether conditions hold with a size: for what is known, with a usual size of an axis that is open."""
+        """Return whether conditions hold with a size: for what is known, and one size, usual or said, of all that is
+        open."""
         dims = self.dims | {axis: size}
         for condition, axes in asked:
             missing = axes - dims.keys()
-            tried = (
-                dims | {axis: (other,) if "*" in axis else other for axis in missing} for other in {*self.scope.sizes}
-            )
+            others = {*self.scope.sizes, *_said(condition)}
+            tried = (dims | {axis: (other,) if "*" in axis else other for axis in missing} for other in others)
             if not any(_holds(condition, self.rule, sizes) for sizes in (tried if missing else [dims])):
                 return False
         return True
@@ -491,6 +494,13 @@ def _wanted(rule: Rule) -> dict[str, list[Term]]:
             case App(op="eq" | "asks_for", args=(Var(name=name), App() as value)):
                 wanted.setdefault(name, []).append(value)
     return wanted
+
+
+@cache
+def _said(condition: Term) -> tuple[int, ...]:
+    """Return the numbers that a condition says."""
+    literals = (part.value for part in walk(condition) if isinstance(part, Lit))
+    return tuple(number for number in literals if isinstance(number, int))
 
 
 @cache
