@@ -180,7 +180,6 @@ window: Mapping[str, Operand] = {
     "pads": pads,
     "strides": strides,
 }
-shorter = fn.ne(fn.dtype(image), DType.DOUBLE)
 BEHIND: Mapping[str, tuple[Callable[[Term], App], Mapping[str, Operand], tuple[Term, ...]]] = {
     "Relu": (op.Relu, {}, ()),
     "Sigmoid": (op.Sigmoid, {}, ()),

@@ -65,9 +65,7 @@ def merged(count: int) -> Rule:
         op.Conv(x, w, b, **geometry, group=group),
         op.Conv(x, together, b, **geometry, group=group // count),
         when=(
-            fn.lt(1, channels),
-            fn.eq(channels % (BLOCK // count), 0),
-            fn.ne(channels % (2 * BLOCK // count), 0),
+            fn.eq(channels, BLOCK // count),
             fn.eq(group % count, 0),
             fn.eq(fn.size("C") % BLOCK, 0),
             fn.eq(M % BLOCK, 0),

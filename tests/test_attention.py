@@ -20,6 +20,8 @@ from graphopt.rewrite.build import build
 from graphopt.rewrite.gate import Gate
 from graphopt.rewrite.match import find
 from graphopt.rewrite.sites import Site
+from graphopt.rule import Rule, fn, op, real, tensor
+from graphopt.rules.attention import FLAT, HEADS_IN_FRONT, KEYS_LAST, keys, queries, values
 from tests import zoo
 from tests.text import parse, run
 
@@ -208,6 +210,25 @@ def test_attention_is_written_where_no_mask_has_the_least_number(masked: float, 
     assert ("Attention" in {node.op_type for node in result.model.graph.node}) == written
     expected, found = run(model, feeds)["y"], run(result.model, feeds)["y"]
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+def test_no_attention_is_written_where_a_number_of_its_mask_is_the_least() -> None:
+    """A number that a rule binds is asked of as a tensor is."""
+    low, seen = real("low"), tensor("seen", "1 1 S L")
+    masked = op.Where(seen, 0.0, low)
+    scores = op.Transpose(queries, perm=HEADS_IN_FRONT) @ op.Transpose(keys, perm=KEYS_LAST)
+    weights = op.Softmax(scores + masked, axis=-1) @ op.Transpose(values, perm=HEADS_IN_FRONT)
+    attention = op.Attention(*FLAT, masked, q_num_heads=fn.size("H"), kv_num_heads=fn.size("H"), scale=1.0)
+    made = op.Reshape(attention, fn.join(0, 0, fn.sizes("H V")))
+    sizes = tuple(fn.size(axis) > 0 for axis in "BSLHDV")
+    rule = Rule("masked_by_a_number", op.Transpose(weights, perm=HEADS_IN_FRONT), made, when=sizes)
+    allowed = []
+    for number in (-1e4, LOWEST):
+        loaded = onnx_io.load(heads(number, guarded=False))
+        infer.infer_graph(loaded.graph)
+        (match,) = find(rule, loaded.graph)
+        allowed.append(Gate().allows(Site.of(loaded.graph, match)))
+    assert allowed == [True, False]
 
 
 GUARDS = ("push_nan_guard_below_matmul", "push_nan_guard_below_transpose", "fuse_guarded_masked_attention")

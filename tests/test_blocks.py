@@ -135,7 +135,7 @@ def test_channels_between_convolutions_fill_blocks(after: str, channels: int, fi
         (32, 4, 4, 8),
         (8, 8, 8, 4),
         (4, 8, 6, 4),
-        (4, 24, 24, 2),
+        (4, 24, 24, 4),
         (32, 1, 1, 32),
         (3, 8, 8, 3),
         (6, 4, 4, 6),
@@ -143,7 +143,7 @@ def test_channels_between_convolutions_fill_blocks(after: str, channels: int, fi
     ],
 )
 def test_groups_of_a_convolution_fill_blocks(groups: int, channels: int, filters: int, left: int) -> None:
-    """As in ResNeXt; where groups can be merged to such of 16 channels, or of a multiple, two or four at a time."""
+    """As in ResNeXt; where groups can be merged to such of 16 channels, two or four at a time."""
     body = f"y = Conv<group={groups}, pads=[1,1,1,1], strides=[2,2]>(x, w, b)"
     made = drawn(w=(groups * filters, channels, 3, 3), b=(groups * filters,))
     given = parse(f"float[2,{groups * channels},5,6] x", body, made)

@@ -512,7 +512,30 @@ def test_a_row_of_which_nothing_is_seen_is_drawn(mask: str) -> None:
     of_least, of_infinity = (parse(f"float[2,4,4] x, {mask}", body.format(by), numbers) for by in ("low", "none"))
     assert compare(of_least, of_least).ok
     assert compare(of_infinity, of_infinity).ok
-    assert compare(of_least, of_infinity).verdict is Verdict.DIFFERENT
+    found = compare(of_least, of_infinity)
+    assert found.verdict is Verdict.DIFFERENT
+    assert "hidden values" in str(found)
+
+
+def test_masks_that_hide_a_row_do_not_hide_infinities() -> None:
+    before, after = (
+        parse("float[8,4] x, bool[8,4] keep", f"{body}; y = Where(keep, g, zero)", {"zero": np.zeros((), np.float32)})
+        for body in ("n = IsNaN(x); g = Where(n, zero, x)", "g = Identity(x)")
+    )
+    assert compare(before, after).verdict is Verdict.DIFFERENT
+
+
+def test_a_mask_that_is_refused_leaves_the_other_cases() -> None:
+    body = """k = Cast<to=7>(keep); f = NonZero(k); i = Gather<axis=1>(f, one); h = IsNaN(x); g = Where(h, zero, x);
+        y = {}"""
+    numbers = {"zero": np.zeros((), np.float32), "one": np.array([0])}
+    before, after = (
+        parse("float[2,4] x, bool[1,4] keep", body.format(made), numbers, outputs="float[2,4] y, int64[2,1] i")
+        for made in ("Identity(g)", "Identity(x)")
+    )
+    found = compare(before, after)
+    assert [case.values for case in found.cases] == ["normal", "wide", "normal", "non-finite"]
+    assert found.verdict is Verdict.DIFFERENT
 
 
 @pytest.mark.parametrize("dtype", ["float", "float16", "double"])

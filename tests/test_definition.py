@@ -446,6 +446,13 @@ def test_defining_it_again_changes_nothing_and_otherwise_is_an_error() -> None:
         define(my.ScaledAdd(y, z, scale=scale), y - scale * z, scale=1.0)
 
 
+def test_a_definition_of_more_outputs_says_the_same_of_those_that_another_has() -> None:
+    define(my.OfOne(y), op.Relu(y))
+    with pytest.raises(RuleError, match="is defined otherwise already"):
+        define(my.OfOne.split(2, y), (op.Neg(y), op.Abs(y)))
+    define(my.OfOne.split(2, z), (op.Relu(z), op.Abs(z)))
+
+
 def test_names_of_holes_and_axes_make_no_other_definition() -> None:
     first, second = tensor("first", "*rows L"), tensor("second", "L")
     known = define(microsoft.BiasGelu(x, b), op.Gelu(x + b))

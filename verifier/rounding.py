@@ -92,7 +92,7 @@ def _is_jump(app: App, typings: Sequence[Typing]) -> bool:
     """Return whether an operator jumps, on floats, in some choice of element types."""
     if app.op in CASTS:
         return any(not _is_float(typing.of(app)) and _reads_floats(app, typing) for typing in typings)
-    if app.op == "IsNaN" and _is_of_softmax(app.inputs[0]):
+    if app.op == "IsNaN" and _is_of_softmax(app.inputs[0]) and not _may_fail_by_rounding(app):
         return False  # what such a row reads makes it NaN, not how it is rounded
     if app.op == "Resize":
         return any(part is not None and not is_scalar(part) for part in app.inputs[DECIDES[app.op] : 3])
@@ -111,6 +111,12 @@ def _is_of_softmax(term: Term | None) -> bool:
         return _is_of_softmax(term.inputs[0])
     factors = term.inputs if term.op == "MatMul" else (term,)
     return term.op == "Attention" or any(isinstance(part, App) and part.op == "Softmax" for part in factors)
+
+
+def _may_fail_by_rounding(app: App) -> bool:
+    """Return whether something is rounded ahead of an operator that has no value at some numbers, as a root is."""
+    partial = (part for part in applications(app) if entry(part.op, part.domain).is_partial)
+    return any(_rounds(inner) for part in partial for arg in part.operands for inner in applications(arg))
 
 
 def _reads_floats(app: App, typing: Typing) -> bool:

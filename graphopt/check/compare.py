@@ -8,7 +8,7 @@ kernels for integers compute with less than what is written.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -93,7 +93,7 @@ def compare(
     try:
         with _opened(first, before) as (oracle, session, failure):
             name, runs = session.name, _runs(session, plan, lambda part: advance(part / 2))
-            runs += _nonfinite(session, plan, runs[0])
+            runs += _unusual(session, plan, runs[0])
     except FailedError as failed:
         return _unloadable(failed, second)
     except _RefusedError as refused:
@@ -122,7 +122,7 @@ def _as_it_is_run(
     Its kernels for integers keep biases in 32 bits, and on some processors add up products in 16: what is equal as it
     is written may differ by more than a few quanta as it is run.
     """
-    finite = [run for run in runs if run.case.values != samples.NONFINITE]
+    finite = [run for run in runs if run.case.values not in samples.UNUSUAL]
 
     def results(model: Runnable) -> list[list[Any]]:
         with onnxruntime_optimized(model) as session:
@@ -229,15 +229,19 @@ def _runs(session: Session, plan: _Plan, advance: Callable[[float], None]) -> li
     return found
 
 
-def _nonfinite(session: Session, plan: _Plan, run: _Run) -> list[_Run]:
-    """Return the case of a run once more with infinities and NaN, if the model minds them and accepts them."""
-    feeds = samples.nonfinite(plan.model, run.feeds, plan.given, run.case.seed)
-    if feeds is None:
-        return []
-    try:
-        return [_Run(replace(run.case, values=samples.NONFINITE), feeds, session.run(feeds))]
-    except FailedError:  # as one that takes a NaN for an index
-        return []
+def _unusual(session: Session, plan: _Plan, run: _Run) -> list[_Run]:
+    """Return the case of a run once more with infinities and NaN, and with masks that hide a row, where the model minds
+    and accepts these."""
+    fed = {
+        samples.NONFINITE: samples.nonfinite(plan.model, run.feeds, plan.given, run.case.seed),
+        samples.HIDDEN: samples.hidden(plan.model, run.feeds, plan.given),
+    }
+    found = []
+    for values, feeds in fed.items():
+        with suppress(FailedError):  # as one that takes a NaN for an index
+            if feeds is not None:
+                found.append(_Run(replace(run.case, values=values), feeds, session.run(feeds)))
+    return found
 
 
 class _RefusedError(Exception):
@@ -346,7 +350,7 @@ class _Judge:
 
         So is what they may make of the largest number: a Clip without a bound has it for one, and makes it of those.
         """
-        if self.keeps_nonfinite or run.case.values != samples.NONFINITE:
+        if self.keeps_nonfinite or run.case.values not in samples.UNUSUAL:
             return after
         if not isinstance(before, np.ndarray) or not isinstance(after, np.ndarray) or before.shape != after.shape:
             return after

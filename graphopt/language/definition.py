@@ -84,14 +84,24 @@ class Definition:
     @cached_property
     def says(self) -> tuple[object, ...]:
         """What is the same of two definitions that differ in the names of holes and axes alone."""
-        inputs = ((f"input_{i}", hole) for i, hole in enumerate(self.head.inputs))
-        called = {
-            hole.name: Var(place, hole.kind) for place, hole in (*inputs, *self.head.attrs) if isinstance(hole, Var)
-        }
+        called = self._called
         attrs = tuple((name, called[said.name] if isinstance(said, Var) else said) for name, said in self.head.attrs)
         absent = tuple(arg is None for arg in self.head.inputs)
         meaning = Meaning(self, called)
         return self.key, absent, attrs, self.defaults, meaning.outputs, frozenset(meaning.conditions)
+
+    @cached_property
+    def _called(self) -> dict[str, Var]:
+        """The holes, by name, called by their places."""
+        inputs = ((f"input_{i}", hole) for i, hole in enumerate(self.head.inputs))
+        return {
+            hole.name: Var(place, hole.kind) for place, hole in (*inputs, *self.head.attrs) if isinstance(hole, Var)
+        }
+
+    def agrees(self, other: Definition) -> bool:
+        """Return whether another definition, of more outputs or fewer, says the same of those that both have."""
+        said, said_too = (Meaning(each, each._called).outputs for each in (self, other))
+        return len(said) != len(said_too) and all(one == two for one, two in zip(said, said_too, strict=False))
 
     @cached_property
     def axes(self) -> Mapping[str, Term]:
@@ -272,7 +282,7 @@ def _clashes(one: Definition, other: Definition) -> Iterator[str]:
         if (known := dict(other.defaults).get(name, default)) != default:
             yield f"has the default {default} of '{name}', which is {known} in what is known"
     absent, absent_too = ([arg is None for arg in each.head.inputs] for each in (one, other))
-    if absent == absent_too and one.head.outputs == other.head.outputs:
+    if absent == absent_too and not one.agrees(other):
         shared = _shared(one, other)
         if shared is not None and not (_excludes(one, shared) or _excludes(other, shared)):
             yield "is defined otherwise already (`when` may say for which attributes)"

@@ -248,11 +248,14 @@ def _of_constant(tensor: Tensor) -> Far:
     if tensor not in _LARGEST:
         array = tensor.numpy()
         finite = array[np.isfinite(array)]  # NaN is as little a number as an infinity
-        limit = HUGE_PART * float(ml_dtypes.finfo(array.dtype).max)  # type: ignore[no-untyped-call]
-        is_huge = finite.size > 0 and float(max(finite.max(), -finite.min())) > limit
-        far = Far.HUGE if is_huge else Far.ORDINARY
+        far = Far.HUGE if finite.size and is_huge(max(finite.max(), -finite.min()), tensor.dtype) else Far.ORDINARY
         _LARGEST[tensor] = far if finite.size == array.size else far | Far.INFINITE
     return _LARGEST[tensor]
+
+
+def is_huge(number: float, dtype: DType) -> bool:
+    """Return whether a number is near the largest of a type of floats."""
+    return abs(float(number)) > HUGE_PART * float(ml_dtypes.finfo(dtype.numpy).max)  # type: ignore[no-untyped-call]
 
 
 def _holds(graph: Graph, value: Value, of_each: Callable[[NDArray[Any]], NDArray[Any]]) -> bool:

@@ -17,7 +17,7 @@ from graphopt.language.scalar import Unknown
 from graphopt.language.term import Term, Var, applications, walk
 from graphopt.operators.classes import entry
 from graphopt.operators.families import Particular
-from graphopt.operators.infinities import Far, may_hold
+from graphopt.operators.infinities import Far, is_huge, may_hold
 from graphopt.rewrite.match import Match
 
 
@@ -60,7 +60,9 @@ class Site:
 
         finite = [app.args[0] for app in match.rule.asserted if app.op == "is_finite"]
         asked = [bound for hole in finite if isinstance(bound := match.holes[str(hole)], Value)]
-        masks = _values(match.holes[hole] for hole in _masks(match.rule))
+        masked = [match.holes[hole] for hole in _masks(match.rule)]
+        masks, written = _values(masked), [number for number in masked if isinstance(number, float)]
+        has_huge = any(is_huge(number, graph.dtype(match.roots[0])) for number in written)
         read = frozenset(map(graph.dtype, _read(match)))
         return Site(
             match.rule,
@@ -68,7 +70,7 @@ class Site:
             read,
             may_be_infinite,
             lambda: may_hold(graph, asked),
-            lambda: may_hold(graph, masks, Far.HUGE),
+            lambda: has_huge or may_hold(graph, masks, Far.HUGE),
             match.reordered,
             any(graph[value.vertex].op != app.op for app, value in match.terms.items()),
             lambda question: _answer(graph, match, question),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from itertools import combinations
 
 NOISE = 0.02
 """Ratios nearer to 1 count as no difference: two sessions of one and the same model differ by up to this."""
@@ -176,7 +177,7 @@ def interleaved(
     A turn repeats short runs for at least `TURN` seconds and counts the fastest, for other processes can only slow a
     run down. One run before that does not count: it fills the caches again and outlasts the threads of the session
     before, which spin for a while. Timing ends after `seconds`, or the most rounds, but not before the fewest; with
-    `width` also as soon as each interval is narrow, or lies within the `noise`.
+    `width` also as soon as each interval is narrow, or those of all pairs lie within the `noise`.
 
     Args:
         runs: what is timed.
@@ -210,15 +211,16 @@ def interleaved(
 
 
 def _are_told(found: Sequence[Sequence[float]], width: float | None, noise: float) -> bool:
-    """Return whether more rounds would tell no more than these: all intervals are narrow, or within the noise."""
+    """Return whether more rounds would tell no more than these: all ratios to the first have narrow intervals, or those
+    of any two are within the noise."""
     if width is None:
         return False
-    first, *others = (Samples(tuple(samples)) for samples in found)
+    first, *others = all_ = [Samples(tuple(samples)) for samples in found]
     ratios = [speedup(first, other) for other in others] or [speedup(first, Samples((1.0,) * len(first.seconds)))]
-    return all(
-        ratio.high - ratio.low <= width * ratio.median or (ratio.high <= 1 + noise and ratio.low >= 1 / (1 + noise))
-        for ratio in ratios
-    )
+    if all(ratio.high - ratio.low <= width * ratio.median for ratio in ratios):
+        return True
+    between = (speedup(*pair) for pair in combinations(all_, 2))
+    return noise > 0 and all(ratio.high <= 1 + noise and ratio.low >= 1 / (1 + noise) for ratio in between)
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,8 +204,11 @@ def totals(binding: Mapping[str, int]) -> dict[str, int]:
 
 # -- values ------------------------------------------------------------------------------------------------------------
 
-NORMAL, WIDE, SMALL, NONFINITE = "normal", "wide", "small", "non-finite"
-"""Kinds of values: usual ones; zeros, tiny, large and negative ones; those that hardly any model refuses."""
+NORMAL, WIDE, SMALL, NONFINITE, HIDDEN = "normal", "wide", "small", "non-finite", "hidden"
+"""Kinds of values: usual ones; zeros, tiny, large and negative ones; those that hardly any model refuses; with
+infinities and NaN; with masks that hide a whole row."""
+UNUSUAL = frozenset({NONFINITE, HIDDEN})
+"""Of which an original may make what is no number: there it is not compared."""
 
 _WORDS = ("", "a", "B c", "ä", "7", "graph", "a\nb")
 
@@ -241,22 +244,31 @@ _ELEMENTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "Abs", "Sqrt", "Exp
 
 
 def nonfinite(model: Sketch, feeds: Feeds, given: Container[str], seed: int) -> Feeds | None:
-    """Return the same inputs with infinities and NaN among the floats that the model compares or masks, and masks of
-    which a row is all zeros.
+    """Return the same inputs with infinities and NaN among the floats that the model compares or masks.
 
     None where it has no such input but those that are `given`.
     """
-    changed: Feeds = {}
-    for item in model.required:
-        name, kind = item.name, role(model, item).name
-        if item.kind != "tensor" or name in given:
-            continue
-        if item.dtype.is_float:
-            if kind in ("", "mask") and _is_asked(model, name):
-                changed[name] = _with_nonfinite(feeds[name], _random(seed, name))
-        elif (item.dtype is DType.BOOL or (kind == "mask" and item.dtype.is_integer)) and feeds[name].ndim > 1:
-            changed[name] = feeds[name].copy()
-            changed[name][..., -1:, :] = 0
+    free = (item for item in model.required if item.kind == "tensor" and item.name not in given)
+    floats = (item for item in free if item.dtype.is_float and role(model, item).name in ("", "mask"))
+    asked = [item.name for item in floats if _is_asked(model, item.name)]
+    changed = {name: _with_nonfinite(feeds[name], _random(seed, name)) for name in asked}
+    return feeds | changed if changed else None
+
+
+def hidden(model: Sketch, feeds: Feeds, given: Container[str]) -> Feeds | None:
+    """Return the same inputs with masks of truth values or integers of which the last row is all zeros.
+
+    None where it has no such input but those that are `given`.
+    """
+    free = (item for item in model.required if item.kind == "tensor" and item.name not in given)
+    masks = (
+        item.name
+        for item in free
+        if item.dtype is DType.BOOL or (item.dtype.is_integer and role(model, item).name == "mask")
+    )
+    changed = {name: feeds[name].copy() for name in masks if feeds[name].ndim > 1}
+    for mask in changed.values():
+        mask[..., -1:, :] = 0
     return feeds | changed if changed else None
 
 

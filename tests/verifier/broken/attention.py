@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphopt.language.rule import Rule, fn, op
+from graphopt.language.rule import Rule, fn, op, tensor
 from graphopt.language.term import App, Term, Var
 from graphopt.rules.attention import FLAT, TRADES, mask, values
 
@@ -11,6 +11,8 @@ masked = BY_NAME["fuse_masked_attention"]
 (written,), (fused,), fits = masked.left, masked.right, masked.conditions
 (unmasked,) = BY_NAME["fuse_attention"].right
 finite = (*fits, fn.is_finite(values))
+q, k = tensor("q", "B H L E"), tensor("k", "B H S E")
+v, u, t = (tensor(name, "B H S F") for name in "vut")
 
 
 def guarded(value: Term, instead: float = 0.0) -> App:
@@ -41,6 +43,12 @@ UNPROVED = (
          op.Where(op.IsNaN(op.ReduceSum(fused, (1,), keepdims=1)), 0.0, fused), when=finite),
     Rule("nan_of_attention_beside_a_guard", guarded(written) + told(written), guarded(fused) + told(fused),
          when=finite),
+    Rule("root_of_a_sum_as_values_of_attention", guarded(op.Attention(q, k, op.Sqrt((v + u) + t))),
+         guarded(op.Attention(q, k, op.Sqrt(v + (u + t))))),
+    Rule("root_of_a_sum_as_scores", guarded(op.Softmax(op.Sqrt((v + u) + t), axis=-1)),
+         guarded(op.Softmax(op.Sqrt(v + (u + t)), axis=-1))),
+    Rule("root_of_a_sum_as_values", guarded(op.Softmax(q, axis=-1) @ op.Sqrt((v + u) + t)),
+         guarded(op.Softmax(q, axis=-1) @ op.Sqrt(v + (u + t)))),
 )  # fmt: skip
 
 FINITE = (
