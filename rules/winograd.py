@@ -106,7 +106,6 @@ FILTERED = tuple(
         filtered(),
         when=(
             fn.among(fn.dtype(x), (int(DType.FLOAT),)),
-            fn.lt(0, fn.sizes("C M W")),
             fn.eq(height % m, 0),
             fn.either(*gains),
         ),

@@ -251,7 +251,6 @@ EQUIVALENT = (
         "REAL (condition dropped: (1 < size|mod.size|size)|operand dropped: Slice)",
         "groups of any size are merged alike, and the axes are the first ones, as without them",
     ),
-    ("replace_conv_with_winograd_.*", ".*operand dropped: Split.* [*] 1 becomes", "a product with 1"),
     ("part_skip_rms_normalization.*", ".* holes swapped", "the two are operands of something that commutes"),
     ("part_transposed_.*", ".*number changed: Transpose perm", "a permutation of two axes is its own inverse"),
     ("part_fused_residual_conv_relu", ".*condition dropped: sizes", "the operator's definition asks for it"),
