@@ -37,7 +37,7 @@ from graphopt.operators.known import Operand, is_defined
 from graphopt.operators.protos import tensor_to_proto, type_from_proto, type_to_proto
 from graphopt.operators.windows import CONVOLUTIONS
 from graphopt.verifier.example import Array, Instance, Shape, Sizes, evaluate, satisfies, shape_of
-from graphopt.verifier.meant import meant
+from graphopt.verifier.meant import Meant, meant
 from graphopt.verifier.proposals import ORDER, WEIGHTED, WINDOWS, Context, propose, propose_bundle
 from graphopt.verifier.scope import ANY, WITH_PROPERTY, Scope, random_array
 from graphopt.verifier.writing import node_proto, scalar_array
@@ -45,9 +45,12 @@ from graphopt.verifier.writing import node_proto, scalar_array
 NUMBERS: Mapping[str, Sequence[float]] = {"integer": (1, 2, 3, 4), "real": (0.5, 1.0, 1.5, 2.0)}
 """What is tried of a hole with which the meaning of an operator computes: no operator asks for it as it is."""
 
+OF_ANY_SCALE = ("QuantizeLinear", "DequantizeLinear")
+"""Operators that mean something with any scale; kernels of operators that are declared by them ask for one above 0."""
+
 POSITIVE: Mapping[str, Collection[int]] = {
     "BatchNormalization": (4,),
-    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), (1,)),
+    **dict.fromkeys(OF_ANY_SCALE, (1,)),
     **dict.fromkeys(("QLinearConv", "QLinearMatMul"), (1, 4, 6)),
 }
 """Inputs of operators that have no meaning, or not the same to all kernels, where these are not above zero: variances
@@ -345,7 +348,8 @@ class _Draft:
                 self.bounds[arg.name] = (-below, below)
             if app.op == "RotaryEmbedding" and position == 3:
                 self.bounds[arg.name] = (0, max((inputs[1] or (1,))[0], 1))
-            if position in POSITIVE.get(app.op, ()):
+            is_asked = app.op not in OF_ANY_SCALE or self.rule.definitions or isinstance(self.rule, Meant)
+            if is_asked and position in POSITIVE.get(app.op, ()):
                 self.positive.add(arg.name)
 
     def _infer(self, context: Context) -> None:

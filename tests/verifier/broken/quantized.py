@@ -76,7 +76,9 @@ REFUTED = (
         op.DynamicQuantizeLinear.split(3, x)[0],
         op.DynamicQuantizeLinear.split(3, op.Relu(x))[0],
     ),
+    Rule("steps_of_any_scale", quantize(dequantize(q)), q, when=fn.eq(fn.dtype(s), int(DType.FLOAT))),
     Rule("integers_of_any_size", op.QuantizeLinear(op.DequantizeLinear(q, s), s, z), q, when=MINE),
+    Rule("no_relu_by_any_scale", quantize(op.Relu(x)), quantize(x), when=(UNSIGNED, fn.is_zero(z))),
     Rule("pool_by_any_scale", op.GlobalMaxPool(dequantize(q)), dequantize(op.GlobalMaxPool(q))),
 )
 
@@ -89,8 +91,6 @@ UNPROVED = (
     ),
     Rule("steps_in_eight_digits", quantize(dequantize(q)), q, when=(fn.is_scale(s), is_type(s, DType.BFLOAT16))),
     Rule("words_in_halves", quantize(dequantize(q)), q, when=(fn.is_scale(s), is_type(s, DType.FLOAT16))),
-    Rule("steps_of_any_scale", quantize(dequantize(q)), q, when=fn.eq(fn.dtype(s), int(DType.FLOAT))),
-    Rule("no_relu_by_any_scale", quantize(op.Relu(x)), quantize(x), when=(UNSIGNED, fn.is_zero(z))),
     Rule("no_guard_by_any_scale", op.Where(op.IsNaN(dequantize(q)), one, dequantize(q)), dequantize(q)),
 )
-"""ONNX Runtime has no kernels for these types, or nothing that is drawn shows it: no scale is drawn below zero."""
+"""ONNX Runtime has no kernels for these types, or nothing that is drawn shows it."""
