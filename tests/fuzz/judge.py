@@ -2,7 +2,7 @@
 
 ``python -m tests.fuzz.judge --seconds 600 --start 0`` draws many, and ends with exit code 1 where there is a fault, or
 where many models were judged and none of them had one of the traits that are wanted. ``python -m tests.fuzz.judge
-17:none 18:exact`` runs single ones again and keeps their files.
+17:none 18:exact`` runs single ones again and keeps their files. With ``--shapes`` the models compute with sizes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +30,7 @@ import graphopt
 from graphopt.base.errors import GraphoptError
 from graphopt.runtime.samples import NONFINITE
 from graphopt.search.timing import StopReason
-from tests.fuzz import drawing, legal
+from tests.fuzz import drawing, legal, shapes
 from tests.fuzz.traits import graphs, has_huge_weights, is_half, traits, wanted
 
 log = logging.getLogger(__name__)
@@ -127,9 +127,9 @@ def options(seed: int, mode: str) -> dict[str, Any]:
     return {**MODES[mode], **target}
 
 
-def judge(seed: int, mode: str) -> Judged:
+def judge(seed: int, mode: str, draw: Callable[[int], drawing.Model] = legal.draw) -> Judged:
     """Optimize one drawn model and say what became of it, with all that is wrong."""
-    drawn = legal.draw(seed)
+    drawn = draw(seed)
     before = _session(drawn.proto)
     if before is None:
         return Judged("not runnable as it is")
@@ -328,7 +328,7 @@ def _run(session: Any, feeds: Mapping[str, Array]) -> list[Array] | None:
     return found
 
 
-def soak(cases: Iterable[tuple[int, str]], seconds: float) -> Tally:
+def soak(cases: Iterable[tuple[int, str]], seconds: float, draw: Callable[[int], drawing.Model] = legal.draw) -> Tally:
     """Judge cases until they or the seconds are used up, or Ctrl-C."""
     tally, end = Tally(), time.monotonic() + seconds
     with suppress(KeyboardInterrupt), warnings.catch_warnings():
@@ -336,21 +336,21 @@ def soak(cases: Iterable[tuple[int, str]], seconds: float) -> Tally:
         for seed, mode in cases:
             if time.monotonic() > end:
                 break
-            judged = judge(seed, mode)
+            judged = judge(seed, mode, draw)
             tally.add(mode, judged)
             for fault in judged.faults:
                 log.warning("%s", fault)
     return tally
 
 
-def _again(cases: Iterable[str]) -> int:
+def _again(cases: Iterable[str], draw: Callable[[int], drawing.Model]) -> int:
     """Judge single cases and keep their files; return the exit code."""
     folder, faulty = Path(tempfile.mkdtemp(prefix="drawn-")), 0
     for case in cases:
         seed, mode = case.split(":")
         path = folder / f"{seed}.onnx"
-        onnx.save(legal.draw(int(seed)).proto, path)
-        judged = judge(int(seed), mode)
+        onnx.save(draw(int(seed)).proto, path)
+        judged = judge(int(seed), mode, draw)
         print(f"{case} {judged.outcome}: {path}", *judged.faults, sep="\n  ")
         faulty |= bool(judged.faults)
     return faulty
@@ -362,13 +362,15 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--modes", default="", help="all in these modes, with commas between them")
+    parser.add_argument("--shapes", action="store_true", help="models that compute with sizes")
     given = parser.parse_args()
+    draw = shapes.draw if given.shapes else legal.draw
     if given.cases:
-        return _again(given.cases)
+        return _again(given.cases, draw)
     modes = [mode for mode in given.modes.split(",") if mode]
     cases = ((n, modes[n % len(modes)] if modes else mode_of(n)) for n in itertools.count(given.start))
-    tally = soak(cases, given.seconds)
-    absent = tally.absent(modes or MODES)
+    tally = soak(cases, given.seconds, draw)
+    absent = [] if given.shapes else tally.absent(modes or MODES)
     print(tally, *(f"no model was {trait}" for trait in absent), sep="\n")
     return int(bool(tally.faults or absent))
 

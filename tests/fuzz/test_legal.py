@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.fuzz import drawing, legal
+from tests.fuzz import drawing, legal, shapes
 from tests.fuzz.judge import CLOSE, ENOUGH, MODES, Tally, difference, judge, mode_of, soak
 
 CASES = 80
@@ -25,6 +25,13 @@ def test_drawn_models_stay_right_runnable_and_no_larger_and_a_second_run_changes
     assert (list(map(str, tally.faults)), tally.absent(MODES)) == ([], [])
 
 
+@pytest.mark.slow
+def test_models_that_compute_with_sizes_stay_right() -> None:
+    """Empty lists and scalars, on which folds and known sizes rest."""
+    tally = soak(((seed, mode_of(seed)) for seed in range(120)), 1e9, shapes.draw)
+    assert list(map(str, tally.faults)) == []
+
+
 def test_what_a_run_has_not_met_is_told() -> None:
     tally = Tally()
     tally.add("none", judge(0, "none"))
@@ -38,6 +45,7 @@ def test_what_a_run_has_not_met_is_told() -> None:
 def test_a_drawing_is_its_seed_s_alone() -> None:
     assert legal.draw(3).proto == legal.draw(3).proto
     assert legal.draw(3).proto != legal.draw(4).proto
+    assert shapes.draw(3).proto == shapes.draw(3).proto
 
 
 def test_drawn_models_are_legal_and_of_many_kinds() -> None:
@@ -47,6 +55,16 @@ def test_drawn_models_are_legal_and_of_many_kinds() -> None:
     operators = {node.op_type for proto in drawn for node in proto.graph.node}
     assert {"If", "Loop", "Identity", "Conv", "Slice", "Where", "Clip", "Reshape"} <= operators
     assert {proto.opset_import[0].version for proto in drawn} == set(drawing.OPSETS)
+
+
+def test_drawn_arithmetic_on_sizes_is_legal_and_has_empty_lists() -> None:
+    drawn = [shapes.draw(seed).proto for seed in range(150)]
+    for proto in drawn:
+        onnx.checker.check_model(proto, full_check=True)
+    operators = {node.op_type for proto in drawn for node in proto.graph.node}
+    assert {"ReduceProd", "Slice", "Concat", "Div", "Range", "ConstantOfShape", "Where"} <= operators
+    lengths = (value.type.tensor_type.shape.dim for proto in drawn for value in proto.graph.output)
+    assert any(len(dims) == 1 and dims[0].HasField("dim_value") and not dims[0].dim_value for dims in lengths)
 
 
 def test_the_judge_tells_a_wrong_model() -> None:

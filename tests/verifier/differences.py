@@ -55,7 +55,12 @@ class Difference:
 
 
 def difference(rule: Rule, proof: Proof, instance: Instance, rng: np.random.Generator) -> str | None:
-    """How the sides differ in what the proof claims, "" where they agree, None where it claims nothing."""
+    """Return how the sides differ in what the proof claims, "" where they agree, None where it claims nothing.
+
+    Half precision is not compared by bits: ONNX Runtime computes it in single precision by casts, and leaves those out
+    that meet, which depends on what stands beside them.
+    """
+    instance = with_integer_extremes(rule, instance, rng)
     if proof.model is not Model.REAL:
         instance = _with_specials(rule, proof, instance, rng)
     try:
@@ -75,7 +80,7 @@ def difference(rule: Rule, proof: Proof, instance: Instance, rng: np.random.Gene
     if proof.model is Model.REAL and not all(map(_all_finite, arrays)):
         return None
     arrays += after.inside
-    as_bits = proof.model is Model.EXACT and not departures(rule)
+    as_bits = proof.model is Model.EXACT and not departures(rule) and not any(a.dtype == np.float16 for a in arrays)
     return _gap(before, after, _same_bits if as_bits else partial(_close, _largest(arrays)))
 
 
@@ -138,13 +143,35 @@ def _with_specials(rule: Rule, proof: Proof, instance: Instance, rng: np.random.
     values = dict(instance.values)
     for name, hole in rule.holes.items():
         array = values[name]
-        fed = hole.kind == "tensor" or (proof.model is Model.EXACT and hole not in asserted)
-        if fed and isinstance(array, np.ndarray) and array.dtype.kind == "f" and array.size and rng.random() < 0.6:
+        fed = hole.kind == "tensor" or proof.model is Model.EXACT
+        if (
+            fed
+            and hole not in asserted
+            and isinstance(array, np.ndarray)
+            and array.dtype.kind == "f"
+            and array.size
+            and rng.random() < 0.6
+        ):
             changed = array.copy()
             places = rng.integers(0, array.size, max(1, array.size // 4))
             changed.flat[places] = rng.choice(np.array([np.inf, -np.inf, np.nan, 0.0, -0.0], array.dtype), len(places))
             values[name] = changed
     return Instance(instance.dims, values)
+
+
+def with_integer_extremes(rule: Rule, instance: Instance, rng: np.random.Generator) -> Instance:
+    """Replace half of the integer inputs by the least numbers of their type, the greatest, or both by turns.
+
+    Kernels wrap there, and only there, where integers are added up.
+    """
+    values = dict(instance.values)
+    for name, hole in rule.holes.items():
+        array = values[name]
+        if hole.kind == "tensor" and isinstance(array, np.ndarray) and array.dtype.kind in "iu" and rng.random() < 0.5:
+            limits = np.iinfo(array.dtype)
+            numbers = ((limits.min,), (limits.max,), (limits.min, limits.max))[rng.integers(3)]
+            values[name] = np.resize(np.array(numbers, array.dtype), array.shape)
+    return Instance(instance.dims, values, instance.written)
 
 
 def _all_finite(array: Array) -> bool:
