@@ -396,16 +396,20 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 # -- the README --------------------------------------------------------------------------------------------------------
 
 
+LISTED = 12
+"""Architectures that have a row of their own in the README, at most: with the sums a table of fifteen rows."""
+
+
 def readme_part(results: Row, path: Path) -> str:
-    """Between the marks: a row an architecture that gains, one of all others, and where the numbers come from."""
+    """Return what stands between the marks: the architectures that gain most, all others, and the source."""
     head = ["architecture", "exports"]
     for column in columns(results):
         head += [title or setting(column) for title in _compared(results)]
     families = _families(results)
     won = {family: names for family, names in families.items() if _gains(results, names)}
-    listed = sorted(won.items(), key=lambda item: -max(_ratios(results, ("graphopt",), item[1])))
-    rest = [name for family, names in families.items() if family not in won for name in names]
-    listed += [(f"{_many(len(families) - len(won), 'other')}", rest)] if rest else []
+    listed = sorted(won.items(), key=lambda item: -max(_ratios(results, ("graphopt",), item[1])))[:LISTED]
+    rest = [names for family, names in families.items() if family not in dict(listed)]
+    listed += [(_many(len(rest), "other"), [name for names in rest for name in names])] if rest else []
     rows = [[family, str(len(names)), *_gain_cells(results, names)] for family, names in listed]
     whole = _published(results)
     rows += [["as published", str(len(whole)), *_gain_cells(results, whole)]] if whole else []

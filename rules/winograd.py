@@ -96,8 +96,10 @@ def at_least(side: int, channels: int, filters: int) -> App:
 
 IN_FOURS = at_least(8, 96, 64), at_least(8, 64, 128), at_least(12, 96, 16), at_least(12, 48, 64), at_least(16, 48, 32)
 IN_TWOS = at_least(6, 128, 128), at_least(10, 96, 64), at_least(14, 96, 32)
-"""Where one of these holds, 3 × 3 were measured to gain a twentieth or more (DESIGN 107): of smaller images twice the
-weights take longer to read, and of fewer channels sums of rows as long as the products that they save."""
+"""Conditions under which 3 × 3 convolutions gained a twentieth or more (benchmarks/results/by-hand.md).
+
+On smaller images twice the weights take longer to read; with fewer channels sums of rows cost what products save.
+"""
 
 FILTERED = tuple(
     Rule(

@@ -12,6 +12,8 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
+from tests import rooms
+
 ROOT = Path(__file__).parent.parent
 
 # The rooms of the compiler and what stands between them, lowest first: each imports only from those before it.
@@ -138,6 +140,10 @@ def test_modules_do_not_import_each_other_in_a_circle() -> None:
             if node.lineno not in lazy:
                 graph.add_edge(module, target if target in names else target.rpartition(".")[0])
     assert [sorted(circle) for circle in nx.strongly_connected_components(graph) if len(circle) > 1] == []
+
+
+def test_the_picture_of_the_rooms_is_that_of_the_imports() -> None:
+    assert rooms.PAGE.read_text(encoding="utf-8") == rooms.page(), "`python -m tests.rooms --write` makes it anew"
 
 
 def test_each_room_says_what_it_knows_and_where_to_begin() -> None:

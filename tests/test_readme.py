@@ -1,4 +1,4 @@
-"""Every example in the README runs, in its order, and its numbers come from committed results."""
+"""Every example in the README and in docs/ runs, in its order, and numbers come from committed results."""
 
 import json
 import re
@@ -24,14 +24,16 @@ from tests.text import parse
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
 SET_UP = "python3 -m venv .venv && .venv/bin/pip install -e "
 """How the lines begin that need nothing done before: `.ci/run` runs the one of the tests."""
 
 
 def examples() -> Iterator[tuple[str, str, str]]:
-    """The fenced blocks: the file that the text before it names, language and text."""
+    """Yield the fenced blocks, the README's first: the file that the text before it names, language and text."""
     block = r"(?:`(\w+\.py)`:\n\n)?^```(\w+)\n(.*?)^```"
-    yield from re.findall(block, README, flags=re.MULTILINE | re.DOTALL)
+    for page in (README, *PAGES.values()):
+        yield from re.findall(block, page, flags=re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +99,16 @@ def test_the_first_two_commands_need_nothing_before_them() -> None:
     assert README.index("| architecture |") < README.index("## "), "gains are on the first screen"
 
 
+def test_the_readme_is_short_and_links_lead_somewhere() -> None:
+    assert len(README.splitlines()) <= 200
+    pages = {ROOT / "README.md": README, **{ROOT / "docs" / f"{name}.md": text for name, text in PAGES.items()}}
+    pages |= {ROOT / name: (ROOT / name).read_text(encoding="utf-8") for name in ("ARCHITECTURE.md", "CONTRIBUTING.md")}
+    for path, text in pages.items():
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+            assert target.startswith("http") or (path.parent / target).exists(), f"{path.name}: {target}"
+    assert all(f"(docs/{name}.md)" in README for name in PAGES), "each page is reached from the README"
+
+
 def test_the_rule_of_its_own_is_applied(tmp_path: Path) -> None:
     (tmp_path / "my_rules.py").write_text(next(text for file, _, text in examples() if file == "my_rules.py"))
     weights = {name: np.eye(3, 2, k, dtype=np.float32) for k, name in enumerate("wv")}
@@ -132,8 +144,7 @@ def test_speeds_are_those_of_the_committed_results() -> None:
         page = report.markdown(read(path), path)
         assert path.with_suffix(".md").read_text(encoding="utf-8") == page, f"the page {stale}"
     assert report.readme_text(RESULTS / "cpu.json") == README, f"the README {stale}"
-    pictures = re.findall(r"!\[[^]]*\]\((benchmarks/[^)]*)\)", README)
-    assert pictures and all((ROOT / picture).is_file() for picture in pictures)
+    assert re.findall(r"!\[[^]]*\]\((benchmarks/[^)]*)\)", README), "a picture of the gains"
 
 
 @pytest.mark.parametrize("name", ["cpu", "all-threads", "openvino", "scaling"])
@@ -151,13 +162,13 @@ def test_pictures_are_those_of_the_committed_results(name: str) -> None:
 def test_other_pages_are_those_of_the_committed_results(name: str, made: Callable[[dict[str, Any]], str]) -> None:
     page = RESULTS / f"{name}.md"
     assert page.read_text(encoding="utf-8") == made(json.loads(page.with_suffix(".json").read_text(encoding="utf-8")))
-    assert f"(benchmarks/results/{name}.md)" in README
+    assert f"(../benchmarks/results/{name}.md)" in PAGES["results"]
 
 
 def test_the_table_of_nodes_is_that_of_the_committed_results() -> None:
-    shown = re.search(r"<!-- nodecounts -->\n\n(.*?)\n\n", README, flags=re.DOTALL)
+    shown = re.search(r"<!-- nodecounts -->\n\n(.*?)\n\n", PAGES["results"], flags=re.DOTALL)
     committed = (RESULTS / "nodecounts.md").read_text(encoding="utf-8")
-    assert shown, "the README has no table of nodes"
+    assert shown, "docs/results.md has no table of nodes"
     header, _, *rows = shown[1].splitlines()
     tools = [cell.strip() for cell in header.strip("|").split("|")][1:]
     lines = committed.splitlines()
