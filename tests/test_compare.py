@@ -18,7 +18,7 @@ from tests.text import parse
 
 def model(text: str, **weights: Array) -> ModelProto:
     """A model from its graph in ONNX's text form; `weights` become initializers."""
-    made = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20, "acme" : 1]> {text}')
+    made = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21, "acme" : 1]> {text}')
     for name, array in weights.items():
         made.graph.initializer.append(numpy_helper.from_array(array, name))
     return made

@@ -1,8 +1,9 @@
 """Do two models agree? Both are run by an oracle that rewrites nothing, on the same inputs, and compared.
 
 The oracle is ONNX Runtime with all its optimizations off, or `onnx.reference` where ONNX Runtime has no kernel: its
-default level has rewrites, and bugs, of its own. Quantized models are run once more with them on, for ONNX Runtime's
-kernels for integers compute with less than what is written.
+default level has rewrites, and bugs, of its own. A model that ONNX Runtime calls invalid has no oracle. Quantized
+models are run once more with optimizations on, for ONNX Runtime's kernels for integers compute with less than what is
+written.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from graphopt.ir.ops import RANDOM
 from graphopt.runtime import samples, steps
 from graphopt.runtime.inputs import differing_inputs, fitted, with_fixed
 from graphopt.runtime.oracle import (
+    NO_KERNEL,
     PACKED,
     FailedError,
     Oracle,
@@ -88,16 +90,17 @@ def compare(
     plan = replace(_plan(before, seeds, bindings or ({},), inputs or {}), tries=tries)
     if reason := _beyond(plan):
         return Comparison(Verdict.SKIPPED, reason=reason)
-    oracle: Oracle = onnxruntime_unoptimized
-    failure: FailedError | None = None
+    opened: _Opened | None = None
     try:
-        with _opened(first, before) as (oracle, session, failure):
-            name, runs = session.name, _runs(session, plan, lambda part: advance(part / 2))
-            runs += _unusual(session, plan, runs[0])
+        with _opened(first, before) as opened:
+            runs = _runs(opened.session, plan, lambda part: advance(part / 2))
+            runs += _unusual(opened.session, plan, runs[0])
     except FailedError as failed:
-        return _unloadable(failed, second)
+        return _unloadable(_placed(failed, first), second)
     except _RefusedError as refused:
-        return _unloadable(failure, second) if failure else _unrunnable(refused, oracle, second)
+        assert opened is not None
+        return _unloadable(opened.failure, second) if opened.failure else _unrunnable(refused, opened.oracle, second)
+    oracle, name = opened.oracle, opened.name
     cases = tuple(run.case for run in runs)
     results = []
     try:
@@ -200,22 +203,52 @@ def _beyond(plan: _Plan) -> str:
 
 
 @contextmanager
-def _opened(source: Runnable, model: Sketch) -> Iterator[tuple[Oracle, Session, FailedError | None]]:
-    """Yield the model in the first oracle that can load it, and what the first one said; fails where none can."""
-    oracles: list[Oracle] = [] if any(i.dtype in PACKED for i in model.inputs) else [onnxruntime_unoptimized]
-    oracles += [reference] if model.weight_bytes <= REFERENCE_LIMIT else []
-    failure = None
+def _opened(source: Runnable, model: Sketch) -> Iterator[_Opened]:
+    """Yield the model in the first oracle that has kernels for it.
+
+    Raises:
+        FailedError: none can load it, or ONNX Runtime calls it invalid.
+    """
+    packed = next((item for item in model.inputs if item.dtype in PACKED), None)
     with ExitStack() as stack:
-        for oracle in oracles or [onnxruntime_unoptimized]:
-            try:
-                session = stack.enter_context(oracle(source))
-            except FailedError as failed:
-                failure = failure or failed
-                continue
-            yield oracle, session, failure
+        opened = stack.enter_context(_loaded(source))
+        failure = opened if isinstance(opened, FailedError) else None
+        if failure is not None and (failure.is_of_invalid_model or model.weight_bytes > REFERENCE_LIMIT):
+            raise failure
+        if not isinstance(opened, FailedError) and (packed is None or model.weight_bytes > REFERENCE_LIMIT):
+            yield _Opened(onnxruntime_unoptimized, opened, opened.name)
             return
-    assert failure is not None
-    raise failure
+        try:
+            session = stack.enter_context(reference(source))
+        except FailedError as failed:
+            raise failure or failed from failed
+        told = f"in ONNX Runtime the original {failure}"
+        why = f"ONNX Runtime takes no input of {packed.dtype.name}" if packed and failure is None else told
+        yield _Opened(reference, session, f"{session.name}, as {why}", failure)
+
+
+@contextmanager
+def _loaded(source: Runnable) -> Iterator[Session | FailedError]:
+    """Yield the model in ONNX Runtime, or why that cannot load it."""
+    with ExitStack() as stack:
+        found: Session | FailedError
+        try:
+            found = stack.enter_context(onnxruntime_unoptimized(source))
+        except FailedError as failed:
+            found = failed
+        yield found
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A model in an oracle."""
+
+    oracle: Oracle
+    session: Session
+    name: str
+    """Of the oracle, with the reason where it is not ONNX Runtime."""
+    failure: FailedError | None = None
+    """Why ONNX Runtime cannot load it."""
 
 
 def _runs(session: Session, plan: _Plan, advance: Callable[[float], None]) -> list[_Run]:
@@ -276,21 +309,27 @@ def _first_accepted(session: Session, plan: _Plan, number: int, seed: int, overr
     raise refused
 
 
+def _placed(failed: FailedError, original: Runnable) -> FailedError:
+    """Return why ONNX Runtime calls a model invalid, with the name of the node."""
+    if failed.is_of_invalid_model and not original.has_node_names:
+        with _loaded(original.with_node_names()) as found:
+            return found if isinstance(found, FailedError) and found.kind == failed.kind else failed
+    return failed
+
+
 def _unloadable(failed: FailedError, optimized: Runnable) -> Comparison:
     """Return the verdict where no oracle can load the original."""
     reason = f"the original {failed}"
-    if any(text in str(failed) for text in _NO_KERNEL):
-        hint = "; --custom-ops registers a library of kernels" if _NO_KERNEL[0] in str(failed) else ""
+    if any(text in str(failed) for text in NO_KERNEL):
+        hint = "; --custom-ops registers a library of kernels" if NO_KERNEL[0] in str(failed) else ""
         return Comparison(Verdict.SKIPPED, reason=reason + hint)
     try:
         with onnxruntime_unoptimized(optimized):
+            if failed.is_of_invalid_model:
+                return Comparison(Verdict.SKIPPED, reason=reason, legal=False)
             return Comparison(Verdict.SKIPPED, reason=f"{reason}; the optimized model can")
     except FailedError as other:
         return replace(_both_failed(failed, other), legal=False)
-
-
-_NO_KERNEL = ("is not a registered function/op", "Could not find an implementation", "No opset import for domain")
-"""How ONNX Runtime says that it does not know an operator: no defect of the model."""
 
 
 def _unrunnable(refused: _RefusedError, oracle: Oracle, optimized: Runnable) -> Comparison:

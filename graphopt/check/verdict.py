@@ -72,7 +72,8 @@ class Comparison:
     skipped: tuple[str, ...] = ()
     """What could not be compared, and why; not empty does not mean that nothing was."""
     legal: bool = True
-    """False where ONNX Runtime loads neither model, for another reason than an operator that it does not know."""
+    """False where ONNX Runtime calls the original invalid, or loads neither model, for another reason than an operator
+    that it does not know."""
 
     @property
     def ok(self) -> bool:

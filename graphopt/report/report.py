@@ -386,6 +386,8 @@ def search_text(timing: Timing) -> str:
 def _facts(report: Report) -> RenderableType:
     table = _table("", "", left=2)
     table.add_row("check", check_text(report.comparison), style=_colour(report.comparison))
+    if report.comparison is not None and report.comparison.oracle:
+        table.add_row("oracle", report.comparison.oracle)
     for what in report.comparison.skipped if report.comparison else ():
         table.add_row("", f"not compared: {what}", style="yellow")
     table.add_row("seconds", ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in report.seconds.items()))
