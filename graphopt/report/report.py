@@ -516,6 +516,7 @@ def _comparison_parts(found: Comparison) -> Iterable[RenderableType]:
     facts.add_row("verdict", f"{found.verdict}{': ' * bool(found.reason)}{found.reason}", style=_colour(found))
     rows = [("", f"{item.output} {item.detail}") for item in found.outputs if item.detail]
     rows += [("tolerance", why) for why in _reasons(found)]
+    rows += [("varies", what) for what in found.varying]
     rows += [("run", str(case)) for case in found.cases]
     rows += [("not compared", what) for what in found.skipped]
     rows += [("oracle", found.oracle)] if found.oracle else []

@@ -213,20 +213,25 @@ def onnxruntime_unoptimized(model: Runnable) -> AbstractContextManager[Session]:
     return _onnxruntime(model, optimize=False)
 
 
+def onnxruntime_alone(model: Runnable) -> AbstractContextManager[Session]:
+    """ONNX Runtime without optimizations and with one thread, so that what threads do in any order is done in one."""
+    return _onnxruntime(model, optimize=False, threads=1)
+
+
 def onnxruntime_optimized(model: Runnable) -> AbstractContextManager[Session]:
     """ONNX Runtime on the CPU with all graph optimizations on, as models are run."""
     return _onnxruntime(model, optimize=True)
 
 
 @contextmanager
-def _onnxruntime(model: Runnable, *, optimize: bool) -> Iterator[Session]:
+def _onnxruntime(model: Runnable, *, optimize: bool, threads: int = 0) -> Iterator[Session]:
     runtime = require_onnxruntime()
     with _loadable(model) as loadable:
         try:
             if optimize and model.is_quantized:
                 endurance.OPENER.demand_endured(loadable)
             with _sparing() if model.weight_bytes > IN_MEMORY else nullcontext():
-                native = ort.session(loadable, optimize=optimize)
+                native = ort.session(loadable, optimize=optimize, threads=threads)
         except Exception as error:  # the classes that onnxruntime raises share no base
             raise FailedError("cannot be loaded", error) from error
         said = f"all its optimizations {'on' if optimize else 'off'}"
