@@ -154,3 +154,21 @@ def test_a_seed_is_no_variation() -> None:
     assert compare(drawn, drawn).verdict is Verdict.EQUAL
     found = compare(drawn, wrong)
     assert found.verdict is Verdict.DIFFERENT and not found.varying
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "b = Bernoulli(h); n = Abs(b); y = NonZero(n)",
+        "r = RandomNormalLike(x); y = Sqrt(r)",
+        "r = RandomNormalLike(x); p = Greater(r, x); y = Compress(x, p)",
+        "r = RandomUniformLike(x); v, i = TopK<axis=0>(r, [3]); y = Gather(x, i)",
+        "b = Bernoulli(h); i = Cast<to=7>(b); y, j, k, l = Unique(i)",
+    ],
+)
+def test_random_shapes_and_numbers_are_equal_to_themselves(body: str, exact: bool) -> None:
+    made = parse("float[64] x", f"h = Sigmoid(x); {body}")
+    found = compare(made, made, exact=exact)
+    assert found.verdict is Verdict.EQUAL and found.skipped, found
+    assert "the same in every bit (" not in check_text(found)

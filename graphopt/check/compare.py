@@ -406,7 +406,7 @@ class _Judge:
                 if name in random and not gap.problem:
                     gap = replace(gap, absolute=0.0)
                 difference = self._difference(index, run, gap)
-                if name not in random and (self.exact or not difference.ok):
+                if not difference.ok or (self.exact and name not in random):
                     with suppress(FailedError):  # as where there is no more room
                         difference = self._again(difference, again, number, index, run, gap)
                 if not difference.ok and not difference.varies:

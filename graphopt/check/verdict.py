@@ -141,6 +141,8 @@ def check_text(found: Comparison | None) -> str:
     because += "".join(f"; {what}" for what in found.varying)
     if worst.absolute == 0:
         same = "no difference was seen" if found.varying else "the same in every bit"
+        if not found.varying and any(text.startswith("the values of output ") for text in found.skipped):
+            same += " that was compared"
         return f"{found.verdict}: {same}{f' ({runs})' if found.cases else ''}{because}"
     return (
         f"{found.verdict}: differs by at most {worst.absolute:.2g} in '{worst.output}', {worst.relative:.2g} of its"
