@@ -36,7 +36,8 @@ class Options:
         unverified: apply rules that are not proved, too; the report says where. Not with `exact` or
             `keep_nonfinite`.
         exact: change no bit of the outputs: use only rules and passes that round nothing otherwise, and none in
-            half precision where ONNX Runtime computes some of it in single precision.
+            half precision where ONNX Runtime computes some of it in single precision. What is computed from
+            weights alone is not folded in front of kernels that pack constants, and round otherwise with them.
         keep_nonfinite: keep infinities and NaN where they are: use no rule that is proved for finite values
             only.
         check: run the original and the result on random inputs and compare. A rewrite that made a difference is

@@ -160,7 +160,7 @@ LATE: Mapping[str, tuple[str, str]] = {
         "y",
     ),
     "what a Scan puts together": (
-        f"""q = Scan(x) <num_scan_inputs = 1, body = h (float[2] e) => (float o) {{ {CHOSEN} }}>
+        f"""q = Scan(x) <num_scan_inputs = 1, body = h (float[2] e) => (float[] o) {{ {CHOSEN} }}>
         n = Constant<value_int=0>() o = Gather(q, n) {VIEW}""",
         "y",
     ),

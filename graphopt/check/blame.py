@@ -63,7 +63,9 @@ class Check:
         if self.weight_bytes > limits.LARGE:
             return self._by_region("the model is too large to be run twice")
         found = self._whole(self.result.graph)
-        fails_alike = found.verdict is Verdict.CANNOT_RUN and found.legal and self.result.history
+        if not found.legal:
+            return Finding(found)
+        fails_alike = found.verdict is Verdict.CANNOT_RUN and self.result.history
         if found.verdict is Verdict.SKIPPED or fails_alike:
             return self._by_region(found.reason)
         if found.verdict is Verdict.DIFFERENT:
@@ -86,7 +88,7 @@ class Check:
         skipped = [] if self.opset is None else [f"the conversion to opset {self.opset}"]
         if self.loaded.inlined:
             skipped.append("the inlining of local functions")
-        compared, worst = 0, []
+        compared, worst, oracles = 0, [], dict[str, None]()
         count = len(self.result.history)
         with closing(self.result.backwards()) as steps:
             for done, step in enumerate(steps, start=1):
@@ -95,6 +97,7 @@ class Check:
                     return Finding(found, step)
                 if found.verdict is Verdict.EQUAL:
                     compared += 1
+                    oracles |= dict.fromkeys([found.oracle] if found.oracle else [])
                     worst += [found.worst] if found.worst else []
                 else:
                     skipped.append(f"{step.name} at {_place(step)}: {found.reason}")
@@ -103,7 +106,8 @@ class Check:
         note = f"{why}, so {compared} of {count} rewrites were compared on their own"
         note = note if count else f"no rewrite was made, and {why}"
         verdict = Verdict.SKIPPED if skipped else Verdict.EQUAL
-        return Finding(Comparison(verdict, tuple(outputs), reason=note, skipped=tuple(skipped)))
+        oracle = "; ".join(oracles)
+        return Finding(Comparison(verdict, tuple(outputs), oracle=oracle, reason=note, skipped=tuple(skipped)))
 
     def _region(self, step: Step) -> Comparison:
         """Return the verdict on one rewrite."""

@@ -1,8 +1,9 @@
 """Do two models agree? Both are run by an oracle that rewrites nothing, on the same inputs, and compared.
 
 The oracle is ONNX Runtime with all its optimizations off, or `onnx.reference` where ONNX Runtime has no kernel: its
-default level has rewrites, and bugs, of its own. Quantized models are run once more with them on, for ONNX Runtime's
-kernels for integers compute with less than what is written.
+default level has rewrites, and bugs, of its own. A model that ONNX Runtime calls invalid has no oracle. Quantized
+models are run once more with optimizations on, for ONNX Runtime's kernels for integers compute with less than what is
+written.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ import numpy as np
 from graphopt.base.errors import UsageError, listed
 from graphopt.base.types import DType
 from graphopt.check.gap import FARTHER, Gap, gap_of, has_number, leaves, numbers, zeros_differ
+from graphopt.check.replays import FEW, MANY, Again, extent, may_race, varies_wholly, widened
 from graphopt.check.tolerance import tolerances
-from graphopt.check.verdict import Case, Comparison, Difference, Verdict, ratio
+from graphopt.check.verdict import Case, Comparison, Difference, Verdict, ratio, variation_text
 from graphopt.io import onnx_io
 from graphopt.ir.ops import RANDOM
 from graphopt.runtime import samples, steps
 from graphopt.runtime.inputs import differing_inputs, fitted, with_fixed
 from graphopt.runtime.oracle import (
+    NO_KERNEL,
     PACKED,
     FailedError,
     Oracle,
@@ -88,16 +91,18 @@ def compare(
     plan = replace(_plan(before, seeds, bindings or ({},), inputs or {}), tries=tries)
     if reason := _beyond(plan):
         return Comparison(Verdict.SKIPPED, reason=reason)
-    oracle: Oracle = onnxruntime_unoptimized
-    failure: FailedError | None = None
+    opened: _Opened | None = None
     try:
-        with _opened(first, before) as (oracle, session, failure):
-            name, runs = session.name, _runs(session, plan, lambda part: advance(part / 2))
-            runs += _unusual(session, plan, runs[0])
+        with _opened(first, before) as opened:
+            runs = _runs(opened.session, plan, lambda part: advance(part / 2))
+            runs += _unusual(opened.session, plan, runs[0])
+            runs += _least(opened.session, plan, runs)
     except FailedError as failed:
-        return _unloadable(failed, second)
+        return _unloadable(_placed(failed, first), second)
     except _RefusedError as refused:
-        return _unloadable(failure, second) if failure else _unrunnable(refused, oracle, second)
+        assert opened is not None
+        return _unloadable(opened.failure, second) if opened.failure else _unrunnable(refused, opened.oracle, second)
+    oracle, name = opened.oracle, opened.name
     cases = tuple(run.case for run in runs)
     results = []
     try:
@@ -108,7 +113,7 @@ def compare(
     except FailedError as failed:
         return Comparison(Verdict.DIFFERENT, (), cases, name, f"the original runs, but the optimized model {failed}")
     judge = _Judge(first, oracle, before, exact, keep_nonfinite)
-    found = judge.verdict(runs, results, name)
+    found = judge.verdict(runs, results, name, second)
     if found.verdict is Verdict.EQUAL and oracle is onnxruntime_unoptimized and second.is_quantized:
         return _as_it_is_run(found, first, second, judge, runs)
     return found
@@ -138,7 +143,10 @@ def _as_it_is_run(
     except FailedError as failed:
         reason = f"with ONNX Runtime's optimizations on, the original runs, but the optimized model {failed}"
         return replace(found, verdict=Verdict.DIFFERENT, reason=reason)
-    differences = list(judge.as_run(finite, before, after))
+    differences = list(judge.as_run(finite, [before], after))
+    if differences:
+        with suppress(FailedError):
+            differences = list(judge.as_run(finite, [before, results(first)], after))
     return replace(found, verdict=Verdict.DIFFERENT, outputs=tuple(differences)) if differences else found
 
 
@@ -200,22 +208,52 @@ def _beyond(plan: _Plan) -> str:
 
 
 @contextmanager
-def _opened(source: Runnable, model: Sketch) -> Iterator[tuple[Oracle, Session, FailedError | None]]:
-    """Yield the model in the first oracle that can load it, and what the first one said; fails where none can."""
-    oracles: list[Oracle] = [] if any(i.dtype in PACKED for i in model.inputs) else [onnxruntime_unoptimized]
-    oracles += [reference] if model.weight_bytes <= REFERENCE_LIMIT else []
-    failure = None
+def _opened(source: Runnable, model: Sketch) -> Iterator[_Opened]:
+    """Yield the model in the first oracle that has kernels for it.
+
+    Raises:
+        FailedError: none can load it, or ONNX Runtime calls it invalid.
+    """
+    packed = next((item for item in model.inputs if item.dtype in PACKED), None)
     with ExitStack() as stack:
-        for oracle in oracles or [onnxruntime_unoptimized]:
-            try:
-                session = stack.enter_context(oracle(source))
-            except FailedError as failed:
-                failure = failure or failed
-                continue
-            yield oracle, session, failure
+        opened = stack.enter_context(_loaded(source))
+        failure = opened if isinstance(opened, FailedError) else None
+        if failure is not None and (failure.is_of_invalid_model or model.weight_bytes > REFERENCE_LIMIT):
+            raise failure
+        if not isinstance(opened, FailedError) and (packed is None or model.weight_bytes > REFERENCE_LIMIT):
+            yield _Opened(onnxruntime_unoptimized, opened, opened.name)
             return
-    assert failure is not None
-    raise failure
+        try:
+            session = stack.enter_context(reference(source))
+        except FailedError as failed:
+            raise failure or failed from failed
+        told = f"in ONNX Runtime the original {failure}"
+        why = f"ONNX Runtime takes no input of {packed.dtype.name}" if packed and failure is None else told
+        yield _Opened(reference, session, f"{session.name}, as {why}", failure)
+
+
+@contextmanager
+def _loaded(source: Runnable) -> Iterator[Session | FailedError]:
+    """Yield the model in ONNX Runtime, or why that cannot load it."""
+    with ExitStack() as stack:
+        found: Session | FailedError
+        try:
+            found = stack.enter_context(onnxruntime_unoptimized(source))
+        except FailedError as failed:
+            found = failed
+        yield found
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A model in an oracle."""
+
+    oracle: Oracle
+    session: Session
+    name: str
+    """Of the oracle, with the reason where it is not ONNX Runtime."""
+    failure: FailedError | None = None
+    """Why ONNX Runtime cannot load it."""
 
 
 def _runs(session: Session, plan: _Plan, advance: Callable[[float], None]) -> list[_Run]:
@@ -241,6 +279,21 @@ def _unusual(session: Session, plan: _Plan, run: _Run) -> list[_Run]:
         with suppress(FailedError):  # as one that takes a NaN for an index
             if feeds is not None:
                 found.append(_Run(replace(run.case, values=values), feeds, session.run(feeds)))
+    return found
+
+
+def _least(session: Session, plan: _Plan, runs: Sequence[_Run]) -> list[_Run]:
+    """Return cases in which open dims are 1, all of them and some, where the model accepts these: kernels for one row
+    round otherwise than those for several."""
+    known = [run.case.binding for run in runs]
+    found = []
+    for binding in samples.least_bindings(plan.model.inputs, plan.bindings[0]):
+        if binding in known:
+            continue
+        seed = plan.seeds[0]
+        feeds = samples.feeds(plan.model, binding, seed=seed, style=samples.NORMAL, given=plan.given)
+        with suppress(FailedError):  # as of an image that is smaller than a kernel
+            found.append(_Run(Case(seed, binding, samples.NORMAL), feeds, session.run(feeds)))
     return found
 
 
@@ -276,21 +329,27 @@ def _first_accepted(session: Session, plan: _Plan, number: int, seed: int, overr
     raise refused
 
 
+def _placed(failed: FailedError, original: Runnable) -> FailedError:
+    """Return why ONNX Runtime calls a model invalid, with the name of the node."""
+    if failed.is_of_invalid_model and not original.has_node_names:
+        with _loaded(original.with_node_names()) as found:
+            return found if isinstance(found, FailedError) and found.kind == failed.kind else failed
+    return failed
+
+
 def _unloadable(failed: FailedError, optimized: Runnable) -> Comparison:
     """Return the verdict where no oracle can load the original."""
     reason = f"the original {failed}"
-    if any(text in str(failed) for text in _NO_KERNEL):
-        hint = "; --custom-ops registers a library of kernels" if _NO_KERNEL[0] in str(failed) else ""
+    if any(text in str(failed) for text in NO_KERNEL):
+        hint = "; --custom-ops registers a library of kernels" if NO_KERNEL[0] in str(failed) else ""
         return Comparison(Verdict.SKIPPED, reason=reason + hint)
     try:
         with onnxruntime_unoptimized(optimized):
+            if failed.is_of_invalid_model:
+                return Comparison(Verdict.SKIPPED, reason=reason, legal=False)
             return Comparison(Verdict.SKIPPED, reason=f"{reason}; the optimized model can")
     except FailedError as other:
         return replace(_both_failed(failed, other), legal=False)
-
-
-_NO_KERNEL = ("is not a registered function/op", "Could not find an implementation", "No opset import for domain")
-"""How ONNX Runtime says that it does not know an operator: no defect of the model."""
 
 
 def _unrunnable(refused: _RefusedError, oracle: Oracle, optimized: Runnable) -> Comparison:
@@ -316,34 +375,59 @@ class _Judge:
     """Weighs how far two models are apart against what rounding explains."""
 
     def __init__(
-        self, original: Runnable, oracle: Oracle, model: Sketch, exact: bool, keep_nonfinite: bool = False
+        self,
+        original: Runnable,
+        oracle: Oracle,
+        model: Sketch,
+        exact: bool,
+        keep_nonfinite: bool = False,
     ) -> None:
         self.original, self.oracle, self.model, self.exact = original, oracle, model, exact
+        self.is_small = model.weight_bytes <= PERTURB_LIMIT
         self.keeps_nonfinite = exact or keep_nonfinite
         same = dict.fromkeys(model.outputs, (0.0, "every bit is to be the same"))
         self.tolerances = same if exact else tolerances(model)
-        self.moves: dict[tuple[int, str, float], list[list[Gap]]] = {}
+        self.incomparable: dict[str, str] = {}
+        """How outputs vary that hold something else in each run."""
+        self.moves: dict[tuple[str, float], list[list[Gap]]] = {}
         self.fixed = samples.telling_sizes(model)
 
-    def verdict(self, runs: Sequence[_Run], results: Sequence[list[Any]], oracle: str) -> Comparison:
+    def verdict(
+        self, runs: Sequence[_Run], results: Sequence[list[Any]], oracle: str, optimized: Runnable
+    ) -> Comparison:
         random = _random_outputs(self.model)
+        made = [run.outputs for run in runs]
+        again = Again.of(self.oracle, (self.original, made), (optimized, results), [run.feeds for run in runs])
         found = []
         for index, name in enumerate(self.model.outputs):
             seen = []
-            for run, result in zip(runs, results, strict=True):
-                gap = gap_of(run.outputs[index], self._judged(run, run.outputs[index], result[index]))
+            for number, (run, result) in enumerate(zip(runs, results, strict=True)):
+                gap = self._gap(run, run.outputs[index], result[index])
                 if name in random and not gap.problem:
                     gap = replace(gap, absolute=0.0)
-                elif self.exact and gap.is_same and zeros_differ(run.outputs[index], result[index]):
-                    gap = replace(gap, problem="has zeros of another sign")
-                seen.append(self._difference(index, run, gap))
-            found.append(max(seen, key=lambda difference: (not difference.ok, ratio(difference))))
+                difference = self._difference(index, run, gap)
+                if not difference.ok or (self.exact and name not in random):
+                    with suppress(FailedError):  # as where there is no more room
+                        difference = self._again(difference, again, number, index, run, gap)
+                if not difference.ok and not difference.varies:
+                    difference = self._moving(difference, index, run, gap)
+                seen.append(difference)
+            worst = max(seen, key=lambda difference: (not difference.ok, ratio(difference)))
+            found.append(replace(worst, varies=max(difference.varies for difference in seen)))
         verdict = Verdict.EQUAL if all(difference.ok for difference in found) else Verdict.DIFFERENT
         skipped = [f"the values of output '{name}', which depend on {op}" for name, op in random.items()]
+        skipped += [f"the values of output '{name}': {why}" for name, why in self.incomparable.items()]
         skipped += [
             f"how output '{name}' depends on the inputs: it was the same for all" for name in self._constant(runs)
         ]
         return Comparison(verdict, tuple(found), tuple(run.case for run in runs), oracle, skipped=tuple(skipped))
+
+    def _gap(self, run: _Run, before: Any, after: Any) -> Gap:
+        """Return how far an output is from that of the original, as it is judged."""
+        gap = gap_of(before, self._judged(run, before, after))
+        if self.exact and gap.is_same and zeros_differ(before, after):
+            return replace(gap, problem="has zeros of another sign")
+        return gap
 
     def _judged(self, run: _Run, before: Any, after: Any) -> Any:
         """Return what is judged of a result: what rules may make of infinities that were fed is what the original made.
@@ -360,13 +444,14 @@ class _Judge:
         return np.where(np.abs(numbers(before)) < largest, after, before)
 
     def as_run(
-        self, runs: Sequence[_Run], original: Sequence[list[Any]], optimized: Sequence[list[Any]]
+        self, runs: Sequence[_Run], originals: Sequence[Sequence[list[Any]]], optimized: Sequence[list[Any]]
     ) -> Iterator[Difference]:
-        """Yield the outputs that ONNX Runtime's optimizations move much farther in the optimized model."""
+        """Yield the outputs that ONNX Runtime's optimizations move much farther than in any run of the original."""
         random = _random_outputs(self.model)
-        for run, own, other in zip(runs, original, optimized, strict=True):
+        for number, (run, other) in enumerate(zip(runs, optimized, strict=True)):
             for index, name in enumerate(self.model.outputs):
-                gap, usual = (gap_of(run.outputs[index], result[index]) for result in (other, own))
+                gap = gap_of(run.outputs[index], other[index])
+                usual = max((gap_of(run.outputs[index], own[number][index]) for own in originals), key=extent)
                 if name not in random and not gap.within(usual):
                     found = self._as_run(run, index, gap, usual)
                     if not found.ok:
@@ -397,24 +482,51 @@ class _Judge:
                 yield name
 
     def _difference(self, index: int, run: _Run, gap: Gap) -> Difference:
+        """Return what is said of a gap by the tolerance of its output."""
         name = self.model.outputs[index]
         tolerance, reason = self.tolerances[name]
         allowed, why = (0.0, "exact: no rounding is allowed") if gap.is_exact else (tolerance, reason)
-        scale = max(gap.scale, 1.0 if gap.is_exact else FLOOR)
-        relative, detail = gap.absolute / scale, ""
+        scale = self._scale(gap)
+        relative = gap.absolute / scale
         ok = not gap.problem and relative <= allowed
-        if (
-            not ok
-            and not self.exact
-            and (moved := self._moved(run, index, tolerance)) is not None
-            and gap.within(moved)
-        ):
-            ok, allowed = True, moved.absolute / scale
-            why = f"the original moves as far if inputs and weights change by {tolerance:.1g} of their size"
-        elif not ok:
-            far = f"differs by {gap.absolute:.3g} (relative {relative:.2g}, tolerance {allowed:.2g})"
-            detail = f"{gap.problem or far}, {run.case}"
+        far = f"differs by {gap.absolute:.3g} (relative {relative:.2g}, tolerance {allowed:.2g})"
+        detail = "" if ok else f"{gap.problem or far}, {run.case}"
         return Difference(name, gap.dtype, gap.absolute, relative, allowed, why, ok, detail)
+
+    def _scale(self, gap: Gap) -> float:
+        return max(gap.scale, 1.0 if gap.is_exact else FLOOR)
+
+    def _again(self, found: Difference, again: Again, number: int, index: int, run: _Run, gap: Gap) -> Difference:
+        """Return what is said of an output when the models are run again; the same if the original does not vary."""
+        if found.ok and again.original.variation(number, index, 2).is_same:
+            return found
+        (before,), (after,) = (
+            replays.values(number, index) for replays in (again.original_alone, again.optimized_alone)
+        )
+        steady = self._gap(run, before, after)
+        without = self._difference(index, run, steady)
+        many = MANY if without.ok and not found.ok else FEW
+        races = without.ok and may_race(self.model)
+        own = again.variation(number, index, 1 + (many if self.is_small else 1), may_race=races)
+        if own.is_same:
+            return found
+        varies = own.absolute / self._scale(gap)
+        if again.original_alone.variation(number, index, 2).is_same:
+            without = without if without.ok else self._moving(without, index, run, steady)
+            why = f"{variation_text(varies)}, and with one thread, as it is compared, it does not; {without.why}"
+            return replace(without, why=why, varies=varies)
+        if varies_wholly(own, self._scale(gap)):
+            self.incomparable[found.output] = variation_text(varies)
+        return widened(found, run.case, gap, own, self._scale(gap))
+
+    def _moving(self, found: Difference, index: int, run: _Run, gap: Gap) -> Difference:
+        """Return what is said of a gap by how far a small change moves the original."""
+        tolerance, _ = self.tolerances[found.output]
+        moved = None if self.exact else self._moved(run, index, tolerance)
+        if moved is None or not gap.within(moved):
+            return found
+        why = f"the original moves as far if inputs and weights change by {tolerance:.1g} of their size"
+        return replace(found, tolerance=moved.absolute / self._scale(gap), why=why, ok=True, detail="")
 
     def _moved(self, run: _Run, index: int, amount: float) -> Gap | None:
         """How far an output of the original moves if its inputs and weights change by as little as its tolerance.
@@ -422,7 +534,7 @@ class _Judge:
         What an ill-conditioned model, or one that jumps, as rounding and TopK do, makes of such a change, it may also
         make of another order of additions. None where it refuses the changed inputs.
         """
-        key = run.case.seed, run.case.values, amount
+        key = str(run.case), amount
         if key not in self.moves:
             self.moves[key] = self._trials(run, amount)
         trials = self.moves[key]

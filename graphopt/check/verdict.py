@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import isfinite
 
 from graphopt.runtime.samples import Binding
 
@@ -52,6 +53,8 @@ class Difference:
     ok: bool
     detail: str = ""
     """What is wrong, in words, with the case in which it was seen."""
+    varies: float = 0.0
+    """How far runs of the original are apart, as a fraction of the same, where that was asked."""
 
     def __str__(self) -> str:
         if self.detail:
@@ -72,7 +75,8 @@ class Comparison:
     skipped: tuple[str, ...] = ()
     """What could not be compared, and why; not empty does not mean that nothing was."""
     legal: bool = True
-    """False where ONNX Runtime loads neither model, for another reason than an operator that it does not know."""
+    """False where ONNX Runtime calls the original invalid, or loads neither model, for another reason than an operator
+    that it does not know."""
 
     @property
     def ok(self) -> bool:
@@ -92,6 +96,11 @@ class Comparison:
         return tuple(found)
 
     @property
+    def varying(self) -> tuple[str, ...]:
+        """What is said of the outputs that the original makes otherwise in another run."""
+        return tuple(f"output '{item.output}': {variation_text(item.varies)}" for item in self.outputs if item.varies)
+
+    @property
     def worst(self) -> Difference | None:
         """The output that comes nearest to its tolerance, or exceeds it furthest."""
         return max(self.outputs, key=lambda d: (not d.ok, ratio(d)), default=None)
@@ -101,6 +110,7 @@ class Comparison:
         if self.worst is not None:
             lines[0] = f"{self.verdict}: {self.worst}" if not self.reason else lines[0]
             lines.append(f"tolerance: {self.worst.why}")
+        lines += [f"varies: {what}" for what in self.varying]
         lines += [f"run: {case}" for case in self.cases]
         lines += [f"not compared: {what}" for what in self.skipped]
         return "\n".join([*lines, *([f"oracle: {self.oracle}"] if self.oracle else [])])
@@ -108,6 +118,12 @@ class Comparison:
 
 def ratio(found: Difference) -> float:
     return found.relative / found.tolerance if found.tolerance else found.relative
+
+
+def variation_text(varies: float) -> str:
+    """Return how an output varies, by the largest difference of two runs relative to its largest element."""
+    far = f"by {varies:.2g} of its largest element" if isfinite(varies) else "in its shape, or in what is no number"
+    return f"the original itself varies {far} from run to run"
 
 
 def check_text(found: Comparison | None) -> str:
@@ -122,8 +138,12 @@ def check_text(found: Comparison | None) -> str:
     sizes = [" ".join(f"{name}={size}" for name, size in binding.items()) for binding in found.bindings]
     seeds = f"seed{'s' * (len(found.seeds) > 1)} {', '.join(map(str, found.seeds))}"
     runs = "; ".join([seeds, *sizes]) if found.cases else "in the worst of them"
+    because += "".join(f"; {what}" for what in found.varying)
     if worst.absolute == 0:
-        return f"{found.verdict}: the same in every bit{f' ({runs})' if found.cases else ''}{because}"
+        same = "no difference was seen" if found.varying else "the same in every bit"
+        if not found.varying and any(text.startswith("the values of output ") for text in found.skipped):
+            same += " that was compared"
+        return f"{found.verdict}: {same}{f' ({runs})' if found.cases else ''}{because}"
     return (
         f"{found.verdict}: differs by at most {worst.absolute:.2g} in '{worst.output}', {worst.relative:.2g} of its"
         f" largest element, with a tolerance of {worst.tolerance:.2g} ({runs}){because}"

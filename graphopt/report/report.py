@@ -386,6 +386,8 @@ def search_text(timing: Timing) -> str:
 def _facts(report: Report) -> RenderableType:
     table = _table("", "", left=2)
     table.add_row("check", check_text(report.comparison), style=_colour(report.comparison))
+    if report.comparison is not None and report.comparison.oracle:
+        table.add_row("oracle", report.comparison.oracle)
     for what in report.comparison.skipped if report.comparison else ():
         table.add_row("", f"not compared: {what}", style="yellow")
     table.add_row("seconds", ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in report.seconds.items()))
@@ -514,6 +516,7 @@ def _comparison_parts(found: Comparison) -> Iterable[RenderableType]:
     facts.add_row("verdict", f"{found.verdict}{': ' * bool(found.reason)}{found.reason}", style=_colour(found))
     rows = [("", f"{item.output} {item.detail}") for item in found.outputs if item.detail]
     rows += [("tolerance", why) for why in _reasons(found)]
+    rows += [("varies", what) for what in found.varying]
     rows += [("run", str(case)) for case in found.cases]
     rows += [("not compared", what) for what in found.skipped]
     rows += [("oracle", found.oracle)] if found.oracle else []

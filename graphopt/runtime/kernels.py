@@ -25,6 +25,7 @@ from graphopt.io import opsets, spellings, ways
 from graphopt.ir.edit import Draft
 from graphopt.ir.graph import CAPTURE, Graph, Node, Patch, Value
 from graphopt.operators.protos import node_to_proto, type_to_proto
+from graphopt.rewrite.packing import repacking
 from graphopt.runtime.oracle import FailedError
 from graphopt.runtime.sessions import Setting
 
@@ -74,7 +75,7 @@ class Kernels:
 
     def exact_refusal(self, graph: Graph, patch: Patch) -> str:
         """Return the same, or why a patch that is exact would change bits all the same."""
-        return self.refusal(graph, patch) or self.rounding(graph, patch)
+        return self.refusal(graph, patch) or self.rounding(graph, patch) or repacking(graph, patch)
 
     def rounding(self, graph: Graph, patch: Patch) -> str:
         """Why a patch may change bits in half precision; empty where it does not.

@@ -112,6 +112,18 @@ class Runnable:
                 made = onnx_io.load(self._message(), folder=self._folders[0] if self._folders else None)
         onnx_io.save(made, path)
 
+    @property
+    def has_node_names(self) -> bool:
+        return all(node.name for node in self.outline.graph.node)
+
+    def with_node_names(self) -> Runnable:
+        """Return the model with each node that has no name called after its first output."""
+        message = ModelProto()
+        message.CopyFrom(self.whole())
+        for node in message.graph.node:
+            node.name = node.name or next(filter(None, node.output), "")
+        return Runnable(message)
+
     def perturbed(self, amount: float, seed: int, fixed: Container[str] = ()) -> Runnable:
         """Return the model with every float weight but those that are `fixed` changed by up to `amount` of its size.
 
@@ -135,6 +147,37 @@ class FailedError(Exception):
     def __init__(self, stage: str, error: Exception) -> None:
         super().__init__(f"{stage}: {_plain(error)}")
         self.kind = type(error).__name__
+
+    @property
+    def is_of_unknown_operator(self) -> bool:
+        """Whether ONNX Runtime does not know an operator, or has no kernel for it: no defect of the model."""
+        if (unregistered := _UNREGISTERED.search(str(self))) is not None:
+            domain, name, version = unregistered[1], unregistered[2], int(unregistered[3])
+            return version > onnx.defs.onnx_opset_version() or ops.schema(name, domain, version) is not None
+        return any(text in str(self) for text in NO_KERNEL)
+
+    @property
+    def is_of_invalid_model(self) -> bool:
+        """Whether ONNX Runtime calls the model invalid: another type, attribute or shape than ONNX allows there."""
+        is_refused = self.kind in _INVALID_KINDS or any(text in str(self) for text in _INVALID)
+        return is_refused and not self.is_of_unknown_operator
+
+
+NO_KERNEL = ("is not a registered function/op", "Could not find an implementation", "No opset import for domain")
+"""How ONNX Runtime says that it does not know an operator."""
+_UNREGISTERED = re.compile(
+    r'In Node, \(".*", \w+, "([^"]*)", .* No Op registered for (\w+) with domain_version of (\d+)'
+)
+"""The same of one that ONNX may have, in an opset that a newer ONNX Runtime supports."""
+_INVALID_KINDS = frozenset({"InvalidArgument", "InvalidGraph", "InvalidProtobuf"})
+_INVALID = (
+    "Type Error: ",
+    "[TypeInferenceError]",
+    "[ShapeInferenceError]",
+    "This is an invalid model",
+    "Invalid model",
+)
+"""The same of a model that is none, where the class of the error is `Fail`, as it is of much else."""
 
 
 def _plain(error: Exception) -> str:
@@ -170,20 +213,25 @@ def onnxruntime_unoptimized(model: Runnable) -> AbstractContextManager[Session]:
     return _onnxruntime(model, optimize=False)
 
 
+def onnxruntime_alone(model: Runnable) -> AbstractContextManager[Session]:
+    """ONNX Runtime without optimizations and with one thread, so that what threads do in any order is done in one."""
+    return _onnxruntime(model, optimize=False, threads=1)
+
+
 def onnxruntime_optimized(model: Runnable) -> AbstractContextManager[Session]:
     """ONNX Runtime on the CPU with all graph optimizations on, as models are run."""
     return _onnxruntime(model, optimize=True)
 
 
 @contextmanager
-def _onnxruntime(model: Runnable, *, optimize: bool) -> Iterator[Session]:
+def _onnxruntime(model: Runnable, *, optimize: bool, threads: int = 0) -> Iterator[Session]:
     runtime = require_onnxruntime()
     with _loadable(model) as loadable:
         try:
             if optimize and model.is_quantized:
                 endurance.OPENER.demand_endured(loadable)
             with _sparing() if model.weight_bytes > IN_MEMORY else nullcontext():
-                native = ort.session(loadable, optimize=optimize)
+                native = ort.session(loadable, optimize=optimize, threads=threads)
         except Exception as error:  # the classes that onnxruntime raises share no base
             raise FailedError("cannot be loaded", error) from error
         said = f"all its optimizations {'on' if optimize else 'off'}"

@@ -172,6 +172,20 @@ def bindings(inputs: Sequence[Input], case: int, wanted: Binding) -> list[dict[s
     return few or [min(found, key=lambda binding: _elements(inputs, binding))]
 
 
+def least_bindings(inputs: Sequence[Input], wanted: Binding) -> list[dict[str, int]]:
+    """Return sizes of 1 for the open dims that are not `wanted` otherwise: for all of them, and for every second."""
+    usual = bindings(inputs, 1, wanted)[0]
+    ranks = {rank_name(given) for given in inputs}
+    free = sorted(usual.keys() - wanted.keys() - ranks)
+    found: list[dict[str, int]] = []
+    for ones in (free, free[1::2]):
+        binding = usual | dict.fromkeys(ones, 1)
+        binding |= {name: size for name, size in totals(binding).items() if name not in wanted}
+        if ones and binding not in found:
+            found.append(binding)
+    return found
+
+
 MANY = 4_000_000
 """Elements of all inputs above which sizes are not tried, unless there are no smaller ones."""
 
