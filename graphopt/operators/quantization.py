@@ -1,6 +1,8 @@
 """Denotations of quantization: integers q that stand for (q - zero point) · scale, and products of them.
 
 The text of ONNX rounds to the nearest number, of two the even one, and saturates. What becomes of NaN it does not say.
+Products are added up in integers of 32 bits, and wrap around: what they make is the number itself only where the sizes
+leave no room for more.
 A scale and a zero point are of the whole tensor (a scalar, or a list of one) or one for each index of an axis; those of
 blocks are not denoted.
 """
@@ -10,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from graphopt.base.integers import Size, choice, disj, eq
+from graphopt.base.integers import FALSE, Size, choice, disj, eq, le, product
 from graphopt.base.symbolic import Index, Value, call, number
 from graphopt.base.tensors import Tensor
 from graphopt.base.types import DType
@@ -45,7 +47,12 @@ def DequantizeLinear(node: Node) -> Tensor:
     def scaled(integer: Value, scale: Value) -> Value:
         return call("Scaled", integer, scale, params=types) if node.is_exact else integer * scale
 
-    return _elementwise(node, x, scale, zero, lambda x, scale, zero: scaled(x - zero, scale))
+    is_wide = zero is not None and (_distance(x, zero) or 0) > ACCUMULATOR.limits[1]
+
+    def shifted(x: Value, zero: Value) -> Value:
+        return wrapped(x - zero) if is_wide else x - zero
+
+    return _elementwise(node, x, scale, zero, lambda x, scale, zero: scaled(shifted(x, zero), scale))
 
 
 def _element_type(node: Node, implied: DType) -> DType:
@@ -106,24 +113,61 @@ def saturated(steps: Value, zero: Value, made: DType) -> Value:
     return least(largest(steps, low - zero), high - zero) + zero
 
 
+# -- sums in 32 bits ---------------------------------------------------------------------------------------------------
+
+ACCUMULATOR = DType.INT32
+"""The type in which kernels add up products of quantized numbers."""
+
+
+def wrapped(number_: Value) -> Value:
+    """Return the number that an accumulator has in the place of an integer: another one where that is out of range."""
+    return call("Wrapped", number_, params=(ACCUMULATOR,))
+
+
+def _accumulated(node: Node, exact: Tensor, most: Size | None) -> Tensor:
+    """Return what an accumulator makes of sums: the sums themselves where it is known that it holds `most`, which none
+    of them exceeds, of either sign. None: they may be any integers."""
+    fits = FALSE if most is None else le(most, ACCUMULATOR.limits[1])
+    return Tensor(exact.shape, lambda index: exact.at(index) if node.proves(fits) else wrapped(exact.at(index)))
+
+
+def _most(x: Tensor, x_zero: Tensor | None, w: Tensor, w_zero: Tensor | None, count: Size) -> Size | None:
+    """Return a number that no sum of so many products exceeds, of either sign; None where none is known."""
+    one, other = _distance(x, x_zero), _distance(w, w_zero)
+    return None if one is None or other is None else count * (one * other)
+
+
+def _distance(x: Tensor, zero: Tensor | None) -> int | None:
+    """Return how far an integer may be from its zero point, which is of its type; without one from 0."""
+    if not x.dtype.is_integer:
+        return None
+    low, high = (x.values if x.values.is_integer else x.dtype).limits
+    first, last = (0, 0) if zero is None else x.dtype.limits
+    return max(high - first, last - low)
+
+
 # -- products ----------------------------------------------------------------------------------------------------------
 
 
 def MatMulInteger(node: Node) -> Tensor:
     """Multiply (a - its zero point) · (b - its zero points), of which b may have one for each column."""
-    a, b = node.input(0), node.input(1)
-    zero = _of_all(node, node.optional(2))
-    return matrix_product(node, _shifted(a, lambda _: zero), _shifted(b, _by_column(node, node.optional(3), b, b)))
+    return _product_of(node, node.input(0), node.optional(2), node.input(1), node.optional(3))
+
+
+def _product_of(node: Node, a: Tensor, a_zero: Tensor | None, b: Tensor, b_zero: Tensor | None) -> Tensor:
+    """Return the product of two tensors less their zero points, as it is accumulated."""
+    zero = _of_all(node, a_zero)
+    exact = matrix_product(node, _shifted(a, lambda _: zero), _shifted(b, _by_column(node, b_zero, b, b)))
+    return _accumulated(node, exact, _most(a, a_zero, b, b_zero, a.shape[-1]))
 
 
 def QLinearMatMul(node: Node) -> Tensor:
     """Return the product of what two tensors stand for, quantized; the second may have a scale for each column."""
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (node.input(i) for i in range(8))
     _alike(node, b_scale, b_zero)
-    zero = _of_all(node, a_zero)
-    exact = matrix_product(node, _shifted(a, lambda _: zero), _shifted(b, _by_column(node, b_zero, b, b)))
-    scales = _by_column(node, b_scale, b, exact)
-    return _requantized(node, exact, a_scale, scales, y_scale, y_zero)
+    total = _product_of(node, a, a_zero, b, b_zero)
+    scales = _by_column(node, b_scale, b, total)
+    return _requantized(node, total, a_scale, scales, y_scale, y_zero)
 
 
 def _by_column(node: Node, given: Tensor | None, b: Tensor, of: Tensor) -> Parameter:
@@ -136,20 +180,30 @@ def _by_column(node: Node, given: Tensor | None, b: Tensor, of: Tensor) -> Param
 
 def ConvInteger(node: Node) -> Tensor:
     """Return the convolution of x less its zero point, by filters less theirs, of which each may have its own."""
-    x, w = node.input(0), node.input(1)
-    zero = _of_all(node, node.optional(2))
-    return convolution(node, _shifted(x, lambda _: zero), _shifted(w, _zeros(node, node.optional(3), w, 0)), None)
+    return _convolution_of(node, node.input(0), node.optional(2), node.input(1), node.optional(3), None)
+
+
+def _convolution_of(
+    node: Node, x: Tensor, x_zero: Tensor | None, w: Tensor, w_zero: Tensor | None, bias: Tensor | None
+) -> Tensor:
+    """Return the convolution of two tensors less their zero points, as it is accumulated. A bias of any integers leaves
+    no room for products."""
+    zero = _of_all(node, x_zero)
+    exact = convolution(node, _shifted(x, lambda _: zero), _shifted(w, _zeros(node, w_zero, w, 0)), bias)
+    most = _most(x, x_zero, w, w_zero, product(w.shape[1:]))
+    if bias is not None:
+        added = _distance(bias, None)
+        most = None if most is None or added is None else most + added
+    return _accumulated(node, exact, most)
 
 
 def QLinearConv(node: Node) -> Tensor:
     """Return the convolution of what two tensors stand for, quantized; each filter may have its own scale."""
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (node.input(i) for i in range(8))
     _alike(node, w_scale, w_zero)
-    zero = _of_all(node, x_zero)
-    filters = _shifted(w, _along(node, w_zero, w, 0))
-    exact = convolution(node, _shifted(x, lambda _: zero), filters, node.optional(8))
-    scales = _along(node, w_scale, exact, 1)
-    return _requantized(node, exact, x_scale, scales, y_scale, y_zero)
+    total = _convolution_of(node, x, x_zero, w, w_zero, node.optional(8))
+    scales = _along(node, w_scale, total, 1)
+    return _requantized(node, total, x_scale, scales, y_scale, y_zero)
 
 
 def _of_all(node: Node, given: Tensor | None) -> Value:
@@ -169,8 +223,7 @@ def _shifted(x: Tensor, zeros: Parameter) -> Tensor:
 
 
 def _requantized(node: Node, exact: Tensor, one: Tensor, scales: Parameter, wanted: Tensor, zero: Tensor) -> Tensor:
-    """Return a sum of products, exact for it is of integers, in steps of another scale: how that is rounded is not
-    known."""
+    """Return an accumulated sum of products in steps of another scale: how that is rounded is not known."""
     factor, step, shift = _of_all(node, one), _of_all(node, wanted), _of_all(node, zero)
     types = (one.dtype, wanted.dtype)
 
