@@ -37,7 +37,6 @@ from graphopt.base.notes import Noted, noting
 from graphopt.base.rebuilding import Substitution
 from graphopt.base.symbolic import Binders, Call, Element, Index, Piece, Read, Term, Value, Whole, cases
 from graphopt.base.tensors import Tensor, as_size, bind
-from graphopt.base.types import DType
 from graphopt.language.coverage import Answer, Choice, of_any_rank, tree_of
 from graphopt.language.proof import Model, Proof, Verdict
 from graphopt.language.rule import Rule
@@ -268,10 +267,10 @@ def instances(rule: Rule, model: Model, typings: Sequence[Typing], effort: Effor
 def _is_licensed(rule: Rule, typing: Typing) -> bool:
     """Return whether a proof over the real numbers is of use with a choice of element types: all are floats, or where
     the ranges of integers count, all that the left side makes are."""
-    made = typing.types.values()
-    if rule.is_quantized:
-        made = (typing.of(app) or DType.UNDEFINED for side in rule.left for app in applications(side))
-    return all(dtype.is_float for dtype in made)
+    if not rule.is_quantized:
+        return all(dtype.is_float for dtype in typing.types.values())
+    made = (typing.of(app) for side in rule.left for app in applications(side))
+    return all(dtype is not None and dtype.is_float for dtype in made)
 
 
 def _longest(rule: Rule) -> int:

@@ -23,6 +23,7 @@ from graphopt.check.verdict import Case, Comparison, Difference, Verdict, ratio
 from graphopt.io import onnx_io
 from graphopt.ir.ops import RANDOM
 from graphopt.runtime import samples, steps
+from graphopt.runtime.extremes import extremes
 from graphopt.runtime.inputs import differing_inputs, fitted, with_fixed
 from graphopt.runtime.oracle import (
     PACKED,
@@ -72,8 +73,8 @@ def compare(
     `bindings` are sizes for open dims, used in turn; what they leave out is chosen, `tries` times at most if the model
     refuses it. `inputs` are used in every case in the place of made-up ones. `exact` allows no rounding: every bit is
     to be the same. A model that compares or masks its inputs is also fed infinities, NaN and masks that hide a whole
-    row; what it makes of them is compared where its own result is finite, and with `keep_nonfinite` everywhere. Neither
-    model is changed.
+    row, and one of integers the least, the greatest and both in turns; what it makes of them is compared where its own
+    result is finite, and with `keep_nonfinite` everywhere. Neither model is changed.
 
     Raises:
         UsageError: `inputs` or `bindings` do not fit the model, or onnxruntime is not installed.
@@ -230,9 +231,9 @@ def _runs(session: Session, plan: _Plan, advance: Callable[[float], None]) -> li
 
 
 def _unusual(session: Session, plan: _Plan, run: _Run) -> list[_Run]:
-    """Return the case of a run once more with infinities and NaN, and with masks that hide a row, where the model minds
-    and accepts these."""
-    fed = {
+    """Return the case of a run once more with infinities and NaN, with masks that hide a row, and with extreme
+    integers, where the model minds and accepts these."""
+    fed = extremes(plan.model, run.feeds, plan.given) | {
         samples.NONFINITE: samples.nonfinite(plan.model, run.feeds, plan.given, run.case.seed),
         samples.HIDDEN: samples.hidden(plan.model, run.feeds, plan.given),
     }
