@@ -323,6 +323,7 @@ class _Judge:
         self.keeps_nonfinite = exact or keep_nonfinite
         same = dict.fromkeys(model.outputs, (0.0, "every bit is to be the same"))
         self.tolerances = same if exact else tolerances(model)
+        self.at_extremes = same if exact else tolerances(model, alike=True)
         self.moves: dict[tuple[int, str, float], list[list[Gap]]] = {}
         self.fixed = samples.telling_sizes(model)
 
@@ -399,7 +400,7 @@ class _Judge:
 
     def _difference(self, index: int, run: _Run, gap: Gap) -> Difference:
         name = self.model.outputs[index]
-        tolerance, reason = self.tolerances[name]
+        tolerance, reason = (self.at_extremes if run.case.values in samples.EXTREME else self.tolerances)[name]
         allowed, why = (0.0, "exact: no rounding is allowed") if gap.is_exact else (tolerance, reason)
         scale = max(gap.scale, 1.0 if gap.is_exact else FLOOR)
         relative, detail = gap.absolute / scale, ""

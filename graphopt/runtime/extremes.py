@@ -25,7 +25,7 @@ _OF_DATA |= {"GatherElements", "GatherND", "Tile", "Pad", "Trilu", "CumSum", "De
 _OF_DATA |= {f"Reduce{kind}" for kind in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "SumSquare")}
 """Operators that bear any integers: in each operand, or in the first."""
 
-_PLACING = frozenset({"Shape", "Size", "ArgMax", "ArgMin", "NonZero", "TopK", "IsNaN", "IsInf"})
+_PLACING = frozenset({"Shape", "Size", "ArgMax", "ArgMin", "NonZero", "IsNaN", "IsInf"})
 """Operators of whose integers none is larger for an operand that is."""
 
 _DIVIDING = frozenset({"Div", "Mod"})
