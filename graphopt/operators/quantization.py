@@ -10,12 +10,14 @@ blocks are not denoted.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import TypeAlias
 
-from graphopt.base.integers import FALSE, Size, choice, disj, eq, le, product
+from graphopt.base.integers import Size, choice, disj, eq, le, product
 from graphopt.base.symbolic import Index, Value, call, number
 from graphopt.base.tensors import Tensor
 from graphopt.base.types import DType
+from graphopt.language.scalar import LONGEST
 from graphopt.operators.elementwise import largest, least
 from graphopt.operators.node import Node, OneOf, Undefined, Unsupported
 from graphopt.operators.reductions import matrix_product
@@ -47,7 +49,7 @@ def DequantizeLinear(node: Node) -> Tensor:
     def scaled(integer: Value, scale: Value) -> Value:
         return call("Scaled", integer, scale, params=types) if node.is_exact else integer * scale
 
-    is_wide = zero is not None and (_distance(x, zero) or 0) > ACCUMULATOR.limits[1]
+    is_wide = x.dtype is ACCUMULATOR and zero is not None
 
     def shifted(x: Value, zero: Value) -> Value:
         return wrapped(x - zero) if is_wide else x - zero
@@ -124,26 +126,20 @@ def wrapped(number_: Value) -> Value:
     return call("Wrapped", number_, params=(ACCUMULATOR,))
 
 
-def _accumulated(node: Node, exact: Tensor, most: Size | None) -> Tensor:
-    """Return what an accumulator makes of sums: the sums themselves where it is known that it holds `most`, which none
-    of them exceeds, of either sign. None: they may be any integers."""
-    fits = FALSE if most is None else le(most, ACCUMULATOR.limits[1])
+def _accumulated(node: Node, exact: Tensor, count: Size, *factors: tuple[Tensor, Tensor | None]) -> Tensor:
+    """Return what an accumulator makes of sums of so many products: the sums themselves, where the sizes leave no room
+    for more than it holds."""
+    each = prod(_distance(x, zero) for x, zero in factors)
+    fits = le(count * each, ACCUMULATOR.limits[1])
     return Tensor(exact.shape, lambda index: exact.at(index) if node.proves(fits) else wrapped(exact.at(index)))
 
 
-def _most(x: Tensor, x_zero: Tensor | None, w: Tensor, w_zero: Tensor | None, count: Size) -> Size | None:
-    """Return a number that no sum of so many products exceeds, of either sign; None where none is known."""
-    one, other = _distance(x, x_zero), _distance(w, w_zero)
-    return None if one is None or other is None else count * (one * other)
-
-
-def _distance(x: Tensor, zero: Tensor | None) -> int | None:
+def _distance(x: Tensor, zero: Tensor | None) -> int:
     """Return how far an integer may be from its zero point, which is of its type; without one from 0."""
-    if not x.dtype.is_integer:
-        return None
-    low, high = (x.values if x.values.is_integer else x.dtype).limits
-    first, last = (0, 0) if zero is None else x.dtype.limits
-    return max(high - first, last - low)
+    if not x.dtype.is_integer:  # it is not known
+        return LONGEST
+    low, high = x.dtype.limits
+    return high - low if zero is not None else max(high, -low)
 
 
 # -- products ----------------------------------------------------------------------------------------------------------
@@ -151,23 +147,24 @@ def _distance(x: Tensor, zero: Tensor | None) -> int | None:
 
 def MatMulInteger(node: Node) -> Tensor:
     """Multiply (a - its zero point) · (b - its zero points), of which b may have one for each column."""
-    return _product_of(node, node.input(0), node.optional(2), node.input(1), node.optional(3))
+    a, b, a_zero, b_zero = node.input(0), node.input(1), node.optional(2), node.optional(3)
+    exact = _product_of(node, a, a_zero, b, b_zero)
+    return _accumulated(node, exact, a.shape[-1], (a, a_zero), (b, b_zero))
 
 
 def _product_of(node: Node, a: Tensor, a_zero: Tensor | None, b: Tensor, b_zero: Tensor | None) -> Tensor:
-    """Return the product of two tensors less their zero points, as it is accumulated."""
+    """Return the product of two tensors less their zero points."""
     zero = _of_all(node, a_zero)
-    exact = matrix_product(node, _shifted(a, lambda _: zero), _shifted(b, _by_column(node, b_zero, b, b)))
-    return _accumulated(node, exact, _most(a, a_zero, b, b_zero, a.shape[-1]))
+    return matrix_product(node, _shifted(a, lambda _: zero), _shifted(b, _by_column(node, b_zero, b, b)))
 
 
 def QLinearMatMul(node: Node) -> Tensor:
     """Return the product of what two tensors stand for, quantized; the second may have a scale for each column."""
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (node.input(i) for i in range(8))
     _alike(node, b_scale, b_zero)
-    total = _product_of(node, a, a_zero, b, b_zero)
-    scales = _by_column(node, b_scale, b, total)
-    return _requantized(node, total, a_scale, scales, y_scale, y_zero)
+    exact = _product_of(node, a, a_zero, b, b_zero)
+    scales = _by_column(node, b_scale, b, exact)
+    return _requantized(node, exact, a_scale, scales, y_scale, y_zero)
 
 
 def _by_column(node: Node, given: Tensor | None, b: Tensor, of: Tensor) -> Parameter:
@@ -180,30 +177,21 @@ def _by_column(node: Node, given: Tensor | None, b: Tensor, of: Tensor) -> Param
 
 def ConvInteger(node: Node) -> Tensor:
     """Return the convolution of x less its zero point, by filters less theirs, of which each may have its own."""
-    return _convolution_of(node, node.input(0), node.optional(2), node.input(1), node.optional(3), None)
-
-
-def _convolution_of(
-    node: Node, x: Tensor, x_zero: Tensor | None, w: Tensor, w_zero: Tensor | None, bias: Tensor | None
-) -> Tensor:
-    """Return the convolution of two tensors less their zero points, as it is accumulated. A bias of any integers leaves
-    no room for products."""
+    x, w, x_zero, w_zero = node.input(0), node.input(1), node.optional(2), node.optional(3)
     zero = _of_all(node, x_zero)
-    exact = convolution(node, _shifted(x, lambda _: zero), _shifted(w, _zeros(node, w_zero, w, 0)), bias)
-    most = _most(x, x_zero, w, w_zero, product(w.shape[1:]))
-    if bias is not None:
-        added = _distance(bias, None)
-        most = None if most is None or added is None else most + added
-    return _accumulated(node, exact, most)
+    exact = convolution(node, _shifted(x, lambda _: zero), _shifted(w, _zeros(node, w_zero, w, 0)), None)
+    return _accumulated(node, exact, product(w.shape[1:]), (x, x_zero), (w, w_zero))
 
 
 def QLinearConv(node: Node) -> Tensor:
     """Return the convolution of what two tensors stand for, quantized; each filter may have its own scale."""
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (node.input(i) for i in range(8))
     _alike(node, w_scale, w_zero)
-    total = _convolution_of(node, x, x_zero, w, w_zero, node.optional(8))
-    scales = _along(node, w_scale, total, 1)
-    return _requantized(node, total, x_scale, scales, y_scale, y_zero)
+    zero = _of_all(node, x_zero)
+    filters = _shifted(w, _along(node, w_zero, w, 0))
+    exact = convolution(node, _shifted(x, lambda _: zero), filters, node.optional(8))
+    scales = _along(node, w_scale, exact, 1)
+    return _requantized(node, exact, x_scale, scales, y_scale, y_zero)
 
 
 def _of_all(node: Node, given: Tensor | None) -> Value:
@@ -223,12 +211,12 @@ def _shifted(x: Tensor, zeros: Parameter) -> Tensor:
 
 
 def _requantized(node: Node, exact: Tensor, one: Tensor, scales: Parameter, wanted: Tensor, zero: Tensor) -> Tensor:
-    """Return an accumulated sum of products in steps of another scale: how that is rounded is not known."""
+    """Return a sum of products, as it is accumulated, in steps of another scale: how that is rounded is not known."""
     factor, step, shift = _of_all(node, one), _of_all(node, wanted), _of_all(node, zero)
     types = (one.dtype, wanted.dtype)
 
     def at(index: Index) -> Value:
-        total, own = exact.at(index), scales(index)
+        total, own = wrapped(exact.at(index)), scales(index)
         if node.is_exact:
             return saturated(call("Requantized", total, factor, own, step, params=types), shift, zero.dtype)
         return saturated(call("Round", total * factor * own / step), shift, zero.dtype)
