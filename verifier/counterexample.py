@@ -26,6 +26,7 @@ from graphopt.language.schemas import Misfit
 from graphopt.language.term import applications
 from graphopt.operators.families import some_particulars
 from graphopt.verifier import scope
+from graphopt.verifier.crowded import crowded, is_crowded
 from graphopt.verifier.drawing import instances
 from graphopt.verifier.example import Instance
 from graphopt.verifier.shrink import shrink
@@ -34,8 +35,9 @@ from graphopt.verifier.writing import models
 Array: TypeAlias = NDArray[Any]
 TOLERANCE = {2: 2e-2, 4: 1e-3, 8: 1e-6}
 """By bytes of an element, relative to the largest: operands are small and sums short, what is wrong is so by more."""
-PLAIN, ANY, FEW = 120, 300, 60
-"""How many instances are tried: small ones of small whole numbers first, those with empty axes last."""
+PLAIN, ANY, FEW, CROWDED = 120, 300, 60, 40
+"""How many instances are tried: small ones of small whole numbers first, then any, those with empty axes, and those of
+many bytes."""
 FOUND, FURTHER = 3, 20
 """Of so many counterexamples the smallest is taken; after the first so many more instances are looked at."""
 STEPS = 150
@@ -113,6 +115,8 @@ def find(rule: Rule, seconds: float = 15.0) -> Counterexample | None:
     if not found:
         return None
     first = min(found, key=lambda example: example.cost)
+    if is_crowded(first.instance):  # it takes that many
+        return first
 
     def still(instance: Instance) -> Counterexample | None:
         other = difference(rule, instance) if time.process_time() < deadline else None
@@ -128,7 +132,7 @@ def _of(particular: Rule, seconds: float) -> Counterexample | None:
     return found and replace(found, gap=replace(found.gap, text=f"with {chosen} {found.gap.text}"))
 
 
-def differences(rule: Rule, deadline: float, further: int = PLAIN + ANY + FEW) -> Iterator[Counterexample]:
+def differences(rule: Rule, deadline: float, further: int = PLAIN + ANY + FEW + CROWDED) -> Iterator[Counterexample]:
     """Counterexamples as they are found.
 
     After the first so many `further` instances are tried; until the processor time `deadline` at most.
@@ -136,10 +140,10 @@ def differences(rule: Rule, deadline: float, further: int = PLAIN + ANY + FEW) -
     if rule.is_family:
         yield from chain.from_iterable(differences(each, deadline, further) for each in some_particulars(rule))
         return
-    end = PLAIN + ANY + FEW
+    end = PLAIN + ANY + FEW + CROWDED
     plain = instances(rule, seed=1, count=PLAIN, attempts=2_000, scope=scope.PLAIN)
     few = () if is_fatal_if_empty(rule) else instances(rule, seed=1, count=FEW, attempts=1_000, scope=scope.FEW)
-    for tried, instance in enumerate(chain(plain, instances(rule, seed=1, count=ANY), few)):
+    for tried, instance in enumerate(chain(plain, instances(rule, seed=1, count=ANY), few, crowded(rule))):
         if tried > end or time.process_time() > deadline:
             break
         found = difference(rule, instance)

@@ -17,6 +17,7 @@ from graphopt.language.definition import Definition
 from graphopt.language.rule import Rule
 from graphopt.verifier import scope
 from graphopt.verifier.counterexample import Counterexample, is_known, judged
+from graphopt.verifier.crowded import crowded
 from graphopt.verifier.drawing import instances
 from graphopt.verifier.example import Instance
 from graphopt.verifier.meant import meant
@@ -100,6 +101,7 @@ def _drawn(rule: Rule, _kernels: str) -> tuple[Instance, ...] | None:
     drawn = chain(
         instances(plain, seed=1, count=PLAIN, attempts=ATTEMPTS, scope=scope.PLAIN),
         instances(plain, seed=1, count=ANY, attempts=ATTEMPTS),
+        crowded(plain),
     )
     first = next(drawn, None)
     if first is None:

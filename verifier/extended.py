@@ -20,7 +20,7 @@ from graphopt.base.symbolic import ONE, Call, Element, Factor, Fold, Number, Rea
 MINUS = Call("Minus^", ())
 FINITE = frozenset(
     {"Abs", "Asinh", "Atan", "Cast", "Ceil", "Cos", "Cosh", "Erf", "Exp", "Floor", "NotZero", "Positive", "Round"}
-    | {"Sign", "Sin", "Sinh", "Tanh"}
+    | {"Sign", "Sin", "Sinh", "Tanh", "Wrapped"}
 )
 """Functions that are finite for all finite numbers: too large a result is rounding."""
 

@@ -76,6 +76,9 @@ class RuleNode(Node):
     def same(self, one: Size, other: Size) -> bool:
         return self.instance.same(one, other)
 
+    def proves(self, condition: Formula) -> bool:
+        return self.instance.proves(condition)
+
     def require(self, condition: Formula, reason: str) -> None:
         self.instance.require(condition, f"{self.op}: {reason}")
 

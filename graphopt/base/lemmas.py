@@ -216,7 +216,7 @@ def bounds(x: Value) -> Limits | None:
     for term in x.terms:
         limits: tuple[int, int] = (1, 1)
         match term.factors:
-            case (Call("OfType", _, (DType() as dtype,)),):
+            case (Call("OfType" | "Wrapped", _, (DType() as dtype,)),):
                 limits = dtype.limits
             case (_, *_):
                 return None
@@ -294,9 +294,15 @@ def cast(params: tuple[Any, ...], x: Value) -> Value | None:
     return x if params[0] == "wrapped" and fits(x, DType[params[1]]) else None
 
 
+def wrapped(params: tuple[Any, ...], x: Value) -> Value | None:
+    """Take an integer that the type holds for itself, as what has wrapped around already is."""
+    return x if fits(x, params[0]) else None
+
+
 TYPED_LEMMAS: Mapping[str, TypedLemma] = {
     "Steps": steps,
     "Cast": cast,
+    "Wrapped": wrapped,
     **{f"Add{sign}": integers(lambda a, b: a + b) for sign in "!~"},
     **{f"Sub{sign}": integers(lambda a, b: a - b) for sign in "!~"},
 }

@@ -25,6 +25,7 @@ from graphopt.check.verdict import Case, Comparison, Difference, Verdict, ratio,
 from graphopt.io import onnx_io
 from graphopt.ir.ops import RANDOM
 from graphopt.runtime import samples, steps
+from graphopt.runtime.extremes import extremes
 from graphopt.runtime.inputs import differing_inputs, fitted, with_fixed
 from graphopt.runtime.oracle import (
     NO_KERNEL,
@@ -75,8 +76,8 @@ def compare(
     `bindings` are sizes for open dims, used in turn; what they leave out is chosen, `tries` times at most if the model
     refuses it. `inputs` are used in every case in the place of made-up ones. `exact` allows no rounding: every bit is
     to be the same. A model that compares or masks its inputs is also fed infinities, NaN and masks that hide a whole
-    row; what it makes of them is compared where its own result is finite, and with `keep_nonfinite` everywhere. Neither
-    model is changed.
+    row, and one of integers the least, the greatest and both in turns; what it makes of them is compared where its own
+    result is finite, and with `keep_nonfinite` everywhere. Neither model is changed.
 
     Raises:
         UsageError: `inputs` or `bindings` do not fit the model, or onnxruntime is not installed.
@@ -268,9 +269,9 @@ def _runs(session: Session, plan: _Plan, advance: Callable[[float], None]) -> li
 
 
 def _unusual(session: Session, plan: _Plan, run: _Run) -> list[_Run]:
-    """Return the case of a run once more with infinities and NaN, and with masks that hide a row, where the model minds
-    and accepts these."""
-    fed = {
+    """Return the case of a run once more with infinities and NaN, with masks that hide a row, and with extreme
+    integers, where the model minds and accepts these."""
+    fed = extremes(plan.model, run.feeds, plan.given) | {
         samples.NONFINITE: samples.nonfinite(plan.model, run.feeds, plan.given, run.case.seed),
         samples.HIDDEN: samples.hidden(plan.model, run.feeds, plan.given),
     }
@@ -387,6 +388,7 @@ class _Judge:
         self.keeps_nonfinite = exact or keep_nonfinite
         same = dict.fromkeys(model.outputs, (0.0, "every bit is to be the same"))
         self.tolerances = same if exact else tolerances(model)
+        self.at_extremes = same if exact else tolerances(model, alike=True)
         self.incomparable: dict[str, str] = {}
         """How outputs vary that hold something else in each run."""
         self.moves: dict[tuple[str, float], list[list[Gap]]] = {}
@@ -484,7 +486,7 @@ class _Judge:
     def _difference(self, index: int, run: _Run, gap: Gap) -> Difference:
         """Return what is said of a gap by the tolerance of its output."""
         name = self.model.outputs[index]
-        tolerance, reason = self.tolerances[name]
+        tolerance, reason = (self.at_extremes if run.case.values in samples.EXTREME else self.tolerances)[name]
         allowed, why = (0.0, "exact: no rounding is allowed") if gap.is_exact else (tolerance, reason)
         scale = self._scale(gap)
         relative = gap.absolute / scale

@@ -25,26 +25,28 @@ _EPSILON: Mapping[DType, float] = {
 }
 
 
-def tolerances(model: Sketch) -> dict[str, tuple[float, str]]:
+def tolerances(model: Sketch, *, alike: bool = False) -> dict[str, tuple[float, str]]:
     """How far each output of two equal models may be apart, relative to its largest magnitude; and why.
 
     Rewrites round elsewhere and add in another order. Each rounding to the coarsest float type in which something on
     the way to the output is computed errs by up to ε, independently: √L of it over the L operators on the longest path.
     The sum of K terms errs by about √K of the precision that it is kept in. L gets a few operators more for the
     approximations of exp, tanh and erf, and all of it a factor of four: 4·(ε·√(16+L) + ε₃₂·√K). ONNX Runtime's own
-    optimizations stay 3 to 50 times below it on the models in `tests/fixtures`.
+    optimizations stay 3 to 50 times below it on the models in `tests/fixtures`. Where many numbers are `alike`, they
+    are rounded alike: the errors add up, and there is no root.
     """
     paths = _paths(model)
-    return {name: _tolerance(paths.get(name, _Path()), model.types.get(name)) for name in model.outputs}
+    return {name: _tolerance(paths.get(name, _Path()), model.types.get(name), alike) for name in model.outputs}
 
 
-def _tolerance(path: _Path, own: DType | None) -> tuple[float, str]:
+def _tolerance(path: _Path, own: DType | None, alike: bool) -> tuple[float, str]:
     dtype = path.dtype or (own if own in _EPSILON else None) or DType.FLOAT
     epsilon = _EPSILON[dtype]
-    found = 4 * (epsilon * sqrt(16 + path.length) + min(epsilon, ACCUMULATOR) * sqrt(path.terms))
+    length, terms = (16 + path.length, path.terms) if alike else (sqrt(16 + path.length), sqrt(path.terms))
+    found = 4 * (epsilon * length + min(epsilon, ACCUMULATOR) * terms)
     return found, (
-        f"4·(ε·√(16+L) + ε₃₂·√K) of the largest element: ε = {epsilon:.1e} ({dtype.name}, the coarsest type in which"
-        " something on the way to it is computed),"
+        f"{'4·(ε·(16+L) + ε₃₂·K)' if alike else '4·(ε·√(16+L) + ε₃₂·√K)'} of the largest element: ε = {epsilon:.1e}"
+        f" ({dtype.name}, the coarsest type in which something on the way to it is computed),"
         f" L = {path.length} operators in a row, K = {path.terms} terms in a sum"
     )
 

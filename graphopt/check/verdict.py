@@ -27,7 +27,7 @@ class Case:
     seed: int
     binding: Binding
     values: str
-    """normal, wide, small or non-finite; see `samples`."""
+    """normal, wide, small, non-finite, hidden, least, greatest or alternating; see `samples`."""
     overridden: tuple[str, ...] = ()
     """The initializers that were fed."""
 

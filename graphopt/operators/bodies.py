@@ -249,6 +249,9 @@ class _Inner(Node):
     def same(self, one: Size, other: Size) -> bool:
         return self.outer.same(one, other)
 
+    def proves(self, condition: Formula) -> bool:
+        return self.outer.proves(condition)
+
     def shared(self, a: Size, b: Size) -> Size:
         return self.outer.shared(a, b)
 

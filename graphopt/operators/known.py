@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any, NamedTuple, TypeVar
 
-from graphopt.base.integers import FALSE, Formula, Int, Size, forget, fresh
+from graphopt.base.integers import FALSE, TRUE, Formula, Int, Size, forget, fresh
 from graphopt.base.rebuilding import Substitution, only_symbol, rebuild_formula
 from graphopt.base.sizes import Dim, Named, Sym, Unknown, replaced
 from graphopt.base.symbolic import Index, Read, integer, lift, number
@@ -134,6 +134,9 @@ class ModelNode(Node):
 
     def same(self, one: Size, other: Size) -> bool:
         return one == other
+
+    def proves(self, condition: Formula) -> bool:
+        return condition == TRUE
 
     def shared(self, a: Size, b: Size) -> Size:
         """Return the size of an axis that two operands share, unknown where it depends on which of them is 1."""

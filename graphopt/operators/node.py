@@ -145,6 +145,10 @@ class Node(ABC):
         """Return whether two sizes are known to be equal when elements are compared."""
 
     @abstractmethod
+    def proves(self, condition: Formula) -> bool:
+        """Return whether a condition is known to hold when elements are compared."""
+
+    @abstractmethod
     def asked_size(self, asked: Size, count: Size) -> Size:
         """Return the size that a symbol asks for in a Reshape of so many elements."""
 

@@ -1,6 +1,8 @@
 """Denotations of quantization: integers q that stand for (q - zero point) · scale, and products of them.
 
 The text of ONNX rounds to the nearest number, of two the even one, and saturates. What becomes of NaN it does not say.
+Products are added up in integers of 32 bits, and wrap around: what they make is the number itself only where the sizes
+leave no room for more.
 A scale and a zero point are of the whole tensor (a scalar, or a list of one) or one for each index of an axis; those of
 blocks are not denoted.
 """
@@ -8,12 +10,14 @@ blocks are not denoted.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import TypeAlias
 
-from graphopt.base.integers import Size, choice, disj, eq
+from graphopt.base.integers import Size, choice, disj, eq, le, product
 from graphopt.base.symbolic import Index, Value, call, number
 from graphopt.base.tensors import Tensor
 from graphopt.base.types import DType
+from graphopt.language.scalar import LONGEST
 from graphopt.operators.elementwise import largest, least
 from graphopt.operators.node import Node, OneOf, Undefined, Unsupported
 from graphopt.operators.reductions import matrix_product
@@ -45,7 +49,12 @@ def DequantizeLinear(node: Node) -> Tensor:
     def scaled(integer: Value, scale: Value) -> Value:
         return call("Scaled", integer, scale, params=types) if node.is_exact else integer * scale
 
-    return _elementwise(node, x, scale, zero, lambda x, scale, zero: scaled(x - zero, scale))
+    is_wide = x.dtype is ACCUMULATOR and zero is not None
+
+    def shifted(x: Value, zero: Value) -> Value:
+        return wrapped(x - zero) if is_wide else x - zero
+
+    return _elementwise(node, x, scale, zero, lambda x, scale, zero: scaled(shifted(x, zero), scale))
 
 
 def _element_type(node: Node, implied: DType) -> DType:
@@ -106,22 +115,54 @@ def saturated(steps: Value, zero: Value, made: DType) -> Value:
     return least(largest(steps, low - zero), high - zero) + zero
 
 
+# -- sums in 32 bits ---------------------------------------------------------------------------------------------------
+
+ACCUMULATOR = DType.INT32
+"""The type in which kernels add up products of quantized numbers."""
+
+
+def wrapped(number_: Value) -> Value:
+    """Return the number that an accumulator has in the place of an integer: another one where that is out of range."""
+    return call("Wrapped", number_, params=(ACCUMULATOR,))
+
+
+def _accumulated(node: Node, exact: Tensor, count: Size, *factors: tuple[Tensor, Tensor | None]) -> Tensor:
+    """Return what an accumulator makes of sums of so many products: the sums themselves, where the sizes leave no room
+    for more than it holds."""
+    each = prod(_distance(x, zero) for x, zero in factors)
+    fits = le(count * each, ACCUMULATOR.limits[1])
+    return Tensor(exact.shape, lambda index: exact.at(index) if node.proves(fits) else wrapped(exact.at(index)))
+
+
+def _distance(x: Tensor, zero: Tensor | None) -> int:
+    """Return how far an integer may be from its zero point, which is of its type; without one from 0."""
+    if not x.dtype.is_integer:  # it is not known
+        return LONGEST
+    low, high = x.dtype.limits
+    return high - low if zero is not None else max(high, -low)
+
+
 # -- products ----------------------------------------------------------------------------------------------------------
 
 
 def MatMulInteger(node: Node) -> Tensor:
     """Multiply (a - its zero point) · (b - its zero points), of which b may have one for each column."""
-    a, b = node.input(0), node.input(1)
-    zero = _of_all(node, node.optional(2))
-    return matrix_product(node, _shifted(a, lambda _: zero), _shifted(b, _by_column(node, node.optional(3), b, b)))
+    a, b, a_zero, b_zero = node.input(0), node.input(1), node.optional(2), node.optional(3)
+    exact = _product_of(node, a, a_zero, b, b_zero)
+    return _accumulated(node, exact, a.shape[-1], (a, a_zero), (b, b_zero))
+
+
+def _product_of(node: Node, a: Tensor, a_zero: Tensor | None, b: Tensor, b_zero: Tensor | None) -> Tensor:
+    """Return the product of two tensors less their zero points."""
+    zero = _of_all(node, a_zero)
+    return matrix_product(node, _shifted(a, lambda _: zero), _shifted(b, _by_column(node, b_zero, b, b)))
 
 
 def QLinearMatMul(node: Node) -> Tensor:
     """Return the product of what two tensors stand for, quantized; the second may have a scale for each column."""
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (node.input(i) for i in range(8))
     _alike(node, b_scale, b_zero)
-    zero = _of_all(node, a_zero)
-    exact = matrix_product(node, _shifted(a, lambda _: zero), _shifted(b, _by_column(node, b_zero, b, b)))
+    exact = _product_of(node, a, a_zero, b, b_zero)
     scales = _by_column(node, b_scale, b, exact)
     return _requantized(node, exact, a_scale, scales, y_scale, y_zero)
 
@@ -136,9 +177,10 @@ def _by_column(node: Node, given: Tensor | None, b: Tensor, of: Tensor) -> Param
 
 def ConvInteger(node: Node) -> Tensor:
     """Return the convolution of x less its zero point, by filters less theirs, of which each may have its own."""
-    x, w = node.input(0), node.input(1)
-    zero = _of_all(node, node.optional(2))
-    return convolution(node, _shifted(x, lambda _: zero), _shifted(w, _zeros(node, node.optional(3), w, 0)), None)
+    x, w, x_zero, w_zero = node.input(0), node.input(1), node.optional(2), node.optional(3)
+    zero = _of_all(node, x_zero)
+    exact = convolution(node, _shifted(x, lambda _: zero), _shifted(w, _zeros(node, w_zero, w, 0)), None)
+    return _accumulated(node, exact, product(w.shape[1:]), (x, x_zero), (w, w_zero))
 
 
 def QLinearConv(node: Node) -> Tensor:
@@ -169,13 +211,12 @@ def _shifted(x: Tensor, zeros: Parameter) -> Tensor:
 
 
 def _requantized(node: Node, exact: Tensor, one: Tensor, scales: Parameter, wanted: Tensor, zero: Tensor) -> Tensor:
-    """Return a sum of products, exact for it is of integers, in steps of another scale: how that is rounded is not
-    known."""
+    """Return a sum of products, as it is accumulated, in steps of another scale: how that is rounded is not known."""
     factor, step, shift = _of_all(node, one), _of_all(node, wanted), _of_all(node, zero)
     types = (one.dtype, wanted.dtype)
 
     def at(index: Index) -> Value:
-        total, own = exact.at(index), scales(index)
+        total, own = wrapped(exact.at(index)), scales(index)
         if node.is_exact:
             return saturated(call("Requantized", total, factor, own, step, params=types), shift, zero.dtype)
         return saturated(call("Round", total * factor * own / step), shift, zero.dtype)

@@ -221,7 +221,10 @@ def totals(binding: Mapping[str, int]) -> dict[str, int]:
 NORMAL, WIDE, SMALL, NONFINITE, HIDDEN = "normal", "wide", "small", "non-finite", "hidden"
 """Kinds of values: usual ones; zeros, tiny, large and negative ones; those that hardly any model refuses; with
 infinities and NaN; with masks that hide a whole row."""
-UNUSUAL = frozenset({NONFINITE, HIDDEN})
+LEAST, GREATEST, ALTERNATING = "least", "greatest", "alternating"
+"""Kinds of integers: see `extremes`."""
+EXTREME = frozenset({LEAST, GREATEST, ALTERNATING})
+UNUSUAL = EXTREME | {NONFINITE, HIDDEN}
 """Of which an original may make what is no number: there it is not compared."""
 
 _WORDS = ("", "a", "B c", "ä", "7", "graph", "a\nb")

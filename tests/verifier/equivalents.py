@@ -32,6 +32,9 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
         f"windows.ConvTranspose: (0, m) if group == 1 else {WITHIN} -> ({WITHIN})",
         "windows.ConvTranspose: 1 -> (0)",
     ],
+    "Of what is proved all types are known; inference, which may not know one, asks for no sum.": [
+        "quantization._distance: not x.dtype.is_integer -> False",
+    ],
     "A cap is not negative, which was refused before.": ["attention._capped: nonzero -> positive"],
     "-1 is odd, and an odd number of elements is refused.": ["attention.RotaryEmbedding: 0 -> (-1)"],
     "A pad is not negative and shorter than the kernel, which is not 0 then.": ["windows.pool: 1 -> (0)"],

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import matmul
 
+from graphopt.base.types import DType
 from graphopt.language.proof import Model
 from graphopt.language.rule import Rule, attributes, const, fn, integer, integers, op, tensor
 from graphopt.language.term import App, Operand, Term, applications
@@ -111,7 +114,62 @@ FLAT = (flat(m) + flat(n), flat(m) + w, flat(m) + op.Softmax(flat(n), axis=0), f
 """Vectors of which some are made of tensors of other shapes: what is computed of them is not that of these tensors."""
 OUTER = flat(m) + op.Reshape(m, (-1, 1))
 
+images, filters = tensor("x", "B C *s"), const("w", "O I *k")
+
+
+def summed(name: str, is_right: bool, bound: Term, *types: DType, zeros: int = 0) -> Law:
+    """Doubles are integers that are added up in 32 bits: of two types, of which `zeros` have zero points."""
+    one, other, given = tensor("a", "M K"), tensor("b", "K N"), (const("z", ""), const("u", ""))[:zeros]
+    factors = (op.DequantizeLinear(x, o, *zero) for x, o, zero in ((one, e, given[:1]), (other, f, given[1:])))
+    right = op.DequantizeLinear(op.MatMulInteger(one, other, *given), e * f)
+    when = (
+        fn.eq(fn.dtype(term), int(dtype)) for term, dtype in zip((one, other, e), (*types, DType.FLOAT), strict=True)
+    )
+    return law(
+        name,
+        reduce(matmul, factors),
+        right,
+        (Model.REAL if zeros else Model.EXTENDED) if is_right else None,
+        *when,
+        bound,
+    )
+
+
+def summed_images(name: str, is_right: bool, bound: Term) -> Law:
+    left = op.Conv(*(op.Cast(x, to=int(DType.DOUBLE)) for x in (images, filters)))
+    right = op.Cast(op.ConvInteger(images, filters), to=int(DType.DOUBLE))
+    types = (fn.eq(fn.dtype(x), int(DType.UINT8)) for x in (images, filters))
+    return law(name, left, right, Model.EXTENDED if is_right else None, *types, bound)
+
+
+K, weights = fn.size("K"), fn.size("I") * fn.product(fn.sizes("*k"))
+U8, I8 = DType.UINT8, DType.INT8
+ACCUMULATED = (
+    summed("bytes", True, fn.le(K, 33_025), U8, U8),
+    summed("more_bytes", False, fn.le(K, 33_026), U8, U8),
+    summed("signed_bytes", True, fn.le(K, 131_071), I8, I8),
+    summed("more_signed_bytes", False, fn.le(K, 131_072), I8, I8),
+    summed("bytes_of_both_kinds", True, fn.le(K, 65_793), U8, I8),
+    summed("more_bytes_of_both_kinds", False, fn.le(K, 65_794), U8, I8),
+    summed("signed_bytes_less_one", True, fn.le(K, 65_793), I8, I8, zeros=1),
+    summed("more_signed_bytes_less_one", False, fn.le(K, 65_794), I8, I8, zeros=1),
+    summed("signed_bytes_less_both", True, fn.le(K, 33_025), I8, I8, zeros=2),
+    summed("more_signed_bytes_less_both", False, fn.le(K, 33_026), I8, I8, zeros=2),
+    summed_images("images", True, fn.le(weights, 33_025)),
+    summed_images("larger_images", False, fn.le(weights, 33_026)),
+    summed_images("images_of_any_channels", False, fn.le(fn.product(fn.sizes("*k")), 33_025)),
+    law(
+        "difference_in_32_bits",
+        op.DequantizeLinear(c, e, d),
+        op.DequantizeLinear(c, e) - op.DequantizeLinear(d, e),
+        None,
+        fn.eq(fn.dtype(c), int(DType.INT32)),
+    ),
+)
+"""How many products of bytes fit into 32 bits, and how many do not."""
+
 LAWS = (
+    *ACCUMULATED,
     law("greater_is_not_less", op.Greater(x, y), op.Less(x, y), None),
     law("greater_turns_round", op.Greater(x, y), op.Less(y, x), Model.EXACT),
     law("greater_or_equal_turns_round", op.GreaterOrEqual(x, y), op.LessOrEqual(y, x), Model.EXACT),

@@ -46,8 +46,9 @@ def quantize(d: Draw) -> Case:
 def dequantize(d: Draw) -> Case:
     shape = d.shape()
     dtype = d.choice(*QUANTA, np.int32)
-    given, attrs = parameters(d, shape, None if dtype is np.int32 or d.flag() else dtype)
-    return Case([integers(d, shape, dtype), *given], attrs)
+    given, attrs = parameters(d, shape, None if d.flag() else dtype)
+    most = d.choice(1000, 2**31)  # less a zero point these wrap around
+    return Case([integers(d, shape, dtype, most), *given], attrs)
 
 
 def dynamic(d: Draw) -> Case:
@@ -62,8 +63,14 @@ def matrices(d: Draw) -> tuple[Array, Array]:
     return integers(d, (*batch, d.size(), k), a), integers(d, (*d.choice((), batch), k, d.size()), b)
 
 
+MANY = 33_100
+"""So many products of the greatest bytes wrap around in 32 bits."""
+
+
 def matmul_integer(d: Draw) -> Case:
     a, b = matrices(d)
+    if d.random.random() < 0.03:
+        a, b = np.full((1, MANY), 255, np.uint8), np.full((MANY, 2), 255, np.uint8)
     zeros = [integers(d, (), a.dtype, 20), integers(d, d.choice((), (1,), b.shape[-1:]), b.dtype, 20)]
     return Case([a, b, *zeros[: d.size(0, 2)]])
 

@@ -1,6 +1,7 @@
 """Wrong rules, by what is wrong. None may be proved; of those that a small instance shows to be wrong it is found."""
 
 from tests.verifier.broken import (
+    accumulated,
     attention,
     bodies,
     classics,
@@ -52,5 +53,6 @@ UNPROVED = (
     *floats.UNPROVED,
     *bodies.UNPROVED,
     *attention.UNPROVED,
+    *accumulated.UNPROVED,
 )
 VACUOUS = plain.VACUOUS

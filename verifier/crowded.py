@@ -1,0 +1,71 @@
+"""Instances at which what kernels add up in 32 bits wraps around: a long axis, and bytes at the ends of their types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import combinations
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from graphopt.base.types import DType
+from graphopt.language.rule import Rule
+from graphopt.language.term import Var
+from graphopt.verifier import scope
+from graphopt.verifier.drawing import instance, instances
+from graphopt.verifier.example import Array, Instance, Shape, Sizes, shape_of
+
+MANY = 140_000
+"""So many products of bytes, with a sign or without, are more than 32 bits hold."""
+LARGEST = 2_000_000
+"""How many elements a tensor has at most."""
+DRAWN, ATTEMPTS = 60, 400
+"""How many instances are looked at for bytes, and how many draws these may take."""
+
+
+def crowded(rule: Rule) -> Iterator[Instance]:
+    """Yield an instance for each axis, or pair of them, that has a name and can be long, with each choice of element
+    types, if a rule reads bytes."""
+    seen = set[tuple[str, ...]]()
+    for drawn in instances(rule, seed=1, count=DRAWN, attempts=ATTEMPTS, scope=scope.PLAIN):
+        types = tuple(value.dtype.name for value in drawn.values.values() if _is_of_bytes(value))
+        if types in seen or not types:
+            continue
+        seen.add(types)
+        axes = [axis for axis, size in drawn.dims.items() if isinstance(size, int)]
+        longer = (_longer(rule, drawn, some) for some in (*combinations(axes, 1), *combinations(axes, 2)))
+        yield from filter(None, longer)
+
+
+def is_crowded(drawn: Instance) -> bool:
+    return MANY in drawn.dims.values()
+
+
+def _is_of_bytes(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and DType.of(value.dtype) in (DType.UINT8, DType.INT8)
+
+
+def _longer(rule: Rule, drawn: Instance, axes: Iterable[str]) -> Instance | None:
+    """Return the instance with some axes long; None where the left side is not defined there, or too large."""
+    dims = {**drawn.dims, **dict.fromkeys(axes, MANY)}
+    arrays = {name: value for name, value in drawn.values.items() if isinstance(value, np.ndarray)}
+    shapes = {name: _shape(rule.holes[name], value, dims) for name, value in arrays.items()}
+    if any(prod(shape) > LARGEST for shape in shapes.values()):
+        return None
+    found = instance(rule, dims, {**drawn.values} | {n: _resized(arrays[n], shapes[n]) for n in arrays}, attempts=1)
+    return found and replace(found, written={})
+
+
+def _shape(hole: Var, value: Array, dims: Sizes) -> Shape:
+    return value.shape if hole.axes is None or "_" in hole.axes else shape_of(hole.axes, dims)
+
+
+def _resized(value: Array, shape: Shape) -> Array:
+    """Return an array of another size: of bytes, as far as they can be from their zero point, which is a single one."""
+    if not _is_of_bytes(value):
+        return np.resize(value, shape)
+    limits = np.iinfo(value.dtype)
+    far, near = (limits.min, limits.max) if limits.min else (limits.max, limits.min)
+    return np.full(shape, far if shape else near, value.dtype)
