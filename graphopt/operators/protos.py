@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from graphopt.base.sizes import Dim, Sym
 from graphopt.base.types import DType, OpaqueType, Shape, TensorType, Type
 from graphopt.ir.graph import Attribute, Graph, Node, Opaque, Scalar
 from graphopt.ir.ops import text_or_bytes
+from graphopt.ir.pieces import pieces
 from graphopt.ir.tensor import Tensor
 
 CHUNK = 1 << 24
@@ -308,7 +310,7 @@ def put_location(tensor: TensorProto, file: str) -> None:
 
 
 def raw_chunks(tensor: Tensor) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of a tensor as ONNX stores them, little by little where they lie in a file."""
+    """Yield the bytes of a tensor as ONNX stores them, little by little where they lie in a file, or are computed."""
     source = tensor.source
     if isinstance(source, External):
         with _opened(source) as file:
@@ -316,7 +318,16 @@ def raw_chunks(tensor: Tensor) -> Iterator[bytes | memoryview]:
     elif isinstance(source, TensorProto) and source.HasField("raw_data"):
         yield source.raw_data
     else:
-        yield numpy_helper.from_array(np.ascontiguousarray(tensor.numpy()).reshape(tensor.shape)).raw_data
+        yield from _raw_pieces(tensor)
+
+
+def _raw_pieces(tensor: Tensor) -> Iterator[bytes | memoryview]:
+    array = np.asarray(tensor.numpy())
+    if tensor.dtype.bits % 8:
+        array = np.ascontiguousarray(array)  # its pieces are then of whole bytes
+    is_plain = sys.byteorder == "little" and tensor.dtype is not DType.STRING and tensor.dtype.bits % 8 == 0
+    for piece in pieces(array, CHUNK):
+        yield piece.view(np.uint8).data if is_plain else numpy_helper.from_array(piece).raw_data
 
 
 def chunks(file: FileIO, start: int, end: int) -> Iterator[bytes]:
@@ -352,10 +363,14 @@ def tensor_to_proto(tensor: Tensor, name: str, into: TensorProto | None = None) 
     original = declared(tensor)
     if original is not None:
         proto.CopyFrom(original)
-    else:
+    elif tensor.dtype is DType.STRING:
         proto.CopyFrom(numpy_helper.from_array(np.asarray(tensor.numpy())))
         del proto.dims[:]
         proto.dims.extend(tensor.shape)
+    else:
+        proto.data_type = tensor.dtype
+        proto.dims.extend(tensor.shape)
+        proto.raw_data = b"".join(raw_chunks(tensor))
     if name or proto.name:
         proto.name = name
     return proto
