@@ -308,6 +308,39 @@ def outline(proto: ModelProto) -> ModelProto:
     return copy
 
 
+def outlined(model: Model) -> ModelProto:
+    """Return the message of a model without the values of large weights, which are not read; defaults of inputs
+    stay."""
+    proto = _shell(model)
+    for name, node in Writer(model.ir_version, protos.tensor_to_proto).graph(model.graph, proto.graph, None):
+        place = protos.tensor_to_proto if node.is_given else payload.declare
+        payload.put_initializer(proto.graph.initializer.add(), name, node, place)
+    return proto
+
+
+def write_beside(proto: ModelProto, folder: Path | None, path: Path) -> None:
+    """Write a message to a file that is not there yet, and its large initializers to one beside it, `<path>.data`.
+
+    All else is as it was. `folder` is that of its external data.
+    """
+    light, defaults, folders = ModelProto(), overridable(proto), (folder,) if folder else ()
+    copy_fields(proto, light, without=("graph",))
+    copy_fields(proto.graph, light.graph, without=("initializer",))
+    with weightfiles.plain(path).open("xb") as data:
+        store = payload.Store(data)
+        for tensor in proto.graph.initializer:
+            into = light.graph.initializer.add()
+            is_external = tensor.data_location == TensorProto.EXTERNAL
+            if (is_external or payload.is_large(tensor)) and tensor.name not in defaults:
+                store.put(protos.tensor_from_proto(tensor, folders), tensor.name, into)
+            else:
+                into.CopyFrom(tensor)
+    take_in(light, folders)
+    for tensor in protos.external_tensors(light):
+        protos.put_location(tensor, weightfiles.plain(path).name)
+    path.write_bytes(light.SerializeToString())
+
+
 # -- another opset -----------------------------------------------------------------------------------------------------
 
 
