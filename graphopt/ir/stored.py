@@ -48,8 +48,8 @@ def made(dtype: DType, shape: tuple[int, ...], parts: Callable[[], Iterable[NDAr
 def is_mapped(array: NDArray[Any]) -> bool:
     """Return whether the elements of an array lie in a file."""
     base: Any = array
-    while isinstance(base, np.ndarray):
-        base = base.base
+    while isinstance(base, np.ndarray | memoryview):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
     return isinstance(base, mmap.mmap)
 
 
@@ -82,7 +82,8 @@ class _File:
     """A file without a name, whose parts are used again. It is gone with the last of them, or with the process."""
 
     def __init__(self) -> None:
-        self._file = TemporaryFile(buffering=0, prefix="graphopt-")  # noqa: SIM115 - as long as somebody has a part
+        self._file = TemporaryFile(buffering=0, prefix="graphopt-")  # noqa: SIM115 - open as long as somebody has a part
+        weakref.finalize(self, self._file.close)
         self._end = 0
         self._free: dict[int, list[int]] = {}
         self._lock = threading.RLock()  # a part may be released while the lock is held

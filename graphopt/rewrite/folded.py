@@ -20,6 +20,8 @@ from graphopt.ir.pieces import slabs
 from graphopt.ir.tensor import Tensor
 from graphopt.operators.evaluate import evaluate
 
+AT_ONCE = 1 << 22
+"""Bytes in double precision that are computed together."""
 ROWWISE = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "Abs", "Sqrt", "Reciprocal"})
 """Operators of which a few rows are computed of a few rows."""
 
@@ -76,7 +78,7 @@ def _indices(shape: tuple[int, ...], itemsize: int) -> Iterator[Index]:
     if axis is None or 0 in shape:
         yield ()
         return
-    for part in slabs(shape[axis:], itemsize):
+    for part in slabs(shape[axis:], itemsize, AT_ONCE):
         yield (*(slice(None) for _ in range(axis)), part)
 
 

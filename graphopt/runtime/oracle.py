@@ -187,7 +187,9 @@ def _onnxruntime(model: Runnable, *, optimize: bool) -> Iterator[Session]:
                 endurance.OPENER.demand_endured(loadable)
             is_large = model.weight_bytes > IN_MEMORY
             with _sparing() if is_large else nullcontext():
-                native = _session(runtime, loadable, optimize=optimize, is_mapped=is_large and not optimize and not model.is_quantized)
+                native = _session(
+                    runtime, loadable, optimize=optimize, is_mapped=is_large and not optimize and not model.is_quantized
+                )
         except Exception as error:  # the classes that onnxruntime raises share no base
             raise FailedError("cannot be loaded", error) from error
         said = f"all its optimizations {'on' if optimize else 'off'}"
