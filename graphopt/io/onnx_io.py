@@ -318,15 +318,24 @@ def outlined(model: Model) -> ModelProto:
     return proto
 
 
+def write_scratch(model: Model, path: Path) -> None:
+    """Write a model to a file, for as long as somebody reads it: with its weights beside it."""
+    with weightfiles.plain(path).open("wb") as data:
+        proto = _proto_beside(model, data)
+    for tensor in protos.external_tensors(proto):
+        protos.put_location(tensor, weightfiles.plain(path).name)
+    path.write_bytes(proto.SerializeToString())
+
+
 def write_beside(proto: ModelProto, folder: Path | None, path: Path) -> None:
-    """Write a message to a file that is not there yet, and its large initializers to one beside it, `<path>.data`.
+    """Write a message to a file, and its large initializers to one beside it, `<path>.data`.
 
     All else is as it was. `folder` is that of its external data.
     """
     light, defaults, folders = ModelProto(), overridable(proto), (folder,) if folder else ()
     copy_fields(proto, light, without=("graph",))
     copy_fields(proto.graph, light.graph, without=("initializer",))
-    with weightfiles.plain(path).open("xb") as data:
+    with weightfiles.plain(path).open("wb") as data:
         store = payload.Store(data)
         for tensor in proto.graph.initializer:
             into = light.graph.initializer.add()

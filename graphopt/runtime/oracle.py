@@ -106,14 +106,13 @@ class Runnable:
             OSError, OutputError: there is no room.
         """
         if self._made is not None:
-            onnx_io.save(self._made, path, external=True)
+            onnx_io.write_scratch(self._made, path)
             return
         try:
             onnx_io.write_beside(*self.settled(), path)
         except EncodeError:  # weights in bodies and attributes made it too large
             made = onnx_io.load(self._message(), folder=self._folders[0] if self._folders else None)
-            path.unlink(missing_ok=True)
-            onnx_io.save(made, path, external=True)
+            onnx_io.write_scratch(made, path)
 
     def perturbed(self, amount: float, seed: int, fixed: Container[str] = ()) -> Runnable:
         """Return the model with every float weight but those that are `fixed` changed by up to `amount` of its size.
