@@ -318,16 +318,10 @@ def raw_chunks(tensor: Tensor) -> Iterator[bytes | memoryview]:
     elif isinstance(source, TensorProto) and source.HasField("raw_data"):
         yield source.raw_data
     else:
-        yield from _raw_pieces(tensor)
-
-
-def _raw_pieces(tensor: Tensor) -> Iterator[bytes | memoryview]:
-    array = np.asarray(tensor.numpy())
-    if tensor.dtype.bits % 8:
-        array = np.ascontiguousarray(array)  # its pieces are then of whole bytes
-    is_plain = sys.byteorder == "little" and tensor.dtype is not DType.STRING and tensor.dtype.bits % 8 == 0
-    for piece in pieces(array, CHUNK):
-        yield piece.view(np.uint8).data if is_plain else numpy_helper.from_array(piece).raw_data
+        array, bits = np.asarray(tensor.numpy()), tensor.dtype.bits
+        is_plain = sys.byteorder == "little" and bits and bits % 8 == 0
+        for piece in pieces(array if is_plain else np.ascontiguousarray(array), CHUNK):  # packed ones of whole bytes
+            yield piece.view(np.uint8).data if is_plain else numpy_helper.from_array(piece).raw_data
 
 
 def chunks(file: FileIO, start: int, end: int) -> Iterator[bytes]:
@@ -363,14 +357,13 @@ def tensor_to_proto(tensor: Tensor, name: str, into: TensorProto | None = None) 
     original = declared(tensor)
     if original is not None:
         proto.CopyFrom(original)
-    elif tensor.dtype is DType.STRING:
-        proto.CopyFrom(numpy_helper.from_array(np.asarray(tensor.numpy())))
-        del proto.dims[:]
-        proto.dims.extend(tensor.shape)
     else:
         proto.data_type = tensor.dtype
         proto.dims.extend(tensor.shape)
-        proto.raw_data = b"".join(raw_chunks(tensor))
+        if tensor.dtype is DType.STRING:
+            proto.string_data.extend(numpy_helper.from_array(np.asarray(tensor.numpy())).string_data)
+        else:
+            proto.raw_data = b"".join(raw_chunks(tensor))
     if name or proto.name:
         proto.name = name
     return proto
