@@ -9,6 +9,7 @@ from graphopt.base import ort
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Value
 from tests.test_onnx_io import there_and_back, vertex
+from tests.text import run
 
 FUNCTIONS = """<ir_version: 10, opset_import: ["": 21, "mine": 1]>
     g (float[N] x) => (float[N] y) <float[1] w = {2}> { h = mine.double (x)  y = mine.scaled <by = 3.0> (h, w) }
@@ -69,12 +70,23 @@ def test_a_local_function_brings_the_opset_that_its_model_does_not_state() -> No
 
 def test_a_local_function_that_the_model_s_opset_cannot_say_is_kept(caplog: pytest.LogCaptureFixture) -> None:
     text = """<ir_version: 10, opset_import: ["": 21, "mine": 1]>
-        g (float[N] x) => (float[N] y) { y = mine.f (x) }
-        <domain: "mine", opset_import: ["": 12]>
-        f (a) => (b) { b = Softmax (a) }"""
+        g (float[N, 1, 4, 4] x) => (float[N, 1, 8, 8] y) { y = mine.f (x) }
+        <domain: "mine", opset_import: ["": 10]>
+        f (a) => (b) { s = Constant <value = float[4] {1, 1, 2, 2}> ()  b = Resize (a, s) }"""
     proto = parse_model(text)
     assert there_and_back(proto) == proto
-    assert "the function mine.f is not inlined: Softmax 'b' cannot be written in opset 21" in caplog.text
+    assert "the function mine.f is not inlined: Resize 'b' cannot be written in opset 21" in caplog.text
+
+
+def test_a_local_function_is_spelled_out_in_the_model_s_opset() -> None:
+    text = """<ir_version: 10, opset_import: ["": 21, "mine": 1]>
+        g (float[N, 3, 4] x) => (float[N, 3, 4] y) { y = mine.f (x) }
+        <domain: "mine", opset_import: ["": 12]>
+        f (a) => (b) { b = Softmax (a) }"""
+    after = there_and_back(parse_model(text))
+    assert [node.op_type for node in after.graph.node] == ["Flatten", "Softmax", "Shape", "Reshape"]
+    x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
+    assert run(after, {"x": x})["y"].sum() == pytest.approx(2)
 
 
 @pytest.mark.parametrize("opset", [13, 20])

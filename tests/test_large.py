@@ -1,8 +1,10 @@
 """A model of 4 GB passes through in a fraction of its size: weights that nobody reads are copied, never held."""
 
+import gc
 import json
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,8 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, numpy_helper
 from onnx.parser import parse_model
+
+import graphopt
 
 GIB = 1 << 30
 WEIGHT = 4 * GIB
@@ -150,3 +154,96 @@ assert result.ok
 result.save({str(tmp_path / "out.onnx")!r})""")
 
     assert taken(size) - taken(16) < 3 * weights
+
+
+# -- memory of the process alone ---------------------------------------------------------------------------------------
+
+
+def linears(folder: Path, size: int, *, layers: int = 4) -> Path:
+    """Linear layers as they are exported: a weight that is transposed, one with a scale behind it, norms, in a file."""
+    nodes, names = [], [f"w{i}" for i in range(layers)] + [f"v{i}" for i in range(layers)]
+    for i in range(layers):
+        nodes += [
+            f"n{i} = LayerNormalization <axis = -1> (x{i}, s)  t{i} = Transpose <perm = [1, 0]> (w{i})",
+            f"m{i} = MatMul (n{i}, t{i})  r{i} = Relu (m{i})  p{i} = MatMul (r{i}, v{i})",
+            f"q{i} = Mul (p{i}, s)  x{i + 1} = Add (x{i}, q{i})",
+        ]
+    head = f"g (float[N, {size}] x0) => (float[N, {size}] x{layers})"
+    proto = parse_model(f'<ir_version: 8, opset_import: ["": 17]> {head} {{ {" ".join(nodes)} }}')
+    random = np.random.default_rng(0)
+    proto.graph.initializer.append(numpy_helper.from_array(np.linspace(1, 2, size, dtype=np.float32), "s"))
+    for name in names:
+        values = random.standard_normal((4 * size, size), np.float32) / np.float32(4 * size)
+        proto.graph.initializer.append(numpy_helper.from_array(values, name))
+    path = folder / f"linears{size}.onnx"
+    onnx.save(proto, path, save_as_external_data=True, location=f"{path.name}.data")
+    return path
+
+
+def linear_bytes(size: int, layers: int = 4) -> int:
+    return layers * 2 * 4 * size * size * 4
+
+
+def test_what_is_allocated_to_simplify_and_save(tmp_path: Path) -> None:
+    """No more than the weights and a fifth, though all of them are written anew."""
+    size, out = 704, tmp_path / "out.onnx"  # 63 MB
+    small = linears(tmp_path, 16)
+    graphopt.optimize(small, cost="none", check=False).save(out)  # whatever is loaded and kept once
+    path = linears(tmp_path, size)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        result = graphopt.optimize(path, cost="none", check=False)
+        result.save(out, external=True)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert "Transpose" not in result.report.after.ops and "Mul" not in result.report.after.ops
+    assert most < 1.2 * linear_bytes(size), most / linear_bytes(size)
+
+
+WATCHED = """
+import threading, time
+most, ended = [0], threading.Event()
+
+def private():  # what is in memory of the process alone: no pages of files
+    with open("/proc/self/status") as status:
+        return next(1024 * int(line.split()[1]) for line in status if line.startswith("RssAnon"))
+
+def watch():
+    while not ended.wait(0.002):
+        most[0] = max(most[0], private())
+
+import graphopt
+graphopt.optimize({small!r}, cost="none").save({out!r})  # whatever is loaded and kept once
+before = private()
+threading.Thread(target=watch, daemon=True).start()
+result = graphopt.optimize({path!r}, cost="none")
+assert result.ok
+result.save({out!r})
+ended.set()
+print(most[0] - before)
+"""
+
+
+SCALED_DOWN = """
+from graphopt.base import limits
+from graphopt.check import excerpts
+from graphopt.runtime import oracle
+
+limits.LARGE, excerpts.CONTEXT_BYTES, oracle.IN_MEMORY = 1 << 20, 1 << 22, 1 << 20
+"""
+"""What counts as large, as small as the model is."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only there it is told")
+@pytest.mark.parametrize("is_too_large", [False, True], ids=["whole", "rewrite by rewrite"])
+def test_what_is_private_with_the_check(tmp_path: Path, is_too_large: bool) -> None:
+    """Also where each rewrite is compared on its own, as in models of more than 1.5 GB."""
+    size, out = 1024, tmp_path / "out.onnx"  # 134 MB
+    paths = {"small": str(linears(tmp_path, 16)), "path": str(linears(tmp_path, size)), "out": str(out)}
+    script = SCALED_DOWN * is_too_large + WATCHED.format(**paths)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 1.2 * linear_bytes(size), int(done.stdout) / linear_bytes(size)

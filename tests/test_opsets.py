@@ -283,18 +283,16 @@ REFUSED = [
     (13, "(float[2, 3] x, float[3, 2] w) => (y) { y = Gemm (x, w) }", 10, "opset 9 needs input 2"),
     (15, "(float[2, 3] x) => (y) { y = Shape <start = 1> (x) }", 13, "`start` is new in opset 15"),
     (16, "(seq(float[2]) x) => (y) { y = Identity (x) }", 13, "opset 13 has no Identity of seq(tensor(float))"),
+    (9, f"{X} {{ y = Softmax <axis = 3> (x) }}", 13, "its axis 3 is none of 3; convert it to opset 12, or keep"),
+    (9, "(float[1, 1, 4, 4] x, float[4] s) => (y) { y = Upsample (x, s) }", 13, "its scales are not known"),
+    (10, "(float[1, 1, 4, 4] x, float[4] s) => (y) { y = Resize (x, s) }", 11, "rounds coordinates differently"),
     (
-        9,
-        f"{X} {{ y = Softmax <axis = 1> (x) }}",
-        13,
-        "it may have an old meaning, which a newer opset does not have: opset 13",
+        20,
+        f"{X} {{ z = Gelu (x)  y = Cast <to = 1> (z) }}",
+        12,
+        "; convert it to opset 21, or keep the model's own opset, 20",
     ),
-    (
-        9,
-        "(float[] x) => (y) { y = Softmax <axis = 1> (x) }",
-        13,
-        "a newer opset does not have: the number of its axes is not known",
-    ),
+    (6, f"{X} {{ y = Dropout <ratio = 0.5> (x) }}", 13, "whose meaning is not known: it may be in training mode; keep"),
     (9, f"{X} {{ y = Relu (x) }}", 99, "opset 99 is not known here: the newest is"),
     (9, f"{X} {{ y = Relu (x) }}", 0, "opset 0 is not known here: the newest is"),
 ]
@@ -467,9 +465,11 @@ def test_a_shape_that_is_declared_and_not_inferred_is_not_relied_on_to_raise_a_n
     [
         ("", "", 25),
         ("scale = 0.5", ", m", 25),
-        ("is_causal = 1", "", 23),
-        ("softcap = 2.0", "", 23),
+        ("is_causal = 1", "", 25),
+        ("softcap = 2.0", "", 25),
+        ("is_causal = 1, softcap = 2.0", ", m", 25),
         ("", ", s", 23),
+        ("is_causal = 1", ", s", 23),
     ],
 )
 def test_attention_means_the_same_where_it_is_plain(attributes: str, mask: str, version: int) -> None:

@@ -43,9 +43,16 @@ def session_options(*, optimize: bool = False, threads: int = 0) -> Any:
     return options
 
 
-def session(model: str | bytes, *, optimize: bool = False, threads: int = 0) -> Any:
-    """Return a session of a file, or of the bytes of one, on the processor."""
+def session(model: str | bytes, *, optimize: bool = False, threads: int = 0, is_mapped: bool = False) -> Any:
+    """Return a session of a file, or of the bytes of one, on the processor.
+
+    One that `is_mapped` reads its weights where the file lies: it has no copies in an order that is quicker to read,
+    and keeps no memory between runs.
+    """
     options = session_options(optimize=optimize, threads=threads)
+    if is_mapped:
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        options.enable_cpu_mem_arena = False
     return require_onnxruntime().InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 

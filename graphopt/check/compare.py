@@ -85,7 +85,7 @@ def compare(
     """
     advance = progress or (lambda _: None)
     advance(0.0)
-    first, second = Runnable(original), Runnable(optimized)
+    first, second = Runnable(original, packs=exact), Runnable(optimized, packs=exact)
     before, reason = _agreed(steps.sketch(first.outline), steps.sketch(second.outline))
     if reason:
         return Comparison(Verdict.DIFFERENT, reason=reason)

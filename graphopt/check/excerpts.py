@@ -17,8 +17,9 @@ from graphopt.check.verdict import Comparison, Verdict
 from graphopt.io import onnx_io
 from graphopt.ir.graph import CONSTANT, INPUT, INTERNAL, Graph, Node, Patch, Value
 from graphopt.ir.ops import is_deterministic
+from graphopt.ir.pieces import same_bits
 from graphopt.ir.tensor import Tensor, same_values
-from graphopt.operators.protos import External, type_to_proto
+from graphopt.operators.protos import External
 
 CONTEXTS = (0, 16, 128)
 """How many of the nodes before a region are taken in, one number after the other until the region is found equal."""
@@ -63,10 +64,16 @@ def _are_equal_constants(graph: Graph, patch: Patch, old: Value, new: Value) -> 
     before = patch.before.get(old.vertex) or graph[old.vertex]
     after = patch.after.get(new.vertex) or patch.before.get(new.vertex) or graph[new.vertex]
     data = before.data if before.is_constant else None, after.data if after.is_constant else None
-    return data[0] is not None and data[1] is not None and same_values(data[0], data[1])
+    return data[0] is not None and data[1] is not None and _same_values(data[0], data[1])
 
 
-def region_models(graph: Graph, patch: Patch, *, context: int = 0) -> tuple[ModelProto, ModelProto]:
+def _same_values(one: Tensor, other: Tensor) -> bool:
+    if one is other or DType.STRING in (one.dtype, other.dtype):
+        return same_values(one, other)
+    return (one.dtype, one.shape) == (other.dtype, other.shape) and same_bits(one.numpy(), other.numpy())
+
+
+def region_models(graph: Graph, patch: Patch, *, context: int = 0) -> tuple[onnx_io.Model, onnx_io.Model]:
     """Return what a patch takes out and what it puts in, as two models of the same inputs and outputs.
 
     `graph` may be as it was before the patch or as it is after it. Constants are read only here. The outputs are the
@@ -169,12 +176,11 @@ def _region(
     sources: Mapping[int, Node],
     outputs: Sequence[Value],
     types: tuple[Type | None, ...],
-) -> ModelProto:
+) -> onnx_io.Model:
     """Return a model of its own that computes `outputs` from the values in `border`, which come from `sources`, by
     `nodes`."""
     region = Graph("region", opsets)
     known: dict[Value, Value] = {}
-    inputs: list[Type] = []
     for value in border:
         node = sources[value.vertex]
         type_ = node.types[value.output]
@@ -186,9 +192,8 @@ def _region(
             continue
         if type_ is None or (isinstance(type_, TensorType) and type_.dtype is DType.UNDEFINED):
             raise ModelError(f"the type of '{name}' is not known")
-        known[value] = Value(region.add(Node(INPUT, (), (name,), (type_,), domain=INTERNAL)))
+        known[value] = Value(region.add(Node(INPUT, (), (name,), (_named(type_),), domain=INTERNAL)))
         region.inputs.append(known[value].vertex)
-        inputs.append(type_)
     for vertex, node in nodes:
         held = node if node.data is None else replace(node, data=_held(node.data))
         place = region.add(held.reading(known))
@@ -199,15 +204,15 @@ def _region(
     shell = ModelProto(ir_version=10)
     for domain, version in opsets.items():
         shell.opset_import.add(domain=domain, version=version)
-    proto = onnx_io.to_proto(onnx_io.Model(region, shell))
-    for declared, type_ in zip(proto.graph.input, inputs, strict=True):
-        declared.type.CopyFrom(type_to_proto(type_, _spelled))
-    return proto
+    return onnx_io.Model(region, shell)
 
 
-def _spelled(size: Sym) -> str:
-    """Return a formula that can be read again."""
-    return str(size).replace("?", "unknown_")
+def _named(type_: Type) -> Type:
+    """Return a type whose open sizes, formulas among them, are names."""
+    if not isinstance(type_, TensorType) or type_.shape is None:
+        return type_
+    names = (Sym.of(str(size).replace("?", "unknown_")) if isinstance(size, Sym) else size for size in type_.shape)
+    return replace(type_, shape=tuple(names))
 
 
 def _constant_shape(node: Node, output: int) -> Tensor | None:

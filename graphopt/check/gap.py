@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite, sqrt
 from typing import Any
 
 import numpy as np
 
 from graphopt.base.types import DType
+from graphopt.ir.pieces import pieces
 from graphopt.runtime.samples import Array
 
 FARTHER = 4
@@ -86,24 +87,59 @@ def _array_gap(before: Array, after: Array) -> Gap:
         wrong = int(np.sum(before != after))
         problem = f"{wrong} of {before.size} strings differ" if wrong else ""
         return Gap(inf if wrong else 0.0, inf if wrong else 0.0, problem=problem, wrong=wrong, dtype=dtype.name)
-    a, b = numbers(before), numbers(after)
-    finite = np.isfinite(a)
-    strange = int(np.sum(~np.where(finite, np.isfinite(b), (a == b) | (np.isnan(a) & np.isnan(b)))))
-    if strange:
-        problem = f"{strange} of {a.size} elements are NaN or infinite in one model only"
-        both = finite & np.isfinite(b)
-        mean = _root_of_mean_square(np.abs(a[both] - b[both]))
-        return Gap(inf, mean, float(np.abs(a[finite]).max(initial=0.0)), problem, strange, dtype.name, exact)
-    distance, size = np.abs(a[finite] - b[finite]), np.abs(a[finite])
-    largest = float(distance.max(initial=0.0))
+    found = _Distance()
+    for part, other in _parts(before, after):
+        if not found.sees_equal(part, other):
+            found.see(numbers(part), numbers(other))
+    size, mean = found.size, found.mean
+    if found.strange:
+        problem = f"{found.strange} of {before.size} elements are NaN or infinite in one model only"
+        return Gap(inf, mean, size, problem, found.strange, dtype.name, exact)
+    largest = found.largest
     if exact and not largest and not np.array_equal(before, after):
         largest = 1.0  # integers beyond 2^53
-    return Gap(largest, _root_of_mean_square(distance), float(size.max(initial=0.0)), dtype=dtype.name, is_exact=exact)
+    return Gap(largest, mean, size, dtype=dtype.name, is_exact=exact)
 
 
-def _root_of_mean_square(distance: Array) -> float:
-    with np.errstate(over="ignore"):  # that of squares beyond doubles is infinite
-        return float(np.sqrt(np.mean(distance**2))) if distance.size else 0.0
+class _Distance:
+    """How far two arrays are apart, of which parts are seen one after the other."""
+
+    def __init__(self) -> None:
+        self.strange = self._count = 0
+        self.largest = self.size = self._squares = 0.0
+
+    def sees_equal(self, a: Array, b: Array) -> bool:
+        """Take two parts in that hold equal finite floats; return whether they do."""
+        top = float(np.abs(a).max(initial=0)) if a.dtype.kind == "f" and np.array_equal(a, b) else inf
+        if not isfinite(top):
+            return False
+        self.size, self._count = max(self.size, top), self._count + a.size
+        return True
+
+    def see(self, a: Array, b: Array) -> None:
+        finite = np.isfinite(a)
+        both = finite & np.isfinite(b)
+        self.strange += int(np.sum(~np.where(finite, both, (a == b) | (np.isnan(a) & np.isnan(b)))))
+        distance = np.abs(a[both] - b[both])
+        self.largest = max(self.largest, float(distance.max(initial=0.0)))
+        self.size = max(self.size, float(np.abs(a[finite]).max(initial=0.0)))
+        with np.errstate(over="ignore"):  # that of squares beyond doubles is infinite
+            self._squares += float(np.sum(distance**2))
+        self._count += distance.size
+
+    @property
+    def mean(self) -> float:
+        """The root of the mean of squares."""
+        return sqrt(self._squares / self._count) if self._count else 0.0
+
+
+def _parts(before: Array, after: Array) -> Iterator[tuple[Array, Array]]:
+    """Yield two arrays of one shape and type part by part: in double precision they are larger."""
+    yield from zip(*(pieces(np.ascontiguousarray(array), AT_ONCE) for array in (before, after)), strict=True)
+
+
+AT_ONCE = 1 << 20
+"""Bytes of an array that are looked at together."""
 
 
 def zeros_differ(before: Any, after: Any) -> bool:

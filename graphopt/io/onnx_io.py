@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -31,11 +31,13 @@ from onnx.helper import find_min_ir_version_for
 from graphopt.base import files
 from graphopt.base.errors import ModelError, OutputError
 from graphopt.io import inlining, opsets, payload, weightfiles
+from graphopt.io.expansions import expansions, is_sparse
 from graphopt.io.legal import demand_legal, function_key
 from graphopt.io.reader import Reader, copy_fields, overridable
+from graphopt.io.spellings import OPAQUE
 from graphopt.io.writer import Writer
 from graphopt.ir import ops
-from graphopt.ir.graph import Graph
+from graphopt.ir.graph import Graph, Node, Patch
 from graphopt.operators import protos
 from graphopt.operators.protos import Folders
 
@@ -235,7 +237,9 @@ def _convert_function(function: FunctionProto, opset: int) -> None:
     """
     if all(ops.domain_of(entry.domain) or entry.version == opset for entry in function.opset_import):
         return
-    body = to_proto(converted(function_body(function), opset))
+    raised = function_body(function)
+    opsets.raise_nodes(raised.graph)
+    body = to_proto(_converted(raised, opset))
     constants = [NodeProto(op_type="Constant", output=[tensor.name]) for tensor in body.graph.initializer]
     for node, tensor in zip(constants, body.graph.initializer, strict=True):
         node.attribute.add(name="value", type=AttributeProto.TENSOR, t=tensor)
@@ -304,6 +308,48 @@ def outline(proto: ModelProto) -> ModelProto:
     return copy
 
 
+def outlined(model: Model) -> ModelProto:
+    """Return the message of a model without the values of large weights, which are not read; defaults of inputs
+    stay."""
+    proto = _shell(model)
+    for name, node in Writer(model.ir_version, protos.tensor_to_proto).graph(model.graph, proto.graph, None):
+        place = protos.tensor_to_proto if node.is_given else payload.declare
+        payload.put_initializer(proto.graph.initializer.add(), name, node, place)
+    return proto
+
+
+def write_scratch(model: Model, path: Path) -> None:
+    """Write a model to a file, for as long as somebody reads it: with its weights beside it."""
+    with weightfiles.plain(path).open("wb") as data:
+        proto = _proto_beside(model, data)
+    for tensor in protos.external_tensors(proto):
+        protos.put_location(tensor, weightfiles.plain(path).name)
+    path.write_bytes(proto.SerializeToString())
+
+
+def write_beside(proto: ModelProto, folder: Path | None, path: Path) -> None:
+    """Write a message to a file, and its large initializers to one beside it, `<path>.data`.
+
+    All else is as it was. `folder` is that of its external data.
+    """
+    light, defaults, folders = ModelProto(), overridable(proto), (folder,) if folder else ()
+    copy_fields(proto, light, without=("graph",))
+    copy_fields(proto.graph, light.graph, without=("initializer",))
+    with weightfiles.plain(path).open("wb") as data:
+        store = payload.Store(data)
+        for tensor in proto.graph.initializer:
+            into = light.graph.initializer.add()
+            is_external = tensor.data_location == TensorProto.EXTERNAL
+            if (is_external or payload.is_large(tensor)) and tensor.name not in defaults:
+                store.put(protos.tensor_from_proto(tensor, folders), tensor.name, into)
+            else:
+                into.CopyFrom(tensor)
+    take_in(light, folders)
+    for tensor in protos.external_tensors(light):
+        protos.put_location(tensor, weightfiles.plain(path).name)
+    path.write_bytes(light.SerializeToString())
+
+
 # -- another opset -----------------------------------------------------------------------------------------------------
 
 
@@ -311,39 +357,86 @@ def converted(model: Model, target_opset: int) -> Model:
     """Return the model in another opset of the ONNX operators: every node keeps its meaning. Changes `model`'s graph.
 
     Raises:
-        ModelError: the opset is not known, or cannot express a node; the graph is as before.
+        ModelError: the opset is not known, or cannot express a node; the graph is as before. It says which opset can.
     """
     if not 1 <= target_opset <= ops.OPSET:
         raise ModelError(f"opset {target_opset} is not known here: the newest is {ops.OPSET}")
     opsets.raise_nodes(model.graph)  # more types may be known than when it was loaded
-    graphs = list(model.graph.graphs())
-    before = [graph.opsets for graph in graphs]
-    target = {**model.graph.opsets, "": target_opset}
-    for graph in graphs:
-        graph.opsets = target
     try:
-        _check_expressible(graphs)
-    except ModelError:
-        for graph, old in zip(graphs, before, strict=True):
-            graph.opsets = old
-        raise
+        return _converted(model, target_opset)
+    except ModelError as error:
+        raise ModelError(f"{error}; {_way_out(model, target_opset)}") from error.__cause__
+
+
+def _converted(model: Model, opset: int) -> Model:
+    _bring(model, opset)
     shell = ModelProto()
     shell.CopyFrom(model.shell)
     for entry in [*shell.opset_import]:
         if ops.domain_of(entry.domain) == "":
             shell.opset_import.remove(entry)
-    shell.opset_import.insert(0, OperatorSetIdProto(version=target_opset))
+    shell.opset_import.insert(0, OperatorSetIdProto(version=opset))
     shell.ir_version = max(shell.ir_version, find_min_ir_version_for(shell.opset_import, True))
     return replace(model, shell=shell)
+
+
+def _bring(model: Model, opset: int) -> Callable[[], None]:
+    """Put the graphs of a model into an opset, with several nodes for one where that is needed; return the way back.
+
+    Raises:
+        ModelError: the opset cannot express a node; the graphs are as before.
+    """
+    graphs = list(model.graph.graphs())
+    before, undo = [graph.opsets for graph in graphs], list[tuple[Graph, Patch]]()
+    target = {**model.graph.opsets, "": opset}
+
+    def back() -> None:
+        for graph, patch in reversed(undo):
+            graph.apply(patch)
+        for graph, old in zip(graphs, before, strict=True):
+            graph.opsets = old
+
+    try:
+        for graph in graphs:
+            graph.opsets = target
+            for patch in expansions(graph, opset, model.folders):
+                undo.append((graph, graph.apply(patch)))
+        _check_expressible(graphs)
+    except ModelError:
+        back()
+        raise
+    return back
+
+
+def _way_out(model: Model, opset: int) -> str:
+    """Return the advice for a model that an opset cannot express: the nearest opset that can, and the model's own."""
+    own = model.graph.opsets.get("", 0)
+    others = sorted({*range(1, ops.OPSET + 1)} - {own}, key=lambda other: abs(other - opset))
+    nearest = next((other for other in others if _is_expressible(model, other)), None)
+    kept = f"keep the model's own opset, {own}" if own else "keep the model as it is"
+    return kept if nearest is None else f"convert it to opset {nearest}, or {kept}"
+
+
+def _is_expressible(model: Model, opset: int) -> bool:
+    try:
+        _bring(model, opset)()
+    except ModelError:
+        return False
+    return True
 
 
 def _check_expressible(graphs: Iterable[Graph]) -> None:
     """Raise ModelError for the first node that its graph's opset cannot express."""
     for graph in graphs:
         for _, node in graph.nodes():
-            if node.domain == "" and not node.version and ops.newest(node.op):
-                raise ModelError(f"{opsets.label(node)} is of a version whose meaning is not known")
+            if node.domain == "" and not node.version and ops.newest(node.op) and not is_sparse(node):
+                raise ModelError(f"{opsets.label(node)} is of a version whose meaning is not known{_why(node)}")
             opsets.lowered(node, graph)
+
+
+def _why(node: Node) -> str:
+    """Return why nothing is known of the meaning that an ONNX operator has, as the end of a sentence."""
+    return ": it may be in training mode" if node.op in OPAQUE else ""
 
 
 # -- save --------------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from graphopt.io.spellings import (
     counts_from_the_front,
     known_tensor,
 )
-from graphopt.io.ways import way_down, way_up
+from graphopt.io.ways import NEWEST, way_down, way_up
 from graphopt.ir import ops
 from graphopt.ir.edit import constant_node
 from graphopt.ir.graph import Graph, Node, Opaque, Patch, Value, same_attribute
@@ -92,19 +92,19 @@ def _raise(graph: Graph, facts: Facts) -> None:
     graph.apply(Patch({vertex: graph[vertex] for vertex in after}, after))
 
 
-def raised(node: Node, graph: Graph, facts: Facts) -> Node:
-    """Return the node in the newest spelling of its operator; itself where the facts do not show that it means the
-    same.
+def raised(node: Node, graph: Graph, facts: Facts, limit: int = NEWEST) -> Node:
+    """Return the node in the newest spelling of its operator, of those up to a limit; itself where the facts do not
+    show that it means the same.
 
     Attributes that became inputs are added to the graph as constants. `extra` keeps how the node was spelled.
     """
     if not node.version:
         return node
-    way = way_up(node.op, node.domain, node.version)
+    way = way_up(node.op, node.domain, node.version, limit)
     if way.version == node.version and not way.reason:
         return node
     try:
-        spelling = _newest_spelling(node, facts)
+        spelling = _newest_spelling(node, facts, limit)
     except Mismatch:
         return replace(node, version=0) if node.op in OPAQUE else node
     if not way.steps:
@@ -116,9 +116,9 @@ def raised(node: Node, graph: Graph, facts: Facts) -> Node:
     )
 
 
-def _newest_spelling(node: Node, facts: Facts) -> Spelling:
-    """Return what is known to mean the same in the newest version. Raises Mismatch."""
-    way = way_up(node.op, node.domain, node.version)
+def _newest_spelling(node: Node, facts: Facts, limit: int = NEWEST) -> Spelling:
+    """Return what is known to mean the same in the newest version up to a limit. Raises Mismatch."""
+    way = way_up(node.op, node.domain, node.version, limit)
     if way.reason:
         raise Mismatch(way.reason)
     spelling = _spelling(node)

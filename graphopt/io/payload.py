@@ -68,6 +68,14 @@ def place_inline(tensor: Tensor, name: str, into: TensorProto) -> None:
         protos.tensor_to_proto(tensor, name, into)
 
 
+def declare(tensor: Tensor, name: str, into: TensorProto) -> None:
+    """Write a tensor without its values, if they are many and in no file that is named already."""
+    if tensor.size <= SMALLEST_EXTERNAL or isinstance(tensor.source, protos.External):
+        protos.tensor_to_proto(tensor, name, into)
+    else:
+        into.CopyFrom(_bare(tensor, name))
+
+
 class Entry(NamedTuple):
     """An initializer in the wire format: all up to its bytes, and how many these are."""
 

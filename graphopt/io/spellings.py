@@ -155,7 +155,7 @@ def _over_last_axis(spelling: Spelling, facts: Facts) -> bool:
     if dims is None:
         raise Mismatch("the number of its axes is not known")
     if not isinstance(axis, int) or not -len(dims) <= axis < len(dims):
-        return False
+        raise Mismatch(f"its axis {axis!r} is none of {len(dims)}")
     return all(dim == 1 for dim in dims[axis % len(dims) + 1 :])
 
 
@@ -188,17 +188,30 @@ def _data_type(spelling: Spelling, facts: Facts) -> DType | None:
     return None if found is None else found.dtype
 
 
-def _is_plain_attention(spelling: Spelling, facts: Facts) -> bool:
-    """Opset 24 aligns the causal mask differently, 25 pads a mask that is shorter than there are keys."""
-    inputs, attrs = spelling.inputs, spelling.attrs
-    if any(value is not None for value in inputs[4:]) or sum(spelling.outputs) > 1:
-        return False
-    if attrs.get("is_causal") or attrs.get("softcap"):
-        return False
-    if len(inputs) < 4 or inputs[3] is None:
+def is_plain_attention(spelling: Spelling, facts: Facts) -> bool:
+    """Return whether an Attention is the same in opset 23 and in the newest: its mask is as wide as there are keys.
+
+    From opset 24 on a mask hides the keys for which it is too short, before it broadcasts where it has one column.
+
+    Raises:
+        Mismatch: that is not known; or it has its scores as an output, which ONNX Runtime writes in its own way.
+    """
+    keys, mask, past = (_dims(spelling, facts, index) for index in (1, MASK, MASK + 1))
+    if len(spelling.outputs) > 3 and spelling.outputs[3]:
+        raise Mismatch("its scores, the fourth output, are -inf where ONNX Runtime's kernel says the least number")
+    _, _, _, has_mask, has_past, *_ = (*(value is not None for value in spelling.inputs), *(False,) * 5)
+    if not has_mask:
         return True
-    keys, mask = _dims(spelling, facts, 1), _dims(spelling, facts, 3)
-    return keys is not None and mask is not None and keys[-2:-1] == mask[-1:]
+    if keys is None or len(keys) < 3 or mask is None or (has_past and (past is None or len(past) < 3)):
+        raise Mismatch("the sizes of its keys and its mask are not known")
+    count = keys[-2] + (past[-2] if past is not None else 0)
+    if mask[-1:] != (count,):
+        raise Mismatch(f"its mask has {mask[-1] if mask else 'no'} columns where there are {count} keys")
+    return True
+
+
+MASK = 3
+"""The input of an Attention that is its mask; past keys are the next."""
 
 
 Condition: TypeAlias = Callable[[Spelling, Facts], bool]
@@ -218,7 +231,7 @@ ONLY_IF: Mapping[Key, Condition] = {
         for op in ("AveragePool", "MaxPool", "LpPool")
     },
     **{(op, 24): _not_to_float8 for op in ("Cast", "CastLike")},
-    **{("Attention", version): _is_plain_attention for version in (24, 25)},
+    **{("Attention", version): is_plain_attention for version in (24, 25)},
 }
 
 

@@ -289,7 +289,7 @@ def _attribute_difference(old: OpSchema, new: OpSchema, name: str) -> str | None
 def versions(op: str, domain: str = "") -> tuple[int, ...]:
     """All schema versions of an operator up to the newest that rules are written for, oldest first."""
     found: list[int] = []
-    latest = ops.schema(op, domain, ops.OPSET if domain == "" else 1_000)
+    latest = ops.schema(op, domain, ops.OPSET if domain == "" else NEWEST)
     while latest is not None:
         found.append(latest.since_version)
         latest = ops.schema(op, domain, latest.since_version - 1)
@@ -325,17 +325,21 @@ class Way(NamedTuple):
     reason: str = ""
 
 
+NEWEST = 1_000
+"""No schema has so great a version."""
+
+
 @cache
-def way_up(op: str, domain: str, version: int) -> Way:
-    """From a schema version to the newest."""
+def way_up(op: str, domain: str, version: int, limit: int = NEWEST) -> Way:
+    """From a schema version to the newest, of those up to a limit."""
     steps: list[Step] = []
     start = (op, version)
     try:
         while True:
-            if domain == "" and (op, version) in RENAMED:
+            if domain == "" and (op, version) in RENAMED and RENAMED[op, version][0][1] <= limit:
                 steps.append(_renaming(op, version))
                 op, version = RENAMED[op, version][0]
-            newer = [other for other in versions(op, domain) if other > version]
+            newer = [other for other in versions(op, domain) if version < other <= limit]
             if not newer:
                 return Way(op, version, tuple(step for step in steps if step.matters_up))
             steps.append(_step(op, domain, newer[0]))
@@ -363,7 +367,9 @@ def way_down(op: str, domain: str, version: int, opset: int) -> Way:
                 steps.append(_renaming(*predecessor))
                 op, version = predecessor
         found = ops.schema(op, domain, opset)
-        if found is None or found.deprecated:
+        if found is not None and found.deprecated:
+            raise Mismatch(f"{op} was withdrawn in opset {found.since_version}")
+        if found is None:
             raise Mismatch(f"{op} exists from opset {next(iter(versions(op, domain)), '?')} on")
         if found.since_version > version:
             raise Mismatch("it may have an old meaning, which a newer opset does not have")

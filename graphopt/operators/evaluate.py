@@ -1,16 +1,17 @@
 """One node on constant inputs.
 
-The operators are the onnx package's own (`onnx.reference`), or ONNX Runtime's in a session of one node; there are none
-here. Denotations are not asked for numbers: they are of real numbers, element by element, and a constant that is folded
-is to hold the floats that ONNX Runtime computes. Knows no graph: a caller brings a `Node` for its operator and
-attributes, and arrays for its inputs.
+The operators are the onnx package's own (`onnx.reference`), or ONNX Runtime's in a session of one node; here are only
+those that numpy has itself, for large weights. Denotations are not asked for numbers: they are of real numbers, element
+by element, and a constant that is folded is to hold the floats that ONNX Runtime computes. Knows no graph: a caller
+brings a `Node` for its operator and attributes, and arrays for its inputs.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -47,12 +48,20 @@ def evaluate(node: Node, inputs: Sequence[Array | None], *, float64: bool = Fals
     while wide and wide[-1] is None:
         wide.pop()
     ways = [_by_reference, _by_runtime]
+    if not (float64 or is_exact(node, wide)):
+        ways.reverse()
+    elif any(array is not None and array.size > LARGE for array in wide):
+        ways = [_by_numpy, _by_runtime, _by_reference]
     with np.errstate(all="ignore"):
-        for way in ways if float64 or is_exact(node, wide) else reversed(ways):
+        for way in ways:
             results = way(node, wide)
             if results is not None:
                 return tuple(_narrowed(array, node, inputs, float64) for array in results)
     return None
+
+
+LARGE = 1 << 18
+"""Elements of an input above which `onnx.reference` is asked last: it copies, and loops, where others do not."""
 
 
 def is_exact(node: Node, inputs: Sequence[Array | None]) -> bool:
@@ -167,6 +176,70 @@ def _defaults(schema: OpSchema) -> Mapping[str, AttributeProto]:
     """Return the attributes that a schema gives a node by itself; the reference would take those of the newest
     schema."""
     return _schema_defaults(schema.name, schema.since_version)
+
+
+# -- numpy -------------------------------------------------------------------------------------------------------------
+
+
+def _by_numpy(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
+    """Return the output of arithmetic on float64, or a view where elements only get another shape or order."""
+    given = [array for array in inputs if array is not None]
+    if node.domain or len(given) != len(inputs):
+        return None
+    try:
+        if node.op in VIEWS:
+            return (VIEWS[node.op](node.attrs, *given),)
+        if node.op in _ARITHMETIC and all(array.dtype == np.float64 for array in given):
+            return (_ARITHMETIC[node.op](*given),)
+    except (KeyError, TypeError, ValueError) as error:  # an old spelling, or a node that cannot be
+        log.debug("numpy cannot compute %s: %s", node.op, error)
+    return None
+
+
+_ARITHMETIC: Mapping[str, Callable[..., Array]] = {
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Div": np.divide,
+    "MatMul": np.matmul,
+    "Neg": np.negative,
+    "Abs": np.abs,
+    "Sqrt": np.sqrt,
+    "Reciprocal": np.reciprocal,
+}
+
+
+def _transposed(attrs: Mapping[str, Any], array: Array) -> Array:
+    return np.transpose(array, attrs.get("perm"))
+
+
+def _flattened(attrs: Mapping[str, Any], array: Array) -> Array:
+    axis = attrs.get("axis", 1)
+    return array.reshape(prod(array.shape[: axis if axis >= 0 else axis + array.ndim]), -1)
+
+
+def _reshaped(attrs: Mapping[str, Any], array: Array, sizes: Array) -> Array:
+    copied = not attrs.get("allowzero", 0)
+    return array.reshape([array.shape[i] if copied and size == 0 else size for i, size in enumerate(sizes.tolist())])
+
+
+def _squeezed(_: Mapping[str, Any], array: Array, axes: Array) -> Array:
+    return np.squeeze(array, tuple(axes.tolist()))
+
+
+def _unsqueezed(_: Mapping[str, Any], array: Array, axes: Array) -> Array:
+    return np.expand_dims(array, tuple(axes.tolist()))
+
+
+VIEWS: Mapping[str, Callable[..., Array]] = {
+    "Transpose": _transposed,
+    "Flatten": _flattened,
+    "Reshape": _reshaped,
+    "Squeeze": _squeezed,
+    "Unsqueeze": _unsqueezed,
+    "Identity": lambda _, array: array,
+}
+"""Operators whose result is the elements of a constant, as they lie or in another order."""
 
 
 # -- ONNX Runtime ------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from graphopt.base.sizes import Dim, Sym
 from graphopt.base.types import DType, OpaqueType, Shape, TensorType, Type
 from graphopt.ir.graph import Attribute, Graph, Node, Opaque, Scalar
 from graphopt.ir.ops import text_or_bytes
+from graphopt.ir.pieces import pieces
 from graphopt.ir.tensor import Tensor
 
 CHUNK = 1 << 24
@@ -308,7 +310,7 @@ def put_location(tensor: TensorProto, file: str) -> None:
 
 
 def raw_chunks(tensor: Tensor) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of a tensor as ONNX stores them, little by little where they lie in a file."""
+    """Yield the bytes of a tensor as ONNX stores them, little by little where they lie in a file, or are computed."""
     source = tensor.source
     if isinstance(source, External):
         with _opened(source) as file:
@@ -316,7 +318,10 @@ def raw_chunks(tensor: Tensor) -> Iterator[bytes | memoryview]:
     elif isinstance(source, TensorProto) and source.HasField("raw_data"):
         yield source.raw_data
     else:
-        yield numpy_helper.from_array(np.ascontiguousarray(tensor.numpy()).reshape(tensor.shape)).raw_data
+        array, bits = np.asarray(tensor.numpy()), tensor.dtype.bits
+        is_plain = sys.byteorder == "little" and bits and bits % 8 == 0
+        for piece in pieces(array if is_plain else np.ascontiguousarray(array), CHUNK):  # packed ones of whole bytes
+            yield piece.view(np.uint8).data if is_plain else numpy_helper.from_array(piece).raw_data
 
 
 def chunks(file: FileIO, start: int, end: int) -> Iterator[bytes]:
@@ -353,9 +358,12 @@ def tensor_to_proto(tensor: Tensor, name: str, into: TensorProto | None = None) 
     if original is not None:
         proto.CopyFrom(original)
     else:
-        proto.CopyFrom(numpy_helper.from_array(np.asarray(tensor.numpy())))
-        del proto.dims[:]
+        proto.data_type = tensor.dtype
         proto.dims.extend(tensor.shape)
+        if tensor.dtype is DType.STRING:
+            proto.string_data.extend(numpy_helper.from_array(np.asarray(tensor.numpy())).string_data)
+        else:
+            proto.raw_data = b"".join(raw_chunks(tensor))
     if name or proto.name:
         proto.name = name
     return proto

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import groupby, takewhile
 from typing import Any, TypeAlias
@@ -24,7 +24,6 @@ from graphopt.io import opsets
 from graphopt.ir import ops
 from graphopt.ir.edit import Draft, constant_node, replace_values
 from graphopt.ir.graph import Attribute, Graph, Node, Patch, Value
-from graphopt.ir.tensor import Tensor, peaks
 from graphopt.language.binding import Absent, Known, evaluate
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import LONGEST, Unknown
@@ -32,7 +31,9 @@ from graphopt.language.term import SCALAR, App, Term, Var, applications, holes, 
 from graphopt.operators.classes import entry
 from graphopt.operators.evaluate import evaluate as compute
 from graphopt.operators.infer import infer_node
+from graphopt.rewrite import folded
 from graphopt.rewrite.constants import known_tensor
+from graphopt.rewrite.folded import Folded, Rowwise, cancels, rowwise, tensor_of
 from graphopt.rewrite.match import Match
 
 GROWTH = 16 * 2**20
@@ -45,25 +46,10 @@ INFERRED = {"Reshape": 1, "Expand": 0}
 """Operators whose sizes may be read when the model runs, and how many that are not known each finds out by itself."""
 
 
-class Refused(Exception):
-    """A match that cannot be rewritten here; says why, for the report."""
+Refused = folded.Refused
+"""A match that cannot be rewritten here; says why, for the report."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Folded:
-    """A constant that was computed, in float64 or int64, or only moved; to be stored as `dtype`."""
-
-    array: NDArray[Any]
-    dtype: DType
-    base: str
-    """The name of a weight that it came from."""
-    absent: bool = False
-    """It stands for an optional input that is absent."""
-    zero: bool = False
-    """It is computed from such an input, and nothing but zeros."""
-
-
-Built: TypeAlias = "Value | _Folded | None"
+Built: TypeAlias = "Value | Folded | None"
 
 
 def lacking(rule: Rule, model_opsets: Mapping[str, int]) -> str | None:
@@ -182,8 +168,8 @@ class _Builder:
         self.memo: dict[App, int] = {}
         self.made: dict[Term, DType] = {}
         """The element types that right sides have to have, and what is made of numbers alone."""
-        self.computed: dict[App, _Folded] = {}
-        self.read: dict[Value, _Folded] = {}
+        self.computed: dict[App, Folded] = {}
+        self.read: dict[Value, Folded] = {}
         self.doomed = doomed(graph, match)
         self.spare = {graph[v].op: graph[v].name for v in sorted(self.doomed) if graph[v].name}
 
@@ -236,9 +222,9 @@ class _Builder:
             case Known():
                 if bound.is_as_stored:
                     return bound.value
-                return _Folded(bound.array(), bound.tensor.dtype, self.graph.value_name(bound.value))
+                return Folded(bound.array(), bound.tensor.dtype, self.graph.value_name(bound.value))
             case Absent():
-                return _Folded(bound.array(), bound.dtype, "", absent=True)
+                return Folded(bound.array(), bound.dtype, "", absent=True)
         raise Refused(f"hole '{hole.name}' stands where a tensor is needed")
 
     def _app(self, app: App) -> Built:
@@ -263,7 +249,7 @@ class _Builder:
         if is_written(arg):
             self.made.setdefault(arg, self._number_type(app, position, arg))
         built = self._term(arg)
-        absent = isinstance(built, _Folded) and built.absent
+        absent = isinstance(built, Folded) and built.absent
         return None if absent and ops.is_optional(app.op, app.domain, position) else built
 
     def _number(self, app: App, position: int, term: Term) -> Built:
@@ -281,7 +267,7 @@ class _Builder:
         array = np.asarray(_concrete(value, app))
         if dtype.is_float and any(dtype.nearest(float(number)) is None for number in array.ravel()):
             raise Refused(f"{dtype.name} has no number near {term}")
-        return _Folded(array, dtype, app.op.lower())
+        return Folded(array, dtype, app.op.lower())
 
     def _sizes(self, sizes: tuple[int | Sym, ...], app: App) -> Value:
         """Sizes that are not all numbers, as they are known when the model runs: read off the graph's inputs."""
@@ -291,7 +277,7 @@ class _Builder:
             if is_open:
                 parts += self._read(some, app)
             else:
-                parts.append(self._value(_Folded(np.asarray(some, np.int64), DType.INT64, app.op.lower())))
+                parts.append(self._value(Folded(np.asarray(some, np.int64), DType.INT64, app.op.lower())))
         return parts[0] if len(parts) == 1 else self._plain("Concat", parts, {"axis": 0})
 
     def _read(self, sizes: tuple[int | Sym, ...], app: App) -> Iterator[Value]:
@@ -330,47 +316,59 @@ class _Builder:
         return ops.number_type(app.op, app.domain, position, others, made, whole=is_whole(term))
 
     def _built_dtype(self, built: Built) -> DType:
-        if isinstance(built, _Folded):
+        if isinstance(built, Folded):
             return built.dtype
         return DType.UNDEFINED if built is None else self.draft.dtype(built)
 
     # -- constants -------------------------------------------------------------------------------------------------
 
     def _is_known(self, built: Built) -> bool:
-        return built is None or isinstance(built, _Folded) or known_tensor(self.draft, built) is not None
+        return built is None or isinstance(built, Folded) or known_tensor(self.draft, built) is not None
 
-    def _constant(self, built: Built) -> _Folded | None:
+    def _constant(self, built: Built) -> Folded | None:
         """Return the values of a constant, None for an absent one; read once."""
-        if built is None or isinstance(built, _Folded):
+        if built is None or isinstance(built, Folded):
             return built
         if built not in self.read:
             tensor = known_tensor(self.draft, built)
             assert tensor is not None, "asked for the values of what is not constant"
-            self.read[built] = _Folded(tensor.numpy(), tensor.dtype, self.draft.value_name(built))
+            self.read[built] = Folded(tensor.numpy(), tensor.dtype, self.draft.value_name(built))
         return self.read[built]
 
-    def _folded(self, app: App, operands: list[Built]) -> _Folded:
+    def _folded(self, app: App, operands: list[Built]) -> Folded:
         constants = [self._constant(operand) for operand in operands]
         dtype = self._folded_dtype(app, constants)
         moves = entry(app.op, app.domain).only_moves  # then there is nothing to round
-        arrays = [None if constant is None else _computed_with(constant, moves) for constant in constants]
         version = ops.newest(app.op, app.domain)
         nothing = (None,) * app.outputs
-        node = Node(app.op, (None,) * len(arrays), ("",) * app.outputs, nothing, self._attrs(app), app.domain, version)
+        node = Node(
+            app.op, (None,) * len(constants), ("",) * app.outputs, nothing, self._attrs(app), app.domain, version
+        )
+        values = rowwise(node, constants) or self._computed(app, node, constants, moves)
+        if isinstance(values, Rowwise) and app.op in ("Add", "Sub"):
+            _demand_digits(app, values.parts_with_operands())
+        base = next((c.base for c in constants if c is not None and c.base and c.dtype is not DType.INT64), "")
+        base = base or next((c.base for c in constants if c is not None and c.base), app.op.lower())
+        if dtype is DType.UNDEFINED:
+            assert isinstance(values, np.ndarray), f"{app.op} has the type of what it reads"
+            dtype = DType.of(values.dtype)
+        made = Folded(values, dtype, base)
+        zero = any(c is not None and (c.absent or c.zero) for c in constants) and not made.has_values
+        return replace(made, zero=zero)
+
+    def _computed(self, app: App, node: Node, constants: Sequence[Folded | None], moves: bool) -> NDArray[Any]:
+        """Return an operator's output on constants, at once."""
+        arrays = [None if constant is None else _computed_with(constant, moves) for constant in constants]
         if _multiplications(app.op, arrays) > MULTIPLICATIONS:
             raise Refused(f"{app} takes too long to compute")
         results = compute(node, arrays, float64=not moves)
         if results is None:
             raise Refused(f"{app} cannot be computed")
-        array = results[app.output]
-        if app.op in ("Add", "Sub") and _cancels(array, arrays):
-            raise Refused(f"{app} is little of two large numbers: to add one and take it away again rounds")
-        base = next((c.base for c in constants if c is not None and c.base and c.dtype is not DType.INT64), "")
-        base = base or next((c.base for c in constants if c is not None and c.base), app.op.lower())
-        zero = any(c is not None and (c.absent or c.zero) for c in constants) and not array.any()
-        return _Folded(array, DType.of(array.dtype) if dtype is DType.UNDEFINED else dtype, base, zero=zero)
+        if app.op in ("Add", "Sub"):
+            _demand_digits(app, [(results[app.output], arrays)])
+        return results[app.output]
 
-    def _folded_dtype(self, app: App, constants: list[_Folded | None]) -> DType:
+    def _folded_dtype(self, app: App, constants: list[Folded | None]) -> DType:
         """Return the type in which a computed constant is stored: that of its operands where the schema says so."""
         to = dict(app.attrs).get("to")
         if app.op == "Cast" and to is not None:
@@ -388,7 +386,7 @@ class _Builder:
         if isinstance(built, Value):
             return built
         assert built is not None, "an absent value stands for nothing"
-        stored = _stored(built)
+        stored = tensor_of(built)
         vertex = self.graph.new_vertex()
         self.draft.new[vertex] = constant_node(stored, self._new_name(_folded_name(built.base)))
         return Value(vertex)
@@ -505,7 +503,7 @@ def _formal(app: App, position: int) -> OpSchema.FormalParameter:
 
 def _adds_nothing(app: App, position: int, operand: Built) -> bool:
     """Return whether an operand that came of an absent one is all zeros again, where zeros may as well be absent."""
-    return isinstance(operand, _Folded) and operand.zero and entry(app.op, app.domain).added == position
+    return isinstance(operand, Folded) and operand.zero and entry(app.op, app.domain).added == position
 
 
 def _concrete(value: Any, app: App) -> Any:
@@ -525,47 +523,17 @@ def _concrete(value: Any, app: App) -> Any:
     raise Refused(f"{app.op} needs numbers, not {', '.join(map(str, symbolic))}")
 
 
-def _computed_with(constant: _Folded, moves: bool) -> NDArray[Any]:
+def _demand_digits(app: App, parts: Iterable[tuple[NDArray[Any], Sequence[NDArray[Any] | None]]]) -> None:
+    """Refuse a sum of large numbers that is little itself, at any place."""
+    if any(cancels(made, terms) for made, terms in parts):
+        raise Refused(f"{app} is little of two large numbers: to add one and take it away again rounds")
+
+
+def _computed_with(constant: Folded, moves: bool) -> NDArray[Any]:
     """Return the values as they are computed with: floats in float64, unless they are only moved; all else as it is."""
     if not constant.dtype.is_float:
-        return _stored(constant).numpy()
-    return constant.array if moves else constant.array.astype(np.float64)
-
-
-def _stored(folded: _Folded) -> Tensor:
-    """Return the values in the type in which the model keeps them.
-
-    Raises:
-        Refused: a finite number would become infinite, another one zero, or a number that is no float another one; or
-            all are so small that digits are lost.
-    """
-    dtype = folded.dtype
-    with np.errstate(all="ignore"):
-        array = np.array(folded.array, dtype.numpy, order="C")
-    if array.dtype == folded.array.dtype:
-        return Tensor.of(array)
-    if dtype.is_float and not np.isfinite(array).all() and _overflows(array, folded.array):
-        raise Refused(f"{folded.base} would overflow {dtype.name}")
-    if dtype.is_float and np.count_nonzero(array) != np.count_nonzero(folded.array):
-        raise Refused(f"{folded.base} would underflow {dtype.name}")
-    if dtype.is_float and dtype.bits <= 16 and any(dtype.nearest(peak) is None for peak in peaks(folded.array)):
-        raise Refused(f"{folded.base} would lose digits as {dtype.name}")
-    if not dtype.is_float and not np.array_equal(array, folded.array):
-        raise Refused(f"{folded.base} does not fit {dtype.name}")
-    return Tensor.of(array)
-
-
-LARGE = 2.0**20
-"""What is added to a number so large loses its digits behind the point in single precision."""
-
-
-def _cancels(made: NDArray[Any], terms: Sequence[NDArray[Any] | None]) -> bool:
-    """Return whether large floats were added up to what is a thousandth of them, at any place."""
-    floats = [term for term in terms if term is not None and term.dtype.kind == "f"]
-    if len(floats) < 2:
-        return False
-    largest = np.maximum(*map(np.abs, floats))
-    return bool(np.any((largest > LARGE) & np.isfinite(largest) & (np.abs(made) < largest / 1024)))
+        return tensor_of(constant).numpy()
+    return constant.array if moves else constant.array.astype(np.float64, copy=False)
 
 
 _FOLDED = re.compile(r"(?:_folded(?:_\d+)?)+$")
@@ -586,10 +554,6 @@ def _multiplications(op: str, arrays: Sequence[NDArray[Any] | None]) -> int:
     columns = right.shape[-1] if right.ndim > 1 else 1
     rows = left.shape[-2] if left.ndim > 1 else 1
     return max(left.size * columns, right.size * rows)
-
-
-def _overflows(stored: NDArray[Any], computed: NDArray[Any]) -> bool:
-    return bool(np.any(np.isfinite(computed.astype(np.float64)) & ~np.isfinite(stored)))
 
 
 def _bytes(node: Node) -> int:

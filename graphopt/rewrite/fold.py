@@ -10,18 +10,19 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.base.sizes import Dim, lower_bound
 from graphopt.base.types import DType, Shape, TensorType, Type
-from graphopt.ir import ops
+from graphopt.ir import ops, stored
 from graphopt.ir.edit import constant_node, needs_copy, replace_node, replace_values
 from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
 from graphopt.operators.classes import UNKNOWN, entry
-from graphopt.operators.evaluate import evaluate, is_exact
+from graphopt.operators.evaluate import VIEWS, evaluate, is_exact
 from graphopt.operators.operands import Operands, normalised, plain
 from graphopt.rewrite.packing import feeds_packing
 
@@ -113,12 +114,25 @@ def _computed(graph: Graph, node: Node, exact: bool) -> list[Tensor] | None:
     results = None if exact and not is_exact(node, arrays) else evaluate(node, arrays)
     if results is None or len(results) < sum(map(bool, node.names)):
         return None
-    tensors = [Tensor.of(array) for array in results]
+    tensors = [_as_tensor(node, constants, array) for array in results]
     for tensor, type_, name in zip(tensors, node.types, node.names, strict=False):
         if name and not _agrees(tensor, type_):
             log.debug("%s '%s' computes %s%s, not %s", node.op, node.name, tensor.dtype.name, tensor.shape, type_)
             return None
     return tensors
+
+
+def _as_tensor(node: Node, constants: Sequence[Tensor | None], array: NDArray[Any]) -> Tensor:
+    """Return what was computed as a constant: a large view is seen anew whenever it is read."""
+    if node.op not in VIEWS or array.nbytes < stored.LARGE or None in constants:
+        return stored.kept(array)
+
+    def read() -> NDArray[Any]:
+        found = evaluate(node, [None if tensor is None else tensor.numpy() for tensor in constants])
+        assert found is not None, f"{node.op} was computed before"
+        return found[0]
+
+    return Tensor(DType.of(array.dtype), array.shape, read)
 
 
 def _agrees(tensor: Tensor, type_: Type | None) -> bool:

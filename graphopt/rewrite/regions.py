@@ -19,6 +19,7 @@ from graphopt.base.types import DType, TensorType, Type
 from graphopt.ir.edit import replace_values, unread
 from graphopt.ir.graph import CONSTANT, INPUT, INTERNAL, Attribute, Graph, Node, Patch, Value
 from graphopt.ir.ops import is_deterministic
+from graphopt.ir.pieces import pieces
 from graphopt.ir.tensor import Tensor
 from graphopt.operators.infer import infer_graph
 from graphopt.operators.infinities import Far, is_asked, may_hold
@@ -275,7 +276,8 @@ def weights_digest(graph: Graph) -> str:
     said = hashlib.sha256()
     for tensor in _weights(graph):
         if tensor.dtype is not DType.STRING:
-            said.update(np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8).data)
+            for piece in pieces(tensor.numpy()):
+                said.update(piece.view(np.uint8).data)
     return said.hexdigest()
 
 

@@ -46,7 +46,15 @@ IN_MEMORY = 1 << 24
 class Runnable:
     """A model that can be run: a path, a message in memory, or what `onnx_io` made of either. Copies no weights."""
 
-    def __init__(self, source: onnx_io.Source | onnx_io.Model, folder: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self,
+        source: onnx_io.Source | onnx_io.Model,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        packs: bool = False,
+    ) -> None:
+        self.packs = packs
+        """Whether kernels pack large weights, as they do for users, at the price of a copy: it changes bits."""
         self.path: Path | None = None
         self._made = source if isinstance(source, onnx_io.Model) else None
         self._message: Callable[[], ModelProto]
@@ -63,6 +71,8 @@ class Runnable:
     @cached_property
     def outline(self) -> ModelProto:
         """The message without the values of large weights."""
+        if self._made is not None:
+            return onnx_io.outlined(self._made)
         if self.path is not None:
             skimmed = onnx_io.parse(self.path, weights=False)
             if not reader.overridable(skimmed) & {tensor.name for tensor in skimmed.graph.initializer}:
@@ -98,19 +108,19 @@ class Runnable:
         return message
 
     def write(self, path: Path) -> None:
-        """Write it to a file, with its weights in another if they are too large for one.
+        """Write it to a file, with its weights in another beside it, which ONNX Runtime maps.
 
         Raises:
             OSError, OutputError: there is no room.
         """
-        made = self._made
-        if made is None:
-            try:
-                path.write_bytes(self.whole().SerializeToString())
-                return
-            except EncodeError:  # weights in bodies and attributes made it too large
-                made = onnx_io.load(self._message(), folder=self._folders[0] if self._folders else None)
-        onnx_io.save(made, path)
+        if self._made is not None:
+            onnx_io.write_scratch(self._made, path)
+            return
+        try:
+            onnx_io.write_beside(*self.settled(), path)
+        except EncodeError:  # weights in bodies and attributes made it too large
+            made = onnx_io.load(self._message(), folder=self._folders[0] if self._folders else None)
+            onnx_io.write_scratch(made, path)
 
     @property
     def has_node_names(self) -> bool:
@@ -230,8 +240,10 @@ def _onnxruntime(model: Runnable, *, optimize: bool, threads: int = 0) -> Iterat
         try:
             if optimize and model.is_quantized:
                 endurance.OPENER.demand_endured(loadable)
-            with _sparing() if model.weight_bytes > IN_MEMORY else nullcontext():
-                native = ort.session(loadable, optimize=optimize, threads=threads)
+            is_large = model.weight_bytes > IN_MEMORY
+            is_mapped = is_large and not (optimize or model.is_quantized or model.packs)
+            with _sparing() if is_large else nullcontext():
+                native = ort.session(loadable, optimize=optimize, threads=threads, is_mapped=is_mapped)
         except Exception as error:  # the classes that onnxruntime raises share no base
             raise FailedError("cannot be loaded", error) from error
         said = f"all its optimizations {'on' if optimize else 'off'}"

@@ -1,0 +1,132 @@
+"""Large tensors that were computed lie in a file without a name, and are mapped anew whenever they are read.
+
+So a run holds in memory what it works on: neither the weights that it made, nor those that later rewrites replaced and
+its history still knows.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from math import prod
+from tempfile import TemporaryFile
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphopt.base.types import DType
+from graphopt.ir.pieces import pieces
+from graphopt.ir.tensor import Tensor
+
+LARGE = 1 << 20
+"""Bytes from which on a tensor is kept in a file."""
+
+
+def kept(array: NDArray[Any]) -> Tensor:
+    """Return a tensor that was computed; `array` must not be changed afterwards."""
+    if array.nbytes < LARGE or array.dtype.hasobject or is_mapped(array):
+        return Tensor.of(array)
+    return made(DType.of(array.dtype), array.shape, lambda: pieces(array))
+
+
+def made(dtype: DType, shape: tuple[int, ...], parts: Callable[[], Iterable[NDArray[Any]]]) -> Tensor:
+    """Return a tensor that is computed part by part, in the order of C; it is held where there is no room for a
+    file."""
+    try:
+        place = _place(dtype.numpy.itemsize * prod(shape))
+        place.write(parts())
+    except OSError:
+        array = np.concatenate([part.reshape(-1) for part in parts()]).reshape(shape)
+        return Tensor.of(array)
+    return Tensor(dtype, shape, lambda: place.read(dtype.numpy).reshape(shape))
+
+
+def is_mapped(array: NDArray[Any]) -> bool:
+    """Return whether the elements of an array lie in a file."""
+    base: Any = array
+    while isinstance(base, np.ndarray | memoryview):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
+    return isinstance(base, mmap.mmap)
+
+
+class _Map(mmap.mmap):
+    """A part of a file in memory; as long as an array shows it, nothing else is written there."""
+
+    place: _Place
+
+
+class _Place:
+    """A part of a file, free for others when neither a tensor nor an array is left that shows it."""
+
+    def __init__(self, file: _File, offset: int, length: int) -> None:
+        self.file, self.offset, self.length = file, offset, length
+        weakref.finalize(self, file.release, offset, length).atexit = False
+
+    def write(self, parts: Iterable[NDArray[Any]]) -> None:
+        offset = self.offset
+        for part in parts:
+            offset += self.file.write(part.reshape(-1).view(np.uint8), offset)
+        assert offset == self.offset + self.length, f"{offset - self.offset} bytes were made of {self.length}"
+
+    def read(self, dtype: np.dtype[Any]) -> NDArray[Any]:
+        shown = _Map(self.file.handle, self.length, access=mmap.ACCESS_READ, offset=self.offset)
+        shown.place = self
+        return np.frombuffer(shown, dtype)
+
+
+class _File:
+    """A file without a name, whose parts are used again. It is gone with the last of them, or with the process."""
+
+    def __init__(self) -> None:
+        self._file = TemporaryFile(buffering=0, prefix="graphopt-")  # noqa: SIM115 - open as long as somebody has a part
+        weakref.finalize(self, self._file.close)
+        self._end = 0
+        self._free: dict[int, list[int]] = {}
+        self._lock = threading.RLock()  # a part may be released while the lock is held
+
+    @property
+    def handle(self) -> int:
+        return self._file.fileno()
+
+    def place(self, length: int) -> _Place:
+        with self._lock:
+            free = self._free.get(length)
+            if free:
+                return _Place(self, free.pop(), length)
+            offset = self._end
+            self._end += -(-length // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+            return _Place(self, offset, length)
+
+    def release(self, offset: int, length: int) -> None:
+        with self._lock:
+            self._free.setdefault(length, []).append(offset)
+
+    def write(self, part: NDArray[np.uint8], offset: int) -> int:
+        with self._lock:
+            self._file.seek(offset)
+            rest = part.data
+            while rest.nbytes:
+                rest = rest[self._file.write(rest) :]
+        return part.nbytes
+
+
+_LATEST: list[weakref.ref[_File]] = []
+_LOCK = threading.RLock()
+
+
+def _place(length: int) -> _Place:
+    """Return room in the file that this process writes to."""
+    with _LOCK:
+        file = _LATEST[-1]() if _LATEST and _OWNER[-1] == os.getpid() else None
+        if file is None:
+            file = _File()
+            _LATEST[:], _OWNER[:] = [weakref.ref(file)], [os.getpid()]
+        return file.place(length)
+
+
+_OWNER: list[int] = []
+"""The process that made the latest file: one that was forked off writes to its own."""

@@ -1,0 +1,202 @@
+"""Constants that a rewrite computes: floats in float64, rounded once, to the type in which the model keeps them.
+
+Elementwise arithmetic on large weights is only noted; it is computed a few rows at a time when the result is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphopt.base.types import DType
+from graphopt.ir import stored
+from graphopt.ir.graph import Node
+from graphopt.ir.pieces import slabs
+from graphopt.ir.tensor import Tensor
+from graphopt.operators.evaluate import evaluate
+
+AT_ONCE = 1 << 22
+"""Bytes in double precision that are computed together."""
+ROWWISE = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "Abs", "Sqrt", "Reciprocal"})
+"""Operators of which a few rows are computed of a few rows."""
+
+
+class Refused(Exception):
+    """A match that cannot be rewritten here; says why, for the report."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rowwise:
+    """Arithmetic on floats that is still to be computed, in float64."""
+
+    node: Node
+    operands: tuple[NDArray[Any] | Rowwise, ...]
+    shape: tuple[int, ...]
+
+    def parts(self) -> Iterator[tuple[Index, NDArray[Any]]]:
+        """Yield the result little by little, each part with its place."""
+        for index in _indices(self.shape, np.dtype(np.float64).itemsize):
+            yield index, self.at(index)
+
+    def parts_with_operands(self) -> Iterator[tuple[NDArray[Any], list[NDArray[Any]]]]:
+        for index, made in self.parts():
+            yield made, [operand.astype(np.float64, copy=False) for operand in self.operands_at(index)]
+
+    def whole(self) -> NDArray[Any]:
+        return self.at(())
+
+    def at(self, index: Index) -> NDArray[Any]:
+        """Return a part of the result."""
+        results = evaluate(self.node, self.operands_at(index), float64=True)
+        if results is None:
+            raise Refused(f"{self.node.op} cannot be computed")
+        return results[0]
+
+    def operands_at(self, index: Index) -> list[NDArray[Any]]:
+        """Return what of the operands, which broadcast, a part of the result is made of."""
+        return [_part(operand, index, self.shape) for operand in self.operands]
+
+
+def _part(operand: NDArray[Any] | Rowwise, index: Index, shape: tuple[int, ...]) -> NDArray[Any]:
+    own = index[max(0, len(shape) - len(operand.shape)) :]
+    if own and operand.shape[len(own) - 1] != shape[len(index) - 1]:
+        own = ()  # it is the same for all rows
+    return operand.at(own) if isinstance(operand, Rowwise) else operand[own]
+
+
+Index: TypeAlias = tuple[slice, ...]
+"""A part of an array: some of the rows along its first axis that has more than one."""
+
+
+def _indices(shape: tuple[int, ...], itemsize: int) -> Iterator[Index]:
+    axis = next((axis for axis, size in enumerate(shape) if size != 1), None)
+    if axis is None or 0 in shape:
+        yield ()
+        return
+    for part in slabs(shape[axis:], itemsize, AT_ONCE):
+        yield (*(slice(None) for _ in range(axis)), part)
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """A constant that was computed, in float64 or int64, or only moved; to be stored as `dtype`."""
+
+    values: NDArray[Any] | Rowwise
+    dtype: DType
+    base: str
+    """The name of a weight that it came from."""
+    absent: bool = False
+    """It stands for an optional input that is absent."""
+    zero: bool = False
+    """It is computed from such an input, and nothing but zeros."""
+
+    @property
+    def array(self) -> NDArray[Any]:
+        """The values; computed anew each time where that was left for later."""
+        return self.values.whole() if isinstance(self.values, Rowwise) else self.values
+
+    def parts(self) -> Iterator[tuple[Index, NDArray[Any]]]:
+        """Yield the values little by little, each part with its place."""
+        if isinstance(self.values, Rowwise):
+            yield from self.values.parts()
+            return
+        for index in _indices(self.values.shape, self.values.itemsize):
+            yield index, self.values[index]
+
+    @property
+    def has_values(self) -> bool:
+        """False where all are zero."""
+        return any(bool(part.any()) for _, part in self.parts())
+
+
+def rowwise(node: Node, operands: Sequence[Folded | None]) -> Rowwise | None:
+    """Return arithmetic on large floats, to be computed later; None for what is computed at once."""
+    present = [operand for operand in operands if operand is not None]
+    if node.op not in ROWWISE or node.domain or len(present) != len(operands):
+        return None
+    if not all(operand.dtype.is_float for operand in present):
+        return None
+    try:
+        shape = np.broadcast_shapes(*(operand.values.shape for operand in present))
+    except ValueError:
+        return None
+    is_large = prod(shape) * np.dtype(np.float64).itemsize >= stored.LARGE
+    return Rowwise(node, tuple(operand.values for operand in present), shape) if is_large else None
+
+
+# -- what is stored ----------------------------------------------------------------------------------------------------
+
+
+def tensor_of(folded: Folded) -> Tensor:
+    """Return the values in the type in which the model keeps them.
+
+    Raises:
+        Refused: a finite number would become infinite, another one zero, or a number that is no float another one; or
+            all are so small that digits are lost.
+    """
+    dtype, values = folded.dtype, folded.values
+    if isinstance(values, np.ndarray) and values.dtype == dtype.numpy:
+        return stored.kept(values if values.nbytes >= stored.LARGE else np.array(values, order="C"))
+    if prod(values.shape) * dtype.numpy.itemsize >= stored.LARGE:
+        return stored.made(dtype, values.shape, lambda: _rounded(folded))
+    return Tensor.of(np.concatenate([part.reshape(-1) for part in _rounded(folded)]).reshape(values.shape))
+
+
+def _rounded(folded: Folded) -> Iterator[NDArray[Any]]:
+    """Yield the values part by part as they are stored. Raises Refused, at the latest after the last."""
+    dtype, peaks = folded.dtype, _Peaks(folded.values.shape)
+    for index, part in folded.parts():
+        with np.errstate(all="ignore"):
+            array = np.array(part, dtype.numpy, order="C")
+        if dtype.is_float and not np.isfinite(array).all() and _overflows(array, part):
+            raise Refused(f"{folded.base} would overflow {dtype.name}")
+        if dtype.is_float and np.count_nonzero(array) != np.count_nonzero(part):
+            raise Refused(f"{folded.base} would underflow {dtype.name}")
+        if not dtype.is_float and not np.array_equal(array, part):
+            raise Refused(f"{folded.base} does not fit {dtype.name}")
+        if dtype.is_float and dtype.bits <= 16:
+            peaks.see(index, part)
+        yield array
+    if any(dtype.nearest(peak) is None for peak in peaks.found):
+        raise Refused(f"{folded.base} would lose digits as {dtype.name}")
+
+
+class _Peaks:
+    """The largest magnitude of a list, or of each channel along each axis, of what is seen part by part."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._found = [np.zeros(size) for size in (shape if len(shape) > 1 else (1,))]
+
+    def see(self, index: Index, part: NDArray[Any]) -> None:
+        magnitudes = np.abs(part)
+        for axis, found in enumerate(self._found if part.size else ()):
+            others = tuple(other for other in range(part.ndim) if other != axis or part.ndim == 1)
+            own = index[-1] if len(self._found) > 1 and axis == len(index) - 1 else slice(None)
+            found[own] = np.maximum(found[own], magnitudes.max(others))
+
+    @property
+    def found(self) -> Iterator[float]:
+        for found in self._found:
+            yield from map(float, np.unique(found))
+
+
+def _overflows(stored: NDArray[Any], computed: NDArray[Any]) -> bool:
+    return bool(np.any(np.isfinite(computed.astype(np.float64)) & ~np.isfinite(stored)))
+
+
+LARGE = 2.0**20
+"""What is added to a number so large loses its digits behind the point in single precision."""
+
+
+def cancels(made: NDArray[Any], terms: Sequence[NDArray[Any] | None]) -> bool:
+    """Return whether large floats were added up to what is a thousandth of them, at any place."""
+    floats = [term for term in terms if term is not None and term.dtype.kind == "f"]
+    if len(floats) < 2:
+        return False
+    largest = np.maximum(*map(np.abs, floats))
+    return bool(np.any((largest > LARGE) & np.isfinite(largest) & (np.abs(made) < largest / 1024)))
