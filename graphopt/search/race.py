@@ -60,6 +60,10 @@ class Times:
     spread: float
     """The distance between the quartiles, as a part of the median."""
 
+    def __post_init__(self) -> None:
+        if not (0 <= self.minimum <= self.median < math.inf and 0 <= self.spread < math.inf):
+            raise ValueError(f"no run takes that long: {self}")
+
     @staticmethod
     def of(samples: Samples) -> Times:
         return Times(samples.minimum, samples.median, samples.spread)
@@ -160,16 +164,17 @@ class Contest:
         largest; None where that is not known: on devices, a kernel's time is that of its launch.
         """
         setting, place = self.original.setting, self._key(["gainable", key])
-        known = self.cache.get([place]).get(place)
+        known = _part(self.cache.get([place]).get(place))
         if known is None and setting.is_cpu:
             try:
-                known = str(max(outside_heavy_kernels(model, setting, trial.feeds) for trial in self.original.trials))
+                parts = (outside_heavy_kernels(model, setting, trial.feeds) for trial in self.original.trials)
+                known = max(0.0, *parts)  # a difference of sums, which are rounded
             except ModelError as error:
                 log.debug("what can be gained at most is not known: %s", error)
             else:
                 if self.keeps and self.is_steady:
-                    self.cache.put({place: known})
-        return None if known is None else float(known)
+                    self.cache.put({place: str(known)})
+        return known
 
     @cached_property
     def _originals(self) -> tuple[Any, Any]:
@@ -202,7 +207,14 @@ class Contest:
         """Return what an earlier race between the models with these digests said; None where there was none."""
         key = self._key(keys)
         found = decoded(_Race, self.cache.get([key]).get(key))
-        return [*found.outcomes] if found is not None and len(found.outcomes) == len(keys) else None
+        if found is None:
+            return None
+        sizes = [dict(trial.sizes) for trial in self.original.trials]
+        timed = [[dict(latency.sizes) for latency in outcome.latencies] for outcome in found.outcomes]
+        if timed != [sizes] * len(keys):
+            log.debug("an entry of the cache is not used, for it is of another race")
+            return None
+        return [*found.outcomes]
 
     def race(
         self, keys: Sequence[str], sessions: Sequence[Any], seconds: float, limit: float = math.inf
@@ -269,7 +281,7 @@ class Contest:
 
     def has_ended(self, keys: Sequence[str]) -> bool:
         """Return whether time was up here once, in an earlier run or in this one."""
-        return self._end(keys) in self.cache.get([self._end(keys)])
+        return self.cache.get([self._end(keys)]).get(self._end(keys)) == ""
 
     def _end(self, keys: Sequence[str]) -> str:
         return key_of(*self._known_by, "end", *keys)
@@ -301,6 +313,18 @@ def _briefly(run: Callable[[], object], clock: Callable[[], float]) -> float:
         run()
         found.append(clock() - start)
     return min(found)
+
+
+def _part(text: str | None) -> float | None:
+    """Return the part of a whole that a text of the cache says; None where it says none."""
+    try:
+        part = None if text is None else float(text)
+    except ValueError:
+        part = math.nan
+    if part is None or 0 <= part <= 1:
+        return part
+    log.debug("an entry of the cache is not used, for it is no part of a whole")
+    return None
 
 
 def raced_seconds(once: float) -> float:

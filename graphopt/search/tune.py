@@ -343,7 +343,7 @@ class Tuner:
         passes = ",".join(pass_.name for pass_ in self.passes)
         how = (rules, passes, tuning.admits, str(tuning.seed), circumstances(tuning.setting))
         key = key_of("search", *what, *how)
-        found = recall.of_text(self.cache.get([key]).get(key), self.trades)
+        found = recall.of_text(self.cache.get([key]).get(key), self._searched, graph)
         if found is None:
             start, used = time.monotonic(), time.process_time()
             found = self._explored(graph, shapes, end, self._cost, Limits())
