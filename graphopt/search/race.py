@@ -47,6 +47,9 @@ log = logging.getLogger(__name__)
 FILE = 1_000_000_000
 """Bytes of weights up to which it is looked at what ONNX Runtime makes of a model."""
 
+LEAST_SHARE = 0.05
+"""Of a processor, that a run is taken to have where it had less while it was timed for a moment."""
+
 ROUNDS = (7, 400)
 """Of a race: the fewest and the most."""
 
@@ -136,14 +139,19 @@ class Contest:
     def pace(self, clock: Callable[[], float]) -> Pace:
         """Return the original's pace, from the copy of it.
 
+        Turns last some time of the processor: beside other processes, of which each has its share, they take longer.
+
         Raises:
             ModelError: ONNX Runtime refuses to run it.
         """
-        start = clock()
+        meter = self.original.setting.meter
+        used, start = meter(), clock()
         _, copy = self._originals
         opening = clock() - start
         runs = [_briefly(self._runner(copy, trial.feeds), clock) for trial in self.original.trials]
-        return Pace(opening, sum(raced_seconds(once) for once in runs))
+        used, passed = meter() - used, opening + sum(map(sum, runs))
+        share = min(max(used / passed, LEAST_SHARE), 1.0) if used > 0 and passed > 0 else 1.0
+        return Pace(opening, sum(raced_seconds(min(found) * share) / share for found in runs))
 
     def is_original(self, model: onnx_io.Model) -> bool:
         """Return whether ONNX Runtime runs of a model what it runs of the original: then neither is faster.
@@ -305,14 +313,14 @@ def judged(timed: Sequence[tuple[Mapping[str, int], Sequence[Samples]]]) -> list
     return [Outcome(together([each.speedup for each in found]), together(gain), found) for found, gain in columns]
 
 
-def _briefly(run: Callable[[], object], clock: Callable[[], float]) -> float:
-    """Seconds of the fastest of a few runs, or of the first if that takes long."""
+def _briefly(run: Callable[[], object], clock: Callable[[], float]) -> list[float]:
+    """Seconds of a few runs, or of the first if that takes long."""
     found: list[float] = []
     while len(found) < 3 and sum(found) < LENGTHY:
         start = clock()
         run()
         found.append(clock() - start)
-    return min(found)
+    return found
 
 
 def _part(text: str | None) -> float | None:

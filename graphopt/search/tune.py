@@ -215,7 +215,7 @@ class Tuner:
         That is outside of heavy kernels, unless an estimate speaks for one of the first graphs of some part of the
         model, as where products may be taken in another order; or there are rules of the user's.
         """
-        if not self.is_bounded or chooser.is_hurried:
+        if not self.is_bounded or chooser.is_hurried or self.clock() >= chooser.deadline - chooser.reserve:
             return None
         graph = simplified.variant.graph
         try:
@@ -362,6 +362,8 @@ class Tuner:
         limits: Limits,
     ) -> Exploration:
         """Return what the search finds within limits, in its share of the time that is left before the `end`."""
+        if self.clock() >= end:  # what costs are taken from may have to be timed first
+            return Exploration((), StopReason.TIME, is_steady=False)
         try:
             cost = asked(end)
         except KeyboardInterrupt:  # while the machine was timed
