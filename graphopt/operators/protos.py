@@ -80,14 +80,8 @@ def _dim(proto: onnx.TensorShapeProto.Dimension, sizes: Mapping[str, Sym]) -> Di
 
 
 def dim_name(proto: onnx.TensorShapeProto.Dimension) -> str:
-    """Return what a dim without a size is called, nothing where it has no name.
-
-    Some exporters say so that a size is not known, of the height of an image as of its width: these are not equal.
-    """
-    return "" if proto.dim_param.startswith("?") or proto.dim_param in _NO_NAMES else proto.dim_param
-
-
-_NO_NAMES = frozenset({"-1", "*", "None"})
+    """Return what a dim without a size is called, nothing where an exporter says of several that they are not known."""
+    return "" if proto.dim_param.startswith("?") or proto.dim_param in ("-1", "*", "None") else proto.dim_param
 
 
 def type_to_proto(type_: Type | None, named: Callable[[Sym], str] | None = None) -> TypeProto:
