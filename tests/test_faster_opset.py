@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -260,13 +261,39 @@ def test_what_was_raced_once_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("graphopt.search.race.interleaved", interleaved)
     assert raced() == raced()
-    assert turns == [3]
+    assert turns == [3, 3], "what won a race has to win a second one"
     assert raced(fresh=True).is_faster
-    assert turns == [3, 3]
+    assert turns == [3, 3, 3, 3]
+
+
+@pytest.mark.parametrize(("second", "faster"), [(0.5, True), (0.99, False), (1.0, False), (1.5, False)])
+def test_what_wins_one_race_alone_is_not_faster(
+    monkeypatch: pytest.MonkeyPatch, second: float, *, faster: bool
+) -> None:
+    told = [second, 0.5]
+
+    def interleaved(_: list[Callable[[], object]], **__: Any) -> tuple[Samples, ...]:
+        return tuple(Samples((seconds,) * 9) for seconds in (1.0, 1.0, told.pop()))
+
+    monkeypatch.setattr("graphopt.search.race.interleaved", interleaved)
+    assert raced().is_faster is faster
+
+
+def test_what_wins_a_race_and_has_no_time_for_a_second_is_not_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    def interleaved(_: list[Callable[[], object]], **__: Any) -> tuple[Samples, ...]:
+        now[0] += 60.0
+        return tuple(Samples((seconds,) * 9) for seconds in (1.0, 1.0, 0.5))
+
+    monkeypatch.setattr("graphopt.search.race.interleaved", interleaved)
+    monkeypatch.setattr("graphopt.search.tune.time", SimpleNamespace(monotonic=lambda: now[0]))
+    with pytest.raises(ModelError, match=r"it is 2.000 times as fast .* in one race, and in no second: a race would"):
+        raced()
 
 
 def test_a_race_for_which_no_time_is_left_is_not_made_by_later_runs_either() -> None:
-    with pytest.raises(ModelError, match="a race would take 1 s, and 0 s are left of the --seconds"):
+    with pytest.raises(ModelError, match="two races would take 1 s, and 0 s are left of the --seconds"):
         raced(limit=0.0)
     with pytest.raises(ModelError, match=r"no time was left to time it, in an earlier run \(--fresh tries again\)"):
         raced()

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
+import graphopt
 from graphopt.base.errors import UsageError
 from graphopt.runtime.inputs import default_sizes, fitted
 from graphopt.runtime.samples import Array
@@ -68,6 +69,22 @@ def test_given_inputs_that_do_not_fit_are_refused(inputs: Mapping[str, Array], c
 )
 def test_open_dims_get_usual_sizes(declared: str, sizes: Mapping[str, int]) -> None:
     assert default_sizes(sketch(named(declared)), {}) == sizes
+
+
+@pytest.mark.parametrize("name", ["?", "?1", "-1", "None", "*", ""])
+def test_dims_that_exporters_call_alike_for_want_of_a_name_may_differ(name: str) -> None:
+    """As the height and the width of what PaddleOCR's classifier of directions is fed."""
+    body = "s = Shape(x); h = Gather(s, two); w = Gather(s, three); e = Equal(h, w); z = Neg(x); y = Where(e, x, z)"
+    model = parse("float[n,3,h,w] x", body, {"two": np.array(2), "three": np.array(3)}, outputs="float[n,3,h,w] y")
+    for value in (*model.graph.input, *model.graph.output):
+        for dim in value.type.tensor_type.shape.dim[2:]:
+            dim.dim_param = name
+    image = np.zeros((2, 3, 48, 192), np.float32)
+    assert fitted(sketch(model), {"x": image})[1] == {"n": 2, "x.2": 48, "x.3": 192}
+    result = graphopt.optimize(model, inputs={"x": image}, cost="none")
+    assert "Where" in result.report.after.ops, "whether the image is a square is not known"
+    (declared,) = result.model.graph.input
+    assert [dim.dim_param for dim in declared.type.tensor_type.shape.dim] == ["n", "", name, name]
 
 
 def named(declared: str) -> onnx.ModelProto:

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import graphopt
-from benchmarks import nodecounts, profiles, report, scaling
+from benchmarks import nodecounts, profiles, published, report, scaling
 from benchmarks.cells import digest
 from benchmarks.run import read
 from graphopt.cli.main import app
@@ -157,7 +157,12 @@ def test_pictures_are_those_of_the_committed_results(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "made"),
-    [("nodecounts", nodecounts.markdown), ("profiles", profiles.markdown), ("scaling", scaling.markdown)],
+    [
+        ("nodecounts", nodecounts.markdown),
+        ("profiles", profiles.markdown),
+        ("published", published.markdown),
+        ("scaling", scaling.markdown),
+    ],
 )
 def test_other_pages_are_those_of_the_committed_results(name: str, made: Callable[[dict[str, Any]], str]) -> None:
     page = RESULTS / f"{name}.md"

@@ -11,6 +11,7 @@ from tests.test_search import DETOUR, DOUBLE, LONG_WAY, SUM_IS_DIFFERENCE, Price
 from tests.text import parse
 
 RULES = (DOUBLE, SUM_IS_DIFFERENCE)
+GRAPH = load(DETOUR).graph
 
 
 def exploration() -> Exploration:
@@ -19,7 +20,7 @@ def exploration() -> Exploration:
 
 def test_finds_are_read_as_they_were_written() -> None:
     before = exploration()
-    after = recall.of_text(to_json(before), RULES)
+    after = recall.of_text(to_json(before), RULES, GRAPH)
     assert after is not None
     (was,), (is_,) = before.solutions, after.solutions
     assert (is_.copies, is_.moves, is_.speedup, is_.weight, is_.result) == (
@@ -32,19 +33,19 @@ def test_finds_are_read_as_they_were_written() -> None:
 
 @pytest.mark.parametrize("rules", [(), (DOUBLE,)])
 def test_finds_of_rules_that_are_gone_are_none(rules: tuple[Rule, ...]) -> None:
-    assert recall.of_text(to_json(exploration()), rules) is None
+    assert recall.of_text(to_json(exploration()), rules, GRAPH) is None
 
 
 @pytest.mark.parametrize("text", [None, "", "{}", "[1]", "null", '{"solutions": [{}]}', "x"])
 def test_what_is_no_find_is_none(text: str | None) -> None:
-    assert recall.of_text(text, RULES) is None
+    assert recall.of_text(text, RULES, GRAPH) is None
 
 
 def test_a_damaged_find_is_none() -> None:
     text = to_json(exploration())
-    assert recall.of_text(text[:-5], RULES) is None
-    assert recall.of_text(text.replace('"minimum": ', '"minimum": -'), RULES) is None
-    assert recall.of_text(text.replace("nothing was left", "something was left"), RULES) is None
+    assert recall.of_text(text[:-5], RULES, GRAPH) is None
+    assert recall.of_text(text.replace('"minimum": ', '"minimum": -'), RULES, GRAPH) is None
+    assert recall.of_text(text.replace("nothing was left", "something was left"), RULES, GRAPH) is None
 
 
 def test_graphs_with_other_numbers_are_others() -> None:

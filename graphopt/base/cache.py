@@ -128,7 +128,10 @@ def _selected(connection: sqlite3.Connection, keys: list[str]) -> dict[str, str]
         ):
             if digest != _digest(key, value):
                 raise _DamageError(f"the entry '{key}' has changed")
-            found[key] = value
+            if isinstance(value, str):
+                found[key] = value
+            else:  # whoever wrote it did not use this module
+                log.debug("the entry '%s' of the cache is not used: it is no text", key)
     return found
 
 

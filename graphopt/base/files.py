@@ -98,6 +98,29 @@ def _lock(handle: int) -> bool:
 
 
 @contextmanager
+def held(path: Path, content: bytes) -> Iterator[None]:
+    """Keep a file with some content, locked, until the block is done: one that is not is of a process that is gone."""
+    try:
+        with path.open("xb") as file:
+            _lock(file.fileno())
+            file.write(content)
+            file.flush()
+            yield
+    finally:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def is_abandoned(path: Path) -> bool:
+    """Return whether the process is gone that held a file; False where the system does not say, as on Windows."""
+    if sys.platform == "win32":
+        return False
+    with suppress(OSError), path.open("r+b") as file:
+        return _lock(file.fileno())
+    return False
+
+
+@contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
     """Keep other runs of graphopt from sweeping and putting files in a folder; not where the system knows no locks."""
     with ExitStack() as stack:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Record = TypeVar("Record", bound="DataclassInstance")
 
-MISFITS = (ValueError, TypeError, OverflowError, RecursionError)
+MISFITS = (ValueError, TypeError, ArithmeticError, RecursionError)
 """What `from_json` raises where a text is not what a record was turned into."""
 
 

@@ -448,7 +448,8 @@ def save(model: Model, path: str | os.PathLike[str], *, external: bool | None = 
     A file of weights is never written over: whoever reads the model that was there finds its weights or none. A new
     model's are in `<path>.data`; those that differ from what lies there, or replace a model, in
     `<path>.<digest>.data`, named by their content. Those that the replaced model had are removed, if they have such a
-    name and no other file of the folder mentions it. A link is followed, and its target written.
+    name and no other file of the folder mentions it; so are those that a save has left which was killed. A link is
+    followed, and its target written.
 
     Args:
         model: stays as it is.
@@ -480,12 +481,12 @@ def _save_inline(model: Model, target: Path) -> int:
         write(model, part)
         files.flush(part)
         size = os.fstat(part.fileno()).st_size
-        with files.exclusive(target.parent):
-            files.sweep(weightfiles.plain(target))
-            stale = weightfiles.superseded(target, "")
-            with files.undisturbed():
-                files.put(part, target)
-                weightfiles.remove(stale)
+        with (
+            files.exclusive(target.parent),
+            files.undisturbed(),
+            weightfiles.replacing(target, "", None, [part]),
+        ):
+            files.put(part, target)
     return size
 
 
@@ -500,12 +501,11 @@ def _save_external(model: Model, target: Path) -> int:
             part.write(proto.SerializeToString())
             files.flush(part)
             size = sum(os.fstat(file.fileno()).st_size for file in (data, part))
-            stale = weightfiles.superseded(target, place.name)
-            with files.undisturbed():
-                if not place.exists():
-                    files.put(data, place, like=target)
+            new = None if place.exists() else data
+            with files.undisturbed(), weightfiles.replacing(target, place.name, new, [data, part]):
+                if new is not None:
+                    files.put(new, place, like=target)
                 files.put(part, target)
-                weightfiles.remove(stale)
     return size
 
 

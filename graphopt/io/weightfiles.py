@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from io import FileIO
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import BinaryIO
 
 from graphopt.base import files
 from graphopt.base.errors import OutputError
+from graphopt.base.records import MISFITS, from_json
 
 LARGEST_MODEL = 1 << 31
 """Bytes from which on a file is no model, so that nothing is looked for in it."""
@@ -89,22 +92,113 @@ def _ours(target: Path) -> re.Pattern[str]:
     return re.compile(rf"{re.escape(target.name)}(\.[0-9a-f]{{12}}|\.[0-9a-f]{{64}})?\.data")
 
 
-def superseded(target: Path, kept: str) -> list[Path]:
-    """Return the files that held the weights of a model which is about to be replaced, and that nothing mentions
-    besides.
+@contextmanager
+def replacing(target: Path, kept: str, new: BinaryIO | None, parts: Iterable[BinaryIO]) -> Iterator[None]:
+    """Let a model be replaced in the block; weights that are mentioned no longer are removed after it.
 
-    Only those that have a name as graphopt gives to weights of that model, and are no links. Whatever other file of
-    the folder has the name in it, even by chance, keeps the file. The folder is to be `exclusive`.
+    Those are the files that the old model mentions, that have a name as graphopt gives to weights of that model and are
+    no links; where the block fails, the new weights instead. Whatever other file of the folder has the name in it, even
+    by chance, keeps the file. What is to go is noted first in a file beside the model, so that the next save can remove
+    what a killed one has left. The folder is to be `exclusive`.
+
+    Args:
+        target: the model.
+        kept: the name of the file that the new model has its weights in, empty where it has them itself.
+        new: what becomes that file in the block; None where it is there already.
+        parts: the files that take their places in the block.
     """
-    ours = _ours(target)
+    for final in (target, plain(target)):  # parts that were killed since this save began mention weights
+        files.sweep(final)
+    abandoned, spared = _notes(target)
+    going = {path.name: _identity(path.lstat()) for path in _weights_of(target, {kept, *spared})}
+    for note in abandoned.values():  # what the block is to keep is left, too, until it is done
+        going |= {name: known for name, known in note.going.items() if name not in {*spared, *going}}
+    if new is not None:
+        going[kept] = _identity(os.fstat(new.fileno()))
+    note = _Note(kept, going)
+    unread = {Path(part.name).name for part in parts}
+    path = target.with_name(f".{target.name}.{os.urandom(6).hex()}{NOTE}")
+    with files.held(path, json.dumps(asdict(note)).encode()) if going or kept else nullcontext():
+        try:
+            yield
+            going.pop(kept, None)
+            unread.add(target.name)
+        finally:
+            _remove_unmentioned(target, going, unread)
+            for left in abandoned:
+                with suppress(OSError):
+                    left.unlink()
+
+
+NOTE = ".drop"
+"""How the names of notes end; not longer than those of parts, for which there is room."""
+
+
+@dataclass(frozen=True)
+class _Note:
+    """What a process is about to do to the weights of a model."""
+
+    kept: str
+    going: dict[str, tuple[int, ...]]
+    """The identities of the files that go where nothing mentions them, by name: what has another is not that file."""
+
+
+def _notes(target: Path) -> tuple[dict[Path, _Note], set[str]]:
+    """Return the notes of processes that are gone, and the files of weights that living ones need or will remove."""
+    ours = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{12}}{re.escape(NOTE)}")
+    abandoned: dict[Path, _Note] = {}
+    spared: set[str] = set()
+    names: list[str] = []
+    with suppress(OSError):
+        names = [name for name in os.listdir(target.parent) if ours.fullmatch(name)]
+    for path in map(target.with_name, names):
+        note = _read(path, _ours(target))
+        if note is not None and files.is_abandoned(path):
+            abandoned[path] = note
+        elif note is not None:
+            spared |= {note.kept, *note.going}
+    return abandoned, spared
+
+
+def _read(path: Path, ours: re.Pattern[str]) -> _Note | None:
+    """Return what a note says, nothing where its process was killed before it wrote it; None where it is no note."""
+    try:
+        text = path.read_bytes() if not path.is_symlink() else b"no note"
+        note = from_json(_Note, text.decode()) if text else _Note("", {})
+    except (OSError, *MISFITS):
+        return None
+    return note if all(map(ours.fullmatch, note.going)) else None
+
+
+def _identity(found: os.stat_result) -> tuple[int, ...]:
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _weights_of(target: Path, spared: Container[str]) -> list[Path]:
+    """Return the files of weights that a model mentions, with names as graphopt gives them; some are spared."""
     if not target.is_file():
         return []
-    with os.scandir(target.parent) as entries:
-        plain_files = {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
-    owned = {name for name in plain_files if ours.fullmatch(name)}
-    found = [name for name in sorted(owned - {kept}) if _mentions(target, name)]
-    others = [target.with_name(name) for name in plain_files - owned - {target.name}]
-    return [target.with_name(name) for name in found if not any(_mentions(other, name) for other in others)]
+    found = [name for name in _plain_files(target.parent) if _ours(target).fullmatch(name) and name not in spared]
+    return [target.with_name(name) for name in found if _mentions(target, name)]
+
+
+def _plain_files(folder: Path) -> list[str]:
+    """Return the names of the files of a folder that are no links, in order."""
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
+
+
+def _remove_unmentioned(target: Path, going: Mapping[str, tuple[int, ...]], unread: Container[str]) -> None:
+    """Remove files of weights that no other file of the folder mentions, of those that may; what cannot be removed is
+    in nobody's way."""
+    ours = _ours(target)
+    with suppress(OSError):
+        there = _plain_files(target.parent) if going else []
+        weights = [name for name in there if name in going and _identity(target.with_name(name).lstat()) == going[name]]
+        others = [name for name in there if not (ours.fullmatch(name) or name.endswith(NOTE) or name in unread)]
+        for name in weights:
+            if not any(_mentions(target.with_name(other), name) for other in others):
+                target.with_name(name).unlink()
 
 
 def _mentions(path: Path, name: str) -> bool:
@@ -122,10 +216,3 @@ def _mentions(path: Path, name: str) -> bool:
     except OSError:
         return True
     return False
-
-
-def remove(paths: Iterable[Path]) -> None:
-    """Remove what is superseded; what cannot be removed is in nobody's way."""
-    for path in paths:
-        with suppress(OSError):
-            path.unlink()

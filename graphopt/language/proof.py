@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -102,16 +103,74 @@ class Proof:
         return {key: value for key, value in asdict(self).items() if value not in ("", None, [], False)}
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Proof:
-        known = dict(data)
-        known["verdict"] = Verdict(known["verdict"])
-        known["model"] = Model(known["model"]) if known.get("model") else None
-        return Proof(**known)
+    def from_json(data: Any) -> Proof:
+        """Return what `to_json` made plain.
+
+        Raises:
+            ValueError, OverflowError: the data was made of no proof.
+        """
+        if not isinstance(data, dict) or not _KINDS.keys() >= data.keys():
+            raise ValueError("it is no proof")
+        for name, value in data.items():
+            if type(value) not in _KINDS[name]:
+                raise ValueError(f"{value!r:.40} is no {name} of a proof")
+        if not {"rule", "digest", "verdict"} <= data.keys():
+            raise ValueError("a proof of nothing")
+        model = Model(data["model"]) if "model" in data else None
+        seconds = float(data.get("seconds", 0.0))
+        made = Proof(**data | {"verdict": Verdict(data["verdict"]), "model": model, "seconds": seconds})
+        if made.holds and model is None:
+            raise ValueError("a proof in no arithmetic")
+        if made.cases < 0 or not 0 <= made.seconds < math.inf:
+            raise ValueError("a proof of less than no cases, or of no seconds that could be")
+        check_tree(made.coverage)
+        return made
 
     def __str__(self) -> str:
         if not self.holds:
             return self.complaint
         return f"{self.rule}: {self.claim}, for all sizes; ranks {self.reach}; {self.cases} cases, {self.seconds:.2g} s"
+
+
+_KINDS = {
+    **dict.fromkeys(("rule", "digest", "verdict", "model", "ranks", "solver", "counterexample", "detail"), (str,)),
+    "cases": (int,),
+    "seconds": (float, int),
+    "coverage": (list,),
+    "asks_finite": (bool,),
+}
+"""Of what type each field is in JSON."""
+
+
+def check_tree(tree: Any) -> None:
+    """Raise ValueError for what is no decision tree as `Tree` says it: whoever walks down one must come to an end."""
+    if not isinstance(tree, list):
+        raise ValueError("what is covered is no tree")
+    for place, node in enumerate(tree):
+        match node:
+            case []:
+                continue
+            case [str(question), _, list(leads)] if question.partition(" ")[0] in _LABELS:
+                if all(_is_lead(lead, place, question) for lead in leads):
+                    continue
+        raise ValueError(f"{node!r:.40} is no node of a tree of what is covered")
+
+
+_LABELS = {
+    **dict.fromkeys(("pack", "rank", "length", "elements"), (int,)),
+    "absent": (bool,),
+    "value": (int, float, str, list, bool, type(None)),
+}
+"""What labels are, by the kind of question."""
+
+
+def _is_lead(lead: Any, place: int, question: str) -> bool:
+    """Return whether a branch leads from the node in this place to one before it."""
+    match lead:
+        case [list(labels), int(subtree)] | [list(labels), int(subtree), True]:
+            kinds = _LABELS[question.partition(" ")[0]]
+            return type(subtree) is int and 0 <= subtree < place and all(type(label) in kinds for label in labels)
+    return False
 
 
 class Ledger:
@@ -146,7 +205,7 @@ class Ledger:
             return Ledger(map(Proof.from_json, data["proofs"]), data["verifier"])
         except FileNotFoundError:
             return Ledger()
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, OverflowError, RecursionError) as error:
             raise ValueError(f"{path} is no ledger: {error!r}") from error
 
     def save(self, path: Path) -> None:

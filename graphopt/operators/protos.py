@@ -77,8 +77,13 @@ _KNOWN = frozenset(int(dtype) for dtype in DType)
 def _dim(proto: onnx.TensorShapeProto.Dimension, sizes: Mapping[str, Sym]) -> Dim:
     if proto.HasField("dim_value"):
         return proto.dim_value if proto.dim_value >= 0 else Sym.fresh()  # -1 is how some exporters say "unknown"
-    name = proto.dim_param
-    return sizes.get(name) or (Sym.fresh() if name.startswith("?") or not name else Sym.of(name))
+    name = dim_name(proto)
+    return sizes.get(proto.dim_param) or (Sym.of(name) if name else Sym.fresh())
+
+
+def dim_name(proto: onnx.TensorShapeProto.Dimension) -> str:
+    """Return what a dim without a size is called, nothing where an exporter says of several that they are not known."""
+    return "" if proto.dim_param.startswith("?") or proto.dim_param in ("-1", "*", "None") else proto.dim_param
 
 
 def type_to_proto(type_: Type | None, named: Callable[[Sym], str] | None = None) -> TypeProto:

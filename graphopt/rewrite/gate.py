@@ -15,18 +15,19 @@ from hashlib import sha256
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from graphopt.base import ort
 from graphopt.base.cache import Cache
 from graphopt.base.errors import ProofError, UsageError
 from graphopt.base.files import cache_folder
 from graphopt.base.hardware import processor
+from graphopt.base.records import MISFITS
 from graphopt.base.types import COMMON, DType
 from graphopt.ir import ops
 from graphopt.language.coverage import Answer, Choice, Label, Tree, covers, told, tree_of, unknown
 from graphopt.language.definition import Definition
-from graphopt.language.proof import Ledger, Model, Proof, Verdict
+from graphopt.language.proof import Ledger, Model, Proof, Verdict, check_tree
 from graphopt.language.rule import Rule
 from graphopt.language.term import App, applications
 from graphopt.operators.classes import UNKNOWN, entry
@@ -113,11 +114,36 @@ def known(rule: Rule) -> Proof | None:
 
 
 def _recalled(rule: Rule) -> Proof | None:
-    key = _key(rule.digest)
+    def proof(data: Any) -> Proof:
+        found = Proof.from_json(data)
+        if (found.rule, found.digest) != (rule.name, rule.digest) or found.verdict is Verdict.UNKNOWN:
+            raise ValueError(f"it is no proof of {rule.name}")
+        _check_questions(found.coverage, rule)
+        return found
+
+    return _read(_key(rule.digest), proof)
+
+
+Read = TypeVar("Read")
+
+
+def _read(key: str, make: Callable[[Any], Read]) -> Read | None:
+    """Return what the user's cache holds, made of its JSON; None where there is nothing, or it is of another make."""
+    text = _kept(cache_folder()).get([key]).get(key)
     try:
-        return Proof.from_json(json.loads(_kept(cache_folder()).get([key])[key]))
-    except (KeyError, ValueError, TypeError):  # there is none, or it is of another make
+        return None if text is None else make(json.loads(text))
+    except MISFITS as error:
+        log.debug("an entry of the cache is not used: %s", error)
         return None
+
+
+def _check_questions(tree: Tree, rule: Rule) -> None:
+    """Raise ValueError where a proof's tree asks of a hole that its rule does not have."""
+    for question, *_ in filter(None, tree):
+        kind, _, name = question.partition(" ")
+        bundle = rule.holes.get(name.rpartition(".")[0])
+        if kind != "pack" and name not in rule.holes and (bundle is None or bundle.kind != "attributes"):
+            raise ValueError(f"{rule.name} has no {name}")
 
 
 def remember(proof: Proof) -> None:
@@ -197,13 +223,22 @@ def _failure_at(rule: Rule, proof: Proof, answer: Answer) -> str:
         return f"the prover failed: {type(error).__name__}: {error}"
 
 
-def recalled_instances(proof: Proof) -> list[Tried]:
-    """Return what the user's cache holds on instances beyond a proof."""
-    key = _key_beyond(proof)
-    try:
-        return [Tried(*kept) for kept in json.loads(_kept(cache_folder()).get([key])[key])]
-    except (KeyError, ValueError, TypeError):  # there is none, or it is of another make
-        return []
+def recalled_instances(rule: Rule, proof: Proof) -> list[Tried]:
+    """Return what the user's cache holds on instances beyond the proof of a rule."""
+
+    def instances(data: Any) -> list[Tried]:
+        if not isinstance(data, list):
+            raise ValueError("no list of instances")
+        for instance in data:
+            match instance:
+                case [tree, ""]:
+                    check_tree(tree)
+                    _check_questions(tree, rule)
+                case _:
+                    raise ValueError(f"{instance!r:.40} is no instance")
+        return [Tried(*instance) for instance in data]
+
+    return _read(_key_beyond(proof), instances) or []
 
 
 def remember_instances(proof: Proof, tried: Iterable[Tried]) -> None:
@@ -240,12 +275,19 @@ def seen(definition: Definition) -> Seen:
         return Seen("", "")
     said = sha256(json.dumps(definition.to_json(), sort_keys=True).encode()).hexdigest()
     key = f"{_key(said)} onnxruntime {runtime.__version__} {sha256(processor().encode()).hexdigest()}"
-    try:
-        return Seen(*json.loads(_kept(cache_folder()).get([key])[key]))
-    except (KeyError, ValueError, TypeError):  # there is none, or it is of another make
-        found = _asked(definition)
-        _kept(cache_folder()).put({key: json.dumps(found)})
-        return found
+    known = _read(key, _seen)
+    if known is not None:
+        return known
+    found = _asked(definition)
+    _kept(cache_folder()).put({key: json.dumps(found)})
+    return found
+
+
+def _seen(data: Any) -> Seen:
+    match data:
+        case [str(contradiction), str(spoilt)]:
+            return Seen(contradiction, spoilt)
+    raise ValueError(f"{data!r:.40} is nothing that was seen")
 
 
 def _asked(definition: Definition) -> Seen:
@@ -445,7 +487,7 @@ class Gate:
 
     def _why_not_there(self, site: Site, proof: Proof) -> str:
         """Why a rule is not known to hold at a place beyond what its proof covers, nothing where it holds."""
-        tried = self._tried.setdefault(site.rule.name, recalled_instances(proof))
+        tried = self._tried.setdefault(site.rule.name, recalled_instances(site.rule.family, proof))
         for instance in tried:
             if covers(instance.tree, site.answer):
                 return instance.why_not

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -17,6 +18,8 @@ from graphopt.runtime.measure import Speedup
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+log = logging.getLogger(__name__)
 
 
 class CostModel(Protocol):
@@ -69,5 +72,6 @@ def decoded(kind: type[Kept], text: str | None) -> Kept | None:
     """Return what a text of the cache says; None where there is none, or it is of another make or damaged."""
     try:
         return None if text is None else from_json(kind, text)
-    except MISFITS:
+    except MISFITS as error:
+        log.debug("an entry of the cache is not used, for it is no %s: %s", kind.__name__, error)
         return None

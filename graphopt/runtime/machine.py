@@ -41,6 +41,8 @@ class Machine:
     def __post_init__(self) -> None:
         if not all(0 < rate < math.inf for rate in (self.flops_per_second, self.bytes_per_second, self.launch_seconds)):
             raise ValueError(f"no machine is that slow, or that fast: {self}")
+        if self.block < 0:
+            raise ValueError(f"no layout has blocks of {self.block} channels")
 
     @staticmethod
     def calibrated(setting: Setting, cache: Cache) -> Machine:

@@ -95,6 +95,8 @@ class Speedup:
     def __post_init__(self) -> None:
         if not all(0 <= ratio < math.inf for ratio in (self.minimum, self.median, self.low, self.high, self.noise)):
             raise ValueError(f"nothing is that slow, or that fast: {self}")
+        if self.low > self.high or self.rounds < 0 or not 0 < self.confidence < 1:
+            raise ValueError(f"no timing ends with this: {self}")
 
     @property
     def verdict(self) -> Verdict:

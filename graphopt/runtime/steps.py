@@ -12,6 +12,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
 from graphopt.base.types import DType
+from graphopt.operators import protos
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,9 @@ def _static(proto: TypeProto) -> tuple[int, ...] | None:
 def _dims(proto: TypeProto.Tensor) -> tuple[int | str, ...] | None:
     if not proto.HasField("shape"):
         return None
-    return tuple(d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else d.dim_param for d in proto.shape.dim)
+    return tuple(
+        d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else protos.dim_name(d) for d in proto.shape.dim
+    )
 
 
 def _input(value: onnx.ValueInfoProto, has_default: bool) -> Input:

@@ -19,7 +19,7 @@ from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
 from graphopt.rewrite.fixpoint import Step, TimeUp
 from graphopt.rewrite.variant import Variant
-from graphopt.runtime.measure import Speedup, Verdict, together
+from graphopt.runtime.measure import FEWEST, Speedup, Verdict, together
 from graphopt.search.moves import Solution
 from graphopt.search.race import Contest, Latency, Outcome
 from graphopt.search.sweep import Sweep
@@ -74,6 +74,8 @@ class Version:
     """Why it could not be timed: ONNX Runtime refuses it, or there was no room."""
     has_lost: bool = False
     """Whether it won a race and not the second."""
+    is_unconfirmed: bool = False
+    """Whether no time or room was left for a second race."""
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -101,11 +103,11 @@ class Version:
         """Return whether it is shown to be faster than the simplified model was in the same race.
 
         Where that is no gain itself, what is a gain over the original has to be faster only beyond doubt, not by more
-        than noise.
+        than noise; on a busy machine there is doubt about all that copies of the original differ by.
         """
         if self.gain is None or self.is_slower:
             return False
-        is_sure = self.is_faster and not floor.is_faster and self.gain.low > 1
+        is_sure = self.is_faster and not floor.is_faster and self.gain.low > 1 and self.gain.is_steady
         return self.gain.verdict is Verdict.FASTER or is_sure
 
 
@@ -133,6 +135,8 @@ class Chooser:
     """All that took part in the races of the contest."""
     before: int = 0
     """How many of them before the tries that are made now: these do not count."""
+    floor_again: Version | None = None
+    """What the second race tells of the simplified model, in which a find did not win."""
     told: dict[tuple[str, ...], list[Outcome]] = field(default_factory=dict)
     """What the races of the contest told, by the digests of those that took part: no race is run twice."""
 
@@ -162,8 +166,8 @@ class Chooser:
         return self._combined(simplified, faster, again) if faster else simplified, alone
 
     def _race_of_sweeps(self, versions: Sequence[Version]) -> None:
-        """Let versions take turns before the search, in time that no second race needs."""
-        self._race(versions, self.contest, share=SWEEPING, kept=self.confirming)
+        """Let versions take turns before the search."""
+        self._race(versions, self.contest, share=SWEEPING)
         self.before = len(self.raced)
 
     def _combined(self, simplified: Version, faster: Sequence[Version], again: Again) -> Version:
@@ -248,6 +252,8 @@ class Chooser:
         except TimeUp:
             return []
         plain = Version(variant, base.sweeps, tuple(solutions), tuple(map(len, made)))
+        if self._left <= self.reserve:
+            return [plain]
         try:
             tidy = self._insisted(self.contest, lambda: variant.then(lambda graph: self.simplify(graph, None)))
         except TimeUp:
@@ -282,6 +288,8 @@ class Chooser:
             return replace(_untimed(simplified), is_original=True)
         if simplified.steps or rivals:
             self._race([simplified, *rivals], self.contest, share=0.4)
+        if simplified.steps and rivals and simplified.speedup is None and not simplified.refusal:
+            self._race([simplified], self.contest, share=0.4)  # no time was left for all of them
         if made and not any(_improves(version, swept, simplified) for version in made):
             rivals += self._fewer(simplified, swept, solutions)
         spare = [version for version in alone if version is not swept and version.beats(simplified)]
@@ -313,11 +321,13 @@ class Chooser:
         """
         self.before = len(self.raced)
         for number, version in enumerate(finalists):
-            if number and self._is_over():
+            if number and self._is_over(self.confirming):
                 break
             floor, twin = self._again(simplified, version)
+            if floor.speedup is not None:
+                self.floor_again = floor
             if twin.beats(floor):
-                return twin
+                return _agreed(version, twin)
             version.has_lost = twin.gain is not None
             version.gain = min(filter(None, (version.gain, twin.gain)), key=lambda ratio: ratio.median)
         return None
@@ -329,34 +339,43 @@ class Chooser:
         return twins
 
     def _floor(self, simplified: Version) -> Version:
-        """Return the simplified model unless two races show that it is slower, or it does not run; else less of it."""
+        """Return the simplified model unless it does not run, or is slower; then less of it where two races show that
+        this is better, and else the original.
+
+        One race makes no gain; but what it shows to be slower is not returned where no time is left for a second.
+        """
         self.before = len(self.raced)
+        original = Version(Variant(self.model.graph))
         if not simplified.steps:  # whatever was measured, it is the original
             return Version(simplified.variant)
         if simplified.refusal:
-            return self._reduced(simplified)
+            return self._reduced(simplified) or original
         if simplified.speedup is None:
             return simplified
-        (twin,) = self._again(simplified)
+        twin = self.floor_again or self._again(simplified)[0]
+        if twin.speedup is None:
+            simplified.is_unconfirmed = True
+            return original if simplified.is_slower else twin if simplified.is_faster else simplified
         if simplified.is_slower and twin.is_slower:
-            return self._reduced(simplified)
-        if twin.speedup is None and not simplified.is_faster:
-            return simplified
-        if twin.speedup is None or (twin.is_faster and simplified.is_faster):  # what won one race only is no gain
-            return twin
-        unsure = [seen for seen in (twin, simplified) if not (seen.is_faster or seen.is_slower)]
-        return unsure[0] if unsure else replace(twin, speedup=together([simplified.speedup, twin.speedup]))
+            is_steady = simplified.speedup.is_steady and twin.speedup.is_steady  # else chance would tell which part
+            return (self._reduced(simplified) if is_steady else None) or original
+        seen = _agreed(simplified, twin)
+        return original if seen.is_slower else seen
 
-    def _reduced(self, simplified: Version) -> Version:
-        """Return the simplified model without what makes it slower, or keeps it from running; or else the original."""
+    def _reduced(self, simplified: Version) -> Version | None:
+        """Return the simplified model without what makes it slower, or keeps it from running; None where two races show
+        of no part of it that it is better."""
         names = list(dict.fromkeys(step.name for step in simplified.steps))
         guilty = self._guilty(simplified, names, frozenset())
         version = None if len(guilty) == len(names) else self._without(simplified, guilty)
-        if version is not None and version.steps:
-            *_, twin = self._again(version) if simplified.refusal else self._again(simplified, version)
-            if _cures(twin, simplified):
-                return twin
-        return Version(Variant(self.model.graph))
+        if version is None or not version.steps:
+            return None
+        beside = [] if simplified.refusal else [_untimed(simplified)]
+        self._race([*beside, version], self.contest, share=0.25)  # known, where it was among the halves
+        if not _cures(version, simplified):
+            return None
+        *_, twin = self._again(*beside, version)
+        return _agreed(version, twin) if _cures(twin, simplified) else None
 
     def _guilty(self, simplified: Version, suspects: Sequence[str], gone: frozenset[str]) -> frozenset[str]:
         """Return the fewest of the suspects without which, and without what is gone, the model is as it should be."""
@@ -375,19 +394,23 @@ class Chooser:
 
     # -- races ---------------------------------------------------------------------------------------------------------
 
-    def _race(self, versions: Sequence[Version], contest: Contest, share: float, kept: float = 0.0) -> None:
+    def _race(self, versions: Sequence[Version], contest: Contest, share: float) -> None:
         """Let versions take turns, for a share of the time that is left; the gain of each is over the first.
 
-        Args:
-            kept: seconds that are left when it ends.
+        Of a first race so much is left that its winner can win a second one, also where all takes longer by now than
+        it did at the beginning.
         """
         self.progress("time", min(0.95, (len(self.raced) - self.before) / TRIES))
         self.raced += versions
         able = [version for version in versions if not version.refusal]
         outcomes = self._known(able, contest)
         if outcomes is None:
-            if self._left - kept <= self.opening * (len(able) + 2 * (contest is not self.contest)):
+            is_first = contest is self.contest
+            kept = self._kept(len(able)) if is_first else 0.0
+            if self._left - kept <= self.opening * (len(able) + 2 * (not is_first)):
                 return
+            if is_first and len(able) > 1 and self._left - kept < self._takes(len(able) - 1):
+                return  # one version alone may do with less than what is estimated
             sessions = [self._opened(version, contest) for version in able]
             outcomes = self._outcomes(able, sessions, contest, share, kept)
         able = [version for version in able if not version.refusal]
@@ -396,6 +419,14 @@ class Chooser:
         for version, outcome in zip(able, outcomes or (), strict=bool(outcomes)):
             version.speedup, version.latencies = outcome.speedup, outcome.latencies
             version.gain = None if versions[0].refusal else outcome.gain
+
+    def _kept(self, count: int) -> float:
+        """Return the seconds that a first race of so many leaves for a second, of the best of them and the simplified
+        model; with two copies of the original in both."""
+        if self.is_hurried:
+            return 0.0
+        second = 2 + min(count, 2)
+        return max(second * self.reserve / LEAST, self._left * second / (count + 2 + second))
 
     def _known(self, versions: Sequence[Version], contest: Contest) -> list[Outcome] | None:
         """Return what a race told in which these took part, the first of them first; in this run or an earlier one."""
@@ -426,10 +457,14 @@ class Chooser:
             return contest.race(keys, opened, seconds, max(self._left - kept, 0.0))
 
         try:
-            return self._insisted(contest, race)
+            outcomes = self._insisted(contest, race)
         except ModelError as error:
             log.warning("versions of the model cannot be timed, so none of them is taken for faster: %s", error)
             return []
+        if any(0 < outcome.speedup.rounds < FEWEST for outcome in outcomes):
+            log.info("no time was left for the rounds of a race that say anything")
+            return []
+        return outcomes
 
     def _opened(self, version: Version, contest: Contest) -> Any:
         """Return a session, or None with the reason."""
@@ -486,6 +521,23 @@ class Chooser:
 def _untimed(version: Version) -> Version:
     """Return the same version, of which no race has told anything."""
     return replace(version, speedup=None, gain=None, latencies=())
+
+
+def _agreed(first: Version, second: Version) -> Version:
+    """Return a version as its second race told, but no faster or slower over the original than both races do."""
+    if first.speedup is None or second.speedup is None or (first.is_faster and second.is_faster):
+        return second
+    for seen in (second, first):
+        if not seen.is_faster and not seen.is_slower:
+            return replace(second, speedup=seen.speedup, latencies=seen.latencies)
+    pairs = zip(first.latencies, second.latencies, strict=True)
+    latencies = tuple(replace(after, speedup=_both(before.speedup, after.speedup)) for before, after in pairs)
+    return replace(second, speedup=_both(first.speedup, second.speedup), latencies=latencies)
+
+
+def _both(one: Speedup, other: Speedup) -> Speedup:
+    """Return two ratios as one, where one says faster and the other slower: that may be a loss, and is no gain."""
+    return replace(together([one, other]), low=min(one.low, other.low, 1.0))
 
 
 def _improves(version: Version, base: Version, simplified: Version) -> bool:

@@ -151,6 +151,8 @@ class Measured:
         self._analytic = Analytic(machine)
         self._circumstances = race.circumstances
         self.is_steady = True
+        self.slowdown = 1.0
+        """How many times as long the last race took as its turns alone should on a machine that does nothing else."""
 
     def seconds(self, graph: Graph) -> float:
         """Return the estimate by the roofline."""
@@ -171,7 +173,9 @@ class Measured:
         missing = {key: graph for key, graph in zip(keys, after, strict=True) if key not in found}
         for batch in _batches(before, missing):
             some = self._in_time(before, batch, is_all=not found)
+            start = self.clock()
             fresh = dict(zip(some, self.race(before, list(some.values())), strict=True)) if some else {}
+            self._note(before, len(some), self.clock() - start)
             known = {key: made for key, made in fresh.items() if made is not None}
             lasting = {key: to_json(made) for key, made in known.items() if made.is_steady}
             self.is_steady &= len(lasting) == len(batch)
@@ -185,13 +189,23 @@ class Measured:
         Raises:
             NoTime: not one can, and nothing is known of any other.
         """
-        left, once = max(self.end - self.clock(), 0.0), self.seconds(before)
-        turn = once + sum(least_seconds(once, fewest) for fewest, _ in (BRIEF, LONG))
-        able = sum(self.race.turns(count) * turn <= left for count in range(1, len(batch) + 1))
+        left = max(self.end - self.clock(), 0.0)
+        able = sum(self._takes(before, count) <= left for count in range(1, len(batch) + 1))
         if not able and is_all:
             self.is_steady = False
-            raise NoTime(f"to time it takes {self.race.turns(1) * turn:.1f} s, and {left:.1f} s are left")
+            raise NoTime(f"to time it takes {self._takes(before, 1):.1f} s, and {left:.1f} s are left")
         return dict(islice(batch.items(), able))
+
+    def _takes(self, before: Graph, count: int) -> float:
+        """Return the seconds in which so many candidates take turns with a graph, briefly and at length."""
+        once = self.seconds(before)
+        turn = once + sum(least_seconds(once, fewest) for fewest, _ in (BRIEF, LONG))
+        return self.race.turns(count) * turn * self.slowdown
+
+    def _note(self, before: Graph, count: int, seconds: float) -> None:
+        """Note how long a race took of so many: beside other processes, the next one will not be quicker."""
+        if count:
+            self.slowdown = max(1.0, self.slowdown * seconds / self._takes(before, count))
 
 
 def _chances(brief: Mapping[int, Speedup], sure: Mapping[int, Speedup]) -> list[int]:

@@ -47,6 +47,9 @@ log = logging.getLogger(__name__)
 FILE = 1_000_000_000
 """Bytes of weights up to which it is looked at what ONNX Runtime makes of a model."""
 
+LEAST_SHARE = 0.05
+"""Of a processor, that a run is taken to have where it had less while it was timed for a moment."""
+
 ROUNDS = (7, 400)
 """Of a race: the fewest and the most."""
 
@@ -59,6 +62,10 @@ class Times:
     median: float
     spread: float
     """The distance between the quartiles, as a part of the median."""
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.minimum <= self.median < math.inf and 0 <= self.spread < math.inf):
+            raise ValueError(f"no run takes that long: {self}")
 
     @staticmethod
     def of(samples: Samples) -> Times:
@@ -132,14 +139,19 @@ class Contest:
     def pace(self, clock: Callable[[], float]) -> Pace:
         """Return the original's pace, from the copy of it.
 
+        Turns last some time of the processor: beside other processes, of which each has its share, they take longer.
+
         Raises:
             ModelError: ONNX Runtime refuses to run it.
         """
-        start = clock()
+        meter = self.original.setting.meter
+        used, start = meter(), clock()
         _, copy = self._originals
         opening = clock() - start
         runs = [_briefly(self._runner(copy, trial.feeds), clock) for trial in self.original.trials]
-        return Pace(opening, sum(raced_seconds(once) for once in runs))
+        used, passed = meter() - used, opening + sum(map(sum, runs))
+        share = min(max(used / passed, LEAST_SHARE), 1.0) if used > 0 and passed > 0 else 1.0
+        return Pace(opening, sum(raced_seconds(min(found) * share) / share for found in runs))
 
     def is_original(self, model: onnx_io.Model) -> bool:
         """Return whether ONNX Runtime runs of a model what it runs of the original: then neither is faster.
@@ -160,16 +172,17 @@ class Contest:
         largest; None where that is not known: on devices, a kernel's time is that of its launch.
         """
         setting, place = self.original.setting, self._key(["gainable", key])
-        known = self.cache.get([place]).get(place)
+        known = _part(self.cache.get([place]).get(place))
         if known is None and setting.is_cpu:
             try:
-                known = str(max(outside_heavy_kernels(model, setting, trial.feeds) for trial in self.original.trials))
+                parts = (outside_heavy_kernels(model, setting, trial.feeds) for trial in self.original.trials)
+                known = max(0.0, *parts)  # a difference of sums, which are rounded
             except ModelError as error:
                 log.debug("what can be gained at most is not known: %s", error)
             else:
                 if self.keeps and self.is_steady:
-                    self.cache.put({place: known})
-        return None if known is None else float(known)
+                    self.cache.put({place: str(known)})
+        return known
 
     @cached_property
     def _originals(self) -> tuple[Any, Any]:
@@ -202,7 +215,14 @@ class Contest:
         """Return what an earlier race between the models with these digests said; None where there was none."""
         key = self._key(keys)
         found = decoded(_Race, self.cache.get([key]).get(key))
-        return [*found.outcomes] if found is not None and len(found.outcomes) == len(keys) else None
+        if found is None:
+            return None
+        sizes = [dict(trial.sizes) for trial in self.original.trials]
+        timed = [[dict(latency.sizes) for latency in outcome.latencies] for outcome in found.outcomes]
+        if timed != [sizes] * len(keys):
+            log.debug("an entry of the cache is not used, for it is of another race")
+            return None
+        return [*found.outcomes]
 
     def race(
         self, keys: Sequence[str], sessions: Sequence[Any], seconds: float, limit: float = math.inf
@@ -269,7 +289,7 @@ class Contest:
 
     def has_ended(self, keys: Sequence[str]) -> bool:
         """Return whether time was up here once, in an earlier run or in this one."""
-        return self._end(keys) in self.cache.get([self._end(keys)])
+        return self.cache.get([self._end(keys)]).get(self._end(keys)) == ""
 
     def _end(self, keys: Sequence[str]) -> str:
         return key_of(*self._known_by, "end", *keys)
@@ -293,14 +313,26 @@ def judged(timed: Sequence[tuple[Mapping[str, int], Sequence[Samples]]]) -> list
     return [Outcome(together([each.speedup for each in found]), together(gain), found) for found, gain in columns]
 
 
-def _briefly(run: Callable[[], object], clock: Callable[[], float]) -> float:
-    """Seconds of the fastest of a few runs, or of the first if that takes long."""
+def _briefly(run: Callable[[], object], clock: Callable[[], float]) -> list[float]:
+    """Seconds of a few runs, or of the first if that takes long."""
     found: list[float] = []
     while len(found) < 3 and sum(found) < LENGTHY:
         start = clock()
         run()
         found.append(clock() - start)
-    return min(found)
+    return found
+
+
+def _part(text: str | None) -> float | None:
+    """Return the part of a whole that a text of the cache says; None where it says none."""
+    try:
+        part = None if text is None else float(text)
+    except ValueError:
+        part = math.nan
+    if part is None or 0 <= part <= 1:
+        return part
+    log.debug("an entry of the cache is not used, for it is no part of a whole")
+    return None
 
 
 def raced_seconds(once: float) -> float:

@@ -5,7 +5,9 @@ A search that its time has ended would go on where it left off, for what it meas
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import math
+from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -14,15 +16,63 @@ from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule
 from graphopt.rewrite.regions import digest
 from graphopt.runtime.cost import decoded
+from graphopt.runtime.measure import Verdict
 from graphopt.search.explore import Exploration
+from graphopt.search.moves import Solution
+from graphopt.search.timing import StopReason
+
+log = logging.getLogger(__name__)
+
+KEPT = frozenset({StopReason.DONE, StopReason.TIME, StopReason.ROOM})
+"""How a search ends that is kept."""
 
 
-def of_text(text: str | None, rules: Sequence[Rule]) -> Exploration | None:
-    """Return what a text says that was found with these rules; None where it says nothing, or is of another make."""
+def of_text(text: str | None, rules: Sequence[Rule], graph: Graph) -> Exploration | None:
+    """Return what a text says that was found in a graph with these rules; None where it says nothing, or nothing that
+    a search in this graph can have found."""
     found, known = decoded(Exploration, text), {rule.name for rule in rules}
-    if found is None or not all(known.issuperset(solution.rules) for solution in found.solutions):
+    if found is None:
         return None
-    return found
+    counts = (found.regions, found.copies, found.states, found.trials)
+    if found.is_steady and found.stop in KEPT and min(counts) >= 0 and _fit(found.solutions, known, graph):
+        return found
+    log.debug("an entry of the cache is not used, for it is of another search")
+    return None
+
+
+def _fit(solutions: Sequence[Solution], rules: set[str], graph: Graph) -> bool:
+    """Return whether solutions are gains by known rules, in parts of the graph that do not overlap."""
+    places = {vertex: place for place, vertex in enumerate(graph.topological()) if not graph[vertex].is_internal}
+    parts = [part for solution in solutions for part in solution.copies]
+    taken = [vertex for part in parts for vertex in part]
+    if len(taken) != len(set(taken)) or not places.keys() >= set(taken):
+        return False
+    return all(_is_convex(part, places, graph) for part in parts) and all(
+        solution.speedup.verdict is Verdict.FASTER
+        and 0 <= solution.weight < math.inf
+        and rules.issuperset(solution.rules)
+        and all(move.sites and all(move.sites) for move in solution.moves)
+        for solution in solutions
+    )
+
+
+def _is_convex(part: Sequence[int], places: Mapping[int, int], graph: Graph) -> bool:
+    """Return whether vertices are in topological order, and no path from one to another leaves them: what takes their
+    place would depend on itself."""
+    order = [places[vertex] for vertex in part]
+    if not order or order != sorted(order):
+        return False
+    inside, last = set(part), order[-1]
+    waiting = [reader for vertex in part for reader in graph.readers(vertex) if reader not in inside]
+    beyond: set[int] = set()
+    while waiting:
+        vertex = waiting.pop()
+        if vertex in inside:
+            return False
+        if vertex not in beyond and places[vertex] < last:
+            beyond.add(vertex)
+            waiting += graph.readers(vertex)
+    return True
 
 
 def identity(graph: Graph) -> str:

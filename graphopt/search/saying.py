@@ -94,7 +94,8 @@ def left_out(simplified: Version, best: Version) -> Iterator[str]:
         return
     slower = f", {said(was)} as the original" if was else ""
     if simplified.steps and not best.steps:
-        reason = f"does not run: {refusal};" if refusal else f"was slower in two races{slower};"
+        confirmed = "slower in one race, and no time was left for a second" if simplified.is_unconfirmed else ""
+        reason = f"does not run: {refusal};" if refusal else f"was {confirmed or 'slower in two races'}{slower};"
         yield f"the simplified model {reason} so the original is returned"
         return
     gone = sorted({step.name for step in simplified.steps} - {step.name for step in best.steps})

@@ -44,7 +44,7 @@ from graphopt.search.measured import Measured, Race
 from graphopt.search.moves import Solution, Space, apply
 from graphopt.search.race import Contest, Outcome, Pace, raced_seconds
 from graphopt.search.sweep import Sweep, Sweeps, sweep
-from graphopt.search.timing import Group, StopReason, Timing
+from graphopt.search.timing import Group, StopReason, Timing, said
 
 COSTS = ("measured", "analytic", "none")
 """What the search asks: ONNX Runtime, an estimate, or nobody, which means no search and no timing."""
@@ -179,7 +179,7 @@ class Tuner:
         chooser = Chooser(
             contest,
             self.model,
-            partial(apply, space=self._space(deadline - reserve / 2)),
+            partial(apply, space=self._space(deadline - reserve)),
             partial(self._simplified_with, deadline=deadline - reserve / 2),
             reserve=reserve,
             opening=pace.opening,
@@ -215,7 +215,7 @@ class Tuner:
         That is outside of heavy kernels, unless an estimate speaks for one of the first graphs of some part of the
         model, as where products may be taken in another order; or there are rules of the user's.
         """
-        if not self.is_bounded or chooser.is_hurried:
+        if not self.is_bounded or chooser.is_hurried or self.clock() >= chooser.deadline - chooser.reserve:
             return None
         graph = simplified.variant.graph
         try:
@@ -343,7 +343,7 @@ class Tuner:
         passes = ",".join(pass_.name for pass_ in self.passes)
         how = (rules, passes, tuning.admits, str(tuning.seed), circumstances(tuning.setting))
         key = key_of("search", *what, *how)
-        found = recall.of_text(self.cache.get([key]).get(key), self.trades)
+        found = recall.of_text(self.cache.get([key]).get(key), self._searched, graph)
         if found is None:
             start, used = time.monotonic(), time.process_time()
             found = self._explored(graph, shapes, end, self._cost, Limits())
@@ -362,6 +362,8 @@ class Tuner:
         limits: Limits,
     ) -> Exploration:
         """Return what the search finds within limits, in its share of the time that is left before the `end`."""
+        if self.clock() >= end:  # what costs are taken from may have to be timed first
+            return Exploration((), StopReason.TIME, is_steady=False)
         try:
             cost = asked(end)
         except KeyboardInterrupt:  # while the machine was timed
@@ -473,7 +475,8 @@ class Tuner:
 def face(first: onnx_io.Model, second: onnx_io.Model, tuning: Tuning, limit: float, cache: Cache) -> Outcome:
     """Let two models take turns with a copy of the first, and return how fast the second is; or what was said earlier.
 
-    It takes the seconds of the `tuning`, or longer where these are too few for the fewest rounds, up to the `limit`.
+    Where it is faster, what a second race tells is returned: one is won by chance, too. The races take the seconds of
+    the `tuning`, or longer where these are too few for the fewest rounds, up to the `limit`.
 
     Raises:
         ModelError: ONNX Runtime refuses one of them, or they would take longer, now or in an earlier run.
@@ -484,17 +487,38 @@ def face(first: onnx_io.Model, second: onnx_io.Model, tuning: Tuning, limit: flo
     ready = prepared([first], tuning.setting, dims=sizes, inputs=inputs, seed=tuning.seed, also=also)
     keys = [_identity(second)]
     contest = Contest(ready, first, key_of("face", _identity(first), str(tuning.seconds)), cache)
+    seconds = min(3 * LONGEST, tuning.seconds / 2)
+    found = _faced(contest, keys, second, seconds, deadline, races=2)
+    if not found.is_faster:
+        return found
+    try:
+        return _faced(contest.again(), keys, second, seconds, deadline, races=1)
+    except ModelError as error:
+        raise ModelError(f"it is {said(found.speedup)} as the other in one race, and in no second: {error}") from error
+
+
+def _faced(
+    contest: Contest, keys: Sequence[str], model: onnx_io.Model, seconds: float, deadline: float, races: int
+) -> Outcome:
+    """Return what a race of a model with the original tells, after which time is left for others; or what it told in an
+    earlier run.
+
+    Raises:
+        ModelError: as `face` does.
+    """
     outcomes = contest.known(keys)
     if outcomes is None:
         if contest.has_ended(keys):
             raise ModelError("no time was left to time it, in an earlier run (--fresh tries again)")
-        least = 3 * contest.pace(time.monotonic).racing
-        sessions, left = [contest.opened(second)], deadline - time.monotonic()
+        pace = contest.pace(time.monotonic)
+        least, session = races * 3 * pace.racing + (races - 1) * 3 * pace.opening, contest.opened(model)
+        left = deadline - time.monotonic()
         if least > left:
             contest.end(keys)
-            text = f"a race would take {math.ceil(least)} s, and {max(math.floor(left), 0)} s are left of the --seconds"
+            what = "a race" if races == 1 else "two races"
+            text = f"{what} would take {math.ceil(least)} s, and {max(math.floor(left), 0)} s are left of the --seconds"
             raise ModelError(text)
-        outcomes = contest.race(keys, sessions, min(3 * LONGEST, tuning.seconds, left), left)
+        outcomes = contest.race(keys, [session], min(seconds, left / races), left / races)
     return outcomes[0]
 
 

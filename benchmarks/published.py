@@ -1,0 +1,368 @@
+"""Models as packages publish them, with their trained weights, at the sizes that those packages use.
+
+``python -m benchmarks.published [--models NAME ...]`` optimizes the named models, or all, and updates
+``benchmarks/results/published.json`` and ``published.md``; what is not named keeps its last results.
+
+- The models are taken out of wheels, which pip downloads once into the benchmark's cache; nothing is installed.
+- Each is optimized in a process of its own for one thread, by ``graphopt.optimize(path, inputs=..., threads=1)``, with
+  inputs of the first of its sizes, and finds no times of earlier runs.
+- The outcome is compared with the original by graphopt's check, on several inputs of each of the sizes.
+- Both are timed in turns at each size, as ``graphopt bench`` does it; a copy of the original tells the noise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+from rich.progress import track
+
+from benchmarks.checks import machine, today
+from benchmarks.jobs import job
+from benchmarks.models import CACHE
+from benchmarks.report import table
+from benchmarks.tools import count, one_line, revision, versions
+from graphopt.base.errors import ModelError
+
+RESULTS = Path(__file__).parent / "results"
+
+SEEDS = (0, 1, 2)
+"""Of the inputs on which the outcome is compared; it is timed on those of the first."""
+
+SECONDS = 60.0
+"""For the search."""
+
+TIMING = 10.0
+"""Seconds of timing for each of the two models and each size, at most."""
+
+LIMIT = 900.0
+"""Seconds, beside those for the search and the timing, after which a model is given up."""
+
+# -- the models --------------------------------------------------------------------------------------------------------
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+Draw: TypeAlias = Callable[[np.random.Generator], Array]
+"""Draws an input."""
+
+
+def pixels(*shape: int, least: float = -1.0) -> Draw:
+    """Images as they are after normalization, up to 1."""
+    return lambda rng: rng.uniform(least, 1.0, shape).astype(np.float32)
+
+
+def speech(*shape: int) -> Draw:
+    """Sound, of which most samples are quiet."""
+    return lambda rng: rng.normal(0.0, 0.1, shape).clip(-1.0, 1.0).astype(np.float32)
+
+
+def state(*shape: int) -> Draw:
+    """What a recurrent network has in mind, in the middle of its input."""
+    return lambda rng: np.tanh(rng.normal(0.0, 1.0, shape)).astype(np.float32)
+
+
+def rate(hertz: int) -> Draw:
+    """A sampling rate."""
+    return lambda _: np.array(hertz, np.int64)
+
+
+def octets(*shape: int, padding: int) -> Draw:
+    """What is in a file, and the number that stands for what is not in a short one."""
+    return lambda rng: rng.integers(0, padding + 1, shape).astype(np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A model of a package."""
+
+    package: str
+    version: str
+    file: str
+    """In the wheel."""
+    sizes: Mapping[str, Mapping[str, Draw]]
+    """Inputs by name, for each of the sizes that the package uses, which have a name; the model is optimized for the
+    first."""
+    note: str = ""
+
+    @property
+    def wheel(self) -> str:
+        return f"{self.package}=={self.version}"
+
+
+_OCR = ("rapidocr-onnxruntime", "1.4.4")
+_VAD = ("silero-vad", "6.2.3")
+_OCR_FILES, _VAD_FILES = "rapidocr_onnxruntime/models", "silero_vad/data"
+
+_FRAME: Mapping[str, Draw] = {"input": speech(1, 576), "state": state(2, 1, 128), "sr": rate(16_000)}
+"""512 samples at 16 kHz, and the 64 before them."""
+
+MODELS: Mapping[str, Published] = {
+    "ppocr-detection": Published(
+        *_OCR,
+        f"{_OCR_FILES}/ch_PP-OCRv4_det_infer.onnx",
+        {
+            "736 × 736": {"x": pixels(1, 3, 736, 736)},
+            "736 × 992": {"x": pixels(1, 3, 736, 992)},  # 3 : 4, the shorter side enlarged, in multiples of 32
+        },
+        "where text is in an image",
+    ),
+    "ppocr-direction": Published(
+        *_OCR,
+        f"{_OCR_FILES}/ch_ppocr_mobile_v2.0_cls_infer.onnx",
+        {f"{n} × 48 × 192": {"x": pixels(n, 3, 48, 192)} for n in (6, 1)},
+        "whether a line of text stands on its head; six at once",
+    ),
+    "ppocr-recognition": Published(
+        *_OCR,
+        f"{_OCR_FILES}/ch_PP-OCRv4_rec_infer.onnx",
+        {f"{n} × 48 × 320": {"x": pixels(n, 3, 48, 320)} for n in (6, 1)},
+        "what a line of text says; six at once",
+    ),
+    "silero-vad": Published(
+        *_VAD, f"{_VAD_FILES}/silero_vad.onnx", {"512 at 16 kHz": _FRAME}, "whether somebody speaks; for two rates"
+    ),
+    "silero-vad-16k": Published(
+        *_VAD, f"{_VAD_FILES}/silero_vad_16k_op15.onnx", {"512 at 16 kHz": _FRAME}, "the same for one rate, opset 15"
+    ),
+    "silero-vad-ifless": Published(
+        *_VAD, f"{_VAD_FILES}/silero_vad_op18_ifless.onnx", {"512 at 16 kHz": _FRAME}, "the same with no If"
+    ),
+    "silero-vad-sequence": Published(
+        *_VAD,
+        f"{_VAD_FILES}/silero_vad_16k_sequence.onnx",
+        {f"{n} × 512": {"input": speech(n, 576), "h": state(1, 1, 128), "c": state(1, 1, 128)} for n in (512, 32)},
+        "sixteen seconds at once",
+    ),
+    "magika": Published(
+        "magika",
+        "1.0.3",
+        "magika/models/standard_v3_3/model.onnx",
+        {"1 × 2048": {"bytes": octets(1, 2048, padding=256)}},
+        "of what type a file is, by its first and last 1024 bytes",
+    ),
+    "nudenet": Published(
+        "nudenet",
+        "3.4.2",
+        "nudenet/320n.onnx",
+        {"320 × 320": {"images": pixels(1, 3, 320, 320, least=0.0)}},
+        "a YOLOv8 of 320 pixels",
+    ),
+}
+"""By name."""
+
+
+def feeds(inputs: Mapping[str, Draw], seed: int) -> dict[str, Array]:
+    """Draw inputs."""
+    rng = np.random.default_rng(seed)
+    return {name: draw(rng) for name, draw in inputs.items()}
+
+
+def downloaded(model: Published, cache: Path = CACHE) -> Path:
+    """The file of a model, taken from the wheel of its package, which pip downloads unless the cache has it.
+
+    Raises:
+        ModelError: pip cannot download it, or it has no such file.
+    """
+    folder = cache / "published" / f"{model.package}-{model.version}"
+    path = folder / Path(model.file).name
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        (cache / ".gitignore").write_text("*\n", encoding="utf-8")
+        if not [*folder.glob("*.whl")]:
+            _download(model.wheel, folder)
+        (wheel,) = folder.glob("*.whl")
+        with zipfile.ZipFile(wheel) as held:
+            if model.file not in held.namelist():
+                raise ModelError(f"{wheel.name} has no file {model.file}")
+            unfinished = path.with_suffix(".unfinished")
+            unfinished.write_bytes(held.read(model.file))
+            unfinished.replace(path)
+    return path
+
+
+def _download(wheel: str, folder: Path) -> None:
+    """Have pip download a wheel alone, without what it depends on."""
+    options = ["--no-deps", "--only-binary", ":all:", "--quiet", "--dest", str(folder)]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "download", *options, wheel], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise ModelError(f"pip cannot download {wheel}: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
+
+
+# -- one of them -------------------------------------------------------------------------------------------------------
+
+
+def measure(name: str, search: float = SECONDS, timing: float = TIMING) -> dict[str, Any]:
+    """The row of a model: what became of it, or why there is nothing."""
+    model = MODELS[name]
+    made = {"machine": machine(), "date": today(), **revision(), "versions": versions("graphopt")}
+    row: dict[str, Any] = {"made": made, "package": model.wheel, "file": model.file, "note": model.note}
+    try:
+        source = downloaded(model)
+    except Exception as error:  # whatever keeps a model from being had is its result
+        return {**row, "error": one_line(error)}
+    row |= {"sha256": hashlib.sha256(source.read_bytes()).hexdigest(), **_numbers(source)}
+    limit = LIMIT + search + 2 * timing * len(model.sizes)
+    return row | job("benchmarks.published", "--job", name, str(search), str(timing), limit=limit)
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    model = onnx.load(path)
+    opset = next(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
+    return {"opset": opset, "nodes": count(model), "bytes": path.stat().st_size}
+
+
+def optimized(
+    source: Path, sizes: Mapping[str, Mapping[str, Draw]], search: float = SECONDS, timing: float = TIMING
+) -> dict[str, Any]:
+    """What graphopt makes of a model for the first of its sizes, and how that compares at each of them."""
+    import graphopt
+    from graphopt.check.compare import compare
+    from graphopt.runtime.bench import bench
+    from graphopt.runtime.sessions import Setting
+
+    first = feeds(next(iter(sizes.values())), SEEDS[0])
+    result = graphopt.optimize(source, inputs=first, threads=1, seconds=search, fresh=True)
+    report, found = result.report, []
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "optimized.onnx"
+        size = result.save(target)
+        for label, inputs in sizes.items():
+            drawn = [feeds(inputs, seed) for seed in SEEDS]
+            compared = [compare(source, target, inputs=each) for each in drawn]
+            worst = next((each for each in compared if not each.ok), compared[0])
+            timed = bench([source, target], Setting(threads=1), inputs=drawn[0], seconds=timing)
+            original, other = timed.cases[0].timings
+            assert other.speedup is not None
+            found.append(
+                {
+                    "size": label,
+                    "check": f"{worst.verdict}{': ' * bool(worst.reason)}{worst.reason}",
+                    "ok": worst.ok,
+                    "ms": [each.samples.median * 1e3 for each in (original, other)],
+                    "speedup": {name: getattr(other.speedup, name) for name in ("median", "low", "high", "noise")},
+                    "rounds": other.speedup.rounds,
+                    "verdict": str(other.speedup.verdict),
+                }
+            )
+        after = {"nodes": count(onnx.load(target)), "bytes": size}
+    return {
+        "after": after,
+        "seconds": round(sum(report.seconds.values()), 1),
+        "claim": None if report.timing is None or report.timing.speedup is None else report.timing.speedup.median,
+        "is_gain": report.timing is not None and report.timing.is_gain,
+        "rewrites": len(report.rewrites),
+        "notes": list(report.notes),
+        "cases": found,
+    }
+
+
+# -- all of them -------------------------------------------------------------------------------------------------------
+
+
+def update(results: dict[str, Any], names: Iterable[str], search: float, timing: float) -> Iterator[None]:
+    """Measure the named rows into the results of earlier runs; yields after each row."""
+    rows = results.get("models", {})
+    for name in track(list(names), description="models"):
+        rows[name] = measure(name, search, timing)
+        results["models"] = {name: rows[name] for name in MODELS if name in rows}
+        yield
+
+
+def markdown(results: Mapping[str, Any]) -> str:
+    """The results as a page."""
+    rows: Mapping[str, Mapping[str, Any]] = results["models"]
+    made = [row["made"] for row in rows.values()]
+    used = {f"{package} {version}" for each in made for package, version in each["versions"].items()}
+    head = ["model", "size", "nodes", "MB", "ms", "speed", "between", "", "check"]
+    failures = [f"- {name}: {row['error']}" for name, row in rows.items() if "error" in row]
+    failures += [
+        f"- {name}, {case['size']}: {case['check']}"
+        for name, row in rows.items()
+        for case in row.get("cases", ())
+        if not case["ok"]
+    ]
+    return "\n".join(
+        [
+            "# Published models",
+            "",
+            "Made by `python -m benchmarks.published`; its docstring says what is measured and how. The models are",
+            "those that packages ship, with their weights, at the sizes that the packages use. Nodes, megabytes and",
+            "milliseconds (the median of a run, one thread) are those of the original and of graphopt's outcome; the",
+            "speed is that of the outcome over the original, with the interval in which the true median lies.",
+            "",
+            f"- Machine: {', '.join(sorted({each['machine'] for each in made}))}",
+            f"- Versions: {', '.join(sorted(used))}",
+            f"- Measured: {', '.join(sorted({each['date'] for each in made}))}",
+            f"- Revisions: {', '.join(sorted({each.get('graphopt', each['sources']) for each in made}))}",
+            "",
+            *table(head, (cells for name, row in rows.items() for cells in _lines(name, row))),
+            "",
+            "## The models",
+            "",
+            *(f"- {name}: {row['note']}; `{row['file']}` of {row['package']}" for name, row in rows.items()),
+            "",
+            "## Failures and wrong outputs",
+            "",
+            *(failures or ["None."]),
+            "",
+        ]
+    )
+
+
+def _lines(name: str, row: Mapping[str, Any]) -> Iterator[list[str]]:
+    """A line for each size."""
+    if "error" in row:
+        yield [name, "", str(row.get("nodes", "")), "", "", "✗", "", "", ""]
+        return
+    for case in row["cases"]:
+        ratio, after = case["speedup"], row["after"]
+        yield [
+            name,
+            case["size"],
+            f"{row['nodes']} → {after['nodes']}",
+            f"{row['bytes'] / 1e6:.1f} → {after['bytes'] / 1e6:.1f}",
+            " → ".join(f"{ms:.3g}" for ms in case["ms"]),
+            f"{ratio['median']:.2f}",
+            f"{ratio['low']:.2f}–{ratio['high']:.2f}",
+            case["verdict"],
+            "equal" if case["ok"] else "✗",
+        ]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure and write both files; or, within such a run, one model, whose result is the last line of the output."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), metavar="NAME", help="rows")
+    parser.add_argument("--search-seconds", type=float, default=SECONDS, help="for the search, for each model")
+    parser.add_argument("--seconds", type=float, default=TIMING, help="of timing, for each model and size, at most")
+    parser.add_argument("--job", nargs=3, metavar=("NAME", "SEARCH", "SECONDS"), help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    if given.job:
+        name, search, timing = given.job
+        found = optimized(downloaded(MODELS[name]), MODELS[name].sizes, float(search), float(timing))
+        print(json.dumps(found))
+        return
+    path = RESULTS / "published.json"
+    results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    RESULTS.mkdir(exist_ok=True)
+    for _ in update(results, given.models, given.search_seconds, given.seconds):
+        path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        path.with_suffix(".md").write_text(markdown(results), encoding="utf-8")
+    print(f"written: {path.name}, {path.with_suffix('.md').name}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,256 @@
+"""Nothing is taken, or returned as a gain, on one race; what the time is for is a second one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from graphopt.runtime.measure import NOISE, Speedup, Verdict
+from graphopt.search import saying
+from graphopt.search.choose import LEAST
+from graphopt.search.race import Contest, Outcome
+from tests.test_choose import BOTH, Case, Made, Ops, Speed
+
+SESSION = 1.0
+"""Seconds of a session in the shortest race, as it was at the beginning."""
+
+
+class Timed(Made):
+    """A contest on a clock that is the test's; what is timed for too few rounds looks as it happens to."""
+
+    now = 0.0
+    slowdown = 1.0
+    """How many times as long all takes by now as at the beginning."""
+
+    def again(self) -> Contest:
+        twin = Timed(self.second, self.second, self.heat + 1)
+        twin.raced, twin.slowdown, twin.now = self.raced, self.slowdown, self.now
+        twin.spend = self.spend  # type: ignore[method-assign]
+        return twin
+
+    def spend(self, seconds: float) -> None:
+        self.now += seconds
+
+    def race(self, keys: Sequence[str], sessions: Sequence[Speedup], *seconds: float) -> list[Outcome]:
+        once = (len(sessions) + 2) * self.slowdown * SESSION / 7
+        wanted, limit = seconds
+        rounds = int(min(max(7, wanted // once), limit // once))
+        self.spend(max(rounds, 1) * once)
+        found = super().race(keys, sessions)
+        seen = [replace(outcome.speedup, rounds=rounds) for outcome in found]
+        if rounds < 6:
+            seen = [Speedup(0.64, 0.64, 0.64, 0.64, rounds=rounds) for _ in found]
+        return [
+            replace(outcome, speedup=ratio, gain=replace(outcome.gain, rounds=rounds))
+            for outcome, ratio in zip(found, seen, strict=True)
+        ]
+
+
+def case(speed: Speed, second: Speed | None = None, *, seconds: float = 60.0, slowdown: float = 1.0) -> Case:
+    """A case whose races take time."""
+    made = Case(speed, second)
+    contest = Timed(speed, second or speed)
+    contest.slowdown = slowdown
+    made.contest = made.chooser.contest = contest
+    made.chooser.clock, made.chooser.deadline = lambda: contest.now, seconds
+    made.chooser.reserve = LEAST * SESSION
+    return made
+
+
+def found(ops: Ops, gain: float = 1.3) -> float:
+    return gain if "Div" not in ops else 1.0
+
+
+# -- there is time for the second race ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 1.5, 2.0, 4.0, 5.0])
+@pytest.mark.parametrize("seconds", [60.0, 90.0])
+def test_a_plain_gain_is_confirmed_where_all_takes_longer_than_at_first(slowdown: float, seconds: float) -> None:
+    """A session takes five seconds by then: three versions race with two of the original, and two of them again."""
+    made = case(found, seconds=seconds, slowdown=slowdown)
+    assert made.choose().solutions
+    assert made.best.is_faster
+    assert made.contest.raced[-1] == (1.3, 2)
+    assert isinstance(made.contest, Timed)
+    assert made.contest.now <= seconds
+
+
+@pytest.mark.parametrize("seconds", [9.5, 11.0, 20.0, 40.0])
+def test_a_plain_gain_is_confirmed_in_little_time(seconds: float) -> None:
+    assert case(found, seconds=seconds).choose().is_faster
+
+
+def test_a_plain_gain_of_a_sweep_is_confirmed() -> None:
+    made = case(found, seconds=25.0)
+    swept = made.swept("quarter_is_product")
+    assert made.choose([], swept).sweeps
+    assert made.best.is_faster
+
+
+@pytest.mark.parametrize("seconds", [6.2, 7.5])
+def test_where_time_is_left_for_two_races_of_the_simplified_model_alone_that_is_timed(seconds: float) -> None:
+    made = case(lambda _: 1.3, seconds=seconds)
+    assert made.choose().is_faster
+    assert (made.best.solutions, made.changed) == ((), BOTH)
+    assert [heat for _, heat in made.contest.raced] == [1, 2]
+
+
+# -- there is none -----------------------------------------------------------------------------------------------------
+
+
+def without_a_second(made: Case) -> Case:
+    """Let the time be up after the first race."""
+    contest, race = made.contest, made.contest.race
+    assert isinstance(contest, Timed)
+
+    def racing(*args: object) -> list[Outcome]:
+        outcomes = race(*args)  # type: ignore[arg-type]
+        contest.spend(1000.0)
+        return outcomes
+
+    contest.race = racing  # type: ignore[method-assign, assignment]
+    return made
+
+
+def test_a_find_that_won_one_race_is_not_taken_and_that_is_told() -> None:
+    made = without_a_second(case(found))
+    assert (made.choose().solutions, made.changed) == ((), BOTH)
+    with_it = [version for version in made.chooser.raced if version.solutions]
+    assert saying.because(with_it, is_faster=False).endswith("no time was left for a second race")
+
+
+def test_a_simplified_model_that_won_one_race_is_kept_and_no_gain() -> None:
+    made = without_a_second(case(lambda _: 1.3))
+    assert made.choose([]).steps == made.first.steps
+    assert made.best.speedup is None
+    assert saying.untimed(made.first, made.best).startswith(
+        "1.300 times as fast (1.300 to 1.300) as the original in one"
+    )
+
+
+@pytest.mark.parametrize("speed", [0.64, 0.9, 0.97])
+def test_a_simplified_model_that_was_slower_in_one_race_is_not_returned(speed: float) -> None:
+    made = without_a_second(case(lambda _: speed))
+    best = made.choose([])
+    assert (best.steps, best.speedup) == ((), None)
+    assert dict(best.variant.graph.items()) == made.original
+    (note,) = saying.left_out(made.first, best)
+    assert note == (
+        f"the simplified model was slower in one race, and no time was left for a second, {speed:.3f} times as fast"
+        f" ({speed:.3f} to {speed:.3f}) as the original; so the original is returned"
+    )
+
+
+@pytest.mark.parametrize(("first", "second"), [(0.64, 1.05), (1.05, 0.64)])
+def test_a_simplified_model_that_is_slower_in_two_races_together_is_not_returned(first: float, second: float) -> None:
+    assert case(lambda _: first, lambda _: second).choose([]).steps == ()
+
+
+@pytest.mark.parametrize(("first", "second"), [(0.9, 1.5), (1.5, 0.9), (0.97, 1.1)])
+def test_races_that_contradict_each_other_show_no_gain(first: float, second: float) -> None:
+    best = case(lambda _: first, lambda _: second).choose([])
+    assert best.steps
+    assert not best.is_faster
+
+
+@pytest.mark.parametrize("limit", [1.5, 4.0, 5.5])
+def test_a_race_of_too_few_rounds_tells_nothing(limit: float) -> None:
+    """What it measured would be 0.64 times as fast."""
+    made = case(lambda _: 1.3, seconds=limit)
+    best = made.choose([])
+    assert best.steps == made.first.steps
+    assert best.speedup is None or best.is_faster
+
+
+def test_what_is_no_gain_over_the_original_in_one_race_is_none() -> None:
+    """Twice the find is faster than the simplified model, and once faster than the original."""
+    speeds = {1: (0.97, 1.01), 2: (0.97, 1.2)}
+    first, second = (lambda ops, pair=pair: pair["Div" not in ops] for pair in speeds.values())
+    best = case(first, second).choose()
+    assert best.solutions
+    assert best.speedup is not None
+    assert (best.speedup.median, best.speedup.verdict) == (1.01, Verdict.SAME)
+
+
+# -- on a busy machine -------------------------------------------------------------------------------------------------
+
+
+def noisy(speed: float, noise: float) -> Speedup:
+    return Speedup(speed, speed, speed * 0.99, speed * 1.01, 60, noise=noise)
+
+
+class Busy(Made):
+    """Two copies of the original differ by so much."""
+
+    noise = 0.107
+
+    def again(self) -> Contest:
+        twin = Busy(self.second, self.second, self.heat + 1)
+        twin.raced = self.raced
+        return twin
+
+    def race(self, keys: Sequence[str], sessions: Sequence[Speedup], *seconds: float) -> list[Outcome]:
+        outcomes = super().race(keys, sessions, *seconds)
+        return [
+            Outcome(replace(outcome.speedup, noise=self.noise), replace(outcome.gain, noise=self.noise))
+            for outcome in outcomes
+        ]
+
+
+@pytest.mark.parametrize("as_sweep", [False, True])
+@pytest.mark.parametrize(
+    ("gain", "noise", "taken"),
+    [(1.07, 0.107, False), (1.1, 0.107, False), (1.07, 0.05, True), (1.2, 0.107, True), (1.015, NOISE, True)],
+)
+def test_what_is_within_the_noise_is_no_gain_though_it_adds_to_one(
+    gain: float, noise: float, *, taken: bool, as_sweep: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the simplified model nothing is known, with the find it is faster than the original."""
+    floor = 1 + 0.9 * noise
+    made = Case(lambda ops: floor * gain if "Div" not in ops else floor)
+    monkeypatch.setattr(Busy, "noise", noise)
+    made.contest = made.chooser.contest = Busy(made.contest.speed, made.contest.second)
+    best = made.choose([], made.swept("quarter_is_product")) if as_sweep else made.choose(made.solutions[:1])
+    assert bool(best.sweeps or best.solutions) is taken
+    if not taken:
+        assert (best.steps, made.changed) == (made.first.steps, BOTH)
+
+
+def test_which_part_makes_a_model_slower_is_not_asked_of_a_busy_machine() -> None:
+    made = Case(lambda ops: 0.6 if ops.get("Neg", 0) != 2 else 1.0)
+    made.contest = made.chooser.contest = Busy(made.contest.speed, made.contest.second)
+    assert made.choose([]).steps == ()
+    assert len(made.contest.raced) == 2
+
+
+def drawn(seed: int) -> Callable[[Ops], Speedup]:
+    """Speeds as they come on a machine on which nothing can be told."""
+    rng = random.Random(seed)
+
+    def speed(_: Ops) -> Speedup:
+        median, noise = rng.lognormvariate(0, 0.3), rng.choice([0.02, 0.05, 0.2, 0.6])
+        return Speedup(median * rng.uniform(0.9, 1.1), median, median * 0.9, median * 1.1, 9, noise=noise)
+
+    return speed
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_is_measured_nothing_slower_is_returned_and_no_gain_on_one_race(seed: int) -> None:
+    """It is the original, the simplified model as a whole, or one with finds that won twice."""
+    made = case(drawn(seed), drawn(seed + 1000), seconds=random.Random(seed).uniform(3.0, 40.0))
+    best = made.choose()
+    assert not best.is_slower
+    if best.is_faster or best.solutions:
+        key = best.key
+        again = [version for version in made.chooser.raced if version.key == key and version.speedup is not None]
+        assert len(again) >= 2
+        if best.is_faster:
+            assert sum(version.is_faster for version in again) >= 2
+        if best.solutions:
+            assert all(version.gain is not None for version in again[-2:])
+    simplified = {step.name for step in best.steps} >= {step.name for step in made.first.steps}
+    assert simplified or not best.solutions
