@@ -83,6 +83,7 @@ for across, down in product((0, 1), repeat=2):
         define(
             microsoft.QGemm(rows, *one[1:], columns, *two[1:], given, *made, alpha=1.0, transA=across, transB=down),
             quantized(op.DequantizeLinear(summed, one[1] * two[1])),
+            (),
             alpha=1.0,
             **usual,
         )
