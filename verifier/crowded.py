@@ -80,9 +80,12 @@ def _shape(hole: Var, value: Array, dims: Sizes) -> Shape:
 
 
 def _resized(value: Array, shape: Shape) -> Array:
-    """Return an array of another size: of bytes, as far as they can be from their zero point, which is a single one."""
+    """Return an array of another size: of bytes, as far as they can be from their zero point, which is a single one.
+
+    Floats are not 0: what is scaled by them would be.
+    """
     if not _is_of_bytes(value):
-        return np.resize(value, shape)
+        return np.resize(np.where(value == 0, np.ones_like(value), value), shape)
     limits = np.iinfo(value.dtype)
     far, near = (limits.min, limits.max) if limits.min else (limits.max, limits.min)
     return np.full(shape, far if shape else near, value.dtype)
