@@ -8,11 +8,12 @@ of it when it is quantized is not defined.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import product
 
 from graphopt.base.types import DType
 from graphopt.rule import Rule, attributes, binary, const, define, fn, integer, microsoft, op, real, tensor
 from graphopt.rules.names import snake
-from graphopt.term import App, Term
+from graphopt.term import App, Operand, Term
 
 x, y, q = tensor("x"), tensor("y", ""), tensor("q")
 scale, zero = const("s", ""), const("z", "")
@@ -43,8 +44,8 @@ def steps(name: str) -> tuple[Term, Term]:
 
 one, two, made = with_steps("a"), with_steps("b"), steps("y")
 image = tensor("a", "N C *s"), *steps("a")
-slope, axis, turned = real("slope"), integer("axis"), {"transA": integer("transA"), "transB": integer("transB")}
-added = tensor("c")
+slope, axis = real("slope"), integer("axis")
+added = tensor("c", "N")
 
 
 def quantized(value: App) -> App:
@@ -67,17 +68,25 @@ define(
     quantized(op.GlobalAveragePool(floats_of(image))),
     channels_last=0,
 )
-for given, more in (
-    ((), ()),
-    ((added,), (op.DequantizeLinear(added, one[1] * two[1]),)),
-):
-    define(
-        microsoft.QGemm(*one, *two, *(given or (None,)), *made, alpha=1.0, **turned),
-        quantized(op.Gemm(floats_of(one), floats_of(two), *more, **turned)),
-        alpha=1.0,
-        transA=0,
-        transB=0,
-    )
+
+
+def turned(value: Term, is_turned: int) -> Term:
+    return op.Transpose(value, perm=(1, 0)) if is_turned else value
+
+
+# The kernel adds up in 32 bits, the bias, too: a Gemm of floats would not wrap around.
+for across, down in product((0, 1), repeat=2):
+    rows, columns = tensor("a", "K M" if across else "M K"), tensor("b", "N K" if down else "K N")
+    usual: Mapping[str, Operand] = {name: said for name, said in (("transA", across), ("transB", down)) if not said}
+    total = op.MatMulInteger(turned(rows, across), turned(columns, down), one[2], two[2])
+    for given, summed in ((None, total), (added, total + added)):
+        define(
+            microsoft.QGemm(rows, *one[1:], columns, *two[1:], given, *made, alpha=1.0, transA=across, transB=down),
+            quantized(op.DequantizeLinear(summed, one[1] * two[1])),
+            (),
+            alpha=1.0,
+            **usual,
+        )
 for count in (2, 3, 4):
     joined = [with_steps(f"x{place}") for place in range(count)]
     define(

@@ -12,12 +12,18 @@ import pytest
 
 import graphopt
 from graphopt.base.types import DType
+from graphopt.ir import ops
+from graphopt.language import definition
+from graphopt.language.definition import define, definitions_of
 from graphopt.language.proof import Model, Verdict
-from graphopt.language.rule import Rule, fn, op
-from graphopt.language.term import applications
+from graphopt.language.rule import Operators, Rule, fn, microsoft, op, tensor
+from graphopt.language.term import Term, applications
 from graphopt.rules import RULES, TRADES
 from graphopt.runtime.oracle import Runnable, onnxruntime_unoptimized
+from graphopt.verifier.crowded import crowded, is_crowded
+from graphopt.verifier.declared import as_rules, contradicted
 from graphopt.verifier.drawing import instance
+from graphopt.verifier.meant import meant
 from graphopt.verifier.prove import prove
 from graphopt.verifier.writing import models
 from tests.verifier.broken.accumulated import (
@@ -103,6 +109,38 @@ RING = (
 def test_what_wraps_alike_on_both_sides_needs_no_bound(rule: Rule) -> None:
     proof = prove(rule, refute=False)
     assert (proof.verdict, proof.model) == (Verdict.PROVED, Model.EXACT), proof
+
+
+# -- declarations ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("when", "is_right"), [((), False), ((fn.le(K, 33_025),), True)])
+def test_a_declaration_that_forgets_that_it_wraps_is_contradicted(
+    when: tuple[Term, ...], is_right: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that adds up in 32 bits, said to be a product of floats."""
+    monkeypatch.setattr(definition, "_TABLE", {**definition._TABLE})  # no other test is to know of it
+    monkeypatch.setattr(ops, "_DECLARED", {**ops._DECLARED})
+    kernel = Operators("com.microsoft").MatMulIntegerToFloat
+    scales, zeros = (tensor("p", ""), tensor("q", "")), (tensor("g", ""), tensor("h", ""))
+    one = tensor("x" if is_right else "a", "M K")  # instances are drawn once for all rules that look alike
+    floats = D(one, scales[0], zeros[0]) @ D(b, scales[1], zeros[1])
+    define(kernel(one, b, *scales, *zeros), floats, when=when)
+    rule = Rule(
+        "fuse", floats, kernel(one, b, *scales, *zeros), when=(*when, *of(BYTE, one, b), *of(DType.FLOAT, *scales))
+    )
+    proof = prove(rule)
+    assert proof.verdict is (Verdict.PROVED if is_right else Verdict.REFUTED), proof
+    assert is_right or "is not what its definition says: values differ" in proof.counterexample
+
+
+def test_the_declarations_of_the_library_wrap_as_their_kernels_do() -> None:
+    one, other = (tensor("a", "M K"), *(tensor(f"a_{x}", "") for x in "sz")), (b, *(tensor(f"b_{x}", "") for x in "sz"))
+    made = tensor("y_s", ""), tensor("y_z", "")
+    for bias in (None, tensor("c", "N")):
+        (own,) = definitions_of((microsoft.QGemm(*one, *other, bias, *made, alpha=1.0, transA=0, transB=0),))
+        assert any(is_crowded(drawn) for rule in as_rules(own) for drawn in crowded(meant(rule)))
+        assert contradicted([own]) is None
 
 
 # -- applied -----------------------------------------------------------------------------------------------------------

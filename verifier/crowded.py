@@ -9,18 +9,23 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import onnx
 
 from graphopt.base.types import DType
 from graphopt.language.rule import Rule
+from graphopt.language.scalar import Unknown
+from graphopt.language.schemas import Misfit
 from graphopt.language.term import Var
-from graphopt.verifier import scope
 from graphopt.verifier.drawing import instance, instances
 from graphopt.verifier.example import Array, Instance, Shape, Sizes, shape_of
+from graphopt.verifier.scope import PLAIN
+from graphopt.verifier.writing import models
 
 MANY = 140_000
 """So many products of bytes, with a sign or without, are more than 32 bits hold."""
 LARGEST = 2_000_000
 """How many elements a tensor has at most."""
+BYTES = replace(PLAIN, dtypes=(DType.FLOAT, DType.UINT8, DType.INT8))
 DRAWN, ATTEMPTS = 60, 400
 """How many instances are looked at for bytes, and how many draws these may take."""
 
@@ -29,7 +34,7 @@ def crowded(rule: Rule) -> Iterator[Instance]:
     """Yield an instance for each axis, or pair of them, that has a name and can be long, with each choice of element
     types, if a rule reads bytes."""
     seen = set[tuple[str, ...]]()
-    for drawn in instances(rule, seed=1, count=DRAWN, attempts=ATTEMPTS, scope=scope.PLAIN):
+    for drawn in instances(rule, seed=1, count=DRAWN, attempts=ATTEMPTS, scope=BYTES):
         types = tuple(value.dtype.name for value in drawn.values.values() if _is_of_bytes(value))
         if types in seen or not types:
             continue
@@ -55,7 +60,19 @@ def _longer(rule: Rule, drawn: Instance, axes: Iterable[str]) -> Instance | None
     if any(prod(shape) > LARGEST for shape in shapes.values()):
         return None
     found = instance(rule, dims, {**drawn.values} | {n: _resized(arrays[n], shapes[n]) for n in arrays}, attempts=1)
-    return found and replace(found, written={})
+    return found and _small(rule, replace(found, written={}))
+
+
+def _small(rule: Rule, drawn: Instance) -> Instance | None:
+    """Return an instance if neither side makes a tensor that is too large of it."""
+    try:
+        sides = [onnx.shape_inference.infer_shapes(side) for side in models(rule, drawn)]
+    except (Misfit, Unknown):  # the right side says nothing there
+        return None
+    made = (
+        value.type.tensor_type.shape.dim for side in sides for value in (*side.graph.value_info, *side.graph.output)
+    )
+    return drawn if all(prod(dim.dim_value for dim in dims) <= LARGEST for dims in made) else None
 
 
 def _shape(hole: Var, value: Array, dims: Sizes) -> Shape:
@@ -63,9 +80,12 @@ def _shape(hole: Var, value: Array, dims: Sizes) -> Shape:
 
 
 def _resized(value: Array, shape: Shape) -> Array:
-    """Return an array of another size: of bytes, as far as they can be from their zero point, which is a single one."""
+    """Return an array of another size: of bytes, as far as they can be from their zero point, which is a single one.
+
+    Floats are not 0: what is scaled by them would be.
+    """
     if not _is_of_bytes(value):
-        return np.resize(value, shape)
+        return np.resize(np.where(value == 0, np.ones_like(value), value), shape)
     limits = np.iinfo(value.dtype)
     far, near = (limits.min, limits.max) if limits.min else (limits.max, limits.min)
     return np.full(shape, far if shape else near, value.dtype)

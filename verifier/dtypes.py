@@ -302,6 +302,15 @@ def kind_of(rule: Rule, typing: Typing) -> Hashable:
     return kinds, tuple((one == other, holds(one, other)) for one, other in product(types, repeat=2))
 
 
+def is_licensed(rule: Rule, typing: Typing) -> bool:
+    """Return whether a proof over the real numbers is of use with a choice of element types: all are floats, or where
+    the ranges of integers count, all that the left side makes are."""
+    if not rule.is_quantized:
+        return all(dtype.is_float for dtype in typing.types.values())
+    made = (typing.of(app) for side in rule.left for app in applications(side))
+    return all(dtype is not None and dtype.is_float for dtype in made)
+
+
 ASKS_OF_TYPES = frozenset({"eq", "ne", "is_float", "is_integer", "holds"})
 """Functions to whose answers the number of an element type matters not."""
 

@@ -215,13 +215,6 @@ class Instance:
             return one == other
         return self.settled.proves(eq(one, other))
 
-    def proves(self, condition: Formula) -> bool:
-        """Return whether a condition is known to hold when elements are compared."""
-        if condition == TRUE or self.settled is None or self.plainly:
-            self.compared = self.compared or condition != TRUE
-            return condition == TRUE
-        return self.settled.proves(condition)
-
     def require(self, condition: Formula, reason: str) -> None:
         """Take what has to hold for an operator to be defined: assumed on the left side, to be shown on the right."""
         if condition == FALSE:

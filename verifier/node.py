@@ -77,7 +77,9 @@ class RuleNode(Node):
         return self.instance.same(one, other)
 
     def proves(self, condition: Formula) -> bool:
-        return self.instance.proves(condition)
+        known, plainly = self.instance.settled, self.instance.plainly
+        self.instance.compared |= plainly
+        return known is not None and not plainly and known.proves(condition)
 
     def require(self, condition: Formula, reason: str) -> None:
         self.instance.require(condition, f"{self.op}: {reason}")

@@ -253,7 +253,7 @@ def instances(rule: Rule, model: Model, typings: Sequence[Typing], effort: Effor
     first = _first(typings)
     others = typings if rule.minds_types else []
     if model is not Model.EXACT:
-        others = [typing for typing in others if _is_licensed(rule, typing)]
+        others = [typing for typing in others if dtypes.is_licensed(rule, typing)]
     most = VECTORS if is_pointwise(rule) else max(MAX_RANK, _longest(rule))
     yield from _at(rule, model, effort, first, most, typings)
     kinds = {dtypes.kind_of(rule, first)}
@@ -262,15 +262,6 @@ def instances(rule: Rule, model: Model, typings: Sequence[Typing], effort: Effor
         if kind not in kinds:
             kinds.add(kind)
             yield from _at(rule, model, effort, typing, most, typings)
-
-
-def _is_licensed(rule: Rule, typing: Typing) -> bool:
-    """Return whether a proof over the real numbers is of use with a choice of element types: all are floats, or where
-    the ranges of integers count, all that the left side makes are."""
-    if not rule.is_quantized:
-        return all(dtype.is_float for dtype in typing.types.values())
-    made = (typing.of(app) for side in rule.left for app in applications(side))
-    return all(dtype is not None and dtype.is_float for dtype in made)
 
 
 def _longest(rule: Rule) -> int:

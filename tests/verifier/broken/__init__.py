@@ -35,6 +35,7 @@ REFUTED = (
     *grouped.REFUTED,
     *repeated.REFUTED,
     *bodies.REFUTED,
+    *accumulated.REFUTED,
 )
 UNPROVED = (
     *edges.HOSTILE,
