@@ -18,6 +18,7 @@ from tests.verifier.broken import (
     pruned,
     quantized,
     repeated,
+    typed,
 )
 
 REFUTED = (
@@ -34,6 +35,7 @@ REFUTED = (
     *grouped.REFUTED,
     *repeated.REFUTED,
     *bodies.REFUTED,
+    *typed.REFUTED,
 )
 UNPROVED = (
     *edges.HOSTILE,
@@ -52,5 +54,6 @@ UNPROVED = (
     *floats.UNPROVED,
     *bodies.UNPROVED,
     *attention.UNPROVED,
+    *typed.UNPROVED,
 )
 VACUOUS = plain.VACUOUS
