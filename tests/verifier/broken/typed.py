@@ -15,7 +15,7 @@ BOOL, FLOAT, DOUBLE, HALF, INT32, INT64 = map(int, (DType.BOOL, 1, DType.DOUBLE,
 TEXT, UINT8, perm = int(DType.STRING), int(DType.UINT8), integers("p")
 
 
-def to(value: Operand, dtype: int) -> App:
+def to(value: Operand, dtype: Operand) -> App:
     return op.Cast(value, to=dtype)
 
 
