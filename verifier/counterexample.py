@@ -223,6 +223,17 @@ def difference(rule: Rule, instance: Instance, *, nonfinite: bool = False) -> Co
     return _compared(rule, instance, before, _outcome(right, feeds), nonfinite=nonfinite)
 
 
+def ran(rule: Rule, instance: Instance) -> tuple[list[Array], list[Array]] | None:
+    """Return what both sides make of an instance, None where one of them does not run."""
+    try:
+        left, right = models(rule, instance)
+    except (Misfit, Unknown):
+        return None
+    feeds = instance.feeds(rule)
+    before, after = _outcome(left, feeds), _outcome(right, feeds)
+    return None if isinstance(before, Refusal) or isinstance(after, Refusal) else (before, after)
+
+
 def judged(rule: Rule, instance: Instance, *, nonfinite: bool = False) -> tuple[bool, Counterexample | None]:
     """Return whether both sides run at an instance, and how they differ: as `difference` does, or by a left side that
     is refused where the right one runs."""
