@@ -5,14 +5,16 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from graphopt.base.types import DType
 from graphopt.language import definition
 from graphopt.language.definition import Definition
 from graphopt.language.proof import Verdict
-from graphopt.language.term import App, Term
+from graphopt.language.schemas import USUAL
+from graphopt.language.term import App, Operand, Term
 from graphopt.rule import Operators, Rule, define, fn, microsoft, op, tensor
 from graphopt.verifier import declared, scope
-from graphopt.verifier.counterexample import ran
 from graphopt.verifier.drawing import instances
+from graphopt.verifier.example import Array, Instance
 from graphopt.verifier.meant import meant
 from graphopt.verifier.prove import prove
 
@@ -50,7 +52,7 @@ MASKS = {
 def defining(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Definition]:
     """Defines operators until the end of the test, whatever is known of them."""
 
-    def defined(head: App, *said: App, **defaults: float) -> Definition:
+    def defined(head: App, *said: App, **defaults: Operand) -> Definition:
         others = {key: known for key, known in definition._TABLE.items() if key != (head.op, head.domain)}
         monkeypatch.setattr(definition, "_TABLE", others)
         return define(head, *said, **defaults)
@@ -59,23 +61,34 @@ def defining(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Definition]:
 
 
 @pytest.mark.parametrize("meaning", MASKS.values(), ids=MASKS)
-def test_a_mask_that_is_declared_otherwise_is_refuted(meaning: App, defining: Callable[..., Definition]) -> None:
-    defining(pooled, meaning)
-    bare = Rule("pool_without_mask", op.Relu(pooled), op.Relu(meaning), when=fn.eq(fn.dtype(image), 1))
-    proof = prove(bare)
+def test_a_mask_that_is_declared_otherwise_is_contradicted(meaning: App, defining: Callable[..., Definition]) -> None:
+    found = declared.contradicted([defining(pooled, meaning)])
+    assert found is not None and "com.microsoft.MaxpoolWithMask is not what its definition says" in str(found)
+
+
+def test_a_rule_that_rests_on_it_is_refuted(defining: Callable[..., Definition]) -> None:
+    defining(pooled, MASKS["greatest_does_not_matter"])
+    proof = prove(Rule("pool_without_mask", op.Relu(pooled), op.Relu(pool(image)), when=fn.eq(fn.dtype(image), 1)))
     assert proof.verdict is Verdict.REFUTED, proof
-    assert proof.counterexample.startswith("com.microsoft.MaxpoolWithMask is not what its definition says")
 
 
-def test_what_matters_less_than_rounding_has_to_matter_to_the_kernel(defining: Callable[..., Definition]) -> None:
-    """Each value is near enough; the kernel reads nothing of what is declared to change it."""
-    quick = microsoft.QuickGelu(y, alpha=1.0)
-    (rule,) = declared.as_rules(defining(quick, y * op.Sigmoid(y), alpha=1.702))
-    run = [each for each in instances(meant(rule), count=8) if ran(rule, each)]
-    assert run and declared._misread(rule, rule.holes["y"], run) is None
-    (other,) = declared.as_rules(defining(quick, y * 0.0 + op.Sigmoid(1e-9) * 0.0, alpha=1.702))
-    found = declared._misread(other, other.holes["y"], [each for each in run if not np.any(each.values["y"])] or run)
-    assert found is not None
+@pytest.mark.parametrize(("is_declared", "whose"), [(True, "the kernel computes"), (False, "is declared")])
+def test_an_input_matters_to_both_or_to_none(
+    is_declared: bool, whose: str, monkeypatch: pytest.MonkeyPatch, defining: Callable[..., Definition]
+) -> None:
+    """Also where it changes less than is allowed for rounding."""
+    (rule,) = declared.as_rules(defining(microsoft.QuickGelu(y, alpha=1.0), y * op.Sigmoid(y), alpha=1.702))
+    run = list(instances(meant(rule), count=4))
+    assert declared._misread(rule, rule.holes["y"], run) is None
+
+    def a_side_reads_it(_: Rule, each: Instance) -> tuple[list[Array], list[Array]]:
+        sides = [np.ones(1)], [np.full(1, 1.0 + float(np.sum(each.values["y"])) * 1e-9)]
+        return sides if is_declared else sides[::-1]
+
+    monkeypatch.setattr(declared, "judged", lambda *_: (True, None))
+    monkeypatch.setattr(declared, "ran", a_side_reads_it)
+    found = declared._misread(rule, rule.holes["y"], run)
+    assert found is not None and found.gap.text.endswith(f"and nothing of what {whose}")
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
@@ -97,15 +110,14 @@ def test_an_attribute_of_one_value_beside_another_default_is_proved() -> None:
     assert prove(Rule("square", my.Power(y, power=2), y * y, when=fn.eq(fn.dtype(y), 1))).holds
 
 
-@pytest.mark.parametrize("dtype", [int(d) for d in scope.DType if d in scope.USUAL or d.name in ("BOOL", "INT8")])
-def test_edges_are_drawn(dtype: int) -> None:
+@pytest.mark.parametrize("dtype", sorted({*USUAL, DType.BOOL, DType.INT8}))
+def test_edges_are_drawn(dtype: DType) -> None:
     """0, 1, the least and the greatest, and tensors of one number."""
-    kind = scope.DType(dtype)
-    drawn = [scope.edge_array(np.random.default_rng(seed), (6,), kind) for seed in range(200)]
+    drawn = [scope.edge_array(np.random.default_rng(seed), (6,), dtype) for seed in range(200)]
     found = {float(number) for array in drawn for number in array}
     assert {0.0, 1.0} <= found and any(len(set(array.tolist())) == 1 for array in drawn)
-    if kind.is_integer and kind.bits <= scope.SMALL:
-        assert {*map(float, kind.limits)} <= found
+    if dtype.is_integer and dtype.bits <= scope.SMALL:
+        assert {*map(float, dtype.limits)} <= found
 
 
 def test_what_is_divided_by_is_not_zero() -> None:
