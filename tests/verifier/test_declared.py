@@ -52,10 +52,10 @@ MASKS = {
 def defining(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Definition]:
     """Defines operators until the end of the test, whatever is known of them."""
 
-    def defined(head: App, *said: App, **defaults: Operand) -> Definition:
+    def defined(head: App, said: App, **defaults: Operand) -> Definition:
         others = {key: known for key, known in definition._TABLE.items() if key != (head.op, head.domain)}
         monkeypatch.setattr(definition, "_TABLE", others)
-        return define(head, *said, **defaults)
+        return define(head, said, (), **defaults)
 
     return defined
 
