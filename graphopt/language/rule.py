@@ -227,8 +227,8 @@ class Rule:
 
 def mind_types(terms: Iterable[Term]) -> bool:
     """Return whether what some terms say may depend on element types: they cast, ask for them, or make another."""
-    made = {"Cast", "CastLike", "EyeLike", "dtype", *QUANTIZING}
-    return any(isinstance(part, App) and part.op in made for term in terms for part in walk(term))
+    apps = (part for term in terms for part in walk(term) if isinstance(part, App))
+    return any(app.op in {"Cast", "CastLike", "dtype", *QUANTIZING} or "dtype" in dict(app.attrs) for app in apps)
 
 
 def _made_again(definitions: tuple[Definition, ...], *said: Any) -> Rule:
