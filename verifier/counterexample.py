@@ -19,11 +19,12 @@ import onnx
 from numpy.typing import NDArray
 
 from graphopt.base import ort
+from graphopt.base.errors import RuleError
 from graphopt.base.types import DType
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import Unknown
 from graphopt.language.schemas import Misfit
-from graphopt.language.term import applications
+from graphopt.language.term import applications, holes, op
 from graphopt.operators.families import some_particulars
 from graphopt.verifier import scope
 from graphopt.verifier.crowded import crowded, is_crowded
@@ -38,6 +39,8 @@ TOLERANCE = {2: 2e-2, 4: 1e-3, 8: 1e-6}
 PLAIN, ANY, FEW, CROWDED = 120, 300, 60, 40
 """How many instances are tried: small ones of small whole numbers first, then any, those with empty axes, and those of
 many bytes."""
+REVERSED = 12
+"""How many are drawn for the right side, where the left side occurs nowhere."""
 FOUND, FURTHER = 3, 20
 """Of so many counterexamples the smallest is taken; after the first so many more instances are looked at."""
 STEPS = 150
@@ -125,6 +128,41 @@ def find(rule: Rule, seconds: float = 15.0) -> Counterexample | None:
     return shrink(rule, first.instance, still, STEPS) or first
 
 
+def ill_shaped(rule: Rule) -> Counterexample | None:
+    """Return an instance at which the right side of a rule runs and the left side is refused; None where none is found.
+
+    For rules whose left side occurs nowhere: it is drawn where the right side is defined, with what else the left side
+    reads beside it.
+    """
+    if rule.operators:
+        return None
+    read = {hole for side in rule.right for hole in holes(side)}
+    beside = tuple(op.Identity(hole) for hole in rule.holes.values() if hole not in read)
+    try:
+        reverse = Rule(rule.name, (*rule.right, *beside), (*rule.left, *beside), rule.conditions)
+    except RuleError:  # the left side has attributes that the right side has not
+        return None
+    drawn = instances(reverse, seed=1, count=REVERSED, attempts=1_000, scope=scope.PLAIN)
+    found = (_refused(rule, reverse, instance) for instance in drawn)
+    return min(filter(None, found), key=lambda example: example.cost, default=None)
+
+
+def _refused(rule: Rule, reverse: Rule, instance: Instance) -> Counterexample | None:
+    """Return what the right side makes of an instance at which the left side is refused."""
+    try:
+        right, left = models(reverse, instance)
+    except (Misfit, Unknown):
+        return None
+    feeds = instance.feeds(rule)
+    before, after = _outcome(left, feeds), _outcome(right, feeds)
+    if isinstance(after, Refusal) or not isinstance(before, Refusal) or before.lacks:
+        return None
+    made = after[: len(rule.right)]
+    shapes = ", ".join(_array(output, by_value=False) for output in made)
+    text = f"no sizes of at least 1 fit the left side, refused where the right side gives {shapes}: {before.reason}"
+    return Counterexample(rule, instance, Gap("refused", text), [], made)
+
+
 def _of(particular: Rule, seconds: float) -> Counterexample | None:
     """Return a counterexample to a rule of a family, which says of which operators and how many tensors."""
     found = find(particular, seconds)
@@ -187,6 +225,17 @@ def difference(rule: Rule, instance: Instance, *, nonfinite: bool = False) -> Co
     if isinstance(before, Refusal):
         return None
     return _compared(rule, instance, before, _outcome(right, feeds), nonfinite=nonfinite)
+
+
+def ran(rule: Rule, instance: Instance) -> tuple[list[Array], list[Array]] | None:
+    """Return what both sides make of an instance, None where one of them does not run."""
+    try:
+        left, right = models(rule, instance)
+    except (Misfit, Unknown):
+        return None
+    feeds = instance.feeds(rule)
+    before, after = _outcome(left, feeds), _outcome(right, feeds)
+    return None if isinstance(before, Refusal) or isinstance(after, Refusal) else (before, after)
 
 
 def judged(rule: Rule, instance: Instance, *, nonfinite: bool = False) -> tuple[bool, Counterexample | None]:

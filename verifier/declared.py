@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import chain
+from itertools import chain, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -15,15 +15,20 @@ from graphopt.base import ort
 from graphopt.base.types import DType
 from graphopt.language.definition import Definition
 from graphopt.language.rule import Rule
+from graphopt.language.term import Term, Var
 from graphopt.verifier import scope
-from graphopt.verifier.counterexample import Counterexample, is_known, judged
+from graphopt.verifier.counterexample import Counterexample, Gap, is_known, judged, ran
 from graphopt.verifier.crowded import crowded
-from graphopt.verifier.drawing import instances
-from graphopt.verifier.example import Instance
+from graphopt.verifier.drawing import instance, instances
+from graphopt.verifier.example import Array, Instance
 from graphopt.verifier.meant import meant
 
-PLAIN, ANY = 40, 60
-"""How many instances are drawn, of small whole numbers and of others."""
+PLAIN, ANY, EDGES = 40, 60, 20
+"""How many instances are drawn, of small whole numbers, of others, and of those that may be marks."""
+PERTURBED = 4
+"""In how many instances each input is drawn again."""
+KINDS = 3
+"""Of how many choices of element types these are."""
 
 
 ATTEMPTS = 400
@@ -77,14 +82,71 @@ def _asked(definition: Definition, kernels: str) -> tuple[_Told, ...]:
 def _answer(name: str, rule: Rule, drawn: tuple[Instance, ...] | None) -> _Told:
     if drawn is None:
         return _Told(None)
-    count = 0
-    for each in drawn:
-        ran, found = judged(rule, each)
-        count += ran
+    run: list[Instance] = []
+    found: Counterexample | None = None
+    for each in chain(drawn, _edges(rule, run)):
+        is_run, found = judged(rule, each)
+        run += [each] if is_run else []
         if found is not None:
-            text = f"{name} is not what its definition says: {found.gap.text}"
-            return _Told(max(count, 1), replace(found, gap=replace(found.gap, text=text)))
-    return _Told(count)
+            break
+    count = len(run)
+    found = found or next(filter(None, (_misread(rule, hole, run) for hole in rule.holes.values())), None)
+    if found is None:
+        return _Told(count)
+    text = f"{name} is not what its definition says: {found.gap.text}"
+    return _Told(max(count, 1), replace(found, gap=replace(found.gap, text=text)))
+
+
+def _edges(rule: Rule, run: Sequence[Instance]) -> Iterator[Instance]:
+    """Yield instances with numbers that may be marks, of the element types with which others have run."""
+    types = dict.fromkeys(frozenset(_element_types(each).items()) for each in run)
+    for known in islice(types, KINDS):
+        count = EDGES // min(len(types), KINDS)
+        yield from instances(meant(rule), 1, count, ATTEMPTS, scope=scope.EDGES, known=dict(known))
+
+
+def _element_types(given: Instance) -> dict[str, DType]:
+    arrays = ((name, value) for name, value in given.values.items() if isinstance(value, np.ndarray))
+    return {name: DType.of(value.dtype) for name, value in arrays}
+
+
+def _misread(rule: Rule, hole: Var, run: Sequence[Instance]) -> Counterexample | None:
+    """Return an instance at which an input changes what the kernel computes though it changes nothing of what is
+    declared wherever it was drawn again, or the reverse: by less than is allowed for rounding, too."""
+    changes: list[Counterexample | None] = [None, None]
+    for seed, each in enumerate(run[-PERTURBED:] if hole.kind == "tensor" else ()):
+        other = _drawn_again(rule, hole.name, each, seed)
+        one, two = ran(rule, each), other and ran(rule, other)
+        if other is None or one is None or not two:
+            continue
+        if (found := judged(rule, other)[1]) is not None:
+            return found
+        for side, said in enumerate(
+            (
+                "what the kernel computes, and nothing of what is declared",
+                "what is declared, and nothing of what the kernel computes",
+            )
+        ):
+            if not _are_the_same(one[side], two[side]):
+                gap = Gap("values", f"{hole.name} changes {said}")
+                changes[side] = changes[side] or Counterexample(rule, other, gap, *two)
+    only = [change for change in changes if change is not None]
+    return only[0] if len(only) == 1 else None
+
+
+def _drawn_again(rule: Rule, name: str, given: Instance, seed: int) -> Instance | None:
+    """Return an instance that differs from another in one input."""
+    values = {other: value for other, value in given.values.items() if other != name}
+    types, old = _element_types(given), given.values[name]
+    found = instance(meant(rule), given.dims, values, seed, attempts=20, scope=scope.EDGES, types=types)
+    return found if found is not None and found.values[name].shape == old.shape else None
+
+
+def _are_the_same(one: Sequence[Array], other: Sequence[Array]) -> bool:
+    return all(
+        np.array_equal(before, after, equal_nan=before.dtype.kind == "f")
+        for before, after in zip(one, other, strict=True)
+    )
 
 
 @cache
@@ -120,11 +182,21 @@ def _spoilt(instance: Instance, rng: np.random.Generator) -> Instance:
 
 
 def as_rules(definition: Definition) -> Iterator[Rule]:
-    """Yield the rules that the operator may be replaced by its meaning: with all attributes, and with its defaults."""
-    head, defaults = definition.head, dict(definition.defaults)
-    for attrs in dict.fromkeys((head.attrs, tuple(pair for pair in head.attrs if pair[0] not in defaults))):
+    """Yield the rules that the operator may be replaced by its meaning: with all attributes, and without those of which
+    the defaults are meant, too."""
+    head = definition.head
+    for attrs in dict.fromkeys(
+        (head.attrs, tuple(pair for pair in head.attrs if not _may_be_absent(definition, pair)))
+    ):
         given = replace(head, attrs=attrs)
         meaning = definition.at(given)
         assert meaning is not None, f"{given} is what {definition} is of"
         name = re.sub(r"[^a-zA-Z0-9]+|(?<=[a-z0-9])(?=[A-Z])", "_", f"expand_{head.op}").lower()
         yield Rule(name, tuple(replace(given, output=i) for i in range(head.outputs)), meaning.outputs)
+
+
+def _may_be_absent(definition: Definition, said: tuple[str, Term]) -> bool:
+    """Return whether the operator means the same without an attribute: it has a default, which is not another value
+    than the one for which alone it is defined."""
+    others = tuple(pair for pair in definition.head.attrs if pair != said)
+    return definition.at(replace(definition.head, attrs=others)) is not None

@@ -39,7 +39,7 @@ from graphopt.operators.windows import CONVOLUTIONS
 from graphopt.verifier.example import Array, Instance, Shape, Sizes, evaluate, satisfies, shape_of
 from graphopt.verifier.meant import Meant, meant
 from graphopt.verifier.proposals import ORDER, WEIGHTED, WINDOWS, Context, propose, propose_bundle
-from graphopt.verifier.scope import ANY, WITH_PROPERTY, Scope, random_array
+from graphopt.verifier.scope import ANY, WITH_PROPERTY, Scope, edge_array, random_array
 from graphopt.verifier.writing import node_proto, scalar_array
 
 NUMBERS: Mapping[str, Sequence[float]] = {"integer": (1, 2, 3, 4), "real": (0.5, 1.0, 1.5, 2.0)}
@@ -64,14 +64,23 @@ LEAST = 6
 
 
 def instances(
-    rule: Rule, seed: int = 0, count: int = 10, attempts: int = 5_000, *, scope: Scope = ANY
+    rule: Rule,
+    seed: int = 0,
+    count: int = 10,
+    attempts: int = 5_000,
+    *,
+    scope: Scope = ANY,
+    known: Mapping[str, DType] | None = None,
 ) -> Iterator[Instance]:
-    """Up to `count` instances, the same for the same seed; fewer where `attempts` draws did not give as many."""
+    """Up to `count` instances, the same for the same seed; fewer where `attempts` draws did not give as many.
+
+    The element types of holes that are `known` are these.
+    """
     assert not rule.is_family, "what its holes stand for is chosen before (`families.particular`)"
     rule = _in_known_words(rule)
     rng = random.Random(f"{rule.name}/{seed}")
     try:
-        types = _types(rule, {}, scope).obey(rule.conditions)
+        types = _types(rule, known or {}, scope).obey(rule.conditions)
     except Misfit:
         return
     for _ in range(attempts):
@@ -85,15 +94,24 @@ def instances(
 
 
 def instance(
-    rule: Rule, dims: Sizes, values: Mapping[str, Any], seed: int = 0, attempts: int = 2_000
+    rule: Rule,
+    dims: Sizes,
+    values: Mapping[str, Any],
+    seed: int = 0,
+    attempts: int = 2_000,
+    *,
+    scope: Scope = ANY,
+    types: Mapping[str, DType] | None = None,
 ) -> Instance | None:
-    """Return the instance with these sizes and values, the rest drawn; None where the draws found none."""
+    """Return the instance with these sizes and values, the rest drawn, of some element types if these are known; None
+    where the draws found none."""
     rng = random.Random(seed)
     rule = _in_known_words(rule)
     for _ in range(attempts):
         try:
             known = {name: DType.of(value.dtype) for name, value in values.items() if isinstance(value, np.ndarray)}
-            return _Draft(rule, rng, _types(rule, known), dict(dims), dict(values)).finished()
+            known |= types or {}
+            return _Draft(rule, rng, _types(rule, known, scope), dict(dims), dict(values), scope).finished()
         except (Misfit, Unknown):
             continue
     return None
@@ -133,6 +151,7 @@ class _Draft:
         self.dead: dict[App, list[bool]] = {}  # where constants are zero
         self.alike: dict[tuple[str, ...], list[int]] = {}  # where they are equal
         self.positive: set[str] = set()  # holes whose elements must be greater than zero
+        self.divisors: set[str] = set()  # holes of which divisors are made
         self.wanted = _wanted(rule)
         self.conditions = _on_attributes(rule)
 
@@ -340,6 +359,7 @@ class _Draft:
 
     def _hints(self, app: App, operator: Operator, inputs: list[Shape | None]) -> None:
         """Draw values that make the operator defined: indices in range, a variance that is not negative."""
+        self.divisors |= {hole.name for arg in app.operands[1:] for hole in holes(arg) if app.op in ("Div", "Mod")}
         for position, arg in enumerate(app.inputs):
             if not isinstance(arg, Var):
                 continue
@@ -405,6 +425,8 @@ class _Draft:
         if hole.name in self.bounds:
             return rng.integers(*self.bounds[hole.name], shape).astype(dtype.numpy)
         array = random_array(rng, shape, dtype, plain=self.scope.plain)
+        if self.scope.edges and hole.name not in self.divisors | self.positive and self.rng.random() < 0.6:
+            array = edge_array(rng, shape, dtype)
         for name in self._properties(hole):
             array = WITH_PROPERTY[name](array)
         for app in (app for app in self.rule.contents if hole in app.args):

@@ -55,6 +55,12 @@ def _formal(app: App, position: int) -> str:
     return f"{formal.type_str}#{position}" if free else str(formal.type_str)
 
 
+def is_free(app: App, position: int, others: Iterable[int]) -> bool:
+    """Return whether an input may be of several element types, whatever the types of some others are."""
+    name = _formal(app, position)
+    return name not in {_formal(app, other) for other in others} and len(_allowed(app.op, app.domain, name)) > 1
+
+
 def outputs(app: App, inputs: Iterable[DType | None], to: Any = None, made: DType | None = None) -> tuple[DType, ...]:
     """Return the element types of the outputs, UNDEFINED where not known; raises Mistyped.
 
@@ -292,10 +298,11 @@ def kind_of(rule: Rule, typing: Typing) -> Hashable:
     """Return what a proof can tell of a choice of element types: with two of a kind its steps are the same but for
     names.
 
-    That is which of the types, those that the rule writes among them, are floats, integers or truth values, which are
-    the same, and which hold all values of which; where something is quantized their ranges and precision count, too.
+    That is which of the types, those that the rule writes and that operators make of whatever among them, are floats,
+    integers or truth values, which are the same, and which hold all values of which; where something is quantized their
+    ranges and precision count, too.
     """
-    types = [*typing.types.values(), *typing.targets.values(), *_written_types(rule)]
+    types = [*typing.types.values(), *typing.targets.values(), *_written_types(rule), *_made_types(rule)]
     if rule.is_quantized or _reckons_with_types(rule):
         return tuple(types)
     kinds = tuple((dtype.is_float, dtype.is_integer, dtype is DType.BOOL) for dtype in types)
@@ -352,6 +359,17 @@ def _written_types(rule: Rule) -> tuple[DType, ...]:
     values = (part.value for term in said for part in walk(term) if isinstance(part, Lit))
     numbers = {n for value in values for n in (value if isinstance(value, tuple) else (value,)) if isinstance(n, int)}
     return tuple(dtype for dtype in COMMON if int(dtype) in numbers)
+
+
+@cache
+def _made_types(rule: Rule) -> tuple[DType, ...]:
+    """Return the element types that operators of a rule make of operands of any type."""
+    made = set()
+    for app in (app for side in (*rule.left, *rule.right) for app in applications(side)):
+        allowed = () if is_told(app) else [_allowed(app.op, app.domain, str(f.type_str)) for f in _schema(app).outputs]
+        made |= {dtype for types in allowed if len(types) == 1 for dtype in types}
+        made |= {DType.FLOAT} if app.op == "ConstantOfShape" else set()
+    return tuple(sorted(made))
 
 
 def _asks_types(term: Term) -> bool:

@@ -14,10 +14,11 @@ from graphopt.base.tensors import Tensor
 from graphopt.base.types import DType
 from graphopt.ir import ops
 from graphopt.language.rule import Rule
-from graphopt.language.term import App, Lit, Term, Var, applications, is_listed, is_scalar, walk
+from graphopt.language.term import App, Lit, Term, Var, applications, is_listed, is_scalar, is_whole, walk
 from graphopt.operators.families import Joined
 from graphopt.operators.node import Node, OneOf, Shape, Symbols, Undefined, Unsupported, schema_default
 from graphopt.operators.semantics import OPERATORS
+from graphopt.verifier import dtypes
 from graphopt.verifier.dtypes import Typing
 from graphopt.verifier.instances import Elements, Instance
 
@@ -119,6 +120,21 @@ class RuleNode(Node):
         if self.op == "Range":  # the sums that it makes are those of any type
             return found
         return next(iter(self.instance.typing.written.get(self.app, ())), found)
+
+    def _type(self, position: int) -> DType | None:
+        """Return the element type of an operand. A number of the rule has, bit for bit, that in which it is written on
+        the right side; on the left it matches numbers of any type that no other operand fixes."""
+        part = self.app.inputs[position] if self.has(position) else None
+        if part is None or not self.is_number(position) or not self.instance.exact or self._is_typed(position):
+            return super()._type(position)
+        others = [None if arg is None or is_scalar(arg) else self._type(i) for i, arg in enumerate(self.app.inputs)]
+        written = ops.number_type(self.op, self.domain, position, others, DType.UNDEFINED, whole=is_whole(part))
+        return DType.UNDEFINED if self.assuming else written
+
+    def _is_typed(self, position: int) -> bool:
+        """Return whether the operator takes one element type there, or that of another operand."""
+        others = (i for i in range(self.count) if self.has(i) and not self.is_number(i))
+        return not dtypes.is_free(self.app, position, others)
 
     @property
     def is_exact(self) -> bool:

@@ -58,7 +58,7 @@ from graphopt.verifier.extended import Extended, NotExtended, extended
 from graphopt.verifier.instances import Elements, Instance, truth_value
 from graphopt.verifier.meant import Meant, meant
 from graphopt.verifier.rounding import unlicensed
-from graphopt.verifier.said import properties_of, speaks_of_multiples
+from graphopt.verifier.said import properties_of, speaks_of_multiples, unless_empty
 from graphopt.verifier.signs import Signs
 from graphopt.verifier.solver import Budget, Effort, OutOfTime, models
 
@@ -94,9 +94,10 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
     """Return the proof of a rule, or the verdict that there is none. `timeout` is in seconds, each so many steps
     (`Budget`).
 
-    What is not proved is tried on small models if it is to be refuted: a difference there makes it REFUTED. Else what
-    may help is looked for. Operators that are declared by terms are proved as these, but in no exact model: their
-    kernels may round in ways of their own. A declaration that its kernel contradicts makes it REFUTED, too.
+    What is not proved is tried on small models if it is to be refuted: a difference there, or a left side that no sizes
+    fit where the right side runs, makes it REFUTED. Else what may help is looked for. Operators that are declared by
+    terms are proved as these, but in no exact model: their kernels may round in ways of their own. A declaration that
+    its kernel contradicts makes it REFUTED, too.
     """
     start = time.process_time()
     plain = meant(joined(rule))
@@ -106,6 +107,9 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
         outcome.failure = unasked(rule.definitions)
     else:
         example = counterexample.find(rule if rule.is_family else plain) if refute else None
+        if refute and example is None and verdict is Verdict.VACUOUS:
+            found, shown_in, _ = _verdict(unless_empty(plain), timeout)
+            example = counterexample.ill_shaped(plain) if found is Verdict.VACUOUS and shown_in else None
     verdict = Verdict.REFUTED if example is not None else verdict
     if verdict is Verdict.UNKNOWN and refute:
         outcome.failure = "\n".join([outcome.failure, *outcome.advice()])

@@ -17,6 +17,7 @@ from onnx.defs import OpSchema
 from graphopt.base.types import DType
 from graphopt.ir import ops
 from graphopt.language.rule import Rule
+from graphopt.language.scalar import holds
 from graphopt.language.term import App, Constant, Lit, Term, Var, applications, is_scalar, walk
 from graphopt.operators.classes import entry
 from graphopt.operators.operator import Rounding
@@ -154,9 +155,11 @@ def _overflows(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
 def _saturates(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
     """Yield poles, and places, of what has become one number: 1 / Sigmoid(-x) is 1 + exp(x), but not of floats."""
     for left, right in zip(rule.left, rule.right, strict=True):
-        known = {*applications(left)}
+        known, made = {*applications(left)}, {*applications(right)}
         for app in (app for app in applications(right) if app not in known):
             yield from _told_apart(app, known, typings)
+        for app in (app for app in applications(left) if app not in made and _rounding(app) is Rounding.PLACED):
+            yield from _taken_for_one(app, made, typings)
 
 
 def _told_apart(app: App, known: Container[App], typings: Sequence[Typing]) -> Iterator[str]:
@@ -165,8 +168,35 @@ def _told_apart(app: App, known: Container[App], typings: Sequence[Typing]) -> I
     inside = [part for pole in app.inputs[first:] if pole is not None for part in applications(pole)]
     if any(part.op in SATURATING and _peak(part, typings) is None for part in inside):
         yield f"{app.op} tells apart what saturates, and the left side does not compute {app}"
-    if _rounding(app) is Rounding.PLACED and any(_rounds(part) and part not in known for part in inside):
+    rounded = (part for part in inside if _rounds(part) and not _is_lossless(part, typings))
+    if _rounding(app) is Rounding.PLACED and any(part not in known for part in rounded):
         yield f"{app.op} tells apart what is rounded, and the left side does not compute {app}"
+
+
+def _taken_for_one(app: App, made: Container[App], typings: Sequence[Typing]) -> Iterator[str]:
+    """Say why the left side may find a place among numbers that have become one, where the right side tells them apart:
+    where exp(x) is 0 throughout, the first."""
+    operand = _below_softmax(app.inputs[0]) if app.op == "ArgMax" else app.inputs[0]
+    for part in (part for part in applications(operand) if part not in made) if operand is not None else ():
+        if part.op in SATURATING:
+            yield f"{app.op} gives the first of what saturates to one number, and the right side tells it apart: {app}"
+        if _rounds(part) and not _is_lossless(part, typings):
+            yield f"{app.op} gives the first of what is rounded to one number, and the right side tells it apart: {app}"
+
+
+def _below_softmax(term: Term | None) -> Term | None:
+    """Return what a softmax is of, wherever its weights were moved to; another term as it is. The greatest number of a
+    row makes the greatest weight: what lies further below it than 1 is rounded has less."""
+    inner = term
+    while isinstance(inner, App) and not inner.domain and entry(inner.op).keeps:
+        inner = inner.inputs[0]
+    return inner.inputs[0] if isinstance(inner, App) and inner.op in ("Softmax", "LogSoftmax") else term
+
+
+def _is_lossless(app: App, typings: Sequence[Typing]) -> bool:
+    """Return whether it is a cast to a type that holds all that is cast, in each choice of element types."""
+    pairs = ((_made(app, typing), typing.of(app.operands[0])) for typing in typings if app.op in CASTS)
+    return app.op in CASTS and all(wide and narrow and holds(wide, narrow) for wide, narrow in pairs)
 
 
 def _peak(weights: App, typings: Sequence[Typing]) -> App | None:

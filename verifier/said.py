@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from graphopt.base.integers import Int
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import LONGEST, PROPERTIES
-from graphopt.language.term import SCALAR, App, Lit, Term, Var, holes, tells_contents, walk
+from graphopt.language.term import SCALAR, App, Lit, Term, Var, fn, holes, tells_contents, walk
 from graphopt.verifier.choices import flat
 
 
@@ -31,6 +32,13 @@ def speaks_of_longest(rule: Rule) -> bool:
     parts = (part for side in (*rule.left, *rule.right, *rule.conditions) for part in walk(side))
     numbers = chain.from_iterable(flat(part.value) for part in parts if isinstance(part, Lit))
     return any(isinstance(number, int) and abs(number) >= LONGEST for number in numbers)
+
+
+def unless_empty(rule: Rule) -> Rule:
+    """Return the rule with no other conditions than that no axis with a name is empty."""
+    tokens = {token.removeprefix("1") for hole in rule.holes.values() for token in hole.axes or ()}
+    named = sorted(token for token in tokens if token.isidentifier() and token != "_")
+    return replace(rule, when=tuple(fn.le(1, fn.size(axis)) for axis in named))
 
 
 def speaks_of_multiples(rule: Rule) -> bool:

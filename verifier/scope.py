@@ -30,12 +30,17 @@ class Scope:
     """In lists of which nothing is known but that they hold whole numbers."""
     plain: bool = False
     """Values that a person can reckon with: whole and half numbers."""
+    edges: bool = False
+    """Values that a kernel may take for a mark: 0, the least and the greatest, one number throughout, few over and
+    over."""
 
 
 ANY = Scope()
 PLAIN = Scope(sizes=(1, 2, 2, 3), plain=True)
 FEW = Scope(sizes=(0, 0, 1, 1, 2), plain=True)
 """Empty tensors, and those of one element."""
+
+EDGES = Scope(sizes=(1, 2, 2, 3), edges=True)
 
 FATAL = frozenset({"Conv", "ConvTranspose", "Einsum", "MatMulInteger", "QLinearMatMul"})
 """Operators of which ONNX Runtime has kernels that divide by the size of an axis: an empty one ends the process. Others
@@ -55,6 +60,25 @@ def random_array(rng: np.random.Generator, shape: Shape, dtype: DType, *, plain:
     low = 1 if dtype.name.startswith("U") else -6
     array = rng.integers(low, 7, shape)
     return np.where(array == 0, 1, array).astype(dtype.numpy)
+
+
+def edge_array(rng: np.random.Generator, shape: Shape, dtype: DType) -> Array:
+    """Return one to three of the numbers that a kernel may take for a mark, over and over."""
+    few = rng.choice(np.array(_marks(dtype), dtype.numpy), rng.choice((1, 1, 2, 3)))
+    return rng.choice(few, shape)
+
+
+def _marks(dtype: DType) -> tuple[float, ...]:
+    """Return 0, 1 and -1, the least and the greatest; of large types what is far from 0, and no sum of it too large."""
+    if dtype is DType.BOOL:
+        return (0, 1)
+    low, high = dtype.limits if dtype.is_integer and dtype.bits <= SMALL else (-FAR, FAR)
+    if dtype.is_float:
+        low, high = (-4, 4) if dtype.bits <= SMALL else (-10, 10)
+    return tuple({0, 0.5 if dtype.is_float else 2, 1, max(low, -1), max(low, -FAR), high})
+
+
+SMALL, FAR = 16, 1_000_000
 
 
 def _negative(array: Array) -> Array:

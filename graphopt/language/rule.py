@@ -226,9 +226,9 @@ class Rule:
 
 
 def mind_types(terms: Iterable[Term]) -> bool:
-    """Return whether what some terms say may depend on element types: they cast, or ask for them."""
-    parts = (part for term in terms for part in walk(term))
-    return any(isinstance(part, App) and part.op in {"Cast", "CastLike", "dtype", *QUANTIZING} for part in parts)
+    """Return whether what some terms say may depend on element types: they cast, ask for them, or make another."""
+    apps = (part for term in terms for part in walk(term) if isinstance(part, App))
+    return any(app.op in {"Cast", "CastLike", "dtype", *QUANTIZING} or "dtype" in dict(app.attrs) for app in apps)
 
 
 def _made_again(definitions: tuple[Definition, ...], *said: Any) -> Rule:

@@ -109,11 +109,14 @@ def cast(node: Node, to: DType) -> Function:
     """Return the number where a cast loses nothing; others are functions of the number.
 
     Out of range, a cast to integers wraps where it comes from integers, and is undefined where it comes from floats.
+    A text says the type that the number had: `1`, `1.0` and `True` differ, and 0.1 has more digits in double precision.
     """
     ways = [node.ignored(name) for name in ("saturate", "round_mode")]
     x = node.input(0)
     if holds(to, x.values):
         return lambda value: value
+    if DType.STRING in (to, x.dtype):
+        return lambda value: call("Cast", value, params=("text", x.dtype, to))
     if to is DType.BOOL:
         return lambda value: boolean(nonzero(value))
     kind = "rounded" if to.is_float else "truncated" if x.dtype.is_float else "wrapped"
@@ -130,7 +133,7 @@ COMPARISONS |= {op: (op, False) for op in ("Less", "LessOrEqual", "Equal", "IsNa
 
 def EXACT(node: Node) -> Function:
     """In the exact model: a named function, of which only what holds bit for bit is known."""
-    params = (node.dtype, *(node.used[name] for name in sorted(node.used)))
+    params = (node.dtype, *node.types, *(node.used[name] for name in sorted(node.used)))
     name, swapped = COMPARISONS.get(node.op, (node.op, False))
     name = f"{name}~" if node.folded else f"{name}!"
 

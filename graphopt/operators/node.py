@@ -30,6 +30,16 @@ MAX_RANK = 4
 
 SCALED: Mapping[str, tuple[int, ...]] = {"DequantizeLinear": (1,), "QLinearMatMul": (1,), "QLinearConv": (1,)}
 """Operators on integers that compute in the element type of a scale, and where that is among the inputs."""
+INDICES: Mapping[str, tuple[int, ...]] = {
+    "ScatterElements": (1,),
+    "NegativeLogLikelihoodLoss": (1,),
+    "SoftmaxCrossEntropyLoss": (1,),
+}
+"""Inputs that are indices: the same number is the same place, in 32 bits as in 64.
+
+Of an operator that is not looked into the element types of all other operands are part of what it is: an exponent in
+double precision makes another power, and a mask of truth values hides what one of floats is added to.
+"""
 
 
 class Undefined(Exception):
@@ -131,6 +141,18 @@ class Node(ABC):
         order = [*SCALED.get(self.op, ()), *range(self.count)]
         found = [self.input(i).dtype for i in order if self.has(i) and not self.is_number(i)]
         return next((d for d in found if d is not DType.UNDEFINED), DType.UNDEFINED)
+
+    @property
+    def types(self) -> tuple[DType | None, ...]:
+        """The element types of the operands on which the result may depend: None of an operand that is absent, is an
+        index, or was read as numbers; nothing where all others have the type that the operator computes in."""
+        own, indices = self.dtype, INDICES.get(self.op, ())
+        found = tuple(None if i in self.read or i in indices else self._type(i) for i in range(self.count))
+        return found if any(dtype not in (None, own) for dtype in found) else ()
+
+    def _type(self, position: int) -> DType | None:
+        """Return the element type of an operand, None where it is absent or is a number."""
+        return self.input(position).dtype if self.has(position) and not self.is_number(position) else None
 
     @abstractmethod
     def simplified(self, size: Size) -> Size:

@@ -14,14 +14,15 @@ from graphopt.operators.node import Denotation, Node, Shape, Undefined, Unsuppor
 
 
 def opaque(node: Node, position: int, output: Tensor) -> Tensor:
-    """Equal for equal operands, element types and attributes: in the exact model kernels block by shape.
+    """Equal for equal operands, their element types, and attributes: in the exact model kernels block by shape.
 
     Numbers that the denotation read are among `used`; others are operands like tensors. Whether a reduction keeps its
     axes does not change its numbers.
     """
     used = dict(node.used)
     kept = used.get("along", ()) if used.pop("keepdims", 0) else ()
-    params = (position, node.folded, node.dtype, *sorted(used.items()))
+    types = (("types", node.types),) if node.types else ()
+    params = (position, node.folded, node.dtype, *types, *sorted(used.items()))
     operands = []
     for i in range(node.count):
         tensor = None if i in node.read else node.optional(i)

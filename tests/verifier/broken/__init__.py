@@ -19,6 +19,7 @@ from tests.verifier.broken import (
     pruned,
     quantized,
     repeated,
+    typed,
 )
 
 REFUTED = (
@@ -36,6 +37,7 @@ REFUTED = (
     *repeated.REFUTED,
     *bodies.REFUTED,
     *accumulated.REFUTED,
+    *typed.REFUTED,
 )
 UNPROVED = (
     *edges.HOSTILE,
@@ -55,5 +57,6 @@ UNPROVED = (
     *bodies.UNPROVED,
     *attention.UNPROVED,
     *accumulated.UNPROVED,
+    *typed.UNPROVED,
 )
 VACUOUS = plain.VACUOUS

@@ -427,11 +427,6 @@ TYPES = (
 )  # fmt: skip
 
 VACUOUS = (
-    Rule(
-        "parts_that_are_not_all_taken",
-        op.Split.split(2, x, axis=0, num_outputs=3),
-        op.Split.split(2, x, axis=0, num_outputs=2),
-    ),
     Rule("zero_and_one", tensor("v", "N") * s, tensor("v", "N"), when=(fn.is_zero(s), fn.is_one(s))),
     Rule("sizes_that_cannot_be", tensor("x", "A") + 0.0, tensor("x", "A"), when=fn.lt(fn.size("A"), 0)),
     Rule("false_condition", op.Transpose(x, perm=p), op.Identity(x), when=fn.lt(fn.rank(x), 0)),
