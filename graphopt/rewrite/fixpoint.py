@@ -248,7 +248,7 @@ class Simplifier:
             where = graph.value_name(match.roots[0])
             self.notes.add(f"rule {match.rule.name} was not applied at '{where}': {refused}")
             return None
-        return patch if gain(patch) > (0, 0, 0) else None
+        return patch if gain(patch) > (0, 0, 0) and not _is_more_copies(patch) else None
 
     def _apply(self, name: str, graph: Graph, patch: Patch, *, is_rule: bool) -> Patch:
         graph.apply(patch)
@@ -291,6 +291,14 @@ def gain(patch: Patch) -> tuple[int, int, int]:
     A constant that others read is not taken off.
     """
     return _taken(patch, ops.weight), _taken(patch, _elements), _taken(patch, _stored)
+
+
+def _is_more_copies(patch: Patch) -> bool:
+    """Return whether there are more nodes for the names of outputs: what is an input, or another output, is copied."""
+    outputs = {value.vertex for value in (patch.outputs[1] if patch.outputs else ())}  # a copy is a new one
+    new = {vertex: node for vertex, node in patch.after.items() if vertex not in patch.before and not node.is_internal}
+    copies = [vertex for vertex, node in new.items() if node.op == "Identity" and vertex in outputs]
+    return bool(copies) and len(new) > sum(not node.is_internal for node in patch.removed)
 
 
 def _taken(patch: Patch, share: Callable[[Node], int]) -> int:
