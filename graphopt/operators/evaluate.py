@@ -127,6 +127,8 @@ def _is_undefined(node: Node, inputs: Sequence[Array | None]) -> bool:
         return bool(combine(np.maximum(np.abs(inputs[0].astype(np.float64)), 1)) > EXACT)
     if node.op == "Slice" and len(inputs) > 4:  # an end that ONNX Runtime takes for one in either direction
         return inputs[2] is not None and bool(np.isin(inputs[2], ENDLESS).any())
+    if node.op == "Reshape" and node.attrs.get("allowzero") and len(inputs) > 1 and inputs[1] is not None:
+        return bool((inputs[1] == 0).any() and (inputs[1] == -1).any())
     if node.op == "Squeeze" and len(inputs) > 1:  # of no axis, which ONNX Runtime takes for all of size 1
         return inputs[1] is not None and not inputs[1].size
     if node.op != "Cast" or inputs[0] is None or not DType.of(inputs[0].dtype).is_float:

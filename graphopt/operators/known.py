@@ -309,12 +309,13 @@ def _may_depart(k: Operands) -> bool:
 
     It adds up integers along axes in floating point, and what it makes of nothing is its own in many a kernel.
     """
-    if OPERATORS[k.node.op].reference is Reference.NOWHERE:
-        return any(0 in (k.shape(position) or ()) for position in range(len(k)))
-    if k.node.op not in ("ReduceProd", "ReduceSum"):
+    if OPERATORS[k.node.op].reference is Reference.NOWHERE and any(0 in (k.shape(i) or ()) for i in range(len(k))):
+        return True
+    if k.node.op in ("ReduceMax", "ReduceMin") or not k.node.op.startswith("Reduce"):
         return False
     numbers = [abs(element) or 1 for element in k.contents(0) or () if isinstance(element, int)]
-    return (prod(numbers) if k.node.op == "ReduceProd" else sum(numbers)) > EXACT
+    largest = prod(numbers) if k.node.op == "ReduceProd" else sum(number**2 for number in numbers)
+    return (sum(numbers) if k.node.op in ("ReduceSum", "ReduceMean", "ReduceL1") else largest) > EXACT
 
 
 def question_of_elements(k: Operands) -> Question | None:
