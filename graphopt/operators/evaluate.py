@@ -35,11 +35,15 @@ Arrays: TypeAlias = tuple[Array, ...]
 _HALVES = (DType.FLOAT16, DType.BFLOAT16)
 
 
-def evaluate(node: Node, inputs: Sequence[Array | None], *, float64: bool = False) -> Arrays | None:
+def evaluate(
+    node: Node, inputs: Sequence[Array | None], *, float64: bool = False, is_asked: bool = True
+) -> Arrays | None:
     """Return the outputs of a node on these inputs (its own are not looked at), None where they cannot be told.
 
     The result is what ONNX Runtime computes: half precision goes through float32, as its CPU kernels do. With
-    `float64`, floats are widened first and results stay wide, for weight arithmetic that rounds once, at its end.
+    `float64`, floats are widened first and results stay wide, for weight arithmetic that rounds once, at its end. That
+    is no node of a model, and neither is what moves weights on the way to it, which may be of two types of floats:
+    unless it `is_asked` there, ONNX Runtime's kernels have no say.
     """
     if node.version == 0 or any(True for _ in node.bodies) or _is_undefined(node, inputs):
         return None
@@ -48,14 +52,15 @@ def evaluate(node: Node, inputs: Sequence[Array | None], *, float64: bool = Fals
         wide.pop()
     with np.errstate(all="ignore"):
         try:
-            results = _in_float64(node, wide) if float64 else _agreed(node, wide)
+            results = _agreed(node, wide) if is_asked and not float64 else _told(node, wide)
         except _Refused as error:
             log.debug("ONNX Runtime refuses %s: %s", node.op, error)
             return None
     return None if results is None else tuple(_narrowed(array, node, inputs, float64) for array in results)
 
 
-def _in_float64(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
+def _told(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
+    """Return what the reference computes; what it cannot, as ONNX Runtime does."""
     results = _by_reference(node, inputs)
     return results if results is not None or _is_empty(node, inputs) else _by_runtime(node, inputs)
 
