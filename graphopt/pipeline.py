@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, wraps
@@ -17,11 +18,11 @@ from graphopt.base import ort
 from graphopt.base.errors import ModelError, did_you_mean
 from graphopt.base.limits import RunLimits, limited
 from graphopt.base.types import TensorType
-from graphopt.check.blame import Check, label
+from graphopt.check.blame import Change, Check, change, label, place
 from graphopt.check.verdict import check_text
 from graphopt.io import onnx_io, opsets
 from graphopt.io.ways import first_opset
-from graphopt.ir.graph import Graph
+from graphopt.ir.graph import Graph, Patch
 from graphopt.language import library
 from graphopt.language.rule import Rule
 from graphopt.operators import infer
@@ -240,9 +241,8 @@ class _Run:
     def _kernels(self) -> Kernels:
         return Kernels(self.options.setting)
 
-    @property
-    def _refusal(self) -> Refusal:
-        return self._kernels.exact_refusal if self.options.exact else self._kernels.refusal
+    def _refusal(self, space: _Space) -> Refusal:
+        return space.refusal(self._kernels.exact_refusal if self.options.exact else self._kernels.refusal)
 
     @cached_property
     def _tuning(self) -> Tuning:
@@ -260,7 +260,7 @@ class _Run:
 
     def _attempt(self, opset: int | None, space: _Space, tuning: Tuning) -> Attempt:
         """Simplify, search and check once; in this opset, or where it is None in the model's own."""
-        options, clock = self.options, self.clock
+        options, clock, refusal = self.options, self.clock, self._refusal(space)
         with clock("load"):
             loaded = self._loaded
             before = Report.summary(loaded)
@@ -280,11 +280,11 @@ class _Run:
                 space.rules,
                 space.passes,
                 allows=self._gate.allows,
-                refusal=self._refusal,
+                refusal=refusal,
                 progress=options.tell,
             )
             always = [rule for rule in given if rule in space.rules]
-            notes = [*done.notes, *idle.without_gain(graph, always, self._gate.allows, self._refusal)]
+            notes = [*done.notes, *idle.without_gain(graph, always, self._gate.allows, refusal)]
             notes += idle.of_functions(graph, given, loaded.functions)
         tuned = Tuned(Variant(graph, done.steps, Variant(loaded.graph)))
         if tuning.cost != "none":
@@ -329,7 +329,7 @@ class _Run:
             self._gate.allows,
             tuning,
             self.options.tell,
-            self._refusal,
+            self._refusal(space),
             sweeps=self._library.sweeps,
             is_bounded=not self._given.parts,
             cache=user_cache(fresh=self.options.fresh),
@@ -360,18 +360,24 @@ def _checked(
         DifferenceError: there is a difference that no rewrite made, or, if `strict`, any.
     """
     end = clock.seconds.get("search", 0.0) + tuning.seconds
-    made, left_out, notes = attempt(space, tuning), set[str](), list[str]()
+    made, notes = attempt(space, tuning), list[str]()
+    left_out, changes, places = set[str](), set[Change](), Counter[str]()
     spare = tuning.seconds / 4  # what is written is timed, too, if others took all the time
     while made.finding is not None and made.is_different:
         guilty = made.finding.guilty
         if strict or guilty is None:
             raise made.finding.error
         assert guilty.name not in left_out, f"{guilty.name} was left out, and made a difference all the same"
-        left_out.add(guilty.name)
-        difference = check_text(made.finding.comparison)
-        notes.append(f"{label(guilty)} was left out: with it, the model is {difference}")
-        space = space.without(left_out)
-        if len(left_out) > RETRIES:
+        difference, where = check_text(made.finding.comparison), ""
+        if (found := change(guilty.patch)) in changes or places[guilty.name] == PLACES:
+            left_out.add(guilty.name)
+        else:
+            changes.add(found)
+            places[guilty.name] += 1
+            where = f" at {place(guilty)}"
+        notes.append(f"{label(guilty)} was left out{where}: with it, the model is {difference}")
+        space = space.without(left_out, changes)
+        if len(changes) + len(left_out) > RETRIES:
             notes[-1] += f"; these are more than {RETRIES}, so the original is written"
             space = _Space()
         log.warning("%s", notes[-1])
@@ -386,11 +392,18 @@ def _checked(
         del made
         made = attempt(space, replace(tuning, seconds=max(left, spare)))
         spare = spare if left > spare else 0.0
-    return replace(made, notes=(*made.notes, *notes))
+    kept = [note for note in made.notes if not note.endswith(DIFFERS)]
+    return replace(made, notes=(*kept, *notes))
 
 
-RETRIES = 8
-"""Rewrites that are left out, one after the other, because the check found a difference: then all of them are."""
+PLACES = 3
+"""Places at which a rule or pass is left out, one after the other: then it is left out everywhere."""
+
+RETRIES = 12
+"""Times that something is left out because the check found a difference: then all is."""
+
+DIFFERS = "the check found a difference there"
+"""Why a change is refused in a later attempt, which is noted where it is left out."""
 
 
 @dataclass(frozen=True)
@@ -400,6 +413,8 @@ class _Space:
     rules: Sequence[Rule] = ()
     trades: Sequence[Rule] = ()
     passes: Sequence[Pass] = ()
+    left_out: frozenset[Change] = frozenset()
+    """Changes of which the check found that they make a difference."""
 
     @staticmethod
     def of(known: library.Library, options: Options) -> _Space:
@@ -417,12 +432,23 @@ class _Space:
             exact_forms(passes) if options.exact else passes,
         )
 
-    def without(self, names: Container[str]) -> _Space:
+    def refusal(self, refusal: Refusal) -> Refusal:
+        """Return what refuses what is left out, beside what is refused anyway."""
+        if not self.left_out:
+            return refusal
+
+        def refused(graph: Graph, patch: Patch) -> str:
+            return DIFFERS if change(patch) in self.left_out else refusal(graph, patch)
+
+        return refused
+
+    def without(self, names: Container[str], changes: Iterable[Change] = ()) -> _Space:
         """Return the rest of it."""
         return _Space(
             [rule for rule in self.rules if rule.name not in names],
             [rule for rule in self.trades if rule.name not in names],
             [pass_ for pass_ in self.passes if pass_.name not in names],
+            self.left_out.union(changes),
         )
 
 

@@ -41,6 +41,8 @@ def reduced(kind: str, value: Term, along: Term, **attrs: Term | int) -> App:
 
 ALONE: Mapping[str, Term] = {"L1": op.Abs(x), "SumSquare": x * x, **dict.fromkeys(KEEPING, x)}
 """What the reduction of a single element is."""
+EACH: Mapping[str, Term] = {"L1": op.Abs(x), "LogSum": op.Log(x), "SumSquare": x * x}
+"""What reductions do to each element ahead of combining them, or behind."""
 
 
 def dropping_axes(kind: str) -> Rule:
@@ -73,6 +75,26 @@ SINGLE = (
             why="No axis was given, and that was declared to mean none.",
         )
         for kind in KEEPING
+    ),
+    *(
+        Rule(
+            f"eliminate_reduce_{snake(kind)}_along_no_axes",
+            reduced(kind, x, axes, noop_with_empty_axes=1, keepdims=keep),
+            x,
+            when=fn.eq(fn.length(axes), 0),
+            why="An empty list of axes was given, and that was declared to mean none.",
+        )
+        for kind in KEEPING
+    ),
+    *(
+        Rule(
+            f"replace_reduce_{snake(kind)}_along_no_axes",
+            reduced(kind, x, axes, noop_with_empty_axes=1, keepdims=keep),
+            each,
+            when=(fn.eq(fn.length(axes), 0), is_float),
+            why="Along no axes nothing is combined; what is done to each element stays.",
+        )
+        for kind, each in EACH.items()
     ),
 )
 

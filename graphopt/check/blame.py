@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from graphopt.base import limits
 from graphopt.base.errors import DifferenceError, ModelError
@@ -13,7 +13,7 @@ from graphopt.check.compare import compare
 from graphopt.check.excerpts import compare_region
 from graphopt.check.verdict import Comparison, Verdict, check_text
 from graphopt.io import onnx_io
-from graphopt.ir.graph import Graph
+from graphopt.ir.graph import Graph, Node, Patch
 from graphopt.rewrite.fixpoint import Step
 from graphopt.rewrite.variant import Variant
 
@@ -36,7 +36,7 @@ class Finding:
             blame = "No rewrite made the difference: it is there after loading and saving alone"
         else:
             leave_out = f"--skip {self.guilty.name} leaves it out"
-            blame = f"The first difference is made by {label(self.guilty)} at {_place(self.guilty)}; {leave_out}"
+            blame = f"The first difference is made by {label(self.guilty)} at {place(self.guilty)}; {leave_out}"
         return DifferenceError(f"the optimized model is {check_text(self.comparison)}. {blame}")
 
 
@@ -100,7 +100,7 @@ class Check:
                     oracles |= dict.fromkeys([found.oracle] if found.oracle else [])
                     worst += [found.worst] if found.worst else []
                 else:
-                    skipped.append(f"{step.name} at {_place(step)}: {found.reason}")
+                    skipped.append(f"{step.name} at {place(step)}: {found.reason}")
                 self.tell("check", done / count)
         outputs = sorted(worst, key=lambda difference: difference.relative / (difference.tolerance or 1))[-1:]
         note = f"{why}, so {compared} of {count} rewrites were compared on their own"
@@ -151,12 +151,34 @@ def bisect(count: int, agrees: Callable[[int], bool]) -> int:
     return good
 
 
+Change: TypeAlias = "tuple[frozenset[tuple[str, ...]], tuple[str, ...]]"
+"""The values that go or are computed otherwise, by the operator that made them; and the operators that come."""
+
+
+def change(patch: Patch) -> Change:
+    """Return what a patch does and where, in words that hold in another attempt at the model."""
+    gone = _gone(patch)
+    new = [n for v, n in patch.after.items() if not n.is_internal and (v in gone or v not in patch.before)]
+    return frozenset((node.op, *node.names) for node in gone.values()), tuple(sorted(node.op for node in new))
+
+
+def _gone(patch: Patch) -> dict[int, Node]:
+    """Return the nodes that go or become others, or else those that read something else."""
+    gone = {v: n for v, n in patch.before.items() if not n.is_constant and not _is_kept(n, patch.after.get(v))}
+    return gone or {vertex: node for vertex, node in patch.before.items() if vertex in patch.after}
+
+
+def _is_kept(node: Node, now: Node | None) -> bool:
+    """Return whether all that changes of a node is what it reads."""
+    return now is not None and (node.op, node.domain, node.attrs) == (now.op, now.domain, now.attrs)
+
+
 def label(step: Step) -> str:
     """Return what a step is called in messages: `the rule 'fuse_relu'`."""
     return f"the {'rule' if step.is_rule else 'pass'} '{step.name}'"
 
 
-def _place(step: Step) -> str:
+def place(step: Step) -> str:
     """Return the values that a step replaced, by name."""
-    names = [name for node in step.patch.removed if not node.is_constant for name in node.names if name]
+    names = [name for node in _gone(step.patch).values() for name in node.names if name]
     return ", ".join(f"'{name}'" for name in names[:3]) + (" …" if len(names) > 3 else "")

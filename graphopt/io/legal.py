@@ -288,10 +288,14 @@ def _demand_few_nodes(model: ModelProto) -> None:
 
 def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """Yield nodes, and those in their bodies."""
-    for node in nodes:
+    stack = [iter(nodes)]
+    while stack:
+        node = next(stack[-1], None)
+        if node is None:
+            stack.pop()
+            continue
         yield node
-        for body in bodies(node):
-            yield from all_nodes(body.node)
+        stack += (iter(body.node) for body in reversed([*bodies(node)]))
 
 
 def callee(node: NodeProto) -> FunctionKey:

@@ -209,10 +209,11 @@ class Graph:
 
     def graphs(self) -> Iterator[Graph]:
         """Yield the graph itself, then all bodies in it, however deep."""
-        yield self
-        for _, node in self.nodes():
-            for body in node.bodies:
-                yield from body.graphs()
+        stack = [self]
+        while stack:
+            graph = stack.pop()
+            yield graph
+            stack += reversed([body for _, node in graph.nodes() for body in node.bodies])
 
     @property
     def weight_bytes(self) -> int:

@@ -92,7 +92,10 @@ class _Reading:
                 place = self.size(index[0]) if index else 0
                 return _known(self.given.element(int(position), place) if isinstance(place, int) else None)
             case Fold(monoid, pieces):
-                return reduce(MONOIDS[monoid], self._pieces(pieces))
+                found = [*self._pieces(pieces)]
+                if not found and monoid not in NEUTRAL:
+                    raise NotKnown  # the least or the greatest number of the type, or an infinity
+                return reduce(MONOIDS[monoid], found) if found else NEUTRAL[monoid]
             case Call(function, args, params) if function in FUNCTIONS:
                 return FUNCTIONS[function](*map(self.element, args), *params)
         raise NotKnown
@@ -195,5 +198,8 @@ FUNCTIONS: Mapping[str, Callable[..., Dim]] = {
     "Quotient": _quotient,
 }
 """The functions of integers among those that denotations name."""
+
+NEUTRAL: Mapping[str, Dim] = {"prod": 1}
+"""What a monoid makes of nothing."""
 
 MONOIDS: Mapping[str, Callable[[Dim, Dim], Dim]] = {"max": _greatest, "min": _least, "prod": lambda a, b: a * b}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, lru_cache
 from math import prod
 from typing import Any, TypeAlias
@@ -36,32 +37,96 @@ Arrays: TypeAlias = tuple[Array, ...]
 _HALVES = (DType.FLOAT16, DType.BFLOAT16)
 
 
-def evaluate(node: Node, inputs: Sequence[Array | None], *, float64: bool = False) -> Arrays | None:
+def evaluate(
+    node: Node, inputs: Sequence[Array | None], *, float64: bool = False, is_asked: bool = True
+) -> Arrays | None:
     """Return the outputs of a node on these inputs (its own are not looked at), None where they cannot be told.
 
     The result is what ONNX Runtime computes: half precision goes through float32, as its CPU kernels do. With
-    `float64`, floats are widened first and results stay wide, for weight arithmetic that rounds once, at its end.
+    `float64`, floats are widened first and results stay wide, for weight arithmetic that rounds once, at its end. That
+    is no node of a model, and neither is what moves weights on the way to it, which may be of two types of floats:
+    unless it `is_asked` there, ONNX Runtime's kernels have no say.
     """
     if node.version == 0 or any(True for _ in node.bodies) or _is_undefined(node, inputs):
         return None
     wide = [_widened(array, node, float64) for array in inputs]
     while wide and wide[-1] is None:
         wide.pop()
-    ways = [_by_reference, _by_runtime]
-    if not (float64 or is_exact(node, wide)):
-        ways.reverse()
-    elif any(array is not None and array.size > LARGE for array in wide):
-        ways = [_by_numpy, _by_runtime, _by_reference]
     with np.errstate(all="ignore"):
-        for way in ways:
-            results = way(node, wide)
-            if results is not None:
-                return tuple(_narrowed(array, node, inputs, float64) for array in results)
-    return None
+        try:
+            results = _agreed(node, wide) if is_asked and not float64 else _told(node, wide)
+        except _Refused as error:
+            log.debug("ONNX Runtime refuses %s: %s", node.op, error)
+            return None
+    return None if results is None else tuple(_narrowed(array, node, inputs, float64) for array in results)
 
 
 LARGE = 1 << 18
 """Elements of an input above which `onnx.reference` is asked last: it copies, and loops, where others do not."""
+
+
+def _told(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
+    """Return what the reference computes; what it cannot, or is large, as numpy or ONNX Runtime do."""
+    ways = [_by_reference, _by_runtime]
+    if any(array is not None and array.size > LARGE for array in inputs):
+        ways = [_by_numpy, _by_runtime, _by_reference]
+    if _is_empty(node, inputs):
+        ways.remove(_by_runtime)
+    for way in ways:
+        with suppress(_Refused):
+            results = way(node, inputs)
+            if results is not None:
+                return results
+    return None
+
+
+def _agreed(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
+    """Return what ONNX Runtime computes, None where the reference says otherwise.
+
+    They are known to differ on scalars, on tensors without elements and on integers that overflow, so of what is small
+    both are asked. What is large is asked of one of them.
+
+    Raises:
+        _Refused: ONNX Runtime does not take the node.
+    """
+    exact, is_few = is_exact(node, inputs), sum(array.size for array in inputs if array is not None) <= FEW
+    if not exact and _is_empty(node, inputs):
+        return None
+    if exact and not is_few:
+        return _told(node, inputs)
+    is_told = exact or all(array is None or array.dtype.kind in "iub" for array in inputs)
+    made = _by_runtime(node, inputs)
+    told = _by_reference(node, inputs) if made is None or (is_few and is_told) else None
+    if made is None or told is None:
+        return told if made is None else made
+    if len(made) == len(told) and all(map(_are_same, made, told)):
+        return made
+    log.debug("ONNX Runtime and onnx.reference disagree on %s", node.op)
+    return None
+
+
+def _are_same(made: Array, told: Array) -> bool:
+    """Return whether two results are the same bit for bit, any NaN being one."""
+    is_text = made.dtype.kind in "OU" and told.dtype.kind in "OU"
+    if made.shape != told.shape or not (is_text or made.dtype == told.dtype):
+        return False
+    equal = made == told
+    if not is_text and DType.of(made.dtype).is_float:
+        equal = (equal & (np.signbit(made) == np.signbit(told))) | (np.isnan(made) & np.isnan(told))
+    return bool(equal.all())
+
+
+FEW = 4096
+"""Elements of inputs up to which both are asked."""
+
+
+def _is_empty(node: Node, inputs: Sequence[Array | None]) -> bool:
+    """Return whether a node computes with nothing: some kernels of ONNX Runtime end the process then, others do not
+    write what they give.
+
+    A Resize has an input that is empty where it counts for nothing.
+    """
+    return any(a is not None and not a.size for a in (inputs[:1] if node.op == "Resize" else inputs))
 
 
 def is_exact(node: Node, inputs: Sequence[Array | None]) -> bool:
@@ -78,9 +143,14 @@ def is_exact(node: Node, inputs: Sequence[Array | None]) -> bool:
 def _is_undefined(node: Node, inputs: Sequence[Array | None]) -> bool:
     """Where the two may do as they like: a division of integers by 0, a float that an integer type cannot hold."""
     if node.op in ("Div", "Mod") and len(inputs) == 2 and inputs[1] is not None and inputs[1].dtype.kind in "iu":
-        return not bool(np.all(inputs[1]))
+        return not bool(np.all(inputs[1])) or _overflows(inputs[0], inputs[1])
+    if node.op in ("ReduceSum", "ReduceProd") and inputs and inputs[0] is not None and inputs[0].dtype.kind in "iu":
+        combine = np.sum if node.op == "ReduceSum" else np.prod
+        return bool(combine(np.maximum(np.abs(inputs[0].astype(np.float64)), 1)) > EXACT)
     if node.op == "Slice" and len(inputs) > 4:  # an end that ONNX Runtime takes for one in either direction
         return inputs[2] is not None and bool(np.isin(inputs[2], ENDLESS).any())
+    if node.op == "Reshape" and node.attrs.get("allowzero") and len(inputs) > 1 and inputs[1] is not None:
+        return bool((inputs[1] == 0).any() and (inputs[1] == -1).any())
     if node.op == "Squeeze" and len(inputs) > 1:  # of no axis, which ONNX Runtime takes for all of size 1
         return inputs[1] is not None and not inputs[1].size
     if node.op != "Cast" or inputs[0] is None or not DType.of(inputs[0].dtype).is_float:
@@ -91,6 +161,17 @@ def _is_undefined(node: Node, inputs: Sequence[Array | None]) -> bool:
     low, high = DType(target).limits
     values = inputs[0].astype(np.float64)
     return not bool(np.all((values > low - 1) & (values < high + 1)))
+
+
+EXACT = 2.0**53
+"""In which ONNX Runtime adds up and multiplies integers along axes: beyond that, digits are lost."""
+
+
+def _overflows(dividend: Array | None, divisor: Array) -> bool:
+    """Return whether the least number of a type may be divided by -1, which ends a process."""
+    if dividend is None or divisor.dtype.kind == "u":
+        return False
+    return bool((divisor == -1).any() and (dividend == np.iinfo(divisor.dtype).min).any())
 
 
 # -- element types -----------------------------------------------------------------------------------------------------
@@ -245,6 +326,14 @@ VIEWS: Mapping[str, Callable[..., Array]] = {
 # -- ONNX Runtime ------------------------------------------------------------------------------------------------------
 
 
+class _Refused(Exception):
+    """ONNX Runtime says that a node cannot be, or cannot be run on these inputs."""
+
+
+REFUSALS = ("Fail", "InvalidArgument", "InvalidGraph", "RuntimeException")
+"""Errors of ONNX Runtime that say so; the usual other is that there is no kernel for these types."""
+
+
 def _by_runtime(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
     names = ["" if array is None else f"i{index}" for index, array in enumerate(inputs)]
     feeds = {name: array for name, array in zip(names, inputs, strict=True) if array is not None}
@@ -252,7 +341,10 @@ def _by_runtime(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
     try:
         model = _model(node_to_proto(node, names, outputs), node, feeds, outputs)
         results = ort.session(model.SerializeToString(), threads=1).run(outputs, feeds)
-    except Exception as error:  # its errors have no common type; no kernel for these types is the usual one
+    except Exception as error:  # its errors have no common type
+        is_native = all(array.dtype.kind in "biufOU" for array in feeds.values())  # it may not read others from numpy
+        if is_native and type(error).__name__ in REFUSALS:
+            raise _Refused(error) from error
         log.debug("ONNX Runtime cannot compute %s: %s", node.op, error)
         return None
     return tuple(results) if all(isinstance(array, np.ndarray) for array in results) else None

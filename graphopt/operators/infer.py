@@ -115,6 +115,8 @@ def _base(graph: Graph, node: Node, strict: bool) -> list[Type | None] | None:
         return [None] * len(node.names)
     if node.op == "Squeeze" and len(node.inputs) > 1 and node.inputs[1] and graph.known_contents(node.inputs[1]) == ():
         return [TensorType(graph.dtype(value), None) for value in node.inputs[:1] if value]  # ONNX Runtime: of all axes
+    if node.op == "NonZero" and graph.shape(node.inputs[0]) == ():  # ONNX: of no row, ONNX Runtime: of one
+        return [TensorType(DType.INT64, (Sym.fresh(), Sym.fresh()))]
     if not schema.has_type_and_shape_inference_function:
         return [_declared_by(schema, graph, node, i) for i in range(len(node.names))]
     inputs = ["" if value is None else str(i) for i, value in enumerate(node.inputs)]

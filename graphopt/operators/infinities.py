@@ -72,7 +72,9 @@ class Infinities:
         self._reach: dict[int, Far] = {}
         self._signs: dict[Value, tuple[int, Sign]] = {}
         """By value what is known of it, and how many operators were looked through for that."""
-        self.asked = frozenset(_asked(graph))
+        self.questions = tuple(_questions(graph))
+        """The operators that tell infinities from other numbers, those with such bodies too."""
+        self.asked = frozenset(_asked(graph, self.questions))
 
     def reach(self, graph: Graph, value: Value) -> Far:
         """How far from zero the elements of a value may lie."""
@@ -173,12 +175,14 @@ def _known(graph: Graph) -> Infinities:
     return _KNOWN[graph]
 
 
-def mark_bodies(graph: Graph, vertex: int) -> None:
+def mark_bodies(graph: Graph, vertex: int) -> list[Graph]:
     """Tell the bodies of a node how far the values may lie that they read from outside, and whether it is asked outside
-    of what they make."""
+    of what they make; return those to which any of it is new."""
+    told = []
     node = graph[vertex]
     given = [value for value in node.inputs if value is not None]
     for body in node.bodies:
+        before = _marks(body)
         inside = {v: node.captures[body[v].capture] for v in body.with_op(CAPTURE) if body[v].is_internal}
         marked = {
             far: frozenset(capture for capture, value in inside.items() if may_hold(graph, [value], far))
@@ -190,11 +194,18 @@ def mark_bodies(graph: Graph, vertex: int) -> None:
         if node.op in REPEATED:  # whose outputs are the inputs of the next turn
             turned = {far: frozenset(body.inputs if may_hold(body, body.outputs, far) else ()) for far in marked}
             _mark(body, {far: on | turned[far] for far, on in marked.items()}, asked)
+        if _marks(body) != before:
+            told.append(body)
+    return told
+
+
+def _marks(body: Graph) -> tuple[frozenset[int], ...]:
+    return body.infinite, body.huge, body.asked
 
 
 def _mark(body: Graph, marked: Mapping[Far, frozenset[int]], asked: frozenset[int]) -> None:
     told = marked[Far.INFINITE], marked[Far.HUGE], asked
-    if told != (body.infinite, body.huge, body.asked):
+    if told != _marks(body):
         body.infinite, body.huge, body.asked = told
         reconsider(body)
 
@@ -289,11 +300,11 @@ def _bits(type_: Type | None) -> int:
 # -- where infinities are asked for ------------------------------------------------------------------------------------
 
 
-def _asked(graph: Graph) -> Iterator[int]:
+def _asked(graph: Graph, questions: Iterable[int]) -> Iterator[int]:
     """Yield what a question reads, back to where it comes from, and the inputs that are masks."""
     told = [graph.outputs[place].vertex for place in sorted(graph.asked)]
     yield from told
-    stack = [*_questions(graph), *told]
+    stack = [*questions, *told]
     seen = set(stack)
     while stack:
         vertex = stack.pop()
@@ -318,7 +329,7 @@ def _questions(graph: Graph) -> Iterator[int]:
             if is_extreme or len(constants) == 1:
                 yield vertex
     for vertex, node in graph.nodes():
-        if any(True for body in node.bodies for inner in body.graphs() for _ in _questions(inner)):
+        if any(_known(body).questions for body in node.bodies):
             yield vertex  # it may ask of what it captures
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from math import prod
 from typing import Any, NamedTuple, TypeVar
 
 from graphopt.base.integers import FALSE, TRUE, Formula, Int, Size, forget, fresh
@@ -29,9 +30,13 @@ from graphopt.operators.elements import Elements, element
 from graphopt.operators.elementwise import Pointwise
 from graphopt.operators.node import MAX_RANK, Node, Shape, Undefined, Unsupported, schema_default
 from graphopt.operators.operands import LIMIT, Open, Operands, broadcast_size
+from graphopt.operators.operator import Reference
 from graphopt.operators.semantics import OPERATORS, denote
 
 T = TypeVar("T")
+
+EXACT = 1 << 53
+"""Integers up to which floating point has all."""
 
 SIZE_TYPES = frozenset({DType.INT32, DType.INT64})
 """Element types in which a symbolic size can be kept: no size exceeds them."""
@@ -295,11 +300,25 @@ def shapes(k: Operands) -> list[Open | None]:
 def contents(k: Operands, dtypes: Sequence[DType | None]) -> list[Elements | None]:
     """Return the elements of each output, whose element type is given; None for each that is not known."""
     names = Numbered()
-    found = _contents(question_of(k, names)) if _is_denoted(k) else ()
+    found = _contents(question_of(k, names)) if _is_denoted(k) and not _may_depart(k) else ()
     return [
         _fitting(elements and tuple(map(names.back, elements)), dtype)
         for elements, dtype in zip([*found, *[None] * len(dtypes)], dtypes, strict=False)
     ]
+
+
+def _may_depart(k: Operands) -> bool:
+    """Return whether ONNX Runtime may compute other elements than are denoted.
+
+    It adds up integers along axes in floating point, and what it makes of nothing is its own in many a kernel.
+    """
+    if OPERATORS[k.node.op].reference is Reference.NOWHERE and any(0 in (k.shape(i) or ()) for i in range(len(k))):
+        return True
+    if k.node.op in ("ReduceMax", "ReduceMin") or not k.node.op.startswith("Reduce"):
+        return False
+    numbers = [abs(element) or 1 for element in k.contents(0) or () if isinstance(element, int)]
+    largest = prod(numbers) if k.node.op == "ReduceProd" else sum(number**2 for number in numbers)
+    return (sum(numbers) if k.node.op in ("ReduceSum", "ReduceMean", "ReduceL1") else largest) > EXACT
 
 
 def question_of_elements(k: Operands) -> Question | None:

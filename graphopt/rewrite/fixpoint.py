@@ -125,6 +125,8 @@ class Simplifier:
         """What a rule needs, by name, that graphs of some opsets do not have."""
         self.reach = max(map(_depth, rules), default=0)
         self._by_opsets: dict[Opsets, tuple[Candidates, Candidates]] = {}
+        self._settled: set[Graph] = set()
+        """The bodies in which there is nothing left to do, until they are told of something new."""
 
     def run(self, graph: Graph) -> Simplification:
         """Simplify a graph and the bodies in it, in place.
@@ -132,7 +134,9 @@ class Simplifier:
         Raises:
             TimeUp: the check does; then the graph is legal and equal, but not settled.
         """
-        self.steps, self.notes = [], set()
+        self.steps, self.notes, self._settled = [], set(), set()
+        for inner in graph.graphs():
+            reconsider(inner)
         self._settle(graph)
         return Simplification(tuple(self.steps), tuple(sorted(self.notes)))
 
@@ -147,9 +151,11 @@ class Simplifier:
             self._rewrite(graph, merging)
             self._pass(graph, late=True)
             for vertex, node in list(graph.nodes()):
-                self._inform(graph, vertex, node)
+                self._settled -= self._inform(graph, vertex, node)
                 for body in node.bodies:
-                    self._settle(body)
+                    if body not in self._settled:
+                        self._settle(body)
+                        self._settled.add(body)
             if len(self.steps) == before:
                 return
         last = ", ".join(dict.fromkeys(step.name for step in self.steps[before:]))
@@ -171,12 +177,15 @@ class Simplifier:
             raise ValueError(f"pass {pass_.name} writes {', '.join(sorted(foreign))}, which only rules may")
         self._apply(pass_.name, graph, patch, is_rule=False)
 
-    def _inform(self, graph: Graph, vertex: int, node: Node) -> None:
-        """Tell the bodies of a node what is known of the values that flow into them."""
-        mark_bodies(graph, vertex)
+    def _inform(self, graph: Graph, vertex: int, node: Node) -> set[Graph]:
+        """Tell the bodies of a node what is known of the values that flow into them; return those to which it is
+        new."""
+        told = set(mark_bodies(graph, vertex))
         for pass_ in self.passes:
             for body, patch in pass_.inform(graph, node) if pass_.inform else ():
                 self._apply_pass(pass_, body, patch)
+                told.add(body)
+        return told
 
     def _candidates(self, graph: Graph) -> tuple[Candidates, Candidates]:
         """Return the rules by the operators that their left sides end in; notes which of them the opset cannot express.
@@ -239,7 +248,7 @@ class Simplifier:
             where = graph.value_name(match.roots[0])
             self.notes.add(f"rule {match.rule.name} was not applied at '{where}': {refused}")
             return None
-        return patch if gain(patch) > (0, 0, 0) else None
+        return patch if gain(patch) > (0, 0, 0) and not _is_more_copies(patch) else None
 
     def _apply(self, name: str, graph: Graph, patch: Patch, *, is_rule: bool) -> Patch:
         graph.apply(patch)
@@ -282,6 +291,14 @@ def gain(patch: Patch) -> tuple[int, int, int]:
     A constant that others read is not taken off.
     """
     return _taken(patch, ops.weight), _taken(patch, _elements), _taken(patch, _stored)
+
+
+def _is_more_copies(patch: Patch) -> bool:
+    """Return whether there are more nodes for the names of outputs: what is an input, or another output, is copied."""
+    outputs = {value.vertex for value in (patch.outputs[1] if patch.outputs else ())}  # a copy is a new one
+    new = {vertex: node for vertex, node in patch.after.items() if vertex not in patch.before and not node.is_internal}
+    copies = [vertex for vertex, node in new.items() if node.op == "Identity" and vertex in outputs]
+    return bool(copies) and len(new) > sum(not node.is_internal for node in patch.removed)
 
 
 def _taken(patch: Patch, share: Callable[[Node], int]) -> int:

@@ -114,13 +114,23 @@ def merge_common_subexpressions(graph: Graph) -> Iterator[Patch]:
 def _equal_nodes(graph: Graph) -> dict[int, list[int]]:
     """Return the vertices that compute what an earlier one does, by that one: where they read equal vertices, too."""
     keys: dict[object, int] = {}
+    wired: dict[object, int] = {}
+    """Nodes with bodies by what is seen from outside: inside is looked where another is wired alike."""
     equal: dict[int, list[int]] = {}
     mapping: dict[Value, Value] = {}
     for vertex in graph.topological():
-        if graph[vertex].is_internal or not ops.is_deterministic(graph[vertex]):
+        if graph[vertex].is_internal:
             continue
         node = graph[vertex].reading(mapping) if mapping else graph[vertex]
-        first = keys.setdefault(_key(node, _operands(node)), vertex)
+        if any(True for _ in node.bodies):
+            other = wired.setdefault(_wiring(node), vertex)
+            if other == vertex:
+                continue
+            if ops.is_deterministic(graph[other]):
+                keys.setdefault(_key(replace(node, attrs=graph[other].attrs)), other)
+        if not ops.is_deterministic(node):
+            continue
+        first = keys.setdefault(_key(node), vertex)
         if first != vertex:
             equal.setdefault(first, []).append(vertex)
             mapping |= {Value(vertex, i): Value(first, i) for i in range(len(node.names))}
@@ -143,10 +153,14 @@ def _operands(node: Node) -> tuple[Value | None, ...]:
     return node.inputs
 
 
-def _key(node: Node, operands: tuple[Value | None, ...]) -> object:
+def _key(node: Node) -> object:
     """Equal for two nodes exactly if they compute the same."""
-    attrs = repr(attributes_told(node, _exactly)) if node.attrs else ""
-    return (node.op, node.domain, node.version, operands, node.captures, attrs, tuple(map(bool, node.names)))
+    return _wiring(node), repr(attributes_told(node, _exactly)) if node.attrs else ""
+
+
+def _wiring(node: Node) -> object:
+    """Return what a node is, but for its attributes."""
+    return (node.op, node.domain, node.version, _operands(node), node.captures, tuple(map(bool, node.names)))
 
 
 def _exactly(tensor: Tensor) -> object:

@@ -97,5 +97,5 @@ def _of_result(result: graphopt.Result) -> Iterator[str]:
     if report.timing is not None:
         yield from ["tried by a search"] if report.timing.states > report.timing.regions else []
         yield from ["changed by a search"] if any(group.is_taken for group in report.timing.groups) else []
-    if any("was left out: with it" in note for note in report.notes):
+    if any(": with it, the model is" in note for note in report.notes):
         yield "with a rewrite that the check refused"
