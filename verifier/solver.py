@@ -255,7 +255,7 @@ Not where there are products: what it was asked before decides how quickly it an
 
 def _ask(parts: list[Formula], effort: Effort) -> bool:
     products = frozenset(m for part in parts for m in effort.linear.translated(part).products)
-    if (not products and _hold_for_some(parts)) or _hold_for_an_earlier_one(parts, effort):
+    if _hold_for_some(parts) or _hold_for_an_earlier_one(parts, effort):
         return False
     known = (p for part in parts for p in ordered(conjuncts(part)) if isinstance(p, Comparison))
     found = _numbers_for([*parts, *_products(known, products)], parts, effort.linear, effort)
