@@ -220,10 +220,10 @@ class Effort:
     def exact(self) -> _Translation:
         return _Translation(self.home, linear=False)
 
-    def answer(self, solver: z3.Solver) -> z3.CheckSatResult:
+    def answer(self, solver: z3.Solver, *, steps: int | None = None, seeds: int = SEEDS) -> z3.CheckSatResult:
         """Return what a solver finds, the same on each machine: it gives up after a number of steps."""
-        for seed in range(SEEDS):
-            solver.set(random_seed=seed, rlimit=self.steps, timeout=MILLISECONDS)
+        for seed in range(seeds):
+            solver.set(random_seed=seed, rlimit=steps or self.steps, timeout=MILLISECONDS)
             found = solver.check()
             self.searched = self.budget.count(solver, self.searched)
             if found != z3.unknown or self.budget.is_spent:
