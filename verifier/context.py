@@ -53,6 +53,8 @@ class Context:
     """Contexts of the terms that were met here, by what they sum over."""
     agreed: dict[Any, bool] = field(default_factory=dict)
     """Whether the elements of two tensors agree here."""
+    equated: dict[Any, bool] = field(default_factory=dict)
+    """Whether two values are equal here, those inside of others, too: of nested functions each pair is met often."""
     settled: dict[Any, Any] = field(default_factory=dict)
     """The terms of values, in normal form under what is known here."""
     _simplified: dict[Size | Formula, Any] = field(default_factory=dict)

@@ -86,6 +86,12 @@ class Equality:
         """Return whether the values are equal wherever what is known holds."""
         if left == right:
             return True
+        question = left, right
+        if question not in known.equated:
+            known.equated[question] = self._equal(left, right, known)
+        return known.equated[question]
+
+    def _equal(self, left: Value, right: Value, known: Context) -> bool:
         denied = (replace(term, coefficient=-term.coefficient) for term in self.settle(right, known))
         terms = self._same_facts([*self.settle(left, known), *denied], known)
         if self._cancel(terms, known):

@@ -162,8 +162,9 @@ def _verdict(rule: Rule, timeout: float) -> tuple[Verdict, Model | None, Outcome
             Outcome(failure=wrong, wrong=True, advice=partial(words.about_types, rule, choices)),
         )
     outcome, budget = Outcome(), Budget(timeout)
+    effort = Effort(budget=budget)
     for model in _models(rule):
-        effort = Effort(budget=budget)  # what one model shows is no other's
+        effort.contexts.clear()  # what one model shows of values is no other's; what follows of integers is
         outcome = _try(rule, model, instances(rule, model, choices, effort), budget)
         if not outcome.failure and not outcome.reached:
             outcome.failure = words.nowhere(outcome.unmet)

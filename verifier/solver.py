@@ -28,6 +28,7 @@ from graphopt.base.integers import (
     conjuncts,
     ge,
     interned,
+    literals,
     ordered,
     until_forgotten,
 )
@@ -66,6 +67,13 @@ class _Translation:
         """Return the formulas, with the definitions of what they speak of."""
         all_ = {axiom: None for part in parts for axiom in (part, *self.translated(part).axioms)}
         return [self.translated(part).formula for part in all_]
+
+    def numbers(self, model: z3.ModelRef, parts: Iterable[Formula]) -> dict[Any, int]:
+        """Return what a model says of the unknowns of some formulas, and of the facts among these."""
+        facts = (p.subject for part in parts for p in literals(part) if isinstance(p, Fact))
+        told = {subject: int(z3.is_true(model.eval(self._facts[subject], True))) for subject in facts}
+        symbols = sorted(NOTHING.union(*(part.symbols for part in parts)))
+        return told | {symbol: model.eval(self.atom(symbol), True).as_long() for symbol in symbols}
 
     def size(self, size: Size) -> Any:
         if isinstance(size, int):
@@ -196,6 +204,8 @@ class Effort:
     """What is known of each set of facts: instances that know the same share what follows from it."""
     answers: dict[Any, bool] = field(default_factory=dict)
     """Questions that were asked, whatever their unknowns were called: the axes of a tensor ask the same ones."""
+    examples: list[Mapping[Any, int]] = field(default_factory=list)
+    """Numbers for which the formulas of questions hold together, the latest ones first."""
 
     @cached_property
     def home(self) -> z3.Context:
@@ -210,10 +220,10 @@ class Effort:
     def exact(self) -> _Translation:
         return _Translation(self.home, linear=False)
 
-    def answer(self, solver: z3.Solver) -> z3.CheckSatResult:
+    def answer(self, solver: z3.Solver, *, steps: int | None = None, seeds: int = SEEDS) -> z3.CheckSatResult:
         """Return what a solver finds, the same on each machine: it gives up after a number of steps."""
-        for seed in range(SEEDS):
-            solver.set(random_seed=seed, rlimit=self.steps, timeout=MILLISECONDS)
+        for seed in range(seeds):
+            solver.set(random_seed=seed, rlimit=steps or self.steps, timeout=MILLISECONDS)
             found = solver.check()
             self.searched = self.budget.count(solver, self.searched)
             if found != z3.unknown or self.budget.is_spent:
@@ -245,12 +255,28 @@ Not where there are products: what it was asked before decides how quickly it an
 
 def _ask(parts: list[Formula], effort: Effort) -> bool:
     products = frozenset(m for part in parts for m in effort.linear.translated(part).products)
-    if not products and _hold_for_some(parts):
+    if _hold_for_some(parts) or _hold_for_an_earlier_one(parts, effort):
         return False
     known = (p for part in parts for p in ordered(conjuncts(part)) if isinstance(p, Comparison))
-    if _unsatisfiable(effort.linear.formulas([*parts, *_products(known, products)]), effort):
-        return True
-    return bool(products) and _unsatisfiable(effort.exact.formulas(parts), effort)
+    found = _numbers_for([*parts, *_products(known, products)], parts, effort.linear, effort)
+    if products and found is not None and not hold(parts, found):  # a product is no more than a number to this solver
+        found = _numbers_for(parts, parts, effort.exact, effort)
+    if found and hold(parts, found):
+        effort.examples = [found, *effort.examples[: EXAMPLES - 1]]
+    return found is None
+
+
+EXAMPLES = 24
+"""Questions come in runs that differ in little: the numbers that answered one of these mostly answer the next."""
+
+
+def _hold_for_an_earlier_one(parts: Sequence[Formula], effort: Effort) -> bool:
+    unknowns = sorted(NOTHING.union(*(part.symbols for part in parts)))
+    for position, example in enumerate(effort.examples):
+        if hold(parts, {**dict.fromkeys(unknowns, 1), **example}):
+            effort.examples.insert(0, effort.examples.pop(position))
+            return True
+    return False
 
 
 def _hold_for_some(parts: Sequence[Formula]) -> bool:
@@ -322,10 +348,19 @@ def _numbered_product(monomial: Monomial, numbers: dict[Atom, Any]) -> Any:
     return frozenset((atom, atoms.count(atom)) for atom in atoms)
 
 
-def _unsatisfiable(formulas: list[Any], effort: Effort) -> bool:
+def _numbers_for(
+    asked: Iterable[Formula], parts: Iterable[Formula], translation: _Translation, effort: Effort
+) -> Mapping[Any, int] | None:
+    """Return the unknowns in `parts` as numbers for which what is asked holds, none where it takes too long to find
+    them; None where there are no such numbers."""
     solver = z3.SimpleSolver(ctx=effort.home)
-    solver.add(formulas)
-    return bool(effort.answer(solver) == z3.unsat)
+    solver.add(translation.formulas(asked))
+    match effort.answer(solver):
+        case z3.unsat:
+            return None
+        case z3.sat:
+            return translation.numbers(solver.model(), parts)
+    return {}
 
 
 def _products(known: Iterable[Comparison], wanted: frozenset[Monomial]) -> Iterator[Formula]:
