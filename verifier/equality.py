@@ -6,7 +6,7 @@ domains and bodies agree under it, is then proved. What is not proved equal is n
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import islice
@@ -14,6 +14,7 @@ from itertools import islice
 from graphopt.base import symbolic
 from graphopt.base.integers import (
     FALSE,
+    TRUE,
     Fact,
     alone,
     conj,
@@ -31,6 +32,7 @@ from graphopt.base.symbolic import (
     Element,
     Factor,
     Fold,
+    Monoid,
     Number,
     Piece,
     Read,
@@ -45,6 +47,8 @@ from graphopt.base.symbolic import (
 )
 from graphopt.base.tensors import bind
 from graphopt.operators.classes import entry
+from graphopt.operators.placing import FIRST, NEXT
+from graphopt.operators.reductions import PLACES
 from graphopt.verifier.bijections import (
     SPLITS,
     Map,
@@ -72,8 +76,13 @@ from graphopt.verifier.bijections import (
     without_names,
 )
 from graphopt.verifier.context import Context
+from graphopt.verifier.covering import covering_index
 from graphopt.verifier.reals import add_up_to_zero, has_cases
 from graphopt.verifier.signs import Signs
+
+FIRST_OF = {NEXT[largest]: FIRST[largest] for largest in FIRST}
+GREATEST: Mapping[str, Monoid] = {PLACES["ArgMax"]: "max", PLACES["ArgMin"]: "min"}
+"""What lies at the place that an operator says."""
 
 
 @dataclass(frozen=True)
@@ -302,13 +311,22 @@ class Equality:
         return not domain(term, known).possible
 
     def _meetings(self, term: Term, other: Term, known: Context) -> Iterator[Map]:
-        """Where in the other's range its factors are those of the term: by an alignment, or anywhere if all are."""
+        """Yield where in the other's range its factors are those of the term: by an alignment, anywhere if all are, or at
+        some place of several."""
         yield from islice(self._ways_there(term, other, known), 1)
+        pairs = list(zip(term.factors, other.factors, strict=True))
+
+        def meets(there: Map) -> bool:
+            inner = domain(term, known).knowing(at(range_of(other), there))
+            return all(self._factors_equal(f, g, there, inner) for f, g in pairs)
+
         least = least_indices(other)
-        inner = domain(term, known).knowing(at(range_of(other), least))
-        pairs = zip(term.factors, other.factors, strict=True)
-        if least and all(self._factors_equal(f, g, least, inner) for f, g in pairs):
+        if least and meets(least):
             yield least
+        equations = [equation for f, g in pairs for equation in equations_of(f, g)]
+        some = covering_index(equations, other.binders, range_of(other), domain(term, known))
+        if some is not None and meets(some):
+            yield some
 
     # -- normal form under what is known
 
@@ -352,6 +370,8 @@ class Equality:
     def _deep(self, value: Value, known: Context) -> Value:
         """Return a rebuilt factor with what is inside of it settled too."""
         factor = only_factor(value)
+        if isinstance(factor, Element):
+            return self._of_greatest(factor, known)
         if isinstance(factor, Call) and (factor.function == "Inverse" or has_sums(factor)):
             args = [Value(tuple(self.settle(arg, known))) for arg in factor.args]
             value = call(factor.function, *args, params=factor.params)
@@ -364,6 +384,21 @@ class Equality:
         if isinstance(factor, Call) and factor.function == "Exp":
             return self.signs.exp_of_log(factor, known)
         return value
+
+    def _of_greatest(self, element: Element, known: Context) -> Value:
+        """The first of the greatest elements of a row is the greatest, which is what lies at its place."""
+        match element:
+            case Element(operator, (), (Whole() as row,), (rank,)) if operator in FIRST_OF:
+                if known.proves(eq(rank)):
+                    return lift(Element(FIRST_OF[operator], (0,), (row,), ()))
+            case Element("Gather", (), (Whole() as row, Whole(body=where)), ()):
+                place = Value(tuple(self.settle(where, known)))
+                match only_factor(place):
+                    case Element(operator, (_,), (along,)) if operator in GREATEST:
+                        if self._wholes_equal(row, along, known) and known.proves(ge(row.shape[0], 1)):
+                            binders = tuple(zip(row.index, row.shape, strict=True))
+                            return fold(GREATEST[operator], [Piece(binders, TRUE, row.body)])
+        return lift(element)
 
     def _piece(self, piece: Piece, known: Context) -> Iterator[Piece]:
         """Yield a piece without binders that can have one value only, and without what is nowhere."""

@@ -8,12 +8,13 @@ from functools import partial
 from graphopt.base.integers import Int, Size, choice, disj, eq, fresh, ge, le, negate, quotient, symbol
 from graphopt.base.rebuilding import only_symbol
 from graphopt.base.symbolic import Element, Index, Value, call, integer, lift
-from graphopt.base.tensors import Tensor, as_size, boolean, select, summed, truth
+from graphopt.base.tensors import Tensor, as_size, boolean, folded, select, summed, truth
 from graphopt.operators.broadcasting import fits
 from graphopt.operators.elementwise import nonzero
 from graphopt.operators.movement import looked_up
 from graphopt.operators.node import Node, OneOf, Undefined, Unsupported
 from graphopt.operators.opaque import of_shape
+from graphopt.operators.reductions import PLACES
 
 
 def Range(node: Node) -> Tensor:
@@ -39,13 +40,15 @@ def _steps(node: Node, start: Value, limit: Value, delta: Value) -> Size:
 
 
 NEXT = {1: "next greatest", 0: "next least"}
+FIRST = {1: PLACES["ArgMax"], 0: PLACES["ArgMin"]}
 
 
 def TopK(node: Node) -> tuple[Tensor, ...]:
     """Return the k greatest (least) elements along an axis and where they are: of equal ones the first, in order if
     `sorted`.
 
-    In which order they come else is left to the runtime: a function of the whole tensor.
+    The first is the greatest, at the place that ArgMax says. In which order several come that are not sorted is left to
+    the runtime: a function of the whole tensor.
     """
     x = node.input(0)
     axis = node.axis("axis", x.rank)
@@ -58,18 +61,27 @@ def TopK(node: Node) -> tuple[Tensor, ...]:
     node.require(ge(k), "k is not negative")
     node.require(le(k, x.shape[axis]), "k is at most the size of the axis")
     shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
-    if not in_order:
+    if not in_order and k != 1:
         return tuple(of_shape(node, position, shape) for position in range(2))
 
     def row(index: Index, j: Index) -> Value:
         return x.at((*index[:axis], *j, *index[axis + 1 :]))
 
+    def rank(index: Index) -> Size:
+        return 0 if k == 1 else index[axis]
+
     def place(index: Index) -> Value:
         along = Tensor((x.shape[axis],), partial(row, index)).whole()
-        return lift(Element(NEXT[largest], (), (along,), (index[axis],)))
+        if rank(index) == 0:
+            return lift(Element(FIRST[largest], (0,), (along,), ()))
+        return lift(Element(NEXT[largest], (), (along,), (rank(index),)))
 
-    values = Tensor(shape, lambda index: looked_up(x.shape[axis], partial(row, index), place(index)), values=x.values)
-    return values, Tensor(shape, place)
+    def value(index: Index) -> Value:
+        if rank(index) == 0:
+            return folded("max" if largest else "min", (x.shape[axis],), partial(row, index))
+        return looked_up(x.shape[axis], partial(row, index), place(index))
+
+    return Tensor(shape, value, values=x.values), Tensor(shape, place)
 
 
 def OneHot(node: Node) -> Tensor:

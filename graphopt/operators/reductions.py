@@ -211,7 +211,7 @@ def ArgMax(node: Node) -> Tensor:
 def _place(which: str, last: int, x: Tensor, axis: int, before: Index, after: Index) -> Value:
     """Return the place along an axis, the first one of several or the last."""
     along = Tensor((x.shape[axis],), lambda k: x.at((*before, *k, *after))).whole()
-    return lift(Element(which, (last,), (along,), ()))
+    return lift(Element(which, (int(last),), (along,), ()))
 
 
 def Hardmax(node: Node) -> Tensor:
