@@ -58,9 +58,10 @@ from graphopt.verifier.extended import Extended, NotExtended, extended
 from graphopt.verifier.instances import Elements, Instance, truth_value
 from graphopt.verifier.meant import Meant, meant
 from graphopt.verifier.rounding import unlicensed
-from graphopt.verifier.said import properties_of, speaks_of_multiples
+from graphopt.verifier.said import consistent, properties_of, speaks_of_multiples
 from graphopt.verifier.signs import Signs
 from graphopt.verifier.solver import Budget, Effort, OutOfTime, models
+from graphopt.verifier.suggestions import without_empty_axes
 
 VECTORS = 1
 """Scalars and vectors are all ranks where operators are pointwise (`classes.is_pointwise`)."""
@@ -81,6 +82,8 @@ class Outcome:
     failure: str = ""
     wrong: bool = False
     """The failure is definite: ranks or types differ, whatever the sizes."""
+    unshown: bool = False
+    """The failure is an obligation that could not be shown."""
     paths: list[tuple[Choice, ...]] = field(default_factory=list)
     """What was chosen at the instances that were shown, at all ranks."""
     unmet: Counter[str] = field(default_factory=Counter)
@@ -107,8 +110,11 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
     else:
         example = counterexample.find(rule if rule.is_family else plain) if refute else None
     verdict = Verdict.REFUTED if example is not None else verdict
+    hint = ""
+    if outcome.unshown and refute and (example is None or example.is_of_nothing):
+        hint = without_empty_axes(plain, lambda more: _verdict(more, timeout / 2)[0] is Verdict.PROVED)
     if verdict is Verdict.UNKNOWN and refute:
-        outcome.failure = "\n".join([outcome.failure, *outcome.advice()])
+        outcome.failure = "\n".join([outcome.failure, *words.with_hint(outcome.advice(), hint)])
     ranks = f"{min(outcome.ranks)}–{max(outcome.ranks)}" if outcome.ranks else ""
     ranks = "all" if ranks and is_pointwise(plain) else ranks
     seconds = round(time.process_time() - start, 3)
@@ -125,6 +131,7 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
         outcome.failure,
         tree_of(outcome.paths) if verdict is Verdict.PROVED else [],
         any(plain.holes[name].kind == "tensor" for name in properties_of(plain)),
+        hint if verdict is Verdict.REFUTED else "",
     )
 
 
@@ -212,7 +219,7 @@ def _try(rule: Rule, model: Model, instances: Iterable[Instance], budget: Budget
     except NotExtended as error:
         outcome.failure = str(error)
     except Failed as error:
-        outcome.failure, outcome.advice = str(error), error.advice
+        outcome.failure, outcome.advice, outcome.unshown = str(error), error.advice, True
     return outcome
 
 
@@ -331,7 +338,8 @@ def _obligations(instance: Instance) -> frozenset[int] | None:
     known = known.knowing(*(demand for demand, _ in instance.demands))
     for elements in instance.wanted_elements:
         if not _follows(elements, instance, known):
-            raise Failed(instance, f"not shown on the right: {elements.reason}")
+            advice = partial(words.about_classes, rule)
+            raise Failed(instance, f"not shown on the right: {elements.reason}", advice)
     for position, (one, other) in enumerate(zip(left, right, strict=True)):
         name = f"output {position + 1} of {len(left)}: " if len(left) > 1 else ""
         _agree(instance, name, one, other, known)
@@ -476,15 +484,6 @@ def _reachable(instance: Instance) -> bool:
     return found
 
 
-def consistent(properties: Mapping[str, frozenset[str]]) -> bool:
-    """Return whether each constant can have all of its properties."""
-    from graphopt.language.scalar import PROPERTIES, PYTHON
-
-    return all(
-        any(all(PROPERTIES[p](PYTHON, x) for p in names) for x in (0, 1, 2, -1, 0.5)) for names in properties.values()
-    )
-
-
 def _agree(instance: Instance, name: str, left: Tensor, right: Tensor, known: Context, cases: int = 3) -> None:
     """Rank, sizes and elements; where that is not shown at once, by cases of how the shapes are computed."""
     instance.settled = known
@@ -561,7 +560,7 @@ def _advice(
 ) -> Iterator[str]:
     """Yield the two elements that are not shown to be equal, and a condition with which the rule is proved."""
     one, other = left.at(index), right.at(index)
-    yield from words.about_elements(wording, one, other)
+    yield from words.about_elements(wording, one, other, instance.rule)
 
     def equal(properties: Mapping[str, frozenset[str]], fact: Formula) -> bool:
         with suppress(OutOfTime):
@@ -573,9 +572,9 @@ def _advice(
     for condition in list(words.helpful(instance, equal)):
         more = replace(rule, when=(*rule.conditions, condition))
         if _verdict(more, seconds)[0] is Verdict.PROVED:
-            yield f"it is proved with the condition `{words.spelled(condition)}`"
+            yield f"{words.FOUND} `{words.spelled(condition)}`"
             return
-    yield "if it holds under a condition only, add it with `when=`: of sizes, attributes, or constants"
+    yield words.UNDER_A_CONDITION
 
 
 def _values_agree(
