@@ -435,6 +435,8 @@ class Instance:
         if found is not None:
             return found
         if app.op in ("div", "mod"):
+            if any(map(_is_real, chain.from_iterable(map(flat, args)))):
+                raise Unsupported(f"{app}: {app.op} is of whole numbers, `divide` is of others")
             self._divisor(args[1])
         if app.op == "broadcast":
             return self._broadcast(*args)

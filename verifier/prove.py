@@ -61,7 +61,7 @@ from graphopt.verifier.rounding import unlicensed
 from graphopt.verifier.said import consistent, properties_of, speaks_of_multiples
 from graphopt.verifier.signs import Signs
 from graphopt.verifier.solver import Budget, Effort, OutOfTime, models
-from graphopt.verifier.suggestions import without_empty_axes
+from graphopt.verifier.suggestions import suggestion
 
 VECTORS = 1
 """Scalars and vectors are all ranks where operators are pointwise (`classes.is_pointwise`)."""
@@ -111,8 +111,9 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
         example = counterexample.find(rule if rule.is_family else plain) if refute else None
     verdict = Verdict.REFUTED if example is not None else verdict
     hint = ""
-    if outcome.unshown and refute and (example is None or example.is_of_nothing):
-        hint = without_empty_axes(plain, lambda more: _verdict(more, timeout / 2)[0] is Verdict.PROVED)
+    if outcome.unshown and refute:
+        empty = example is None or example.is_of_nothing
+        hint = suggestion(plain, lambda other: _verdict(other, timeout / 2)[0] is Verdict.PROVED, empty=empty)
     if verdict is Verdict.UNKNOWN and refute:
         outcome.failure = "\n".join([outcome.failure, *words.with_hint(outcome.advice(), hint)])
     ranks = f"{min(outcome.ranks)}–{max(outcome.ranks)}" if outcome.ranks else ""
