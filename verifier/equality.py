@@ -41,11 +41,13 @@ from graphopt.base.symbolic import (
     Whole,
     call,
     fold,
+    integer,
     lift,
     multiplied,
     number,
 )
-from graphopt.base.tensors import bind
+from graphopt.base.tensors import as_size, bind
+from graphopt.base.types import DType
 from graphopt.operators.classes import entry
 from graphopt.operators.placing import FIRST, NEXT
 from graphopt.operators.reductions import PLACES
@@ -81,6 +83,8 @@ from graphopt.verifier.reals import add_up_to_zero, has_cases
 from graphopt.verifier.signs import Signs
 
 FIRST_OF = {NEXT[largest]: FIRST[largest] for largest in FIRST}
+WHOLE = {"Add!": 1, "Sub!": -1}
+"""Sums of integers in the exact model, and the sign of what is added."""
 GREATEST: Mapping[str, Monoid] = {PLACES["ArgMax"]: "max", PLACES["ArgMin"]: "min"}
 """What lies at the place that an operator says."""
 
@@ -372,6 +376,8 @@ class Equality:
         factor = only_factor(value)
         if isinstance(factor, Element):
             return self._of_greatest(factor, known)
+        if isinstance(factor, Call) and factor.params == (DType.INT64,) and factor.function in WHOLE:
+            return _whole_number(factor, known) or value
         if isinstance(factor, Call) and (factor.function == "Inverse" or has_sums(factor)):
             args = [Value(tuple(self.settle(arg, known))) for arg in factor.args]
             value = call(factor.function, *args, params=factor.params)
@@ -415,6 +421,17 @@ class Equality:
             return
         kept = conj(*(part for part in ordered(conjuncts(guard)) if not known.knowing(ranges(binders)).proves(part)))
         yield Piece(binders, kept, body)
+
+
+def _whole_number(sum_: Call, known: Context) -> Value | None:
+    """Return a sum or difference of integers that cannot wrap, because of their signs."""
+    first, second = map(as_size, sum_.args)
+    if first is None or second is None:
+        return None
+    second = second * WHOLE[sum_.function]
+    if any(known.proves(conj(ge(first * sign), ge(second * -sign))) for sign in (1, -1)):
+        return integer(first + second)
+    return None
 
 
 def _without_repetition(piece: Piece, known: Context) -> Piece:

@@ -39,6 +39,12 @@ def _steps(node: Node, start: Value, limit: Value, delta: Value) -> Size:
     return quotient(choice(ge(distance), distance, 0) + by - 1, by)
 
 
+def is_of_integers(node: Node) -> bool:
+    """Return whether a Range is of integers that are known, by a step that is: each lies between two of its operands."""
+    *ends, step = (as_size(node.input(i).at(())) for i in range(3))
+    return node.dtype.is_integer and None not in ends and isinstance(step, int)
+
+
 NEXT = {1: "next greatest", 0: "next least"}
 FIRST = {1: PLACES["ArgMax"], 0: PLACES["ArgMin"]}
 
