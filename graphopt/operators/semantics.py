@@ -131,6 +131,8 @@ def _only_moves(node: Node) -> bool:
     of others where they count."""
     operator = OPERATORS[node.op]
     match node.op:
+        case "ScatterElements" | "ScatterND":
+            return True  # they name what they do not look into by themselves
         case "CumSum":
             return counts_exactly(node)
         case "Range":
