@@ -149,7 +149,9 @@ def differences(
         return
     end = (PLAIN + ANY + FEW) // share
     plain = instances(rule, seed=1, count=PLAIN // share, attempts=2_000, scope=scope.PLAIN)
-    few = () if is_fatal_if_empty(rule) else instances(rule, seed=1, count=FEW // share, attempts=1_000, scope=scope.FEW)
+    few = (
+        () if is_fatal_if_empty(rule) else instances(rule, seed=1, count=FEW // share, attempts=1_000, scope=scope.FEW)
+    )
     for tried, instance in enumerate(chain(plain, instances(rule, seed=1, count=ANY // share), few)):
         if tried > end or time.process_time() > deadline:
             break

@@ -315,8 +315,10 @@ class Equality:
         return not domain(term, known).possible
 
     def _meetings(self, term: Term, other: Term, known: Context) -> Iterator[Map]:
-        """Yield where in the other's range its factors are those of the term: by an alignment, anywhere if all are, or at
-        some place of several."""
+        """Yield where in the other's range its factors are those of the term.
+
+        That is by an alignment, anywhere if all are, or at some place of several.
+        """
         yield from islice(self._ways_there(term, other, known), 1)
         pairs = list(zip(term.factors, other.factors, strict=True))
 
@@ -392,7 +394,7 @@ class Equality:
         return value
 
     def _of_greatest(self, element: Element, known: Context) -> Value:
-        """The first of the greatest elements of a row is the greatest, which is what lies at its place."""
+        """Return the greatest element for what lies at its place, and this place for that of the first in order."""
         match element:
             case Element(operator, (), (Whole() as row,), (rank,)) if operator in FIRST_OF:
                 if known.proves(eq(rank)):

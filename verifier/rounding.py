@@ -245,7 +245,7 @@ def _exact_up_to(term: Term, typings: Sequence[Typing]) -> float:
     rounding; of another, infinity."""
     if isinstance(term, Lit):
         return abs(term.value) if isinstance(term.value, int | float) and term.value % 1 == 0 else inf
-    if not isinstance(term, App) or not all(typing.of(term) in (DType.FLOAT, DType.DOUBLE) for typing in typings):
+    if not isinstance(term, App) or not all(_is_wide(term, typing) for typing in typings):
         return inf
     if term.op == "Cast":
         (of,) = term.inputs
@@ -260,9 +260,16 @@ def _exact_up_to(term: Term, typings: Sequence[Typing]) -> float:
     return found if found <= LARGEST else inf
 
 
+def _is_wide(app: App, typing: Typing) -> bool:
+    written = typing.written.get(app.node)
+    return (written[app.output] if written else typing.of(app)) in (DType.FLOAT, DType.DOUBLE)
+
+
 def _is_kept(app: App, sides: Sequence[Term], typings: Sequence[Typing]) -> bool:
-    """Return whether a sum is a result of a rule, and what is large in it a number or a choice of numbers: it is rounded
-    once, like any other, for nothing is taken from it again."""
+    """Return whether a sum is a result of a rule, and what is large in it a number or a choice of numbers.
+
+    It is rounded once, like any other, for nothing is taken from it again.
+    """
     if app.op not in ("Add", "Sub") or not _is_result(app, sides):
         return False
     parts = [part for part in app.inputs if part is not None and not isfinite(_exact_up_to(part, typings))]

@@ -141,7 +141,7 @@ def _about_wholes(wording: Wording, left: Element, right: Element, rule: Rule) -
         if mine != theirs:
             name = left.operator.removeprefix("any ")
             yield f"{name} reads a tensor whose element [{place}] is {mine} on the left, and {theirs} on the right"
-            yield "what an operator makes of a whole tensor is the same, bit for bit, only of the same: it adds up in order"
+            yield "what is made of a whole tensor is the same, bit for bit, only of the same: additions have an order"
             yield from about_classes(rule)
             return
 

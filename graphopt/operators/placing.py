@@ -55,7 +55,7 @@ def _steps(node: Node, start: Value, limit: Value, delta: Value) -> Size:
 
 
 def is_of_integers(node: Node) -> bool:
-    """Return whether a Range is of integers that are known, by a step that is: each lies between two of its operands."""
+    """Return whether a Range is of integers, between ends that are known: each of them lies between these."""
     *ends, step = (as_size(node.input(i).at(())) for i in range(3))
     return node.dtype.is_integer and None not in ends and isinstance(step, int)
 

@@ -12,6 +12,7 @@ from tests.verifier.broken import (
     given,
     grouped,
     hidden,
+    neighbours,
     operators,
     placed,
     plain,
@@ -34,6 +35,7 @@ REFUTED = (
     *grouped.REFUTED,
     *repeated.REFUTED,
     *bodies.REFUTED,
+    *neighbours.REFUTED,
 )
 UNPROVED = (
     *edges.HOSTILE,
@@ -52,5 +54,6 @@ UNPROVED = (
     *floats.UNPROVED,
     *bodies.UNPROVED,
     *attention.UNPROVED,
+    *neighbours.UNPROVED,
 )
 VACUOUS = plain.VACUOUS
