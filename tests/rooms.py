@@ -21,7 +21,7 @@ ORDER = (
 )
 """The rooms as one reads them: each imports from those before it; rules and the verifier know the language alone."""
 
-LONGEST = 600
+LONGEST = 900
 
 
 def rooms() -> dict[str, list[Path]]:

@@ -85,6 +85,12 @@ class Counterexample:
         return "\n".join([*lines, "as run by ONNX Runtime"])
 
     @property
+    def is_of_nothing(self) -> bool:
+        """Whether a tensor has no elements, or a shape that is asked for."""
+        values = self.instance.values.values()
+        return any(v.size == 0 if isinstance(v, np.ndarray) else isinstance(v, tuple) and 0 in v for v in values)
+
+    @property
     def dtype(self) -> DType:
         """The element type of the left output that the right one differs from."""
         return DType.of(self.left[self.gap.output].dtype)
@@ -105,16 +111,18 @@ class Counterexample:
         return left, right, inputs
 
 
-def find(rule: Rule, seconds: float = 15.0) -> Counterexample | None:
+def find(rule: Rule, seconds: float = 15.0, share: int = 1) -> Counterexample | None:
     """Return a small counterexample, None where none was found; the same one again unless the time runs out.
 
-    The time is a guard: instances are counted, and take a second or two.
+    The time is a guard: instances are counted, and take a second or two. Of those a rule may have a share: what is
+    wrong with a family is wrong with most of its rules.
     """
     if rule.is_family:
         particulars = some_particulars(rule)
-        return next(filter(None, (_of(each, seconds / len(particulars)) for each in particulars)), None)
+        parts = (_of(each, seconds / len(particulars), (len(particulars) + 1) // 2) for each in particulars)
+        return next(filter(None, parts), None)
     deadline = time.process_time() + seconds
-    found = list(islice(differences(rule, deadline, FURTHER), FOUND))
+    found = list(islice(differences(rule, deadline, FURTHER, share), FOUND))
     if not found:
         return None
     first = min(found, key=lambda example: example.cost)
@@ -163,25 +171,31 @@ def _refused(rule: Rule, reverse: Rule, instance: Instance) -> Counterexample | 
     return Counterexample(rule, instance, Gap("refused", text), [], made)
 
 
-def _of(particular: Rule, seconds: float) -> Counterexample | None:
+def _of(particular: Rule, seconds: float, share: int) -> Counterexample | None:
     """Return a counterexample to a rule of a family, which says of which operators and how many tensors."""
-    found = find(particular, seconds)
+    found = find(particular, seconds, share)
     chosen = particular.label.partition("[")[2].rstrip("]")
     return found and replace(found, gap=replace(found.gap, text=f"with {chosen} {found.gap.text}"))
 
 
-def differences(rule: Rule, deadline: float, further: int = PLAIN + ANY + FEW + CROWDED) -> Iterator[Counterexample]:
+def differences(
+    rule: Rule, deadline: float, further: int = PLAIN + ANY + FEW + CROWDED, share: int = 1
+) -> Iterator[Counterexample]:
     """Counterexamples as they are found.
 
-    After the first so many `further` instances are tried; until the processor time `deadline` at most.
+    After the first so many `further` instances are tried; until the processor time `deadline` at most. One of so many
+    rules that `share` the work draws as many instances fewer.
     """
     if rule.is_family:
         yield from chain.from_iterable(differences(each, deadline, further) for each in some_particulars(rule))
         return
-    end = PLAIN + ANY + FEW + CROWDED
-    plain = instances(rule, seed=1, count=PLAIN, attempts=2_000, scope=scope.PLAIN)
-    few = () if is_fatal_if_empty(rule) else instances(rule, seed=1, count=FEW, attempts=1_000, scope=scope.FEW)
-    for tried, instance in enumerate(chain(plain, instances(rule, seed=1, count=ANY), few, crowded(rule))):
+    end = (PLAIN + ANY + FEW + CROWDED) // share
+    plain = instances(rule, seed=1, count=PLAIN // share, attempts=2_000, scope=scope.PLAIN)
+    few = (
+        () if is_fatal_if_empty(rule) else instances(rule, seed=1, count=FEW // share, attempts=1_000, scope=scope.FEW)
+    )
+    drawn = chain(plain, instances(rule, seed=1, count=ANY // share), few, crowded(rule))
+    for tried, instance in enumerate(drawn):
         if tried > end or time.process_time() > deadline:
             break
         found = difference(rule, instance)

@@ -6,7 +6,7 @@ domains and bodies agree under it, is then proved. What is not proved equal is n
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import islice
@@ -14,6 +14,7 @@ from itertools import islice
 from graphopt.base import symbolic
 from graphopt.base.integers import (
     FALSE,
+    TRUE,
     Fact,
     alone,
     conj,
@@ -31,6 +32,7 @@ from graphopt.base.symbolic import (
     Element,
     Factor,
     Fold,
+    Monoid,
     Number,
     Piece,
     Read,
@@ -39,12 +41,16 @@ from graphopt.base.symbolic import (
     Whole,
     call,
     fold,
+    integer,
     lift,
     multiplied,
     number,
 )
-from graphopt.base.tensors import bind
+from graphopt.base.tensors import as_size, bind
+from graphopt.base.types import DType
 from graphopt.operators.classes import entry
+from graphopt.operators.placing import FIRST, NEXT
+from graphopt.operators.reductions import PLACES
 from graphopt.verifier.bijections import (
     SPLITS,
     Map,
@@ -72,8 +78,15 @@ from graphopt.verifier.bijections import (
     without_names,
 )
 from graphopt.verifier.context import Context
+from graphopt.verifier.covering import covering_index
 from graphopt.verifier.reals import add_up_to_zero, has_cases
 from graphopt.verifier.signs import Signs
+
+FIRST_OF = {NEXT[largest]: FIRST[largest] for largest in FIRST}
+WHOLE = {"Add!": 1, "Sub!": -1}
+"""Sums of integers in the exact model, and the sign of what is added."""
+GREATEST: Mapping[str, Monoid] = {PLACES["ArgMax"]: "max", PLACES["ArgMin"]: "min"}
+"""What lies at the place that an operator says."""
 
 
 @dataclass(frozen=True)
@@ -308,13 +321,24 @@ class Equality:
         return not domain(term, known).possible
 
     def _meetings(self, term: Term, other: Term, known: Context) -> Iterator[Map]:
-        """Where in the other's range its factors are those of the term: by an alignment, or anywhere if all are."""
+        """Yield where in the other's range its factors are those of the term.
+
+        That is by an alignment, anywhere if all are, or at some place of several.
+        """
         yield from islice(self._ways_there(term, other, known), 1)
+        pairs = list(zip(term.factors, other.factors, strict=True))
+
+        def meets(there: Map) -> bool:
+            inner = domain(term, known).knowing(at(range_of(other), there))
+            return all(self._factors_equal(f, g, there, inner) for f, g in pairs)
+
         least = least_indices(other)
-        inner = domain(term, known).knowing(at(range_of(other), least))
-        pairs = zip(term.factors, other.factors, strict=True)
-        if least and all(self._factors_equal(f, g, least, inner) for f, g in pairs):
+        if least and meets(least):
             yield least
+        equations = [equation for f, g in pairs for equation in equations_of(f, g)]
+        some = covering_index(equations, other.binders, range_of(other), domain(term, known))
+        if some is not None and meets(some):
+            yield some
 
     # -- normal form under what is known
 
@@ -358,6 +382,10 @@ class Equality:
     def _deep(self, value: Value, known: Context) -> Value:
         """Return a rebuilt factor with what is inside of it settled too."""
         factor = only_factor(value)
+        if isinstance(factor, Element):
+            return self._of_greatest(factor, known)
+        if isinstance(factor, Call) and factor.params == (DType.INT64,) and factor.function in WHOLE:
+            return _whole_number(factor, known) or value
         if isinstance(factor, Call) and (factor.function == "Inverse" or has_sums(factor)):
             args = [Value(tuple(self.settle(arg, known))) for arg in factor.args]
             value = call(factor.function, *args, params=factor.params)
@@ -370,6 +398,21 @@ class Equality:
         if isinstance(factor, Call) and factor.function == "Exp":
             return self.signs.exp_of_log(factor, known)
         return value
+
+    def _of_greatest(self, element: Element, known: Context) -> Value:
+        """Return the greatest element for what lies at its place, and this place for that of the first in order."""
+        match element:
+            case Element(operator, (), (Whole() as row,), (rank,)) if operator in FIRST_OF:
+                if known.proves(eq(rank)):
+                    return lift(Element(FIRST_OF[operator], (0,), (row,), ()))
+            case Element("Gather", (), (Whole() as row, Whole(body=where)), ()):
+                place = Value(tuple(self.settle(where, known)))
+                match only_factor(place):
+                    case Element(operator, (_,), (along,)) if operator in GREATEST:
+                        if self._wholes_equal(row, along, known) and known.proves(ge(row.shape[0], 1)):
+                            binders = tuple(zip(row.index, row.shape, strict=True))
+                            return fold(GREATEST[operator], [Piece(binders, TRUE, row.body)])
+        return lift(element)
 
     def _piece(self, piece: Piece, known: Context) -> Iterator[Piece]:
         """Yield a piece without binders that can have one value only, and without what is nowhere."""
@@ -386,6 +429,17 @@ class Equality:
             return
         kept = conj(*(part for part in ordered(conjuncts(guard)) if not known.knowing(ranges(binders)).proves(part)))
         yield Piece(binders, kept, body)
+
+
+def _whole_number(sum_: Call, known: Context) -> Value | None:
+    """Return a sum or difference of integers that cannot wrap, because of their signs."""
+    first, second = map(as_size, sum_.args)
+    if first is None or second is None:
+        return None
+    second = second * WHOLE[sum_.function]
+    if any(known.proves(conj(ge(first * sign), ge(second * -sign))) for sign in (1, -1)):
+        return integer(first + second)
+    return None
 
 
 def _without_repetition(piece: Piece, known: Context) -> Piece:

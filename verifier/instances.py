@@ -435,7 +435,7 @@ class Instance:
         if found is not None:
             return found
         if app.op in ("div", "mod"):
-            self._divisor(args[1])
+            self._divisor(args[1], app)
         if app.op == "broadcast":
             return self._broadcast(*args)
         if app.op == "choose" and isinstance(args[1], tuple):
@@ -497,8 +497,10 @@ class Instance:
             for a, b, size in zip(*padded, found, strict=True)
         )
 
-    def _divisor(self, divisors: Any) -> None:
-        for divisor in divisors if isinstance(divisors, tuple) else (divisors,):
+    def _divisor(self, divisors: Any, app: App) -> None:
+        for divisor in flat(divisors):
+            if _is_real(divisor):
+                raise Unsupported(f"{app}: {app.op} is of whole numbers, `divide` is of others")
             self.require(negate(eq(divisor)), "division by zero")
 
     def _chosen(self, condition: Any, then: Any, otherwise: Any) -> Any:

@@ -58,9 +58,10 @@ from graphopt.verifier.extended import Extended, NotExtended, extended
 from graphopt.verifier.instances import Elements, Instance, truth_value
 from graphopt.verifier.meant import Meant, meant
 from graphopt.verifier.rounding import unlicensed
-from graphopt.verifier.said import properties_of, speaks_of_multiples, unless_empty
+from graphopt.verifier.said import consistent, properties_of, speaks_of_multiples, unless_empty
 from graphopt.verifier.signs import Signs
 from graphopt.verifier.solver import Budget, Effort, OutOfTime, models
+from graphopt.verifier.suggestions import suggestion
 
 VECTORS = 1
 """Scalars and vectors are all ranks where operators are pointwise (`classes.is_pointwise`)."""
@@ -81,6 +82,8 @@ class Outcome:
     failure: str = ""
     wrong: bool = False
     """The failure is definite: ranks or types differ, whatever the sizes."""
+    unshown: bool = False
+    """The failure is an obligation that could not be shown."""
     paths: list[tuple[Choice, ...]] = field(default_factory=list)
     """What was chosen at the instances that were shown, at all ranks."""
     unmet: Counter[str] = field(default_factory=Counter)
@@ -111,8 +114,12 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
             found, shown_in, _ = _verdict(unless_empty(plain), timeout)
             example = counterexample.ill_shaped(plain) if found is Verdict.VACUOUS and shown_in else None
     verdict = Verdict.REFUTED if example is not None else verdict
+    hint = ""
+    if outcome.unshown and refute:
+        empty = example is None or example.is_of_nothing
+        hint = suggestion(plain, lambda other: _verdict(other, timeout / 2)[0] is Verdict.PROVED, empty=empty)
     if verdict is Verdict.UNKNOWN and refute:
-        outcome.failure = "\n".join([outcome.failure, *outcome.advice()])
+        outcome.failure = "\n".join([outcome.failure, *words.with_hint(outcome.advice(), hint)])
     ranks = f"{min(outcome.ranks)}–{max(outcome.ranks)}" if outcome.ranks else ""
     ranks = "all" if ranks and is_pointwise(plain) else ranks
     seconds = round(time.process_time() - start, 3)
@@ -129,6 +136,7 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
         outcome.failure,
         tree_of(outcome.paths) if verdict is Verdict.PROVED else [],
         any(plain.holes[name].kind == "tensor" for name in properties_of(plain)),
+        hint if verdict is Verdict.REFUTED else "",
     )
 
 
@@ -217,7 +225,7 @@ def _try(rule: Rule, model: Model, instances: Iterable[Instance], budget: Budget
     except NotExtended as error:
         outcome.failure = str(error)
     except Failed as error:
-        outcome.failure, outcome.advice = str(error), error.advice
+        outcome.failure, outcome.advice, outcome.unshown = str(error), error.advice, True
     return outcome
 
 
@@ -336,7 +344,8 @@ def _obligations(instance: Instance) -> frozenset[int] | None:
     known = known.knowing(*(demand for demand, _ in instance.demands))
     for elements in instance.wanted_elements:
         if not _follows(elements, instance, known):
-            raise Failed(instance, f"not shown on the right: {elements.reason}")
+            advice = partial(words.about_classes, rule)
+            raise Failed(instance, f"not shown on the right: {elements.reason}", advice)
     for position, (one, other) in enumerate(zip(left, right, strict=True)):
         name = f"output {position + 1} of {len(left)}: " if len(left) > 1 else ""
         _agree(instance, name, one, other, known)
@@ -481,15 +490,6 @@ def _reachable(instance: Instance) -> bool:
     return found
 
 
-def consistent(properties: Mapping[str, frozenset[str]]) -> bool:
-    """Return whether each constant can have all of its properties."""
-    from graphopt.language.scalar import PROPERTIES, PYTHON
-
-    return all(
-        any(all(PROPERTIES[p](PYTHON, x) for p in names) for x in (0, 1, 2, -1, 0.5)) for names in properties.values()
-    )
-
-
 def _agree(instance: Instance, name: str, left: Tensor, right: Tensor, known: Context, cases: int = 3) -> None:
     """Rank, sizes and elements; where that is not shown at once, by cases of how the shapes are computed."""
     instance.settled = known
@@ -566,7 +566,7 @@ def _advice(
 ) -> Iterator[str]:
     """Yield the two elements that are not shown to be equal, and a condition with which the rule is proved."""
     one, other = left.at(index), right.at(index)
-    yield from words.about_elements(wording, one, other)
+    yield from words.about_elements(wording, one, other, instance.rule)
 
     def equal(properties: Mapping[str, frozenset[str]], fact: Formula) -> bool:
         with suppress(OutOfTime):
@@ -578,9 +578,9 @@ def _advice(
     for condition in list(words.helpful(instance, equal)):
         more = replace(rule, when=(*rule.conditions, condition))
         if _verdict(more, seconds)[0] is Verdict.PROVED:
-            yield f"it is proved with the condition `{words.spelled(condition)}`"
+            yield f"{words.FOUND} `{words.spelled(condition)}`"
             return
-    yield "if it holds under a condition only, add it with `when=`: of sizes, attributes, or constants"
+    yield words.UNDER_A_CONDITION
 
 
 def _values_agree(

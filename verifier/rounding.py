@@ -251,7 +251,7 @@ def _numbers(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
     for app in (app for side in sides for app in applications(side) if _computes_floats(app, typings)):
         if _factor(app) > LARGEST:
             yield f"the numbers of {app} are together too large or too small to compute with in single precision"
-        if app.op in SUMS:
+        if app.op in SUMS and not (isfinite(_exact_up_to(app, typings)) or _is_kept(app, sides, typings)):
             yield from _lost_beside(app)
     for left, right in zip(rule.left, rule.right, strict=True):
         known = {*applications(left)}
@@ -268,6 +268,49 @@ def _lost_beside(app: App) -> Iterator[str]:
         yield f"of the summands of {app} one is so much larger that the others are lost in rounding"
     for value in (value for value in _numbers_of(app) if abs(value) * beside > ADDED):
         yield f"the number {value:g} is so large that what is added to it is lost in rounding"
+
+
+def _exact_up_to(term: Term, typings: Sequence[Typing]) -> float:
+    """Return the largest number that a term may be which is computed of truth values and whole numbers, without
+    rounding; of another, infinity."""
+    if isinstance(term, Lit):
+        return abs(term.value) if isinstance(term.value, int | float) and term.value % 1 == 0 else inf
+    if not isinstance(term, App) or not all(_is_wide(term, typing) for typing in typings):
+        return inf
+    if term.op == "Cast":
+        (of,) = term.inputs
+        return 1.0 if of is not None and all(typing.of(of) is DType.BOOL for typing in typings) else inf
+    if entry(term.op, term.domain).keeps and term.inputs[0] is not None:
+        return _exact_up_to(term.inputs[0], typings)
+    if term.op not in ("Add", "Sub", "Mul", "Neg", "Where"):
+        return inf
+    parts = term.inputs[1:] if term.op == "Where" else term.inputs
+    largest = [inf if part is None else _exact_up_to(part, typings) for part in parts]
+    found = prod(largest) if term.op == "Mul" else max(largest) if term.op in ("Neg", "Where") else sum(largest)
+    return found if found <= LARGEST else inf
+
+
+def _is_wide(app: App, typing: Typing) -> bool:
+    written = typing.written.get(app.node)
+    return (written[app.output] if written else typing.of(app)) in (DType.FLOAT, DType.DOUBLE)
+
+
+def _is_kept(app: App, sides: Sequence[Term], typings: Sequence[Typing]) -> bool:
+    """Return whether a sum is a result of a rule, and what is large in it a number or a choice of numbers.
+
+    It is rounded once, like any other, for nothing is taken from it again.
+    """
+    if app.op not in ("Add", "Sub") or not _is_result(app, sides):
+        return False
+    parts = [part for part in app.inputs if part is not None and not isfinite(_exact_up_to(part, typings))]
+    return all(not is_scalar(part) and _factor(part) <= ADDED for part in parts)
+
+
+def _is_result(app: App, sides: Sequence[Term]) -> bool:
+    """Return whether what an operator makes is only moved, or chosen, before it is a result."""
+    readers = [other for side in sides for other in applications(side) if app in other.inputs]
+    passing = (entry(reader.op).keeps or (reader.op == "Where" and app is not reader.inputs[0]) for reader in readers)
+    return all(passing) and all(_is_result(reader, sides) for reader in readers)
 
 
 def _is_of_model(term: Term) -> bool:

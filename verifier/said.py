@@ -10,7 +10,7 @@ from typing import Any
 
 from graphopt.base.integers import Int
 from graphopt.language.rule import Rule
-from graphopt.language.scalar import LONGEST, PROPERTIES
+from graphopt.language.scalar import LONGEST, PROPERTIES, PYTHON
 from graphopt.language.term import SCALAR, App, Lit, Term, Var, fn, holes, tells_contents, walk
 from graphopt.verifier.choices import flat
 
@@ -25,6 +25,13 @@ def properties_of(rule: Rule) -> Mapping[str, frozenset[str]]:
         if app.op != "counts":
             found[of.name] = found.get(of.name, frozenset()) | {app.op}
     return found
+
+
+def consistent(properties: Mapping[str, frozenset[str]]) -> bool:
+    """Return whether each constant can have all of its properties."""
+    return all(
+        any(all(PROPERTIES[p](PYTHON, x) for p in names) for x in (0, 1, 2, -1, 0.5)) for names in properties.values()
+    )
 
 
 @cache

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from graphopt.base.integers import TRUE, Formula, Int, eq, ge
-from graphopt.base.symbolic import Value
+from graphopt.base.integers import TRUE, Formula, Int, alone, eq
+from graphopt.base.rebuilding import Substitution
+from graphopt.base.symbolic import Call, Element, Fold, Value
 from graphopt.base.tensors import Tensor
 from graphopt.language.rule import Rule
 from graphopt.language.term import App, Lit, Term, fn
@@ -22,6 +23,8 @@ SHOWN = 160
 """Of a longer expression only so many characters are shown."""
 REASONS = 3
 """So many reasons why a left side does not occur are told."""
+UNDER_A_CONDITION = "if it holds under a condition only, add it with `when=`: of sizes, attributes, or constants"
+FOUND = "it is proved with the condition"
 HELPFUL = ("is_not_zero", "is_positive", "is_not_negative")
 """The properties of constants of which it is tried whether a proof lacks only them."""
 
@@ -103,13 +106,54 @@ def about_sizes(one: str, other: str) -> list[str]:
     return [f"where it holds under a condition only, add it with `when=…`: {one} = {other}"]
 
 
-def about_elements(wording: Wording, left: Value, right: Value) -> list[str]:
-    """Return the two elements without what they have in common."""
+def about_elements(wording: Wording, left: Value, right: Value, rule: Rule) -> list[str]:
+    """Return the two elements without what they have in common, and what hides behind a name that both have."""
     common = set(left.terms) & set(right.terms)
     sides = (replace(side, terms=tuple(t for t in side.terms if t not in common)) for side in (left, right))
     one, other = map(wording, sides)
     beside = ", beside what is the same on the right" if common else ""
-    return [f"left   {one}{beside}", f"right  {other}"]
+    lines = [f"left   {one}{beside}", f"right  {other}"]
+    pairs = zip(_elements_in(left), _elements_in(right), strict=False)
+    apart = next(((a, b) for a, b in pairs if a != b and a.operator == b.operator), None)
+    return lines if apart is None else [*lines, *_about_wholes(wording, *apart, rule)]
+
+
+def _elements_in(value: Value) -> Iterator[Element]:
+    """Yield what operators that are not looked into make, in order, those inside of functions too."""
+    for factor in (factor for term in value.terms for factor in term.factors):
+        match factor:
+            case Element():
+                yield factor
+            case Call(args=args):
+                yield from (found for arg in args for found in _elements_in(arg))
+            case Fold(pieces=pieces):
+                yield from (found for piece in pieces for found in _elements_in(piece.body))
+
+
+def _about_wholes(wording: Wording, left: Element, right: Element, rule: Rule) -> Iterator[str]:
+    """Yield the tensors of which an operator makes what is not shown to be equal."""
+    for one, other in zip(left.operands, right.operands, strict=False):
+        if one is None or other is None or len(one.shape) != len(other.shape):
+            continue
+        change = Substitution({own: alone(index) for own, index in zip(other.index, one.index, strict=True)})
+        place = wording(*map(alone, one.index))  # first, so that its letters are those in order
+        mine, theirs = wording(one.body), wording(other.body.rebuild(change))
+        if mine != theirs:
+            name = left.operator.removeprefix("any ")
+            yield f"{name} reads a tensor whose element [{place}] is {mine} on the left, and {theirs} on the right"
+            yield "what is made of a whole tensor is the same, bit for bit, only of the same: additions have an order"
+            yield from about_classes(rule)
+            return
+
+
+def about_classes(rule: Rule) -> Iterator[str]:
+    """Yield what to do where only the class of an operator is known."""
+    if rule.operators:
+        names = " and ".join(rule.operators)
+        yield (
+            f"of {names} only the class is known, so operands have to be the same, bit for bit: what holds for some"
+            " operators by itself is a rule for each, `*(Rule(…) for f in (op.…, op.…))`"
+        )
 
 
 def helpful(instance: Instance, equal: Equal) -> Iterator[Term]:
@@ -119,9 +163,14 @@ def helpful(instance: Instance, equal: Equal) -> Iterator[Term]:
             said = instance.properties.get(hole.name, frozenset())
             if equal({**instance.properties, hole.name: said | {name}}, TRUE):
                 yield getattr(fn, name)(hole)
-    for axis, size in instance.sizes.items():
-        if equal(instance.properties, ge(size, 1)):
-            yield fn.le(1, fn.size(axis))
+
+
+def with_hint(advice: Iterable[str], hint: str) -> list[str]:
+    """Return the advice with a hint in the place of what says less."""
+    lines = list(advice)
+    if not hint or any(line.startswith(FOUND) for line in lines):
+        return lines
+    return [*(line for line in lines if line != UNDER_A_CONDITION), hint]
 
 
 def spelled(condition: Term | None) -> str:

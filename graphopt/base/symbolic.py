@@ -515,8 +515,11 @@ def _inverse(value: Value) -> Value:
 
 
 def _inverse_of_factor(factor: Factor) -> Value:
-    if isinstance(factor, Call) and factor.function == "Inverse":
-        return factor.args[0]
+    match factor:
+        case Call("Inverse", (inner,)):
+            return inner
+        case Call("Sqrt", (inner,)) if inner.constant is not None and inner.constant > 0:
+            return lift(factor) * number(1 / inner.constant)
     return _noted(Call("Inverse", (lift(factor),)))
 
 

@@ -173,6 +173,9 @@ def _input(op: str, domain: str, position: int) -> tuple[str, frozenset[DType]]:
     return (f"{formal.type_str}#{position}" if free else str(formal.type_str)), allowed
 
 
+_INDICES = frozenset({DType.INT32, DType.INT64})
+
+
 def number_type(
     op: str, domain: str, position: int, others: Sequence[DType | None], made: DType, *, whole: bool
 ) -> DType:
@@ -180,8 +183,8 @@ def number_type(
 
     It is what the schema asks for there: a fixed type, that of another input with the same type variable (`others`, by
     position, None for what has none of its own), or of the output (`made`, UNDEFINED where that is not known). Else
-    indices are 64-bit integers, and other numbers are of the first input's type if they may be, as an exponent is;
-    else 64-bit integers where whole, or floats.
+    indices are 64-bit integers, and other numbers are of the first input's type if they may be, as an exponent is, but
+    no truth values because they are chosen by such; else 64-bit integers where whole, or floats.
     """
     name, allowed = _input(op, domain, position)
     if len(allowed) == 1:
@@ -191,7 +194,7 @@ def number_type(
     likely = [
         *(dtype for other, dtype in known.items() if _input(op, domain, other)[0] == name),
         *([made] if found and found.outputs[0].type_str == name else []),
-        *([known[0]] if 0 in known and not allowed <= {DType.INT32, DType.INT64} else []),
+        *([first] if (first := known.get(0)) not in (None, DType.BOOL) and not allowed <= _INDICES else []),
         *([DType.INT64] if whole or DType.FLOAT not in allowed else [DType.FLOAT]),
     ]
     return next((dtype for dtype in likely if dtype in allowed), DType.UNDEFINED)

@@ -55,6 +55,8 @@ class Proof:
     """For which ranks, lists and attributes."""
     asks_finite: bool = False
     """Whether the rule asks of a tensor that it is finite."""
+    hint: str = ""
+    """With what a rule that is refuted is proved."""
 
     @property
     def holds(self) -> bool:
@@ -81,7 +83,8 @@ class Proof:
     def complaint(self) -> str:
         """Why it does not hold, over several lines: what differs where something does, else what could not be shown."""
         why = self.counterexample or self.detail or "no element types and sizes of at least 1 fit the left side"
-        return f"{self.rule}  {self.verdict}\n{indent(why, '    ')}"
+        lines = "\n".join(filter(None, (why, self.hint)))
+        return f"{self.rule}  {self.verdict}\n{indent(lines, '    ')}"
 
     @property
     def reassociates(self) -> bool:

@@ -121,6 +121,7 @@ class Candidate(NamedTuple):
         args = (
             operands[each] if isinstance(each, int) else None if each is None else const(f"{hole}_{each}", "")
             for each in self.inputs
+            if not isinstance(each, int) or each < len(operands)  # a reduction of all axes names none
         )
         schema = ops.schema(self.op, self.domain)
         has_more = schema and schema.attributes and not self.domain and not self.is_all_said

@@ -129,7 +129,8 @@ class _Naming:
             return fn.total(fn.join(0, *lengths))
         attrs = tuple((name, self.one(value)) for name, value in term.attrs)
         if term.domain in ops.CLASSES:
-            return self.operators[term.op].of(term.op, tuple(arg and self.one(arg, place) for arg in term.args), attrs)
+            operands = tuple(None if arg is None else self.one(arg, place) for arg in term.args)
+            return self.operators[term.op].of(term.op, operands, attrs)
         args: list[Term | None] = []
         for arg in term.args:
             args += [arg] if arg is None else [self.one(arg)] if term.domain == SCALAR else self.copies(arg)

@@ -5,15 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from graphopt.base.integers import Int, Size, choice, disj, eq, fresh, ge, le, negate, quotient, symbol
+from graphopt.base.integers import (
+    Int,
+    Size,
+    choice,
+    conj,
+    disj,
+    eq,
+    fresh,
+    ge,
+    inside,
+    le,
+    negate,
+    quotient,
+    symbol,
+    symbols,
+)
 from graphopt.base.rebuilding import only_symbol
 from graphopt.base.symbolic import Element, Index, Value, call, integer, lift
-from graphopt.base.tensors import Tensor, as_size, boolean, select, summed, truth
+from graphopt.base.tensors import Tensor, as_size, boolean, folded, select, summed, truth
 from graphopt.operators.broadcasting import fits
 from graphopt.operators.elementwise import nonzero
 from graphopt.operators.movement import looked_up
 from graphopt.operators.node import Node, OneOf, Undefined, Unsupported
 from graphopt.operators.opaque import of_shape
+from graphopt.operators.reductions import PLACES
 
 
 def Range(node: Node) -> Tensor:
@@ -38,14 +54,22 @@ def _steps(node: Node, start: Value, limit: Value, delta: Value) -> Size:
     return quotient(choice(ge(distance), distance, 0) + by - 1, by)
 
 
+def is_of_integers(node: Node) -> bool:
+    """Return whether a Range is of integers, between ends that are known: each of them lies between these."""
+    *ends, step = (as_size(node.input(i).at(())) for i in range(3))
+    return node.dtype.is_integer and None not in ends and isinstance(step, int)
+
+
 NEXT = {1: "next greatest", 0: "next least"}
+FIRST = {1: PLACES["ArgMax"], 0: PLACES["ArgMin"]}
 
 
 def TopK(node: Node) -> tuple[Tensor, ...]:
     """Return the k greatest (least) elements along an axis and where they are: of equal ones the first, in order if
     `sorted`.
 
-    In which order they come else is left to the runtime: a function of the whole tensor.
+    The first is the greatest, at the place that ArgMax says. In which order several come that are not sorted is left to
+    the runtime: a function of the whole tensor.
     """
     x = node.input(0)
     axis = node.axis("axis", x.rank)
@@ -58,18 +82,27 @@ def TopK(node: Node) -> tuple[Tensor, ...]:
     node.require(ge(k), "k is not negative")
     node.require(le(k, x.shape[axis]), "k is at most the size of the axis")
     shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
-    if not in_order:
+    if not in_order and k != 1:
         return tuple(of_shape(node, position, shape) for position in range(2))
 
     def row(index: Index, j: Index) -> Value:
         return x.at((*index[:axis], *j, *index[axis + 1 :]))
 
+    def rank(index: Index) -> Size:
+        return 0 if k == 1 else index[axis]
+
     def place(index: Index) -> Value:
         along = Tensor((x.shape[axis],), partial(row, index)).whole()
-        return lift(Element(NEXT[largest], (), (along,), (index[axis],)))
+        if rank(index) == 0:
+            return lift(Element(FIRST[largest], (0,), (along,), ()))
+        return lift(Element(NEXT[largest], (), (along,), (rank(index),)))
 
-    values = Tensor(shape, lambda index: looked_up(x.shape[axis], partial(row, index), place(index)), values=x.values)
-    return values, Tensor(shape, place)
+    def value(index: Index) -> Value:
+        if rank(index) == 0:
+            return folded("max" if largest else "min", (x.shape[axis],), partial(row, index))
+        return looked_up(x.shape[axis], partial(row, index), place(index))
+
+    return Tensor(shape, value, values=x.values), Tensor(shape, place)
 
 
 def OneHot(node: Node) -> Tensor:
@@ -174,6 +207,8 @@ def _index_length(node: Node, indices: Tensor, most: int) -> int:
 
 
 REDUCTIONS = ("none", "add", "mul", "max", "min")
+FEW = 16
+"""So many indices are looked at one by one."""
 
 
 def ScatterElements(node: Node) -> Tensor:
@@ -184,21 +219,59 @@ def ScatterElements(node: Node) -> Tensor:
     x, indices, updates = (node.input(i) for i in range(3))
     axis = node.axis("axis", x.rank)
     node.used["axis"] = axis
-    node.text("reduction", REDUCTIONS)
+    reduction = node.text("reduction", REDUCTIONS)
     _not_larger(node, indices, x, axis)
     fits(node, updates.shape, indices.shape, "not one update per index")
     node.require_indices(indices, x.shape[axis])
-    return of_shape(node, 0, x.shape)
+    unseen = of_shape(node, 0, x.shape)
+    return unseen if reduction != "none" or x.rank != 1 else _window(node, x, indices, updates, unseen)
 
 
 def ScatterND(node: Node) -> Tensor:
     """Put updates into `data` at the indices, each the numbers along the last axis: a function of all of them."""
     x, indices, updates = (node.input(i) for i in range(3))
-    node.text("reduction", REDUCTIONS)
+    reduction = node.text("reduction", REDUCTIONS)
     if not indices.rank:
         raise Undefined("ScatterND at a scalar")
     count = _index_length(node, indices, x.rank)
     fits(node, updates.shape, (*indices.shape[:-1], *x.shape[count:]), "not one update per index")
     for c in range(count):
         node.require_indices(_component(indices, c), x.shape[c])
-    return of_shape(node, 0, x.shape)
+    unseen = of_shape(node, 0, x.shape)
+    is_row = reduction == "none" and count == 1 and indices.rank == 2
+    return _window(node, x, _component(indices, 0), updates, unseen) if is_row else unseen
+
+
+def _window(node: Node, x: Tensor, places: Tensor, updates: Tensor, unseen: Tensor) -> Tensor:
+    """Return the tensor with updates along its first axis at places that follow each other, if they plainly do.
+
+    Negative ones count from the end. What is updated twice, by a place and by one from the end, is not looked into.
+    """
+    (count,), size = places.shape, x.shape[0]
+    first = _first_of_row(node, places)
+    if first is None:
+        return unseen
+    if node.assuming:  # as the indices are in range
+        node.require(disj(eq(count), conj(ge(first, -size), le(first + count, size))), "an index is out of range")
+
+    def at(index: Index) -> Value:
+        from_start, from_end = index[0] - first, index[0] - size - first
+        one, other = inside(from_start, count), inside(from_end, count)
+        either = select(one, updates.at((from_start, *index[1:])), updates.at((from_end, *index[1:])))
+        updated = select(conj(one, other), unseen.at(index), either)
+        return select(disj(one, other), updated, x.at(index))
+
+    return Tensor(x.shape, at)
+
+
+def _first_of_row(node: Node, places: Tensor) -> Size | None:
+    """Return the first of some places, if each is one more than that before it."""
+    count = node.simplified(places.shape[0])
+    if isinstance(count, int) and count <= FEW:
+        found = [as_size(places.at((i,))) for i in range(count)]
+        first = found[0] if found else None
+        return first if first is not None and all(place == first + i for i, place in enumerate(found)) else None
+    i = fresh("i")
+    place = as_size(places.at((i,)))
+    first = None if place is None else place - i
+    return None if first is None or only_symbol(i) in symbols(first) else first

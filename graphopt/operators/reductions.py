@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import combinations
 
-from graphopt.base.integers import Formula, Size, disj, eq, ge, le, lt, negate, product
+from graphopt.base.integers import Formula, Size, disj, eq, fresh, ge, le, lt, negate, product
+from graphopt.base.notes import noting
 from graphopt.base.symbolic import Element, Index, Value, call, integer, lift
 from graphopt.base.tensors import Tensor, boolean, folded, total, truth
+from graphopt.base.types import DType
 from graphopt.operators.broadcasting import broadcast, common_size, stretched
 from graphopt.operators.node import Body, Node, OneOf, Reduction, Shape, Undefined, Unsupported
 from graphopt.operators.opaque import opaque
@@ -151,9 +153,27 @@ def CumSum(node: Node) -> Tensor:
             return lt(before, after) if exclusive else le(before, after)
 
         _, extents, others = over(x, (axis,), index)
-        return total(extents, others, counts)
+        summed = total(extents, others, counts)
+        number = _number(x)
+        if number is None:
+            return summed
+        before = extents[0] - 1 - index[axis] if backwards else index[axis]
+        return number * integer(before if exclusive else before + 1)
 
     return Tensor(x.shape, at)
+
+
+def _number(x: Tensor) -> Value | None:
+    """Return the number that all elements of a tensor are, where that is plain."""
+    with noting():  # nothing: what is computed of them is noted where they are read
+        value = x.at(tuple(fresh("i") for _ in x.shape))
+    return None if value.constant is None else value
+
+
+def counts_exactly(node: Node) -> bool:
+    """Return whether a CumSum adds nothing but ones or zeros, in integers which hold any size."""
+    number = _number(node.input(0)) if node.dtype in (DType.INT64, DType.UINT64) else None
+    return number is not None and number.constant in (0, 1)
 
 
 def over(x: Tensor, axes: Sequence[int], index: Index) -> tuple[Value, Shape, Body]:
@@ -211,7 +231,7 @@ def ArgMax(node: Node) -> Tensor:
 def _place(which: str, last: int, x: Tensor, axis: int, before: Index, after: Index) -> Value:
     """Return the place along an axis, the first one of several or the last."""
     along = Tensor((x.shape[axis],), lambda k: x.at((*before, *k, *after))).whole()
-    return lift(Element(which, (last,), (along,), ()))
+    return lift(Element(which, (int(last),), (along,), ()))
 
 
 def Hardmax(node: Node) -> Tensor:

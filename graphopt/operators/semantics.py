@@ -52,6 +52,7 @@ from graphopt.operators.placing import (
     ScatterElements,
     ScatterND,
     TopK,
+    is_of_integers,
 )
 from graphopt.operators.quantization import (
     ConvInteger,
@@ -72,6 +73,7 @@ from graphopt.operators.reductions import (
     MatMul,
     Softmax,
     any_reduction,
+    counts_exactly,
     mean,
 )
 from graphopt.operators.views import (
@@ -125,8 +127,16 @@ def denote(node: Node) -> tuple[Tensor, ...]:
 
 
 def _only_moves(node: Node) -> bool:
-    """Its denotation is exact; that of an Einsum is where it only puts the axes of one operand in another order."""
+    """Its denotation is exact; that of an Einsum is where it only puts the axes of one operand in another order, that
+    of others where they count."""
     operator = OPERATORS[node.op]
+    match node.op:
+        case "ScatterElements" | "ScatterND":
+            return True  # they name what they do not look into by themselves
+        case "CumSum":
+            return counts_exactly(node)
+        case "Range":
+            return is_of_integers(node)
     if node.op != "Einsum":
         return operator.is_exact or isinstance(operator.denotation, Pointwise)
     letters, _, result = str(node.used["equation"]).replace(" ", "").partition("->")

@@ -4,8 +4,10 @@ from itertools import count
 
 import pytest
 
+from graphopt.base.types import DType
 from graphopt.language.proof import Verdict
-from graphopt.language.rule import Rule, const, fn, integer, integers, op, tensor
+from graphopt.language.rule import Rule, const, fn, integer, integers, op, reduction, tensor
+from graphopt.language.term import Term
 from graphopt.verifier import prove as prover
 from graphopt.verifier.prove import prove
 from graphopt.verifier.solver import Budget, Effort
@@ -13,6 +15,7 @@ from graphopt.verifier.solver import Budget, Effort
 x, c, axis = tensor("x"), const("c", "N"), integer("axis")
 a, b, rows = tensor("a", "M N"), tensor("b", "K N"), tensor("r", "*b M")
 image = tensor("img", "B C H W")
+row, index, sizes, is_single = tensor("v", "L"), tensor("i", ""), integers("sizes"), fn.eq(fn.dtype(a), DType.FLOAT)
 NO_HINT = "if it holds under a condition only, add it with `when=`: of sizes, attributes, or constants"
 
 
@@ -134,3 +137,78 @@ def test_the_work_is_the_same_whatever_the_clock_says(monkeypatch: pytest.Monkey
     slow = prove(rule, refute=False)
     assert quick.verdict is slow.verdict is Verdict.PROVED
     assert budgets[0].instances == budgets[-1].instances
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rule", "condition"),
+    [
+        (Rule("looked_up", op.Gather(row, op.Expand(index, sizes)), op.Expand(op.Gather(row, index), sizes)),
+         "fn.le(1, sizes)"),
+        (Rule("greatest", op.ReduceMax(a, (1,)), op.TopK.split(2, a, (1,), axis=1)[0], when=is_single),
+         'fn.le(1, fn.size("N"))'),
+        (Rule("mean", op.ReduceMean(op.Expand(index, op.Shape(row)), (0,), keepdims=0), index,
+              when=fn.eq(fn.dtype(index), DType.FLOAT)), 'fn.le(1, fn.size("L"))'),
+        (Rule("of_all", op.ReduceMax(op.Expand(index, op.Shape(x)), keepdims=0), index,
+              when=fn.eq(fn.dtype(index), DType.FLOAT)), "fn.le(1, fn.shape(x))"),
+        (Rule("both", (op.ReduceMax(a, (1,)), op.ReduceMax(a, (0,))),
+              (op.TopK.split(2, a, (1,), axis=1)[0], op.TopK.split(2, a, (1,), axis=0)[0]), when=is_single),
+         'fn.le(1, fn.sizes("M N"))'),
+    ],
+    ids=lambda item: item.name if isinstance(item, Rule) else "",
+)  # fmt: skip
+def test_an_empty_axis_that_is_the_only_obstacle_is_excluded(rule: Rule, condition: str) -> None:
+    proof = prove(rule)
+    hint = f"only an empty axis stands in the way: it is proved with the condition `{condition}`"
+    assert not proof.holds and proof.complaint.splitlines()[-1].strip() == hint, proof
+
+
+def test_an_empty_axis_is_not_blamed_for_what_is_wrong() -> None:
+    wrong = Rule("greatest", op.ReduceMax(a, (1,)), op.TopK.split(2, a, (1,), axis=1, largest=0)[0], when=is_single)
+    assert "empty axis" not in prove(wrong).complaint
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "said"),
+    [
+        (op.Tanh(x * 0.7978845608), -op.Tanh(x * -0.7978845608028654),
+         ("0.7978845608 is not math.sqrt(2 / math.pi): it is proved with 0.7978845608028654, which is the same number"
+          " in single precision, so that it matches there, too")),
+        (op.Erf(x / 1.41421), op.Erf(x * 0.7071067811865476),
+         ("1.41421 is not math.sqrt(2): it is proved with 1.4142135623730951, which is another number in single"
+          " precision, too: it does not match models with 1.41421")),
+        (op.Erf(x * -0.70710678), op.Erf(x / -1.4142135623730951),
+         ("-0.70710678 is not -(math.sqrt(1 / 2)): it is proved with -0.7071067811865476, which is the same number"
+          " in single precision, so that it matches there, too")),
+        (op.Tanh(x * fn.sqrt(fn.divide(2.0, 3.141592653589793))), -op.Tanh(x * -0.7978845608028654),
+         ("sqrt(2.0 / 3.141592653589793) is not math.sqrt(2 / math.pi): it is proved with 0.7978845608028654, the"
+          " nearest float, written out")),
+        (op.Sin(x * 6.28318531), op.Sin(x * 3.141592653589793 * 2.0),
+         ("6.28318531 is not 2 * math.pi: it is proved with 6.283185307179586, which is the same number in single"
+          " precision, so that it matches there, too")),
+    ],
+)  # fmt: skip
+def test_a_number_with_too_few_digits_is_named(
+    left: Term, right: Term, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("graphopt.verifier.counterexample.find", lambda rule: None)
+    proof = prove(Rule("near", left, right, when=fn.eq(fn.dtype(x), DType.FLOAT)))
+    assert said in proof.complaint.replace("\n    ", "\n").splitlines(), proof
+
+
+def test_a_quotient_of_reals_is_no_whole_number() -> None:
+    proof = prove(Rule("halved", x * fn.div(1.0, 2.0), x * 0.5, when=fn.eq(fn.dtype(x), DType.FLOAT)), refute=False)
+    assert "div is of whole numbers, `divide` is of others" in proof.detail
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("along", [(), ((0, 1),)], ids=["all", "both"])
+def test_what_a_reduction_of_any_kind_reads_is_told_apart(along: tuple[tuple[int, ...]]) -> None:
+    """It may add up in another order."""
+    reduced = reduction("g")
+    turned = Rule("turned", reduced(op.Transpose(a, perm=(1, 0)), *along, keepdims=0), reduced(a, *along, keepdims=0))
+    proof = prove(turned)
+    lines = proof.detail.splitlines()
+    assert proof.verdict is Verdict.UNKNOWN, proof
+    assert "g reads a tensor whose element [i, j] is a[j, i] on the left, and a[i, j] on the right" in lines, proof
+    assert any(line.startswith("of g only the class is known") for line in lines), proof

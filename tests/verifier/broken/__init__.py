@@ -13,6 +13,7 @@ from tests.verifier.broken import (
     given,
     grouped,
     hidden,
+    neighbours,
     operators,
     placed,
     plain,
@@ -38,6 +39,7 @@ REFUTED = (
     *bodies.REFUTED,
     *accumulated.REFUTED,
     *typed.REFUTED,
+    *neighbours.REFUTED,
 )
 UNPROVED = (
     *edges.HOSTILE,
@@ -58,5 +60,6 @@ UNPROVED = (
     *attention.UNPROVED,
     *accumulated.UNPROVED,
     *typed.UNPROVED,
+    *neighbours.UNPROVED,
 )
 VACUOUS = plain.VACUOUS

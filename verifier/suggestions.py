@@ -1,0 +1,172 @@
+"""Conditions with which a rule is proved that is not proved without them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import TypeAlias
+
+import numpy as np
+
+from graphopt.language.rule import Rule
+from graphopt.language.scalar import FUNCTIONS, PYTHON, apply
+from graphopt.language.term import SCALAR, App, Lit, Term, Var, applications, fn, holes, walk
+from graphopt.verifier.words import FOUND, spelled
+
+SHAPES = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1, "Tile": 1}
+"""Operators that take a shape, and at which input."""
+MOST = 8
+"""Of more sizes than these it is not asked which of them matter."""
+NEAR = 1e-3
+"""Relative to a number, how far from it a decimal may lie that is meant for it."""
+WELL_KNOWN: Mapping[str, float] = {
+    "math.sqrt(2)": math.sqrt(2),
+    "math.sqrt(1 / 2)": math.sqrt(1 / 2),
+    "math.sqrt(2 / math.pi)": math.sqrt(2 / math.pi),
+    "math.sqrt(math.pi / 2)": math.sqrt(math.pi / 2),
+    "2 / math.sqrt(math.pi)": 2 / math.sqrt(math.pi),
+    "math.sqrt(3)": math.sqrt(3),
+    "math.sqrt(1 / 3)": math.sqrt(1 / 3),
+    "math.pi": math.pi,
+    "2 * math.pi": 2 * math.pi,
+    "math.pi / 2": math.pi / 2,
+    "1 / math.pi": 1 / math.pi,
+    "math.e": math.e,
+    "math.log(2)": math.log(2),
+    "math.log(10)": math.log(10),
+    "1 / math.log(2)": 1 / math.log(2),
+    "1 / math.log(10)": 1 / math.log(10),
+    "1 / 3": 1 / 3,
+    "2 / 3": 2 / 3,
+    "1 / 6": 1 / 6,
+}
+"""Numbers that are often written with fewer digits, by how Python computes them."""
+
+Holds: TypeAlias = "Callable[[Rule], bool]"
+"""Whether a rule is proved."""
+
+
+def suggestion(rule: Rule, holds: Holds, *, empty: bool) -> str:
+    """Return with what a rule is proved; `empty` asks for axes that are not empty, too."""
+    return with_all_digits(rule, holds) or (without_empty_axes(rule, holds) if empty else "")
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+def with_all_digits(rule: Rule, holds: Holds) -> str:
+    """Return which numbers of a rule have to be written otherwise for it to hold; nothing for other rules."""
+    written = dict.fromkeys(chain.from_iterable(map(_numbers, (*rule.left, *rule.right))))
+    meant = {part: found for part in written if (found := _meant(part)) is not None}
+    if not meant:
+        return ""
+    other = {part: Lit(value) for part, (_, value) in meant.items()}
+    left, right = (tuple(_put(side, other) for side in sides) for sides in (rule.left, rule.right))
+    if left == right or not holds(replace(rule, lhs=left, rhs=right)):
+        return ""
+    return "\n".join(_about_number(part, *found) for part, found in meant.items())
+
+
+def _numbers(term: Term) -> Iterator[Term]:
+    """Yield the numbers with a point that are written, and those that are computed of written ones."""
+    match term:
+        case Lit(value=float()):
+            yield term
+        case App(domain=domain, op=op) if domain == SCALAR and op in FUNCTIONS and _value(term) is not None:
+            yield term
+        case App():
+            yield from chain.from_iterable(_numbers(part) for part in (*term.operands, *(v for _, v in term.attrs)))
+
+
+def _value(term: Term) -> float | None:
+    """Return the number that is written, or computed of written ones in double precision."""
+    if isinstance(term, Lit):
+        return float(term.value) if isinstance(term.value, int | float) else None
+    if any(isinstance(part, Var) for part in walk(term)) or not isinstance(term, App) or term.domain != SCALAR:
+        return None
+    operands = [_value(part) for part in term.operands]
+    found = None if None in operands else apply(term.op, PYTHON, *[each for each in operands if each is not None])
+    return found if isinstance(found, float) else None
+
+
+def _meant(term: Term) -> tuple[str, float] | None:
+    """Return the number, and how it is computed, of which another has not all digits, or is computed otherwise."""
+    value = _value(term)
+    if value is None:
+        return None
+    for spelling, exact in WELL_KNOWN.items():
+        if abs(abs(value) - exact) <= NEAR * exact and (abs(value) != exact or isinstance(term, App)):
+            return (spelling, exact) if value > 0 else (f"-({spelling})", -exact)
+    return None
+
+
+def _put(term: Term, other: Mapping[Term, Term]) -> Term:
+    if term in other:
+        return other[term]
+    if not isinstance(term, App):
+        return term
+    args = tuple(None if arg is None else _put(arg, other) for arg in term.args)
+    return replace(term, args=args, attrs=tuple((name, _put(value, other)) for name, value in term.attrs))
+
+
+def _about_number(term: Term, spelling: str, exact: float) -> str:
+    value = _value(term)
+    assert value is not None
+    said = f"{term} is not {spelling}: it is proved with {exact!r}"
+    if value == exact:
+        return f"{said}, the nearest float, written out"
+    if np.float32(value) == np.float32(exact):
+        return f"{said}, which is the same number in single precision, so that it matches there, too"
+    return f"{said}, which is another number in single precision, too: it does not match models with {value!r}"
+
+
+# -- sizes -------------------------------------------------------------------------------------------------------------
+
+
+def without_empty_axes(rule: Rule, holds: Holds) -> str:
+    """Return with what condition a rule holds that holds wherever no axis is empty; nothing for other rules."""
+    sizes = [size for size in dict.fromkeys(_sizes(rule)) if fn.le(1, size) not in rule.conditions]
+    if not sizes or not holds(_where_some(rule, sizes)):
+        return ""
+    for size in list(sizes) if len(sizes) <= MOST else ():
+        fewer = [other for other in sizes if other is not size]
+        if fewer and holds(_where_some(rule, fewer)):
+            sizes = fewer
+    conditions = [spelled(fn.le(1, size)) for size in _together(sizes)]
+    said, more = " and ".join(f"`{condition}`" for condition in conditions), "s" if len(conditions) > 1 else ""
+    return f"only an empty axis stands in the way: {FOUND}{more} {said}"
+
+
+def _where_some(rule: Rule, sizes: Sequence[Term]) -> Rule:
+    """Return the rule for sizes of at least 1."""
+    return replace(rule, when=(*rule.conditions, *(fn.le(1, size) for size in sizes)))
+
+
+def _sizes(rule: Rule) -> Iterator[Term]:
+    """Yield the sizes of which the left side speaks: of named axes, of tensors without, and of shapes that are asked
+    for."""
+    for side in rule.left:
+        for hole in holes(side):
+            if hole.kind in ("tensor", "const") and hole.axes is None:
+                yield fn.shape(hole)
+            for axis in hole.axes or ():
+                if "*" in axis:
+                    yield fn.sizes(f"*{axis.partition('*')[2]}")
+                elif axis != "_" and not axis.isdigit():
+                    yield fn.size(axis)
+        for app in applications(side):
+            place = SHAPES.get(app.op, len(app.inputs)) if not app.domain else len(app.inputs)
+            asked = app.inputs[place] if place < len(app.inputs) else None
+            if isinstance(asked, Var) and asked.kind == "integers":
+                yield asked
+
+
+def _together(sizes: Sequence[Term]) -> list[Term]:
+    """Return the sizes with those of named axes in one list."""
+    named = [app.args[0].value for app in sizes if isinstance(app, App) and isinstance(app.args[0], Lit)]
+    if len(named) < 2:
+        return list(sizes)
+    others = [size for size in sizes if not (isinstance(size, App) and isinstance(size.args[0], Lit))]
+    return [fn.sizes(" ".join(map(str, named))), *others]
