@@ -52,8 +52,7 @@ class Limits:
     slack: float = 2.0
     """How many times as dear as the region a step on the way may be, by estimate."""
     doubt: float = 1.05
-    """How many times as dear as the best known a graph may be, by estimate, to be measured: DESIGN 30 has the numbers.
-    """
+    """Estimated cost up to which a graph is measured, as a multiple of the best known; DESIGN.md has the numbers."""
     patience: int = 3
     """Goes without an improvement after which a region is left."""
 
