@@ -25,6 +25,7 @@ TRIED = 4
 """Instances that are drawn for one that is not degenerate."""
 
 UNDONE = {
+    "eliminate_split_of_concat_3": "of two nodes it would make three, which copy what keeps the names of three outputs",
     "fuse_consecutive_min": "a bound that is a number becomes a Clip first, which takes no vector",
     "fuse_factors_of_matmul_transposed": "the transposition goes into a Gemm first, which reads it as it lies",
 }

@@ -94,10 +94,10 @@ def _agreed(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
         return None
     if exact and not is_few:
         return _told(node, inputs)
-    is_told = exact or all(array is None or array.dtype.kind in "iub" for array in inputs)
+    is_whole = all(array is None or array.dtype.kind in "iub" for array in inputs)
     made = _by_runtime(node, inputs)
-    told = _by_reference(node, inputs) if made is None or (is_few and is_told) else None
-    if made is None or told is None:
+    told = _by_reference(node, inputs) if made is None or (is_few and (exact or is_whole)) else None
+    if made is None or told is None or not (exact or all(array.dtype.kind in "iub" for array in made)):
         return told if made is None else made
     if len(made) == len(told) and all(map(_are_same, made, told)):
         return made
@@ -124,9 +124,10 @@ def _is_empty(node: Node, inputs: Sequence[Array | None]) -> bool:
     """Return whether a node computes with nothing: some kernels of ONNX Runtime end the process then, others do not
     write what they give.
 
-    A Resize has an input that is empty where it counts for nothing.
+    Some have inputs behind the first that may be empty.
     """
-    return any(a is not None and not a.size for a in (inputs[:1] if node.op == "Resize" else inputs))
+    read = inputs[:1] if node.op in ("Resize", "ScatterElements", "ScatterND") else inputs
+    return any(array is not None and not array.size for array in read)
 
 
 def is_exact(node: Node, inputs: Sequence[Array | None]) -> bool:
