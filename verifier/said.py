@@ -33,6 +33,7 @@ def speaks_of_longest(rule: Rule) -> bool:
     return any(isinstance(number, int) and abs(number) >= LONGEST for number in numbers)
 
 
+@cache
 def speaks_of_multiples(rule: Rule) -> bool:
     """Return whether a condition asks for a remainder."""
     return any(isinstance(part, App) and part.op == "mod" for said in rule.conditions for part in walk(said))
