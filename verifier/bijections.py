@@ -92,8 +92,9 @@ def domain(term: Term, known: Context) -> Context:
     """Return what is known inside of a term."""
     key = (term.binders, term.guard)
     if key not in known.domains:
-        known.domains[key] = known.knowing(range_of(term))
-    return known.domains[key]
+        inner = known.knowing(range_of(term))
+        known.domains[key] = None if inner is known else inner  # what refers to itself is not freed with its rule
+    return known.domains[key] or known
 
 
 def without_names(term: Term) -> Hashable:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from graphopt.base.integers import (
     COMPOSITE,
     FALSE,
+    NOTHING,
     TRUE,
     And,
     Atom,
@@ -49,8 +51,8 @@ class Context:
     equal: Mapping[Atom, Size] = field(default_factory=dict)
     _proved: dict[Formula, bool] = field(default_factory=dict)
     _inner: dict[Formula, Context] = field(default_factory=dict)
-    domains: dict[Any, Context] = field(default_factory=dict)
-    """Contexts of the terms that were met here, by what they sum over."""
+    domains: dict[Any, Context | None] = field(default_factory=dict)
+    """Contexts of the terms that were met here, by what they sum over; None where no more is known there."""
     agreed: dict[Any, bool] = field(default_factory=dict)
     """Whether the elements of two tensors agree here."""
     equated: dict[Any, bool] = field(default_factory=dict)
@@ -158,8 +160,13 @@ class Context:
         simple: Size = self._simplified[size]
         return simple
 
+    @cached_property
+    def _solved_for(self) -> frozenset[Atom]:
+        """A set keeps the hashes of what is in it: to look for one in a dictionary asks for each anew."""
+        return frozenset(self.equal)
+
     def touches(self, names: frozenset[Atom]) -> bool:
-        return COMPOSITE in names or not names.isdisjoint(self.equal)
+        return COMPOSITE in names or not names.isdisjoint(self._solved_for)
 
     def replacement(self, atom: Atom) -> Size | None:
         if atom.kind == "symbol" or atom in self.equal:
@@ -359,7 +366,7 @@ def _conditions(part: Formula) -> frozenset[Formula]:
 
 def _witness(facts: frozenset[Formula], near: Mapping[Atom, int]) -> Mapping[Atom, int] | None:
     """Numbers for which the facts hold, among a few that often do: sizes of 2 and more, indices of 0."""
-    unknowns = frozenset(s for fact in facts for s in fact.symbols)
+    unknowns = NOTHING.union(*(fact.symbols for fact in facts))
     new = sorted(unknowns - near.keys())
     for numbers in ((0,), (2, 3, 5, 4), (1,), (1, 0)) if new else ((0,),):
         guess = {**near, **{atom: numbers[i % len(numbers)] for i, atom in enumerate(new)}}

@@ -109,7 +109,7 @@ class RuleNode(Node):
 
     @property
     def _is_constant(self) -> bool:
-        return not any(_varies(part) for part in walk(self.app))
+        return _is_constant(self.app)
 
     @property
     def dtype(self) -> DType:
@@ -207,8 +207,7 @@ class RuleNode(Node):
     def _is_named_elsewhere(self, name: str) -> bool:
         """Return whether the left side names the attribute beside this hole for the others, which then does not hold
         it."""
-        sides = (app for side in self.instance.rule.left for app in applications(side))
-        return any(app.bundle == self.app.bundle and name in dict(app.attrs) for app in sides)
+        return (self.app.bundle, name) in _named_beside_holes(self.instance.rule)
 
     def numbers(self, position: int, propose: Callable[[], Any]) -> Any:
         """Return the value of an input that is a number or a list of them, in the rule or when it runs."""
@@ -320,6 +319,19 @@ class RuleNode(Node):
         """Ask that an attribute has no place beside something else."""
         if self._term(name) is not None:
             raise Undefined(f"{self.op}: {name} beside {what}")
+
+
+@cache
+def _named_beside_holes(rule: Rule) -> frozenset[tuple[Var | None, str]]:
+    """Return the names of attributes that the left side says, each with the hole for the others that it stands
+    beside."""
+    apps = (app for side in rule.left for app in applications(side))
+    return frozenset((app.bundle, name) for app in apps for name, _ in app.attrs)
+
+
+@cache
+def _is_constant(app: App) -> bool:
+    return not any(map(_varies, walk(app)))
 
 
 def _varies(part: Term) -> bool:

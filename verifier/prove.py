@@ -90,6 +90,7 @@ class Outcome:
     """Why the left side does not occur, by how often."""
     advice: Callable[[], Iterable[str]] = tuple
     """More about the failure, and what to try next."""
+    failed_at: Instance | None = None
 
 
 @undisturbed()
@@ -173,6 +174,8 @@ def _verdict(rule: Rule, timeout: float) -> tuple[Verdict, Model | None, Outcome
     effort = Effort(budget=budget)
     for model in _models(rule):
         effort.contexts.clear()  # what one model shows of values is no other's; what follows of integers is
+        if outcome.failed_at is not None:
+            outcome.failed_at.let_go()
         outcome = _try(rule, model, instances(rule, model, choices, effort), budget)
         if not outcome.failure and not outcome.reached:
             outcome.failure = words.nowhere(outcome.unmet)
@@ -182,6 +185,7 @@ def _verdict(rule: Rule, timeout: float) -> tuple[Verdict, Model | None, Outcome
         if not outcome.failure and model is Model.EXTENDED:
             outcome.failure = spoils_infinities(rule.definitions)
         if not outcome.failure:
+            effort.contexts.clear()  # which all know of the effort
             return Verdict.PROVED, model, outcome
         if budget.is_spent:
             break
@@ -201,20 +205,22 @@ def _models(rule: Rule) -> Sequence[Model]:
 
 def _try(rule: Rule, model: Model, instances: Iterable[Instance], budget: Budget) -> Outcome:
     """Return some instances in one model."""
-    outcome, instance = Outcome(), None
+    outcome, instance, first = Outcome(), None, None
     try:
         with _arithmetic(rule, model):
             for instance in instances:
+                first = first or _first(instance.typings)
                 ranks = _obligations(instance)
                 outcome.reached = outcome.reached or (not instance.unmet and _reachable(instance))
                 if ranks is not None:
                     outcome.cases += 1
-                    if instance.typing is _first(instance.typings):
+                    if instance.typing is first:
                         path = instance.choices.path
                         outcome.paths.append(of_any_rank(path) if is_pointwise(rule) else tuple(path))
                     outcome.ranks |= ranks
                 if not outcome.reached:
                     outcome.unmet[instance.unmet] += 1
+                instance.let_go()
     except OutOfTime:
         where = "" if instance is None else f", {words.place(instance)}"
         outcome.failure = f"{OUT_OF_TIME} after {outcome.cases} cases{where}"
@@ -226,6 +232,7 @@ def _try(rule: Rule, model: Model, instances: Iterable[Instance], budget: Budget
         outcome.failure = str(error)
     except Failed as error:
         outcome.failure, outcome.advice, outcome.unshown = str(error), error.advice, True
+        outcome.failed_at = instance
     return outcome
 
 
@@ -514,15 +521,16 @@ def _disagreement(
     instance: Instance, left: Tensor, right: Tensor, known: Context
 ) -> tuple[str, Callable[[], Iterable[str]]]:
     """Return what is not shown to agree, and more about it; nothing if all is."""
-    wording = words.Wording(instance)
     if left.rank != right.rank:
         return f"rank {left.rank} becomes {right.rank}", tuple
     for axis, (a, b) in enumerate(zip(left.shape, right.shape, strict=True)):
         if not known.proves(eq(a, b)):
+            wording = words.Wording(instance)
             one, other = map(wording, map(known.simplify, (a, b)))
             return f"size of axis {axis}: {one} is not shown to be {other}", partial(words.about_sizes, one, other)
     index, binders = bind([known.simplify(s) for s in left.shape], "i")
     if failure := _difference(instance, left, right, index, binders, known):
+        wording = words.Wording(instance)
         place = f" at [{wording(*index)}]" if index else ""
         return f"elements{place} {failure}", partial(_advice, instance, wording, left, right, index, binders)
     return "", tuple

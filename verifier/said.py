@@ -48,6 +48,7 @@ def unless_empty(rule: Rule) -> Rule:
     return replace(rule, when=tuple(fn.le(1, fn.size(axis)) for axis in named))
 
 
+@cache
 def speaks_of_multiples(rule: Rule) -> bool:
     """Return whether a condition asks for a remainder."""
     return any(isinstance(part, App) and part.op == "mod" for said in rule.conditions for part in walk(said))
