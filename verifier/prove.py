@@ -180,16 +180,21 @@ def _verdict(rule: Rule, timeout: float) -> tuple[Verdict, Model | None, Outcome
         if not outcome.failure and not outcome.reached:
             outcome.failure = words.nowhere(outcome.unmet)
             return Verdict.VACUOUS, model, outcome
-        if not outcome.failure and model is not Model.EXACT:
-            outcome.failure = unlicensed(rule, choices) or (unmasked(rule) if model is Model.REAL else "")
-        if not outcome.failure and model is Model.EXTENDED:
-            outcome.failure = spoils_infinities(rule.definitions)
+        outcome.failure = outcome.failure or _forbidden(rule, model, choices)
         if not outcome.failure:
             effort.contexts.clear()  # which all know of the effort
             return Verdict.PROVED, model, outcome
         if budget.is_spent:
             break
     return Verdict.UNKNOWN, None, outcome
+
+
+def _forbidden(rule: Rule, model: Model, choices: Sequence[Typing]) -> str:
+    """Return why a rule may not be applied for all that was shown: what rounding or kernels make of it."""
+    if model is Model.EXACT:
+        return ""
+    forbidden = unlicensed(rule, choices)
+    return forbidden or (unmasked(rule) if model is Model.REAL else spoils_infinities(rule.definitions))
 
 
 def _models(rule: Rule) -> Sequence[Model]:
