@@ -99,14 +99,14 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
     may help is looked for. Operators that are declared by terms are proved as these, but in no exact model: their
     kernels may round in ways of their own. A declaration that its kernel contradicts makes it REFUTED, too.
     """
-    start = time.process_time()
-    plain = meant(joined(rule))
+    start, claim = time.process_time(), rule.claim
+    plain = meant(joined(claim))
     verdict, model, outcome = _verdict(plain, timeout)
     if verdict is Verdict.PROVED:
         example = contradicted(rule.definitions)
         outcome.failure = unasked(rule.definitions)
     else:
-        example = counterexample.find(rule if rule.is_family else plain) if refute else None
+        example = counterexample.find(claim if claim.is_family else plain) if refute else None
     verdict = Verdict.REFUTED if example is not None else verdict
     if verdict is Verdict.UNKNOWN and refute:
         outcome.failure = "\n".join([outcome.failure, *outcome.advice()])
@@ -133,7 +133,7 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
 def unproved_at(rule: Rule, model: Model, answer: Answer, *, timeout: float = 5.0) -> str:
     """Return what is not shown, in the model in which a rule is proved, at the one instance of a match; nothing if all
     is."""
-    rule, effort = meant(joined(rule)), Effort(budget=Budget(timeout))
+    rule, effort = meant(joined(rule.claim)), Effort(budget=Budget(timeout))
 
     def met() -> Iterator[Instance]:
         restart()
