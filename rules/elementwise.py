@@ -1,5 +1,6 @@
 """Operators that work on each element alone: arithmetic with constants, unit elements, bounds, comparisons, Where."""
 
+from collections.abc import Mapping
 from itertools import product
 
 from graphopt.base.types import DType
@@ -131,7 +132,7 @@ TWICE = (
 
 # Joined constants must not be larger than the larger one: a column and a row would become a matrix.
 joinable = fn.either(fits(a, b), fits(b, a))
-CHAINS = {
+CHAINS: Mapping[str, tuple[App, App, App | tuple[()]]] = {
     "fuse_consecutive_adds": ((x + a) + b, x + (a + b), ()),
     "fuse_sub_add": ((a - x) + b, (a + b) - x, ()),
     "fuse_add_sub": (a - (x + b), (a - b) - x, ()),

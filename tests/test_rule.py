@@ -75,7 +75,7 @@ def test_a_rule_that_is_pickled_still_says_where_it_pays() -> None:
 def test_where_a_rule_pays_is_a_condition_and_no_part_of_its_claim() -> None:
     assert SMALL.conditions == (SMALL.when, fn.size("P") <= fn.size("N"), fn.size("M") > 1)
     assert SMALL.claim.conditions == (SMALL.when,)
-    assert SMALL.claim == replace(SMALL, pays=[])
+    assert SMALL.claim == replace(SMALL, pays=())
     assert TRANSPOSES.claim is TRANSPOSES
     assert replace(SMALL, pays=fn.size("M") > 1) == replace(SMALL, pays=(fn.size("M") > 1,))
     assert SMALL.digest != SMALL.claim.digest

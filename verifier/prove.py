@@ -40,7 +40,7 @@ from graphopt.base.tensors import Tensor, as_size, bind
 from graphopt.language.coverage import Answer, Choice, of_any_rank, tree_of
 from graphopt.language.proof import Model, Proof, Verdict
 from graphopt.language.rule import Rule
-from graphopt.language.term import App, Lit, Var, applications, walk
+from graphopt.language.term import Lit, Var, applications, walk
 from graphopt.operators.classes import is_pointwise
 from graphopt.operators.families import joined
 from graphopt.operators.node import MAX_RANK, Undefined, Unsupported
@@ -55,10 +55,11 @@ from graphopt.verifier.definedness import is_not_zero, undefined, unmasked
 from graphopt.verifier.dtypes import Mistyped, Typing
 from graphopt.verifier.equality import Equality
 from graphopt.verifier.extended import Extended, NotExtended, extended
-from graphopt.verifier.instances import Elements, Instance, truth_value
+from graphopt.verifier.instances import Elements, Instance
+from graphopt.verifier.logic import truth_value
 from graphopt.verifier.meant import Meant, meant
 from graphopt.verifier.rounding import unlicensed
-from graphopt.verifier.said import properties_of, speaks_of_multiples
+from graphopt.verifier.said import consistent, most_axes, properties_of, speaks_of_multiples
 from graphopt.verifier.signs import Signs
 from graphopt.verifier.solver import Budget, Effort, OutOfTime, models
 
@@ -88,6 +89,11 @@ class Outcome:
     advice: Callable[[], Iterable[str]] = tuple
     """More about the failure, and what to try next."""
     failed_at: Instance | None = None
+
+    def let_go(self) -> None:
+        """Forget the elements at which it failed, of which no one asks for more."""
+        if self.failed_at is not None:
+            self.failed_at.let_go()
 
 
 @undisturbed()
@@ -162,8 +168,7 @@ def _verdict(rule: Rule, timeout: float) -> tuple[Verdict, Model | None, Outcome
     effort = Effort(budget=budget)
     for model in _models(rule):
         effort.contexts.clear()  # what one model shows of values is no other's; what follows of integers is
-        if outcome.failed_at is not None:
-            outcome.failed_at.let_go()
+        outcome.let_go()
         outcome = _try(rule, model, instances(rule, model, choices, effort), budget)
         if not outcome.failure and not outcome.reached:
             outcome.failure = words.nowhere(outcome.unmet)
@@ -261,7 +266,7 @@ def instances(rule: Rule, model: Model, typings: Sequence[Typing], effort: Effor
     others = typings if rule.minds_types else []
     if model is not Model.EXACT:
         others = [typing for typing in others if all(dtype.is_float for dtype in typing.types.values())]
-    most = VECTORS if is_pointwise(rule) else max(MAX_RANK, _longest(rule))
+    most = VECTORS if is_pointwise(rule) else max(MAX_RANK, most_axes(rule))
     yield from _at(rule, model, effort, first, most, typings)
     kinds = {dtypes.kind_of(rule, first)}
     for typing in others:
@@ -269,21 +274,6 @@ def instances(rule: Rule, model: Model, typings: Sequence[Typing], effort: Effor
         if kind not in kinds:
             kinds.add(kind)
             yield from _at(rule, model, effort, typing, most, typings)
-
-
-def _longest(rule: Rule) -> int:
-    """Return how many axes the left side writes at most: by a permutation, or by new axes of a hole that has names for
-    its own. Other lists, such as pads, say less of a rank."""
-    return max((_axes_written(app) for side in rule.left for app in applications(side)), default=0)
-
-
-def _axes_written(app: App) -> int:
-    match app:
-        case App(op="Transpose", attrs=(("perm", Lit(value=tuple(perm))),)):
-            return len(perm)
-        case App(op="Unsqueeze", args=(Var(axes=tuple(own)), Lit(value=tuple(new)))) if not any("*" in a for a in own):
-            return len(own) + len(new)
-    return 0
 
 
 def _at(
@@ -481,15 +471,6 @@ def _reachable(instance: Instance) -> bool:
     if not found:
         instance.unmet = words.only_empty(instance)
     return found
-
-
-def consistent(properties: Mapping[str, frozenset[str]]) -> bool:
-    """Return whether each constant can have all of its properties."""
-    from graphopt.language.scalar import PROPERTIES, PYTHON
-
-    return all(
-        any(all(PROPERTIES[p](PYTHON, x) for p in names) for x in (0, 1, 2, -1, 0.5)) for names in properties.values()
-    )
 
 
 def _agree(instance: Instance, name: str, left: Tensor, right: Tensor, known: Context, cases: int = 3) -> None:

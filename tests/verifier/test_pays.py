@@ -8,11 +8,13 @@ import pytest
 from graphopt.io import onnx_io
 from graphopt.language.proof import Verdict
 from graphopt.language.rule import Rule, const, fn, integers, op, tensor
+from graphopt.language.term import Term
 from graphopt.operators import infer
 from graphopt.rewrite.match import find
 from graphopt.verifier import prove as prover
 from graphopt.verifier.drawing import instances
 from graphopt.verifier.example import evaluate
+from graphopt.verifier.instances import Instance
 from graphopt.verifier.prove import prove
 
 x, a, b = tensor("x"), const("a"), const("b")
@@ -48,10 +50,10 @@ WRONG = (
 
 @pytest.mark.parametrize("rule", TRUE, ids=lambda rule: rule.name)
 def test_a_proof_knows_nothing_of_where_it_pays(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
-    assumed = set()
+    assumed = set[Term]()
     left = prover._left
 
-    def noting(instance: prover.Instance) -> object:
+    def noting(instance: Instance) -> object:
         assumed.update(instance.rule.conditions)
         return left(instance)
 
