@@ -154,7 +154,8 @@ def of_tokens(name: str, x: Var, axes: tuple[int, ...], products: tuple[Product,
                 f"replace_{product.name}_of_{name}_with_conv",
                 product.of(x),
                 last(product.conv(in_front(op.Unsqueeze(x, axes)))),
-                when=(fn.size("T") > 1, *has_blocks(x, "CM"), *RATIO),
+                when=(fn.size("T") > 1, *has_blocks(x, "CM")),
+                pays=RATIO,
                 why="A pointwise convolution is faster than a product of matrices.",
             )
             for product in products

@@ -82,7 +82,7 @@ AFTER_EACH_OTHER = (
         "fuse_pointwise_conv_into_conv",
         op.Conv(op.Conv(x, filters, b, group=1, **geometry), mixing, last),
         op.Conv(x, mixed(mix, filters, "P C *k"), (mix @ b) + last, group=1, **geometry),
-        when=fn.le(fn.mul(P, in_window), fn.add(fn.mul(M, in_window), fn.mul(P, M))),
+        pays=fn.le(fn.mul(P, in_window), fn.add(fn.mul(M, in_window), fn.mul(P, M))),
         why="A pointwise convolution of filtered channels is a convolution with mixed filters.",
     ),
     *(
@@ -90,7 +90,7 @@ AFTER_EACH_OTHER = (
             f"fuse_pointwise_conv_before_{name}",
             op.Conv(op.Conv(x, pixels, first), sights, last, group=1, **around),
             op.Conv(x, seen_through, bias, group=1, **around),
-            when=fn.le(fn.mul(C, in_sight), fn.add(fn.mul(C, M), fn.mul(M, in_sight))),
+            pays=fn.le(fn.mul(C, in_sight), fn.add(fn.mul(C, M), fn.mul(M, in_sight))),
             why="A convolution of mixed channels is one with filters that mix them.",
         )
         for name, first, bias, around in (

@@ -1,5 +1,6 @@
 """Operators that work on each element alone: arithmetic with constants, unit elements, bounds, comparisons, Where."""
 
+from collections.abc import Mapping
 from itertools import product
 
 from graphopt.base.types import DType
@@ -131,22 +132,28 @@ TWICE = (
 
 # Joined constants must not be larger than the larger one: a column and a row would become a matrix.
 joinable = fn.either(fits(a, b), fits(b, a))
-exact, rounded = (joinable,), (joinable, is_float)
-CHAINS = {
-    "fuse_consecutive_adds": ((x + a) + b, x + (a + b), exact),
-    "fuse_sub_add": ((a - x) + b, (a + b) - x, exact),
-    "fuse_add_sub": (a - (x + b), (a - b) - x, exact),
-    "fuse_consecutive_subs": (a - (b - x), x + (a - b), exact),
-    "fuse_consecutive_muls": ((x * a) * b, x * (a * b), exact),
-    "fuse_quotient_mul": ((a / x) * b, (a * b) / x, rounded),
-    "fuse_div_by_product": (a / (x * b), (a / b) / x, rounded),
-    "fuse_div_by_quotient": (a / (b / x), x * (a / b), rounded),
-    "fuse_sum_of_multiples": (x * a + x * b, x * (a + b), exact),
-    "fuse_difference_of_multiples": (x * a - x * b, x * (a - b), exact),
+CHAINS: Mapping[str, tuple[App, App, App | tuple[()]]] = {
+    "fuse_consecutive_adds": ((x + a) + b, x + (a + b), ()),
+    "fuse_sub_add": ((a - x) + b, (a + b) - x, ()),
+    "fuse_add_sub": (a - (x + b), (a - b) - x, ()),
+    "fuse_consecutive_subs": (a - (b - x), x + (a - b), ()),
+    "fuse_consecutive_muls": ((x * a) * b, x * (a * b), ()),
+    "fuse_quotient_mul": ((a / x) * b, (a * b) / x, is_float),
+    "fuse_div_by_product": (a / (x * b), (a / b) / x, is_float),
+    "fuse_div_by_quotient": (a / (b / x), x * (a / b), is_float),
+    "fuse_sum_of_multiples": (x * a + x * b, x * (a + b), ()),
+    "fuse_difference_of_multiples": (x * a - x * b, x * (a - b), ()),
 }
 CONSTANTS = (
     *(
-        Rule(name, lhs, rhs, when=when, why="What the constants do together is computed when the model is compiled.")
+        Rule(
+            name,
+            lhs,
+            rhs,
+            when=when,
+            pays=joinable,
+            why="What the constants do together is computed when the model is compiled.",
+        )
         for name, (lhs, rhs, when) in CHAINS.items()
     ),
     Rule(
@@ -244,7 +251,7 @@ ORDER = (
             f"fuse_consecutive_{name.lower()}",
             getattr(op, name)(getattr(op, name)(x, a), b),
             getattr(op, name)(x, getattr(op, name)(a, b)),
-            when=joinable,
+            pays=joinable,
             why="One bound is as good as two.",
         )
         for name in ("Max", "Min")

@@ -284,14 +284,16 @@ CHAINS = (
         "fuse_consecutive_matmuls",
         (x @ inner) @ outer,
         x @ (inner @ outer),
-        when=(is_float(x), no_more),
+        when=is_float(x),
+        pays=no_more,
         why="The product of two weights is known when the model is compiled.",
     ),
     Rule(
         "fuse_consecutive_matmuls_with_add",
         ((x @ inner) + narrow) @ outer,
         (x @ (inner @ outer)) + (narrow @ outer),
-        when=(is_float(x), no_more),
+        when=is_float(x),
+        pays=no_more,
         why="Products of weights, and of a bias and weights, are known when the model is compiled.",
     ),
     *(
@@ -299,7 +301,7 @@ CHAINS = (
             f"fuse_consecutive_gemms{'_transposed' * first_flipped}{'_then_transposed' * second_flipped}",
             op.Gemm(op.Gemm(rows, first, inner_bias, transB=first_flipped), second, outer_bias, transB=second_flipped),
             op.Gemm(rows, first_factor @ second_factor, (inner_bias @ second_factor) + outer_bias),
-            when=no_more,
+            pays=no_more,
             why="Products of weights, and of a bias and weights, are known when the model is compiled.",
         )
         for first_flipped in (0, 1)

@@ -362,14 +362,16 @@ LATE = tuple(
             mixed(op.Concat(*in_front, this.before(small), *behind, axis=1)),
             op.Conv(op.Concat(*in_front, *behind, axis=1), op.Concat(of_first, of_last, axis=1), its_bias)
             + this.after(op.Conv(small, of_small)),
-            when=(*this.when, narrows, fn.extent(in_front) + fn.extent(behind) > 0, fn.size("K") > 0),
+            when=(*this.when, fn.extent(in_front) + fn.extent(behind) > 0, fn.size("K") > 0),
+            pays=narrows,
             why="A smaller image is convolved alone, before it is enlarged.",
         ),
         Rule(
             f"push_pointwise_conv_above_{this.name}",
             mixed(this.before(small)),
             this.after(mixed(small)),
-            when=(*this.when, narrows),
+            when=this.when,
+            pays=narrows,
             why="Channels are mixed before there are more pixels of them.",
         ),
     )

@@ -109,8 +109,9 @@ FILTERED = tuple(
         when=(
             fn.among(fn.dtype(x), (int(DType.FLOAT),)),
             fn.eq(height % m, 0),
-            fn.either(*gains),
+            fn.size("W") > 0,
         ),
+        pays=fn.either(*gains),
         why=f"With a kernel of three rows, {m} rows are sums of {m + 2} products with one row, in place of {3 * m}.",
     )
     for name, filtered, m, gains in (("in_fours", in_fours, 4, IN_FOURS), ("in_twos", in_twos, 2, IN_TWOS))

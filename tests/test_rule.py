@@ -1,7 +1,9 @@
 """A rule is data: it prints as algebra, survives JSON, and refuses nonsense where it is written."""
 
 import json
+import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,13 @@ TRANSPOSES = Rule(
     op.Transpose(tensor("x"), perm=fn.compose(p, q)),
     when=fn.ne(fn.compose(p, q), (0, 1)),
 )
+SMALL = Rule(
+    "fuse_consecutive_matmuls",
+    (x @ w) @ const("v", "N P"),
+    x @ (w @ const("v", "N P")),
+    when=fn.is_float(fn.dtype(x)),
+    pays=(fn.size("P") <= fn.size("N"), fn.size("M") > 1),
+)
 y = tensor("y", "*b M K")
 left, right = op.Split.split(2, y, None, axis=-1, num_outputs=2)
 CROSSED = Rule(
@@ -47,13 +56,29 @@ def test_a_rule_prints_as_algebra() -> None:
     assert str(TRANSPOSES) == (
         "Transpose(Transpose(x, perm=p), perm=q)  ->  Transpose(x, perm=compose(p, q))  where compose(p, q) != [0, 1]"
     )
+    assert str(SMALL) == (
+        "x @ w @ v  ->  x @ (w @ v)  where is_float(dtype(x))  paying where size('P') <= size('N') and 1 < size('M')"
+    )
     assert str(CONV) == "Conv(d, w, b, …) * s  ->  Conv(d, w * Unsqueeze(s, [1]), b * Reshape(s, [-1]), …)"
 
 
-@pytest.mark.parametrize("rule", [SCALE, TRANSPOSES, CROSSED, CONV], ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", [SCALE, TRANSPOSES, SMALL, CROSSED, CONV], ids=lambda rule: rule.name)
 def test_json_brings_a_rule_back(rule: Rule) -> None:
     assert Rule.from_json(json.loads(json.dumps(rule.to_json()))) == rule
     assert Rule.from_json(rule.to_json()).digest == rule.digest
+
+
+def test_a_rule_that_is_pickled_still_says_where_it_pays() -> None:
+    assert pickle.loads(pickle.dumps(SMALL)) == SMALL
+
+
+def test_where_a_rule_pays_is_a_condition_and_no_part_of_its_claim() -> None:
+    assert SMALL.conditions == (SMALL.when, fn.size("P") <= fn.size("N"), fn.size("M") > 1)
+    assert SMALL.claim.conditions == (SMALL.when,)
+    assert SMALL.claim == replace(SMALL, pays=())
+    assert TRANSPOSES.claim is TRANSPOSES
+    assert replace(SMALL, pays=fn.size("M") > 1) == replace(SMALL, pays=(fn.size("M") > 1,))
+    assert SMALL.digest != SMALL.claim.digest
 
 
 def test_the_digest_is_of_what_a_rule_says_not_of_why() -> None:

@@ -510,6 +510,7 @@ def _stored(weights: Term) -> Term:
     return weights.operands[0] if isinstance(weights, App) and weights.op == "DequantizeLinear" else weights
 
 
+@cache
 def _wanted(rule: Rule) -> dict[str, list[Term]]:
     """Return the numbers, texts and shapes that conditions compare attributes with."""
     wanted: dict[str, list[Term]] = {}
@@ -551,6 +552,7 @@ def _holds(condition: Term, rule: Rule, dims: Sizes) -> bool:
         return False
 
 
+@cache
 def _on_attributes(rule: Rule) -> list[tuple[Term, frozenset[str]]]:
     """Return the conditions on nothing but attributes and numbers, with the holes that each mentions."""
     return [

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from fractions import Fraction
 from functools import partial
 from itertools import chain
 from math import isinf
@@ -20,11 +19,8 @@ from graphopt.base.integers import (
     TRUE,
     Fact,
     Formula,
-    Int,
     Size,
-    Truth,
     choice,
-    conj,
     disj,
     eq,
     fresh,
@@ -35,9 +31,8 @@ from graphopt.base.integers import (
     symbol,
 )
 from graphopt.base.notes import Noted, noting
-from graphopt.base.rebuilding import formula
 from graphopt.base.symbolic import ZERO, Index, Piece, Read, Value, call, fold, guarded, integer, lift, number
-from graphopt.base.tensors import Tensor, as_size, boolean, select, truth
+from graphopt.base.tensors import Tensor, as_size, boolean
 from graphopt.base.types import DType
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import FACTS, FUNCTIONS, LONGEST, PROPERTIES, PYTHON, Misused, Unknown, apply
@@ -61,6 +56,7 @@ from graphopt.verifier.choices import Choices, flat
 from graphopt.verifier.contents import Listed, Told, looked_up, of_lists, told
 from graphopt.verifier.context import Context, context
 from graphopt.verifier.dtypes import Mistyped, Typing
+from graphopt.verifier.logic import LOGIC, is_real, truth_value
 from graphopt.verifier.meant import Meant
 from graphopt.verifier.said import (
     ROUNDING,
@@ -73,64 +69,6 @@ from graphopt.verifier.said import (
     unfulfilled,
 )
 from graphopt.verifier.solver import Effort
-
-
-class Z3Logic:
-    """The `Logic` of the scalar functions: truth is a formula, also about real numbers."""
-
-    def eq(self, left: Any, right: Any) -> Formula:
-        if _is_real(left) or _is_real(right):
-            return negate(truth(call("NotZero", real(left) - real(right))))
-        if isinstance(left, str) or isinstance(right, str):
-            return TRUE if left == right else FALSE
-        return eq(left, right)
-
-    def le(self, left: Any, right: Any) -> Formula:
-        if _is_real(left) or _is_real(right):
-            return negate(truth(call("Positive", real(left) - real(right))))
-        return le(left, right)
-
-    def all(self, parts: Iterable[Any]) -> Formula:
-        return conj(*map(truth_value, parts))
-
-    def any(self, parts: Iterable[Any]) -> Formula:
-        return disj(*map(truth_value, parts))
-
-    def negate(self, part: Any) -> Formula:
-        return negate(truth_value(part))
-
-    def choose(self, condition: Any, then: Any, otherwise: Any) -> Any:
-        decides = truth_value(condition)
-        if decides in (TRUE, FALSE):
-            return then if decides == TRUE else otherwise
-        if isinstance(then, Truth) and isinstance(otherwise, Truth):
-            return disj(conj(decides, formula(then)), conj(negate(decides), formula(otherwise)))
-        if _is_real(then) or _is_real(otherwise):
-            return select(decides, real(then), real(otherwise))
-        if isinstance(then, int | Int) and isinstance(otherwise, int | Int):
-            return choice(decides, then, otherwise)
-        if then != otherwise:
-            raise Unsupported(f"whether it is {then} or {otherwise}")
-        return then
-
-    def known(self, number_: Any) -> int:
-        if isinstance(number_, Int | Value):
-            raise Unsupported(f"which number {number_} is")
-        return PYTHON.known(number_)
-
-
-LOGIC = Z3Logic()
-
-
-def truth_value(part: Any) -> Formula:
-    """Return a truth value as a formula.
-
-    Raises:
-        Unsupported: it is none.
-    """
-    if not isinstance(part, Truth):
-        raise Unsupported(f"{part} where a truth value is needed")
-    return formula(part)
 
 
 @dataclass(frozen=True)
@@ -468,7 +406,7 @@ class Instance:
         In the exact model nothing is known of what it rounds: a rule computes in double precision when it is applied.
         """
         name = app.op
-        if name not in ("divide", "sqrt") and not any(_is_real(arg) for arg in chain.from_iterable(map(flat, args))):
+        if name not in ("divide", "sqrt") and not any(is_real(arg) for arg in chain.from_iterable(map(flat, args))):
             return None
         if compares_rounded(app):
             raise Unsupported(f"{app}, which compares what is rounded when the rule is applied")
@@ -499,7 +437,7 @@ class Instance:
 
     def _divisor(self, divisors: Any, app: App) -> None:
         for divisor in flat(divisors):
-            if _is_real(divisor):
+            if is_real(divisor):
                 raise Unsupported(f"{app}: {app.op} is of whole numbers, `divide` is of others")
             self.require(negate(eq(divisor)), "division by zero")
 
@@ -591,10 +529,6 @@ class Instance:
 
     def hole_tensors(self) -> list[Tensor]:
         return [value for value in self.holes.values() if isinstance(value, Tensor)]
-
-
-def _is_real(value: Any) -> bool:
-    return isinstance(value, Value | float) or type(value) is Fraction  # an abstract class: `isinstance` is slow
 
 
 _REAL_FUNCTIONS: Mapping[str, Callable[..., Value]] = {

@@ -40,7 +40,7 @@ from graphopt.base.tensors import Tensor, as_size, bind
 from graphopt.language.coverage import Answer, Choice, of_any_rank, tree_of
 from graphopt.language.proof import Model, Proof, Verdict
 from graphopt.language.rule import Rule
-from graphopt.language.term import App, Lit, Var, applications, walk
+from graphopt.language.term import Lit, Var, applications, walk
 from graphopt.operators.classes import is_pointwise
 from graphopt.operators.families import joined
 from graphopt.operators.node import MAX_RANK, Undefined, Unsupported
@@ -55,10 +55,11 @@ from graphopt.verifier.definedness import is_not_zero, undefined, unmasked
 from graphopt.verifier.dtypes import Mistyped, Typing
 from graphopt.verifier.equality import Equality
 from graphopt.verifier.extended import Extended, NotExtended, extended
-from graphopt.verifier.instances import Elements, Instance, truth_value
+from graphopt.verifier.instances import Elements, Instance
+from graphopt.verifier.logic import truth_value
 from graphopt.verifier.meant import Meant, meant
 from graphopt.verifier.rounding import unlicensed
-from graphopt.verifier.said import consistent, properties_of, speaks_of_multiples, unless_empty
+from graphopt.verifier.said import consistent, most_axes, properties_of, speaks_of_multiples, unless_empty
 from graphopt.verifier.signs import Signs
 from graphopt.verifier.solver import Budget, Effort, OutOfTime, models
 from graphopt.verifier.suggestions import suggestion
@@ -92,6 +93,11 @@ class Outcome:
     """More about the failure, and what to try next."""
     failed_at: Instance | None = None
 
+    def let_go(self) -> None:
+        """Forget the elements at which it failed, of which no one asks for more."""
+        if self.failed_at is not None:
+            self.failed_at.let_go()
+
 
 @undisturbed()
 def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
@@ -103,14 +109,14 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
     terms are proved as these, but in no exact model: their kernels may round in ways of their own. A declaration that
     its kernel contradicts makes it REFUTED, too.
     """
-    start = time.process_time()
-    plain = meant(joined(rule))
+    start, claim = time.process_time(), rule.claim
+    plain = meant(joined(claim))
     verdict, model, outcome = _verdict(plain, timeout)
     if verdict is Verdict.PROVED:
         example = contradicted(rule.definitions)
         outcome.failure = unasked(rule.definitions)
     else:
-        example = counterexample.find(rule if rule.is_family else plain) if refute else None
+        example = counterexample.find(claim if claim.is_family else plain) if refute else None
         if refute and example is None and verdict is Verdict.VACUOUS:
             found, shown_in, _ = _verdict(unless_empty(plain), timeout)
             example = counterexample.ill_shaped(plain) if found is Verdict.VACUOUS and shown_in else None
@@ -145,7 +151,7 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
 def unproved_at(rule: Rule, model: Model, answer: Answer, *, timeout: float = 5.0) -> str:
     """Return what is not shown, in the model in which a rule is proved, at the one instance of a match; nothing if all
     is."""
-    rule, effort = meant(joined(rule)), Effort(budget=Budget(timeout))
+    rule, effort = meant(joined(rule.claim)), Effort(budget=Budget(timeout))
 
     def met() -> Iterator[Instance]:
         restart()
@@ -174,8 +180,7 @@ def _verdict(rule: Rule, timeout: float) -> tuple[Verdict, Model | None, Outcome
     effort = Effort(budget=budget)
     for model in _models(rule):
         effort.contexts.clear()  # what one model shows of values is no other's; what follows of integers is
-        if outcome.failed_at is not None:
-            outcome.failed_at.let_go()
+        outcome.let_go()
         outcome = _try(rule, model, instances(rule, model, choices, effort), budget)
         if not outcome.failure and not outcome.reached:
             outcome.failure = words.nowhere(outcome.unmet)
@@ -279,7 +284,7 @@ def instances(rule: Rule, model: Model, typings: Sequence[Typing], effort: Effor
     others = typings if rule.minds_types else []
     if model is not Model.EXACT:
         others = [typing for typing in others if dtypes.is_licensed(rule, typing)]
-    most = VECTORS if is_pointwise(rule) else max(MAX_RANK, _longest(rule))
+    most = VECTORS if is_pointwise(rule) else max(MAX_RANK, most_axes(rule))
     yield from _at(rule, model, effort, first, most, typings)
     kinds = {dtypes.kind_of(rule, first)}
     for typing in others:
@@ -287,21 +292,6 @@ def instances(rule: Rule, model: Model, typings: Sequence[Typing], effort: Effor
         if kind not in kinds:
             kinds.add(kind)
             yield from _at(rule, model, effort, typing, most, typings)
-
-
-def _longest(rule: Rule) -> int:
-    """Return how many axes the left side writes at most: by a permutation, or by new axes of a hole that has names for
-    its own. Other lists, such as pads, say less of a rank."""
-    return max((_axes_written(app) for side in rule.left for app in applications(side)), default=0)
-
-
-def _axes_written(app: App) -> int:
-    match app:
-        case App(op="Transpose", attrs=(("perm", Lit(value=tuple(perm))),)):
-            return len(perm)
-        case App(op="Unsqueeze", args=(Var(axes=tuple(own)), Lit(value=tuple(new)))) if not any("*" in a for a in own):
-            return len(own) + len(new)
-    return 0
 
 
 def _at(

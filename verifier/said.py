@@ -11,7 +11,7 @@ from typing import Any
 from graphopt.base.integers import Int
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import LONGEST, PROPERTIES, PYTHON
-from graphopt.language.term import SCALAR, App, Lit, Term, Var, fn, holes, tells_contents, walk
+from graphopt.language.term import SCALAR, App, Lit, Term, Var, applications, fn, holes, tells_contents, walk
 from graphopt.verifier.choices import flat
 
 
@@ -32,6 +32,21 @@ def consistent(properties: Mapping[str, frozenset[str]]) -> bool:
     return all(
         any(all(PROPERTIES[p](PYTHON, x) for p in names) for x in (0, 1, 2, -1, 0.5)) for names in properties.values()
     )
+
+
+def most_axes(rule: Rule) -> int:
+    """Return how many axes the left side writes at most: by a permutation, or by new axes of a hole that has names for
+    its own. Other lists, such as pads, say less of a rank."""
+    return max((_axes_written(app) for side in rule.left for app in applications(side)), default=0)
+
+
+def _axes_written(app: App) -> int:
+    match app:
+        case App(op="Transpose", attrs=(("perm", Lit(value=tuple(perm))),)):
+            return len(perm)
+        case App(op="Unsqueeze", args=(Var(axes=tuple(own)), Lit(value=tuple(new)))) if not any("*" in a for a in own):
+            return len(own) + len(new)
+    return 0
 
 
 @cache

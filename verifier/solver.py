@@ -260,10 +260,39 @@ def _ask(parts: list[Formula], effort: Effort) -> bool:
     known = (p for part in parts for p in ordered(conjuncts(part)) if isinstance(p, Comparison))
     found = _numbers_for([*parts, *_products(known, products)], parts, effort.linear, effort)
     if products and found is not None and not hold(parts, found):  # a product is no more than a number to this solver
+        cases = _cases(parts)
+        if cases and all(refuted(case, effort) for case in cases):
+            return True
         found = _numbers_for(parts, parts, effort.exact, effort)
     if found and hold(parts, found):
         effort.examples = [found, *effort.examples[: EXAMPLES - 1]]
     return found is None
+
+
+def _cases(parts: Sequence[Formula]) -> list[list[Formula]]:
+    """Return each alternative of the one formula that has some, with what speaks of the same unknowns; nothing where
+    that is everything.
+
+    Most alternatives are plainly wrong, and for Z3 those about products are hard enough without the others. What is
+    left of a hard one is often the same in many questions.
+    """
+    several = [part for part in parts if isinstance(part, Or)]
+    if len(several) != 1:
+        return []
+    others = [part for part in parts if part is not several[0]]
+    cases = [[*_connected(others, each.symbols), *conjuncts(each)] for each in ordered(several[0].parts)]
+    return cases if any(len(case) < len(parts) for case in cases) else []
+
+
+def _connected(parts: Iterable[Formula], unknowns: frozenset[Atom]) -> list[Formula]:
+    """Return what speaks of some unknowns, directly or through others that do."""
+    found: list[Formula] = []
+    left = list(parts)
+    while near := [part for part in left if not unknowns.isdisjoint(part.symbols)]:
+        found += near
+        left = [part for part in left if unknowns.isdisjoint(part.symbols)]
+        unknowns = unknowns.union(*(part.symbols for part in near))
+    return found
 
 
 EXAMPLES = 24

@@ -17,7 +17,8 @@ from graphopt.language.term import App, Lit, Term, fn
 from graphopt.verifier import dtypes
 from graphopt.verifier.context import Context
 from graphopt.verifier.dtypes import Typing
-from graphopt.verifier.instances import Instance, truth_value
+from graphopt.verifier.instances import Instance
+from graphopt.verifier.logic import truth_value
 
 SHOWN = 160
 """Of a longer expression only so many characters are shown."""

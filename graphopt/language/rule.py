@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from itertools import chain
@@ -67,10 +67,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Rule:
-    """`lhs` may be replaced by `rhs` wherever it matches and every condition in `when` holds.
+    """`lhs` may be replaced by `rhs` wherever it matches and every condition in `when` and `pays` holds.
 
-    Both sides are one term, or tuples of equal length: a rule with several outputs. An operator of the right side
-    whose inputs are all constant is evaluated when the rule is applied, not emitted.
+    What is true without a condition, which says only where the rewrite gains something, belongs to `pays`: a match has
+    to fulfil it as well, but no proof rests on it. Both sides are one term, or tuples of equal length: a rule with
+    several outputs. An operator of the right side whose inputs are all constant is evaluated when the rule is applied,
+    not emitted.
 
     Raises:
         RuleError: what is no term, a hole of the right side that the left does not bind, one name declared two ways, an
@@ -84,15 +86,16 @@ class Rule:
     rhs: Term | tuple[Term, ...]
     when: Term | tuple[Term, ...] = ()
     why: str = ""
+    pays: Term | tuple[Term, ...] = field(default=(), kw_only=True)
     definitions: tuple[Definition, ...] = field(init=False, compare=False, repr=False)
     """What its operators compute that ONNX does not define."""
 
     def __post_init__(self) -> None:
-        for part in ("lhs", "rhs", "when"):
+        for part in ("lhs", "rhs", "when", "pays"):
             if isinstance(terms := getattr(self, part), list):
                 object.__setattr__(self, part, tuple(terms))
-        if isinstance(self.when, tuple) and len(self.when) == 1:  # one condition has one spelling
-            object.__setattr__(self, "when", self.when[0])
+        for part in ("when", "pays"):
+            object.__setattr__(self, part, _one(_tuple(getattr(self, part))))  # one condition has one spelling
         for problem in problems(self.name, _tuple(self.lhs), self.right, self.conditions):
             raise RuleError(f"rule '{self.name}': {problem}")
         try:
@@ -103,7 +106,7 @@ class Rule:
     def __reduce__(self) -> tuple[Any, ...]:
         """Made again where it is unpickled: another process has to be told what its operators are."""
         said = (self.name, self.lhs, self.rhs, self.when, self.why)
-        return _made_again, (self.definitions[::-1], *said)
+        return _made_again, (self.definitions[::-1], self.pays, *said)
 
     @cached_property
     def left(self) -> tuple[App, ...]:
@@ -117,7 +120,13 @@ class Rule:
 
     @cached_property
     def conditions(self) -> tuple[Term, ...]:
-        return _tuple(self.when)
+        """What a match has to fulfil."""
+        return (*_tuple(self.when), *_tuple(self.pays))
+
+    @cached_property
+    def claim(self) -> Rule:
+        """The rule wherever it is true, whether it pays or not: what is proved of it."""
+        return self if self.pays == () else replace(self, pays=())
 
     @cached_property
     def holes(self) -> Mapping[str, Var]:
@@ -188,7 +197,8 @@ class Rule:
         return sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
     def __str__(self) -> str:
-        return f"{_algebra(self.left)}  ->  {_algebra(self.right)}" + _where(self.conditions) + _for_any(self.operators)
+        said = _where("where", _tuple(self.when)) + _where("paying where", _tuple(self.pays))
+        return f"{_algebra(self.left)}  ->  {_algebra(self.right)}{said}{_for_any(self.operators)}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the rule as plain data; `Rule.from_json` is the inverse."""
@@ -197,8 +207,9 @@ class Rule:
             "holes": {name: hole_to_json(hole) for name, hole in sorted(self.holes.items())},
             "lhs": [term_to_json(side) for side in self.left],
             "rhs": [term_to_json(side) for side in self.right],
-            "when": [term_to_json(condition) for condition in self.conditions],
+            "when": [term_to_json(condition) for condition in _tuple(self.when)],
             "why": self.why,
+            **({} if self.pays == () else {"pays": [term_to_json(condition) for condition in _tuple(self.pays)]}),
             **({"definitions": [each.to_json() for each in self.definitions]} if self.definitions else {}),
         }
 
@@ -208,17 +219,18 @@ class Rule:
         if not isinstance(data, Mapping):
             raise RuleError(f"a rule is not in graphopt's JSON form: {str(data)[:40]} is no object")
         try:
-            only(data, "name", "holes", "lhs", "rhs", "when", "why", "definitions")
+            only(data, "name", "holes", "lhs", "rhs", "when", "why", "pays", "definitions")
             for said in reversed(data.get("definitions", ())):  # what others are made of comes last
                 declare(Definition.from_json(said))
             name, why = text(data["name"], "the name"), text(data.get("why", ""), "why")
             known = {hole: hole_from_json(hole, said) for hole, said in data["holes"].items()}
             lhs, rhs, when = (tuple(term_from_json(t, known) for t in data[key]) for key in ("lhs", "rhs", "when"))
+            pays = tuple(term_from_json(t, known) for t in data.get("pays", ()))
         except KeyError as error:
             raise RuleError(f"{_called(data)} is not in graphopt's JSON form: {error} is missing") from error
         except (TypeError, ValueError, AttributeError) as error:
             raise RuleError(f"{_called(data)} is not in graphopt's JSON form: {error}") from error
-        rule = Rule(name, _one(lhs), _one(rhs), _one(when), why)
+        rule = Rule(name, _one(lhs), _one(rhs), _one(when), why, pays=_one(pays))
         for hole in known:
             if hole not in rule.holes:
                 raise RuleError(f"{_called(data)} declares hole '{hole}' and does not use it")
@@ -231,11 +243,11 @@ def mind_types(terms: Iterable[Term]) -> bool:
     return any(app.op in {"Cast", "CastLike", "dtype", *QUANTIZING} or "dtype" in dict(app.attrs) for app in apps)
 
 
-def _made_again(definitions: tuple[Definition, ...], *said: Any) -> Rule:
+def _made_again(definitions: tuple[Definition, ...], pays: Term | tuple[Term, ...], *said: Any) -> Rule:
     """Return the rule, once what its operators compute is known, that of what others are made of first."""
     for definition in definitions:
         declare(definition)
-    return Rule(*said)
+    return Rule(*said, pays=pays)
 
 
 def _called(data: Mapping[str, Any]) -> str:
@@ -258,8 +270,8 @@ def _algebra(sides: tuple[Term, ...]) -> str:
     return ", ".join(map(render, sides))
 
 
-def _where(conditions: tuple[Term, ...]) -> str:
-    return "  where " + " and ".join(map(render, conditions)) if conditions else ""
+def _where(word: str, conditions: tuple[Term, ...]) -> str:
+    return f"  {word} {' and '.join(map(render, conditions))}" if conditions else ""
 
 
 def _for_any(operators: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ from graphopt.base.sizes import Sym, substitute
 from graphopt.base.types import DType
 from graphopt.language.scalar import FUNCTIONS, PYTHON, Unknown, apply
 from graphopt.operators.node import Unsupported
-from graphopt.verifier.instances import LOGIC, truth_value
+from graphopt.verifier.logic import LOGIC, truth_value
 
 ARGUMENTS: Mapping[str, tuple[tuple[Any, ...], ...]] = {
     **dict.fromkeys(("add", "sub", "mul", "div", "mod"), ((3, 2), ((3, 1), 2), (3, (1, 2)), ((3, 1), (1, 2)))),
