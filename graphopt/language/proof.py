@@ -102,8 +102,9 @@ class Proof:
         return self.holds and (self.model is Model.EXACT or dtype.is_float)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data, without what is empty."""
-        return {key: value for key, value in asdict(self).items() if value not in ("", None, [], False)}
+        """Return it as plain data, without what is empty."""
+        plain = {key: str(value) if isinstance(value, StrEnum) else value for key, value in asdict(self).items()}
+        return {key: value for key, value in plain.items() if value not in ("", None, [], False)}
 
     @staticmethod
     def from_json(data: Any) -> Proof:

@@ -230,7 +230,7 @@ class Grid:
     def _named(self, name: str, args: list[Any], params: tuple[Any, ...]) -> Any:
         """A function of the exact model: the operator of this name, with the attributes that tell it from others."""
         assert self.node is not None and name[-1] == "!", "nothing here is folded"
-        dtype, *values = params
+        dtype, *values = params[0], *params[1 + len(self.node.types) :]
         attrs = self._given(dict(zip(sorted(self.node.used), values, strict=False)))
         absent = iter(values[len(attrs) :] or [False] * len(args))
         rest = iter(np.broadcast_arrays(*args))
@@ -245,7 +245,7 @@ class Grid:
         """An element of what an operator makes of whole tensors, with the attributes that tell it from others."""
         position, folded, dtype, *used = element.params
         assert (folded, dtype) == (node.folded, node.dtype)
-        attrs, arrays = dict(used), list[Array | None]()
+        attrs, arrays = {name: value for name, value in used if name != "types"}, list[Array | None]()
         for place, operand in enumerate(element.operands):
             outer = replace(
                 self, shape=(), asked=True, symbols={a: v for a, v in self.symbols.items() if np.ndim(v) == 0}
