@@ -185,10 +185,13 @@ def _taken_for_one(app: App, made: Container[App], typings: Sequence[Typing]) ->
 
 
 def _below_softmax(term: Term | None) -> Term | None:
-    """Return what a softmax is of, wherever its weights were moved to; another term as it is. The greatest number of a
-    row makes the greatest weight: what lies further below it than 1 is rounded has less."""
+    """Return what a softmax is of, wherever its weights were moved to, all of them; another term as it is.
+
+    The greatest number of a row makes the greatest weight: what lies further below it than 1 is rounded has less. In a
+    part of a row all weights may be 0.
+    """
     inner = term
-    while isinstance(inner, App) and not inner.domain and entry(inner.op).keeps:
+    while isinstance(inner, App) and not inner.domain and (entry(inner.op).is_view or inner.op == "Transpose"):
         inner = inner.inputs[0]
     return inner.inputs[0] if isinstance(inner, App) and inner.op in ("Softmax", "LogSoftmax") else term
 
@@ -251,7 +254,7 @@ def _numbers(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
     for app in (app for side in sides for app in applications(side) if _computes_floats(app, typings)):
         if _factor(app) > LARGEST:
             yield f"the numbers of {app} are together too large or too small to compute with in single precision"
-        if app.op in SUMS and not (isfinite(_exact_up_to(app, typings)) or _is_kept(app, sides, typings)):
+        if app.op in SUMS and not (_is_exact(app, sides, typings) or _is_kept(app, sides, typings)):
             yield from _lost_beside(app)
     for left, right in zip(rule.left, rule.right, strict=True):
         known = {*applications(left)}
@@ -290,6 +293,19 @@ def _exact_up_to(term: Term, typings: Sequence[Typing]) -> float:
     return found if found <= LARGEST else inf
 
 
+def _is_exact(app: App, sides: Sequence[Term], typings: Sequence[Typing]) -> bool:
+    """Return whether a sum is computed without rounding, and read by no other operators than by sums, of which each is
+    looked at: what adds up many of its elements may lose others beside them."""
+    return isfinite(_exact_up_to(app, typings)) and _is_read_in_sums(app, sides)
+
+
+def _is_read_in_sums(app: App, sides: Sequence[Term]) -> bool:
+    readers = (reader for reader in _readers(app, sides) if reader.op not in SUMS)
+    return all(
+        (_passes(app, reader) or reader.op in ("Mul", "Neg")) and _is_read_in_sums(reader, sides) for reader in readers
+    )
+
+
 def _is_wide(app: App, typing: Typing) -> bool:
     written = typing.written.get(app.node)
     return (written[app.output] if written else typing.of(app)) in (DType.FLOAT, DType.DOUBLE)
@@ -308,9 +324,17 @@ def _is_kept(app: App, sides: Sequence[Term], typings: Sequence[Typing]) -> bool
 
 def _is_result(app: App, sides: Sequence[Term]) -> bool:
     """Return whether what an operator makes is only moved, or chosen, before it is a result."""
-    readers = [other for side in sides for other in applications(side) if app in other.inputs]
-    passing = (entry(reader.op).keeps or (reader.op == "Where" and app is not reader.inputs[0]) for reader in readers)
-    return all(passing) and all(_is_result(reader, sides) for reader in readers)
+    readers = _readers(app, sides)
+    return all(_passes(app, reader) for reader in readers) and all(_is_result(reader, sides) for reader in readers)
+
+
+def _readers(app: App, sides: Sequence[Term]) -> list[App]:
+    return [other for side in sides for other in applications(side) if app in other.inputs]
+
+
+def _passes(app: App, reader: App) -> bool:
+    """Return whether an operator only moves, or chooses, what another makes."""
+    return entry(reader.op).keeps or (reader.op == "Where" and app is not reader.inputs[0])
 
 
 def _is_of_model(term: Term) -> bool:
@@ -329,7 +353,10 @@ def _factor(term: Term) -> float:
     """Return by how much numbers of the rule enlarge a term, or make it smaller, at most."""
     if not isinstance(term, App) or is_scalar(term):
         return 1.0
-    return _own_factor(term) * max(map(_factor, term.operands), default=1.0)
+    inner = max(map(_factor, term.operands), default=1.0)
+    if term.op in ("Add", "Sub"):
+        return max([inner, *(number for number in map(abs, _numbers_of(term)) if number > ADDED)])
+    return _own_factor(term) * inner
 
 
 def _own_factor(app: App) -> float:

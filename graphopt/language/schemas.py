@@ -117,7 +117,9 @@ class Types:
                     self.restrict(("hole", name), _FLOATS)
                 case App(op="among", args=(App(op="dtype", args=(Var(name=name),)), Lit(value=tuple() as dtypes))):
                     self.restrict(("hole", name), (dtype for dtype in DType if dtype in dtypes))
-                case App(op="eq", args=(App(op="dtype", args=(Var(name=one),)), App(op="dtype", args=(Var(name=two),)))):
+                case App(
+                    op="eq", args=(App(op="dtype", args=(Var(name=one),)), App(op="dtype", args=(Var(name=two),)))
+                ):
                     self._unify(("hole", one), ("hole", two))
                 case (
                     App(op="eq" | "ne", args=(App(op="dtype", args=(Var(name=name),)), Lit(value=number)))
