@@ -20,7 +20,7 @@ from graphopt.language.rule import Rule
 from graphopt.language.scalar import holds
 from graphopt.language.term import App, Constant, Lit, Term, Var, applications, is_scalar, walk
 from graphopt.operators.classes import entry
-from graphopt.operators.operator import Rounding
+from graphopt.operators.operator import Reach, Rounding
 from graphopt.verifier.dtypes import Mistyped, Typing
 from graphopt.verifier.meant import Meant
 
@@ -38,6 +38,9 @@ SUMMED = {("Shrink", "bias"), ("Shrink", "lambd"), ("Gemm", "alpha"), ("Gemm", "
 """Attributes that are numbers beside operands."""
 REACHING = frozenset({"Pow", "pow", "Exp", "exp", "Add", "add", "Sub", "sub"})
 """Operators and functions that make of numbers what is larger than their product, or smaller."""
+
+MULTIPLIED = frozenset({"Mul", "MatMul", "Pow", "ReduceProd", "ReduceSumSquare", "ReduceL2"})
+"""Operators that multiply what they are given with each other."""
 
 DECIDES = {"Pow": 1, "Resize": 2}
 """The first operand by which an operator jumps, where that is another than the first."""
@@ -150,6 +153,23 @@ def _overflows(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
             peak = _peak(app, typings)
             if peak is None or not _is_used_as_softmax(app, peak, rule.right):
                 yield f"{app.op} overflows at moderate numbers, and the left side does not compute {app}"
+        for app in (app for app in applications(right) if app not in known and app.op in MULTIPLIED):
+            if _exponentials(app, typings) > max(1, *(_exponentials(arg, typings) for arg in app.operands)):
+                yield f"products of exponentials overflow at moderate numbers, and the left side does not compute {app}"
+
+
+def _exponentials(term: Term, typings: Sequence[Typing]) -> float:
+    """Return how many exponentials are multiplied with each other, at most, that are not those of a softmax."""
+    if not isinstance(term, App) or is_scalar(term):
+        return 0
+    inside = [_exponentials(arg, typings) for arg in term.operands]
+    if entry(term.op, term.domain).overflows:
+        return 0 if _peak(term, typings) is not None else 1
+    if term.op in MULTIPLIED:
+        return sum(inside) if term.op in ("Mul", "MatMul") else 2 * max(inside)
+    if entry(term.op, term.domain).reach is Reach.BOUNDED:
+        return 0
+    return max(inside, default=0)
 
 
 def _saturates(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
