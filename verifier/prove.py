@@ -40,7 +40,7 @@ from graphopt.base.tensors import Tensor, as_size, bind
 from graphopt.language.coverage import Answer, Choice, of_any_rank, tree_of
 from graphopt.language.proof import Model, Proof, Verdict
 from graphopt.language.rule import Rule
-from graphopt.language.term import App, Lit, Var, applications, walk
+from graphopt.language.term import Lit, Var, applications, walk
 from graphopt.operators.classes import is_pointwise
 from graphopt.operators.families import joined
 from graphopt.operators.node import MAX_RANK, Undefined, Unsupported
@@ -58,7 +58,7 @@ from graphopt.verifier.extended import Extended, NotExtended, extended
 from graphopt.verifier.instances import Elements, Instance, truth_value
 from graphopt.verifier.meant import Meant, meant
 from graphopt.verifier.rounding import unlicensed
-from graphopt.verifier.said import consistent, properties_of, speaks_of_multiples, unless_empty
+from graphopt.verifier.said import axes_written, consistent, properties_of, speaks_of_multiples, unless_empty
 from graphopt.verifier.signs import Signs
 from graphopt.verifier.solver import Budget, Effort, OutOfTime, models
 from graphopt.verifier.suggestions import suggestion
@@ -149,7 +149,8 @@ def unproved_at(rule: Rule, model: Model, answer: Answer, *, timeout: float = 5.
     def met() -> Iterator[Instance]:
         restart()
         typings = dtypes.typings(rule)
-        yield _instance(rule, model, Met(answer), effort, _first(typings), MAX_RANK, typings)
+        first = _first(dtypes.spoken_of(rule, model, typings) or typings)
+        yield _instance(rule, model, Met(answer), effort, first, MAX_RANK, typings)
 
     outcome = _try(rule, model, met(), effort.budget)
     return outcome.failure or ("" if outcome.cases else "the left side is not defined there")
@@ -169,9 +170,9 @@ def _verdict(rule: Rule, timeout: float) -> tuple[Verdict, Model | None, Outcome
             None,
             Outcome(failure=wrong, wrong=True, advice=partial(words.about_types, rule, choices)),
         )
-    outcome, budget = Outcome(), Budget(timeout)
+    outcome, budget = Outcome(failure=words.WRAPS), Budget(timeout)
     effort = Effort(budget=budget)
-    for model in _models(rule):
+    for model in _models(rule, choices):
         effort.contexts.clear()  # what one model shows of values is no other's; what follows of integers is
         outcome = _try(rule, model, instances(rule, model, choices, effort), budget)
         if not outcome.failure and not outcome.reached:
@@ -188,15 +189,16 @@ def _verdict(rule: Rule, timeout: float) -> tuple[Verdict, Model | None, Outcome
     return Verdict.UNKNOWN, None, outcome
 
 
-def _models(rule: Rule) -> Sequence[Model]:
-    """Return the models in which a rule is tried.
+def _models(rule: Rule, typings: Sequence[Typing]) -> Sequence[Model]:
+    """Return the models in which a rule is tried, of those that speak of some choice of element types.
 
     What is defined by a term has a kernel that rounds in its own way. What an operator of which only the class is known
     makes of a number that is rounded otherwise is not known: its operands have to be the same, bit for bit.
     """
     if rule.operators:
         return (Model.EXACT,)
-    return (Model.EXTENDED, Model.REAL) if rule.definitions else tuple(Model)
+    said = (Model.EXTENDED, Model.REAL) if rule.definitions else tuple(Model)
+    return [model for model in said if dtypes.spoken_of(rule, model, typings)]
 
 
 def _try(rule: Rule, model: Model, instances: Iterable[Instance], budget: Budget) -> Outcome:
@@ -263,11 +265,10 @@ class Failed(Exception):
 
 def instances(rule: Rule, model: Model, typings: Sequence[Typing], effort: Effort) -> Iterator[Instance]:
     """All ranks and attributes for one choice of element types; where types matter, for one of each `kind_of` them."""
-    first = _first(typings)
-    others = typings if rule.minds_types else []
-    if model is not Model.EXACT:
-        others = [typing for typing in others if dtypes.is_licensed(rule, typing)]
-    most = VECTORS if is_pointwise(rule) else max(MAX_RANK, _longest(rule))
+    licensed = dtypes.spoken_of(rule, model, typings)
+    first = _first(licensed)
+    others = licensed if rule.minds_types else []
+    most = VECTORS if is_pointwise(rule) else max(MAX_RANK, axes_written(rule))
     yield from _at(rule, model, effort, first, most, typings)
     kinds = {dtypes.kind_of(rule, first)}
     for typing in others:
@@ -275,21 +276,6 @@ def instances(rule: Rule, model: Model, typings: Sequence[Typing], effort: Effor
         if kind not in kinds:
             kinds.add(kind)
             yield from _at(rule, model, effort, typing, most, typings)
-
-
-def _longest(rule: Rule) -> int:
-    """Return how many axes the left side writes at most: by a permutation, or by new axes of a hole that has names for
-    its own. Other lists, such as pads, say less of a rank."""
-    return max((_axes_written(app) for side in rule.left for app in applications(side)), default=0)
-
-
-def _axes_written(app: App) -> int:
-    match app:
-        case App(op="Transpose", attrs=(("perm", Lit(value=tuple(perm))),)):
-            return len(perm)
-        case App(op="Unsqueeze", args=(Var(axes=tuple(own)), Lit(value=tuple(new)))) if not any("*" in a for a in own):
-            return len(own) + len(new)
-    return 0
 
 
 def _at(

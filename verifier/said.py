@@ -11,7 +11,7 @@ from typing import Any
 from graphopt.base.integers import Int
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import LONGEST, PROPERTIES, PYTHON
-from graphopt.language.term import SCALAR, App, Lit, Term, Var, fn, holes, tells_contents, walk
+from graphopt.language.term import SCALAR, App, Lit, Term, Var, applications, fn, holes, tells_contents, walk
 from graphopt.verifier.choices import flat
 
 
@@ -100,3 +100,18 @@ def as_said(symbols: Any, said: Any) -> Any:
     if isinstance(said, int | Int):
         return (said,) * len(symbols)
     return said if isinstance(said, tuple) and len(said) == len(symbols) else symbols
+
+
+def axes_written(rule: Rule) -> int:
+    """Return how many axes the left side writes at most: by a permutation, or by new axes of a hole that has names for
+    its own. Other lists, such as pads, say less of a rank."""
+    return max((_axes_of(app) for side in rule.left for app in applications(side)), default=0)
+
+
+def _axes_of(app: App) -> int:
+    match app:
+        case App(op="Transpose", attrs=(("perm", Lit(value=tuple(perm))),)):
+            return len(perm)
+        case App(op="Unsqueeze", args=(Var(axes=tuple(own)), Lit(value=tuple(new)))) if not any("*" in a for a in own):
+            return len(own) + len(new)
+    return 0
