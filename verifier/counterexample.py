@@ -252,7 +252,9 @@ def ran(rule: Rule, instance: Instance) -> tuple[list[Array], list[Array]] | Non
     return None if isinstance(before, Refusal) or isinstance(after, Refusal) else (before, after)
 
 
-def judged(rule: Rule, instance: Instance, *, nonfinite: bool = False) -> tuple[bool, Counterexample | None]:
+def judged(
+    rule: Rule, instance: Instance, *, nonfinite: bool = False, tolerance: Mapping[int, float] = TOLERANCE
+) -> tuple[bool, Counterexample | None]:
     """Return whether both sides run at an instance, and how they differ: as `difference` does, or by a left side that
     is refused where the right one runs."""
     try:
@@ -267,16 +269,23 @@ def judged(rule: Rule, instance: Instance, *, nonfinite: bool = False) -> tuple[
     if isinstance(before, Refusal):
         gap = Gap("refused", f"the kernel refuses it: {before.reason}")
         return False, None if isinstance(after, Refusal) else Counterexample(rule, instance, gap, [], after)
-    return not isinstance(after, Refusal), _compared(rule, instance, before, after, nonfinite=nonfinite)
+    found = _compared(rule, instance, before, after, nonfinite=nonfinite, tolerance=tolerance)
+    return not isinstance(after, Refusal), found
 
 
 def _compared(
-    rule: Rule, instance: Instance, before: list[Array], after: Outcome, *, nonfinite: bool
+    rule: Rule,
+    instance: Instance,
+    before: list[Array],
+    after: Outcome,
+    *,
+    nonfinite: bool,
+    tolerance: Mapping[int, float] = TOLERANCE,
 ) -> Counterexample | None:
     if isinstance(after, Refusal):
         gap = Gap("refused", f"the left side runs, the right side is refused: {after.reason}")
         return None if after.lacks else Counterexample(rule, instance, gap, before, [])
-    found = _first_gap(before, after, nonfinite=nonfinite)
+    found = _first_gap(before, after, tolerance, nonfinite=nonfinite)
     return Counterexample(rule, instance, found, before, after) if found else None
 
 
@@ -327,12 +336,15 @@ def _run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
     return list(ort.session(model.SerializeToString(), threads=1).run(None, dict(feeds)))
 
 
-def _first_gap(before: list[Array], after: list[Array], *, nonfinite: bool) -> Gap | None:
-    gaps = (_gap(index, *pair, nonfinite=nonfinite) for index, pair in enumerate(zip(before, after, strict=True)))
+def _first_gap(
+    before: list[Array], after: list[Array], tolerance: Mapping[int, float], *, nonfinite: bool
+) -> Gap | None:
+    pairs = enumerate(zip(before, after, strict=True))
+    gaps = (_gap(index, *pair, tolerance, nonfinite=nonfinite) for index, pair in pairs)
     return next(filter(None, gaps), None)
 
 
-def _gap(output: int, before: Array, after: Array, *, nonfinite: bool) -> Gap | None:
+def _gap(output: int, before: Array, after: Array, tolerance: Mapping[int, float], *, nonfinite: bool) -> Gap | None:
     """How two outputs differ; where the first is infinite or no number, the second has to be the same if
     `nonfinite`."""
     if before.dtype != after.dtype:
@@ -344,7 +356,7 @@ def _gap(output: int, before: Array, after: Array, *, nonfinite: bool) -> Gap | 
     one, other = before.astype(np.float64), after.astype(np.float64)
     finite = np.isfinite(one)
     inexact = before.dtype.kind not in "biu"
-    allowed = TOLERANCE[before.itemsize] * float(np.abs(one[finite]).max(initial=0.1)) if inexact else 0.0
+    allowed = tolerance[before.itemsize] * float(np.abs(one[finite]).max(initial=0.1)) if inexact else 0.0
     with np.errstate(invalid="ignore"):
         near = (one == other) | (np.isnan(one) & np.isnan(other)) | (not nonfinite)
         apart = np.where(finite, np.nan_to_num(np.abs(other - one), nan=np.inf), np.where(near, 0.0, np.inf))

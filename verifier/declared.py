@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain, islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,11 +16,11 @@ from graphopt.base.types import DType
 from graphopt.language.definition import Definition
 from graphopt.language.rule import Rule
 from graphopt.language.term import Term, Var
-from graphopt.verifier import scope
+from graphopt.verifier import counterexample, scope
 from graphopt.verifier.counterexample import Counterexample, Gap, is_known, judged, ran
 from graphopt.verifier.crowded import crowded
 from graphopt.verifier.drawing import instance, instances
-from graphopt.verifier.example import Array, Instance
+from graphopt.verifier.example import Array, Instance, satisfies
 from graphopt.verifier.meant import meant
 
 PLAIN, ANY, EDGES = 40, 60, 20
@@ -29,6 +29,14 @@ PERTURBED = 4
 """In how many instances each input is drawn again."""
 KINDS = 3
 """Of how many choices of element types these are."""
+
+
+TOLERANCE = {**counterexample.TOLERANCE, 4: 1e-5}
+"""By bytes of an element, relative to the largest: a constant in few digits is another operator."""
+ROUNDED, MOVED = 2.0**-22, 16
+"""By how much of themselves inputs are changed to see how far results move, and how much farther may be rounding."""
+FAINT = 2.0**-14
+"""The scale of inputs beside which what is added to a divisor, as an epsilon, is not small."""
 
 
 ATTEMPTS = 400
@@ -84,8 +92,8 @@ def _answer(name: str, rule: Rule, drawn: tuple[Instance, ...] | None) -> _Told:
         return _Told(None)
     run: list[Instance] = []
     found: Counterexample | None = None
-    for each in chain(drawn, _edges(rule, run)):
-        is_run, found = judged(rule, each)
+    for each in chain(drawn, _edges(rule, run), _faint(rule, run)):
+        is_run, found = _judged(rule, each)
         run += [each] if is_run else []
         if found is not None:
             break
@@ -95,6 +103,44 @@ def _answer(name: str, rule: Rule, drawn: tuple[Instance, ...] | None) -> _Told:
         return _Told(count)
     text = f"{name} is not what its definition says: {found.gap.text}"
     return _Told(max(count, 1), replace(found, gap=replace(found.gap, text=text)))
+
+
+def _judged(rule: Rule, given: Instance) -> tuple[bool, Counterexample | None]:
+    """Return whether kernel and meaning run at an instance, and how they differ by more than rounding: by more than the
+    kernel's results move, too, where inputs change by as little as they are rounded."""
+    is_run, found = judged(rule, given, tolerance=TOLERANCE)
+    if found is None or judged(rule, given)[1] is not None:
+        return is_run, found
+    moved = ran(rule, replace(given, values={name: _rounded(value) for name, value in given.values.items()}))
+    place = found.gap.output
+    apart = _distance(found.left[place], found.right[place])
+    return is_run, None if moved is None or apart <= MOVED * _distance(found.left[place], moved[0][place]) else found
+
+
+def _rounded(value: Any) -> Any:
+    """Return an array of floats that are rounded otherwise; another value as it is."""
+    if not _is_of_floats(value):
+        return value
+    rng = np.random.default_rng(1)
+    return np.asarray(value * rng.choice((1 - ROUNDED, 1 + ROUNDED), value.shape), value.dtype)
+
+
+def _distance(one: Array, other: Array) -> float:
+    """Return how far two arrays are from each other, where both are finite."""
+    both = np.isfinite(one) & np.isfinite(other)
+    return float(np.abs(one.astype(np.float64)[both] - other.astype(np.float64)[both]).max(initial=0.0))
+
+
+def _faint(rule: Rule, run: Sequence[Instance]) -> Iterator[Instance]:
+    """Yield some instances of those that have run again, with numbers close to 0."""
+    for each in run[-PERTURBED:]:
+        values = {n: np.asarray(v * FAINT, v.dtype) if _is_of_floats(v) else v for n, v in each.values.items()}
+        if satisfies(meant(rule), replace(each, values=values)):
+            yield replace(each, values=values)
+
+
+def _is_of_floats(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and DType.of(value.dtype).is_float
 
 
 def _edges(rule: Rule, run: Sequence[Instance]) -> Iterator[Instance]:
@@ -119,7 +165,7 @@ def _misread(rule: Rule, hole: Var, run: Sequence[Instance]) -> Counterexample |
         one, two = ran(rule, each), other and ran(rule, other)
         if other is None or one is None or not two:
             continue
-        if (found := judged(rule, other)[1]) is not None:
+        if (found := _judged(rule, other)[1]) is not None:
             return found
         for side, said in enumerate(
             (
@@ -175,7 +221,7 @@ def _spoilt(instance: Instance, rng: np.random.Generator) -> Instance:
     """Return an instance in which some elements of floats are infinite, or no numbers."""
     values = dict(instance.values)
     for name, value in values.items():
-        if isinstance(value, np.ndarray) and DType.of(value.dtype).is_float:
+        if _is_of_floats(value):
             odd = rng.choice(np.array([np.inf, -np.inf, np.nan, 0.0], value.dtype), value.shape)
             values[name] = np.where(rng.random(value.shape) < rng.choice((0.0, 0.1, 0.5)), odd, value)
     return replace(instance, values=values)

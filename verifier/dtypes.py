@@ -16,9 +16,11 @@ from onnx.defs import OpSchema
 
 from graphopt.base.types import COMMON, DType
 from graphopt.ir import ops
+from graphopt.language.proof import Model
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import FUNCTIONS, PYTHON, Unknown, apply, holds
 from graphopt.language.term import SCALAR, App, Lit, Term, Var, applications, is_scalar, is_whole, is_written, walk
+from graphopt.operators.classes import entry
 from graphopt.verifier.meant import Meant
 
 MANY = 5_000
@@ -309,13 +311,33 @@ def kind_of(rule: Rule, typing: Typing) -> Hashable:
     return kinds, tuple((one == other, holds(one, other)) for one, other in product(types, repeat=2))
 
 
-def is_licensed(rule: Rule, typing: Typing) -> bool:
-    """Return whether a proof over the real numbers is of use with a choice of element types: all are floats, or where
-    the ranges of integers count, all that the left side makes are."""
-    if not rule.is_quantized:
-        return all(dtype.is_float for dtype in typing.types.values())
-    made = (typing.of(app) for side in rule.left for app in applications(side))
-    return all(dtype is not None and dtype.is_float for dtype in made)
+def spoken_of(rule: Rule, model: Model, typings: Sequence[Typing]) -> Sequence[Typing]:
+    """Return the choices of element types of which a proof in a model speaks: where types matter, those in which all
+    that the left side computes are floats, whatever it reads; EXACT speaks of all."""
+    if model is Model.EXACT or not rule.minds_types:
+        return typings
+    return [typing for typing in typings if _computes_floats(rule, typing)]
+
+
+def _computes_floats(rule: Rule, typing: Typing) -> bool:
+    """Return whether all that the left side computes are floats; truth values inside it count as little as sizes and
+    places."""
+    apps = {app for side in rule.left for app in applications(side) if not _is_plain(app)}
+    inside, results = ({typing.of(app) for app in some} for some in (apps - {*rule.left}, apps & {*rule.left}))
+    return all(dtype is not None and dtype.is_float for dtype in inside - {DType.BOOL} | results)
+
+
+def _is_plain(term: Term | None) -> bool:
+    """Return whether it is a size, or where something lies along an axis, which no arithmetic makes; wherever it was
+    moved to."""
+    if not isinstance(term, App):
+        return False
+    is_moved = entry(term.op, term.domain).keeps and _is_plain(term.inputs[0])
+    return is_moved or term.op in PLAIN or (term.op, term.output) in (("TopK", 1), ("MaxPool", 1))
+
+
+PLAIN = frozenset({"ArgMax", "ArgMin", "Shape", "Size"})
+"""Operators of integers that no arithmetic makes."""
 
 
 ASKS_OF_TYPES = frozenset({"eq", "ne", "is_float", "is_integer", "holds"})

@@ -156,7 +156,8 @@ def unproved_at(rule: Rule, model: Model, answer: Answer, *, timeout: float = 5.
     def met() -> Iterator[Instance]:
         restart()
         typings = dtypes.typings(rule)
-        yield _instance(rule, model, Met(answer), effort, _first(typings), MAX_RANK, typings)
+        first = _first(dtypes.spoken_of(rule, model, typings) or typings)
+        yield _instance(rule, model, Met(answer), effort, first, MAX_RANK, typings)
 
     outcome = _try(rule, model, met(), effort.budget)
     return outcome.failure or ("" if outcome.cases else "the left side is not defined there")
@@ -176,9 +177,9 @@ def _verdict(rule: Rule, timeout: float) -> tuple[Verdict, Model | None, Outcome
             None,
             Outcome(failure=wrong, wrong=True, advice=partial(words.about_types, rule, choices)),
         )
-    outcome, budget = Outcome(), Budget(timeout)
+    outcome, budget = Outcome(failure=words.WRAPS), Budget(timeout)
     effort = Effort(budget=budget)
-    for model in _models(rule):
+    for model in _models(rule, choices):
         effort.contexts.clear()  # what one model shows of values is no other's; what follows of integers is
         outcome.let_go()
         outcome = _try(rule, model, instances(rule, model, choices, effort), budget)
@@ -202,15 +203,16 @@ def _forbidden(rule: Rule, model: Model, choices: Sequence[Typing]) -> str:
     return forbidden or (unmasked(rule) if model is Model.REAL else spoils_infinities(rule.definitions))
 
 
-def _models(rule: Rule) -> Sequence[Model]:
-    """Return the models in which a rule is tried.
+def _models(rule: Rule, typings: Sequence[Typing]) -> Sequence[Model]:
+    """Return the models in which a rule is tried, of those that speak of some choice of element types.
 
     What is defined by a term has a kernel that rounds in its own way. What an operator of which only the class is known
     makes of a number that is rounded otherwise is not known: its operands have to be the same, bit for bit.
     """
     if rule.operators:
         return (Model.EXACT,)
-    return (Model.EXTENDED, Model.REAL) if rule.definitions else tuple(Model)
+    said = (Model.EXTENDED, Model.REAL) if rule.definitions else tuple(Model)
+    return [model for model in said if dtypes.spoken_of(rule, model, typings)]
 
 
 def _try(rule: Rule, model: Model, instances: Iterable[Instance], budget: Budget) -> Outcome:
@@ -280,10 +282,9 @@ class Failed(Exception):
 
 def instances(rule: Rule, model: Model, typings: Sequence[Typing], effort: Effort) -> Iterator[Instance]:
     """All ranks and attributes for one choice of element types; where types matter, for one of each `kind_of` them."""
-    first = _first(typings)
-    others = typings if rule.minds_types else []
-    if model is not Model.EXACT:
-        others = [typing for typing in others if dtypes.is_licensed(rule, typing)]
+    licensed = dtypes.spoken_of(rule, model, typings)
+    first = _first(licensed)
+    others = licensed if rule.minds_types else []
     most = VECTORS if is_pointwise(rule) else max(MAX_RANK, most_axes(rule))
     yield from _at(rule, model, effort, first, most, typings)
     kinds = {dtypes.kind_of(rule, first)}

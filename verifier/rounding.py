@@ -20,7 +20,7 @@ from graphopt.language.rule import Rule
 from graphopt.language.scalar import holds
 from graphopt.language.term import App, Constant, Lit, Term, Var, applications, is_scalar, walk
 from graphopt.operators.classes import entry
-from graphopt.operators.operator import Rounding
+from graphopt.operators.operator import Reach, Rounding
 from graphopt.verifier.dtypes import Mistyped, Typing
 from graphopt.verifier.meant import Meant
 
@@ -38,6 +38,9 @@ SUMMED = {("Shrink", "bias"), ("Shrink", "lambd"), ("Gemm", "alpha"), ("Gemm", "
 """Attributes that are numbers beside operands."""
 REACHING = frozenset({"Pow", "pow", "Exp", "exp", "Add", "add", "Sub", "sub"})
 """Operators and functions that make of numbers what is larger than their product, or smaller."""
+
+MULTIPLIED = frozenset({"Mul", "MatMul", "Pow", "ReduceProd", "ReduceSumSquare", "ReduceL2"})
+"""Operators that multiply what they are given with each other."""
 
 DECIDES = {"Pow": 1, "Resize": 2}
 """The first operand by which an operator jumps, where that is another than the first."""
@@ -150,6 +153,23 @@ def _overflows(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
             peak = _peak(app, typings)
             if peak is None or not _is_used_as_softmax(app, peak, rule.right):
                 yield f"{app.op} overflows at moderate numbers, and the left side does not compute {app}"
+        for app in (app for app in applications(right) if app not in known and app.op in MULTIPLIED):
+            if _exponentials(app, typings) > max(1, *(_exponentials(arg, typings) for arg in app.operands)):
+                yield f"products of exponentials overflow at moderate numbers, and the left side does not compute {app}"
+
+
+def _exponentials(term: Term, typings: Sequence[Typing]) -> float:
+    """Return how many exponentials are multiplied with each other, at most, that are not those of a softmax."""
+    if not isinstance(term, App) or is_scalar(term):
+        return 0
+    inside = [_exponentials(arg, typings) for arg in term.operands]
+    if entry(term.op, term.domain).overflows:
+        return 0 if _peak(term, typings) is not None else 1
+    if term.op in MULTIPLIED:
+        return sum(inside) if term.op in ("Mul", "MatMul") else 2 * max(inside)
+    if entry(term.op, term.domain).reach is Reach.BOUNDED:
+        return 0
+    return max(inside, default=0)
 
 
 def _saturates(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
@@ -185,10 +205,13 @@ def _taken_for_one(app: App, made: Container[App], typings: Sequence[Typing]) ->
 
 
 def _below_softmax(term: Term | None) -> Term | None:
-    """Return what a softmax is of, wherever its weights were moved to; another term as it is. The greatest number of a
-    row makes the greatest weight: what lies further below it than 1 is rounded has less."""
+    """Return what a softmax is of, wherever its weights were moved to, all of them; another term as it is.
+
+    The greatest number of a row makes the greatest weight: what lies further below it than 1 is rounded has less. In a
+    part of a row all weights may be 0.
+    """
     inner = term
-    while isinstance(inner, App) and not inner.domain and entry(inner.op).keeps:
+    while isinstance(inner, App) and not inner.domain and (entry(inner.op).is_view or inner.op == "Transpose"):
         inner = inner.inputs[0]
     return inner.inputs[0] if isinstance(inner, App) and inner.op in ("Softmax", "LogSoftmax") else term
 
@@ -251,7 +274,7 @@ def _numbers(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
     for app in (app for side in sides for app in applications(side) if _computes_floats(app, typings)):
         if _factor(app) > LARGEST:
             yield f"the numbers of {app} are together too large or too small to compute with in single precision"
-        if app.op in SUMS and not (isfinite(_exact_up_to(app, typings)) or _is_kept(app, sides, typings)):
+        if app.op in SUMS and not (_is_exact(app, sides, typings) or _is_kept(app, sides, typings)):
             yield from _lost_beside(app)
     for left, right in zip(rule.left, rule.right, strict=True):
         known = {*applications(left)}
@@ -290,6 +313,19 @@ def _exact_up_to(term: Term, typings: Sequence[Typing]) -> float:
     return found if found <= LARGEST else inf
 
 
+def _is_exact(app: App, sides: Sequence[Term], typings: Sequence[Typing]) -> bool:
+    """Return whether a sum is computed without rounding, and read by no other operators than by sums, of which each is
+    looked at: what adds up many of its elements may lose others beside them."""
+    return isfinite(_exact_up_to(app, typings)) and _is_read_in_sums(app, sides)
+
+
+def _is_read_in_sums(app: App, sides: Sequence[Term]) -> bool:
+    readers = (reader for reader in _readers(app, sides) if reader.op not in SUMS)
+    return all(
+        (_passes(app, reader) or reader.op in ("Mul", "Neg")) and _is_read_in_sums(reader, sides) for reader in readers
+    )
+
+
 def _is_wide(app: App, typing: Typing) -> bool:
     written = typing.written.get(app.node)
     return (written[app.output] if written else typing.of(app)) in (DType.FLOAT, DType.DOUBLE)
@@ -308,9 +344,17 @@ def _is_kept(app: App, sides: Sequence[Term], typings: Sequence[Typing]) -> bool
 
 def _is_result(app: App, sides: Sequence[Term]) -> bool:
     """Return whether what an operator makes is only moved, or chosen, before it is a result."""
-    readers = [other for side in sides for other in applications(side) if app in other.inputs]
-    passing = (entry(reader.op).keeps or (reader.op == "Where" and app is not reader.inputs[0]) for reader in readers)
-    return all(passing) and all(_is_result(reader, sides) for reader in readers)
+    readers = _readers(app, sides)
+    return all(_passes(app, reader) for reader in readers) and all(_is_result(reader, sides) for reader in readers)
+
+
+def _readers(app: App, sides: Sequence[Term]) -> list[App]:
+    return [other for side in sides for other in applications(side) if app in other.inputs]
+
+
+def _passes(app: App, reader: App) -> bool:
+    """Return whether an operator only moves, or chooses, what another makes."""
+    return entry(reader.op).keeps or (reader.op == "Where" and app is not reader.inputs[0])
 
 
 def _is_of_model(term: Term) -> bool:
@@ -329,7 +373,10 @@ def _factor(term: Term) -> float:
     """Return by how much numbers of the rule enlarge a term, or make it smaller, at most."""
     if not isinstance(term, App) or is_scalar(term):
         return 1.0
-    return _own_factor(term) * max(map(_factor, term.operands), default=1.0)
+    inner = max(map(_factor, term.operands), default=1.0)
+    if term.op in ("Add", "Sub"):
+        return max([inner, *(number for number in map(abs, _numbers_of(term)) if number > ADDED)])
+    return _own_factor(term) * inner
 
 
 def _own_factor(app: App) -> float:

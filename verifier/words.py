@@ -25,6 +25,7 @@ SHOWN = 160
 REASONS = 3
 """So many reasons why a left side does not occur are told."""
 UNDER_A_CONDITION = "if it holds under a condition only, add it with `when=`: of sizes, attributes, or constants"
+WRAPS = "it computes in integers, which may wrap around, and what its operators mean is of numbers that do not"
 FOUND = "it is proved with the condition"
 HELPFUL = ("is_not_zero", "is_positive", "is_not_negative")
 """The properties of constants of which it is tried whether a proof lacks only them."""

@@ -145,6 +145,8 @@ def scalar_array(context: Context, position: int, value: Any, dtype: DType) -> A
         array = np.asarray(value, dtype.numpy)
     except (OverflowError, ValueError) as error:
         raise Misfit(str(error)) from error
+    if dtype.is_float and any(dtype.nearest(float(number)) is None for number in np.atleast_1d(value)):
+        raise Misfit(f"{dtype.name} does not hold {value}, so that no model has it there, nor a rewrite")
     formal = context.operator.input(position).name
     return array.reshape(-1) if formal in _LISTS else array
 

@@ -116,7 +116,17 @@ class Types:
                 case App(op="is_float", args=(App(op="dtype", args=(Var(name=name),)),)):
                     self.restrict(("hole", name), _FLOATS)
                 case App(op="among", args=(App(op="dtype", args=(Var(name=name),)), Lit(value=tuple() as dtypes))):
-                    self.restrict(("hole", name), map(DType, dtypes))
+                    self.restrict(("hole", name), (dtype for dtype in DType if dtype in dtypes))
+                case App(
+                    op="eq", args=(App(op="dtype", args=(Var(name=one),)), App(op="dtype", args=(Var(name=two),)))
+                ):
+                    self._unify(("hole", one), ("hole", two))
+                case (
+                    App(op="eq" | "ne", args=(App(op="dtype", args=(Var(name=name),)), Lit(value=number)))
+                    | App(op="eq" | "ne", args=(Lit(value=number), App(op="dtype", args=(Var(name=name),))))
+                ):
+                    same = condition.op == "eq"
+                    self.restrict(("hole", name), (dtype for dtype in DType if (dtype == number) == same))
         return self
 
     def _read(self, app: App) -> None:

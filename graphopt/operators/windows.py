@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from graphopt.base.integers import (
+    FALSE,
     Formula,
     Size,
     choice,
@@ -18,7 +19,7 @@ from graphopt.base.integers import (
     remainder,
 )
 from graphopt.base.symbolic import Index, Value, call, guarded, integer, number
-from graphopt.base.tensors import Tensor, folded, total, within
+from graphopt.base.tensors import Tensor, folded, select, total, within
 from graphopt.operators.broadcasting import exactly, fits
 from graphopt.operators.node import Body, Denotation, Node, OneOf, Reduction, Shape, Undefined
 from graphopt.operators.opaque import of_shape
@@ -90,6 +91,13 @@ class Window:
         """Where in the input the k-th element of a window lies; outside of it where padding is read."""
         parts = zip(out, self.strides, k, self.dilations, self.begin, strict=True)
         return tuple(o * s + j * d - p for o, s, j, d, p in parts)
+
+    def sees_nothing(self, out: Index) -> Formula:
+        """Return the condition that a window sees nothing but padding: elements that are far apart may skip a short
+        input."""
+        starts = self.position(out, (0,) * len(out))
+        parts = zip(starts, self.space, self.dilations, self.begin, strict=True)
+        return disj(*(conj(lt(i, 0), ge(remainder(i, d), n)) for i, n, d, begin in parts if d != 1 and begin != 0))
 
     def inside(self, out: Index, *, padded: bool = False) -> Callable[[Index], Formula]:
         """Which elements of a window lie inside of the (padded) input; none lies before the padding."""
@@ -252,9 +260,17 @@ def pool(element: Callable[[Node, Window], Callable[[Body, Index], Value]]) -> D
 
 
 def greatest(node: Node, window: Window) -> Callable[[Body, Index], Value]:
-    """Return the greatest element of a window: padding does not count."""
+    """Return the greatest element of a window: padding does not count, and that of nothing is the least number of the
+    type."""
     node.ignored("storage_order")
-    return lambda x, out: folded("max", window.kernel, x, window.inside(out))
+    least = call("Least", params=(node.dtype,))
+
+    def combine(x: Body, out: Index) -> Value:
+        found = folded("max", window.kernel, x, window.inside(out))
+        nothing = window.sees_nothing(out)
+        return found if nothing == FALSE else select(nothing, least, found)
+
+    return combine
 
 
 def average(node: Node, window: Window) -> Callable[[Body, Index], Value]:

@@ -72,6 +72,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "Steps": lambda x, scale, *types: np.round(of_type(x, types[0]) / of_type(scale, types[1])).astype(np.float64),
     "Scaled": lambda integer, scale, *types: (of_type(integer, types[0]) * of_type(scale, types[0])).astype(np.float64),
     "Requantized": lambda total, *scales_and_types: requantized(total, *scales_and_types[:3]),
+    "Least": lambda dtype: np.float64((np.finfo if dtype.is_float else np.iinfo)(dtype.numpy).min),
     "Wrapped": lambda x, to: wrapped(np.asarray(x), to.numpy),
     "Cast": lambda x, kind, to: CASTS[kind](np.asarray(x), DType[to].numpy),
 }

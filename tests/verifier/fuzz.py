@@ -1,8 +1,8 @@
 """Draws rules, most of them wrong or nearly so, and runs whatever is proved: a difference is a hole in the prover.
 
 `python -m tests.verifier.fuzz --seconds 3600 --seed 1` draws for so long, in batches that a process of its own works
-on; `--library` runs the rules that ship instead, which are proved, each once. Half of the rules are mutants of the
-library's, changed in one place or two; the others are pairs of small terms that agree at one small instance. What is
+on; `--library` runs the rules that ship instead, which are proved, each once, and `--proved` those that the tests write
+and that are proved. Half of the rules are mutants of the library's, changed in one place or two; the others are pairs of small terms that agree at one small instance. What is
 proved is run in ONNX Runtime on instances beyond those that a proof enumerates: ranks to 6, sizes 0 and 1, all element
 types, the least and the greatest integers, infinities and NaN where the proof speaks of them.
 """
@@ -47,6 +47,7 @@ from graphopt.verifier.writing import models
 from tests.verifier.differences import Difference, difference, is_applied
 from tests.verifier.mutants import LIBRARY, exchanged, mutants, rebuilt
 from tests.verifier.running import Failure, run
+from tests.verifier.written import rules_of_tests
 
 PROOF_SECONDS = 3.0
 INSTANCES = 12
@@ -536,6 +537,13 @@ def shipped(number: int) -> Iterator[Trial | str]:
         yield run_proved(rule, proof, number) if proof and proof.holds else Trial(str(rule), "not proved")
 
 
+def written(number: int) -> Iterator[Trial | str]:
+    """Yield the same of the rules that the tests write, which are proved now."""
+    for rule in rules_of_tests()[PART * number : PART * (number + 1)]:
+        yield str(rule)
+        yield trial(rule, number)
+
+
 def _watched(source: Callable[[int], Iterator[Trial | str]], seed: int, tally: Tally) -> None:
     """Work on one batch in a process of its own, which ONNX Runtime may end."""
     context = get_context("fork")
@@ -571,12 +579,17 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the first batch; the next has the next")
     parser.add_argument("--batches", type=int, default=None, help="so many batches, however long that takes")
     parser.add_argument("--library", action="store_true", help="run the rules that ship instead of drawn ones")
+    parser.add_argument("--proved", action="store_true", help="run the rules that the tests write instead")
     options = parser.parse_args()
     end, tally = time.monotonic() + options.seconds, Tally()
-    source: Callable[[int], Iterator[Trial | str]] = shipped if options.library else batch
-    seeds: Iterable[int] = range(-(-len(LIBRARY) // PART)) if options.library else count(options.seed * 100_000)
+    source: Callable[[int], Iterator[Trial | str]] = batch
+    seeds: Iterable[int] = count(options.seed * 100_000)
+    is_endless = not (options.library or options.proved)
+    if not is_endless:
+        source, rules = (shipped, LIBRARY) if options.library else (written, rules_of_tests())
+        seeds = range(-(-len(rules) // PART))
     for done, seed in enumerate(seeds):
-        if done == options.batches or (options.batches is None and not options.library and time.monotonic() > end):
+        if done == options.batches or (options.batches is None and is_endless and time.monotonic() > end):
             break
         _watched(source, seed, tally)
     _say(str(tally))

@@ -44,7 +44,8 @@ def run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Run:
         arrays = session.run(None, dict(feeds))
     except Exception as error:  # what it raises has no common base
         of_own = any(node.domain for node in model.graph.node)  # which may lack a type that ONNX's operators have
-        lacks = type(error).__name__ == "NotImplemented" or (of_own and "Type Error: " in str(error))
+        is_said = any(text in str(error) for text in ("Type Error: ", "is not a registered function/op"))
+        lacks = type(error).__name__ == "NotImplemented" or (of_own and is_said)
         raise Failure(" ".join(str(error).split())[:200], lacks) from error
     named = list(zip((value.name for value in model.graph.output), arrays, strict=True))
     own = [array for name, array in named if name.startswith("out")]

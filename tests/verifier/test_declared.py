@@ -85,7 +85,7 @@ def test_an_input_matters_to_both_or_to_none(
         sides = [np.ones(1)], [np.full(1, 1.0 + float(np.sum(each.values["y"])) * 1e-9)]
         return sides if is_declared else sides[::-1]
 
-    monkeypatch.setattr(declared, "judged", lambda *_: (True, None))
+    monkeypatch.setattr(declared, "_judged", lambda *_: (True, None))
     monkeypatch.setattr(declared, "ran", a_side_reads_it)
     found = declared._misread(rule, rule.holes["y"], run)
     assert found is not None and found.gap.text.endswith(f"and nothing of what {whose}")
