@@ -78,7 +78,7 @@ class Counterexample:
     def __str__(self) -> str:
         """Say what differs, in one line; then what the holes stand for, and what the two sides give."""
         by_value = self.gap.kind in ("values", "infinite")
-        lines = [self.gap.text, *_described(self.instance, by_value)]
+        lines = [self.gap.text, *_described(self.instance, by_value), *_sizes_alone(self.rule, self.instance)]
         for side, outputs in (("left", self.left), ("right", self.right)):
             if outputs:
                 lines.append(f"{side:5} gives {_array(outputs[self.gap.output], by_value)}")
@@ -86,9 +86,11 @@ class Counterexample:
 
     @property
     def is_of_nothing(self) -> bool:
-        """Whether a tensor has no elements, or a shape that is asked for."""
-        values = self.instance.values.values()
-        return any(v.size == 0 if isinstance(v, np.ndarray) else isinstance(v, tuple) and 0 in v for v in values)
+        """Whether an axis is empty: of a tensor, by its name, or in a shape that is asked for."""
+        values, dims = self.instance.values.values(), self.instance.dims.values()
+        arrays = (value for value in values if isinstance(value, np.ndarray))
+        lists = (sizes for sizes in (*values, *dims) if isinstance(sizes, tuple))
+        return any(array.size == 0 for array in arrays) or 0 in dims or any(0 in sizes for sizes in lists)
 
     @property
     def dtype(self) -> DType:
@@ -369,6 +371,15 @@ def _described(instance: Instance, by_value: bool) -> Iterator[str]:
             yield f"{name}: {_array(value, by_value)}"
         else:
             yield f"{name} = {'absent' if value is None else _plain(value)}"
+
+
+def _sizes_alone(rule: Rule, instance: Instance) -> Iterator[str]:
+    """Yield a line for each size with a name that is the size of no tensor shown: `fn.sizes("M N")` may be of none."""
+    shown = (hole for hole in rule.holes.values() if isinstance(instance.values.get(hole.name), np.ndarray))
+    axes = {axis.removeprefix("1") for hole in shown for axis in hole.axes or ()}
+    for name, size in instance.dims.items():
+        if name not in axes and name not in rule.holes:
+            yield f"{name} = {_plain(size)}"
 
 
 def _plain(value: Any) -> Any:

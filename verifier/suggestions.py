@@ -12,7 +12,7 @@ import numpy as np
 
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import FUNCTIONS, PYTHON, apply
-from graphopt.language.term import SCALAR, App, Lit, Term, Var, applications, fn, holes, walk
+from graphopt.language.term import SCALAR, App, Lit, Term, Var, fn, holes, walk
 from graphopt.verifier.words import FOUND, spelled
 
 SHAPES = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1, "Tile": 1}
@@ -151,16 +151,24 @@ def _sizes(rule: Rule) -> Iterator[Term]:
         for hole in holes(side):
             if hole.kind in ("tensor", "const") and hole.axes is None:
                 yield fn.shape(hole)
-            for axis in hole.axes or ():
-                if "*" in axis:
-                    yield fn.sizes(f"*{axis.partition('*')[2]}")
-                elif axis != "_" and not axis.isdigit():
-                    yield fn.size(axis)
-        for app in applications(side):
-            place = SHAPES.get(app.op, len(app.inputs)) if not app.domain else len(app.inputs)
-            asked = app.inputs[place] if place < len(app.inputs) else None
-            if isinstance(asked, Var) and asked.kind == "integers":
-                yield asked
+            yield from map(_size, filter(_is_named, hole.axes or ()))
+        for part in walk(side):
+            match part:
+                case App(op="size" | "sizes", args=(Lit(value=str(axes)),)) if part.domain == SCALAR:
+                    yield from map(_size, filter(_is_named, axes.split()))
+                case App(domain="", op=name, inputs=inputs) if SHAPES.get(name, len(inputs)) < len(inputs):
+                    asked = inputs[SHAPES[name]]
+                    if isinstance(asked, Var) and asked.kind == "integers":
+                        yield asked
+
+
+def _is_named(axis: str) -> bool:
+    return axis != "_" and not axis.isdigit()
+
+
+def _size(axis: str) -> Term:
+    """Return the size of an axis, or the sizes of a pack of them."""
+    return fn.sizes(f"*{axis.partition('*')[2]}") if "*" in axis else fn.size(axis)
 
 
 def _together(sizes: Sequence[Term]) -> list[Term]:

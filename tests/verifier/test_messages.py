@@ -163,6 +163,44 @@ def test_an_empty_axis_that_is_the_only_obstacle_is_excluded(rule: Rule, conditi
     assert not proof.holds and proof.complaint.splitlines()[-1].strip() == hint, proof
 
 
+column, is_float = tensor("c", "M 1"), fn.eq(fn.dtype(tensor("c", "M 1")), DType.FLOAT)
+zeros = op.ConstantOfShape(op.Shape(a))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rule", "shown", "condition"),
+    [
+        (Rule("mean", op.ReduceMean(op.Expand(column, fn.sizes("M N")), (1,)), column, when=is_float),
+         "N = 0", 'fn.le(1, fn.size("N"))'),
+        (Rule("apart", op.ReduceMean(op.Expand(column, fn.join(fn.size("M"), fn.size("N"))), (1,)), column,
+              when=is_float),
+         "N = 0", 'fn.le(1, fn.size("N"))'),
+        (Rule("of_all", op.ReduceMean(op.Expand(index, fn.sizes("P Q")), keepdims=0), index,
+              when=fn.eq(fn.dtype(index), DType.FLOAT)), "Q = 0", 'fn.le(1, fn.sizes("P Q"))'),
+        (Rule("joined", op.ReduceMean(op.Expand(column, fn.join(fn.size("K"), fn.sizes("M N"))), (0, 2), keepdims=0),
+              op.Squeeze(column, (1,)), when=is_float), "K = 0", 'fn.le(1, fn.sizes("K N"))'),
+        (Rule("pack", op.ReduceMean(op.Expand(index, fn.sizes("*s")), keepdims=0), index,
+              when=fn.eq(fn.dtype(index), DType.FLOAT)), "*s = [0]", 'fn.le(1, fn.sizes("*s"))'),
+        (Rule("product", op.ReduceProd(zeros, (1,)), op.ReduceMax(zeros, (1,))),
+         "a: float32[1, 0] = [[]]", 'fn.le(1, fn.size("N"))'),
+    ],
+    ids=lambda item: item.name if isinstance(item, Rule) else "",
+)  # fmt: skip
+def test_an_empty_axis_of_no_tensor_is_named_and_excluded(rule: Rule, shown: str, condition: str) -> None:
+    proof = prove(rule)
+    lines = [line.strip() for line in proof.complaint.splitlines()]
+    assert proof.verdict is Verdict.REFUTED and shown in lines, proof
+    assert lines[-1] == f"only an empty axis stands in the way: it is proved with the condition `{condition}`", proof
+
+
+@pytest.mark.parametrize("body", [2.0, -1.0, 0.5])
+def test_a_product_of_a_number_is_not_the_number(body: float) -> None:
+    filled = op.Expand(body, op.Shape(a))
+    rule = Rule("power", op.ReduceProd(filled, (1,)), op.ReduceMax(filled, (1,)), when=fn.le(1, fn.size("N")))
+    assert not prove(rule, refute=False).holds
+
+
 def test_an_empty_axis_is_not_blamed_for_what_is_wrong() -> None:
     wrong = Rule("greatest", op.ReduceMax(a, (1,)), op.TopK.split(2, a, (1,), axis=1, largest=0)[0], when=is_single)
     assert "empty axis" not in prove(wrong).complaint
