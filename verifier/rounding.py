@@ -185,8 +185,12 @@ def _taken_for_one(app: App, made: Container[App], typings: Sequence[Typing]) ->
 
 
 def _below_softmax(term: Term | None) -> Term | None:
-    """Return what a softmax is of, wherever its weights were moved to; another term as it is. The greatest number of a
-    row makes the greatest weight: what lies further below it than 1 is rounded has less."""
+    """Return what a softmax is of, wherever its weights were moved to; another term as it is.
+
+    The greatest number of a row makes the greatest weight, but one that lies less than an ulp of 1 below may make the
+    same: of [1e-10, 2e-10] the left side takes the first, the right side the second. This is accepted: of two elements
+    that are equal but for rounding the place of either is right.
+    """
     inner = term
     while isinstance(inner, App) and not inner.domain and entry(inner.op).keeps:
         inner = inner.inputs[0]

@@ -248,9 +248,7 @@ def refuted(parts: Iterable[Formula], effort: Effort) -> bool:
 
 
 NUMBERS = ((2, 3, 5, 4), (1, 0), (1,), (4, 5, 3, 2), (2,), (6, 2, 3, 1), (3, 1, 2), (2, 0), (1, 2, 3), (1, 1, 5), (0,))
-"""What is tried for the unknowns, in turn, before Z3 is asked: most questions that it would answer with a model.
-
-Not where there are products: what it was asked before decides how quickly it answers the hard ones among those."""
+"""What is tried for the unknowns, in turn, before Z3 is asked: most questions that it would answer with a model."""
 
 
 def _ask(parts: list[Formula], effort: Effort) -> bool:
