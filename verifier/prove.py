@@ -593,7 +593,8 @@ def _advice(
         if _verdict(more, seconds)[0] is Verdict.PROVED:
             yield f"{words.FOUND} `{words.spelled(condition)}`"
             return
-    yield words.UNDER_A_CONDITION
+    in_types = words.differ_in_types_only(wording, one, other, rule)
+    yield words.CAST_ALIKE if in_types else words.UNDER_A_CONDITION
 
 
 def _values_agree(

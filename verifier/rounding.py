@@ -72,10 +72,12 @@ def _jumps(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
     if rule.definitions:  # a kernel that is declared by a term rounds in a way of its own
         left, right = {**left, **right}, {}
     for app in (*(app for app in left if app not in right), *(app for app in right if app not in left or _folds(app))):
-        yield (
-            f"{app.op} jumps, and its operand is the same over the real numbers only: it has to be computed in the"
-            f" same way on both sides, not rounded otherwise; found {app}"
-        )
+        reason = "its operand is the same over the real numbers only"
+        demand = "it has to be computed in the same way on both sides, not rounded otherwise"
+        if all(_is_lossless(part, typings) for part in _rounded_ahead(app)):
+            reason = "its operand is cast to another element type"
+            demand = "it has to be computed in the same types on both sides"
+        yield f"{app.op} jumps, and {reason}: {demand}; found {app}"
 
 
 def _rounded_jumps(sides: Sequence[Term], typings: Sequence[Typing]) -> Iterator[App]:
@@ -83,10 +85,14 @@ def _rounded_jumps(sides: Sequence[Term], typings: Sequence[Typing]) -> Iterator
     for side in sides:
         for app in applications(side):
             inside = _rounding(app) is Rounding.PLACED and app is not side
-            if inside or _is_jump(app, typings):
-                operands = (operand for operand in app.inputs[DECIDES.get(app.op, 0) :] if operand is not None)
-                if any(_rounds(part) for operand in operands for part in applications(operand)):
-                    yield app
+            if (inside or _is_jump(app, typings)) and any(_rounded_ahead(app)):
+                yield app
+
+
+def _rounded_ahead(app: App) -> Iterator[App]:
+    """Yield what rounds in the operands that decide where an operator jumps."""
+    operands = (operand for operand in app.inputs[DECIDES.get(app.op, 0) :] if operand is not None)
+    yield from (part for operand in operands for part in applications(operand) if _rounds(part))
 
 
 def _is_jump(app: App, typings: Sequence[Typing]) -> bool:
@@ -187,7 +193,7 @@ def _taken_for_one(app: App, made: Container[App], typings: Sequence[Typing]) ->
 def _below_softmax(term: Term | None) -> Term | None:
     """Return what a softmax is of, wherever its weights were moved to; another term as it is.
 
-    The greatest number of a row makes the greatest weight, but one that lies less than an ulp of 1 below may make the
+    The greatest number of a row makes the greatest weight, but one that lies an ulp or two of 1 below may make the
     same: of [1e-10, 2e-10] the left side takes the first, the right side the second. This is accepted: of two elements
     that are equal but for rounding the place of either is right.
     """

@@ -7,7 +7,7 @@ import pytest
 from graphopt.base.types import DType
 from graphopt.language.proof import Verdict
 from graphopt.language.rule import Rule, const, fn, integer, integers, op, reduction, tensor
-from graphopt.language.term import Term
+from graphopt.language.term import Term, Var, holes
 from graphopt.verifier import prove as prover
 from graphopt.verifier.prove import prove
 from graphopt.verifier.solver import Budget, Effort
@@ -232,6 +232,60 @@ def test_a_number_with_too_few_digits_is_named(
     monkeypatch.setattr("graphopt.verifier.counterexample.find", lambda rule: None)
     proof = prove(Rule("near", left, right, when=fn.eq(fn.dtype(x), DType.FLOAT)))
     assert said in proof.complaint.replace("\n    ", "\n").splitlines(), proof
+
+
+IN_TYPES = "only the element types differ in which it is computed: cast alike on both sides"
+
+
+def of_type(dtype: DType, *operands: Var) -> tuple[Term, ...]:
+    return tuple(fn.eq(fn.dtype(operand), dtype) for operand in operands)
+
+
+def cast(value: Term, dtype: DType) -> Term:
+    return op.Cast(value, to=dtype)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "when", "said"),
+    [
+        (cast(cast(x, DType.DOUBLE), DType.STRING), cast(x, DType.STRING), of_type(DType.FLOAT, x),
+         ["left   Cast(x, text, DOUBLE, STRING)", "right  Cast(x, text, FLOAT, STRING)", IN_TYPES]),
+        (cast(cast(x, DType.INT64), DType.STRING), cast(x, DType.STRING), of_type(DType.UINT8, x),
+         ["left   Cast(x, text, INT64, STRING)", "right  Cast(x, text, UINT8, STRING)", IN_TYPES]),
+        (op.BitwiseNot(cast(x, DType.INT32)), cast(op.BitwiseNot(x), DType.INT32), of_type(DType.UINT8, x),
+         ["left   BitwiseNot(x, INT32)", "right  BitwiseNot(x, UINT8)", IN_TYPES]),
+        (op.NonZero(cast(a, DType.DOUBLE)), op.NonZero(a), of_type(DType.FLOAT, a),
+         ["left   NonZero(…)[i, j]", "right  NonZero(…)[i, j]", IN_TYPES]),
+        (op.Relu(op.Tanh(x)), op.Tanh(op.Relu(x)), (), [NO_HINT]),
+        (op.BitwiseNot(cast(x, DType.INT32)), cast(op.BitwiseNot(op.BitwiseNot(x)), DType.INT32),
+         of_type(DType.UINT8, x), [NO_HINT]),
+        (op.NonZero(cast(a, DType.DOUBLE)), op.NonZero(op.Transpose(a, perm=(1, 0))), of_type(DType.FLOAT, a), []),
+    ],
+)  # fmt: skip
+def test_element_types_are_named_where_they_alone_differ(
+    left: Term, right: Term, when: tuple[Term, ...], said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = unproved(Rule("typed", left, right, when=when), monkeypatch)
+    assert set(said) <= set(lines) and (IN_TYPES in lines) == (IN_TYPES in said), lines
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "in_types"),
+    [
+        (op.Pow(x, cast(index, DType.DOUBLE)), op.Pow(x, index), True),
+        (op.Less(cast(x, DType.DOUBLE), cast(index, DType.DOUBLE)), op.Less(x, index), True),
+        (op.Floor(cast(x, DType.DOUBLE)), cast(op.Floor(x), DType.DOUBLE), True),
+        (op.Floor(x * 2.0 * 0.5), op.Floor(x), False),
+        (op.Floor(cast(x, DType.DOUBLE) * 3.0), cast(op.Floor(x * 3.0), DType.DOUBLE), False),
+    ],
+)
+def test_a_jump_of_what_is_only_cast_is_not_said_to_be_rounded(
+    left: Term, right: Term, *, in_types: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    floats = of_type(DType.FLOAT, *dict.fromkeys(holes(left)))
+    (line,) = unproved(Rule("jump", left, right, when=floats), monkeypatch)
+    assert ("its operand is cast to another element type: it has to be computed in the same types" in line) == in_types
+    assert ("not rounded otherwise" in line) != in_types, line
 
 
 def test_a_quotient_of_reals_is_no_whole_number() -> None:
