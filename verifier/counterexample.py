@@ -85,7 +85,7 @@ class Counterexample:
         return "\n".join([*lines, "as run by ONNX Runtime"])
 
     @property
-    def is_of_nothing(self) -> bool:
+    def has_empty_axis(self) -> bool:
         """Whether an axis is empty: of a tensor, by its name, or in a shape that is asked for."""
         values, dims = self.instance.values.values(), self.instance.dims.values()
         arrays = (value for value in values if isinstance(value, np.ndarray))
@@ -116,12 +116,12 @@ class Counterexample:
 def find(rule: Rule, seconds: float = 15.0, share: int = 1) -> Counterexample | None:
     """Return a small counterexample, None where none was found; the same one again unless the time runs out.
 
-    The time is a guard: instances are counted, and take a second or two. Of those a rule may have a share: what is
-    wrong with a family is wrong with most of its rules.
+    The time is a guard: instances are counted, and take a second or two. A rule of a family draws one in `share` of
+    them: what is wrong with a family is wrong with most of its rules.
     """
     if rule.is_family:
         particulars = some_particulars(rule)
-        parts = (_of(each, seconds / len(particulars), (len(particulars) + 1) // 2) for each in particulars)
+        parts = (_find_in_family(each, seconds / len(particulars), (len(particulars) + 1) // 2) for each in particulars)
         return next(filter(None, parts), None)
     deadline = time.process_time() + seconds
     found = list(islice(differences(rule, deadline, FURTHER, share), FOUND))
@@ -167,13 +167,13 @@ def _refused(rule: Rule, reverse: Rule, instance: Instance) -> Counterexample | 
     before, after = _outcome(left, feeds), _outcome(right, feeds)
     if isinstance(after, Refusal) or not isinstance(before, Refusal) or before.lacks:
         return None
-    made = after[: len(rule.right)]
-    shapes = ", ".join(_array(output, by_value=False) for output in made)
+    outputs = after[: len(rule.right)]
+    shapes = ", ".join(_array(output, by_value=False) for output in outputs)
     text = f"no sizes of at least 1 fit the left side, refused where the right side gives {shapes}: {before.reason}"
-    return Counterexample(rule, instance, Gap("refused", text), [], made)
+    return Counterexample(rule, instance, Gap("refused", text), [], outputs)
 
 
-def _of(particular: Rule, seconds: float, share: int) -> Counterexample | None:
+def _find_in_family(particular: Rule, seconds: float, share: int) -> Counterexample | None:
     """Return a counterexample to a rule of a family, which says of which operators and how many tensors."""
     found = find(particular, seconds, share)
     chosen = particular.label.partition("[")[2].rstrip("]")

@@ -86,7 +86,7 @@ FIRST_OF = {NEXT[largest]: FIRST[largest] for largest in FIRST}
 WHOLE = {"Add!": 1, "Sub!": -1}
 """Sums of integers in the exact model, and the sign of what is added."""
 GREATEST: Mapping[str, Monoid] = {PLACES["ArgMax"]: "max", PLACES["ArgMin"]: "min"}
-"""What lies at the place that an operator says."""
+"""Which fold gives the element at the place that an operator returns."""
 
 
 @dataclass(frozen=True)

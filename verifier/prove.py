@@ -117,7 +117,7 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
     verdict = Verdict.REFUTED if example is not None else verdict
     hint = ""
     if outcome.unshown and refute:
-        empty = example is None or example.is_of_nothing
+        empty = example is None or example.has_empty_axis
         hint = suggestion(plain, lambda other: _verdict(other, timeout / 2)[0] is Verdict.PROVED, empty=empty)
     if verdict is Verdict.UNKNOWN and refute:
         outcome.failure = "\n".join([outcome.failure, *words.with_hint(outcome.advice(), hint)])
@@ -175,7 +175,7 @@ def _verdict(rule: Rule, timeout: float) -> tuple[Verdict, Model | None, Outcome
     for model in _models(rule):
         effort.contexts.clear()  # what one model shows of values is no other's; what follows of integers is
         if outcome.failed_at is not None:
-            outcome.failed_at.let_go()
+            outcome.failed_at.break_cycles()
         outcome = _try(rule, model, instances(rule, model, choices, effort), budget)
         if not outcome.failure and not outcome.reached:
             outcome.failure = words.nowhere(outcome.unmet)
@@ -225,7 +225,7 @@ def _try(rule: Rule, model: Model, instances: Iterable[Instance], budget: Budget
                     outcome.ranks |= ranks
                 if not outcome.reached:
                     outcome.unmet[instance.unmet] += 1
-                instance.let_go()
+                instance.break_cycles()
     except OutOfTime:
         where = "" if instance is None else f", {words.place(instance)}"
         outcome.failure = f"{OUT_OF_TIME} after {outcome.cases} cases{where}"

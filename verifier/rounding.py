@@ -161,11 +161,11 @@ def _overflows(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
 def _saturates(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
     """Yield poles, and places, of what has become one number: 1 / Sigmoid(-x) is 1 + exp(x), but not of floats."""
     for left, right in zip(rule.left, rule.right, strict=True):
-        known, made = {*applications(left)}, {*applications(right)}
-        for app in (app for app in applications(right) if app not in known):
-            yield from _told_apart(app, known, typings)
-        for app in (app for app in applications(left) if app not in made and _rounding(app) is Rounding.PLACED):
-            yield from _taken_for_one(app, made, typings)
+        old, new = {*applications(left)}, {*applications(right)}
+        for app in (app for app in applications(right) if app not in old):
+            yield from _told_apart(app, old, typings)
+        for app in (app for app in applications(left) if app not in new and _rounding(app) is Rounding.PLACED):
+            yield from _ties_broken(app, new, typings)
 
 
 def _told_apart(app: App, known: Container[App], typings: Sequence[Typing]) -> Iterator[str]:
@@ -179,11 +179,11 @@ def _told_apart(app: App, known: Container[App], typings: Sequence[Typing]) -> I
         yield f"{app.op} tells apart what is rounded, and the left side does not compute {app}"
 
 
-def _taken_for_one(app: App, made: Container[App], typings: Sequence[Typing]) -> Iterator[str]:
-    """Say why the left side may find a place among numbers that have become one, where the right side tells them apart:
+def _ties_broken(app: App, new: Container[App], typings: Sequence[Typing]) -> Iterator[str]:
+    """Yield why the left side may find a place among numbers that have become equal, which the right side tells apart:
     where exp(x) is 0 throughout, the first."""
     operand = _below_softmax(app.inputs[0]) if app.op == "ArgMax" else app.inputs[0]
-    for part in (part for part in applications(operand) if part not in made) if operand is not None else ():
+    for part in (part for part in applications(operand) if part not in new) if operand is not None else ():
         if part.op in SATURATING:
             yield f"{app.op} gives the first of what saturates to one number, and the right side tells it apart: {app}"
         if _rounds(part) and not _is_lossless(part, typings):
@@ -261,7 +261,7 @@ def _numbers(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
     for app in (app for side in sides for app in applications(side) if _computes_floats(app, typings)):
         if _factor(app) > LARGEST:
             yield f"the numbers of {app} are together too large or too small to compute with in single precision"
-        if app.op in SUMS and not (isfinite(_exact_up_to(app, typings)) or _is_kept(app, sides, typings)):
+        if app.op in SUMS and not (isfinite(_exact_up_to(app, typings)) or _is_rounded_once(app, sides, typings)):
             yield from _lost_beside(app)
     for left, right in zip(rule.left, rule.right, strict=True):
         known = {*applications(left)}
@@ -305,11 +305,9 @@ def _is_wide(app: App, typing: Typing) -> bool:
     return (written[app.output] if written else typing.of(app)) in (DType.FLOAT, DType.DOUBLE)
 
 
-def _is_kept(app: App, sides: Sequence[Term], typings: Sequence[Typing]) -> bool:
-    """Return whether a sum is a result of a rule, and what is large in it a number or a choice of numbers.
-
-    It is rounded once, like any other, for nothing is taken from it again.
-    """
+def _is_rounded_once(app: App, sides: Sequence[Term], typings: Sequence[Typing]) -> bool:
+    """Return whether a sum is a result of a rule, from which nothing is subtracted again, and every large operand in it
+    is a number or a choice of numbers."""
     if app.op not in ("Add", "Sub") or not _is_result(app, sides):
         return False
     parts = [part for part in app.inputs if part is not None and not isfinite(_exact_up_to(part, typings))]

@@ -71,9 +71,9 @@ class _Translation:
     def numbers(self, model: z3.ModelRef, parts: Iterable[Formula]) -> dict[Any, int]:
         """Return what a model says of the unknowns of some formulas, and of the facts among these."""
         facts = (p.subject for part in parts for p in literals(part) if isinstance(p, Fact))
-        told = {subject: int(z3.is_true(model.eval(self._facts[subject], True))) for subject in facts}
+        truths = {subject: int(z3.is_true(model.eval(self._facts[subject], True))) for subject in facts}
         symbols = sorted(NOTHING.union(*(part.symbols for part in parts)))
-        return told | {symbol: model.eval(self.atom(symbol), True).as_long() for symbol in symbols}
+        return truths | {symbol: model.eval(self.atom(symbol), True).as_long() for symbol in symbols}
 
     def size(self, size: Size) -> Any:
         if isinstance(size, int):
@@ -265,7 +265,8 @@ def _ask(parts: list[Formula], effort: Effort) -> bool:
 
 
 EXAMPLES = 24
-"""Questions come in runs that differ in little: the numbers that answered one of these mostly answer the next."""
+"""How many are tried: questions come in runs that differ little, and numbers that answered one mostly answer the
+next."""
 
 
 def _hold_for_an_earlier_one(parts: Sequence[Formula], effort: Effort) -> bool:

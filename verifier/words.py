@@ -188,7 +188,7 @@ def helpful(instance: Instance, equal: Equal) -> Iterator[Term]:
 
 
 def with_hint(advice: Iterable[str], hint: str) -> list[str]:
-    """Return the advice with a hint in the place of what says less."""
+    """Return the advice with a hint in the place of the general one."""
     lines = list(advice)
     if not hint or any(line.startswith(FOUND) for line in lines):
         return lines
