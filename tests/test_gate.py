@@ -7,9 +7,9 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import onnx
@@ -142,6 +142,44 @@ def test_a_ledger_reads_back_and_says_the_same_again(tmp_path: Path) -> None:
     again = Ledger.load(tmp_path / "proofs.json")
     assert (list(again), again.verifier) == ([proof, refuted], "v")
     assert [path.name for path in tmp_path.iterdir()] == ["proofs.json"]
+
+
+def test_every_field_of_a_proof_reads_back() -> None:
+    other = {str: "x", int: 2, float: 0.5, bool: True, list: [[]], Verdict: Verdict.PROVED, type(None): Model.REAL}
+    plain = Proof("a", "0", Verdict.REFUTED)
+    values: dict[str, Any] = {field.name: other[type(getattr(plain, field.name))] for field in fields(Proof)}
+    full = replace(plain, **values)
+    assert full.to_json().keys() == {field.name for field in fields(Proof)}
+    assert Proof.from_json(json.loads(json.dumps(full.to_json()))) == full
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_refuted_rule_is_recalled_with_its_hint() -> None:
+    proof = Proof(WRONG.name, WRONG.digest, Verdict.REFUTED, hint="only an empty axis stands in the way")
+    gate.remember(proof)
+    gate._kept.cache_clear()
+    assert gate.known(WRONG) == proof
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"proofs": []}',
+        '{"verifier": "v", "proofs": [3]}',
+        '{"verifier": "v", "proofs": [{"rule": "a", "digest": "0"}]}',
+        '{"verifier": "v", "proofs": [{"rule": "a", "digest": "0", "verdict": "LIKELY"}]}',
+        '{"verifier": "v", "proofs": [{"rule": "a", "digest": "0", "verdict": "REFUTED", "of a later version": 1}]}',
+    ],
+)
+def test_a_file_that_is_no_ledger_is_named(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "proofs.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match="is no ledger") as error:
+        Ledger.load(path)
+    assert str(path) in str(error.value)
 
 
 @pytest.mark.usefixtures("cache")

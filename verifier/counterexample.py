@@ -78,17 +78,19 @@ class Counterexample:
     def __str__(self) -> str:
         """Say what differs, in one line; then what the holes stand for, and what the two sides give."""
         by_value = self.gap.kind in ("values", "infinite")
-        lines = [self.gap.text, *_described(self.instance, by_value)]
+        lines = [self.gap.text, *_described(self.instance, by_value), *_sizes_alone(self.rule, self.instance)]
         for side, outputs in (("left", self.left), ("right", self.right)):
             if outputs:
                 lines.append(f"{side:5} gives {_array(outputs[self.gap.output], by_value)}")
         return "\n".join([*lines, "as run by ONNX Runtime"])
 
     @property
-    def is_of_nothing(self) -> bool:
-        """Whether a tensor has no elements, or a shape that is asked for."""
-        values = self.instance.values.values()
-        return any(v.size == 0 if isinstance(v, np.ndarray) else isinstance(v, tuple) and 0 in v for v in values)
+    def has_empty_axis(self) -> bool:
+        """Whether an axis is empty: of a tensor, by its name, or in a shape that is asked for."""
+        values, dims = self.instance.values.values(), self.instance.dims.values()
+        arrays = (value for value in values if isinstance(value, np.ndarray))
+        lists = (sizes for sizes in (*values, *dims) if isinstance(sizes, tuple))
+        return any(array.size == 0 for array in arrays) or 0 in dims or any(0 in sizes for sizes in lists)
 
     @property
     def dtype(self) -> DType:
@@ -114,12 +116,12 @@ class Counterexample:
 def find(rule: Rule, seconds: float = 15.0, share: int = 1) -> Counterexample | None:
     """Return a small counterexample, None where none was found; the same one again unless the time runs out.
 
-    The time is a guard: instances are counted, and take a second or two. Of those a rule may have a share: what is
-    wrong with a family is wrong with most of its rules.
+    The time is a guard: instances are counted, and take a second or two. A rule of a family draws one in `share` of
+    them: what is wrong with a family is wrong with most of its rules.
     """
     if rule.is_family:
         particulars = some_particulars(rule)
-        parts = (_of(each, seconds / len(particulars), (len(particulars) + 1) // 2) for each in particulars)
+        parts = (_find_in_family(each, seconds / len(particulars), (len(particulars) + 1) // 2) for each in particulars)
         return next(filter(None, parts), None)
     deadline = time.process_time() + seconds
     found = list(islice(differences(rule, deadline, FURTHER, share), FOUND))
@@ -165,13 +167,13 @@ def _refused(rule: Rule, reverse: Rule, instance: Instance) -> Counterexample | 
     before, after = _outcome(left, feeds), _outcome(right, feeds)
     if isinstance(after, Refusal) or not isinstance(before, Refusal) or before.lacks:
         return None
-    made = after[: len(rule.right)]
-    shapes = ", ".join(_array(output, by_value=False) for output in made)
+    outputs = after[: len(rule.right)]
+    shapes = ", ".join(_array(output, by_value=False) for output in outputs)
     text = f"no sizes of at least 1 fit the left side, refused where the right side gives {shapes}: {before.reason}"
-    return Counterexample(rule, instance, Gap("refused", text), [], made)
+    return Counterexample(rule, instance, Gap("refused", text), [], outputs)
 
 
-def _of(particular: Rule, seconds: float, share: int) -> Counterexample | None:
+def _find_in_family(particular: Rule, seconds: float, share: int) -> Counterexample | None:
     """Return a counterexample to a rule of a family, which says of which operators and how many tensors."""
     found = find(particular, seconds, share)
     chosen = particular.label.partition("[")[2].rstrip("]")
@@ -381,6 +383,15 @@ def _described(instance: Instance, by_value: bool) -> Iterator[str]:
             yield f"{name}: {_array(value, by_value)}"
         else:
             yield f"{name} = {'absent' if value is None else _plain(value)}"
+
+
+def _sizes_alone(rule: Rule, instance: Instance) -> Iterator[str]:
+    """Yield a line for each size with a name that is the size of no tensor shown: `fn.sizes("M N")` may be of none."""
+    shown = (hole for hole in rule.holes.values() if isinstance(instance.values.get(hole.name), np.ndarray))
+    axes = {axis.removeprefix("1") for hole in shown for axis in hole.axes or ()}
+    for name, size in instance.dims.items():
+        if name not in axes and name not in rule.holes:
+            yield f"{name} = {_plain(size)}"
 
 
 def _plain(value: Any) -> Any:

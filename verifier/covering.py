@@ -1,6 +1,6 @@
 """Some index under which a term reads what another reads, where there are many: the bounds are solved one by one.
 
-A window of a window reads an element on several ways, and one of them is enough for a greatest element. Which one is
+A window of a window reads an element in several ways, and one of them is enough for a greatest element. Which one is
 derived here, by the elimination of Fourier and Motzkin, and proved by whoever asks.
 """
 
@@ -31,7 +31,7 @@ from graphopt.verifier.bijections import Map
 from graphopt.verifier.context import Context
 
 MOST_BOUNDS = 64
-"""Beyond so many bounds at once none is looked for."""
+"""The most bounds at once for which an index is looked for."""
 
 
 def covering_index(
@@ -113,9 +113,9 @@ def _parted(limits: Iterable[Int], atom: Atom) -> tuple[list[tuple[int, Size]], 
 
 def _largest(sizes: Iterable[Size], known: Context) -> Size:
     """Return the largest of some sizes, without those that are plainly no larger than another."""
-    kept: list[Size] = []
+    largest: list[Size] = []
     for size in dict.fromkeys(map(known.simplify, sizes)):
-        if any(known.proves(ge(other, size)) for other in kept):
+        if any(known.proves(ge(other, size)) for other in largest):
             continue
-        kept = [other for other in kept if not known.proves(ge(size, other))] + [size]
-    return reduce(lambda a, b: choice(ge(a, b), a, b), kept)
+        largest = [other for other in largest if not known.proves(ge(size, other))] + [size]
+    return reduce(lambda a, b: choice(ge(a, b), a, b), largest)

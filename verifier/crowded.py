@@ -22,12 +22,12 @@ from graphopt.verifier.scope import PLAIN
 from graphopt.verifier.writing import models
 
 MANY = 140_000
-"""So many products of bytes, with a sign or without, are more than 32 bits hold."""
+"""The length of an axis along which products of bytes, with a sign or without, add up to more than 32 bits hold."""
 LARGEST = 2_000_000
-"""How many elements a tensor has at most."""
+"""The most elements that a tensor has."""
 BYTES = replace(PLAIN, dtypes=(DType.FLOAT, DType.UINT8, DType.INT8))
 DRAWN, ATTEMPTS = 60, 400
-"""How many instances are looked at for bytes, and how many draws these may take."""
+"""The most instances of bytes that are looked at, and the most draws that these may take."""
 
 
 def crowded(rule: Rule) -> Iterator[Instance]:
@@ -69,10 +69,10 @@ def _small(rule: Rule, drawn: Instance) -> Instance | None:
         sides = [onnx.shape_inference.infer_shapes(side) for side in models(rule, drawn)]
     except (Misfit, Unknown):  # the right side says nothing there
         return None
-    made = (
+    shapes = (
         value.type.tensor_type.shape.dim for side in sides for value in (*side.graph.value_info, *side.graph.output)
     )
-    return drawn if all(prod(dim.dim_value for dim in dims) <= LARGEST for dims in made) else None
+    return drawn if all(prod(dim.dim_value for dim in dims) <= LARGEST for dims in shapes) else None
 
 
 def _shape(hole: Var, value: Array, dims: Sizes) -> Shape:

@@ -24,72 +24,68 @@ from graphopt.verifier.example import Array, Instance, satisfies
 from graphopt.verifier.meant import meant
 
 PLAIN, ANY, EDGES = 40, 60, 20
-"""How many instances are drawn, of small whole numbers, of others, and of those that may be marks."""
+"""How many instances are drawn of small whole numbers, of any, and of numbers that a kernel may treat specially."""
 PERTURBED = 4
 """In how many instances each input is drawn again."""
 KINDS = 3
-"""Of how many choices of element types these are."""
-
-
+"""How many choices of element types the last of these are drawn with."""
 TOLERANCE = {**counterexample.TOLERANCE, 4: 1e-5}
 """By bytes of an element, relative to the largest: a constant in few digits is another operator."""
 ROUNDED, MOVED = 2.0**-22, 16
 """By how much of themselves inputs are changed to see how far results move, and how much farther may be rounding."""
 FAINT = 2.0**-14
 """The scale of inputs beside which what is added to a divisor, as an epsilon, is not small."""
-
-
 ATTEMPTS = 400
-"""How many draws these may take: sizes are drawn to meet the conditions, and where that fails more draws fail, too."""
+"""How many draws each kind may take: sizes are drawn to meet the conditions, and where that fails, so do more draws."""
 
 
 def contradicted(definitions: Iterable[Definition]) -> Counterexample | None:
     """Return an instance at which the kernel of an operator computes something else than its declaration says."""
-    return next(filter(None, (told.contradiction for each in definitions for told in _told(each))), None)
+    return next(filter(None, (run.contradiction for each in definitions for run in _kernel_runs(each))), None)
 
 
 def agreeing(definition: Definition) -> int | None:
     """Return at how many instances the kernel of an operator computed what is declared; None where there is none."""
-    counts = [told.ran for told in _told(definition)]
+    counts = [run.runs for run in _kernel_runs(definition)]
     return sum(count or 0 for count in counts) if any(count is not None for count in counts) else None
 
 
 def unasked(definitions: Iterable[Definition]) -> str:
-    """Say which kernels told nothing, for no instance was found that runs; nothing if all did, or are not there."""
-    silent = (each.name for each in definitions if any(told.ran == 0 for told in _told(each)))
+    """Return which kernels were not run, for no instance was found that runs; nothing if all were, or are not there."""
+    silent = (each.name for each in definitions if any(run.runs == 0 for run in _kernel_runs(each)))
     names = ", ".join(dict.fromkeys(silent))
     return f"the kernel of {names} was not asked: no instance was found that runs" if names else ""
 
 
 def spoils_infinities(definitions: Iterable[Definition]) -> str:
-    """Say why kernels may make of infinities and NaN something else than is declared; nothing if no instance does."""
+    """Return why kernels may treat infinities and NaN otherwise than is declared; nothing if they do at no instance."""
     if silent := unasked(definitions):
         return silent
     kept = all(_keeps_infinities(definition, ort.libraries_digest()) for definition in definitions)
     return "" if kept else "a kernel makes something else of infinities than is declared"
 
 
-class _Told(NamedTuple):
-    """What a kernel says of one way to write its operator."""
+class _KernelRun(NamedTuple):
+    """The outcome of running a kernel for one way to write its operator."""
 
-    ran: int | None
-    """At how many instances it was run; None where ONNX Runtime does not know the operator."""
+    runs: int | None
+    """The number of instances; None where ONNX Runtime does not know the operator."""
     contradiction: Counterexample | None = None
 
 
-def _told(definition: Definition) -> tuple[_Told, ...]:
-    return _asked(definition, ort.libraries_digest())
+def _kernel_runs(definition: Definition) -> tuple[_KernelRun, ...]:
+    return _runs_of_kernels(definition, ort.libraries_digest())
 
 
 @cache
-def _asked(definition: Definition, kernels: str) -> tuple[_Told, ...]:
-    """Return what an operator's kernel says, by the ways to write it."""
-    return tuple(_answer(definition.name, rule, _drawn(rule, kernels)) for rule in as_rules(definition))
+def _runs_of_kernels(definition: Definition, kernels: str) -> tuple[_KernelRun, ...]:
+    """Return the outcomes of running an operator's kernel, by the ways to write it."""
+    return tuple(_run_kernel(definition.name, rule, _drawn(rule, kernels)) for rule in as_rules(definition))
 
 
-def _answer(name: str, rule: Rule, drawn: tuple[Instance, ...] | None) -> _Told:
+def _run_kernel(name: str, rule: Rule, drawn: tuple[Instance, ...] | None) -> _KernelRun:
     if drawn is None:
-        return _Told(None)
+        return _KernelRun(None)
     run: list[Instance] = []
     found: Counterexample | None = None
     for each in chain(drawn, _edges(rule, run), _faint(rule, run)):
@@ -100,9 +96,9 @@ def _answer(name: str, rule: Rule, drawn: tuple[Instance, ...] | None) -> _Told:
     count = len(run)
     found = found or next(filter(None, (_misread(rule, hole, run) for hole in rule.holes.values())), None)
     if found is None:
-        return _Told(count)
+        return _KernelRun(count)
     text = f"{name} is not what its definition says: {found.gap.text}"
-    return _Told(max(count, 1), replace(found, gap=replace(found.gap, text=text)))
+    return _KernelRun(max(count, 1), replace(found, gap=replace(found.gap, text=text)))
 
 
 def _judged(rule: Rule, given: Instance) -> tuple[bool, Counterexample | None]:
@@ -144,7 +140,7 @@ def _is_of_floats(value: Any) -> bool:
 
 
 def _edges(rule: Rule, run: Sequence[Instance]) -> Iterator[Instance]:
-    """Yield instances with numbers that may be marks, of the element types with which others have run."""
+    """Yield instances of numbers that a kernel may treat specially, in the element types with which others have run."""
     types = dict.fromkeys(frozenset(_element_types(each).items()) for each in run)
     for known in islice(types, KINDS):
         count = EDGES // min(len(types), KINDS)
@@ -167,14 +163,14 @@ def _misread(rule: Rule, hole: Var, run: Sequence[Instance]) -> Counterexample |
             continue
         if (found := _judged(rule, other)[1]) is not None:
             return found
-        for side, said in enumerate(
+        for side, changed in enumerate(
             (
                 "what the kernel computes, and nothing of what is declared",
                 "what is declared, and nothing of what the kernel computes",
             )
         ):
             if not _are_the_same(one[side], two[side]):
-                gap = Gap("values", f"{hole.name} changes {said}")
+                gap = Gap("values", f"{hole.name} changes {changed}")
                 changes[side] = changes[side] or Counterexample(rule, other, gap, *two)
     only = [change for change in changes if change is not None]
     return only[0] if len(only) == 1 else None
@@ -241,8 +237,8 @@ def as_rules(definition: Definition) -> Iterator[Rule]:
         yield Rule(name, tuple(replace(given, output=i) for i in range(head.outputs)), meaning.outputs)
 
 
-def _may_be_absent(definition: Definition, said: tuple[str, Term]) -> bool:
+def _may_be_absent(definition: Definition, attribute: tuple[str, Term]) -> bool:
     """Return whether the operator means the same without an attribute: it has a default, which is not another value
     than the one for which alone it is defined."""
-    others = tuple(pair for pair in definition.head.attrs if pair != said)
+    others = tuple(pair for pair in definition.head.attrs if pair != attribute)
     return definition.at(replace(definition.head, attrs=others)) is not None

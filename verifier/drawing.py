@@ -368,8 +368,8 @@ class _Draft:
                 self.bounds[arg.name] = (-below, below)
             if app.op == "RotaryEmbedding" and position == 3:
                 self.bounds[arg.name] = (0, max((inputs[1] or (1,))[0], 1))
-            is_asked = app.op not in OF_ANY_SCALE or self.rule.definitions or isinstance(self.rule, Meant)
-            if is_asked and position in POSITIVE.get(app.op, ()):
+            needs_positive = app.op not in OF_ANY_SCALE or self.rule.definitions or isinstance(self.rule, Meant)
+            if needs_positive and position in POSITIVE.get(app.op, ()):
                 self.positive.add(arg.name)
 
     def _infer(self, context: Context) -> None:

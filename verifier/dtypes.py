@@ -386,12 +386,12 @@ def _written_types(rule: Rule) -> tuple[DType, ...]:
 @cache
 def _made_types(rule: Rule) -> tuple[DType, ...]:
     """Return the element types that operators of a rule make of operands of any type."""
-    made = set()
+    types = set[DType]()
     for app in (app for side in (*rule.left, *rule.right) for app in applications(side)):
         allowed = () if is_told(app) else [_allowed(app.op, app.domain, str(f.type_str)) for f in _schema(app).outputs]
-        made |= {dtype for types in allowed if len(types) == 1 for dtype in types}
-        made |= {DType.FLOAT} if app.op == "ConstantOfShape" else set()
-    return tuple(sorted(made))
+        types |= {dtype for choices in allowed if len(choices) == 1 for dtype in choices}
+        types |= {DType.FLOAT} if app.op == "ConstantOfShape" else set()
+    return tuple(sorted(types))
 
 
 def _asks_types(term: Term) -> bool:

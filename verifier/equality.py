@@ -86,7 +86,7 @@ FIRST_OF = {NEXT[largest]: FIRST[largest] for largest in FIRST}
 WHOLE = {"Add!": 1, "Sub!": -1}
 """Sums of integers in the exact model, and the sign of what is added."""
 GREATEST: Mapping[str, Monoid] = {PLACES["ArgMax"]: "max", PLACES["ArgMin"]: "min"}
-"""What lies at the place that an operator says."""
+"""Which fold gives the element at the place that an operator returns."""
 
 
 @dataclass(frozen=True)
@@ -392,8 +392,10 @@ class Equality:
             factor = only_factor(value)
         if isinstance(factor, Fold):
             pieces = [p for piece in factor.pieces for p in self._piece(piece, known)]
+            is_product = factor.monoid == "prod"
             return fold(
-                factor.monoid, pieces if factor.monoid == "prod" else [_without_repetition(p, known) for p in pieces]
+                factor.monoid,
+                [p if is_product and p.body.constant not in (0, 1) else _without_repetition(p, known) for p in pieces],
             )
         if isinstance(factor, Call) and factor.function == "Exp":
             return self.signs.exp_of_log(factor, known)
@@ -444,7 +446,7 @@ def _whole_number(sum_: Call, known: Context) -> Value | None:
 
 def _without_repetition(piece: Piece, known: Context) -> Piece:
     """Return the piece without binders on which nothing depends, of which there are some: what is counted twice is no
-    more."""
+    more, nor is a product of 0 or of 1."""
     used = piece.guard.symbols.union(piece.body.symbols, *(symbols(extent) for _, extent in piece.binders))
     kept = (pair for pair in piece.binders if pair[0] in used or not known.proves(ge(pair[1], 1)))
     return replace(piece, binders=tuple(kept))

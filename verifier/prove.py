@@ -93,10 +93,10 @@ class Outcome:
     """More about the failure, and what to try next."""
     failed_at: Instance | None = None
 
-    def let_go(self) -> None:
+    def break_cycles(self) -> None:
         """Forget the elements at which it failed, of which no one asks for more."""
         if self.failed_at is not None:
-            self.failed_at.let_go()
+            self.failed_at.break_cycles()
 
 
 @undisturbed()
@@ -123,7 +123,7 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
     verdict = Verdict.REFUTED if example is not None else verdict
     hint = ""
     if outcome.unshown and refute:
-        empty = example is None or example.is_of_nothing
+        empty = example is None or example.has_empty_axis
         hint = suggestion(plain, lambda other: _verdict(other, timeout / 2)[0] is Verdict.PROVED, empty=empty)
     if verdict is Verdict.UNKNOWN and refute:
         outcome.failure = "\n".join([outcome.failure, *words.with_hint(outcome.advice(), hint)])
@@ -181,7 +181,7 @@ def _verdict(rule: Rule, timeout: float) -> tuple[Verdict, Model | None, Outcome
     effort = Effort(budget=budget)
     for model in _models(rule, choices):
         effort.contexts.clear()  # what one model shows of values is no other's; what follows of integers is
-        outcome.let_go()
+        outcome.break_cycles()
         outcome = _try(rule, model, instances(rule, model, choices, effort), budget)
         if not outcome.failure and not outcome.reached:
             outcome.failure = words.nowhere(outcome.unmet)
@@ -232,7 +232,7 @@ def _try(rule: Rule, model: Model, instances: Iterable[Instance], budget: Budget
                     outcome.ranks |= ranks
                 if not outcome.reached:
                     outcome.unmet[instance.unmet] += 1
-                instance.let_go()
+                instance.break_cycles()
     except OutOfTime:
         where = "" if instance is None else f", {words.place(instance)}"
         outcome.failure = f"{OUT_OF_TIME} after {outcome.cases} cases{where}"
@@ -584,7 +584,8 @@ def _advice(
         if _verdict(more, seconds)[0] is Verdict.PROVED:
             yield f"{words.FOUND} `{words.spelled(condition)}`"
             return
-    yield words.UNDER_A_CONDITION
+    in_types = words.differ_in_types_only(wording, one, other, rule)
+    yield words.CAST_ALIKE if in_types else words.UNDER_A_CONDITION
 
 
 def _values_agree(

@@ -75,10 +75,12 @@ def _jumps(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
     if rule.definitions:  # a kernel that is declared by a term rounds in a way of its own
         left, right = {**left, **right}, {}
     for app in (*(app for app in left if app not in right), *(app for app in right if app not in left or _folds(app))):
-        yield (
-            f"{app.op} jumps, and its operand is the same over the real numbers only: it has to be computed in the"
-            f" same way on both sides, not rounded otherwise; found {app}"
-        )
+        reason = "its operand is the same over the real numbers only"
+        demand = "it has to be computed in the same way on both sides, not rounded otherwise"
+        if all(_is_lossless(part, typings) for part in _rounded_ahead(app)):
+            reason = "its operand is cast to another element type"
+            demand = "it has to be computed in the same types on both sides"
+        yield f"{app.op} jumps, and {reason}: {demand}; found {app}"
 
 
 def _rounded_jumps(sides: Sequence[Term], typings: Sequence[Typing]) -> Iterator[App]:
@@ -86,10 +88,14 @@ def _rounded_jumps(sides: Sequence[Term], typings: Sequence[Typing]) -> Iterator
     for side in sides:
         for app in applications(side):
             inside = _rounding(app) is Rounding.PLACED and app is not side
-            if inside or _is_jump(app, typings):
-                operands = (operand for operand in app.inputs[DECIDES.get(app.op, 0) :] if operand is not None)
-                if any(_rounds(part) for operand in operands for part in applications(operand)):
-                    yield app
+            if (inside or _is_jump(app, typings)) and any(_rounded_ahead(app)):
+                yield app
+
+
+def _rounded_ahead(app: App) -> Iterator[App]:
+    """Yield what rounds in the operands that decide where an operator jumps."""
+    operands = (operand for operand in app.inputs[DECIDES.get(app.op, 0) :] if operand is not None)
+    yield from (part for operand in operands for part in applications(operand) if _rounds(part))
 
 
 def _is_jump(app: App, typings: Sequence[Typing]) -> bool:
@@ -175,11 +181,11 @@ def _exponentials(term: Term, typings: Sequence[Typing]) -> float:
 def _saturates(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
     """Yield poles, and places, of what has become one number: 1 / Sigmoid(-x) is 1 + exp(x), but not of floats."""
     for left, right in zip(rule.left, rule.right, strict=True):
-        known, made = {*applications(left)}, {*applications(right)}
-        for app in (app for app in applications(right) if app not in known):
-            yield from _told_apart(app, known, typings)
-        for app in (app for app in applications(left) if app not in made and _rounding(app) is Rounding.PLACED):
-            yield from _taken_for_one(app, made, typings)
+        old, new = {*applications(left)}, {*applications(right)}
+        for app in (app for app in applications(right) if app not in old):
+            yield from _told_apart(app, old, typings)
+        for app in (app for app in applications(left) if app not in new and _rounding(app) is Rounding.PLACED):
+            yield from _ties_broken(app, new, typings)
 
 
 def _told_apart(app: App, known: Container[App], typings: Sequence[Typing]) -> Iterator[str]:
@@ -193,11 +199,11 @@ def _told_apart(app: App, known: Container[App], typings: Sequence[Typing]) -> I
         yield f"{app.op} tells apart what is rounded, and the left side does not compute {app}"
 
 
-def _taken_for_one(app: App, made: Container[App], typings: Sequence[Typing]) -> Iterator[str]:
-    """Say why the left side may find a place among numbers that have become one, where the right side tells them apart:
+def _ties_broken(app: App, new: Container[App], typings: Sequence[Typing]) -> Iterator[str]:
+    """Yield why the left side may find a place among numbers that have become equal, which the right side tells apart:
     where exp(x) is 0 throughout, the first."""
     operand = _below_softmax(app.inputs[0]) if app.op == "ArgMax" else app.inputs[0]
-    for part in (part for part in applications(operand) if part not in made) if operand is not None else ():
+    for part in (part for part in applications(operand) if part not in new) if operand is not None else ():
         if part.op in SATURATING:
             yield f"{app.op} gives the first of what saturates to one number, and the right side tells it apart: {app}"
         if _rounds(part) and not _is_lossless(part, typings):
@@ -207,8 +213,9 @@ def _taken_for_one(app: App, made: Container[App], typings: Sequence[Typing]) ->
 def _below_softmax(term: Term | None) -> Term | None:
     """Return what a softmax is of, wherever its weights were moved to, all of them; another term as it is.
 
-    The greatest number of a row makes the greatest weight: what lies further below it than 1 is rounded has less. In a
-    part of a row all weights may be 0.
+    The greatest number of a row makes the greatest weight, but one that lies an ulp or two of 1 below may make the
+    same: of [1e-10, 2e-10] the left side takes the first, the right side the second. This is accepted: of two elements
+    that are equal but for rounding the place of either is right. In a part of a row all weights may be 0.
     """
     inner = term
     while isinstance(inner, App) and not inner.domain and (entry(inner.op).is_view or inner.op == "Transpose"):
@@ -274,7 +281,7 @@ def _numbers(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
     for app in (app for side in sides for app in applications(side) if _computes_floats(app, typings)):
         if _factor(app) > LARGEST:
             yield f"the numbers of {app} are together too large or too small to compute with in single precision"
-        if app.op in SUMS and not (_is_exact(app, sides, typings) or _is_kept(app, sides, typings)):
+        if app.op in SUMS and not (_is_exact(app, sides, typings) or _is_rounded_once(app, sides, typings)):
             yield from _lost_beside(app)
     for left, right in zip(rule.left, rule.right, strict=True):
         known = {*applications(left)}
@@ -331,11 +338,9 @@ def _is_wide(app: App, typing: Typing) -> bool:
     return (written[app.output] if written else typing.of(app)) in (DType.FLOAT, DType.DOUBLE)
 
 
-def _is_kept(app: App, sides: Sequence[Term], typings: Sequence[Typing]) -> bool:
-    """Return whether a sum is a result of a rule, and what is large in it a number or a choice of numbers.
-
-    It is rounded once, like any other, for nothing is taken from it again.
-    """
+def _is_rounded_once(app: App, sides: Sequence[Term], typings: Sequence[Typing]) -> bool:
+    """Return whether a sum is a result of a rule, from which nothing is subtracted again, and every large operand in it
+    is a number or a choice of numbers."""
     if app.op not in ("Add", "Sub") or not _is_result(app, sides):
         return False
     parts = [part for part in app.inputs if part is not None and not isfinite(_exact_up_to(part, typings))]

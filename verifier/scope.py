@@ -31,8 +31,7 @@ class Scope:
     plain: bool = False
     """Values that a person can reckon with: whole and half numbers."""
     edges: bool = False
-    """Values that a kernel may take for a mark: 0, the least and the greatest, one number throughout, few over and
-    over."""
+    """Values that a kernel may treat specially: 0, the least and the greatest, one number throughout or a few."""
 
 
 ANY = Scope()
@@ -63,13 +62,16 @@ def random_array(rng: np.random.Generator, shape: Shape, dtype: DType, *, plain:
 
 
 def edge_array(rng: np.random.Generator, shape: Shape, dtype: DType) -> Array:
-    """Return one to three of the numbers that a kernel may take for a mark, over and over."""
-    few = rng.choice(np.array(_marks(dtype), dtype.numpy), rng.choice((1, 1, 2, 3)))
+    """Return one to three of the numbers that a kernel may treat specially, repeated."""
+    few = rng.choice(np.array(_special(dtype), dtype.numpy), rng.choice((1, 1, 2, 3)))
     return rng.choice(few, shape)
 
 
-def _marks(dtype: DType) -> tuple[float, ...]:
-    """Return 0, 1 and -1, the least and the greatest; of large types what is far from 0, and no sum of it too large."""
+def _special(dtype: DType) -> tuple[float, ...]:
+    """Return 0, 1, a number beside it (0.5 of floats, 2 of integers), and the least and the greatest number.
+
+    Signed types have -1, too; of large types the ends are far from 0, but so that no sum of them is too large.
+    """
     if dtype is DType.BOOL:
         return (0, 1)
     low, high = dtype.limits if dtype.is_integer and dtype.bits <= SMALL else (-FAR, FAR)

@@ -71,9 +71,9 @@ class _Translation:
     def numbers(self, model: z3.ModelRef, parts: Iterable[Formula]) -> dict[Any, int]:
         """Return what a model says of the unknowns of some formulas, and of the facts among these."""
         facts = (p.subject for part in parts for p in literals(part) if isinstance(p, Fact))
-        told = {subject: int(z3.is_true(model.eval(self._facts[subject], True))) for subject in facts}
+        truths = {subject: int(z3.is_true(model.eval(self._facts[subject], True))) for subject in facts}
         symbols = sorted(NOTHING.union(*(part.symbols for part in parts)))
-        return told | {symbol: model.eval(self.atom(symbol), True).as_long() for symbol in symbols}
+        return truths | {symbol: model.eval(self.atom(symbol), True).as_long() for symbol in symbols}
 
     def size(self, size: Size) -> Any:
         if isinstance(size, int):
@@ -248,9 +248,7 @@ def refuted(parts: Iterable[Formula], effort: Effort) -> bool:
 
 
 NUMBERS = ((2, 3, 5, 4), (1, 0), (1,), (4, 5, 3, 2), (2,), (6, 2, 3, 1), (3, 1, 2), (2, 0), (1, 2, 3), (1, 1, 5), (0,))
-"""What is tried for the unknowns, in turn, before Z3 is asked: most questions that it would answer with a model.
-
-Not where there are products: what it was asked before decides how quickly it answers the hard ones among those."""
+"""What is tried for the unknowns, in turn, before Z3 is asked: most questions that it would answer with a model."""
 
 
 def _ask(parts: list[Formula], effort: Effort) -> bool:
@@ -296,7 +294,8 @@ def _connected(parts: Iterable[Formula], unknowns: frozenset[Atom]) -> list[Form
 
 
 EXAMPLES = 24
-"""Questions come in runs that differ in little: the numbers that answered one of these mostly answer the next."""
+"""How many are tried: questions come in runs that differ little, and numbers that answered one mostly answer the
+next."""
 
 
 def _hold_for_an_earlier_one(parts: Sequence[Formula], effort: Effort) -> bool:

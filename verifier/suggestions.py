@@ -12,13 +12,13 @@ import numpy as np
 
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import FUNCTIONS, PYTHON, apply
-from graphopt.language.term import SCALAR, App, Lit, Term, Var, applications, fn, holes, walk
+from graphopt.language.term import SCALAR, App, Lit, Term, Var, fn, holes, walk
 from graphopt.verifier.words import FOUND, spelled
 
 SHAPES = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1, "Tile": 1}
 """Operators that take a shape, and at which input."""
 MOST = 8
-"""Of more sizes than these it is not asked which of them matter."""
+"""The most sizes of which those are found that matter."""
 NEAR = 1e-3
 """Relative to a number, how far from it a decimal may lie that is meant for it."""
 WELL_KNOWN: Mapping[str, float] = {
@@ -49,7 +49,7 @@ Holds: TypeAlias = "Callable[[Rule], bool]"
 
 
 def suggestion(rule: Rule, holds: Holds, *, empty: bool) -> str:
-    """Return with what a rule is proved; `empty` asks for axes that are not empty, too."""
+    """Return the numbers with which a rule is proved; where `empty`, else the sizes of at least 1 with which it is."""
     return with_all_digits(rule, holds) or (without_empty_axes(rule, holds) if empty else "")
 
 
@@ -114,19 +114,19 @@ def _put(term: Term, other: Mapping[Term, Term]) -> Term:
 def _about_number(term: Term, spelling: str, exact: float) -> str:
     value = _value(term)
     assert value is not None
-    said = f"{term} is not {spelling}: it is proved with {exact!r}"
+    correction = f"{term} is not {spelling}: it is proved with {exact!r}"
     if value == exact:
-        return f"{said}, the nearest float, written out"
+        return f"{correction}, the nearest float, written out"
     if np.float32(value) == np.float32(exact):
-        return f"{said}, which is the same number in single precision, so that it matches there, too"
-    return f"{said}, which is another number in single precision, too: it does not match models with {value!r}"
+        return f"{correction}, which is the same number in single precision, so that it matches there, too"
+    return f"{correction}, which is another number in single precision, too: it does not match models with {value!r}"
 
 
 # -- sizes -------------------------------------------------------------------------------------------------------------
 
 
 def without_empty_axes(rule: Rule, holds: Holds) -> str:
-    """Return with what condition a rule holds that holds wherever no axis is empty; nothing for other rules."""
+    """Return the condition with which a rule holds that holds wherever no axis is empty; nothing for other rules."""
     sizes = [size for size in dict.fromkeys(_sizes(rule)) if fn.le(1, size) not in rule.conditions]
     if not sizes or not holds(_where_some(rule, sizes)):
         return ""
@@ -135,8 +135,8 @@ def without_empty_axes(rule: Rule, holds: Holds) -> str:
         if fewer and holds(_where_some(rule, fewer)):
             sizes = fewer
     conditions = [spelled(fn.le(1, size)) for size in _together(sizes)]
-    said, more = " and ".join(f"`{condition}`" for condition in conditions), "s" if len(conditions) > 1 else ""
-    return f"only an empty axis stands in the way: {FOUND}{more} {said}"
+    listed, plural = " and ".join(f"`{condition}`" for condition in conditions), "s" if len(conditions) > 1 else ""
+    return f"only an empty axis stands in the way: {FOUND}{plural} {listed}"
 
 
 def _where_some(rule: Rule, sizes: Sequence[Term]) -> Rule:
@@ -151,16 +151,24 @@ def _sizes(rule: Rule) -> Iterator[Term]:
         for hole in holes(side):
             if hole.kind in ("tensor", "const") and hole.axes is None:
                 yield fn.shape(hole)
-            for axis in hole.axes or ():
-                if "*" in axis:
-                    yield fn.sizes(f"*{axis.partition('*')[2]}")
-                elif axis != "_" and not axis.isdigit():
-                    yield fn.size(axis)
-        for app in applications(side):
-            place = SHAPES.get(app.op, len(app.inputs)) if not app.domain else len(app.inputs)
-            asked = app.inputs[place] if place < len(app.inputs) else None
-            if isinstance(asked, Var) and asked.kind == "integers":
-                yield asked
+            yield from map(_size, filter(_is_named, hole.axes or ()))
+        for part in walk(side):
+            match part:
+                case App(op="size" | "sizes", args=(Lit(value=str(axes)),)) if part.domain == SCALAR:
+                    yield from map(_size, filter(_is_named, axes.split()))
+                case App(domain="", op=name, inputs=inputs) if SHAPES.get(name, len(inputs)) < len(inputs):
+                    asked = inputs[SHAPES[name]]
+                    if isinstance(asked, Var) and asked.kind == "integers":
+                        yield asked
+
+
+def _is_named(axis: str) -> bool:
+    return axis != "_" and not axis.isdigit()
+
+
+def _size(axis: str) -> Term:
+    """Return the size of an axis, or the sizes of a pack of them."""
+    return fn.sizes(f"*{axis.partition('*')[2]}") if "*" in axis else fn.size(axis)
 
 
 def _together(sizes: Sequence[Term]) -> list[Term]:

@@ -12,6 +12,7 @@ from graphopt.base.integers import TRUE, Formula, Int, alone, eq
 from graphopt.base.rebuilding import Substitution
 from graphopt.base.symbolic import Call, Element, Fold, Value
 from graphopt.base.tensors import Tensor
+from graphopt.base.types import DType
 from graphopt.language.rule import Rule
 from graphopt.language.term import App, Lit, Term, fn
 from graphopt.verifier import dtypes
@@ -26,11 +27,13 @@ REASONS = 3
 """So many reasons why a left side does not occur are told."""
 UNDER_A_CONDITION = "if it holds under a condition only, add it with `when=`: of sizes, attributes, or constants"
 WRAPS = "it computes in integers, which may wrap around, and what its operators mean is of numbers that do not"
+CAST_ALIKE = "only the element types differ in which it is computed: cast alike on both sides"
 FOUND = "it is proved with the condition"
 HELPFUL = ("is_not_zero", "is_positive", "is_not_negative")
 """The properties of constants of which it is tried whether a proof lacks only them."""
 
 _INTERNAL = re.compile(r"(\w*)'\d+")
+_TYPE = re.compile(rf"\b({'|'.join(dtype.name for dtype in DType)})\b")
 
 
 Equal: TypeAlias = "Callable[[Mapping[str, frozenset[str]], Formula], bool]"
@@ -66,9 +69,12 @@ class Wording:
         self._letters = iter("ijklnpqrstuvz")
 
     def __call__(self, *subjects: object) -> str:
-        text = _INTERNAL.sub(self._name, ", ".join(map(str, subjects))).replace("[]", "")
-        text = text.replace("!(", "(").replace("~(", "(")
+        text = self.in_full(*subjects)
         return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+    def in_full(self, *subjects: object) -> str:
+        text = _INTERNAL.sub(self._name, ", ".join(map(str, subjects))).replace("[]", "")
+        return text.replace("!(", "(").replace("~(", "(")
 
     def _name(self, match: re.Match[str]) -> str:
         """Return a letter for an index that runs; what else has no name in the rule is called what it is."""
@@ -120,6 +126,22 @@ def about_elements(wording: Wording, left: Value, right: Value, rule: Rule) -> l
     return lines if apart is None else [*lines, *_about_wholes(wording, *apart, rule)]
 
 
+def differ_in_types_only(wording: Wording, left: Value, right: Value, rule: Rule) -> bool:
+    """Return whether two elements are computed alike, but for the element types that operators compute in."""
+    one, other = wording.in_full(left), wording.in_full(right)
+    pairs = [*zip(_elements_in(left), _elements_in(right), strict=False)]
+    if _TYPE.sub("", one) != _TYPE.sub("", other) or (one == other and all(a.params == b.params for a, b in pairs)):
+        return False
+    return all(
+        _attributes(a) == _attributes(b) and not any(_about_wholes(wording, a, b, rule)) for a, b in pairs if a != b
+    )
+
+
+def _attributes(element: Element) -> list[object]:
+    """Return the parameters of an operator that is not looked into, without element types."""
+    return [p for p in element.params if not (isinstance(p, DType) or (isinstance(p, tuple) and p[0] == "types"))]
+
+
 def _elements_in(value: Value) -> Iterator[Element]:
     """Yield what operators that are not looked into make, in order, those inside of functions too."""
     for factor in (factor for term in value.terms for factor in term.factors):
@@ -168,7 +190,7 @@ def helpful(instance: Instance, equal: Equal) -> Iterator[Term]:
 
 
 def with_hint(advice: Iterable[str], hint: str) -> list[str]:
-    """Return the advice with a hint in the place of what says less."""
+    """Return the advice with a hint in the place of the general one."""
     lines = list(advice)
     if not hint or any(line.startswith(FOUND) for line in lines):
         return lines

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from fractions import Fraction
 from functools import cached_property
 from math import isinf
@@ -139,7 +140,8 @@ class Call(_Spoken):
         return call(self.function, *(arg.rebuild(change) for arg in self.args), params=_params(self.params, change))
 
     def __str__(self) -> str:
-        return f"{self.function}({', '.join(map(str, (*self.args, *self.params)))})"
+        params = (param.name if isinstance(param, Enum) else param for param in self.params)
+        return f"{self.function}({', '.join(map(str, (*self.args, *params)))})"
 
 
 @_hashed_once

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from textwrap import indent
@@ -56,7 +56,7 @@ class Proof:
     asks_finite: bool = False
     """Whether the rule asks of a tensor that it is finite."""
     hint: str = ""
-    """With what a rule that is refuted is proved."""
+    """The condition or the number with which a refuted rule would be proved, as a report says it."""
 
     @property
     def holds(self) -> bool:
@@ -136,13 +136,14 @@ class Proof:
         return f"{self.rule}: {self.claim}, for all sizes; ranks {self.reach}; {self.cases} cases, {self.seconds:.2g} s"
 
 
-_KINDS = {
-    **dict.fromkeys(("rule", "digest", "verdict", "model", "ranks", "solver", "counterexample", "detail"), (str,)),
-    "cases": (int,),
-    "seconds": (float, int),
-    "coverage": (list,),
-    "asks_finite": (bool,),
+_IN_JSON = {
+    **dict.fromkeys(("str", "Verdict", "Model | None"), (str,)),
+    "int": (int,),
+    "float": (float, int),
+    "Tree": (list,),
+    "bool": (bool,),
 }
+_KINDS = {each.name: _IN_JSON[str(each.type)] for each in fields(Proof)}
 """Of what type each field is in JSON."""
 
 
@@ -209,7 +210,7 @@ class Ledger:
             return Ledger(map(Proof.from_json, data["proofs"]), data["verifier"])
         except FileNotFoundError:
             return Ledger()
-        except (KeyError, TypeError, OverflowError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise ValueError(f"{path} is no ledger: {error!r}") from error
 
     def save(self, path: Path) -> None:

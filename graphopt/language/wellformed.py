@@ -188,13 +188,15 @@ def misnamed(parts: Iterable[Term]) -> Iterator[str]:
 def _unbound(sides: tuple[Term, ...], right: tuple[Term, ...], conditions: tuple[Term, ...]) -> Iterator[str]:
     bound = {hole.name for side in sides for hole in holes(side)}
     axes = {axis for side in sides for hole in holes(side) for axis in hole.axes or ()}
-    for part in (*right, *conditions):
-        for hole in holes(part):
-            if hole.name not in bound:
-                yield f"hole '{hole.name}' is not bound by the left side"
-        for name in _sizes_read(part):
-            if name.removeprefix("1") not in axes and not name.isdigit():
-                yield f"axis '{name}' is not bound by the left side"
+    asked = {name.removeprefix("1") for side in sides for name in _sizes_read(side)}  # by a condition, they may be, too
+    for names, parts in ((axes, right), (axes | asked, conditions)):
+        for part in parts:
+            for hole in holes(part):
+                if hole.name not in bound:
+                    yield f"hole '{hole.name}' is not bound by the left side"
+            for name in _sizes_read(part):
+                if name.removeprefix("1") not in names and not name.isdigit():
+                    yield f"axis '{name}' is not bound by the left side"
 
 
 def _computed_on_the_left(sides: tuple[Term, ...]) -> Iterator[str]:

@@ -109,7 +109,7 @@ def cast(node: Node, to: DType) -> Function:
     """Return the number where a cast loses nothing; others are functions of the number.
 
     Out of range, a cast to integers wraps where it comes from integers, and is undefined where it comes from floats.
-    A text says the type that the number had: `1`, `1.0` and `True` differ, and 0.1 has more digits in double precision.
+    A text depends on the type of the number: `1`, `1.0` and `True` differ, and 0.1 has more digits in double precision.
     """
     ways = [node.ignored(name) for name in ("saturate", "round_mode")]
     x = node.input(0)

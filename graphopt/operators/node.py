@@ -35,10 +35,10 @@ INDICES: Mapping[str, tuple[int, ...]] = {
     "NegativeLogLikelihoodLoss": (1,),
     "SoftmaxCrossEntropyLoss": (1,),
 }
-"""Inputs that are indices: the same number is the same place, in 32 bits as in 64.
+"""Inputs that are indices, in 32 or 64 bits: the same number is the same place.
 
-Of an operator that is not looked into the element types of all other operands are part of what it is: an exponent in
-double precision makes another power, and a mask of truth values hides what one of floats is added to.
+An opaque operator also depends on the element types of all other operands: an exponent in double precision makes
+another power, and a mask of truth values hides what one of floats is added to.
 """
 
 
@@ -144,8 +144,8 @@ class Node(ABC):
 
     @property
     def types(self) -> tuple[DType | None, ...]:
-        """The element types of the operands on which the result may depend: None of an operand that is absent, is an
-        index, or was read as numbers; nothing where all others have the type that the operator computes in."""
+        """The element types of the operands, None for one that is absent, an index, or read as numbers; empty where all
+        others have the type that the operator computes in, so that the result depends on no other."""
         own, indices = self.dtype, INDICES.get(self.op, ())
         found = tuple(None if i in self.read or i in indices else self._type(i) for i in range(self.count))
         return found if any(dtype not in (None, own) for dtype in found) else ()

@@ -14,7 +14,8 @@ from graphopt.operators.node import Denotation, Node, Shape, Undefined, Unsuppor
 
 
 def opaque(node: Node, position: int, output: Tensor) -> Tensor:
-    """Equal for equal operands, their element types, and attributes: in the exact model kernels block by shape.
+    """Return an output that is equal for equal operands, with their shapes, by which kernels block, and their element
+    types, and for equal attributes.
 
     Numbers that the denotation read are among `used`; others are operands like tensors. Whether a reduction keeps its
     axes does not change its numbers.

@@ -7,7 +7,7 @@ import pytest
 from graphopt.base.types import DType
 from graphopt.language.proof import Verdict
 from graphopt.language.rule import Rule, const, fn, integer, integers, op, reduction, tensor
-from graphopt.language.term import Term
+from graphopt.language.term import Term, Var, holes
 from graphopt.verifier import prove as prover
 from graphopt.verifier.prove import prove
 from graphopt.verifier.solver import Budget, Effort
@@ -163,6 +163,44 @@ def test_an_empty_axis_that_is_the_only_obstacle_is_excluded(rule: Rule, conditi
     assert not proof.holds and proof.complaint.splitlines()[-1].strip() == hint, proof
 
 
+column, is_float = tensor("c", "M 1"), fn.eq(fn.dtype(tensor("c", "M 1")), DType.FLOAT)
+zeros = op.ConstantOfShape(op.Shape(a))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rule", "shown", "condition"),
+    [
+        (Rule("mean", op.ReduceMean(op.Expand(column, fn.sizes("M N")), (1,)), column, when=is_float),
+         "N = 0", 'fn.le(1, fn.size("N"))'),
+        (Rule("apart", op.ReduceMean(op.Expand(column, fn.join(fn.size("M"), fn.size("N"))), (1,)), column,
+              when=is_float),
+         "N = 0", 'fn.le(1, fn.size("N"))'),
+        (Rule("of_all", op.ReduceMean(op.Expand(index, fn.sizes("P Q")), keepdims=0), index,
+              when=fn.eq(fn.dtype(index), DType.FLOAT)), "Q = 0", 'fn.le(1, fn.sizes("P Q"))'),
+        (Rule("joined", op.ReduceMean(op.Expand(column, fn.join(fn.size("K"), fn.sizes("M N"))), (0, 2), keepdims=0),
+              op.Squeeze(column, (1,)), when=is_float), "K = 0", 'fn.le(1, fn.sizes("K N"))'),
+        (Rule("pack", op.ReduceMean(op.Expand(index, fn.sizes("*s")), keepdims=0), index,
+              when=fn.eq(fn.dtype(index), DType.FLOAT)), "*s = [0]", 'fn.le(1, fn.sizes("*s"))'),
+        (Rule("product", op.ReduceProd(zeros, (1,)), op.ReduceMax(zeros, (1,))),
+         "a: float32[1, 0] = [[]]", 'fn.le(1, fn.size("N"))'),
+    ],
+    ids=lambda item: item.name if isinstance(item, Rule) else "",
+)  # fmt: skip
+def test_an_empty_axis_of_no_tensor_is_named_and_excluded(rule: Rule, shown: str, condition: str) -> None:
+    proof = prove(rule)
+    lines = [line.strip() for line in proof.complaint.splitlines()]
+    assert proof.verdict is Verdict.REFUTED and shown in lines, proof
+    assert lines[-1] == f"only an empty axis stands in the way: it is proved with the condition `{condition}`", proof
+
+
+@pytest.mark.parametrize("body", [2.0, -1.0, 0.5])
+def test_a_product_of_a_number_is_not_the_number(body: float) -> None:
+    filled = op.Expand(body, op.Shape(a))
+    rule = Rule("power", op.ReduceProd(filled, (1,)), op.ReduceMax(filled, (1,)), when=fn.le(1, fn.size("N")))
+    assert not prove(rule, refute=False).holds
+
+
 def test_an_empty_axis_is_not_blamed_for_what_is_wrong() -> None:
     wrong = Rule("greatest", op.ReduceMax(a, (1,)), op.TopK.split(2, a, (1,), axis=1, largest=0)[0], when=is_single)
     assert "empty axis" not in prove(wrong).complaint
@@ -194,6 +232,60 @@ def test_a_number_with_too_few_digits_is_named(
     monkeypatch.setattr("graphopt.verifier.counterexample.find", lambda rule: None)
     proof = prove(Rule("near", left, right, when=fn.eq(fn.dtype(x), DType.FLOAT)))
     assert said in proof.complaint.replace("\n    ", "\n").splitlines(), proof
+
+
+IN_TYPES = "only the element types differ in which it is computed: cast alike on both sides"
+
+
+def of_type(dtype: DType, *operands: Var) -> tuple[Term, ...]:
+    return tuple(fn.eq(fn.dtype(operand), dtype) for operand in operands)
+
+
+def cast(value: Term, dtype: DType) -> Term:
+    return op.Cast(value, to=dtype)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "when", "said"),
+    [
+        (cast(cast(x, DType.DOUBLE), DType.STRING), cast(x, DType.STRING), of_type(DType.FLOAT, x),
+         ["left   Cast(x, text, DOUBLE, STRING)", "right  Cast(x, text, FLOAT, STRING)", IN_TYPES]),
+        (cast(cast(x, DType.INT64), DType.STRING), cast(x, DType.STRING), of_type(DType.UINT8, x),
+         ["left   Cast(x, text, INT64, STRING)", "right  Cast(x, text, UINT8, STRING)", IN_TYPES]),
+        (op.BitwiseNot(cast(x, DType.INT32)), cast(op.BitwiseNot(x), DType.INT32), of_type(DType.UINT8, x),
+         ["left   BitwiseNot(x, INT32)", "right  BitwiseNot(x, UINT8)", IN_TYPES]),
+        (op.NonZero(cast(a, DType.DOUBLE)), op.NonZero(a), of_type(DType.FLOAT, a),
+         ["left   NonZero(…)[i, j]", "right  NonZero(…)[i, j]", IN_TYPES]),
+        (op.Relu(op.Tanh(x)), op.Tanh(op.Relu(x)), (), [NO_HINT]),
+        (op.BitwiseNot(cast(x, DType.INT32)), cast(op.BitwiseNot(op.BitwiseNot(x)), DType.INT32),
+         of_type(DType.UINT8, x), [NO_HINT]),
+        (op.NonZero(cast(a, DType.DOUBLE)), op.NonZero(op.Transpose(a, perm=(1, 0))), of_type(DType.FLOAT, a), []),
+    ],
+)  # fmt: skip
+def test_element_types_are_named_where_they_alone_differ(
+    left: Term, right: Term, when: tuple[Term, ...], said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = unproved(Rule("typed", left, right, when=when), monkeypatch)
+    assert set(said) <= set(lines) and (IN_TYPES in lines) == (IN_TYPES in said), lines
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "in_types"),
+    [
+        (op.Pow(x, cast(index, DType.DOUBLE)), op.Pow(x, index), True),
+        (op.Less(cast(x, DType.DOUBLE), cast(index, DType.DOUBLE)), op.Less(x, index), True),
+        (op.Floor(cast(x, DType.DOUBLE)), cast(op.Floor(x), DType.DOUBLE), True),
+        (op.Floor(x * 2.0 * 0.5), op.Floor(x), False),
+        (op.Floor(cast(x, DType.DOUBLE) * 3.0), cast(op.Floor(x * 3.0), DType.DOUBLE), False),
+    ],
+)
+def test_a_jump_of_what_is_only_cast_is_not_said_to_be_rounded(
+    left: Term, right: Term, *, in_types: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    floats = of_type(DType.FLOAT, *dict.fromkeys(holes(left)))
+    (line,) = unproved(Rule("jump", left, right, when=floats), monkeypatch)
+    assert ("its operand is cast to another element type: it has to be computed in the same types" in line) == in_types
+    assert ("not rounded otherwise" in line) != in_types, line
 
 
 def test_a_quotient_of_reals_is_no_whole_number() -> None:

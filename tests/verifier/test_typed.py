@@ -86,8 +86,8 @@ PLACED = (
     Rule("place_of_moved_weights", op.ArgMax(op.Transpose(op.Softmax(rows, axis=1), perm=(1, 0)), axis=0),
          op.ArgMax(op.Transpose(rows, perm=(1, 0)), axis=0)),
 )  # fmt: skip
-"""The greatest weight of a softmax is no number that many others become, and what a cast loses nothing of is not
-rounded."""
+"""What a cast loses nothing of is not rounded; weights of a softmax that tie are equal but for rounding, and the place
+of either is right."""
 
 
 @pytest.mark.parametrize("rule", RIGHT, ids=lambda rule: rule.name)
@@ -103,7 +103,7 @@ def test_what_rounds_in_another_type_is_not_the_same_bit_for_bit(rule: Rule) -> 
 
 
 @pytest.mark.parametrize("rule", PLACED, ids=lambda rule: rule.name)
-def test_a_place_is_found_where_nothing_has_become_one_number(rule: Rule) -> None:
+def test_a_place_is_found_where_at_most_equals_have_become_one_number(rule: Rule) -> None:
     assert prove(rule, refute=False).holds
 
 
