@@ -68,8 +68,8 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """True where the check found the models equal, also in failing alike; False where it was left out or could not
-        be made.
+        """True where the check found the models equal, also in failing the same way; False where it was left out or
+        could not be made.
 
         `report.comparison` says which: its `verdict`, what was `skipped`, and why.
         """
@@ -167,9 +167,8 @@ class _Run:
         result = self._told(made, notes)
         found = result.report.comparison
         if found is not None and not found.legal:
-            raise ModelError(
-                f"{called(self.model)}: {found.reason} (--no-check, in Python check=False, does without running it)"
-            )
+            reason = f"{called(self.model)}: {found.reason.rstrip('.')}"
+            raise ModelError(f"{reason}. --no-check (check=False) writes it unchecked")
         return result
 
     def _made(self, opset: int | None, share: float) -> Attempt:

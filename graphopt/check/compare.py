@@ -347,10 +347,13 @@ def _unloadable(failed: FailedError, optimized: Runnable) -> Comparison:
     try:
         with onnxruntime_unoptimized(optimized):
             if failed.is_of_invalid_model:
+                reason = f"ONNX Runtime refuses the original: {failed.reason}"
                 return Comparison(Verdict.SKIPPED, reason=reason, legal=False)
             return Comparison(Verdict.SKIPPED, reason=f"{reason}; the optimized model can")
     except FailedError as other:
-        return replace(_both_failed(failed, other), legal=False)
+        found = replace(_both_failed(failed, other), legal=False)
+        is_same = found.verdict is Verdict.CANNOT_RUN
+        return replace(found, reason=f"ONNX Runtime refuses the model: {failed.reason}") if is_same else found
 
 
 def _unrunnable(refused: _RefusedError, oracle: Oracle, optimized: Runnable) -> Comparison:
@@ -365,7 +368,7 @@ def _unrunnable(refused: _RefusedError, oracle: Oracle, optimized: Runnable) -> 
 
 def _both_failed(failed: FailedError, other: FailedError) -> Comparison:
     if failed.kind == other.kind:
-        return Comparison(Verdict.CANNOT_RUN, reason=f"the original {failed}; the optimized model fails alike")
+        return Comparison(Verdict.CANNOT_RUN, reason=f"the original {failed}; the optimized model fails the same way")
     return Comparison(Verdict.SKIPPED, reason=f"the original {failed}; the optimized model {other}")
 
 

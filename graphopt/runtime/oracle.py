@@ -155,8 +155,9 @@ class FailedError(Exception):
     """A model cannot be loaded or run: says so in words that follow its name. `kind` is the class of the error."""
 
     def __init__(self, stage: str, error: Exception) -> None:
-        super().__init__(f"{stage}: {_plain(error)}")
+        self.reason = _plain(error)
         self.kind = type(error).__name__
+        super().__init__(f"{stage}: {self.reason}")
 
     @property
     def is_of_unknown_operator(self) -> bool:
@@ -173,7 +174,7 @@ class FailedError(Exception):
         return is_refused and not self.is_of_unknown_operator
 
 
-NO_KERNEL = ("is not a registered function/op", "Could not find an implementation", "No opset import for domain")
+NO_KERNEL = ("is not a registered function/op", "Could not find an implementation")
 """How ONNX Runtime says that it does not know an operator."""
 _UNREGISTERED = re.compile(
     r'In Node, \(".*", \w+, "([^"]*)", .* No Op registered for (\w+) with domain_version of (\d+)'
@@ -185,6 +186,8 @@ _INVALID = (
     "[TypeInferenceError]",
     "[ShapeInferenceError]",
     "This is an invalid model",
+    "No opset import for domain",
+    "No opset registered for domain",
     "Invalid model",
 )
 """The same of a model that is none, where the class of the error is `Fail`, as it is of much else."""
