@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import ml_dtypes
@@ -20,7 +21,7 @@ from graphopt.base.errors import UsageError, listed
 from graphopt.base.types import DType
 from graphopt.check.gap import FARTHER, Gap, gap_of, has_number, leaves, numbers, zeros_differ
 from graphopt.check.replays import FEW, MANY, Again, extent, may_race, varies_wholly, widened
-from graphopt.check.tolerance import tolerances
+from graphopt.check.tolerance import paths_of, tolerances
 from graphopt.check.verdict import Case, Comparison, Difference, Verdict, ratio, variation_text
 from graphopt.io import onnx_io
 from graphopt.ir.ops import RANDOM
@@ -389,13 +390,21 @@ class _Judge:
         self.original, self.oracle, self.model, self.exact = original, oracle, model, exact
         self.is_small = model.weight_bytes <= PERTURB_LIMIT
         self.keeps_nonfinite = exact or keep_nonfinite
-        same = dict.fromkeys(model.outputs, (0.0, "every bit is to be the same"))
-        self.tolerances = same if exact else tolerances(model)
-        self.at_extremes = same if exact else tolerances(model, alike=True)
+        self.paths = {} if exact else paths_of(model)
+        self.tolerances = self._tolerances(alike=False)
         self.incomparable: dict[str, str] = {}
         """How outputs vary that hold something else in each run."""
         self.moves: dict[tuple[str, float], list[list[Gap]]] = {}
         self.fixed = samples.telling_sizes(model)
+
+    @cached_property
+    def at_extremes(self) -> dict[str, tuple[float, str]]:
+        return self._tolerances(alike=True)
+
+    def _tolerances(self, *, alike: bool) -> dict[str, tuple[float, str]]:
+        if self.exact:
+            return dict.fromkeys(self.model.outputs, (0.0, "every bit is to be the same"))
+        return tolerances(self.model, alike=alike, paths=self.paths)
 
     def verdict(
         self, runs: Sequence[_Run], results: Sequence[list[Any]], oracle: str, optimized: Runnable
