@@ -527,7 +527,7 @@ class _Judge:
         varies = own.absolute / self._scale(gap)
         if again.original_alone.variation(number, index, 2).is_same:
             without = without if without.ok else self._moving(without, index, run, steady)
-            why = f"{variation_text(varies)}, and with one thread, as it is compared, it does not; {without.why}"
+            why = f"{without.why}; compared with one thread, with which it does not vary"
             return replace(without, why=why, varies=varies)
         if varies_wholly(own, self._scale(gap)):
             self.incomparable[found.output] = variation_text(varies)
