@@ -32,6 +32,7 @@ from graphopt.report.report import Report, Rewrite, Summary
 from graphopt.rewrite import idle
 from graphopt.rewrite.build import Refusal
 from graphopt.rewrite.fixpoint import Step, simplify_graph
+from graphopt.rewrite.folded import Noted
 from graphopt.rewrite.gate import Gate
 from graphopt.rewrite.passes import PASSES, Pass, exact_forms
 from graphopt.rewrite.variant import Variant
@@ -391,8 +392,7 @@ def _checked(
         del made
         made = attempt(space, replace(tuning, seconds=max(left, spare)))
         spare = spare if left > spare else 0.0
-    kept = [note for note in made.notes if not note.endswith(DIFFERS)]
-    return replace(made, notes=(*kept, *notes))
+    return made.noting(*notes)
 
 
 PLACES = 3
@@ -401,7 +401,7 @@ PLACES = 3
 RETRIES = 12
 """Times that something is left out because the check found a difference: then all is."""
 
-DIFFERS = "the check found a difference there"
+DIFFERS = Noted("the check found a difference there")
 """Why a change is refused in a later attempt, which is noted where it is left out."""
 
 
