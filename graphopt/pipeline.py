@@ -165,7 +165,7 @@ class _Run:
         options = self.options
         made = self._opsets.faster() if options.target_opset == AUTO else self._made(options.opset, 1.0)
         notes = [*self._untargeted(), *_refusals(self._gate), *self._kernels.notes]
-        result = self._told(made, notes)
+        result = self._reported(made, notes)
         found = result.report.comparison
         if found is not None and not found.legal:
             reason = f"{called(self.model)}: {found.reason.rstrip('.')}"
@@ -181,7 +181,7 @@ class _Run:
     def _opsets(self) -> Opsets:
         return Opsets(self._own_opset, self._written_opset, self._made, self.options, self._tuning, self.clock)
 
-    def _told(self, made: Attempt, notes: Iterable[str]) -> Result:
+    def _reported(self, made: Attempt, notes: Iterable[str]) -> Result:
         """Return an attempt as a result, with its report."""
         tuned, loaded = made.tuned, made.loaded
         comparison = None if made.finding is None else made.finding.comparison

@@ -54,7 +54,7 @@ def repacking(graph: Graph, patch: Patch) -> str:
         if old is not None and (old.op, old.domain) == (new.op, new.domain):
             changed = _changed(_kernels(new, draft), _kernels(old, graph))
         else:
-            changed = _strange(_kernels(new, draft), gone)
+            changed = _unmatched(_kernels(new, draft), gone)
         if changed is not None:
             return f"ONNX Runtime's {changed.op} rounds differently when its weights are constants"
     return ""
@@ -66,7 +66,7 @@ def _changed(kernels: Iterable[_Kernel], before: Iterable[_Kernel]) -> _Kernel |
     return next((new for new, old in pairs if new.is_like(old) and not new.packs_like(old)), None)
 
 
-def _strange(kernels: Iterable[_Kernel], gone: Iterable[_Kernel]) -> _Kernel | None:
+def _unmatched(kernels: Iterable[_Kernel], gone: Iterable[_Kernel]) -> _Kernel | None:
     """Return the first kernel that packs what none of its kind did among those that are gone."""
     for kernel in kernels:
         alike = [old for old in gone if kernel.is_like(old)]

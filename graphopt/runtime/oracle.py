@@ -204,7 +204,7 @@ class Session(Protocol):
     """A loaded model."""
 
     name: str
-    """Of the oracle, for the report."""
+    """The name of the oracle, for the report."""
     overridable: frozenset[str]
     """The initializers that may be fed."""
 
@@ -249,8 +249,8 @@ def _onnxruntime(model: Runnable, *, optimize: bool, threads: int = 0) -> Iterat
                 native = ort.session(loadable, optimize=optimize, threads=threads, is_mapped=is_mapped)
         except Exception as error:  # the classes that onnxruntime raises share no base
             raise FailedError("cannot be loaded", error) from error
-        said = f"all its optimizations {'on' if optimize else 'off'}"
-        session = _Runtime(runtime, native, str(model.path or "the model"), said)
+        setting = f"all its optimizations {'on' if optimize else 'off'}"
+        session = _Runtime(runtime, native, str(model.path or "the model"), setting)
         del native
         try:
             yield session
@@ -366,9 +366,9 @@ def _await(done: threading.Event, limit: float | None) -> None:
 class _Runtime:
     """A session of ONNX Runtime."""
 
-    def __init__(self, runtime: Any, native: Any, model: str, said: str) -> None:
+    def __init__(self, runtime: Any, native: Any, model: str, setting: str) -> None:
         self.model = model
-        self.name = f"onnxruntime {runtime.__version__}, {said}"
+        self.name = f"onnxruntime {runtime.__version__}, {setting}"
         self.overridable = frozenset(given.name for given in native.get_overridable_initializers())
         self._runtime, self._native = runtime, native
         declared = (*native.get_inputs(), *native.get_overridable_initializers())
