@@ -42,7 +42,8 @@ class Options:
             only.
         check: run the original and the result on random inputs and compare. A rewrite that made a difference is
             left out, with a warning and a note in the report, and all is done again without it.
-        strict: raise an error where the check finds a difference, rather than leave a rewrite out.
+        strict: raise an error where the check finds a difference, rather than leave a rewrite out. A model that cannot
+            be run is none: the report says so.
         input_shapes: shapes of inputs to fix for good: a number fixes a size, a name calls it so, None leaves it.
         dims: sizes of named dims to fix for good. A dim with several sizes stays open and is measured at each;
             what is not said is measured at a usual size.

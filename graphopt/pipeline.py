@@ -32,6 +32,7 @@ from graphopt.report.report import Report, Rewrite, Summary
 from graphopt.rewrite import idle
 from graphopt.rewrite.build import Refusal
 from graphopt.rewrite.fixpoint import Step, simplify_graph
+from graphopt.rewrite.folded import Noted
 from graphopt.rewrite.gate import Gate
 from graphopt.rewrite.passes import PASSES, Pass, exact_forms
 from graphopt.rewrite.variant import Variant
@@ -68,8 +69,8 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """True where the check found the models equal, also in failing alike; False where it was left out or could not
-        be made.
+        """True where the check found the models equal, also in failing the same way; False where it was left out or
+        could not be made.
 
         `report.comparison` says which: its `verdict`, what was `skipped`, and why.
         """
@@ -164,12 +165,11 @@ class _Run:
         options = self.options
         made = self._opsets.faster() if options.target_opset == AUTO else self._made(options.opset, 1.0)
         notes = [*self._untargeted(), *_refusals(self._gate), *self._kernels.notes]
-        result = self._told(made, notes)
+        result = self._reported(made, notes)
         found = result.report.comparison
         if found is not None and not found.legal:
-            raise ModelError(
-                f"{called(self.model)}: {found.reason} (--no-check, in Python check=False, does without running it)"
-            )
+            reason = f"{called(self.model)}: {found.reason.rstrip('.')}"
+            raise ModelError(f"{reason}. --no-check (check=False) writes it unchecked")
         return result
 
     def _made(self, opset: int | None, share: float) -> Attempt:
@@ -181,7 +181,7 @@ class _Run:
     def _opsets(self) -> Opsets:
         return Opsets(self._own_opset, self._written_opset, self._made, self.options, self._tuning, self.clock)
 
-    def _told(self, made: Attempt, notes: Iterable[str]) -> Result:
+    def _reported(self, made: Attempt, notes: Iterable[str]) -> Result:
         """Return an attempt as a result, with its report."""
         tuned, loaded = made.tuned, made.loaded
         comparison = None if made.finding is None else made.finding.comparison
@@ -392,8 +392,7 @@ def _checked(
         del made
         made = attempt(space, replace(tuning, seconds=max(left, spare)))
         spare = spare if left > spare else 0.0
-    kept = [note for note in made.notes if not note.endswith(DIFFERS)]
-    return replace(made, notes=(*kept, *notes))
+    return made.noting(*notes)
 
 
 PLACES = 3
@@ -402,7 +401,7 @@ PLACES = 3
 RETRIES = 12
 """Times that something is left out because the check found a difference: then all is."""
 
-DIFFERS = "the check found a difference there"
+DIFFERS = Noted("the check found a difference there")
 """Why a change is refused in a later attempt, which is noted where it is left out."""
 
 

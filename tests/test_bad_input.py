@@ -136,15 +136,15 @@ GRAPHS: Mapping[str, tuple[str, str]] = {
     ),
     "operands of two types": (
         "g (float[2] x, int64[2] y) => (float[2] z) { z = Add(x, y) }",
-        "cannot be loaded: .*Add",
+        "ONNX Runtime refuses the model: .*Add",
     ),
     "shapes that do not fit": (
         "g (float[2,3] x, float[4,5] y) => (float[2,5] z) { z = MatMul(x, y) }",
-        "cannot be loaded: .*MatMul",
+        "ONNX Runtime refuses the model: .*MatMul",
     ),
     "a type that the operator does not take": (
         "g (string[2] x) => (string[2] z) { z = Neg(x) }",
-        "cannot be loaded: .*Neg",
+        "ONNX Runtime refuses the model: .*Neg",
     ),
 }  # fmt: skip
 

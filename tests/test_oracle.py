@@ -85,13 +85,39 @@ def test_an_invalid_model_is_named_in_one_line_and_nothing_is_written(tmp_path: 
     done = CliRunner().invoke(app, ["optimize", str(path), str(written), "--cost", "none", "--quiet"])
     assert done.exit_code == 1 and not written.exists()
     (line,) = done.stderr.splitlines()
-    assert "half.onnx: the original cannot be loaded: This is an invalid model" in line and "--no-check" in line
+    assert "half.onnx: ONNX Runtime refuses the model: This is an invalid model" in line
+    assert line.endswith(". --no-check (check=False) writes it unchecked")
 
 
 def test_an_invalid_original_is_not_repaired_in_silence() -> None:
     given = INVALID["a bound of Clip that is an integer"][0]
     found = compare(given, model("y = Relu(v)"))
     assert found.verdict is Verdict.SKIPPED and not found.legal and not found.ok
+
+
+UNIMPORTED = {
+    "a node": "g (float[2] x) => (float[2] y) { y = bar.Foo(x) }",
+    "one that is dead": "g (float[2] x) => (float[2] y) { d = bar.Foo(x) y = Neg(x) }",
+    "one beside what is rewritten": "g (float[2] x) => (float[2] y) { i = Identity(x) y = bar.Foo(i) }",
+    "two of two domains": "g (float[2] x) => (float[2] y) { a = bar.Foo(x) y = baz.Foo(a) }",
+    "one in a branch": """g (float[2] x, bool c) => (float[2] y) { y = If(c) <then_branch = t () => (float[2] p)
+        { p = bar.Foo(x) }, else_branch = e () => (float[2] q) { q = Neg(x) }> }""",
+    "one in a loop": """g (float[2] x, int64 n) => (float[2] y) { y = Loop(n, , x) <body = b
+        (int64 i, bool c, float[2] s) => (bool d, float[2] r) { d = Identity(c) r = bar.Foo(s) }> }""",
+    "one in a function": """g (float[2] x) => (float[2] y) { y = own.F(x) }
+        <domain: "own", opset_import: ["": 20]> F (x) => (y) { y = bar.Foo(x) }""",
+    "a function": """g (float[2] x) => (float[2] y) { y = bar.F(x) }
+        <domain: "bar", opset_import: ["": 20]> F (x) => (y) { y = Relu(x) }""",
+}
+
+
+@pytest.mark.parametrize("inline", [True, False], ids=["inlined", "kept"])
+@pytest.mark.parametrize("text", UNIMPORTED.values(), ids=UNIMPORTED)
+def test_a_domain_that_is_not_imported_makes_a_model_invalid(text: str, inline: bool) -> None:
+    given = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 20, "own" : 1]> {text}')
+    assert not compare(given, given).legal
+    with pytest.raises(ModelError, match=r"No opset (import for|registered for) domain '?ba[rz]"):
+        graphopt.optimize(given, cost="none", inline_functions=inline)
 
 
 MISSING = {
@@ -117,9 +143,8 @@ def test_the_reference_judges_where_a_kernel_is_missing_and_is_named(given: Mode
     assert Report.from_json(result.report.to_json()).comparison == found
 
 
-@pytest.mark.parametrize("text", ["y = own.Magic(v)", "y = foreign.Magic(v)"])
-def test_what_is_only_not_known_is_not_called_invalid(text: str) -> None:
-    found = compare(model(text), model(text))
+def test_what_is_only_not_known_is_not_called_invalid() -> None:
+    found = compare(model("y = own.Magic(v)"), model("y = own.Magic(v)"))
     assert found.verdict is Verdict.SKIPPED and found.legal
 
 

@@ -61,13 +61,16 @@ class Check:
     def run(self) -> Finding:
         """Compare, and find the step to blame where the models differ."""
         if self.weight_bytes > limits.LARGE:
-            return self._by_region("the model is too large to be run twice")
+            return self._by_region("the model is too large to be run twice")  # unchanged, it is equal all the same
         found = self._whole(self.result.graph)
         if not found.legal:
             return Finding(found)
         fails_alike = found.verdict is Verdict.CANNOT_RUN and self.result.history
         if found.verdict is Verdict.SKIPPED or fails_alike:
-            return self._by_region(found.reason)
+            finding = self._by_region(found.reason)
+            if self.result.history:
+                return finding
+            return replace(finding, comparison=replace(finding.comparison, verdict=Verdict.SKIPPED))
         if found.verdict is Verdict.DIFFERENT:
             return Finding(found, self._guilty())
         return Finding(found)

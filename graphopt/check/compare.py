@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import ml_dtypes
@@ -19,8 +20,8 @@ import numpy as np
 from graphopt.base.errors import UsageError, listed
 from graphopt.base.types import DType
 from graphopt.check.gap import FARTHER, Gap, gap_of, has_number, leaves, numbers, zeros_differ
-from graphopt.check.replays import FEW, MANY, Again, extent, may_race, varies_wholly, widened
-from graphopt.check.tolerance import tolerances
+from graphopt.check.replays import FEW_RERUNS, MANY_RERUNS, Reruns, is_incomparable, may_race, severity, widened
+from graphopt.check.tolerance import paths_of, tolerances
 from graphopt.check.verdict import Case, Comparison, Difference, Verdict, ratio, variation_text
 from graphopt.io import onnx_io
 from graphopt.ir.ops import RANDOM
@@ -86,7 +87,7 @@ def compare(
     advance = progress or (lambda _: None)
     advance(0.0)
     first, second = Runnable(original, packs=exact), Runnable(optimized, packs=exact)
-    before, reason = _agreed(steps.sketch(first.outline), steps.sketch(second.outline))
+    before, reason = _comparable(steps.sketch(first.outline), steps.sketch(second.outline))
     if reason:
         return Comparison(Verdict.DIFFERENT, reason=reason)
     plan = replace(_plan(before, seeds, bindings or ({},), inputs or {}), tries=tries)
@@ -151,8 +152,8 @@ def _as_it_is_run(
     return replace(found, verdict=Verdict.DIFFERENT, outputs=tuple(differences)) if differences else found
 
 
-def _agreed(before: Sketch, after: Sketch) -> tuple[Sketch, str]:
-    """Return the first model with the sizes that the second one fixes; or why the two cannot be called alike."""
+def _comparable(before: Sketch, after: Sketch) -> tuple[Sketch, str]:
+    """Return the first model with the sizes that the second one fixes; or why the two cannot be compared."""
     if before.outputs != after.outputs:
         return before, f"the outputs are called {listed(before.outputs)} and {listed(after.outputs)}"
     fixed: dict[str, int] = {}
@@ -228,8 +229,8 @@ def _opened(source: Runnable, model: Sketch) -> Iterator[_Opened]:
             session = stack.enter_context(reference(source))
         except FailedError as failed:
             raise failure or failed from failed
-        told = f"in ONNX Runtime the original {failure}"
-        why = f"ONNX Runtime takes no input of {packed.dtype.name}" if packed and failure is None else told
+        refusal = f"in ONNX Runtime the original {failure}"
+        why = f"ONNX Runtime takes no input of {packed.dtype.name}" if packed and failure is None else refusal
         yield _Opened(reference, session, f"{session.name}, as {why}", failure)
 
 
@@ -252,7 +253,7 @@ class _Opened:
     oracle: Oracle
     session: Session
     name: str
-    """Of the oracle, with the reason where it is not ONNX Runtime."""
+    """The name of the oracle, with the reason for it where it is not ONNX Runtime."""
     failure: FailedError | None = None
     """Why ONNX Runtime cannot load it."""
 
@@ -347,10 +348,13 @@ def _unloadable(failed: FailedError, optimized: Runnable) -> Comparison:
     try:
         with onnxruntime_unoptimized(optimized):
             if failed.is_of_invalid_model:
+                reason = f"ONNX Runtime refuses the original: {failed.reason}"
                 return Comparison(Verdict.SKIPPED, reason=reason, legal=False)
             return Comparison(Verdict.SKIPPED, reason=f"{reason}; the optimized model can")
     except FailedError as other:
-        return replace(_both_failed(failed, other), legal=False)
+        found = replace(_both_failed(failed, other), legal=False)
+        is_same = found.verdict is Verdict.CANNOT_RUN
+        return replace(found, reason=f"ONNX Runtime refuses the model: {failed.reason}") if is_same else found
 
 
 def _unrunnable(refused: _RefusedError, oracle: Oracle, optimized: Runnable) -> Comparison:
@@ -365,7 +369,7 @@ def _unrunnable(refused: _RefusedError, oracle: Oracle, optimized: Runnable) -> 
 
 def _both_failed(failed: FailedError, other: FailedError) -> Comparison:
     if failed.kind == other.kind:
-        return Comparison(Verdict.CANNOT_RUN, reason=f"the original {failed}; the optimized model fails alike")
+        return Comparison(Verdict.CANNOT_RUN, reason=f"the original {failed}; the optimized model fails the same way")
     return Comparison(Verdict.SKIPPED, reason=f"the original {failed}; the optimized model {other}")
 
 
@@ -386,20 +390,28 @@ class _Judge:
         self.original, self.oracle, self.model, self.exact = original, oracle, model, exact
         self.is_small = model.weight_bytes <= PERTURB_LIMIT
         self.keeps_nonfinite = exact or keep_nonfinite
-        same = dict.fromkeys(model.outputs, (0.0, "every bit is to be the same"))
-        self.tolerances = same if exact else tolerances(model)
-        self.at_extremes = same if exact else tolerances(model, alike=True)
+        self.paths = {} if exact else paths_of(model)
+        self.tolerances = self._tolerances(alike=False)
         self.incomparable: dict[str, str] = {}
         """How outputs vary that hold something else in each run."""
         self.moves: dict[tuple[str, float], list[list[Gap]]] = {}
         self.fixed = samples.telling_sizes(model)
+
+    @cached_property
+    def at_extremes(self) -> dict[str, tuple[float, str]]:
+        return self._tolerances(alike=True)
+
+    def _tolerances(self, *, alike: bool) -> dict[str, tuple[float, str]]:
+        if self.exact:
+            return dict.fromkeys(self.model.outputs, (0.0, "every bit is to be the same"))
+        return tolerances(self.model, alike=alike, paths=self.paths)
 
     def verdict(
         self, runs: Sequence[_Run], results: Sequence[list[Any]], oracle: str, optimized: Runnable
     ) -> Comparison:
         random = _random_outputs(self.model)
         made = [run.outputs for run in runs]
-        again = Again.of(self.oracle, (self.original, made), (optimized, results), [run.feeds for run in runs])
+        reruns = Reruns.of(self.oracle, (self.original, made), (optimized, results), [run.feeds for run in runs])
         found = []
         for index, name in enumerate(self.model.outputs):
             seen = []
@@ -410,7 +422,7 @@ class _Judge:
                 difference = self._difference(index, run, gap)
                 if not difference.ok or (self.exact and name not in random):
                     with suppress(FailedError):  # as where there is no more room
-                        difference = self._again(difference, again, number, index, run, gap)
+                        difference = self._rerun(difference, reruns, number, index, run, gap)
                 if not difference.ok and not difference.varies:
                     difference = self._moving(difference, index, run, gap)
                 seen.append(difference)
@@ -453,7 +465,7 @@ class _Judge:
         for number, (run, other) in enumerate(zip(runs, optimized, strict=True)):
             for index, name in enumerate(self.model.outputs):
                 gap = gap_of(run.outputs[index], other[index])
-                usual = max((gap_of(run.outputs[index], own[number][index]) for own in originals), key=extent)
+                usual = max((gap_of(run.outputs[index], own[number][index]) for own in originals), key=severity)
                 if name not in random and not gap.within(usual):
                     found = self._as_run(run, index, gap, usual)
                     if not found.ok:
@@ -498,26 +510,26 @@ class _Judge:
     def _scale(self, gap: Gap) -> float:
         return max(gap.scale, 1.0 if gap.is_exact else FLOOR)
 
-    def _again(self, found: Difference, again: Again, number: int, index: int, run: _Run, gap: Gap) -> Difference:
+    def _rerun(self, found: Difference, reruns: Reruns, number: int, index: int, run: _Run, gap: Gap) -> Difference:
         """Return what is said of an output when the models are run again; the same if the original does not vary."""
-        if found.ok and again.original.variation(number, index, 2).is_same:
+        if found.ok and reruns.original.variation(number, index, 2).is_same:
             return found
         (before,), (after,) = (
-            replays.values(number, index) for replays in (again.original_alone, again.optimized_alone)
+            replays.values(number, index) for replays in (reruns.original_alone, reruns.optimized_alone)
         )
         steady = self._gap(run, before, after)
         without = self._difference(index, run, steady)
-        many = MANY if without.ok and not found.ok else FEW
+        many = MANY_RERUNS if without.ok and not found.ok else FEW_RERUNS
         races = without.ok and may_race(self.model)
-        own = again.variation(number, index, 1 + (many if self.is_small else 1), may_race=races)
+        own = reruns.variation(number, index, 1 + (many if self.is_small else 1), may_race=races)
         if own.is_same:
             return found
         varies = own.absolute / self._scale(gap)
-        if again.original_alone.variation(number, index, 2).is_same:
+        if reruns.original_alone.variation(number, index, 2).is_same:
             without = without if without.ok else self._moving(without, index, run, steady)
-            why = f"{variation_text(varies)}, and with one thread, as it is compared, it does not; {without.why}"
+            why = f"{without.why}; compared with one thread, with which it does not vary"
             return replace(without, why=why, varies=varies)
-        if varies_wholly(own, self._scale(gap)):
+        if is_incomparable(own, self._scale(gap)):
             self.incomparable[found.output] = variation_text(varies)
         return widened(found, run.case, gap, own, self._scale(gap))
 

@@ -13,18 +13,18 @@ from math import inf
 from typing import Any, TypeAlias
 
 from graphopt.check.gap import Gap, gap_of
-from graphopt.check.verdict import Case, Difference, variation_text
+from graphopt.check.verdict import Case, Difference
 from graphopt.runtime.oracle import Oracle, Runnable, onnxruntime_alone, onnxruntime_unoptimized
 from graphopt.runtime.samples import Feeds
 from graphopt.runtime.steps import Sketch
 
-FEW, MANY = 2, 8
-"""How often a model is run again, in fresh sessions, to see whether a difference is its own: so often where with one
-thread there is none, until it is seen."""
+FEW_RERUNS, MANY_RERUNS = 2, 8
+"""Fresh sessions in which a model is run again, to see whether a difference is its own: many where it shows none with
+one thread. None is opened after the first that varies."""
 FACTOR = 4
 """What varies may be so many times as far apart as runs of the original were seen to be: these are few."""
-WHOLLY = 0.5
-"""What varies by so much of its largest element is not compared."""
+INCOMPARABLE = 0.5
+"""The variation from which on an output is not compared, as a fraction of its largest element."""
 
 
 Runs: TypeAlias = "tuple[Runnable, Sequence[list[Any]]]"
@@ -62,7 +62,7 @@ class Replays:
 
 
 @dataclass(frozen=True)
-class Again:
+class Reruns:
     """Both models, run again on the same inputs where that is asked for."""
 
     original: Replays
@@ -72,10 +72,10 @@ class Again:
     optimized_alone: Replays
 
     @staticmethod
-    def of(oracle: Oracle, original: Runs, optimized: Runs, feeds: Sequence[Feeds]) -> Again:
+    def of(oracle: Oracle, original: Runs, optimized: Runs, feeds: Sequence[Feeds]) -> Reruns:
         alone = onnxruntime_alone if oracle is onnxruntime_unoptimized else oracle
         threads = (Replays(oracle, model, feeds, first) for model, first in (original, optimized))
-        return Again(*threads, *(Replays(alone, model, feeds) for model, _ in (original, optimized)))
+        return Reruns(*threads, *(Replays(alone, model, feeds) for model, _ in (original, optimized)))
 
     def variation(self, number: int, index: int, count: int, *, may_race: bool) -> Gap:
         """Return how far two of so many runs of the original are apart; or of the optimized model, where threads `may`
@@ -92,25 +92,25 @@ def may_race(model: Sketch) -> bool:
 _SCATTERING = frozenset({"Scatter", "ScatterElements", "ScatterND"})
 
 
-def extent(gap: Gap) -> tuple[bool, float, float, float]:
-    """Return what to order gaps by."""
+def severity(gap: Gap) -> tuple[bool, float, float, float]:
+    """Return the key by which gaps are ordered, the worst last."""
     return bool(gap.problem), gap.wrong, gap.absolute, gap.mean
 
 
-def varies_wholly(own: Gap, scale: float) -> bool:
-    """Return whether nothing is to be seen in what varies like this."""
-    return own.wrong == inf or (not own.problem and own.absolute >= WHOLLY * scale)
+def is_incomparable(own: Gap, scale: float) -> bool:
+    """Return whether an output that varies like this shows no difference."""
+    return own.wrong == inf or (not own.problem and own.absolute >= INCOMPARABLE * scale)
 
 
 def widened(found: Difference, case: Case, gap: Gap, own: Gap, scale: float) -> Difference:
     """Return what is said of a gap beside that of two runs of the original."""
     varies, absolute = own.absolute / scale, gap.absolute
-    why, allowed = variation_text(varies), found.tolerance + FACTOR * varies
-    if varies_wholly(own, scale):
+    why, allowed = "none: what varies so far is not compared", found.tolerance + FACTOR * varies
+    if is_incomparable(own, scale):
         ok, absolute = "type" not in gap.problem and (gap.wrong < inf or own.wrong == inf), 0.0
     else:
         ok = _is_explained(gap, own, found.tolerance * scale)
-        why = f"{why}: {FACTOR} times that is allowed beside the tolerance of {found.tolerance:.2g}"
+        why = f"{found.tolerance:.2g} and {FACTOR} times as far as runs of the original are apart"
     far = f"differs by {absolute:.3g} (relative {absolute / scale:.2g}, tolerance {allowed:.2g})"
     detail = "" if ok else f"{gap.problem or far}, {case}"
     return Difference(found.output, gap.dtype, absolute, absolute / scale, allowed, why, ok, detail, varies)

@@ -25,7 +25,9 @@ _EPSILON: Mapping[DType, float] = {
 }
 
 
-def tolerances(model: Sketch, *, alike: bool = False) -> dict[str, tuple[float, str]]:
+def tolerances(
+    model: Sketch, *, alike: bool = False, paths: Mapping[str, Path] | None = None
+) -> dict[str, tuple[float, str]]:
     """How far each output of two equal models may be apart, relative to its largest magnitude; and why.
 
     Rewrites round elsewhere and add in another order. Each rounding to the coarsest float type in which something on
@@ -33,13 +35,13 @@ def tolerances(model: Sketch, *, alike: bool = False) -> dict[str, tuple[float, 
     The sum of K terms errs by about √K of the precision that it is kept in. L gets a few operators more for the
     approximations of exp, tanh and erf, and all of it a factor of four: 4·(ε·√(16+L) + ε₃₂·√K). ONNX Runtime's own
     optimizations stay 3 to 50 times below it on the models in `tests/fixtures`. Where many numbers are `alike`, they
-    are rounded alike: the errors add up, and there is no root.
+    are rounded alike: the errors add up, and there is no root. `paths` are those of the model, where they are known.
     """
-    paths = _paths(model)
-    return {name: _tolerance(paths.get(name, _Path()), model.types.get(name), alike) for name in model.outputs}
+    paths = paths_of(model) if paths is None else paths
+    return {name: _tolerance(paths.get(name, Path()), model.types.get(name), alike) for name in model.outputs}
 
 
-def _tolerance(path: _Path, own: DType | None, alike: bool) -> tuple[float, str]:
+def _tolerance(path: Path, own: DType | None, alike: bool) -> tuple[float, str]:
     dtype = path.dtype or (own if own in _EPSILON else None) or DType.FLOAT
     epsilon = _EPSILON[dtype]
     length, terms = (16 + path.length, path.terms) if alike else (sqrt(16 + path.length), sqrt(path.terms))
@@ -52,7 +54,7 @@ def _tolerance(path: _Path, own: DType | None, alike: bool) -> tuple[float, str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Path:
+class Path:
     """What lies on all ways from inputs and weights to a value."""
 
     dtype: DType | None = None
@@ -63,8 +65,8 @@ class _Path:
     """In the longest sum, as the weights tell."""
 
     @staticmethod
-    def joined(paths: Sequence[_Path]) -> _Path:
-        return _Path(
+    def joined(paths: Sequence[Path]) -> Path:
+        return Path(
             _coarsest(path.dtype for path in paths),
             max((path.length for path in paths), default=0),
             max((path.terms for path in paths), default=1),
@@ -76,9 +78,9 @@ def _coarsest(types: Iterable[DType | None]) -> DType | None:
     return max(floats, key=_EPSILON.__getitem__, default=None)
 
 
-def _paths(model: Sketch) -> dict[str, _Path]:
+def paths_of(model: Sketch) -> dict[str, Path]:
     """Return the paths to each value. Steps come in order; one name may be made in two branches."""
-    paths: dict[str, _Path] = {}
+    paths: dict[str, Path] = {}
     types: dict[str, DType | None] = dict(model.types)
     for step in model.steps:
         read = [types.get(name) for name in step.inputs]
@@ -88,9 +90,11 @@ def _paths(model: Sketch) -> dict[str, _Path]:
         reads_sizes = entry(step.op, step.node.domain).reads_sizes
         before = [paths[name] for name in step.inputs if name in paths and not reads_sizes]
         shapes = [model.shapes.get(name) for name in step.inputs]
-        own = _Path(_computed(step, read, made), 1 + _Path.joined(before).length, _terms(step, shapes))
+        own = Path(
+            _computed(step, read, made), 1 + max((path.length for path in before), default=0), _terms(step, shapes)
+        )
         for name in step.outputs:
-            paths[name] = _Path.joined([*before, own, *([paths[name]] if name in paths else [])])
+            paths[name] = Path.joined([*before, own, *([paths[name]] if name in paths else [])])
     return paths
 
 

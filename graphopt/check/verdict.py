@@ -1,4 +1,4 @@
-"""What a comparison of two models found, and how that is said."""
+"""What a comparison of two models found, and its wording."""
 
 from __future__ import annotations
 

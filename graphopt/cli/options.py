@@ -150,7 +150,12 @@ ExternalData = Annotated[
     ),
 ]
 Strict = Annotated[
-    bool, typer.Option("--strict", metavar="", help="Fail where the outputs differ, rather than leave a rewrite out.")
+    bool,
+    typer.Option(
+        "--strict",
+        metavar="",
+        help="Fail where the outputs differ, rather than leave a rewrite out. A model that cannot be run is a warning.",
+    ),
 ]
 Check = Annotated[bool, typer.Option("--check/--no-check", metavar="", help="Compare the result with the original.")]
 ReportPath = Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write all that was done as JSON.")]

@@ -27,7 +27,7 @@ def _undenoted(node: Node) -> Tensor:
     raise Unsupported(f"no denotation of {node.op}")
 
 
-UNKNOWN = Operator(_undenoted)
+UNKNOWN = Operator(_undenoted, packs=True)
 """An operator that has no meaning in the table: none of the facts is known of it."""
 
 

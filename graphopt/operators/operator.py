@@ -97,6 +97,10 @@ class Operator:
     """An optional input that is added ahead of a softmax, in which ONNX Runtime's kernel takes the least number of its
     type for -inf."""
 
+    packs: bool = False
+    """Whether ONNX Runtime's kernel may take weights that are constants in another order than such that are computed,
+    and so round otherwise: it multiplies matrices, or is not known."""
+
     @property
     def commutes_exactly(self) -> bool:
         """Whether two operands may be swapped bit for bit; of 0.0 and -0.0, Max takes one by their places."""

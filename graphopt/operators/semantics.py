@@ -145,6 +145,7 @@ def _only_moves(node: Node) -> bool:
 
 computing = partial(Operator, reach=Reach.MIXED)
 multiplying = partial(computing, adds_products=True)
+packing = partial(multiplying, packs=True)
 moving = partial(Operator, is_exact=True, reference=Reference.EVERYWHERE)
 keeping = partial(moving, keeps=True)
 viewing = partial(keeping, is_view=True)
@@ -186,11 +187,11 @@ OPERATORS: dict[str, Operator] = {
     "EyeLike": Operator(EyeLike, is_exact=True, reads_sizes=True, rounding=Rounding.KEPT),
     "Resize": Operator(Resize, is_exact=True),
     "Dropout": Operator(Dropout, is_exact=True, rounding=Rounding.KEPT),
-    "MatMul": multiplying(MatMul, reference=Reference.ON_INTEGERS),
-    "Gemm": multiplying(Gemm, added=2),
-    "Conv": multiplying(Conv, added=2),
-    "ConvTranspose": multiplying(ConvTranspose, added=2),
-    "Einsum": multiplying(Einsum),
+    "MatMul": packing(MatMul, reference=Reference.ON_INTEGERS),
+    "Gemm": packing(Gemm, added=2),
+    "Conv": packing(Conv, added=2),
+    "ConvTranspose": packing(ConvTranspose, added=2),
+    "Einsum": packing(Einsum),
     "BatchNormalization": multiplying(BatchNormalization, has_gaps=True),
     "LayerNormalization": computing(LayerNormalization, added=2, has_gaps=True),
     "RMSNormalization": computing(RMSNormalization, has_gaps=True),
@@ -202,7 +203,7 @@ OPERATORS: dict[str, Operator] = {
     "LpPool": computing(pool(power_mean)),
     "GlobalAveragePool": computing(global_pool(mean)),
     "GlobalLpPool": computing(GlobalLpPool),
-    **{name: computing(denotation) for name, denotation in RECURRENT.items()},
+    **{name: computing(denotation, packs=True) for name, denotation in RECURRENT.items()},
     "MaxPool": Operator(pool(greatest), rounding=Rounding.KEPT),
     "GlobalMaxPool": Operator(global_pool(lambda n, x: folded("max", n, x)), rounding=Rounding.KEPT),
     **REDUCTIONS,
@@ -220,7 +221,7 @@ OPERATORS: dict[str, Operator] = {
     "ScatterND": Operator(ScatterND),
     "DynamicQuantizeLinear": Operator(Body(denote), rounding=Rounding.JUMPS),
     # they name what is rounded, or not looked into, by themselves; integers are exact in any order
-    "Attention": computing(Attention, is_exact=True, mask=3),
+    "Attention": computing(Attention, is_exact=True, mask=3, packs=True),
     "QuantizeLinear": Operator(QuantizeLinear, is_exact=True, has_gaps=True, rounding=Rounding.JUMPS),
     "DequantizeLinear": Operator(DequantizeLinear, is_exact=True, adds_products=True),
     "MatMulInteger": Operator(MatMulInteger, is_exact=True),

@@ -21,6 +21,7 @@ from graphopt.ir.tensor import Tensor
 from graphopt.language.rule import Rule, depth
 from graphopt.operators.infinities import mark_bodies, reconsider
 from graphopt.rewrite.build import Refusal, Refused, build, lacking
+from graphopt.rewrite.folded import Noted
 from graphopt.rewrite.gain import gain_at_least, repeats
 from graphopt.rewrite.match import Match, find, makers, producers, roots
 from graphopt.rewrite.passes import Pass, written
@@ -168,7 +169,8 @@ class Simplifier:
             if pass_.late == late:
                 for patch in pass_.run(graph):
                     if self.refusal is not None and (reason := self.refusal(graph, patch)):
-                        self.notes.add(f"pass {pass_.name} left something as it was: {reason}")
+                        if not isinstance(reason, Noted):
+                            self.notes.add(f"pass {pass_.name} left something as it was: {reason}")
                         continue
                     self._apply_pass(pass_, graph, patch)
 
@@ -246,7 +248,8 @@ class Simplifier:
             patch = build(graph, match, self.refusal)
         except Refused as refused:
             where = graph.value_name(match.roots[0])
-            self.notes.add(f"rule {match.rule.name} was not applied at '{where}': {refused}")
+            if not refused.is_noted:
+                self.notes.add(f"rule {match.rule.name} was not applied at '{where}': {refused}")
             return None
         return patch if gain(patch) > (0, 0, 0) and not _is_more_copies(patch) else None
 

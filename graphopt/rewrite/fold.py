@@ -24,7 +24,6 @@ from graphopt.ir.tensor import Tensor
 from graphopt.operators.classes import UNKNOWN, entry
 from graphopt.operators.evaluate import VIEWS, evaluate, is_exact
 from graphopt.operators.operands import Operands, normalised, plain
-from graphopt.rewrite.packing import feeds_packing
 
 log = logging.getLogger(__name__)
 
@@ -42,19 +41,19 @@ def fold_constants(graph: Graph, *, exact: bool = False) -> Iterator[Patch]:
 
     Left alone: random operators, those that have no meaning, bodies, quantized weights, and whatever would make the
     model larger than `GROWTH` per node and `TOTAL_GROWTH` in all; if it is to be `exact`, also what rounds more than
-    once, and what kernels pack once it is a constant.
+    once.
     """
     budget = TOTAL_GROWTH
     for vertex in graph.topological():
         if vertex not in graph or not _may_fold(graph, graph[vertex]):
             continue
         growth = _growth(graph, vertex)
-        if growth is None or growth > min(GROWTH, budget) or (exact and feeds_packing(graph, vertex)):
+        if growth is None or growth > min(GROWTH, budget):
             continue
         results = _computed(graph, graph[vertex], exact)
         if results is not None:
-            budget -= max(growth, 0)
             yield _as_constants(graph, vertex, results)
+            budget -= 0 if vertex in graph and not graph[vertex].is_constant else max(growth, 0)  # it may be refused
 
 
 def _may_fold(graph: Graph, node: Node) -> bool:

@@ -26,8 +26,18 @@ ROWWISE = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "Abs", "Sqrt", "Reciproc
 """Operators of which a few rows are computed of a few rows."""
 
 
+class Noted(str):
+    """The reason of a refusal that the report gives elsewhere, so that no note repeats it."""
+
+    __slots__ = ()
+
+
 class Refused(Exception):
     """A match that cannot be rewritten here; says why, for the report."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.is_noted = isinstance(reason, Noted)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,22 +1,23 @@
 """Operands that kernels pack when a model is loaded, for they are constant then: what is packed is rounded otherwise.
 
-ONNX Runtime's products and recurrent layers take weights that they know ahead in blocks, and have other code for what
-is computed. So a node that becomes a constant, or one that goes between a constant and such a kernel, changes bits,
-however exact it is itself. Seen with all optimizations off: in MatMul, Gemm, FusedMatMul, ConvTranspose, LSTM, GRU and
-Attention; never where integers are added up. With its optimizations on, ONNX Runtime folds these nodes by itself.
+ONNX Runtime's products of matrices and recurrent layers take weights that they know ahead in blocks, and have other
+code for what is computed. So a node that becomes a constant, or one that goes between a constant and such a kernel,
+changes bits, however exact it is itself. Seen with all optimizations off: in MatMul, Gemm, FusedMatMul, ConvTranspose,
+LSTM, GRU and com.microsoft's Attention; never where integers are added up, nor in normalizations, poolings, losses and
+PRelu. Conv, Einsum and RNN kept the bits on x86, but multiply matrices, too, and kernels for other processors pack
+more. With its optimizations on, ONNX Runtime folds these nodes by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from graphopt.base.types import TensorType
 from graphopt.ir.edit import Draft
-from graphopt.ir.graph import CAPTURE, CONSTANT, INTERNAL, Graph, Node, Patch, Value
-from graphopt.operators.classes import UNKNOWN, entry
-from graphopt.operators.operator import Reach
+from graphopt.ir.graph import CAPTURE, INTERNAL, Graph, Node, Patch, Value
+from graphopt.operators.classes import entry
 
 State: TypeAlias = bool | None
 """Whether an operand is constant; None of one that comes from around a body which is looked at alone."""
@@ -53,9 +54,9 @@ def repacking(graph: Graph, patch: Patch) -> str:
         if old is not None and (old.op, old.domain) == (new.op, new.domain):
             changed = _changed(_kernels(new, draft), _kernels(old, graph))
         else:
-            changed = _strange(_kernels(new, draft), gone)
+            changed = _unmatched(_kernels(new, draft), gone)
         if changed is not None:
-            return f"ONNX Runtime's {changed.op} rounds otherwise with weights that are constants of the model"
+            return f"ONNX Runtime's {changed.op} rounds differently when its weights are constants"
     return ""
 
 
@@ -65,7 +66,7 @@ def _changed(kernels: Iterable[_Kernel], before: Iterable[_Kernel]) -> _Kernel |
     return next((new for new, old in pairs if new.is_like(old) and not new.packs_like(old)), None)
 
 
-def _strange(kernels: Iterable[_Kernel], gone: Iterable[_Kernel]) -> _Kernel | None:
+def _unmatched(kernels: Iterable[_Kernel], gone: Iterable[_Kernel]) -> _Kernel | None:
     """Return the first kernel that packs what none of its kind did among those that are gone."""
     for kernel in kernels:
         alike = [old for old in gone if kernel.is_like(old)]
@@ -74,17 +75,10 @@ def _strange(kernels: Iterable[_Kernel], gone: Iterable[_Kernel]) -> _Kernel | N
     return None
 
 
-def feeds_packing(graph: Graph, vertex: int) -> bool:
-    """Return whether a kernel would pack what a node makes, were it a constant."""
-    constant = Draft(graph, {vertex: replace(graph[vertex], op=CONSTANT, domain=INTERNAL)})
-    readers = (graph[reader] for reader in graph.readers(vertex))
-    return any(_changed(_kernels(node, constant), _kernels(node, graph)) for node in readers)
-
-
 def _kernels(node: Node, facts: Graph, around: Callable[[int], State] = lambda place: None) -> Iterator[_Kernel]:
     """Yield the kernels that may pack operands: that of a node, or those in its bodies."""
     bodies = list(node.bodies)
-    if not bodies and _may_pack(node):
+    if not bodies and not node.is_internal and entry(node.op, node.domain).packs:
         operands = ((place, value) for place, value in enumerate(node.inputs) if value is not None)
         weights = {place: _state(value, facts, around) for place, value in operands if _may_be_weight(value, facts)}
         yield _Kernel(node.op, node.domain, weights)
@@ -95,12 +89,6 @@ def _kernels(node: Node, facts: Graph, around: Callable[[int], State] = lambda p
     for body in bodies:
         for _, inner in body.nodes():
             yield from _kernels(inner, body, outside)
-
-
-def _may_pack(node: Node) -> bool:
-    """Return whether a kernel adds up products, or may do so for all that is known of it."""
-    operator = entry(node.op, node.domain)
-    return not node.is_internal and (operator is UNKNOWN or operator.reach is Reach.MIXED)
 
 
 def _may_be_weight(value: Value, facts: Graph) -> bool:

@@ -95,8 +95,8 @@ class Kernels:
         if graph not in self._casts:  # this remains so, for what would change it is refused, or told above
             self._casts[graph] = self._cast_among((node for _, node in graph.nodes()), graph)
         op = self._casts[graph] or self._cast_among(new, draft)
-        said = f"ONNX Runtime computes {op} in single precision, and what it rounds depends on what stands around"
-        return said if op else ""
+        reason = f"ONNX Runtime computes {op} in single precision, and what it rounds depends on what stands around"
+        return reason if op else ""
 
     def _cast_among(self, nodes: Iterable[Node], facts: Graph) -> str:
         """Return the operator of the first node that is a Cast of half precision, or gets some around it; empty for

@@ -103,7 +103,7 @@ def _seconds_of(graph: Graph, setting: Setting) -> float:
 
 def circumstances(setting: Setting) -> str:
     """All but the models that a time depends on: costs under others are never used."""
-    told = {item.name: getattr(setting, item.name) for item in fields(setting)} | {
+    facts = {item.name: getattr(setting, item.name) for item in fields(setting)} | {
         "format": FORMAT,
         "provider": setting.provider_name,
         "threads": setting.cores,
@@ -114,7 +114,7 @@ def circumstances(setting: Setting) -> str:
         "onnxruntime": ort.require_onnxruntime().__version__,
         "custom_ops": ort.libraries_digest(),
     }
-    return json.dumps(told, sort_keys=True, default=dict)
+    return json.dumps(facts, sort_keys=True, default=dict)
 
 
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")

@@ -155,8 +155,9 @@ class FailedError(Exception):
     """A model cannot be loaded or run: says so in words that follow its name. `kind` is the class of the error."""
 
     def __init__(self, stage: str, error: Exception) -> None:
-        super().__init__(f"{stage}: {_plain(error)}")
+        self.reason = _plain(error)
         self.kind = type(error).__name__
+        super().__init__(f"{stage}: {self.reason}")
 
     @property
     def is_of_unknown_operator(self) -> bool:
@@ -173,7 +174,7 @@ class FailedError(Exception):
         return is_refused and not self.is_of_unknown_operator
 
 
-NO_KERNEL = ("is not a registered function/op", "Could not find an implementation", "No opset import for domain")
+NO_KERNEL = ("is not a registered function/op", "Could not find an implementation")
 """How ONNX Runtime says that it does not know an operator."""
 _UNREGISTERED = re.compile(
     r'In Node, \(".*", \w+, "([^"]*)", .* No Op registered for (\w+) with domain_version of (\d+)'
@@ -185,6 +186,8 @@ _INVALID = (
     "[TypeInferenceError]",
     "[ShapeInferenceError]",
     "This is an invalid model",
+    "No opset import for domain",
+    "No opset registered for domain",
     "Invalid model",
 )
 """The same of a model that is none, where the class of the error is `Fail`, as it is of much else."""
@@ -201,7 +204,7 @@ class Session(Protocol):
     """A loaded model."""
 
     name: str
-    """Of the oracle, for the report."""
+    """The name of the oracle, for the report."""
     overridable: frozenset[str]
     """The initializers that may be fed."""
 
@@ -246,8 +249,8 @@ def _onnxruntime(model: Runnable, *, optimize: bool, threads: int = 0) -> Iterat
                 native = ort.session(loadable, optimize=optimize, threads=threads, is_mapped=is_mapped)
         except Exception as error:  # the classes that onnxruntime raises share no base
             raise FailedError("cannot be loaded", error) from error
-        said = f"all its optimizations {'on' if optimize else 'off'}"
-        session = _Runtime(runtime, native, str(model.path or "the model"), said)
+        setting = f"all its optimizations {'on' if optimize else 'off'}"
+        session = _Runtime(runtime, native, str(model.path or "the model"), setting)
         del native
         try:
             yield session
@@ -363,9 +366,9 @@ def _await(done: threading.Event, limit: float | None) -> None:
 class _Runtime:
     """A session of ONNX Runtime."""
 
-    def __init__(self, runtime: Any, native: Any, model: str, said: str) -> None:
+    def __init__(self, runtime: Any, native: Any, model: str, setting: str) -> None:
         self.model = model
-        self.name = f"onnxruntime {runtime.__version__}, {said}"
+        self.name = f"onnxruntime {runtime.__version__}, {setting}"
         self.overridable = frozenset(given.name for given in native.get_overridable_initializers())
         self._runtime, self._native = runtime, native
         declared = (*native.get_inputs(), *native.get_overridable_initializers())

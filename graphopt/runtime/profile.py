@@ -268,17 +268,17 @@ def kernels_digest(model: Source, setting: Setting) -> str:
     """
     graph = optimized_graph(model, setting, weights=False).graph
     known = {item.name: item.type.SerializeToString().hex() for item in graph.input}
-    known |= {item.name: _told(item) for item in graph.initializer}  # of old models these are inputs as well
-    said = []
+    known |= {item.name: _described(item) for item in graph.initializer}  # of old models these are inputs as well
+    parts = []
     for node in graph.node:
         attributes = sorted(attribute.SerializeToString(deterministic=True) for attribute in node.attribute)
-        said.append((node.op_type, node.domain, [known.get(name) for name in node.input], attributes))
-        known.update((name, f"{len(said)} {index}") for index, name in enumerate(node.output))
-    said.append(("", "", [known.get(item.name) for item in graph.output], []))
-    return sha256(repr(said).encode()).hexdigest()
+        parts.append((node.op_type, node.domain, [known.get(name) for name in node.input], attributes))
+        known.update((name, f"{len(parts)} {index}") for index, name in enumerate(node.output))
+    parts.append(("", "", [known.get(item.name) for item in graph.output], []))
+    return sha256(repr(parts).encode()).hexdigest()
 
 
-def _told(tensor: TensorProto) -> str:
+def _described(tensor: TensorProto) -> str:
     """Describe a weight; a large one lies in a file and is told by its shape."""
     text = f"{tensor.data_type}{list(tensor.dims)}"
     is_float = DType(tensor.data_type).is_float

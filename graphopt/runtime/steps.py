@@ -101,7 +101,7 @@ def sketch(model: ModelProto) -> Sketch:
     declared |= {name: tensor.data_type for name, tensor in (literals | constants).items()}
     types = {name: _dtype(number) for name, number in declared.items()} | {given.name: given.dtype for given in inputs}
     defaults = {value.name: constants[value.name] for value in graph.input if value.name in constants}
-    told = {name: _truth(tensor) for name, tensor in (literals | constants).items() if name not in defaults}
+    truths = {name: _truth(tensor) for name, tensor in (literals | constants).items() if name not in defaults}
     return Sketch(
         inputs,
         tuple(value.name for value in graph.output),
@@ -111,7 +111,7 @@ def sketch(model: ModelProto) -> Sketch:
         {name: dtype for name, dtype in types.items() if dtype is not DType.UNDEFINED},
         sum(map(nbytes, (*constants.values(), *literals.values()))),
         defaults,
-        {name: truth for name, truth in told.items() if truth is not None},
+        {name: truth for name, truth in truths.items() if truth is not None},
     )
 
 
