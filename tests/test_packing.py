@@ -184,6 +184,25 @@ def test_what_adds_up_no_products_with_weights_is_given_constants(kernel: str, r
         np.testing.assert_array_equal(before.run(feeds)[0], after.run(feeds)[0])
 
 
+@pytest.mark.parametrize("rows", [1, 3, 8])
+@pytest.mark.parametrize(
+    ("sizes", "body", "weight"),
+    [
+        ((64,), "y = Gemm(x, w, z)", (64, 97)),
+        ((64,), "y = Gemm<transB=1, beta=0.5>(x, w, z)", (97, 64)),
+        ((64, 5, 5), "y = Conv<pads=[1,1,1,1]>(x, w, z)", (97, 64, 3, 3)),
+        ((97, 7), "y = Conv<group=97>(x, w, z)", (97, 1, 3)),
+        ((64, 5, 5), "y = ConvTranspose(x, w, z)", (64, 97, 3, 3)),
+    ],
+    ids=["Gemm", "Gemm of a transposed weight", "Conv", "Conv by channels", "ConvTranspose"],
+)
+def test_a_bias_is_no_weight(sizes: tuple[int, ...], body: str, weight: tuple[int, ...], rows: int) -> None:
+    weights = {"a": floats(1), "s": np.array([97]), "w": floats(*weight)}
+    given = parse(f"float[b,{','.join(map(str, sizes))}] x", f"z = Expand(a, s); {body}", weights, outputs="y")
+    result = demand_same_bits(given, {"x": (rows, *sizes)})
+    assert len(result.model.graph.node) == 1
+
+
 def test_a_constant_that_is_not_folded_is_noted() -> None:
     given = built("float[b,64] x", "w = Transpose(a); y = MatMul(x, w)", {"a": floats(97, 64)})
     result = graphopt.optimize(given, cost="none", exact=True)

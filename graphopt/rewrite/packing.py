@@ -5,7 +5,7 @@ code for what is computed. So a node that becomes a constant, or one that goes b
 changes bits, however exact it is itself. Seen with all optimizations off: in MatMul, Gemm, FusedMatMul, ConvTranspose,
 LSTM, GRU and com.microsoft's Attention; never where integers are added up, nor in normalizations, poolings, losses and
 PRelu. Conv, Einsum and RNN kept the bits on x86, but multiply matrices, too, and kernels for other processors pack
-more. With its optimizations on, ONNX Runtime folds these nodes by itself.
+more. A bias that is added is packed by none. With its optimizations on, ONNX Runtime folds these nodes by itself.
 """
 
 from __future__ import annotations
@@ -77,9 +77,10 @@ def _unmatched(kernels: Iterable[_Kernel], gone: Iterable[_Kernel]) -> _Kernel |
 
 def _kernels(node: Node, facts: Graph, around: Callable[[int], State] = lambda place: None) -> Iterator[_Kernel]:
     """Yield the kernels that may pack operands: that of a node, or those in its bodies."""
-    bodies = list(node.bodies)
-    if not bodies and not node.is_internal and entry(node.op, node.domain).packs:
-        operands = ((place, value) for place, value in enumerate(node.inputs) if value is not None)
+    bodies, operator = list(node.bodies), entry(node.op, node.domain)
+    if not bodies and not node.is_internal and operator.packs:
+        given = enumerate(node.inputs)
+        operands = ((place, value) for place, value in given if value is not None and place != operator.added)
         weights = {place: _state(value, facts, around) for place, value in operands if _may_be_weight(value, facts)}
         yield _Kernel(node.op, node.domain, weights)
 
