@@ -103,7 +103,8 @@ class Proof:
 
     def to_json(self) -> dict[str, Any]:
         """As plain data, without what is empty."""
-        return {key: value for key, value in asdict(self).items() if value not in ("", None, [], False)}
+        given = {key: value for key, value in asdict(self).items() if value not in ("", None, [], False)}
+        return {key: str(value) if isinstance(value, StrEnum) else value for key, value in given.items()}
 
     @staticmethod
     def from_json(data: Any) -> Proof:
