@@ -174,6 +174,51 @@ def test_what_is_not_defined_is_not_computed(made: Node, inputs: list[Array]) ->
     assert evaluate(made, inputs) is None
 
 
+MANY = 5000
+"""More elements than both ONNX Runtime and the reference were once asked of."""
+INT32, INT64 = np.dtype(np.int32), np.dtype(np.int64)
+
+
+@pytest.mark.parametrize("many", [4, MANY])
+@pytest.mark.parametrize("kind", ["Sum", "Prod", "Mean", "L1", "L2", "SumSquare", "LogSum"])
+@pytest.mark.parametrize(("dtype", "number"), [(INT32, 2**30), (INT32, -(2**31)), (INT64, 2**62), (INT64, 2**53 + 1)])
+def test_integers_that_leave_their_type_are_not_reduced(
+    dtype: np.dtype[Any], number: int, kind: str, many: int
+) -> None:
+    numbers = np.full(many, number, dtype)
+    numbers[:2] = 7
+    assert evaluate(node(f"Reduce{kind}", {"keepdims": 0}), [numbers]) is None
+
+
+@pytest.mark.parametrize("many", [4, MANY])
+@pytest.mark.parametrize("kind", ["Sum", "Prod", "Max", "Min", "L1"])
+@pytest.mark.parametrize("dtype", [INT32, INT64])
+def test_integers_that_stay_within_it_are(dtype: np.dtype[Any], kind: str, many: int) -> None:
+    numbers = np.ones(many, dtype)
+    numbers[:3] = -9, 5, 30
+    made = node(f"Reduce{kind}")
+    results = evaluate(made, [numbers])
+    assert results is not None
+    np.testing.assert_array_equal(results[0], runtime(made, [numbers])[0], strict=True)
+
+
+@pytest.mark.parametrize(
+    ("made", "inputs"),
+    [
+        (node("CumSum"), [np.full(MANY, 2**30, np.int32), np.array(0)]),
+        (node("MatMul"), [np.full((1, MANY), 2**30 + 1, np.int32), np.full((MANY, 1), 3, np.int32)]),
+        (node("Mul"), [np.full(MANY, 2**30, np.int32), np.full(MANY, 3, np.int32)]),
+        (node("Abs"), [np.full(MANY, -(2**31), np.int32)]),
+        (node("Pow"), [np.full(MANY, 2, np.int64), np.full(MANY, 64, np.int64)]),
+    ],
+    ids=lambda value: value.op if isinstance(value, Node) else "",
+)
+def test_of_many_integers_too_both_are_asked(made: Node, inputs: list[Array]) -> None:
+    results = evaluate(made, inputs)
+    if results is not None:
+        np.testing.assert_array_equal(results[0], runtime(made, inputs)[0], strict=True)
+
+
 # -- half precision ----------------------------------------------------------------------------------------------------
 
 

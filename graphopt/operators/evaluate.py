@@ -61,14 +61,14 @@ def evaluate(
     return None if results is None else tuple(_narrowed(array, node, inputs, float64) for array in results)
 
 
-LARGE = 1 << 18
-"""Elements of an input above which `onnx.reference` is asked last: it copies, and loops, where others do not."""
+MANY_ELEMENTS = 1 << 18
+"""Elements of inputs above which `onnx.reference` is asked last: it copies, and loops, where others do not."""
 
 
 def _told(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
     """Return what the reference computes; what it cannot, or is large, as numpy or ONNX Runtime do."""
     ways = [_by_reference, _by_runtime]
-    if any(array is not None and array.size > LARGE for array in inputs):
+    if _size(inputs) > MANY_ELEMENTS:
         ways = [_by_numpy, _by_runtime, _by_reference]
     if _is_empty(node, inputs):
         ways.remove(_by_runtime)
@@ -83,20 +83,20 @@ def _told(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
 def _agreed(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
     """Return what ONNX Runtime computes, None where the reference says otherwise.
 
-    They are known to differ on scalars, on tensors without elements and on integers that overflow, so of what is small
-    both are asked. What is large is asked of one of them.
+    They are known to differ on scalars, on tensors without elements and on integers that overflow, so both are asked.
+    What is large is asked of one of them, and so is what the reference may take long for.
 
     Raises:
         _Refused: ONNX Runtime does not take the node.
     """
-    exact, is_few = is_exact(node, inputs), sum(array.size for array in inputs if array is not None) <= FEW
+    exact, size = is_exact(node, inputs), _size(inputs)
     if not exact and _is_empty(node, inputs):
         return None
-    if exact and not is_few:
+    if exact and size > MANY_ELEMENTS:
         return _told(node, inputs)
     is_whole = all(array is None or array.dtype.kind in "iub" for array in inputs)
     made = _by_runtime(node, inputs)
-    told = _by_reference(node, inputs) if made is None or (is_few and (exact or is_whole)) else None
+    told = _by_reference(node, inputs) if made is None or exact or (is_whole and size <= FEW_ELEMENTS) else None
     if made is None or told is None or not (exact or all(array.dtype.kind in "iub" for array in made)):
         return told if made is None else made
     if len(made) == len(told) and all(map(_are_same, made, told)):
@@ -116,8 +116,12 @@ def _are_same(made: Array, told: Array) -> bool:
     return bool(equal.all())
 
 
-FEW = 4096
-"""Elements of inputs up to which both are asked."""
+FEW_ELEMENTS = 4096
+"""Elements of inputs up to which the reference is asked too where it may loop."""
+
+
+def _size(inputs: Sequence[Array | None]) -> int:
+    return sum(array.size for array in inputs if array is not None)
 
 
 def _is_empty(node: Node, inputs: Sequence[Array | None]) -> bool:
@@ -145,9 +149,8 @@ def _is_undefined(node: Node, inputs: Sequence[Array | None]) -> bool:
     """Where the two may do as they like: a division of integers by 0, a float that an integer type cannot hold."""
     if node.op in ("Div", "Mod") and len(inputs) == 2 and inputs[1] is not None and inputs[1].dtype.kind in "iu":
         return not bool(np.all(inputs[1])) or _overflows(inputs[0], inputs[1])
-    if node.op in ("ReduceSum", "ReduceProd") and inputs and inputs[0] is not None and inputs[0].dtype.kind in "iu":
-        combine = np.sum if node.op == "ReduceSum" else np.prod
-        return bool(combine(np.maximum(np.abs(inputs[0].astype(np.float64)), 1)) > EXACT)
+    if inputs and inputs[0] is not None and inputs[0].dtype.kind in "iu" and may_lose_digits(node.op, inputs[0]):
+        return True
     if node.op == "Slice" and len(inputs) > 4:  # an end that ONNX Runtime takes for one in either direction
         return inputs[2] is not None and bool(np.isin(inputs[2], ENDLESS).any())
     if node.op == "Reshape" and node.attrs.get("allowzero") and len(inputs) > 1 and inputs[1] is not None:
@@ -164,8 +167,25 @@ def _is_undefined(node: Node, inputs: Sequence[Array | None]) -> bool:
     return not bool(np.all((values > low - 1) & (values < high + 1)))
 
 
-EXACT = 2.0**53
-"""In which ONNX Runtime adds up and multiplies integers along axes: beyond that, digits are lost."""
+WHOLE_DOUBLES = 2.0**53
+"""Up to which double precision has all integers."""
+
+
+def may_lose_digits(op: str, integers: Array) -> bool:
+    """Return whether a reduction of these integers, along whatever axes, may leave those that ONNX Runtime has.
+
+    It adds and multiplies them in double precision, as far as it can, and takes the greatest of the type for what is
+    beyond that.
+    """
+    if op in ("ReduceMax", "ReduceMin") or not op.startswith("Reduce"):
+        return False
+    magnitudes = np.maximum(np.abs(integers.astype(np.float64)), 1)
+    with np.errstate(over="ignore"):
+        if op == "ReduceProd":
+            most = magnitudes.prod()
+        else:
+            most = (magnitudes if op in ("ReduceSum", "ReduceMean", "ReduceL1") else magnitudes**2).sum()
+    return bool(most > min(WHOLE_DOUBLES, DType.of(integers.dtype).limits[1]))
 
 
 def _overflows(dividend: Array | None, divisor: Array) -> bool:
