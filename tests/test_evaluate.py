@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from graphopt.base.types import DType, TensorType
 from graphopt.ir import ops
 from graphopt.ir.graph import Attribute, Node
-from graphopt.operators.evaluate import evaluate
+from graphopt.operators.evaluate import by_runtime, evaluate
 from graphopt.operators.protos import node_to_proto, type_to_proto
 
 Array = NDArray[Any]
@@ -172,6 +173,124 @@ def test_division_goes_towards_zero_and_mod_goes_with_the_divisor() -> None:
 )
 def test_what_is_not_defined_is_not_computed(made: Node, inputs: list[Array]) -> None:
     assert evaluate(made, inputs) is None
+
+
+MANY = 5000
+"""More elements than both ONNX Runtime and the reference were once asked of."""
+INT32, INT64 = np.dtype(np.int32), np.dtype(np.int64)
+
+
+@pytest.mark.parametrize("many", [4, MANY])
+@pytest.mark.parametrize("kind", ["Sum", "Prod", "Mean", "L1", "L2", "SumSquare", "LogSum"])
+@pytest.mark.parametrize(("dtype", "number"), [(INT32, 2**30), (INT32, -(2**31)), (INT64, 2**62), (INT64, 2**53 + 1)])
+def test_integers_that_leave_their_type_are_not_reduced(
+    dtype: np.dtype[Any], number: int, kind: str, many: int
+) -> None:
+    numbers = np.full(many, number, dtype)
+    numbers[:2] = 7
+    assert evaluate(node(f"Reduce{kind}", {"keepdims": 0}), [numbers]) is None
+
+
+@pytest.mark.parametrize("many", [4, MANY])
+@pytest.mark.parametrize("kind", ["Sum", "Prod", "Max", "Min", "L1"])
+@pytest.mark.parametrize("dtype", [INT32, INT64])
+def test_integers_that_stay_within_it_are(dtype: np.dtype[Any], kind: str, many: int) -> None:
+    numbers = np.ones(many, dtype)
+    numbers[:3] = -9, 5, 30
+    made = node(f"Reduce{kind}")
+    results = evaluate(made, [numbers])
+    assert results is not None
+    np.testing.assert_array_equal(results[0], runtime(made, [numbers])[0], strict=True)
+
+
+@pytest.mark.parametrize(
+    ("made", "inputs"),
+    [
+        (node("CumSum"), [np.full(MANY, 2**30, np.int32), np.array(0)]),
+        (node("MatMul"), [np.full((1, MANY), 2**30 + 1, np.int32), np.full((MANY, 1), 3, np.int32)]),
+        (node("Mul"), [np.full(MANY, 2**30, np.int32), np.full(MANY, 3, np.int32)]),
+        (node("Abs"), [np.full(MANY, -(2**31), np.int32)]),
+        (node("Pow"), [np.full(MANY, 2, np.int64), np.full(MANY, 64, np.int64)]),
+    ],
+    ids=lambda value: value.op if isinstance(value, Node) else "",
+)
+def test_of_many_integers_too_both_are_asked(made: Node, inputs: list[Array]) -> None:
+    results = evaluate(made, inputs)
+    if results is not None:
+        np.testing.assert_array_equal(results[0], runtime(made, inputs)[0], strict=True)
+
+
+# -- versions of which ONNX Runtime has no kernel ----------------------------------------------------------------------
+
+
+def newest(made: Node) -> Node:
+    """The node as it is within a graph."""
+    return replace(made, version=ops.newest(made.op))
+
+
+FAR = np.array([1e30, -1e30, 3e9, 0.5], np.float32)
+QUANTIZED: list[tuple[Node, Sequence[Array | None]]] = [
+    (node("QuantizeLinear"), [FAR, scalar(0.01), np.array(3, dtype)]) for dtype in (np.int8, np.uint8, np.int16)
+]
+AS_SPELLED_BEFORE: list[tuple[Node, Sequence[Array | None]]] = [
+    *QUANTIZED,
+    (node("QuantizeLinear"), [FAR, scalar(0.01)]),
+    (node("QuantizeLinear", {"axis": 0}), [FAR, FAR[3] * np.ones(4, np.float32), np.zeros(4, np.uint8)]),
+    (node("QuantizeLinear", {"axis": 0, "block_size": 2}), [FAR, np.ones(2, np.float32), np.zeros(2, np.int8)]),
+    (node("DequantizeLinear"), [ints(-128, 127, dtype=np.int8), scalar(0.5), np.array(3, np.int8)]),
+    (node("BitShift", {"direction": "LEFT"}), [ints(1, 2, dtype=np.uint8)] * 2),
+    (node("Mod"), [ints(-7, 7), ints(2, -2)]),
+    (node("Celu"), [x]),
+    (node("Einsum", {"equation": "ij,kj->ik"}), [z, z]),
+    (node("Unique"), [ints(2, 1, 2)]),
+    (node("ReverseSequence"), [z, ints(1, 2, 3, 1)]),
+    (node("ReduceLogSum"), [abs(x)]),
+    (node("ReduceLogSumExp"), [x]),
+]
+
+
+@pytest.mark.parametrize(
+    ("made", "inputs"), [*AS_SPELLED_BEFORE, *LIKE_THE_RUNTIME], ids=lambda v: v.op if isinstance(v, Node) else ""
+)
+def test_onnx_runtime_is_asked_of_the_newest_spelling_too(made: Node, inputs: Sequence[Array | None]) -> None:
+    expected = runtime(made, inputs)
+    asked = by_runtime(newest(made), inputs)
+    assert asked is not None
+    for own, result in zip(asked, expected, strict=True):
+        np.testing.assert_array_equal(own, result, strict=True)
+
+
+@pytest.mark.parametrize(("made", "inputs"), QUANTIZED, ids=["int8", "uint8", "int16"])
+def test_what_is_far_is_quantized_to_the_limits(made: Node, inputs: Sequence[Array]) -> None:
+    limits = np.iinfo(inputs[2].dtype)
+    (result,) = evaluate(newest(made), inputs) or ()
+    assert result.tolist()[:3] == [limits.max, limits.min, limits.max]
+
+
+SMALL = ints(4, 3, dtype=np.uint32)
+NO_KERNEL: list[tuple[Node, list[Array]]] = [
+    (node("CumSum"), [SMALL, np.array(0)]),
+    *((node(f"Reduce{kind}"), [SMALL]) for kind in ("Sum", "Prod", "Max", "Min")),
+    (node("ArgMax"), [SMALL]),
+    (node("TopK", outputs=2), [SMALL, ints(1)]),
+    (node("NonZero"), [SMALL]),
+    (node("QuantizeLinear"), [FAR, scalar(0.01), np.array(0, ml_dtypes.int4)]),
+]
+
+
+@pytest.mark.parametrize(("made", "inputs"), NO_KERNEL, ids=[made.op for made, _ in NO_KERNEL])
+def test_of_what_onnx_runtime_cannot_compute_nothing_is_told(made: Node, inputs: list[Array]) -> None:
+    assert by_runtime(newest(made), inputs) is None
+    assert evaluate(newest(made), inputs) is None
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.uint16, np.uint64])
+def test_but_where_it_moves(dtype: Any) -> None:
+    numbers = ints(4, 3, dtype=dtype)
+    made = [np.array([True, False]), numbers, numbers[::-1]]
+    assert by_runtime(newest(node("Where")), made) is None
+    (result,) = evaluate(newest(node("Where")), made) or ()
+    assert result.tolist() == [4, 4]
 
 
 # -- half precision ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ brings a `Node` for its operator and attributes, and arrays for its inputs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, lru_cache
 from math import prod
@@ -21,6 +21,7 @@ from onnx import AttributeProto, ModelProto, NodeProto
 from onnx.defs import OpSchema
 
 from graphopt.base import ort
+from graphopt.base.errors import UsageError
 from graphopt.base.types import DType, TensorType
 from graphopt.ir import ops
 from graphopt.ir.graph import Node
@@ -54,24 +55,24 @@ def evaluate(
         wide.pop()
     with np.errstate(all="ignore"):
         try:
-            results = _agreed(node, wide) if is_asked and not float64 else _told(node, wide)
+            results = _agreed(node, wide) if is_asked and not float64 and _has_runtime() else _told(node, wide)
         except _Refused as error:
             log.debug("ONNX Runtime refuses %s: %s", node.op, error)
             return None
     return None if results is None else tuple(_narrowed(array, node, inputs, float64) for array in results)
 
 
-LARGE = 1 << 18
-"""Elements of an input above which `onnx.reference` is asked last: it copies, and loops, where others do not."""
+MANY_ELEMENTS = 1 << 18
+"""Elements of inputs above which `onnx.reference` is asked last: it copies, and loops, where others do not."""
 
 
 def _told(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
     """Return what the reference computes; what it cannot, or is large, as numpy or ONNX Runtime do."""
-    ways = [_by_reference, _by_runtime]
-    if any(array is not None and array.size > LARGE for array in inputs):
-        ways = [_by_numpy, _by_runtime, _by_reference]
+    ways = [_by_reference, by_runtime]
+    if _size(inputs) > MANY_ELEMENTS:
+        ways = [_by_numpy, by_runtime, _by_reference]
     if _is_empty(node, inputs):
-        ways.remove(_by_runtime)
+        ways.remove(by_runtime)
     for way in ways:
         with suppress(_Refused):
             results = way(node, inputs)
@@ -81,24 +82,29 @@ def _told(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
 
 
 def _agreed(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
-    """Return what ONNX Runtime computes, None where the reference says otherwise.
+    """Return what ONNX Runtime computes, None where it cannot or the reference says otherwise.
 
-    They are known to differ on scalars, on tensors without elements and on integers that overflow, so of what is small
-    both are asked. What is large is asked of one of them.
+    They are known to differ on scalars, on tensors without elements and on integers that overflow, so both are asked.
+    What is large is asked of one of them, and so is what the reference may take long for. The reference alone is
+    believed of what moves elements.
 
     Raises:
         _Refused: ONNX Runtime does not take the node.
     """
-    exact, is_few = is_exact(node, inputs), sum(array.size for array in inputs if array is not None) <= FEW
+    exact, size = is_exact(node, inputs), _size(inputs)
     if not exact and _is_empty(node, inputs):
         return None
-    if exact and not is_few:
+    only_moves = exact and (entry(node.op, node.domain).only_moves or node.op == "Cast")
+    if only_moves and size > MANY_ELEMENTS:
         return _told(node, inputs)
+    made = by_runtime(node, inputs)
+    if made is None:
+        return _by_reference(node, inputs) if only_moves else None
     is_whole = all(array is None or array.dtype.kind in "iub" for array in inputs)
-    made = _by_runtime(node, inputs)
-    told = _by_reference(node, inputs) if made is None or (is_few and (exact or is_whole)) else None
-    if made is None or told is None or not (exact or all(array.dtype.kind in "iub" for array in made)):
-        return told if made is None else made
+    is_told = size <= MANY_ELEMENTS if exact else is_whole and size <= FEW_ELEMENTS
+    told = _by_reference(node, inputs) if is_told else None
+    if told is None or not (exact or all(array.dtype.kind in "iub" for array in made)):
+        return made
     if len(made) == len(told) and all(map(_are_same, made, told)):
         return made
     log.debug("ONNX Runtime and onnx.reference disagree on %s", node.op)
@@ -116,8 +122,12 @@ def _are_same(made: Array, told: Array) -> bool:
     return bool(equal.all())
 
 
-FEW = 4096
-"""Elements of inputs up to which both are asked."""
+FEW_ELEMENTS = 4096
+"""Elements of inputs up to which the reference is asked too where it may loop."""
+
+
+def _size(inputs: Sequence[Array | None]) -> int:
+    return sum(array.size for array in inputs if array is not None)
 
 
 def _is_empty(node: Node, inputs: Sequence[Array | None]) -> bool:
@@ -145,9 +155,8 @@ def _is_undefined(node: Node, inputs: Sequence[Array | None]) -> bool:
     """Where the two may do as they like: a division of integers by 0, a float that an integer type cannot hold."""
     if node.op in ("Div", "Mod") and len(inputs) == 2 and inputs[1] is not None and inputs[1].dtype.kind in "iu":
         return not bool(np.all(inputs[1])) or _overflows(inputs[0], inputs[1])
-    if node.op in ("ReduceSum", "ReduceProd") and inputs and inputs[0] is not None and inputs[0].dtype.kind in "iu":
-        combine = np.sum if node.op == "ReduceSum" else np.prod
-        return bool(combine(np.maximum(np.abs(inputs[0].astype(np.float64)), 1)) > EXACT)
+    if inputs and inputs[0] is not None and inputs[0].dtype.kind in "iu" and may_lose_digits(node.op, inputs[0]):
+        return True
     if node.op == "Slice" and len(inputs) > 4:  # an end that ONNX Runtime takes for one in either direction
         return inputs[2] is not None and bool(np.isin(inputs[2], ENDLESS).any())
     if node.op == "Reshape" and node.attrs.get("allowzero") and len(inputs) > 1 and inputs[1] is not None:
@@ -164,8 +173,25 @@ def _is_undefined(node: Node, inputs: Sequence[Array | None]) -> bool:
     return not bool(np.all((values > low - 1) & (values < high + 1)))
 
 
-EXACT = 2.0**53
-"""In which ONNX Runtime adds up and multiplies integers along axes: beyond that, digits are lost."""
+WHOLE_DOUBLES = 2.0**53
+"""Up to which double precision has all integers."""
+
+
+def may_lose_digits(op: str, integers: Array) -> bool:
+    """Return whether a reduction of these integers, along whatever axes, may leave those that ONNX Runtime has.
+
+    It adds and multiplies them in double precision, as far as it can, and takes the greatest of the type for what is
+    beyond that.
+    """
+    if op in ("ReduceMax", "ReduceMin") or not op.startswith("Reduce"):
+        return False
+    magnitudes = np.maximum(np.abs(integers.astype(np.float64)), 1)
+    with np.errstate(over="ignore"):
+        if op == "ReduceProd":
+            most = magnitudes.prod()
+        else:
+            most = (magnitudes if op in ("ReduceSum", "ReduceMean", "ReduceL1") else magnitudes**2).sum()
+    return bool(most > min(WHOLE_DOUBLES, DType.of(integers.dtype).limits[1]))
 
 
 def _overflows(dividend: Array | None, divisor: Array) -> bool:
@@ -327,6 +353,15 @@ VIEWS: Mapping[str, Callable[..., Array]] = {
 # -- ONNX Runtime ------------------------------------------------------------------------------------------------------
 
 
+def _has_runtime() -> bool:
+    """Return whether ONNX Runtime is installed; folding does without."""
+    try:
+        ort.require_onnxruntime()
+    except UsageError:
+        return False
+    return True
+
+
 class _Refused(Exception):
     """ONNX Runtime says that a node cannot be, or cannot be run on these inputs."""
 
@@ -335,27 +370,68 @@ REFUSALS = ("Fail", "InvalidArgument", "InvalidGraph", "RuntimeException")
 """Errors of ONNX Runtime that say so; the usual other is that there is no kernel for these types."""
 
 
-def _by_runtime(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
+def by_runtime(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
+    """Return what ONNX Runtime computes, None where it has no kernel, of an older version either.
+
+    Raises:
+        _Refused: it does not take the node.
+    """
     names = ["" if array is None else f"i{index}" for index, array in enumerate(inputs)]
     feeds = {name: array for name, array in zip(names, inputs, strict=True) if array is not None}
     outputs = [f"o{index}" for index in range(len(node.names))]
-    try:
-        model = _model(node_to_proto(node, names, outputs), node, feeds, outputs)
-        results = ort.session(model.SerializeToString(), threads=1).run(outputs, feeds)
-    except Exception as error:  # its errors have no common type
-        is_native = all(array.dtype.kind in "biufOU" for array in feeds.values())  # it may not read others from numpy
-        if is_native and type(error).__name__ in REFUSALS:
-            raise _Refused(error) from error
-        log.debug("ONNX Runtime cannot compute %s: %s", node.op, error)
-        return None
-    return tuple(results) if all(isinstance(array, np.ndarray) for array in results) else None
+    proto = node_to_proto(node, names, outputs)
+    for version in _versions_alike(node.op, node.domain, node.version):
+        try:
+            model = _model(proto, node.domain, version, feeds, outputs)
+            results = ort.session(model.SerializeToString(), threads=1).run(outputs, feeds)
+        except Exception as error:  # its errors have no common type
+            log.debug("ONNX Runtime cannot compute %s(%d): %s", node.op, version, error)
+            if type(error).__name__ == "NotImplemented":
+                continue
+            if _is_native(feeds.values()) and type(error).__name__ in REFUSALS:
+                raise _Refused(error) from error
+            return None
+        return tuple(results) if all(isinstance(array, np.ndarray) for array in results) else None
+    return None
 
 
-def _model(proto: NodeProto, node: Node, feeds: Mapping[str, Array], outputs: Sequence[str]) -> ModelProto:
+def _is_native(arrays: Iterable[Array | None]) -> bool:
+    """Return whether ONNX Runtime reads all arrays from numpy; it may not read others."""
+    return all(array is None or array.dtype.kind in "biufOU" for array in arrays)
+
+
+@cache
+def _versions_alike(op: str, domain: str, version: int) -> tuple[int, ...]:
+    """Return a version of an operator and those before it in which its nodes are spelled alike, newest first.
+
+    ONNX Runtime has no kernels of an operator's newest version for a while. Often only types were added in it.
+    """
+    found, newer = [version], ops.schema(op, domain, version)
+    while newer is not None:
+        older = ops.schema(op, domain, newer.since_version - 1)
+        if older is None or _form(older) != _form(newer):
+            break
+        found.append(older.since_version)
+        newer = older
+    return tuple(found)
+
+
+def _form(schema: OpSchema) -> object:
+    """Return what a schema says of a node's spelling, all but the types."""
+    attributes = {
+        name: (own.type, own.required, own.default_value.SerializeToString()) for name, own in schema.attributes.items()
+    }
+    formals = [(formal.name, formal.option) for formal in (*schema.inputs, *schema.outputs)]
+    return attributes, formals, len(schema.inputs), schema.deprecated
+
+
+def _model(
+    proto: NodeProto, domain: str, version: int, feeds: Mapping[str, Array], outputs: Sequence[str]
+) -> ModelProto:
     """Return a model of one node; the types of its outputs are for ONNX Runtime to infer."""
     model = ModelProto(ir_version=10)
-    model.opset_import.add(domain=node.domain, version=node.version)
-    model.graph.name = node.op
+    model.opset_import.add(domain=domain, version=version)
+    model.graph.name = proto.op_type
     model.graph.node.append(proto)
     for name, array in feeds.items():
         model.graph.input.add(name=name, type=type_to_proto(TensorType(DType.of(array.dtype), array.shape)))

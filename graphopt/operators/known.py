@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from math import prod
 from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
 
 from graphopt.base.integers import FALSE, TRUE, Formula, Int, Size, forget, fresh
 from graphopt.base.rebuilding import Substitution, only_symbol, rebuild_formula
@@ -28,15 +29,13 @@ from graphopt.ir import ops
 from graphopt.ir.graph import Value
 from graphopt.operators.elements import Elements, element
 from graphopt.operators.elementwise import Pointwise
+from graphopt.operators.evaluate import may_lose_digits
 from graphopt.operators.node import MAX_RANK, Node, Shape, Undefined, Unsupported, schema_default
 from graphopt.operators.operands import LIMIT, Open, Operands, broadcast_size
 from graphopt.operators.operator import Reference
 from graphopt.operators.semantics import OPERATORS, denote
 
 T = TypeVar("T")
-
-EXACT = 1 << 53
-"""Integers up to which floating point has all."""
 
 SIZE_TYPES = frozenset({DType.INT32, DType.INT64})
 """Element types in which a symbolic size can be kept: no size exceeds them."""
@@ -314,11 +313,11 @@ def _may_depart(k: Operands) -> bool:
     """
     if OPERATORS[k.node.op].reference is Reference.NOWHERE and any(0 in (k.shape(i) or ()) for i in range(len(k))):
         return True
-    if k.node.op in ("ReduceMax", "ReduceMin") or not k.node.op.startswith("Reduce"):
+    dtype = k.dtype(0)
+    if dtype is None or not dtype.is_integer:
         return False
-    numbers = [abs(element) or 1 for element in k.contents(0) or () if isinstance(element, int)]
-    largest = prod(numbers) if k.node.op == "ReduceProd" else sum(number**2 for number in numbers)
-    return (sum(numbers) if k.node.op in ("ReduceSum", "ReduceMean", "ReduceL1") else largest) > EXACT
+    numbers = [element for element in k.contents(0) or () if isinstance(element, int)]
+    return may_lose_digits(k.node.op, np.array(numbers, dtype.numpy))
 
 
 def question_of_elements(k: Operands) -> Question | None:

@@ -15,7 +15,7 @@ from graphopt.base.ort import require_onnxruntime
 from graphopt.runtime import samples, steps
 from graphopt.runtime.inputs import Trial, accepted, common_inputs, fitted, sizes_text, wanted_sizes, with_sizes
 from graphopt.runtime.measure import NOISE, WIDTH, Samples, Speedup, interleaved, noise, speedup, together
-from graphopt.runtime.oracle import FailedError, interruptible
+from graphopt.runtime.oracle import FailedError, Runnable, demand_endured, interruptible
 from graphopt.runtime.samples import Array, Binding, Feeds
 from graphopt.runtime.sessions import Setting, Source, called, parsed, runner
 
@@ -65,6 +65,7 @@ def prepared(
     given, own = fitted(common, inputs or {})
     bindings = wanted_sizes(common, dims or {}, own)
     sessions = tuple(setting.open(model) for model in models)
+    tried = [Runnable(parsed(model) if isinstance(model, bytes) else model) for model in models]
     share = None if limit is None else limit / len(bindings)
 
     def made(sizes: Binding) -> Feeds:
@@ -72,7 +73,10 @@ def prepared(
 
     def refusal(feeds: Feeds, number: int = 0) -> str:
         try:
+            demand_endured(tried[number], feeds)
             reason = _refusal(sessions[number], feeds, setting, share)
+        except FailedError as error:
+            reason = str(error)
         except LimitError as error:
             raise LimitError(f"{names[number]}: {error}") from error
         return f"{names[number]} {reason}" if reason else ""

@@ -1,8 +1,9 @@
-"""Whether a process outlives opening a model: ONNX Runtime's optimizations end it for some, so another one tries first.
+"""Whether a process outlives a model: ONNX Runtime ends it for some, so another one tries first.
 
 So it was seen (1.32) where a body reads what a Transpose, a Reshape or a Slice makes of a DequantizeLinear: behind that
 operator ONNX Runtime quantizes and dequantizes once more, and looks among the inputs of the If or Loop for the value
-that is captured. An assertion fails, and nothing within the process can catch that.
+that is captured. An assertion fails, and nothing within the process can catch that. Nor can it where the least integer
+is divided by -1, when a model is run or such constants are folded.
 """
 
 from __future__ import annotations
@@ -10,15 +11,19 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import file_digest, sha256
 from pathlib import Path
+from typing import Any
 
 from graphopt.base import ort
+from graphopt.base.limits import limited, run_limits
 
 _BEGIN = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from graphopt.runtime.endurance import serve; serve()"
@@ -62,6 +67,17 @@ class Opener:
         if ended:
             raise EndedError(f"ONNX Runtime's optimizations of it end the process ({ended})")
 
+    def demand_run_endured(self, model: str | bytes, feeds: Mapping[str, Any]) -> None:
+        """Run a model as it is written in the other process. One that fails is endured.
+
+        Raises:
+            EndedError: the process ended, or did not begin.
+        """
+        with self._lock:
+            ended = self._tried(model, None, feeds)
+        if ended:
+            raise EndedError(f"it ends the process ({ended}), as an integer division without a result does")
+
     def end(self) -> None:
         """End the process."""
         process, self._process = self._process, None
@@ -69,13 +85,15 @@ class Opener:
             process.kill()
             process.communicate()
 
-    def _tried(self, model: str | bytes, folder: str | os.PathLike[str] | None) -> str:
+    def _tried(
+        self, model: str | bytes, folder: str | os.PathLike[str] | None, feeds: Mapping[str, Any] | None = None
+    ) -> str:
         """Return how the process ended, nothing if it did not."""
         process = self._process
         if process is None or self._owner != os.getpid():
             process = self._started()
         try:
-            if _asked(process, model, folder):
+            if _asked(process, model, folder, feeds):
                 return ""
             code = process.wait()
         except BaseException:  # Ctrl-C: the answer would be taken for that to the next question
@@ -110,15 +128,21 @@ OPENER = Opener()
 atexit.register(OPENER.end)
 
 
-def _asked(process: subprocess.Popen[bytes], model: str | bytes, folder: str | os.PathLike[str] | None) -> bytes:
-    """Have a model opened and return the answer; nothing if the process ends."""
+def _asked(
+    process: subprocess.Popen[bytes],
+    model: str | bytes,
+    folder: str | os.PathLike[str] | None,
+    feeds: Mapping[str, Any] | None,
+) -> bytes:
+    """Have a model opened, or run where there are feeds, and return the answer; nothing if the process ends."""
     assert process.stdin is not None
     path, data = (os.path.abspath(model), b"") if isinstance(model, str) else ("", model)
     external = "" if folder is None else os.path.abspath(folder)
-    question = {"path": path, "size": len(data), "folder": external, "libraries": ort.libraries()}
+    fed = b"" if feeds is None else pickle.dumps((dict(feeds), run_limits()))
+    question = {"path": path, "size": len(data), "folder": external, "libraries": ort.libraries(), "fed": len(fed)}
     with suppress(BrokenPipeError):  # then there is no answer either
         process.stdin.write(json.dumps(question).encode() + b"\n")
-        process.stdin.write(data)
+        process.stdin.write(data + fed)
         process.stdin.flush()
     return _answer(process)
 
@@ -144,7 +168,7 @@ def _named(code: int) -> str:
 
 
 def serve() -> None:
-    """Open the models that are asked for, and answer with a line each: what the other process of `Opener` does."""
+    """Open or run models as asked, and answer with a line each: what the other process of `Opener` does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who asks
     ort.require_onnxruntime()
     with os.fdopen(os.dup(1), "wb", buffering=0) as answers:
@@ -153,8 +177,12 @@ def serve() -> None:
         for line in sys.stdin.buffer:
             question = json.loads(line)
             model = question["path"] or sys.stdin.buffer.read(question["size"])
+            fed = sys.stdin.buffer.read(question["fed"])
             with suppress(Exception), ort.custom_ops(question["libraries"]):  # who asks opens it next, and is told
-                _open(model, question["folder"])
+                if fed:
+                    _run(model, fed)
+                else:
+                    _open(model, question["folder"])
             answers.write(b"\n")
 
 
@@ -163,3 +191,11 @@ def _open(model: str | bytes, folder: str) -> None:
     if folder:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     ort.require_onnxruntime().InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _run(model: str | bytes, fed: bytes) -> None:
+    from graphopt.runtime.oracle import run_natively
+
+    feeds, limits = pickle.loads(fed)  # of the process that started this one
+    with limited(limits):
+        run_natively(model, feeds)

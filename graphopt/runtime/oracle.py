@@ -91,6 +91,16 @@ class Runnable:
         inside = (node.op for graph in self._made.graph.graphs() for _, node in graph.nodes())
         return not QUANTIZED.isdisjoint(chain(inside, steps.operators(self._made.shell)))
 
+    @cached_property
+    def may_end_the_process(self) -> bool:
+        """Whether ONNX Runtime may end the process that optimizes it."""
+        return self.is_quantized or self.divides_integers
+
+    @cached_property
+    def divides_integers(self) -> bool:
+        """Whether ONNX Runtime may end the process that runs it."""
+        return steps.divides_integers(self.outline)
+
     def settled(self) -> tuple[ModelProto, Path | None]:
         """Return the message, and the folder in which its external data is found, links followed, if it has such."""
         message = self._message()
@@ -241,7 +251,7 @@ def _onnxruntime(model: Runnable, *, optimize: bool, threads: int = 0) -> Iterat
     runtime = require_onnxruntime()
     with _loadable(model) as loadable:
         try:
-            if optimize and model.is_quantized:
+            if optimize and model.may_end_the_process:
                 endurance.OPENER.demand_endured(loadable)
             is_large = model.weight_bytes > IN_MEMORY
             is_mapped = is_large and not (optimize or model.is_quantized or model.packs)
@@ -250,12 +260,32 @@ def _onnxruntime(model: Runnable, *, optimize: bool, threads: int = 0) -> Iterat
         except Exception as error:  # the classes that onnxruntime raises share no base
             raise FailedError("cannot be loaded", error) from error
         setting = f"all its optimizations {'on' if optimize else 'off'}"
-        session = _Runtime(runtime, native, str(model.path or "the model"), setting)
+        tried = loadable if model.divides_integers else None
+        session = _Runtime(runtime, native, str(model.path or "the model"), setting, tried)
         del native
         try:
             yield session
         finally:
             session.end()
+
+
+def demand_endured(model: Runnable, feeds: Mapping[str, Any]) -> None:
+    """Run a model in another process first, if a run may end the process.
+
+    Raises:
+        FailedError: it does, or the model cannot be handed over.
+    """
+    if model.divides_integers:
+        with _loadable(model) as loadable:
+            try:
+                endurance.OPENER.demand_run_endured(loadable, feeds)
+            except endurance.EndedError as error:
+                raise FailedError("cannot be run", error) from error
+
+
+def run_natively(model: str | bytes, feeds: Mapping[str, Any]) -> None:
+    """Run a model as it is written, whatever that does to the process."""
+    _Runtime(require_onnxruntime(), ort.session(model), "the model", "").run(feeds)
 
 
 @contextmanager
@@ -366,8 +396,8 @@ def _await(done: threading.Event, limit: float | None) -> None:
 class _Runtime:
     """A session of ONNX Runtime."""
 
-    def __init__(self, runtime: Any, native: Any, model: str, setting: str) -> None:
-        self.model = model
+    def __init__(self, runtime: Any, native: Any, model: str, setting: str, tried: str | bytes | None = None) -> None:
+        self.model, self.tried = model, tried
         self.name = f"onnxruntime {runtime.__version__}, {setting}"
         self.overridable = frozenset(given.name for given in native.get_overridable_initializers())
         self._runtime, self._native = runtime, native
@@ -381,6 +411,8 @@ class _Runtime:
 
     def run(self, feeds: Mapping[str, Any]) -> list[Any]:
         try:
+            if self.tried is not None:
+                endurance.OPENER.demand_run_endured(self.tried, feeds)
             given = {name: self._fed(name, value) for name, value in feeds.items()}
             return interruptible(lambda options: self._outputs(given, options))
         except LimitError as error:

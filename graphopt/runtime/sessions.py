@@ -133,7 +133,7 @@ class Setting:
             configure(options)
         providers = [(name, self._provider_options())]
         try:
-            if optimize and _is_quantized(model):
+            if optimize and _may_end_the_process(model):
                 endurance.OPENER.demand_endured(loadable, folder)
             session = runtime.InferenceSession(loadable, options, providers=providers, enable_fallback=0)
         except Exception as error:  # the classes that onnxruntime raises share no base
@@ -230,21 +230,21 @@ def _is_native(text: str) -> bool:
     return name not in DType.__members__ or DType[name].numpy.isbuiltin == 1
 
 
-def _is_quantized(model: Source) -> bool:
+def _may_end_the_process(model: Source) -> bool:
     """Return whether it is a model that may end the process in which ONNX Runtime optimizes it."""
     try:
         if isinstance(model, str | os.PathLike):
             stat = os.stat(model)
-            return _is_file_quantized(os.fspath(model), stat.st_size, stat.st_mtime_ns)
-        return Runnable(parsed(model) if isinstance(model, bytes) else model).is_quantized
+            return _may_file_end_it(os.fspath(model), stat.st_size, stat.st_mtime_ns)
+        return Runnable(parsed(model) if isinstance(model, bytes) else model).may_end_the_process
     except (ModelError, OSError):  # ONNX Runtime says what is wrong with it
         return False
 
 
 @lru_cache(16)
-def _is_file_quantized(path: str, _size: int, _changed: int) -> bool:
+def _may_file_end_it(path: str, _size: int, _changed: int) -> bool:
     """Answer for a file, which is read again when it has changed: each session of the original asks."""
-    return Runnable(path).is_quantized
+    return Runnable(path).may_end_the_process
 
 
 def parsed(model: Source) -> ModelProto:

@@ -8,7 +8,10 @@ from functools import cached_property
 from itertools import chain
 from math import prod
 
+import numpy as np
 import onnx
+import onnx.inliner
+import onnx.shape_inference
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
 from graphopt.base.types import DType
@@ -212,6 +215,52 @@ def operators(model: ModelProto) -> Iterator[str]:
     """Yield the operator of each node of a model, of its bodies and of its functions."""
     for node in chain(model.graph.node, *(function.node for function in model.functions)):
         yield from _operators(node)
+
+
+def divides_integers(outline: ModelProto) -> bool:
+    """Return whether a model may divide integers by 0, or the least of them by -1, which has no result in their type:
+    ONNX Runtime ends the process.
+
+    It may where the divisor is no constant without 0 and -1.
+    """
+    if "Div" not in operators(outline) and "Mod" not in operators(outline):
+        return False
+    if not outline.functions and not _divides_integers(outline.graph, {}, {}):
+        return False
+    try:
+        inlined = onnx.inliner.inline_local_functions(outline) if outline.functions else outline
+        typed = onnx.shape_inference.infer_shapes(inlined)
+    except Exception:  # whatever is wrong with it: nothing is known of its types
+        return True
+    return _divides_integers(typed.graph, {}, {})
+
+
+def _divides_integers(graph: GraphProto, types: Mapping[str, int], constants: Mapping[str, TensorProto]) -> bool:
+    declared = chain(graph.input, graph.value_info, graph.output)
+    types = {**types, **{value.name: value.type.tensor_type.elem_type for value in declared}}
+    types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+    overridden = {value.name for value in graph.input}
+    constants = {**constants, **{t.name: t for t in graph.initializer if t.name not in overridden}}
+    for node in graph.node:
+        if node.op_type == "Constant":
+            constants |= {name: a.t for a in node.attribute if a.name == "value" for name in node.output}
+        if node.op_type in ("Div", "Mod") and node.domain in ("", "ai.onnx"):
+            is_float = any(types.get(name) and _dtype(types[name]).is_float for name in node.input)
+            if not is_float and not _divides_safely(constants.get(node.input[-1])):
+                return True
+        if any(_divides_integers(body, types, constants) for body in _bodies(node)):
+            return True
+    return False
+
+
+def _divides_safely(divisor: TensorProto | None) -> bool:
+    """Return whether a divisor is known to hold neither 0 nor -1."""
+    if divisor is None or divisor.data_location == TensorProto.EXTERNAL:
+        return False
+    try:
+        return not bool(np.isin(numpy_helper.to_array(divisor), (0, -1)).any())
+    except ValueError:  # its elements were left out
+        return False
 
 
 def _operators(node: NodeProto) -> Iterator[str]:
