@@ -292,16 +292,25 @@ def _defaults(schema: OpSchema) -> Mapping[str, AttributeProto]:
 def _by_numpy(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
     """Return the output of arithmetic on float64, or a view where elements only get another shape or order."""
     given = [array for array in inputs if array is not None]
-    if node.domain or len(given) != len(inputs):
+    if not _is_numpys(node, given) or len(given) != len(inputs):
         return None
     try:
         if node.op in VIEWS:
             return (VIEWS[node.op](node.attrs, *given),)
-        if node.op in _ARITHMETIC and all(array.dtype == np.float64 for array in given):
-            return (_ARITHMETIC[node.op](*given),)
-    except (KeyError, TypeError, ValueError) as error:  # an old spelling, or a node that cannot be
+        return (_ARITHMETIC[node.op](*given),)
+    except (IndexError, ValueError) as error:  # shapes and axes that do not fit: a node that cannot be
         log.debug("numpy cannot compute %s: %s", node.op, error)
-    return None
+        return None
+
+
+def _is_numpys(node: Node, given: Sequence[Array]) -> bool:
+    """Return whether numpy has what a node is spelled as: in its newest version, with the inputs that this has."""
+    if node.domain or node.version != ops.newest(node.op):
+        return False
+    if node.op in VIEWS:
+        return len(given) == (2 if node.op in ("Reshape", "Squeeze", "Unsqueeze") else 1)
+    arity = 1 if node.op in ("Neg", "Abs", "Sqrt", "Reciprocal") else 2
+    return node.op in _ARITHMETIC and len(given) == arity and all(array.dtype == np.float64 for array in given)
 
 
 _ARITHMETIC: Mapping[str, Callable[..., Array]] = {
