@@ -283,3 +283,29 @@ def test_arithmetic_on_no_sizes_stays_what_it_was(body: str, shape: str) -> None
     result = graphopt.optimize(parse(f"float[{shape}] x", body, known), cost="none")
     assert result.ok
     assert not any("left out" in note for note in result.report.notes)
+
+
+BEYOND: Mapping[str, tuple[str, dict[str, Array]]] = {
+    "a sum that leaves its type": (
+        "y = ReduceSum <keepdims = 0> (a)",
+        {"a": np.array([7] * 4 + [2**30] * 4996, INT32)},
+    ),
+    "numbers far beyond 8 bits": (
+        "y = QuantizeLinear(a, s, z)",
+        {"a": np.array([1e30, -1e30, 3e9], FLOAT), "s": one(0.01, FLOAT), "z": one(3, np.int8)},
+    ),
+    "the same, unsigned": (
+        "y = QuantizeLinear(a, s, z)",
+        {"a": np.array([1e30, -1e30, 3e9], FLOAT), "s": one(0.01, FLOAT), "z": one(3, BYTE)},
+    ),
+}
+
+
+@pytest.mark.parametrize("opset", [18, 21])
+@pytest.mark.parametrize("case", BEYOND.values(), ids=BEYOND)
+def test_what_leaves_its_type_is_what_onnx_runtime_computes(case: tuple[str, dict[str, Array]], opset: int) -> None:
+    body, known = case
+    model = parse("float[1] x", body, known)
+    model.opset_import[0].version = opset
+    result = graphopt.optimize(model, cost="none", check=False)
+    assert _same(runtime(model, {"x": some((1,))}), runtime(result.model, {"x": some((1,))}))

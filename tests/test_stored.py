@@ -187,7 +187,7 @@ def test_a_weight_is_the_same_whether_it_is_computed_in_parts(monkeypatch: pytes
         proto = parse_model(SCALED)
         weights = {"w": WEIGHT, "s": SMALL["s"], "u": SMALL["s"] * np.float32(1.7)}
         proto.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in weights.items())
-        monkeypatch.setattr(stored, "LARGE", large)
+        monkeypatch.setattr(stored, "LARGE_BYTES", large)
         monkeypatch.setattr("graphopt.rewrite.folded.AT_ONCE", at_once)
         after = graphopt.optimize(proto, cost="none").model
         (weight,) = (t for t in after.graph.initializer if list(t.dims) == [640, 512])

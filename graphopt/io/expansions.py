@@ -60,7 +60,7 @@ def _raised(graph: Graph, vertex: int, opset: int) -> Patch | None:
     return None if newer is node else replace_node(graph, vertex, newer)
 
 
-class _Several:
+class _Expansion:
     """New nodes, of which the last takes the vertex of the one whose meaning they have together."""
 
     def __init__(self, graph: Graph, vertex: int) -> None:
@@ -127,7 +127,7 @@ def _flattened(graph: Graph, vertex: int, opset: int) -> Patch | None:
     Where their sizes are known, those before stay as they are, open or not. A Flatten takes all others, whose sizes are
     read when the model runs.
     """
-    several, node = _Several(graph, vertex), graph[vertex]
+    several, node = _Expansion(graph, vertex), graph[vertex]
     x, axis = node.inputs[0], node.attrs.get("axis", 1)
     assert x is not None, "the data of a Softmax"
     shape = graph.shape(x)
@@ -145,7 +145,7 @@ def _flattened(graph: Graph, vertex: int, opset: int) -> Patch | None:
     return several.end("Reshape", made, [*kept, *sizes])
 
 
-def _reshaped_like(several: _Several, flat: Value, x: Value, opset: int) -> Patch:
+def _reshaped_like(several: _Expansion, flat: Value, x: Value, opset: int) -> Patch:
     """Return the patch that ends with a Reshape to the sizes of another value, of which some may be 0."""
     sizes = several.add("Shape", x)
     if opset >= NO_COPIES:
@@ -164,7 +164,7 @@ broadcast."""
 def _with_wide_mask(graph: Graph, vertex: int, opset: int) -> Patch | None:
     """Return an Attention whose mask is as wide as there are keys, whatever its sizes are called; None where it has no
     mask, or another reason to stay."""
-    several, node = _Several(graph, vertex), graph[vertex]
+    several, node = _Expansion(graph, vertex), graph[vertex]
     present: tuple[Value | None, ...] = (*node.inputs, None, None)
     keys, mask, past = present[1], present[MASK], present[MASK + 1]
     schema = ops.schema(node.op, "", opset)

@@ -103,8 +103,8 @@ def _of_any_float(node: Node, graph: Graph) -> Node:
     if not node.version or way_up(node.op, node.domain, node.version).version == node.version:
         return node
     found = [opsets.raised(node, graph, _Typed(graph, dtype)) for dtype in (DType.FLOAT, DType.DOUBLE, DType.FLOAT16)]
-    said = [(each.op, each.version, each.attrs, [value is None for value in each.inputs]) for each in found]
-    return found[0] if said[1:] == said[:-1] else node
+    spellings = [(each.op, each.version, each.attrs, [value is None for value in each.inputs]) for each in found]
+    return found[0] if spellings[1:] == spellings[:-1] else node
 
 
 def _demand_newest(node: Node, graph: Graph) -> None:

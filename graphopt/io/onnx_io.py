@@ -409,9 +409,9 @@ def _bring(model: Model, opset: int) -> Callable[[], None]:
 
 
 def _way_out(model: Model, opset: int) -> str:
-    """Return the advice for a model that an opset cannot express: the nearest opset that can, and the model's own."""
+    """Return the advice for a model that an opset cannot express: the nearest that can on the way, and its own."""
     own = model.graph.opsets.get("", 0)
-    others = sorted({*range(1, ops.OPSET + 1)} - {own}, key=lambda other: abs(other - opset))
+    others = range(opset + 1, own) if opset < own else range(opset - 1, own, -1)
     nearest = next((other for other in others if _is_expressible(model, other)), None)
     kept = f"keep the model's own opset, {own}" if own else "keep the model as it is"
     return kept if nearest is None else f"convert it to opset {nearest}, or {kept}"

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from graphopt.base.sizes import divide
+from graphopt.base.sizes import Dim, Sym, divide
 from graphopt.base.types import DType, Shape, TensorType, Type
 from graphopt.ir.graph import Attribute, Value
 from graphopt.ir.tensor import Tensor
@@ -122,8 +122,8 @@ KEPT: Mapping[Key, str] = {
     ("GRU", 7): "`output_sequence` decided whether there is a first output",
     ("LSTM", 7): "`output_sequence` decided whether there is a first output",
     ("RNN", 7): "`output_sequence` decided whether there is a first output",
-    ("Scan", 9): "had a batch axis",
-    ("Resize", 11): "rounds coordinates differently when it shrinks",
+    ("Scan", 9): "it had a batch axis",
+    ("Resize", 11): "it rounds coordinates differently when it shrinks",
     ("OneHot", 11): "negative indices meant `off_value`",
     ("NegativeLogLikelihoodLoss", 13): "the text on ignored labels changed",
     ("SoftmaxCrossEntropyLoss", 13): "the text on ignored labels changed",
@@ -206,8 +206,14 @@ def is_plain_attention(spelling: Spelling, facts: Facts) -> bool:
         raise Mismatch("the sizes of its keys and its mask are not known")
     count = keys[-2] + (past[-2] if past is not None else 0)
     if mask[-1:] != (count,):
-        raise Mismatch(f"its mask has {mask[-1] if mask else 'no'} columns where there are {count} keys")
+        columns, rows = _text(mask[-1]) if mask else "no", _text(count)
+        raise Mismatch(f"its mask has {columns} columns where there are {rows} keys")
     return True
+
+
+def _text(size: Dim) -> str:
+    """Return a size as a message has it: names that inference gave say nothing to a reader."""
+    return "an unknown number of" if isinstance(size, Sym) and size.has_unknown else str(size)
 
 
 MASK = 3

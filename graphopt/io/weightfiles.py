@@ -162,8 +162,10 @@ def _notes(target: Path) -> tuple[dict[Path, _Note], set[str]]:
 
 def _read(path: Path, ours: re.Pattern[str]) -> _Note | None:
     """Return what a note says, nothing where its process was killed before it wrote it; None where it is no note."""
+    if path.is_symlink():
+        return None
     try:
-        text = path.read_bytes() if not path.is_symlink() else b"no note"
+        text = path.read_bytes()
         note = from_json(_Note, text.decode()) if text else _Note("", {})
     except (OSError, *MISFITS):
         return None

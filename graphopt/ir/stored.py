@@ -22,13 +22,13 @@ from graphopt.base.types import DType
 from graphopt.ir.pieces import pieces
 from graphopt.ir.tensor import Tensor
 
-LARGE = 1 << 20
+LARGE_BYTES = 1 << 20
 """Bytes from which on a tensor is kept in a file."""
 
 
 def kept(array: NDArray[Any]) -> Tensor:
     """Return a tensor that was computed; `array` must not be changed afterwards."""
-    if array.nbytes < LARGE or array.dtype.hasobject or is_mapped(array):
+    if array.nbytes < LARGE_BYTES or array.dtype.hasobject or is_mapped(array):
         return Tensor.of(array)
     return made(DType.of(array.dtype), array.shape, lambda: pieces(array))
 

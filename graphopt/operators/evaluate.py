@@ -39,14 +39,14 @@ _HALVES = (DType.FLOAT16, DType.BFLOAT16)
 
 
 def evaluate(
-    node: Node, inputs: Sequence[Array | None], *, float64: bool = False, is_asked: bool = True
+    node: Node, inputs: Sequence[Array | None], *, float64: bool = False, as_runtime: bool = True
 ) -> Arrays | None:
     """Return the outputs of a node on these inputs (its own are not looked at), None where they cannot be told.
 
     The result is what ONNX Runtime computes: half precision goes through float32, as its CPU kernels do. With
     `float64`, floats are widened first and results stay wide, for weight arithmetic that rounds once, at its end. That
     is no node of a model, and neither is what moves weights on the way to it, which may be of two types of floats:
-    unless it `is_asked` there, ONNX Runtime's kernels have no say.
+    unless it is to be `as_runtime` computes, ONNX Runtime's kernels have no say.
     """
     if node.version == 0 or any(True for _ in node.bodies) or _is_undefined(node, inputs):
         return None
@@ -55,7 +55,7 @@ def evaluate(
         wide.pop()
     with np.errstate(all="ignore"):
         try:
-            results = _agreed(node, wide) if is_asked and not float64 and _has_runtime() else _told(node, wide)
+            results = _by_both(node, wide) if as_runtime and not float64 and _has_runtime() else _by_any(node, wide)
         except _Refused as error:
             log.debug("ONNX Runtime refuses %s: %s", node.op, error)
             return None
@@ -66,7 +66,7 @@ MANY_ELEMENTS = 1 << 18
 """Elements of inputs above which `onnx.reference` is asked last: it copies, and loops, where others do not."""
 
 
-def _told(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
+def _by_any(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
     """Return what the reference computes; what it cannot, or is large, as numpy or ONNX Runtime do."""
     ways = [_by_reference, by_runtime]
     if _size(inputs) > MANY_ELEMENTS:
@@ -81,7 +81,7 @@ def _told(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
     return None
 
 
-def _agreed(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
+def _by_both(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
     """Return what ONNX Runtime computes, None where it cannot or the reference says otherwise.
 
     They are known to differ on scalars, on tensors without elements and on integers that overflow, so both are asked.
@@ -96,29 +96,29 @@ def _agreed(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
         return None
     only_moves = exact and (entry(node.op, node.domain).only_moves or node.op == "Cast")
     if only_moves and size > MANY_ELEMENTS:
-        return _told(node, inputs)
-    made = by_runtime(node, inputs)
-    if made is None:
+        return _by_any(node, inputs)
+    native = by_runtime(node, inputs)
+    if native is None:
         return _by_reference(node, inputs) if only_moves else None
     is_whole = all(array is None or array.dtype.kind in "iub" for array in inputs)
-    is_told = size <= MANY_ELEMENTS if exact else is_whole and size <= FEW_ELEMENTS
-    told = _by_reference(node, inputs) if is_told else None
-    if told is None or not (exact or all(array.dtype.kind in "iub" for array in made)):
-        return made
-    if len(made) == len(told) and all(map(_are_same, made, told)):
-        return made
+    is_compared = size <= MANY_ELEMENTS if exact else is_whole and size <= FEW_ELEMENTS
+    expected = _by_reference(node, inputs) if is_compared else None
+    if expected is None or not (exact or all(array.dtype.kind in "iub" for array in native)):
+        return native
+    if len(native) == len(expected) and all(map(_are_same, native, expected)):
+        return native
     log.debug("ONNX Runtime and onnx.reference disagree on %s", node.op)
     return None
 
 
-def _are_same(made: Array, told: Array) -> bool:
+def _are_same(native: Array, expected: Array) -> bool:
     """Return whether two results are the same bit for bit, any NaN being one."""
-    is_text = made.dtype.kind in "OU" and told.dtype.kind in "OU"
-    if made.shape != told.shape or not (is_text or made.dtype == told.dtype):
+    is_text = native.dtype.kind in "OU" and expected.dtype.kind in "OU"
+    if native.shape != expected.shape or not (is_text or native.dtype == expected.dtype):
         return False
-    equal = made == told
-    if not is_text and DType.of(made.dtype).is_float:
-        equal = (equal & (np.signbit(made) == np.signbit(told))) | (np.isnan(made) & np.isnan(told))
+    equal = native == expected
+    if not is_text and DType.of(native.dtype).is_float:
+        equal = (equal & (np.signbit(native) == np.signbit(expected))) | (np.isnan(native) & np.isnan(expected))
     return bool(equal.all())
 
 
@@ -292,16 +292,25 @@ def _defaults(schema: OpSchema) -> Mapping[str, AttributeProto]:
 def _by_numpy(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
     """Return the output of arithmetic on float64, or a view where elements only get another shape or order."""
     given = [array for array in inputs if array is not None]
-    if node.domain or len(given) != len(inputs):
+    if not _is_numpys(node, given) or len(given) != len(inputs):
         return None
     try:
         if node.op in VIEWS:
             return (VIEWS[node.op](node.attrs, *given),)
-        if node.op in _ARITHMETIC and all(array.dtype == np.float64 for array in given):
-            return (_ARITHMETIC[node.op](*given),)
-    except (KeyError, TypeError, ValueError) as error:  # an old spelling, or a node that cannot be
+        return (_ARITHMETIC[node.op](*given),)
+    except (IndexError, ValueError) as error:  # shapes and axes that do not fit: a node that cannot be
         log.debug("numpy cannot compute %s: %s", node.op, error)
-    return None
+        return None
+
+
+def _is_numpys(node: Node, given: Sequence[Array]) -> bool:
+    """Return whether numpy has what a node is spelled as: in its newest version, with the inputs that this has."""
+    if node.domain or node.version != ops.newest(node.op):
+        return False
+    if node.op in VIEWS:
+        return len(given) == (2 if node.op in ("Reshape", "Squeeze", "Unsqueeze") else 1)
+    arity = 1 if node.op in ("Neg", "Abs", "Sqrt", "Reciprocal") else 2
+    return node.op in _ARITHMETIC and len(given) == arity and all(array.dtype == np.float64 for array in given)
 
 
 _ARITHMETIC: Mapping[str, Callable[..., Array]] = {
@@ -366,7 +375,7 @@ class _Refused(Exception):
     """ONNX Runtime says that a node cannot be, or cannot be run on these inputs."""
 
 
-REFUSALS = ("Fail", "InvalidArgument", "InvalidGraph", "RuntimeException")
+_REFUSALS = ort.INVALID | {"Fail", "RuntimeException"}
 """Errors of ONNX Runtime that say so; the usual other is that there is no kernel for these types."""
 
 
@@ -388,7 +397,7 @@ def by_runtime(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
             log.debug("ONNX Runtime cannot compute %s(%d): %s", node.op, version, error)
             if type(error).__name__ == "NotImplemented":
                 continue
-            if _is_native(feeds.values()) and type(error).__name__ in REFUSALS:
+            if _is_native(feeds.values()) and type(error).__name__ in _REFUSALS:
                 raise _Refused(error) from error
             return None
         return tuple(results) if all(isinstance(array, np.ndarray) for array in results) else None

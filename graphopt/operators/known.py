@@ -245,8 +245,8 @@ class ModelNode(Node):
         if name in given:
             value: Any = given[name]
         else:
-            said = schema_default(self.op, name)
-            value = default if said is None else said
+            own = schema_default(self.op, name)
+            value = default if own is None else own
         self.used[name] = value
         return value
 

@@ -361,7 +361,7 @@ class _Builder:
         arrays = [None if constant is None else _computed_with(constant, moves) for constant in constants]
         if _multiplications(app.op, arrays) > MULTIPLICATIONS:
             raise Refused(f"{app} takes too long to compute")
-        results = compute(node, arrays, float64=not moves, is_asked=False)
+        results = compute(node, arrays, float64=not moves, as_runtime=False)
         if results is None:
             raise Refused(f"{app} cannot be computed")
         if app.op in ("Add", "Sub"):

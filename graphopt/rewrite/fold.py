@@ -123,7 +123,7 @@ def _computed(graph: Graph, node: Node, exact: bool) -> list[Tensor] | None:
 
 def _as_tensor(node: Node, constants: Sequence[Tensor | None], array: NDArray[Any]) -> Tensor:
     """Return what was computed as a constant: a large view is seen anew whenever it is read."""
-    if node.op not in VIEWS or array.nbytes < stored.LARGE or None in constants:
+    if node.op not in VIEWS or array.nbytes < stored.LARGE_BYTES or None in constants:
         return stored.kept(array)
 
     def read() -> NDArray[Any]:

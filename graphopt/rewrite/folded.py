@@ -135,7 +135,7 @@ def rowwise(node: Node, operands: Sequence[Folded | None]) -> Rowwise | None:
         shape = np.broadcast_shapes(*(operand.values.shape for operand in present))
     except ValueError:
         return None
-    is_large = prod(shape) * np.dtype(np.float64).itemsize >= stored.LARGE
+    is_large = prod(shape) * np.dtype(np.float64).itemsize >= stored.LARGE_BYTES
     return Rowwise(node, tuple(operand.values for operand in present), shape) if is_large else None
 
 
@@ -151,8 +151,8 @@ def tensor_of(folded: Folded) -> Tensor:
     """
     dtype, values = folded.dtype, folded.values
     if isinstance(values, np.ndarray) and values.dtype == dtype.numpy:
-        return stored.kept(values if values.nbytes >= stored.LARGE else np.array(values, order="C"))
-    if prod(values.shape) * dtype.numpy.itemsize >= stored.LARGE:
+        return stored.kept(values if values.nbytes >= stored.LARGE_BYTES else np.array(values, order="C"))
+    if prod(values.shape) * dtype.numpy.itemsize >= stored.LARGE_BYTES:
         return stored.made(dtype, values.shape, lambda: _rounded(folded))
     return Tensor.of(np.concatenate([part.reshape(-1) for part in _rounded(folded)]).reshape(values.shape))
 
@@ -199,7 +199,7 @@ def _overflows(stored: NDArray[Any], computed: NDArray[Any]) -> bool:
     return bool(np.any(np.isfinite(computed.astype(np.float64)) & ~np.isfinite(stored)))
 
 
-LARGE = 2.0**20
+LARGE_NUMBER = 2.0**20
 """What is added to a number so large loses its digits behind the point in single precision."""
 
 
@@ -209,4 +209,4 @@ def cancels(made: NDArray[Any], terms: Sequence[NDArray[Any] | None]) -> bool:
     if len(floats) < 2:
         return False
     largest = np.maximum(*map(np.abs, floats))
-    return bool(np.any((largest > LARGE) & np.isfinite(largest) & (np.abs(made) < largest / 1024)))
+    return bool(np.any((largest > LARGE_NUMBER) & np.isfinite(largest) & (np.abs(made) < largest / 1024)))

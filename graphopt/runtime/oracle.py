@@ -180,7 +180,7 @@ class FailedError(Exception):
     @property
     def is_of_invalid_model(self) -> bool:
         """Whether ONNX Runtime calls the model invalid: another type, attribute or shape than ONNX allows there."""
-        is_refused = self.kind in _INVALID_KINDS or any(text in str(self) for text in _INVALID)
+        is_refused = self.kind in ort.INVALID or any(text in str(self) for text in _INVALID)
         return is_refused and not self.is_of_unknown_operator
 
 
@@ -190,7 +190,6 @@ _UNREGISTERED = re.compile(
     r'In Node, \(".*", \w+, "([^"]*)", .* No Op registered for (\w+) with domain_version of (\d+)'
 )
 """The same of one that ONNX may have, in an opset that a newer ONNX Runtime supports."""
-_INVALID_KINDS = frozenset({"InvalidArgument", "InvalidGraph", "InvalidProtobuf"})
 _INVALID = (
     "Type Error: ",
     "[TypeInferenceError]",
