@@ -314,3 +314,15 @@ def test_what_has_no_newest_spelling_goes_as_far_as_is_asked(text: str, opset: i
     assert [node.op_type for node in after.graph.node] == [before.graph.node[0].op_type]
     x = np.random.default_rng(0).standard_normal((1, 2, 5, 5)).astype(np.float32)
     agree(before, after, {"x": x})
+
+
+@pytest.mark.parametrize(("opset", "target"), [(9, 11), (9, 12), (13, 11), (13, 12), (18, 11), (9, 13)])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_a_resize_gets_a_region_where_its_opset_needs_one(opset: int, target: int, mode: str) -> None:
+    scales = "s = Constant <value = float[4] {1, 1, 1, 3}> ()"
+    how = f'mode = "{mode}"'
+    node = f"Upsample <{how}> (x, s)"
+    if opset > 9:
+        node = f'Resize <{how}, coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"> (x, , s)'
+    proto = model(f"(float[1,1,2,2] x) => (float[1,1,2,6] y) {{ {scales} y = {node} }}", opset)
+    agree(proto, converted(proto, target), {"x": np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2)})

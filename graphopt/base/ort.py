@@ -29,10 +29,6 @@ def require_onnxruntime() -> Any:
     return onnxruntime
 
 
-INVALID = frozenset({"InvalidArgument", "InvalidGraph", "InvalidProtobuf"})
-"""Errors of ONNX Runtime, by their classes, that say that a model or its inputs are not as ONNX allows."""
-
-
 def session_options(*, optimize: bool = False, threads: int = 0) -> Any:
     """Return options with all of ONNX Runtime's optimizations or none, threads (0: one a core), and the custom
     operators in use; nothing is logged, for what fails is raised, too."""

@@ -17,6 +17,7 @@ from graphopt.check.verdict import Comparison, Verdict
 from graphopt.io import onnx_io
 from graphopt.ir.graph import CONSTANT, INPUT, INTERNAL, Graph, Node, Patch, Value
 from graphopt.ir.ops import is_deterministic
+from graphopt.ir.pieces import same_bits
 from graphopt.ir.tensor import Tensor, same_values
 from graphopt.operators.protos import External
 
@@ -63,7 +64,13 @@ def _are_equal_constants(graph: Graph, patch: Patch, old: Value, new: Value) -> 
     before = patch.before.get(old.vertex) or graph[old.vertex]
     after = patch.after.get(new.vertex) or patch.before.get(new.vertex) or graph[new.vertex]
     data = before.data if before.is_constant else None, after.data if after.is_constant else None
-    return data[0] is not None and data[1] is not None and same_values(data[0], data[1])
+    return data[0] is not None and data[1] is not None and _same_values(data[0], data[1])
+
+
+def _same_values(one: Tensor, other: Tensor) -> bool:
+    if one is other or DType.STRING in (one.dtype, other.dtype):
+        return same_values(one, other)
+    return (one.dtype, one.shape) == (other.dtype, other.shape) and same_bits(one.numpy(), other.numpy())
 
 
 def region_models(graph: Graph, patch: Patch, *, context: int = 0) -> tuple[onnx_io.Model, onnx_io.Model]:

@@ -44,6 +44,8 @@ def expansions(graph: Graph, opset: int, folders: Folders) -> Iterator[Patch]:
             patch = _flattened(graph, vertex, opset)
         elif (node.op, node.version) == ("Attention", 23) and opset >= PADDED_MASK and not node.domain:
             patch = _with_wide_mask(graph, vertex, opset)
+        elif node.op == "Resize" and opset in NEEDS_REGION and not node.domain and _has_no_region(node):
+            patch = _with_region(graph, vertex)
         elif node.version and not node.domain:
             patch = _raised(graph, vertex, opset)
         if patch is not None:
@@ -152,6 +154,26 @@ def _reshaped_like(several: _Expansion, flat: Value, x: Value, opset: int) -> Pa
         return several.end("Reshape", flat, sizes, allowzero=1)
     is_empty = several.add("Equal", sizes, [0])
     return several.end("Reshape", flat, several.add("Where", is_empty, [-1], sizes))
+
+
+# -- regions of Resize -------------------------------------------------------------------------------------------------
+
+NEEDS_REGION = range(11, 13)
+"""The opsets in which Resize needs its second input, the region of interest, also where no region is cut out."""
+
+
+def _has_no_region(node: Node) -> bool:
+    return node.version >= NEEDS_REGION.start and len(node.inputs) > 2 and node.inputs[1] is None
+
+
+def _with_region(graph: Graph, vertex: int) -> Patch:
+    """Return a Resize with a region of no elements, which says as much as none."""
+    node, region = graph[vertex], graph.new_vertex()
+    empty: NDArray[np.float32] = np.zeros(0, np.float32)
+    name = graph.new_name(f"{next(filter(None, node.names), node.op)}/roi")
+    inputs = (node.inputs[0], Value(region), *node.inputs[2:])
+    new = {region: constant_node(Tensor.of(empty), name), vertex: replace(node, inputs=inputs)}
+    return replace_values(graph, {}, new)
 
 
 # -- masks of Attention ------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.base.types import DType
-from graphopt.ir.pieces import same_bits
 
 SMALL = 1024
 """Elements up to which a tensor's values are kept in memory once read, and looked at freely by rules and passes."""
@@ -144,9 +143,16 @@ def same_values(a: Tensor, b: Tensor) -> bool:
         return True
     if (a.dtype, a.shape) != (b.dtype, b.shape):
         return False
+    left, right = a.numpy(), b.numpy()
     if a.dtype is DType.STRING:
-        return bool(np.array_equal(a.numpy(), b.numpy()))
-    return same_bits(a.numpy(), b.numpy())
+        return bool(np.array_equal(left, right))
+    a_bytes, b_bytes = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (left, right))
+    starts = range(0, a_bytes.size, _CHUNK)  # a copy of what lies in a file may be larger than memory
+    return all(np.array_equal(a_bytes[start : start + _CHUNK], b_bytes[start : start + _CHUNK]) for start in starts)
+
+
+_CHUNK = 1 << 22
+"""Bytes that are compared at a time."""
 
 
 def peaks(array: NDArray[Any]) -> Iterator[float]:

@@ -375,8 +375,10 @@ class _Refused(Exception):
     """ONNX Runtime says that a node cannot be, or cannot be run on these inputs."""
 
 
-_REFUSALS = ort.INVALID | {"Fail", "RuntimeException"}
-"""Errors of ONNX Runtime that say so; the usual other is that there is no kernel for these types."""
+INVALID = frozenset({"InvalidArgument", "InvalidGraph", "InvalidProtobuf"})
+"""Errors of ONNX Runtime, by their classes, that say that a model or its inputs are not as ONNX allows."""
+_REFUSALS = INVALID | {"Fail", "RuntimeException"}
+"""Those that refuse a node; the usual other is that there is no kernel for these types."""
 
 
 def by_runtime(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:

@@ -18,6 +18,7 @@ from graphopt.base.types import DType
 from graphopt.ir import ops
 from graphopt.ir.edit import needs_copy, replace_values, unread
 from graphopt.ir.graph import CAPTURE, CONSTANT, INTERNAL, Graph, Node, Patch, Value
+from graphopt.ir.pieces import same_bits
 from graphopt.ir.tensor import Tensor, same_values
 from graphopt.operators.classes import entry
 from graphopt.operators.infer import inferred, informed
@@ -218,7 +219,9 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     places = [(s.path, s.offset, s.length) for s in (a.source, b.source) if isinstance(s, External)]
     if len(places) == 2 and places[0] == places[1]:
         return True
-    return (a.dtype is DType.STRING or a.nbytes <= LARGEST) and same_values(a, b)
+    if a.nbytes <= SAMPLE or a.dtype is DType.STRING:
+        return same_values(a, b)
+    return a.nbytes <= LARGEST and (a.dtype, a.shape) == (b.dtype, b.shape) and same_bits(a.numpy(), b.numpy())
 
 
 # -- branches ----------------------------------------------------------------------------------------------------------

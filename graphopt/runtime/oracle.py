@@ -34,6 +34,7 @@ from graphopt.base.types import DType
 from graphopt.io import onnx_io, reader
 from graphopt.ir import ops
 from graphopt.operators import protos
+from graphopt.operators.evaluate import INVALID
 from graphopt.runtime import endurance, samples, steps
 
 QUANTIZED = ops.QUANTIZING - {"QuantizeLinear"} | {"DynamicQuantizeLinear"}
@@ -180,7 +181,7 @@ class FailedError(Exception):
     @property
     def is_of_invalid_model(self) -> bool:
         """Whether ONNX Runtime calls the model invalid: another type, attribute or shape than ONNX allows there."""
-        is_refused = self.kind in ort.INVALID or any(text in str(self) for text in _INVALID)
+        is_refused = self.kind in INVALID or any(text in str(self) for text in _INVALID)
         return is_refused and not self.is_of_unknown_operator
 
 
