@@ -1,10 +1,10 @@
 """Draws rules, most of them wrong or nearly so, and runs whatever is proved: a difference is a hole in the prover.
 
 `python -m tests.verifier.fuzz --seconds 3600 --seed 1` draws for so long, in batches that a process of its own works
-on; `--library` runs the rules that ship instead, which are proved, each once, and `--proved` those that the tests write
-and that are proved. Half of the rules are mutants of the library's, changed in one place or two; the others are pairs of small terms that agree at one small instance. What is
-proved is run in ONNX Runtime on instances beyond those that a proof enumerates: ranks to 6, sizes 0 and 1, all element
-types, the least and the greatest integers, infinities and NaN where the proof speaks of them.
+on; `--library` runs the rules that ship instead, which are proved, each once, `--proved` those of the tests that are.
+Half of the rules are mutants of the library's, changed in one place or two; the others are pairs of small terms that
+agree at one small instance. What is proved is run in ONNX Runtime on instances beyond those that a proof enumerates:
+ranks to 6, sizes 0 and 1, all element types, extreme integers, infinities and NaN where the proof speaks of them.
 """
 
 from __future__ import annotations
