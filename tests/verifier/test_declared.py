@@ -11,7 +11,7 @@ from graphopt.language.definition import Definition
 from graphopt.language.proof import Verdict
 from graphopt.language.schemas import USUAL
 from graphopt.language.term import App, Operand, Term
-from graphopt.rule import Operators, Rule, define, fn, microsoft, op, tensor
+from graphopt.rule import Operators, Rule, define, fn, microsoft, op, real, tensor
 from graphopt.verifier import declared, scope
 from graphopt.verifier.drawing import instances
 from graphopt.verifier.example import Array, Instance
@@ -52,10 +52,10 @@ MASKS = {
 def defining(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Definition]:
     """Defines operators until the end of the test, whatever is known of them."""
 
-    def defined(head: App, said: App, **defaults: Operand) -> Definition:
+    def defined(head: App, said: App, when: Term | tuple[Term, ...] = (), **defaults: Operand) -> Definition:
         others = {key: known for key, known in definition._TABLE.items() if key != (head.op, head.domain)}
         monkeypatch.setattr(definition, "_TABLE", others)
-        return define(head, said, (), **defaults)
+        return define(head, said, when, **defaults)
 
     return defined
 
@@ -123,3 +123,50 @@ def test_edges_are_drawn(dtype: DType) -> None:
 def test_what_is_divided_by_is_not_zero() -> None:
     rule = Rule("divided", op.Div(y, z), op.Identity(y), when=fn.is_integer(fn.dtype(y)))
     assert all(each.values["z"].all() for each in instances(rule, count=30, scope=scope.EDGES))
+
+
+columns, gamma, shift, skip = tensor("x", "*b N"), tensor("g", "N"), tensor("h", "N"), tensor("k", "B S N")
+total, epsilon = tensor("x", "B S N") + skip, real("epsilon")
+layer = microsoft.SkipLayerNormalization(tensor("x", "B S N"), skip, gamma, shift, epsilon=epsilon)
+normalized = op.LayerNormalization(total, gamma, shift, axis=-1, epsilon=epsilon)
+cubed = columns * columns * columns
+left, right = tensor("x", "M N"), tensor("y", "M N")
+scales, zeros = [tensor(name, "") for name in ("s", "t", "v")], [tensor(name, "") for name in ("o", "p", "q")]
+added = microsoft.QLinearAdd(left, scales[0], zeros[0], right, scales[1], zeros[1], scales[2], zeros[2])
+in_bytes = tuple(fn.eq(fn.dtype(each), DType.UINT8) for each in (left, right, *zeros))
+
+
+def tanh_gelu(factor: float, cube: float) -> Term:
+    return columns * 0.5 * (op.Tanh((columns + cubed * cube) * factor) + 1.0)
+
+
+def stepped(most: float, zero: Term) -> App:
+    one, two = ((as_float(each) - as_float(o)) * s for each, s, o in zip((left, right), scales, zeros, strict=False))
+    return op.Cast(op.Clip(op.Round((one + two) / scales[2]) + as_float(zero), 0.0, most), to=2)
+
+
+NEAR = {
+    "a_factor_of_three_digits": (microsoft.FastGelu(columns), tanh_gelu(0.798, 0.044715), ()),
+    "a_cube_of_three_digits": (microsoft.FastGelu(columns), tanh_gelu(0.7978845608028654, 0.0447), ()),
+    "a_root_of_four_digits": (microsoft.Gelu(y), y * 0.5 * (op.Erf(y * 0.7071) + 1.0), ()),
+    "a_factor_close_to_one": (layer, normalized * 1.0001, epsilon >= 0),
+    "an_epsilon_of_another_size": (layer, normalized, epsilon >= 0),
+    "an_epsilon_beside_a_divisor": (microsoft.Inverse(tensor("x", "B 1 1")), 1.0 / (tensor("x", "B 1 1") + 1e-6), ()),
+    "bytes_up_to_the_last_but_one": (added, stepped(254.0, zeros[2]), in_bytes),
+    "bytes_with_another_zero_point": (added, stepped(255.0, zeros[0]) + zeros[2] * 0, in_bytes),
+}
+
+
+@pytest.mark.parametrize(("head", "meaning", "when"), NEAR.values(), ids=NEAR)
+def test_what_is_declared_in_few_digits_is_contradicted(
+    head: App, meaning: App, when: Term | tuple[Term, ...], defining: Callable[..., Definition]
+) -> None:
+    said = defining(head, meaning, when, **({"epsilon": 1e-8} if head is layer else {}))
+    assert declared.contradicted([said]) is not None
+
+
+def test_what_is_declared_in_all_digits_is_not(defining: Callable[..., Definition]) -> None:
+    for head, meaning in ((microsoft.FastGelu(columns), tanh_gelu(0.7978845608028654, 0.044715)), (layer, normalized)):
+        when = fn.ne(fn.dtype(columns), DType.DOUBLE) if head is not layer else epsilon >= 0
+        said = defining(head, meaning, when, **({"epsilon": 1e-12} if head is layer else {}))
+        assert declared.contradicted([said]) is None and (declared.agreeing(said) or 0) > 50

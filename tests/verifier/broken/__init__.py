@@ -13,6 +13,7 @@ from tests.verifier.broken import (
     given,
     grouped,
     hidden,
+    hostile,
     neighbours,
     operators,
     placed,
@@ -61,5 +62,6 @@ UNPROVED = (
     *accumulated.UNPROVED,
     *typed.UNPROVED,
     *neighbours.UNPROVED,
+    *hostile.UNPROVED,
 )
 VACUOUS = plain.VACUOUS
