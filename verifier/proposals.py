@@ -210,7 +210,7 @@ _PROPOSALS: Mapping[str, Callable[[Context], Any]] = {
     "kernel_shape": _kernel,
     "group": _group,
     "auto_pad": _choice("NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"),
-    "epsilon": _choice(1e-5, 1e-3, 0.1),
+    "epsilon": _choice(2.0**-17, 2.0**-10, 0.125),  # in single precision, in which attributes are kept, too
     "alpha": _choice(0.5, 1.0, 0.25, 2.0),
     "beta": _choice(0.5, 1.0, 0.25, 2.0),
     "shape": _factors,
