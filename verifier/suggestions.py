@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from graphopt.language.rule import Rule
-from graphopt.language.scalar import FUNCTIONS, PYTHON, apply
+from graphopt.language.scalar import FUNCTIONS, PYTHON, Unknown, apply
 from graphopt.language.term import SCALAR, App, Lit, Term, Var, fn, holes, walk
 from graphopt.verifier.words import FOUND, spelled
 
@@ -81,14 +82,27 @@ def _numbers(term: Term) -> Iterator[Term]:
 
 
 def _value(term: Term) -> float | None:
-    """Return the number that is written, or computed of written ones in double precision."""
+    """Return the number that is written, or computed of written ones in double precision; of others, as lists and what
+    is whole, nothing."""
     if isinstance(term, Lit):
         return float(term.value) if isinstance(term.value, int | float) else None
-    if any(isinstance(part, Var) for part in walk(term)) or not isinstance(term, App) or term.domain != SCALAR:
-        return None
-    operands = [_value(part) for part in term.operands]
-    found = None if None in operands else apply(term.op, PYTHON, *[each for each in operands if each is not None])
-    return found if isinstance(found, float) else None
+    with suppress(Unknown):
+        found = None if any(isinstance(part, Var) for part in walk(term)) else _computed(term)
+        return found if isinstance(found, float) else None
+    return None
+
+
+def _computed(term: Term) -> Any:
+    """Return what is written, or computed of what is written.
+
+    Raises:
+        Unknown: there is no such number, or it is said of a tensor.
+    """
+    if isinstance(term, Lit):
+        return term.value
+    if not isinstance(term, App) or term.domain != SCALAR or term.op not in FUNCTIONS:
+        raise Unknown(f"which number {term} is")
+    return apply(term.op, PYTHON, *map(_computed, term.operands))
 
 
 def _meant(term: Term) -> tuple[str, float] | None:

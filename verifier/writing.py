@@ -58,7 +58,7 @@ class _Writer:
             type_ = type_to_proto(TensorType(DType.of(array.dtype), array.shape))
             self.graph.input.append(onnx.ValueInfoProto(name=name, type=type_))
         for position, side in enumerate(self.sides):
-            name, place = f"out{position}", self.types.place(side)
+            name, place = self._named(f"out{position}"), self.types.place(side)
             self._add(App("Identity", ()), {}, [self._value(side)], [name])
             output = onnx.ValueInfoProto(name=name, type=type_to_proto(TensorType(self.types.of(place))))
             self.graph.output.append(output)
@@ -103,7 +103,7 @@ class _Writer:
             inputs.pop()
         outputs = [App(app.op, app.args, app.attrs, app.domain, i, app.outputs) for i in range(app.outputs)]
         for output in outputs:
-            self.names[output] = f"v{len(self.names)}"
+            self.names[output] = self._named(f"v{len(self.names)}")
         self._add(app, attrs, inputs, [self.names[output] for output in outputs])
 
     def _input(self, context: Context, position: int, arg: Term | None) -> str:
@@ -113,7 +113,11 @@ class _Writer:
             return self._value(arg)
         dtype = self.types.of((context.app.node, context.operator.input(position).variable))
         array = scalar_array(context, position, evaluate(arg, self.rule, self.instance), dtype)
-        return self._constant(f"c{len(self.graph.initializer)}", array)
+        return self._constant(self._named(f"c{len(self.graph.initializer)}"), array)
+
+    def _named(self, name: str) -> str:
+        """Return a name that no hole has."""
+        return self._named(f"{name}_") if name in self.rule.holes else name
 
     def _constant(self, name: str, array: Array) -> str:
         if all(present.name != name for present in self.graph.initializer):

@@ -233,3 +233,17 @@ def test_a_rule_that_is_wrong_for_empty_tensors_alone_is_refuted() -> None:
     proof = prove(rule)
     assert proof.verdict is Verdict.REFUTED
     assert "[0]" in proof.counterexample
+
+
+def test_holes_are_named_as_they_like() -> None:
+    """Also as what is between the operators would be called, and the numbers and results of the two models."""
+    inside, result, number = tensor("v0", "N"), tensor("out0", "N"), const("c0", "N")
+    assert counterexample.find(Rule("named_alike", op.Neg(-inside) + number + 2.0, inside + number + 2.0)) is None
+    assert counterexample.find(Rule("named_alike", op.Relu(-result) * number, number * op.Relu(-result))) is None
+    wrong = counterexample.find(Rule("named_alike", op.Relu(inside + number + 1.0), op.Relu(inside + number + 3.0)))
+    assert wrong is not None and wrong.gap.kind == "values"
+
+
+def test_lists_are_no_numbers_with_too_few_digits() -> None:
+    twice, thrice = (op.Gather(tensor("r", "N"), list_) for list_ in ((0, 0), fn.repeat(0, 3)))
+    assert prove(Rule("repeated_once_more", twice, thrice)).verdict is Verdict.REFUTED
