@@ -207,6 +207,16 @@ EQUIVALENT = (
         "products of nothing add up to zero, as do those of zeros: the condition keeps something to multiply",
     ),
     (
+        "drop_equal_(gated_)?features.*",
+        "REAL condition dropped: 0 < length.firsts",
+        "of features that are more than the first ones there is a first: the other condition says so already",
+    ),
+    (
+        "replace_conv_with_winograd_in_twos",
+        "(REAL|EXTENDED) operand dropped: .* . 1 becomes Split",
+        "once a row is that row: the factors are written as a table",
+    ),
+    (
         "drop_(unread|zero)_.*",
         "REAL number changed: live",
         "of what number a list has a multiple is for kernels: more places than needed are as good",
