@@ -14,6 +14,8 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from onnx.parser import parse_model
 
 import graphopt
+from graphopt.runtime.oracle import Runnable
+from tests.text import parse
 
 GIB = 1 << 30
 WEIGHT = 4 * GIB
@@ -247,3 +249,16 @@ def test_what_is_private_with_the_check(tmp_path: Path, is_too_large: bool) -> N
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 1.2 * linear_bytes(size), int(done.stdout) / linear_bytes(size)
+
+
+def test_weights_of_a_message_are_each_in_a_place_of_their_own_beside_it(tmp_path: Path) -> None:
+    """They are made one after the other, and the next may lie in memory where the one before did."""
+    rng = np.random.default_rng(0)
+    weights = {f"w{i}": rng.standard_normal((64, 512)).astype(np.float32) for i in range(12)}
+    sums = ", ".join(f"y{i}" for i in range(12))
+    body = "; ".join(f"y{i} = Add(x, w{i})" for i in range(12)) + f"; y = Sum({sums})"
+    model = parse("float[64,512] x", body, weights, outputs="float[64,512] y")
+    Runnable(model).write(tmp_path / "model.onnx")
+    written = onnx.load(tmp_path / "model.onnx")
+    for tensor in written.graph.initializer:
+        np.testing.assert_array_equal(onnx.numpy_helper.to_array(tensor), weights[tensor.name], err_msg=tensor.name)

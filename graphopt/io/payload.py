@@ -161,7 +161,9 @@ class Store:
     """A file of weights that is being written. What lies in one place already is written once."""
 
     file: BinaryIO
-    places: dict[object, int] = field(default_factory=dict)
+    places: dict[object, tuple[int, Tensor]] = field(default_factory=dict)
+    """Offsets by source, or by identity: a tensor is kept, for the next one could have the identity of one that is
+    gone."""
 
     def put(self, tensor: Tensor, name: str, into: TensorProto) -> None:
         """Write a tensor of some size here, and to the message where; the file has no name yet."""
@@ -172,9 +174,10 @@ class Store:
         key = (source.path, source.offset, source.length) if isinstance(source, protos.External) else id(tensor)
         if key not in self.places:
             self.file.seek(-self.file.tell() % _PAGE, os.SEEK_CUR)
-            self.places[key] = self.file.tell()
+            self.places[key] = self.file.tell(), tensor
             copy(self.file, tensor, tensor.nbytes, name)
+        offset, _ = self.places[key]
         into.CopyFrom(_bare(tensor, name))
         into.data_location = TensorProto.EXTERNAL
-        for entry, text in {"location": "", "offset": self.places[key], "length": tensor.nbytes}.items():
+        for entry, text in {"location": "", "offset": offset, "length": tensor.nbytes}.items():
             into.external_data.add(key=entry, value=str(text))
