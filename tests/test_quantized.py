@@ -17,6 +17,7 @@ from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
 from graphopt.language.library import load, load_rules
 from tests import zoo
+from tests.saturating import skip_where_products_saturate
 from tests.test_sweep import swept
 from tests.text import Arrays, parse, run
 
@@ -81,6 +82,7 @@ def test_weights_get_a_sign(tmp_path: Path) -> None:
 
 def test_all_weights_between_operators_on_integers_get_a_sign(tmp_path: Path) -> None:
     """Those behind ONNX Runtime's own, too: of these it is known of what type their integers are."""
+    skip_where_products_saturate()
     given = static(stored(tmp_path), zoo.inputs(network()), "QUInt8", "QUInt8", "QOperator")
     model, made = swept(given, INTEGERS, load_rules())
     assert made is not None
@@ -91,6 +93,7 @@ def test_all_weights_between_operators_on_integers_get_a_sign(tmp_path: Path) ->
 
 def test_products_of_integers_are_computed_without_a_sign(tmp_path: Path) -> None:
     """All of them; what one puts on and the next takes off is not done."""
+    skip_where_products_saturate()
     given = static(stored(tmp_path), zoo.inputs(network()), operators="QOperator")
     model, made = swept(given, SIGNLESS, load_rules())
     assert made is not None

@@ -14,6 +14,7 @@ from graphopt.ir.graph import Graph, Patch, Value
 from graphopt.language.library import load, load_rules
 from graphopt.language.rule import Rule, op, tensor
 from graphopt.operators.infer import infer_graph
+from graphopt.rewrite.build import Refusal
 from graphopt.rewrite.fixpoint import Simplifier, TimeUp
 from graphopt.rewrite.passes import PASSES
 from graphopt.rewrite.variant import Variant
@@ -26,12 +27,12 @@ MATRICES = "stacks of matrices as one matrix"
 
 
 def swept(
-    given: onnx.ModelProto, rules: Sequence[Rule], tidy: Sequence[Rule] = ()
+    given: onnx.ModelProto, rules: Sequence[Rule], tidy: Sequence[Rule] = (), refusal: Refusal | None = None
 ) -> tuple[onnx_io.Model, Sweep | None]:
     """Return what a sweep makes of a model, which is simplified first as in a search, and the sweep."""
     model = onnx_io.load(given)
     infer_graph(model.graph)
-    space = Space(rules, Simplifier(tidy, PASSES), lambda *_: True)
+    space = Space(rules, Simplifier(tidy, PASSES, refusal=refusal), lambda *_: True)
     space.simplifier.run(model.graph)
     made = sweep(Variant(model.graph), "sweep", rules, space)
     return model if made is None else replace(model, graph=made.result.graph), made

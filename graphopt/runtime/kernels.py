@@ -27,6 +27,7 @@ from graphopt.ir.graph import CAPTURE, Graph, Node, Patch, Value
 from graphopt.operators.protos import node_to_proto, type_to_proto
 from graphopt.rewrite.packing import repacking
 from graphopt.runtime.oracle import FailedError
+from graphopt.runtime.saturation import Saturation
 from graphopt.runtime.sessions import Setting
 
 Feeds: TypeAlias = Mapping[str, Any]
@@ -42,6 +43,7 @@ class Kernels:
         self.settings = [Setting(threads=1)]
         if provider is not None and provider.provider.lower() != "cpu":
             self.settings.append(replace(provider, threads=1))
+        self.saturation = Saturation(self.settings[-1])
         self.missing = ""
         """Why nothing could be asked, such as that there is no ONNX Runtime; empty where it could, or was not."""
         self._known: dict[object, str] = {}
@@ -53,7 +55,8 @@ class Kernels:
         return [f"it is not known whether what was written has kernels: {self.missing}"] if self.missing else []
 
     def refusal(self, graph: Graph, patch: Patch) -> str:
-        """Why a patch would write a node that cannot run, in the place of some that can; empty if it would not."""
+        """Why a patch would write a node that cannot run, in the place of some that can, or that saturates; else
+        empty."""
         draft = Draft(graph, patch.after)
         for vertex, node in patch.after.items():
             if node.is_internal or _is_same(patch.before.get(vertex), node):
@@ -62,7 +65,7 @@ class Kernels:
             if reason:
                 ran = not any(self._complaints(graph, old) for old in patch.before.values())
                 return reason if ran else ""
-        return ""
+        return self.saturation.refusal(patch, graph, draft)
 
     def _complaints(self, graph: Graph, node: Node) -> list[str]:
         """Return what there is against a node of a graph and against those in its bodies."""

@@ -1,0 +1,118 @@
+"""Does ONNX Runtime add up products of 8-bit integers in 16 bits here? What exceeds them is cut off, in no proof.
+
+Its kernels do so on x86 processors without VNNI where unsigned integers meet signed ones
+(https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html, "When and why do I need to try U8U8?").
+Which operators and types that concerns is seen by running each of them once.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import onnx.parser
+
+from graphopt.base.errors import ModelError, UsageError
+from graphopt.base.types import DType, TensorType
+from graphopt.ir import ops
+from graphopt.ir.graph import Graph, Node, Patch
+from graphopt.runtime.sessions import Setting
+
+Types: TypeAlias = tuple[DType, ...]
+
+BYTES = (DType.UINT8, DType.INT8)
+TERMS = 64
+"""Products that are added up: of the greatest integers, even two exceed 16 bits."""
+
+
+class _Product(NamedTuple):
+    """An operator that multiplies 8-bit integers."""
+
+    inputs: str
+    """`a` and `b` stand where the factors do."""
+    spatial: int = 0
+    """Number of spatial axes."""
+
+
+PRODUCTS = {
+    "MatMulInteger": _Product("a b"),
+    "ConvInteger": _Product("a b", spatial=2),
+    "QLinearMatMul": _Product("a one p b one q step p"),
+    "QLinearConv": _Product("a one p b one q step p", spatial=2),
+}
+STEP = 1 << 15
+"""Scale of quantized results: even sums of the greatest products fit into 7 bits then."""
+
+
+class Saturation:
+    """Knows which products saturate in one setting; each is run once."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self._seen: dict[tuple[str, Types], bool] = {}
+
+    def refusal(self, patch: Patch, before: Graph, after: Graph) -> str:
+        """Say why a patch may change values by saturation; empty where it does not.
+
+        A product is refused where it saturates and is none of those that go. Of what quantizes and dequantizes, ONNX
+        Runtime makes products when it loads the model: none gets another type where any product saturates.
+        """
+        new = [(node.op, _bytes(node, after)) for node in patch.after.values() if node.op in ops.QUANTIZING]
+        if not new:
+            return ""
+        gone = {(node.op, _bytes(node, before)) for node in patch.before.values()}
+        known = {dtype for _, types in gone for dtype in types}
+        for op, types in new:
+            if not types or (op, types) in gone:
+                continue
+            if op in PRODUCTS:
+                saturates = self.is_saturating(op, types)
+            else:
+                saturates = not known.issuperset(types) and any(self.is_saturating(each, BYTES) for each in PRODUCTS)
+            if saturates:
+                return f"sums of 8-bit products would saturate in the kernels of {op} on this processor"
+        return ""
+
+    def is_saturating(self, op: str, types: Types) -> bool:
+        """Return whether a product of 8-bit integers of two types is cut off; not where it has no kernel."""
+        if (op, types) not in self._seen:
+            try:
+                self._seen[op, types] = self._saturates(op, types)
+            except (ModelError, UsageError):  # no such kernel, or no ONNX Runtime: no sums either
+                self._seen[op, types] = False
+        return self._seen[op, types]
+
+    def _saturates(self, op: str, types: Types) -> bool:
+        inputs, axes = PRODUCTS[op]
+        first, second = (dtype.limits[1] for dtype in types)
+        ones = (1,) * axes
+        shapes = ((1, TERMS, *ones), (1, TERMS, *ones) if axes else (TERMS, 1))
+        is_quantized = "step" in inputs
+        made = types[0] if is_quantized else DType.INT32
+        names = [dtype.name.lower() for dtype in (*types, made)]
+        sizes = [",".join(map(str, shape)) for shape in shapes]
+        model = onnx.parser.parse_model(
+            f"""<ir_version: 8, opset_import: ["" : 15]> g ({names[0]}[{sizes[0]}] a, {names[1]}[{sizes[1]}] b)
+            => ({names[2]}[{",".join("1" for _ in shapes[0])}] y)
+            <float one = {{1.0}}, float step = {{{STEP}.0}}, {names[0]} p = {{0}}, {names[1]} q = {{0}}>
+            {{ y = {op} ({inputs.replace(" ", ",")}) }}"""
+        )
+        session = self.setting.open(model.SerializeToString(), optimize=False)
+        feeds = {"a": np.full(shapes[0], first, types[0].numpy), "b": np.full(shapes[1], second, types[1].numpy)}
+        (found,) = session.run(None, feeds)
+        exact = TERMS * first * second
+        return int(found.item()) != (round(exact / STEP) if is_quantized else exact)
+
+
+def _bytes(node: Node, facts: Graph) -> Types:
+    """Return the types of the 8-bit integers that a node multiplies; of other operators, all that it reads and makes.
+
+    Nothing where a factor has no such type.
+    """
+    if node.op not in PRODUCTS:
+        every = (*map(facts.type, node.operands), *node.types)
+        return tuple(each.dtype for each in every if isinstance(each, TensorType) and each.dtype in BYTES)
+    places = PRODUCTS[node.op].inputs.split()
+    factors = (facts.tensor_type(node.inputs[places.index(name)]) for name in "ab")
+    types = tuple(each.dtype for each in factors if each is not None)
+    return types if len(types) == 2 and {*types} <= {*BYTES} else ()
