@@ -217,6 +217,8 @@ def _values(drawn: drawing.Model, before: Any, after: onnx.ModelProto, mode: str
         for output, a, b in zip(before.get_outputs(), wanted, found, strict=True):
             judged = _without_overflow(a, b) if may_overflow else b
             detail = difference(a, judged, 0.0 if mode == "exact" else rounding)
+            if detail and is_half(drawn.proto) and _agree_in_half(drawn.proto, after, feeds, output.name):
+                continue
             if detail and (mode == "exact" or not _is_excused(before, session, feeds, output.name, a, b)):
                 yield ("wrong on special values" if numbers else "wrong"), f"{output.name}, inputs {seed}: {detail}"
                 return
@@ -263,8 +265,49 @@ def _close(a: Array, b: Array, rounding: float) -> Array:
 
 def _is_excused(before: Any, after: Any, feeds: Mapping[str, Array], output: str, a: Array, b: Array) -> bool:
     return a.shape == b.shape and (
-        _is_unsteady(before, feeds, output, a, b) or _turns_on_zeros(after, feeds, output, a, b)
+        _is_unsteady(before, feeds, output, a, b)
+        or _turns_on_zeros(after, feeds, output, a, b)
+        or _overflows(before, after, feeds, output, a, b)
     )
+
+
+def _agree_in_half(before: onnx.ModelProto, after: onnx.ModelProto, feeds: Mapping[str, Array], output: str) -> bool:
+    """Whether two models agree where all their values of half precision are outputs, and so are rounded.
+
+    ONNX Runtime has few half kernels: beside a cast, it may compute with numbers that were never rounded to half.
+    """
+    sessions = [_session(_with_half_outputs(proto)) for proto in (before, after)]
+    one, other = ([] if session is None else session.run([output], dict(feeds)) for session in sessions)
+    return bool(one and other) and not difference(one[0], other[0], HALF_CLOSE)
+
+
+def _with_half_outputs(proto: onnx.ModelProto) -> onnx.ModelProto:
+    shown = onnx.ModelProto()
+    shown.CopyFrom(proto)
+    listed = {value.name for value in shown.graph.output}
+    for value in onnx.shape_inference.infer_shapes(proto).graph.value_info:
+        if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16 and value.name not in listed:
+            shown.graph.output.append(value)
+    return shown
+
+
+LARGE = 1e15
+"""Finite inputs beyond this are cut off to see whether a model without the largest numbers still overflows."""
+
+
+def _overflows(before: Any, after: Any, feeds: Mapping[str, Array], output: str, a: Array, b: Array) -> bool:
+    """Whether both differ only where the original is infinite, and agree where inputs are not the largest of a type.
+
+    Products that are computed in another order overflow elsewhere; only `exact` computes them in the same.
+    """
+    if a.dtype.kind != "f" or not np.all(_close(a, b, CLOSE) | (np.isinf(a) & np.isfinite(b))):
+        return False
+    smaller = {name: _without_largest(array) for name, array in feeds.items()}
+    return not difference(before.run([output], smaller)[0], after.run([output], smaller)[0], CLOSE)
+
+
+def _without_largest(array: Array) -> Array:
+    return np.where(np.isfinite(array), np.clip(array, -LARGE, LARGE), array) if array.dtype == np.float32 else array
 
 
 def _is_unsteady(session: Any, feeds: Mapping[str, Array], output: str, a: Array, b: Array) -> bool:
