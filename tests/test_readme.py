@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import graphopt
-from benchmarks import nodecounts, profiles, published, report, scaling
+from benchmarks import profiles, published, report, scaling
 from benchmarks.cells import digest
 from benchmarks.run import read
 from graphopt.cli.main import app
@@ -158,7 +158,6 @@ def test_pictures_are_those_of_the_committed_results(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "made"),
     [
-        ("nodecounts", nodecounts.markdown),
         ("profiles", profiles.markdown),
         ("published", published.markdown),
         ("scaling", scaling.markdown),

@@ -1,7 +1,6 @@
 """What is shown of benchmarks: pages, the README's table, pictures, and what changed between two files."""
 
 import json
-import shutil
 import subprocess
 from copy import deepcopy
 from pathlib import Path
@@ -10,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import cells, nodecounts, pictures, profiles, report, scaling
-from benchmarks.tools import ALL, PLAIN, Task
+from benchmarks import cells, pictures, profiles, report, scaling
+from benchmarks.tools import ALL, PLAIN
 from graphopt.search.timing import StopReason
-from tests import zoo
-from tests.text import parse
 
 CPU = Path("cpu.json")
 
@@ -525,38 +522,6 @@ def test_each_row_is_kept_as_soon_as_it_is_measured(monkeypatch: pytest.MonkeyPa
     assert list(rows) == list(scaling.KINDS) and known == [*range(len(scaling.KINDS))]
     assert rows["convolutional"]["error"] == "MemoryError: too large" and "error" not in rows["varied"]
     assert "MemoryError: too large" in (tmp_path / "scaling.md").read_text() and (tmp_path / "scaling.png").exists()
-
-
-# -- nodes -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("told", "expected"),
-    [({"error": "crashed"}, {"error": "crashed"}), ({"seconds": 1.0}, {"nodes": 1, "difference": 0.0})],
-)
-def test_a_cell_has_nodes_and_difference_or_a_reason(
-    told: dict[str, Any], expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def run(task: Task) -> dict[str, Any]:
-        shutil.copyfile(task.source, task.target)
-        return told
-
-    monkeypatch.setattr(nodecounts, "run", run)
-    monkeypatch.setattr(zoo, "load", lambda name: parse("float[batch,3] x", "y = Relu(x)", outputs="float[batch,3] y"))
-    assert nodecounts.measure("net", ["onnxsim"]) == {"nodes": 1, "tools": {"onnxsim": expected}}
-
-
-def test_the_fewest_nodes_are_bold_and_a_wrong_outcome_counts_as_the_original() -> None:
-    outcomes = {"onnxsim": {"nodes": 8, "difference": 0.0}, "OnnxSlim": {"nodes": 2, "wrong": "outputs differ by 3"}}
-    found = {
-        "machine": "a machine",
-        "versions": {"onnx": "1.23"},
-        "dates": dict.fromkeys(outcomes, "2026-11-22"),
-        "models": {"net": {"nodes": 10, "tools": outcomes}},
-    }
-    page = nodecounts.markdown(found)
-    assert "| net | 10 | **8** | ✗ 2 |" in page and "| sum | 10 | 8 | 10 |" in page
-    assert "- net, OnnxSlim: outputs differ by 3" in page
 
 
 # -- profiles ----------------------------------------------------------------------------------------------------------
