@@ -1,7 +1,7 @@
 """Models as packages publish them, with their trained weights, at the sizes that those packages use.
 
 ``python -m benchmarks.published [--models NAME ...]`` optimizes the named models, or all, and updates
-``benchmarks/results/published.json`` and ``published.md``; what is not named keeps its last results.
+``benchmarks/results/published.jsonl`` and ``published.md``; what is not named keeps its last results.
 
 - The models are taken out of wheels, which pip downloads once into the benchmark's cache; nothing is installed.
 - Each is optimized in a process of its own for one thread, by ``graphopt.optimize(path, inputs=..., threads=1)``, with
@@ -13,38 +13,34 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import onnx
 from rich.progress import track
 
-from benchmarks.checks import machine, today
-from benchmarks.jobs import job
+from benchmarks.environment import digest, job, made, one_line
 from benchmarks.models import CACHE
-from benchmarks.report import table
-from benchmarks.tools import count, one_line, revision, versions
+from benchmarks.report import circumstances, table
+from benchmarks.results import FOLDER, Row, read_rows, write_rows
+from benchmarks.tools import facts
 from graphopt.base.errors import ModelError
 
-RESULTS = Path(__file__).parent / "results"
-
 SEEDS = (0, 1, 2)
-"""Of the inputs on which the outcome is compared; it is timed on those of the first."""
+"""Seeds of the inputs on which the outcome is compared; it is timed on those of the first."""
 
 SECONDS = 60.0
-"""For the search."""
+"""Limit of the search."""
 
 TIMING = 10.0
-"""Seconds of timing for each of the two models and each size, at most."""
+"""Limit of the timing, in seconds for each of the two models and each size."""
 
 LIMIT = 900.0
 """Seconds, beside those for the search and the timing, after which a model is given up."""
@@ -204,30 +200,24 @@ def _download(wheel: str, folder: Path) -> None:
 # -- one of them -------------------------------------------------------------------------------------------------------
 
 
-def measure(name: str, search: float = SECONDS, timing: float = TIMING) -> dict[str, Any]:
-    """The row of a model: what became of it, or why there is nothing."""
-    model = MODELS[name]
-    made = {"machine": machine(), "date": today(), **revision(), "versions": versions("graphopt")}
-    row: dict[str, Any] = {"made": made, "package": model.wheel, "file": model.file, "note": model.note}
+def measure(name: str, search: float = SECONDS, timing: float = TIMING) -> list[Row]:
+    """Return a row for each size of a model: what became of it; or one that says why there is nothing."""
+    row: Row = {"model": name, "made": made()}
     try:
-        source = downloaded(model)
+        source = downloaded(MODELS[name])
     except Exception as error:  # whatever keeps a model from being had is its result
-        return {**row, "error": one_line(error)}
-    row |= {"sha256": hashlib.sha256(source.read_bytes()).hexdigest(), **_numbers(source)}
-    limit = LIMIT + search + 2 * timing * len(model.sizes)
-    return row | job("benchmarks.published", "--job", name, str(search), str(timing), limit=limit)
-
-
-def _numbers(path: Path) -> dict[str, int]:
-    model = onnx.load(path)
-    opset = next(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
-    return {"opset": opset, "nodes": count(model), "bytes": path.stat().st_size}
+        return [row | {"error": one_line(error)}]
+    row["made"]["file"] = digest(source)
+    row |= facts(source)
+    limit = LIMIT + search + 2 * timing * len(MODELS[name].sizes)
+    found = job("benchmarks.published", "--job", name, str(search), str(timing), limit=limit)
+    return [row | found] if "error" in found else [row | each for each in found["rows"]]
 
 
 def optimized(
     source: Path, sizes: Mapping[str, Mapping[str, Draw]], search: float = SECONDS, timing: float = TIMING
-) -> dict[str, Any]:
-    """What graphopt makes of a model for the first of its sizes, and how that compares at each of them."""
+) -> list[Row]:
+    """Return what graphopt makes of a model for the first of its sizes, and how that compares at each of them."""
     import graphopt
     from graphopt.check.compare import compare
     from graphopt.runtime.bench import bench
@@ -235,65 +225,41 @@ def optimized(
 
     first = feeds(next(iter(sizes.values())), SEEDS[0])
     result = graphopt.optimize(source, inputs=first, threads=1, seconds=search, fresh=True)
-    report, found = result.report, []
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "optimized.onnx"
-        size = result.save(target)
-        for label, inputs in sizes.items():
+        result.save(target)
+        outcome: Row = {
+            "after": facts(target),
+            "seconds": round(sum(result.report.seconds.values()), 1),
+            "notes": list(result.report.notes),
+        }
+        for size, inputs in sizes.items():
             drawn = [feeds(inputs, seed) for seed in SEEDS]
             compared = [compare(source, target, inputs=each) for each in drawn]
             worst = next((each for each in compared if not each.ok), compared[0])
             timed = bench([source, target], Setting(threads=1), inputs=drawn[0], seconds=timing)
             original, other = timed.cases[0].timings
             assert other.speedup is not None
-            found.append(
-                {
-                    "size": label,
-                    "check": f"{worst.verdict}{': ' * bool(worst.reason)}{worst.reason}",
-                    "ok": worst.ok,
-                    "ms": [each.samples.median * 1e3 for each in (original, other)],
-                    "speedup": {name: getattr(other.speedup, name) for name in ("median", "low", "high", "noise")},
-                    "rounds": other.speedup.rounds,
-                    "verdict": str(other.speedup.verdict),
-                }
-            )
-        after = {"nodes": count(onnx.load(target)), "bytes": size}
-    return {
-        "after": after,
-        "seconds": round(sum(report.seconds.values()), 1),
-        "claim": None if report.timing is None or report.timing.speedup is None else report.timing.speedup.median,
-        "is_gain": report.timing is not None and report.timing.is_gain,
-        "rewrites": len(report.rewrites),
-        "notes": list(report.notes),
-        "cases": found,
-    }
+            found = {
+                "check": f"{worst.verdict}{': ' * bool(worst.reason)}{worst.reason}",
+                "ok": worst.ok,
+                "ms": [each.samples.median * 1e3 for each in (original, other)],
+                "timing": asdict(other.speedup) | {"verdict": str(other.speedup.verdict)},
+            }
+            rows.append({"size": size, **outcome, **found})
+    return rows
 
 
 # -- all of them -------------------------------------------------------------------------------------------------------
 
 
-def update(results: dict[str, Any], names: Iterable[str], search: float, timing: float) -> Iterator[None]:
-    """Measure the named rows into the results of earlier runs; yields after each row."""
-    rows = results.get("models", {})
-    for name in track(list(names), description="models"):
-        rows[name] = measure(name, search, timing)
-        results["models"] = {name: rows[name] for name in MODELS if name in rows}
-        yield
-
-
-def markdown(results: Mapping[str, Any]) -> str:
-    """The results as a page."""
-    rows: Mapping[str, Mapping[str, Any]] = results["models"]
-    made = [row["made"] for row in rows.values()]
-    used = {f"{package} {version}" for each in made for package, version in each["versions"].items()}
+def markdown(rows: Sequence[Row]) -> str:
+    """Return the results as a page."""
     head = ["model", "size", "nodes", "MB", "ms", "speed", "between", "", "check"]
-    failures = [f"- {name}: {row['error']}" for name, row in rows.items() if "error" in row]
-    failures += [
-        f"- {name}, {case['size']}: {case['check']}"
-        for name, row in rows.items()
-        for case in row.get("cases", ())
-        if not case["ok"]
-    ]
+    wrong = {f"{row['model']}, {row['size']}": row["check"] for row in rows if not row.get("ok", True)}
+    wrong |= {row["model"]: row["error"] for row in rows if "error" in row}
+    named = {row["model"]: MODELS[row["model"]] for row in rows}
     return "\n".join(
         [
             "# Published models",
@@ -303,47 +269,41 @@ def markdown(results: Mapping[str, Any]) -> str:
             "milliseconds (the median of a run, one thread) are those of the original and of graphopt's outcome; the",
             "speed is that of the outcome over the original, with the interval in which the true median lies.",
             "",
-            f"- Machine: {', '.join(sorted({each['machine'] for each in made}))}",
-            f"- Versions: {', '.join(sorted(used))}",
-            f"- Measured: {', '.join(sorted({each['date'] for each in made}))}",
-            f"- Revisions: {', '.join(sorted({each.get('graphopt', each['sources']) for each in made}))}",
+            *circumstances(rows),
             "",
-            *table(head, (cells for name, row in rows.items() for cells in _lines(name, row))),
+            *table(head, map(_line, rows)),
             "",
             "## The models",
             "",
-            *(f"- {name}: {row['note']}; `{row['file']}` of {row['package']}" for name, row in rows.items()),
+            *(f"- {name}: {model.note}; `{model.file}` of {model.wheel}" for name, model in named.items()),
             "",
             "## Failures and wrong outputs",
             "",
-            *(failures or ["None."]),
+            *([f"- {what}: {why}" for what, why in wrong.items()] or ["None."]),
             "",
         ]
     )
 
 
-def _lines(name: str, row: Mapping[str, Any]) -> Iterator[list[str]]:
-    """A line for each size."""
+def _line(row: Row) -> list[str]:
     if "error" in row:
-        yield [name, "", str(row.get("nodes", "")), "", "", "✗", "", "", ""]
-        return
-    for case in row["cases"]:
-        ratio, after = case["speedup"], row["after"]
-        yield [
-            name,
-            case["size"],
-            f"{row['nodes']} → {after['nodes']}",
-            f"{row['bytes'] / 1e6:.1f} → {after['bytes'] / 1e6:.1f}",
-            " → ".join(f"{ms:.3g}" for ms in case["ms"]),
-            f"{ratio['median']:.2f}",
-            f"{ratio['low']:.2f}–{ratio['high']:.2f}",
-            case["verdict"],
-            "equal" if case["ok"] else "✗",
-        ]
+        return [row["model"], "", str(row.get("nodes", "")), "", "", "✗", "", "", ""]
+    ratio, after = row["timing"], row["after"]
+    return [
+        row["model"],
+        row["size"],
+        f"{row['nodes']} → {after['nodes']}",
+        f"{row['bytes'] / 1e6:.1f} → {after['bytes'] / 1e6:.1f}",
+        " → ".join(f"{ms:.3g}" for ms in row["ms"]),
+        f"{ratio['median']:.2f}",
+        f"{ratio['low']:.2f}–{ratio['high']:.2f}",
+        ratio["verdict"],
+        "equal" if row["ok"] else "✗",
+    ]
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Measure and write both files; or, within such a run, one model, whose result is the last line of the output."""
+def main(arguments: Sequence[str], path: Path = FOLDER / "published.jsonl") -> None:
+    """Measure and write both files; or, within such a run, one model, whose rows are printed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), metavar="NAME", help="rows")
     parser.add_argument("--search-seconds", type=float, default=SECONDS, help="for the search, for each model")
@@ -352,16 +312,17 @@ def main(arguments: Sequence[str]) -> None:
     given = parser.parse_args(arguments)
     if given.job:
         name, search, timing = given.job
-        found = optimized(downloaded(MODELS[name]), MODELS[name].sizes, float(search), float(timing))
-        print(json.dumps(found))
+        print(
+            json.dumps({"rows": optimized(downloaded(MODELS[name]), MODELS[name].sizes, float(search), float(timing))})
+        )
         return
-    path = RESULTS / "published.json"
-    results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    RESULTS.mkdir(exist_ok=True)
-    for _ in update(results, given.models, given.search_seconds, given.seconds):
-        path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-        path.with_suffix(".md").write_text(markdown(results), encoding="utf-8")
-    print(f"written: {path.name}, {path.with_suffix('.md').name}")
+    for name in track(given.models, description="models"):
+        rows = [row for row in read_rows(path) if row["model"] != name]
+        rows += measure(name, given.search_seconds, given.seconds)
+        rows.sort(key=lambda row: list(MODELS).index(row["model"]))
+        write_rows(path, rows)
+        path.with_suffix(".md").write_text(markdown(rows), encoding="utf-8")
+    print(f"written: {path}, {path.with_suffix('.md')}")
 
 
 if __name__ == "__main__":
