@@ -22,7 +22,7 @@ and the row of the original, whose tool is `original`, with::
 
      "family": "ResNet", "published": false, "quantized": "", "exporters": {package: version},
      ["opset": 20, "nodes": 122, "bytes": 1000,] ["error": "no export, it does not run, or no input moves its outputs",]
-     ["minimum_ms": 1.0, "median_ms": 1.1, "spread": 0.02, "headroom": 1.2]}
+     ["minimum_ms": 1.0, "median_ms": 1.1, "spread": 0.02, "headroom": 1.2,] ["profile": {"Conv": [81, 5.14],}]}
 
 A setting is a provider and the number of threads, like `cpu-1` or `cpu-all`. `headroom` is the time in all kernels as
 a multiple of that in convolutions and matrix products; it is null on devices and where there are none of these.

@@ -30,7 +30,7 @@ from benchmarks import tools
 from benchmarks.environment import digest, gpu, job, made, one_line
 from benchmarks.models import MODELS, export, exporters
 from benchmarks.results import ORIGINAL, Results, Row, reason, values, write_rows
-from benchmarks.tools import ALL, PLAIN, SEARCH, Task
+from benchmarks.tools import ALL, OWN, PLAIN, SEARCH, Task
 from graphopt.base.engine import engine
 from graphopt.base.errors import UsageError
 from graphopt.runtime.measure import Speedup, Verdict, together
@@ -159,13 +159,10 @@ class _Model:
             raise UsageError(f"{error.name} is missing, and models are exported with it: {how}") from error
         except Exception as error:  # an exporter that fails is a result
             failure = facts | {"error": f"export: {one_line(error)}"}
-            return [self.row(ORIGINAL, setting, self.circumstances(PLAIN, ""), failure) for setting in self.settings]
+            made_at, names = self.circumstances(PLAIN, ""), map(name_of, self.plan.settings)
+            return [self.row(ORIGINAL, setting, made_at, failure) for setting in names]
         facts |= tools.facts(source)
         return [row for setting in self.plan.settings for row in self.measure_in(setting, source, facts)]
-
-    @property
-    def settings(self) -> list[str]:
-        return [name_of(setting) for setting in self.plan.settings]
 
     def row(self, tool: str, setting: str, circumstances: Row, found: Row) -> Row:
         return {"model": self.name, "tool": tool, "setting": setting, "made": circumstances, **found}
@@ -197,8 +194,10 @@ class _Model:
         timings = self.timings([tool for tool in wanted if not reason(outcomes[tool])], setting, source)
         if "error" in timings[""]:
             return [original | {"error": f"timing, {name}: {timings['']['error']}"}]
-        rows = [self.row(tool, name, conditions[tool], outcomes[tool] | timings.get(tool, {})) for tool in wanted]
-        return [original | timings[""], *rows]
+        profiles = self.profiles([tool for tool in OWN if "timing" in timings.get(tool, {})], setting, source)
+        found = {tool: outcomes[tool] | timings.get(tool, {}) | profiles.get(tool, {}) for tool in wanted}
+        rows = [self.row(tool, name, conditions[tool], found[tool]) for tool in wanted]
+        return [original | timings[""] | profiles[""], *rows]
 
     def is_wanted(self, row: Row, circumstances: Row) -> bool:
         return self.plan.again or not is_current(row, circumstances) or (self.plan.failed and bool(reason(row)))
@@ -264,7 +263,6 @@ class _Model:
             "minimum_ms": round(min(each["minimum"] for each in own) * 1e3, 4),
             "median_ms": round(statistics.median(each["median"] for each in own) * 1e3, 4),
             "spread": round(spread[""], 4),
-            "headroom": self.headroom(source, setting),
         }
         return timings
 
@@ -273,12 +271,20 @@ class _Model:
         where = ("--provider", setting.provider, "--threads", str(setting.threads), "--json")
         return job("graphopt", "bench", *paths, *where, *options, limit=self.limit)
 
-    def headroom(self, source: Path, setting: Setting) -> float | None:
-        """Return the time in all kernels over that in convolutions and matrix products; None where it is not known."""
-        found = self.bench([str(source)], setting, "--seconds", "0", "--profile") if setting.is_cpu else {}
-        kernels = found["profiles"][0]["rows"] if "profiles" in found else []
-        heavy = sum(row["seconds"] for row in kernels if row["operator"] in HEAVY)
-        return round(sum(row["seconds"] for row in kernels) / heavy, 3) if heavy else None
+    def profiles(self, timed: Sequence[str], setting: Setting, source: Path) -> Timings:
+        """Profile the original, whose headroom follows, and outcomes; on devices a kernel's time is not known."""
+        found: dict[str, Row] = {"": {"headroom": None}}
+        if setting.is_cpu:
+            paths = [str(source), *(str(self.target(tool, setting)) for tool in timed)]
+            listed = self.bench(paths, setting, "--seconds", "0", "--profile").get("profiles", [])
+            for tool, profile in zip(["", *timed], listed, strict=bool(listed)):
+                kernels = {row["operator"]: [row["count"], round(row["seconds"] * 1e3, 4)] for row in profile["rows"]}
+                found[tool] = {"profile": kernels}
+                heavy = sum(ms for operator, (_, ms) in kernels.items() if operator in HEAVY)
+                if not tool:
+                    whole = sum(ms for _, ms in kernels.values())
+                    found[""]["headroom"] = round(whole / heavy, 3) if heavy else None
+        return found
 
 
 def pooled(parts: Sequence[Mapping[str, Any]]) -> Row:

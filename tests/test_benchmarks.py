@@ -3,7 +3,6 @@
 What is shown of them is in test_report_benchmarks.py, the models are in test_models.py.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +55,9 @@ def ratio(median: float = 1.0, rounds: int = 9) -> Row:
     return {**numbers, "rounds": rounds, "confidence": 0.95, "noise": 0.02, "verdict": str(found.verdict)}
 
 
+KERNELS = [{"operator": "FusedConv", "count": 2, "seconds": 8e-4}, {"operator": "Softmax", "count": 1, "seconds": 2e-4}]
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, source: Path) -> list[Any]:
     """What a run asks for, which nobody then does: each task, and the setting and files of each timing."""
@@ -74,8 +76,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, source: Path) -> list[Any]:
             return {"difference": 0.0, "loading": 1.0} if arguments[0] == "check" else {}
         paths = [Path(argument).stem.rpartition("-cpu-")[0] for argument in arguments if argument.endswith(".onnx")][1:]
         if "--profile" in arguments:
-            rows = [{"operator": "FusedConv", "seconds": 0.8}, {"operator": "Softmax", "seconds": 0.2}]
-            return {"profiles": [{"rows": rows}]}
+            return {"profiles": [{"rows": KERNELS}] * (1 + len(paths))}
         found.append((arguments[arguments.index("--threads") + 1], sorted(paths)))
         times = {"minimum": 0.002, "median": 0.002, "spread": 0.1}
         return {"cases": [{"timings": [times, *({**times, "speedup": ratio()} for _ in paths)]}]}
@@ -101,6 +102,7 @@ def test_a_run_times_each_outcome_in_each_setting_several_times(asked: list[Any]
     original, row = found.get(NET, ORIGINAL, "cpu-1"), found.get(NET, "graphopt", "cpu-1")
     assert (original["family"], original["minimum_ms"], original["headroom"]) == ("ResNet", 2.0, 1.25)
     assert (row["nodes"], row["difference"], row["timing"]["rounds"]) == (7, 0.0, 27)
+    assert row["profile"] == original["profile"] == {"FusedConv": [2, 0.8], "Softmax": [1, 0.2]}
     assert row["made"]["search"] == 5.0 and row["made"]["sources"] and row["made"]["versions"]["graphopt"]
     assert row["made"]["machine"] == environment.machine() and "search" not in found.get(NET, PLAIN, "cpu-1")["made"]
 
@@ -396,11 +398,11 @@ def test_a_process_that_takes_too_long_or_crashes_has_an_error() -> None:
     assert environment.job("benchmarks.checks", "check", "{}", limit=60)["error"].startswith("TypeError: check() miss")
 
 
-def test_a_model_without_heavy_kernels_has_no_headroom_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {"profiles": [{"rows": [{"operator": "Softmax", "seconds": 1.0}]}]}
-    monkeypatch.setattr(run, "job", lambda *arguments, limit: json.loads(json.dumps(told)))
+def test_where_no_heavy_kernel_is_known_there_is_no_headroom(monkeypatch: pytest.MonkeyPatch) -> None:
     some = run._Model(NET, Plan([], [], SETTINGS, 1.0), Results(()), Path())
-    assert some.headroom(Path("net.onnx"), SETTINGS[0]) is None
+    for told in ({"profiles": [{"rows": KERNELS[1:]}]}, {"error": "crashed"}):
+        monkeypatch.setattr(run, "job", lambda *arguments, limit, told=told: told)
+        assert some.profiles([], SETTINGS[0], Path("net.onnx"))[""].get("headroom") is None
 
 
 # -- other providers ---------------------------------------------------------------------------------------------------

@@ -156,7 +156,7 @@ def test_pictures_are_those_of_the_committed_results(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "made"),
     [
-        ("profiles", profiles.markdown),
+        ("profiles", lambda rows: profiles.markdown(Results(tuple(rows)))),
         ("published", published.markdown),
         ("scaling", scaling.markdown),
     ],

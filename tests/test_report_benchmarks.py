@@ -318,31 +318,10 @@ def test_each_row_is_kept_as_soon_as_it_is_measured(monkeypatch: pytest.MonkeyPa
 # -- profiles ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_profile_has_the_median_of_each_operator() -> None:
-    rounds = [{"Conv": {"count": 2, "ms": ms}, "Relu": {"count": 1, "ms": 9.0}} for ms in (1.0, 5.0, 2.0)]
-    found = profiles.typical([*rounds[:2], {"Conv": rounds[2]["Conv"]}])
-    assert [*found.items()] == [("Relu", {"count": 1, "ms": 9.0}), ("Conv", {"count": 2, "ms": 2.0})]
-
-
-@pytest.mark.slow
-def test_a_model_is_profiled_before_and_after(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def optimize(task: Any) -> Row:
-        Path(task.target).write_bytes(source.read_bytes())
-        return {"seconds": 1.0}
-
-    monkeypatch.setattr(profiles, "export", lambda name: source)
-    monkeypatch.setattr(profiles, "run", optimize)
-    row = profiles.measure(profiles.DEFAULT[0])
-    assert row["original"].keys() == row["optimized"].keys() and "Conv" in "".join(row["original"])
-    monkeypatch.setattr(profiles, "run", lambda task: {"error": "crashed"})
-    assert profiles.measure(profiles.DEFAULT[0])["error"] == "crashed"
-
-
 def test_the_page_of_profiles_names_what_takes_time_before_or_after() -> None:
-    before = {"Conv": {"count": 2, "ms": 6.0}, "Transpose": {"count": 1, "ms": 3.99}, "Cast": {"count": 3, "ms": 0.01}}
-    after = {"Conv": {"count": 2, "ms": 4.0}, "Mul": {"count": 1, "ms": 1.0}}
-    row: Row = {"model": "net", "made": MADE, "original": before, "optimized": after}
-    page = profiles.markdown([row, {"model": "odd", "made": MADE, "error": "no kernel"}])
+    before = {"Conv": [2, 6.0], "Transpose": [1, 3.99], "Cast": [3, 0.01]}
+    after = outcome("graphopt", 1.2, profile={"Conv": [2, 4.0], "Mul": [1, 1.0]})
+    page = profiles.markdown(Results((original(profile=before), after, original("odd", error="no kernel"))))
     assert "| Conv | 2 | 6.00 | 60% | 2 | 4.00 | 80% |" in page and "| Mul |  |  |  | 1 | 1.00 | 20% |" in page
     assert "| Transpose | 1 | 3.99 | 40% |  |  |  |" in page and "| others | 3 | 0.01 | 0% |  |  |  |" in page
     assert "| all | 6 | 10.00 | 100% | 3 | 5.00 | 100% |" in page and "✗ no kernel" in page
