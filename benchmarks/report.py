@@ -41,7 +41,7 @@ def many(count: int, one: str) -> str:
 
 
 def listed(known: Mapping[str, str]) -> str:
-    """Return versions in a line."""
+    """Return names with their versions, or the like, in a line."""
     return ", ".join(f"{package} {version}" for package, version in known.items())
 
 
@@ -49,7 +49,9 @@ def circumstances(rows: Sequence[Row]) -> list[str]:
     """Return where, with what and when rows were made, a line each."""
     known = {
         "Machine": " and ".join(values(rows, "made", "machine")),
+        "Device": " and ".join(values(rows, "made", "gpu")),
         "Versions": listed(versions(rows, "made", "versions")),
+        "Exporters": listed(versions(rows, "exporters")),
         "Date": ", ".join(values(rows, "made", "date")),
         "graphopt's revision": " and ".join(values(rows, "made", "graphopt")),
     }
@@ -70,7 +72,8 @@ def markdown(results: Results, path: Path) -> str:
         "",
         f"Made by `python -m benchmarks run` and `report {path.name}`; the docstring of `benchmarks/run.py` says how.",
         "",
-        *(f"- {line}" for line in _circumstances(results)),
+        *circumstances(results.rows),
+        *(f"- {line}" for line in _conditions(results)),
         "",
         "A ratio is how many times as fast as ONNX Runtime's own full optimization makes the original the outcome",
         "runs, both under ORT_ENABLE_ALL: the median over interleaved rounds. In brackets the interval in which that",
@@ -93,26 +96,15 @@ def _outcome_text(row: Row) -> str:
     return f"{row['tool']} ({setting_text(row['setting'])})" if row["tool"] in ALL else "the model"
 
 
-def _circumstances(results: Results) -> Iterator[str]:
-    """Yield what was measured, where, when, with what and how."""
+def _conditions(results: Results) -> Iterator[str]:
+    """Yield what was measured and for how long."""
     whole, originals = len(_published(results)), [*results.models.values()]
-    families = values(originals, "family")
     reduced = "at reduced size (images mostly of 128 to 160 pixels a side, fewer layers and tokens)"
     published = f" and {whole} of the size that was published" if whole else ""
     yield (
-        f"Models: {many(len(originals), 'export')} of {many(len(families), 'architecture')}, with random weights, of "
-        f"fixed shapes for one input, {len(originals) - whole} {reduced}{published}"
+        f"Models: {many(len(originals), 'export')} of {many(len(values(originals, 'family')), 'architecture')}, with "
+        f"random weights, of fixed shapes for one input, {len(originals) - whole} {reduced}{published}"
     )
-    yield f"Machine: {' and '.join(values(results.rows, 'made', 'machine'))}"
-    if devices := values(results.rows, "made", "gpu"):
-        yield f"Device: {' and '.join(devices)}"
-    known = versions(results.rows, "made", "versions")
-    yield f"Versions: {listed({'onnxruntime': known['onnxruntime'], **known})}"
-    if made_by := versions(originals, "exporters"):
-        yield f"Exported with {listed(made_by)}"
-    if revisions := values(results.rows, "made", "graphopt"):
-        yield f"graphopt's revision: {' and '.join(revisions)}"
-    yield f"Date: {values(results.rows, 'made', 'date')[-1]}"
     yield "Threads do not spin while they wait"
     seconds = _either(values(results.rows, "made", "seconds"))
     yield f"Timed for about {seconds} s for each outcome and setting, and in at least 21 rounds"
@@ -198,30 +190,32 @@ def gains(results: Results) -> Iterator[str]:
 def as_published(results: Results) -> Iterator[str]:
     """Yield the means over models of published size of which all tools that take any file have an outcome."""
     for setting in results.settings:
-        means, count = _common_means(results, results.general, setting, _published(results))
-        if count:
-            said = f"As published, {many(count, 'model')} of which every tool that takes any file has an outcome"
-            yield f"{said} ({setting_text(setting)}): {means}."
+        common, means = _common_means(results, results.general, setting, _published(results))
+        if common:
+            said = f"As published, {many(common, 'model')} of which every tool that takes any file has an outcome"
+            yield f"{said} ({setting_text(setting)}): {listed(means)}."
 
 
 def alike(results: Results) -> Iterator[str]:
     """Yield, for each tool of some families only, its mean and graphopt's over what all of them were timed on."""
     for tool in (tool for tool in results.tools if tool not in results.general):
-        means = []
+        found = []
         for setting in results.settings:
-            found, count = _common_means(results, (tool, *OWN), setting, results.models)
-            if count and found.count(",") and results.timings(tool, setting):
-                means.append(f"{found} ({setting_text(setting)}, {many(count, 'model')})")
-        if means:
-            yield f"`{tool}` is for some families only. Geometric means over its models: {'; '.join(means)}."
+            common, means = _common_means(results, (tool, *OWN), setting, results.models)
+            if common and tool in means and len(means) > 1:
+                found.append(f"{listed(means)} ({setting_text(setting)}, {many(common, 'model')})")
+        if found:
+            yield f"`{tool}` is for some families only. Geometric means over its models: {'; '.join(found)}."
 
 
-def _common_means(results: Results, tools: Iterable[str], setting: str, models: Collection[str]) -> tuple[str, int]:
-    """Return the means of tools over the models that each of them was timed on, as text, and how many these are."""
+def _common_means(
+    results: Results, tools: Iterable[str], setting: str, models: Collection[str]
+) -> tuple[int, dict[str, str]]:
+    """Return the number of models that each of the tools was timed on, and the mean of each tool over these."""
     timings = {tool: found for tool in tools if (found := results.timings(tool, setting))}
     common = [name for name in models if timings and all(name in found for found in timings.values())]
-    means = (f"{tool} {geometric_mean(found[m]['median'] for m in common):.3f}" for tool, found in timings.items())
-    return ", ".join(means), len(common)
+    means = {tool: geometric_mean(found[name]["median"] for name in common) for tool, found in timings.items()}
+    return len(common), {tool: f"{mean:.3f}" for tool, mean in means.items()}
 
 
 # -- tables of models --------------------------------------------------------------------------------------------------

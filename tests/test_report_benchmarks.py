@@ -82,9 +82,9 @@ def test_a_page_has_gains_losses_costs_and_failures() -> None:
 def test_a_page_says_how_the_file_was_made() -> None:
     page = report.markdown(results(original("other", exporters={"torch": "2.15", "timm": "1.0"}), graphopt=1.2), CPU)
     for line in (
+        "- Machine: a machine\n- Versions: onnx 1.23, onnxruntime 1.31\n- Exporters: timm 1.0, torch 2.15\n",
+        "- Date: 2026-11-21\n- graphopt's revision: v0.1.0-3-g61652aa\n",
         "- Models: 2 exports of 1 architecture, with random weights",
-        "- Machine: a machine\n- Versions: onnxruntime 1.31, onnx 1.23\n- Exported with timm 1.0, torch 2.15\n",
-        "- graphopt's revision: v0.1.0-3-g61652aa\n- Date: 2026-11-21\n",
         "- Timed for about 2 s for each outcome and setting, and in at least 21 rounds\n- `graphopt` searched for at",
     ):
         assert line in page
