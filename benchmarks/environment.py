@@ -101,31 +101,24 @@ def digest(path: Path) -> str:
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 
-def job(module: str, *arguments: str, limit: float) -> dict[str, Any]:
+def job(module: str, *arguments: str, limit: float, cache: str = "") -> dict[str, Any]:
     """Run a module in a process of its own, whose crash takes nothing along, and return the JSON that it prints.
 
-    If there is none, the reason is under `error`.
+    If there is none, the reason is under `error`. No process is left behind, on Ctrl-C neither: it would disturb
+    timings. Another folder than the user's may be graphopt's cache.
     """
     command = [sys.executable, "-m", module, *arguments]
+    variables = os.environ | ({"GRAPHOPT_CACHE": cache} if cache else {})
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, env=variables, check=False)
     except subprocess.TimeoutExpired:
-        return {"error": timeout(limit)}
+        return {"error": f"not done after {limit:.0f} s"}
     if done.returncode or not done.stdout.strip():
-        return {"error": failure(done.returncode, done.stderr)}
+        lines = done.stderr.strip().splitlines()
+        is_told = lines and done.returncode > 0  # else a signal ended it
+        return {"error": lines[-1][:200] if is_told else f"the process ended with code {done.returncode}"}
     found: dict[str, Any] = json.loads(done.stdout)
     return found
-
-
-def timeout(limit: float) -> str:
-    """Return the reason why there is nothing after `limit` seconds."""
-    return f"not done after {limit:.0f} s"
-
-
-def failure(code: int, stderr: str) -> str:
-    """Return why a process failed: the last line that it printed, unless a signal ended it."""
-    lines = stderr.strip().splitlines()
-    return lines[-1][:200] if lines and code > 0 else f"the process ended with code {code}"
 
 
 def one_line(error: BaseException) -> str:

@@ -9,7 +9,6 @@ import json
 import os
 import resource
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,7 +22,7 @@ from typing import Any
 import onnx
 import onnx.inliner
 
-from benchmarks.environment import failure, one_line, timeout
+from benchmarks.environment import job, one_line
 from graphopt.base.files import cache_folder
 
 SEARCH = 60.0
@@ -222,23 +221,12 @@ def run(task: Task, limit: float = LIMIT) -> dict[str, Any]:
     A tool that searches has the seconds of its search beside the limit, and what it tells of it is under `search`.
     graphopt finds no times of an earlier search: each run is like a user's first.
     """
-    command = [sys.executable, "-m", "benchmarks.tools", json.dumps(asdict(task))]
     limit += task.seconds * ALL[task.tool].searches
-    with tempfile.TemporaryFile("w+") as errors, _without_times() as cache:
+    with _without_times() as cache:
         start = time.perf_counter()
-        process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=errors, env=os.environ | {"GRAPHOPT_CACHE": cache}
-        )
-        code = _waited(process, limit)
-        seconds = time.perf_counter() - start
-        errors.seek(0)
-        stderr = errors.read()
-    if code is None:
-        return {"error": timeout(limit)}
-    if code:
-        return {"error": failure(code, stderr)}
-    told: dict[str, Any] = json.loads(_note(task).read_text(encoding="utf-8"))
-    return {"seconds": round(seconds, 2), **told}
+        found = job("benchmarks.tools", json.dumps(asdict(task)), limit=limit, cache=cache)
+        seconds = round(time.perf_counter() - start, 2)
+    return found if "error" in found else {"seconds": seconds, **found}
 
 
 @contextmanager
@@ -251,22 +239,6 @@ def _without_times() -> Iterator[str]:
         yield folder
 
 
-def _waited(process: subprocess.Popen[bytes], limit: float) -> int | None:
-    """Return the exit code, None after the limit. No process is left behind: it would disturb timings."""
-    try:
-        return process.wait(limit)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        process.kill()  # does nothing to one that has ended
-        process.wait()
-
-
-def _note(task: Task) -> Path:
-    """Return where a process leaves what it has to tell."""
-    return Path(task.target).with_suffix(".note")
-
-
 def peak_memory() -> int:
     """Return that of this process so far, in MB (1e6 bytes). getrusage's on Linux includes the parent's before exec."""
     status = Path("/proc/self/status")
@@ -277,7 +249,9 @@ def peak_memory() -> int:
 
 
 def main(task: Task) -> None:
-    """Run one tool once; the reason of a failure is the last line on stderr."""
+    """Run one tool once, and print what there is to tell; the reason of a failure is the last line on stderr."""
+    stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what a tool prints is not what is told
     try:
         model, search = ALL[task.tool].optimize(task)
         if not isinstance(model, onnx.ModelProto):
@@ -286,11 +260,11 @@ def main(task: Task) -> None:
             shutil.copyfile(task.source, task.target)
         else:
             onnx.save(model, task.target)
-        told = {"memory_mb": peak_memory()} | ({"search": search} if search else {})
-        _note(task).write_text(json.dumps(told), encoding="utf-8")
     except Exception as error:  # whatever a tool raises is its result
         print(json.dumps(one_line(error))[1:-1], file=sys.stderr)
         sys.exit(1)
+    with stdout:
+        json.dump({"memory_mb": peak_memory()} | ({"search": search} if search else {}), stdout)
 
 
 if __name__ == "__main__":
