@@ -7,9 +7,10 @@ can change its speed and stays as it is in one process. The tool `plain` is a co
 noise. What a file already holds is kept if it was made under the same circumstances, so that a run that was interrupted
 goes on where it was, and one after a change measures what the change concerns.
 
-`median` is of the rounds of all processes, as a geometric mean, `processes` of each. `low` and `high` are the widest of
-the medians of the single processes and of the interval in which the median lies with 95 % confidence: no confidence can
-be stated for so few processes. A verdict is what the rounds of each process say by themselves.
+`processes` has the median of each process, and `median` is their geometric mean (in rows that were made before
+2026-11-26, the median of all rounds). `low` and `high` are the widest of these medians and of the interval in which the
+median lies with 95 % confidence: no confidence can be stated for so few processes. There is a verdict where the rounds
+of each process say the same by themselves.
 """
 
 from __future__ import annotations
