@@ -110,7 +110,9 @@ def job(module: str, *arguments: str, limit: float, cache: str = "") -> dict[str
     command = [sys.executable, "-m", module, *arguments]
     variables = os.environ | ({"GRAPHOPT_CACHE": cache} if cache else {})
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, env=variables, check=False)
+        done = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=limit, env=variables, check=False
+        )
     except subprocess.TimeoutExpired:
         return {"error": f"not done after {limit:.0f} s"}
     if done.returncode or not done.stdout.strip():
