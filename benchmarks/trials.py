@@ -17,7 +17,7 @@ from benchmarks import tools as peers
 from benchmarks.checks import DEVICE_TOLERANCE, TOLERANCE, Outputs, difference, is_insensitive, movement
 from graphopt.runtime.inputs import default_sizes
 from graphopt.runtime.measure import WIDTH, interleaved
-from graphopt.runtime.profile import HEAVY, profile
+from graphopt.runtime.profile import is_heavy, profile
 from graphopt.runtime.samples import NORMAL
 from graphopt.runtime.samples import feeds as sample_feeds
 from graphopt.runtime.sessions import Setting, runner
@@ -125,7 +125,7 @@ def _loads(paths: Mapping[str, str], setting: Setting) -> dict[str, float]:
 def _headroom(source: str, setting: Setting, feeds: Mapping[str, Any]) -> float | None:
     """ONNX Runtime's time in all kernels over its time in those of Conv, Gemm and MatMul, of the original."""
     found = profile(source, setting, feeds)
-    heavy = sum(row.seconds for row in found.rows if row.operator in HEAVY)
+    heavy = sum(row.seconds for row in found.rows if is_heavy(row.operator))
     return round(found.kernels / heavy, 3) if heavy else None
 
 

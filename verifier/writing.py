@@ -16,9 +16,9 @@ from graphopt.ir.tensor import Tensor
 from graphopt.language.rule import Rule
 from graphopt.language.schemas import Misfit, Types, described
 from graphopt.language.term import App, Lit, Term, Var, applications, is_scalar
+from graphopt.operators.proposals import Context
 from graphopt.operators.protos import node_to_proto, tensor_to_proto, type_to_proto
 from graphopt.verifier.example import Array, Instance, Shape, array_of, evaluate
-from graphopt.verifier.proposals import Context
 
 
 def models(rule: Rule, instance: Instance) -> tuple[onnx.ModelProto, onnx.ModelProto]:

@@ -15,10 +15,10 @@ from functools import cache
 from typing import TypeAlias
 
 from graphopt.base.types import TensorType
-from graphopt.ir import ops
 from graphopt.ir.graph import Graph, Node, Patch
 from graphopt.ir.tensor import Tensor
 from graphopt.language.rule import Rule, depth
+from graphopt.operators.facts import weight
 from graphopt.operators.infinities import mark_bodies, reconsider
 from graphopt.rewrite.build import Refusal, Refused, build, lacking
 from graphopt.rewrite.folded import Noted
@@ -293,7 +293,7 @@ def gain(patch: Patch) -> tuple[int, int, int]:
 
     A constant that others read is not taken off.
     """
-    return _taken(patch, ops.weight), _taken(patch, _elements), _taken(patch, _stored)
+    return _taken(patch, weight), _taken(patch, _elements), _taken(patch, _stored)
 
 
 def _is_more_copies(patch: Patch) -> bool:

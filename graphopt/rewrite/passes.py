@@ -21,6 +21,7 @@ from graphopt.ir.graph import CAPTURE, CONSTANT, INTERNAL, Graph, Node, Patch, V
 from graphopt.ir.pieces import same_bits
 from graphopt.ir.tensor import Tensor, same_values
 from graphopt.operators.classes import entry
+from graphopt.operators.facts import weight
 from graphopt.operators.infer import inferred, informed
 from graphopt.operators.protos import External
 from graphopt.rewrite.fold import fold_constants, fold_shapes
@@ -143,7 +144,7 @@ def _is_worth_merging(graph: Graph, mapping: Mapping[Value, Value]) -> bool:
         return False
     node = graph[next(iter(mapping)).vertex]
     copies = sum(needs_copy(graph, old, new) for old, new in mapping.items())
-    return copies == 0 or (copies == 1 and ops.weight(node) > ops.WEIGHT["Identity"])
+    return copies == 0 or (copies == 1 and weight(node) > entry("Identity").weight)
 
 
 def _operands(node: Node) -> tuple[Value | None, ...]:

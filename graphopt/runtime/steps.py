@@ -15,7 +15,10 @@ import onnx.shape_inference
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
 from graphopt.base.types import DType
+from graphopt.ir.ops import domain_of
 from graphopt.operators import protos
+from graphopt.operators.classes import entry
+from graphopt.operators.operator import Operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,15 @@ class Step:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     node: NodeProto
+
+    @property
+    def domain(self) -> str:
+        return domain_of(self.node.domain)
+
+    @property
+    def facts(self) -> Operator:
+        """What is known of its operator."""
+        return entry(self.op, self.domain)
 
 
 @dataclass(frozen=True)
@@ -223,7 +235,7 @@ def divides_integers(outline: ModelProto) -> bool:
 
     It may where the divisor is no constant without 0 and -1.
     """
-    if "Div" not in operators(outline) and "Mod" not in operators(outline):
+    if not any(entry(name).divides for name in operators(outline)):
         return False
     if not outline.functions and not _divides_integers(outline.graph, {}, {}):
         return False
@@ -244,7 +256,7 @@ def _divides_integers(graph: GraphProto, types: Mapping[str, int], constants: Ma
     for node in graph.node:
         if node.op_type == "Constant":
             constants |= {name: a.t for a in node.attribute if a.name == "value" for name in node.output}
-        if node.op_type in ("Div", "Mod") and node.domain in ("", "ai.onnx"):
+        if entry(node.op_type, domain_of(node.domain)).divides:
             is_float = any(types.get(name) and _dtype(types[name]).is_float for name in node.input)
             if not is_float and not _divides_safely(constants.get(node.input[-1])):
                 return True
