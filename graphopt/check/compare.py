@@ -592,6 +592,7 @@ def _random_outputs(model: Sketch) -> dict[str, str]:
 def _is_random(step: Step, model: Sketch) -> bool:
     if step.node.domain not in ("", "ai.onnx") or any(attribute.name == "seed" for attribute in step.node.attribute):
         return False
-    if step.op != "Dropout" or len(step.inputs) < 3 or not step.inputs[2]:
+    mode = ops.training_mode(step.op)
+    if mode is None or mode >= len(step.inputs) or not step.inputs[mode]:
         return ops.is_random(step.op)
-    return model.truths.get(step.inputs[2], True)
+    return model.truths.get(step.inputs[mode], True)

@@ -95,8 +95,8 @@ def _along(name: str, axes: Sequence[int], kind: str) -> Iterator[App]:
     """Yield the ways to apply an operator along one of some axes."""
     schema = ops.schema(name)
     for axis in axes:
-        if name == "Concat":
-            yield op.Concat(A, B, axis=axis)
+        if entry(name).joins:
+            yield App(name, (A, B), (("axis", Lit(axis)),))
         elif name == "Split":
             yield from op.Split.split(2, A, fn.sizes(f"{kind} {kind}"), axis=axis)
         elif is_reduction(name):

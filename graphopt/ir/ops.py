@@ -11,7 +11,7 @@ import onnx
 from onnx.defs import OpSchema
 
 from graphopt.base.types import DType
-from graphopt.ir.graph import INPUT, Attribute, Node
+from graphopt.ir.graph import IDENTITY, INPUT, Attribute, Node
 
 OPSET = min(onnx.defs.onnx_opset_version(), 28)
 """The opset whose meanings of operators rules are written for, and proved for: a later onnx package changes none."""
@@ -27,7 +27,7 @@ def _of_elements(domain: str, operands: str) -> OpSchema:
     """Return the schema of every operator on elements: of any element types, and no attributes that a rule could
     name."""
     variables = [f"T{operand}" for operand in operands]
-    identity = onnx.defs.get_schema("Identity", OPSET)
+    identity = onnx.defs.get_schema(IDENTITY, OPSET)
     every = [name for name in identity.type_constraints[0].allowed_type_strs if name.startswith("tensor(")]
     return OpSchema(
         *("operator", domain, 1),
@@ -197,6 +197,12 @@ def is_random(op: str, domain: str = "", opset: int = OPSET) -> bool:
     """
     found = schema(op, domain, opset)
     return found is not None and "seed" in found.attributes and _training_mode(found) is None
+
+
+def training_mode(op: str) -> int | None:
+    """Return the input that says whether an operator draws at random, as in training; None where none does."""
+    found = schema(op)
+    return None if found is None else _training_mode(found)
 
 
 def _training_mode(found: OpSchema) -> int | None:

@@ -150,10 +150,11 @@ def outside_heavy_kernels(model: Source, setting: Setting, feeds: Mapping[str, A
     return 1 - sum(row.seconds for row in own) / (sum(row.seconds for row in rows) or 1)
 
 
-def _is_of_signals(kernel: Mapping[str, Any]) -> bool:
+def _is_of_signals(event: Mapping[str, Any]) -> bool:
     """Return whether a kernel is a convolution along one axis."""
-    written = [shape for types in kernel["args"].get("output_type_shape", ()) for shape in types.values()]
-    return "Conv" in kernel["args"]["op_name"] and any(len(shape) == 3 for shape in written)
+    written = [shape for types in event["args"].get("output_type_shape", ()) for shape in types.values()]
+    works = (Work.CONVOLUTION, Work.TRANSPOSED_CONVOLUTION)
+    return kernel(event["args"]["op_name"]).cost.work in works and any(len(shape) == 3 for shape in written)
 
 
 _Event: TypeAlias = Mapping[str, Any]

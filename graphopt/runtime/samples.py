@@ -20,6 +20,7 @@ from graphopt.base import formulas
 from graphopt.base.errors import UsageError
 from graphopt.base.limits import run_limits
 from graphopt.base.types import DType
+from graphopt.ir.graph import IDENTITY
 from graphopt.operators.operator import ResultType
 from graphopt.runtime.steps import Input, Sketch, Step
 
@@ -91,7 +92,7 @@ def _limit(model: Sketch, step: Step) -> int | None:
 
 def _has_its_shape(step: Step) -> bool:
     """Return whether a step makes a tensor of the shape of its first operand: that, or another element type of it."""
-    return step.op == "Identity" or step.facts.result_type in (ResultType.TARGET, ResultType.DEQUANTIZED)
+    return step.op == IDENTITY or step.facts.result_type in (ResultType.TARGET, ResultType.DEQUANTIZED)
 
 
 # -- sizes -------------------------------------------------------------------------------------------------------------
