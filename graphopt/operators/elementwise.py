@@ -269,12 +269,13 @@ def logical(combine: Callable[..., Formula]) -> Pointwise:
     return Pointwise(plain(lambda *values: boolean(combine(*map(truth, values)))), is_told=True)
 
 
+arithmetic = partial(plain_kernel, by_rows=True, spreads_nonfinite=True)
 comparing = partial(jumping, extremes=Extremes.ALL, tells_nonfinite=True)
 telling_apart = partial(jumping, extremes=Extremes.LOST, tells_nonfinite=True)
 of_bits = partial(plain_kernel, extremes=Extremes.ALL)
 
 ELEMENTWISE: Mapping[str, Operator] = {
-    "Add": plain_kernel(
+    "Add": arithmetic(
         Pointwise(plain(lambda a, b: a + b)),
         commutes=True,
         adds_products=True,
@@ -285,21 +286,17 @@ ELEMENTWISE: Mapping[str, Operator] = {
             fusions={Head.CONVOLUTION: Fusion.ADDED_CHANNELS, Head.PRODUCT: Fusion.BIAS},
             layout=Layout.KEEPS_IF_ALIKE,
         ),
-        by_rows=True,
-        spreads_nonfinite=True,
         extremes=Extremes.ALL,
     ),
-    "Sub": plain_kernel(
+    "Sub": arithmetic(
         Pointwise(plain(lambda a, b: a - b)),
         adds_products=True,
         reach=Reach.ADDED,
         numbers=Numbers.ADDED,
         weight=102,
-        by_rows=True,
-        spreads_nonfinite=True,
         extremes=Extremes.ALL,
     ),
-    "Mul": plain_kernel(
+    "Mul": arithmetic(
         Pointwise(plain(lambda a, b: a * b)),
         commutes=True,
         adds_products=True,
@@ -314,11 +311,9 @@ ELEMENTWISE: Mapping[str, Operator] = {
             },
             layout=Layout.KEEPS_IF_ALIKE,
         ),
-        by_rows=True,
-        spreads_nonfinite=True,
         extremes=Extremes.ALL,
     ),
-    "Div": plain_kernel(
+    "Div": arithmetic(
         Pointwise(Div),
         adds_products=True,
         reach=Reach.GROWN,
@@ -326,8 +321,6 @@ ELEMENTWISE: Mapping[str, Operator] = {
         numbers=Numbers.MULTIPLIED,
         weight=104,
         cost=Cost(fusions={Head.PRODUCT: Fusion.DIVISOR}),
-        by_rows=True,
-        spreads_nonfinite=True,
         divides=True,
     ),
     "Sum": plain_kernel(
@@ -364,13 +357,11 @@ ELEMENTWISE: Mapping[str, Operator] = {
         spreads_nonfinite=True,
         extremes=Extremes.ALL,
     ),
-    "Reciprocal": plain_kernel(
+    "Reciprocal": arithmetic(
         Pointwise(plain(lambda x: 1 / x)),
         adds_products=True,
         pole=0,
         cost=Cost(40),
-        by_rows=True,
-        spreads_nonfinite=True,
     ),
     "Relu": choosing(
         Pointwise(plain(lambda x: largest(x, number(0)))),
@@ -463,7 +454,7 @@ ELEMENTWISE: Mapping[str, Operator] = {
     "Sign": jumping(of_name("Sign"), reach=Reach.BOUNDED, extremes=Extremes.ALL),
     "Abs": choosing(of_name("Abs"), by_rows=True, spreads_nonfinite=True, extremes=Extremes.ALL),
     **{name: jumping(of_name(name), cost=Cost(40)) for name in ("Floor", "Ceil", "Round")},
-    "Sqrt": plain_kernel(of_name("Sqrt"), has_gaps=True, cost=Cost(40), by_rows=True, spreads_nonfinite=True),
+    "Sqrt": arithmetic(of_name("Sqrt"), has_gaps=True, cost=Cost(40)),
     "BitwiseNot": of_bits(of_name("BitwiseNot")),
     **{name: of_bits(of_name(name), commutes=True) for name in ("BitwiseAnd", "BitwiseOr", "BitwiseXor")},
     **{name: Operator(of_name(name)) for name in ("Tan", "Atan", "Asinh")},
