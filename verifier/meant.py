@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from graphopt.language.definition import Definition, Meaning, is_of_holes, meaning_of
-from graphopt.language.rule import Rule, mind_types
+from graphopt.language.rule import Rule
 from graphopt.language.term import SCALAR, App, Term
 
 
@@ -23,10 +22,10 @@ class Meant(Rule):
     def __post_init__(self) -> None:
         """Check nothing: that was done as the rule was written."""
 
-    @cached_property
-    def minds_types(self) -> bool:
-        """Whether what it computes, or promises, may depend on element types."""
-        return mind_types((*self.left, *self.right, *self.conditions, *self.promised))
+    @property
+    def said(self) -> tuple[Term, ...]:
+        """All terms that it says, what the definitions promise included."""
+        return (*super().said, *self.promised)
 
 
 def meant(rule: Rule) -> Rule:

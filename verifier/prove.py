@@ -41,7 +41,7 @@ from graphopt.language.coverage import Answer, Choice, of_any_rank, tree_of
 from graphopt.language.proof import Model, Proof, Verdict
 from graphopt.language.rule import Rule
 from graphopt.language.term import Lit, Var, applications, walk
-from graphopt.operators.classes import is_pointwise
+from graphopt.operators.classes import is_pointwise, minds_types
 from graphopt.operators.families import joined
 from graphopt.operators.node import MAX_RANK, Undefined, Unsupported
 from graphopt.operators.placing import NEXT
@@ -284,7 +284,7 @@ def instances(rule: Rule, model: Model, typings: Sequence[Typing], effort: Effor
     """All ranks and attributes for one choice of element types; where types matter, for one of each `kind_of` them."""
     licensed = dtypes.spoken_of(rule, model, typings)
     first = _first(licensed)
-    others = licensed if rule.minds_types else []
+    others = licensed if minds_types(rule) else []
     most = VECTORS if is_pointwise(rule) else max(MAX_RANK, most_axes(rule))
     yield from _at(rule, model, effort, first, most, typings)
     kinds = {dtypes.kind_of(rule, first)}

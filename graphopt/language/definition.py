@@ -389,7 +389,7 @@ def _unused(definition: Definition) -> Iterator[str]:
 def _unheld(definition: Definition) -> Iterator[str]:
     """Yield what is no function of the inputs, and conditions that cannot hold of any input."""
     for app in (app for side in definition.meaning for app in applications(side)):
-        if not app.domain and app.op in ops.RANDOM:
+        if not app.domain and ops.is_random(app.op):
             yield f"{app.op} is drawn anew each time: it is no function of the inputs"
     for part in (part for condition in definition.when for part in walk(condition)):
         if isinstance(part, App) and part.domain == SCALAR and part.op in PROPERTIES:

@@ -30,7 +30,7 @@ from graphopt.language.definition import Definition
 from graphopt.language.proof import Ledger, Model, Proof, Verdict, check_tree
 from graphopt.language.rule import Rule
 from graphopt.language.term import App, applications
-from graphopt.operators.classes import UNKNOWN, entry
+from graphopt.operators.classes import entry, minds_types
 from graphopt.operators.operator import FLOATS
 from graphopt.rewrite.sites import Site
 
@@ -45,9 +45,10 @@ CORE = (
     *("language.coverage", "language.definition", "language.functions", "language.rule", "language.scalar"),
     *("language.schemas", "language.term", "language.wellformed"),
     *("operators.attention", "operators.bodies", "operators.broadcasting", "operators.classes"),
-    *("operators.elementwise", "operators.families", "operators.movement", "operators.node"),
-    *("operators.normalizations", "operators.opaque", "operators.operator", "operators.placing"),
-    *("operators.quantization", "operators.reductions", "operators.semantics", "operators.views", "operators.windows"),
+    *("operators.cost", "operators.elementwise", "operators.families", "operators.implied", "operators.movement"),
+    *("operators.node", "operators.normalizations", "operators.opaque", "operators.operator", "operators.placing"),
+    *("operators.proposals", "operators.quantization", "operators.reductions", "operators.semantics"),
+    *("operators.undenoted", "operators.views", "operators.windows"),
 )
 """The modules of the compiler that a proof depends on, beside all of the verifier's."""
 
@@ -340,7 +341,7 @@ def _in_memory(app: App) -> tuple[frozenset[DType], str, str, object]:
     An operator that is declared by a term has a kernel that rounds in a way of its own.
     """
     operator = entry(app.op, app.domain)
-    if operator is UNKNOWN:
+    if not operator.is_denoted:
         return FLOATS if ops.is_declared(app.op, app.domain) else frozenset(), app.op, app.domain, app.node
     if not operator.minds_place:
         return operator.departs, app.op, "", app.node
@@ -432,7 +433,7 @@ class Gate:
             if not self.unverified:
                 self.refused[rule.name] = proof
             return self.unverified
-        if rule.minds_types and not site.computed | site.read <= frozenset(COMMON):
+        if minds_types(rule) and not site.computed | site.read <= frozenset(COMMON):
             return False
         if not all(map(proof.licenses, site.computed)) or (self.exact and proof.model is not Model.EXACT):
             return False

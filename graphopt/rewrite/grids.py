@@ -22,7 +22,7 @@ from graphopt.base.types import DType, Shape, TensorType
 from graphopt.ir.edit import replace_values
 from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
-from graphopt.operators.classes import UNKNOWN, beside, entry
+from graphopt.operators.classes import beside, entry
 from graphopt.operators.elementwise import Beside
 from graphopt.operators.known import ModelNode, Numbered, question_of
 from graphopt.operators.node import Undefined, Unsupported
@@ -91,7 +91,7 @@ def grid(graph: Graph, value: Value | None, depth: int = DEEPEST) -> Grid | None
         return _of_constant(constant)
     node = graph[value.vertex]
     operator = entry(node.op, node.domain)
-    if operator is UNKNOWN or value.output or dtype is not DType.INT64:  # others may wrap around
+    if not operator.is_denoted or value.output or dtype is not DType.INT64:  # others may wrap around
         return None
     if operator.is_view:
         return _view(grid(graph, node.inputs[0], depth - 1), shape)

@@ -17,7 +17,7 @@ import numpy as np
 from graphopt.base.sizes import Sym, substitute
 from graphopt.base.types import DType, TensorType, Type
 from graphopt.ir.edit import replace_values, unread
-from graphopt.ir.graph import CONSTANT, INPUT, INTERNAL, Attribute, Graph, Node, Patch, Value
+from graphopt.ir.graph import CONSTANT, IDENTITY, INPUT, INTERNAL, Attribute, Graph, Node, Patch, Value
 from graphopt.ir.ops import is_deterministic
 from graphopt.ir.pieces import pieces
 from graphopt.ir.tensor import Tensor
@@ -45,7 +45,7 @@ def blocks(graph: Graph) -> list[list[int]]:
     it reads what is replaced, and it would keep that.
     """
     dead = unread(graph)
-    apart = {v for v in graph.with_op("Identity") if not graph.readers(v)} | (dead.before.keys() if dead else set())
+    apart = {v for v in graph.with_op(IDENTITY) if not graph.readers(v)} | (dead.before.keys() if dead else set())
     order = [vertex for vertex in graph.topological() if not graph[vertex].is_internal and vertex not in apart]
     crossing = _crossing(graph, order)
     found: list[list[int]] = []

@@ -34,11 +34,9 @@ from graphopt.base.types import DType
 from graphopt.io import onnx_io, reader
 from graphopt.ir import ops
 from graphopt.operators import protos
+from graphopt.operators.classes import kernel
 from graphopt.operators.evaluate import INVALID
 from graphopt.runtime import endurance, samples, steps
-
-QUANTIZED = ops.QUANTIZING - {"QuantizeLinear"} | {"DynamicQuantizeLinear"}
-"""Operators for which, or for what is around them, ONNX Runtime may have kernels that hold less than is written."""
 
 IN_MEMORY = 1 << 24
 """Bytes of weights up to which a message is handed over as it is: a large one would be in memory three times."""
@@ -88,9 +86,9 @@ class Runnable:
     def is_quantized(self) -> bool:
         """Whether ONNX Runtime may run it with kernels for integers where others are written."""
         if self._made is None:
-            return not QUANTIZED.isdisjoint(steps.operators(self.outline))
+            return any(kernel(name).may_compute_narrower for name in steps.operators(self.outline))
         inside = (node.op for graph in self._made.graph.graphs() for _, node in graph.nodes())
-        return not QUANTIZED.isdisjoint(chain(inside, steps.operators(self._made.shell)))
+        return any(kernel(name).may_compute_narrower for name in chain(inside, steps.operators(self._made.shell)))
 
     @cached_property
     def may_end_the_process(self) -> bool:

@@ -30,9 +30,6 @@ ROUNDS = 40
 """After so many, and one for each node, a sweep is given up: its rules undo each other, or what simplifies undoes
 them."""
 
-TAKES_PARTS = frozenset({"Gather", "Slice"})
-"""Operators of which one in the place of another is no gain by itself."""
-
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
@@ -79,7 +76,7 @@ def _beside_parts(graph: Graph) -> Counter[tuple[str, ...]]:
             *map(str, (node.types, [graph.tensor_type(value) for value in node.operands], node.attrs)),
         )
         for node in nodes
-        if node.op not in TAKES_PARTS
+        if not entry(node.op, node.domain).takes_parts
     )
 
 
