@@ -20,7 +20,10 @@ from benchmarks.cells import (
     unchanged,
 )
 from benchmarks.tools import LIBRARIES
-from graphopt.runtime.measure import NOISE
+from graphopt.runtime.measure import TimingPolicy
+
+NOISE = TimingPolicy().noise
+"""Distance from 1 up to which a ratio is no difference."""
 
 COLOURS = {
     "onnxsim": "#0072b2", "OnnxSlim": "#56b4e9", "onnxoptimizer": "#009e73", "onnxscript": "#e69f00",

@@ -27,7 +27,7 @@ from benchmarks.cells import (
 from benchmarks.pictures import OWN, UNCHANGED, draw, figures, target
 from benchmarks.run import read
 from benchmarks.tools import ALL, PLAIN, TOOLS, applies
-from graphopt.runtime.measure import NOISE
+from graphopt.runtime.measure import TimingPolicy
 
 README = Path(__file__).parent.parent / "README.md"
 MARKS = ("<!-- speedups -->", "<!-- /speedups -->")
@@ -590,5 +590,6 @@ def _changed(old: Row, new: Row, column: str) -> Iterator[str]:
     if column in old.get("timings", {}) and column in new.get("timings", {}):
         one, other = old["timings"][column], new["timings"][column]
         is_apart = one["high"] < other["low"] or other["high"] < one["low"]
-        if is_apart and not 1 / (1 + NOISE) <= other["median"] / one["median"] <= 1 + NOISE:
+        most = 1 + TimingPolicy().noise
+        if is_apart and not 1 / most <= other["median"] / one["median"] <= most:
             yield f"{column}: {one['median']:.2f} -> {other['median']:.2f}"

@@ -41,7 +41,7 @@ A column is a setting, like `cpu-1` or `cpu-all`. `headroom` is null on devices,
 single processes and of the interval in which the median of all rounds lies with 95 % confidence: no confidence can be
 stated for so few processes. `loading` is the processor time of making a session, of all threads, as a multiple of the
 original's. The verdict is `faster` or `slower` only where the fastest runs, the median of all and that of each
-process say so, each by more than graphopt.runtime.measure.NOISE, and the interval does not hold 1.
+process say so, each by more than graphopt.runtime.measure.TimingPolicy.noise, and the interval does not hold 1.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ from benchmarks.jobs import job
 from benchmarks.pictures import logarithmic, panels, saved
 from benchmarks.report import table
 from benchmarks.tools import peak_memory
+from graphopt.search.policy import SearchPolicy
 from graphopt.search.timing import StopReason
-from graphopt.search.tune import SHARE
 
 WIDTH = 64
 """Channels: small, for the graph is what is measured."""
@@ -275,7 +275,7 @@ def exponent(rows: Sequence[Row], step: str) -> float:
 
 def markdown(results: Row) -> str:
     """The page: how it was made, where growth is not near linear, a table a kind of graph, and the picture."""
-    known = [("Machine", results["machine"])]
+    known, limit = [("Machine", results["machine"])], LIMIT * SearchPolicy().search_share
     if "versions" in results:
         known.append(
             ("Versions", ", ".join(f"{package} {version}" for package, version in results["versions"].items()))
@@ -285,7 +285,7 @@ def markdown(results: Row) -> str:
     lines = ["# Scaling", "", "Made by `python -m benchmarks scaling`; `benchmarks/scaling.py` says how.", "",
              *(f"- {name}: {value}" for name, value in known), "",
              "Seconds of the steps in one process a row, which has the model twice in memory; MB: the peak memory",
-             f"until the end of the step. The search asks an estimate and may take {LIMIT * SHARE:g} s; +: it was not",
+             f"until the end of the step. The search asks an estimate and may take {limit:g} s; +: it was not",
              "done then. Parts are the places that a search knows, regions those of them that differ. Exponent: the",
              f"power of the number of nodes with which the seconds grow, from {LARGE:,} nodes on, of what was done;",
              "1 is linear.",

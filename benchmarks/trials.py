@@ -16,7 +16,7 @@ import onnx
 from benchmarks import tools as peers
 from benchmarks.checks import DEVICE_TOLERANCE, TOLERANCE, Outputs, difference, is_insensitive, movement
 from graphopt.runtime.inputs import default_sizes
-from graphopt.runtime.measure import WIDTH, interleaved
+from graphopt.runtime.measure import Schedule, TimingPolicy, interleaved
 from graphopt.runtime.profile import HEAVY, profile
 from graphopt.runtime.samples import NORMAL
 from graphopt.runtime.samples import feeds as sample_feeds
@@ -24,6 +24,9 @@ from graphopt.runtime.sessions import Setting, runner
 from graphopt.runtime.steps import sketch
 
 SEEDS = (0, 1, 2)
+
+ROUNDS = (7, 60)
+"""Fewest and most rounds of a timing."""
 
 LOADS = 3
 """Turns in which each process of a timing makes a session of each outcome: of one alone the time is chance."""
@@ -107,7 +110,9 @@ def timed(job: Mapping[str, Any]) -> dict[str, Any]:
     order = random.Random(number).sample(list(paths), len(paths))
     sessions = {tool: setting.open(paths[tool]) for tool in order}
     runs = [runner(sessions[tool], feeds, setting) for tool in paths]
-    samples = interleaved(runs, seconds=job["seconds"], width=WIDTH, seed=number)
+    samples = interleaved(
+        runs, Schedule(seconds=job["seconds"], rounds=ROUNDS, width=TimingPolicy().interval_width), seed=number
+    )
     return {
         "samples": {tool: found.seconds for tool, found in zip(paths, samples, strict=True)},
         "loads": _loads(paths, setting),
@@ -118,7 +123,7 @@ def timed(job: Mapping[str, Any]) -> dict[str, Any]:
 def _loads(paths: Mapping[str, str], setting: Setting) -> dict[str, float]:
     """Processor seconds of making a session, the least of some turns."""
     runs = [lambda path=path: setting.open(path) for path in paths.values()]
-    found = interleaved(runs, seconds=0, rounds=(LOADS, LOADS), meter=time.process_time)
+    found = interleaved(runs, Schedule(seconds=0, rounds=(LOADS, LOADS)), meter=time.process_time)
     return {tool: samples.minimum for tool, samples in zip(paths, found, strict=True)}
 
 

@@ -19,9 +19,6 @@ from graphopt.runtime.cost import user_cache
 from graphopt.search.timing import StopReason, said
 from graphopt.search.tune import Tuned, Tuning, face
 
-LAST_WORD = 0.1
-"""The part of the time for which the results in two opsets take turns, at least."""
-
 
 @dataclass
 class Clock:
@@ -104,7 +101,7 @@ class Opsets:
         Raises:
             DifferenceError: the check found a difference that is an error in its own opset, or, with `strict`, in any.
         """
-        own, opset, share = self.own, self.newer, (1 - LAST_WORD) / 2
+        own, opset, share = self.own, self.newer, (1 - self.tuning.policy.opset_race_share) / 2
         if own >= opset:
             return self.make(None, 1.0).noting(f"no other opset was tried: opset {own} has all that rules write here")
         kept = self.make(None, share)
@@ -135,7 +132,7 @@ class Opsets:
             return False, why
         options = self.options
         left = options.seconds - self.clock.seconds.get("search", 0.0)
-        tuning = replace(self.tuning, seconds=options.seconds * LAST_WORD)
+        tuning = replace(self.tuning, seconds=options.seconds * self.tuning.policy.opset_race_share)
         try:
             with self.clock("search"), limited(options.limits):
                 outcome = face(kept.loaded, raised.loaded, tuning, left, user_cache(fresh=options.fresh))

@@ -362,7 +362,7 @@ def _checked(
     end = clock.seconds.get("search", 0.0) + tuning.seconds
     made, notes = attempt(space, tuning), list[str]()
     left_out, changes, places = set[str](), set[Change](), Counter[str]()
-    spare = tuning.seconds / 4  # what is written is timed, too, if others took all the time
+    spare = tuning.seconds * tuning.policy.retry_share  # what is written is timed, too, if others took all the time
     while made.finding is not None and made.is_different:
         guilty = made.finding.guilty
         if strict or guilty is None:

@@ -17,9 +17,10 @@ from graphopt.runtime.measure import Speedup, Verdict
 from graphopt.search.choose import Chooser, Version
 from graphopt.search.explore import explore
 from graphopt.search.moves import Solution, Space, apply
+from graphopt.search.policy import SearchPolicy
 from graphopt.search.race import Contest, Latency, Outcome, Times
 from graphopt.search.sweep import Sweep, sweep
-from tests.test_search import LONG, Prices
+from tests.test_search import Prices
 from tests.text import parse
 
 x, y = tensor("x"), tensor("y")
@@ -29,6 +30,7 @@ TRADES = (
     Rule("difference_is_sum", x - y, x + op.Neg(y)),
     Rule("quarter_is_product", x / 4.0, x * 0.25),
 )
+POLICY = SearchPolicy()
 PRICES = Prices(Mul=2, Add=0.1, Neg=0.1, Sub=5, Div=8)
 
 BODY = """a = Mul(x, 2.0); b = Sin(a); c = Sin(b); d = Sin(c); e = Sin(d); f = Sin(e);
@@ -118,10 +120,10 @@ class Case:
         self.original: dict[int, Node] = dict(self.model.graph.items())
         space = Space(TRADES, Simplifier([], []), lambda *_: True)
         self.contest = Made(speed, second or speed)
-        self.chooser = Chooser(self.contest, self.model, partial(apply, space=space), self.simplify)
+        self.chooser = Chooser(self.contest, self.model, partial(apply, space=space), self.simplify, POLICY)
         self.alone: list[Version] = []
         self.best = self.first = Version(Variant(self.model.graph).then(partial(self.simplify, names=None)))
-        self.solutions = explore(self.first.variant.graph, space, PRICES, limits=LONG).solutions
+        self.solutions = explore(self.first.variant.graph, space, PRICES).solutions
         assert [solution.rules[0] for solution in self.solutions] == [rule.name for rule in TRADES[::-1]]
 
     def simplify(self, graph: Graph, names: frozenset[str] | None) -> Sequence[Step]:
@@ -139,12 +141,12 @@ class Case:
         """The best of the simplified model, that with a sweep of one of these rules, and with all that gain."""
         space = Space(TRADES, Simplifier([], []), lambda *_: True)
         rules = {rule.name: rule for rule in TRADES}
-        made = [sweep(self.first.variant, name, [rules[name]], space) for name in names]
+        made = [sweep(self.first.variant, name, [rules[name]], space, POLICY) for name in names]
 
         def again(done: Sweep, variant: Variant) -> Sweep | None:
             if interrupted:
                 raise KeyboardInterrupt
-            return sweep(variant, done.name, [rules[done.name]], space)
+            return sweep(variant, done.name, [rules[done.name]], space, POLICY)
 
         self.best, self.alone = self.chooser.race_sweeps(self.first, filter(None, made), again)
         return self.best
@@ -164,8 +166,8 @@ class Case:
 BOTH = {"double_neg", "double_abs"}
 
 
-@pytest.mark.parametrize("longest", [0.5, 3.0])
-def test_races_take_no_longer_than_they_may(longest: float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("is_brief", "longest"), [(True, 0.5), (False, 3.0)])
+def test_races_take_no_longer_than_they_may(monkeypatch: pytest.MonkeyPatch, *, is_brief: bool, longest: float) -> None:
     """Each session of a race, and the two of the original."""
     case, asked, race = Case(lambda _: 1.2), list[float](), Made.race
 
@@ -174,7 +176,7 @@ def test_races_take_no_longer_than_they_may(longest: float, monkeypatch: pytest.
         return race(contest, keys, sessions, *seconds)
 
     monkeypatch.setattr(Made, "race", racing)
-    case.chooser.longest = longest
+    case.chooser.is_brief = is_brief
     case.choose([])
     assert set(asked) == {longest}
 

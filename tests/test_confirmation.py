@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from graphopt.runtime.measure import NOISE, Speedup, Verdict
+from graphopt.runtime.measure import Speedup, TimingPolicy, Verdict
 from graphopt.search import saying
-from graphopt.search.choose import LEAST
+from graphopt.search.policy import SearchPolicy
 from graphopt.search.race import Contest, Outcome
 from tests.test_choose import BOTH, Case, Made, Ops, Speed
 
@@ -56,7 +56,7 @@ def case(speed: Speed, second: Speed | None = None, *, seconds: float = 60.0, sl
     contest.slowdown = slowdown
     made.contest = made.chooser.contest = contest
     made.chooser.clock, made.chooser.deadline = lambda: contest.now, seconds
-    made.chooser.reserve = LEAST * SESSION
+    made.chooser.reserve = SearchPolicy().reserved_sessions * SESSION
     return made
 
 
@@ -120,7 +120,7 @@ def test_a_find_that_won_one_race_is_not_taken_and_that_is_told() -> None:
     made = without_a_second(case(found))
     assert (made.choose().solutions, made.changed) == ((), BOTH)
     with_it = [version for version in made.chooser.raced if version.solutions]
-    assert saying.because(with_it, is_faster=False).endswith("no time was left for a second race")
+    assert saying.because(with_it, TimingPolicy(), is_faster=False).endswith("no time was left for a second race")
 
 
 def test_a_simplified_model_that_won_one_race_is_kept_and_no_gain() -> None:
@@ -204,7 +204,13 @@ class Busy(Made):
 @pytest.mark.parametrize("as_sweep", [False, True])
 @pytest.mark.parametrize(
     ("gain", "noise", "taken"),
-    [(1.07, 0.107, False), (1.1, 0.107, False), (1.07, 0.05, True), (1.2, 0.107, True), (1.015, NOISE, True)],
+    [
+        (1.07, 0.107, False),
+        (1.1, 0.107, False),
+        (1.07, 0.05, True),
+        (1.2, 0.107, True),
+        (1.015, TimingPolicy().noise, True),
+    ],
 )
 def test_what_is_within_the_noise_is_no_gain_though_it_adds_to_one(
     gain: float, noise: float, *, taken: bool, as_sweep: bool, monkeypatch: pytest.MonkeyPatch

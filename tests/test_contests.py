@@ -26,12 +26,13 @@ from graphopt.rewrite.regions import digest
 from graphopt.rewrite.variant import Variant
 from graphopt.runtime.bench import prepared
 from graphopt.runtime.cost import user_cache
-from graphopt.runtime.measure import TURN, Samples, interleaved
+from graphopt.runtime.measure import Samples, interleaved
 from graphopt.runtime.sessions import Setting
 from graphopt.search import race, tune
-from graphopt.search.choose import BRIEFEST, Chooser
+from graphopt.search.choose import Chooser
 from graphopt.search.explore import Exploration, explore
 from graphopt.search.moves import Space, apply
+from graphopt.search.policy import SearchPolicy
 from graphopt.search.race import Contest, Outcome, Pace
 from graphopt.search.sweep import Sweep, Sweeps, sweep
 from graphopt.search.timing import StopReason
@@ -58,6 +59,9 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 # -- with ONNX Runtime -------------------------------------------------------------------------------------------------
 
 
+POLICY = SearchPolicy()
+
+
 def entered() -> tuple[Contest, onnx_io.Model]:
     """A contest between the given model and the simplified one."""
     model = onnx_io.load(GIVEN)
@@ -65,7 +69,7 @@ def entered() -> tuple[Contest, onnx_io.Model]:
     own = digest(model.graph)
     ready = prepared([GIVEN], ONE_THREAD, dims={"n": [2, 3]})
     Simplifier([DOUBLE_NEG], []).run(model.graph)
-    return Contest(ready, GIVEN, own, user_cache()), model
+    return Contest(ready, GIVEN, own, user_cache(), POLICY), model
 
 
 FUNCTION = """<ir_version: 8, opset_import: ["" : 18, "local" : 1]>
@@ -110,7 +114,7 @@ def racing(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> list[int]:
     """Let the original, its copy and versions take so many seconds; tells how many took turns each time."""
     raced: list[int] = []
 
-    def timed(runs: Sequence[Callable[[], object]], **_: Any) -> tuple[Samples, ...]:
+    def timed(runs: Sequence[Callable[[], object]], *_: Any, **__: Any) -> tuple[Samples, ...]:
         raced.append(len(runs))
         return tuple(Samples((each,) * 9) for each in seconds[: len(runs)])
 
@@ -140,7 +144,7 @@ def test_what_was_timed_on_a_busy_machine_binds_no_later_run(monkeypatch: pytest
 
 
 def test_a_race_that_was_cut_short_binds_no_later_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphopt.search.race.interleaved", lambda runs, **_: [Samples((1.0,) * 3)] * len(runs))
+    monkeypatch.setattr("graphopt.search.race.interleaved", lambda runs, *_, **__: [Samples((1.0,) * 3)] * len(runs))
     contest, model = entered()
     assert contest.race(["key"], [contest.opened(model)], 0.0)[0].speedup.rounds == 3
     assert contest.known(["key"]) is None
@@ -173,7 +177,7 @@ def test_turns_take_longer_where_a_run_has_a_share_of_a_processor(
         now[0] += 1e-9
         return now[0]
 
-    assert contest.pace(clock).racing == pytest.approx(2 * 7 * TURN * times, rel=0.01)
+    assert contest.pace(clock).racing == pytest.approx(2 * 7 * POLICY.timing.turn_seconds * times, rel=0.01)
 
 
 def test_what_was_timed_in_a_hurry_binds_no_later_run() -> None:
@@ -216,7 +220,7 @@ def timed(_: int) -> bool:
     """A process times, and keeps what it can."""
     contest, model = entered()
     found = contest.race(["key"], [contest.opened(model)], 0.0)
-    return contest.known(["key"]) == found or not found[0].speedup.is_steady
+    return contest.known(["key"]) == found or not found[0].speedup.is_steady(POLICY.timing)
 
 
 @pytest.mark.slow
@@ -275,7 +279,7 @@ def test_where_time_was_up_it_is_up_in_the_next_run(monkeypatch: pytest.MonkeyPa
     """With both rewrites it is slower. With one of them it would not be, but there is no time left to see that."""
     now, raced = [0.0], list[int]()
 
-    def racing(runs: Sequence[Callable[[], object]], **_: Any) -> tuple[Samples, ...]:
+    def racing(runs: Sequence[Callable[[], object]], *_: Any, **__: Any) -> tuple[Samples, ...]:
         raced.append(len(runs))
         now[0] += 9.99
         return Samples((1.0,) * 9), Samples((1.0,) * 9), *[Samples((1.2,) * 9)] * (len(runs) - 2)
@@ -302,7 +306,7 @@ def test_a_slow_model_is_searched_less_and_takes_no_more_time(
         now[0] += once
 
     def exploring(*args: Any, **more: Any) -> Exploration:
-        searched.append(args[4].seconds)
+        searched.append(more["seconds"])
         now[0] += searched[0]
         return explore(*args, **more)
 
@@ -331,7 +335,7 @@ def test_a_run_that_is_too_long_says_how_many_seconds_are_needed(monkeypatch: py
 
     monkeypatch.setattr("graphopt.runtime.bench.interruptible", slow)
     _, _, tuned = tuner(seconds=60.0)
-    needed = math.ceil(tune.RACED * 9 * 12)
+    needed = math.ceil(POLICY.least_sessions * 9 * 12)
     assert tuned.notes == (f"not timed: a run takes more than 12 s, so --seconds {needed} at least are needed",)
 
 
@@ -440,7 +444,7 @@ def test_sweeps_are_timed_also_where_nearly_all_time_is_in_heavy_kernels(
     assert tuned.timing is not None and tuned.timing.stop == stop
     assert [group.is_taken for group in tuned.timing.groups] == [swept > 1]
     assert ("Add" in model.graph.ops()) is (swept > 1)
-    assert (raced[-1] <= BRIEFEST) is (stop is StopReason.BOUND)
+    assert (raced[-1] <= POLICY.brief_session_seconds) is (stop is StopReason.BOUND)
 
 
 @pytest.mark.slow

@@ -19,14 +19,16 @@ from graphopt.rules import TRADES
 from graphopt.runtime.cost import user_cache
 from graphopt.runtime.measure import Samples, Speedup
 from graphopt.search.explore import Exploration
+from graphopt.search.policy import SearchPolicy
 from graphopt.search.race import Latency, Outcome, Times
 from graphopt.search.timing import StopReason, Timing
-from graphopt.search.tune import RACED, TRIED, Tuned, Tuner, Tuning, face
+from graphopt.search.tune import Tuned, Tuner, Tuning, face
 from tests.test_tune import ONE_THREAD
 from tests.text import parse
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
+POLICY = SearchPolicy()
 BODY = "q = Mul(x, x); m = ReduceMean<axes = [-1]>(q); a = Add(m, e); r = Sqrt(a); d = Div(x, r); y = Mul(d, w)"
 WEIGHTS = {"e": np.array(1e-5, np.float32), "w": np.ones(8, np.float32)}
 NORM = parse("float[4, 8] x", BODY, WEIGHTS, outputs="float[4, 8] y", opset=17)
@@ -132,7 +134,7 @@ def test_all_the_time_is_for_the_models_opset_where_half_of_it_is_too_little(mon
         raise TimeoutError("a run takes too long")
 
     monkeypatch.setattr("graphopt.runtime.bench.interruptible", slow)
-    needed = math.ceil(RACED * 9 * TRIED * 10)
+    needed = math.ceil(POLICY.least_sessions * 9 * POLICY.first_run_share * 10)
     assert auto().report.notes[-2:] == (
         f"not timed: a run takes too long, so --seconds {needed} at least are needed",
         "opset 23 was not tried: half of --seconds is too little to time anything",
@@ -186,7 +188,7 @@ def test_an_interrupt_in_the_last_race_is_told(monkeypatch: pytest.MonkeyPatch) 
     """The search before it has come to its end."""
     left = [1]
 
-    def interleaved(runs: list[Callable[[], object]], **_: Any) -> tuple[Samples, ...]:
+    def interleaved(runs: list[Callable[[], object]], *_: Any, **__: Any) -> tuple[Samples, ...]:
         if left:
             left.pop()
             raise KeyboardInterrupt
@@ -255,7 +257,7 @@ def test_two_models_take_turns_with_a_copy_of_the_first() -> None:
 def test_what_was_raced_once_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[int] = []
 
-    def interleaved(runs: list[Callable[[], object]], **_: Any) -> tuple[Samples, ...]:
+    def interleaved(runs: list[Callable[[], object]], *_: Any, **__: Any) -> tuple[Samples, ...]:
         turns.append(len(runs))
         return tuple(Samples((seconds,) * 9) for seconds in (1.0, 1.0, 0.5))
 
@@ -272,7 +274,7 @@ def test_what_wins_one_race_alone_is_not_faster(
 ) -> None:
     told = [second, 0.5]
 
-    def interleaved(_: list[Callable[[], object]], **__: Any) -> tuple[Samples, ...]:
+    def interleaved(*_: Any, **__: Any) -> tuple[Samples, ...]:
         return tuple(Samples((seconds,) * 9) for seconds in (1.0, 1.0, told.pop()))
 
     monkeypatch.setattr("graphopt.search.race.interleaved", interleaved)
@@ -282,7 +284,7 @@ def test_what_wins_one_race_alone_is_not_faster(
 def test_what_wins_a_race_and_has_no_time_for_a_second_is_not_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
 
-    def interleaved(_: list[Callable[[], object]], **__: Any) -> tuple[Samples, ...]:
+    def interleaved(*_: Any, **__: Any) -> tuple[Samples, ...]:
         now[0] += 60.0
         return tuple(Samples((seconds,) * 9) for seconds in (1.0, 1.0, 0.5))
 

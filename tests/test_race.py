@@ -12,8 +12,9 @@ from graphopt.language.rule import Rule, op, tensor
 from graphopt.operators.infer import infer_graph
 from graphopt.rewrite.fixpoint import Simplifier, Step
 from graphopt.rewrite.variant import Variant
-from graphopt.runtime.measure import QUIET, Samples, Verdict
+from graphopt.runtime.measure import Samples, TimingPolicy, Verdict
 from graphopt.search.choose import Chooser, Version
+from graphopt.search.policy import SearchPolicy
 from graphopt.search.race import Contest, Outcome, judged
 from tests.text import parse
 
@@ -61,7 +62,7 @@ class Noisy(Contest):
 
     def race(self, keys: Sequence[str], sessions: Sequence[float], *limits: float) -> list[Outcome]:  # noqa: ARG002
         times = [seconds * self.noise(self.random) for seconds in (1.0, 1.0, *sessions)]
-        return judged([({}, [Samples(tuple(each.tolist())) for each in times])])
+        return judged([({}, [Samples(tuple(each.tolist())) for each in times])], TimingPolicy())
 
 
 x = tensor("x")
@@ -79,7 +80,7 @@ def chosen(seconds: Callable[[dict[str, int]], float], noise: Noise, seed: int) 
 
     contest = Noisy(seconds, noise, np.random.default_rng(seed))
     first = Version(Variant(model.graph).then(partial(simplify, names=None)))
-    return Chooser(contest, model, lambda *_: [], simplify).choose(first, first, [])
+    return Chooser(contest, model, lambda *_: [], simplify, SearchPolicy()).choose(first, first, [])
 
 
 @pytest.mark.parametrize("noise", [quiet, busy, biased])
@@ -113,9 +114,13 @@ def raced(noise: Noise, *seconds: float, seed: int = 0) -> list[Outcome]:
 
 
 def test_copies_of_the_original_tell_the_noise() -> None:
-    assert all(outcome.speedup.is_steady for seed in range(20) for outcome in raced(quiet, 1.0, seed=seed))
-    assert not any(outcome.speedup.is_steady for seed in range(20) for outcome in raced(busy, 1.0, seed=seed))
-    assert raced(busy, 1.0)[0].speedup.noise > QUIET
+    assert all(
+        outcome.speedup.is_steady(TimingPolicy()) for seed in range(20) for outcome in raced(quiet, 1.0, seed=seed)
+    )
+    assert not any(
+        outcome.speedup.is_steady(TimingPolicy()) for seed in range(20) for outcome in raced(busy, 1.0, seed=seed)
+    )
+    assert raced(busy, 1.0)[0].speedup.noise > TimingPolicy().quiet_noise
 
 
 def test_what_is_twice_as_fast_is_seen_on_a_busy_machine_too() -> None:

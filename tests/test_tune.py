@@ -20,7 +20,7 @@ from graphopt.language.rule import Rule, op, tensor
 from graphopt.operators.infer import infer_graph
 from graphopt.rewrite.fixpoint import Simplifier, Step
 from graphopt.rewrite.variant import Variant
-from graphopt.runtime.measure import Speedup
+from graphopt.runtime.measure import Speedup, TimingPolicy
 from graphopt.runtime.sessions import Setting
 from graphopt.search import saying, tune
 from graphopt.search.choose import Version
@@ -233,7 +233,9 @@ def test_what_a_sweep_saves_is_measured() -> None:
         )
 
     made = version([0.25, 0.75], Sweep("all", ("a_rule",), Variant(Graph())))
-    assert saying.swept(made, version([0.5, 1.5]), made) == Group(("a_rule",), 0, 2.0, True, (0, 0), 0.5)
+    assert saying.swept(made, version([0.5, 1.5]), made, (), TimingPolicy()) == Group(
+        ("a_rule",), 0, 2.0, True, (0, 0), 0.5
+    )
 
 
 def test_steps_are_those_of_the_sweep_that_took_them() -> None:
@@ -250,7 +252,7 @@ def test_steps_are_those_of_the_sweep_that_took_them() -> None:
 
     first = Version(steps(2))
     best = Version(steps(9), (Sweep("second", ("second",), steps(4)), Sweep("first", ("first",), steps(3))))
-    groups = [saying.swept(alone(name), first, best) for name in ("first", "second", "third")]
+    groups = [saying.swept(alone(name), first, best, (), TimingPolicy()) for name in ("first", "second", "third")]
     assert [(group.is_taken, group.rewrites) for group in groups] == [(True, (6, 9)), (True, (2, 6)), (False, (2, 2))]
     assert "beside what was taken no gain was shown" in groups[2].reason
 
@@ -266,7 +268,7 @@ def test_steps_are_those_of_the_sweep_that_took_them() -> None:
 def test_what_won_a_race_and_was_left_says_why(*, has_lost: bool, is_faster: bool, why: str) -> None:
     version = Version(Variant(Graph()), gain=known(1.2), has_lost=has_lost)
     said = "the model with it is 1.200 times as fast (1.200 to 1.200) as without it"
-    assert saying.because([version], is_faster=is_faster) == f"{said}; {why}"
+    assert saying.because([version], TimingPolicy(), is_faster=is_faster) == f"{said}; {why}"
 
 
 @pytest.mark.parametrize("is_taken", [True, False])
@@ -277,7 +279,7 @@ def test_sweeps_that_were_timed_together_alone_are_named_together(*, is_taken: b
     alone = [Version(sweep.result, (sweep,)) for sweep in sweeps]
     whole = Version(Variant(Graph()), tuple(sweeps), gain=found, latencies=(Latency({}, times, times, found),))
     first = Version(Variant(Graph()))
-    groups = list(saying.of_sweeps(alone, first, whole if is_taken else first, [first, whole]))
+    groups = list(saying.of_sweeps(alone, first, whole if is_taken else first, [first, whole], TimingPolicy()))
     if is_taken:
         assert groups == [Group(("first", "second"), 0, 1.25, is_taken=True, saved=0.25)]
     else:

@@ -18,11 +18,9 @@ from graphopt.base import files
 from graphopt.base.errors import ModelError
 from graphopt.base.types import DType
 from graphopt.runtime.bench import aligned, ms_text
+from graphopt.runtime.measure import TimingPolicy
 from graphopt.runtime.oracle import FailedError
 from graphopt.runtime.sessions import Setting, Source, called, parsed, runner
-
-RUNS = 20
-"""Runs that count: the clock of ONNX Runtime's profile ticks in microseconds, so short kernels need many."""
 
 REORDERS = ("ReorderInput", "ReorderOutput")
 """What ONNX Runtime inserts where its own blocked layout of images begins and ends."""
@@ -30,9 +28,6 @@ REORDERS = ("ReorderInput", "ReorderOutput")
 
 HEAVY = ("Conv", "FusedConv", "ConvTranspose", "Gemm", "FusedGemm", "MatMul", "FusedMatMul")
 """The kernels that do the arithmetic of float models, as a profile names them."""
-
-FEW_RUNS = 5
-"""Runs that tell how much of the time is outside of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +101,9 @@ class Profile:
         return "\n".join(lines)
 
 
-def profile(model: Source, setting: Setting, feeds: Mapping[str, Any], *, runs: int = RUNS) -> Profile:
+def profile(
+    model: Source, setting: Setting, feeds: Mapping[str, Any], *, runs: int = TimingPolicy.profile_runs
+) -> Profile:
     """Run a model under ONNX Runtime's profiler.
 
     Args:
@@ -130,7 +127,9 @@ def profile(model: Source, setting: Setting, feeds: Mapping[str, Any], *, runs: 
     return Profile(called(model), setting.provider_name, len(whole), seconds, rows, before, after, detail)
 
 
-def outside_heavy_kernels(model: Source, setting: Setting, feeds: Mapping[str, Any]) -> float:
+def outside_heavy_kernels(
+    model: Source, setting: Setting, feeds: Mapping[str, Any], runs: int = TimingPolicy.kernel_share_runs
+) -> float:
     """Return the part of the time in kernels that is not in convolutions of images and matrix products, from 0 to 1.
 
     A convolution of a signal counts as outside: ONNX Runtime runs it slower than the same one of an image.
@@ -139,7 +138,7 @@ def outside_heavy_kernels(model: Source, setting: Setting, feeds: Mapping[str, A
         UsageError: the provider is missing.
         ModelError: the model cannot be loaded or run, or has too many nodes for the profiler.
     """
-    whole, kernels = _events(model, setting, feeds, FEW_RUNS)
+    whole, kernels = _events(model, setting, feeds, runs)
     heavy = [kernel for kernel in kernels if kernel["args"]["op_name"] in HEAVY and not _is_of_signals(kernel)]
     rows, own = (by_operator(some, len(whole)) for some in (kernels, heavy))
     return 1 - sum(row.seconds for row in own) / (sum(row.seconds for row in rows) or 1)

@@ -19,34 +19,13 @@ from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
 from graphopt.rewrite.fixpoint import Step, TimeUp
 from graphopt.rewrite.variant import Variant
-from graphopt.runtime.measure import FEWEST, Speedup, Verdict, together
+from graphopt.runtime.measure import Speedup, TimingPolicy, Verdict, together
 from graphopt.search.moves import Solution
+from graphopt.search.policy import SearchPolicy
 from graphopt.search.race import Contest, Latency, Outcome
 from graphopt.search.sweep import Sweep
 
 log = logging.getLogger(__name__)
-
-FINALISTS = 2
-"""Versions that won the first race and are timed a second time, the fastest first, until one wins again; after them the
-best of the sweeps alone may."""
-
-LEAST = 10
-"""Sessions that the last word takes where there is a find: six in the first race and four in the second."""
-
-CONFIRMING = 4
-"""Sessions of the second race."""
-
-SWEEPING = 0.25
-"""Of the time that is left, for each race of sweeps."""
-
-TRIES = 10
-"""Versions that are timed in one series of tries, at most: with fewer finds, or with fewer rewrites."""
-
-LONGEST = 3.0
-"""Seconds for which one session is timed in a race, at most."""
-
-BRIEFEST = 0.5
-"""The same where there was nothing to search: only what simplification did is timed."""
 
 Found = TypeVar("Found")
 
@@ -99,7 +78,7 @@ class Version:
         ratios = [latency.speedup for latency in self.latencies] + [self.speedup] * (self.speedup is not None)
         return any(ratio.verdict is Verdict.SLOWER for ratio in ratios if ratio is not None)
 
-    def beats(self, floor: Version) -> bool:
+    def beats(self, floor: Version, policy: TimingPolicy) -> bool:
         """Return whether it is shown to be faster than the simplified model was in the same race.
 
         Where that is no gain itself, what is a gain over the original has to be faster only beyond doubt, not by more
@@ -107,7 +86,7 @@ class Version:
         """
         if self.gain is None or self.is_slower:
             return False
-        is_sure = self.is_faster and not floor.is_faster and self.gain.low > 1 and self.gain.is_steady
+        is_sure = self.is_faster and not floor.is_faster and self.gain.low > 1 and self.gain.is_steady(policy)
         return self.gain.verdict is Verdict.FASTER or is_sure
 
 
@@ -122,13 +101,14 @@ class Chooser:
     """Carry a solution of the search over to a graph, in place. Raises TimeUp."""
     simplify: Callable[[Graph, frozenset[str] | None], Sequence[Step]]
     """Simplify a graph, in place, with these rules and passes alone, or with all. Raises TimeUp."""
+    policy: SearchPolicy
     reserve: float = 0.0
     """Seconds that trying and confirming further versions takes at least: with less time left, there are none."""
     opening: float = 0.0
     """Seconds in which a session is opened."""
     deadline: float = float("inf")
-    longest: float = LONGEST
-    """Seconds for which one session is timed in a race, at most."""
+    is_brief: bool = False
+    """Whether there was nothing to search, so that races are brief."""
     clock: Callable[[], float] = time.monotonic
     progress: Callable[[str, float], None] = lambda stage, done: None
     raced: list[Version] = field(default_factory=list)
@@ -157,17 +137,17 @@ class Chooser:
             whole = self._together(alone, again, self._takes(1))
             if whole is not None:
                 self._race_of_sweeps([simplified, whole])
-                if whole.beats(simplified):
+                if self._beats(whole, simplified):
                     return whole, alone
             able = self._affordable(simplified, alone)
         if able:
             self._race_of_sweeps([simplified, *able])
-        faster = _fastest(able, simplified)
+        faster = self._fastest(able, simplified)
         return self._combined(simplified, faster, again) if faster else simplified, alone
 
     def _race_of_sweeps(self, versions: Sequence[Version]) -> None:
         """Let versions take turns before the search."""
-        self._race(versions, self.contest, share=SWEEPING)
+        self._race(versions, self.contest, share=self.policy.sweep_race_share)
         self.before = len(self.raced)
 
     def _combined(self, simplified: Version, faster: Sequence[Version], again: Again) -> Version:
@@ -178,7 +158,11 @@ class Chooser:
             if both is None:
                 return best
             self._race_of_sweeps([simplified, best, both])
-            return both if both.beats(simplified) and both.gain is not None and both.gain.low > _gain(best) else best
+            return (
+                both
+                if self._beats(both, simplified) and both.gain is not None and both.gain.low > _gain(best)
+                else best
+            )
 
         best, *others = faster
         whole = improved(best, others)
@@ -194,7 +178,10 @@ class Chooser:
         keys = [version.key for version in (simplified, *versions)]
         if self.contest.has_ended(["sweeps", *keys]):
             return False
-        if self.contest.known(keys) is not None or self._takes(len(versions)) <= SWEEPING * self._left:
+        if (
+            self.contest.known(keys) is not None
+            or self._takes(len(versions)) <= self.policy.sweep_race_share * self._left
+        ):
             return True
         self.contest.end(["sweeps", *keys])
         return False
@@ -212,12 +199,12 @@ class Chooser:
 
     def _takes(self, count: int) -> float:
         """Return the seconds that a race of so many, the simplified model and two copies of the original takes."""
-        return (count + 3) * self.reserve / LEAST
+        return (count + 3) * self.reserve / self.policy.reserved_sessions
 
     @property
     def confirming(self) -> float:
         """Seconds that a second race takes."""
-        return CONFIRMING * self.reserve / LEAST
+        return self.policy.confirming_sessions * self.reserve / self.policy.reserved_sessions
 
     def _together(self, faster: Sequence[Version], again: Again, racing: float) -> Version | None:
         """Return the first of versions, and the sweep of each other made on it, one after the other; None where none of
@@ -287,13 +274,15 @@ class Chooser:
         if simplified.steps and not rivals and not self.is_hurried and self._is_original(simplified):
             return replace(_untimed(simplified), is_original=True)
         if simplified.steps or rivals:
-            self._race([simplified, *rivals], self.contest, share=0.4)
+            self._race([simplified, *rivals], self.contest, share=self.policy.first_race_share)
         if simplified.steps and rivals and simplified.speedup is None and not simplified.refusal:
-            self._race([simplified], self.contest, share=0.4)  # no time was left for all of them
-        if made and not any(_improves(version, swept, simplified) for version in made):
+            # no time was left for all of them
+            self._race([simplified], self.contest, share=self.policy.first_race_share)
+        if made and not any(self._improves(version, swept, simplified) for version in made):
             rivals += self._fewer(simplified, swept, solutions)
-        spare = [version for version in alone if version is not swept and version.beats(simplified)]
-        finalists = [*_fastest(rivals, simplified)[:FINALISTS], *_fastest(spare, simplified)[:1]]
+        spare = [version for version in alone if version is not swept and self._beats(version, simplified)]
+        finalists = self._fastest(rivals, simplified)[: self.policy.finalists]
+        finalists += self._fastest(spare, simplified)[:1]
         return self._confirmed(finalists, simplified) or self._floor(simplified)
 
     def _is_original(self, version: Version) -> bool:
@@ -308,9 +297,9 @@ class Chooser:
             halves = [made for part in (left[:middle], left[middle:]) for made in self._explored(base, part)]
             if not halves:
                 return
-            self._race([simplified, *halves], self.contest, share=0.25)
+            self._race([simplified, *halves], self.contest, share=self.policy.subset_race_share)
             yield from halves
-            if any(_improves(half, base, simplified) for half in halves):
+            if any(self._improves(half, base, simplified) for half in halves):
                 return
             left = list(max(halves, key=_gain).solutions)
 
@@ -326,7 +315,7 @@ class Chooser:
             floor, twin = self._again(simplified, version)
             if floor.speedup is not None:
                 self.floor_again = floor
-            if twin.beats(floor):
+            if self._beats(twin, floor):
                 return _agreed(version, twin)
             version.has_lost = twin.gain is not None
             version.gain = min(filter(None, (version.gain, twin.gain)), key=lambda ratio: ratio.median)
@@ -335,7 +324,7 @@ class Chooser:
     def _again(self, *versions: Version) -> list[Version]:
         """Return what a second race says of versions; nothing where time is up."""
         twins = [_untimed(version) for version in versions]
-        self._race(twins, self.contest.again(), share=0.6)
+        self._race(twins, self.contest.again(), share=self.policy.second_race_share)
         return twins
 
     def _floor(self, simplified: Version) -> Version:
@@ -357,7 +346,8 @@ class Chooser:
             simplified.is_unconfirmed = True
             return original if simplified.is_slower else twin if simplified.is_faster else simplified
         if simplified.is_slower and twin.is_slower:
-            is_steady = simplified.speedup.is_steady and twin.speedup.is_steady  # else chance would tell which part
+            ratios, timing = (simplified.speedup, twin.speedup), self.policy.timing
+            is_steady = all(ratio.is_steady(timing) for ratio in ratios)  # else chance would tell which part
             return (self._reduced(simplified) if is_steady else None) or original
         seen = _agreed(simplified, twin)
         return original if seen.is_slower else seen
@@ -371,7 +361,7 @@ class Chooser:
         if version is None or not version.steps:
             return None
         beside = [] if simplified.refusal else [_untimed(simplified)]
-        self._race([*beside, version], self.contest, share=0.25)  # known, where it was among the halves
+        self._race([*beside, version], self.contest, share=self.policy.subset_race_share)
         if not _cures(version, simplified):
             return None
         *_, twin = self._again(*beside, version)
@@ -385,12 +375,24 @@ class Chooser:
         halves = suspects[:middle], suspects[middle:]
         tried = [(half, self._without(simplified, gone.union(half))) for half in halves]
         versions = [version for _, version in tried if version is not None]
-        self._race(versions if simplified.refusal else [simplified, *versions], self.contest, share=0.25)
+        beside = [] if simplified.refusal else [simplified]
+        self._race([*beside, *versions], self.contest, share=self.policy.subset_race_share)
         for half, version in tried:
             if version is not None and _cures(version, simplified):
                 return self._guilty(simplified, half, gone)
         first = self._guilty(simplified, halves[0], gone.union(halves[1]))
         return first | self._guilty(simplified, halves[1], gone | first)
+
+    def _beats(self, version: Version, floor: Version) -> bool:
+        return version.beats(floor, self.policy.timing)
+
+    def _improves(self, version: Version, base: Version, simplified: Version) -> bool:
+        """Return whether a version is faster than the simplified model, and no slower than what it was made of."""
+        return self._beats(version, simplified) and (base is simplified or _gain(version) >= _gain(base))
+
+    def _fastest(self, versions: Iterable[Version], simplified: Version) -> list[Version]:
+        """Return those that are shown to be faster than the simplified model, the fastest first."""
+        return sorted((each for each in versions if self._beats(each, simplified)), key=_gain, reverse=True)
 
     # -- races ---------------------------------------------------------------------------------------------------------
 
@@ -400,7 +402,7 @@ class Chooser:
         Of a first race so much is left that its winner can win a second one, also where all takes longer by now than
         it did at the beginning.
         """
-        self.progress("time", min(0.95, (len(self.raced) - self.before) / TRIES))
+        self.progress("time", min(0.95, (len(self.raced) - self.before) / self.policy.tries))
         self.raced += versions
         able = [version for version in versions if not version.refusal]
         outcomes = self._known(able, contest)
@@ -426,7 +428,7 @@ class Chooser:
         if self.is_hurried:
             return 0.0
         second = 2 + min(count, 2)
-        return max(second * self.reserve / LEAST, self._left * second / (count + 2 + second))
+        return max(second * self.reserve / self.policy.reserved_sessions, self._left * second / (count + 2 + second))
 
     def _known(self, versions: Sequence[Version], contest: Contest) -> list[Outcome] | None:
         """Return what a race told in which these took part, the first of them first; in this run or an earlier one."""
@@ -453,7 +455,8 @@ class Chooser:
             contest.enter()
             if self.is_hurried:
                 return contest.race(keys, opened, 0.0)
-            seconds = min(self.longest * (len(keys) + 2), share * self._left)
+            once = self.policy.brief_session_seconds if self.is_brief else self.policy.session_seconds
+            seconds = min(once * (len(keys) + 2), share * self._left)
             return contest.race(keys, opened, seconds, max(self._left - kept, 0.0))
 
         try:
@@ -461,7 +464,7 @@ class Chooser:
         except ModelError as error:
             log.warning("versions of the model cannot be timed, so none of them is taken for faster: %s", error)
             return []
-        if any(0 < outcome.speedup.rounds < FEWEST for outcome in outcomes):
+        if any(outcome.speedup.has_too_few_rounds for outcome in outcomes):
             log.info("no time was left for the rounds of a race that say anything")
             return []
         return outcomes
@@ -509,7 +512,7 @@ class Chooser:
         Where it once was over, it is again, lest a second run find another.
         """
         keys = [version.key for version in self.raced]
-        if len(self.raced) - self.before >= TRIES or self.contest.has_ended(keys):
+        if len(self.raced) - self.before >= self.policy.tries or self.contest.has_ended(keys):
             return True
         if self.clock() + (self.reserve if needed is None else needed) < self.deadline:
             return False
@@ -540,11 +543,6 @@ def _both(one: Speedup, other: Speedup) -> Speedup:
     return replace(together([one, other]), low=min(one.low, other.low, 1.0))
 
 
-def _improves(version: Version, base: Version, simplified: Version) -> bool:
-    """Return whether a version is faster than the simplified model, and no slower than what it was made of."""
-    return version.beats(simplified) and (base is simplified or _gain(version) >= _gain(base))
-
-
 def _cures(version: Version, simplified: Version) -> bool:
     """Return whether a version is better than a simplified model that is slower than the original, or does not run."""
     if version.speedup is None or version.is_slower:
@@ -554,8 +552,3 @@ def _cures(version: Version, simplified: Version) -> bool:
 
 def _gain(version: Version) -> float:
     return version.gain.median if version.gain is not None else 0.0
-
-
-def _fastest(versions: Iterable[Version], simplified: Version) -> list[Version]:
-    """Return those that are shown to be faster than the simplified model, the fastest first."""
-    return sorted((version for version in versions if version.beats(simplified)), key=_gain, reverse=True)

@@ -21,8 +21,8 @@ from graphopt.runtime.cost import user_cache
 from graphopt.runtime.loading import as_model
 from graphopt.runtime.machine import Machine, circumstances
 from graphopt.runtime.measure import Speedup
-from graphopt.runtime.sessions import Setting
 from graphopt.search.measured import COPIES, Race
+from graphopt.search.policy import SearchPolicy
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,10 @@ class Elsewhere:
     def seed(self) -> int:
         return self.race.seed
 
+    @property
+    def policy(self) -> SearchPolicy:
+        return self.race.policy
+
     @staticmethod
     def of(cluster: Dask, race: Race) -> Elsewhere:
         """Ask the workers of a cluster what they are.
@@ -51,7 +55,7 @@ class Elsewhere:
         if len(told) != 1:
             kinds = "".join(f"\n  {each}" for each in told)
             raise UsageError(f"--dask needs workers of one kind of device, and there are {len(told)}{kinds}")
-        ((_, machine),) = cluster.each(_machine, [race.setting])
+        ((_, machine),) = cluster.each(_machine, [race])
         return Elsewhere(cluster, race, told[0], machine)
 
     def turns(self, count: int) -> int:
@@ -69,9 +73,9 @@ class Elsewhere:
         return [found[place] for place in range(len(others))]
 
 
-def _machine(setting: Setting) -> Machine:
+def _machine(race: Race) -> Machine:
     """Return the machine of the worker that is asked."""
-    return Machine.calibrated(setting, user_cache())
+    return Machine.calibrated(race.setting, user_cache(), race.policy.timing)
 
 
 def _raced(task: tuple[Race, bytes, bytes]) -> Speedup | None:

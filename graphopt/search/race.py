@@ -25,11 +25,10 @@ from graphopt.runtime.bench import Prepared
 from graphopt.runtime.cost import decoded, key_of
 from graphopt.runtime.machine import circumstances
 from graphopt.runtime.measure import (
-    LENGTHY,
-    NOISE,
-    WIDTH,
     Samples,
+    Schedule,
     Speedup,
+    TimingPolicy,
     Verdict,
     interleaved,
     least_seconds,
@@ -41,17 +40,9 @@ from graphopt.runtime.oracle import FailedError
 from graphopt.runtime.profile import kernels_digest, outside_heavy_kernels
 from graphopt.runtime.samples import Feeds
 from graphopt.runtime.sessions import runner
+from graphopt.search.policy import SearchPolicy
 
 log = logging.getLogger(__name__)
-
-FILE = 1_000_000_000
-"""Bytes of weights up to which it is looked at what ONNX Runtime makes of a model."""
-
-LEAST_SHARE = 0.05
-"""Of a processor, that a run is taken to have where it had less while it was timed for a moment."""
-
-ROUNDS = (7, 400)
-"""Of a race: the fewest and the most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +113,26 @@ class Contest:
     too, for a session may be fast or slow for as long as it lives.
     """
 
-    def __init__(self, original: Prepared, source: onnx_io.Source, digest: str, cache: Cache, heat: int = 1) -> None:
+    def __init__(
+        self,
+        original: Prepared,
+        source: onnx_io.Source,
+        digest: str,
+        cache: Cache,
+        policy: SearchPolicy,
+        heat: int = 1,
+    ) -> None:
         """Take the `original` with its inputs, its source, and the digest of what a race depends on besides."""
         self.original, self.source, self.digest, self.cache, self.heat = original, source, digest, cache, heat
+        self.policy = policy
         self.keeps = self.is_steady = True
         """Times that are taken in a hurry, or on a busy machine, are not to bind later runs."""
         fed = (text for trial in original.trials for text in (json.dumps(dict(trial.sizes)), fed_digest(trial.feeds)))
-        self._known_by = ("race", digest, *fed, circumstances(original.setting), str(heat))
+        self._known_by = ("race", digest, *fed, circumstances(original.setting), repr(policy), str(heat))
 
     def again(self) -> Contest:
         """Return the next contest between the same."""
-        contest = Contest(self.original, self.source, self.digest, self.cache, self.heat + 1)
+        contest = Contest(self.original, self.source, self.digest, self.cache, self.policy, self.heat + 1)
         contest.keeps, contest.is_steady = self.keeps, self.is_steady
         return contest
 
@@ -148,17 +148,17 @@ class Contest:
         used, start = meter(), clock()
         _, copy = self._originals
         opening = clock() - start
-        runs = [_briefly(self._runner(copy, trial.feeds), clock) for trial in self.original.trials]
+        runs = [_briefly(self._runner(copy, trial.feeds), clock, self.policy) for trial in self.original.trials]
         used, passed = meter() - used, opening + sum(map(sum, runs))
-        share = min(max(used / passed, LEAST_SHARE), 1.0) if used > 0 and passed > 0 else 1.0
-        return Pace(opening, sum(raced_seconds(min(found) * share) / share for found in runs))
+        share = min(max(used / passed, self.policy.min_processor_share), 1.0) if used > 0 and passed > 0 else 1.0
+        return Pace(opening, sum(raced_seconds(min(found) * share, self.policy) / share for found in runs))
 
     def is_original(self, model: onnx_io.Model) -> bool:
         """Return whether ONNX Runtime runs of a model what it runs of the original: then neither is faster.
 
         False where that cannot be seen, or the model is large: what is run has to be written to a file.
         """
-        if model.graph.weight_bytes > FILE:
+        if model.graph.weight_bytes > self.policy.compared_bytes:
             return False
         try:
             one, other = (kernels_digest(source, self.original.setting) for source in (self.source, model))
@@ -172,10 +172,11 @@ class Contest:
         largest; None where that is not known: on devices, a kernel's time is that of its launch.
         """
         setting, place = self.original.setting, self._key(["gainable", key])
+        runs = self.policy.timing.kernel_share_runs
         known = _part(self.cache.get([place]).get(place))
         if known is None and setting.is_cpu:
             try:
-                parts = (outside_heavy_kernels(model, setting, trial.feeds) for trial in self.original.trials)
+                parts = (outside_heavy_kernels(model, setting, trial.feeds, runs) for trial in self.original.trials)
                 known = max(0.0, *parts)  # a difference of sums, which are rounded
             except ModelError as error:
                 log.debug("what can be gained at most is not known: %s", error)
@@ -235,24 +236,22 @@ class Contest:
             ModelError: there is no room for the sessions of the original, or for all that run in turn.
             UsageError: the provider does not start.
         """
-        meter, count = self.original.setting.meter, len(self.original.trials)
+        timing, meter, count = self.policy.timing, self.original.setting.meter, len(self.original.trials)
+        schedule = Schedule(
+            seconds=seconds / count,
+            rounds=self.policy.race_rounds,
+            width=timing.interval_width,
+            noise=timing.noise,
+            limit=limit / count,
+        )
         timed: list[tuple[Mapping[str, int], tuple[Samples, ...]]] = []
         for trial in self.original.trials:
             runs = [self._runner(session, trial.feeds) for session in (*self._originals, *sessions)]
-            found = interleaved(
-                runs,
-                seconds=seconds / count,
-                rounds=ROUNDS,
-                width=WIDTH,
-                noise=NOISE,
-                limit=limit / count,
-                meter=meter,
-            )
-            timed.append((trial.sizes, found))
-        outcomes = judged(timed)
-        is_steady = all(outcome.speedup.is_steady for outcome in outcomes)
+            timed.append((trial.sizes, interleaved(runs, schedule, meter=meter, policy=timing)))
+        outcomes = judged(timed, timing)
+        is_steady = all(outcome.speedup.is_steady(timing) for outcome in outcomes)
         self.is_steady &= is_steady
-        is_whole = all(len(before.seconds) >= ROUNDS[0] for _, (before, *_) in timed)
+        is_whole = all(len(before.seconds) >= schedule.rounds[0] for _, (before, *_) in timed)
         if self.keeps and is_steady and is_whole:
             self.cache.put({self._key(keys): to_json(_Race(tuple(outcomes)))})
         return outcomes
@@ -295,7 +294,7 @@ class Contest:
         return key_of(*self._known_by, "end", *keys)
 
 
-def judged(timed: Sequence[tuple[Mapping[str, int], Sequence[Samples]]]) -> list[Outcome]:
+def judged(timed: Sequence[tuple[Mapping[str, int], Sequence[Samples]]], policy: TimingPolicy) -> list[Outcome]:
     """Return what a race says of each version.
 
     Args:
@@ -304,19 +303,19 @@ def judged(timed: Sequence[tuple[Mapping[str, int], Sequence[Samples]]]) -> list
     latencies: list[list[Latency]] = []
     gains: list[list[Speedup]] = []
     for sizes, (before, copy, *versions) in timed:
-        apart, own = noise(before, copy), Times.of(before)
-        ratios = [speedup(before, after, noise=apart) for after in versions]
+        apart, own = noise(before, copy, policy), Times.of(before)
+        ratios = [speedup(before, after, apart, policy) for after in versions]
         pairs = zip(versions, ratios, strict=True)
         latencies.append([Latency(dict(sizes), own, Times.of(after), ratio) for after, ratio in pairs])
-        gains.append([speedup(versions[0], after, noise=apart) for after in versions])
+        gains.append([speedup(versions[0], after, apart, policy) for after in versions])
     columns = zip(zip(*latencies, strict=True), zip(*gains, strict=True), strict=True)
     return [Outcome(together([each.speedup for each in found]), together(gain), found) for found, gain in columns]
 
 
-def _briefly(run: Callable[[], object], clock: Callable[[], float]) -> list[float]:
-    """Seconds of a few runs, or of the first if that takes long."""
+def _briefly(run: Callable[[], object], clock: Callable[[], float], policy: SearchPolicy) -> list[float]:
+    """Return the seconds of a few runs, or of the first if that takes long."""
     found: list[float] = []
-    while len(found) < 3 and sum(found) < LENGTHY:
+    while len(found) < policy.pace_runs and sum(found) < policy.timing.warm_run_seconds:
         start = clock()
         run()
         found.append(clock() - start)
@@ -335,9 +334,9 @@ def _part(text: str | None) -> float | None:
     return None
 
 
-def raced_seconds(once: float) -> float:
+def raced_seconds(once: float, policy: SearchPolicy) -> float:
     """Return what a session that takes `once` for a run takes in the shortest race, and to run once before."""
-    return once + least_seconds(once, ROUNDS[0])
+    return once + least_seconds(once, policy.race_rounds[0], policy.timing)
 
 
 def fed_digest(feeds: Feeds) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from graphopt.runtime.measure import TimingPolicy
 from graphopt.search.choose import Version
 from graphopt.search.timing import Group, said, unresolved
 
 
-def of_sweeps(alone: Sequence[Version], first: Version, best: Version, raced: Sequence[Version]) -> Iterator[Group]:
+def of_sweeps(
+    alone: Sequence[Version], first: Version, best: Version, raced: Sequence[Version], policy: TimingPolicy
+) -> Iterator[Group]:
     """Yield what each sweep brought; those that were taken and timed only together brought it together."""
     several = [version for version in raced if len(version.sweeps) > 1 and version.gain is not None]
     whole = next((version for version in several if version.sweeps == best.sweeps), None)
@@ -21,10 +24,10 @@ def of_sweeps(alone: Sequence[Version], first: Version, best: Version, raced: Se
         alone = [version for version in alone if version.sweeps[0].name not in _names(best)]
     for version in alone:
         beside = [other for other in several if version.sweeps[0].name in _names(other)]
-        yield swept(version, first, best, beside)
+        yield swept(version, first, best, beside, policy)
 
 
-def swept(version: Version, first: Version, best: Version, beside: Sequence[Version] = ()) -> Group:
+def swept(version: Version, first: Version, best: Version, beside: Sequence[Version], policy: TimingPolicy) -> Group:
     """Return what a sweep of the simplified model brought, alone or beside others, and whether the best version has
     it.
     """
@@ -36,8 +39,8 @@ def swept(version: Version, first: Version, best: Version, beside: Sequence[Vers
     start = len(first.steps) + sum(len(taken.result.steps) for taken in before)
     count = len(best.sweeps[len(before)].result.steps) if is_taken else 0
     timed = [version] if version.gain else [version, *beside]
-    reason = "" if is_taken else because(timed, is_faster=bool(best.sweeps or best.solutions))
-    if not is_taken and best.sweeps and version.gain is not None and version.beats(first):
+    reason = "" if is_taken else because(timed, policy, is_faster=bool(best.sweeps or best.solutions))
+    if not is_taken and best.sweeps and version.gain is not None and version.beats(first, policy):
         reason = f"the model with it is {said(version.gain)} as without it; beside what was taken no gain was shown"
     return Group(made.rules, 0, ratio, is_taken, (start, start + count), saved, reason)
 
@@ -59,7 +62,7 @@ def _seconds(version: Version) -> float:
     return sum(medians) / max(len(medians), 1)
 
 
-def because(versions: Sequence[Version], *, is_faster: bool) -> str:
+def because(versions: Sequence[Version], policy: TimingPolicy, *, is_faster: bool) -> str:
     """Return what there is against versions of the model; another one may have been taken that is faster."""
     timed = [version for version in versions if version.gain is not None]
     if not timed:
@@ -70,7 +73,7 @@ def because(versions: Sequence[Version], *, is_faster: bool) -> str:
     if best.is_slower:
         return "the model with it is slower than the original"
     lost = "another was faster" if is_faster else "no time was left for a second race"
-    why = unresolved(best.gain) or ("and in a second race it was no faster" if best.has_lost else lost)
+    why = unresolved(best.gain, policy) or ("and in a second race it was no faster" if best.has_lost else lost)
     return f"the model with it is {said(best.gain)} as without it; {why}"
 
 

@@ -20,15 +20,12 @@ from graphopt.rewrite.fixpoint import Step, TimeUp
 from graphopt.rewrite.match import Match
 from graphopt.rewrite.variant import Variant
 from graphopt.search.moves import Move, Space, Stuck, advance, matches
+from graphopt.search.policy import SearchPolicy
 
 log = logging.getLogger(__name__)
 
 Sweeps = Mapping[str, Sequence[Rule]]
 """By what they are for: rules, those first which are to be applied first."""
-
-ROUNDS = 40
-"""After so many, and one for each node, a sweep is given up: its rules undo each other, or what simplifies undoes
-them."""
 
 TAKES_PARTS = frozenset({"Gather", "Slice"})
 """Operators of which one in the place of another is no gain by itself."""
@@ -44,7 +41,7 @@ class Sweep:
     result: Variant
 
 
-def sweep(start: Variant, name: str, rules: Sequence[Rule], space: Space) -> Sweep | None:
+def sweep(start: Variant, name: str, rules: Sequence[Rule], space: Space, policy: SearchPolicy) -> Sweep | None:
     """Apply rules that trade wherever they match until none does; simplify after each.
 
     None where none matched, there was no end or no time, or nothing came of it but other words.
@@ -52,7 +49,7 @@ def sweep(start: Variant, name: str, rules: Sequence[Rule], space: Space) -> Swe
     used: dict[str, None] = {}
     only = Space(rules, space.simplifier, space.allows)
     try:
-        result = start.then(lambda graph: _swept(graph, only, used))
+        result = start.then(lambda graph: _swept(graph, only, used, policy.sweep_rounds))
     except TimeUp:
         log.info("there is no time for the sweep '%s'", name)
         return None
@@ -113,11 +110,11 @@ class _Endless(Exception):
     """The rules of a sweep undo each other."""
 
 
-def _swept(graph: Graph, space: Space, used: dict[str, None]) -> list[Step]:
+def _swept(graph: Graph, space: Space, used: dict[str, None], rounds: int) -> list[Step]:
     """Make the steps, in place; note the rules that were used."""
     done: list[Step] = []
     stuck: set[tuple[Rule, tuple[Value, ...]]] = set()
-    for _ in range(ROUNDS + len(graph)):
+    for _ in range(rounds + len(graph)):
         found = matches(graph, space)
         for rule in space.trades:
             able = [match for match in found.get(rule, ()) if (rule, match.roots) not in stuck]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from graphopt.runtime.measure import FEWEST, NOISE, Speedup, Verdict
+from graphopt.runtime.measure import Speedup, TimingPolicy, Verdict
 from graphopt.search.race import Latency
 
 
@@ -69,7 +69,7 @@ class Timing:
     gainable: float | None = None
     """The part of the simplified model's time in kernels that is outside of convolutions and matrix products; None
     where it is not known, or an estimate spoke for rewrites of these."""
-    noise: float = NOISE
+    noise: float = TimingPolicy.noise
     """As far apart as two copies of the original were seen to be: no smaller gain is taken for one."""
 
     @property
@@ -83,16 +83,16 @@ def said(ratio: Speedup) -> str:
     return f"{ratio.median:.3f} times as fast ({ratio.low:.3f} to {ratio.high:.3f})"
 
 
-def unresolved(ratio: Speedup) -> str:
-    """Why a ratio is no gain; nothing where it is one."""
+def unresolved(ratio: Speedup, policy: TimingPolicy) -> str:
+    """Return why a ratio is no gain; nothing where it is one."""
     if ratio.verdict is not Verdict.SAME:
         return "" if ratio.verdict is Verdict.FASTER else "it is slower"
     gain = ratio.median - 1
-    if gain <= NOISE:
-        return f"what differs by {NOISE:.0%} or less is not told from chance"
-    if not ratio.is_steady:
+    if gain <= policy.noise:
+        return f"what differs by {policy.noise:.0%} or less is not told from chance"
+    if not ratio.is_steady(policy):
         return f"two copies of the original differ by up to {ratio.noise:.0%}: a quieter machine may tell"
-    if 0 < ratio.rounds < FEWEST:
+    if ratio.has_too_few_rounds:
         return f"{ratio.rounds} rounds are too few to tell: --seconds gives it longer"
     if ratio.low <= 1:
         return "it may be chance, for the interval reaches below 1"

@@ -32,49 +32,22 @@ from graphopt.runtime.bench import Prepared, TooSlowError, prepared
 from graphopt.runtime.cost import CostModel, key_of, user_cache
 from graphopt.runtime.inputs import default_sizes, fitted, wanted_sizes
 from graphopt.runtime.machine import Machine, circumstances
-from graphopt.runtime.measure import NOISE
 from graphopt.runtime.oracle import Runnable
 from graphopt.runtime.sessions import Setting
 from graphopt.search import recall, saying
 from graphopt.search.analytic import Analytic
-from graphopt.search.choose import BRIEFEST, LEAST, LONGEST, Chooser, Version
+from graphopt.search.choose import Chooser, Version
 from graphopt.search.elsewhere import Elsewhere
-from graphopt.search.explore import Exploration, Limits, Shapes, explore
+from graphopt.search.explore import Exploration, Shapes, explore
 from graphopt.search.measured import Measured, Race
 from graphopt.search.moves import Solution, Space, apply
+from graphopt.search.policy import SearchPolicy
 from graphopt.search.race import Contest, Outcome, Pace, raced_seconds
 from graphopt.search.sweep import Sweep, Sweeps, sweep
 from graphopt.search.timing import Group, StopReason, Timing, said
 
 COSTS = ("measured", "analytic", "none")
 """What the search asks: ONNX Runtime, an estimate, or nobody, which means no search and no timing."""
-
-ROOM = 12
-"""So many times its weights a model takes while it is timed: in each session those that were read and those that were
-packed, and those in the file of the one that is being opened."""
-
-SWEEPING_SHARE = 0.5
-"""Of the time, without what the second race takes, in which sweeps have to be made."""
-
-SHARE = 0.6
-"""Of the time that sweeps leave, without what the last word takes at least, for the search; the rest is for that."""
-
-RACED = 6
-"""So many sessions race in the time, at least: a model that is slower than that is not timed. They are those of the
-original, a copy of it and the simplified model, in two races."""
-
-TRIED = 0.2
-"""Of the time, in which one run of the original has to end: it is run twice before it is known whether to time it."""
-
-OPENED = 4
-"""Sessions that are opened for these two races, beside those of the original that are open."""
-
-FIRST = Limits(states=10)
-"""So many graphs of each part tell whether there is anything to gain in heavy kernels: in all 18 parts of models for
-which the estimate spoke, the first such graph was among them, but for convolutions of signals."""
-
-STARVED = 0.8
-"""A search that had less than this part of a processor was held up by others: another time it would find more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +65,7 @@ class Tuning:
     """Which rules: a search among others may have found something else."""
     dask: str | None = None
     """The scheduler of a cluster of the devices that the model is for: these time its parts, and nothing else is."""
+    policy: SearchPolicy = SearchPolicy()
 
     def __post_init__(self) -> None:
         if self.cost not in COSTS:
@@ -150,21 +124,22 @@ class Tuner:
         if not self.tuning.is_timed_here:
             shapes = [_shapes(fed) for fed in self._inputs(steps.sketch(self._result.outline))]
             with self._cost_elsewhere(deadline) as cost:
-                found = self._explored(self.simplified.graph, shapes, deadline, lambda _: cost, Limits())
+                found = self._explored(self.simplified.graph, shapes, deadline, lambda _: cost, self.tuning.policy)
                 return self._estimated(found, deadline, cost)
         if reason := self._too_large():
             return Tuned(self.simplified, notes=(reason,))
+        policy = self.tuning.policy
         self.progress("time", 0.0)
         try:
             contest = self._contest(self._prepared())
             pace = contest.pace(self.clock)
         except TooSlowError as error:
-            needed = math.ceil(RACED * raced_seconds(self._longest))
+            needed = math.ceil(policy.least_sessions * raced_seconds(self._longest, policy))
             text = f"not timed: {error}, so --seconds {needed} at least are needed"
             return Tuned(self.simplified, notes=(text,), lacks_time=True)
         except ModelError as error:
             return Tuned(self.simplified, notes=(f"not timed: {error}",))
-        least = OPENED * pace.opening + RACED * pace.racing
+        least = policy.least_openings * pace.opening + policy.least_sessions * pace.racing
         if self.clock() + least > deadline:
             left = max(math.floor(deadline - self.clock()), 0)
             text = f"not timed: two races would take {math.ceil(least)} s, and {left} s are left of"
@@ -174,13 +149,14 @@ class Tuner:
 
     def _raced(self, contest: Contest, pace: Pace, deadline: float) -> Tuned:
         """Make the sweeps, search, and let what was found race against the original until the deadline."""
-        first = Version(self.simplified)
-        reserve = LEAST * (pace.opening + pace.racing)
+        first, policy = Version(self.simplified), self.tuning.policy
+        reserve = policy.reserved_sessions * (pace.opening + pace.racing)
         chooser = Chooser(
             contest,
             self.model,
             partial(apply, space=self._space(deadline - reserve)),
             partial(self._simplified_with, deadline=deadline - reserve / 2),
+            policy,
             reserve=reserve,
             opening=pace.opening,
             deadline=deadline,
@@ -189,14 +165,14 @@ class Tuner:
         )
         shapes = [_shapes(trial.feeds) for trial in contest.original.trials]
         now = self.clock()
-        end = now + SWEEPING_SHARE * (deadline - chooser.confirming - now)
+        end = now + policy.sweeping_share * (deadline - chooser.confirming - now)
         sweeps, is_cut = self._sweeps(chooser, end), self.clock() >= end
         swept, alone = chooser.race_sweeps(
             first, sweeps, lambda made, variant: self._sweep(variant, made.name, deadline - chooser.confirming)
         )
         gainable = self._gainable(chooser, first, shapes) if swept is first else None
-        if gainable is not None and gainable < NOISE:
-            chooser.longest = BRIEFEST
+        if gainable is not None and gainable < policy.timing.noise:
+            chooser.is_brief = True
             found = Exploration((), StopReason.BOUND)
         elif chooser.is_hurried:
             found = Exploration((), StopReason.INTERRUPTED)
@@ -223,9 +199,11 @@ class Tuner:
         except KeyboardInterrupt:
             chooser.hurry()
             return None
-        if found is None or found >= NOISE:
+        policy = self.tuning.policy
+        if found is None or found >= policy.timing.noise:
             return found
-        looked = self._explored(graph, shapes, chooser.deadline - chooser.reserve, lambda _: Analytic(), FIRST)
+        few = replace(policy, states=policy.probed_states)
+        looked = self._explored(graph, shapes, chooser.deadline - chooser.reserve, lambda _: Analytic(), few)
         if looked.stop is StopReason.INTERRUPTED:
             chooser.hurry()
         return found if looked.stop is StopReason.DONE and not looked.solutions else None
@@ -254,7 +232,7 @@ class Tuner:
     @property
     def _longest(self) -> float:
         """Seconds after which a run is given up: longer than could be timed, to say how many that would take."""
-        return self.tuning.seconds * TRIED
+        return self.tuning.seconds * self.tuning.policy.first_run_share
 
     def _inputs(self, model: steps.Sketch) -> Iterator[samples.Feeds]:
         """Yield inputs at the wanted sizes, each count, and at usual ones where nothing was said; none is run.
@@ -272,9 +250,10 @@ class Tuner:
         if weights > limits.LARGE:
             return f"not timed: {weights / 1e9:.1f} GB of weights are too much"
         free = psutil.virtual_memory().available
-        if ROOM * weights <= free:
+        needed = self.tuning.policy.timing_memory_factor * weights
+        if needed <= free:
             return ""
-        return f"not timed: that takes {ROOM * weights / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free"
+        return f"not timed: that takes {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free"
 
     def _space(self, end: float) -> Space:
         """Return what the search may do until then. What pays all over the model alone is for sweeps.
@@ -303,8 +282,8 @@ class Tuner:
         tuning = self.tuning
         if tuning.cost == "analytic":
             return Analytic(Machine())
-        machine = Machine.calibrated(tuning.setting, self.cache)
-        race = Race(tuning.setting, seed=tuning.seed)
+        machine = Machine.calibrated(tuning.setting, self.cache, tuning.policy.timing)
+        race = Race(tuning.setting, tuning.policy, tuning.seed)
         return Measured(race, machine=machine, cache=self.cache, end=end, clock=self.clock)
 
     @contextmanager
@@ -315,7 +294,7 @@ class Tuner:
             yield self._cost()
             return
         with Dask(tuning.dask) as cluster:
-            there = Elsewhere.of(cluster, Race(tuning.setting, seed=tuning.seed))
+            there = Elsewhere.of(cluster, Race(tuning.setting, tuning.policy, tuning.seed))
             yield Measured(there, machine=there.machine, cache=self.cache, end=end, clock=self.clock)
 
     def _sweeps(self, chooser: Chooser, end: float) -> list[Sweep]:
@@ -331,7 +310,8 @@ class Tuner:
         return found
 
     def _sweep(self, start: Variant, name: str, end: float) -> Sweep | None:
-        return sweep(start, name, [rule for rule in self.sweeps[name] if rule in self.trades], self._space(end))
+        rules = [rule for rule in self.sweeps[name] if rule in self.trades]
+        return sweep(start, name, rules, self._space(end), self.tuning.policy)
 
     def _recalled(self, original: str, graph: Graph, shapes: Sequence[Shapes], end: float) -> Exploration:
         """Return what was found for this model and these shapes, in this run or an earlier one with as much time.
@@ -341,13 +321,13 @@ class Tuner:
         tuning, rules = self.tuning, recall.dependence((*self.rules, *self._searched))
         what = (original, recall.identity(graph), json.dumps(shapes, sort_keys=True), str(tuning.seconds))
         passes = ",".join(pass_.name for pass_ in self.passes)
-        how = (rules, passes, tuning.admits, str(tuning.seed), circumstances(tuning.setting))
+        how = (rules, passes, tuning.admits, str(tuning.seed), circumstances(tuning.setting), repr(tuning.policy))
         key = key_of("search", *what, *how)
         found = recall.of_text(self.cache.get([key]).get(key), self._searched, graph)
         if found is None:
             start, used = time.monotonic(), time.process_time()
-            found = self._explored(graph, shapes, end, self._cost, Limits())
-            is_starved = time.process_time() - used < STARVED * (time.monotonic() - start)
+            found = self._explored(graph, shapes, end, self._cost, tuning.policy)
+            is_starved = time.process_time() - used < tuning.policy.starved_share * (time.monotonic() - start)
             is_cut = found.stop is StopReason.INTERRUPTED or (found.stop is StopReason.TIME and is_starved)
             if found.is_steady and not is_cut:
                 self.cache.put({key: to_json(found)})
@@ -359,9 +339,9 @@ class Tuner:
         shapes: Sequence[Shapes],
         end: float,
         asked: Callable[[float], CostModel],
-        limits: Limits,
+        policy: SearchPolicy,
     ) -> Exploration:
-        """Return what the search finds within limits, in its share of the time that is left before the `end`."""
+        """Return what the search finds, in its share of the time that is left before the `end`."""
         if self.clock() >= end:  # what costs are taken from may have to be timed first
             return Exploration((), StopReason.TIME, is_steady=False)
         try:
@@ -369,10 +349,10 @@ class Tuner:
         except KeyboardInterrupt:  # while the machine was timed
             return Exploration((), StopReason.INTERRUPTED)
         now = self.clock()
-        limits = replace(limits, seconds=max(end - now, 0.0) * SHARE)
-        space = self._space(now + limits.seconds)
+        seconds = max(end - now, 0.0) * policy.search_share
+        space, progress, clock = self._space(now + seconds), self.progress, self.clock
         try:
-            return explore(graph, space, cost, shapes, limits, progress=self.progress, clock=self.clock)
+            return explore(graph, space, cost, shapes, policy, seconds=seconds, progress=progress, clock=clock)
         except ModelError as error:  # sizes that contradict the model
             return Exploration((), StopReason.DONE, notes=(f"no search: {error}",))
 
@@ -397,7 +377,8 @@ class Tuner:
         return Tuned(variant, timing, found.notes)
 
     def _contest(self, ready: Prepared) -> Contest:
-        return Contest(ready, self.original, key_of(_identity(self.model), str(self.tuning.seconds)), self.cache)
+        digest = key_of(_identity(self.model), str(self.tuning.seconds))
+        return Contest(ready, self.original, digest, self.cache, self.tuning.policy)
 
     def _chosen(
         self,
@@ -410,7 +391,8 @@ class Tuner:
     ) -> Tuned:
         """Return the best version, and what is to be said of it."""
         taken = dict(zip(best.solutions, best.counts, strict=True))
-        groups = saying.of_sweeps(alone, first, best, chooser.raced)
+        policy = self.tuning.policy.timing
+        groups = saying.of_sweeps(alone, first, best, chooser.raced, policy)
         start = len(first.steps) + sum(len(made.result.steps) for made in best.sweeps)
         timing = self._timing(found, start, taken, chooser.raced, is_faster=bool(best.sweeps or best.solutions))
         timing = replace(
@@ -423,7 +405,7 @@ class Tuner:
             searched=best.gain if best.sweeps or best.solutions else None,
             latencies=best.latencies,
             gainable=gainable,
-            noise=max((version.speedup.noise for version in chooser.raced if version.speedup), default=NOISE),
+            noise=max((version.speedup.noise for version in chooser.raced if version.speedup), default=policy.noise),
         )
         return Tuned(best.variant, timing, (*found.notes, *saying.left_out(first, best)))
 
@@ -455,7 +437,11 @@ class Tuner:
             end = start + taken.get(solution, 0)
             ratio, is_taken = solution.speedup.median, start < end
             with_it = [version for version in raced if solution in version.solutions]
-            reason = "" if is_taken or not self.tuning.is_timed_here else saying.because(with_it, is_faster=is_faster)
+            reason = (
+                ""
+                if is_taken or not self.tuning.is_timed_here
+                else saying.because(with_it, self.tuning.policy.timing, is_faster=is_faster)
+            )
             copies, rewrites = len(solution.copies), (start, end)
             groups.append(Group(solution.rules, copies, ratio, is_taken, rewrites, solution.saved, reason))
             start = end
@@ -486,8 +472,8 @@ def face(first: onnx_io.Model, second: onnx_io.Model, tuning: Tuning, limit: flo
     sizes, inputs, also = tuning.sizes, tuning.inputs, [Runnable(second).outline]
     ready = prepared([first], tuning.setting, dims=sizes, inputs=inputs, seed=tuning.seed, also=also)
     keys = [_identity(second)]
-    contest = Contest(ready, first, key_of("face", _identity(first), str(tuning.seconds)), cache)
-    seconds = min(3 * LONGEST, tuning.seconds / 2)
+    contest = Contest(ready, first, key_of("face", _identity(first), str(tuning.seconds)), cache, tuning.policy)
+    seconds = min(3 * tuning.policy.session_seconds, tuning.seconds / 2)
     found = _faced(contest, keys, second, seconds, deadline, races=2)
     if not found.is_faster:
         return found
