@@ -19,7 +19,7 @@ from graphopt.search.explore import explore
 from graphopt.search.moves import Solution, Space, apply
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.race import Contest, Latency, Outcome, Times
-from graphopt.search.sweep import Sweep, sweep
+from graphopt.search.sweep import sweep
 from tests.test_search import Prices
 from tests.text import parse
 
@@ -143,10 +143,10 @@ class Case:
         rules = {rule.name: rule for rule in TRADES}
         made = [sweep(self.first.variant, name, [rules[name]], space, POLICY) for name in names]
 
-        def again(done: Sweep, variant: Variant) -> Sweep | None:
+        def again(name: str, variant: Variant) -> Variant | None:
             if interrupted:
                 raise KeyboardInterrupt
-            return sweep(variant, done.name, [rules[done.name]], space, POLICY)
+            return sweep(variant, name, [rules[name]], space, POLICY)
 
         self.best, self.alone = self.chooser.race_sweeps(self.first, filter(None, made), again)
         return self.best
@@ -185,7 +185,6 @@ def test_a_version_that_is_faster_is_taken() -> None:
     case = Case(lambda ops: 1.5 if "Div" not in ops else 1.0)
     best = case.choose()
     assert best.solutions == case.solutions
-    assert best.counts == (1, 1, 1)
     assert case.changed == {rule.name for rule in (*TIDY, *TRADES)}
 
 

@@ -375,7 +375,7 @@ def test_an_interrupt_while_the_machine_is_timed_leaves_the_search_out(monkeypat
 
 
 def test_an_interrupt_while_sweeps_are_made_keeps_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(start: Variant, name: str, *rest: Any) -> Sweep | None:
+    def interrupted(start: Variant, name: str, *rest: Any) -> Variant | None:
         if name == "second":
             raise KeyboardInterrupt
         return sweep(start, name, *rest)
@@ -390,8 +390,8 @@ def test_an_interrupt_while_sweeps_are_made_keeps_those_that_are(monkeypatch: py
 def test_a_sweep_by_the_same_rules_as_one_before_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     raced, race_sweeps = list[str](), Chooser.race_sweeps
 
-    def recorded(self: Chooser, first: Any, sweeps: Sequence[Sweep], again: Any) -> Any:
-        raced.extend(made.name for made in sweeps)
+    def recorded(self: Chooser, first: Any, sweeps: Sequence[Variant], again: Any) -> Any:
+        raced.extend(cause.name for made in sweeps for cause in made.causes if isinstance(cause, Sweep))
         return race_sweeps(self, first, sweeps, again)
 
     outcomes(monkeypatch, 1.5, 1.5)

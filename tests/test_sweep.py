@@ -36,7 +36,11 @@ def swept(
     space = Space(rules, Simplifier(tidy, PASSES, refusal=refusal), lambda *_: True)
     space.simplifier.run(model.graph)
     made = sweep(Variant(model.graph), "sweep", rules, space, SearchPolicy())
-    return model if made is None else replace(model, graph=made.result.graph), made
+    if made is None:
+        return model, None
+    (cause,) = made.causes
+    assert isinstance(cause, Sweep)
+    return replace(model, graph=made.graph), cause
 
 
 def block(sizes: str) -> onnx.ModelProto:
@@ -92,8 +96,8 @@ def test_a_rule_that_is_refused_at_one_place_is_tried_at_those_that_others_make(
         SearchPolicy(),
     )
     assert made is not None
-    assert made.rules == ("sum", "double")
-    assert made.result.graph.ops() == {"Add": 1, "Mul": 1}
+    assert [cause.rules for cause in made.causes] == [("sum", "double")]
+    assert made.graph.ops() == {"Add": 1, "Mul": 1}
 
 
 def test_where_no_rule_matches_there_is_no_sweep() -> None:

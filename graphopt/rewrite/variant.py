@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from graphopt.ir.graph import Graph
-from graphopt.rewrite.fixpoint import Step
+from graphopt.rewrite.fixpoint import Cause, Step
 from graphopt.rewrite.regions import digest
 
 
@@ -43,6 +43,11 @@ class Variant:
     @property
     def _before(self) -> tuple[Step, ...]:
         return () if self.base is None else self.base.history
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        """What its steps were made for, in their order, but for simplification."""
+        return tuple(dict.fromkeys(step.cause for step in self.history if step.cause is not None))
 
     @contextmanager
     def after(self, count: int) -> Iterator[Graph]:

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 Found = TypeVar("Found")
 
-Again = Callable[[Sweep, Variant], Sweep | None]
+Again = Callable[[str, Variant], Variant | None]
 
 
 @dataclass(eq=False)
@@ -37,11 +37,6 @@ class Version:
     """A variant of the model's graph, and how fast it is."""
 
     variant: Variant
-    sweeps: tuple[Sweep, ...] = ()
-    """They follow the steps that simplified the model."""
-    solutions: tuple[Solution, ...] = ()
-    counts: tuple[int, ...] = ()
-    """How many steps each solution took; they follow those of the sweeps."""
     speedup: Speedup | None = None
     """Over the original; None where it was not timed."""
     gain: Speedup | None = None
@@ -64,6 +59,16 @@ class Version:
     @property
     def key(self) -> str:
         return self.variant.key
+
+    @property
+    def sweeps(self) -> tuple[Sweep, ...]:
+        """The sweeps that it was made by, in their order."""
+        return tuple(cause for cause in self.variant.causes if isinstance(cause, Sweep))
+
+    @property
+    def solutions(self) -> tuple[Solution, ...]:
+        """The finds of the search that it was made by, in their order."""
+        return tuple(cause for cause in self.variant.causes if isinstance(cause, Solution))
 
     @property
     def is_faster(self) -> bool:
@@ -122,16 +127,19 @@ class Chooser:
 
     # -- what takes part -----------------------------------------------------------------------------------------------
 
-    def race_sweeps(self, simplified: Version, sweeps: Iterable[Sweep], again: Again) -> tuple[Version, list[Version]]:
+    def race_sweeps(
+        self, simplified: Version, sweeps: Iterable[Variant], again: Again
+    ) -> tuple[Version, list[Version]]:
         """Return the fastest of the simplified model, it with one sweep and it with several; and it with each alone.
 
         Those that gain are made together, or one by one where all are no faster than the best of them. Where there is
         no time for a race of each, as of large models, all of them are tried first.
 
         Args:
-            again: makes a sweep once more, of a variant with others; None where it does not match there any more.
+            sweeps: the simplified model with each.
+            again: makes the sweep of a name of a variant with others; None where it does not match there any more.
         """
-        alone = [Version(made.result, (made,)) for made in sweeps]
+        alone = [Version(made) for made in sweeps]
         able: Sequence[Version] = alone
         if len(alone) > 1 and not self._is_time_for(simplified, alone):
             whole = self._together(alone, again, self._takes(1))
@@ -215,8 +223,8 @@ class Chooser:
         made = faster[0]
         try:
             for version in faster[1:]:
-                further = again(version.sweeps[0], made.variant)
-                made = made if further is None else Version(further.result, (*made.sweeps, further))
+                further = again(version.sweeps[0].name, made.variant)
+                made = made if further is None else Version(further)
         except KeyboardInterrupt:
             self.hurry()
             return None
@@ -228,24 +236,22 @@ class Chooser:
         Where two parts meet that were changed alike, there may be views that cancel. But simplifying may also undo what
         the search has done: which is better is left to the timing.
         """
-        made: list[Sequence[Step]] = []
 
         def carry_over(graph: Graph) -> Iterator[Step]:
-            made[:] = [self.apply(graph, solution) for solution in solutions]
-            return chain.from_iterable(made)
+            return chain.from_iterable(self.apply(graph, solution) for solution in solutions)
 
         try:
             variant = self._insisted(self.contest, lambda: base.variant.then(carry_over))
         except TimeUp:
             return []
-        plain = Version(variant, base.sweeps, tuple(solutions), tuple(map(len, made)))
+        plain = Version(variant)
         if self._left <= self.reserve:
             return [plain]
         try:
             tidy = self._insisted(self.contest, lambda: variant.then(lambda graph: self.simplify(graph, None)))
         except TimeUp:
             return [plain]
-        return [plain] if tidy is variant else [plain, replace(plain, variant=tidy)]
+        return [plain] if tidy is variant else [plain, Version(tidy)]
 
     def _without(self, simplified: Version, names: frozenset[str]) -> Version | None:
         """Return the original simplified without these rules and passes; None without time."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from graphopt.rewrite.fixpoint import Cause
+from graphopt.rewrite.variant import Variant
 from graphopt.runtime.measure import TimingPolicy
 from graphopt.search.choose import Version
 from graphopt.search.timing import Group, said, unresolved
@@ -17,10 +19,8 @@ def of_sweeps(
     whole = next((version for version in several if version.sweeps == best.sweeps), None)
     if whole is not None and all(version.gain is None for version in alone):
         rules = dict.fromkeys(rule for made in best.sweeps for rule in made.rules)
-        start = len(first.steps)
-        rewrites = start, start + sum(len(made.result.steps) for made in best.sweeps)
         ratio, saved = _gained(whole)
-        yield Group(tuple(rules), 0, ratio, is_taken=True, rewrites=rewrites, saved=saved)
+        yield Group(tuple(rules), 0, ratio, True, span(best.variant, *best.sweeps) or (0, 0), saved)
         alone = [version for version in alone if version.sweeps[0].name not in _names(best)]
     for version in alone:
         beside = [other for other in several if version.sweeps[0].name in _names(other)]
@@ -33,16 +33,18 @@ def swept(version: Version, first: Version, best: Version, beside: Sequence[Vers
     """
     (made,) = version.sweeps
     ratio, saved = _gained(version)
-    names = _names(best)
-    is_taken = made.name in names
-    before = best.sweeps[: names.index(made.name)] if is_taken else ()
-    start = len(first.steps) + sum(len(taken.result.steps) for taken in before)
-    count = len(best.sweeps[len(before)].result.steps) if is_taken else 0
+    taken = [each for each in best.sweeps if each.name == made.name]
     timed = [version] if version.gain else [version, *beside]
-    reason = "" if is_taken else because(timed, policy, is_faster=bool(best.sweeps or best.solutions))
-    if not is_taken and best.sweeps and version.gain is not None and version.beats(first, policy):
+    reason = "" if taken else because(timed, policy, is_faster=bool(best.variant.causes))
+    if not taken and best.sweeps and version.gain is not None and version.beats(first, policy):
         reason = f"the model with it is {said(version.gain)} as without it; beside what was taken no gain was shown"
-    return Group(made.rules, 0, ratio, is_taken, (start, start + count), saved, reason)
+    return Group(made.rules, 0, ratio, bool(taken), span(best.variant, *taken) or (0, 0), saved, reason)
+
+
+def span(variant: Variant, *causes: Cause) -> tuple[int, int] | None:
+    """Return where among the steps of a variant those of some causes begin and end; None where there are none."""
+    places = [place for place, step in enumerate(variant.history) if step.cause in causes]
+    return (places[0], places[-1] + 1) if places else None
 
 
 def _names(version: Version) -> list[str]:

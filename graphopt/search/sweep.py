@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from graphopt.ir import ops
 from graphopt.ir.graph import Graph, Value
@@ -31,25 +31,30 @@ TAKES_PARTS = frozenset({"Gather", "Slice"})
 """Operators of which one in the place of another is no gain by itself."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Sweep:
-    """Rules that were applied wherever they match, and what came of it."""
+    """Rules that were applied wherever they match: the cause of the steps that were made."""
 
     name: str
     rules: tuple[str, ...]
     """Those that matched somewhere."""
-    result: Variant
 
 
-def sweep(start: Variant, name: str, rules: Sequence[Rule], space: Space, policy: SearchPolicy) -> Sweep | None:
+def sweep(start: Variant, name: str, rules: Sequence[Rule], space: Space, policy: SearchPolicy) -> Variant | None:
     """Apply rules that trade wherever they match until none does; simplify after each.
 
     None where none matched, there was no end or no time, or nothing came of it but other words.
     """
-    used: dict[str, None] = {}
     only = Space(rules, space.simplifier, space.allows)
+
+    def change(graph: Graph) -> Iterator[Step]:
+        used: dict[str, None] = {}
+        steps = _swept(graph, only, used, policy.sweep_rounds)
+        made = Sweep(name, tuple(used))
+        return (replace(step, cause=made) for step in steps)
+
     try:
-        result = start.then(lambda graph: _swept(graph, only, used, policy.sweep_rounds))
+        result = start.then(change)
     except TimeUp:
         log.info("there is no time for the sweep '%s'", name)
         return None
@@ -58,7 +63,7 @@ def sweep(start: Variant, name: str, rules: Sequence[Rule], space: Space, policy
         return None
     if result is start or _is_idle(start.graph, result.graph):
         return None
-    return Sweep(name, tuple(used), result)
+    return result
 
 
 def _is_idle(before: Graph, after: Graph) -> bool:

@@ -30,7 +30,7 @@ class Group:
     """How many times as fast each part became, measured or estimated alone; None where it could not be timed."""
     is_taken: bool
     rewrites: tuple[int, int] = (0, 0)
-    """Where in the report's list its rewrites begin and end; the same twice where it was not taken."""
+    """Where in the report's list its rewrites begin and end; 0 twice where it was not taken."""
     saved: float = 0.0
     """Seconds of a run that are hoped for, in all copies together: what they are estimated to take, at that speedup. Of
     the model as a whole they are measured."""

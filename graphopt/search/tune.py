@@ -40,10 +40,10 @@ from graphopt.search.choose import Chooser, Version
 from graphopt.search.elsewhere import Elsewhere
 from graphopt.search.explore import Exploration, Shapes, explore
 from graphopt.search.measured import Measured, Race
-from graphopt.search.moves import Solution, Space, apply
+from graphopt.search.moves import Space, apply
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.race import Contest, Outcome, Pace, raced_seconds
-from graphopt.search.sweep import Sweep, Sweeps, sweep
+from graphopt.search.sweep import Sweeps, sweep
 from graphopt.search.timing import Group, StopReason, Timing, said
 
 COSTS = ("measured", "analytic", "none")
@@ -168,7 +168,7 @@ class Tuner:
         end = now + policy.sweeping_share * (deadline - chooser.confirming - now)
         sweeps, is_cut = self._sweeps(chooser, end), self.clock() >= end
         swept, alone = chooser.race_sweeps(
-            first, sweeps, lambda made, variant: self._sweep(variant, made.name, deadline - chooser.confirming)
+            first, sweeps, lambda name, variant: self._sweep(variant, name, deadline - chooser.confirming)
         )
         gainable = self._gainable(chooser, first, shapes) if swept is first else None
         if gainable is not None and gainable < policy.timing.noise:
@@ -297,19 +297,20 @@ class Tuner:
             there = Elsewhere.of(cluster, Race(tuning.setting, tuning.policy, tuning.seed))
             yield Measured(there, machine=there.machine, cache=self.cache, end=end, clock=self.clock)
 
-    def _sweeps(self, chooser: Chooser, end: float) -> list[Sweep]:
-        """Return the sweeps of the simplified model that are made before the `end`, or until Ctrl-C."""
-        found: list[Sweep] = []
+    def _sweeps(self, chooser: Chooser, end: float) -> list[Variant]:
+        """Return the simplified model with each sweep that is made before the `end`, or until Ctrl-C; those by the same
+        rules once."""
+        found: dict[tuple[str, ...], Variant] = {}
         try:
             for name in self.sweeps:
                 made = self._sweep(self.simplified, name, end)
-                if made is not None and all(made.rules != other.rules for other in found):
-                    found.append(made)
+                if made is not None:
+                    found.setdefault(made.causes[0].rules, made)
         except KeyboardInterrupt:
             chooser.hurry()
-        return found
+        return list(found.values())
 
-    def _sweep(self, start: Variant, name: str, end: float) -> Sweep | None:
+    def _sweep(self, start: Variant, name: str, end: float) -> Variant | None:
         rules = [rule for rule in self.sweeps[name] if rule in self.trades]
         return sweep(start, name, rules, self._space(end), self.tuning.policy)
 
@@ -359,19 +360,16 @@ class Tuner:
     def _estimated(self, found: Exploration, deadline: float, cost: CostModel) -> Tuned:
         """All that was found: nothing is run here."""
         variant, space = self.simplified, self._space(deadline)
-        counts: list[int] = []
         try:
             for solution in found.solutions:  # what is made in time stays
-                before, variant = variant, variant.then(partial(apply, solution=solution, space=space))
-                counts.append(len(variant.history) - len(before.history))
-            if any(counts):
+                variant = variant.then(partial(apply, solution=solution, space=space))
+            if variant.causes:
                 tidy = variant.then(partial(self._simplified_with, names=None, deadline=deadline))
                 if cost.seconds(tidy.graph) <= cost.seconds(variant.graph):  # else it undid what the search had done
                     variant = tidy
         except TimeUp:
             found = replace(found, stop=StopReason.TIME)
-        start = len(self.simplified.history)
-        timing = self._timing(found, start, dict(zip(found.solutions, counts, strict=False)))
+        timing = self._timing(found, variant)
         if self.tuning.dask is not None and variant.steps:
             timing = replace(timing, untimed="its parts were timed on the cluster, it was not as a whole")
         return Tuned(variant, timing, found.notes)
@@ -390,11 +388,9 @@ class Tuner:
         gainable: float | None,
     ) -> Tuned:
         """Return the best version, and what is to be said of it."""
-        taken = dict(zip(best.solutions, best.counts, strict=True))
         policy = self.tuning.policy.timing
         groups = saying.of_sweeps(alone, first, best, chooser.raced, policy)
-        start = len(first.steps) + sum(len(made.result.steps) for made in best.sweeps)
-        timing = self._timing(found, start, taken, chooser.raced, is_faster=bool(best.sweeps or best.solutions))
+        timing = self._timing(found, best.variant, chooser.raced)
         timing = replace(
             timing,
             stop=StopReason.INTERRUPTED if chooser.is_hurried else timing.stop,
@@ -402,7 +398,7 @@ class Tuner:
             speedup=best.speedup,
             untimed=saying.untimed(first, best) if best.steps and best.speedup is None else "",
             simplified=None if not first.steps else best.speedup if best.steps == first.steps else first.speedup,
-            searched=best.gain if best.sweeps or best.solutions else None,
+            searched=best.gain if best.variant.causes else None,
             latencies=best.latencies,
             gainable=gainable,
             noise=max((version.speedup.noise for version in chooser.raced if version.speedup), default=policy.noise),
@@ -417,34 +413,17 @@ class Tuner:
         simplifier = Simplifier(rules, passes, self.allows, self.refusal, check=check)
         return simplifier.run(graph).steps
 
-    def _timing(
-        self,
-        found: Exploration,
-        start: int,
-        taken: Mapping[Solution, int],
-        raced: Sequence[Version] = (),
-        *,
-        is_faster: bool = False,
-    ) -> Timing:
-        """Return what was found; of the solutions that were taken the steps begin at `start`, so many of each.
-
-        Args:
-            is_faster: whether a version was taken that is faster than the simplified model.
-        """
+    def _timing(self, found: Exploration, best: Variant, raced: Sequence[Version] = ()) -> Timing:
+        """Return what was found, and what of it is in the best variant."""
         setting = self.tuning.setting
         groups = []
         for solution in found.solutions:
-            end = start + taken.get(solution, 0)
-            ratio, is_taken = solution.speedup.median, start < end
-            with_it = [version for version in raced if solution in version.solutions]
-            reason = (
-                ""
-                if is_taken or not self.tuning.is_timed_here
-                else saying.because(with_it, self.tuning.policy.timing, is_faster=is_faster)
-            )
-            copies, rewrites = len(solution.copies), (start, end)
-            groups.append(Group(solution.rules, copies, ratio, is_taken, rewrites, solution.saved, reason))
-            start = end
+            span, reason = saying.span(best, solution), ""
+            if span is None and self.tuning.is_timed_here:
+                with_it = [version for version in raced if solution in version.solutions]
+                reason = saying.because(with_it, self.tuning.policy.timing, is_faster=bool(best.causes))
+            ratio, copies, is_taken = solution.speedup.median, len(solution.copies), span is not None
+            groups.append(Group(solution.rules, copies, ratio, is_taken, span or (0, 0), solution.saved, reason))
         return Timing(
             self.tuning.cost,
             setting.provider_name if self.tuning.is_timed_here else setting.provider,
